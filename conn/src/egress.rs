@@ -1,0 +1,22 @@
+//! How an engine gets room for a packet it is about to build.
+
+use trunkline_wire::Path;
+
+/// Room for one datagram (BTH up to and including the ICRC) of exactly the reserved length.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    /// To be filled completely.
+    pub datagram: &'a mut [u8],
+    /// IPv4 identification the packet will carry; the ICRC covers it. 0 over IPv6.
+    pub identification: u16,
+}
+
+/// Somewhere packets can be built in place. Every port is one.
+pub trait Egress {
+    /// Room for a datagram of exactly `length` bytes along `path`, or `None` when there is none at
+    /// the moment. A slot that is not committed is given out again.
+    fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>>;
+
+    /// Hands over the slot reserved last.
+    fn commit(&mut self);
+}

@@ -1,0 +1,16 @@
+//! Reliable connections as sans-I/O state machines.
+//!
+//! Nothing here reads a clock, touches memory of a program, or sends a packet: time, memory and
+//! packets are arguments. Two engines share the words of [`work`] and the memory trait of [`mem`]:
+//! `rc`, the InfiniBand reliable connection (with `uc` and `ud` beside it), and `src`, the packet
+//! delivery of connections that many QPs share.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod egress;
+pub mod host;
+pub mod mem;
+pub mod time;
+pub mod work;

@@ -1,0 +1,257 @@
+//! Memory as a trait: keys, ranges and rights are checked by whoever implements it.
+
+use core::ops::BitOr;
+use trunkline_wire::{Crc, Lkey, Rkey};
+
+/// Protection domain: keys and QPs of different domains do not see each other.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct PdId(pub u32);
+
+/// What a memory region allows, with the bit values of `enum ibv_access_flags`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Access(u32);
+
+impl Access {
+    /// Local reads only: what every region allows.
+    pub const LOCAL_READ: Self = Self(0);
+    /// The node may write to it (receives, READ responses, atomic results).
+    pub const LOCAL_WRITE: Self = Self(1);
+    /// Peers may WRITE to it.
+    pub const REMOTE_WRITE: Self = Self(1 << 1);
+    /// Peers may READ it.
+    pub const REMOTE_READ: Self = Self(1 << 2);
+    /// Peers may run atomics on it.
+    pub const REMOTE_ATOMIC: Self = Self(1 << 3);
+    /// Placement need not follow the order of messages.
+    pub const RELAXED_ORDERING: Self = Self(1 << 20);
+    /// Everything but relaxed ordering.
+    pub const ALL: Self = Self(0b1111);
+
+    /// The bits, as verbs programs pass them.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Takes the bits of `enum ibv_access_flags`.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// Whether all of `wanted` is allowed.
+    pub const fn contains(self, wanted: Self) -> bool {
+        self.0 & wanted.0 == wanted.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// One scatter-gather element of a local buffer.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[repr(C)]
+pub struct Sge {
+    /// Virtual address of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Region that holds them.
+    pub lkey: Lkey,
+}
+
+/// An 8-byte operation that no other access to the same region interrupts (of this node).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AtomicOp {
+    /// Stores `swap` if the value equals `compare`.
+    CompareSwap {
+        /// Value expected.
+        compare: u64,
+        /// Value stored on a match.
+        swap: u64,
+    },
+    /// Adds, wrapping.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+    },
+}
+
+/// Why memory was not touched.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryFault {
+    /// No region has this key (any more).
+    #[error("no region has key {key:#010x}")]
+    UnknownKey {
+        /// The key.
+        key: u32,
+    },
+    /// The region belongs to another protection domain.
+    #[error("key {key:#010x} belongs to another protection domain")]
+    ForeignDomain {
+        /// The key.
+        key: u32,
+    },
+    /// The range is not inside the region. `addr + length` is computed without wrapping.
+    #[error("{length} bytes at {addr:#x} are outside the region of key {key:#010x}")]
+    OutOfRange {
+        /// The key.
+        key: u32,
+        /// First byte wanted.
+        addr: u64,
+        /// Bytes wanted.
+        length: u64,
+    },
+    /// The region does not allow this kind of access.
+    #[error("key {key:#010x} allows {allowed:#x}, not {wanted:#x}")]
+    NotAllowed {
+        /// The key.
+        key: u32,
+        /// Its [`Access`] bits.
+        allowed: u32,
+        /// The bits needed.
+        wanted: u32,
+    },
+    /// An atomic on an address that is not a multiple of 8.
+    #[error("atomic at {addr:#x}, which is not a multiple of 8")]
+    Misaligned {
+        /// The address.
+        addr: u64,
+    },
+    /// A local buffer is shorter than what should go through it.
+    #[error("the buffer holds {have} bytes, {need} are needed")]
+    TooShort {
+        /// Its bytes.
+        have: u64,
+        /// Bytes needed.
+        need: u64,
+    },
+}
+
+/// Registered memory, as the engines reach it. Lengths are bytes; a zero-length access checks
+/// nothing and touches nothing, as InfiniBand has it.
+///
+/// Where `crc` is given, the bytes are fed into it in the same pass that copies them.
+pub trait Memory {
+    /// Checks that `pd` may use every element of `sges` for `access`.
+    ///
+    /// # Errors
+    /// The first fault found, in the order of the list.
+    fn check_local(&self, pd: PdId, sges: &[Sge], access: Access) -> Result<(), MemoryFault>;
+
+    /// Copies `out.len()` bytes, from `offset` bytes into the buffer that `sges` lists, to `out`.
+    ///
+    /// # Errors
+    /// A key that is gone, a range that does not fit, a list that is too short.
+    fn gather(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u32,
+        out: &mut [u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), MemoryFault>;
+
+    /// Copies `data` to `offset` bytes into the buffer that `sges` lists. Needs
+    /// [`Access::LOCAL_WRITE`].
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather).
+    fn scatter(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u32,
+        data: &[u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), MemoryFault>;
+
+    /// Checks that a peer may use `length` bytes at `addr` of region `key` for `access`.
+    ///
+    /// # Errors
+    /// The fault.
+    fn check_remote(
+        &self,
+        pd: PdId,
+        key: Rkey,
+        addr: u64,
+        length: u32,
+        access: Access,
+    ) -> Result<(), MemoryFault>;
+
+    /// Reads for a peer; checks [`Access::REMOTE_READ`].
+    ///
+    /// # Errors
+    /// The fault; nothing is read then.
+    fn read(
+        &self,
+        pd: PdId,
+        key: Rkey,
+        addr: u64,
+        out: &mut [u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), MemoryFault>;
+
+    /// Writes for a peer; checks [`Access::REMOTE_WRITE`].
+    ///
+    /// # Errors
+    /// The fault; nothing is written then.
+    fn write(
+        &self,
+        pd: PdId,
+        key: Rkey,
+        addr: u64,
+        data: &[u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), MemoryFault>;
+
+    /// Runs an atomic for a peer on the 8 bytes at `addr` (host byte order in memory); checks
+    /// [`Access::REMOTE_ATOMIC`]. Gives the value before.
+    ///
+    /// # Errors
+    /// The fault; nothing is changed then.
+    fn atomic(&self, pd: PdId, key: Rkey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
+
+    /// Invalidates `key` for a peer (SEND with invalidate).
+    ///
+    /// # Errors
+    /// When `pd` has no such key.
+    fn invalidate(&mut self, pd: PdId, key: Rkey) -> Result<(), MemoryFault>;
+}
+
+/// The bytes of one region: what a [`Memory`] keeps behind a key. Offsets are from its first byte;
+/// peers and programs may change the bytes at any time, so they are only ever copied.
+pub trait Bytes {
+    /// Virtual address of the first byte, as verbs programs name it.
+    fn addr(&self) -> u64;
+
+    /// Bytes.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies bytes out; where `crc` is given they are fed into it in the same pass.
+    ///
+    /// # Panics
+    /// When the range is not inside: the caller has checked it.
+    fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>);
+
+    /// Copies bytes in, in ascending order of addresses, the last one last.
+    ///
+    /// # Panics
+    /// As [`copy_out`](Self::copy_out).
+    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>);
+
+    /// Runs an atomic on 8 aligned bytes; gives the value before.
+    ///
+    /// # Panics
+    /// When the range is not inside or not aligned.
+    fn atomic(&self, offset: usize, op: AtomicOp) -> u64;
+}

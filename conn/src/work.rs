@@ -1,0 +1,217 @@
+//! Work requests and completions in the words of verbs: what an engine is handed and hands back.
+
+use crate::mem::{AtomicOp, Sge};
+use smallvec::SmallVec;
+use trunkline_wire::{Qpn, Rkey};
+
+/// Most scatter-gather elements of one work request.
+pub const MAX_SGE: usize = 16;
+/// Most bytes of an inline request.
+pub const MAX_INLINE: usize = 256;
+/// Most bytes of one message: 2^31, as InfiniBand has it.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// What a send work request asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SendOp {
+    /// `IBV_WR_SEND`
+    Send,
+    /// `IBV_WR_SEND_WITH_IMM`; the value as it appears on the wire, big-endian, read as a number.
+    SendImm(u32),
+    /// `IBV_WR_SEND_WITH_INV`
+    SendInvalidate(Rkey),
+    /// `IBV_WR_RDMA_WRITE`
+    Write(Remote),
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`
+    WriteImm(Remote, u32),
+    /// `IBV_WR_RDMA_READ`
+    Read(Remote),
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP` and `IBV_WR_ATOMIC_FETCH_AND_ADD`
+    Atomic(Remote, AtomicOp),
+}
+
+impl SendOp {
+    /// Whether the answer carries data back (READ and atomics), so that `max_rd_atomic` limits it.
+    pub const fn has_response_data(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::Atomic(..))
+    }
+
+    /// Whether it takes a receive request at the peer.
+    pub const fn consumes_receive(&self) -> bool {
+        matches!(self, Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) | Self::WriteImm(..))
+    }
+}
+
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Remote {
+    /// Virtual address of the first byte.
+    pub addr: u64,
+    /// Region that holds it.
+    pub rkey: Rkey,
+}
+
+/// Flags of a send work request, with the bit values of `enum ibv_send_flags`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SendFlags(pub u32);
+
+impl SendFlags {
+    /// Wait for earlier READs and atomics first.
+    pub const FENCE: Self = Self(1);
+    /// Report the completion even when all is well.
+    pub const SIGNALED: Self = Self(1 << 1);
+    /// Raise an event for the peer's solicited-only notification.
+    pub const SOLICITED: Self = Self(1 << 2);
+    /// The data was copied when it was posted.
+    pub const INLINE: Self = Self(1 << 3);
+
+    /// Whether all of `wanted` is set.
+    pub const fn contains(self, wanted: Self) -> bool {
+        self.0 & wanted.0 == wanted.0
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Where the bytes of a request lie.
+#[derive(Clone, Debug)]
+pub enum Local {
+    /// In registered memory. More than three elements spill to the heap.
+    Sges(SmallVec<[Sge; 3]>),
+    /// In the request itself, at most [`MAX_INLINE`].
+    Inline(SmallVec<[u8; 48]>),
+}
+
+/// A validated send work request, as the engine keeps it until it completes.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The program's cookie.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// How.
+    pub flags: SendFlags,
+    /// Bytes of the message, at most [`MAX_MESSAGE`]; 8 for atomics.
+    pub length: u32,
+    /// From where, or, for READ and atomics, to where.
+    pub local: Local,
+}
+
+/// A validated receive work request.
+#[derive(Clone, Debug, Default)]
+pub struct Receive {
+    /// The program's cookie.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: SmallVec<[Sge; 3]>,
+}
+
+impl Receive {
+    /// Bytes that fit.
+    pub fn capacity(&self) -> u64 {
+        self.sges.iter().map(|sge| u64::from(sge.length)).sum()
+    }
+}
+
+/// How a work request ended, with the values of `enum ibv_wc_status`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum Status {
+    /// Done.
+    Success = 0,
+    /// The message does not fit the local buffer.
+    LocalLength = 1,
+    /// Something is inconsistent in the local QP.
+    LocalQpOperation = 2,
+    /// A local buffer may not be used this way.
+    LocalProtection = 4,
+    /// The QP went to the error state first.
+    Flushed = 5,
+    /// The peer answered something that makes no sense.
+    BadResponse = 7,
+    /// The peer may not use local memory this way.
+    LocalAccess = 8,
+    /// The peer found the request invalid.
+    RemoteInvalidRequest = 9,
+    /// The peer's memory may not be used this way.
+    RemoteAccess = 10,
+    /// The peer could not do it.
+    RemoteOperation = 11,
+    /// No answer after all retries.
+    RetryExceeded = 12,
+    /// The receiver was not ready after all retries.
+    RnrRetryExceeded = 13,
+    /// The peer aborted it.
+    RemoteAborted = 16,
+    /// Anything else.
+    General = 21,
+}
+
+/// What kind of request completed, with the values of `enum ibv_wc_opcode`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum WorkOpcode {
+    /// A SEND of any kind.
+    Send = 0,
+    /// A WRITE of any kind.
+    Write = 1,
+    /// A READ.
+    Read = 2,
+    /// A CMP_SWAP.
+    CompareSwap = 3,
+    /// A FETCH_ADD.
+    FetchAdd = 4,
+    /// A receive, by a SEND.
+    Receive = 128,
+    /// A receive, by a WRITE with immediate.
+    ReceiveWriteImm = 129,
+}
+
+impl From<&SendOp> for WorkOpcode {
+    fn from(op: &SendOp) -> Self {
+        match op {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => Self::Send,
+            SendOp::Write(_) | SendOp::WriteImm(..) => Self::Write,
+            SendOp::Read(_) => Self::Read,
+            SendOp::Atomic(_, AtomicOp::CompareSwap { .. }) => Self::CompareSwap,
+            SendOp::Atomic(_, AtomicOp::FetchAdd { .. }) => Self::FetchAdd,
+        }
+    }
+}
+
+/// What came along with a received message.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Extra {
+    /// Nothing.
+    #[default]
+    None,
+    /// Immediate data, as on the wire, big-endian, read as a number.
+    Immediate(u32),
+    /// This key of ours was invalidated.
+    Invalidated(Rkey),
+}
+
+/// A work completion (`struct ibv_wc`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Completion {
+    /// The program's cookie.
+    pub wr_id: u64,
+    /// How it ended. The fields below mean something only on success.
+    pub status: Status,
+    /// What it was.
+    pub opcode: WorkOpcode,
+    /// The QP it was posted to.
+    pub qpn: Qpn,
+    /// Bytes received, read, or (8) returned by an atomic.
+    pub byte_len: u32,
+    /// Immediate data or invalidated key.
+    pub extra: Extra,
+    /// UD only: the sender's QP.
+    pub src_qp: Qpn,
+    /// The sender asked for a solicited event.
+    pub solicited: bool,
+}
