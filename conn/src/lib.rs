@@ -9,8 +9,11 @@
 
 extern crate alloc;
 
+pub mod control;
 pub mod egress;
 pub mod host;
+pub mod ingress;
 pub mod mem;
+pub mod src;
 pub mod time;
 pub mod work;

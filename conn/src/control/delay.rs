@@ -1,0 +1,188 @@
+//! The default: a window steered by queueing delay.
+//!
+//! After Swift (SIGCOMM 2020) and TIMELY (SIGCOMM 2015): the window grows while the smallest round
+//! trip of a round stays below a target and shrinks in proportion to the excess, at most by half,
+//! once per round. The smallest and not the mean, because a reordered packet is late without any
+//! queue. Where switches mark, the marked share of a round shrinks the window as in DCTCP (RFC
+//! 8257). Loss is no signal by itself: it shrinks the window only where a queue is seen to stand
+//! too, or when it takes more than an eighth of a round, which is what a queue too short to be
+//! seen in the delay looks like.
+
+use super::{Acked, Control, MIN_WINDOW_PACKETS, Start, first_window};
+use crate::time::{Instant, MICROSECOND, SECOND};
+
+/// Queueing delay that the path may have at least: less drowns in the jitter of hosts.
+const QUEUE_TARGET_NS: u64 = 25 * MICROSECOND;
+/// Rounds of growth after which the step doubles.
+const CALM_ROUNDS: u32 = 5;
+/// Marked share of packets as a fraction of this.
+const SHARE_ONE: u64 = 1 << 10;
+/// A standing queue hides the bare round trip; the window is halved for one round this often.
+const DRAIN_INTERVAL_NS: u64 = 5 * SECOND;
+/// Loss beyond one in this many is congestion whatever the delay says.
+const HEAVY_LOSS: u64 = 8;
+
+/// Window steered by queueing delay.
+#[derive(Clone, Debug)]
+pub struct Delay {
+    window: u64,
+    packet: u64,
+    max_window: u64,
+    link_rate: Option<u64>,
+    rate: Option<u64>,
+    /// Sums over the round.
+    round_rtt: u64,
+    round_acked: u64,
+    round_lost: u64,
+    round_packets: u64,
+    round_marked: u64,
+    round_full: bool,
+    marked_share: u64,
+    calm: u32,
+    slow_start: bool,
+    draining: bool,
+    drain_at: Instant,
+    before_timeout: u64,
+}
+
+impl Delay {
+    /// The controller for a path.
+    pub fn new(start: &Start) -> Self {
+        let mut delay = Self {
+            window: first_window(start),
+            packet: start.packet,
+            max_window: start.max_window.max(MIN_WINDOW_PACKETS * start.packet),
+            link_rate: start.link_rate,
+            rate: start.link_rate,
+            round_rtt: u64::MAX,
+            round_acked: 0,
+            round_lost: 0,
+            round_packets: 0,
+            round_marked: 0,
+            round_full: false,
+            marked_share: SHARE_ONE,
+            calm: 0,
+            slow_start: start.window == 0,
+            draining: false,
+            drain_at: Instant::ZERO,
+            before_timeout: 0,
+        };
+        delay.pace(start.srtt_ns);
+        delay
+    }
+
+    fn pace(&mut self, srtt_ns: u64) {
+        if srtt_ns == 0 {
+            return;
+        }
+        // Twice the window per round trip while searching, a quarter more than it afterwards: the
+        // window governs, the pacing only keeps it from leaving in one burst.
+        let quarters = if self.slow_start { 8 } else { 5 };
+        let rate = self.window.saturating_mul(quarters * SECOND / 4) / srtt_ns;
+        let rate = rate.max(self.packet);
+        self.rate = Some(self.link_rate.map_or(rate, |link| rate.min(link)));
+    }
+
+    fn shrink(&mut self, window: u64) {
+        self.slow_start = false;
+        self.calm = 0;
+        self.window = window.max(MIN_WINDOW_PACKETS * self.packet);
+    }
+
+    fn grow(&mut self) {
+        self.calm += 1;
+        let doublings = (self.calm / CALM_ROUNDS).min(6);
+        let step = (self.packet << doublings).min((self.window / 8).max(self.packet));
+        self.window = (self.window + step).min(self.max_window);
+    }
+
+    fn end_round(&mut self, acked: &Acked) {
+        let queue = match self.round_rtt {
+            u64::MAX => 0,
+            rtt => rtt.saturating_sub(acked.min_rtt_ns),
+        };
+        let target = QUEUE_TARGET_NS + acked.min_rtt_ns / 4;
+        let heavy = self.round_lost * HEAVY_LOSS > self.round_lost + self.round_acked;
+        let share = self.round_marked * SHARE_ONE / self.round_packets.max(1);
+        self.marked_share = (self.marked_share * 15 + share.min(SHARE_ONE)) / 16;
+        if self.draining {
+            // The half window of the last round says nothing about the whole one.
+            self.draining = false;
+        } else if self.round_marked > 0 {
+            self.shrink(self.window - self.window * self.marked_share / (2 * SHARE_ONE));
+        } else if queue > target {
+            let excess = (queue - target).min(self.round_rtt * 5 / 8);
+            self.shrink(self.window - self.window / 5 * 4 / 100 * (excess * 100 / self.round_rtt));
+        } else if self.round_lost > 0 && queue > target / 2 {
+            self.shrink(self.window - self.window / 8);
+        } else if heavy {
+            let lost = self.round_lost * 100 / (self.round_lost + self.round_acked);
+            self.shrink(self.window - self.window * lost / 200);
+        } else if self.slow_start {
+            self.slow_start = queue <= target / 2;
+        } else if self.round_full {
+            self.grow();
+        }
+        if self.drain_at == Instant::ZERO {
+            self.drain_at = acked.now + DRAIN_INTERVAL_NS;
+        } else if acked.now >= self.drain_at {
+            self.drain_at = acked.now + DRAIN_INTERVAL_NS;
+            self.draining = queue > target / 4;
+        }
+        self.round_rtt = u64::MAX;
+        (self.round_acked, self.round_lost) = (0, 0);
+        (self.round_packets, self.round_marked) = (0, 0);
+        self.round_full = false;
+        self.before_timeout = 0;
+        self.pace(acked.srtt_ns);
+    }
+}
+
+impl Control for Delay {
+    fn on_ack(&mut self, acked: &Acked) {
+        self.round_acked += acked.bytes;
+        self.round_packets += u64::from(acked.packets);
+        self.round_marked += u64::from(acked.marked);
+        if let Some(rtt) = acked.rtt_ns {
+            self.round_rtt = self.round_rtt.min(rtt.max(1));
+        }
+        // A window that is not used is not proved.
+        let full = acked.in_flight * 2 >= self.window;
+        self.round_full |= full;
+        if self.slow_start && full {
+            self.window = (self.window + acked.bytes).min(self.max_window);
+            self.pace(acked.srtt_ns);
+        }
+        if acked.round {
+            self.end_round(acked);
+        }
+    }
+
+    fn on_loss(&mut self, _: Instant, bytes: u64) {
+        self.round_lost += bytes;
+    }
+
+    fn on_timeout(&mut self, _: Instant) {
+        self.before_timeout = self.before_timeout.max(self.window);
+        self.window = MIN_WINDOW_PACKETS * self.packet;
+        self.slow_start = true;
+    }
+
+    fn on_spurious_timeout(&mut self) {
+        self.window = self.window.max(self.before_timeout);
+        self.before_timeout = 0;
+        self.slow_start = false;
+    }
+
+    fn window(&self) -> u64 {
+        if self.draining {
+            (self.window / 2).max(MIN_WINDOW_PACKETS * self.packet)
+        } else {
+            self.window
+        }
+    }
+
+    fn rate(&self) -> Option<u64> {
+        self.rate
+    }
+}

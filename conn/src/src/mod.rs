@@ -1,0 +1,501 @@
+//! Packet delivery of shared connections (wire mode `src`).
+//!
+//! A [`Connection`] is a symmetric reliable stream of packets: each has a 64-bit number, arrives
+//! exactly once, in any order, and is described by an item of the owner's by which it can be built
+//! again. It knows nothing of QPs and messages. Selective acknowledgements are never taken back;
+//! exactly what was lost is sent again; loss is inferred by time and order of transmission with a
+//! tolerance that learns from reordering, so that several UDP source ports may be used.
+//!
+//! The owner's turn, at a time `now`:
+//!
+//! 1. For each packet received: [`handle_ack`](Connection::handle_ack) with what it acknowledges;
+//!    if it has a number, [`arrival`](Connection::arrival), and then
+//!    [`accept`](Connection::accept) once it is staged or executed (or nothing, if there was no
+//!    room: it will come again), or [`duplicate`](Connection::duplicate).
+//! 2. [`handle_timeout`](Connection::handle_timeout) when [`poll_timeout`] is due; early or
+//!    repeated calls are harmless.
+//! 3. [`poll_retransmit`](Connection::poll_retransmit) until `None`; then, while
+//!    [`ready`](Connection::ready) gives a number, that many [`record`](Connection::record). After
+//!    a packet is on its way, [`ack_piggybacked`](Connection::ack_piggybacked).
+//! 4. [`poll_ack`](Connection::poll_ack), [`poll_event`](Connection::poll_event), and sometimes
+//!    [`try_idle`](Connection::try_idle).
+//!
+//! Budget: about 10 ns per packet sent and per packet acknowledged, and nothing allocated but
+//! windows, which a [`Pool`] recycles.
+//!
+//! [`poll_timeout`]: Connection::poll_timeout
+
+mod bits;
+mod config;
+mod pacer;
+mod rack;
+mod receiver;
+mod rtt;
+mod sender;
+mod timer;
+mod window;
+
+use alloc::boxed::Box;
+
+use trunkline_wire::Qpn;
+
+pub use config::{
+    AckInfo, AckOut, AckSummary, Arrival, Config, Counters, Event, MAX_SACK_WORDS, Received, Stamp,
+    Stats, Violation,
+};
+pub use window::Pool;
+
+use crate::control::ControlKind;
+use crate::time::{Instant, MICROSECOND};
+use rtt::Rtt;
+use sender::{Limits, Transmission};
+use window::Window;
+
+/// One end of a shared connection. `I` describes what a packet carries; at most 24 bytes keep the
+/// record of a packet in flight within 48.
+///
+/// Idle, it is only this; active, it holds a window of a [`Pool`], until
+/// [`try_idle`](Self::try_idle) or [`close`](Self::close).
+#[derive(Debug)]
+pub struct Connection<I> {
+    window: Option<Box<Window<I>>>,
+    /// Numbers to go on with, valid while idle.
+    next_tx: u64,
+    next_rx: u64,
+    /// Last time anything valid came, or a PING was asked for.
+    heard_at: Instant,
+    local_id: Qpn,
+    remote_id: Qpn,
+    local_token: u32,
+    remote_token: u32,
+    /// What was learned of the path, valid while idle; 0 for nothing.
+    srtt_ns: u32,
+    variation_ns: u32,
+    min_rtt_ns: u32,
+    cwnd: u32,
+    /// Counts of marks received, and reported by the peer, valid while idle.
+    ce: u32,
+    ce_seen: u32,
+    /// 0 when not known.
+    link_rate_mbps: u32,
+    dead_after_us: u32,
+    keep_alive_us: u32,
+    max_ack_delay_us: u16,
+    packet_size: u16,
+    ack_every: u16,
+    window_log2: u8,
+    source_ports: u8,
+    control: ControlKind,
+    events: u8,
+}
+
+const _: () = assert!(size_of::<Connection<[u64; 3]>>() <= 96);
+
+/// Bits of `Connection::events`.
+const DEAD: u8 = 1;
+const KEEP_ALIVE: u8 = 2;
+
+impl<I: Copy> Connection<I> {
+    /// A connection whose peer has agreed to `config`.
+    ///
+    /// # Panics
+    ///
+    /// If `config` is outside the ranges it documents.
+    pub fn new(config: &Config, now: Instant) -> Self {
+        let micros = |ns: u64| u32::try_from(ns.div_ceil(MICROSECOND)).unwrap_or(u32::MAX);
+        assert!(
+            config.first_tx < 1 << 63 && config.first_rx < 1 << 63,
+            "first packet number"
+        );
+        assert!(config.window.is_power_of_two(), "window {}", config.window);
+        assert!(
+            (64..=4096).contains(&config.window),
+            "window {}",
+            config.window
+        );
+        assert!(
+            (256..=65535).contains(&config.packet_size),
+            "packet size {}",
+            config.packet_size
+        );
+        assert!(
+            config.ack_every > 0 && config.source_ports > 0,
+            "counts start at 1"
+        );
+        Self {
+            window: None,
+            next_tx: config.first_tx,
+            next_rx: config.first_rx,
+            heard_at: now,
+            local_id: config.local_id,
+            remote_id: config.remote_id,
+            local_token: config.local_token,
+            remote_token: config.remote_token,
+            srtt_ns: 0,
+            variation_ns: 0,
+            min_rtt_ns: 0,
+            cwnd: 0,
+            ce: 0,
+            ce_seen: 0,
+            link_rate_mbps: config.link_rate_bps.map_or(0, |rate| {
+                u32::try_from(rate / 1_000_000).unwrap_or(u32::MAX).max(1)
+            }),
+            dead_after_us: micros(config.dead_after_ns),
+            keep_alive_us: micros(config.keep_alive_ns),
+            max_ack_delay_us: u16::try_from(micros(config.max_ack_delay_ns))
+                .unwrap_or(u16::MAX)
+                .max(1),
+            packet_size: config.packet_size as u16,
+            ack_every: config.ack_every,
+            window_log2: config.window.ilog2() as u8,
+            source_ports: config.source_ports,
+            control: config.control,
+            events: 0,
+        }
+    }
+
+    /// Connection id of this end.
+    pub fn local_id(&self) -> Qpn {
+        self.local_id
+    }
+
+    /// Connection id of the peer.
+    pub fn remote_id(&self) -> Qpn {
+        self.remote_id
+    }
+
+    /// Token that packets must carry to be let in.
+    pub fn local_token(&self) -> u32 {
+        self.local_token
+    }
+
+    /// Token that the peer asks for.
+    pub fn remote_token(&self) -> u32 {
+        self.remote_token
+    }
+
+    /// Largest datagram (BTH to ICRC) in bytes.
+    pub fn packet_size(&self) -> u32 {
+        u32::from(self.packet_size)
+    }
+
+    /// UDP source ports in use; [`Stamp::port`] is below it.
+    pub fn source_ports(&self) -> u8 {
+        self.source_ports
+    }
+
+    fn micros(&self, micros: u32) -> u64 {
+        u64::from(micros) * MICROSECOND
+    }
+
+    /// The window; taken from the pool if there is none.
+    #[inline]
+    fn activate(&mut self, now: Instant, pool: &mut Pool<I>) -> &mut Window<I> {
+        if self.window.is_none() {
+            self.window = Some(self.fill(now, pool.take(self.window_log2)));
+        }
+        self.window.as_mut().expect("just filled")
+    }
+
+    #[cold]
+    fn fill(&self, now: Instant, mut window: Box<Window<I>>) -> Box<Window<I>> {
+        let packets = 1 << self.window_log2;
+        let limits = Limits {
+            window: packets,
+            packet: u64::from(self.packet_size),
+            link_rate: match self.link_rate_mbps {
+                0 => None,
+                rate => Some(u64::from(rate) * 1_000_000 / 8),
+            },
+            ports: self.source_ports,
+            max_ack_delay_ns: self.micros(u32::from(self.max_ack_delay_us)),
+            dead_after_ns: self.micros(self.dead_after_us),
+        };
+        let rtt = Rtt::restore(now, self.srtt_ns, self.variation_ns, self.min_rtt_ns);
+        window
+            .sender
+            .start(self.next_tx, limits, rtt, self.control, self.cwnd);
+        window.sender.ce_seen = self.ce_seen;
+        let packet = u64::from(self.packet_size);
+        window
+            .receiver
+            .start(self.next_rx, self.ce, packets, packet, self.ack_every);
+        window.counters = Counters::default();
+        window
+    }
+
+    /// How many new packets of full size may be sent now: room in the window, in the congestion
+    /// window and by pacing. Small packets leave room: ask again when they are recorded. At 0,
+    /// acknowledgements or [`poll_timeout`](Self::poll_timeout) change it.
+    #[inline]
+    pub fn ready(&mut self, now: Instant, pool: &mut Pool<I>) -> u32 {
+        self.activate(now, pool).sender.ready(now)
+    }
+
+    /// A packet of `bytes` bytes (BTH to ICRC) that carries `item` is sent: gives it the next
+    /// number.
+    ///
+    /// # Panics
+    ///
+    /// If the last call of [`ready`](Self::ready) has not promised it.
+    #[inline]
+    pub fn record(&mut self, now: Instant, item: I, bytes: u32) -> Stamp {
+        let window = self.window.as_mut().expect("record without ready");
+        let sent = window.sender.record(now, item, bytes);
+        window.counters.sent += 1;
+        stamp(window, now, &sent)
+    }
+
+    /// The next lost packet that may be sent again: its item, its bytes and what to stamp on it.
+    pub fn poll_retransmit(&mut self, now: Instant) -> Option<(I, u32, Stamp)> {
+        let window = self.window.as_mut()?;
+        let (item, bytes, sent) = window.sender.poll_retransmit(now, &mut window.counters)?;
+        Some((item, bytes, stamp(window, now, &sent)))
+    }
+
+    /// What a packet with this number is. Changes nothing.
+    #[inline]
+    pub fn arrival(&self, number: u64) -> Arrival {
+        match &self.window {
+            Some(window) => window.receiver.arrival(number),
+            None => {
+                let ahead = number.wrapping_sub(self.next_rx);
+                if ahead < 1 << self.window_log2 {
+                    Arrival::New
+                } else {
+                    receiver::outside(ahead)
+                }
+            }
+        }
+    }
+
+    /// Packet `number` is staged or executed: from now on it counts as received.
+    ///
+    /// # Panics
+    ///
+    /// If [`arrival`](Self::arrival) does not call it new.
+    #[inline]
+    pub fn accept(&mut self, now: Instant, number: u64, packet: &Received, pool: &mut Pool<I>) {
+        self.heard_at = now;
+        let max_delay = self.micros(u32::from(self.max_ack_delay_us));
+        let window = self.activate(now, pool);
+        let delay = ack_delay(&window.sender.rtt, max_delay);
+        window
+            .receiver
+            .accept(now, number, packet, delay, &mut window.counters);
+    }
+
+    /// A packet came that was accepted before: it is acknowledged again soon.
+    pub fn duplicate(&mut self, now: Instant, packet: &Received, pool: &mut Pool<I>) {
+        self.heard_at = now;
+        let max_delay = self.micros(u32::from(self.max_ack_delay_us));
+        let window = self.activate(now, pool);
+        let delay = ack_delay(&window.sender.rtt, max_delay);
+        window
+            .receiver
+            .duplicate(now, packet, delay, &mut window.counters);
+    }
+
+    /// An acknowledgement came, piggybacked or pure. `acked` is told the item of every packet it
+    /// acknowledges for the first time, in no promised order.
+    ///
+    /// # Errors
+    ///
+    /// When it acknowledges what was not sent; then nothing has moved.
+    #[inline]
+    pub fn handle_ack(
+        &mut self,
+        now: Instant,
+        ack: &AckInfo<'_>,
+        acked: &mut impl FnMut(I),
+    ) -> Result<AckSummary, Violation> {
+        let summary = match &mut self.window {
+            Some(window) => window
+                .sender
+                .handle_ack(now, ack, &mut window.counters, acked)?,
+            None => {
+                // Nothing is in flight, so it can only be an old one.
+                sender::check(self.next_tx, self.next_tx, ack)?;
+                AckSummary::default()
+            }
+        };
+        self.heard_at = now;
+        Ok(summary)
+    }
+
+    /// The pure acknowledgement that is due, if one is; it counts as sent.
+    pub fn poll_ack(&mut self, now: Instant) -> Option<AckOut<'_>> {
+        let window = self.window.as_mut()?;
+        window.receiver.poll_ack(now, &mut window.counters)
+    }
+
+    /// A packet stamped at this turn is on its way: its acknowledgement stands in for a pure one,
+    /// unless that would say more.
+    #[inline]
+    pub fn ack_piggybacked(&mut self) {
+        if let Some(window) = &mut self.window {
+            window.receiver.piggybacked();
+        }
+    }
+
+    /// Time has passed: losses, probes, delayed acknowledgements, keep-alive, death.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let mut in_flight = false;
+        if let Some(window) = &mut self.window {
+            window.receiver.handle_timeout(now);
+            if window.sender.handle_timeout(now, &mut window.counters) {
+                self.events |= DEAD;
+            }
+            in_flight = !window.sender.is_idle();
+        }
+        if !in_flight && now >= self.keep_alive_at() {
+            self.heard_at = now;
+            self.events |= KEEP_ALIVE;
+        }
+    }
+
+    fn keep_alive_at(&self) -> Instant {
+        match self.keep_alive_us {
+            0 => Instant::FAR,
+            after => self.heard_at + self.micros(after),
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout), [`poll_ack`](Self::poll_ack) or a sender held
+    /// back by pacing has something to do; a time in the past means at once.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let at = match &self.window {
+            None => self.keep_alive_at(),
+            Some(window) => {
+                let sender = &window.sender;
+                let alive = if sender.is_idle() {
+                    self.keep_alive_at()
+                } else {
+                    Instant::FAR
+                };
+                alive
+                    .min(sender.timeout())
+                    .min(sender.pacing_timeout())
+                    .min(window.receiver.timeout())
+            }
+        };
+        (at != Instant::FAR).then_some(at)
+    }
+
+    /// What the owner must act on.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        let event = match self.events {
+            0 => return None,
+            events if events & DEAD != 0 => DEAD,
+            _ => KEEP_ALIVE,
+        };
+        self.events &= !event;
+        Some(if event == DEAD {
+            Event::Dead
+        } else {
+            Event::KeepAlive
+        })
+    }
+
+    /// Packets sent and not acknowledged.
+    pub fn in_flight(&self) -> u32 {
+        self.window
+            .as_ref()
+            .map_or(0, |window| window.sender.unacked_count())
+    }
+
+    /// Their items, in order of their numbers: what to replay on another connection.
+    pub fn unacked(&self) -> impl Iterator<Item = I> + '_ {
+        self.window
+            .iter()
+            .flat_map(|window| window.sender.unacked())
+    }
+
+    /// Whether the connection has died; then it sends nothing any more.
+    pub fn is_dead(&self) -> bool {
+        self.window
+            .as_ref()
+            .is_some_and(|window| window.sender.is_dead())
+    }
+
+    /// Whether the connection holds no window.
+    pub fn is_idle(&self) -> bool {
+        self.window.is_none()
+    }
+
+    /// Gives the window back if nothing is in flight, nothing received is waiting for an earlier
+    /// packet and no acknowledgement is owed. Its counts are returned when it did.
+    pub fn try_idle(&mut self, pool: &mut Pool<I>) -> Option<Counters> {
+        let window = self.window.as_ref()?;
+        if !window.sender.is_idle() || !window.receiver.is_idle() {
+            return None;
+        }
+        let window = self.window.take()?;
+        let clamp = |ns: u64| u32::try_from(ns).unwrap_or(u32::MAX);
+        let (sender, receiver) = (&window.sender, &window.receiver);
+        (self.next_tx, self.next_rx) = (sender.next, receiver.next);
+        self.srtt_ns = clamp(sender.rtt.smoothed);
+        self.variation_ns = clamp(sender.rtt.variation);
+        self.min_rtt_ns = clamp(sender.rtt.min);
+        // A window nobody has measured is not worth remembering.
+        self.cwnd = if sender.rtt.smoothed == 0 {
+            0
+        } else {
+            sender.window_bytes()
+        };
+        (self.ce, self.ce_seen) = (receiver.ce, sender.ce_seen);
+        let counters = window.counters;
+        pool.give(self.window_log2, window);
+        Some(counters)
+    }
+
+    /// Ends the connection, whatever is in flight: frees its window.
+    pub fn close(self, pool: &mut Pool<I>) {
+        if self.window.is_some() {
+            pool.forget();
+        }
+    }
+
+    /// How the connection is doing.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        match &self.window {
+            Some(window) => {
+                window.sender.report(&mut stats);
+                stats.counters = window.counters;
+            }
+            None => {
+                stats.rtt_ns = u64::from(self.srtt_ns);
+                stats.rtt_variation_ns = u64::from(self.variation_ns);
+                stats.min_rtt_ns = u64::from(self.min_rtt_ns);
+                stats.window_bytes = u64::from(self.cwnd);
+            }
+        }
+        stats
+    }
+}
+
+/// Adds what the receiving half says to a transmission.
+#[inline]
+fn stamp<I: Copy>(window: &mut Window<I>, now: Instant, sent: &Transmission) -> Stamp {
+    let (ack, echo) = window.receiver.piggyback(now);
+    Stamp {
+        number: sent.number,
+        attempt: sent.attempt,
+        timestamp: sent.timestamp,
+        echo,
+        ack,
+        port: sent.port,
+        ack_req: sent.ack_req,
+    }
+}
+
+/// How long an acknowledgement may wait: a quarter of the round trip where it is known.
+#[inline]
+fn ack_delay(rtt: &Rtt, max_delay_ns: u64) -> u64 {
+    if rtt.smoothed == 0 {
+        max_delay_ns
+    } else {
+        max_delay_ns.min(rtt.smoothed / 4)
+    }
+}

@@ -1,0 +1,337 @@
+//! What an acknowledgement settles, and what it proves lost.
+
+use super::super::config::{
+    AckInfo, AckSummary, Counters, MAX_SACK_WORDS, TICK_SHIFT, Violation, ticks,
+};
+use super::super::rack::Verdict;
+use super::{NIL, Sender};
+use crate::control::{Acked, Control};
+use crate::time::{Instant, SECOND};
+
+/// Longest round trip believed.
+const MAX_RTT_NS: u64 = 10 * SECOND;
+
+/// What one acknowledgement has newly settled.
+#[derive(Debug)]
+struct News {
+    packets: u32,
+    bytes: u64,
+    /// The latest transmission among them that was surely delivered: order and time.
+    latest: Option<(u32, u32)>,
+    spurious: u32,
+    /// One past the highest number acknowledged before.
+    high: u64,
+    echo: u32,
+    now: u32,
+}
+
+impl<I: Copy> Sender<I> {
+    /// `acked` is told every item acknowledged for the first time.
+    pub(in super::super) fn handle_ack(
+        &mut self,
+        now: Instant,
+        ack: &AckInfo<'_>,
+        counters: &mut Counters,
+        acked: &mut impl FnMut(I),
+    ) -> Result<AckSummary, Violation> {
+        let ahead = check(self.una, self.next, ack)?;
+        if self.dead {
+            return Ok(AckSummary::default());
+        }
+        let before = self.in_flight;
+        let mut news = News {
+            packets: 0,
+            bytes: 0,
+            latest: None,
+            spurious: 0,
+            high: self.high,
+            echo: ack.echo,
+            now: ticks(now),
+        };
+        let first_bit = self.una.wrapping_add_signed(ahead + 1);
+        if ahead > 0 {
+            self.advance(ahead.cast_unsigned(), &mut news, acked);
+        }
+        if !ack.sack.is_empty() {
+            self.select(first_bit, ack.sack, &mut news, acked);
+        }
+        if news.packets == 0 {
+            return Ok(AckSummary::default());
+        }
+        Ok(self.digest(now, ack, before, &news, counters))
+    }
+
+    /// Everything below `una + count` has arrived.
+    #[inline]
+    fn advance(&mut self, count: u64, news: &mut News, acked: &mut impl FnMut(I)) {
+        let end = self.una + count;
+        if self.settled_count == 0 && self.lost_count == 0 && self.oldest == NIL {
+            // All were sent once, in order: the last one is the latest.
+            let mut bytes = 0;
+            for number in self.una..end {
+                let sent = &self.ring[self.index(number)];
+                bytes += u64::from(sent.bytes);
+                acked(sent.item);
+            }
+            let last = &self.ring[self.index(end - 1)];
+            news.latest = Some((last.order, last.at));
+            news.packets = count as u32;
+            news.bytes = bytes;
+            self.in_flight -= bytes;
+        } else {
+            for number in self.una..end {
+                if self.settled.get(number) {
+                    self.settled.clear(number);
+                    self.settled_count -= 1;
+                } else {
+                    self.settle(number, news, acked);
+                }
+            }
+        }
+        self.una = end;
+        self.high = self.high.max(end);
+    }
+
+    /// The packets whose bits are set have arrived; the lowest bit is that of `first`.
+    fn select(&mut self, first: u64, sack: &[u64], news: &mut News, acked: &mut impl FnMut(I)) {
+        let mut base = first;
+        for &word in sack {
+            let mut fresh = word & !self.settled.gather(base);
+            while fresh != 0 {
+                let number = base.wrapping_add(u64::from(fresh.trailing_zeros()));
+                fresh &= fresh - 1;
+                // An old acknowledgement also speaks of what is behind the window.
+                if number.wrapping_sub(self.una) >= self.next - self.una {
+                    continue;
+                }
+                self.settled.set(number);
+                self.settled_count += 1;
+                self.settle(number, news, acked);
+                self.high = self.high.max(number + 1);
+            }
+            base = base.wrapping_add(64);
+        }
+    }
+
+    /// Packet `number` has arrived, which was not known before.
+    fn settle(&mut self, number: u64, news: &mut News, acked: &mut impl FnMut(I)) {
+        let sent = self.ring[self.index(number)];
+        acked(sent.item);
+        news.packets += 1;
+        news.bytes += u64::from(sent.bytes);
+        let elapsed = news.now.wrapping_sub(sent.at);
+        let mut delivered = true;
+        if self.lost.get(number) {
+            self.lost.clear(number);
+            self.lost_count -= 1;
+            self.lost_bytes -= u64::from(sent.bytes);
+            if !sent.probe {
+                news.spurious += 1;
+                self.rack.late(elapsed);
+            }
+        } else {
+            self.in_flight -= u64::from(sent.bytes);
+            if self.again.get(number) {
+                self.unlink(number);
+                delivered = !self.is_answer_to_original(elapsed, sent.at, news);
+                if !delivered {
+                    news.spurious += 1;
+                    if !sent.probe && news.echo != 0 {
+                        self.rack.late(news.now.wrapping_sub(news.echo));
+                    }
+                }
+            } else if number + 1 < news.high {
+                self.rack.late(elapsed);
+            }
+        }
+        if delivered
+            && news
+                .latest
+                .is_none_or(|(order, _)| is_after(sent.order, order))
+        {
+            news.latest = Some((sent.order, sent.at));
+        }
+    }
+
+    /// Whether an acknowledgement of a packet sent again, `elapsed` after that at time `at`, can
+    /// only be the answer to an earlier transmission (the Eifel test of RFC 3522).
+    fn is_answer_to_original(&self, elapsed: u32, at: u32, news: &News) -> bool {
+        let early = u64::from(elapsed) << TICK_SHIFT < self.rtt.min / 2;
+        early || (news.echo != 0 && is_after(at, news.echo))
+    }
+
+    fn digest(
+        &mut self,
+        now: Instant,
+        ack: &AckInfo<'_>,
+        before: u64,
+        news: &News,
+        counters: &mut Counters,
+    ) -> AckSummary {
+        counters.acked += u64::from(news.packets);
+        counters.acked_bytes += news.bytes;
+        counters.spurious += u64::from(news.spurious);
+        let timed_out = self.timers.acknowledged(now);
+        if timed_out && news.spurious > 0 {
+            self.control.on_spurious_timeout();
+        }
+        let rtt_ns = self.measure(now, ack, news.now);
+        let mut round = false;
+        if let Some((order, at)) = news.latest {
+            self.rack.delivered(order, news.now.wrapping_sub(at));
+            if !is_after(self.round_end, order) {
+                round = true;
+                self.round_end = self.order;
+                self.rack.end_round();
+            }
+        }
+        let lost = self.detect_losses(now, counters);
+        let marked = self.marks(ack, news.packets);
+        counters.marked += u64::from(marked);
+        self.control.on_ack(&Acked {
+            now,
+            bytes: news.bytes,
+            packets: news.packets,
+            marked,
+            rtt_ns,
+            min_rtt_ns: self.rtt.min,
+            srtt_ns: self.rtt.smoothed,
+            in_flight: before,
+            round,
+        });
+        self.refresh_control();
+        AckSummary {
+            packets: news.packets,
+            bytes: news.bytes,
+            lost,
+            rtt_ns,
+        }
+    }
+
+    /// The round trip by the echo. An echo from the future or the distant past is not believed.
+    fn measure(&mut self, now: Instant, ack: &AckInfo<'_>, now_ticks: u32) -> Option<u64> {
+        if ack.echo == 0 {
+            return None;
+        }
+        let raw = u64::from(now_ticks.wrapping_sub(ack.echo)) << TICK_SHIFT;
+        if raw > MAX_RTT_NS {
+            return None;
+        }
+        let rtt = raw
+            .saturating_sub(u64::from(ack.delay_ns))
+            .max(1 << TICK_SHIFT);
+        self.rtt.sample(now, rtt);
+        Some(rtt)
+    }
+
+    fn marks(&mut self, ack: &AckInfo<'_>, packets: u32) -> u32 {
+        let Some(ce) = ack.ce else { return 0 };
+        let marks = ce.wrapping_sub(self.ce_seen);
+        if marks.cast_signed() <= 0 {
+            return 0; // An older acknowledgement, overtaken.
+        }
+        self.ce_seen = ce;
+        marks.min(packets)
+    }
+
+    /// Finds what was lost by now, and when to look again.
+    pub(super) fn detect_losses(&mut self, now: Instant, counters: &mut Counters) -> u32 {
+        let now_ticks = ticks(now);
+        let window = self.rack.window(&self.rtt);
+        let mut deadline = Instant::FAR;
+        let (mut lost, mut bytes) = (0, 0);
+        let mut number = self.first_once.max(self.una);
+        while number < self.next {
+            if !self.is_past_first(number) {
+                let sent = &self.ring[self.index(number)];
+                match self.rack.verdict(sent.order, sent.at, now_ticks, window) {
+                    Verdict::Lost => {
+                        lost += 1;
+                        bytes += self.lose(number, false);
+                    }
+                    Verdict::Unknown => break,
+                    Verdict::Wait(ticks) => {
+                        deadline = now + (u64::from(ticks) << TICK_SHIFT);
+                        break;
+                    }
+                }
+            }
+            number += 1;
+        }
+        self.first_once = number;
+        while self.oldest != NIL {
+            let sent = &self.ring[usize::from(self.oldest)];
+            match self.rack.verdict(sent.order, sent.at, now_ticks, window) {
+                Verdict::Lost => {
+                    lost += 1;
+                    bytes += self.lose(self.number_at(self.oldest), false);
+                }
+                Verdict::Unknown => break,
+                Verdict::Wait(ticks) => {
+                    deadline = deadline.min(now + (u64::from(ticks) << TICK_SHIFT));
+                    break;
+                }
+            }
+        }
+        self.rack.deadline = deadline;
+        if lost > 0 {
+            counters.lost += u64::from(lost);
+            self.control.on_loss(now, bytes);
+        }
+        lost
+    }
+
+    /// Whether a number in the window is no longer in its first transmission.
+    fn is_past_first(&self, number: u64) -> bool {
+        self.settled.get(number) || self.lost.get(number) || self.again.get(number)
+    }
+
+    /// Takes a packet off the wire, to be sent again. Its bytes.
+    pub(super) fn lose(&mut self, number: u64, probe: bool) -> u64 {
+        if self.again.get(number) {
+            self.unlink(number);
+        }
+        let index = self.index(number);
+        let sent = &mut self.ring[index];
+        sent.probe = probe;
+        let bytes = u64::from(sent.bytes);
+        self.in_flight -= bytes;
+        self.lost_bytes += bytes;
+        self.lost.set(number);
+        self.lost_count += 1;
+        self.lost_from = self.lost_from.min(number);
+        bytes
+    }
+}
+
+/// Whether `a` is later than `b` on a circle of 32 bits.
+const fn is_after(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
+/// How far beyond `una`, the first number not acknowledged, the cumulative part reaches: negative
+/// when it is an old acknowledgement. `next` is the first number not sent.
+///
+/// # Errors
+///
+/// When it speaks of packets that were not sent, or is too long.
+pub(in super::super) fn check(una: u64, next: u64, ack: &AckInfo<'_>) -> Result<i64, Violation> {
+    if ack.sack.len() > MAX_SACK_WORDS {
+        return Err(Violation::Oversized {
+            words: ack.sack.len(),
+        });
+    }
+    // The 32 bits stand for the nearest number.
+    let ahead = i64::from(ack.cumulative.wrapping_sub(una as u32).cast_signed());
+    let mut last = ahead - 1;
+    if let Some(word) = ack.sack.iter().rposition(|&word| word != 0) {
+        last = ahead + 1 + 64 * word as i64 + i64::from(ack.sack[word].ilog2());
+    }
+    if last >= (next - una).cast_signed() {
+        return Err(Violation::Unsent {
+            number: una.wrapping_add_signed(last),
+            next,
+        });
+    }
+    Ok(ahead)
+}
