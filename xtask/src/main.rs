@@ -1,2 +1,218 @@
-//! x
-fn main() {}
+//! Repository tasks, run as `cargo xtask TASK`. Everything CI does is a task here, so that it can
+//! be repeated at any desk: `cargo xtask test` is the whole of it.
+
+mod cargo;
+mod fuzz;
+mod instructions;
+mod layers;
+mod no_std;
+mod report;
+mod suite;
+mod tidy;
+
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::{ArgGroup, Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Tasks of the Trunkline repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Everything CI checks: format, lints, build, tests, docs, layers, no_std, tidy, corpora,
+    /// simulator seeds, examples, instruction counts. Ends with a table of times and budgets.
+    Test(suite::Options),
+    /// The same as `test`.
+    Ci(suite::Options),
+    /// Checks that dependencies between the crates point down only, and that the ground floor
+    /// declares what it promises.
+    Layers,
+    /// Proves that wire, conn and cm need no standard library.
+    NoStd,
+    /// Checks what no other tool does: line and file lengths, dead files, stray marks, changelog.
+    Tidy,
+    /// Runs the simulator (release build): one seed, or a range of them.
+    Sim(Sim),
+    /// Runs the benchmarks (release build) with the arguments given.
+    Bench(Bench),
+    /// Fuzzes one target with cargo-fuzz and a nightly compiler, or replays the corpora on stable.
+    Fuzz(fuzz::Options),
+    /// Counts instructions of the hot pieces under valgrind and compares them with the baseline in
+    /// benches/instructions.json.
+    Instructions(instructions::Options),
+}
+
+#[derive(Args, Debug)]
+#[command(group(ArgGroup::new("seeds").required(true).args(["seed", "count"])))]
+struct Sim {
+    /// Replays this seed.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Runs this many seeds.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// First seed of `--count`.
+    #[arg(long, value_name = "N", requires = "count")]
+    start: Option<u64>,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Sim {
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        for (name, value) in [
+            ("--seed", self.seed),
+            ("--count", self.count),
+            ("--start", self.start),
+        ] {
+            if let Some(value) = value {
+                arguments.extend([name.to_owned(), value.to_string()]);
+            }
+        }
+        if self.json {
+            arguments.push("--json".to_owned());
+        }
+        arguments
+    }
+}
+
+#[derive(Args, Debug)]
+struct Bench {
+    /// Writes the results to this file, as a JSON array.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Runs only this benchmark.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Further arguments, handed on as they are.
+    #[arg(last = true)]
+    rest: Vec<String>,
+}
+
+impl Bench {
+    fn arguments(&self) -> Result<Vec<String>> {
+        let mut arguments = Vec::new();
+        if let Some(file) = &self.json {
+            // The benchmarks run in the root of the repository, the path is meant from here.
+            let file = std::path::absolute(file)?;
+            arguments.extend(["--json".to_owned(), file.display().to_string()]);
+        }
+        if let Some(name) = &self.only {
+            arguments.extend(["--only".to_owned(), name.clone()]);
+        }
+        arguments.extend(self.rest.iter().cloned());
+        Ok(arguments)
+    }
+}
+
+fn run(task: Task) -> Result<bool> {
+    match task {
+        Task::Test(options) | Task::Ci(options) => suite::run(&options),
+        Task::Layers => layers::check().map(|notes| say(&notes)),
+        Task::NoStd => no_std::check().map(|note| say(&note)),
+        Task::Tidy => tidy::check().map(|note| say(&note)),
+        Task::Sim(sim) => cargo::release("trunkline-sim", None, &sim.arguments()).map(|()| true),
+        Task::Bench(bench) => {
+            let arguments = bench.arguments()?;
+            cargo::release("trunkline-benches", Some("trunkline-benches"), &arguments)?;
+            Ok(true)
+        }
+        Task::Fuzz(options) => fuzz::run(&options).map(|note| say(&note)),
+        Task::Instructions(options) => match instructions::run(&options)? {
+            instructions::Verdict::Compared(note) => Ok(say(&note)),
+            instructions::Verdict::Skipped(why) => Ok(say(&format!("skipped: {why}"))),
+        },
+    }
+}
+
+fn say(note: &str) -> bool {
+    println!("{note}");
+    true
+}
+
+/// What clap complains about, as one line.
+fn complaint(rendered: &str) -> String {
+    let line: Vec<_> = rendered
+        .lines()
+        .take_while(|line| !line.trim().is_empty())
+        .map(str::trim)
+        .collect();
+    format!("{} (see `cargo xtask --help`)", line.join(" "))
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let asked_for = matches!(
+                error.kind(),
+                ErrorKind::DisplayHelp
+                    | ErrorKind::DisplayVersion
+                    | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            );
+            if asked_for {
+                // Nothing is left to tell when standard output is closed.
+                let _ = error.print();
+                return if error.use_stderr() {
+                    ExitCode::from(2)
+                } else {
+                    ExitCode::SUCCESS
+                };
+            }
+            eprintln!("{}", complaint(&error.render().to_string()));
+            return ExitCode::from(2);
+        }
+    };
+    match run(cli.task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_arguments_give_one_line() {
+        for line in [
+            &["xtask", "sim"][..],
+            &["xtask", "fuzz"],
+            &["xtask", "tset"],
+        ] {
+            let error = Cli::try_parse_from(line).expect_err("these arguments are wrong");
+            let line = complaint(&error.render().to_string());
+            assert!(line.starts_with("error: "), "{line}");
+            assert!(!line.contains('\n'), "{line}");
+        }
+    }
+
+    #[test]
+    fn sim_arguments_are_handed_on() {
+        let cli = Cli::try_parse_from(["xtask", "sim", "--count", "5", "--start", "7"])
+            .expect("these arguments are right");
+        let Task::Sim(sim) = cli.task else {
+            panic!("not the sim task")
+        };
+        assert_eq!(sim.arguments(), ["--count", "5", "--start", "7"]);
+    }
+}

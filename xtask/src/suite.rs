@@ -1,0 +1,272 @@
+//! `cargo xtask test`: every check in turn, each timed.
+
+use crate::cargo;
+use crate::report::{self, Entry, Outcome};
+use crate::{fuzz, instructions, layers, no_std, tidy};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Seeds of the simulator in an ordinary run, and in a full one.
+const SEEDS: u32 = 300;
+const SEEDS_FULL: u32 = 10_000;
+/// Seconds per fuzz target in a full run.
+const FUZZ_SECONDS: u32 = 300;
+/// A step that takes this many times its budget hangs.
+const PATIENCE: u32 = 4;
+/// Where a full run leaves its table.
+const RESULT: &str = "docs/results/xtask-test-full.md";
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// More of everything that can be had more of: 10,000 simulator seeds, every fuzz target for
+    /// minutes. The result goes to docs/results with date and commit.
+    #[arg(long)]
+    full: bool,
+    /// Only this area; may be given several times.
+    #[arg(long, value_name = "AREA")]
+    only: Vec<String>,
+}
+
+struct Step {
+    area: &'static str,
+    /// What it may take on two cores with nothing built yet, in seconds.
+    budget_s: u64,
+    /// Part of `--full` runs only.
+    full_only: bool,
+    run: fn(&Setting) -> Result<Outcome>,
+}
+
+struct Setting {
+    full: bool,
+    limit: Duration,
+}
+
+const fn step(area: &'static str, budget_s: u64, run: fn(&Setting) -> Result<Outcome>) -> Step {
+    Step {
+        area,
+        budget_s,
+        full_only: false,
+        run,
+    }
+}
+
+/// Quick ones first; the budgets add up to what CI allows.
+const STEPS: &[Step] = &[
+    step("fmt", 10, |s| {
+        quietly(cargo::cargo(&["fmt", "--all", "--check"]), s)
+    }),
+    step("tidy", 5, |_| tidy::check().map(Outcome::Passed)),
+    step("layers", 5, |_| layers::check().map(Outcome::Passed)),
+    step("deny", 30, deny),
+    step("clippy", 180, |s| {
+        let arguments = [
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        quietly(cargo::cargo(&arguments), s)
+    }),
+    step("build", 240, |s| {
+        quietly(cargo::cargo(&["build", "--workspace", "--all-targets"]), s)
+    }),
+    step("no_std", 60, |_| no_std::check().map(Outcome::Passed)),
+    step("tests", 420, |s| {
+        quietly(cargo::cargo(&["test", "--workspace", "--no-fail-fast"]), s)
+    }),
+    step("docs", 90, |s| {
+        let mut command = cargo::cargo(&["doc", "--workspace", "--no-deps"]);
+        command.env("RUSTDOCFLAGS", "-D warnings");
+        quietly(command, s)
+    }),
+    step("release", 360, |s| {
+        quietly(cargo::cargo(&["build", "--workspace", "--release"]), s)
+    }),
+    step("corpora", 90, |s| {
+        fuzz::replay(Some(s.limit)).map(Outcome::Passed)
+    }),
+    step("sim", 300, sim),
+    step("examples", 120, examples),
+    step("instructions", 90, |_| {
+        Ok(
+            match instructions::run(&instructions::Options::default())? {
+                instructions::Verdict::Compared(note) => Outcome::Passed(note),
+                instructions::Verdict::Skipped(why) => Outcome::Skipped(why),
+            },
+        )
+    }),
+    Step {
+        area: "fuzz",
+        budget_s: 3600 * 3,
+        full_only: true,
+        run: long_fuzz,
+    },
+];
+
+/// Runs the steps and prints the table. `false` when one failed.
+///
+/// # Errors
+/// An area that does not exist; a result that cannot be written.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    for area in &options.only {
+        if !STEPS.iter().any(|step| step.area == *area) {
+            let known: Vec<_> = STEPS.iter().map(|step| step.area).collect();
+            bail!("there is no area `{area}`; there are {}", known.join(", "));
+        }
+    }
+    let mut entries = Vec::new();
+    for step in STEPS {
+        let named = options.only.iter().any(|area| area == step.area);
+        if named || options.only.is_empty() && (options.full || !step.full_only) {
+            entries.push(run_step(step, options.full));
+        }
+    }
+    let table = report::table(&entries);
+    for entry in &entries {
+        if let Outcome::Failed(why) = &entry.outcome {
+            eprintln!("\n{} failed:\n       {why}", entry.area);
+        }
+    }
+    if options.full && options.only.is_empty() {
+        record(&table)?;
+    }
+    println!("\n{table}");
+    Ok(report::count(&entries).failed == 0)
+}
+
+fn run_step(step: &Step, full: bool) -> Entry {
+    eprintln!("\n== {}", step.area);
+    let scale = if full { 10 } else { 1 };
+    let budget = Duration::from_secs(step.budget_s * if step.full_only { 1 } else { scale });
+    let start = Instant::now();
+    let outcome = (step.run)(&Setting {
+        full,
+        limit: budget * PATIENCE,
+    })
+    .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+    Entry {
+        area: step.area,
+        budget,
+        took: start.elapsed(),
+        outcome,
+    }
+}
+
+fn quietly(command: Command, setting: &Setting) -> Result<Outcome> {
+    cargo::run(command, Some(setting.limit))?;
+    Ok(Outcome::Passed(String::new()))
+}
+
+fn deny(setting: &Setting) -> Result<Outcome> {
+    if !cargo::works("cargo", &["deny", "--version"]) {
+        let how = "cargo-deny is not installed (`cargo install --locked cargo-deny`)";
+        return Ok(Outcome::Skipped(how.to_owned()));
+    }
+    quietly(cargo::cargo(&["deny", "check"]), setting)
+}
+
+fn sim(setting: &Setting) -> Result<Outcome> {
+    let count = if setting.full { SEEDS_FULL } else { SEEDS };
+    let mut command = cargo::cargo(&["run", "--quiet", "--release", "--package", "trunkline-sim"]);
+    command.args(["--", "--start", "0", "--count", &count.to_string()]);
+    cargo::run(command, Some(setting.limit))?;
+    Ok(Outcome::Passed(format!("{count} seeds")))
+}
+
+/// Runs every example of the root package without arguments.
+fn examples(setting: &Setting) -> Result<Outcome> {
+    let metadata = cargo::metadata()?;
+    let package = metadata
+        .packages
+        .iter()
+        .find(|package| package.name == "trunkline");
+    let package = package.context("no package is called trunkline")?;
+    let is_example = |kind: &Vec<String>| kind.iter().any(|kind| kind == "example");
+    let mut names = Vec::new();
+    for target in package
+        .targets
+        .iter()
+        .filter(|target| is_example(&target.kind))
+    {
+        let arguments = ["run", "--quiet", "--release", "--example", &target.name];
+        cargo::run(cargo::cargo(&arguments), Some(setting.limit))?;
+        names.push(target.name.clone());
+    }
+    if names.is_empty() {
+        bail!("there are no examples");
+    }
+    Ok(Outcome::Passed(names.join(", ")))
+}
+
+fn long_fuzz(_: &Setting) -> Result<Outcome> {
+    if let Some(why) = fuzz::missing() {
+        return Ok(Outcome::Skipped(why.to_owned()));
+    }
+    fuzz::fuzz("all", FUZZ_SECONDS).map(Outcome::Passed)
+}
+
+/// Leaves the table of a full run in the repository.
+fn record(table: &str) -> Result<()> {
+    let commit = cargo::output(cargo::command("git", &["rev-parse", "--short", "HEAD"]))?;
+    let changes = cargo::output(cargo::command("git", &["status", "--porcelain"]))?;
+    let date = cargo::output(cargo::command("date", &["-u", "+%Y-%m-%d"]))?;
+    let dirty = if changes.is_empty() {
+        ""
+    } else {
+        ", with changes not committed"
+    };
+    let file = cargo::root().join(RESULT);
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let text = format!(
+        "# The last full run\n\n`cargo xtask test --full`, {}, commit {}{dirty}.\n\n\
+         ```text\n{table}\n```\n",
+        date.trim(),
+        commit.trim(),
+    );
+    fs::write(&file, text).with_context(|| RESULT.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_have_names_of_their_own() {
+        for (index, step) in STEPS.iter().enumerate() {
+            assert!(
+                STEPS[..index].iter().all(|other| other.area != step.area),
+                "{}",
+                step.area
+            );
+        }
+    }
+
+    #[test]
+    fn an_ordinary_run_fits_into_forty_minutes() {
+        let seconds: u64 = STEPS
+            .iter()
+            .filter(|s| !s.full_only)
+            .map(|s| s.budget_s)
+            .sum();
+        assert!(seconds <= 40 * 60, "{seconds} s");
+    }
+
+    #[test]
+    fn an_unknown_area_is_refused() {
+        let options = Options {
+            full: false,
+            only: vec!["nonsense".to_owned()],
+        };
+        let error = run(&options)
+            .expect_err("there is no such area")
+            .to_string();
+        assert!(error.starts_with("there is no area `nonsense`"), "{error}");
+    }
+}
