@@ -1,1 +1,11 @@
-//! x
+//! Fuzz targets: one harness function each, which a fuzzer calls with bytes of its making and the
+//! tests with those of `corpus/`. A harness returns nothing; what it finds is a panic.
+
+pub mod delivery;
+pub mod input;
+
+/// A harness: bytes in, panic when something is wrong.
+pub type Target = fn(&[u8]);
+
+/// Every target by the name of its file in `fuzz_targets/` and of its folder in `corpus/`.
+pub const TARGETS: &[(&str, Target)] = &[("delivery", delivery::delivery)];
