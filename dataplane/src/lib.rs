@@ -1,1 +1,20 @@
-//! x
+//! Where packets and memory meet the machine.
+//!
+//! A [`Port`] takes datagrams (BTH up to the ICRC) that are built in place in its own transmit
+//! buffers and gives received ones to a closure, again in place: [`MemoryPort`] joins two nodes of
+//! one process, [`UdpPort`] is a UDP socket. [`Fault`] and [`Capture`] wrap any port. A [`Region`]
+//! is memory that peers reach; [`copy::Copier`] moves bytes in and out of it and sums their CRC-32 in
+//! the same pass.
+//!
+//! This floor holds unsafe code; every block says why it is sound.
+
+pub mod copy;
+pub mod memory;
+pub mod port;
+pub mod region;
+
+mod ring;
+
+pub use memory::{MemoryConfig, MemoryPort};
+pub use port::{Arrival, Capabilities, Identification, Port, PortCounters, PortError};
+pub use region::Region;

@@ -1,0 +1,124 @@
+//! What a node asks of whatever carries its packets: burst in, burst out, nothing guessed.
+//!
+//! Sending is [`Egress`]: `reserve` gives room inside the port's own transmit buffers, the caller
+//! builds the datagram there and `commit`s it. Nothing leaves before [`Port::flush`], so that a port
+//! sees a whole burst and can hand it over in as few steps as its medium allows.
+//!
+//! What `reserve` means to a port, beyond the contract of [`Egress`]:
+//! - `None` says that nothing more fits before the next flush (or, when flushing does not help,
+//!   before the medium took something), or that `length` is 0 or above
+//!   [`Capabilities::max_datagram`];
+//! - a slot given out again for the same path and length carries the same identification;
+//! - the bytes of a slot are those of some earlier packet until they are written.
+
+use std::os::fd::BorrowedFd;
+pub use trunkline_conn::egress::{Egress, Slot};
+pub use trunkline_conn::ingress::{Arrival, Identification};
+
+/// Something that carries datagrams between nodes.
+pub trait Port: Egress {
+    /// What this port can do. May shrink while it runs, when the machine refuses an offload.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Hands all committed datagrams to the medium, oldest first; what does not fit stays for the
+    /// next flush.
+    ///
+    /// Datagrams the medium refuses one by one (too long, no route) are dropped and counted.
+    ///
+    /// # Errors
+    /// When the port itself cannot go on.
+    fn flush(&mut self) -> Result<(), PortError>;
+
+    /// Gives up to `limit` received datagrams to `sink`, in place, and says how many. When it is
+    /// fewer than `limit` nothing was left over inside the port, and [`fd`](Self::fd) may be slept
+    /// on.
+    ///
+    /// # Errors
+    /// When the port itself cannot go on.
+    fn receive(
+        &mut self,
+        limit: usize,
+        sink: &mut dyn FnMut(&Arrival, &[u8]),
+    ) -> Result<usize, PortError>;
+
+    /// Readable when something may be received. `None`: the port has to be polled.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What happened so far.
+    fn counters(&self) -> PortCounters;
+
+    /// The UDP source ports that packets may leave from. Empty: any.
+    fn source_ports(&self) -> &[u16] {
+        &[]
+    }
+}
+
+/// What a port can do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Capabilities {
+    /// Most bytes of a datagram, BTH to ICRC.
+    pub max_datagram: usize,
+    /// Received packets come with the IPv4 identification they carried, so that their ICRC can be
+    /// checked outright. Otherwise the identification is predicted.
+    pub sees_identification: bool,
+    /// Consecutive datagrams of one path and one length leave as one super-packet: worth ordering
+    /// them so.
+    pub super_packets: bool,
+    /// Received packets come as super-packets where the machine coalesced them.
+    pub coalesced_receive: bool,
+    /// Nothing is ever lost, reordered or duplicated between the two ends.
+    pub lossless: bool,
+}
+
+/// What happened at a port. All since it was opened; counters do not wrap in practice.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PortCounters {
+    /// Datagrams handed to the medium.
+    pub sent: u64,
+    /// Their bytes, BTH to ICRC.
+    pub sent_bytes: u64,
+    /// Super-packets among what was handed over: units of two datagrams or more.
+    pub super_packets_sent: u64,
+    /// Calls that handed something over.
+    pub send_calls: u64,
+    /// Datagrams given to the sink.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Super-packets among what was received.
+    pub super_packets_received: u64,
+    /// Calls that received something.
+    pub receive_calls: u64,
+    /// Flushes that left something because the medium was full.
+    pub full: u64,
+    /// Datagrams dropped when sending: longer than the path carries (`EMSGSIZE`).
+    pub too_long: u64,
+    /// Datagrams dropped when sending: the machine was out of buffers (`ENOBUFS`, `ENOMEM`).
+    pub no_buffers: u64,
+    /// Datagrams dropped when sending: no such peer or no way to it (`ECONNREFUSED`,
+    /// `ENETUNREACH`, `EHOSTUNREACH`), or the peer's end of a memory pair is gone.
+    pub unreachable: u64,
+    /// Datagrams dropped when sending: their path does not start at this port (another family,
+    /// another source address, an unknown source port).
+    pub misrouted: u64,
+    /// Datagrams dropped when sending: refused for another reason.
+    pub refused: u64,
+    /// Super-packets the machine refused, sent as single datagrams instead.
+    pub split: u64,
+    /// Datagrams dropped when receiving: truncated, or with unusable ancillary data.
+    pub malformed: u64,
+}
+
+/// Why a port cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// A system call failed in a way that repeating it will not cure.
+    #[error("{call}: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}

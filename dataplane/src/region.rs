@@ -1,0 +1,308 @@
+//! Memory that peers reach.
+//!
+//! A [`Region`] never hands out a reference to its bytes: they are copied in and copied out, as
+//! [`crate::copy`] explains, and 8 of them at a time can be changed atomically. So it may be shared
+//! by any number of threads, of this process and of others, and a race costs bytes, not soundness.
+
+use crate::copy::Copier;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use trunkline_conn::mem::{AtomicOp, Bytes};
+use trunkline_wire::Crc;
+
+/// From this size on huge pages are asked for.
+const HUGE_FROM: usize = 4 << 20;
+
+/// A range of memory. Clones share it; owned memory is given back with the last one.
+#[derive(Clone, Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    copier: Copier,
+    /// `None` for memory that belongs to someone else.
+    _owned: Option<Arc<Mapping>>,
+}
+
+// SAFETY: the memory outlives every clone, and it is only accessed by atomics and by the copies of
+// `crate::copy`, both of which bear concurrent access.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// An anonymous mapping.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address range that is only ever unmapped, once.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; it has no method that takes a shared reference.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(bytes: usize) -> io::Result<Self> {
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        if bytes >= HUGE_FROM && !cfg!(miri) {
+            // SAFETY: advice on the mapping just made; refusal does no harm.
+            unsafe { libc::madvise(base, bytes, libc::MADV_HUGEPAGE) };
+        }
+        let base = NonNull::new(base.cast()).expect("mmap does not map page 0 unasked");
+        Ok(Self { base, bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`; the last Region that reached it is gone.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+impl Region {
+    /// New zeroed memory of `len` bytes, starting at a page. Pages are taken when first touched.
+    ///
+    /// # Errors
+    /// When the system has no such room.
+    pub fn allocate(len: usize) -> io::Result<Self> {
+        let mapping = Mapping::new(len.max(1))?;
+        let base = mapping.base;
+        Ok(Self {
+            base,
+            len,
+            copier: Copier::detect(),
+            _owned: Some(Arc::new(mapping)),
+        })
+    }
+
+    /// `len` bytes at `base`, which belong to someone else.
+    ///
+    /// # Safety
+    /// The memory must be readable and writable until the last clone is gone. While it is reachable
+    /// through the region, nobody may hold a reference to it or rely on what it contains, except as
+    /// a program relies on the buffers of a device that may write them at any time.
+    pub unsafe fn foreign(base: NonNull<u8>, len: usize) -> Self {
+        Self {
+            base,
+            len,
+            copier: Copier::detect(),
+            _owned: None,
+        }
+    }
+
+    /// The byte at `offset`, for programs that poll the last byte of a WRITE: when it shows the new
+    /// value, the bytes before it are in place.
+    ///
+    /// # Panics
+    /// When `offset` is not inside.
+    pub fn byte(&self, offset: usize) -> u8 {
+        let at = self.at(offset, 1);
+        // SAFETY: inside the region, which is only accessed atomically or by raw copies.
+        let cell = unsafe { AtomicU8::from_ptr(at) };
+        cell.load(Ordering::Acquire)
+    }
+
+    /// Address of `length` bytes at `offset`.
+    fn at(&self, offset: usize, length: usize) -> *mut u8 {
+        let inside = offset <= self.len && length <= self.len - offset;
+        assert!(
+            inside,
+            "{length} bytes at {offset} of a region of {}",
+            self.len
+        );
+        // SAFETY: inside the region, or one past its end for no bytes.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+}
+
+impl Bytes for Region {
+    fn addr(&self) -> u64 {
+        self.base.as_ptr().addr() as u64
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>) {
+        let src = self.at(offset, out.len());
+        match crc {
+            Some(crc) => {
+                // SAFETY: `at` has checked the range; `out` is private, so it does not overlap.
+                let sum = unsafe { self.copier.copy_out_crc(out, src, crc.value()) };
+                *crc = Crc::resume(sum);
+            }
+            // SAFETY: as above.
+            None => unsafe { self.copier.copy_out(out, src) },
+        }
+    }
+
+    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>) {
+        let dst = self.at(offset, data.len());
+        match crc {
+            Some(crc) => {
+                // SAFETY: `at` has checked the range; `data` is private, so it does not overlap.
+                let sum = unsafe { self.copier.copy_in_crc(dst, data, crc.value()) };
+                *crc = Crc::resume(sum);
+            }
+            // SAFETY: as above.
+            None => unsafe { self.copier.copy_in(dst, data) },
+        }
+    }
+
+    fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
+        let at = self.at(offset, 8);
+        assert!(at.addr().is_multiple_of(8), "atomic at {:#x}", at.addr());
+        // SAFETY: 8 aligned bytes inside the region, which is only accessed atomically or by raw
+        // copies.
+        let cell = unsafe { AtomicU64::from_ptr(at.cast()) };
+        match op {
+            AtomicOp::CompareSwap { compare, swap } => {
+                let old = cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+                old.unwrap_or_else(|old| old)
+            }
+            AtomicOp::FetchAdd { add } => cell.fetch_add(add, Ordering::SeqCst),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    fn pattern(length: usize) -> Vec<u8> {
+        (0..length).map(|i| (i * 7 + i / 256) as u8).collect()
+    }
+
+    #[test]
+    fn new_memory_is_zero_and_starts_at_a_page() {
+        let region = Region::allocate(10_000).unwrap();
+        assert_eq!(region.len(), 10_000);
+        assert!(region.addr().is_multiple_of(4096));
+        let mut out = vec![1; 10_000];
+        region.copy_out(0, &mut out, None);
+        assert!(out.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn what_was_copied_in_comes_out_with_the_right_sum() {
+        let region = Region::allocate(4096).unwrap();
+        for (offset, length) in [(0, 1), (3, 5), (1, 64), (17, 777), (4095, 1), (0, 4096)] {
+            let data = pattern(length);
+            let mut expected = Crc::resume(0x1234_5678);
+            expected.update(&data);
+            let (mut crc_in, mut crc_out) = (Crc::resume(0x1234_5678), Crc::resume(0x1234_5678));
+            region.copy_in(offset, &data, Some(&mut crc_in));
+            let mut out = vec![0; length];
+            region.copy_out(offset, &mut out, Some(&mut crc_out));
+            assert_eq!(out, data, "{length} bytes at {offset}");
+            assert_eq!(
+                (crc_in, crc_out),
+                (expected, expected),
+                "{length} bytes at {offset}"
+            );
+            assert_eq!(region.byte(offset + length - 1), data[length - 1]);
+        }
+    }
+
+    #[test]
+    fn an_empty_access_at_the_end_is_inside() {
+        let region = Region::allocate(16).unwrap();
+        region.copy_in(16, &[], None);
+        region.copy_out(16, &mut [], None);
+        assert_eq!(Region::allocate(0).unwrap().len(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes at 18446744073709551615 of a region of 16")]
+    fn an_offset_that_would_wrap_is_outside() {
+        Region::allocate(16)
+            .unwrap()
+            .copy_in(usize::MAX, &[0; 8], None);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes at 15 of a region of 16")]
+    fn a_range_that_reaches_past_the_end_is_outside() {
+        Region::allocate(16)
+            .unwrap()
+            .copy_out(15, &mut [0; 2], None);
+    }
+
+    #[test]
+    fn atomics_give_the_value_before() {
+        let region = Region::allocate(64).unwrap();
+        assert_eq!(region.atomic(8, AtomicOp::FetchAdd { add: 5 }), 0);
+        assert_eq!(region.atomic(8, AtomicOp::FetchAdd { add: u64::MAX }), 5);
+        let miss = AtomicOp::CompareSwap {
+            compare: 9,
+            swap: 1,
+        };
+        let hit = AtomicOp::CompareSwap {
+            compare: 4,
+            swap: u64::MAX,
+        };
+        assert_eq!(region.atomic(8, miss), 4);
+        assert_eq!(region.atomic(8, hit), 4);
+        let mut out = [0; 8];
+        region.copy_out(8, &mut out, None);
+        assert_eq!(out, [0xff; 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "atomic at")]
+    fn an_atomic_must_be_aligned() {
+        let _ = Region::allocate(64)
+            .unwrap()
+            .atomic(4, AtomicOp::FetchAdd { add: 1 });
+    }
+
+    #[test]
+    fn clones_share_the_memory_from_any_thread() {
+        const ROUNDS: u64 = if cfg!(miri) { 50 } else { 10_000 };
+        let region = Region::allocate(4096).unwrap();
+        let threads: Vec<_> = (0..4)
+            .map(|i| {
+                let region = region.clone();
+                std::thread::spawn(move || {
+                    let mut out = [0; 100];
+                    for _ in 0..ROUNDS {
+                        region.atomic(0, AtomicOp::FetchAdd { add: 1 });
+                        region.copy_in(64, &[i; 100], None);
+                        region.copy_out(64, &mut out, None);
+                        assert!(out.iter().all(|byte| *byte < 4));
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(region.atomic(0, AtomicOp::FetchAdd { add: 0 }), 4 * ROUNDS);
+    }
+
+    #[test]
+    fn foreign_memory_is_reached_in_place_and_left_alone_afterwards() {
+        let mut memory = [0u64; 8];
+        let base = NonNull::from(&mut memory[0]).cast();
+        // SAFETY: `memory` is not touched while the region lives.
+        let region = unsafe { Region::foreign(base, 8) };
+        region.copy_in(0, &7u64.to_ne_bytes(), None);
+        assert_eq!(region.atomic(0, AtomicOp::FetchAdd { add: 1 }), 7);
+        drop(region);
+        assert_eq!(memory[0], 8);
+    }
+}
