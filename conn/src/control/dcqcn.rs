@@ -12,7 +12,7 @@ const MARK_INTERVAL_NS: u64 = 50 * MICROSECOND;
 /// Without marks for this long the estimate of congestion decays by one step.
 const ALPHA_INTERVAL_NS: u64 = 55 * MICROSECOND;
 /// One step of the rate increase timer.
-const INCREASE_INTERVAL_NS: u64 = 300 * MICROSECOND;
+const INCREASE_INTERVAL_NS: u64 = 55 * MICROSECOND;
 /// One step of the byte counter.
 const INCREASE_BYTES: u64 = 10 << 20;
 /// Steps of fast recovery before the target grows.

@@ -5,8 +5,8 @@
 //! once per round. The smallest and not the mean, because a reordered packet is late without any
 //! queue. Where switches mark, the marked share of a round shrinks the window as in DCTCP (RFC
 //! 8257). Loss is no signal by itself: it shrinks the window only where a queue is seen to stand
-//! too, or when it takes more than an eighth of a round, which is what a queue too short to be
-//! seen in the delay looks like.
+//! too, or when it is heavy, which is what a queue too short to be seen in the delay looks like.
+//! Heavy loss that does not answer to a smaller window is the path's own, and is tolerated.
 
 use super::{Acked, Control, MIN_WINDOW_PACKETS, Start, first_window};
 use crate::time::{Instant, MICROSECOND, SECOND};
@@ -19,8 +19,12 @@ const CALM_ROUNDS: u32 = 5;
 const SHARE_ONE: u64 = 1 << 10;
 /// A standing queue hides the bare round trip; the window is halved for one round this often.
 const DRAIN_INTERVAL_NS: u64 = 5 * SECOND;
-/// Loss beyond one in this many is congestion whatever the delay says.
-const HEAVY_LOSS: u64 = 8;
+/// Share of bytes lost that is heavy.
+const HEAVY_LOSS: u64 = SHARE_ONE / 16;
+/// Packets over which heavy loss is judged.
+const JUDGED_PACKETS: u64 = 64;
+/// Times in a row the window shrinks for heavy loss before it is asked whether that helps.
+const HEAVY_STEPS: u32 = 4;
 
 /// Window steered by queueing delay.
 #[derive(Clone, Debug)]
@@ -32,11 +36,11 @@ pub struct Delay {
     rate: Option<u64>,
     /// Sums over the round.
     round_rtt: u64,
-    round_acked: u64,
-    round_lost: u64,
+    round_lost: bool,
     round_packets: u64,
     round_marked: u64,
     round_full: bool,
+    loss: HeavyLoss,
     marked_share: u64,
     calm: u32,
     slow_start: bool,
@@ -55,11 +59,11 @@ impl Delay {
             link_rate: start.link_rate,
             rate: start.link_rate,
             round_rtt: u64::MAX,
-            round_acked: 0,
-            round_lost: 0,
+            round_lost: false,
             round_packets: 0,
             round_marked: 0,
             round_full: false,
+            loss: HeavyLoss::new(),
             marked_share: SHARE_ONE,
             calm: 0,
             slow_start: start.window == 0,
@@ -102,7 +106,7 @@ impl Delay {
             rtt => rtt.saturating_sub(acked.min_rtt_ns),
         };
         let target = QUEUE_TARGET_NS + acked.min_rtt_ns / 4;
-        let heavy = self.round_lost * HEAVY_LOSS > self.round_lost + self.round_acked;
+        let heavy = self.loss.judge(JUDGED_PACKETS * self.packet);
         let share = self.round_marked * SHARE_ONE / self.round_packets.max(1);
         self.marked_share = (self.marked_share * 15 + share.min(SHARE_ONE)) / 16;
         if self.draining {
@@ -113,11 +117,10 @@ impl Delay {
         } else if queue > target {
             let excess = (queue - target).min(self.round_rtt * 5 / 8);
             self.shrink(self.window - self.window / 5 * 4 / 100 * (excess * 100 / self.round_rtt));
-        } else if self.round_lost > 0 && queue > target / 2 {
+        } else if self.round_lost && queue > target / 8 {
             self.shrink(self.window - self.window / 8);
-        } else if heavy {
-            let lost = self.round_lost * 100 / (self.round_lost + self.round_acked);
-            self.shrink(self.window - self.window * lost / 200);
+        } else if let Some(lost) = heavy {
+            self.shrink(self.window - self.window * lost / (2 * SHARE_ONE));
         } else if self.slow_start {
             self.slow_start = queue <= target / 2;
         } else if self.round_full {
@@ -130,7 +133,7 @@ impl Delay {
             self.draining = queue > target / 4;
         }
         self.round_rtt = u64::MAX;
-        (self.round_acked, self.round_lost) = (0, 0);
+        self.round_lost = false;
         (self.round_packets, self.round_marked) = (0, 0);
         self.round_full = false;
         self.before_timeout = 0;
@@ -138,9 +141,56 @@ impl Delay {
     }
 }
 
+/// Loss without delay: whether the window is at fault.
+#[derive(Clone, Debug)]
+struct HeavyLoss {
+    /// Bytes since the last judgement.
+    acked: u64,
+    lost: u64,
+    /// Share that is put up with, never below [`HEAVY_LOSS`].
+    tolerated: u64,
+    /// Heavy judgements in a row, and the share at the first.
+    steps: u32,
+    first: u64,
+}
+
+impl HeavyLoss {
+    const fn new() -> Self {
+        Self { acked: 0, lost: 0, tolerated: HEAVY_LOSS, steps: 0, first: 0 }
+    }
+
+    /// The share lost, as a fraction of [`SHARE_ONE`], if it is too much. Judges once per `least`
+    /// bytes.
+    fn judge(&mut self, least: u64) -> Option<u64> {
+        let all = self.acked + self.lost;
+        if all < least {
+            return None;
+        }
+        let share = self.lost * SHARE_ONE / all;
+        (self.acked, self.lost) = (0, 0);
+        self.tolerated = (self.tolerated - self.tolerated / 64).max(HEAVY_LOSS);
+        if share <= self.tolerated {
+            self.steps = 0;
+            return None;
+        }
+        if self.steps == 0 {
+            self.first = share;
+        }
+        self.steps += 1;
+        if self.steps > HEAVY_STEPS {
+            self.steps = 0;
+            if share * 3 > self.first * 2 {
+                self.tolerated = share + share / 2;
+                return None;
+            }
+        }
+        Some(share)
+    }
+}
+
 impl Control for Delay {
     fn on_ack(&mut self, acked: &Acked) {
-        self.round_acked += acked.bytes;
+        self.loss.acked += acked.bytes;
         self.round_packets += u64::from(acked.packets);
         self.round_marked += u64::from(acked.marked);
         if let Some(rtt) = acked.rtt_ns {
@@ -159,7 +209,8 @@ impl Control for Delay {
     }
 
     fn on_loss(&mut self, _: Instant, bytes: u64) {
-        self.round_lost += bytes;
+        self.round_lost = true;
+        self.loss.lost += bytes;
     }
 
     fn on_timeout(&mut self, _: Instant) {

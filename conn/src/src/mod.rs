@@ -32,6 +32,8 @@ mod rack;
 mod receiver;
 mod rtt;
 mod sender;
+#[cfg(test)]
+mod tests;
 mod timer;
 mod window;
 
@@ -423,11 +425,12 @@ impl<I: Copy> Connection<I> {
         self.window.is_none()
     }
 
-    /// Gives the window back if nothing is in flight, nothing received is waiting for an earlier
-    /// packet and no acknowledgement is owed. Its counts are returned when it did.
+    /// Gives the window back if nothing is in flight or held back by pacing, nothing received is
+    /// waiting for an earlier packet and no acknowledgement is owed. Its counts are returned when
+    /// it did.
     pub fn try_idle(&mut self, pool: &mut Pool<I>) -> Option<Counters> {
         let window = self.window.as_ref()?;
-        if !window.sender.is_idle() || !window.receiver.is_idle() {
+        if !window.sender.may_rest() || !window.receiver.is_idle() {
             return None;
         }
         let window = self.window.take()?;

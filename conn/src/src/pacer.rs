@@ -64,6 +64,16 @@ impl Pacer {
         }
     }
 
+    /// Whether a sender was told to wait.
+    pub(super) fn is_holding_back(&self) -> bool {
+        self.held_back
+    }
+
+    /// A sender that still wants to send will ask again.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.held_back &= now < self.timeout();
+    }
+
     /// When a sender that was held back may send a quarter of a burst, or [`Instant::FAR`].
     pub(super) fn timeout(&self) -> Instant {
         if self.held_back && self.cost != 0 {

@@ -252,6 +252,7 @@ impl<I: Copy> Sender<I> {
             self.timers.progress(now);
         }
         self.next += 1;
+        let port = self.port();
         self.account(now, bytes);
         self.bytes_since_ack_req += u64::from(bytes);
         // Four acknowledgements per window keep a sender going that has filled it.
@@ -263,7 +264,7 @@ impl<I: Copy> Sender<I> {
         Transmission {
             number,
             attempt: 0,
-            port: self.port(),
+            port,
             ack_req,
             timestamp,
         }
@@ -325,9 +326,9 @@ impl<I: Copy> Sender<I> {
         }
         self.newest = index as u16;
         self.again.set(number);
+        let port = self.port();
         self.account(now, bytes);
         counters.retransmitted += 1;
-        let port = self.port();
         Some((
             item,
             bytes,
@@ -378,8 +379,14 @@ impl<I: Copy> Sender<I> {
         (self.next - self.una) as u32 - self.settled_count
     }
 
+    /// Whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.una == self.next
+    }
+
+    /// Whether the window may be given back: a sender held back by pacing is still at it.
+    pub(super) fn may_rest(&self) -> bool {
+        self.is_idle() && !self.pacer.is_holding_back()
     }
 
     pub(super) fn window_bytes(&self) -> u32 {

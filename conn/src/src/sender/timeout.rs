@@ -12,6 +12,7 @@ impl<I: Copy> Sender<I> {
         now: Instant,
         counters: &mut Counters,
     ) -> bool {
+        self.pacer.handle_timeout(now);
         if self.dead || self.is_idle() {
             return false;
         }

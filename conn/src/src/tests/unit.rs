@@ -1,0 +1,344 @@
+//! One behaviour each.
+
+use alloc::vec::Vec;
+
+use super::super::{AckInfo, Config, Connection, Event, Pool, Received};
+use crate::control::ControlKind;
+use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
+
+struct Bench {
+    connection: Connection<u64>,
+    pool: Pool<u64>,
+    now: Instant,
+    acked: Vec<u64>,
+}
+
+impl Bench {
+    fn new(config: Config) -> Self {
+        let now = Instant::from_nanos(SECOND);
+        let connection = Connection::new(&config, now);
+        Self { connection, pool: Pool::new(), now, acked: Vec::new() }
+    }
+
+    fn plain() -> Self {
+        Self::new(Config { first_tx: 100, first_rx: 500, ..Config::default() })
+    }
+
+    /// Sends `count` packets whose items are their numbers; the stamp of the last one.
+    fn send(&mut self, count: u32) -> super::super::Stamp {
+        let mut last = None;
+        for _ in 0..count {
+            assert!(self.connection.ready(self.now, &mut self.pool) > 0);
+            let number = 100 + self.connection.stats().counters.sent;
+            last = Some(self.connection.record(self.now, number, 1000));
+        }
+        last.expect("at least one")
+    }
+
+    fn ack(&mut self, cumulative: u32, sack: &[u64], echo: u32) -> super::super::AckSummary {
+        let ack = AckInfo { cumulative, sack, echo, ce: None, delay_ns: 0 };
+        let acked = &mut self.acked;
+        self.connection
+            .handle_ack(self.now, &ack, &mut |item| acked.push(item))
+            .expect("only what was sent")
+    }
+
+    fn wait(&mut self, ns: u64) {
+        self.now = self.now + ns;
+        self.connection.handle_timeout(self.now);
+    }
+
+    fn again(&mut self) -> Vec<u64> {
+        core::iter::from_fn(|| self.connection.poll_retransmit(self.now))
+            .map(|(item, bytes, stamp)| {
+                assert_eq!((item, bytes), (stamp.number, 1000));
+                item
+            })
+            .collect()
+    }
+
+    fn take(&mut self, number: u64) {
+        let packet = Received { timestamp: 7_000, ..Received::default() };
+        self.connection.accept(self.now, number, &packet, &mut self.pool);
+    }
+}
+
+#[test]
+fn three_later_packets_prove_a_loss_and_only_the_lost_one_is_sent_again() {
+    let mut bench = Bench::plain();
+    let echo = bench.send(8).timestamp;
+    bench.wait(10 * MICROSECOND);
+    assert_eq!(bench.ack(102, &[0b11], echo).lost, 0, "two could be reordering");
+    assert_eq!(bench.ack(102, &[0b111], echo).lost, 1);
+    assert_eq!(bench.again(), [102]);
+    assert_eq!(bench.again(), []);
+    assert_eq!(bench.acked, [100, 101, 103, 104, 105]);
+    assert_eq!(bench.connection.unacked().collect::<Vec<_>>(), [102, 106, 107]);
+    bench.wait(10 * MICROSECOND);
+    let _ = bench.ack(108, &[], 0);
+    assert_eq!(bench.acked, [100, 101, 103, 104, 105, 102, 106, 107]);
+    assert_eq!(bench.connection.in_flight(), 0);
+}
+
+#[test]
+fn a_hole_with_little_after_it_is_found_lost_by_time() {
+    let mut bench = Bench::plain();
+    let echo = bench.send(3).timestamp;
+    bench.wait(10 * MICROSECOND);
+    assert_eq!(bench.ack(100, &[0b10], echo).lost, 0);
+    let at = bench.connection.poll_timeout().expect("a loss is pending");
+    let wait = at.since(bench.now);
+    assert!((2 * MICROSECOND..4 * MICROSECOND).contains(&wait), "{wait} ns: a quarter round trip");
+    bench.wait(wait);
+    assert_eq!(bench.again(), [100, 101]);
+}
+
+#[test]
+fn reordering_widens_the_tolerance_and_is_not_taken_for_loss_again() {
+    let mut bench = Bench::plain();
+    let echo = bench.send(4).timestamp;
+    bench.wait(10 * MICROSECOND);
+    assert_eq!(bench.ack(100, &[0b111], echo).lost, 1);
+    assert_eq!(bench.again(), [100]);
+    // The first one arrives 6 us late: the echo is older than the second transmission.
+    bench.wait(6 * MICROSECOND);
+    let _ = bench.ack(104, &[], echo);
+    let stats = bench.connection.stats();
+    assert_eq!(stats.counters.spurious, 1);
+    assert!(stats.reordering_ns >= 6 * MICROSECOND, "{stats:?}");
+    let echo = bench.send(4).timestamp;
+    bench.wait(10 * MICROSECOND);
+    assert_eq!(bench.ack(104, &[0b111], echo).lost, 0);
+    bench.wait(5 * MICROSECOND);
+    assert_eq!(bench.again(), []);
+    let _ = bench.ack(108, &[], echo);
+    assert_eq!(bench.connection.in_flight(), 0);
+}
+
+#[test]
+fn a_lost_tail_is_probed_and_the_answer_finds_the_rest() {
+    let mut bench = Bench::plain();
+    let echo = bench.send(1).timestamp;
+    bench.wait(10 * MICROSECOND);
+    let _ = bench.ack(101, &[], echo);
+    bench.send(10);
+    let at = bench.connection.poll_timeout().expect("a probe");
+    assert!(at.since(bench.now) <= 100 * MICROSECOND);
+    bench.wait(at.since(bench.now));
+    let (item, _, stamp) = bench.connection.poll_retransmit(bench.now).expect("the probe");
+    assert_eq!((item, stamp.attempt, stamp.ack_req), (110, 1, true));
+    assert_eq!(bench.again(), []);
+    bench.wait(10 * MICROSECOND);
+    assert_eq!(bench.ack(101, &[1 << 8], stamp.timestamp).lost, 9);
+    assert_eq!(bench.again(), (101..110).collect::<Vec<_>>());
+}
+
+#[test]
+fn probes_back_off_and_end_in_death() {
+    let mut bench = Bench::new(Config {
+        first_tx: 100,
+        dead_after_ns: 100 * MILLISECOND,
+        ..Config::default()
+    });
+    bench.send(5);
+    let (start, mut probes, mut gap) = (bench.now, 0, 0);
+    loop {
+        let at = bench.connection.poll_timeout().expect("death at the latest");
+        let death = bench.now.since(start) + at.since(bench.now) == 100 * MILLISECOND;
+        assert!(death || at.since(bench.now) >= gap, "no faster than before");
+        gap = at.since(bench.now);
+        bench.wait(gap);
+        probes += bench.again().len();
+        match bench.connection.poll_event() {
+            None => assert!(bench.now.since(start) < 100 * MILLISECOND),
+            Some(event) => break assert_eq!(event, Event::Dead),
+        }
+    }
+    assert_eq!(bench.now.since(start), 100 * MILLISECOND);
+    assert!((5..20).contains(&probes), "{probes}");
+    assert!(bench.connection.is_dead());
+    assert_eq!(bench.connection.ready(bench.now, &mut bench.pool), 0);
+    assert_eq!(bench.connection.poll_timeout(), None);
+    assert_eq!(bench.connection.unacked().collect::<Vec<_>>(), [100, 101, 102, 103, 104]);
+    assert_eq!(bench.ack(105, &[], 0).packets, 0, "what is replayed elsewhere stays unacknowledged");
+    bench.connection.close(&mut bench.pool);
+    assert_eq!((bench.pool.taken(), bench.pool.free()), (0, 0));
+}
+
+#[test]
+fn acknowledgements_wait_for_company_but_not_for_long() {
+    let mut bench = Bench::plain();
+    for number in 500..515 {
+        bench.take(number);
+        assert_eq!(bench.connection.poll_ack(bench.now), None);
+    }
+    let at = bench.connection.poll_timeout().expect("a delayed acknowledgement");
+    assert_eq!(at.since(bench.now), 25 * MICROSECOND);
+    bench.take(515);
+    let ack = bench.connection.poll_ack(bench.now).expect("the sixteenth packet");
+    assert_eq!((ack.cumulative, ack.sack, ack.echo, ack.delay_ns), (516, &[][..], 7_000, 0));
+    assert_eq!(bench.connection.poll_ack(bench.now), None);
+    bench.take(516);
+    bench.wait(25 * MICROSECOND);
+    let ack = bench.connection.poll_ack(bench.now).expect("time is up");
+    assert_eq!((ack.cumulative, ack.delay_ns), (517, 25_000));
+}
+
+#[test]
+fn a_hole_is_reported_at_once_and_so_is_its_end() {
+    let mut bench = Bench::plain();
+    bench.take(500);
+    bench.take(502);
+    let ack = bench.connection.poll_ack(bench.now).expect("a hole");
+    assert_eq!((ack.cumulative, ack.sack), (501, &[0b1][..]));
+    bench.take(503);
+    bench.take(570);
+    let ack = bench.connection.poll_ack(bench.now).expect("another hole");
+    assert_eq!((ack.cumulative, ack.sack), (501, &[0b11, 0b1_0000][..]));
+    assert!(bench.connection.try_idle(&mut bench.pool).is_none());
+    bench.take(501);
+    let ack = bench.connection.poll_ack(bench.now).expect("one hole less");
+    assert_eq!((ack.cumulative, ack.sack), (504, &[0, 0b10][..]));
+}
+
+#[test]
+fn data_in_the_other_direction_carries_the_acknowledgement_unless_there_are_holes() {
+    let mut bench = Bench::plain();
+    bench.take(500);
+    bench.wait(16 * 100);
+    let stamp = bench.send(1);
+    bench.connection.ack_piggybacked();
+    assert_eq!((stamp.ack, stamp.echo), (501, 7_100), "held for 100 ticks");
+    assert_eq!(bench.send(1).echo, 0, "an echo is told once");
+    bench.wait(MILLISECOND);
+    assert_eq!(bench.connection.poll_ack(bench.now), None);
+    bench.take(502);
+    assert_eq!(bench.send(1).ack, 501);
+    bench.connection.ack_piggybacked();
+    assert!(bench.connection.poll_ack(bench.now).is_some(), "the bitmap is still to be told");
+}
+
+#[test]
+fn marks_are_counted_and_a_change_is_told_at_once() {
+    let mut bench = Bench::plain();
+    let packet = Received { ce: true, ..Received::default() };
+    bench.connection.accept(bench.now, 500, &packet, &mut bench.pool);
+    bench.connection.ack_piggybacked();
+    assert_eq!(bench.connection.poll_ack(bench.now).map(|ack| ack.ce), Some(1));
+    bench.connection.accept(bench.now, 501, &packet, &mut bench.pool);
+    assert_eq!(bench.connection.poll_ack(bench.now), None);
+    bench.connection.accept(bench.now, 502, &Received::default(), &mut bench.pool);
+    assert_eq!(bench.connection.poll_ack(bench.now).map(|ack| ack.ce), Some(2));
+}
+
+#[test]
+fn an_idle_connection_gives_its_window_back_and_remembers_the_path() {
+    let mut bench = Bench::plain();
+    let echo = bench.send(4).timestamp;
+    assert!(bench.connection.try_idle(&mut bench.pool).is_none());
+    bench.wait(20 * MICROSECOND);
+    let _ = bench.ack(104, &[], echo);
+    let before = bench.connection.stats();
+    let counters = bench.connection.try_idle(&mut bench.pool).expect("nothing is in flight");
+    assert_eq!((counters.sent, counters.acked), (4, 4));
+    assert_eq!((bench.pool.taken(), bench.pool.free()), (0, 1));
+    let idle = bench.connection.stats();
+    assert_eq!((idle.rtt_ns, idle.window_bytes), (before.rtt_ns, before.window_bytes));
+    assert_eq!(bench.ack(90, &[], 0).packets, 0, "an old acknowledgement does not wake it");
+    assert!(bench.connection.is_idle());
+    assert!(bench.connection.ready(bench.now, &mut bench.pool) > 0);
+    assert_eq!(bench.connection.record(bench.now, 104, 1000).number, 104);
+    assert_eq!(bench.pool.free(), 0);
+    assert_eq!(bench.connection.stats().window_bytes, before.window_bytes);
+}
+
+#[test]
+fn silence_asks_for_a_ping_again_and_again() {
+    let mut bench = Bench::plain();
+    for _ in 0..3 {
+        let at = bench.connection.poll_timeout().expect("keep-alive");
+        assert_eq!(at.since(bench.now), 10 * SECOND);
+        assert_eq!(bench.connection.poll_event(), None);
+        bench.wait(10 * SECOND);
+        assert_eq!(bench.connection.poll_event(), Some(Event::KeepAlive));
+        assert_eq!(bench.connection.poll_event(), None);
+    }
+    bench.wait(5 * SECOND);
+    bench.take(500);
+    let _ = bench.connection.poll_ack(bench.now + MILLISECOND);
+    let at = bench.connection.poll_timeout().expect("keep-alive");
+    assert_eq!(at.since(bench.now), 10 * SECOND);
+}
+
+
+
+#[test]
+fn packets_leave_no_faster_than_the_link_takes_them() {
+    let mut bench = Bench::new(Config {
+        control: ControlKind::None,
+        link_rate_bps: Some(8_000_000_000),
+        packet_size: 4096,
+        window: 4096,
+        ..Config::default()
+    });
+    let (start, mut sent) = (bench.now, 0);
+    while sent < 2_000 {
+        let ready = bench.connection.ready(bench.now, &mut bench.pool);
+        for _ in 0..ready {
+            bench.connection.record(bench.now, sent, 4096);
+            sent += 1;
+        }
+        if ready == 0 {
+            let at = bench.connection.poll_timeout().expect("held back by pacing");
+            assert!(at > bench.now);
+            bench.wait(at.since(bench.now));
+        }
+    }
+    let elapsed = bench.now.since(start);
+    // A byte takes a nanosecond; a burst may be ahead of its time: an eighth of the window.
+    let least = 2_000 * 4096 - 4096 * 4096 / 8 - 2 * 4096;
+    assert!((least..2_000 * 4096).contains(&elapsed), "{elapsed}");
+}
+
+#[test]
+fn small_packets_fill_the_window_of_bytes_by_asking_again() {
+    let mut bench = Bench::plain();
+    let mut sent = 0;
+    while bench.connection.ready(bench.now, &mut bench.pool) > 0 {
+        bench.connection.record(bench.now, sent, 100);
+        sent += 1;
+    }
+    assert_eq!(sent, 1024, "the window of packets is what ends it");
+}
+
+#[test]
+#[should_panic(expected = "record without ready")]
+fn a_packet_that_was_not_promised_is_refused() {
+    let mut bench = Bench::plain();
+    let ready = bench.connection.ready(bench.now, &mut bench.pool);
+    for item in 0..=ready {
+        bench.connection.record(bench.now, u64::from(item), 1000);
+    }
+}
+
+#[test]
+#[should_panic(expected = "only new packets are accepted")]
+fn a_packet_is_not_accepted_twice() {
+    let mut bench = Bench::plain();
+    bench.take(501);
+    bench.take(501);
+}
+
+#[test]
+fn source_ports_change_in_runs() {
+    let mut bench = Bench::new(Config {
+        first_tx: 100,
+        control: ControlKind::None,
+        source_ports: 3,
+        ..Config::default()
+    });
+    let ports: Vec<u8> = (0..96).map(|_| bench.send(1).port).collect();
+    for (run, ports) in ports.chunks(16).enumerate() {
+        assert!(ports.iter().all(|&port| usize::from(port) == run % 3), "{ports:?}");
+    }
+}
