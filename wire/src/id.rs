@@ -43,7 +43,11 @@ impl Qpn {
 
     /// `None` when `raw` takes more than 24 bits.
     pub const fn new(raw: u32) -> Option<Self> {
-        if raw <= MASK_24 { Some(Self(raw)) } else { None }
+        if raw <= MASK_24 {
+            Some(Self(raw))
+        } else {
+            None
+        }
     }
 
     /// Keeps the low 24 bits.

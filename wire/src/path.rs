@@ -24,6 +24,11 @@ impl Path {
     /// The same path seen from the other end, to answer with `src_port` as the UDP source port.
     #[must_use]
     pub const fn reversed(self, src_port: u16) -> Self {
-        Self { src: self.dst, dst: self.src, src_port, traffic_class: self.traffic_class }
+        Self {
+            src: self.dst,
+            dst: self.src,
+            src_port,
+            traffic_class: self.traffic_class,
+        }
     }
 }

@@ -1,0 +1,44 @@
+//! Payload of [`Opcode::SRC_CLOSE`](crate::Opcode::SRC_CLOSE), big-endian, 4 bytes.
+//!
+//! ```text
+//! |                   reason                    |  0..4
+//! ```
+
+use crate::bytes::header;
+
+/// The end of a shared connection, with the reason its peer gives.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Close(pub u32);
+
+header!(CloseView of Close, 4 bytes, "close", total);
+
+impl CloseView<'_> {
+    /// Reason.
+    pub const fn reason(self) -> u32 {
+        u32::from_be_bytes(*self.0)
+    }
+}
+
+impl Close {
+    /// Reads what the view shows.
+    #[inline]
+    pub const fn parse(view: CloseView<'_>) -> Self {
+        Self(view.reason())
+    }
+
+    /// Writes the payload.
+    #[inline]
+    pub const fn emit(&self, out: &mut [u8; Self::LEN]) {
+        *out = self.0.to_be_bytes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_big_endian() {
+        assert_eq!(Close(0x0102_0304).to_bytes(), [1, 2, 3, 4]);
+    }
+}

@@ -1,0 +1,161 @@
+//! Entries of [`Opcode::SRC_CONTROL`](crate::Opcode::SRC_CONTROL): QPs come to a shared connection
+//! and leave it. Big-endian, 16 bytes each.
+//!
+//! ```text
+//! |   kind   |            source QP             |  0..4
+//! |  round   |          destination QP          |  4..8
+//! |      generation       |       status        |  8..12
+//! |                    MSN                      |  12..16
+//! ```
+
+use crate::bytes::{header, put, put_u24, u16_at, u24_at, u32_at};
+use crate::{Qpn, WireError};
+
+/// What a control entry says.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[repr(u8)]
+pub enum ControlKind {
+    /// Asks to bind the pair of QPs.
+    Bind = 1,
+    /// Agrees.
+    Bound = 2,
+    /// Does not, for the reason in the status.
+    Refused = 3,
+    /// The pair is no longer bound.
+    Unbind = 4,
+}
+
+impl ControlKind {
+    /// From the byte on the wire.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Bind),
+            2 => Some(Self::Bound),
+            3 => Some(Self::Refused),
+            4 => Some(Self::Unbind),
+            _ => None,
+        }
+    }
+}
+
+/// A control entry.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Control {
+    /// What it says.
+    pub kind: ControlKind,
+    /// QP of the node that says it.
+    pub src_qp: Qpn,
+    /// Resend round of the source QP.
+    pub round: u8,
+    /// QP of the other node.
+    pub dest_qp: Qpn,
+    /// Incarnation of the binding.
+    pub generation: u16,
+    /// Reason of a refusal; otherwise 0.
+    pub status: u16,
+    /// Message number at which the entry holds.
+    pub msn: u32,
+}
+
+header!(ControlView of Control, 16 bytes, "control", checked);
+
+impl ControlView<'_> {
+    /// Kind, not judged.
+    pub const fn kind(self) -> u8 {
+        self.0[0]
+    }
+}
+
+impl Control {
+    /// Judges what the view shows.
+    ///
+    /// # Errors
+    /// An unknown kind.
+    #[inline]
+    pub const fn parse(view: ControlView<'_>) -> Result<Self, WireError> {
+        let Some(kind) = ControlKind::from_byte(view.kind()) else {
+            let value = view.kind() as u32;
+            return Err(WireError::Invalid {
+                header: "control",
+                field: "kind",
+                value,
+            });
+        };
+        Ok(Self {
+            kind,
+            src_qp: Qpn::from_wire(u24_at(view.0, 1)),
+            round: view.0[4],
+            dest_qp: Qpn::from_wire(u24_at(view.0, 5)),
+            generation: u16_at(view.0, 8),
+            status: u16_at(view.0, 10),
+            msn: u32_at(view.0, 12),
+        })
+    }
+
+    /// Writes the entry.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; Self::LEN]) {
+        out[0] = self.kind as u8;
+        put_u24(out, 1, self.src_qp.get());
+        out[4] = self.round;
+        put_u24(out, 5, self.dest_qp.get());
+        put(out, 8, self.generation.to_be_bytes());
+        put(out, 10, self.status.to_be_bytes());
+        put(out, 12, self.msn.to_be_bytes());
+    }
+
+    /// The entries of a payload, each judged by itself.
+    ///
+    /// # Errors
+    /// The payload is not a whole number of entries.
+    pub fn entries(
+        payload: &[u8],
+    ) -> Result<impl ExactSizeIterator<Item = Result<Self, WireError>>, WireError> {
+        match payload.as_chunks() {
+            (entries, []) => Ok(entries
+                .iter()
+                .map(|bytes| Self::parse(ControlView::new(bytes)))),
+            _ => {
+                let value = payload.len() as u32;
+                Err(WireError::Invalid {
+                    header: "control",
+                    field: "length",
+                    value,
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_stand_where_the_map_says() {
+        let control = Control {
+            kind: ControlKind::Bind,
+            src_qp: Qpn::from_wire(0x0002_0304),
+            round: 5,
+            dest_qp: Qpn::from_wire(0x0006_0708),
+            generation: 0x090a,
+            status: 0x0b0c,
+            msn: 0x0d0e_0f10,
+        };
+        assert_eq!(control.to_bytes(), core::array::from_fn(|i| i as u8 + 1));
+    }
+
+    #[test]
+    fn unknown_kinds_and_parts_of_entries_are_refused() {
+        for kind in 0..=255 {
+            let mut bytes = [0; 16];
+            bytes[0] = kind;
+            assert_eq!(Control::read(&bytes).is_ok(), (1..=4).contains(&kind));
+        }
+        assert!(Control::entries(&[1; 17]).is_err());
+        assert_eq!(
+            Control::entries(&[1; 32]).expect("two whole entries").len(),
+            2
+        );
+    }
+}
