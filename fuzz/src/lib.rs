@@ -3,9 +3,15 @@
 
 pub mod delivery;
 pub mod input;
+pub mod wire;
 
 /// A harness: bytes in, panic when something is wrong.
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its file in `fuzz_targets/` and of its folder in `corpus/`.
-pub const TARGETS: &[(&str, Target)] = &[("delivery", delivery::delivery)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("checksum", wire::checksum),
+    ("delivery", delivery::delivery),
+    ("headers", wire::headers),
+    ("payloads", wire::payloads),
+];
