@@ -1,0 +1,257 @@
+//! What a program may be told, and what is wrong with a program's rings.
+
+use crate::state::QpState;
+
+/// Why a call of a program was refused: its arguments, its limits, or the state of its objects.
+/// Nothing has changed then, unless the call's own documentation says otherwise.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// `ibv_modify_qp(3)` knows no such step.
+    #[error("QP {qpn:#08x} cannot go from {from} to {to}")]
+    BadTransition {
+        /// Number of the QP.
+        qpn: u32,
+        /// State it is in.
+        from: QpState,
+        /// State asked for.
+        to: QpState,
+    },
+    /// The QP is in a state in which this cannot be done.
+    #[error("QP {qpn:#08x} is in {state}")]
+    WrongState {
+        /// Number of the QP.
+        qpn: u32,
+        /// State it is in.
+        state: QpState,
+    },
+    /// There is no such QP (any more).
+    #[error("no QP {qpn:#08x}")]
+    UnknownQp {
+        /// The number.
+        qpn: u32,
+    },
+    /// The QP has an IBTA connection of its own, or none yet.
+    #[error("QP {qpn:#08x} is on no shared connection")]
+    NotShared {
+        /// Number of the QP.
+        qpn: u32,
+    },
+    /// The connection leads to another peer than the QP talks to.
+    #[error("the connection does not lead to the peer of QP {qpn:#08x}")]
+    OtherPeer {
+        /// Number of the QP.
+        qpn: u32,
+    },
+    /// There is no such connection (any more).
+    #[error("no connection {index}")]
+    UnknownConnection {
+        /// Its index.
+        index: u32,
+    },
+    /// There is no such CQ (any more).
+    #[error("no CQ {index}")]
+    UnknownCq {
+        /// Its index.
+        index: u32,
+    },
+    /// There is no such SRQ (any more).
+    #[error("no SRQ {index}")]
+    UnknownSrq {
+        /// Its index.
+        index: u32,
+    },
+    /// There is no such protection domain (any more).
+    #[error("no protection domain {index}")]
+    UnknownPd {
+        /// Its index.
+        index: u32,
+    },
+    /// No region has this key (any more).
+    #[error("no region has key {key:#010x}")]
+    UnknownKey {
+        /// The key.
+        key: u32,
+    },
+    /// The access flags contradict each other, or ask for something there is not.
+    #[error("invalid access flags {bits:#x}")]
+    BadAccess {
+        /// Bits of `enum ibv_access_flags`.
+        bits: u32,
+    },
+    /// A range of addresses that runs past the end of the address space.
+    #[error("{length} bytes at {addr:#x} wrap around")]
+    BadRange {
+        /// Address of the first byte.
+        addr: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// An attribute is outside its range.
+    #[error("{what} cannot be {value}")]
+    BadAttribute {
+        /// Its name in the man page.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// QPs of this type, or in this use, cannot do that.
+    #[error("{what} is not supported here")]
+    Unsupported {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// The send, receive or completion queue is full.
+    #[error("the queue holds {capacity} requests, and all are outstanding")]
+    QueueFull {
+        /// Requests it holds.
+        capacity: u32,
+    },
+    /// More scatter-gather elements than the queue was created for.
+    #[error("{count} scatter-gather elements, at most {max}")]
+    TooManySge {
+        /// Elements of the request.
+        count: u32,
+        /// Most elements.
+        max: u32,
+    },
+    /// A scatter-gather element that the request cannot have.
+    #[error("scatter-gather element {index} has {length} bytes")]
+    BadSge {
+        /// Its place in the list, from 0.
+        index: u32,
+        /// Its length in bytes.
+        length: u32,
+    },
+    /// More inline data than the queue was created for.
+    #[error("{length} bytes inline, at most {max}")]
+    InlineTooLong {
+        /// Bytes of the request.
+        length: u32,
+        /// Most bytes.
+        max: u32,
+    },
+    /// The message is longer than any may be.
+    #[error("a message of {length} bytes, at most {max}")]
+    MessageTooLong {
+        /// Bytes of the message.
+        length: u64,
+        /// Most bytes.
+        max: u32,
+    },
+    /// Something else still uses it.
+    #[error("the {what} is in use, {users} times")]
+    Busy {
+        /// What it is.
+        what: &'static str,
+        /// How many use it.
+        users: u32,
+    },
+    /// There can be no more of them.
+    #[error("no more {what}: the limit is {limit}")]
+    Limit {
+        /// What they are.
+        what: &'static str,
+        /// How many there can be.
+        limit: u64,
+    },
+}
+
+const ENOENT: i32 = 2;
+const ENOMEM: i32 = 12;
+const EBUSY: i32 = 16;
+const EINVAL: i32 = 22;
+const EOPNOTSUPP: i32 = 95;
+
+impl VerbsError {
+    /// The value that verbs give for it, as on Linux: a positive number.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::BadTransition { .. }
+            | Self::WrongState { .. }
+            | Self::NotShared { .. }
+            | Self::OtherPeer { .. }
+            | Self::UnknownKey { .. }
+            | Self::BadAccess { .. }
+            | Self::BadRange { .. }
+            | Self::BadAttribute { .. }
+            | Self::TooManySge { .. }
+            | Self::BadSge { .. }
+            | Self::InlineTooLong { .. }
+            | Self::MessageTooLong { .. } => EINVAL,
+            Self::UnknownQp { .. }
+            | Self::UnknownConnection { .. }
+            | Self::UnknownCq { .. }
+            | Self::UnknownSrq { .. }
+            | Self::UnknownPd { .. } => ENOENT,
+            Self::Unsupported { .. } => EOPNOTSUPP,
+            Self::QueueFull { .. } | Self::Limit { .. } => ENOMEM,
+            Self::Busy { .. } => EBUSY,
+        }
+    }
+}
+
+/// What a program wrote into its own ring that cannot be: the QP of the ring goes to error, nobody
+/// else notices.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// The tail claims more entries than the ring has room for.
+    #[error("the ring holds {capacity} slots, its tail claims {claimed}")]
+    TailOutOfRange {
+        /// Slots between head and tail.
+        claimed: u32,
+        /// Slots of the ring.
+        capacity: u32,
+    },
+    /// A request runs past the tail.
+    #[error("a request of {need} slots where {have} are filled")]
+    Truncated {
+        /// Slots it takes.
+        need: u32,
+        /// Slots before the tail.
+        have: u32,
+    },
+    /// No request has this opcode.
+    #[error("unknown opcode {opcode}")]
+    UnknownOpcode {
+        /// The opcode.
+        opcode: u8,
+    },
+    /// Flags that no request, or not this one, can have.
+    #[error("invalid flags {flags:#04x}")]
+    BadFlags {
+        /// The flags.
+        flags: u8,
+    },
+    /// More scatter-gather elements than any request may have.
+    #[error("{count} scatter-gather elements, at most {max}")]
+    TooManySge {
+        /// Elements it claims.
+        count: u32,
+        /// Most elements.
+        max: u32,
+    },
+    /// More inline data than any request may have.
+    #[error("{length} bytes inline, at most {max}")]
+    InlineTooLong {
+        /// Bytes it claims.
+        length: u32,
+        /// Most bytes.
+        max: u32,
+    },
+    /// The message is longer than any may be.
+    #[error("a message of {length} bytes, at most {max}")]
+    MessageTooLong {
+        /// Bytes of its elements.
+        length: u64,
+        /// Most bytes.
+        max: u32,
+    },
+    /// The local buffer of an atomic does not have 8 bytes.
+    #[error("an atomic with a buffer of {length} bytes")]
+    BadAtomic {
+        /// Bytes of its elements.
+        length: u64,
+    },
+}

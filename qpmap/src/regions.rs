@@ -1,0 +1,426 @@
+//! Memory regions and protection domains of one worker: keys, ranges and rights.
+//!
+//! A key names a slot: index (20 bits) and salt (12 bits), disguised by a secret permutation. The
+//! whole key is compared with that of the region in the slot, so that a key that was never given
+//! out, or whose region is gone, names nothing. The salt of a slot changes with each registration;
+//! a key comes back only after the slot was used 4096 times.
+
+use crate::error::VerbsError;
+use crate::key::Secret32;
+use crate::slab::Slab;
+use trunkline_conn::mem::{Access, AtomicOp, Bytes, Memory, MemoryFault, PdId, Sge};
+use trunkline_wire::{Crc, Lkey, Rkey};
+
+/// Most regions.
+pub const MAX_REGIONS: u32 = 1 << INDEX_BITS;
+
+const INDEX_BITS: u32 = 20;
+const SALT_MASK: u16 = 0xfff;
+/// Flags that a provider may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
+const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// What [`Regions::register`] gives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Registered {
+    /// Key for local work requests.
+    pub lkey: Lkey,
+    /// Key for peers; the same number.
+    pub rkey: Rkey,
+    /// Slot of the region.
+    pub index: u32,
+}
+
+/// All regions and protection domains of a worker.
+#[derive(Debug)]
+pub struct Regions<B> {
+    regions: Slab<Region<B>>,
+    /// Salt of the last registration in each slot.
+    salts: Vec<u16>,
+    domains: Slab<Domain>,
+    secret: Secret32,
+}
+
+#[derive(Debug)]
+struct Region<B> {
+    /// As `bytes` had it when it was registered: what is checked does not change under us.
+    addr: u64,
+    length: u64,
+    key: u32,
+    pd: PdId,
+    access: Access,
+    /// A peer took the key away.
+    invalidated: bool,
+    bytes: B,
+}
+
+/// Who is in a protection domain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Domain {
+    regions: u32,
+    others: u32,
+}
+
+impl<B: Bytes> Regions<B> {
+    /// No regions and no domains; keys are disguised by `secret`.
+    pub const fn new(secret: Secret32) -> Self {
+        Self {
+            regions: Slab::new(),
+            salts: Vec::new(),
+            domains: Slab::new(),
+            secret,
+        }
+    }
+
+    /// A new protection domain (`ibv_alloc_pd(3)`).
+    pub fn alloc_pd(&mut self) -> PdId {
+        PdId(self.domains.insert(Domain::default()))
+    }
+
+    /// Ends a protection domain (`ibv_dealloc_pd(3)`).
+    ///
+    /// # Errors
+    /// There is no such domain, or something is still in it.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        let domain = *self.domain(pd)?;
+        let users = domain.regions.saturating_add(domain.others);
+        if users != 0 {
+            return Err(VerbsError::Busy {
+                what: "protection domain",
+                users,
+            });
+        }
+        self.domains.remove(pd.0);
+        Ok(())
+    }
+
+    /// Puts a QP or an SRQ into a domain.
+    ///
+    /// # Errors
+    /// There is no such domain.
+    pub fn pd_ref(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.domain(pd)?.others += 1;
+        Ok(())
+    }
+
+    /// Takes it out again.
+    ///
+    /// # Panics
+    /// When nothing was put in.
+    pub fn pd_unref(&mut self, pd: PdId) {
+        let others = &mut self.domains[pd.0].others;
+        *others = others
+            .checked_sub(1)
+            .expect("whatever leaves a domain was put into it");
+    }
+
+    fn domain(&mut self, pd: PdId) -> Result<&mut Domain, VerbsError> {
+        self.domains
+            .get_mut(pd.0)
+            .ok_or(VerbsError::UnknownPd { index: pd.0 })
+    }
+
+    /// Registers memory (`ibv_reg_mr(3)`). `random` decides on the first key of a slot.
+    ///
+    /// # Errors
+    /// Remote writes or atomics without local writes, or flags that mean nothing; a range that
+    /// wraps around; no such domain; [`MAX_REGIONS`] regions already.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        bytes: B,
+        access: Access,
+        random: u64,
+    ) -> Result<Registered, VerbsError> {
+        check_access(access)?;
+        let (addr, length) = (bytes.addr(), bytes.len() as u64);
+        if addr.checked_add(length).is_none() {
+            return Err(VerbsError::BadRange { addr, length });
+        }
+        let index = self.regions.next_index();
+        if index >= MAX_REGIONS {
+            return Err(VerbsError::Limit {
+                what: "memory regions",
+                limit: u64::from(MAX_REGIONS),
+            });
+        }
+        self.domain(pd)?.regions += 1;
+        if index as usize == self.salts.len() {
+            self.salts.push(random as u16 & SALT_MASK);
+        }
+        let salt = &mut self.salts[index as usize];
+        *salt = salt.wrapping_add(1) & SALT_MASK;
+        let key = self.secret.seal(index | u32::from(*salt) << INDEX_BITS);
+        let region = Region {
+            addr,
+            length,
+            key,
+            pd,
+            access,
+            invalidated: false,
+            bytes,
+        };
+        let inserted = self.regions.insert(region);
+        assert_eq!(inserted, index, "the slab says where it inserts");
+        Ok(Registered {
+            lkey: Lkey(key),
+            rkey: Rkey(key),
+            index,
+        })
+    }
+
+    /// Ends a registration (`ibv_dereg_mr(3)`), also of a key that a peer invalidated, and gives
+    /// the memory back.
+    ///
+    /// # Errors
+    /// There is no such key.
+    pub fn deregister(&mut self, key: Lkey) -> Result<B, VerbsError> {
+        let index = self
+            .index(key.0)
+            .ok_or(VerbsError::UnknownKey { key: key.0 })?;
+        let region = self.regions.remove(index);
+        self.domains[region.pd.0].regions -= 1;
+        Ok(region.bytes)
+    }
+
+    /// The memory behind a key, for its owner: no rights are checked.
+    pub fn bytes(&self, key: Lkey) -> Option<&B> {
+        Some(&self.regions[self.index(key.0)?].bytes)
+    }
+
+    /// Regions.
+    pub const fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    #[inline]
+    fn index(&self, key: u32) -> Option<u32> {
+        let index = self.secret.open(key) & (MAX_REGIONS - 1);
+        self.regions
+            .get(index)
+            .filter(|region| region.key == key)
+            .map(|_| index)
+    }
+
+    #[inline]
+    fn usable(&self, pd: PdId, key: u32) -> Result<&Region<B>, MemoryFault> {
+        let index = self.secret.open(key) & (MAX_REGIONS - 1);
+        match self.regions.get(index) {
+            Some(region) if region.key == key && !region.invalidated => {
+                if region.pd == pd {
+                    Ok(region)
+                } else {
+                    Err(MemoryFault::ForeignDomain { key })
+                }
+            }
+            _ => Err(MemoryFault::UnknownKey { key }),
+        }
+    }
+
+    /// The region of `key` and the place of `addr` in it, if `length` bytes from there on may be
+    /// used for `access`.
+    #[inline]
+    fn range(
+        &self,
+        pd: PdId,
+        key: u32,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<(&Region<B>, usize), MemoryFault> {
+        let region = self.usable(pd, key)?;
+        if !region.access.contains(access) {
+            let (allowed, wanted) = (region.access.bits(), access.bits());
+            return Err(MemoryFault::NotAllowed {
+                key,
+                allowed,
+                wanted,
+            });
+        }
+        let offset = addr.wrapping_sub(region.addr);
+        // An address below the region wraps to an offset beyond it: a region ends before 2^64.
+        if offset > region.length || length > region.length - offset {
+            return Err(MemoryFault::OutOfRange { key, addr, length });
+        }
+        Ok((region, offset as usize))
+    }
+
+    /// Runs `copy` on each piece of the `length` bytes that begin `offset` bytes into the buffer:
+    /// its memory, its offset in that, and where in the `length` bytes it is.
+    #[inline]
+    fn each_piece(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        (offset, length): (u32, usize),
+        access: Access,
+        mut copy: impl FnMut(&B, usize, std::ops::Range<usize>),
+    ) -> Result<(), MemoryFault> {
+        if length == 0 {
+            return Ok(());
+        }
+        let (mut skip, mut done) = (u64::from(offset), 0);
+        let need = skip.saturating_add(length as u64);
+        if sges
+            .first()
+            .is_none_or(|first| u64::from(first.length) < need)
+        {
+            // Only now is it worth a look whether the others are enough: nothing is touched if not.
+            let have = sges.iter().map(|sge| u64::from(sge.length)).sum();
+            if have < need {
+                return Err(MemoryFault::TooShort { have, need });
+            }
+        }
+        for sge in sges {
+            let bytes = u64::from(sge.length);
+            if skip >= bytes {
+                skip -= bytes;
+                continue;
+            }
+            let take = (bytes - skip).min((length - done) as u64);
+            let outside = MemoryFault::OutOfRange {
+                key: sge.lkey.0,
+                addr: sge.addr,
+                length: bytes,
+            };
+            let addr = sge.addr.checked_add(skip).ok_or(outside)?;
+            let (region, at) = self.range(pd, sge.lkey.0, addr, take, access)?;
+            copy(&region.bytes, at, done..done + take as usize);
+            done += take as usize;
+            if done == length {
+                break;
+            }
+            skip = 0;
+        }
+        Ok(())
+    }
+}
+
+/// What `ibv_reg_mr(3)` says about access flags.
+fn check_access(access: Access) -> Result<(), VerbsError> {
+    let bits = access.bits();
+    let writes = Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
+    let known = Access::ALL.bits() | OPTIONAL;
+    if bits & !known != 0 || (bits & writes != 0 && !access.contains(Access::LOCAL_WRITE)) {
+        return Err(VerbsError::BadAccess { bits });
+    }
+    Ok(())
+}
+
+impl<B: Bytes> Memory for Regions<B> {
+    fn check_local(&self, pd: PdId, sges: &[Sge], access: Access) -> Result<(), MemoryFault> {
+        for sge in sges.iter().filter(|sge| sge.length != 0) {
+            self.range(pd, sge.lkey.0, sge.addr, u64::from(sge.length), access)?;
+        }
+        Ok(())
+    }
+
+    fn gather(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u32,
+        out: &mut [u8],
+        mut crc: Option<&mut Crc>,
+    ) -> Result<(), MemoryFault> {
+        self.each_piece(
+            pd,
+            sges,
+            (offset, out.len()),
+            Access::LOCAL_READ,
+            |bytes, at, range| {
+                bytes.copy_out(at, &mut out[range], crc.as_deref_mut());
+            },
+        )
+    }
+
+    fn scatter(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u32,
+        data: &[u8],
+        mut crc: Option<&mut Crc>,
+    ) -> Result<(), MemoryFault> {
+        self.each_piece(
+            pd,
+            sges,
+            (offset, data.len()),
+            Access::LOCAL_WRITE,
+            |bytes, at, range| {
+                bytes.copy_in(at, &data[range], crc.as_deref_mut());
+            },
+        )
+    }
+
+    fn check_remote(
+        &self,
+        pd: PdId,
+        key: Rkey,
+        addr: u64,
+        length: u32,
+        access: Access,
+    ) -> Result<(), MemoryFault> {
+        if length == 0 {
+            return Ok(());
+        }
+        self.range(pd, key.0, addr, u64::from(length), access)
+            .map(|_| ())
+    }
+
+    fn read(
+        &self,
+        pd: PdId,
+        key: Rkey,
+        addr: u64,
+        out: &mut [u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), MemoryFault> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let (region, at) = self.range(pd, key.0, addr, out.len() as u64, Access::REMOTE_READ)?;
+        region.bytes.copy_out(at, out, crc);
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        pd: PdId,
+        key: Rkey,
+        addr: u64,
+        data: &[u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), MemoryFault> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let (region, at) = self.range(pd, key.0, addr, data.len() as u64, Access::REMOTE_WRITE)?;
+        region.bytes.copy_in(at, data, crc);
+        Ok(())
+    }
+
+    fn atomic(&self, pd: PdId, key: Rkey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        let (region, at) = self.range(pd, key.0, addr, 8, Access::REMOTE_ATOMIC)?;
+        if !addr.is_multiple_of(8) {
+            return Err(MemoryFault::Misaligned { addr });
+        }
+        Ok(region.bytes.atomic(at, op))
+    }
+
+    /// The key refuses all use, local too, until its owner deregisters it. A region without remote
+    /// rights has no key that a peer could name.
+    fn invalidate(&mut self, pd: PdId, key: Rkey) -> Result<(), MemoryFault> {
+        let remote = Access::ALL.bits() & !Access::LOCAL_WRITE.bits();
+        if self.usable(pd, key.0)?.access.bits() & remote == 0 {
+            return Err(MemoryFault::UnknownKey { key: key.0 });
+        }
+        let index = self.secret.open(key.0) & (MAX_REGIONS - 1);
+        self.regions[index].invalidated = true;
+        Ok(())
+    }
+}

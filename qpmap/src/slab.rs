@@ -1,0 +1,169 @@
+//! A vector with holes: values keep their index for as long as they live, and a freed index is the
+//! next one given out, while its cache lines are still warm.
+
+use std::ops::{Index, IndexMut};
+
+/// An index that no value has: the end of a list that is linked through a [`Slab`].
+pub const NONE: u32 = u32::MAX;
+
+/// Values by index, from 0. Holes are linked into a list, last freed first.
+#[derive(Clone, Debug)]
+pub struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    /// First hole, or [`NONE`].
+    vacant: u32,
+    len: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Slot<T> {
+    /// With the next hole.
+    Vacant(u32),
+    Occupied(T),
+}
+
+impl<T> Slab<T> {
+    /// An empty slab. Allocates nothing.
+    pub const fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            vacant: NONE,
+            len: 0,
+        }
+    }
+
+    /// Values in it.
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes it has allocated.
+    pub const fn state_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot<T>>()
+    }
+
+    /// The index that [`insert`](Self::insert) gives out next.
+    pub const fn next_index(&self) -> u32 {
+        if self.vacant == NONE {
+            self.slots.len() as u32
+        } else {
+            self.vacant
+        }
+    }
+
+    /// Takes a value in, at the hole that was made last, or at the end.
+    ///
+    /// # Panics
+    /// When there are 2^32 - 1 values already.
+    pub fn insert(&mut self, value: T) -> u32 {
+        self.len += 1;
+        if self.vacant == NONE {
+            assert!(
+                self.slots.len() < NONE as usize,
+                "a slab has no more than 2^32 - 1 slots"
+            );
+            self.slots.push(Slot::Occupied(value));
+            return self.slots.len() as u32 - 1;
+        }
+        let index = self.vacant;
+        let slot = &mut self.slots[index as usize];
+        let Slot::Vacant(next) = *slot else {
+            unreachable!("holes are linked to holes")
+        };
+        self.vacant = next;
+        *slot = Slot::Occupied(value);
+        index
+    }
+
+    /// Takes a value out.
+    ///
+    /// # Panics
+    /// When there is none at `index`.
+    #[track_caller]
+    pub fn remove(&mut self, index: u32) -> T {
+        let slot = &mut self.slots[index as usize];
+        match std::mem::replace(slot, Slot::Vacant(self.vacant)) {
+            Slot::Occupied(value) => {
+                self.vacant = index;
+                self.len -= 1;
+                value
+            }
+            Slot::Vacant(next) => {
+                *slot = Slot::Vacant(next);
+                vacant(index)
+            }
+        }
+    }
+
+    /// The value at `index`; `None` when there is none.
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<&T> {
+        match self.slots.get(index as usize) {
+            Some(Slot::Occupied(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// As [`get`](Self::get), to change it.
+    #[inline]
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        match self.slots.get_mut(index as usize) {
+            Some(Slot::Occupied(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// All values with their indices, in ascending order. Takes time for the holes too.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..)
+            .zip(&self.slots)
+            .filter_map(|(index, slot)| match slot {
+                Slot::Occupied(value) => Some((index, value)),
+                Slot::Vacant(_) => None,
+            })
+    }
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+
+    /// # Panics
+    /// When there is no value at `index`.
+    #[inline]
+    #[track_caller]
+    fn index(&self, index: u32) -> &T {
+        match self.get(index) {
+            Some(value) => value,
+            None => vacant(index),
+        }
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    #[inline]
+    #[track_caller]
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        match self.get_mut(index) {
+            Some(value) => value,
+            None => vacant(index),
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn vacant(index: u32) -> ! {
+    panic!("no value at index {index}")
+}
