@@ -12,31 +12,85 @@
 //! [`Copier::copy_in`] stores in ascending order and the last byte by a store of its own, after all
 //! others (x86 keeps stores in order; the portable kernel stores it with release): a program that
 //! polls the last byte of a WRITE finds the rest in place.
+//!
+//! # Speed
+//! On a Zen 4 core the fused AVX-512 kernel moves 4 KiB blocks at 0.7 to 0.85 of the speed of `memcpy`
+//! in the second-level cache, and at 0.75 to 0.85 over memory; copying first and summing then reaches
+//! 0.47. The carry-less multiplier is the limit. `benches/copy.rs` measures it.
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use std::sync::atomic::Ordering;
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod avx512;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod fold;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod pclmul;
 mod portable;
+#[cfg(test)]
+mod tests;
 
-/// The kernel that suits this machine.
+/// A kernel that suits this machine. Made once (it asks the CPU), then copied around.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Copier(Kernel);
 
 // INVARIANT: a kernel other than `Portable` is made only where the CPU has what it needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kernel {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    Avx512,
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    Pclmul,
     Portable,
 }
 
 impl Copier {
     /// The fastest kernel this CPU runs.
     pub fn detect() -> Self {
-        Self(Kernel::Portable)
+        Self::available()
+            .next()
+            .expect("the portable kernel runs everywhere")
+    }
+
+    /// All kernels this CPU runs, the fastest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        [
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            avx512::is_available().then_some(Kernel::Avx512),
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            pclmul::is_available().then_some(Kernel::Pclmul),
+            Some(Kernel::Portable),
+        ]
+        .into_iter()
+        .flatten()
+        .map(Self)
+    }
+
+    /// The kernel's name.
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Kernel::Avx512 => "avx512",
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Kernel::Pclmul => "pclmul",
+            Kernel::Portable => "portable",
+        }
     }
 
     /// Copies `out.len()` bytes from `src`.
     ///
     /// # Safety
     /// `src` must be readable for `out.len()` bytes and not overlap `out`. Others may write there.
+    #[inline]
     pub unsafe fn copy_out(self, out: &mut [u8], src: *const u8) {
         match self.0 {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: the caller's promise, and the invariant of `Kernel`.
+            Kernel::Avx512 => unsafe { avx512::copy(out.as_mut_ptr(), src, out.len()) },
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: as above.
+            Kernel::Pclmul => unsafe { pclmul::copy(out.as_mut_ptr(), src, out.len()) },
             // SAFETY: the caller's promise.
             Kernel::Portable => unsafe { portable::copy_out(out, src) },
         }
@@ -47,21 +101,37 @@ impl Copier {
     ///
     /// # Safety
     /// As [`copy_out`](Self::copy_out).
+    #[inline]
     #[must_use]
     pub unsafe fn copy_out_crc(self, out: &mut [u8], src: *const u8, state: u32) -> u32 {
         match self.0 {
-            // SAFETY: the caller's promise.
-            Kernel::Portable => unsafe { portable::copy_out(out, src) },
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: the caller's promise, and the invariant of `Kernel`.
+            Kernel::Avx512 => unsafe { avx512::copy_crc(out.as_mut_ptr(), src, out.len(), state) },
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: as above.
+            Kernel::Pclmul => unsafe { pclmul::copy_crc(out.as_mut_ptr(), src, out.len(), state) },
+            Kernel::Portable => {
+                // SAFETY: the caller's promise.
+                unsafe { portable::copy_out(out, src) };
+                resume(state, out)
+            }
         }
-        resume(state, out)
     }
 
     /// Copies `data` to `dst`, the last byte last.
     ///
     /// # Safety
     /// `dst` must be writable for `data.len()` bytes and not overlap `data`. Others may access it.
+    #[inline]
     pub unsafe fn copy_in(self, dst: *mut u8, data: &[u8]) {
         match self.0 {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: the caller's promise, and the invariant of `Kernel`.
+            Kernel::Avx512 => unsafe { avx512::copy(dst, data.as_ptr(), data.len()) },
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: as above.
+            Kernel::Pclmul => unsafe { pclmul::copy(dst, data.as_ptr(), data.len()) },
             // SAFETY: the caller's promise.
             Kernel::Portable => unsafe { portable::copy_in(dst, data) },
         }
@@ -72,13 +142,22 @@ impl Copier {
     ///
     /// # Safety
     /// As [`copy_in`](Self::copy_in).
+    #[inline]
     #[must_use]
     pub unsafe fn copy_in_crc(self, dst: *mut u8, data: &[u8], state: u32) -> u32 {
         match self.0 {
-            // SAFETY: the caller's promise.
-            Kernel::Portable => unsafe { portable::copy_in(dst, data) },
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: the caller's promise, and the invariant of `Kernel`.
+            Kernel::Avx512 => unsafe { avx512::copy_crc(dst, data.as_ptr(), data.len(), state) },
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: as above.
+            Kernel::Pclmul => unsafe { pclmul::copy_crc(dst, data.as_ptr(), data.len(), state) },
+            Kernel::Portable => {
+                // SAFETY: the caller's promise.
+                unsafe { portable::copy_in(dst, data) };
+                resume(state, data)
+            }
         }
-        resume(state, data)
     }
 }
 
@@ -86,4 +165,36 @@ fn resume(state: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(state);
     hasher.update(bytes);
     hasher.finalize()
+}
+
+/// Moves at most 16 bytes one by one, ascending.
+///
+/// # Safety
+/// `src` readable and `dst` writable for `length` bytes; `length` at most 16.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn move_bytes(dst: *mut u8, src: *const u8, length: usize) -> [u8; 16] {
+    let mut held = [0; 16];
+    let held_bytes = &mut held[..length];
+    for (i, byte) in held_bytes.iter_mut().enumerate() {
+        // SAFETY: inside the range.
+        *byte = unsafe { portable::load_byte(src.wrapping_add(i)) };
+    }
+    for (i, byte) in held_bytes.iter().enumerate() {
+        // SAFETY: inside the range. Release keeps the order; on x86 it costs nothing.
+        unsafe { portable::store_byte(dst.wrapping_add(i), *byte, Ordering::Release) };
+    }
+    held
+}
+
+/// Copies at most 16 bytes and sums them.
+///
+/// # Safety
+/// As [`move_bytes`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn small(dst: *mut u8, src: *const u8, length: usize, state: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    let held = unsafe { move_bytes(dst, src, length) };
+    resume(state, &held[..length])
 }

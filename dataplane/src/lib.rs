@@ -11,6 +11,7 @@
 pub mod copy;
 pub mod memory;
 pub mod port;
+pub mod prng;
 pub mod region;
 
 mod ring;

@@ -113,6 +113,13 @@ impl Region {
         cell.load(Ordering::Acquire)
     }
 
+    /// Copies in with a kernel of the caller's choice.
+    #[cfg(test)]
+    pub(crate) fn copy_in_with(&self, copier: Copier, offset: usize, data: &[u8]) {
+        // SAFETY: `at` checks the range; `data` is private, so it does not overlap.
+        unsafe { copier.copy_in(self.at(offset, data.len()), data) };
+    }
+
     /// Address of `length` bytes at `offset`.
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
         let inside = offset <= self.len && length <= self.len - offset;

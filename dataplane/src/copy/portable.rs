@@ -55,7 +55,7 @@ pub(super) unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
 
 /// # Safety
 /// `src` must be readable for one byte.
-unsafe fn load_byte(src: *const u8) -> u8 {
+pub(super) unsafe fn load_byte(src: *const u8) -> u8 {
     // SAFETY: the caller's promise; a relaxed load of one byte does not write.
     let cell = unsafe { AtomicU8::from_ptr(src.cast_mut()) };
     cell.load(Ordering::Relaxed)
@@ -71,7 +71,7 @@ unsafe fn load_word(src: *const u8) -> [u8; WORD] {
 
 /// # Safety
 /// `dst` must be writable for one byte.
-unsafe fn store_byte(dst: *mut u8, byte: u8, ordering: Ordering) {
+pub(super) unsafe fn store_byte(dst: *mut u8, byte: u8, ordering: Ordering) {
     // SAFETY: the caller's promise.
     let cell = unsafe { AtomicU8::from_ptr(dst) };
     cell.store(byte, ordering);

@@ -1,0 +1,94 @@
+//! Fused copy and CRC-32 against `memcpy` and against copying first and summing then.
+//!
+//! The numbers to look at are ratios: `fused` to `memcpy` of the same group.
+
+#![allow(
+    missing_docs,
+    reason = "the macros of criterion write undocumented functions"
+)]
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use std::hint::black_box;
+use std::time::Duration;
+use trunkline_dataplane::copy::Copier;
+
+/// Copies `data` to `out` block by block with `copy`, which carries the sum along.
+fn blocks(
+    out: &mut [u8],
+    data: &[u8],
+    block: usize,
+    mut copy: impl FnMut(&mut [u8], &[u8], u32) -> u32,
+) -> u32 {
+    let mut sum = 0;
+    for (out, data) in out.chunks_exact_mut(block).zip(data.chunks_exact(block)) {
+        // Every block is a packet: its sum begins anew.
+        sum ^= copy(out, black_box(data), 0);
+    }
+    sum
+}
+
+fn copies(c: &mut Criterion) {
+    // (label, working set, block, offset of the target from a line)
+    let cases = [
+        ("64B", 64, 64, 0),
+        ("256B", 256, 256, 0),
+        ("1KiB", 1024, 1024, 0),
+        ("4KiB-L1", 4096, 4096, 0),
+        ("4KiB-L1-unaligned", 4096, 4096, 28),
+        ("4090B-L1", 4090, 4090, 28),
+        ("4KiB-L2", 256 << 10, 4096, 0),
+        ("4KiB-L2-unaligned", 256 << 10, 4096, 28),
+        ("4KiB-memory", 32 << 20, 4096, 0),
+    ];
+    for (label, bytes, block, skew) in cases {
+        let mut group = c.benchmark_group(label);
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.warm_up_time(Duration::from_millis(100));
+        group.measurement_time(Duration::from_millis(400));
+        group.sample_size(20);
+        let data = vec![0x5a_u8; bytes + 4096];
+        let data = &data[data.as_ptr().align_offset(4096)..][..bytes];
+        let mut out = vec![0_u8; bytes + 8192];
+        let start = out.as_ptr().align_offset(4096) + 128 + skew;
+        let out = &mut out[start..start + bytes];
+        group.bench_function("memcpy", |b| {
+            b.iter(|| {
+                blocks(out, data, block, |out, data, _| {
+                    out.copy_from_slice(data);
+                    0
+                })
+            });
+        });
+        group.bench_function("memcpy-then-crc", |b| {
+            b.iter(|| {
+                blocks(out, data, block, |out, data, _| {
+                    out.copy_from_slice(data);
+                    crc32fast::hash(out)
+                })
+            });
+        });
+        for copier in Copier::available() {
+            group.bench_function(BenchmarkId::new("fused", copier.name()), |b| {
+                b.iter(|| {
+                    blocks(out, data, block, |out, data, state| {
+                        // SAFETY: two slices of `block` bytes of different buffers.
+                        unsafe { copier.copy_out_crc(out, data.as_ptr(), state) }
+                    })
+                });
+            });
+            group.bench_function(BenchmarkId::new("copy", copier.name()), |b| {
+                b.iter(|| {
+                    blocks(out, data, block, |out, data, state| {
+                        // SAFETY: as above.
+                        unsafe { copier.copy_out(out, data.as_ptr()) };
+                        state
+                    })
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, copies);
+criterion_main!(benches);
