@@ -2,10 +2,11 @@
 //!
 //! After Zhu et al., "Congestion Control for Large-Scale RDMA Deployments" (SIGCOMM 2015), section
 //! 5: the marks that an acknowledgement reports stand for the CNP. Loss does not move the rate, as
-//! in RNICs; timeouts do.
+//! in RNICs; timeouts do. Besides the rate, twice what it sends in a round trip bounds the bytes in
+//! flight, so that a silent peer is not flooded.
 
-use super::{Acked, Control, Start};
-use crate::time::{Instant, MICROSECOND};
+use super::{Acked, Control, Start, first_window};
+use crate::time::{Instant, MICROSECOND, SECOND};
 
 /// Reacts to at most one mark in this time (the CNP interval N).
 const MARK_INTERVAL_NS: u64 = 50 * MICROSECOND;
@@ -21,6 +22,8 @@ const FAST_STEPS: u32 = 5;
 const ALPHA_ONE: u64 = 1 << 16;
 /// Gain of `alpha`: 1 / 2^8.
 const ALPHA_SHIFT: u32 = 8;
+/// Packets that may be in flight at any rate.
+const MIN_WINDOW: u64 = 64;
 /// Assumed link rate where none is given: 100 Gb/s, in bytes per second.
 const DEFAULT_LINK: u64 = 12_500_000_000;
 
@@ -34,6 +37,8 @@ pub struct Dcqcn {
     floor: u64,
     alpha: u64,
     window: u64,
+    packet: u64,
+    max_window: u64,
     before_timeout: u64,
     marked_at: Instant,
     alpha_at: Instant,
@@ -54,7 +59,9 @@ impl Dcqcn {
             link,
             floor: (link / 1000).max(1),
             alpha: ALPHA_ONE,
-            window: start.max_window.max(start.packet),
+            window: first_window(start).max(start.max_window.min(MIN_WINDOW * start.packet)),
+            packet: start.packet,
+            max_window: start.max_window.max(start.packet),
             before_timeout: 0,
             marked_at: Instant::ZERO,
             alpha_at: Instant::ZERO,
@@ -100,6 +107,9 @@ impl Control for Dcqcn {
             (self.alpha_at, self.increased_at) = (now, now);
         }
         self.bytes += acked.bytes;
+        self.window = (self.current.saturating_mul(2).saturating_mul(acked.srtt_ns) / SECOND)
+            .max(MIN_WINDOW * self.packet)
+            .min(self.max_window);
         if acked.round {
             self.before_timeout = 0;
         }

@@ -105,7 +105,7 @@ impl Delay {
             u64::MAX => 0,
             rtt => rtt.saturating_sub(acked.min_rtt_ns),
         };
-        let target = QUEUE_TARGET_NS + acked.min_rtt_ns / 4;
+        let target = target_ns(acked.min_rtt_ns);
         let heavy = self.loss.judge(JUDGED_PACKETS * self.packet);
         let share = self.round_marked * SHARE_ONE / self.round_packets.max(1);
         self.marked_share = (self.marked_share * 15 + share.min(SHARE_ONE)) / 16;
@@ -118,7 +118,9 @@ impl Delay {
             let excess = (queue - target).min(self.round_rtt * 5 / 8);
             self.shrink(self.window - self.window / 5 * 4 / 100 * (excess * 100 / self.round_rtt));
         } else if self.round_lost && queue > target / 8 {
-            self.shrink(self.window - self.window / 8);
+            // By what stands in the queue and no more, so that the link stays busy.
+            let excess = ((queue - target / 8) / 2).min(self.round_rtt / 8);
+            self.shrink(self.window - self.window / 100 * (excess * 100 / self.round_rtt));
         } else if let Some(lost) = heavy {
             self.shrink(self.window - self.window * lost / (2 * SHARE_ONE));
         } else if self.slow_start {
@@ -141,6 +143,18 @@ impl Delay {
     }
 }
 
+/// The round trip as it would be with no queue on the way back. At most half of the
+/// queueing are believed to be there: clocks drift.
+fn without_reverse(rtt_ns: u64, acked: &Acked) -> u64 {
+    let queue = rtt_ns.saturating_sub(acked.min_rtt_ns);
+    rtt_ns - acked.reverse_ns.min(queue / 2)
+}
+
+/// Queueing delay aimed at.
+const fn target_ns(min_rtt_ns: u64) -> u64 {
+    QUEUE_TARGET_NS + min_rtt_ns / 4
+}
+
 /// Loss without delay: whether the window is at fault.
 #[derive(Clone, Debug)]
 struct HeavyLoss {
@@ -156,7 +170,13 @@ struct HeavyLoss {
 
 impl HeavyLoss {
     const fn new() -> Self {
-        Self { acked: 0, lost: 0, tolerated: HEAVY_LOSS, steps: 0, first: 0 }
+        Self {
+            acked: 0,
+            lost: 0,
+            tolerated: HEAVY_LOSS,
+            steps: 0,
+            first: 0,
+        }
     }
 
     /// The share lost, as a fraction of [`SHARE_ONE`], if it is too much. Judges once per `least`
@@ -193,13 +213,16 @@ impl Control for Delay {
         self.loss.acked += acked.bytes;
         self.round_packets += u64::from(acked.packets);
         self.round_marked += u64::from(acked.marked);
-        if let Some(rtt) = acked.rtt_ns {
+        let rtt = acked.rtt_ns.map(|rtt| without_reverse(rtt, acked));
+        if let Some(rtt) = rtt {
             self.round_rtt = self.round_rtt.min(rtt.max(1));
         }
         // A window that is not used is not proved.
         let full = acked.in_flight * 2 >= self.window;
         self.round_full |= full;
-        if self.slow_start && full {
+        // A round trip of doubling after the queue is seen to grow would double the queue.
+        let queue = rtt.map_or(0, |rtt| rtt.saturating_sub(acked.min_rtt_ns));
+        if self.slow_start && full && queue <= target_ns(acked.min_rtt_ns) / 2 {
             self.window = (self.window + acked.bytes).min(self.max_window);
             self.pace(acked.srtt_ns);
         }

@@ -7,6 +7,8 @@
 mod dcqcn;
 mod delay;
 mod none;
+#[cfg(test)]
+mod tests;
 
 pub use dcqcn::Dcqcn;
 pub use delay::Delay;
@@ -40,6 +42,9 @@ pub struct Acked {
     pub marked: u32,
     /// Round trip measured with it, in ns, without the receiver's holding time.
     pub rtt_ns: Option<u64>,
+    /// Queueing delay of the way back in ns, as far as known; an estimate that may be off by the
+    /// drift of the clocks.
+    pub reverse_ns: u64,
     /// Smallest round trip of late, in ns; 0 while none is known.
     pub min_rtt_ns: u64,
     /// Smoothed round trip in ns; 0 while none is known.

@@ -30,6 +30,7 @@ mod config;
 mod pacer;
 mod rack;
 mod receiver;
+mod reverse;
 mod rtt;
 mod sender;
 #[cfg(test)]
@@ -312,9 +313,16 @@ impl<I: Copy> Connection<I> {
         acked: &mut impl FnMut(I),
     ) -> Result<AckSummary, Violation> {
         let summary = match &mut self.window {
-            Some(window) => window
-                .sender
-                .handle_ack(now, ack, &mut window.counters, acked)?,
+            Some(window) => {
+                let Window {
+                    sender,
+                    receiver,
+                    counters,
+                } = &mut **window;
+                let fresh_ns = 2 * sender.rtt.smoothed;
+                let reverse_ns = receiver.reverse.queue_ns(now, fresh_ns);
+                sender.handle_ack(now, ack, reverse_ns, counters, acked)?
+            }
             None => {
                 // Nothing is in flight, so it can only be an old one.
                 sender::check(self.next_tx, self.next_tx, ack)?;

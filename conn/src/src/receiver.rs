@@ -4,6 +4,7 @@ use super::bits::Bits;
 use super::config::{
     AckOut, Arrival, Counters, MAX_SACK_WORDS, Received, TICK_SHIFT, non_zero, ticks,
 };
+use super::reverse::Reverse;
 use crate::time::Instant;
 
 /// Packets between acknowledgements while there are holes.
@@ -18,6 +19,8 @@ pub(super) struct Receiver {
     /// Numbers that arrived above `next`; as many as `held`.
     bits: Bits,
     held: u32,
+    /// The last number told that was the whole truth, or came with its bitmap.
+    told: u64,
     window: u64,
     max_words: usize,
     ack_every: u16,
@@ -34,6 +37,7 @@ pub(super) struct Receiver {
     timestamp_at: Instant,
     fresh: bool,
     pub(super) ce: u32,
+    pub(super) reverse: Reverse,
     words: [u64; MAX_SACK_WORDS],
 }
 
@@ -44,6 +48,7 @@ impl Receiver {
             high: 0,
             bits: Bits::new(),
             held: 0,
+            told: 0,
             window: 0,
             max_words: 0,
             ack_every: 1,
@@ -56,6 +61,7 @@ impl Receiver {
             timestamp_at: Instant::ZERO,
             fresh: false,
             ce: 0,
+            reverse: Reverse::default(),
             words: [0; MAX_SACK_WORDS],
         }
     }
@@ -63,11 +69,12 @@ impl Receiver {
     /// Begins anew. The bitmap is empty: a window is only given back when nothing is held.
     pub(super) fn start(&mut self, next: u64, ce: u32, window: u64, packet: u64, ack_every: u16) {
         assert!(self.held == 0, "a recycled window holds nothing");
-        (self.next, self.high, self.ce) = (next, next, ce);
+        (self.next, self.high, self.told, self.ce) = (next, next, next, ce);
         self.window = window;
         // Headers of an ACK take 64 bytes with its ICRC; a word of slack for what rides along.
         self.max_words = ((packet as usize).saturating_sub(72) / 8).clamp(1, MAX_SACK_WORDS);
         self.ack_every = ack_every;
+        self.reverse = Reverse::default();
         self.acknowledged();
         (self.timestamp, self.fresh, self.last_ce) = (0, false, false);
     }
@@ -111,6 +118,7 @@ impl Receiver {
             self.accept_out_of_order(number);
         }
         counters.accepted += 1;
+        self.reverse.sample(now, packet.timestamp);
         self.note(now, packet, delay_ns, counters);
     }
 
@@ -190,6 +198,7 @@ impl Receiver {
         }
         self.acknowledged();
         self.fresh = false;
+        self.told = self.next;
         counters.acks += 1;
         let words = if self.held == 0 {
             0
@@ -223,7 +232,12 @@ impl Receiver {
             echo = non_zero(self.timestamp.wrapping_add(held));
             self.fresh = false;
         }
-        (self.next as u32, echo)
+        if self.held == 0 {
+            self.told = self.next;
+        }
+        // Without its bitmap a newer number would hide what else has arrived, and the peer would
+        // take that for lost.
+        (self.told as u32, echo)
     }
 
     pub(super) fn piggybacked(&mut self) {

@@ -23,6 +23,7 @@ const SMALLEST: u8 = 6;
 /// is idle. It allocates when it is empty, so it grows to the most connections ever active at once.
 #[derive(Debug)]
 pub struct Pool<I> {
+    #[expect(clippy::vec_box, reason = "boxes move between pool and connection")]
     free: [Vec<Box<Window<I>>>; SIZES],
     taken: usize,
 }

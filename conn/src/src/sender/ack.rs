@@ -23,14 +23,18 @@ struct News {
     high: u64,
     echo: u32,
     now: u32,
+    /// Queueing on the way back, in ns.
+    reverse_ns: u64,
 }
 
 impl<I: Copy> Sender<I> {
-    /// `acked` is told every item acknowledged for the first time.
+    /// `acked` is told every item acknowledged for the first time. `reverse_ns` is the queueing
+    /// delay of the way back.
     pub(in super::super) fn handle_ack(
         &mut self,
         now: Instant,
         ack: &AckInfo<'_>,
+        reverse_ns: u64,
         counters: &mut Counters,
         acked: &mut impl FnMut(I),
     ) -> Result<AckSummary, Violation> {
@@ -47,6 +51,7 @@ impl<I: Copy> Sender<I> {
             high: self.high,
             echo: ack.echo,
             now: ticks(now),
+            reverse_ns,
         };
         let first_bit = self.una.wrapping_add_signed(ahead + 1);
         if ahead > 0 {
@@ -194,6 +199,7 @@ impl<I: Copy> Sender<I> {
             packets: news.packets,
             marked,
             rtt_ns,
+            reverse_ns: news.reverse_ns,
             min_rtt_ns: self.rtt.min,
             srtt_ns: self.rtt.smoothed,
             in_flight: before,

@@ -11,7 +11,11 @@ fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
     for seed in 0..2_000 {
         let mut rng = Rng::new(seed);
         let first = [0, (1 << 32) - 20, (1 << 24) - 9, rng.next() >> 2][rng.below(4) as usize];
-        let config = Config { first_tx: first, window: 64, ..Config::default() };
+        let config = Config {
+            first_tx: first,
+            window: 64,
+            ..Config::default()
+        };
         let mut now = Instant::from_nanos(rng.below(1 << 40));
         let mut connection: Connection<u64> = Connection::new(&config, now);
         let mut pool = Pool::new();
@@ -21,7 +25,12 @@ fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
             now = now + rng.below(200_000);
             let ready = connection.ready(now, &mut pool);
             for _ in 0..rng.below(u64::from(ready) + 1) {
-                assert_eq!(connection.record(now, sent, 64 + rng.below(4000) as u32).number, sent);
+                assert_eq!(
+                    connection
+                        .record(now, sent, 64 + rng.below(4000) as u32)
+                        .number,
+                    sent
+                );
                 sent += 1;
             }
             let words: Vec<u64> = (0..rng.below(70))
@@ -29,9 +38,21 @@ fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
                 .collect();
             let near = (sent.wrapping_sub(rng.below(90)) as u32).wrapping_add(rng.below(10) as u32);
             let ack = AckInfo {
-                cumulative: if rng.below(4) == 0 { rng.next() as u32 } else { near },
-                sack: if rng.below(2) == 0 { &words } else { &words[..words.len().min(1)] },
-                echo: if rng.below(2) == 0 { rng.next() as u32 } else { 0 },
+                cumulative: if rng.below(4) == 0 {
+                    rng.next() as u32
+                } else {
+                    near
+                },
+                sack: if rng.below(2) == 0 {
+                    &words
+                } else {
+                    &words[..words.len().min(1)]
+                },
+                echo: if rng.below(2) == 0 {
+                    rng.next() as u32
+                } else {
+                    0
+                },
                 ce: (rng.below(2) == 0).then(|| rng.next() as u32),
                 delay_ns: rng.next() as u32,
             };
@@ -49,22 +70,41 @@ fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
         }
         let mut rest: Vec<u64> = connection.unacked().chain(acked).collect();
         rest.sort_unstable();
-        assert!(rest.into_iter().eq(first..sent), "seed {seed}: each once, sent ones only");
+        assert!(
+            rest.into_iter().eq(first..sent),
+            "seed {seed}: each once, sent ones only"
+        );
     }
 }
 
 #[test]
 fn an_acknowledgement_of_the_next_packet_to_be_sent_is_a_violation() {
-    let config = Config { first_tx: u64::from(u32::MAX) - 1, ..Config::default() };
+    let config = Config {
+        first_tx: u64::from(u32::MAX) - 1,
+        ..Config::default()
+    };
     let now = Instant::from_nanos(1);
     let mut pool = Pool::new();
     let mut connection: Connection<u8> = Connection::new(&config, now);
-    let ack = |cumulative, sack| AckInfo { cumulative, sack, echo: 0, ce: None, delay_ns: 0 };
+    let ack = |cumulative, sack| AckInfo {
+        cumulative,
+        sack,
+        echo: 0,
+        ce: None,
+        delay_ns: 0,
+    };
     let mut none = |_| panic!("nothing was sent");
     let next = u64::from(u32::MAX) - 1;
     let unsent = Err(Violation::Unsent { number: next, next });
-    assert_eq!(connection.handle_ack(now, &ack(u32::MAX, &[]), &mut none), unsent);
-    assert!(connection.handle_ack(now, &ack(u32::MAX - 1, &[]), &mut none).is_ok());
+    assert_eq!(
+        connection.handle_ack(now, &ack(u32::MAX, &[]), &mut none),
+        unsent
+    );
+    assert!(
+        connection
+            .handle_ack(now, &ack(u32::MAX - 1, &[]), &mut none)
+            .is_ok()
+    );
     assert!(connection.ready(now, &mut pool) >= 3);
     for item in 0..3 {
         connection.record(now, item, 100);
@@ -72,19 +112,32 @@ fn an_acknowledgement_of_the_next_packet_to_be_sent_is_a_violation() {
     let (number, next) = (next + 3, next + 3);
     let unsent = Err(Violation::Unsent { number, next });
     assert_eq!(connection.handle_ack(now, &ack(2, &[]), &mut none), unsent);
-    assert_eq!(connection.handle_ack(now, &ack(u32::MAX - 1, &[0b100]), &mut none), unsent);
+    assert_eq!(
+        connection.handle_ack(now, &ack(u32::MAX - 1, &[0b100]), &mut none),
+        unsent
+    );
     let oversized = Err(Violation::Oversized { words: 65 });
-    assert_eq!(connection.handle_ack(now, &ack(u32::MAX - 1, &[0; 65]), &mut none), oversized);
+    assert_eq!(
+        connection.handle_ack(now, &ack(u32::MAX - 1, &[0; 65]), &mut none),
+        oversized
+    );
     let mut got = Vec::new();
     let summary = connection.handle_ack(now, &ack(u32::MAX - 1, &[0b10]), &mut |i| got.push(i));
-    assert_eq!((summary.map(|summary| summary.packets), got), (Ok(1), alloc::vec![2]));
+    assert_eq!(
+        (summary.map(|summary| summary.packets), got),
+        (Ok(1), alloc::vec![2])
+    );
 }
 
 #[test]
 fn any_packet_number_is_judged_and_only_new_ones_may_be_accepted() {
     let mut rng = Rng::new(9);
     for first in [0, (1 << 24) - 30, (1 << 32) - 30, 1 << 62] {
-        let config = Config { first_rx: first, window: 64, ..Config::default() };
+        let config = Config {
+            first_rx: first,
+            window: 64,
+            ..Config::default()
+        };
         let now = Instant::from_nanos(1);
         let mut pool = Pool::new();
         let mut connection: Connection<u8> = Connection::new(&config, now);
@@ -97,13 +150,21 @@ fn any_packet_number_is_judged_and_only_new_ones_may_be_accepted() {
                 _ => next.wrapping_add(rng.below(140)).wrapping_sub(70),
             };
             let want = if number.wrapping_sub(next) < 64 {
-                if seen.contains(&number) { Arrival::Duplicate } else { Arrival::New }
+                if seen.contains(&number) {
+                    Arrival::Duplicate
+                } else {
+                    Arrival::New
+                }
             } else if (number.wrapping_sub(next) as i64) < 0 {
                 Arrival::Duplicate
             } else {
                 Arrival::Beyond
             };
-            assert_eq!(connection.arrival(number), want, "{number} with {next} expected");
+            assert_eq!(
+                connection.arrival(number),
+                want,
+                "{number} with {next} expected"
+            );
             if want == Arrival::New {
                 connection.accept(now, number, &Received::default(), &mut pool);
                 seen.insert(number);

@@ -9,7 +9,7 @@ use crate::control::ControlKind;
 use crate::time::SECOND;
 
 /// Seeds per control and test run.
-const SEEDS: u64 = 1_500;
+const SEEDS: u64 = 3_000;
 
 fn draw_link(rng: &mut Rng) -> Link {
     let harsh = rng.below(4) == 0;
@@ -22,12 +22,20 @@ fn draw_link(rng: &mut Rng) -> Link {
         bytes_per_us: 1 << (6 + rng.below(8)),
         delay_ns: 500 << rng.below(8),
         queue_bytes: 20_000 << rng.below(6),
-        mark_bytes: if rng.below(2) == 0 { u64::MAX } else { 5_000 << rng.below(5) },
+        mark_bytes: if rng.below(2) == 0 {
+            u64::MAX
+        } else {
+            5_000 << rng.below(5)
+        },
         loss_ppm: ppm(rng),
         dup_ppm: ppm(rng),
         reorder_ppm: ppm(rng),
         late_ns: 1_000 << rng.below(8),
-        port_skew_ns: if rng.below(3) == 0 { rng.below(20_000) } else { 0 },
+        port_skew_ns: if rng.below(3) == 0 {
+            rng.below(20_000)
+        } else {
+            0
+        },
         faults_end: u64::MAX,
     }
 }
@@ -61,16 +69,26 @@ fn law(seed: u64, control: ControlKind) {
     };
     let links = [draw_link(&mut rng), draw_link(&mut rng)];
     let both = rng.below(2) == 0;
-    let want = [1 + rng.below(600), if both { 1 + rng.below(600) } else { 0 }];
+    let want = [
+        1 + rng.below(600),
+        if both { 1 + rng.below(600) } else { 0 },
+    ];
     let mut world = World::new(rng.next(), &config, links, want);
     world.idle_often = rng.below(2) == 0;
     for end in &mut world.ends {
         end.mixed = rng.below(2) == 0;
-        end.refuse_ppm = if rng.below(3) == 0 { rng.below(200_000) } else { 0 };
+        end.refuse_ppm = if rng.below(3) == 0 {
+            rng.below(200_000)
+        } else {
+            0
+        };
     }
     let deadline = world.now + 600 * SECOND;
     let done = world.run(deadline, World::is_done);
-    assert!(done, "seed {seed} {control:?} does not end: {config:?} {links:?} {world:#?}");
+    assert!(
+        done,
+        "seed {seed} {control:?} does not end: {config:?} {links:?} {world:#?}"
+    );
     let settle = world.now + SECOND;
     world.run(settle, |_| false);
     for end in &mut world.ends {
@@ -78,14 +96,25 @@ fn law(seed: u64, control: ControlKind) {
         assert_eq!(end.connection.unacked().count(), 0, "seed {seed}");
         assert_eq!(end.events, [], "seed {seed}");
         let _ = end.connection.try_idle(&mut end.pool);
-        assert!(end.connection.is_idle(), "seed {seed}: an end at rest can be idle");
+        assert!(
+            end.connection.is_idle(),
+            "seed {seed}: an end at rest can be idle"
+        );
         assert_eq!(end.pool.taken(), 0);
     }
 }
 
+/// `TRUNKLINE_SEED` replays one seed, `TRUNKLINE_SEEDS` runs as many as wanted.
 fn seeds() -> core::ops::Range<u64> {
-    let base = super::std::env::var("TRUNKLINE_SEED").ok().and_then(|seed| seed.parse().ok());
-    base.map_or(0..SEEDS, |seed: u64| seed..seed + 1)
+    let number = |name| {
+        super::std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse().ok())
+    };
+    match number("TRUNKLINE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TRUNKLINE_SEEDS").unwrap_or(SEEDS),
+    }
 }
 
 #[test]
@@ -106,18 +135,30 @@ fn every_packet_is_accepted_once_and_every_item_acknowledged_once_without_contro
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let run = || {
-        let link = Link { loss_ppm: 20_000, reorder_ppm: 50_000, late_ns: 9_000, ..Link::CLEAN };
+        let link = Link {
+            loss_ppm: 20_000,
+            reorder_ppm: 50_000,
+            late_ns: 9_000,
+            ..Link::CLEAN
+        };
         let config = Config::default();
         let mut world = World::new(77, &config, [link; 2], [2_000, 1_500]);
         assert!(world.run(10 * SECOND, World::is_done));
-        (world.now, world.ends[0].connection.stats(), world.ends[1].connection.stats())
+        (
+            world.now,
+            world.ends[0].connection.stats(),
+            world.ends[1].connection.stats(),
+        )
     };
     assert_eq!(run(), run());
 }
 
 #[test]
 fn a_link_that_is_cut_for_a_second_recovers_within_another() {
-    let config = Config { dead_after_ns: 100 * SECOND, ..Config::default() };
+    let config = Config {
+        dead_after_ns: 100 * SECOND,
+        ..Config::default()
+    };
     let mut world = World::new(5, &config, [Link::CLEAN; 2], [200_000, 10]);
     let half = world.now + 2_000_000;
     assert!(!world.run(half, World::is_done));
@@ -127,6 +168,9 @@ fn a_link_that_is_cut_for_a_second_recovers_within_another() {
     world.cut = false;
     assert!(world.run(healed + 2 * SECOND, World::is_done));
     let stats = world.ends[0].connection.stats().counters;
-    println!("cut for a second: {stats:?}, healed after {} us", (world.now - healed) / 1000);
+    println!(
+        "cut for a second: {stats:?}, healed after {} us",
+        (world.now - healed) / 1000
+    );
     assert!(stats.probes > 3 && stats.probes < 100, "{stats:?}");
 }

@@ -84,8 +84,17 @@ pub(super) struct Item {
 
 #[derive(Clone, Debug)]
 enum Frame {
-    Data { stamp: Stamp, item: Item },
-    Ack { cumulative: u32, sack: Vec<u64>, ce: u32, delay_ns: u32, echo: u32 },
+    Data {
+        stamp: Stamp,
+        item: Item,
+    },
+    Ack {
+        cumulative: u32,
+        sack: Vec<u64>,
+        ce: u32,
+        delay_ns: u32,
+        echo: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -232,9 +241,20 @@ impl World {
         let refused = self.rng.chance(self.ends[flying.to].refuse_ppm);
         let end = &mut self.ends[flying.to];
         match flying.frame {
-            Frame::Ack { cumulative, sack, ce, delay_ns, echo } => {
-                let ack =
-                    AckInfo { cumulative, sack: &sack, echo, ce: Some(ce), delay_ns };
+            Frame::Ack {
+                cumulative,
+                sack,
+                ce,
+                delay_ns,
+                echo,
+            } => {
+                let ack = AckInfo {
+                    cumulative,
+                    sack: &sack,
+                    echo,
+                    ce: Some(ce),
+                    delay_ns,
+                };
                 end.acknowledge(now, &ack);
             }
             Frame::Data { stamp, item } => {
@@ -265,7 +285,10 @@ impl World {
         end.connection.handle_timeout(now);
         while let Some((item, bytes, stamp)) = end.connection.poll_retransmit(now) {
             assert_eq!(item.bytes, bytes);
-            assert!(!end.acked[item.index as usize], "sent again what was acknowledged");
+            assert!(
+                !end.acked[item.index as usize],
+                "sent again what was acknowledged"
+            );
             out.push((u64::from(bytes), stamp.port, Frame::Data { stamp, item }));
             end.connection.ack_piggybacked();
         }
@@ -283,7 +306,11 @@ impl World {
                 } else {
                     end.packet
                 };
-                let item = Item { from: who as u8, index: end.sent, bytes };
+                let item = Item {
+                    from: who as u8,
+                    index: end.sent,
+                    bytes,
+                };
                 let stamp = end.connection.record(now, item, bytes);
                 assert_eq!(stamp.attempt, 0);
                 end.sent += 1;
@@ -307,8 +334,15 @@ impl World {
         if self.idle_often {
             let _ = end.connection.try_idle(&mut end.pool);
         }
-        let at = end.connection.poll_timeout().map_or(u64::MAX, Instant::as_nanos);
-        assert!(at > self.now, "a turn leaves nothing due: {at} at {}", self.now);
+        let at = end
+            .connection
+            .poll_timeout()
+            .map_or(u64::MAX, Instant::as_nanos);
+        assert!(
+            at > self.now,
+            "a turn leaves nothing due: {at} at {}",
+            self.now
+        );
         end.next_turn = at;
         for (bytes, port, frame) in out {
             self.send(who, bytes, port, frame);
@@ -320,7 +354,10 @@ impl World {
         self.turn(0);
         self.turn(1);
         while !done(self) {
-            let arrival = self.air.peek().map_or(u64::MAX, |Reverse(flying)| flying.at);
+            let arrival = self
+                .air
+                .peek()
+                .map_or(u64::MAX, |Reverse(flying)| flying.at);
             let turn = self.ends[0].next_turn.min(self.ends[1].next_turn);
             let at = arrival.min(turn);
             if at > deadline {
@@ -372,7 +409,10 @@ impl End {
                 self.connection.accept(now, number, packet, &mut self.pool);
             }
             Arrival::Duplicate => {
-                assert!(self.got[item.index as usize], "taken for a duplicate: {item:?}");
+                assert!(
+                    self.got[item.index as usize],
+                    "taken for a duplicate: {item:?}"
+                );
                 self.connection.duplicate(now, packet, &mut self.pool);
             }
             Arrival::Beyond => panic!("an honest peer stays in the window: {number}"),

@@ -17,11 +17,20 @@ impl Bench {
     fn new(config: Config) -> Self {
         let now = Instant::from_nanos(SECOND);
         let connection = Connection::new(&config, now);
-        Self { connection, pool: Pool::new(), now, acked: Vec::new() }
+        Self {
+            connection,
+            pool: Pool::new(),
+            now,
+            acked: Vec::new(),
+        }
     }
 
     fn plain() -> Self {
-        Self::new(Config { first_tx: 100, first_rx: 500, ..Config::default() })
+        Self::new(Config {
+            first_tx: 100,
+            first_rx: 500,
+            ..Config::default()
+        })
     }
 
     /// Sends `count` packets whose items are their numbers; the stamp of the last one.
@@ -36,7 +45,13 @@ impl Bench {
     }
 
     fn ack(&mut self, cumulative: u32, sack: &[u64], echo: u32) -> super::super::AckSummary {
-        let ack = AckInfo { cumulative, sack, echo, ce: None, delay_ns: 0 };
+        let ack = AckInfo {
+            cumulative,
+            sack,
+            echo,
+            ce: None,
+            delay_ns: 0,
+        };
         let acked = &mut self.acked;
         self.connection
             .handle_ack(self.now, &ack, &mut |item| acked.push(item))
@@ -58,8 +73,12 @@ impl Bench {
     }
 
     fn take(&mut self, number: u64) {
-        let packet = Received { timestamp: 7_000, ..Received::default() };
-        self.connection.accept(self.now, number, &packet, &mut self.pool);
+        let packet = Received {
+            timestamp: 7_000,
+            ..Received::default()
+        };
+        self.connection
+            .accept(self.now, number, &packet, &mut self.pool);
     }
 }
 
@@ -68,12 +87,19 @@ fn three_later_packets_prove_a_loss_and_only_the_lost_one_is_sent_again() {
     let mut bench = Bench::plain();
     let echo = bench.send(8).timestamp;
     bench.wait(10 * MICROSECOND);
-    assert_eq!(bench.ack(102, &[0b11], echo).lost, 0, "two could be reordering");
+    assert_eq!(
+        bench.ack(102, &[0b11], echo).lost,
+        0,
+        "two could be reordering"
+    );
     assert_eq!(bench.ack(102, &[0b111], echo).lost, 1);
     assert_eq!(bench.again(), [102]);
     assert_eq!(bench.again(), []);
     assert_eq!(bench.acked, [100, 101, 103, 104, 105]);
-    assert_eq!(bench.connection.unacked().collect::<Vec<_>>(), [102, 106, 107]);
+    assert_eq!(
+        bench.connection.unacked().collect::<Vec<_>>(),
+        [102, 106, 107]
+    );
     bench.wait(10 * MICROSECOND);
     let _ = bench.ack(108, &[], 0);
     assert_eq!(bench.acked, [100, 101, 103, 104, 105, 102, 106, 107]);
@@ -88,7 +114,10 @@ fn a_hole_with_little_after_it_is_found_lost_by_time() {
     assert_eq!(bench.ack(100, &[0b10], echo).lost, 0);
     let at = bench.connection.poll_timeout().expect("a loss is pending");
     let wait = at.since(bench.now);
-    assert!((2 * MICROSECOND..4 * MICROSECOND).contains(&wait), "{wait} ns: a quarter round trip");
+    assert!(
+        (2 * MICROSECOND..4 * MICROSECOND).contains(&wait),
+        "{wait} ns: a quarter round trip"
+    );
     bench.wait(wait);
     assert_eq!(bench.again(), [100, 101]);
 }
@@ -125,7 +154,10 @@ fn a_lost_tail_is_probed_and_the_answer_finds_the_rest() {
     let at = bench.connection.poll_timeout().expect("a probe");
     assert!(at.since(bench.now) <= 100 * MICROSECOND);
     bench.wait(at.since(bench.now));
-    let (item, _, stamp) = bench.connection.poll_retransmit(bench.now).expect("the probe");
+    let (item, _, stamp) = bench
+        .connection
+        .poll_retransmit(bench.now)
+        .expect("the probe");
     assert_eq!((item, stamp.attempt, stamp.ack_req), (110, 1, true));
     assert_eq!(bench.again(), []);
     bench.wait(10 * MICROSECOND);
@@ -143,7 +175,10 @@ fn probes_back_off_and_end_in_death() {
     bench.send(5);
     let (start, mut probes, mut gap) = (bench.now, 0, 0);
     loop {
-        let at = bench.connection.poll_timeout().expect("death at the latest");
+        let at = bench
+            .connection
+            .poll_timeout()
+            .expect("death at the latest");
         let death = bench.now.since(start) + at.since(bench.now) == 100 * MILLISECOND;
         assert!(death || at.since(bench.now) >= gap, "no faster than before");
         gap = at.since(bench.now);
@@ -159,8 +194,15 @@ fn probes_back_off_and_end_in_death() {
     assert!(bench.connection.is_dead());
     assert_eq!(bench.connection.ready(bench.now, &mut bench.pool), 0);
     assert_eq!(bench.connection.poll_timeout(), None);
-    assert_eq!(bench.connection.unacked().collect::<Vec<_>>(), [100, 101, 102, 103, 104]);
-    assert_eq!(bench.ack(105, &[], 0).packets, 0, "what is replayed elsewhere stays unacknowledged");
+    assert_eq!(
+        bench.connection.unacked().collect::<Vec<_>>(),
+        [100, 101, 102, 103, 104]
+    );
+    assert_eq!(
+        bench.ack(105, &[], 0).packets,
+        0,
+        "what is replayed elsewhere stays unacknowledged"
+    );
     bench.connection.close(&mut bench.pool);
     assert_eq!((bench.pool.taken(), bench.pool.free()), (0, 0));
 }
@@ -172,11 +214,20 @@ fn acknowledgements_wait_for_company_but_not_for_long() {
         bench.take(number);
         assert_eq!(bench.connection.poll_ack(bench.now), None);
     }
-    let at = bench.connection.poll_timeout().expect("a delayed acknowledgement");
+    let at = bench
+        .connection
+        .poll_timeout()
+        .expect("a delayed acknowledgement");
     assert_eq!(at.since(bench.now), 25 * MICROSECOND);
     bench.take(515);
-    let ack = bench.connection.poll_ack(bench.now).expect("the sixteenth packet");
-    assert_eq!((ack.cumulative, ack.sack, ack.echo, ack.delay_ns), (516, &[][..], 7_000, 0));
+    let ack = bench
+        .connection
+        .poll_ack(bench.now)
+        .expect("the sixteenth packet");
+    assert_eq!(
+        (ack.cumulative, ack.sack, ack.echo, ack.delay_ns),
+        (516, &[][..], 7_000, 0)
+    );
     assert_eq!(bench.connection.poll_ack(bench.now), None);
     bench.take(516);
     bench.wait(25 * MICROSECOND);
@@ -215,20 +266,58 @@ fn data_in_the_other_direction_carries_the_acknowledgement_unless_there_are_hole
     bench.take(502);
     assert_eq!(bench.send(1).ack, 501);
     bench.connection.ack_piggybacked();
-    assert!(bench.connection.poll_ack(bench.now).is_some(), "the bitmap is still to be told");
+    assert!(
+        bench.connection.poll_ack(bench.now).is_some(),
+        "the bitmap is still to be told"
+    );
+}
+
+#[test]
+fn a_number_without_its_bitmap_is_not_told_while_there_are_holes() {
+    let mut bench = Bench::plain();
+    for number in [500, 502, 504] {
+        bench.take(number);
+        let _ = bench.connection.poll_ack(bench.now);
+    }
+    bench.take(501);
+    assert_eq!(
+        bench.send(1).ack,
+        501,
+        "503 with no word of 504 would look like a loss of 504"
+    );
+    let ack = bench.connection.poll_ack(bench.now).expect("a hole less");
+    assert_eq!((ack.cumulative, ack.sack), (503, &[0b1][..]));
+    assert_eq!(bench.send(1).ack, 503);
+    bench.take(503);
+    assert_eq!(bench.send(1).ack, 505);
 }
 
 #[test]
 fn marks_are_counted_and_a_change_is_told_at_once() {
     let mut bench = Bench::plain();
-    let packet = Received { ce: true, ..Received::default() };
-    bench.connection.accept(bench.now, 500, &packet, &mut bench.pool);
+    let packet = Received {
+        ce: true,
+        ..Received::default()
+    };
+    bench
+        .connection
+        .accept(bench.now, 500, &packet, &mut bench.pool);
     bench.connection.ack_piggybacked();
-    assert_eq!(bench.connection.poll_ack(bench.now).map(|ack| ack.ce), Some(1));
-    bench.connection.accept(bench.now, 501, &packet, &mut bench.pool);
+    assert_eq!(
+        bench.connection.poll_ack(bench.now).map(|ack| ack.ce),
+        Some(1)
+    );
+    bench
+        .connection
+        .accept(bench.now, 501, &packet, &mut bench.pool);
     assert_eq!(bench.connection.poll_ack(bench.now), None);
-    bench.connection.accept(bench.now, 502, &Received::default(), &mut bench.pool);
-    assert_eq!(bench.connection.poll_ack(bench.now).map(|ack| ack.ce), Some(2));
+    bench
+        .connection
+        .accept(bench.now, 502, &Received::default(), &mut bench.pool);
+    assert_eq!(
+        bench.connection.poll_ack(bench.now).map(|ack| ack.ce),
+        Some(2)
+    );
 }
 
 #[test]
@@ -239,12 +328,22 @@ fn an_idle_connection_gives_its_window_back_and_remembers_the_path() {
     bench.wait(20 * MICROSECOND);
     let _ = bench.ack(104, &[], echo);
     let before = bench.connection.stats();
-    let counters = bench.connection.try_idle(&mut bench.pool).expect("nothing is in flight");
+    let counters = bench
+        .connection
+        .try_idle(&mut bench.pool)
+        .expect("nothing is in flight");
     assert_eq!((counters.sent, counters.acked), (4, 4));
     assert_eq!((bench.pool.taken(), bench.pool.free()), (0, 1));
     let idle = bench.connection.stats();
-    assert_eq!((idle.rtt_ns, idle.window_bytes), (before.rtt_ns, before.window_bytes));
-    assert_eq!(bench.ack(90, &[], 0).packets, 0, "an old acknowledgement does not wake it");
+    assert_eq!(
+        (idle.rtt_ns, idle.window_bytes),
+        (before.rtt_ns, before.window_bytes)
+    );
+    assert_eq!(
+        bench.ack(90, &[], 0).packets,
+        0,
+        "an old acknowledgement does not wake it"
+    );
     assert!(bench.connection.is_idle());
     assert!(bench.connection.ready(bench.now, &mut bench.pool) > 0);
     assert_eq!(bench.connection.record(bench.now, 104, 1000).number, 104);
@@ -270,8 +369,6 @@ fn silence_asks_for_a_ping_again_and_again() {
     assert_eq!(at.since(bench.now), 10 * SECOND);
 }
 
-
-
 #[test]
 fn packets_leave_no_faster_than_the_link_takes_them() {
     let mut bench = Bench::new(Config {
@@ -289,7 +386,10 @@ fn packets_leave_no_faster_than_the_link_takes_them() {
             sent += 1;
         }
         if ready == 0 {
-            let at = bench.connection.poll_timeout().expect("held back by pacing");
+            let at = bench
+                .connection
+                .poll_timeout()
+                .expect("held back by pacing");
             assert!(at > bench.now);
             bench.wait(at.since(bench.now));
         }
@@ -339,6 +439,9 @@ fn source_ports_change_in_runs() {
     });
     let ports: Vec<u8> = (0..96).map(|_| bench.send(1).port).collect();
     for (run, ports) in ports.chunks(16).enumerate() {
-        assert!(ports.iter().all(|&port| usize::from(port) == run % 3), "{ports:?}");
+        assert!(
+            ports.iter().all(|&port| usize::from(port) == run % 3),
+            "{ports:?}"
+        );
     }
 }

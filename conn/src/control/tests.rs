@@ -1,0 +1,142 @@
+//! What each controller does with a round trip of news.
+
+use super::{Acked, Control, ControlKind, Controller, Dcqcn, Delay, Start};
+use crate::time::{Instant, MICROSECOND};
+
+const PACKET: u64 = 4096;
+const RTT_NS: u64 = 10 * MICROSECOND;
+const START: Start = Start {
+    packet: PACKET,
+    max_window: 1024 * PACKET,
+    link_rate: None,
+    window: 100 * PACKET,
+    srtt_ns: RTT_NS,
+};
+
+/// A round in which the whole window was acknowledged.
+fn round(control: &impl Control, now: u64, rtt_ns: u64) -> Acked {
+    Acked {
+        now: Instant::from_nanos(now),
+        bytes: control.window(),
+        packets: (control.window() / PACKET) as u32,
+        marked: 0,
+        rtt_ns: Some(rtt_ns),
+        reverse_ns: 0,
+        min_rtt_ns: RTT_NS,
+        srtt_ns: rtt_ns,
+        in_flight: control.window(),
+        round: true,
+    }
+}
+
+#[test]
+fn delay_grows_below_its_target_and_shrinks_above_it_by_half_at_most() {
+    let mut delay = Delay::new(&START);
+    delay.on_ack(&round(&delay, 1, RTT_NS));
+    assert_eq!(delay.window(), 101 * PACKET);
+    delay.on_ack(&round(&delay, 2, RTT_NS + 40 * MICROSECOND));
+    let window = delay.window();
+    assert!((75 * PACKET..95 * PACKET).contains(&window), "{window}");
+    delay.on_ack(&round(&delay, 3, 100_000 * MICROSECOND));
+    assert!(delay.window() >= window / 2 && delay.window() < window * 6 / 10);
+}
+
+#[test]
+fn delay_does_not_answer_to_loss_alone() {
+    for percent in [1, 5, 20] {
+        let mut delay = Delay::new(&START);
+        for now in 1..500 {
+            let lost = delay.window() * percent / 100;
+            delay.on_loss(Instant::from_nanos(now), lost);
+            let mut acked = round(&delay, now, RTT_NS);
+            acked.bytes -= lost;
+            delay.on_ack(&acked);
+            assert!(
+                delay.window() > 60 * PACKET,
+                "{percent} %: {} in round {now}",
+                delay.window()
+            );
+        }
+        assert!(
+            delay.window() > 100 * PACKET,
+            "{percent} %: {}",
+            delay.window()
+        );
+    }
+}
+
+#[test]
+fn delay_answers_to_heavy_loss_that_ends_with_a_smaller_window() {
+    // A path that carries 80 packets and has no queue to speak of.
+    let mut delay = Delay::new(&START);
+    let mut sum = 0;
+    for now in 1..500 {
+        let lost = delay.window().saturating_sub(80 * PACKET);
+        delay.on_loss(Instant::from_nanos(now), lost);
+        let mut acked = round(&delay, now, RTT_NS);
+        acked.bytes -= lost;
+        delay.on_ack(&acked);
+        sum += delay.window() / PACKET;
+    }
+    assert!((75..100).contains(&(sum / 499)), "{}", sum / 499);
+}
+
+#[test]
+fn delay_ignores_a_queue_on_the_way_back_but_not_an_unbelievable_one() {
+    let mut delay = Delay::new(&START);
+    let mut acked = round(&delay, 1, RTT_NS + 50 * MICROSECOND);
+    acked.reverse_ns = 25 * MICROSECOND;
+    delay.on_ack(&acked);
+    assert_eq!(delay.window(), 101 * PACKET);
+    acked.rtt_ns = Some(RTT_NS + 100 * MICROSECOND);
+    acked.reverse_ns = 100 * MICROSECOND;
+    delay.on_ack(&acked);
+    assert!(delay.window() < 95 * PACKET);
+}
+
+#[test]
+fn a_timeout_is_undone_when_it_was_a_mistake() {
+    for kind in [ControlKind::Delay, ControlKind::Dcqcn] {
+        let mut control = Controller::new(kind, &START);
+        let before = (control.window(), control.rate());
+        for _ in 0..3 {
+            control.on_timeout(Instant::from_nanos(1));
+        }
+        assert_ne!((control.window(), control.rate()), before, "{kind:?}");
+        control.on_spurious_timeout();
+        assert_eq!(control.window(), before.0, "{kind:?}");
+        if kind == ControlKind::Dcqcn {
+            assert_eq!(control.rate(), before.1);
+        }
+    }
+}
+
+#[test]
+fn dcqcn_halves_once_per_interval_and_comes_back_to_the_link_rate() {
+    let mut dcqcn = Dcqcn::new(&Start {
+        link_rate: Some(1 << 30),
+        ..START
+    });
+    let full = dcqcn.rate().expect("it always paces");
+    let mut acked = round(&dcqcn, 1_000_000, RTT_NS);
+    acked.marked = 1;
+    for _ in 0..10 {
+        dcqcn.on_ack(&acked);
+    }
+    assert_eq!(
+        dcqcn.rate(),
+        Some(full / 2),
+        "ten marks at once count as one"
+    );
+    acked.now = acked.now + 60 * MICROSECOND;
+    dcqcn.on_ack(&acked);
+    let low = dcqcn.rate().expect("it always paces");
+    assert!((full / 4..full / 3).contains(&low), "{low} of {full}");
+    acked.marked = 0;
+    for _ in 0..4_000 {
+        acked.now = acked.now + 20 * MICROSECOND;
+        dcqcn.on_ack(&acked);
+    }
+    let rate = dcqcn.rate().expect("it always paces");
+    assert!(rate <= full && rate > full * 98 / 100, "{rate} of {full}");
+}
