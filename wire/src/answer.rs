@@ -1,10 +1,11 @@
 //! Entries of [`Opcode::SRC_ANSWERS`](crate::Opcode::SRC_ANSWERS): what a node says to the requests
-//! of its peer's QPs. Big-endian, 12 bytes each.
+//! of its peer's QPs. Big-endian, 16 bytes each.
 //!
 //! ```text
 //! |          QPN of the requester    | syndrome |  0..4
 //! |                    MSN                      |  4..8
 //! |      generation       |  round   | reserved |  8..12
+//! |          QPN of the responder    | reserved |  12..16
 //! ```
 
 use crate::aeth::Syndrome;
@@ -24,9 +25,11 @@ pub struct Answer {
     pub generation: u16,
     /// Resend round of the requester that is answered.
     pub round: u8,
+    /// QP that answers: tells the flows of one requester apart.
+    pub responder: Qpn,
 }
 
-header!(AnswerView of Answer, 12 bytes, "answer", checked);
+header!(AnswerView of Answer, 16 bytes, "answer", checked);
 
 impl AnswerView<'_> {
     /// QP whose requests this is about.
@@ -54,6 +57,7 @@ impl Answer {
                 msn: u32_at(view.0, 4),
                 generation: u16_at(view.0, 8),
                 round: view.0[10],
+                responder: Qpn::from_wire(u24_at(view.0, 12)),
             }),
             Err(error) => Err(error),
         }
@@ -70,6 +74,8 @@ impl Answer {
         put(out, 4, self.msn.to_be_bytes());
         put(out, 8, self.generation.to_be_bytes());
         put(out, 10, [self.round, 0]);
+        put_u24(out, 12, self.responder.get());
+        out[15] = 0;
     }
 
     /// The entries of a payload, each judged by itself.
@@ -106,24 +112,26 @@ mod tests {
         msn: 0x0405_0607,
         generation: 0x0809,
         round: 0x0a,
+        responder: Qpn::from_wire(0x000c_0d0e),
     };
 
     #[test]
     fn fields_stand_where_the_map_says() {
-        assert_eq!(NAK.to_bytes(), [1, 2, 3, 0x62, 4, 5, 6, 7, 8, 9, 0x0a, 0]);
+        let map = [1, 2, 3, 0x62, 4, 5, 6, 7, 8, 9, 0x0a, 0, 0x0c, 0x0d, 0x0e, 0];
+        assert_eq!(NAK.to_bytes(), map);
     }
 
     #[test]
     fn one_bad_entry_leaves_the_others() {
-        let mut payload = [0; 36];
+        let mut payload = [0; 48];
         for place in payload.as_chunks_mut().0 {
             NAK.emit(place);
         }
-        payload[15] = 0xff;
+        payload[19] = 0xff;
         let entries = Answer::entries(&payload).expect("three whole entries");
         assert_eq!(entries.len(), 3);
         assert!(entries.map(|entry| entry.is_ok()).eq([true, false, true]));
-        assert!(Answer::entries(&payload[..35]).is_err());
+        assert!(Answer::entries(&payload[..47]).is_err());
         assert_eq!(
             Answer::entries(&[]).expect("none is a whole number").len(),
             0
