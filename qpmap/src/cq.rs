@@ -1,0 +1,383 @@
+//! Completion queues: a worker pushes, a program polls, and sleeps when there is nothing.
+//!
+//! A ring of 32-byte entries over [`Words`]:
+//!
+//! ```text
+//! word 0    tail: completions published, free-running             worker writes
+//! word 8    head: completions polled, free-running                program writes
+//! word 16   armed: 0 no, 1 for solicited completions, 2 for any   both write
+//! word 24.. entries of 4 words, a power of two of them:
+//!             0  wr_id
+//!             1  bytes; immediate, or key invalidated (high half)
+//!             2  QPN; source QP (high half)
+//!             3  bits 0-7 status, 8-15 opcode, 16-23 flags
+//! ```
+//!
+//! The worker writes entries as they come and publishes them once per burst. A full queue loses
+//! completions and says so; nothing is overwritten.
+//!
+//! # No wake-up is lost
+//! The program arms, then polls once more, and sleeps only when that found nothing. The worker
+//! publishes, then looks whether somebody armed. Either side has a SeqCst fence between its store
+//! and its load, so in their one order one fence comes first: if it is the program's, the worker
+//! sees the arming and notifies; if it is the worker's, the program's poll sees the completion. That
+//! the program is notified of something it has polled already can happen, and does no harm.
+
+use crate::error::VerbsError;
+use crate::ring::Words;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use trunkline_conn::work::{Completion, Extra, Status, WorkOpcode};
+use trunkline_wire::{Qpn, Rkey};
+
+/// Most completions of one queue.
+pub const MAX_CQE: u32 = 1 << 22;
+
+const LINE_WORDS: usize = 8;
+const TAIL: usize = 0;
+const HEAD: usize = LINE_WORDS;
+const ARMED: usize = 2 * LINE_WORDS;
+const HEADER: usize = 3 * LINE_WORDS;
+const CQE_WORDS: usize = 4;
+
+const DISARMED: u64 = 0;
+const ARMED_SOLICITED: u64 = 1;
+const ARMED_ANY: u64 = 2;
+
+/// Something was pushed since the last look at the arming; it was worth a solicited event.
+const FRESH: u8 = 1;
+const FRESH_SOLICITED: u8 = 1 << 1;
+
+const FLAG_IMMEDIATE: u8 = 1;
+const FLAG_INVALIDATED: u8 = 1 << 1;
+const FLAG_SOLICITED: u8 = 1 << 2;
+
+/// Wakes a program up; called by the worker.
+pub trait Notify: Send + Sync {
+    /// Something was published that the program armed for.
+    fn notify(&self);
+}
+
+/// The queue was full; the completion is lost (`IBV_EVENT_CQ_ERR`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct CqOverflow {
+    /// Completions it holds.
+    pub capacity: u32,
+}
+
+impl fmt::Display for CqOverflow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the completion queue is full with {} entries",
+            self.capacity
+        )
+    }
+}
+
+impl std::error::Error for CqOverflow {}
+
+/// A completion queue. One worker pushes; any thread of the program polls. Its ring is made when it
+/// is first pushed to or armed.
+#[derive(Debug)]
+pub struct CompletionQueue<W> {
+    ring: OnceLock<W>,
+    words: fn(usize) -> W,
+    capacity: u32,
+    worker: Worker,
+    program: Program,
+}
+
+/// The worker's side. Only the worker touches it, so relaxed loads and stores will do; where a queue
+/// moves to another worker, that hand-over orders the two.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Worker {
+    /// Completions written, published or not.
+    written: AtomicU32,
+    /// Completions polled when the worker last looked.
+    polled: AtomicU32,
+    fresh: AtomicU8,
+}
+
+/// The program's side, away from the cache lines of the worker.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Program {
+    /// Completions published when the program last looked.
+    seen: Mutex<u32>,
+}
+
+impl<W: Words> CompletionQueue<W> {
+    /// A queue for `depth` completions, rounded up to a power of two. Its ring is made by `words`,
+    /// which gives that many zeroed words.
+    ///
+    /// # Errors
+    /// [`VerbsError::BadAttribute`] for a depth of 0 or beyond [`MAX_CQE`].
+    pub fn new(depth: u32, words: fn(usize) -> W) -> Result<Self, VerbsError> {
+        if depth == 0 || depth > MAX_CQE {
+            return Err(VerbsError::BadAttribute {
+                what: "cqe",
+                value: depth.into(),
+            });
+        }
+        Ok(Self {
+            ring: OnceLock::new(),
+            words,
+            capacity: depth.next_power_of_two(),
+            worker: Worker {
+                written: AtomicU32::new(0),
+                polled: AtomicU32::new(0),
+                fresh: AtomicU8::new(0),
+            },
+            program: Program {
+                seen: Mutex::new(0),
+            },
+        })
+    }
+
+    /// Completions it holds.
+    pub const fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Bytes of the ring: 0 until it is made.
+    pub fn ring_bytes(&self) -> usize {
+        self.ring
+            .get()
+            .map_or(0, |ring| ring.len() * size_of::<u64>())
+    }
+
+    /// Worker: adds a completion, which programs see after [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// The queue is full: the completion is lost. Whoever armed the queue is woken up all the same.
+    #[inline]
+    pub fn push(&self, completion: &Completion) -> Result<(), CqOverflow> {
+        let ring = self.ring.get_or_init(|| self.make_ring());
+        let written = self.worker.written.load(Ordering::Relaxed);
+        self.mark_fresh(completion);
+        if written.wrapping_sub(self.worker.polled.load(Ordering::Relaxed)) >= self.capacity {
+            self.look_at_head(ring, written)?;
+        }
+        let place = self.place(written);
+        for (n, word) in encode(completion).into_iter().enumerate() {
+            ring.word(place + n).store(word, Ordering::Relaxed);
+        }
+        self.worker
+            .written
+            .store(written.wrapping_add(1), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Worker: makes all that was pushed visible to the program.
+    #[inline]
+    pub fn publish(&self) {
+        if let Some(ring) = self.ring.get() {
+            let written = self.worker.written.load(Ordering::Relaxed);
+            // Release pairs with the Acquire in `poll`: entries below the tail are written.
+            ring.word(TAIL).store(written.into(), Ordering::Release);
+        }
+    }
+
+    /// Worker, after [`publish`](Self::publish): whether the program armed the queue and something
+    /// came since that it armed for. True at most once per arming; then it is to be notified.
+    #[inline]
+    pub fn take_notification(&self) -> bool {
+        let fresh = self.worker.fresh.load(Ordering::Relaxed);
+        let Some(ring) = self.ring.get() else {
+            return false;
+        };
+        if fresh == 0 {
+            return false;
+        }
+        self.worker.fresh.store(0, Ordering::Relaxed);
+        // Between the store of the tail and the load of the arming; see the head of this file.
+        fence(Ordering::SeqCst);
+        let armed = ring.word(ARMED);
+        let fires = match armed.load(Ordering::Relaxed) {
+            DISARMED => false,
+            ARMED_SOLICITED => fresh & FRESH_SOLICITED != 0,
+            _ => true,
+        };
+        // An arming that comes between the load and this swap is for completions to come after it,
+        // but its program is about to be woken up and will look for itself.
+        fires && armed.swap(DISARMED, Ordering::AcqRel) != DISARMED
+    }
+
+    /// Program: takes completions, oldest first, into `out`; gives how many.
+    ///
+    /// A ring whose tail makes no sense, which takes a stray write into its memory, gives none.
+    #[inline]
+    pub fn poll(&self, out: &mut [Completion]) -> usize {
+        let Some(ring) = self.ring.get() else {
+            return 0;
+        };
+        // Programs spin on empty queues: no lock for that.
+        if ring.word(TAIL).load(Ordering::Relaxed) == ring.word(HEAD).load(Ordering::Relaxed) {
+            return 0;
+        }
+        let mut seen = self
+            .program
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Only holders of this lock write the head.
+        let head = ring.word(HEAD).load(Ordering::Relaxed) as u32;
+        let mut ready = seen.wrapping_sub(head) as usize;
+        if ready < out.len() {
+            // Acquire pairs with the Release of `publish`.
+            *seen = ring.word(TAIL).load(Ordering::Acquire) as u32;
+            ready = seen.wrapping_sub(head) as usize;
+        }
+        if ready > self.capacity as usize {
+            return 0;
+        }
+        let count = ready.min(out.len());
+        for (n, slot) in out.iter_mut().enumerate().take(count) {
+            let place = self.place(head.wrapping_add(n as u32));
+            let load = |at: usize| ring.word(place + at).load(Ordering::Relaxed);
+            *slot = decode([load(0), load(1), load(2), load(3)]);
+        }
+        // Release pairs with the Acquire in `look_at_head`: the entries have been read.
+        ring.word(HEAD)
+            .store(head.wrapping_add(count as u32).into(), Ordering::Release);
+        count
+    }
+
+    /// Program: asks to be notified once, of the next completion or of the next solicited one
+    /// (`ibv_req_notify_cq(3)`), which a failed one also is. Poll once more before sleeping. An
+    /// arming for any completion is not narrowed by a later one for solicited ones.
+    pub fn arm(&self, solicited_only: bool) {
+        let ring = self.ring.get_or_init(|| self.make_ring());
+        let wanted = if solicited_only {
+            ARMED_SOLICITED
+        } else {
+            ARMED_ANY
+        };
+        ring.word(ARMED).fetch_max(wanted, Ordering::AcqRel);
+        // Between the store of the arming and the load of the tail; see the head of this file.
+        fence(Ordering::SeqCst);
+    }
+
+    #[cold]
+    fn make_ring(&self) -> W {
+        let words = (self.words)(HEADER + self.capacity as usize * CQE_WORDS);
+        assert_eq!(
+            words.len(),
+            HEADER + self.capacity as usize * CQE_WORDS,
+            "words of the ring"
+        );
+        words
+    }
+
+    #[inline]
+    fn mark_fresh(&self, completion: &Completion) {
+        let solicited = completion.solicited || completion.status != Status::Success;
+        let fresh = if solicited {
+            FRESH | FRESH_SOLICITED
+        } else {
+            FRESH
+        };
+        let before = self.worker.fresh.load(Ordering::Relaxed);
+        self.worker.fresh.store(before | fresh, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn look_at_head(&self, ring: &W, written: u32) -> Result<(), CqOverflow> {
+        let polled = ring.word(HEAD).load(Ordering::Acquire) as u32;
+        // More than the capacity: the program scribbled on its head. That only costs itself.
+        if written.wrapping_sub(polled) >= self.capacity {
+            return Err(CqOverflow {
+                capacity: self.capacity,
+            });
+        }
+        self.worker.polled.store(polled, Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[inline]
+    const fn place(&self, position: u32) -> usize {
+        HEADER + (position & (self.capacity - 1)) as usize * CQE_WORDS
+    }
+}
+
+#[inline]
+fn encode(completion: &Completion) -> [u64; CQE_WORDS] {
+    let (extra, flag) = match completion.extra {
+        Extra::None => (0, 0),
+        Extra::Immediate(value) => (value, FLAG_IMMEDIATE),
+        Extra::Invalidated(key) => (key.0, FLAG_INVALIDATED),
+    };
+    let flags = flag
+        | if completion.solicited {
+            FLAG_SOLICITED
+        } else {
+            0
+        };
+    [
+        completion.wr_id,
+        u64::from(completion.byte_len) | u64::from(extra) << 32,
+        u64::from(completion.qpn.get()) | u64::from(completion.src_qp.get()) << 32,
+        completion.status as u64 | (completion.opcode as u64) << 8 | u64::from(flags) << 16,
+    ]
+}
+
+#[inline]
+fn decode(words: [u64; CQE_WORDS]) -> Completion {
+    let [wr_id, data, qps, how] = words;
+    let extra = (data >> 32) as u32;
+    let flags = (how >> 16) as u8;
+    Completion {
+        wr_id,
+        status: status(how as u8),
+        opcode: opcode((how >> 8) as u8),
+        qpn: Qpn::from_wire(qps as u32),
+        byte_len: data as u32,
+        extra: if flags & FLAG_IMMEDIATE != 0 {
+            Extra::Immediate(extra)
+        } else if flags & FLAG_INVALIDATED != 0 {
+            Extra::Invalidated(Rkey(extra))
+        } else {
+            Extra::None
+        },
+        src_qp: Qpn::from_wire((qps >> 32) as u32),
+        solicited: flags & FLAG_SOLICITED != 0,
+    }
+}
+
+/// Values that no worker writes mean that something else wrote there.
+#[inline]
+const fn status(value: u8) -> Status {
+    use Status::*;
+    match value {
+        0 => Success,
+        1 => LocalLength,
+        2 => LocalQpOperation,
+        4 => LocalProtection,
+        5 => Flushed,
+        7 => BadResponse,
+        8 => LocalAccess,
+        9 => RemoteInvalidRequest,
+        10 => RemoteAccess,
+        11 => RemoteOperation,
+        12 => RetryExceeded,
+        13 => RnrRetryExceeded,
+        16 => RemoteAborted,
+        _ => General,
+    }
+}
+
+#[inline]
+const fn opcode(value: u8) -> WorkOpcode {
+    match value {
+        1 => WorkOpcode::Write,
+        2 => WorkOpcode::Read,
+        3 => WorkOpcode::CompareSwap,
+        4 => WorkOpcode::FetchAdd,
+        128 => WorkOpcode::Receive,
+        129 => WorkOpcode::ReceiveWriteImm,
+        _ => WorkOpcode::Send,
+    }
+}

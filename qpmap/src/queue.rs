@@ -1,0 +1,331 @@
+//! Send and receive queues: a program posts, a worker fetches.
+//!
+//! A queue that nothing was posted to has no ring: it takes 64 bytes, and the ring comes with the
+//! first post. Posting takes a lock that only threads of the same program contend for; the worker
+//! takes none.
+
+use crate::error::{RingError, VerbsError};
+use crate::ring::{MAX_SLOTS, Position, Ring, Words};
+use crate::wqe::{self, Entry, Limits, RecvWr, SendWr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use trunkline_conn::work::{MAX_INLINE, MAX_SGE, Receive, Request};
+
+pub use crate::ring::Cursor as SendCursor;
+
+/// Most requests of one queue.
+pub const MAX_WR: u32 = 1 << 15;
+const _: () = assert!(MAX_WR <= u16::MAX as u32);
+
+/// What both kinds of queue are.
+#[derive(Debug)]
+struct Queue<W> {
+    ring: OnceLock<Ring<W>>,
+    words: fn(usize) -> W,
+    /// What the consumer had released when the producer last looked.
+    released: Mutex<Position>,
+    max_wr: u16,
+    /// Slots that the ring has or will have: 2 to this power.
+    slots_log2: u8,
+    limits: Limits,
+}
+
+/// Work that a program wants sent (`ibv_post_send(3)`).
+#[derive(Debug)]
+pub struct SendQueue<W> {
+    queue: Queue<W>,
+}
+
+/// Room that a program offers to messages (`ibv_post_recv(3)`), of one QP or, as an SRQ, of many.
+#[derive(Debug)]
+pub struct RecvQueue<W> {
+    queue: Queue<W>,
+    /// The worker's cursor. Only the worker touches it.
+    cursor: AtomicU64,
+}
+
+const _: () = assert!(size_of::<SendQueue<Box<[AtomicU64]>>>() <= 64);
+const _: () = assert!(size_of::<RecvQueue<Box<[AtomicU64]>>>() <= 64);
+const _: () = assert!(size_of::<SendCursor>() <= 12);
+// The largest requests still make rings that can be.
+const _: () = {
+    let limits = Limits {
+        max_inline: MAX_INLINE as u16,
+        max_sge: MAX_SGE as u8,
+    };
+    assert!((MAX_WR * wqe::max_send_slots(limits)).next_power_of_two() <= MAX_SLOTS);
+    assert!((MAX_WR * wqe::max_recv_slots(limits)).next_power_of_two() <= MAX_SLOTS);
+};
+
+impl<W: Words> SendQueue<W> {
+    /// A queue for `max_wr` requests of at most `max_sge` elements or `max_inline` bytes. Its ring
+    /// is made by `words`, which gives that many zeroed words, when something is posted.
+    ///
+    /// # Errors
+    /// [`VerbsError::BadAttribute`] beyond [`MAX_WR`], [`MAX_SGE`] or [`MAX_INLINE`].
+    pub fn new(
+        max_wr: u32,
+        max_sge: u32,
+        max_inline: u32,
+        words: fn(usize) -> W,
+    ) -> Result<Self, VerbsError> {
+        at_most("max_send_wr", max_wr, MAX_WR)?;
+        at_most("max_send_sge", max_sge, MAX_SGE as u32)?;
+        at_most("max_inline_data", max_inline, MAX_INLINE as u32)?;
+        let limits = Limits {
+            max_inline: max_inline as u16,
+            max_sge: max_sge as u8,
+        };
+        let slots = ring_slots(max_wr, wqe::max_send_slots(limits));
+        Ok(Self {
+            queue: Queue::new(max_wr, limits, slots, words),
+        })
+    }
+
+    /// Posts all of `requests` in order, or none. The doorbell is the caller's to ring.
+    ///
+    /// # Errors
+    /// What `ibv_post_send(3)` refuses: too many elements, too many bytes, flags that make no
+    /// sense; [`VerbsError::QueueFull`] when fewer than all of them fit.
+    #[inline]
+    pub fn post(&self, requests: &[SendWr<'_>]) -> Result<(), VerbsError> {
+        self.queue.post(requests)
+    }
+
+    /// Worker: reads the next request; gives it, its route, and the slots to release when it is
+    /// done.
+    ///
+    /// # Errors
+    /// The program wrote something that cannot be. The cursor stays, so the error stays, until
+    /// [`discard`](Self::discard).
+    #[inline]
+    pub fn fetch(&self, cursor: &mut SendCursor) -> Result<Option<(Request, u32, u16)>, RingError> {
+        let Some(ring) = self.queue.ring.get() else {
+            return Ok(None);
+        };
+        let have = cursor.available(ring)?;
+        if have == 0 {
+            return Ok(None);
+        }
+        let (request, route, slots) = wqe::decode_send(ring, cursor.slot(), have)?;
+        cursor.advance(slots.into());
+        Ok(Some((request, route, slots)))
+    }
+
+    /// Worker: whether [`fetch`](Self::fetch) would find something, be it an error.
+    #[inline]
+    pub fn has_entry(&self, cursor: &SendCursor) -> bool {
+        self.queue.has_entry(*cursor)
+    }
+
+    /// Worker: gives back the slots of one request, in the order in which they were fetched.
+    #[inline]
+    pub fn release(&self, slots: u16) {
+        if let Some(ring) = self.queue.ring.get() {
+            ring.release(slots.into());
+        }
+    }
+
+    /// Worker: drops everything posted so far, fetched or not, and mends the cursor of a broken
+    /// ring. Nothing fetched before may be released after.
+    pub fn discard(&self, cursor: &mut SendCursor) {
+        self.queue.discard(cursor);
+    }
+
+    /// Most requests outstanding.
+    pub const fn max_wr(&self) -> u32 {
+        self.queue.max_wr as u32
+    }
+
+    /// Bytes of the ring: 0 until something is posted.
+    pub fn ring_bytes(&self) -> usize {
+        self.queue.ring_bytes()
+    }
+}
+
+impl<W: Words> RecvQueue<W> {
+    /// A queue for `max_wr` requests of at most `max_sge` elements. Its ring is made by `words`,
+    /// which gives that many zeroed words, when something is posted.
+    ///
+    /// # Errors
+    /// [`VerbsError::BadAttribute`] beyond [`MAX_WR`] or [`MAX_SGE`].
+    pub fn new(max_wr: u32, max_sge: u32, words: fn(usize) -> W) -> Result<Self, VerbsError> {
+        at_most("max_recv_wr", max_wr, MAX_WR)?;
+        at_most("max_recv_sge", max_sge, MAX_SGE as u32)?;
+        let limits = Limits {
+            max_inline: 0,
+            max_sge: max_sge as u8,
+        };
+        let slots = ring_slots(max_wr, wqe::max_recv_slots(limits));
+        let queue = Queue::new(max_wr, limits, slots, words);
+        Ok(Self {
+            queue,
+            cursor: AtomicU64::new(SendCursor::default().to_word()),
+        })
+    }
+
+    /// Posts all of `requests` in order, or none.
+    ///
+    /// # Errors
+    /// What `ibv_post_recv(3)` refuses: too many elements, too many bytes;
+    /// [`VerbsError::QueueFull`] when fewer than all of them fit.
+    #[inline]
+    pub fn post(&self, requests: &[RecvWr<'_>]) -> Result<(), VerbsError> {
+        self.queue.post(requests)
+    }
+
+    /// Worker: takes the next request; its slots are free again at once.
+    ///
+    /// # Errors
+    /// As [`SendQueue::fetch`].
+    #[inline]
+    pub fn fetch(&self) -> Result<Option<Receive>, RingError> {
+        let Some(ring) = self.queue.ring.get() else {
+            return Ok(None);
+        };
+        let mut cursor = self.cursor();
+        let have = cursor.available(ring)?;
+        if have == 0 {
+            return Ok(None);
+        }
+        let (receive, slots) = wqe::decode_recv(ring, cursor.slot(), have)?;
+        cursor.advance(slots);
+        self.keep(cursor);
+        ring.release(slots);
+        Ok(Some(receive))
+    }
+
+    /// Worker: whether [`fetch`](Self::fetch) would find something, be it an error.
+    #[inline]
+    pub fn has_entry(&self) -> bool {
+        self.queue.has_entry(self.cursor())
+    }
+
+    /// Worker: drops everything posted so far and mends a broken ring.
+    pub fn discard(&self) {
+        let mut cursor = self.cursor();
+        self.queue.discard(&mut cursor);
+        self.keep(cursor);
+    }
+
+    /// Most requests outstanding.
+    pub const fn max_wr(&self) -> u32 {
+        self.queue.max_wr as u32
+    }
+
+    /// Bytes of the ring: 0 until something is posted.
+    pub fn ring_bytes(&self) -> usize {
+        self.queue.ring_bytes()
+    }
+
+    // Relaxed: one worker alone reads and writes the cursor; where a queue moves to another worker,
+    // that hand-over orders the two.
+    #[inline]
+    fn cursor(&self) -> SendCursor {
+        SendCursor::from_word(self.cursor.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn keep(&self, cursor: SendCursor) {
+        self.cursor.store(cursor.to_word(), Ordering::Relaxed);
+    }
+}
+
+impl<W: Words> Queue<W> {
+    const fn new(max_wr: u32, limits: Limits, slots: u32, words: fn(usize) -> W) -> Self {
+        Self {
+            ring: OnceLock::new(),
+            words,
+            released: Mutex::new(Position {
+                slots: 0,
+                entries: 0,
+            }),
+            max_wr: max_wr as u16,
+            slots_log2: slots.ilog2() as u8,
+            limits,
+        }
+    }
+
+    #[inline]
+    fn post<E: Entry>(&self, requests: &[E]) -> Result<(), VerbsError> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        for request in requests {
+            request.check(self.limits)?;
+        }
+        let full = VerbsError::QueueFull {
+            capacity: self.max_wr.into(),
+        };
+        let count = u32::try_from(requests.len()).map_err(|_| full)?;
+        // A panic cannot leave the position half written: it is copied in one go.
+        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = self.ring.get_or_init(|| self.make_ring());
+        // Only holders of this lock write the tail.
+        let mut tail = ring.tail();
+        let fits = |released: Position| {
+            u64::from(tail.since(released).entries) + u64::from(count) <= u64::from(self.max_wr)
+        };
+        if !fits(*released) {
+            *released = ring.head();
+            if !fits(*released) {
+                return Err(full);
+            }
+        }
+        for request in requests {
+            let slots = request.encode(ring, tail.slots);
+            tail = tail.advance(slots, 1);
+        }
+        ring.publish(tail);
+        Ok(())
+    }
+
+    #[cold]
+    fn make_ring(&self) -> Ring<W> {
+        Ring::new((self.words)(self.ring_words()))
+    }
+
+    const fn ring_words(&self) -> usize {
+        Ring::<W>::words_for(1 << self.slots_log2)
+    }
+
+    #[inline]
+    fn has_entry(&self, mut cursor: SendCursor) -> bool {
+        self.ring
+            .get()
+            .is_some_and(|ring| cursor.available(ring) != Ok(0))
+    }
+
+    fn discard(&self, cursor: &mut SendCursor) {
+        if let Some(ring) = self.ring.get() {
+            let tail = cursor.skip_all(ring);
+            ring.release_to(tail);
+        }
+    }
+
+    fn ring_bytes(&self) -> usize {
+        self.ring
+            .get()
+            .map_or(0, |_| self.ring_words() * size_of::<u64>())
+    }
+}
+
+/// Slots of a ring for `max_wr` requests of up to `each` slots: all of them fit, whatever they are.
+const fn ring_slots(max_wr: u32, each: u32) -> u32 {
+    let slots = max_wr * each;
+    if slots == 0 {
+        1
+    } else {
+        slots.next_power_of_two()
+    }
+}
+
+fn at_most(what: &'static str, value: u32, max: u32) -> Result<(), VerbsError> {
+    if value > max {
+        return Err(VerbsError::BadAttribute {
+            what,
+            value: value.into(),
+        });
+    }
+    Ok(())
+}
