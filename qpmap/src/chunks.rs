@@ -15,17 +15,19 @@ use std::sync::atomic::AtomicU64;
 
 /// Words of the first chunk, as a power of two.
 const FIRST: u32 = 6;
-/// Most words, as a power of two.
-const MOST: u32 = 24;
-const CHUNKS: usize = 1 + 4 * (MOST - FIRST) as usize;
 
-/// Up to 2^24 words, zero until written.
+/// How many chunks 2^`bits` words take, `bits` being 6 to 24.
+pub(crate) const fn chunks(bits: u32) -> usize {
+    1 + 4 * (bits - FIRST) as usize
+}
+
+/// Words in up to `CHUNKS` chunks (see [`chunks`]), zero until written.
 #[derive(Debug)]
-pub(crate) struct Chunks([OnceLock<Box<[AtomicU64]>>; CHUNKS]);
+pub(crate) struct Chunks<const CHUNKS: usize>([OnceLock<Box<[AtomicU64]>>; CHUNKS]);
 
-impl Chunks {
+impl<const CHUNKS: usize> Chunks<CHUNKS> {
     /// Most words.
-    pub(crate) const SIZE: u32 = 1 << MOST;
+    pub(crate) const SIZE: u32 = 1 << (FIRST + (CHUNKS as u32 - 1) / 4);
 
     pub(crate) const fn new() -> Self {
         Self([const { OnceLock::new() }; CHUNKS])
@@ -84,10 +86,12 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering::Relaxed;
 
+    type Rows = Chunks<{ chunks(24) }>;
+
     #[test]
     fn every_index_has_a_place_of_its_own_and_chunks_follow_each_other() {
         let mut expected = (0, 0);
-        for index in 0..Chunks::SIZE {
+        for index in 0..Rows::SIZE {
             let (chunk, words, offset) = place(index);
             assert_eq!((chunk, offset), expected, "index {index}");
             expected = if offset + 1 == words as usize {
@@ -96,29 +100,29 @@ mod tests {
                 (chunk, offset + 1)
             };
         }
-        assert_eq!(expected, (CHUNKS, 0));
-        assert_eq!(place(Chunks::SIZE).0, CHUNKS);
+        assert_eq!(expected, (chunks(24), 0));
+        assert_eq!(place(Rows::SIZE).0, chunks(24));
     }
 
     #[test]
     fn words_are_zero_until_written_and_only_written_chunks_take_memory() {
-        let chunks = Chunks::new();
-        let empty = chunks.state_bytes();
-        assert!(chunks.get(0).is_none() && chunks.get(u32::MAX).is_none());
-        chunks.get_or_grow(70).store(7, Relaxed);
-        assert!(chunks.get(0).is_none(), "another chunk");
-        assert_eq!(chunks.get(70).map(|word| word.load(Relaxed)), Some(7));
-        assert_eq!(chunks.get(71).map(|word| word.load(Relaxed)), Some(0));
-        assert_eq!(chunks.state_bytes() - empty, 16 * 8);
+        let words = Rows::new();
+        let empty = words.state_bytes();
+        assert!(words.get(0).is_none() && words.get(u32::MAX).is_none());
+        words.get_or_grow(70).store(7, Relaxed);
+        assert!(words.get(0).is_none(), "another chunk");
+        assert_eq!(words.get(70).map(|word| word.load(Relaxed)), Some(7));
+        assert_eq!(words.get(71).map(|word| word.load(Relaxed)), Some(0));
+        assert_eq!(words.state_bytes() - empty, 16 * 8);
     }
 
     #[test]
     fn filling_in_order_wastes_at_most_a_quarter() {
-        let chunks = Chunks::new();
-        let empty = chunks.state_bytes();
+        let words = Rows::new();
+        let empty = words.state_bytes();
         for index in 0..200_000 {
-            chunks.get_or_grow(index);
-            let allocated = (chunks.state_bytes() - empty) / 8;
+            words.get_or_grow(index);
+            let allocated = (words.state_bytes() - empty) / 8;
             let written = index as usize + 1;
             assert!(
                 allocated <= (written + written / 4).max(64),
@@ -128,8 +132,22 @@ mod tests {
     }
 
     #[test]
+    fn smaller_arrays_end_where_their_chunks_do() {
+        assert_eq!(
+            (
+                Chunks::<{ chunks(6) }>::SIZE,
+                Chunks::<{ chunks(18) }>::SIZE
+            ),
+            (64, 1 << 18)
+        );
+        let words = Chunks::<{ chunks(6) }>::new();
+        words.get_or_grow(63).store(1, Relaxed);
+        assert!(words.get(64).is_none());
+    }
+
+    #[test]
     #[should_panic(expected = "index 16777216")]
     fn growing_past_the_end_panics() {
-        Chunks::new().get_or_grow(Chunks::SIZE);
+        Rows::new().get_or_grow(Rows::SIZE);
     }
 }

@@ -38,7 +38,7 @@
 //!
 //! No step waits for another program: one that stops between two levels delays only itself.
 
-use crate::chunks::Chunks;
+use crate::chunks::{Chunks, chunks};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
@@ -46,8 +46,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 #[derive(Debug)]
 pub struct Doorbells {
     top: Top,
-    /// From the leaves upwards.
-    levels: [Chunks; 3],
+    upper: Chunks<{ chunks(6) }>,
+    middle: Chunks<{ chunks(12) }>,
+    leaves: Chunks<{ chunks(18) }>,
 }
 
 /// On a line of its own: the worker polls it, every program reads it.
@@ -63,7 +64,9 @@ impl Doorbells {
     pub const fn new() -> Self {
         Self {
             top: Top(AtomicU64::new(0)),
-            levels: [const { Chunks::new() }; 3],
+            upper: Chunks::new(),
+            middle: Chunks::new(),
+            leaves: Chunks::new(),
         }
     }
 
@@ -74,10 +77,11 @@ impl Doorbells {
     /// When `index` is not below [`SIZE`](Self::SIZE).
     pub fn ring(&self, index: u32) {
         assert!(index < Self::SIZE, "QP index {index} has a doorbell");
-        let [leaves, middle, upper] = &self.levels;
-        leaves.get_or_grow(index >> 6).fetch_or(bit(index), AcqRel);
-        set(middle.get_or_grow(index >> 12), bit(index >> 6));
-        set(upper.get_or_grow(index >> 18), bit(index >> 12));
+        self.leaves
+            .get_or_grow(index >> 6)
+            .fetch_or(bit(index), AcqRel);
+        set(self.middle.get_or_grow(index >> 12), bit(index >> 6));
+        set(self.upper.get_or_grow(index >> 18), bit(index >> 12));
         set(&self.top.0, bit(index >> 18));
     }
 
@@ -87,22 +91,11 @@ impl Doorbells {
         if self.is_empty() {
             return;
         }
-        let top = self.top.0.swap(0, AcqRel);
-        self.drain_word(2, 0, top, &mut take);
-    }
-
-    /// Goes through the words of `level` that the bits of `word` stand for; `word` is number
-    /// `number` of the level above.
-    fn drain_word(&self, level: usize, number: u32, word: u64, take: &mut impl FnMut(u32)) {
-        for below in bits(number, word) {
-            let Some(found) = self.levels[level].get(below) else {
-                continue;
-            };
-            // Nothing there: an earlier drain took it when its ringer was still on the way up.
-            let found = found.swap(0, AcqRel);
-            match level.checked_sub(1) {
-                Some(next) => self.drain_word(next, below, found, take),
-                None => bits(below, found).for_each(&mut *take),
+        for upper in bits(0, self.top.0.swap(0, AcqRel)) {
+            for middle in bits(upper, taken(self.upper.get(upper))) {
+                for leaf in bits(middle, taken(self.middle.get(middle))) {
+                    bits(leaf, taken(self.leaves.get(leaf))).for_each(&mut take);
+                }
             }
         }
     }
@@ -115,7 +108,10 @@ impl Doorbells {
 
     /// Bytes it takes now.
     pub fn state_bytes(&self) -> usize {
-        size_of::<Top>() + self.levels.iter().map(Chunks::state_bytes).sum::<usize>()
+        size_of::<Top>()
+            + self.upper.state_bytes()
+            + self.middle.state_bytes()
+            + self.leaves.state_bytes()
     }
 }
 
@@ -138,6 +134,13 @@ fn set(word: &AtomicU64, bit: u64) {
     }
 }
 
+/// Takes what is set in a word. That may be nothing: an earlier drain took it, and only then its
+/// ringer came to set the bit above.
+#[inline]
+fn taken(word: Option<&AtomicU64>) -> u64 {
+    word.map_or(0, |word| word.swap(0, AcqRel))
+}
+
 /// The indices, one level down, of the bits that are set in word `number`.
 fn bits(number: u32, mut word: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
@@ -145,4 +148,157 @@ fn bits(number: u32, mut word: u64) -> impl Iterator<Item = u32> {
         word &= word - 1;
         Some(number * 64 + lowest)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    fn drained(bells: &Doorbells) -> Vec<u32> {
+        let mut found = Vec::new();
+        bells.drain(|index| found.push(index));
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn a_drain_gives_each_ringing_bell_once_in_order(
+            rounds in prop::collection::vec(prop::collection::vec(0_u32..1 << 24, 0..40), 1..6),
+            scale in 0_u32..18,
+        ) {
+            let bells = Doorbells::new();
+            for round in rounds {
+                let mut model = BTreeSet::new();
+                for index in round {
+                    let index = index >> scale;
+                    bells.ring(index);
+                    model.insert(index);
+                }
+                prop_assert_eq!(bells.is_empty(), model.is_empty());
+                prop_assert_eq!(drained(&bells), model.into_iter().collect::<Vec<_>>());
+                prop_assert!(bells.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_and_the_last_bell_ring() {
+        let bells = Doorbells::new();
+        let ends = [
+            0,
+            63,
+            64,
+            4095,
+            4096,
+            (1 << 18) - 1,
+            1 << 18,
+            Doorbells::SIZE - 1,
+        ];
+        ends.into_iter().for_each(|index| bells.ring(index));
+        assert_eq!(drained(&bells), ends);
+        assert_eq!(drained(&bells), []);
+    }
+
+    #[test]
+    fn a_bell_that_rings_during_a_drain_is_not_lost() {
+        let bells = Doorbells::new();
+        bells.ring(3);
+        let mut found = Vec::new();
+        bells.drain(|index| {
+            found.push(index);
+            // Itself, one before it and one behind it.
+            if found.len() == 1 {
+                [3, 1, 9000].into_iter().for_each(|index| bells.ring(index));
+            }
+        });
+        found.extend(drained(&bells));
+        found.sort_unstable();
+        assert_eq!(found, [1, 3, 3, 9000]);
+    }
+
+    #[test]
+    #[should_panic(expected = "has a doorbell")]
+    fn there_is_no_bell_past_the_last() {
+        Doorbells::new().ring(Doorbells::SIZE);
+    }
+
+    #[test]
+    fn bells_that_nobody_has_take_no_room() {
+        let bells = Doorbells::new();
+        assert!(bells.state_bytes() < 2048, "{}", bells.state_bytes());
+        bells.ring(0);
+        assert!(bells.state_bytes() < 4096, "{}", bells.state_bytes());
+    }
+
+    /// Programs wait for the worker's answer to each ring, so that one lost bell stops everything;
+    /// what they post is written without any ordering of its own, so that a bell which does not
+    /// carry it along shows, too.
+    #[test]
+    fn programs_and_a_worker_in_lockstep_lose_no_bell() {
+        const PROGRAMS: u32 = 4;
+        const QPS: u32 = 6;
+        const POSTS: u32 = 3000;
+        // Words are shared among programs at every level, and each program uses several.
+        let index = |program: u32, qp: u32| program + [0, 8, 64, 4096, 4160, 1 << 18][qp as usize];
+        let bells = Doorbells::new();
+        let size = (1 << 18) + PROGRAMS as usize;
+        let counters = || (0..size).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
+        let (posted, seen) = (counters(), counters());
+        let finished = AtomicU32::new(0);
+        let program = |program: u32| {
+            let mut lost = None;
+            for post in 1..=POSTS {
+                for qp in 0..QPS {
+                    let at = index(program, qp);
+                    posted[at as usize].store(post, Relaxed);
+                    bells.ring(at);
+                }
+                for qp in 0..QPS {
+                    let at = index(program, qp);
+                    let answered = (0..20_000_000).any(|_| {
+                        std::thread::yield_now();
+                        seen[at as usize].load(Relaxed) == post
+                    });
+                    if !answered {
+                        lost = lost.or(Some((at, post)));
+                    }
+                }
+                if lost.is_some() {
+                    break;
+                }
+            }
+            finished.fetch_add(1, Relaxed);
+            lost
+        };
+        std::thread::scope(|scope| {
+            let programs: Vec<_> = (0..PROGRAMS)
+                .map(|number| {
+                    scope.spawn({
+                        let program = &program;
+                        move || program(number)
+                    })
+                })
+                .collect();
+            while finished.load(Relaxed) < PROGRAMS {
+                bells.drain(|at| {
+                    let post = posted[at as usize].load(Relaxed);
+                    seen[at as usize].store(post, Relaxed);
+                });
+                if bells.is_empty() {
+                    std::thread::yield_now();
+                }
+            }
+            for program in programs {
+                assert_eq!(
+                    program.join().expect("programs do not panic"),
+                    None,
+                    "a lost bell"
+                );
+            }
+        });
+    }
 }

@@ -50,22 +50,30 @@ pub enum VerbsError {
         index: u32,
     },
     /// There is no such CQ (any more).
-    #[error("no CQ {index}")]
+    #[error("no CQ {cq}")]
     UnknownCq {
         /// Its index.
-        index: u32,
+        cq: u32,
     },
     /// There is no such SRQ (any more).
-    #[error("no SRQ {index}")]
+    #[error("no SRQ {srq}")]
     UnknownSrq {
         /// Its index.
-        index: u32,
+        srq: u32,
     },
     /// There is no such protection domain (any more).
-    #[error("no protection domain {index}")]
+    #[error("no protection domain {pd}")]
     UnknownPd {
         /// Its index.
-        index: u32,
+        pd: u32,
+    },
+    /// The QP has no such route (any more).
+    #[error("QP {qpn:#08x} has no route {route}")]
+    UnknownRoute {
+        /// Number of the QP.
+        qpn: u32,
+        /// The route.
+        route: u32,
     },
     /// No region has this key (any more).
     #[error("no region has key {key:#010x}")]
@@ -183,7 +191,8 @@ impl VerbsError {
             | Self::UnknownConnection { .. }
             | Self::UnknownCq { .. }
             | Self::UnknownSrq { .. }
-            | Self::UnknownPd { .. } => ENOENT,
+            | Self::UnknownPd { .. }
+            | Self::UnknownRoute { .. } => ENOENT,
             Self::Unsupported { .. } => EOPNOTSUPP,
             Self::QueueFull { .. } | Self::Limit { .. } => ENOMEM,
             Self::Busy { .. } => EBUSY,
@@ -254,4 +263,50 @@ pub enum RingError {
         /// Bytes of its elements.
         length: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_carry_the_numbers() {
+        let error = VerbsError::BadTransition {
+            qpn: 17,
+            from: QpState::Reset,
+            to: QpState::Rts,
+        };
+        assert_eq!(error.to_string(), "QP 0x000011 cannot go from RESET to RTS");
+        let error = VerbsError::Limit {
+            what: "QPs",
+            limit: 4,
+        };
+        assert_eq!(error.to_string(), "no more QPs: the limit is 4");
+        let error = RingError::TailOutOfRange {
+            claimed: 9,
+            capacity: 8,
+        };
+        assert_eq!(
+            error.to_string(),
+            "the ring holds 8 slots, its tail claims 9"
+        );
+    }
+
+    #[test]
+    fn errno_is_what_rdma_core_gives() {
+        // ibv_post_send(3): a full queue is ENOMEM, a bad request EINVAL; ibv_dealloc_pd(3) of a
+        // domain in use is EBUSY.
+        assert_eq!(VerbsError::QueueFull { capacity: 1 }.errno(), 12);
+        assert_eq!(VerbsError::TooManySge { count: 2, max: 1 }.errno(), 22);
+        assert_eq!(
+            VerbsError::Busy {
+                what: "CQ",
+                users: 1
+            }
+            .errno(),
+            16
+        );
+        assert_eq!(VerbsError::UnknownPd { pd: 1 }.errno(), 2);
+        assert_eq!(VerbsError::Unsupported { what: "XRC" }.errno(), 95);
+    }
 }

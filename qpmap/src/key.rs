@@ -4,12 +4,14 @@
 //! it up should cost neither a hash table nor a cache miss. So an index is sealed by a bijection
 //! that only this node knows, and opened again with a few multiplications.
 //!
-//! It is a balanced Feistel network of four rounds, the number from which it is a strong
-//! pseudo-random permutation if its round functions are random (Luby and Rackoff, 1988). They are
-//! the top bits of a product of two sums with secret 64-bit numbers, which is fast and not linear,
-//! but no cipher: whoever sees thousands of numbers of a node may work its secret out. Then keys
-//! can be guessed as well as indices could, and protection domains, rights and the connection's
-//! token remain.
+//! It is a balanced Feistel network of four rounds: from that number on it is a strong
+//! pseudo-random permutation if its round functions are random (Luby and Rackoff, 1988). Ours are
+//! the top bits of a product of two secret 64-bit numbers, each changed by the half block. That is
+//! fast and not linear, but no cipher: whoever collects many numbers of a node may work its secret
+//! out. They can then guess keys as they could guess indices; what remains in their way are the
+//! protection domains, the rights and the connection's token.
+
+use crate::slab::NONE;
 
 const ROUNDS: usize = 4;
 
@@ -70,15 +72,16 @@ const fn split_mix(state: u64) -> (u64, u64) {
     (z ^ (z >> 31), state)
 }
 
-/// A secret permutation of the numbers below 2^24: QPNs and numbers of connections.
+/// A secret bijection from indices to QPNs and numbers of connections: all 24-bit numbers but 0 and 1
+/// (management) and 2^24 - 1 (multicast).
 #[derive(Clone)]
 pub struct Secret24(Rounds);
 
 impl Secret24 {
-    /// Numbers it permutes.
-    pub const SIZE: u32 = 1 << 24;
+    /// Indices it takes: those below this.
+    pub const SIZE: u32 = RESERVED_FROM - FIRST;
 
-    /// The permutation that belongs to `seed`: 128 random bits that never leave the node.
+    /// The bijection that belongs to `seed`: 128 random bits that never leave the node.
     pub const fn new(seed: [u64; 2]) -> Self {
         Self(Rounds::new(seed))
     }
@@ -89,27 +92,40 @@ impl Secret24 {
     /// When `index` is not below [`SIZE`](Self::SIZE).
     #[inline]
     pub const fn seal(&self, index: u32) -> u32 {
-        assert!(index < Self::SIZE, "an index of 24 bits");
-        self.0.seal::<12>(index)
+        assert!(index < Self::SIZE, "an index has a number of 24 bits");
+        let mut number = self.0.seal::<12>(index + FIRST);
+        // On from a reserved number until one is not: still a bijection (Black and Rogaway, 2002,
+        // "cycle-walking"), since the numbers walked over are no results of others.
+        while is_reserved(number) {
+            number = self.0.seal::<12>(number);
+        }
+        number
     }
 
-    /// The index behind a number, of which the low 24 bits count.
+    /// The index behind a number; [`NONE`] behind those that no index has.
     #[inline]
     pub const fn open(&self, number: u32) -> u32 {
-        self.0.open::<12>(number & (Self::SIZE - 1))
-    }
-
-    /// Whether `index` may be given to a QP or connection: those whose numbers would be 0 or 1
-    /// (management) or 2^24 - 1 (multicast) are left out.
-    ///
-    /// # Panics
-    /// When `index` is not below [`SIZE`](Self::SIZE).
-    pub const fn usable(&self, index: u32) -> bool {
-        !matches!(self.seal(index), 0 | 1 | 0xff_ffff)
+        if is_reserved(number) {
+            return NONE;
+        }
+        let mut index = self.0.open::<12>(number);
+        while is_reserved(index) {
+            index = self.0.open::<12>(index);
+        }
+        index - FIRST
     }
 }
 
-/// A secret permutation of all 32-bit numbers: keys of memory regions.
+/// First number that is not reserved.
+const FIRST: u32 = 2;
+/// First one after those.
+const RESERVED_FROM: u32 = 0xff_ffff;
+
+const fn is_reserved(number: u32) -> bool {
+    number < FIRST || number >= RESERVED_FROM
+}
+
+/// A secret permutation of all 32-bit numbers, for keys of memory regions.
 #[derive(Clone)]
 pub struct Secret32(Rounds);
 
@@ -143,3 +159,139 @@ macro_rules! debug_without_secret {
 }
 
 debug_without_secret! { Secret24 Secret32 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEED: [u64; 2] = [0x0123_4567_89ab_cdef, 42];
+
+    #[test]
+    fn every_index_opens_again_and_no_number_is_reserved() {
+        let secret = Secret24::new(SEED);
+        for index in 0..Secret24::SIZE {
+            let number = secret.seal(index);
+            assert!(
+                (2..0xff_ffff).contains(&number),
+                "index {index} became {number:#x}"
+            );
+            assert_eq!(secret.open(number), index);
+        }
+    }
+
+    #[test]
+    fn numbers_that_no_index_has_open_to_none() {
+        for seed in 0..100 {
+            let secret = Secret24::new([seed, 1]);
+            for number in [0, 1, 0xff_ffff, 0x100_0000, u32::MAX] {
+                assert_eq!(secret.open(number), NONE);
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_but_the_reserved_has_an_index() {
+        let secret = Secret24::new(SEED);
+        for number in 2..0xff_ffff {
+            let index = secret.open(number);
+            assert!(index < Secret24::SIZE, "{number:#x}");
+        }
+    }
+
+    #[test]
+    fn walking_over_reserved_numbers_happens_and_stays_a_bijection() {
+        // The seeds are searched until some index really lands on a reserved number first.
+        let mut walked = 0;
+        for seed in 0..20 {
+            let secret = Secret24::new([seed, 7]);
+            for reserved in [0, 1, 0xff_ffff] {
+                let direct = secret.0.open::<12>(reserved);
+                if is_reserved(direct) {
+                    continue;
+                }
+                walked += 1;
+                let index = direct - FIRST;
+                assert_eq!(secret.open(secret.seal(index)), index);
+            }
+        }
+        assert!(walked > 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "an index has a number")]
+    fn an_index_past_the_last_has_no_number() {
+        Secret24::new(SEED).seal(Secret24::SIZE);
+    }
+
+    #[test]
+    fn keys_open_again() {
+        let secret = Secret32::new(SEED);
+        for step in 0..2_000_000_u32 {
+            let value = step.wrapping_mul(2_654_435_761);
+            assert_eq!(secret.open(secret.seal(value)), value);
+        }
+    }
+
+    #[test]
+    fn every_bit_of_the_index_sways_every_bit_of_the_number() {
+        const SAMPLES: u32 = 4096;
+        let secret = Secret32::new(SEED);
+        for flipped in 0..32 {
+            let mut changes = [0_u32; 32];
+            for sample in 0..SAMPLES {
+                let value = sample.wrapping_mul(0x9e37_79b9);
+                let difference = secret.seal(value) ^ secret.seal(value ^ 1 << flipped);
+                for (bit, count) in changes.iter_mut().enumerate() {
+                    *count += difference >> bit & 1;
+                }
+            }
+            for (bit, count) in changes.into_iter().enumerate() {
+                let half = SAMPLES * 43 / 100..SAMPLES * 57 / 100;
+                assert!(
+                    half.contains(&count),
+                    "bit {flipped} sways bit {bit}: {count}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn neighbouring_indices_do_not_get_neighbouring_numbers() {
+        let secret = Secret24::new(SEED);
+        let mut distances: Vec<u32> = (0..10_000)
+            .map(|index| secret.seal(index + 1).wrapping_sub(secret.seal(index)) & 0xff_ffff)
+            .collect();
+        distances.sort_unstable();
+        let most = distances.chunk_by(|a, b| a == b).map(<[u32]>::len).max();
+        // 10,000 of 2^24 distances: pairs are expected, a pattern would show in many.
+        assert!(most <= Some(3), "one distance occurs {most:?} times");
+    }
+
+    #[test]
+    fn other_seeds_give_other_numbers() {
+        let numbers = |seed| {
+            let secret = Secret24::new(seed);
+            (0..1000)
+                .map(|index| secret.seal(index))
+                .collect::<Vec<_>>()
+        };
+        let base = numbers([1, 2]);
+        for other in [[1, 3], [2, 2], [2, 1], [0, 0]] {
+            let same = base
+                .iter()
+                .zip(numbers(other))
+                .filter(|(a, b)| **a == *b)
+                .count();
+            assert!(
+                same <= 2,
+                "{same} of 1000 numbers are the same with seed {other:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn secrets_do_not_show_in_debug_output() {
+        assert_eq!(format!("{:?}", Secret24::new(SEED)), "Secret24 { .. }");
+        assert_eq!(format!("{:?}", Secret32::new(SEED)), "Secret32 { .. }");
+    }
+}

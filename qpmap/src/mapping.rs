@@ -10,7 +10,7 @@
 //!     bound   zero      generation   connection
 //! ```
 
-use crate::chunks::Chunks;
+use crate::chunks::{Chunks, chunks};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 const BOUND: u64 = 1 << 63;
@@ -26,15 +26,17 @@ pub struct Binding {
 
 /// Table QP index -> [`Binding`], of up to 2^24 rows of 8 bytes, which grows as rows are set.
 #[derive(Debug)]
-pub struct Mapping(Chunks);
+pub struct Mapping(Rows);
+
+type Rows = Chunks<{ chunks(24) }>;
 
 impl Mapping {
     /// Most rows.
-    pub const ROWS: u32 = Chunks::SIZE;
+    pub const ROWS: u32 = Rows::SIZE;
 
     /// A table in which no QP is bound.
     pub const fn new() -> Self {
-        Self(Chunks::new())
+        Self(Rows::new())
     }
 
     /// Binds a QP. For its owner only.
@@ -73,5 +75,107 @@ impl Mapping {
 impl Default for Mapping {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn rows_are_what_was_set_last(
+            steps in prop::collection::vec(
+                (0_u32..300, prop::option::of((any::<u32>(), any::<u16>()))),
+                0..200,
+            ),
+            scale in 0_u32..16,
+        ) {
+            let mapping = Mapping::new();
+            let mut model = BTreeMap::new();
+            for (index, binding) in steps {
+                let index = index << scale;
+                match binding {
+                    Some((connection, generation)) => {
+                        mapping.set(index, connection, generation);
+                        model.insert(index, Binding { connection, generation });
+                    }
+                    None => {
+                        mapping.clear(index);
+                        model.remove(&index);
+                    }
+                }
+            }
+            for index in (0..300).map(|index| index << scale) {
+                prop_assert_eq!(mapping.get(index), model.get(&index).copied());
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_and_the_last_row_hold_anything_beyond_is_nothing() {
+        let mapping = Mapping::new();
+        for index in [0, Mapping::ROWS - 1] {
+            mapping.set(index, 0, 0);
+            assert_eq!(
+                mapping.get(index),
+                Some(Binding {
+                    connection: 0,
+                    generation: 0
+                })
+            );
+            mapping.clear(index);
+            assert_eq!(mapping.get(index), None);
+        }
+        assert_eq!(
+            (mapping.get(Mapping::ROWS), mapping.get(u32::MAX)),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn a_row_takes_eight_bytes_and_an_empty_table_hardly_any() {
+        let mapping = Mapping::new();
+        assert!(mapping.state_bytes() <= 2048, "{}", mapping.state_bytes());
+        for index in 0..100_000 {
+            mapping.set(index, index, 1);
+        }
+        assert!(
+            mapping.state_bytes() <= 100_000 * 8 * 5 / 4 + 2048,
+            "{}",
+            mapping.state_bytes()
+        );
+    }
+
+    #[test]
+    fn readers_never_see_half_a_move() {
+        const MOVES: u32 = 100_000;
+        let mapping = Mapping::new();
+        mapping.set(5, 0, 0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    while last < MOVES {
+                        let Some(binding) = mapping.get(5) else {
+                            continue;
+                        };
+                        // The writer ties the two: any mixture shows.
+                        assert_eq!(binding.connection as u16, binding.generation);
+                        assert!(binding.connection >= last, "bindings do not go back");
+                        last = binding.connection;
+                    }
+                });
+            }
+            for connection in 1..=MOVES {
+                if connection % 16 == 1 {
+                    mapping.clear(5);
+                }
+                mapping.set(5, connection, connection as u16);
+                mapping.set(connection % 5000 + 6, 0, 0);
+            }
+        });
     }
 }

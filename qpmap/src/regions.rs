@@ -116,7 +116,7 @@ impl<B: Bytes> Regions<B> {
     fn domain(&mut self, pd: PdId) -> Result<&mut Domain, VerbsError> {
         self.domains
             .get_mut(pd.0)
-            .ok_or(VerbsError::UnknownPd { index: pd.0 })
+            .ok_or(VerbsError::UnknownPd { pd: pd.0 })
     }
 
     /// Registers memory (`ibv_reg_mr(3)`). `random` decides on the first key of a slot.
@@ -173,7 +173,7 @@ impl<B: Bytes> Regions<B> {
     ///
     /// # Errors
     /// There is no such key.
-    pub fn deregister(&mut self, key: Lkey) -> Result<B, VerbsError> {
+    pub fn deregister(&mut self, key: Rkey) -> Result<B, VerbsError> {
         let index = self
             .index(key.0)
             .ok_or(VerbsError::UnknownKey { key: key.0 })?;
@@ -183,7 +183,7 @@ impl<B: Bytes> Regions<B> {
     }
 
     /// The memory behind a key, for its owner: no rights are checked.
-    pub fn bytes(&self, key: Lkey) -> Option<&B> {
+    pub fn bytes(&self, key: Rkey) -> Option<&B> {
         Some(&self.regions[self.index(key.0)?].bytes)
     }
 
@@ -424,3 +424,6 @@ impl<B: Bytes> Memory for Regions<B> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -167,3 +167,90 @@ impl<T> IndexMut<u32> for Slab<T> {
 fn vacant(index: u32) -> ! {
     panic!("no value at index {index}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u16),
+        Remove(usize),
+        Change(usize, u16),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => any::<u16>().prop_map(Step::Insert),
+            2 => any::<usize>().prop_map(Step::Remove),
+            1 => (any::<usize>(), any::<u16>()).prop_map(|(at, value)| Step::Change(at, value)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_slab_is_a_map_that_picks_its_keys(steps in prop::collection::vec(step(), 0..200)) {
+            let mut slab = Slab::new();
+            let mut model = BTreeMap::new();
+            let mut freed = Vec::new();
+            for step in steps {
+                let pick = |at: usize| model.keys().nth(at % model.len().max(1)).copied();
+                match step {
+                    Step::Insert(value) => {
+                        let expected = freed.pop().unwrap_or(model.len() as u32);
+                        prop_assert_eq!(slab.next_index(), expected);
+                        prop_assert_eq!(slab.insert(value), expected);
+                        prop_assert_eq!(model.insert(expected, value), None);
+                    }
+                    Step::Remove(at) => if let Some(index) = pick(at) {
+                        prop_assert_eq!(Some(slab.remove(index)), model.remove(&index));
+                        prop_assert_eq!(slab.get(index), None);
+                        freed.push(index);
+                    }
+                    Step::Change(at, value) => if let Some(index) = pick(at) {
+                        slab[index] = value;
+                        model.insert(index, value);
+                    }
+                }
+                prop_assert_eq!(slab.len(), model.len());
+            }
+            let all: Vec<_> = slab.iter().map(|(index, value)| (index, *value)).collect();
+            prop_assert_eq!(all, model.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn none_is_never_there() {
+        let mut slab = Slab::new();
+        slab.insert('a');
+        assert_eq!(slab.get(NONE), None);
+        assert_eq!(slab.get_mut(NONE), None);
+        assert!(slab.get(1).is_none() && slab.get(0) == Some(&'a'));
+    }
+
+    #[test]
+    #[should_panic(expected = "no value at index 0")]
+    fn removing_twice_panics() {
+        let mut slab = Slab::new();
+        slab.insert(1);
+        slab.remove(0);
+        slab.remove(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "no value at index 7")]
+    fn indexing_where_nothing_is_panics() {
+        let slab: Slab<u8> = Slab::new();
+        let _ = slab[7];
+    }
+
+    #[test]
+    fn a_value_with_a_niche_takes_no_room_for_the_hole() {
+        let mut slab: Slab<Box<u8>> = Slab::new();
+        assert_eq!(slab.state_bytes(), 0);
+        slab.insert(Box::new(1));
+        assert!(slab.state_bytes() >= 8);
+    }
+}

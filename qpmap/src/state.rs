@@ -135,3 +135,59 @@ impl fmt::Display for QpType {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cell_of_the_transition_table_is_as_documented() {
+        // Rows: from; columns: to; both in the order of ALL.
+        let table = [
+            "yes yes no  no  no  no  no ", // RESET
+            "yes yes yes no  no  no  yes", // INIT
+            "yes no  no  yes no  no  yes", // RTR
+            "yes no  no  yes yes no  yes", // RTS
+            "yes no  no  yes yes no  yes", // SQD
+            "yes no  no  yes no  no  yes", // SQE
+            "yes no  no  no  no  no  yes", // ERR
+        ];
+        for (from, row) in QpState::ALL.into_iter().zip(table) {
+            let cells: Vec<_> = row.split_whitespace().collect();
+            assert_eq!(cells.len(), QpState::ALL.len());
+            for (to, cell) in QpState::ALL.into_iter().zip(cells) {
+                assert_eq!(from.may_become(to), cell == "yes", "{from} -> {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_are_those_of_verbs_and_read_back() {
+        for (value, state) in (0..).zip(QpState::ALL) {
+            assert_eq!(
+                (state as u8, QpState::from_value(value)),
+                (value, Some(state))
+            );
+        }
+        assert_eq!(QpState::from_value(7), None);
+        for kind in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Src] {
+            assert_eq!(QpType::from_value(kind as u8), Some(kind));
+        }
+        assert_eq!((QpType::from_value(0), QpType::from_value(8)), (None, None));
+    }
+
+    #[test]
+    fn work_is_taken_where_the_man_pages_say_so() {
+        let taking = |predicate: fn(QpState) -> bool| {
+            QpState::ALL
+                .into_iter()
+                .filter(|state| predicate(*state))
+                .map(|state| state.to_string())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(taking(QpState::takes_sends), "RTS SQD SQE ERR");
+        assert_eq!(taking(QpState::takes_receives), "INIT RTR RTS SQD SQE ERR");
+        assert_eq!(taking(QpState::receives), "RTR RTS SQD SQE");
+    }
+}

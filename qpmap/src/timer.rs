@@ -101,3 +101,70 @@ impl<K: Copy + Eq> Default for Timers<K> {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const fn at(ns: u64) -> Instant {
+        Instant::from_nanos(ns)
+    }
+
+    #[test]
+    fn timers_of_one_time_fire_in_the_order_in_which_they_were_armed() {
+        let mut timers = Timers::new();
+        for key in 0..100 {
+            timers.arm(at(5), key);
+        }
+        timers.arm(at(4), 1000);
+        assert_eq!(timers.pop_due(at(5)), Some(1000));
+        for key in 0..100 {
+            assert_eq!(timers.pop_due(at(5)), Some(key));
+        }
+        assert_eq!(timers.pop_due(at(5)), None);
+    }
+
+    #[test]
+    fn nothing_fires_early() {
+        let mut timers = Timers::new();
+        assert_eq!(timers.next(), None);
+        timers.arm(at(10), 'x');
+        assert_eq!((timers.next(), timers.pop_due(at(9))), (Some(at(10)), None));
+        assert_eq!((timers.pop_due(at(10)), timers.next()), (Some('x'), None));
+    }
+
+    #[test]
+    fn what_is_armed_for_a_time_that_never_comes_takes_no_room() {
+        let mut timers = Timers::new();
+        timers.arm(Instant::FAR, 1);
+        assert!(timers.is_empty());
+        assert_eq!(timers.pop_due(Instant::FAR), None);
+    }
+
+    proptest! {
+        /// Arms and fires at random, beside a list that is sorted anew each time.
+        #[test]
+        fn timers_agree_with_a_sorted_list(
+            steps in prop::collection::vec((any::<bool>(), 0_u64..50), 0..200),
+        ) {
+            let mut timers = Timers::new();
+            let mut model: Vec<(u64, usize)> = Vec::new();
+            for (serial, (arm, ns)) in steps.into_iter().enumerate() {
+                if arm {
+                    timers.arm(at(ns), serial);
+                    model.push((ns, serial));
+                    model.sort_unstable();
+                } else {
+                    let due = model.first().copied().filter(|(first, _)| *first <= ns);
+                    prop_assert_eq!(timers.pop_due(at(ns)), due.map(|(_, serial)| serial));
+                    if due.is_some() {
+                        model.remove(0);
+                    }
+                }
+                prop_assert_eq!(timers.next(), model.first().map(|(ns, _)| at(*ns)));
+                prop_assert_eq!(timers.len(), model.len());
+            }
+        }
+    }
+}

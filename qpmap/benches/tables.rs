@@ -1,0 +1,133 @@
+//! What looking things up costs per packet: a QP's binding, a key, a range, a doorbell.
+//!
+//! Sizes are those of a small and of a large node: the tables either fit the first cache or do not.
+
+#![allow(
+    missing_docs,
+    reason = "the macros of criterion write undocumented functions"
+)]
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use std::hint::black_box;
+use std::time::Duration;
+use trunkline_conn::mem::{Access, AtomicOp, Bytes, Memory};
+use trunkline_qpmap::doorbell::Doorbells;
+use trunkline_qpmap::key::{Secret24, Secret32};
+use trunkline_qpmap::mapping::Mapping;
+use trunkline_qpmap::regions::Regions;
+use trunkline_wire::Crc;
+
+const SIZES: [u32; 3] = [64, 1 << 14, 1 << 20];
+
+/// A range that nobody reads.
+struct Range(u64);
+
+impl Bytes for Range {
+    fn addr(&self) -> u64 {
+        self.0
+    }
+
+    fn len(&self) -> usize {
+        4096
+    }
+
+    fn copy_out(&self, _: usize, _: &mut [u8], _: Option<&mut Crc>) {}
+
+    fn copy_in(&self, _: usize, _: &[u8], _: Option<&mut Crc>) {}
+
+    fn atomic(&self, _: usize, _: AtomicOp) -> u64 {
+        0
+    }
+}
+
+/// Below `size`, a power of two, without a pattern that hardware could follow.
+struct Walk(u32, u32);
+
+impl Walk {
+    fn step(&mut self) -> usize {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 8 & (self.1 - 1)) as usize
+    }
+}
+
+fn tables(c: &mut Criterion) {
+    let mut group = c.benchmark_group("tables");
+    group.warm_up_time(Duration::from_millis(100));
+    group.measurement_time(Duration::from_millis(400));
+    group.sample_size(20);
+
+    let secret = Secret24::new([1, 2]);
+    group.bench_function("qpn-open", |b| {
+        // Each result decides on the next number, so that this is the latency.
+        let mut number = 2;
+        b.iter(|| {
+            number = secret.open(number | 2) & 0x7f_ffff;
+            number
+        });
+    });
+    let secret = Secret32::new([1, 2]);
+    group.bench_function("key-open", |b| {
+        let mut number = 2;
+        b.iter(|| {
+            number = secret.open(number);
+            number
+        });
+    });
+
+    for size in SIZES {
+        let mapping = Mapping::new();
+        (0..size).for_each(|index| mapping.set(index, index / 7, 1));
+        group.bench_function(BenchmarkId::new("mapping-get", size), |b| {
+            let mut walk = Walk(1, size);
+            b.iter(|| mapping.get(walk.step() as u32));
+        });
+
+        let mut regions = Regions::new(Secret32::new([1, 2]));
+        let pd = regions.alloc_pd();
+        let keys: Vec<_> = (0..size)
+            .filter_map(|i| {
+                let range = Range(u64::from(i) << 12);
+                regions
+                    .register(pd, range, Access::ALL, 0)
+                    .ok()
+                    .map(|region| region.rkey)
+            })
+            .collect();
+        group.bench_function(BenchmarkId::new("region-check", size), |b| {
+            let mut walk = Walk(1, size);
+            b.iter(|| {
+                let i = walk.step();
+                let addr = (i as u64) << 12 | 64;
+                regions.check_remote(pd, keys[i], addr, 1024, Access::REMOTE_WRITE)
+            });
+        });
+
+        let bells = Doorbells::new();
+        group.bench_function(BenchmarkId::new("ring-and-drain", size), |b| {
+            let mut walk = Walk(1, size);
+            b.iter(|| {
+                bells.ring(walk.step() as u32);
+                bells.drain(|index| {
+                    black_box(index);
+                });
+            });
+        });
+        group.bench_function(BenchmarkId::new("ring-64-and-drain", size), |b| {
+            let mut walk = Walk(1, size);
+            b.iter(|| {
+                (0..64).for_each(|_| bells.ring(walk.step() as u32));
+                bells.drain(|index| {
+                    black_box(index);
+                });
+            });
+        });
+    }
+    let bells = Doorbells::new();
+    group.bench_function("drain-nothing", |b| {
+        b.iter(|| bells.drain(|_| unreachable!()))
+    });
+    group.finish();
+}
+
+criterion_group!(benches, tables);
+criterion_main!(benches);
