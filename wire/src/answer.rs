@@ -117,7 +117,9 @@ mod tests {
 
     #[test]
     fn fields_stand_where_the_map_says() {
-        let map = [1, 2, 3, 0x62, 4, 5, 6, 7, 8, 9, 0x0a, 0, 0x0c, 0x0d, 0x0e, 0];
+        let map = [
+            1, 2, 3, 0x62, 4, 5, 6, 7, 8, 9, 0x0a, 0, 0x0c, 0x0d, 0x0e, 0,
+        ];
         assert_eq!(NAK.to_bytes(), map);
     }
 

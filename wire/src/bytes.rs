@@ -45,6 +45,15 @@ pub(crate) fn put_u24(out: &mut [u8], at: usize, value: u32) {
     put(out, at, [a, b, c]);
 }
 
+/// Writes `bytes` at the front of `rest`, which is the room behind them afterwards. Only for room
+/// whose length was reckoned from the same parts.
+pub(crate) fn append(rest: &mut &mut [u8], bytes: &[u8]) {
+    let place = rest
+        .split_off_mut(..bytes.len())
+        .expect("the room was reckoned beforehand");
+    place.copy_from_slice(bytes);
+}
+
 /// The view of a header, and what its representation gets from having a fixed length.
 ///
 /// `total` when every value of the bytes is valid, so that `parse` returns the representation

@@ -157,6 +157,15 @@ impl Headers {
         Self(bits)
     }
 
+    /// These, and `header` too if it is `present`.
+    pub(crate) const fn with(self, header: Header, present: bool) -> Self {
+        if present {
+            Self(self.0 | header as u16)
+        } else {
+            self
+        }
+    }
+
     /// Whether `header` is among them.
     pub const fn contains(self, header: Header) -> bool {
         self.0 & header as u16 != 0

@@ -1,0 +1,207 @@
+//! What every frame of a capture has to pass, and the counts of packets by what they are.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path as FilePath;
+use trunkline_wire::cm::{CmMad, Message};
+use trunkline_wire::{
+    Content, Deth, Frame, Ip, NakCode, Opcode, Packet, Qpn, RdmaCmHeader, Roce, Syndrome, icrc,
+    law, parse_datagram,
+};
+
+/// Packets by name, as INDEX.txt names them.
+pub(crate) type Counts = BTreeMap<String, usize>;
+
+/// The frames of a pcap file (little-endian, microseconds, Ethernet).
+pub(crate) fn frames(file: &[u8]) -> Vec<&[u8]> {
+    let word = |at: usize| {
+        let bytes = file[at..at + 4].try_into().expect("four bytes were sliced");
+        u32::from_le_bytes(bytes) as usize
+    };
+    assert_eq!((word(0), word(20)), (0xa1b2_c3d4, 1), "magic and link type");
+    let mut frames = Vec::new();
+    let mut at = 24;
+    while at < file.len() {
+        let (captured, original) = (word(at + 8), word(at + 12));
+        assert_eq!(captured, original, "a frame was cut when it was captured");
+        frames.push(&file[at + 16..at + 16 + captured]);
+        at += 16 + captured;
+    }
+    frames
+}
+
+/// What INDEX.txt counts for each file.
+pub(crate) fn index(folder: &FilePath) -> BTreeMap<String, Counts> {
+    let text = fs::read_to_string(folder.join("INDEX.txt")).expect("the folder has an INDEX.txt");
+    let counts = |words: &str| {
+        let pairs = words.split_whitespace().map(|pair| {
+            let (name, count) = pair.rsplit_once(':').expect("a pair is name:count");
+            (name.to_owned(), count.parse().expect("a count is a number"))
+        });
+        pairs.collect()
+    };
+    let lines = text
+        .lines()
+        .map(|line| line.split_once(": ").expect("a line is file: counts"));
+    lines
+        .map(|(file, words)| (file.to_owned(), counts(words)))
+        .collect()
+}
+
+/// Checks every frame of every capture that the folder's INDEX.txt names, and returns the counts of
+/// all, with the number of frames as `frames`.
+pub(crate) fn check_folder(folder: &FilePath) -> Counts {
+    let mut total = Counts::new();
+    for (name, expected) in index(folder) {
+        let file = fs::read(folder.join(format!("{name}.pcap"))).expect("INDEX.txt names files");
+        let frames = frames(&file);
+        let mut counts = Counts::new();
+        for (number, frame) in frames.iter().enumerate() {
+            for packet in check_frame(frame, number, &format!("{name} frame {}", number + 1)) {
+                *counts.entry(packet).or_default() += 1;
+            }
+        }
+        compare(&name, frames.len(), &counts, &expected);
+        counts.insert("frames".to_owned(), frames.len());
+        for (packet, count) in counts {
+            *total.entry(packet).or_default() += count;
+        }
+    }
+    total
+}
+
+/// Files of 400 frames were cut there after they had been counted.
+fn compare(name: &str, frames: usize, counts: &Counts, expected: &Counts) {
+    if frames < 400 {
+        assert_eq!(counts, expected, "{name}");
+        return;
+    }
+    assert_eq!(frames, 400, "{name}");
+    assert!(counts.keys().eq(expected.keys()), "{name}");
+    for (packet, count) in counts {
+        assert!(*count <= expected[packet], "{name}: {count} of {packet}");
+    }
+}
+
+/// Names of the packets in a frame: its own, or one that an ICMP error quotes.
+fn check_frame(bytes: &[u8], number: usize, place: &str) -> Vec<String> {
+    let frame = Frame::parse(bytes).unwrap_or_else(|error| panic!("{place}: {error}"));
+    let mut out = vec![0; frame.length()];
+    assert_eq!(frame.emit(&mut out), bytes.len(), "{place}");
+    assert_eq!(out, bytes, "{place}");
+    assert!(law::frame(bytes), "{place}");
+    if let Some(roce) = frame.roce() {
+        return vec![check_roce(&roce, number, place)];
+    }
+    let Content::Ip { payload, .. } = frame.content else {
+        panic!("{place} is neither RoCEv2 nor another protocol over IP");
+    };
+    // Type, code, checksum and an unused word; then the packet that could not be delivered.
+    let quoted = &payload[8..];
+    let (ip, payload, padding) = Ip::read(quoted).unwrap_or_else(|e| panic!("{place}: {e}"));
+    assert!(padding.is_empty(), "{place}");
+    let content = Content::of(ip, payload).unwrap_or_else(|e| panic!("{place}: {e}"));
+    let roce = content
+        .roce()
+        .unwrap_or_else(|| panic!("{place} quotes no RoCEv2"));
+    vec![check_roce(&roce, number, place)]
+}
+
+fn check_roce(roce: &Roce<'_>, number: usize, place: &str) -> String {
+    let Roce {
+        path,
+        identification,
+        datagram,
+        ..
+    } = *roce;
+    assert!(roce.icrc_ok(), "{place}");
+    assert!(icrc::verify(&path, identification, datagram), "{place}");
+    let solved = icrc::solve_identification(&path, datagram);
+    assert_eq!(
+        solved,
+        path.src.is_ipv4().then_some(identification),
+        "{place}"
+    );
+    if path.src.is_ipv4() {
+        assert!(!icrc::verify(&path, !identification, datagram), "{place}");
+    }
+
+    let mut sealed = datagram.to_vec();
+    sealed[datagram.len() - 4..].fill(0);
+    icrc::seal(&path, identification, &mut sealed);
+    assert_eq!(sealed, datagram, "{place}");
+
+    // Another bit in every frame; byte 4 of the BTH is not covered.
+    let bits = (datagram.len() - 1) * 8;
+    let bit = number.wrapping_mul(2_654_435_761) % bits;
+    let bit = if bit < 32 { bit } else { bit + 8 };
+    sealed[bit / 8] ^= 1 << (bit % 8);
+    assert!(
+        !icrc::verify(&path, identification, &sealed),
+        "{place}: bit {bit}"
+    );
+
+    let packet = parse_datagram(datagram).unwrap_or_else(|error| panic!("{place}: {error}"));
+    let mut out = vec![0xff; packet.length()];
+    packet.emit(&mut out);
+    assert_eq!(out, datagram, "{place}");
+    name(&packet, place)
+}
+
+fn name(packet: &Packet<'_>, place: &str) -> String {
+    if packet.bth.dest_qp == Qpn::GSI {
+        return check_mad(packet, place);
+    }
+    if let (Opcode::RC_ACKNOWLEDGE, Some(aeth)) = (packet.opcode(), packet.aeth) {
+        return match aeth.syndrome {
+            Syndrome::Ack { credits } => format!("ACK({credits})"),
+            Syndrome::RnrNak { timer } => format!("ACK({})", 0x20 | timer),
+            Syndrome::Nak(NakCode::Reserved(code)) => panic!("{place}: NAK code {code}"),
+            Syndrome::Nak(code) => format!("ACK({})", 0x60 | code.code()),
+        };
+    }
+    let long = packet.opcode().name();
+    let mut short = long.strip_prefix("RC_").unwrap_or(long).to_owned();
+    if let Some(rest) = short.strip_prefix("UD_SEND_ONLY") {
+        return format!("UD_SEND{rest}");
+    }
+    for (word, letters) in [
+        ("ATOMIC_ACKNOWLEDGE", "ATOMIC_ACK"),
+        ("CMP_SWAP", "CMPSWAP"),
+        ("FETCH_ADD", "FETCHADD"),
+        ("READ_REQUEST", "RD_REQ"),
+        ("READ_RESPONSE", "RD_RSP"),
+        ("WRITE", "WR"),
+        ("_FIRST", "_F"),
+        ("_MIDDLE", "_M"),
+        ("_LAST", "_L"),
+        ("_ONLY", "_O"),
+    ] {
+        short = short.replace(word, letters);
+    }
+    short
+}
+
+fn check_mad(packet: &Packet<'_>, place: &str) -> String {
+    let deth = Deth {
+        qkey: Deth::GSI_QKEY,
+        src_qp: Qpn::GSI,
+    };
+    assert_eq!(packet.deth, Some(deth), "{place}");
+    let mad = CmMad::parse(packet.payload).unwrap_or_else(|error| panic!("{place}: {error}"));
+    assert_eq!(mad.to_bytes(), packet.payload, "{place}");
+    assert!(law::cm_mad(packet.payload), "{place}");
+    let private_data = match &mad.message {
+        Message::Req(req) => Some((req.service_id, &req.private_data.0[..])),
+        Message::SidrReq(req) => Some((req.service_id, &req.private_data.0[..])),
+        _ => None,
+    };
+    if let Some((service, bytes)) = private_data {
+        assert!(service.ip_port().is_some(), "{place}");
+        let header = RdmaCmHeader::read(bytes)
+            .unwrap_or_else(|e| panic!("{place}: {e}"))
+            .0;
+        assert_eq!(header.to_bytes(), bytes[..RdmaCmHeader::LEN], "{place}");
+    }
+    mad.message.name().to_owned()
+}
