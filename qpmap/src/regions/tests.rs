@@ -421,6 +421,9 @@ fn receiving_into_a_region_without_local_writes_is_refused() {
     regions.gather(pd, &[sge], 0, &mut [0; 8], None).unwrap();
 }
 
+/// A registration: domain, address, length, rights, whether it was invalidated.
+type Row = (PdId, u64, u64, Access, bool);
+
 proptest! {
     /// Scatter and gather at random, beside one flat buffer.
     #[test]
@@ -487,8 +490,7 @@ proptest! {
     ) {
         let (mut regions, first) = regions();
         let domains = [first, regions.alloc_pd()];
-        // (pd, addr, length, access, invalidated) by key; None once it was deregistered.
-        let mut model: BTreeMap<u32, Option<(PdId, u64, u64, Access, bool)>> = BTreeMap::new();
+        let mut model = BTreeMap::<u32, Option<Row>>::new();
         for (what, pick, at, length, bits, second) in steps {
             let pd = domains[usize::from(second)];
             let key = model.keys().nth(pick % model.len().max(1)).copied().unwrap_or(bits);
