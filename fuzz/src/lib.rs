@@ -3,6 +3,7 @@
 
 pub mod delivery;
 pub mod input;
+pub mod packet;
 pub mod wire;
 
 /// A harness: bytes in, panic when something is wrong.
@@ -11,7 +12,10 @@ pub type Target = fn(&[u8]);
 /// Every target by the name of its file in `fuzz_targets/` and of its folder in `corpus/`.
 pub const TARGETS: &[(&str, Target)] = &[
     ("checksum", wire::checksum),
+    ("datagram", packet::datagram),
     ("delivery", delivery::delivery),
+    ("frame", packet::frame),
     ("headers", wire::headers),
+    ("management", packet::management),
     ("payloads", wire::payloads),
 ];
