@@ -13,9 +13,12 @@ pub mod memory;
 pub mod port;
 pub mod prng;
 pub mod region;
+pub mod udp;
 
+mod reidentify;
 mod ring;
 
 pub use memory::{MemoryConfig, MemoryPort};
 pub use port::{Arrival, Capabilities, Identification, Port, PortCounters, PortError};
 pub use region::Region;
+pub use udp::{UdpConfig, UdpOpenError, UdpPort};

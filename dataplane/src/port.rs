@@ -8,7 +8,9 @@
 //! - `None` says that nothing more fits before the next flush (or, when flushing does not help,
 //!   before the medium took something), or that `length` is 0 or above
 //!   [`Capabilities::max_datagram`];
-//! - a slot given out again for the same path and length carries the same identification;
+//! - a slot given out again for the same path and length, with no flush in between, carries the same
+//!   identification;
+//! - a flush forgets a slot that was not committed;
 //! - the bytes of a slot are those of some earlier packet until they are written.
 
 use std::os::fd::BorrowedFd;

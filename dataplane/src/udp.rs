@@ -1,0 +1,337 @@
+//! A UDP socket as a port: no privilege, any Linux.
+//!
+//! # Super-packets
+//! The kernel's way through its stack costs about a microsecond, whatever is sent. So consecutive
+//! datagrams of one path and one length (the last may be shorter) are built one behind the other and
+//! handed over as one send that the kernel, or the network card, cuts up late (`UDP_SEGMENT`), and
+//! received super-packets are taken whole (`UDP_GRO`). Several super-packets go in one call.
+//!
+//! # IP headers
+//! The ICRC covers the IPv4 identification. Sockets are unconnected and forbid fragmentation
+//! (`IP_MTU_DISCOVER` = `IP_PMTUDISC_DO`): then the kernel sends identification 0, and 0, 1, 2, ...
+//! within a super-packet. [`Slot::identification`] says which. A receiver is not shown it, so arrivals
+//! carry [`Identification::Predicted`](crate::Identification::Predicted) with the place in the
+//! received super-packet.
+//!
+//! # What is refused, and what happens then
+//! 1. No `UDP_SEGMENT` in the kernel: every datagram is its own message; several go in one
+//!    `sendmmsg`.
+//! 2. A super-packet is refused when it is sent (`EIO`, `EINVAL`, `EMSGSIZE`): it is cut up here, the
+//!    ICRCs are changed to identification 0, and the pieces are sent singly. When that works, no more
+//!    super-packets are made: [`Capabilities::super_packets`] turns false.
+//! 3. No `UDP_GRO`: every datagram comes as its own message; [`Capabilities::coalesced_receive`] is
+//!    false.
+//! 4. A datagram is refused: it is dropped like one lost on the network, and counted by reason.
+//! 5. The socket's buffer is full: what is left stays queued for the next flush.
+
+mod batch;
+mod control;
+mod interface;
+mod owner;
+mod queue;
+mod receive;
+mod socket;
+
+pub use owner::Owner;
+
+use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, Slot};
+use batch::{Addressing, Batch};
+use queue::{Queue, Unit};
+use receive::Receiver;
+use socket::Sockets;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use trunkline_wire::{Path, ROCE_PORT};
+
+/// Most bytes of one send, which is also the most of a datagram: what fits an IPv4 packet.
+pub const MAX_SEND: usize = 65_507;
+/// Most datagrams of a super-packet; older kernels take no more.
+pub const MAX_SEGMENTS: usize = 64;
+
+/// What a UDP port is made of.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct UdpConfig {
+    /// Local address. An unspecified one stands for all of its family; then the source address of
+    /// every path is set on each send.
+    pub address: IpAddr,
+    /// UDP port to receive on and to send to; [`ROCE_PORT`] but for tests. The ICRC is always
+    /// computed for [`ROCE_PORT`].
+    pub port: u16,
+    /// Sockets on ports of the kernel's choice that only send, in `0 ..= 64`: entropy for switches
+    /// and receive queues.
+    pub extra_source_ports: usize,
+    /// Bytes that may be committed between flushes, in `131_072 ..= 16_777_216`. What is not flushed
+    /// should fit the second-level cache.
+    pub burst_bytes: usize,
+    /// `SO_SNDBUF` and `SO_RCVBUF` asked for, in bytes. The kernel may give less.
+    pub socket_bytes: usize,
+    /// Make super-packets, where the kernel does.
+    pub segmentation: bool,
+    /// Take super-packets, where the kernel does.
+    pub coalescing: bool,
+}
+
+impl UdpConfig {
+    /// Port 4791 of `address`, no extra source ports, 512 KiB bursts, 4 MiB socket buffers, all
+    /// offloads.
+    pub const fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            port: ROCE_PORT,
+            extra_source_ports: 0,
+            burst_bytes: 512 << 10,
+            socket_bytes: 4 << 20,
+            segmentation: true,
+            coalescing: true,
+        }
+    }
+}
+
+/// Why a UDP port could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UdpOpenError {
+    /// Another socket has the address.
+    #[error("{address} is taken by {owner}")]
+    InUse {
+        /// The address.
+        address: SocketAddr,
+        /// Whose socket it is, as far as can be found out.
+        owner: Owner,
+    },
+    /// No interface has the address.
+    #[error("{address} is not an address of this machine")]
+    NotLocal {
+        /// The address.
+        address: IpAddr,
+    },
+    /// A value of the configuration is outside its range.
+    #[error("{field} is {value}, not in {least} ..= {most}")]
+    OutOfRange {
+        /// The field of [`UdpConfig`].
+        field: &'static str,
+        /// Its value.
+        value: usize,
+        /// Least allowed.
+        least: usize,
+        /// Most allowed.
+        most: usize,
+    },
+    /// A system call failed.
+    #[error("{call}: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A port on UDP sockets.
+#[derive(Debug)]
+pub struct UdpPort {
+    sockets: Sockets,
+    max_datagram: usize,
+    queue: Queue,
+    batch: Batch,
+    receiver: Receiver,
+    counters: PortCounters,
+}
+
+impl UdpPort {
+    /// Opens the sockets. The interface's MTU is read now; a later change is not noticed, datagrams
+    /// that have become too long are dropped and counted.
+    ///
+    /// # Errors
+    /// See [`UdpOpenError`].
+    pub fn open(config: &UdpConfig) -> Result<Self, UdpOpenError> {
+        let within = |field, value, least, most| {
+            let error = UdpOpenError::OutOfRange {
+                field,
+                value,
+                least,
+                most,
+            };
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        };
+        within("extra_source_ports", config.extra_source_ports, 0, 64)?;
+        within("burst_bytes", config.burst_bytes, 128 << 10, 16 << 20)?;
+        within("socket_bytes", config.socket_bytes, 0, i32::MAX as usize)?;
+        let sockets = Sockets::open(config)?;
+        let interface =
+            interface::of(config.address, sockets.main().as_fd()).map_err(|source| {
+                UdpOpenError::System {
+                    call: "getifaddrs",
+                    source,
+                }
+            })?;
+        let headers = if config.address.is_ipv4() { 28 } else { 48 };
+        let addressing = Addressing {
+            port: sockets.local().port(),
+            scope: interface.scope,
+            set_source: config.address.is_unspecified(),
+        };
+        Ok(Self {
+            max_datagram: interface.mtu.saturating_sub(headers).min(MAX_SEND),
+            queue: Queue::new(config.burst_bytes, sockets.segmentation()),
+            batch: Batch::new(addressing),
+            receiver: Receiver::new(sockets.local().ip()),
+            counters: PortCounters::default(),
+            sockets,
+        })
+    }
+
+    /// The address and port it receives on.
+    pub const fn local(&self) -> SocketAddr {
+        self.sockets.local()
+    }
+
+    /// Drops the units at the front that cannot leave from here; then how many units at the front
+    /// leave from one socket, and which.
+    fn next_run(&mut self) -> Option<(usize, BorrowedFd<'_>)> {
+        while let Some(unit) = self.queue.waiting().first() {
+            if let Some(socket) = unit.socket {
+                let same = |unit: &&Unit| unit.socket == Some(socket);
+                let run = self.queue.waiting().iter().take_while(same).count();
+                return Some((run.min(Batch::MOST), self.sockets.get(socket)));
+            }
+            self.counters.misrouted += unit.count as u64;
+            self.queue.advance(1);
+        }
+        None
+    }
+
+    /// The first `sent` waiting units are with the kernel.
+    fn account(&mut self, sent: usize) {
+        self.counters.send_calls += 1;
+        let mut proven = false;
+        for unit in &self.queue.waiting()[..sent] {
+            self.counters.sent += unit.count as u64;
+            self.counters.sent_bytes += unit.length as u64;
+            self.counters.super_packets_sent += u64::from(unit.count > 1);
+            proven |= unit.was_split;
+        }
+        if proven {
+            self.queue.stop_segmentation();
+        }
+        self.queue.advance(sent);
+    }
+
+    /// The first waiting unit was refused. Gives whether to go on with the next one.
+    fn refused(&mut self, error: io::Error) -> Result<bool, PortError> {
+        let unit = &self.queue.waiting()[0];
+        let count = unit.count as u64;
+        let counters = &mut self.counters;
+        match error.raw_os_error().unwrap_or(0) {
+            libc::EINTR => return Ok(true),
+            libc::EAGAIN => {
+                counters.full += 1;
+                return Ok(false);
+            }
+            libc::EIO | libc::EINVAL | libc::EMSGSIZE if unit.count > 1 => {
+                counters.split += 1;
+                self.queue.split_first();
+                return Ok(true);
+            }
+            libc::EMSGSIZE => counters.too_long += count,
+            libc::ENOBUFS | libc::ENOMEM => counters.no_buffers += count,
+            libc::ECONNREFUSED
+            | libc::ENETUNREACH
+            | libc::EHOSTUNREACH
+            | libc::ENETDOWN
+            | libc::EHOSTDOWN => counters.unreachable += count,
+            libc::EBADF | libc::ENOTSOCK | libc::EFAULT => {
+                return Err(PortError::System {
+                    call: "sendmmsg",
+                    source: error,
+                });
+            }
+            _ => counters.refused += count,
+        }
+        self.queue.advance(1);
+        Ok(true)
+    }
+}
+
+impl Egress for UdpPort {
+    fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+        if length == 0 || length > self.max_datagram {
+            return None;
+        }
+        let sockets = &self.sockets;
+        self.queue
+            .reserve(path, length, |path| sockets.choose(path))
+    }
+
+    fn commit(&mut self) {
+        self.queue.commit();
+    }
+}
+
+impl Port for UdpPort {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            max_datagram: self.max_datagram,
+            sees_identification: false,
+            super_packets: self.queue.segments(),
+            coalesced_receive: self.sockets.coalescing(),
+            lossless: false,
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        while let Some((run, socket)) = self.next_run() {
+            let socket = socket.as_raw_fd();
+            let (units, arena) = self.queue.sendable(run);
+            let going_on = match self.batch.send(socket, units, arena) {
+                Ok(sent) => {
+                    self.account(sent);
+                    true
+                }
+                Err(error) => self.refused(error)?,
+            };
+            if !going_on {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        limit: usize,
+        sink: &mut dyn FnMut(&Arrival, &[u8]),
+    ) -> Result<usize, PortError> {
+        let mut given = self.receiver.deliver(limit, &mut self.counters, sink);
+        if given < limit
+            && self
+                .receiver
+                .fetch(self.sockets.main(), &mut self.counters)?
+        {
+            given += self
+                .receiver
+                .deliver(limit - given, &mut self.counters, sink);
+        }
+        Ok(given)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.sockets.main().as_fd())
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+
+    fn source_ports(&self) -> &[u16] {
+        self.sockets.source_ports()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Hands units to the kernel, several per system call.
+
+use super::control::Control;
+use super::queue::Unit;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use trunkline_wire::Path;
+
+/// What all messages of a port have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addressing {
+    /// Destination port.
+    pub(super) port: u16,
+    /// Interface that link-local addresses belong to.
+    pub(super) scope: u32,
+    /// The sockets have no address of their own: say where each message comes from.
+    pub(super) set_source: bool,
+}
+
+/// The structures that `sendmmsg` reads, filled anew for each call.
+pub(super) struct Batch {
+    addressing: Addressing,
+    headers: Vec<libc::mmsghdr>,
+    pieces: Vec<libc::iovec>,
+    names: Vec<Name>,
+    controls: Vec<Control>,
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch")
+            .field("addressing", &self.addressing)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the pointers inside lead to the vectors beside them, and are written before each use.
+unsafe impl Send for Batch {}
+
+/// A socket address of either family, as the kernel reads it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) union Name {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl Name {
+    pub(super) const BYTES: u32 = size_of::<Self>() as u32;
+
+    pub(super) const fn new() -> Self {
+        let v6 = libc::sockaddr_in6 {
+            sin6_family: 0,
+            sin6_port: 0,
+            sin6_flowinfo: 0,
+            sin6_addr: libc::in6_addr { s6_addr: [0; 16] },
+            sin6_scope_id: 0,
+        };
+        Self { v6 }
+    }
+
+    /// Writes an address; gives how many bytes it has.
+    fn set(&mut self, address: IpAddr, port: u16, scope: u32) -> u32 {
+        match address {
+            IpAddr::V4(address) => {
+                self.v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as u16,
+                    sin_port: port.to_be(),
+                    sin_addr: libc::in_addr {
+                        s_addr: u32::from_ne_bytes(address.octets()),
+                    },
+                    sin_zero: [0; 8],
+                };
+                size_of::<libc::sockaddr_in>() as u32
+            }
+            IpAddr::V6(address) => {
+                let scope = if address.is_unicast_link_local() {
+                    scope
+                } else {
+                    0
+                };
+                self.v6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as u16,
+                    sin6_port: port.to_be(),
+                    sin6_flowinfo: 0,
+                    sin6_addr: libc::in6_addr {
+                        s6_addr: address.octets(),
+                    },
+                    sin6_scope_id: scope,
+                };
+                size_of::<libc::sockaddr_in6>() as u32
+            }
+        }
+    }
+
+    /// The address and port that the kernel wrote, `bytes` long.
+    pub(super) fn read(&self, bytes: u32) -> Option<(IpAddr, u16)> {
+        // SAFETY: both begin with the family, and all bytes are initialised.
+        let family = i32::from(unsafe { self.v4.sin_family });
+        if family == libc::AF_INET && bytes as usize >= size_of::<libc::sockaddr_in>() {
+            // SAFETY: the family says so; any bytes are a valid value.
+            let name = unsafe { self.v4 };
+            let address = IpAddr::from(name.sin_addr.s_addr.to_ne_bytes());
+            Some((address, u16::from_be(name.sin_port)))
+        } else if family == libc::AF_INET6 && bytes as usize >= size_of::<libc::sockaddr_in6>() {
+            // SAFETY: as above.
+            let name = unsafe { self.v6 };
+            Some((
+                IpAddr::from(name.sin6_addr.s6_addr),
+                u16::from_be(name.sin6_port),
+            ))
+        } else {
+            None
+        }
+    }
+}
+
+/// A message header that leads nowhere yet.
+pub(super) const fn empty_header() -> libc::mmsghdr {
+    // SAFETY: all zeros are a valid `mmsghdr`: null pointers and no lengths.
+    unsafe { std::mem::zeroed() }
+}
+
+impl Batch {
+    /// Most units of one call.
+    pub(super) const MOST: usize = 32;
+
+    pub(super) fn new(addressing: Addressing) -> Self {
+        let none = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Self {
+            addressing,
+            headers: vec![empty_header(); Self::MOST],
+            pieces: vec![none; Self::MOST],
+            names: vec![Name::new(); Self::MOST],
+            controls: vec![Control::new(); Self::MOST],
+        }
+    }
+
+    /// Sends `units`, at least one and at most [`MOST`](Self::MOST), which lie in `arena`; gives how
+    /// many the kernel took, at least one.
+    ///
+    /// # Errors
+    /// What the kernel said of the first one.
+    pub(super) fn send(
+        &mut self,
+        socket: RawFd,
+        units: &[Unit],
+        arena: &[u8],
+    ) -> io::Result<usize> {
+        for (i, unit) in units.iter().enumerate() {
+            self.fill(i, unit, &arena[unit.start..unit.start + unit.length]);
+        }
+        let headers = &mut self.headers[..units.len()];
+        let sent = if let [header] = headers {
+            // SAFETY: `fill` made every pointer of the header lead to live memory of its length.
+            let sent =
+                unsafe { libc::sendmsg(socket, &raw const header.msg_hdr, libc::MSG_DONTWAIT) };
+            sent.min(1)
+        } else {
+            let count = headers.len() as u32;
+            // SAFETY: as above; there are `count` headers.
+            let sent =
+                unsafe { libc::sendmmsg(socket, headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
+            sent as isize
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn fill(&mut self, i: usize, unit: &Unit, bytes: &[u8]) {
+        let Addressing { port, scope, .. } = self.addressing;
+        let piece = &mut self.pieces[i];
+        // The kernel only reads what a send points to.
+        piece.iov_base = bytes.as_ptr().cast_mut().cast();
+        piece.iov_len = bytes.len();
+        let name = &mut self.names[i];
+        let name_length = name.set(unit.path.dst, port, scope);
+        let control = &mut self.controls[i];
+        let control_length = self.addressing.control(control, unit);
+        let header = &mut self.headers[i].msg_hdr;
+        header.msg_name = (&raw mut *name).cast();
+        header.msg_namelen = name_length;
+        header.msg_iov = piece;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        // The width of the field differs between C libraries.
+        header.msg_controllen = control_length as _;
+    }
+}
+
+impl Addressing {
+    /// Writes what the kernel has to know of `unit`; gives the bytes it takes.
+    fn control(&self, control: &mut Control, unit: &Unit) -> usize {
+        let mut used = 0;
+        if unit.count > 1 {
+            let segment = (unit.segment as u16).to_ne_bytes();
+            used = control.push(used, libc::SOL_UDP, libc::UDP_SEGMENT, &segment);
+        }
+        let Path {
+            src, traffic_class, ..
+        } = unit.path;
+        let class = i32::from(traffic_class).to_ne_bytes();
+        match src {
+            IpAddr::V4(src) => {
+                if traffic_class != 0 {
+                    used = control.push(used, libc::IPPROTO_IP, libc::IP_TOS, &class);
+                }
+                if self.set_source {
+                    // ipi_ifindex (any), ipi_spec_dst, ipi_addr (unused).
+                    let mut info = [0; 12];
+                    info[4..8].copy_from_slice(&src.octets());
+                    used = control.push(used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+                }
+            }
+            IpAddr::V6(src) => {
+                if traffic_class != 0 {
+                    used = control.push(used, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class);
+                }
+                if self.set_source {
+                    // ipi6_addr, ipi6_ifindex (any).
+                    let mut info = [0; 20];
+                    info[..16].copy_from_slice(&src.octets());
+                    used = control.push(used, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+                }
+            }
+        }
+        used
+    }
+}

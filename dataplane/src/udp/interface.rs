@@ -1,0 +1,127 @@
+//! The interface an address belongs to: its MTU and index.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What a port has to know of its interface.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Interface {
+    /// Bytes of the longest IP packet.
+    pub(super) mtu: usize,
+    /// Its index, which link-local addresses need beside them. 0 when several may be meant.
+    pub(super) scope: u32,
+}
+
+/// MTU when no interface claims the address.
+const ETHERNET: usize = 1500;
+
+/// The interface of `address`. For an unspecified address the smallest MTU of all that are up and
+/// leave the machine.
+///
+/// # Errors
+/// When the system does not list its interfaces.
+pub(super) fn of(address: IpAddr, socket: BorrowedFd<'_>) -> io::Result<Interface> {
+    let all = list()?;
+    let mtu = |entry: &Entry| mtu(&entry.name, socket).unwrap_or(ETHERNET);
+    if address.is_unspecified() {
+        let leaving = all.iter().filter(|entry| !entry.loopback);
+        let mtu = leaving.map(mtu).min().unwrap_or(ETHERNET);
+        return Ok(Interface { mtu, scope: 0 });
+    }
+    let exact = all.iter().find(|entry| entry.address == Some(address));
+    // Of the loopback network every address is local, though only the first is listed.
+    let loopback = || {
+        all.iter()
+            .find(|entry| entry.loopback && address.is_loopback())
+    };
+    Ok(match exact.or_else(loopback) {
+        Some(entry) => Interface {
+            mtu: mtu(entry),
+            scope: entry.index,
+        },
+        None => Interface {
+            mtu: ETHERNET,
+            scope: 0,
+        },
+    })
+}
+
+/// One address of one interface that is up.
+struct Entry {
+    name: Box<CStr>,
+    index: u32,
+    loopback: bool,
+    address: Option<IpAddr>,
+}
+
+fn list() -> io::Result<Vec<Entry>> {
+    let mut head = std::ptr::null_mut();
+    // SAFETY: `head` receives the list.
+    if unsafe { libc::getifaddrs(&raw mut head) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut entries = Vec::new();
+    let mut next = head;
+    // SAFETY: null, or an element of the list, which lives until `freeifaddrs`.
+    while let Some(element) = unsafe { next.as_ref() } {
+        next = element.ifa_next;
+        let flags = element.ifa_flags.cast_signed();
+        if flags & libc::IFF_UP == 0 {
+            continue;
+        }
+        // SAFETY: the name is a C string of the list.
+        let name = unsafe { CStr::from_ptr(element.ifa_name) };
+        // SAFETY: a C string.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        entries.push(Entry {
+            name: name.into(),
+            index,
+            loopback: flags & libc::IFF_LOOPBACK != 0,
+            // SAFETY: null, or an address of the list.
+            address: unsafe { address(element.ifa_addr) },
+        });
+    }
+    // SAFETY: the list that `getifaddrs` made, which nothing refers to any more.
+    unsafe { libc::freeifaddrs(head) };
+    Ok(entries)
+}
+
+/// # Safety
+/// `name` must be null or lead to a socket address of the length its family has.
+unsafe fn address(name: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller's promise.
+    let family = i32::from(unsafe { name.as_ref() }?.sa_family);
+    match family {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is one.
+            let name = unsafe { name.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::from(name.sin_addr.s_addr.to_ne_bytes()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let name = unsafe { name.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::from(name.sin6_addr.s6_addr))
+        }
+        _ => None,
+    }
+}
+
+fn mtu(name: &CStr, socket: BorrowedFd<'_>) -> Option<usize> {
+    // SAFETY: all zeros are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let bytes = name.to_bytes();
+    if bytes.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: this request reads and writes an `ifreq`.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } != 0 {
+        return None;
+    }
+    // SAFETY: the request filled in the MTU.
+    usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
+}
