@@ -26,7 +26,7 @@
 use crate::error::VerbsError;
 use crate::ring::Words;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use trunkline_conn::work::{Completion, Extra, Status, WorkOpcode};
 use trunkline_wire::{Qpn, Rkey};
@@ -146,7 +146,7 @@ impl<W: Words> CompletionQueue<W> {
     pub fn ring_bytes(&self) -> usize {
         self.ring
             .get()
-            .map_or(0, |ring| ring.len() * size_of::<u64>())
+            .map_or(0, |ring| ring.as_slice().len() * size_of::<u64>())
     }
 
     /// Worker: adds a completion, which programs see after [`publish`](Self::publish).
@@ -161,9 +161,8 @@ impl<W: Words> CompletionQueue<W> {
         if written.wrapping_sub(self.worker.polled.load(Ordering::Relaxed)) >= self.capacity {
             self.look_at_head(ring, written)?;
         }
-        let place = self.place(written);
-        for (n, word) in encode(completion).into_iter().enumerate() {
-            ring.word(place + n).store(word, Ordering::Relaxed);
+        for (place, word) in self.entry(ring, written).iter().zip(encode(completion)) {
+            place.store(word, Ordering::Relaxed);
         }
         self.worker
             .written
@@ -177,7 +176,7 @@ impl<W: Words> CompletionQueue<W> {
         if let Some(ring) = self.ring.get() {
             let written = self.worker.written.load(Ordering::Relaxed);
             // Release pairs with the Acquire in `poll`: entries below the tail are written.
-            ring.word(TAIL).store(written.into(), Ordering::Release);
+            ring.as_slice()[TAIL].store(written.into(), Ordering::Release);
         }
     }
 
@@ -195,7 +194,7 @@ impl<W: Words> CompletionQueue<W> {
         self.worker.fresh.store(0, Ordering::Relaxed);
         // Between the store of the tail and the load of the arming; see the head of this file.
         fence(Ordering::SeqCst);
-        let armed = ring.word(ARMED);
+        let armed = &ring.as_slice()[ARMED];
         let fires = match armed.load(Ordering::Relaxed) {
             DISARMED => false,
             ARMED_SOLICITED => fresh & FRESH_SOLICITED != 0,
@@ -215,7 +214,9 @@ impl<W: Words> CompletionQueue<W> {
             return 0;
         };
         // Programs spin on empty queues: no lock for that.
-        if ring.word(TAIL).load(Ordering::Relaxed) == ring.word(HEAD).load(Ordering::Relaxed) {
+        if ring.as_slice()[TAIL].load(Ordering::Relaxed)
+            == ring.as_slice()[HEAD].load(Ordering::Relaxed)
+        {
             return 0;
         }
         let mut seen = self
@@ -224,11 +225,11 @@ impl<W: Words> CompletionQueue<W> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         // Only holders of this lock write the head.
-        let head = ring.word(HEAD).load(Ordering::Relaxed) as u32;
+        let head = ring.as_slice()[HEAD].load(Ordering::Relaxed) as u32;
         let mut ready = seen.wrapping_sub(head) as usize;
         if ready < out.len() {
             // Acquire pairs with the Release of `publish`.
-            *seen = ring.word(TAIL).load(Ordering::Acquire) as u32;
+            *seen = ring.as_slice()[TAIL].load(Ordering::Acquire) as u32;
             ready = seen.wrapping_sub(head) as usize;
         }
         if ready > self.capacity as usize {
@@ -236,13 +237,11 @@ impl<W: Words> CompletionQueue<W> {
         }
         let count = ready.min(out.len());
         for (n, slot) in out.iter_mut().enumerate().take(count) {
-            let place = self.place(head.wrapping_add(n as u32));
-            let load = |at: usize| ring.word(place + at).load(Ordering::Relaxed);
-            *slot = decode([load(0), load(1), load(2), load(3)]);
+            let entry = self.entry(ring, head.wrapping_add(n as u32));
+            *slot = decode(entry.each_ref().map(|word| word.load(Ordering::Relaxed)));
         }
         // Release pairs with the Acquire in `look_at_head`: the entries have been read.
-        ring.word(HEAD)
-            .store(head.wrapping_add(count as u32).into(), Ordering::Release);
+        ring.as_slice()[HEAD].store(head.wrapping_add(count as u32).into(), Ordering::Release);
         count
     }
 
@@ -256,7 +255,7 @@ impl<W: Words> CompletionQueue<W> {
         } else {
             ARMED_ANY
         };
-        ring.word(ARMED).fetch_max(wanted, Ordering::AcqRel);
+        ring.as_slice()[ARMED].fetch_max(wanted, Ordering::AcqRel);
         // Between the store of the arming and the load of the tail; see the head of this file.
         fence(Ordering::SeqCst);
     }
@@ -265,7 +264,7 @@ impl<W: Words> CompletionQueue<W> {
     fn make_ring(&self) -> W {
         let words = (self.words)(HEADER + self.capacity as usize * CQE_WORDS);
         assert_eq!(
-            words.len(),
+            words.as_slice().len(),
             HEADER + self.capacity as usize * CQE_WORDS,
             "words of the ring"
         );
@@ -286,7 +285,7 @@ impl<W: Words> CompletionQueue<W> {
 
     #[cold]
     fn look_at_head(&self, ring: &W, written: u32) -> Result<(), CqOverflow> {
-        let polled = ring.word(HEAD).load(Ordering::Acquire) as u32;
+        let polled = ring.as_slice()[HEAD].load(Ordering::Acquire) as u32;
         // More than the capacity: the program scribbled on its head. That only costs itself.
         if written.wrapping_sub(polled) >= self.capacity {
             return Err(CqOverflow {
@@ -298,8 +297,11 @@ impl<W: Words> CompletionQueue<W> {
     }
 
     #[inline]
-    const fn place(&self, position: u32) -> usize {
-        HEADER + (position & (self.capacity - 1)) as usize * CQE_WORDS
+    fn entry<'a>(&self, ring: &'a W, position: u32) -> &'a [AtomicU64; CQE_WORDS] {
+        let place = HEADER + (position & (self.capacity - 1)) as usize * CQE_WORDS;
+        ring.as_slice()[place..]
+            .first_chunk()
+            .expect("`make_ring` made sure of the length")
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::error::{RingError, VerbsError};
 use crate::ring::{MAX_SLOTS, Position, Ring, Words};
-use crate::wqe::{self, Entry, Limits, RecvWr, SendWr};
+use crate::wqe::{self, Limits, Post, RecvWr, SendWr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use trunkline_conn::work::{MAX_INLINE, MAX_SGE, Receive, Request};
@@ -100,16 +100,10 @@ impl<W: Words> SendQueue<W> {
     /// [`discard`](Self::discard).
     #[inline]
     pub fn fetch(&self, cursor: &mut SendCursor) -> Result<Option<(Request, u32, u16)>, RingError> {
-        let Some(ring) = self.queue.ring.get() else {
-            return Ok(None);
-        };
-        let have = cursor.available(ring)?;
-        if have == 0 {
-            return Ok(None);
+        match self.queue.ring.get() {
+            Some(ring) => wqe::take_send(ring, cursor),
+            None => Ok(None),
         }
-        let (request, route, slots) = wqe::decode_send(ring, cursor.slot(), have)?;
-        cursor.advance(slots.into());
-        Ok(Some((request, route, slots)))
     }
 
     /// Worker: whether [`fetch`](Self::fetch) would find something, be it an error.
@@ -184,15 +178,14 @@ impl<W: Words> RecvQueue<W> {
             return Ok(None);
         };
         let mut cursor = self.cursor();
-        let have = cursor.available(ring)?;
-        if have == 0 {
-            return Ok(None);
-        }
-        let (receive, slots) = wqe::decode_recv(ring, cursor.slot(), have)?;
-        cursor.advance(slots);
+        let before = cursor.slot();
+        let taken = wqe::take_recv(ring, &mut cursor);
         self.keep(cursor);
-        ring.release(slots);
-        Ok(Some(receive))
+        let slots = cursor.slot().wrapping_sub(before);
+        if slots != 0 {
+            ring.release(slots);
+        }
+        taken
     }
 
     /// Worker: whether [`fetch`](Self::fetch) would find something, be it an error.
@@ -247,12 +240,9 @@ impl<W: Words> Queue<W> {
     }
 
     #[inline]
-    fn post<E: Entry>(&self, requests: &[E]) -> Result<(), VerbsError> {
+    fn post<E: Post>(&self, requests: &[E]) -> Result<(), VerbsError> {
         if requests.is_empty() {
             return Ok(());
-        }
-        for request in requests {
-            request.check(self.limits)?;
         }
         let full = VerbsError::QueueFull {
             capacity: self.max_wr.into(),
@@ -273,7 +263,8 @@ impl<W: Words> Queue<W> {
             }
         }
         for request in requests {
-            let slots = request.encode(ring, tail.slots);
+            // What precedes a request that is refused stays unpublished.
+            let slots = request.write(self.limits, ring, tail.slots)?;
             tail = tail.advance(slots, 1);
         }
         ring.publish(tail);

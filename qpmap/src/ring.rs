@@ -31,30 +31,14 @@ const HEADER: usize = 2 * SLOT_WORDS;
 
 /// Memory of a ring. Whoever else can write to it may do so at any time.
 pub trait Words: Send + Sync + Debug {
-    /// The word at `index`.
-    ///
-    /// # Panics
-    /// When `index` is not below [`len`](Self::len).
-    fn word(&self, index: usize) -> &AtomicU64;
-
-    /// Words there are; always the same number.
-    fn len(&self) -> usize;
-
-    /// Whether there are none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+    /// The words; always the same ones.
+    fn as_slice(&self) -> &[AtomicU64];
 }
 
 impl Words for Box<[AtomicU64]> {
     #[inline]
-    fn word(&self, index: usize) -> &AtomicU64 {
-        &self[index]
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        <[AtomicU64]>::len(self)
+    fn as_slice(&self) -> &[AtomicU64] {
+        self
     }
 }
 
@@ -194,7 +178,7 @@ impl<W: Words> Ring<W> {
     /// # Panics
     /// When the slots are not a power of two of them, at most [`MAX_SLOTS`].
     pub fn new(words: W) -> Self {
-        let data = words.len().saturating_sub(HEADER);
+        let data = words.as_slice().len().saturating_sub(HEADER);
         let slots = data / SLOT_WORDS;
         assert!(
             data.is_multiple_of(SLOT_WORDS) && slots.is_power_of_two(),
@@ -210,42 +194,56 @@ impl<W: Words> Ring<W> {
     /// Slots of the ring.
     #[inline]
     pub fn capacity(&self) -> u32 {
-        ((self.words.len() - HEADER) / SLOT_WORDS) as u32
+        ((self.words.as_slice().len() - HEADER) / SLOT_WORDS) as u32
     }
 
-    /// Word `at` of the entry that starts at the free-running `slot`; entries wrap around the end.
+    /// The words of the free-running `slot`.
     #[inline]
-    pub fn word(&self, slot: u32, at: usize) -> &AtomicU64 {
-        let mask = self.words.len() - HEADER - 1;
-        let place = (slot as usize).wrapping_mul(SLOT_WORDS).wrapping_add(at);
-        self.words.word(HEADER + (place & mask))
+    pub fn slot(&self, slot: u32) -> &[AtomicU64; SLOT_WORDS] {
+        let words = &self.words.as_slice()[HEADER..];
+        // The length is a power of two, so the product may wrap.
+        let place = (slot as usize).wrapping_mul(SLOT_WORDS) & (words.len() - 1);
+        words[place..]
+            .first_chunk()
+            .expect("`new` made sure that slots are whole")
     }
 
-    /// Reads a word of an entry. Parse what this gave, never the ring again.
+    /// Reads a slot, each word once. Parse what this gave, never the ring again.
+    #[inline]
+    pub fn load_slot(&self, slot: u32) -> [u64; SLOT_WORDS] {
+        self.slot(slot)
+            .each_ref()
+            .map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// Reads word `at` of the entry that starts at `slot`; entries wrap around the end.
     #[inline]
     pub fn load(&self, slot: u32, at: usize) -> u64 {
         self.word(slot, at).load(Ordering::Relaxed)
     }
 
-    /// Producer: writes a word of an entry that is not published yet.
+    /// Producer: writes word `at` of an entry that is not published yet.
     #[inline]
     pub fn store(&self, slot: u32, at: usize, value: u64) {
         self.word(slot, at).store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn word(&self, slot: u32, at: usize) -> &AtomicU64 {
+        &self.slot(slot.wrapping_add((at / SLOT_WORDS) as u32))[at % SLOT_WORDS]
     }
 
     /// What the producer has written.
     #[inline]
     pub fn tail(&self) -> Position {
         // Acquire pairs with the Release of `publish`: slots below the tail hold their entries.
-        Position::from_word(self.words.word(TAIL).load(Ordering::Acquire))
+        Position::from_word(self.words.as_slice()[TAIL].load(Ordering::Acquire))
     }
 
     /// Producer: makes everything below `tail` visible.
     #[inline]
     pub fn publish(&self, tail: Position) {
-        self.words
-            .word(TAIL)
-            .store(tail.to_word(), Ordering::Release);
+        self.words.as_slice()[TAIL].store(tail.to_word(), Ordering::Release);
     }
 
     /// What the consumer has released.
@@ -253,7 +251,7 @@ impl<W: Words> Ring<W> {
     pub fn head(&self) -> Position {
         // Acquire pairs with the Release of `release_to`: the consumer's reads of the slots below
         // the head happened before the producer writes there again.
-        Position::from_word(self.words.word(HEAD).load(Ordering::Acquire))
+        Position::from_word(self.words.as_slice()[HEAD].load(Ordering::Acquire))
     }
 
     /// Consumer: gives the slots of one entry back.
@@ -262,7 +260,7 @@ impl<W: Words> Ring<W> {
     /// overwrites it, it misleads only itself.
     #[inline]
     pub fn release(&self, slots: u32) {
-        let word = self.words.word(HEAD);
+        let word = &self.words.as_slice()[HEAD];
         let head = Position::from_word(word.load(Ordering::Relaxed));
         // Only the consumer writes the head, so load and store need not be one operation.
         word.store(head.advance(slots, 1).to_word(), Ordering::Release);
@@ -271,8 +269,6 @@ impl<W: Words> Ring<W> {
     /// Consumer: gives everything below `head` back.
     #[inline]
     pub fn release_to(&self, head: Position) {
-        self.words
-            .word(HEAD)
-            .store(head.to_word(), Ordering::Release);
+        self.words.as_slice()[HEAD].store(head.to_word(), Ordering::Release);
     }
 }

@@ -18,8 +18,9 @@
 //! element, or a receive of three elements. The consumer reads each word once and believes nothing.
 
 use crate::error::{RingError, VerbsError};
-use crate::ring::{Ring, SLOT_WORDS, Words};
+use crate::ring::{Cursor, Ring, SLOT_WORDS, Words};
 use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
 use trunkline_conn::mem::{AtomicOp, Sge};
 use trunkline_conn::work::{
     Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Receive, Remote, Request, SendFlags, SendOp,
@@ -102,13 +103,14 @@ pub(crate) const fn max_recv_slots(limits: Limits) -> u32 {
 }
 
 /// What a program posts.
-pub(crate) trait Entry {
-    /// Refuses what verbs refuse with EINVAL.
-    fn check(&self, limits: Limits) -> Result<(), VerbsError>;
-
-    /// Writes the request, which [`check`](Self::check) has passed, from `slot` on; gives the slots
+pub(crate) trait Post {
+    /// Writes the request from `slot` on, which has room for any within `limits`; gives the slots
     /// it takes.
-    fn encode<W: Words>(&self, ring: &Ring<W>, slot: u32) -> u32;
+    ///
+    /// # Errors
+    /// What verbs refuse with EINVAL.
+    fn write<W: Words>(&self, limits: Limits, ring: &Ring<W>, slot: u32)
+    -> Result<u32, VerbsError>;
 }
 
 #[inline]
@@ -117,6 +119,24 @@ const fn slots(words: usize) -> u32 {
 }
 
 impl SendWr<'_> {
+    #[inline]
+    fn check(&self, limits: Limits) -> Result<(), VerbsError> {
+        if self.flags.0 & !FLAGS != 0 {
+            return Err(self.bad_flags());
+        }
+        if let Some(inline) = self.inline {
+            return self.check_inline(inline, limits);
+        }
+        if self.flags.contains(SendFlags::INLINE) {
+            return Err(self.bad_flags());
+        }
+        let length = check_sges(self.sges, limits)?;
+        if matches!(self.op, SendOp::Atomic(..)) && length < ATOMIC_BYTES {
+            return Err(VerbsError::BadSge { index: 0, length });
+        }
+        Ok(())
+    }
+
     fn check_inline(&self, inline: &[u8], limits: Limits) -> Result<(), VerbsError> {
         if self.op.has_response_data() {
             return Err(self.bad_flags());
@@ -136,40 +156,25 @@ impl SendWr<'_> {
         Ok(())
     }
 
+    #[cold]
     const fn bad_flags(&self) -> VerbsError {
         VerbsError::BadAttribute {
             what: "send_flags",
             value: self.flags.0 as u64,
         }
     }
-}
 
-impl Entry for SendWr<'_> {
+    /// Opcode, remote memory, and immediate or key.
     #[inline]
-    fn check(&self, limits: Limits) -> Result<(), VerbsError> {
-        if self.flags.0 & !FLAGS != 0 {
-            return Err(self.bad_flags());
-        }
-        if let Some(inline) = self.inline {
-            return self.check_inline(inline, limits);
-        }
-        if self.flags.contains(SendFlags::INLINE) {
-            return Err(self.bad_flags());
-        }
-        let length = check_sges(self.sges, limits)?;
-        if matches!(self.op, SendOp::Atomic(..)) && length < ATOMIC_BYTES {
-            return Err(VerbsError::BadSge { index: 0, length });
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn encode<W: Words>(&self, ring: &Ring<W>, slot: u32) -> u32 {
-        let none = Remote::default();
-        let (code, remote, extra) = match self.op {
-            SendOp::Send => (opcode::SEND, none, 0),
-            SendOp::SendImm(immediate) => (opcode::SEND_IMM, none, immediate),
-            SendOp::SendInvalidate(key) => (opcode::SEND_INVALIDATE, none, key.0),
+    const fn parts(&self) -> (u8, Remote, u32) {
+        const NONE: Remote = Remote {
+            addr: 0,
+            rkey: Rkey(0),
+        };
+        match self.op {
+            SendOp::Send => (opcode::SEND, NONE, 0),
+            SendOp::SendImm(immediate) => (opcode::SEND_IMM, NONE, immediate),
+            SendOp::SendInvalidate(key) => (opcode::SEND_INVALIDATE, NONE, key.0),
             SendOp::Write(remote) => (opcode::WRITE, remote, 0),
             SendOp::WriteImm(remote, immediate) => (opcode::WRITE_IMM, remote, immediate),
             SendOp::Read(remote) => (opcode::READ, remote, 0),
@@ -177,159 +182,335 @@ impl Entry for SendWr<'_> {
                 (opcode::COMPARE_SWAP, remote, 0)
             }
             SendOp::Atomic(remote, AtomicOp::FetchAdd { .. }) => (opcode::FETCH_ADD, remote, 0),
-        };
+        }
+    }
+}
+
+impl Post for SendWr<'_> {
+    #[inline]
+    fn write<W: Words>(
+        &self,
+        limits: Limits,
+        ring: &Ring<W>,
+        slot: u32,
+    ) -> Result<u32, VerbsError> {
+        self.check(limits)?;
+        let (code, remote, extra) = self.parts();
         let (flags, count) = match self.inline {
             Some(inline) => (self.flags.with(SendFlags::INLINE), inline.len()),
             None => (self.flags, self.sges.len()),
         };
         let what = u64::from(code) | u64::from(flags.0) << 8 | (count as u64) << 16;
-        ring.store(slot, 0, self.wr_id);
-        ring.store(slot, 1, what | u64::from(extra) << 32);
-        ring.store(slot, 2, remote.addr);
-        ring.store(slot, 3, pair(remote.rkey.0, self.route));
-        let mut at = SEND_HEAD;
-        if let SendOp::Atomic(_, op) = self.op {
-            let (first, second) = match op {
-                AtomicOp::CompareSwap { compare, swap } => (compare, swap),
-                AtomicOp::FetchAdd { add } => (add, 0),
-            };
-            ring.store(slot, at, first);
-            ring.store(slot, at + 1, second);
-            at += ATOMIC_WORDS;
+        let words = ring.slot(slot);
+        words[0].store(self.wr_id, Ordering::Relaxed);
+        words[1].store(what | u64::from(extra) << 32, Ordering::Relaxed);
+        words[2].store(remote.addr, Ordering::Relaxed);
+        words[3].store(pair(remote.rkey.0, self.route), Ordering::Relaxed);
+        let end = match (self.op, self.inline) {
+            (_, Some(inline)) => store_bytes(ring, slot, SEND_HEAD, inline),
+            (SendOp::Atomic(_, op), None) => {
+                let (first, second) = match op {
+                    AtomicOp::CompareSwap { compare, swap } => (compare, swap),
+                    AtomicOp::FetchAdd { add } => (add, 0),
+                };
+                words[4].store(first, Ordering::Relaxed);
+                words[5].store(second, Ordering::Relaxed);
+                store_sges(ring, slot, SEND_HEAD + ATOMIC_WORDS, self.sges)
+            }
+            _ => store_sges(ring, slot, SEND_HEAD, self.sges),
+        };
+        Ok(slots(end))
+    }
+}
+
+impl Post for RecvWr<'_> {
+    #[inline]
+    fn write<W: Words>(
+        &self,
+        limits: Limits,
+        ring: &Ring<W>,
+        slot: u32,
+    ) -> Result<u32, VerbsError> {
+        check_sges(self.sges, limits)?;
+        let words = ring.slot(slot);
+        words[0].store(self.wr_id, Ordering::Relaxed);
+        words[1].store(self.sges.len() as u64, Ordering::Relaxed);
+        Ok(slots(store_sges(ring, slot, RECV_HEAD, self.sges)))
+    }
+}
+
+/// A send request and what is to be known about it besides: its route and the slots it takes.
+type Taken = (Request, u32, u16);
+
+/// The first four words of a send request, checked but for the opcode.
+#[derive(Clone, Copy)]
+struct Head {
+    wr_id: u64,
+    remote: Remote,
+    route: u32,
+    extra: u32,
+    flags: SendFlags,
+    count: usize,
+    code: u8,
+}
+
+impl Head {
+    #[inline]
+    fn parse(words: &[u64; SLOT_WORDS]) -> Result<Self, RingError> {
+        let what = words[1];
+        let [rkey, route] = halves(words[3]);
+        let head = Self {
+            wr_id: words[0],
+            remote: Remote {
+                addr: words[2],
+                rkey: Rkey(rkey),
+            },
+            route,
+            extra: (what >> 32) as u32,
+            flags: SendFlags(u32::from((what >> 8) as u8)),
+            count: usize::from((what >> 16) as u16),
+            code: what as u8,
+        };
+        if !matches!(
+            head.code,
+            opcode::WRITE..=opcode::FETCH_ADD | opcode::SEND_INVALIDATE
+        ) {
+            return Err(RingError::UnknownOpcode { opcode: head.code });
         }
-        slots(match self.inline {
-            Some(inline) => store_bytes(ring, slot, at, inline),
-            None => store_sges(ring, slot, at, self.sges),
-        })
-    }
-}
-
-impl Entry for RecvWr<'_> {
-    #[inline]
-    fn check(&self, limits: Limits) -> Result<(), VerbsError> {
-        check_sges(self.sges, limits).map(|_| ())
-    }
-
-    #[inline]
-    fn encode<W: Words>(&self, ring: &Ring<W>, slot: u32) -> u32 {
-        ring.store(slot, 0, self.wr_id);
-        ring.store(slot, 1, self.sges.len() as u64);
-        slots(store_sges(ring, slot, RECV_HEAD, self.sges))
-    }
-}
-
-/// Reads the send request at `slot`, where `have` slots are filled. Gives the request, its route and
-/// the slots it takes.
-#[inline]
-pub(crate) fn decode_send<W: Words>(
-    ring: &Ring<W>,
-    slot: u32,
-    have: u32,
-) -> Result<(Request, u32, u16), RingError> {
-    let what = ring.load(slot, 1);
-    let (code, flags, count) = (
-        what as u8,
-        (what >> 8) as u8,
-        usize::from((what >> 16) as u16),
-    );
-    if u32::from(flags) & !FLAGS != 0 {
-        return Err(RingError::BadFlags { flags });
-    }
-    let flags = SendFlags(flags.into());
-    let atomic = matches!(code, opcode::COMPARE_SWAP | opcode::FETCH_ADD);
-    let inline = flags.contains(SendFlags::INLINE);
-    let data = if inline {
-        if atomic || code == opcode::READ {
+        let answered = head.is_atomic() || head.code == opcode::READ;
+        if head.flags.0 & !FLAGS != 0 || head.is_inline() && answered {
             return Err(RingError::BadFlags {
-                flags: flags.0 as u8,
+                flags: head.flags.0 as u8,
             });
         }
-        inline_words(count)?
-    } else {
-        sge_words(count)?
-    };
-    let at = SEND_HEAD + if atomic { ATOMIC_WORDS } else { 0 };
-    let need = check_slots(at + data, have)?;
+        Ok(head)
+    }
 
-    let [rkey, route] = halves(ring.load(slot, 3));
-    let remote = Remote {
-        addr: ring.load(slot, 2),
-        rkey: Rkey(rkey),
+    #[inline]
+    const fn is_atomic(&self) -> bool {
+        matches!(self.code, opcode::COMPARE_SWAP | opcode::FETCH_ADD)
+    }
+
+    #[inline]
+    const fn is_inline(&self) -> bool {
+        self.flags.contains(SendFlags::INLINE)
+    }
+
+    /// Where the elements or inline bytes begin.
+    #[inline]
+    const fn data(&self) -> usize {
+        SEND_HEAD + if self.is_atomic() { ATOMIC_WORDS } else { 0 }
+    }
+
+    #[inline]
+    fn slots(&self, have: u32) -> Result<u32, RingError> {
+        let data = if self.is_inline() {
+            inline_words(self.count)
+        } else {
+            sge_words(self.count)
+        };
+        check_slots(self.data() + data?, have)
+    }
+
+    #[inline]
+    const fn request(self, op: SendOp, local: Local, length: u32, slots: u32) -> Taken {
+        let request = Request {
+            wr_id: self.wr_id,
+            op,
+            flags: self.flags,
+            length,
+            local,
+        };
+        (request, self.route, slots as u16)
+    }
+}
+
+/// Takes the next send request off a ring. On an error the cursor stays.
+// Nearly all requests fit one slot. Their way is written so that values stay in registers until they
+// are stored where they belong: what is put together on the stack and moved from there makes the
+// processor wait for the small stores before the large loads, longer than all the rest takes.
+#[inline]
+pub(crate) fn take_send<W: Words>(
+    ring: &Ring<W>,
+    cursor: &mut Cursor,
+) -> Result<Option<Taken>, RingError> {
+    let have = cursor.available(ring)?;
+    if have == 0 {
+        return Ok(None);
+    }
+    let slot = cursor.slot();
+    let words = ring.load_slot(slot);
+    let head = Head::parse(&words)?;
+    let need = head.slots(have)?;
+    if need > 1 || head.is_atomic() {
+        let taken = far_send(
+            &Entry {
+                ring,
+                slot,
+                first: words,
+            },
+            head,
+            need,
+        )?;
+        cursor.advance(need);
+        return Ok(Some(taken));
+    }
+    let [first, second, _] = near_sges(&words, SEND_HEAD, head.count);
+    let length = u64::from(first.length) + u64::from(second.length);
+    if !head.is_inline() && length > u64::from(MAX_MESSAGE) {
+        return Err(RingError::MessageTooLong {
+            length,
+            max: MAX_MESSAGE,
+        });
+    }
+    cursor.advance(1);
+    let taken = |op: SendOp| {
+        if head.is_inline() {
+            let local = Local::Inline(near_bytes(&words, head.count));
+            return Ok(Some(head.request(op, local, head.count as u32, 1)));
+        }
+        let sges = SmallVec::from_buf_and_len([first, second, Sge::default()], head.count);
+        Ok(Some(head.request(op, Local::Sges(sges), length as u32, 1)))
     };
-    let op = operation(ring, slot, code, remote, (what >> 32) as u32)?;
-    let (local, length) = if inline {
-        (
-            Local::Inline(load_bytes(ring, slot, at, count)),
-            count as u32,
-        )
+    match head.code {
+        opcode::SEND => taken(SendOp::Send),
+        opcode::SEND_IMM => taken(SendOp::SendImm(head.extra)),
+        opcode::WRITE => taken(SendOp::Write(head.remote)),
+        opcode::WRITE_IMM => taken(SendOp::WriteImm(head.remote, head.extra)),
+        opcode::READ => taken(SendOp::Read(head.remote)),
+        // `parse` let no other pass.
+        _ => taken(SendOp::SendInvalidate(Rkey(head.extra))),
+    }
+}
+
+/// An entry of any size; its first slot has been read.
+struct Entry<'a, W> {
+    ring: &'a Ring<W>,
+    slot: u32,
+    first: [u64; SLOT_WORDS],
+}
+
+impl<W: Words> Entry<'_, W> {
+    fn word(&self, at: usize) -> u64 {
+        self.first
+            .get(at)
+            .copied()
+            .unwrap_or_else(|| self.ring.load(self.slot, at))
+    }
+
+    /// `count` elements from word `at` on, and their bytes together.
+    fn sges(
+        &self,
+        at: usize,
+        count: usize,
+    ) -> Result<(SmallVec<[Sge; NEAR_SGES]>, u32), RingError> {
+        let sge = |n| {
+            sge(
+                self.word(at + n * SGE_WORDS),
+                self.word(at + n * SGE_WORDS + 1),
+            )
+        };
+        let sges: SmallVec<[Sge; NEAR_SGES]> = (0..count).map(sge).collect();
+        // At most 16 times 2^32.
+        let length: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if length > u64::from(MAX_MESSAGE) {
+            return Err(RingError::MessageTooLong {
+                length,
+                max: MAX_MESSAGE,
+            });
+        }
+        Ok((sges, length as u32))
+    }
+
+    fn bytes(&self, count: usize) -> SmallVec<[u8; NEAR_BYTES]> {
+        let mut bytes = [0; MAX_INLINE];
+        let words = bytes.as_chunks_mut::<WORD_BYTES>().0;
+        for (n, word) in words
+            .iter_mut()
+            .enumerate()
+            .take(count.div_ceil(WORD_BYTES))
+        {
+            *word = self.word(SEND_HEAD + n).to_le_bytes();
+        }
+        SmallVec::from_slice(&bytes[..count])
+    }
+}
+
+#[inline(never)]
+fn far_send<W: Words>(entry: &Entry<'_, W>, head: Head, need: u32) -> Result<Taken, RingError> {
+    let (local, length) = if head.is_inline() {
+        (Local::Inline(entry.bytes(head.count)), head.count as u32)
     } else {
-        let (sges, length) = load_sges(ring, slot, at, count)?;
+        let (sges, length) = entry.sges(head.data(), head.count)?;
         (Local::Sges(sges), length)
     };
-    let length = match op {
-        SendOp::Atomic(..) if length < ATOMIC_BYTES => {
+    let (remote, extra) = (head.remote, head.extra);
+    let atomic = |op| {
+        if length < ATOMIC_BYTES {
             return Err(RingError::BadAtomic {
                 length: length.into(),
             });
         }
-        SendOp::Atomic(..) => ATOMIC_BYTES,
-        _ => length,
+        Ok((SendOp::Atomic(remote, op), ATOMIC_BYTES))
     };
-    let request = Request {
-        wr_id: ring.load(slot, 0),
-        op,
-        flags,
-        length,
-        local,
+    let (first, second) = (entry.first[SEND_HEAD], entry.first[SEND_HEAD + 1]);
+    let (op, length) = match head.code {
+        opcode::SEND => (SendOp::Send, length),
+        opcode::SEND_IMM => (SendOp::SendImm(extra), length),
+        opcode::WRITE => (SendOp::Write(remote), length),
+        opcode::WRITE_IMM => (SendOp::WriteImm(remote, extra), length),
+        opcode::READ => (SendOp::Read(remote), length),
+        opcode::COMPARE_SWAP => atomic(AtomicOp::CompareSwap {
+            compare: first,
+            swap: second,
+        })?,
+        opcode::FETCH_ADD => atomic(AtomicOp::FetchAdd { add: first })?,
+        // `parse` let no other pass.
+        _ => (SendOp::SendInvalidate(Rkey(extra)), length),
     };
-    Ok((request, route, need as u16))
+    Ok(head.request(op, local, length, need))
 }
 
-/// Reads the receive request at `slot`, where `have` slots are filled. Gives it and its slots.
+/// Takes the next receive request off a ring. On an error the cursor stays.
 #[inline]
-pub(crate) fn decode_recv<W: Words>(
+pub(crate) fn take_recv<W: Words>(
     ring: &Ring<W>,
-    slot: u32,
-    have: u32,
-) -> Result<(Receive, u32), RingError> {
-    let count = usize::try_from(ring.load(slot, 1)).unwrap_or(usize::MAX);
+    cursor: &mut Cursor,
+) -> Result<Option<Receive>, RingError> {
+    let have = cursor.available(ring)?;
+    if have == 0 {
+        return Ok(None);
+    }
+    let slot = cursor.slot();
+    let words = ring.load_slot(slot);
+    let count = usize::try_from(words[1]).unwrap_or(usize::MAX);
     let need = check_slots(RECV_HEAD + sge_words(count)?, have)?;
-    let (sges, _) = load_sges(ring, slot, RECV_HEAD, count)?;
-    Ok((
-        Receive {
-            wr_id: ring.load(slot, 0),
-            sges,
-        },
-        need,
-    ))
-}
-
-#[inline]
-fn operation<W: Words>(
-    ring: &Ring<W>,
-    slot: u32,
-    code: u8,
-    remote: Remote,
-    extra: u32,
-) -> Result<SendOp, RingError> {
-    let operand = |n: usize| ring.load(slot, SEND_HEAD + n);
-    Ok(match code {
-        opcode::SEND => SendOp::Send,
-        opcode::SEND_IMM => SendOp::SendImm(extra),
-        opcode::SEND_INVALIDATE => SendOp::SendInvalidate(Rkey(extra)),
-        opcode::WRITE => SendOp::Write(remote),
-        opcode::WRITE_IMM => SendOp::WriteImm(remote, extra),
-        opcode::READ => SendOp::Read(remote),
-        opcode::COMPARE_SWAP => {
-            let op = AtomicOp::CompareSwap {
-                compare: operand(0),
-                swap: operand(1),
-            };
-            SendOp::Atomic(remote, op)
+    if need > 1 {
+        let (sges, _) = Entry {
+            ring,
+            slot,
+            first: words,
         }
-        opcode::FETCH_ADD => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: operand(0) }),
-        opcode => return Err(RingError::UnknownOpcode { opcode }),
-    })
+        .sges(RECV_HEAD, count)?;
+        cursor.advance(need);
+        return Ok(Some(Receive {
+            wr_id: words[0],
+            sges,
+        }));
+    }
+    let near = near_sges(&words, RECV_HEAD, count);
+    let length = near.iter().map(|sge| u64::from(sge.length)).sum();
+    if length > u64::from(MAX_MESSAGE) {
+        return Err(RingError::MessageTooLong {
+            length,
+            max: MAX_MESSAGE,
+        });
+    }
+    cursor.advance(1);
+    Ok(Some(Receive {
+        wr_id: words[0],
+        sges: SmallVec::from_buf_and_len(near, count),
+    }))
 }
 
 /// Checks what programs list; gives the bytes.
@@ -393,41 +574,38 @@ fn store_sges<W: Words>(ring: &Ring<W>, slot: u32, at: usize, sges: &[Sge]) -> u
     at + sges.len() * SGE_WORDS
 }
 
+/// The first `count` elements from word `at` on of one slot; what does not fit it or does not count
+/// has no bytes.
 #[inline]
-fn load_sge<W: Words>(ring: &Ring<W>, slot: u32, at: usize, n: usize) -> Sge {
-    let [length, lkey] = halves(ring.load(slot, at + n * SGE_WORDS + 1));
-    Sge {
-        addr: ring.load(slot, at + n * SGE_WORDS),
-        length,
-        lkey: Lkey(lkey),
-    }
+fn near_sges(words: &[u64; SLOT_WORDS], at: usize, count: usize) -> [Sge; NEAR_SGES] {
+    std::array::from_fn(|n| {
+        let place = at + n * SGE_WORDS;
+        if n < count && place + 1 < SLOT_WORDS {
+            sge(words[place], words[place + 1])
+        } else {
+            Sge::default()
+        }
+    })
 }
 
 #[inline]
-fn load_sges<W: Words>(
-    ring: &Ring<W>,
-    slot: u32,
-    at: usize,
-    count: usize,
-) -> Result<(SmallVec<[Sge; NEAR_SGES]>, u32), RingError> {
-    let sges: SmallVec<[Sge; NEAR_SGES]> = if count <= NEAR_SGES {
-        let mut near = [Sge::default(); NEAR_SGES];
-        for (n, sge) in near.iter_mut().enumerate().take(count) {
-            *sge = load_sge(ring, slot, at, n);
-        }
-        SmallVec::from_buf_and_len(near, count)
-    } else {
-        (0..count).map(|n| load_sge(ring, slot, at, n)).collect()
-    };
-    // At most 16 times 2^32.
-    let length: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-    if length > u64::from(MAX_MESSAGE) {
-        return Err(RingError::MessageTooLong {
-            length,
-            max: MAX_MESSAGE,
-        });
+fn near_bytes(words: &[u64; SLOT_WORDS], count: usize) -> SmallVec<[u8; NEAR_BYTES]> {
+    let mut near = [0; NEAR_BYTES];
+    let data = words[SEND_HEAD..].iter();
+    for (to, word) in near.as_chunks_mut::<WORD_BYTES>().0.iter_mut().zip(data) {
+        *to = word.to_le_bytes();
     }
-    Ok((sges, length as u32))
+    SmallVec::from_buf_and_len(near, count)
+}
+
+#[inline]
+const fn sge(addr: u64, rest: u64) -> Sge {
+    let [length, lkey] = halves(rest);
+    Sge {
+        addr,
+        length,
+        lkey: Lkey(lkey),
+    }
 }
 
 /// Gives the words of the whole entry.
@@ -443,35 +621,6 @@ fn store_bytes<W: Words>(ring: &Ring<W>, slot: u32, at: usize, bytes: &[u8]) -> 
         ring.store(slot, at + whole.len(), u64::from_le_bytes(last));
     }
     at + bytes.len().div_ceil(WORD_BYTES)
-}
-
-#[inline]
-fn load_bytes<W: Words>(
-    ring: &Ring<W>,
-    slot: u32,
-    at: usize,
-    count: usize,
-) -> SmallVec<[u8; NEAR_BYTES]> {
-    let mut near = [0; NEAR_BYTES];
-    let mut far = [0; MAX_INLINE];
-    let buffer = if count <= NEAR_BYTES {
-        &mut near[..]
-    } else {
-        &mut far[..]
-    };
-    let words = buffer.as_chunks_mut::<WORD_BYTES>().0;
-    for (n, word) in words
-        .iter_mut()
-        .enumerate()
-        .take(count.div_ceil(WORD_BYTES))
-    {
-        *word = ring.load(slot, at + n).to_le_bytes();
-    }
-    if count <= NEAR_BYTES {
-        SmallVec::from_buf_and_len(near, count)
-    } else {
-        SmallVec::from_slice(&far[..count])
-    }
 }
 
 #[inline]
