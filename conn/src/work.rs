@@ -215,3 +215,17 @@ pub struct Completion {
     /// The sender asked for a solicited event.
     pub solicited: bool,
 }
+
+impl Completion {
+    /// A blank to poll into.
+    pub const BLANK: Self = Self {
+        wr_id: 0,
+        status: Status::General,
+        opcode: WorkOpcode::Send,
+        qpn: Qpn::from_wire(0),
+        byte_len: 0,
+        extra: Extra::None,
+        src_qp: Qpn::from_wire(0),
+        solicited: false,
+    };
+}

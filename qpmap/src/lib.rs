@@ -3,25 +3,40 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
+//! | [`cq`] | completion queues |
 //! | [`doorbell`] | which QPs have new work |
+//! | [`engine`] | one worker's QPs and connections |
 //! | [`error`] | what programs may be told |
 //! | [`key`] | QPNs and keys that tell nothing |
 //! | [`mapping`] | QP -> connection, readable without locks |
+//! | [`queue`] | send and receive queues |
 //! | [`regions`] | memory regions and protection domains |
+//! | [`ring`] | rings of slots that two sides share |
 //! | [`slab`] | values with indices |
 //! | [`state`] | states and types of QPs |
 //! | [`timer`] | timers |
+//! | [`wqe`] | how work requests lie in rings |
 
 #![forbid(unsafe_code)]
 
 mod chunks;
+pub mod cq;
 pub mod doorbell;
+pub mod engine;
 pub mod error;
 pub mod key;
 pub mod mapping;
+pub mod queue;
 pub mod regions;
+pub mod ring;
 pub mod slab;
 pub mod state;
 pub mod timer;
+pub mod wqe;
 
+pub use engine::{
+    Attributes, Config, ConnId, ConnectionParams, ConnectionStats, Counters, Engine, Event,
+    PeerIdentity, Platform, QpInit, QpModify, QpQueues, StateBytes,
+};
 pub use error::{RingError, VerbsError};
+pub use state::{QpState, QpType};

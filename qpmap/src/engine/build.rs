@@ -1,0 +1,367 @@
+//! Building one packet of a shared connection: headers, payload in one copy-and-sum, ICRC.
+
+use super::qp::Flow;
+use super::requester::Pending;
+use crate::regions::Regions;
+use trunkline_conn::egress::Egress;
+use trunkline_conn::mem::{AtomicOp, Bytes, Memory, MemoryFault, PdId, Sge};
+use trunkline_conn::src::Stamp;
+use trunkline_conn::work::{Local, SendFlags, SendOp};
+use trunkline_wire::{
+    AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, icrc,
+};
+
+/// Bytes of the ICRC.
+pub(crate) const ICRC: usize = 4;
+/// Bytes of BTH and extension header.
+pub(crate) const BASE: usize = Bth::LEN + SrcExt::LEN;
+/// Most bytes of a datagram beside its payload: base headers, the largest further header that goes
+/// with payload (RETH and immediate), HCRC, ICRC; rounded up to a multiple of 16.
+pub(crate) const OVERHEAD: u32 = 80;
+/// Most bytes of headers before the payload.
+const HEADERS: usize = BASE + AtomicEth::LEN + 4;
+
+/// Payload bytes of a full packet on a path that carries datagrams of `datagram` bytes: whole pages
+/// where there is room, else a multiple of 64.
+pub(crate) const fn full_payload(datagram: u32) -> u32 {
+    let room = datagram.saturating_sub(OVERHEAD);
+    if room >= 4096 { room & !4095 } else { room & !63 }
+}
+
+/// What a packet in flight carries, so that it can be built again.
+#[derive(Clone, Copy, Debug)]
+pub struct Item {
+    pub(crate) kind: ItemKind,
+    /// Resend round of the flow when it was sent.
+    pub(crate) round: u8,
+    pub(crate) flow: u32,
+    /// Slab index of the request, response or blob.
+    pub(crate) slot: u32,
+    /// Tells a reused slot from the one meant.
+    pub(crate) serial: u32,
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+}
+
+/// What kind of content that is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum ItemKind {
+    Request,
+    Response,
+    Answers,
+    Control,
+    Ping,
+}
+
+impl Item {
+    pub(crate) const PING: Self =
+        Self { kind: ItemKind::Ping, round: 0, flow: 0, slot: 0, serial: 0, offset: 0, length: 0 };
+}
+
+/// Where packets of a connection go: made once per burst.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) path: Path,
+    pub(crate) seed: IcrcSeed,
+    pub(crate) remote_id: Qpn,
+    pub(crate) token: u32,
+}
+
+/// The payload of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Payload<'a> {
+    None,
+    /// Registered memory of the QP's program.
+    Gather(PdId, &'a [Sge]),
+    /// Registered memory that a peer reads.
+    Read(PdId, trunkline_wire::Rkey, u64),
+    /// Bytes at hand.
+    Bytes(&'a [u8]),
+}
+
+/// Everything of a packet but its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draft<'a> {
+    pub(crate) opcode: Opcode,
+    pub(crate) op: Option<&'a SendOp>,
+    /// Of the whole message; RETH carries it.
+    pub(crate) message: u32,
+    pub(crate) solicited: bool,
+    pub(crate) last: bool,
+    pub(crate) abort: bool,
+    pub(crate) source: Qpn,
+    pub(crate) dest: Qpn,
+    pub(crate) generation: u16,
+    pub(crate) round: u8,
+    pub(crate) msn: u32,
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+    pub(crate) payload: Payload<'a>,
+}
+
+impl<'a> Draft<'a> {
+    /// A packet without a QP: answers, control, keep-alive, acknowledgements.
+    pub(crate) fn bare(opcode: Opcode, payload: &'a [u8]) -> Self {
+        Self {
+            opcode,
+            op: None,
+            message: 0,
+            solicited: false,
+            last: true,
+            abort: false,
+            source: Qpn::default(),
+            dest: Qpn::default(),
+            generation: 0,
+            round: 0,
+            msn: 0,
+            offset: 0,
+            length: payload.len() as u32,
+            payload: if payload.is_empty() { Payload::None } else { Payload::Bytes(payload) },
+        }
+    }
+
+    /// `length` bytes of a request, from `offset` on.
+    pub(crate) fn request(
+        flow: &Flow,
+        source: Qpn,
+        pd: PdId,
+        pending: &'a Pending,
+        (offset, length): (u32, u32),
+    ) -> Self {
+        let request = &pending.request;
+        let payload = match (&request.op, &request.local) {
+            (SendOp::Read(_) | SendOp::Atomic(..), _) => Payload::None,
+            (_, Local::Sges(sges)) => Payload::Gather(pd, sges),
+            (_, Local::Inline(bytes)) => {
+                Payload::Bytes(&bytes[offset as usize..(offset + length) as usize])
+            }
+        };
+        let carried = if matches!(payload, Payload::None) { 0 } else { length };
+        let last = request.op.has_response_data() || offset + length == request.length;
+        Self {
+            opcode: opcode_of(&request.op),
+            op: Some(&request.op),
+            message: request.length,
+            solicited: last && request.flags.contains(SendFlags::SOLICITED),
+            last,
+            abort: false,
+            source,
+            dest: flow.remote,
+            generation: flow.generation,
+            round: pending.round,
+            msn: pending.msn,
+            offset,
+            length: carried,
+            payload,
+        }
+    }
+
+    /// The same place in the stream, with nothing in it. Its offset says whose data is gone: the
+    /// requester's (0) or the responder's (1).
+    pub(crate) fn voided(self, abort: bool) -> Self {
+        Self {
+            offset: u32::from(self.opcode == Opcode::SRC_READ_RESP),
+            opcode: Opcode::SRC_VOID,
+            op: None,
+            last: true,
+            abort,
+            solicited: false,
+            length: 0,
+            payload: Payload::None,
+            ..self
+        }
+    }
+
+    fn has_header_crc(&self) -> bool {
+        !self.last && self.length > 0
+    }
+
+    fn headers(&self) -> usize {
+        let further = match self.op {
+            None | Some(SendOp::Send) => 0,
+            Some(SendOp::SendImm(_) | SendOp::SendInvalidate(_)) => 4,
+            Some(SendOp::Write(_) | SendOp::Read(_)) => Reth::LEN,
+            Some(SendOp::WriteImm(..)) => Reth::LEN + ImmDt::LEN,
+            Some(SendOp::Atomic(..)) => AtomicEth::LEN,
+        };
+        BASE + further + if self.has_header_crc() { 4 } else { 0 }
+    }
+
+    /// Bytes of the datagram.
+    pub(crate) fn datagram(&self) -> usize {
+        self.headers() + self.length as usize + ICRC
+    }
+
+    /// Writes the packet into `datagram`, which has exactly [`datagram`](Self::datagram) bytes.
+    ///
+    /// # Errors
+    /// The payload cannot be had; the packet is then one that nobody should get.
+    pub(crate) fn build<B: Bytes>(
+        &self,
+        route: &Route,
+        stamp: &Stamp,
+        identification: u16,
+        regions: &Regions<B>,
+        datagram: &mut [u8],
+    ) -> Result<(), MemoryFault> {
+        let mut headers = [0; HEADERS];
+        let base = self.base_headers(route, stamp, &mut headers);
+        let length = self.further_headers(&mut headers, base);
+        let mut crc = route.seed.start(datagram.len(), identification);
+        icrc::headers(&mut crc, &headers[..length]);
+        let (head, rest) = datagram.split_at_mut(length);
+        head.copy_from_slice(&headers[..length]);
+        let (payload, trailer) = rest.split_at_mut(self.length as usize);
+        match self.payload {
+            Payload::None => {}
+            Payload::Gather(pd, sges) => {
+                regions.gather(pd, sges, self.offset, payload, Some(&mut crc))?;
+            }
+            Payload::Read(pd, key, addr) => {
+                let addr = addr.wrapping_add(u64::from(self.offset));
+                regions.read(pd, key, addr, payload, Some(&mut crc))?;
+            }
+            Payload::Bytes(bytes) => {
+                payload.copy_from_slice(bytes);
+                crc.update(bytes);
+            }
+        }
+        trailer.copy_from_slice(&icrc::trailer(crc));
+        Ok(())
+    }
+
+    fn base_headers(&self, route: &Route, stamp: &Stamp, out: &mut [u8; HEADERS]) -> usize {
+        let bth = Bth {
+            opcode: self.opcode,
+            solicited: self.solicited,
+            mig_req: true,
+            pad: 0,
+            pkey: 0xffff,
+            fecn: false,
+            becn: false,
+            dest_qp: route.remote_id,
+            ack_req: stamp.ack_req,
+            psn: Psn::from_wire(stamp.number as u32),
+        };
+        let ext = SrcExt {
+            last: self.last,
+            header_crc: self.has_header_crc(),
+            abort: self.abort,
+            sealed: false,
+            attempt: stamp.attempt,
+            generation: self.generation,
+            token: route.token,
+            src_qp: self.source,
+            round: self.round,
+            dest_qp: self.dest,
+            psn_high: stamp.number >> 24,
+            msn: self.msn,
+            offset: self.offset,
+            timestamp: stamp.timestamp,
+            echo: stamp.echo,
+            ack: stamp.ack,
+        };
+        let (head, rest) = out.split_first_chunk_mut().expect("HEADERS holds a BTH");
+        bth.emit(head);
+        ext.emit(rest.first_chunk_mut().expect("HEADERS holds the extension header"));
+        BASE
+    }
+
+    fn further_headers(&self, out: &mut [u8; HEADERS], mut at: usize) -> usize {
+        let reth = |remote: &trunkline_conn::work::Remote| Reth {
+            va: remote.addr,
+            rkey: remote.rkey,
+            length: self.message,
+        };
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        match self.op {
+            None | Some(SendOp::Send) => {}
+            Some(SendOp::SendImm(value)) => put(&ImmDt(*value).to_bytes()),
+            Some(SendOp::SendInvalidate(key)) => put(&Ieth(*key).to_bytes()),
+            Some(SendOp::Write(remote) | SendOp::Read(remote)) => put(&reth(remote).to_bytes()),
+            Some(SendOp::WriteImm(remote, value)) => {
+                put(&reth(remote).to_bytes());
+                put(&ImmDt(*value).to_bytes());
+            }
+            Some(SendOp::Atomic(remote, op)) => {
+                let (swap_or_add, compare) = match *op {
+                    AtomicOp::CompareSwap { compare, swap } => (swap, compare),
+                    AtomicOp::FetchAdd { add } => (add, 0),
+                };
+                let header =
+                    AtomicEth { va: remote.addr, rkey: remote.rkey, swap_or_add, compare };
+                put(&header.to_bytes());
+            }
+        }
+        if self.has_header_crc() {
+            let sum = icrc::header_crc(&out[..at]);
+            out[at..at + 4].copy_from_slice(&sum.to_be_bytes());
+            at += 4;
+        }
+        at
+    }
+}
+
+const fn opcode_of(op: &SendOp) -> Opcode {
+    match op {
+        SendOp::Send => Opcode::SRC_SEND,
+        SendOp::SendImm(_) => Opcode::SRC_SEND_IMM,
+        SendOp::SendInvalidate(_) => Opcode::SRC_SEND_INV,
+        SendOp::Write(_) => Opcode::SRC_WRITE,
+        SendOp::WriteImm(..) => Opcode::SRC_WRITE_IMM,
+        SendOp::Read(_) => Opcode::SRC_READ_REQ,
+        SendOp::Atomic(_, AtomicOp::CompareSwap { .. }) => Opcode::SRC_CMP_SWAP,
+        SendOp::Atomic(_, AtomicOp::FetchAdd { .. }) => Opcode::SRC_FETCH_ADD,
+    }
+}
+
+/// Reserves room for `draft`, builds it there and hands it over. `false`: there was no room.
+///
+/// A payload that cannot be had any more goes out as a VOID of the same number, so that the stream
+/// has no hole; it aborts the QP it was for.
+pub(crate) fn emit<B: Bytes>(
+    draft: &Draft<'_>,
+    route: &Route,
+    stamp: &Stamp,
+    regions: &Regions<B>,
+    egress: &mut (impl Egress + ?Sized),
+) -> Emitted {
+    let Some(slot) = egress.reserve(&route.path, draft.datagram()) else { return Emitted::NoRoom };
+    let identification = slot.identification;
+    if draft.build(route, stamp, identification, regions, slot.datagram).is_ok() {
+        egress.commit();
+        return Emitted::Sent;
+    }
+    let void = draft.voided(true);
+    let Some(slot) = egress.reserve(&route.path, void.datagram()) else { return Emitted::NoRoom };
+    void.build(route, stamp, slot.identification, regions, slot.datagram)
+        .expect("a packet without payload reads no memory");
+    egress.commit();
+    Emitted::Voided
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Emitted {
+    Sent,
+    /// Its data is gone.
+    Voided,
+    /// The port is full.
+    NoRoom,
+}
+
+/// The sum over a packet's headers, as its receiver starts it.
+pub(crate) fn start_sum(
+    seed: IcrcSeed,
+    datagram: usize,
+    identification: u16,
+    headers: &[u8],
+) -> Crc {
+    let mut crc = seed.start(datagram, identification);
+    icrc::headers(&mut crc, headers);
+    crc
+}

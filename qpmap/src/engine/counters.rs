@@ -1,0 +1,79 @@
+//! What an engine counts.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What an [`Engine`](super::Engine) counted since it was made; every dropped packet is in exactly one.
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Every counter with its name, in the order of the fields.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Datagrams handed in.
+    received,
+    /// Datagrams built.
+    sent,
+    /// Dropped: shorter than its headers say.
+    malformed,
+    /// Dropped: an opcode nobody defined.
+    unknown_opcode,
+    /// Dropped: the ICRC is wrong.
+    bad_icrc,
+    /// The ICRC was right with another IP identification than predicted.
+    identification_solved,
+    /// Dropped: no such connection.
+    unknown_connection,
+    /// Dropped: the connection's token is another.
+    bad_token,
+    /// Dropped: came from another address than the connection's peer.
+    bad_source,
+    /// Dropped: a packet number outside the window.
+    outside_window,
+    /// Dropped: acknowledges what was never sent.
+    bad_acknowledgement,
+    /// Seen before.
+    duplicate,
+    /// Dropped, to be sent again: no room to let it wait for an earlier one of its QP.
+    staging_full,
+    /// Waited for an earlier packet of its QP.
+    staged,
+    /// Acknowledged and ignored: an earlier incarnation of the QP, or an earlier resend round.
+    stale,
+    /// For a QP that does not exist or is bound elsewhere.
+    unknown_qp,
+    /// Answered receiver not ready.
+    rnr_sent,
+    /// Told that the receiver is not ready.
+    rnr_received,
+    /// Refused a peer's request for good.
+    nak_sent,
+    /// Had a request refused for good.
+    nak_received,
+    /// Answers, BINDs or responses that make no sense for their flow.
+    bad_answer,
+    /// Packets that stand for data that is gone.
+    void_sent,
+    /// Messages aborted because their data was gone at the sender.
+    void_received,
+    /// Dropped by a plain connection, UC or UD.
+    plain_dropped,
+    /// Dropped: no QP of that number speaks plain RC, UC or UD.
+    plain_unknown_qp,
+    /// Messages executed for peers.
+    executed,
+    /// Requests completed.
+    completed,
+    /// Flows that moved because their connection died.
+    failovers,
+    /// Control messages that asked for too much at once.
+    control_overflow,
+}

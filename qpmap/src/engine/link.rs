@@ -1,0 +1,537 @@
+//! Peers and the connections to them; which flow uses which.
+
+use super::build::{self, Item, Route};
+use super::qp::{Flags, Wire};
+use super::{ConnId, Engine, Event, Platform, Ready, Timer};
+use crate::error::VerbsError;
+use crate::slab::NONE;
+use trunkline_conn::control::ControlKind;
+use trunkline_conn::src::{self, Connection};
+use trunkline_conn::time::Instant;
+use trunkline_conn::work::Status;
+use trunkline_wire::{Gid, IcrcSeed, Path, Qpn};
+
+/// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
+const ECT0: u8 = 0b10;
+
+/// Who a peer is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PeerIdentity {
+    /// Its node GUID.
+    pub guid: u64,
+    /// When this incarnation of it started: another one means it restarted.
+    pub epoch: u64,
+    /// Where it is reached.
+    pub address: Gid,
+}
+
+/// What two nodes agree on when they open a shared connection, and what this end wants of it.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionParams {
+    /// Number of our end, from [`Engine::draw_connection`].
+    pub local_id: Qpn,
+    /// Token that packets to us carry, from the same.
+    pub local_token: u32,
+    /// Number of the peer's end.
+    pub remote_id: Qpn,
+    /// Token that packets to the peer carry.
+    pub remote_token: u32,
+    /// Number of the first packet to the peer.
+    pub first_tx: u64,
+    /// Number of the first packet from the peer.
+    pub first_rx: u64,
+    /// Largest datagram both ends carry.
+    pub datagram: u32,
+    /// Congestion control; `None` takes the engine's.
+    pub control: Option<ControlKind>,
+    /// DSCP (upper six bits) of its packets.
+    pub traffic_class: u8,
+    /// Share of the port beside other connections, 1 to 255.
+    pub weight: u8,
+    /// UDP source ports it uses, 1 to 8.
+    pub source_ports: u8,
+    /// Opened by a program for itself: the engine binds no QPs to it on its own.
+    pub private: bool,
+}
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionStats {
+    /// Packets, round trips, congestion.
+    pub delivery: src::Stats,
+    /// Flows bound to it.
+    pub flows: u32,
+    /// Packets in flight.
+    pub in_flight: u32,
+    /// Address of the peer.
+    pub peer: Gid,
+}
+
+/// A peer that shares connections with us.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) guid: u64,
+    pub(crate) epoch: u64,
+    pub(crate) address: Gid,
+    /// Its connections, linked.
+    pub(crate) conns: u32,
+    pub(crate) conns_len: u32,
+}
+
+/// A shared connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) delivery: Connection<Item>,
+    pub(crate) peer: u32,
+    pub(crate) next_of_peer: u32,
+    /// Flows with packets to send, in the order of their turns.
+    pub(crate) runnable_head: u32,
+    pub(crate) runnable_tail: u32,
+    /// Flows with answers or BINDs to send.
+    pub(crate) notice_head: u32,
+    pub(crate) notice_tail: u32,
+    pub(crate) flows: u32,
+    pub(crate) payload: u16,
+    pub(crate) traffic_class: u8,
+    pub(crate) weight: u8,
+    pub(crate) flags: ConnFlags,
+}
+
+/// Flags of a [`Conn`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ConnFlags {
+    /// In the engine's list of connections with something to send.
+    pub(crate) ready: bool,
+    /// Notices have waited one round for company.
+    pub(crate) notice_aged: bool,
+    pub(crate) private: bool,
+    pub(crate) closing: bool,
+}
+
+// DESIGN 4.2, invariant 6: an idle connection with its peer record takes at most 176 bytes.
+const _: () = assert!(size_of::<Conn>() + size_of::<Peer>() <= 176);
+
+impl<P: Platform> Engine<P> {
+    /// Draws the number and token for our end of a connection that is about to be opened. The
+    /// number stays taken until [`add_connection`](Self::add_connection) or
+    /// [`release_connection`](Self::release_connection).
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`] when there are no numbers left.
+    pub fn draw_connection(&mut self) -> Result<(Qpn, u32), VerbsError> {
+        let slot = self.conn_ids.insert(NONE);
+        if slot >= 1 << 24 {
+            self.conn_ids.remove(slot);
+            return Err(VerbsError::Limit { what: "connections", limit: 1 << 24 });
+        }
+        Ok((Qpn::from_wire(self.conn_secret.seal(slot)), self.random.token()))
+    }
+
+    /// Gives back a number that [`draw_connection`](Self::draw_connection) drew and nobody used.
+    pub fn release_connection(&mut self, id: Qpn) {
+        let slot = self.conn_secret.open(id.get());
+        if self.conn_ids.get(slot) == Some(&NONE) {
+            self.conn_ids.remove(slot);
+        }
+    }
+
+    /// Takes up a connection that both ends agreed on. Undecided QPs to that peer bind to it, and
+    /// flows that lost theirs move to it.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] when the peer is another incarnation of one that still has
+    /// connections: [`drop_peer`](Self::drop_peer) first.
+    pub fn add_connection(
+        &mut self,
+        now: Instant,
+        identity: PeerIdentity,
+        params: &ConnectionParams,
+    ) -> Result<ConnId, VerbsError> {
+        let peer = self.peer_record(identity)?;
+        let config = src::Config {
+            local_id: params.local_id,
+            remote_id: params.remote_id,
+            local_token: params.local_token,
+            remote_token: params.remote_token,
+            first_tx: params.first_tx,
+            first_rx: params.first_rx,
+            packet_size: params.datagram,
+            control: params.control.unwrap_or(self.config.control),
+            link_rate_bps: self.config.link_rate_bps,
+            window: self.config.window,
+            dead_after_ns: self.config.dead_after_ns,
+            keep_alive_ns: self.config.keep_alive_ns,
+            max_ack_delay_ns: self.config.max_ack_delay_ns,
+            source_ports: params.source_ports.clamp(1, self.config.source_ports.len() as u8),
+            ..src::Config::default()
+        };
+        let conn = Conn {
+            delivery: Connection::new(&config, now),
+            peer,
+            next_of_peer: self.peers[peer].conns,
+            runnable_head: NONE,
+            runnable_tail: NONE,
+            notice_head: NONE,
+            notice_tail: NONE,
+            flows: 0,
+            payload: build::full_payload(params.datagram.min(self.config.datagram)) as u16,
+            traffic_class: params.traffic_class & !0b11 | ECT0,
+            weight: params.weight.max(1),
+            flags: ConnFlags { private: params.private, ..ConnFlags::default() },
+        };
+        let index = self.conns.insert(conn);
+        if self.conn_serials.len() <= index as usize {
+            self.conn_serials.resize(index as usize + 1, 0);
+            self.conn_deadlines.resize(index as usize + 1, Instant::FAR);
+        }
+        self.conn_serials[index as usize] = self.conn_serials[index as usize].wrapping_add(1);
+        let slot = self.conn_secret.open(params.local_id.get());
+        assert_eq!(self.conn_ids[slot], NONE, "a connection number is used once");
+        self.conn_ids[slot] = index;
+        let record = &mut self.peers[peer];
+        record.conns = index;
+        record.conns_len += 1;
+        self.arm_conn(index);
+        if !params.private {
+            self.resolve_undecided(identity.address);
+            self.rescue_stranded(peer);
+        }
+        Ok(self.conn_id(index))
+    }
+
+    fn peer_record(&mut self, identity: PeerIdentity) -> Result<u32, VerbsError> {
+        if let Some(&peer) = self.peer_of.get(&identity.address) {
+            let record = &self.peers[peer];
+            if (record.guid, record.epoch) == (identity.guid, identity.epoch) {
+                return Ok(peer);
+            }
+            return Err(VerbsError::Busy { what: "peer", users: record.conns_len });
+        }
+        let peer = self.peers.insert(Peer {
+            guid: identity.guid,
+            epoch: identity.epoch,
+            address: identity.address,
+            conns: NONE,
+            conns_len: 0,
+        });
+        self.peer_of.insert(identity.address, peer);
+        Ok(peer)
+    }
+
+    /// The identity of the peer at `address`, if it shares connections with us.
+    pub fn peer(&self, address: Gid) -> Option<PeerIdentity> {
+        let record = &self.peers[*self.peer_of.get(&address)?];
+        Some(PeerIdentity { guid: record.guid, epoch: record.epoch, address })
+    }
+
+    /// Connections to `address`, newest first, private ones included.
+    pub fn connections_to(&self, address: Gid) -> Vec<ConnId> {
+        let mut found = Vec::new();
+        let Some(&peer) = self.peer_of.get(&address) else { return found };
+        let mut next = self.peers[peer].conns;
+        while next != NONE {
+            found.push(self.conn_id(next));
+            next = self.conns[next].next_of_peer;
+        }
+        found
+    }
+
+    /// All connections.
+    pub fn connections(&self) -> Vec<ConnId> {
+        self.conns.iter().map(|(index, _)| self.conn_id(index)).collect()
+    }
+
+    /// Statistics of a connection; `None` when it is gone.
+    pub fn connection_stats(&self, id: ConnId) -> Option<ConnectionStats> {
+        let conn = self.live(id)?;
+        Some(ConnectionStats {
+            delivery: conn.delivery.stats(),
+            flows: conn.flows,
+            in_flight: conn.delivery.in_flight(),
+            peer: self.peers[conn.peer].address,
+        })
+    }
+
+    /// Takes a connection down. Flows on it move to another of its pool, or wait for one.
+    pub fn close_connection(&mut self, id: ConnId) {
+        if self.live(id).is_some() {
+            self.remove_connection(id.index);
+        }
+    }
+
+    /// The peer at `address` is gone or another incarnation of itself: its connections are dropped
+    /// and the QPs that talk to it go to error.
+    pub fn drop_peer(&mut self, address: Gid) {
+        let Some(peer) = self.peer_of.remove(&address) else { return };
+        while self.peers[peer].conns != NONE {
+            let conn = self.peers[peer].conns;
+            self.remove_connection(conn);
+        }
+        self.fail_stranded(peer);
+        self.peers.remove(peer);
+    }
+
+    pub(crate) fn conn_id(&self, index: u32) -> ConnId {
+        ConnId { index, serial: self.conn_serials[index as usize] }
+    }
+
+    pub(crate) fn live(&self, id: ConnId) -> Option<&Conn> {
+        (self.conn_serials.get(id.index as usize) == Some(&id.serial)).then_some(())?;
+        self.conns.get(id.index)
+    }
+
+    pub(crate) fn route(&self, conn: u32, port: u8) -> Route {
+        let record = &self.conns[conn];
+        let ports = &self.config.source_ports;
+        let path = Path {
+            src: self.config.address,
+            dst: self.peers[record.peer].address.address(),
+            src_port: ports[usize::from(port) % ports.len()],
+            traffic_class: record.traffic_class,
+        };
+        Route {
+            path,
+            seed: IcrcSeed::new(&path),
+            remote_id: record.delivery.remote_id(),
+            token: record.delivery.remote_token(),
+        }
+    }
+
+    /// Marks a connection as having something to send.
+    pub(crate) fn touch(&mut self, conn: u32) {
+        let flags = &mut self.conns[conn].flags;
+        if !flags.ready {
+            flags.ready = true;
+            self.ready.push_back(Ready::Conn(conn));
+        }
+    }
+
+    /// Arms the timer of a connection; called when its deadline may have moved closer.
+    pub(crate) fn arm_conn(&mut self, conn: u32) {
+        let Some(deadline) = self.conns[conn].delivery.poll_timeout() else { return };
+        if deadline < self.conn_deadlines[conn as usize] {
+            self.conn_deadlines[conn as usize] = deadline;
+            let serial = self.conn_serials[conn as usize];
+            self.timers.arm(deadline, Timer::Conn { conn, serial });
+        }
+    }
+
+    pub(crate) fn conn_timeout(&mut self, now: Instant, conn: u32, serial: u32) {
+        if self.conns.get(conn).is_none() || self.conn_serials[conn as usize] != serial {
+            return;
+        }
+        self.conn_deadlines[conn as usize] = Instant::FAR;
+        let delivery = &mut self.conns[conn].delivery;
+        delivery.handle_timeout(now);
+        delivery.try_idle(&mut self.windows);
+        while let Some(event) = self.conns[conn].delivery.poll_event() {
+            match event {
+                src::Event::Dead => {
+                    self.remove_connection(conn);
+                    return;
+                }
+                src::Event::KeepAlive => self.pings.push(conn),
+            }
+        }
+        // Its turn arms the timer again: what is due may only be known after it.
+        self.touch(conn);
+    }
+
+    /// Picks a connection of the pool to `peer`: the one with the fewest flows.
+    pub(crate) fn pick(&self, peer: u32) -> Option<u32> {
+        let mut best: Option<u32> = None;
+        let mut next = self.peers[peer].conns;
+        while next != NONE {
+            let conn = &self.conns[next];
+            if !conn.flags.private && best.is_none_or(|b| conn.flows < self.conns[b].flows) {
+                best = Some(next);
+            }
+            next = conn.next_of_peer;
+        }
+        best
+    }
+
+    /// Binds a flow to a connection: the row of the mapping follows for a QP's own flow.
+    pub(crate) fn attach(&mut self, flow: u32, conn: u32) {
+        self.flows[flow].conn = conn;
+        self.conns[conn].flows += 1;
+        let (qp, generation) = (self.flows[flow].qp, self.flows[flow].generation);
+        if self.qps[qp].wire == Wire::Shared(flow) {
+            self.mapping.set(qp, conn, generation);
+        }
+    }
+
+    pub(crate) fn detach(&mut self, flow: u32) {
+        let conn = self.flows[flow].conn;
+        if conn == NONE {
+            return;
+        }
+        self.unlist(conn, flow);
+        self.conns[conn].flows -= 1;
+        self.flows[flow].conn = NONE;
+        let qp = self.flows[flow].qp;
+        if self.qps[qp].wire == Wire::Shared(flow) {
+            self.mapping.clear(qp);
+        }
+    }
+
+    /// Takes a connection out. Its flows move on: what they had unacknowledged is sent again, in a
+    /// new resend round, over another connection of the pool.
+    fn remove_connection(&mut self, conn: u32) {
+        let id = self.conn_id(conn);
+        let peer = self.conns[conn].peer;
+        self.unlink_from_peer(conn);
+        let moving: Vec<u32> = self
+            .flows
+            .iter()
+            .filter(|(_, flow)| flow.conn == conn)
+            .map(|(index, _)| index)
+            .collect();
+        for &flow in &moving {
+            self.detach(flow);
+        }
+        let record = self.conns.remove(conn);
+        self.conn_serials[conn as usize] = self.conn_serials[conn as usize].wrapping_add(1);
+        self.conn_deadlines[conn as usize] = Instant::FAR;
+        let slot = self.conn_secret.open(record.delivery.local_id().get());
+        self.conn_ids.remove(slot);
+        for item in record.delivery.unacked() {
+            self.forget_item(&item);
+        }
+        record.delivery.close(&mut self.windows);
+        self.ready.retain(|ready| *ready != Ready::Conn(conn));
+        self.orphans.retain(|orphan| orphan.conn != conn);
+        let mut stranded = false;
+        for flow in moving {
+            self.counters.failovers += 1;
+            self.restart(flow, true);
+            match self.pick(peer) {
+                Some(other) => self.resume_on(flow, other),
+                None => {
+                    self.flows[flow].flags.set(Flags::STRANDED);
+                    self.stranded.push((peer, flow));
+                    stranded = true;
+                }
+            }
+        }
+        let address = self.peers[peer].address;
+        self.events.push_back(Event::ConnectionDown { conn: id, peer: address, stranded });
+    }
+
+    fn unlink_from_peer(&mut self, conn: u32) {
+        let (peer, after) = (self.conns[conn].peer, self.conns[conn].next_of_peer);
+        self.peers[peer].conns_len -= 1;
+        let mut at = self.peers[peer].conns;
+        if at == conn {
+            self.peers[peer].conns = after;
+            return;
+        }
+        while self.conns[at].next_of_peer != conn {
+            at = self.conns[at].next_of_peer;
+        }
+        self.conns[at].next_of_peer = after;
+    }
+
+    /// Puts a flow to work on `conn`: its BIND if that is still open, its unsent messages, its
+    /// answers.
+    pub(crate) fn resume_on(&mut self, flow: u32, conn: u32) {
+        self.flows[flow].flags.clear(Flags::STRANDED);
+        self.attach(flow, conn);
+        let flags = &mut self.flows[flow].flags;
+        if !flags.has(Flags::BOUND) {
+            flags.set(Flags::BIND_DUE);
+        }
+        if flags.has(Flags::PEER_BOUND) {
+            // The peer may have missed them on the connection that died.
+            flags.set(Flags::BOUND_DUE);
+            flags.set(Flags::ANSWER_DUE);
+        }
+        self.notice(flow);
+        self.wake(flow);
+    }
+
+    fn rescue_stranded(&mut self, peer: u32) {
+        let (mine, others) =
+            std::mem::take(&mut self.stranded).into_iter().partition(|(p, _)| *p == peer);
+        self.stranded = others;
+        let mine: Vec<(u32, u32)> = mine;
+        for (_, flow) in mine {
+            if let Some(conn) = self.pick(peer) {
+                self.resume_on(flow, conn);
+            }
+        }
+    }
+
+    fn fail_stranded(&mut self, peer: u32) {
+        let (mine, others) =
+            std::mem::take(&mut self.stranded).into_iter().partition(|(p, _)| *p == peer);
+        self.stranded = others;
+        let mine: Vec<(u32, u32)> = mine;
+        for (_, flow) in mine {
+            self.flows[flow].flags.clear(Flags::STRANDED);
+            self.fail_flow(flow, Status::RetryExceeded);
+        }
+    }
+
+    /// Nobody answers at `address`: QPs that wait to hear what it is, or for a connection to it,
+    /// go to error.
+    pub fn peer_unreachable(&mut self, address: Gid) {
+        for qp in self.undecided.remove(&address).unwrap_or_default() {
+            self.qps[qp].wire = Wire::None;
+            self.fail_qp(qp, Status::RetryExceeded);
+        }
+        if let Some(&peer) = self.peer_of.get(&address) {
+            self.fail_stranded(peer);
+        }
+    }
+
+    /// Moves a live QP to another connection to the same peer, at a message boundary: requests
+    /// already begun finish where they are, later ones go the new way. Invisible to the program;
+    /// [`Event::Moved`] tells when it is done.
+    ///
+    /// # Errors
+    /// No such QP or connection, a QP that is not on shared connections, or another peer's
+    /// connection.
+    pub fn rebind(&mut self, qpn: Qpn, to: ConnId) -> Result<(), VerbsError> {
+        let qp = self.known(qpn)?;
+        let Wire::Shared(flow) = self.qps[qp].wire else {
+            return Err(VerbsError::NotShared { qpn: qpn.get() });
+        };
+        self.move_flow(flow, to)
+    }
+
+    pub(crate) fn move_flow(&mut self, flow: u32, to: ConnId) -> Result<(), VerbsError> {
+        let target = self.live(to).ok_or(VerbsError::UnknownConnection { index: to.index })?;
+        let record = &self.flows[flow];
+        let qp = record.qp;
+        if record.conn == NONE || target.peer != self.conns[record.conn].peer {
+            return Err(VerbsError::OtherPeer { qpn: self.qp_number(qp).get() });
+        }
+        self.moves.retain(|(other, _)| *other != flow);
+        self.moves.push((flow, to));
+        self.flows[flow].flags.set(Flags::QUIESCING);
+        self.try_move(flow);
+        Ok(())
+    }
+
+    /// Moves a quiescing flow once nothing of it is in flight.
+    pub(crate) fn try_move(&mut self, flow: u32) {
+        let record = &self.flows[flow];
+        if !record.flags.has(Flags::QUIESCING) || record.head != NONE {
+            return;
+        }
+        let qp = record.qp;
+        self.flows[flow].flags.clear(Flags::QUIESCING);
+        let at = self.moves.iter().position(|(other, _)| *other == flow);
+        let to = at.map(|at| self.moves.swap_remove(at).1);
+        if let Some(to) = to.filter(|to| self.live(*to).is_some())
+            && self.flows[flow].conn != NONE
+        {
+            self.detach(flow);
+            self.resume_on(flow, to.index);
+            let qpn = self.qp_number(qp);
+            self.events.push_back(Event::Moved { qpn, conn: to });
+        }
+        self.wake(flow);
+    }
+}

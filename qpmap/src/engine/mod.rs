@@ -1,0 +1,429 @@
+//! The engine of one worker: QPs, the connections they share, and the packets between the two.
+//!
+//! Everything is owned by one thread and driven from outside, like the floors below: packets and
+//! time come in through `handle_*`, packets go out through [`Engine::poll_transmit`], news through
+//! [`Engine::poll_event`].
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `verbs` | QPs, CQs, SRQs, regions: what programs ask for |
+//! | `link` | peers and connections, binding, moving, failover |
+//! | `requester` | work requests become messages; answers become completions |
+//! | `transmit` | the scheduler: which packet goes next |
+//! | `build` | headers, payload, ICRC of one packet |
+//! | `receive` | from a datagram to the flow it is for |
+//! | `responder` | a peer's requests: order, staging, execution, answers |
+//! | `notice` | answers and BINDs, batched |
+//! | `plain` | QPs with an IBTA connection of their own, UC and UD |
+
+mod build;
+mod counters;
+mod link;
+mod notice;
+mod plain;
+mod qp;
+mod receive;
+mod requester;
+mod responder;
+mod state_bytes;
+mod transmit;
+mod verbs;
+
+pub use counters::Counters;
+pub use link::{ConnectionParams, ConnectionStats, PeerIdentity};
+pub use qp::{Attributes, QpQueues};
+pub use state_bytes::StateBytes;
+pub use verbs::{QpInit, QpModify};
+
+use crate::cq::{CompletionQueue, Notify};
+use crate::doorbell::Doorbells;
+use crate::key::{Secret24, Secret32};
+use crate::mapping::Mapping;
+use crate::queue::RecvQueue;
+use crate::regions::Regions;
+use crate::ring::Words;
+use crate::slab::{NONE, Slab};
+use crate::timer::Timers;
+use link::{Conn, Peer};
+use plain::Plain;
+use qp::{Cold, Flow, Qp};
+use requester::Pending;
+use responder::{Assembly, Job, Staging};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use trunkline_conn::host::QpEvent;
+use trunkline_conn::mem::{Bytes, PdId};
+use trunkline_conn::control::ControlKind;
+use trunkline_conn::src::Pool;
+use trunkline_conn::time::Instant;
+use trunkline_wire::{Gid, Qpn};
+
+/// What the floors above provide: memory behind keys, memory of rings.
+pub trait Platform: 'static {
+    /// Registered memory.
+    type Bytes: Bytes;
+    /// Memory of rings.
+    type Words: Words;
+
+    /// `count` zeroed words for a ring.
+    fn words(count: usize) -> Self::Words;
+}
+
+/// How an [`Engine`] is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address of the port.
+    pub address: IpAddr,
+    /// UDP source ports of its packets, 1 to 8; the first is used unless a connection is multipath.
+    pub source_ports: Vec<u16>,
+    /// Largest datagram (BTH to ICRC) the port carries, in bytes.
+    pub datagram: u32,
+    /// Congestion control of shared connections, unless they say otherwise.
+    pub control: ControlKind,
+    /// Rate of the link in bits per second, where it is known.
+    pub link_rate_bps: Option<u64>,
+    /// Packets a shared connection may have in flight: a power of two up to 4096.
+    pub window: u16,
+    /// A shared connection is dead when nothing in flight was acknowledged for so long, in ns.
+    pub dead_after_ns: u64,
+    /// A silent shared connection is probed after so long, in ns.
+    pub keep_alive_ns: u64,
+    /// Longest an acknowledgement waits for company, in ns.
+    pub max_ack_delay_ns: u64,
+    /// Bytes of packets that may wait for an earlier one of their QP.
+    pub staging_bytes: usize,
+    /// Most QPs.
+    pub max_qps: u32,
+    /// From which all random numbers are drawn.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            address: IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
+            source_ports: vec![trunkline_wire::ROCE_PORT],
+            datagram: 4096 + build::OVERHEAD,
+            control: ControlKind::Delay,
+            link_rate_bps: None,
+            window: 1024,
+            dead_after_ns: 2 * trunkline_conn::time::SECOND,
+            keep_alive_ns: 10 * trunkline_conn::time::SECOND,
+            max_ack_delay_ns: 100 * trunkline_conn::time::MICROSECOND,
+            staging_bytes: 4 << 20,
+            max_qps: 1 << 22,
+            seed: 0,
+        }
+    }
+}
+
+/// Index of a shared connection of this engine.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct ConnId {
+    pub(crate) index: u32,
+    pub(crate) serial: u32,
+}
+
+/// News for the node.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// A QP is connected to an address of which nothing is known: ask.
+    Ask {
+        /// The address.
+        peer: Gid,
+    },
+    /// Something happened to a QP.
+    Qp {
+        /// Its number.
+        qpn: Qpn,
+        /// What.
+        event: QpEvent,
+    },
+    /// A completion queue overran; its completions are lost.
+    CqOverrun {
+        /// Index of the CQ.
+        cq: u32,
+    },
+    /// A shared connection is gone. QPs that the engine manages move by themselves.
+    ConnectionDown {
+        /// The connection.
+        conn: ConnId,
+        /// Address of its peer.
+        peer: Gid,
+        /// Whether flows wait for another connection to that peer.
+        stranded: bool,
+    },
+    /// A QP finished moving to another connection.
+    Moved {
+        /// The QP.
+        qpn: Qpn,
+        /// Where it is now.
+        conn: ConnId,
+    },
+}
+
+/// Why something of a connection, flow or QP has to be looked at later.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Timer {
+    /// A shared connection's own timer.
+    Conn { conn: u32, serial: u32 },
+    /// End of a receiver-not-ready pause.
+    Rnr { flow: u32, round: u8, generation: u16 },
+    /// A plain connection's own timer.
+    Plain { plain: u32, serial: u32 },
+}
+
+/// Something with packets to send.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ready {
+    Conn(u32),
+    Plain(u32),
+}
+
+pub(crate) struct CqSlot<W> {
+    pub(crate) queue: Arc<CompletionQueue<W>>,
+    pub(crate) notify: Option<Arc<dyn Notify>>,
+    pub(crate) dirty: bool,
+    pub(crate) users: u32,
+}
+
+pub(crate) struct SrqSlot<W> {
+    pub(crate) queue: Arc<RecvQueue<W>>,
+    pub(crate) pd: PdId,
+    pub(crate) users: u32,
+}
+
+/// One worker's QPs and connections.
+pub struct Engine<P: Platform> {
+    pub(crate) config: Config,
+    random: Random,
+    qpn_secret: Secret24,
+    conn_secret: Secret24,
+    pub(crate) regions: Regions<P::Bytes>,
+    pub(crate) doorbells: Arc<Doorbells>,
+    pub(crate) mapping: Arc<Mapping>,
+    qps: Slab<Qp<P::Words>>,
+    colds: Vec<Option<Cold>>,
+    /// Generation of the last QP at each index: a number is never used twice with the same one.
+    generations: Vec<u16>,
+    flows: Slab<Flow>,
+    cqs: Slab<CqSlot<P::Words>>,
+    dirty_cqs: Vec<u32>,
+    srqs: Slab<SrqSlot<P::Words>>,
+    peers: Slab<Peer>,
+    /// Peers by address; ordered, so that walks replay.
+    peer_of: BTreeMap<Gid, u32>,
+    /// QPs that wait to hear what their peer is.
+    undecided: BTreeMap<Gid, Vec<u32>>,
+    conns: Slab<Conn>,
+    conn_serials: Vec<u32>,
+    /// Numbers of connections: slot -> index, or `NONE` while only drawn.
+    conn_ids: Slab<u32>,
+    /// When the timer of each connection fires.
+    conn_deadlines: Vec<Instant>,
+    /// Connections that owe a keep-alive.
+    pings: Vec<u32>,
+    /// Flows that move to another connection once they are quiet.
+    moves: Vec<(u32, ConnId)>,
+    /// Flows whose connection died, with their peer.
+    stranded: Vec<(u32, u32)>,
+    windows: Pool<build::Item>,
+    requests: Slab<Pending>,
+    request_serial: u32,
+    /// Scratch of `apply_ack`.
+    acked: Vec<build::Item>,
+    jobs: Slab<Job>,
+    job_serial: u32,
+    assemblies: Slab<Assembly>,
+    staging: Staging,
+    blobs: notice::Blobs,
+    orphans: VecDeque<notice::Orphan>,
+    waiting_binds: notice::WaitingBinds,
+    plains: Slab<Plain>,
+    timers: Timers<Timer>,
+    ready: VecDeque<Ready>,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+impl<P: Platform> std::fmt::Debug for Engine<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("address", &self.config.address)
+            .field("qps", &self.qps.len())
+            .field("connections", &self.conns.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// An engine with no QPs and no connections.
+    pub fn new(config: Config) -> Self {
+        let mut random = Random::new(config.seed);
+        let mut key = || [random.draw(), random.draw()];
+        let (qpn_secret, conn_secret) = (Secret24::new(key()), Secret24::new(key()));
+        let regions = Regions::new(Secret32::new(key()));
+        let staging = Staging::new(config.staging_bytes);
+        Self {
+            random,
+            qpn_secret,
+            conn_secret,
+            regions,
+            doorbells: Arc::new(Doorbells::new()),
+            mapping: Arc::new(Mapping::new()),
+            qps: Slab::new(),
+            colds: Vec::new(),
+            generations: Vec::new(),
+            flows: Slab::new(),
+            cqs: Slab::new(),
+            dirty_cqs: Vec::new(),
+            srqs: Slab::new(),
+            peers: Slab::new(),
+            peer_of: BTreeMap::new(),
+            undecided: BTreeMap::new(),
+            conns: Slab::new(),
+            conn_serials: Vec::new(),
+            conn_ids: Slab::new(),
+            conn_deadlines: Vec::new(),
+            pings: Vec::new(),
+            moves: Vec::new(),
+            stranded: Vec::new(),
+            windows: Pool::new(),
+            requests: Slab::new(),
+            request_serial: 0,
+            acked: Vec::new(),
+            jobs: Slab::new(),
+            job_serial: 0,
+            assemblies: Slab::new(),
+            staging,
+            blobs: notice::Blobs::default(),
+            orphans: VecDeque::new(),
+            waiting_binds: notice::WaitingBinds::default(),
+            plains: Slab::new(),
+            timers: Timers::new(),
+            ready: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// Doorbells: programs ring them after posting.
+    pub const fn doorbells(&self) -> &Arc<Doorbells> {
+        &self.doorbells
+    }
+
+    /// The table QP -> connection, to read without locks.
+    pub const fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// What was counted so far.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The next piece of news.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due next. May change after any other call.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Whether packets may be waiting to go out: poll again soon.
+    pub fn is_busy(&self) -> bool {
+        !self.ready.is_empty() || !self.doorbells.is_empty()
+    }
+
+    /// Runs all timers that are due. Early or repeated calls are harmless.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                Timer::Conn { conn, serial } => self.conn_timeout(now, conn, serial),
+                Timer::Rnr { flow, round, generation } => {
+                    self.rnr_over(flow, round, generation);
+                }
+                Timer::Plain { plain, serial } => self.plain_timeout(now, plain, serial),
+            }
+        }
+    }
+
+    /// Makes completions visible to programs and wakes those that asked for it. Called once per
+    /// burst, so that a cache line goes to the program once.
+    pub fn publish(&mut self) {
+        while let Some(index) = self.dirty_cqs.pop() {
+            let Some(slot) = self.cqs.get_mut(index) else { continue };
+            slot.dirty = false;
+            slot.queue.publish();
+            if slot.queue.take_notification() && let Some(notify) = &slot.notify {
+                notify.notify();
+            }
+        }
+    }
+
+    /// Takes in what programs posted since the last call.
+    pub fn handle_doorbells(&mut self, now: Instant) {
+        let doorbells = Arc::clone(&self.doorbells);
+        doorbells.drain(|index| self.rung(now, index));
+    }
+
+    pub(crate) fn qpn(&self, index: u32) -> Qpn {
+        Qpn::from_wire(self.qpn_secret.seal(index))
+    }
+
+    pub(crate) fn qp_index(&self, qpn: Qpn) -> Option<u32> {
+        let index = self.qpn_secret.open(qpn.get());
+        self.qps.get(index).map(|_| index)
+    }
+
+    pub(crate) fn cold(&self, qp: u32) -> &Cold {
+        self.colds[qp as usize].as_ref().expect("a QP in the slab has its cold part")
+    }
+
+    pub(crate) fn cold_mut(&mut self, qp: u32) -> &mut Cold {
+        self.colds[qp as usize].as_mut().expect("a QP in the slab has its cold part")
+    }
+
+    pub(crate) fn qp_event(&mut self, qp: u32, event: QpEvent) {
+        let qpn = self.qp_number(qp);
+        self.events.push_back(Event::Qp { qpn, event });
+    }
+
+    pub(crate) fn qp_number(&self, qp: u32) -> Qpn {
+        self.qps[qp].queues.qpn
+    }
+}
+
+/// SplitMix64: all the randomness of an engine, from one seed.
+#[derive(Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) const fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// 32 bits that are not zero.
+    pub(crate) fn token(&mut self) -> u32 {
+        loop {
+            let token = (self.draw() >> 32) as u32;
+            if token != 0 {
+                return token;
+            }
+        }
+    }
+}
+
+const _: () = assert!(NONE == u32::MAX);

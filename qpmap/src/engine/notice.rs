@@ -1,0 +1,446 @@
+//! Notices: answers to requests and BINDs, batched into few packets.
+//!
+//! A notice waits one round of the poll loop for company (more answers, or data that goes the same
+//! way); then everything a connection owes its peer goes out in as few packets as it takes.
+
+use super::build::{Item, ItemKind, Route};
+use super::qp::{Answer, Flags, Flow, Wire};
+use super::transmit::Turn;
+use super::{Engine, Platform};
+use crate::slab::{NONE, Slab};
+use crate::state::{QpState, QpType};
+use std::collections::BTreeMap;
+use trunkline_conn::egress::Egress;
+use trunkline_conn::time::Instant;
+use trunkline_conn::work::Status;
+use trunkline_wire::{
+    Answer as AnswerEntry, Control as ControlEntry, ControlKind, NakCode, Opcode, Qpn, Syndrome,
+};
+
+/// Most bytes of notices in one packet.
+const MAX_BLOB: usize = 4096;
+/// Most answers to packets without a flow that may wait.
+const MAX_ORPHANS: usize = 1024;
+/// Most BINDs that may wait for their QP to become ready.
+const MAX_WAITING: usize = 1 << 20;
+/// Most BINDs that may wait for one QP.
+const MAX_WAITING_PER_QP: usize = 8;
+/// Most flows that peers may open to one app-managed QP.
+const MAX_PASSIVE: usize = 1 << 16;
+
+/// Why a BIND was refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u16)]
+enum Refusal {
+    NoSuchQp = 1,
+    OtherPeer = 2,
+    TooMany = 3,
+}
+
+/// Contents of notice packets, kept until they are acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct Blobs {
+    live: Slab<(u32, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
+    serial: u32,
+}
+
+impl Blobs {
+    fn blank(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(MAX_BLOB))
+    }
+
+    fn insert(&mut self, bytes: Vec<u8>) -> (u32, u32) {
+        self.serial = self.serial.wrapping_add(1);
+        (self.live.insert((self.serial, bytes)), self.serial)
+    }
+
+    fn give_back(&mut self, mut bytes: Vec<u8>) {
+        bytes.clear();
+        self.spare.push(bytes);
+    }
+
+    pub(crate) fn get(&self, slot: u32, serial: u32) -> Option<&[u8]> {
+        let (own, bytes) = self.live.get(slot)?;
+        (*own == serial).then_some(bytes)
+    }
+
+    pub(crate) fn free(&mut self, slot: u32, serial: u32) {
+        if self.get(slot, serial).is_some() {
+            let (_, bytes) = self.live.remove(slot);
+            self.give_back(bytes);
+        }
+    }
+}
+
+/// Something to tell a peer about a QP pair that has no flow here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Orphan {
+    pub(crate) conn: u32,
+    pub(crate) content: OrphanContent,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OrphanContent {
+    Answer(AnswerEntry),
+    Control(ControlEntry),
+}
+
+/// A BIND whose QP is not ready for it yet.
+#[derive(Clone, Copy, Debug)]
+struct WaitingBind {
+    peer: u32,
+    conn: u32,
+    entry: ControlEntry,
+}
+
+/// All of them, by the index of the QP they are for.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingBinds {
+    by_qp: BTreeMap<u32, Vec<WaitingBind>>,
+    count: usize,
+}
+
+impl WaitingBinds {
+    fn insert(&mut self, qp: u32, bind: WaitingBind) -> bool {
+        let list = self.by_qp.entry(qp).or_default();
+        let same = |old: &WaitingBind| old.peer == bind.peer && old.entry.src_qp == bind.entry.src_qp;
+        if let Some(old) = list.iter_mut().find(|old| same(old)) {
+            *old = bind;
+            return true;
+        }
+        if list.len() >= MAX_WAITING_PER_QP || self.count >= MAX_WAITING {
+            return false;
+        }
+        list.push(bind);
+        self.count += 1;
+        true
+    }
+
+    fn take(&mut self, qp: u32) -> Vec<WaitingBind> {
+        let list = self.by_qp.remove(&qp).unwrap_or_default();
+        self.count -= list.len();
+        list
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// Puts a flow that owes its peer something into its connection's list.
+    pub(crate) fn notice(&mut self, flow: u32) {
+        let record = &mut self.flows[flow];
+        let conn = record.conn;
+        let due = [Flags::ANSWER_DUE, Flags::BIND_DUE, Flags::BOUND_DUE];
+        if conn == NONE
+            || record.flags.has(Flags::NOTICED)
+            || !due.iter().any(|flag| record.flags.has(*flag))
+        {
+            return;
+        }
+        record.flags.set(Flags::NOTICED);
+        record.notice_next = NONE;
+        let list = &mut self.conns[conn];
+        let tail = std::mem::replace(&mut list.notice_tail, flow);
+        if tail == NONE {
+            list.notice_head = flow;
+        } else {
+            self.flows[tail].notice_next = flow;
+        }
+        self.touch(conn);
+    }
+
+    pub(crate) fn has_notices(&self, conn: u32) -> bool {
+        self.conns[conn].notice_head != NONE
+            || self.orphans.iter().any(|orphan| orphan.conn == conn)
+    }
+
+    pub(crate) fn send_notices(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        route: &Route,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> Turn {
+        let limit = usize::from(self.conns[conn].payload).min(MAX_BLOB);
+        while self.has_notices(conn) {
+            if self.conns[conn].delivery.ready(now, &mut self.windows) < 2 {
+                return Turn::Blocked;
+            }
+            // Room for one is checked before anything is taken off the lists; a second that does
+            // not fit counts as lost on the way and is sent again.
+            if egress.reserve(&route.path, limit + super::build::OVERHEAD as usize).is_none() {
+                return Turn::Full;
+            }
+            let mut answers = self.blobs.blank();
+            let mut controls = self.blobs.blank();
+            self.collect(conn, limit, &mut answers, &mut controls);
+            for (kind, opcode, bytes) in [
+                (ItemKind::Control, Opcode::SRC_CONTROL, controls),
+                (ItemKind::Answers, Opcode::SRC_ANSWERS, answers),
+            ] {
+                if bytes.is_empty() {
+                    self.blobs.give_back(bytes);
+                    continue;
+                }
+                let (slot, serial) = self.blobs.insert(bytes);
+                let item = Item { kind, slot, serial, ..Item::PING };
+                self.send_blob(now, conn, route, item, opcode, egress);
+            }
+        }
+        self.conns[conn].flags.notice_aged = false;
+        Turn::Idle
+    }
+
+    fn collect(
+        &mut self,
+        conn: u32,
+        limit: usize,
+        answers: &mut Vec<u8>,
+        controls: &mut Vec<u8>,
+    ) {
+        let full = |answers: &Vec<u8>, controls: &Vec<u8>| {
+            answers.len() + AnswerEntry::LEN > limit || controls.len() + 2 * ControlEntry::LEN > limit
+        };
+        self.orphans.retain(|orphan| {
+            if orphan.conn != conn || full(answers, controls) {
+                return true;
+            }
+            match orphan.content {
+                OrphanContent::Answer(entry) => answers.extend(entry.to_bytes()),
+                OrphanContent::Control(entry) => controls.extend(entry.to_bytes()),
+            }
+            false
+        });
+        while !full(answers, controls) {
+            let flow = self.conns[conn].notice_head;
+            if flow == NONE {
+                break;
+            }
+            let number = self.qp_number(self.flows[flow].qp);
+            let record = &mut self.flows[flow];
+            let list = &mut self.conns[conn];
+            list.notice_head = record.notice_next;
+            if list.notice_head == NONE {
+                list.notice_tail = NONE;
+            }
+            if record.flags.has(Flags::ANSWER_DUE) {
+                answers.extend(answer_entry(record, number).to_bytes());
+            }
+            for (flag, kind) in
+                [(Flags::BIND_DUE, ControlKind::Bind), (Flags::BOUND_DUE, ControlKind::Bound)]
+            {
+                if record.flags.has(flag) {
+                    controls.extend(control_entry(record, number, kind).to_bytes());
+                }
+            }
+            for flag in [Flags::NOTICED, Flags::ANSWER_DUE, Flags::BIND_DUE, Flags::BOUND_DUE] {
+                record.flags.clear(flag);
+            }
+        }
+    }
+
+    /// Answers of the peer to requests of ours.
+    pub(crate) fn handle_answers(&mut self, now: Instant, conn: u32, payload: &[u8]) {
+        let Ok(entries) = AnswerEntry::entries(payload) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        for entry in entries {
+            let Ok(entry) = entry else {
+                self.counters.bad_answer += 1;
+                continue;
+            };
+            let found = self
+                .qp_index(entry.requester)
+                .and_then(|qp| self.flow_from(qp, entry.responder, conn))
+                .filter(|flow| self.flows[*flow].generation == entry.generation);
+            match found {
+                Some(flow) => self.answered(now, flow, entry.syndrome, entry.msn, entry.round),
+                None => self.counters.bad_answer += 1,
+            }
+        }
+    }
+
+    /// BINDs of the peer and its answers to ours.
+    pub(crate) fn handle_controls(&mut self, conn: u32, payload: &[u8]) {
+        let Ok(entries) = ControlEntry::entries(payload) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        for entry in entries {
+            let Ok(entry) = entry else {
+                self.counters.bad_answer += 1;
+                continue;
+            };
+            match entry.kind {
+                ControlKind::Bind => self.handle_bind(conn, entry),
+                ControlKind::Bound | ControlKind::Refused => self.handle_bound(conn, &entry),
+                ControlKind::Unbind => self.handle_unbind(conn, &entry),
+            }
+        }
+    }
+
+    /// A peer's QP wants to send to one of ours. `conn` carried the BIND.
+    pub(crate) fn handle_bind(&mut self, conn: u32, entry: ControlEntry) {
+        let Some(qp) = self.qp_index(entry.dest_qp) else {
+            self.refuse_bind(conn, &entry, Refusal::NoSuchQp);
+            return;
+        };
+        if let Some(flow) = self.flow_from(qp, entry.src_qp, conn) {
+            self.accept_bind(flow, entry.generation);
+            return;
+        }
+        let peer = self.conns[conn].peer;
+        let many = self.cold(qp).kind == QpType::Src;
+        let early = matches!(self.qps[qp].wire, Wire::None | Wire::Undecided);
+        if many && matches!(self.qps[qp].state, QpState::Rtr | QpState::Rts) {
+            if self.cold(qp).routes.len() >= MAX_PASSIVE {
+                self.refuse_bind(conn, &entry, Refusal::TooMany);
+                return;
+            }
+            let flow = self.open_route(qp, conn, entry.src_qp);
+            self.accept_bind(flow, entry.generation);
+        } else if early && self.qps[qp].state != QpState::Error {
+            let bind = WaitingBind { peer, conn, entry };
+            if !self.waiting_binds.insert(qp, bind) {
+                self.counters.control_overflow += 1;
+                self.refuse_bind(conn, &entry, Refusal::TooMany);
+            }
+        } else {
+            self.refuse_bind(conn, &entry, Refusal::OtherPeer);
+        }
+    }
+
+    /// BINDs that came before their QP was ready.
+    pub(crate) fn admit_waiting(&mut self, qp: u32) {
+        for bind in self.waiting_binds.take(qp) {
+            if self.conns.get(bind.conn).is_some_and(|conn| conn.peer == bind.peer) {
+                self.handle_bind(bind.conn, bind.entry);
+            }
+        }
+    }
+
+    pub(crate) fn forget_waiting(&mut self, qp: u32) {
+        self.waiting_binds.take(qp);
+    }
+
+    fn accept_bind(&mut self, flow: u32, generation: u16) {
+        let record = &mut self.flows[flow];
+        if !record.flags.has(Flags::PEER_BOUND) || record.remote_generation != generation {
+            record.remote_generation = generation;
+            record.flags.set(Flags::PEER_BOUND);
+            self.reset_responder(flow);
+        }
+        self.flows[flow].flags.set(Flags::BOUND_DUE);
+        self.notice(flow);
+    }
+
+    fn refuse_bind(&mut self, conn: u32, entry: &ControlEntry, why: Refusal) {
+        let content = OrphanContent::Control(ControlEntry {
+            kind: ControlKind::Refused,
+            src_qp: entry.dest_qp,
+            dest_qp: entry.src_qp,
+            status: why as u16,
+            ..*entry
+        });
+        self.orphan(conn, content);
+    }
+
+    fn handle_bound(&mut self, conn: u32, entry: &ControlEntry) {
+        let found = self
+            .qp_index(entry.dest_qp)
+            .and_then(|qp| self.flow_from(qp, entry.src_qp, conn))
+            .filter(|flow| self.flows[*flow].generation == entry.generation);
+        let Some(flow) = found else {
+            self.counters.bad_answer += 1;
+            return;
+        };
+        if entry.kind == ControlKind::Refused {
+            self.fail_flow(flow, Status::RetryExceeded);
+            return;
+        }
+        self.flows[flow].flags.set(Flags::BOUND);
+        self.wake(flow);
+    }
+
+    /// The peer's QP is gone: what we still wanted of it will not be answered.
+    fn handle_unbind(&mut self, conn: u32, entry: &ControlEntry) {
+        let found = self
+            .qp_index(entry.dest_qp)
+            .and_then(|qp| self.flow_from(qp, entry.src_qp, conn))
+            .filter(|flow| {
+                let record = &self.flows[*flow];
+                record.flags.has(Flags::PEER_BOUND) && record.remote_generation == entry.generation
+            });
+        let Some(flow) = found else { return };
+        self.flows[flow].flags.clear(Flags::PEER_BOUND);
+        self.reset_responder(flow);
+        if self.flows[flow].head != NONE {
+            self.fail_flow(flow, Status::RetryExceeded);
+        }
+    }
+
+    /// Tells the peer that a flow of ours ends.
+    pub(crate) fn send_unbind(&mut self, flow: u32) {
+        let record = &self.flows[flow];
+        if record.conn == NONE {
+            return;
+        }
+        let number = self.qp_number(record.qp);
+        let content = OrphanContent::Control(control_entry(record, number, ControlKind::Unbind));
+        self.orphan(record.conn, content);
+    }
+
+    /// A packet for a QP pair that has no flow here.
+    pub(crate) fn refuse_orphan(&mut self, conn: u32, answer: AnswerEntry) {
+        self.orphan(conn, OrphanContent::Answer(answer));
+    }
+
+    fn orphan(&mut self, conn: u32, content: OrphanContent) {
+        if self.orphans.len() >= MAX_ORPHANS {
+            self.counters.control_overflow += 1;
+            return;
+        }
+        self.orphans.push_back(Orphan { conn, content });
+        self.touch(conn);
+    }
+
+    /// The flow of a local QP to `remote` at the peer of `conn`.
+    pub(crate) fn flow_from(&self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
+        let peer = self.conns[conn].peer;
+        let fits = |flow: &u32| {
+            let record = &self.flows[*flow];
+            record.remote == remote
+                && (record.conn == conn
+                    || self.conns.get(record.conn).is_some_and(|own| own.peer == peer))
+        };
+        if let Wire::Shared(own) = self.qps[qp].wire
+            && fits(&own)
+        {
+            return Some(own);
+        }
+        let routes = &self.cold(qp).routes;
+        routes.iter().copied().filter(|flow| *flow != NONE).find(fits)
+    }
+}
+
+fn answer_entry(flow: &Flow, number: Qpn) -> AnswerEntry {
+    let syndrome = match flow.answer {
+        Answer::Ack => Syndrome::ACK_WITHOUT_CREDITS,
+        Answer::Rnr(timer) => Syndrome::RnrNak { timer },
+        Answer::Nak(code) => Syndrome::Nak(NakCode::from_code(code)),
+    };
+    AnswerEntry {
+        requester: flow.remote,
+        responder: number,
+        syndrome,
+        msn: flow.expected_msn,
+        generation: flow.remote_generation,
+        round: flow.remote_round,
+    }
+}
+
+fn control_entry(flow: &Flow, number: Qpn, kind: ControlKind) -> ControlEntry {
+    let generation =
+        if kind == ControlKind::Bound { flow.remote_generation } else { flow.generation };
+    ControlEntry { kind, src_qp: number, round: 0, dest_qp: flow.remote, generation, status: 0, msn: 0 }
+}

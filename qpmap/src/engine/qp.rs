@@ -1,0 +1,250 @@
+//! A QP as the engine holds it: the hot part, the flow to its peer, and what is seldom looked at.
+
+use crate::queue::{RecvQueue, SendCursor, SendQueue};
+use crate::slab::NONE;
+use crate::state::{QpState, QpType};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use trunkline_conn::mem::{Access, PdId};
+use trunkline_wire::{Gid, Psn, Qpn};
+
+/// The half of a QP that its program holds too.
+#[derive(Debug)]
+pub struct QpQueues<W> {
+    /// Number of the QP.
+    pub qpn: Qpn,
+    /// Its index: the bit of its doorbell and its row of the mapping.
+    pub index: u32,
+    /// Work to send.
+    pub send: SendQueue<W>,
+    /// Room to receive; `None` with an SRQ.
+    pub receive: Option<RecvQueue<W>>,
+    /// [`QpState`], as its program may read it.
+    pub state: AtomicU8,
+}
+
+/// Hot state of a QP.
+#[derive(Debug)]
+pub(crate) struct Qp<W> {
+    pub(crate) queues: Arc<QpQueues<W>>,
+    pub(crate) cursor: SendCursor,
+    /// Requests in posting order, linked through the slab.
+    pub(crate) order_head: u32,
+    pub(crate) order_tail: u32,
+    pub(crate) pd: PdId,
+    pub(crate) state: QpState,
+    pub(crate) signal_all: bool,
+    pub(crate) wire: Wire,
+}
+
+/// What carries a QP's packets: 8 bytes, so that [`Qp`] stays small.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wire {
+    /// Not connected yet.
+    None,
+    /// Connected, and the peer is being asked what it is.
+    Undecided,
+    /// Shared connections: the QP's own flow.
+    Shared(u32),
+    /// An IBTA connection of its own.
+    Plain(u32),
+}
+
+/// One direction-pair between a local QP and a remote one, over whatever connection it is bound to.
+///
+/// An ordinary QP has one; an app-managed QP has one for each remote QP it addresses.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) qp: u32,
+    pub(crate) conn: u32,
+    /// Next in the list of runnable flows of the connection.
+    pub(crate) runnable_next: u32,
+    /// Next in the list of flows with an answer or a BIND to send.
+    pub(crate) notice_next: u32,
+    pub(crate) remote: Qpn,
+    pub(crate) flags: Flags,
+    pub(crate) deficit: i32,
+    pub(crate) generation: u16,
+    pub(crate) remote_generation: u16,
+    /// Resend round of what we send and of what we receive.
+    pub(crate) round: u8,
+    pub(crate) remote_round: u8,
+    pub(crate) rnr_left: u8,
+    pub(crate) reads_out: u8,
+
+    // Requester: requests in MSN order, linked through the slab.
+    pub(crate) next_msn: u32,
+    pub(crate) acked_msn: u32,
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    /// Request being sent, and how much of it has been.
+    pub(crate) sending: u32,
+    pub(crate) sent_bytes: u32,
+
+    // Responder.
+    pub(crate) expected_msn: u32,
+    /// Message being put together.
+    pub(crate) assembly: u32,
+    /// Packets that wait for their turn.
+    pub(crate) staged: u32,
+    /// Responses being sent or waiting for their acknowledgement.
+    pub(crate) jobs: u32,
+    pub(crate) answer: Answer,
+    pub(crate) jobs_len: u8,
+}
+
+/// What the peer has to be told about the message `expected_msn`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Answer {
+    /// All before it are done.
+    Ack,
+    /// Not now: RNR timer code.
+    Rnr(u8),
+    /// Never: NAK code.
+    Nak(u8),
+}
+
+/// Flags of a [`Flow`].
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Flags(u16);
+
+impl Flags {
+    /// In its connection's list of runnable flows.
+    pub(crate) const RUNNABLE: Self = Self(1);
+    /// In its connection's list of notices.
+    pub(crate) const NOTICED: Self = Self(1 << 1);
+    /// The peer has to be told about its requests.
+    pub(crate) const ANSWER_DUE: Self = Self(1 << 2);
+    /// A BIND has to go out.
+    pub(crate) const BIND_DUE: Self = Self(1 << 3);
+    /// A BOUND has to go out.
+    pub(crate) const BOUND_DUE: Self = Self(1 << 4);
+    /// The peer accepted our BIND.
+    pub(crate) const BOUND: Self = Self(1 << 5);
+    /// We accepted the peer's BIND.
+    pub(crate) const PEER_BOUND: Self = Self(1 << 6);
+    /// A receiver-not-ready pause is on.
+    pub(crate) const RNR_WAIT: Self = Self(1 << 7);
+    /// We refused `expected_msn`; what follows in this round is discarded.
+    pub(crate) const REFUSED: Self = Self(1 << 8);
+    /// No new message until all earlier ones are done: the flow is moving.
+    pub(crate) const QUIESCING: Self = Self(1 << 9);
+    /// Its connection died and no other is there yet.
+    pub(crate) const STRANDED: Self = Self(1 << 10);
+    /// Sending stopped at a request that failed locally.
+    pub(crate) const HALTED: Self = Self(1 << 11);
+    /// The QP was told that the peer talks to it.
+    pub(crate) const ESTABLISHED: Self = Self(1 << 12);
+
+    pub(crate) const fn has(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    pub(crate) const fn set(&mut self, flag: Self) {
+        self.0 |= flag.0;
+    }
+
+    pub(crate) const fn clear(&mut self, flag: Self) {
+        self.0 &= !flag.0;
+    }
+}
+
+impl Flow {
+    pub(crate) const fn new(qp: u32, conn: u32, remote: Qpn, generation: u16) -> Self {
+        Self {
+            qp,
+            conn,
+            runnable_next: NONE,
+            notice_next: NONE,
+            remote,
+            flags: Flags(0),
+            deficit: 0,
+            generation,
+            remote_generation: 0,
+            round: 0,
+            remote_round: 0,
+            rnr_left: 0,
+            reads_out: 0,
+            next_msn: 0,
+            acked_msn: 0,
+            head: NONE,
+            tail: NONE,
+            sending: NONE,
+            sent_bytes: 0,
+            expected_msn: 0,
+            assembly: NONE,
+            staged: NONE,
+            jobs: NONE,
+            answer: Answer::Ack,
+            jobs_len: 0,
+        }
+    }
+}
+
+// DESIGN 4.2, invariant 6: the hot state of a QP takes at most two cache lines.
+const _: () = assert!(size_of::<Qp<Box<[std::sync::atomic::AtomicU64]>>>() + size_of::<Flow>() <= 144);
+
+/// Attributes of a QP that its packets seldom need.
+#[derive(Debug)]
+pub(crate) struct Cold {
+    pub(crate) kind: QpType,
+    pub(crate) send_cq: u32,
+    pub(crate) recv_cq: u32,
+    pub(crate) srq: u32,
+    pub(crate) access: Access,
+    pub(crate) attributes: Attributes,
+    /// Flows beside the QP's own: the rows an app-managed QP may name in a request.
+    pub(crate) routes: Vec<u32>,
+}
+
+/// Attributes of a connected QP (`ibv_modify_qp(3)`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Attributes {
+    /// GID of the peer.
+    pub remote: Gid,
+    /// QP of the peer.
+    pub dest_qpn: Qpn,
+    /// PSN expected first.
+    pub rq_psn: Psn,
+    /// PSN sent first.
+    pub sq_psn: Psn,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096. Shared connections use what the path carries.
+    pub path_mtu: u16,
+    /// ACK timeout exponent: 4.096 us * 2^n; 0 waits for ever.
+    pub timeout: u8,
+    /// Retries after a timeout, 0 to 7.
+    pub retry_count: u8,
+    /// Retries after receiver-not-ready, 0 to 6; 7 retries for ever.
+    pub rnr_retry: u8,
+    /// Code of the pause we ask for when not ready, 0 to 31.
+    pub min_rnr_timer: u8,
+    /// READs and atomics we may have outstanding.
+    pub max_rd_atomic: u8,
+    /// READs and atomics the peer may have outstanding.
+    pub max_dest_rd_atomic: u8,
+    /// Traffic class of its packets, where it has a connection of its own.
+    pub traffic_class: u8,
+    /// Q_Key (UD).
+    pub qkey: u32,
+}
+
+impl Default for Attributes {
+    fn default() -> Self {
+        Self {
+            remote: Gid::default(),
+            dest_qpn: Qpn::default(),
+            rq_psn: Psn::default(),
+            sq_psn: Psn::default(),
+            path_mtu: 1024,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            traffic_class: 0,
+            qkey: 0,
+        }
+    }
+}

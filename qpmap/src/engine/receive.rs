@@ -1,0 +1,447 @@
+//! From a datagram to the flow it is for.
+//!
+//! Nothing moves before a packet has proved itself: headers that parse, a connection that exists,
+//! its token, its peer's address, the ICRC. A packet in the middle of a message carries a sum over
+//! its headers, so that these can be trusted before the payload was summed; the payload is then
+//! summed while it is placed.
+
+use super::build::{BASE, ICRC, Item, ItemKind, start_sum};
+use super::{ConnId, Engine, Platform};
+use crate::slab::NONE;
+use trunkline_conn::ingress::{Arrival, Identification};
+use trunkline_conn::mem::Memory;
+use trunkline_conn::src::{AckInfo, Arrival as Place, Received};
+use trunkline_conn::time::Instant;
+use trunkline_conn::work::{Local, SendOp, Status};
+use trunkline_wire::{
+    AckPayload, AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Reth, Rkey, SrcExt,
+    WireError, icrc,
+};
+
+/// Highest IP identification a Trunkline sender on a plain UDP socket produces: the index of a
+/// segment within one send.
+const MAX_SEGMENT: u16 = 127;
+
+/// A parsed packet of a shared connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet<'a> {
+    pub(crate) opcode: Opcode,
+    pub(crate) solicited: bool,
+    pub(crate) ack_req: bool,
+    pub(crate) bth: Bth,
+    pub(crate) ext: SrcExt,
+    pub(crate) reth: Option<Reth>,
+    pub(crate) imm: Option<u32>,
+    pub(crate) invalidate: Option<Rkey>,
+    pub(crate) atomic: Option<AtomicEth>,
+    pub(crate) payload: &'a [u8],
+    pub(crate) datagram: &'a [u8],
+    /// Bytes of headers, HCRC excluded and included.
+    headers: usize,
+    start: usize,
+    /// The sum so far, when the payload still has to be fed into it.
+    pub(crate) sum: Option<Crc>,
+    arrival: Option<Arrival>,
+}
+
+impl<'a> Packet<'a> {
+    pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, WireError> {
+        let (bth, rest) = Bth::read(datagram)?;
+        let (ext, mut rest) = SrcExt::read(rest)?;
+        let (mut reth, mut imm, mut invalidate, mut atomic) = (None, None, None, None);
+        let opcode = bth.opcode;
+        if matches!(opcode, Opcode::SRC_WRITE | Opcode::SRC_WRITE_IMM | Opcode::SRC_READ_REQ) {
+            let (header, after) = Reth::read(rest)?;
+            (reth, rest) = (Some(header), after);
+        }
+        if matches!(opcode, Opcode::SRC_SEND_IMM | Opcode::SRC_WRITE_IMM) {
+            let (ImmDt(value), after) = ImmDt::read(rest)?;
+            (imm, rest) = (Some(value), after);
+        }
+        if opcode == Opcode::SRC_SEND_INV {
+            let (Ieth(key), after) = Ieth::read(rest)?;
+            (invalidate, rest) = (Some(key), after);
+        }
+        if matches!(opcode, Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD) {
+            let (header, after) = AtomicEth::read(rest)?;
+            (atomic, rest) = (Some(header), after);
+        }
+        let headers = datagram.len() - rest.len();
+        if ext.header_crc {
+            rest = rest.get(4..).ok_or(WireError::Truncated {
+                header: "HCRC",
+                need: 4,
+                got: rest.len(),
+            })?;
+        }
+        let start = datagram.len() - rest.len();
+        let Some((payload, _)) = rest.split_last_chunk::<ICRC>() else {
+            return Err(WireError::Truncated { header: "ICRC", need: ICRC, got: rest.len() });
+        };
+        Ok(Self {
+            opcode,
+            solicited: bth.solicited,
+            ack_req: bth.ack_req,
+            bth,
+            ext,
+            reth,
+            imm,
+            invalidate,
+            atomic,
+            payload,
+            datagram,
+            headers,
+            start,
+            sum: None,
+            arrival: None,
+        })
+    }
+
+    fn number(&self) -> u64 {
+        self.ext.psn64(self.bth.psn)
+    }
+
+    fn trailer(&self) -> [u8; ICRC] {
+        *self.datagram.last_chunk().expect("parsing found an ICRC")
+    }
+
+    fn header_sum_is_right(&self) -> bool {
+        let carried = &self.datagram[self.headers..self.start];
+        carried == icrc::header_crc(&self.datagram[..self.headers]).to_be_bytes()
+    }
+
+    /// Whether the payload's sum is right; where it has not been computed, computes it.
+    pub(crate) fn is_summed(&self) -> bool {
+        match (self.sum, &self.arrival) {
+            (Some(mut crc), Some(arrival)) => {
+                crc.update(self.payload);
+                icrc::trailer(crc) == self.trailer() || solved(arrival, self.datagram)
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Whether the ICRC is right with another identification than predicted, one that a Trunkline
+/// sender could have used.
+fn solved(arrival: &Arrival, datagram: &[u8]) -> bool {
+    matches!(arrival.identification, Identification::Predicted(_))
+        && icrc::solve_identification(&arrival.path, datagram).is_some_and(|id| id <= MAX_SEGMENT)
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Verdict {
+    /// Acknowledge it.
+    Accept,
+    /// Not now: it will come again.
+    Drop,
+    /// Its bytes are wrong: it will come again.
+    Corrupt,
+}
+
+impl<P: Platform> Engine<P> {
+    /// Takes in one datagram (BTH up to and including the ICRC). Whatever is wrong with it is
+    /// counted; nothing else moves then. Datagrams to QP 1 are for the connection manager, not for
+    /// here.
+    pub fn handle_datagram(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) {
+        self.counters.received += 1;
+        match datagram.first().map(|byte| Opcode(*byte)) {
+            Some(opcode) if opcode.is_src() => self.handle_shared(now, arrival, datagram),
+            Some(_) => self.handle_plain(now, arrival, datagram),
+            None => self.counters.malformed += 1,
+        }
+    }
+
+    fn handle_shared(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) {
+        let Ok(mut packet) = Packet::parse(datagram) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let Some(conn) = self.connection_for(&packet, arrival) else { return };
+        if !self.check_icrc(conn, &mut packet, arrival) {
+            self.counters.bad_icrc += 1;
+            return;
+        }
+        match packet.opcode {
+            Opcode::SRC_ACK => {
+                self.handle_ack(now, conn, &packet);
+                return;
+            }
+            Opcode::SRC_CLOSE => {
+                let id = self.conn_id(conn);
+                self.close_connection(id);
+                return;
+            }
+            _ => {}
+        }
+        self.piggybacked(now, conn, &packet);
+        let number = packet.number();
+        let received = Received {
+            timestamp: packet.ext.timestamp,
+            ce: arrival.ce,
+            ack_req: packet.ack_req,
+        };
+        match self.conns[conn].delivery.arrival(number) {
+            Place::New => {}
+            Place::Duplicate => {
+                self.counters.duplicate += 1;
+                let delivery = &mut self.conns[conn].delivery;
+                delivery.duplicate(now, &received, &mut self.windows);
+                self.touch(conn);
+                return;
+            }
+            Place::Beyond => {
+                self.counters.outside_window += 1;
+                return;
+            }
+        }
+        let verdict = self.dispatch(now, conn, &packet);
+        // Whatever the packet did, it may have taken its connection down with it.
+        if self.conns.get(conn).is_none() {
+            return;
+        }
+        match verdict {
+            Verdict::Accept => {
+                let delivery = &mut self.conns[conn].delivery;
+                delivery.accept(now, number, &received, &mut self.windows);
+                self.touch(conn);
+            }
+            Verdict::Drop => {}
+            Verdict::Corrupt => self.counters.bad_icrc += 1,
+        }
+    }
+
+    fn connection_for(&mut self, packet: &Packet<'_>, arrival: &Arrival) -> Option<u32> {
+        let slot = self.conn_secret.open(packet.bth.dest_qp.get());
+        let Some(&conn) = self.conn_ids.get(slot).filter(|conn| **conn != NONE) else {
+            self.counters.unknown_connection += 1;
+            return None;
+        };
+        let record = &self.conns[conn];
+        if packet.ext.token != record.delivery.local_token() {
+            self.counters.bad_token += 1;
+            return None;
+        }
+        if self.peers[record.peer].address.address() != arrival.path.src {
+            self.counters.bad_source += 1;
+            return None;
+        }
+        Some(conn)
+    }
+
+    /// Checks the whole ICRC, or the sum over the headers where the payload is summed later.
+    fn check_icrc(&mut self, conn: u32, packet: &mut Packet<'_>, arrival: &Arrival) -> bool {
+        let seed = self.receive_seed(conn, arrival);
+        let datagram = packet.datagram;
+        let guess = arrival.identification.guess();
+        let mut crc = start_sum(seed, datagram.len(), guess, &datagram[..packet.start]);
+        if packet.ext.header_crc {
+            packet.sum = Some(crc);
+            packet.arrival = Some(*arrival);
+            return packet.header_sum_is_right();
+        }
+        crc.update(packet.payload);
+        if icrc::trailer(crc) == packet.trailer() {
+            return true;
+        }
+        let right = solved(arrival, datagram);
+        self.counters.identification_solved += u64::from(right);
+        right
+    }
+
+    fn receive_seed(&self, _conn: u32, arrival: &Arrival) -> IcrcSeed {
+        IcrcSeed::new(&arrival.path)
+    }
+
+    /// Whether a payload that was placed while it was summed is the one that was sent.
+    pub(crate) fn payload_is_whole(&mut self, packet: &Packet<'_>, crc: Crc) -> bool {
+        if icrc::trailer(crc) == packet.trailer() {
+            return true;
+        }
+        let right = packet.arrival.is_some_and(|arrival| solved(&arrival, packet.datagram));
+        self.counters.identification_solved += u64::from(right);
+        right
+    }
+
+    fn handle_ack(&mut self, now: Instant, conn: u32, packet: &Packet<'_>) {
+        let Ok(payload) = AckPayload::parse(packet.payload) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let mut words = [0; AckPayload::MAX_WORDS];
+        let count = payload.words().len();
+        for (place, word) in words.iter_mut().zip(payload.words()) {
+            *place = word;
+        }
+        let info = AckInfo {
+            cumulative: packet.ext.ack,
+            sack: &words[..count],
+            echo: packet.ext.echo,
+            ce: Some(payload.ce_count),
+            delay_ns: payload.delay_ns,
+        };
+        self.apply_ack(now, conn, &info);
+    }
+
+    fn piggybacked(&mut self, now: Instant, conn: u32, packet: &Packet<'_>) {
+        let info = AckInfo {
+            cumulative: packet.ext.ack,
+            sack: &[],
+            echo: packet.ext.echo,
+            ce: None,
+            delay_ns: 0,
+        };
+        self.apply_ack(now, conn, &info);
+    }
+
+    fn apply_ack(&mut self, now: Instant, conn: u32, info: &AckInfo<'_>) {
+        let mut freed = std::mem::take(&mut self.acked);
+        let delivery = &mut self.conns[conn].delivery;
+        let result = delivery.handle_ack(now, info, &mut |item: Item| {
+            if matches!(item.kind, ItemKind::Response | ItemKind::Answers | ItemKind::Control) {
+                freed.push(item);
+            }
+        });
+        if result.is_err() {
+            self.counters.bad_acknowledgement += 1;
+        }
+        for item in freed.drain(..) {
+            match item.kind {
+                ItemKind::Response => self.response_acked(item.flow, item.slot, item.serial),
+                _ => self.blobs.free(item.slot, item.serial),
+            }
+        }
+        self.acked = freed;
+        self.touch(conn);
+    }
+
+    /// Packets in flight that go down with their connection.
+    pub(crate) fn forget_item(&mut self, item: &Item) {
+        match item.kind {
+            ItemKind::Response => self.response_lost(item.flow, item.slot, item.serial),
+            ItemKind::Answers | ItemKind::Control => self.blobs.free(item.slot, item.serial),
+            ItemKind::Request | ItemKind::Ping => {}
+        }
+    }
+
+    fn dispatch(&mut self, now: Instant, conn: u32, packet: &Packet<'_>) -> Verdict {
+        match packet.opcode {
+            Opcode::SRC_SEND
+            | Opcode::SRC_SEND_IMM
+            | Opcode::SRC_SEND_INV
+            | Opcode::SRC_WRITE
+            | Opcode::SRC_WRITE_IMM
+            | Opcode::SRC_READ_REQ
+            | Opcode::SRC_CMP_SWAP
+            | Opcode::SRC_FETCH_ADD => self.handle_request(conn, packet),
+            Opcode::SRC_READ_RESP | Opcode::SRC_ATOMIC_RESP => self.handle_response(conn, packet),
+            Opcode::SRC_VOID => self.handle_void(conn, packet),
+            _ if !packet.is_summed() => Verdict::Corrupt,
+            Opcode::SRC_ANSWERS => {
+                self.handle_answers(now, conn, packet.payload);
+                Verdict::Accept
+            }
+            Opcode::SRC_CONTROL => {
+                self.handle_controls(conn, packet.payload);
+                Verdict::Accept
+            }
+            Opcode::SRC_PING => Verdict::Accept,
+            _ => {
+                // The peer counts it in its stream, so the stream goes on.
+                self.counters.unknown_opcode += 1;
+                Verdict::Accept
+            }
+        }
+    }
+
+    fn flow_of(&self, conn: u32, packet: &Packet<'_>) -> Option<u32> {
+        let ext = &packet.ext;
+        let qp = self.qp_index(ext.dest_qp)?;
+        self.flow_from(qp, ext.src_qp, conn)
+    }
+
+    /// Data of a READ or the result of an atomic.
+    fn handle_response(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
+        let ext = &packet.ext;
+        let found = self
+            .flow_of(conn, packet)
+            .filter(|flow| self.flows[*flow].remote_generation == ext.generation)
+            .and_then(|flow| Some((flow, self.find_request(flow, ext.msn)?)))
+            .filter(|(_, at)| self.requests[*at].round == ext.round);
+        let Some((flow, at)) = found else {
+            self.counters.stale += 1;
+            return Verdict::Accept;
+        };
+        let pending = &self.requests[at];
+        let fits = u64::from(ext.offset) + packet.payload.len() as u64
+            <= u64::from(pending.request.length);
+        let kind = match pending.request.op {
+            SendOp::Read(_) => packet.opcode == Opcode::SRC_READ_RESP,
+            SendOp::Atomic(..) => packet.opcode == Opcode::SRC_ATOMIC_RESP && ext.offset == 0,
+            _ => false,
+        };
+        let whole = packet.opcode != Opcode::SRC_ATOMIC_RESP || packet.payload.len() == 8;
+        if !fits || !kind || !whole || pending.responded {
+            self.counters.bad_answer += 1;
+            return Verdict::Accept;
+        }
+        let mut value = [0; 8];
+        let mut sum = packet.sum;
+        let (payload, crc) = if packet.opcode == Opcode::SRC_ATOMIC_RESP {
+            value.copy_from_slice(packet.payload);
+            value = u64::from_be_bytes(value).to_ne_bytes();
+            (&value[..], None)
+        } else {
+            (packet.payload, sum.as_mut())
+        };
+        let pd = self.qps[self.flows[flow].qp].pd;
+        let placed = match &pending.request.local {
+            Local::Sges(sges) => self.regions.scatter(pd, sges, ext.offset, payload, crc),
+            Local::Inline(_) => Ok(()),
+        };
+        if placed.is_err() {
+            self.fail_flow(flow, Status::LocalProtection);
+            return Verdict::Accept;
+        }
+        if let Some(crc) = sum
+            && !self.payload_is_whole(packet, crc)
+        {
+            return Verdict::Corrupt;
+        }
+        let pending = &mut self.requests[at];
+        pending.returned += payload.len() as u32;
+        if pending.returned >= pending.request.length {
+            pending.responded = true;
+            let (msn, reading) = (pending.msn, std::mem::take(&mut pending.reading));
+            if reading {
+                self.flows[flow].reads_out -= 1;
+            }
+            self.acknowledged(flow, msn.wrapping_add(1));
+        }
+        Verdict::Accept
+    }
+
+    /// A packet whose data is gone at the sender.
+    fn handle_void(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
+        let ext = packet.ext;
+        let flow = self.flow_of(conn, packet).filter(|flow| {
+            ext.abort && self.flows[*flow].remote_generation == ext.generation
+        });
+        let Some(flow) = flow else { return Verdict::Accept };
+        self.counters.void_received += 1;
+        if ext.offset == 0 {
+            self.abort_responder(flow, ext.msn);
+        } else if self.find_request(flow, ext.msn).is_some() {
+            self.fail_flow(flow, Status::RemoteOperation);
+        }
+        Verdict::Accept
+    }
+
+    /// Whether a connection handle still names the same connection.
+    pub fn is_open(&self, id: ConnId) -> bool {
+        self.live(id).is_some()
+    }
+}
+
+const _: () = assert!(BASE == 52);

@@ -1,0 +1,432 @@
+//! The requester: work requests become messages, answers become completions.
+
+use super::qp::{Flags, Wire};
+use super::{Engine, Platform, Timer};
+use crate::slab::NONE;
+use crate::state::QpState;
+use trunkline_conn::host::QpEvent;
+use trunkline_conn::mem::{Access, Memory, MemoryFault};
+use trunkline_conn::time::Instant;
+use trunkline_conn::work::{
+    Completion, Extra, Local, Receive, Request, SendFlags, Status, WorkOpcode,
+};
+use trunkline_wire::{NakCode, Qpn, Syndrome, rnr_timer_ns};
+
+/// A work request that the engine has taken from its ring.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) request: Request,
+    /// Next in its flow, next in its QP.
+    pub(crate) flow_next: u32,
+    pub(crate) order_next: u32,
+    /// Tells this use of the slot from others.
+    pub(crate) serial: u32,
+    pub(crate) msn: u32,
+    /// Resend round it was last sent in.
+    pub(crate) round: u8,
+    /// Slots of the ring it holds until it completes.
+    pub(crate) slots: u16,
+    /// Bytes of READ or atomic data that came back.
+    pub(crate) returned: u32,
+    /// Its response has begun to arrive or has all arrived.
+    pub(crate) responded: bool,
+    /// Counts towards the READs outstanding.
+    pub(crate) reading: bool,
+    pub(crate) outcome: Option<Status>,
+}
+
+/// Whether circular `a` comes before `b`.
+pub(crate) const fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b).cast_signed()) < 0
+}
+
+impl<P: Platform> Engine<P> {
+    /// A program posted to this QP.
+    pub(crate) fn rung(&mut self, now: Instant, qp: u32) {
+        let Some(record) = self.qps.get(qp) else { return };
+        if record.state == QpState::Error {
+            self.flush(qp);
+            return;
+        }
+        match record.wire {
+            Wire::Shared(flow) => self.wake(flow),
+            Wire::Plain(plain) => self.feed_plain(now, qp, plain),
+            Wire::None | Wire::Undecided => {}
+        }
+    }
+
+    /// Takes the next work request of a QP from its ring and hangs it into its flow. `None`: there
+    /// is none, or the QP went to error over it.
+    pub(crate) fn ingest(&mut self, qp: u32, own: u32) -> Option<u32> {
+        let record = &mut self.qps[qp];
+        if record.state != QpState::Rts {
+            return None;
+        }
+        let fetched = record.queues.send.fetch(&mut record.cursor);
+        let (request, route, slots) = match fetched {
+            Ok(found) => found?,
+            Err(_) => {
+                self.qp_event(qp, QpEvent::Fatal);
+                self.fail_qp(qp, Status::LocalQpOperation);
+                return None;
+            }
+        };
+        let flow = self.flow_of_route(qp, own, route);
+        let fault = match flow {
+            Some(_) => self.local_fault(qp, &request).map(|_| Status::LocalProtection),
+            None => Some(Status::LocalQpOperation),
+        };
+        let flow = flow.unwrap_or(own);
+        self.request_serial = self.request_serial.wrapping_add(1);
+        let msn = self.flows[flow].next_msn;
+        let index = self.requests.insert(Pending {
+            request,
+            flow_next: NONE,
+            order_next: NONE,
+            serial: self.request_serial,
+            msn,
+            round: 0,
+            slots,
+            returned: 0,
+            responded: false,
+            reading: false,
+            outcome: None,
+        });
+        self.append_order(qp, index);
+        if let Some(status) = fault {
+            // It completes in its turn; nothing after it is sent.
+            self.requests[index].outcome = Some(status);
+            self.flows[own].flags.set(Flags::HALTED);
+            self.settle(qp);
+            return None;
+        }
+        let record = &mut self.flows[flow];
+        record.next_msn = msn.wrapping_add(1);
+        let tail = std::mem::replace(&mut record.tail, index);
+        if tail == NONE {
+            record.head = index;
+        } else {
+            self.requests[tail].flow_next = index;
+        }
+        if self.flows[flow].sending == NONE {
+            self.flows[flow].sending = index;
+            self.flows[flow].sent_bytes = 0;
+        }
+        if flow != own {
+            self.wake(flow);
+        }
+        Some(flow)
+    }
+
+    fn append_order(&mut self, qp: u32, index: u32) {
+        let tail = std::mem::replace(&mut self.qps[qp].order_tail, index);
+        if tail == NONE {
+            self.qps[qp].order_head = index;
+        } else {
+            self.requests[tail].order_next = index;
+        }
+    }
+
+    fn flow_of_route(&self, qp: u32, own: u32, route: u32) -> Option<u32> {
+        match route {
+            0 => Some(own),
+            n => self.cold(qp).routes.get(n as usize - 1).copied().filter(|flow| *flow != NONE),
+        }
+    }
+
+    fn local_fault(&self, qp: u32, request: &Request) -> Option<MemoryFault> {
+        let Local::Sges(sges) = &request.local else { return None };
+        let access =
+            if request.op.has_response_data() { Access::LOCAL_WRITE } else { Access::LOCAL_READ };
+        self.regions.check_local(self.qps[qp].pd, sges, access).err()
+    }
+
+    /// The peer has executed everything before `msn`.
+    pub(crate) fn acknowledged(&mut self, flow: u32, msn: u32) {
+        let record = &mut self.flows[flow];
+        if before(record.acked_msn, msn) {
+            record.acked_msn = msn;
+        }
+        self.complete_flow(flow);
+    }
+
+    /// Completes what can be completed, in order: acknowledged, and with its data back.
+    pub(crate) fn complete_flow(&mut self, flow: u32) {
+        let qp = self.flows[flow].qp;
+        loop {
+            let record = &mut self.flows[flow];
+            let head = record.head;
+            if head == NONE {
+                break;
+            }
+            let pending = &mut self.requests[head];
+            let data = pending.request.op.has_response_data();
+            if !(before(pending.msn, record.acked_msn) && (!data || pending.responded)) {
+                break;
+            }
+            pending.outcome = Some(Status::Success);
+            if pending.reading {
+                pending.reading = false;
+                record.reads_out -= 1;
+            }
+            record.head = pending.flow_next;
+            if record.tail == head {
+                record.tail = NONE;
+            }
+            if record.sending == head {
+                record.sending = record.head;
+                record.sent_bytes = 0;
+            }
+        }
+        self.settle(qp);
+        if self.flows.get(flow).is_some() {
+            self.try_move(flow);
+            self.wake(flow);
+        }
+    }
+
+    /// Reports finished requests of a QP in posting order.
+    fn settle(&mut self, qp: u32) {
+        loop {
+            let head = self.qps[qp].order_head;
+            let Some(outcome) = self.requests.get(head).and_then(|pending| pending.outcome) else {
+                return;
+            };
+            self.report(qp, outcome);
+            if outcome != Status::Success {
+                self.to_error(qp);
+                return;
+            }
+        }
+    }
+
+    /// Takes the first request of a QP off its list and reports it.
+    fn report(&mut self, qp: u32, status: Status) {
+        let head = self.qps[qp].order_head;
+        let pending = self.requests.remove(head);
+        let record = &mut self.qps[qp];
+        record.order_head = pending.order_next;
+        if record.order_tail == head {
+            record.order_tail = NONE;
+        }
+        record.queues.send.release(pending.slots);
+        self.report_sent(qp, &pending.request, status, pending.request.length);
+    }
+
+    /// A completion for a send request, unless it succeeded and nobody asked for one.
+    pub(crate) fn report_sent(&mut self, qp: u32, request: &Request, status: Status, bytes: u32) {
+        self.counters.completed += 1;
+        let record = &self.qps[qp];
+        let wanted = record.signal_all || request.flags.contains(SendFlags::SIGNALED);
+        if status == Status::Success && !wanted {
+            return;
+        }
+        let completion = Completion {
+            wr_id: request.wr_id,
+            status,
+            opcode: WorkOpcode::from(&request.op),
+            qpn: record.queues.qpn,
+            byte_len: bytes,
+            extra: Extra::None,
+            src_qp: Qpn::default(),
+            solicited: false,
+        };
+        let cq = self.cold(qp).send_cq;
+        self.complete(cq, &completion);
+    }
+
+    /// Puts a completion into a CQ; programs see it at the next [`publish`](Self::publish).
+    pub(crate) fn complete(&mut self, cq: u32, completion: &Completion) {
+        let Some(slot) = self.cqs.get_mut(cq) else { return };
+        if slot.queue.push(completion).is_err() {
+            self.events.push_back(super::Event::CqOverrun { cq });
+        }
+        if !slot.dirty {
+            slot.dirty = true;
+            self.dirty_cqs.push(cq);
+        }
+    }
+
+    /// The peer answered a message of this flow.
+    pub(crate) fn answered(&mut self, now: Instant, flow: u32, syndrome: Syndrome, msn: u32, round: u8) {
+        let record = &self.flows[flow];
+        if before(record.next_msn, msn) {
+            self.counters.bad_answer += 1;
+            return;
+        }
+        match syndrome {
+            Syndrome::Ack { .. } => self.acknowledged(flow, msn),
+            Syndrome::RnrNak { timer } if round == record.round => {
+                self.acknowledged(flow, msn);
+                self.not_ready(now, flow, msn, timer);
+            }
+            Syndrome::Nak(code) if round == record.round => {
+                self.acknowledged(flow, msn);
+                self.counters.nak_received += 1;
+                self.refused(flow, msn, code);
+            }
+            // About an earlier round: its messages were sent again since.
+            _ => self.counters.stale += 1,
+        }
+    }
+
+    fn not_ready(&mut self, now: Instant, flow: u32, msn: u32, timer: u8) {
+        let record = &self.flows[flow];
+        let head = record.head;
+        if head == NONE || self.requests[head].msn != msn || record.flags.has(Flags::RNR_WAIT) {
+            return;
+        }
+        self.counters.rnr_received += 1;
+        let retry = self.cold(record.qp).attributes.rnr_retry;
+        let record = &mut self.flows[flow];
+        if retry < 7 {
+            if record.rnr_left == 0 {
+                self.fail_flow(flow, Status::RnrRetryExceeded);
+                return;
+            }
+            record.rnr_left -= 1;
+        }
+        record.flags.set(Flags::RNR_WAIT);
+        let key = Timer::Rnr { flow, round: record.round, generation: record.generation };
+        self.timers.arm(now + rnr_timer_ns(timer), key);
+    }
+
+    pub(crate) fn rnr_over(&mut self, flow: u32, round: u8, generation: u16) {
+        let Some(record) = self.flows.get_mut(flow) else { return };
+        if (record.round, record.generation) != (round, generation)
+            || !record.flags.has(Flags::RNR_WAIT)
+        {
+            return;
+        }
+        self.restart(flow, false);
+        self.wake(flow);
+    }
+
+    /// Sends again, in a new round, what the peer has not executed; after the death of a connection
+    /// (`lost`) also what it has executed but not answered in full.
+    pub(crate) fn restart(&mut self, flow: u32, lost: bool) {
+        let record = &mut self.flows[flow];
+        record.flags.clear(Flags::RNR_WAIT);
+        record.round = record.round.wrapping_add(1);
+        record.sending = NONE;
+        record.sent_bytes = 0;
+        let mut next = record.head;
+        while next != NONE {
+            let pending = &mut self.requests[next];
+            if lost || !before(pending.msn, record.acked_msn) {
+                if record.sending == NONE {
+                    record.sending = next;
+                }
+                if std::mem::take(&mut pending.reading) {
+                    record.reads_out -= 1;
+                }
+                if !pending.responded {
+                    pending.returned = 0;
+                }
+            }
+            next = pending.flow_next;
+        }
+    }
+
+    fn refused(&mut self, flow: u32, msn: u32, code: NakCode) {
+        let head = self.flows[flow].head;
+        if head == NONE || self.requests[head].msn != msn {
+            self.counters.bad_answer += 1;
+            return;
+        }
+        let status = match code {
+            NakCode::RemoteAccess => Status::RemoteAccess,
+            NakCode::RemoteOperational => Status::RemoteOperation,
+            NakCode::InvalidRequest => Status::RemoteInvalidRequest,
+            _ => Status::RetryExceeded,
+        };
+        self.fail_flow(flow, status);
+    }
+
+    /// The first unfinished request of a flow failed for good: so does its QP.
+    pub(crate) fn fail_flow(&mut self, flow: u32, status: Status) {
+        let record = &self.flows[flow];
+        let (qp, head) = (record.qp, record.head);
+        if head == NONE {
+            self.fail_qp(qp, status);
+            return;
+        }
+        self.requests[head].outcome = Some(status);
+        if self.qps[qp].order_head == head {
+            self.settle(qp);
+            return;
+        }
+        // Another flow of the QP is behind: what was posted before it is flushed, it is not.
+        while self.qps[qp].order_head != head {
+            self.report(qp, Status::Flushed);
+        }
+        self.settle(qp);
+    }
+
+    /// The QP goes to error; its first unfinished request, if any, ends with `status`.
+    pub(crate) fn fail_qp(&mut self, qp: u32, status: Status) {
+        if self.qps[qp].order_head != NONE {
+            self.report(qp, status);
+        } else {
+            let record = &mut self.qps[qp];
+            if let Ok(Some((request, _, slots))) = record.queues.send.fetch(&mut record.cursor) {
+                record.queues.send.release(slots);
+                self.report_sent(qp, &request, status, 0);
+            }
+        }
+        self.to_error(qp);
+    }
+
+    /// Flushes whatever the QP still holds.
+    pub(crate) fn flush(&mut self, qp: u32) {
+        while self.qps[qp].order_head != NONE {
+            self.report(qp, Status::Flushed);
+        }
+        loop {
+            let record = &mut self.qps[qp];
+            let Ok(Some((request, _, slots))) = record.queues.send.fetch(&mut record.cursor) else {
+                break;
+            };
+            record.queues.send.release(slots);
+            self.report_sent(qp, &request, Status::Flushed, 0);
+        }
+        while let Some(receive) = self.own_receive(qp) {
+            self.report_received(qp, &receive, Status::Flushed);
+        }
+    }
+
+    fn own_receive(&mut self, qp: u32) -> Option<Receive> {
+        let queues = &self.qps[qp].queues;
+        queues.receive.as_ref().and_then(|queue| queue.fetch().ok().flatten())
+    }
+
+    /// A receive that ended badly.
+    pub(crate) fn report_received(&mut self, qp: u32, receive: &Receive, status: Status) {
+        let completion = Completion {
+            wr_id: receive.wr_id,
+            status,
+            opcode: WorkOpcode::Receive,
+            qpn: self.qp_number(qp),
+            byte_len: 0,
+            extra: Extra::None,
+            src_qp: Qpn::default(),
+            solicited: false,
+        };
+        let cq = self.cold(qp).recv_cq;
+        self.complete(cq, &completion);
+    }
+
+    /// Data of a READ or the result of an atomic came back. `place` writes it to the program's
+    /// buffer; the caller has checked flow, generation and peer.
+    pub(crate) fn find_request(&self, flow: u32, msn: u32) -> Option<u32> {
+        let mut next = self.flows[flow].head;
+        while next != NONE {
+            let pending = &self.requests[next];
+            if pending.msn == msn {
+                return Some(next);
+            }
+            next = pending.flow_next;
+        }
+        None
+    }
+}

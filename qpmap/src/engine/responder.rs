@@ -1,0 +1,697 @@
+//! The responder: a peer's requests, in order and exactly once.
+//!
+//! Packets of a flow's head message are placed as they come, its last packet last. Packets of later
+//! messages wait in [`Staging`] without touching anything, and run when their turn comes.
+
+use super::qp::{Answer, Flags};
+use super::receive::{Packet, Verdict};
+use super::requester::before;
+use super::{Engine, Platform};
+use crate::slab::{NONE, Slab};
+use crate::state::QpState;
+use trunkline_conn::host::QpEvent;
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault};
+use trunkline_conn::work::{
+    Completion, Extra, MAX_MESSAGE, Receive, Status, WorkOpcode,
+};
+use trunkline_wire::{Answer as AnswerEntry, NakCode, Opcode, Rkey, Syndrome};
+
+/// A message being put together.
+#[derive(Debug, Default)]
+pub(crate) struct Assembly {
+    receive: Option<Receive>,
+    /// Bytes placed so far.
+    placed: u32,
+}
+
+/// A response that is being sent or waits for its acknowledgement.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) next: u32,
+    pub(crate) serial: u32,
+    pub(crate) msn: u32,
+    pub(crate) round: u8,
+    pub(crate) sent_all: bool,
+    pub(crate) outcome: Outcome,
+    pub(crate) sent_bytes: u32,
+    /// Packets of it in flight.
+    pub(crate) unacked: u32,
+}
+
+/// What it carries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome {
+    /// Memory, read when the packet is built.
+    Read { key: Rkey, addr: u64, length: u32 },
+    /// What an atomic found.
+    Value(u64),
+}
+
+impl Job {
+    pub(crate) const fn length(&self) -> u32 {
+        match self.outcome {
+            Outcome::Read { length, .. } => length,
+            Outcome::Value(_) => 8,
+        }
+    }
+
+    pub(crate) const fn value_bytes(&self) -> [u8; 8] {
+        match self.outcome {
+            Outcome::Read { .. } => [0; 8],
+            Outcome::Value(value) => value.to_be_bytes(),
+        }
+    }
+}
+
+/// Packets that wait for an earlier one of their QP: a bounded pool, linked per flow.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    waiting: Slab<Staged>,
+    spare: Vec<Vec<u8>>,
+    room: usize,
+    /// Most that one flow may take.
+    share: usize,
+}
+
+#[derive(Debug)]
+struct Staged {
+    next: u32,
+    msn: u32,
+    /// The last packet of its message runs after the others.
+    last: bool,
+    datagram: Vec<u8>,
+}
+
+impl Staging {
+    pub(crate) const fn new(bytes: usize) -> Self {
+        Self { waiting: Slab::new(), spare: Vec::new(), room: bytes, share: bytes / 2 }
+    }
+
+    fn add(&mut self, list: &mut u32, msn: u32, last: bool, datagram: &[u8]) -> bool {
+        let (mut used, mut at) = (0, *list);
+        while at != NONE {
+            used += self.waiting[at].datagram.len();
+            at = self.waiting[at].next;
+        }
+        if datagram.len() > self.room || used + datagram.len() > self.share {
+            return false;
+        }
+        self.room -= datagram.len();
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.extend_from_slice(datagram);
+        *list = self.waiting.insert(Staged { next: *list, msn, last, datagram: copy });
+        true
+    }
+
+    /// Takes out a packet of message `msn`: its last one, or any other.
+    fn take(&mut self, list: &mut u32, msn: u32, last_one: bool) -> Option<Vec<u8>> {
+        let (mut last, mut at) = (NONE, *list);
+        while at != NONE {
+            let next = self.waiting[at].next;
+            if self.waiting[at].msn == msn && self.waiting[at].last == last_one {
+                match last {
+                    NONE => *list = next,
+                    last => self.waiting[last].next = next,
+                }
+                let staged = self.waiting.remove(at);
+                self.room += staged.datagram.len();
+                return Some(staged.datagram);
+            }
+            (last, at) = (at, next);
+        }
+        None
+    }
+
+    fn recycle(&mut self, mut datagram: Vec<u8>) {
+        datagram.clear();
+        if self.spare.len() < 256 {
+            self.spare.push(datagram);
+        }
+    }
+
+    fn clear(&mut self, list: &mut u32) {
+        let mut at = std::mem::replace(list, NONE);
+        while at != NONE {
+            let staged = self.waiting.remove(at);
+            at = staged.next;
+            self.room += staged.datagram.len();
+            self.recycle(staged.datagram);
+        }
+    }
+}
+
+/// Why a message was not executed.
+enum Refusal {
+    /// No receive request: again later.
+    NotReady,
+    /// The peer is at fault.
+    Peer(NakCode, QpEvent),
+    /// We are: the receive request ends with this status.
+    Own(Status, NakCode),
+    /// The payload's sum is wrong: as if the packet had never come.
+    Corrupt,
+}
+
+impl From<MemoryFault> for Refusal {
+    fn from(_: MemoryFault) -> Self {
+        Self::Peer(NakCode::RemoteAccess, QpEvent::AccessError)
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// A request packet for one of our QPs.
+    pub(crate) fn handle_request(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
+        let ext = &packet.ext;
+        let flow = self.qp_index(ext.dest_qp).and_then(|qp| self.flow_from(qp, ext.src_qp, conn));
+        let bound = flow.filter(|flow| self.flows[*flow].flags.has(Flags::PEER_BOUND));
+        let Some(flow) = bound else {
+            self.counters.unknown_qp += 1;
+            self.refuse_orphan(conn, AnswerEntry {
+                requester: ext.src_qp,
+                responder: ext.dest_qp,
+                syndrome: Syndrome::Nak(NakCode::InvalidRd),
+                msn: ext.msn,
+                generation: ext.generation,
+                round: ext.round,
+            });
+            return Verdict::Accept;
+        };
+        if ext.generation != self.flows[flow].remote_generation {
+            self.counters.stale += 1;
+            return Verdict::Accept;
+        }
+        if !self.enter_round(flow, ext.round) || self.flows[flow].flags.has(Flags::REFUSED) {
+            self.counters.stale += 1;
+            return Verdict::Accept;
+        }
+        let qp = self.flows[flow].qp;
+        if !self.qps[qp].state.receives() {
+            self.refuse(flow, Answer::Nak(NakCode::RemoteOperational.code()));
+            return Verdict::Accept;
+        }
+        let expected = self.flows[flow].expected_msn;
+        if before(ext.msn, expected) {
+            return self.repeat(flow, packet);
+        }
+        if ext.msn != expected {
+            return self.stage(flow, packet);
+        }
+        match self.execute(flow, packet) {
+            Step::Done | Step::Placed => {
+                self.advance(flow);
+                Verdict::Accept
+            }
+            Step::Early => self.stage(flow, packet),
+            Step::Refused => Verdict::Accept,
+            Step::Corrupt => Verdict::Corrupt,
+        }
+    }
+
+    /// Takes up a later resend round; `false` for an earlier one.
+    fn enter_round(&mut self, flow: u32, round: u8) -> bool {
+        let record = &mut self.flows[flow];
+        let ahead = round.wrapping_sub(record.remote_round).cast_signed();
+        if ahead > 0 {
+            record.remote_round = round;
+            record.flags.clear(Flags::REFUSED);
+            record.answer = Answer::Ack;
+            self.staging.clear(&mut record.staged);
+            if let Some(assembly) = self.assemblies.get_mut(record.assembly) {
+                assembly.placed = 0;
+            }
+        }
+        ahead >= 0
+    }
+
+    /// A message that was executed before comes again: the peer missed the answer.
+    fn repeat(&mut self, flow: u32, packet: &Packet<'_>) -> Verdict {
+        self.counters.duplicate += 1;
+        let ext = &packet.ext;
+        match packet.opcode {
+            Opcode::SRC_READ_REQ => {
+                if let Some(reth) = &packet.reth {
+                    let read =
+                        Outcome::Read { key: reth.rkey, addr: reth.va, length: reth.length };
+                    let pd = self.qps[self.flows[flow].qp].pd;
+                    let access = Access::REMOTE_READ;
+                    let allowed =
+                        self.regions.check_remote(pd, reth.rkey, reth.va, reth.length, access);
+                    if allowed.is_ok() && self.make_room(flow) {
+                        self.add_job(flow, ext.msn, ext.round, read);
+                    }
+                }
+            }
+            Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => {
+                let mut at = self.flows[flow].jobs;
+                while let Some(job) = self.jobs.get_mut(at) {
+                    if job.msn == ext.msn {
+                        job.round = ext.round;
+                        job.sent_all = false;
+                        job.sent_bytes = 0;
+                    }
+                    at = job.next;
+                }
+                self.wake(flow);
+            }
+            _ => self.answer(flow),
+        }
+        Verdict::Accept
+    }
+
+    fn stage(&mut self, flow: u32, packet: &Packet<'_>) -> Verdict {
+        if !packet.is_summed() {
+            return Verdict::Corrupt;
+        }
+        let record = &mut self.flows[flow];
+        if self.staging.add(&mut record.staged, packet.ext.msn, packet.ext.last, packet.datagram) {
+            self.counters.staged += 1;
+            Verdict::Accept
+        } else {
+            self.counters.staging_full += 1;
+            Verdict::Drop
+        }
+    }
+
+    /// Runs packets that waited for the message that just went on, message after message.
+    fn advance(&mut self, flow: u32) {
+        while self.flows[flow].staged != NONE {
+            let expected = self.flows[flow].expected_msn;
+            let list = &mut self.flows[flow].staged;
+            let waiting = self.staging.take(list, expected, false);
+            let Some(datagram) = waiting.or_else(|| self.staging.take(list, expected, true)) else {
+                return;
+            };
+            let packet = Packet::parse(&datagram).expect("it was parsed before it was staged");
+            let step = self.execute(flow, &packet);
+            if step == Step::Early {
+                // Others of its message are still on their way. There was room for it before.
+                let list = &mut self.flows[flow].staged;
+                self.staging.add(list, expected, true, &datagram);
+                self.staging.recycle(datagram);
+                return;
+            }
+            self.staging.recycle(datagram);
+            if step == Step::Refused {
+                return;
+            }
+        }
+    }
+
+    /// Runs a packet of the head message.
+    fn execute(&mut self, flow: u32, packet: &Packet<'_>) -> Step {
+        let done = match packet.opcode {
+            Opcode::SRC_SEND | Opcode::SRC_SEND_IMM | Opcode::SRC_SEND_INV => {
+                self.execute_send(flow, packet)
+            }
+            Opcode::SRC_WRITE | Opcode::SRC_WRITE_IMM => self.execute_write(flow, packet),
+            Opcode::SRC_READ_REQ => self.execute_read(flow, packet),
+            _ => self.execute_atomic(flow, packet),
+        };
+        match done {
+            Ok(Step::Done) => {
+                self.counters.executed += 1;
+                self.discard_assembly(flow);
+                let record = &mut self.flows[flow];
+                record.expected_msn = record.expected_msn.wrapping_add(1);
+                self.answer(flow);
+                Step::Done
+            }
+            Ok(step) => step,
+            Err(Refusal::Corrupt) => Step::Corrupt,
+            Err(Refusal::NotReady) => {
+                let qp = self.flows[flow].qp;
+                let timer = self.cold(qp).attributes.min_rnr_timer;
+                self.counters.rnr_sent += 1;
+                self.refuse(flow, Answer::Rnr(timer));
+                Step::Refused
+            }
+            Err(Refusal::Peer(code, event)) => {
+                self.refuse_for_good(flow, code, event, Status::RemoteInvalidRequest);
+                Step::Refused
+            }
+            Err(Refusal::Own(status, code)) => {
+                self.refuse_for_good(flow, code, QpEvent::Fatal, status);
+                Step::Refused
+            }
+        }
+    }
+
+    fn execute_send(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        let ext = &packet.ext;
+        let qp = self.flows[flow].qp;
+        let at = self.assembly(flow);
+        if ext.last && self.assemblies[at].placed != ext.offset {
+            return Ok(Step::Early);
+        }
+        if self.assemblies[at].receive.is_none() {
+            let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
+            self.assemblies[at].receive = Some(receive);
+        }
+        let receive = self.assemblies[at].receive.as_ref().expect("it was just put there");
+        let length = packet.payload.len() as u32;
+        let end = u64::from(ext.offset) + u64::from(length);
+        if end > receive.capacity() || end > u64::from(MAX_MESSAGE) {
+            return Err(Refusal::Own(Status::LocalLength, NakCode::InvalidRequest));
+        }
+        let pd = self.qps[qp].pd;
+        let mut sum = packet.sum;
+        self.regions
+            .scatter(pd, &receive.sges, ext.offset, packet.payload, sum.as_mut())
+            .map_err(|_| Refusal::Own(Status::LocalProtection, NakCode::RemoteOperational))?;
+        self.check_sum(packet, sum)?;
+        if !ext.last {
+            self.assemblies[at].placed += length;
+            return Ok(Step::Placed);
+        }
+        let mut extra = packet.imm.map_or(Extra::None, Extra::Immediate);
+        if let Some(key) = packet.invalidate {
+            self.regions
+                .invalidate(pd, key)
+                .map_err(|_| Refusal::Own(Status::LocalAccess, NakCode::RemoteAccess))?;
+            extra = Extra::Invalidated(key);
+        }
+        let receive = self.assemblies[at].receive.take().expect("a message has its receive");
+        self.deliver(flow, packet, &receive, WorkOpcode::Receive, end as u32, extra);
+        Ok(Step::Done)
+    }
+
+    fn execute_write(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        let ext = &packet.ext;
+        let qp = self.flows[flow].qp;
+        let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
+        let Some(reth) = &packet.reth else { return Err(invalid) };
+        let length = packet.payload.len() as u32;
+        let end = u64::from(ext.offset) + u64::from(length);
+        if end > u64::from(reth.length) || (ext.last && end != u64::from(reth.length)) {
+            return Err(invalid);
+        }
+        let pd = self.qps[qp].pd;
+        if !self.cold(qp).access.contains(Access::REMOTE_WRITE) {
+            return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
+        }
+        let whole = ext.offset == 0 && ext.last;
+        if !whole {
+            let at = self.assembly(flow);
+            if ext.last && self.assemblies[at].placed != ext.offset {
+                return Ok(Step::Early);
+            }
+            // Nothing is written when any of it would be out of range.
+            let access = Access::REMOTE_WRITE;
+            self.regions.check_remote(pd, reth.rkey, reth.va, reth.length, access)?;
+        }
+        let ready = packet.opcode != Opcode::SRC_WRITE_IMM || !ext.last || self.has_receive(qp);
+        if !ready {
+            return Err(Refusal::NotReady);
+        }
+        let mut sum = packet.sum;
+        let addr = reth.va.wrapping_add(u64::from(ext.offset));
+        self.regions.write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
+        self.check_sum(packet, sum)?;
+        if !ext.last {
+            let at = self.assembly(flow);
+            self.assemblies[at].placed += length;
+            return Ok(Step::Placed);
+        }
+        if let Some(imm) = packet.imm {
+            let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
+            let extra = Extra::Immediate(imm);
+            self.deliver(flow, packet, &receive, WorkOpcode::ReceiveWriteImm, reth.length, extra);
+        }
+        Ok(Step::Done)
+    }
+
+    fn execute_read(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        let qp = self.flows[flow].qp;
+        let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
+        let Some(reth) = &packet.reth else { return Err(invalid) };
+        if reth.length > MAX_MESSAGE || !self.make_room(flow) {
+            return Err(invalid);
+        }
+        if !self.cold(qp).access.contains(Access::REMOTE_READ) {
+            return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
+        }
+        let pd = self.qps[qp].pd;
+        self.regions.check_remote(pd, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
+        let read = Outcome::Read { key: reth.rkey, addr: reth.va, length: reth.length };
+        self.add_job(flow, packet.ext.msn, packet.ext.round, read);
+        Ok(Step::Done)
+    }
+
+    fn execute_atomic(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        let qp = self.flows[flow].qp;
+        let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
+        let Some(atomic) = &packet.atomic else { return Err(invalid) };
+        if !self.make_room(flow) {
+            return Err(invalid);
+        }
+        if !self.cold(qp).access.contains(Access::REMOTE_ATOMIC) {
+            return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
+        }
+        let op = if packet.opcode == Opcode::SRC_CMP_SWAP {
+            AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_or_add }
+        } else {
+            AtomicOp::FetchAdd { add: atomic.swap_or_add }
+        };
+        let pd = self.qps[qp].pd;
+        let before = match self.regions.atomic(pd, atomic.rkey, atomic.va, op) {
+            Err(MemoryFault::Misaligned { .. }) => return Err(invalid),
+            other => other?,
+        };
+        self.add_job(flow, packet.ext.msn, packet.ext.round, Outcome::Value(before));
+        Ok(Step::Done)
+    }
+
+    fn check_sum(&mut self, packet: &Packet<'_>, sum: Option<trunkline_wire::Crc>) -> Result<(), Refusal> {
+        match sum {
+            Some(crc) if !self.payload_is_whole(packet, crc) => Err(Refusal::Corrupt),
+            _ => Ok(()),
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        flow: u32,
+        packet: &Packet<'_>,
+        receive: &Receive,
+        opcode: WorkOpcode,
+        byte_len: u32,
+        extra: Extra,
+    ) {
+        let record = &mut self.flows[flow];
+        let (qp, src_qp) = (record.qp, record.remote);
+        if !record.flags.has(Flags::ESTABLISHED) {
+            record.flags.set(Flags::ESTABLISHED);
+            if self.qps[qp].state == QpState::Rtr {
+                self.qp_event(qp, QpEvent::CommunicationEstablished);
+            }
+        }
+        let completion = Completion {
+            wr_id: receive.wr_id,
+            status: Status::Success,
+            opcode,
+            qpn: self.qp_number(qp),
+            byte_len,
+            extra,
+            src_qp,
+            solicited: packet.solicited,
+        };
+        let cq = self.cold(qp).recv_cq;
+        self.complete(cq, &completion);
+    }
+
+    fn take_receive(&mut self, qp: u32) -> Option<Receive> {
+        if let Some(own) = &self.qps[qp].queues.receive {
+            return own.fetch().ok().flatten();
+        }
+        let srq = self.cold(qp).srq;
+        self.srqs.get(srq).and_then(|slot| slot.queue.fetch().ok().flatten())
+    }
+
+    fn has_receive(&self, qp: u32) -> bool {
+        if let Some(own) = &self.qps[qp].queues.receive {
+            return own.has_entry();
+        }
+        self.srqs.get(self.cold(qp).srq).is_some_and(|slot| slot.queue.has_entry())
+    }
+
+    fn assembly(&mut self, flow: u32) -> u32 {
+        if self.flows[flow].assembly == NONE {
+            self.flows[flow].assembly = self.assemblies.insert(Assembly::default());
+        }
+        self.flows[flow].assembly
+    }
+
+    fn discard_assembly(&mut self, flow: u32) -> Option<Receive> {
+        let at = std::mem::replace(&mut self.flows[flow].assembly, NONE);
+        if at == NONE { None } else { self.assemblies.remove(at).receive }
+    }
+
+    /// Owes the peer an answer about everything up to `expected_msn`.
+    fn answer(&mut self, flow: u32) {
+        self.flows[flow].flags.set(Flags::ANSWER_DUE);
+        self.notice(flow);
+    }
+
+    /// Refuses the head message. What follows it in this round is discarded.
+    fn refuse(&mut self, flow: u32, answer: Answer) {
+        let record = &mut self.flows[flow];
+        record.answer = answer;
+        record.flags.set(Flags::REFUSED);
+        self.staging.clear(&mut record.staged);
+        self.answer(flow);
+    }
+
+    fn refuse_for_good(&mut self, flow: u32, code: NakCode, event: QpEvent, status: Status) {
+        self.counters.nak_sent += 1;
+        self.refuse(flow, Answer::Nak(code.code()));
+        let qp = self.flows[flow].qp;
+        if let Some(receive) = self.discard_assembly(flow) {
+            self.report_received(qp, &receive, status);
+        }
+        self.qp_event(qp, event);
+        self.to_error(qp);
+    }
+
+    /// The requester has lost the data of message `msn`: what is begun cannot end.
+    pub(crate) fn abort_responder(&mut self, flow: u32, msn: u32) {
+        let record = &self.flows[flow];
+        if before(msn, record.expected_msn) {
+            return;
+        }
+        let qp = record.qp;
+        if let Some(receive) = self.discard_assembly(flow) {
+            self.report_received(qp, &receive, Status::RemoteAborted);
+        }
+        self.qp_event(qp, QpEvent::Fatal);
+        self.to_error(qp);
+    }
+
+    /// Forgets everything about the peer's requests: it starts anew.
+    pub(crate) fn reset_responder(&mut self, flow: u32) {
+        let record = &mut self.flows[flow];
+        record.expected_msn = 0;
+        record.remote_round = 0;
+        record.answer = Answer::Ack;
+        record.flags.clear(Flags::REFUSED);
+        self.staging.clear(&mut record.staged);
+        let mut job = std::mem::replace(&mut record.jobs, NONE);
+        record.jobs_len = 0;
+        while job != NONE {
+            job = self.jobs.remove(job).next;
+        }
+        self.reset_assembly(flow);
+    }
+
+    /// Gives up the message being put together; its receive is flushed.
+    pub(crate) fn reset_assembly(&mut self, flow: u32) {
+        self.staging.clear(&mut self.flows[flow].staged);
+        if let Some(receive) = self.discard_assembly(flow) {
+            let qp = self.flows[flow].qp;
+            self.report_received(qp, &receive, Status::Flushed);
+        }
+    }
+
+    /// Whether one more response may be kept. The peer has at most `max_dest_rd_atomic` open, so
+    /// the oldest beyond that is done, whether or not its acknowledgement has come.
+    fn make_room(&mut self, flow: u32) -> bool {
+        let record = &self.flows[flow];
+        let limit = self.cold(record.qp).attributes.max_dest_rd_atomic;
+        if record.jobs_len < limit {
+            return true;
+        }
+        let oldest = record.jobs;
+        let done = self.jobs.get(oldest).is_some_and(|job| job.sent_all && job.unacked == 0);
+        if done {
+            self.remove_job(flow, oldest);
+        }
+        done
+    }
+
+    fn add_job(&mut self, flow: u32, msn: u32, round: u8, outcome: Outcome) {
+        self.job_serial = self.job_serial.wrapping_add(1);
+        let index = self.jobs.insert(Job {
+            next: NONE,
+            serial: self.job_serial,
+            msn,
+            round,
+            sent_all: false,
+            outcome,
+            sent_bytes: 0,
+            unacked: 0,
+        });
+        let record = &mut self.flows[flow];
+        record.jobs_len += 1;
+        let mut at = record.jobs;
+        if at == NONE {
+            record.jobs = index;
+        } else {
+            while self.jobs[at].next != NONE {
+                at = self.jobs[at].next;
+            }
+            self.jobs[at].next = index;
+        }
+        self.wake(flow);
+    }
+
+    fn remove_job(&mut self, flow: u32, job: u32) {
+        let next = self.jobs.remove(job).next;
+        let record = &mut self.flows[flow];
+        record.jobs_len -= 1;
+        if record.jobs == job {
+            record.jobs = next;
+            return;
+        }
+        let mut at = record.jobs;
+        while self.jobs[at].next != job {
+            at = self.jobs[at].next;
+        }
+        self.jobs[at].next = next;
+    }
+
+    /// The response a flow sends from next.
+    pub(crate) fn next_response(&self, flow: u32) -> Option<u32> {
+        let mut at = self.flows[flow].jobs;
+        while let Some(job) = self.jobs.get(at) {
+            if !job.sent_all {
+                return Some(at);
+            }
+            at = job.next;
+        }
+        None
+    }
+
+    /// A packet of a response was acknowledged: the peer has used it.
+    pub(crate) fn response_acked(&mut self, flow: u32, job: u32, serial: u32) {
+        let Some(record) = self.jobs.get_mut(job).filter(|job| job.serial == serial) else { return };
+        record.unacked = record.unacked.saturating_sub(1);
+        if record.unacked == 0 && record.sent_all {
+            self.remove_job(flow, job);
+        }
+    }
+
+    /// A packet of a response went down with its connection. A READ is asked for again; the result
+    /// of an atomic is kept until it is.
+    pub(crate) fn response_lost(&mut self, flow: u32, job: u32, serial: u32) {
+        let Some(record) = self.jobs.get_mut(job).filter(|job| job.serial == serial) else { return };
+        record.unacked = record.unacked.saturating_sub(1);
+        if matches!(record.outcome, Outcome::Read { .. }) {
+            self.remove_job(flow, job);
+        }
+    }
+}
+
+/// How far a packet brought its message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Step {
+    /// To its end.
+    Done,
+    /// Not to its end.
+    Placed,
+    /// Nowhere: it is the last packet, and others are missing.
+    Early,
+    /// Nowhere: the message was refused.
+    Refused,
+    /// Nowhere: its sum is wrong.
+    Corrupt,
+}
+

@@ -1,0 +1,565 @@
+//! The scheduler: which packet goes next.
+//!
+//! Connections with something to send take turns; within one, retransmissions go first, then
+//! answers, then the flows by deficit round robin over bytes, then a bare acknowledgement if one is
+//! still due.
+
+use super::build::{self, Draft, Emitted, Item, ItemKind, Payload, Route, emit};
+use super::qp::{Flags, Wire};
+use super::responder::Outcome;
+use super::{Engine, Platform, Ready};
+use crate::slab::NONE;
+use crate::state::QpState;
+use trunkline_conn::egress::Egress;
+use trunkline_conn::src::Stamp;
+use trunkline_conn::time::Instant;
+use trunkline_conn::work::SendFlags;
+use trunkline_wire::{AckPayload, Opcode};
+
+/// Bytes a flow may send per turn: one full packet, or several small ones.
+const QUANTUM: i32 = 4096;
+/// Packets a connection of weight 1 may send before the next one's turn.
+const BURST: u32 = 64;
+
+/// Why a turn ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Turn {
+    /// Nothing left to send.
+    Idle,
+    /// Its share is used up.
+    Yield,
+    /// The connection may not send now.
+    Blocked,
+    /// The port is full.
+    Full,
+}
+
+impl<P: Platform> Engine<P> {
+    /// Builds packets until there is nothing to send, the port is full, or every connection has
+    /// had `rounds` turns. Gives the number of packets.
+    pub fn poll_transmit(&mut self, now: Instant, egress: &mut (impl Egress + ?Sized)) -> u64 {
+        let before = self.counters.sent;
+        for _ in 0..self.ready.len() {
+            let Some(ready) = self.ready.pop_front() else { break };
+            let turn = match ready {
+                Ready::Conn(conn) => self.serve(now, conn, egress),
+                Ready::Plain(plain) => self.serve_plain(now, plain, egress),
+            };
+            if turn == Served::Again {
+                self.ready.push_back(ready);
+            } else if turn == Served::Full {
+                self.ready.push_front(ready);
+                break;
+            }
+        }
+        self.counters.sent - before
+    }
+
+    fn serve(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Served {
+        let route = self.route(conn, 0);
+        let turn = self.serve_turns(now, conn, &route, egress);
+        let ack = turn == Turn::Full || self.send_ack(now, conn, &route, egress);
+        let record = &mut self.conns[conn];
+        record.delivery.try_idle(&mut self.windows);
+        let served = match turn {
+            Turn::Full => Served::Full,
+            _ if !ack => Served::Full,
+            Turn::Yield => Served::Again,
+            // An acknowledgement or a timer wakes what is blocked.
+            Turn::Idle | Turn::Blocked => {
+                record.flags.ready = false;
+                Served::Done
+            }
+        };
+        self.arm_conn(conn);
+        served
+    }
+
+    fn serve_turns(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        route: &Route,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> Turn {
+        while let Some((item, _, stamp)) = self.conns[conn].delivery.poll_retransmit(now) {
+            if self.send_again(conn, route, &item, &stamp, egress) == Emitted::NoRoom {
+                return Turn::Full;
+            }
+        }
+        let mut room = self.conns[conn].delivery.ready(now, &mut self.windows);
+        while let Some(at) = self.pings.iter().position(|c| *c == conn) {
+            if room == 0 {
+                return Turn::Blocked;
+            }
+            if !self.send_blob(now, conn, route, Item::PING, Opcode::SRC_PING, egress) {
+                return Turn::Full;
+            }
+            self.pings.swap_remove(at);
+            room -= 1;
+        }
+        // Data goes first, it is what somebody waits for; one packet is kept back for notices.
+        let held = u32::from(self.has_notices(conn)).min(room);
+        let before = self.counters.sent;
+        let turn = self.serve_flows(now, conn, route, room - held, egress);
+        if turn == Turn::Full || !self.has_notices(conn) {
+            return turn;
+        }
+        let alone = turn == Turn::Idle && self.counters.sent == before;
+        if alone && !std::mem::replace(&mut self.conns[conn].flags.notice_aged, true) {
+            return Turn::Yield;
+        }
+        match self.send_notices(now, conn, route, egress) {
+            Turn::Idle => turn,
+            other => other,
+        }
+    }
+
+    fn serve_flows(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        route: &Route,
+        mut room: u32,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> Turn {
+        let mut budget = u32::from(self.conns[conn].weight) * BURST;
+        loop {
+            let flow = self.conns[conn].runnable_head;
+            if flow == NONE {
+                return Turn::Idle;
+            }
+            if budget == 0 {
+                return Turn::Yield;
+            }
+            if room == 0 {
+                return Turn::Blocked;
+            }
+            let granted = room.min(budget);
+            let mut share = granted;
+            let turn = self.serve_flow(now, conn, flow, route, &mut share, egress);
+            room -= granted - share;
+            budget -= granted - share;
+            match turn {
+                Turn::Idle => self.rotate(conn, flow, false),
+                Turn::Yield => self.rotate(conn, flow, true),
+                Turn::Blocked => {}
+                Turn::Full => return Turn::Full,
+            }
+        }
+    }
+
+    /// One flow's turn: until its deficit is used up, its work is done, or `share` packets are out.
+    fn serve_flow(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        flow: u32,
+        route: &Route,
+        share: &mut u32,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> Turn {
+        let quantum = QUANTUM.max(i32::from(self.conns[conn].payload));
+        let record = &mut self.flows[flow];
+        if record.deficit <= 0 {
+            record.deficit += quantum;
+        }
+        loop {
+            if *share == 0 {
+                return Turn::Blocked;
+            }
+            let sent = match self.next_response(flow) {
+                Some(job) => self.send_response(now, conn, flow, job, route, egress),
+                None => match self.next_chunk(flow) {
+                    Some(request) => self.send_request(now, conn, flow, request, route, egress),
+                    None => {
+                        self.flows[flow].deficit = 0;
+                        return Turn::Idle;
+                    }
+                },
+            };
+            let Some(bytes) = sent else { return Turn::Full };
+            *share -= 1;
+            let record = &mut self.flows[flow];
+            record.deficit -= bytes as i32;
+            if record.deficit <= 0 {
+                return Turn::Yield;
+            }
+        }
+    }
+
+    /// The request a flow sends from next, if it may send now.
+    fn next_chunk(&mut self, flow: u32) -> Option<u32> {
+        let record = &self.flows[flow];
+        let stopped = [Flags::RNR_WAIT, Flags::HALTED, Flags::STRANDED];
+        if !record.flags.has(Flags::BOUND) || stopped.iter().any(|flag| record.flags.has(*flag)) {
+            return None;
+        }
+        if record.sent_bytes == 0 && record.flags.has(Flags::QUIESCING) {
+            // A restart during quiescence still has to send what was begun.
+            let begun = record.sending != NONE;
+            return begun.then_some(record.sending).filter(|at| self.may_begin(flow, *at));
+        }
+        self.skip_responded(flow);
+        while self.flows[flow].sending == NONE {
+            let qp = self.flows[flow].qp;
+            let Wire::Shared(own) = self.qps[qp].wire else { return None };
+            if self.flows[own].flags.has(Flags::HALTED) {
+                return None;
+            }
+            self.ingest(qp, own)?;
+        }
+        let at = self.flows[flow].sending;
+        if self.flows[flow].sent_bytes == 0 && !self.may_begin(flow, at) {
+            return None;
+        }
+        Some(at)
+    }
+
+    /// After a restart, requests whose response has come need not go out again.
+    fn skip_responded(&mut self, flow: u32) {
+        let record = &mut self.flows[flow];
+        while record.sent_bytes == 0
+            && let Some(pending) = self.requests.get(record.sending)
+            && pending.responded
+        {
+            record.sending = pending.flow_next;
+        }
+    }
+
+    /// READs and fences wait for earlier READs.
+    fn may_begin(&self, flow: u32, at: u32) -> bool {
+        let record = &self.flows[flow];
+        let request = &self.requests[at].request;
+        if request.flags.contains(SendFlags::FENCE) && record.reads_out > 0 {
+            return false;
+        }
+        !request.op.has_response_data()
+            || record.reads_out < self.cold(record.qp).attributes.max_rd_atomic.max(1)
+    }
+
+    /// Sends the next packet of a request. `None`: the port is full.
+    fn send_request(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        flow: u32,
+        at: u32,
+        route: &Route,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> Option<u32> {
+        let record = &self.flows[flow];
+        self.requests[at].round = record.round;
+        let qp = &self.qps[record.qp];
+        let pending = &self.requests[at];
+        let offset = record.sent_bytes;
+        let data = pending.request.op.has_response_data();
+        let whole = pending.request.length;
+        let length = if data { whole } else { (whole - offset).min(self.conns[conn].payload.into()) };
+        let draft = Draft::request(
+            record,
+            qp.queues.qpn,
+            qp.pd,
+            pending,
+            (offset, length),
+        );
+        let item = Item {
+            kind: ItemKind::Request,
+            round: record.round,
+            flow,
+            slot: at,
+            serial: pending.serial,
+            offset,
+            length,
+        };
+        let bytes = draft.datagram() as u32;
+        let last = draft.last;
+        let stamp = {
+            egress.reserve(&route.path, draft.datagram())?;
+            self.conns[conn].delivery.record(now, item, bytes)
+        };
+        let route = self.route_of(conn, route, &stamp);
+        let emitted = emit(&draft, &route, &stamp, &self.regions, egress);
+        self.counters.sent += 1;
+        self.counters.void_sent += u64::from(emitted == Emitted::Voided);
+        let record = &mut self.flows[flow];
+        if last {
+            record.sending = self.requests[at].flow_next;
+            record.sent_bytes = 0;
+            if data {
+                self.requests[at].reading = true;
+                record.reads_out += 1;
+            }
+        } else {
+            record.sent_bytes = offset + length;
+        }
+        if emitted == Emitted::Voided {
+            self.fail_flow(flow, trunkline_conn::work::Status::LocalProtection);
+        }
+        Some(bytes)
+    }
+
+    /// Sends the next packet of a response. `None`: the port is full.
+    fn send_response(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        flow: u32,
+        job: u32,
+        route: &Route,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> Option<u32> {
+        let record = &self.jobs[job];
+        let offset = record.sent_bytes;
+        let length = (record.length() - offset).min(self.conns[conn].payload.into());
+        let item = Item {
+            kind: ItemKind::Response,
+            round: record.round,
+            flow,
+            slot: job,
+            serial: record.serial,
+            offset,
+            length,
+        };
+        let value;
+        let draft = {
+            let bytes;
+            value = record.value_bytes();
+            bytes = &value;
+            self.response_draft(flow, job, (offset, length), bytes)
+        };
+        let bytes = draft.datagram() as u32;
+        egress.reserve(&route.path, draft.datagram())?;
+        let stamp = self.conns[conn].delivery.record(now, item, bytes);
+        let route = self.route_of(conn, route, &stamp);
+        let emitted = emit(&draft, &route, &stamp, &self.regions, egress);
+        self.counters.sent += 1;
+        self.counters.void_sent += u64::from(emitted == Emitted::Voided);
+        let record = &mut self.jobs[job];
+        record.sent_bytes = offset + length;
+        record.sent_all = record.sent_bytes == record.length();
+        record.unacked += 1;
+        Some(bytes)
+    }
+
+    fn response_draft<'a>(
+        &self,
+        flow: u32,
+        job: u32,
+        (offset, length): (u32, u32),
+        value: &'a [u8; 8],
+    ) -> Draft<'a> {
+        let (record, response) = (&self.flows[flow], &self.jobs[job]);
+        let (opcode, payload) = match response.outcome {
+            Outcome::Read { key, addr, .. } if length > 0 => {
+                (Opcode::SRC_READ_RESP, Payload::Read(self.qps[record.qp].pd, key, addr))
+            }
+            Outcome::Read { .. } => (Opcode::SRC_READ_RESP, Payload::None),
+            Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
+        };
+        Draft {
+            opcode,
+            op: None,
+            message: response.length(),
+            solicited: false,
+            last: offset + length == response.length(),
+            abort: false,
+            source: self.qp_number(record.qp),
+            dest: record.remote,
+            generation: record.generation,
+            round: response.round,
+            msn: response.msn,
+            offset,
+            length,
+            payload,
+        }
+    }
+
+    /// Sends a lost packet again, or a VOID in its place when nobody waits for its content.
+    fn send_again(
+        &mut self,
+        conn: u32,
+        route: &Route,
+        item: &Item,
+        stamp: &Stamp,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> Emitted {
+        let route = self.route_of(conn, route, stamp);
+        self.counters.sent += 1;
+        let place = (item.offset, item.length);
+        match item.kind {
+            ItemKind::Request => {
+                let current = self.requests.get(item.slot).filter(|pending| {
+                    pending.serial == item.serial && pending.round == item.round
+                });
+                if let Some(pending) = current {
+                    let flow = &self.flows[item.flow];
+                    let qp = &self.qps[flow.qp];
+                    let draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending, place);
+                    return emit(&draft, &route, stamp, &self.regions, egress);
+                }
+            }
+            ItemKind::Response => {
+                let current = self.jobs.get(item.slot).filter(|job| job.serial == item.serial);
+                if let Some(job) = current {
+                    let value = job.value_bytes();
+                    let draft = self.response_draft(item.flow, item.slot, place, &value);
+                    return emit(&draft, &route, stamp, &self.regions, egress);
+                }
+            }
+            ItemKind::Answers | ItemKind::Control => {
+                if let Some(blob) = self.blobs.get(item.slot, item.serial) {
+                    let opcode = if item.kind == ItemKind::Answers {
+                        Opcode::SRC_ANSWERS
+                    } else {
+                        Opcode::SRC_CONTROL
+                    };
+                    let draft = Draft::bare(opcode, blob);
+                    return emit(&draft, &route, stamp, &self.regions, egress);
+                }
+            }
+            ItemKind::Ping => {}
+        }
+        let draft = Draft::bare(Opcode::SRC_VOID, &[]);
+        emit(&draft, &route, stamp, &self.regions, egress)
+    }
+
+    /// Sends a counted packet that belongs to no QP. `false`: the port is full.
+    pub(crate) fn send_blob(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        route: &Route,
+        item: Item,
+        opcode: Opcode,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> bool {
+        let content = self.blobs.get(item.slot, item.serial).unwrap_or(&[]);
+        let draft = Draft::bare(opcode, content);
+        if egress.reserve(&route.path, draft.datagram()).is_none() {
+            return false;
+        }
+        let stamp = self.conns[conn].delivery.record(now, item, draft.datagram() as u32);
+        let route = self.route_of(conn, route, &stamp);
+        emit(&draft, &route, &stamp, &self.regions, egress);
+        self.counters.sent += 1;
+        true
+    }
+
+    /// Sends a bare acknowledgement if one is due. `false`: the port is full.
+    fn send_ack(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        route: &Route,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> bool {
+        const ROOM: usize = AckPayload::length(AckPayload::MAX_WORDS);
+        if egress.reserve(&route.path, build::BASE + ROOM + build::ICRC).is_none() {
+            return false;
+        }
+        let Some(out) = self.conns[conn].delivery.poll_ack(now) else { return true };
+        let mut payload = [0; ROOM];
+        let length = AckPayload::emit(out.ce, out.delay_ns, out.sack, &mut payload);
+        let draft = Draft::bare(Opcode::SRC_ACK, &payload[..length]);
+        let stamp = Stamp {
+            number: 0,
+            attempt: 0,
+            timestamp: out.timestamp,
+            echo: out.echo,
+            ack: out.cumulative,
+            port: 0,
+            ack_req: false,
+        };
+        emit(&draft, route, &stamp, &self.regions, egress);
+        self.counters.sent += 1;
+        true
+    }
+
+    /// The route with the source port that this packet uses.
+    fn route_of(&self, conn: u32, route: &Route, stamp: &Stamp) -> Route {
+        if stamp.port == 0 { *route } else { self.route(conn, stamp.port) }
+    }
+
+    /// Puts a flow with something to send into its connection's turns.
+    pub(crate) fn wake(&mut self, flow: u32) {
+        let record = &mut self.flows[flow];
+        let conn = record.conn;
+        if conn == NONE || record.flags.has(Flags::RUNNABLE) {
+            return;
+        }
+        if self.qps[record.qp].state == QpState::Error {
+            return;
+        }
+        record.flags.set(Flags::RUNNABLE);
+        record.runnable_next = NONE;
+        let list = &mut self.conns[conn];
+        let tail = std::mem::replace(&mut list.runnable_tail, flow);
+        if tail == NONE {
+            list.runnable_head = flow;
+        } else {
+            self.flows[tail].runnable_next = flow;
+        }
+        self.touch(conn);
+    }
+
+    /// Ends the turn of the first flow: to the end of the list, or out of it.
+    fn rotate(&mut self, conn: u32, flow: u32, again: bool) {
+        let list = &mut self.conns[conn];
+        if list.runnable_head != flow {
+            return;
+        }
+        list.runnable_head = self.flows[flow].runnable_next;
+        if list.runnable_head == NONE {
+            list.runnable_tail = NONE;
+        }
+        self.flows[flow].flags.clear(Flags::RUNNABLE);
+        if again {
+            self.wake(flow);
+        }
+    }
+
+    /// Takes a flow out of both lists of its connection.
+    pub(crate) fn unlist(&mut self, conn: u32, flow: u32) {
+        if self.flows[flow].flags.has(Flags::RUNNABLE) {
+            let (mut at, mut last) = (self.conns[conn].runnable_head, NONE);
+            while at != flow {
+                last = at;
+                at = self.flows[at].runnable_next;
+            }
+            let next = self.flows[flow].runnable_next;
+            match last {
+                NONE => self.conns[conn].runnable_head = next,
+                last => self.flows[last].runnable_next = next,
+            }
+            if next == NONE {
+                self.conns[conn].runnable_tail = last;
+            }
+            self.flows[flow].flags.clear(Flags::RUNNABLE);
+        }
+        if self.flows[flow].flags.has(Flags::NOTICED) {
+            let (mut at, mut last) = (self.conns[conn].notice_head, NONE);
+            while at != flow {
+                last = at;
+                at = self.flows[at].notice_next;
+            }
+            let next = self.flows[flow].notice_next;
+            match last {
+                NONE => self.conns[conn].notice_head = next,
+                last => self.flows[last].notice_next = next,
+            }
+            if next == NONE {
+                self.conns[conn].notice_tail = last;
+            }
+            self.flows[flow].flags.clear(Flags::NOTICED);
+        }
+    }
+}
+
+/// What is left to do for a connection after its turn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Served {
+    Done,
+    Again,
+    Full,
+}

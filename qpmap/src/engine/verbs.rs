@@ -1,0 +1,547 @@
+//! What programs ask of the engine: protection domains, regions, queues, QPs and their states.
+
+use super::qp::{Attributes, Cold, Flags, Flow, Qp, QpQueues, Wire};
+use super::{CqSlot, Engine, Event, Platform, SrqSlot};
+use crate::cq::{CompletionQueue, Notify};
+use crate::error::VerbsError;
+use crate::queue::{RecvQueue, SendCursor, SendQueue};
+use crate::regions::Registered;
+use crate::slab::NONE;
+use crate::state::{QpState, QpType};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use trunkline_conn::host::QpEvent;
+use trunkline_conn::mem::{Access, PdId};
+use trunkline_conn::time::Instant;
+use trunkline_wire::{Gid, Qpn, Rkey};
+
+/// What a QP is made with (`ibv_create_qp(3)`).
+#[derive(Clone, Copy, Debug)]
+pub struct QpInit {
+    /// Protection domain of its buffers and of what peers reach through it.
+    pub pd: PdId,
+    /// Its kind.
+    pub kind: QpType,
+    /// CQ of its send requests.
+    pub send_cq: u32,
+    /// CQ of its receives.
+    pub recv_cq: u32,
+    /// Where its receives come from, instead of its own queue.
+    pub srq: Option<u32>,
+    /// Most send requests outstanding.
+    pub max_send_wr: u32,
+    /// Most receive requests outstanding.
+    pub max_recv_wr: u32,
+    /// Most scatter-gather elements of a send request, up to 16.
+    pub max_send_sge: u32,
+    /// Most scatter-gather elements of a receive request, up to 16.
+    pub max_recv_sge: u32,
+    /// Most inline bytes.
+    pub max_inline: u32,
+    /// Every send request gets a completion, signalled or not.
+    pub signal_all: bool,
+}
+
+/// A change of state (`ibv_modify_qp(3)`).
+#[derive(Clone, Copy, Debug)]
+pub enum QpModify {
+    /// Back to the beginning: everything is forgotten.
+    Reset,
+    /// Receives may be posted; what peers may do is fixed.
+    Init {
+        /// Rights of the peer.
+        access: Access,
+    },
+    /// The peer is known; its packets are taken.
+    Rtr(Attributes),
+    /// Requests are sent. Only the requester's attributes count.
+    Rts(Attributes),
+    /// What was posted finishes, nothing more is sent.
+    Drain,
+    /// Everything outstanding is flushed.
+    Error,
+}
+
+impl<P: Platform> Engine<P> {
+    /// Allocates a protection domain.
+    pub fn alloc_pd(&mut self) -> PdId {
+        self.regions.alloc_pd()
+    }
+
+    /// Frees a protection domain.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] while anything belongs to it.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.regions.dealloc_pd(pd)
+    }
+
+    /// Registers memory (`ibv_reg_mr(3)`).
+    ///
+    /// # Errors
+    /// Remote rights without local write, or no key left.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        bytes: P::Bytes,
+        access: Access,
+    ) -> Result<Registered, VerbsError> {
+        let salt = self.random.draw();
+        self.regions.register(pd, bytes, access, salt)
+    }
+
+    /// Takes a region back. Packets in flight that would read it become VOID.
+    ///
+    /// # Errors
+    /// No region has this key.
+    pub fn deregister(&mut self, key: Rkey) -> Result<P::Bytes, VerbsError> {
+        self.regions.deregister(key)
+    }
+
+    /// Creates a completion queue for `depth` completions (`ibv_create_cq(3)`).
+    ///
+    /// # Errors
+    /// A depth of 0 or beyond what a CQ can hold.
+    pub fn create_cq(
+        &mut self,
+        depth: u32,
+        notify: Option<Arc<dyn Notify>>,
+    ) -> Result<(u32, Arc<CompletionQueue<P::Words>>), VerbsError> {
+        let queue = Arc::new(CompletionQueue::new(depth, P::words)?);
+        let slot = CqSlot { queue: Arc::clone(&queue), notify, dirty: false, users: 0 };
+        Ok((self.cqs.insert(slot), queue))
+    }
+
+    /// Destroys a completion queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] while QPs use it.
+    pub fn destroy_cq(&mut self, cq: u32) -> Result<(), VerbsError> {
+        let slot = self.cqs.get(cq).ok_or(VerbsError::UnknownCq { cq })?;
+        if slot.users > 0 {
+            return Err(VerbsError::Busy { what: "CQ", users: slot.users });
+        }
+        self.cqs.remove(cq);
+        self.dirty_cqs.retain(|dirty| *dirty != cq);
+        Ok(())
+    }
+
+    /// Creates a shared receive queue (`ibv_create_srq(3)`).
+    ///
+    /// # Errors
+    /// Sizes out of range.
+    pub fn create_srq(
+        &mut self,
+        pd: PdId,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<(u32, Arc<RecvQueue<P::Words>>), VerbsError> {
+        let queue = Arc::new(RecvQueue::new(max_wr, max_sge, P::words)?);
+        self.regions.pd_ref(pd)?;
+        let slot = SrqSlot { queue: Arc::clone(&queue), pd, users: 0 };
+        Ok((self.srqs.insert(slot), queue))
+    }
+
+    /// Destroys a shared receive queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] while QPs use it.
+    pub fn destroy_srq(&mut self, srq: u32) -> Result<(), VerbsError> {
+        let slot = self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
+        if slot.users > 0 {
+            return Err(VerbsError::Busy { what: "SRQ", users: slot.users });
+        }
+        let slot = self.srqs.remove(srq);
+        self.regions.pd_unref(slot.pd);
+        Ok(())
+    }
+
+    /// Creates a QP in the RESET state (`ibv_create_qp(3)`).
+    ///
+    /// # Errors
+    /// Unknown CQ, SRQ or PD, sizes out of range, or too many QPs.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::Words>>, VerbsError> {
+        if self.qps.len() >= self.config.max_qps as usize {
+            return Err(VerbsError::Limit { what: "QPs", limit: self.config.max_qps.into() });
+        }
+        for cq in [init.send_cq, init.recv_cq] {
+            self.cqs.get(cq).ok_or(VerbsError::UnknownCq { cq })?;
+        }
+        let srq = init.srq.unwrap_or(NONE);
+        if srq != NONE {
+            self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
+        }
+        let (wr, sge, inline) = (init.max_send_wr, init.max_send_sge, init.max_inline);
+        let send = SendQueue::new(wr, sge, inline, P::words)?;
+        let receive = match init.srq {
+            Some(_) => None,
+            None => Some(RecvQueue::new(init.max_recv_wr, init.max_recv_sge, P::words)?),
+        };
+        self.regions.pd_ref(init.pd)?;
+        let index = self.qps.next_index();
+        let queues = Arc::new(QpQueues {
+            qpn: self.qpn(index),
+            index,
+            send,
+            receive,
+            state: AtomicU8::new(QpState::Reset as u8),
+        });
+        let inserted = self.qps.insert(Qp {
+            queues: Arc::clone(&queues),
+            cursor: SendCursor::default(),
+            order_head: NONE,
+            order_tail: NONE,
+            pd: init.pd,
+            state: QpState::Reset,
+            signal_all: init.signal_all,
+            wire: Wire::None,
+        });
+        assert_eq!(inserted, index, "the slab told the index beforehand");
+        self.add_cold(index, init, srq);
+        for cq in [init.send_cq, init.recv_cq] {
+            self.cqs[cq].users += 1;
+        }
+        if srq != NONE {
+            self.srqs[srq].users += 1;
+        }
+        Ok(queues)
+    }
+
+    fn add_cold(&mut self, index: u32, init: &QpInit, srq: u32) {
+        let at = index as usize;
+        if self.colds.len() <= at {
+            self.colds.resize_with(at + 1, || None);
+            self.generations.resize(at + 1, 0);
+        }
+        self.generations[at] = self.generations[at].wrapping_add(1);
+        self.colds[at] = Some(Cold {
+            kind: init.kind,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq,
+            access: Access::LOCAL_READ,
+            attributes: Attributes::default(),
+            routes: Vec::new(),
+        });
+    }
+
+    /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported.
+    ///
+    /// # Errors
+    /// No such QP.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
+        let qp = self.known(qpn)?;
+        self.disconnect(qp);
+        self.drop_requests(qp);
+        self.forget_waiting(qp);
+        let record = self.qps.remove(qp);
+        record.queues.state.store(QpState::Error as u8, Ordering::Release);
+        self.regions.pd_unref(record.pd);
+        let cold = self.colds[qp as usize].take().expect("a QP has its cold part");
+        for cq in [cold.send_cq, cold.recv_cq] {
+            self.cqs[cq].users -= 1;
+        }
+        if cold.srq != NONE {
+            self.srqs[cold.srq].users -= 1;
+        }
+        Ok(())
+    }
+
+    /// Changes the state of a QP (`ibv_modify_qp(3)`).
+    ///
+    /// # Errors
+    /// [`VerbsError::BadTransition`] where the state diagram has no such step.
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        change: &QpModify,
+    ) -> Result<(), VerbsError> {
+        let qp = self.known(qpn)?;
+        let from = self.qps[qp].state;
+        let to = match change {
+            QpModify::Reset => QpState::Reset,
+            QpModify::Init { .. } => QpState::Init,
+            QpModify::Rtr(_) => QpState::Rtr,
+            QpModify::Rts(_) => QpState::Rts,
+            QpModify::Drain => QpState::Sqd,
+            QpModify::Error => QpState::Error,
+        };
+        if !from.may_become(to) {
+            return Err(VerbsError::BadTransition { qpn: qpn.get(), from, to });
+        }
+        match change {
+            QpModify::Reset => self.reset_qp(qp),
+            QpModify::Init { access } => self.cold_mut(qp).access = *access,
+            QpModify::Rtr(attributes) => {
+                check_attributes(attributes)?;
+                self.cold_mut(qp).attributes = *attributes;
+                self.set_state(qp, QpState::Rtr);
+                self.connect(now, qp);
+            }
+            QpModify::Rts(attributes) => {
+                check_attributes(attributes)?;
+                self.start_sending(qp, attributes);
+            }
+            QpModify::Drain => {}
+            QpModify::Error => {
+                self.to_error(qp);
+                return Ok(());
+            }
+        }
+        self.set_state(qp, to);
+        if to == QpState::Rts {
+            self.rung(now, qp);
+        }
+        Ok(())
+    }
+
+    fn start_sending(&mut self, qp: u32, attributes: &Attributes) {
+        let own = &mut self.cold_mut(qp).attributes;
+        own.sq_psn = attributes.sq_psn;
+        own.timeout = attributes.timeout;
+        own.retry_count = attributes.retry_count;
+        own.rnr_retry = attributes.rnr_retry;
+        own.max_rd_atomic = attributes.max_rd_atomic;
+        if let Wire::Shared(flow) = self.qps[qp].wire {
+            self.flows[flow].rnr_left = attributes.rnr_retry;
+        }
+    }
+
+    pub(crate) fn known(&self, qpn: Qpn) -> Result<u32, VerbsError> {
+        self.qp_index(qpn).ok_or(VerbsError::UnknownQp { qpn: qpn.get() })
+    }
+
+    pub(crate) fn set_state(&mut self, qp: u32, state: QpState) {
+        let record = &mut self.qps[qp];
+        record.state = state;
+        record.queues.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    /// State and attributes of a QP (`ibv_query_qp(3)`).
+    ///
+    /// # Errors
+    /// No such QP.
+    pub fn query_qp(&self, qpn: Qpn) -> Result<(QpState, Attributes), VerbsError> {
+        let qp = self.known(qpn)?;
+        Ok((self.qps[qp].state, self.cold(qp).attributes))
+    }
+
+    /// Finds what carries a QP's packets, now that its peer is known.
+    fn connect(&mut self, now: Instant, qp: u32) {
+        match self.cold(qp).kind {
+            QpType::Rc => {}
+            QpType::Src => {
+                self.admit_waiting(qp);
+                return;
+            }
+            QpType::Uc | QpType::Ud => {
+                self.open_plain(now, qp);
+                return;
+            }
+        }
+        let remote = self.cold(qp).attributes.remote;
+        let pooled = self.peer_of.get(&remote).and_then(|peer| self.pick(*peer));
+        if let Some(conn) = pooled {
+            self.share(qp, conn);
+            return;
+        }
+        self.qps[qp].wire = Wire::Undecided;
+        self.undecided.entry(remote).or_default().push(qp);
+        self.events.push_back(Event::Ask { peer: remote });
+    }
+
+    /// A QP's own flow, on `conn`.
+    fn share(&mut self, qp: u32, conn: u32) {
+        let remote = self.cold(qp).attributes.dest_qpn;
+        let flow = self.new_flow(qp, remote);
+        self.qps[qp].wire = Wire::Shared(flow);
+        self.resume_on(flow, conn);
+        self.admit_waiting(qp);
+    }
+
+    fn new_flow(&mut self, qp: u32, remote: Qpn) -> u32 {
+        let mut flow = Flow::new(qp, NONE, remote, self.generations[qp as usize]);
+        flow.rnr_left = self.cold(qp).attributes.rnr_retry;
+        self.flows.insert(flow)
+    }
+
+    /// The peer at `address` shares connections: QPs that waited to hear it bind to one.
+    pub(crate) fn resolve_undecided(&mut self, address: Gid) {
+        for qp in self.undecided.remove(&address).unwrap_or_default() {
+            let peer = self.peer_of[&address];
+            match self.pick(peer) {
+                Some(conn) => self.share(qp, conn),
+                None => self.undecided.entry(address).or_default().push(qp),
+            }
+        }
+    }
+
+    /// The peer at `address` is an ordinary RoCEv2 host: QPs that waited to hear it get an IBTA
+    /// connection of their own.
+    pub fn peer_is_plain(&mut self, now: Instant, address: Gid) {
+        for qp in self.undecided.remove(&address).unwrap_or_default() {
+            self.open_plain(now, qp);
+        }
+    }
+
+    /// Lets an app-managed QP ([`QpType::Src`]) address `remote` at the peer of `conn`. Gives the
+    /// number to name in [`SendWr::route`](crate::wqe::SendWr), from 1 on. A route that the peer
+    /// opened first is the same one.
+    ///
+    /// # Errors
+    /// No such QP or connection, or a QP of another kind.
+    pub fn add_route(
+        &mut self,
+        qpn: Qpn,
+        conn: super::ConnId,
+        remote: Qpn,
+    ) -> Result<u32, VerbsError> {
+        let qp = self.known(qpn)?;
+        if self.cold(qp).kind != QpType::Src {
+            return Err(VerbsError::NotShared { qpn: qpn.get() });
+        }
+        self.live(conn).ok_or(VerbsError::UnknownConnection { index: conn.index })?;
+        let flow = match self.flow_from(qp, remote, conn.index) {
+            Some(flow) => flow,
+            None => self.open_route(qp, conn.index, remote),
+        };
+        let at = self.cold(qp).routes.iter().position(|route| *route == flow);
+        Ok(at.map_or(0, |at| at as u32 + 1))
+    }
+
+    /// Binds a route of an app-managed QP to another connection to the same peer, at a message
+    /// boundary.
+    ///
+    /// # Errors
+    /// As [`rebind`](Self::rebind).
+    pub fn rebind_route(
+        &mut self,
+        qpn: Qpn,
+        route: u32,
+        to: super::ConnId,
+    ) -> Result<(), VerbsError> {
+        let qp = self.known(qpn)?;
+        let flow = self.cold(qp).routes.get((route as usize).wrapping_sub(1)).copied();
+        let flow = flow.ok_or(VerbsError::UnknownRoute { qpn: qpn.get(), route })?;
+        self.move_flow(flow, to)
+    }
+
+    /// A flow of an app-managed QP beside its own; it takes the next free route.
+    pub(crate) fn open_route(&mut self, qp: u32, conn: u32, remote: Qpn) -> u32 {
+        let flow = self.new_flow(qp, remote);
+        let first = self.cold(qp).routes.is_empty();
+        self.cold_mut(qp).routes.push(flow);
+        if first {
+            self.qps[qp].wire = Wire::Shared(flow);
+        }
+        self.resume_on(flow, conn);
+        flow
+    }
+
+    /// Everything outstanding is flushed; the peer hears of it when it asks for more.
+    pub(crate) fn to_error(&mut self, qp: u32) {
+        if self.qps[qp].state == QpState::Error {
+            return;
+        }
+        self.set_state(qp, QpState::Error);
+        if let Wire::Plain(plain) = self.qps[qp].wire {
+            self.abort_plain(plain);
+        }
+        for flow in self.flows_of(qp) {
+            let record = &mut self.flows[flow];
+            (record.head, record.tail, record.sending) = (NONE, NONE, NONE);
+            record.reads_out = 0;
+            self.stranded.retain(|(_, other)| *other != flow);
+            if !self.flows[flow].flags.has(Flags::REFUSED) {
+                self.send_unbind(flow);
+            }
+            self.reset_assembly(flow);
+        }
+        self.leave_undecided(qp);
+        self.flush(qp);
+        if self.cold(qp).srq != NONE {
+            self.qp_event(qp, QpEvent::LastWqeReached);
+        }
+    }
+
+    fn reset_qp(&mut self, qp: u32) {
+        self.disconnect(qp);
+        self.drop_requests(qp);
+        self.forget_waiting(qp);
+        let generation = &mut self.generations[qp as usize];
+        *generation = generation.wrapping_add(1);
+    }
+
+    pub(crate) fn flows_of(&self, qp: u32) -> Vec<u32> {
+        let mut flows = self.cold(qp).routes.clone();
+        if let Wire::Shared(own) = self.qps[qp].wire
+            && !flows.contains(&own)
+        {
+            flows.push(own);
+        }
+        flows
+    }
+
+    fn disconnect(&mut self, qp: u32) {
+        for flow in self.flows_of(qp) {
+            if self.qps[qp].state != QpState::Error {
+                self.send_unbind(flow);
+            }
+            self.reset_responder(flow);
+            self.detach(flow);
+            self.stranded.retain(|(_, other)| *other != flow);
+            self.moves.retain(|(other, _)| *other != flow);
+            self.flows.remove(flow);
+        }
+        self.cold_mut(qp).routes.clear();
+        if let Wire::Plain(plain) = self.qps[qp].wire {
+            self.close_plain(plain);
+        }
+        self.leave_undecided(qp);
+        self.qps[qp].wire = Wire::None;
+    }
+
+    fn leave_undecided(&mut self, qp: u32) {
+        if self.qps[qp].wire == Wire::Undecided {
+            let remote = self.cold(qp).attributes.remote;
+            if let Some(waiting) = self.undecided.get_mut(&remote) {
+                waiting.retain(|other| *other != qp);
+            }
+            self.qps[qp].wire = Wire::None;
+        }
+    }
+
+    /// Forgets send requests without reporting them.
+    fn drop_requests(&mut self, qp: u32) {
+        while self.qps[qp].order_head != NONE {
+            let head = self.qps[qp].order_head;
+            let pending = self.requests.remove(head);
+            self.qps[qp].order_head = pending.order_next;
+            self.qps[qp].queues.send.release(pending.slots);
+        }
+        self.qps[qp].order_tail = NONE;
+        let record = &mut self.qps[qp];
+        while let Ok(Some((_, _, slots))) = record.queues.send.fetch(&mut record.cursor) {
+            record.queues.send.release(slots);
+        }
+        if let Some(receive) = &record.queues.receive {
+            while let Ok(Some(_)) = receive.fetch() {}
+        }
+    }
+}
+
+fn check_attributes(attributes: &Attributes) -> Result<(), VerbsError> {
+    let mtus = [256, 512, 1024, 2048, 4096];
+    let ranges = [
+        ("path_mtu", u32::from(attributes.path_mtu), mtus.contains(&attributes.path_mtu)),
+        ("timeout", attributes.timeout.into(), attributes.timeout < 32),
+        ("retry_cnt", attributes.retry_count.into(), attributes.retry_count < 8),
+        ("rnr_retry", attributes.rnr_retry.into(), attributes.rnr_retry < 8),
+        ("min_rnr_timer", attributes.min_rnr_timer.into(), attributes.min_rnr_timer < 32),
+    ];
+    match ranges.into_iter().find(|(.., good)| !good) {
+        Some((what, value, _)) => Err(VerbsError::BadAttribute { what, value: value.into() }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,274 @@
+//! Two engines joined by lists of datagrams, on a clock turned by hand.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use trunkline_conn::egress::{Egress, Slot};
+use trunkline_conn::ingress::{Arrival, Identification};
+use trunkline_conn::mem::{Access, AtomicOp, Bytes, PdId, Sge};
+use trunkline_conn::time::Instant;
+use trunkline_conn::work::{Completion, SendFlags, SendOp};
+use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::wqe::{RecvWr, SendWr};
+use trunkline_qpmap::{
+    Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
+    QpQueues, QpType,
+};
+use trunkline_wire::{Crc, Path, Rkey};
+
+pub type Words = Box<[AtomicU64]>;
+
+/// Memory at a made-up address.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    pub addr: u64,
+    pub bytes: Arc<Vec<AtomicU8>>,
+    lock: Arc<Mutex<()>>,
+}
+
+impl Buffer {
+    pub fn new(addr: u64, len: usize) -> Self {
+        let bytes = Arc::new((0..len).map(|_| AtomicU8::new(0)).collect());
+        Self { addr, bytes, lock: Arc::default() }
+    }
+
+    pub fn get(&self, offset: usize, len: usize) -> Vec<u8> {
+        self.bytes[offset..offset + len].iter().map(|b| b.load(Ordering::Relaxed)).collect()
+    }
+
+    pub fn set(&self, offset: usize, data: &[u8]) {
+        for (place, byte) in self.bytes[offset..].iter().zip(data) {
+            place.store(*byte, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Bytes for Buffer {
+    fn addr(&self) -> u64 {
+        self.addr
+    }
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+    fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>) {
+        out.copy_from_slice(&self.get(offset, out.len()));
+        if let Some(crc) = crc {
+            crc.update(out);
+        }
+    }
+    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>) {
+        self.set(offset, data);
+        if let Some(crc) = crc {
+            crc.update(data);
+        }
+    }
+    fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
+        let _guard = self.lock.lock().expect("no test panics while it holds it");
+        let before = u64::from_ne_bytes(self.get(offset, 8).try_into().expect("8 bytes"));
+        let after = match op {
+            AtomicOp::CompareSwap { compare, swap } if before == compare => swap,
+            AtomicOp::CompareSwap { .. } => before,
+            AtomicOp::FetchAdd { add } => before.wrapping_add(add),
+        };
+        self.set(offset, &after.to_ne_bytes());
+        before
+    }
+}
+
+#[derive(Debug)]
+pub struct Test;
+
+impl Platform for Test {
+    type Bytes = Buffer;
+    type Words = Words;
+    fn words(count: usize) -> Words {
+        (0..count).map(|_| AtomicU64::new(0)).collect()
+    }
+}
+
+/// Collects what an engine sends.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    pub sent: Vec<(Path, Vec<u8>)>,
+    draft: Option<(Path, Vec<u8>)>,
+}
+
+impl Egress for Outbox {
+    fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+        let (_, bytes) = self.draft.insert((*path, vec![0; length]));
+        Some(Slot { datagram: bytes, identification: 0 })
+    }
+    fn commit(&mut self) {
+        self.sent.extend(self.draft.take());
+    }
+}
+
+/// A node: engine, one region, one CQ.
+pub struct Node {
+    pub engine: Engine<Test>,
+    pub pd: PdId,
+    pub buffer: Buffer,
+    pub key: Rkey,
+    pub cq_index: u32,
+    pub cq: Arc<CompletionQueue<Words>>,
+}
+
+pub struct Pair {
+    pub nodes: [Node; 2],
+    pub conns: Vec<[ConnId; 2]>,
+    pub now: Instant,
+    /// Decides the fate of each datagram: how often it arrives.
+    pub fate: Box<dyn FnMut(usize, &[u8]) -> usize>,
+}
+
+const DATAGRAM: u32 = 1024 + 80;
+
+impl Pair {
+    pub fn new(connections: usize) -> Self {
+        let nodes = [1u8, 2].map(|i| {
+            let address = std::net::IpAddr::from([10, 0, 0, i]);
+            let config =
+                Config { address, seed: i.into(), datagram: DATAGRAM, ..Config::default() };
+            let mut engine = Engine::new(config);
+            let pd = engine.alloc_pd();
+            let buffer = Buffer::new(u64::from(i) << 32, 1 << 20);
+            let key = engine.register(pd, buffer.clone(), Access::ALL).expect("a first region").rkey;
+            let (cq_index, cq) = engine.create_cq(4096, None).expect("a CQ");
+            Node { engine, pd, buffer, key, cq_index, cq }
+        });
+        let now = Instant::from_nanos(1_000_000);
+        let mut pair = Self { nodes, conns: Vec::new(), now, fate: Box::new(|_, _| 1) };
+        for _ in 0..connections {
+            pair.open();
+        }
+        pair
+    }
+
+    pub fn open(&mut self) {
+        let ends = [0, 1].map(|i| self.nodes[i].engine.draw_connection().expect("a number"));
+        let ids = [0, 1].map(|i| {
+            let address = std::net::IpAddr::from([10, 0, 0, 2 - i as u8]).into();
+            let params = ConnectionParams {
+                local_id: ends[i].0,
+                local_token: ends[i].1,
+                remote_id: ends[1 - i].0,
+                remote_token: ends[1 - i].1,
+                first_tx: 0xff_fff0 + i as u64,
+                first_rx: 0xff_fff0 + 1 - i as u64,
+                datagram: DATAGRAM,
+                control: None,
+                traffic_class: 0,
+                weight: 1,
+                source_ports: 1,
+                private: false,
+            };
+            let identity = PeerIdentity { guid: 10 - i as u64, epoch: 1, address };
+            let now = self.now;
+            self.nodes[i].engine.add_connection(now, identity, &params).expect("a connection")
+        });
+        self.conns.push(ids);
+    }
+
+    pub fn qp(&mut self, node: usize, kind: QpType) -> Arc<QpQueues<Words>> {
+        let Node { engine, pd, cq_index, .. } = &mut self.nodes[node];
+        let init = QpInit {
+            pd: *pd,
+            kind,
+            send_cq: *cq_index,
+            recv_cq: *cq_index,
+            srq: None,
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 64,
+            signal_all: false,
+        };
+        engine.create_qp(&init).expect("a QP")
+    }
+
+    pub fn connect(&mut self, node: usize, qp: &QpQueues<Words>, peer: &QpQueues<Words>) {
+        let attributes = Attributes {
+            remote: std::net::IpAddr::from([10, 0, 0, 2 - node as u8]).into(),
+            dest_qpn: peer.qpn,
+            ..Attributes::default()
+        };
+        let now = self.now;
+        let engine = &mut self.nodes[node].engine;
+        for step in [
+            QpModify::Init { access: Access::ALL },
+            QpModify::Rtr(attributes),
+            QpModify::Rts(attributes),
+        ] {
+            engine.modify_qp(now, qp.qpn, &step).expect("a legal step");
+        }
+    }
+
+    pub fn connected(&mut self) -> [Arc<QpQueues<Words>>; 2] {
+        let pair = [self.qp(0, QpType::Rc), self.qp(1, QpType::Rc)];
+        self.connect(0, &pair[0], &pair[1]);
+        self.connect(1, &pair[1], &pair[0]);
+        pair
+    }
+
+    pub fn sge(&self, node: usize, offset: u64, length: u32) -> Sge {
+        let Node { buffer, key, .. } = &self.nodes[node];
+        Sge { addr: buffer.addr + offset, length, lkey: trunkline_wire::Lkey(key.0) }
+    }
+
+    pub fn post(&self, node: usize, qp: &QpQueues<Words>, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        let flags = SendFlags::SIGNALED;
+        let request = SendWr { wr_id, op, flags, sges, inline: None, route: 0 };
+        qp.send.post(&[request]).expect("room in the queue");
+        self.nodes[node].engine.doorbells().ring(qp.index);
+    }
+
+    pub fn receive(&self, qp: &QpQueues<Words>, wr_id: u64, sges: &[Sge]) {
+        let queue = qp.receive.as_ref().expect("no SRQ here");
+        queue.post(&[RecvWr { wr_id, sges }]).expect("room in the queue");
+    }
+
+    /// Carries packets to and fro until nobody has any, or time `limit` has passed.
+    pub fn run(&mut self, limit_ns: u64) {
+        let end = self.now + limit_ns;
+        while self.now < end {
+            let mut moved = false;
+            for i in [0, 1] {
+                moved |= self.step(i);
+            }
+            if !moved {
+                let next = [0, 1].map(|i| self.nodes[i].engine.poll_timeout());
+                let next = next.into_iter().flatten().min().unwrap_or(end);
+                self.now = next.max(self.now + 1_000).min(end);
+            } else {
+                self.now = self.now + 1_000;
+            }
+        }
+    }
+
+    fn step(&mut self, i: usize) -> bool {
+        let now = self.now;
+        let mut outbox = Outbox::default();
+        let engine = &mut self.nodes[i].engine;
+        engine.handle_timeout(now);
+        engine.handle_doorbells(now);
+        engine.poll_transmit(now, &mut outbox);
+        engine.publish();
+        let moved = !outbox.sent.is_empty() || engine.is_busy();
+        for (path, datagram) in outbox.sent {
+            for _ in 0..(self.fate)(i, &datagram) {
+                let identification = Identification::Predicted(0);
+                let arrival = Arrival { path, identification, ce: false };
+                self.nodes[1 - i].engine.handle_datagram(now, &arrival, &datagram);
+            }
+        }
+        self.nodes[1 - i].engine.publish();
+        moved
+    }
+
+    pub fn completions(&self, node: usize) -> Vec<Completion> {
+        let mut out = vec![Completion::BLANK; 256];
+        let count = self.nodes[node].cq.poll(&mut out);
+        out.truncate(count);
+        out
+    }
+}

@@ -1,0 +1,109 @@
+//! Two engines, every operation, in order and exactly once.
+
+mod common;
+
+use common::Pair;
+use trunkline_conn::mem::AtomicOp;
+use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_conn::work::{Extra, Remote, SendOp, Status, WorkOpcode};
+
+fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(7).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn a_send_arrives_and_both_ends_hear_of_it() {
+    let mut pair = Pair::new(1);
+    let [a, b] = pair.connected();
+    pair.nodes[0].buffer.set(0, &bytes(1, 64));
+    pair.receive(&b, 7, &[pair.sge(1, 100, 64)]);
+    pair.post(0, &a, 9, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    pair.run(MILLISECOND);
+    let sent = pair.completions(0);
+    let received = pair.completions(1);
+    assert_eq!(sent.len(), 1);
+    assert_eq!((sent[0].wr_id, sent[0].status), (9, Status::Success));
+    assert_eq!(received.len(), 1);
+    assert_eq!((received[0].wr_id, received[0].byte_len), (7, 64));
+    assert_eq!(received[0].src_qp, a.qpn);
+    assert_eq!(pair.nodes[1].buffer.get(100, 64), bytes(1, 64));
+}
+
+#[test]
+fn every_operation_does_what_it_says() {
+    for size in [0, 1, 1023, 1024, 1025, 5000] {
+        let mut pair = Pair::new(1);
+        let [a, b] = pair.connected();
+        pair.nodes[0].buffer.set(0, &bytes(3, size));
+        pair.nodes[1].buffer.set(20_000, &bytes(5, size));
+        pair.nodes[1].buffer.set(40_000, &41u64.to_ne_bytes());
+        let remote = |pair: &Pair, offset: u64| Remote {
+            addr: pair.nodes[1].buffer.addr + offset,
+            rkey: pair.nodes[1].key,
+        };
+        let local = pair.sge(0, 0, size as u32);
+        for wr_id in 0..3 {
+            pair.receive(&b, wr_id, &[pair.sge(1, 10_000 * (wr_id + 5), 6000)]);
+        }
+        pair.post(0, &a, 1, SendOp::Send, &[local]);
+        pair.post(0, &a, 2, SendOp::SendImm(0xabcd), &[local]);
+        pair.post(0, &a, 3, SendOp::Write(remote(&pair, 30_000)), &[local]);
+        pair.post(0, &a, 4, SendOp::WriteImm(remote(&pair, 0), 77), &[local]);
+        let back = pair.sge(0, 100_000, size as u32);
+        pair.post(0, &a, 5, SendOp::Read(remote(&pair, 20_000)), &[back]);
+        let cell = pair.sge(0, 200_000, 8);
+        let add = AtomicOp::FetchAdd { add: 1 };
+        pair.post(0, &a, 6, SendOp::Atomic(remote(&pair, 40_000), add), &[cell]);
+        let swap = AtomicOp::CompareSwap { compare: 42, swap: 1 };
+        let cell = pair.sge(0, 200_008, 8);
+        pair.post(0, &a, 7, SendOp::Atomic(remote(&pair, 40_000), swap), &[cell]);
+        pair.run(10 * MILLISECOND);
+        let done = pair.completions(0);
+        assert_eq!(done.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+        assert!(done.iter().all(|c| c.status == Status::Success), "{done:?}");
+        let got = pair.completions(1);
+        assert_eq!(got.len(), 3, "{got:?}");
+        assert_eq!(got[1].extra, Extra::Immediate(0xabcd));
+        assert_eq!(got[2].extra, Extra::Immediate(77));
+        assert_eq!(got[2].opcode, WorkOpcode::ReceiveWriteImm);
+        let (near, far) = (&pair.nodes[0].buffer, &pair.nodes[1].buffer);
+        for offset in [50_000, 60_000, 30_000, 0] {
+            assert_eq!(far.get(offset, size), bytes(3, size));
+        }
+        assert_eq!(near.get(100_000, size), bytes(5, size));
+        assert_eq!(near.get(200_000, 8), 41u64.to_ne_bytes());
+        assert_eq!(near.get(200_008, 8), 42u64.to_ne_bytes());
+        assert_eq!(far.get(40_000, 8), 1u64.to_ne_bytes());
+    }
+}
+
+#[test]
+fn loss_and_duplication_change_nothing() {
+    let mut pair = Pair::new(2);
+    let mut state = 1u64;
+    pair.fate = Box::new(move |_, _| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(11);
+        match (state >> 40) % 10 {
+            0 | 1 => 0,
+            2 => 2,
+            _ => 1,
+        }
+    });
+    let [a, b] = pair.connected();
+    pair.nodes[0].buffer.set(0, &bytes(9, 100_000));
+    for i in 0..20u64 {
+        pair.receive(&b, i, &[pair.sge(1, 10_000 * i, 5000)]);
+        let sge = pair.sge(0, i * 1000, 3000 + i as u32);
+        pair.post(0, &a, i, SendOp::Send, &[sge]);
+    }
+    pair.run(2 * SECOND);
+    let done = pair.completions(0);
+    assert_eq!(done.len(), 20, "{:?}", pair.nodes[0].engine.counters());
+    assert!(done.iter().zip(0..).all(|(c, i)| (c.wr_id, c.status) == (i, Status::Success)));
+    let got = pair.completions(1);
+    assert!(got.iter().zip(0..).all(|(c, i)| (c.wr_id, c.byte_len) == (i, 3000 + i as u32)));
+    for i in 0..20 {
+        let want = pair.nodes[0].buffer.get(i * 1000, 3000 + i);
+        assert_eq!(pair.nodes[1].buffer.get(10_000 * i, 3000 + i), want);
+    }
+}

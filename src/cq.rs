@@ -1,0 +1,82 @@
+//! Completion queues.
+
+use crate::error::Error;
+use crate::node::Shared;
+use crate::platform::Heap;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use trunkline_conn::work::Completion;
+use trunkline_qpmap::cq::{CompletionQueue, Notify};
+
+/// A completion queue (`ibv_create_cq(3)`) with its completion channel.
+#[derive(Clone, Debug)]
+pub struct Cq(pub(crate) Arc<CqInner>);
+
+#[derive(Debug)]
+pub(crate) struct CqInner {
+    node: Arc<Shared>,
+    pub(crate) index: u32,
+    queue: Arc<CompletionQueue<Heap>>,
+    event: Arc<EventFd>,
+}
+
+/// A descriptor that becomes readable when a completion arrives on an armed queue.
+#[derive(Debug)]
+struct EventFd(OwnedFd);
+
+impl Notify for EventFd {
+    fn notify(&self) {
+        // It fails only when the counter is full, and then it is readable already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl Cq {
+    pub(crate) fn create(node: &Arc<Shared>, depth: u32) -> Result<Self, Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd")(e.into()))?;
+        let event = Arc::new(EventFd(fd));
+        let (index, queue) = node.core().engine.create_cq(depth, Some(event.clone()))?;
+        Ok(Self(Arc::new(CqInner { node: Arc::clone(node), index, queue, event })))
+    }
+
+    /// Takes completions, oldest first; gives how many (`ibv_poll_cq(3)`). Does not drive the node:
+    /// an inline node makes progress in [`Node::poll`](crate::Node::poll).
+    pub fn poll(&self, out: &mut [Completion]) -> usize {
+        self.0.queue.poll(out)
+    }
+
+    /// Takes one completion.
+    pub fn poll_one(&self) -> Option<Completion> {
+        let mut one = [Completion::BLANK];
+        (self.poll(&mut one) == 1).then_some(one[0])
+    }
+
+    /// Asks for one event at the next completion (`ibv_req_notify_cq(3)`), of solicited ones only
+    /// if so wished. Poll once more afterwards: what came before raises none.
+    pub fn arm(&self, solicited_only: bool) {
+        self.0.queue.arm(solicited_only);
+    }
+
+    /// The descriptor that becomes readable at that event: for `poll(2)`, an async runtime, ...
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.event.0.as_fd()
+    }
+
+    /// Takes the events that have come; gives how many (`ibv_get_cq_event(3)`, without blocking).
+    pub fn take_events(&self) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.0.event.0, &mut count) {
+            Ok(8) => u64::from_ne_bytes(count),
+            _ => 0,
+        }
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        let freed = self.node.core().engine.destroy_cq(self.index);
+        debug_assert!(freed.is_ok(), "QPs keep their CQs alive");
+    }
+}

@@ -1,0 +1,158 @@
+//! Protection domains and memory regions.
+
+use crate::error::Error;
+use crate::node::Shared;
+use std::sync::Arc;
+use trunkline_conn::mem::{Access, AtomicOp, Bytes, PdId, Sge};
+use trunkline_conn::work::Remote;
+use trunkline_dataplane::Region;
+use trunkline_wire::{Lkey, Rkey};
+
+/// A protection domain (`ibv_alloc_pd(3)`). Freed when the last clone and everything in it is gone.
+#[derive(Clone, Debug)]
+pub struct Pd(pub(crate) Arc<PdInner>);
+
+#[derive(Debug)]
+pub(crate) struct PdInner {
+    pub(crate) node: Arc<Shared>,
+    pub(crate) id: PdId,
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        let freed = self.node.core().engine.dealloc_pd(self.id);
+        debug_assert!(freed.is_ok(), "what belongs to a PD keeps it alive");
+    }
+}
+
+impl Pd {
+    /// Allocates `length` zeroed bytes and registers them for `access`.
+    ///
+    /// # Errors
+    /// No memory, no key left, or remote rights without [`Access::LOCAL_WRITE`].
+    pub fn register(&self, length: usize, access: Access) -> Result<Mr, Error> {
+        let region = Region::allocate(length).map_err(Error::system("mmap"))?;
+        self.register_region(region, access)
+    }
+
+    /// Registers memory that the program already has.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    ///
+    /// # Safety
+    /// The `length` bytes at `address` must stay mapped, readable and (for any write access)
+    /// writable until the [`Mr`] is dropped, and the program must treat them like memory that a
+    /// device writes: no references to bytes that a peer may change.
+    pub unsafe fn register_foreign(
+        &self,
+        address: *mut u8,
+        length: usize,
+        access: Access,
+    ) -> Result<Mr, Error> {
+        // SAFETY: the caller promises what `Region::foreign` asks for.
+        let region = unsafe { Region::foreign(address, length) };
+        self.register_region(region, access)
+    }
+
+    fn register_region(&self, region: Region, access: Access) -> Result<Mr, Error> {
+        let keys = self.0.node.core().engine.register(self.0.id, region.clone(), access)?;
+        Ok(Mr { pd: self.clone(), region, lkey: keys.lkey, rkey: keys.rkey })
+    }
+}
+
+/// A registered memory region (`ibv_reg_mr(3)`).
+///
+/// It owns its memory and copies in and out: peers may change the bytes at any time, so there is no
+/// reference to them. Dropping it deregisters; leaking it leaves memory registered, which is sound.
+#[derive(Debug)]
+pub struct Mr {
+    pd: Pd,
+    region: Region,
+    lkey: Lkey,
+    rkey: Rkey,
+}
+
+impl Mr {
+    /// Virtual address of the first byte, as peers name it.
+    pub fn addr(&self) -> u64 {
+        self.region.addr()
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.region.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.region.is_empty()
+    }
+
+    /// Key for work requests of this node.
+    pub const fn lkey(&self) -> Lkey {
+        self.lkey
+    }
+
+    /// Key for peers.
+    pub const fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
+    /// A scatter-gather element of `length` bytes from `offset` on. Whether the range fits is
+    /// checked when it is used, as in verbs.
+    pub fn sge(&self, offset: usize, length: usize) -> Sge {
+        Sge { addr: self.addr() + offset as u64, length: length as u32, lkey: self.lkey }
+    }
+
+    /// How a peer names the byte at `offset`.
+    pub fn remote(&self, offset: usize) -> Remote {
+        Remote { addr: self.addr() + offset as u64, rkey: self.rkey }
+    }
+
+    /// Copies `data` in.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRegion`]
+    pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
+        self.check(offset, data.len())?;
+        self.region.copy_in(offset, data, None);
+        Ok(())
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRegion`]
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        self.check(offset, out.len())?;
+        self.region.copy_out(offset, out, None);
+        Ok(())
+    }
+
+    /// Runs an atomic on the 8 bytes at `offset`; atomic also towards peers' atomics.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRegion`], also when `offset` is not a multiple of 8.
+    pub fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Error> {
+        self.check(offset, 8)?;
+        if !self.addr().wrapping_add(offset as u64).is_multiple_of(8) {
+            return Err(Error::OutOfRegion { offset, length: 8, size: self.len() });
+        }
+        Ok(self.region.atomic(offset, op))
+    }
+
+    fn check(&self, offset: usize, length: usize) -> Result<(), Error> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.len() => Ok(()),
+            _ => Err(Error::OutOfRegion { offset, length, size: self.len() }),
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let taken = self.pd.0.node.core().engine.deregister(self.rkey);
+        debug_assert!(taken.is_ok(), "an Mr is registered as long as it lives");
+    }
+}

@@ -1,0 +1,360 @@
+//! A node: one software RNIC inside the program.
+
+use crate::clock::Clock;
+use crate::connection::{Connection, ConnectionOptions};
+use crate::core::{Core, CoreConfig};
+use crate::cq::Cq;
+use crate::error::Error;
+use crate::mr::{Pd, PdInner};
+use crate::worker::{self, Worker};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use trunkline_conn::src::ControlKind;
+use trunkline_conn::time::Instant;
+use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
+use trunkline_qpmap::doorbell::Doorbells;
+use trunkline_qpmap::mapping::Mapping;
+use trunkline_qpmap::{Counters, Event};
+use trunkline_wire::{Gid, ROCE_PORT};
+
+/// A software RNIC. Clones name the same node; it stops when the last handle to it, its QPs, CQs
+/// and regions is gone.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub(crate) shared: Arc<Shared>,
+    /// The thread that drives it; `None` for an inline node.
+    worker: Option<Arc<Worker>>,
+}
+
+/// What all handles of a node share.
+#[derive(Debug)]
+pub struct Shared {
+    core: Mutex<Core>,
+    /// Threads that want the core: the worker gives way to them.
+    waiting: AtomicU32,
+    pub(crate) doorbells: Arc<Doorbells>,
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) gid: Gid,
+    /// The worker sleeps: whoever has work for it must wake it.
+    pub(crate) asleep: AtomicBool,
+    pub(crate) waker: OnceLock<worker::Waker>,
+}
+
+impl Shared {
+    /// The core, for a control call. Never held while waiting for anything.
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let guard = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        guard
+    }
+
+    /// The core, for the thread that drives the node: others go first.
+    pub(crate) fn core_for_worker(&self) -> MutexGuard<'_, Core> {
+        while self.waiting.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the worker that a QP has new work.
+    pub(crate) fn ring(&self, qp: u32) {
+        self.doorbells.ring(qp);
+        self.wake();
+    }
+
+    /// Wakes a sleeping worker. The doorbell's read-modify-write comes before this load in the
+    /// total order, as the worker's store of `asleep` comes before its last look at the doorbells:
+    /// one of the two sees the other.
+    pub(crate) fn wake(&self) {
+        if self.asleep.load(Ordering::SeqCst)
+            && let Some(waker) = self.waker.get()
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// Who drives a node.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Drive {
+    /// The program, by calling [`Node::poll`].
+    Inline,
+    /// A thread of the node's own; it sleeps when there is nothing to do.
+    #[default]
+    Threaded,
+}
+
+/// Sets up a [`Node`].
+#[derive(Debug)]
+pub struct Builder {
+    address: IpAddr,
+    udp_port: u16,
+    source_ports: usize,
+    drive: Drive,
+    clock: Clock,
+    config: CoreConfig,
+    seed: Option<u64>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            udp_port: ROCE_PORT,
+            source_ports: 0,
+            drive: Drive::default(),
+            clock: Clock::real(),
+            config: CoreConfig::default(),
+            seed: None,
+        }
+    }
+}
+
+impl Builder {
+    /// The address of its port; loopback if not set.
+    #[must_use]
+    pub const fn address(mut self, address: IpAddr) -> Self {
+        self.address = address;
+        self
+    }
+
+    /// Who drives it.
+    #[must_use]
+    pub const fn drive(mut self, drive: Drive) -> Self {
+        self.drive = drive;
+        self
+    }
+
+    /// Source ports beside 4791 that multipath connections may use, 0 to 7.
+    #[must_use]
+    pub const fn extra_source_ports(mut self, count: usize) -> Self {
+        self.source_ports = count;
+        self
+    }
+
+    /// The clock it lives by.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Shared connections opened to a peer when QPs need them.
+    #[must_use]
+    pub const fn pool(mut self, connections: u32) -> Self {
+        self.config.pool = connections;
+        self
+    }
+
+    /// Congestion control of shared connections.
+    #[must_use]
+    pub const fn control(mut self, control: ControlKind) -> Self {
+        self.config.engine.control = control;
+        self
+    }
+
+    /// Rate of the link in bits per second, if it should pace by it.
+    #[must_use]
+    pub const fn link_rate(mut self, bits_per_second: u64) -> Self {
+        self.config.engine.link_rate_bps = Some(bits_per_second);
+        self
+    }
+
+    /// Packets a shared connection may have in flight: a power of two, 64 to 4096.
+    #[must_use]
+    pub const fn window(mut self, packets: u16) -> Self {
+        self.config.engine.window = packets;
+        self
+    }
+
+    /// A peer that acknowledges nothing for so long is gone.
+    #[must_use]
+    pub fn peer_timeout(mut self, timeout: Duration) -> Self {
+        self.config.engine.dead_after_ns = timeout.as_nanos() as u64;
+        self
+    }
+
+    /// Idle connections beyond the first of a pool close after so long.
+    #[must_use]
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.config.idle_after_ns = timeout.as_nanos() as u64;
+        self
+    }
+
+    /// Largest datagram it sends, if less than its port carries.
+    #[must_use]
+    pub const fn max_datagram(mut self, bytes: u32) -> Self {
+        self.config.max_datagram = bytes;
+        self
+    }
+
+    /// Bytes of packets that may wait for an earlier one of their QP.
+    #[must_use]
+    pub const fn staging(mut self, bytes: usize) -> Self {
+        self.config.engine.staging_bytes = bytes;
+        self
+    }
+
+    /// Fixes all randomness: for simulation. Otherwise it comes from the operating system.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// A node on a UDP socket.
+    ///
+    /// # Errors
+    /// The address cannot be bound; where another process owns the port, the error names it.
+    pub fn build(self) -> Result<Node, Error> {
+        let config = UdpConfig {
+            address: self.address,
+            port: self.udp_port,
+            extra_source_ports: self.source_ports,
+            ..UdpConfig::default()
+        };
+        let port = UdpPort::bind(&config)?;
+        self.build_on(Box::new(port))
+    }
+
+    /// A node on a port of the program's choice.
+    ///
+    /// # Errors
+    /// The operating system has no thread or descriptor left.
+    pub fn build_on(mut self, port: Box<dyn Port + Send>) -> Result<Node, Error> {
+        let seed = match self.seed {
+            Some(seed) => seed,
+            None => system_random()?,
+        };
+        self.config.engine.address = self.address;
+        self.config.engine.seed = seed;
+        let core = Core::new(self.config, self.clock, port);
+        let shared = Arc::new(Shared {
+            doorbells: Arc::clone(core.engine.doorbells()),
+            mapping: Arc::clone(core.engine.mapping()),
+            gid: self.address.into(),
+            core: Mutex::new(core),
+            waiting: AtomicU32::new(0),
+            asleep: AtomicBool::new(false),
+            waker: OnceLock::new(),
+        });
+        let worker = match self.drive {
+            Drive::Inline => None,
+            Drive::Threaded => Some(Arc::new(Worker::start(&shared)?)),
+        };
+        Ok(Node { shared, worker })
+    }
+}
+
+fn system_random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| Error::system("getrandom")(e.into()))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+impl Node {
+    /// Starts to set up a node.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// GID of its port.
+    pub fn gid(&self) -> Gid {
+        self.shared.gid
+    }
+
+    /// Whether the program drives it.
+    pub const fn is_inline(&self) -> bool {
+        self.worker.is_none()
+    }
+
+    /// One round of an inline node: takes packets in, sends packets, runs timers, publishes
+    /// completions. Gives whether anything happened. A threaded node needs no polling; calling it
+    /// there is harmless.
+    ///
+    /// # Errors
+    /// The port does not work any more.
+    pub fn poll(&self) -> Result<bool, Error> {
+        Ok(self.shared.core_for_worker().poll()?)
+    }
+
+    /// Blocks an inline node until a packet comes, a timer is due, or `timeout` is over. Returns at
+    /// once when there is something to do.
+    ///
+    /// # Errors
+    /// The port does not work any more.
+    pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        worker::wait(&self.shared, timeout)
+    }
+
+    /// When a timer of an inline node is due next, by its clock.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.shared.core().next_timeout()
+    }
+
+    /// Whether an inline node has something to do right now, apart from packets that come in.
+    pub fn is_busy(&self) -> bool {
+        self.shared.core().engine.is_busy()
+    }
+
+    /// Allocates a protection domain.
+    pub fn alloc_pd(&self) -> Pd {
+        let id = self.shared.core().engine.alloc_pd();
+        Pd(Arc::new(PdInner { node: Arc::clone(&self.shared), id }))
+    }
+
+    /// Creates a completion queue for `depth` completions.
+    ///
+    /// # Errors
+    /// A depth of 0 or too large.
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, Error> {
+        Cq::create(&self.shared, depth)
+    }
+
+    /// Opens a shared connection to the node at `peer`, for the program itself: QPs use it only
+    /// where they are bound to it. It is open when [`Connection::state`] says so.
+    ///
+    /// # Errors
+    /// Too many connections.
+    pub fn open_connection(
+        &self,
+        peer: IpAddr,
+        options: &ConnectionOptions,
+    ) -> Result<Connection, Error> {
+        Connection::open(&self.shared, peer, options)
+    }
+
+    /// The connections of the pool to `peer`.
+    pub fn connections(&self, peer: IpAddr) -> Vec<Connection> {
+        Connection::of_peer(&self.shared, peer)
+    }
+
+    /// The next asynchronous event (`ibv_get_async_event(3)`, without blocking).
+    pub fn poll_event(&self) -> Option<Event> {
+        self.shared.core().events.pop_front()
+    }
+
+    /// What the engine counted.
+    pub fn counters(&self) -> Counters {
+        *self.shared.core().engine.counters()
+    }
+
+    /// What the port counted.
+    pub fn port_counters(&self) -> PortCounters {
+        self.shared.core().port.counters()
+    }
+
+    /// Shared connections that are open, of all peers.
+    pub fn connection_count(&self) -> usize {
+        self.shared.core().engine.connections().len()
+    }
+
+    /// Bytes of state of its QPs and connections, counted from the structures themselves.
+    pub fn state_bytes(&self) -> trunkline_qpmap::StateBytes {
+        self.shared.core().engine.state_bytes()
+    }
+}
