@@ -1,0 +1,244 @@
+//! Two engines with shared connections between them, on a memory pair.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use trunkline_conn::mem::{Access, Bytes, PdId, Sge};
+use trunkline_conn::time::Instant;
+use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
+use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::wqe::{RecvWr, SendWr};
+use trunkline_qpmap::{
+    Attributes, Config, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
+    QpQueues, QpType,
+};
+use trunkline_wire::{Lkey, Qpn, Rkey};
+
+type Words = Box<[AtomicU64]>;
+
+/// What the engines are built on.
+#[derive(Debug)]
+pub struct Embedded;
+
+impl Platform for Embedded {
+    type Bytes = Region;
+    type Words = Words;
+
+    fn words(count: usize) -> Words {
+        (0..count).map(|_| AtomicU64::new(0)).collect()
+    }
+}
+
+/// Sizes of a pair.
+#[derive(Clone, Copy, Debug)]
+pub struct PairConfig {
+    /// QPs at each end, all on one connection.
+    pub qps: usize,
+    /// Bytes of each end's region.
+    pub bytes: usize,
+    /// Largest datagram.
+    pub datagram: u32,
+}
+
+impl Default for PairConfig {
+    fn default() -> Self {
+        Self { qps: 1, bytes: 1 << 20, datagram: 4096 + 80 }
+    }
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct End {
+    /// The engine.
+    pub engine: Engine<Embedded>,
+    port: MemoryPort,
+    pd: PdId,
+    /// Its memory.
+    pub region: Region,
+    /// Key of that.
+    pub key: Rkey,
+    /// Its one completion queue.
+    pub cq: Arc<CompletionQueue<Words>>,
+    cq_index: u32,
+}
+
+impl End {
+    /// A local buffer.
+    pub fn sge_at(&self, offset: usize, length: u32) -> Sge {
+        Sge { addr: self.region.addr() + offset as u64, length, lkey: Lkey(self.key.0) }
+    }
+
+    /// A local buffer at the start of the region.
+    pub fn sge(&self, offset: usize, length: u32) -> Sge {
+        self.sge_at(offset, length)
+    }
+}
+
+/// Both.
+#[derive(Debug)]
+pub struct Ends {
+    /// The two nodes.
+    pub nodes: [End; 2],
+    /// Connected QPs, one of each node.
+    pub qps: Vec<[Arc<QpQueues<Words>>; 2]>,
+    by_qpn: Vec<(Qpn, usize)>,
+    clock: std::time::Instant,
+}
+
+impl Ends {
+    /// Two engines, one connection, connected QPs.
+    ///
+    /// # Panics
+    /// When memory runs out.
+    pub fn new(config: &PairConfig) -> Self {
+        let memory = MemoryConfig {
+            slot_bytes: config.datagram as usize + 64,
+            slots: 1024,
+        };
+        let (a, b) = MemoryPort::pair(memory);
+        let mut ports = [Some(a), Some(b)];
+        let mut nodes = [0usize, 1].map(|i| {
+            let engine = Engine::new(Config {
+                address: address(i),
+                seed: i as u64 + 1,
+                datagram: config.datagram,
+                ..Config::default()
+            });
+            let port = ports[i].take().expect("two ports");
+            End::new(engine, port, config.bytes)
+        });
+        let now = Instant::from_nanos(1_000_000_000);
+        let ids = [0, 1].map(|i: usize| nodes[i].engine.draw_connection().expect("a number"));
+        for i in [0, 1] {
+            let params = ConnectionParams {
+                local_id: ids[i].0,
+                local_token: ids[i].1,
+                remote_id: ids[1 - i].0,
+                remote_token: ids[1 - i].1,
+                first_tx: 1000,
+                first_rx: 1000,
+                datagram: config.datagram,
+                control: None,
+                traffic_class: 0,
+                weight: 1,
+                source_ports: 1,
+                private: false,
+            };
+            let identity =
+                PeerIdentity { guid: 1 - i as u64, epoch: 1, address: address(1 - i).into() };
+            nodes[i].engine.add_connection(now, identity, &params).expect("a connection");
+        }
+        let mut ends =
+            Self { nodes, qps: Vec::new(), by_qpn: Vec::new(), clock: std::time::Instant::now() };
+        for at in 0..config.qps {
+            let pair = [0, 1].map(|i: usize| ends.nodes[i].create_qp());
+            for i in [0, 1] {
+                ends.nodes[i].connect(now, &pair[i], pair[1 - i].qpn, address(1 - i));
+            }
+            ends.by_qpn.push((pair[0].qpn, at));
+            ends.qps.push(pair);
+            if at % 256 == 0 {
+                ends.settle();
+            }
+        }
+        ends.by_qpn.sort();
+        ends.settle();
+        ends
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..64 {
+            self.turn();
+        }
+    }
+
+    /// Which pair the client's QP of this number belongs to.
+    ///
+    /// # Panics
+    /// When it is none of ours.
+    pub fn index_of(&self, qpn: Qpn) -> usize {
+        let at = self.by_qpn.binary_search_by_key(&qpn, |(qpn, _)| *qpn);
+        self.by_qpn[at.expect("one of our QPs")].1
+    }
+
+    /// Posts send requests.
+    ///
+    /// # Panics
+    /// When the queue is full.
+    pub fn post_send(&self, node: usize, qp: usize, requests: &[SendWr<'_>]) {
+        let queues = &self.qps[qp][node];
+        queues.send.post(requests).expect("room in the queue");
+        self.nodes[node].engine.doorbells().ring(queues.index);
+    }
+
+    /// Posts receive requests.
+    ///
+    /// # Panics
+    /// When the queue is full.
+    pub fn post_recv(&self, node: usize, qp: usize, requests: &[RecvWr<'_>]) {
+        let queue = self.qps[qp][node].receive.as_ref().expect("no SRQ here");
+        queue.post(requests).expect("room in the queue");
+    }
+
+    /// One round of both ends.
+    ///
+    /// # Panics
+    /// Never: memory ports do not fail.
+    pub fn turn(&mut self) {
+        let now = Instant::from_nanos(1_000_000_000 + self.clock.elapsed().as_nanos() as u64);
+        for end in &mut self.nodes {
+            let End { engine, port, .. } = end;
+            port.receive(256, &mut |arrival, datagram| {
+                engine.handle_datagram(now, arrival, datagram);
+            })
+            .expect("memory does not fail");
+            engine.handle_timeout(now);
+            engine.handle_doorbells(now);
+            engine.poll_transmit(now, port);
+            port.flush().expect("memory does not fail");
+            engine.publish();
+        }
+    }
+}
+
+fn address(i: usize) -> IpAddr {
+    IpAddr::from([10, 0, 0, i as u8 + 1])
+}
+
+impl End {
+    fn new(mut engine: Engine<Embedded>, port: MemoryPort, bytes: usize) -> Self {
+        let pd = engine.alloc_pd();
+        let region = Region::allocate(bytes).expect("memory");
+        let key = engine.register(pd, region.clone(), Access::ALL).expect("a key").rkey;
+        let (cq_index, cq) = engine.create_cq(1 << 14, None).expect("a CQ");
+        Self { engine, port, pd, region, key, cq, cq_index }
+    }
+
+    fn create_qp(&mut self) -> Arc<QpQueues<Words>> {
+        let init = QpInit {
+            pd: self.pd,
+            kind: QpType::Rc,
+            send_cq: self.cq_index,
+            recv_cq: self.cq_index,
+            srq: None,
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            signal_all: false,
+        };
+        self.engine.create_qp(&init).expect("a QP")
+    }
+
+    fn connect(&mut self, now: Instant, qp: &QpQueues<Words>, dest_qpn: Qpn, peer: IpAddr) {
+        let attributes = Attributes { remote: peer.into(), dest_qpn, ..Attributes::default() };
+        for step in [
+            QpModify::Init { access: Access::ALL },
+            QpModify::Rtr(attributes),
+            QpModify::Rts(attributes),
+        ] {
+            self.engine.modify_qp(now, qp.qpn, &step).expect("a legal step");
+        }
+    }
+}
