@@ -4,6 +4,7 @@
 pub mod delivery;
 pub mod input;
 pub mod packet;
+pub mod rings;
 pub mod wire;
 
 /// A harness: bytes in, panic when something is wrong.
@@ -18,4 +19,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("headers", wire::headers),
     ("management", packet::management),
     ("payloads", wire::payloads),
+    ("rings", rings::rings),
 ];
