@@ -16,7 +16,7 @@ const ROOM: usize = 1 << 17;
 
 macro_rules! laws {
     ($($name:ident of $repr:ty;)*) => {
-        $(#[doc = concat!("The law of [`", stringify!($repr), "`](crate::", stringify!($repr), ").")]
+        $(#[doc = concat!("The law of [`", stringify!($repr), "`].")]
         pub fn $name(bytes: &[u8]) -> bool {
             let Ok((header, rest)) = <$repr>::read(bytes) else {
                 return false;
