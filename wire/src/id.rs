@@ -90,7 +90,8 @@ key! {
     Lkey
 }
 
-/// 128-bit global identifier of a port: an IPv6 address, or an IPv4 one mapped into `::ffff:0:0/96`.
+/// 128-bit global identifier of a port: an IPv6 address, or an IPv4 one mapped into
+/// `::ffff:0:0/96`.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Gid(pub [u8; 16]);
 

@@ -49,9 +49,9 @@ pub struct Packet<'a> {
 /// Takes the datagram of one UDP packet apart.
 ///
 /// # Errors
-/// It is shorter than its headers, its opcode is unknown, a header holds what it may not, or payload
-/// and pad do not fit the opcode: payload where there is none, a length that is no multiple of 4
-/// (IBTA transports) or any pad at all (shared connections).
+/// It is shorter than its headers, its opcode is unknown, a header holds what it may not, or
+/// payload and pad do not fit the opcode: payload where there is none, a length that is no multiple
+/// of 4 (IBTA transports) or any pad at all (shared connections).
 pub fn parse_datagram(datagram: &[u8]) -> Result<Packet<'_>, WireError> {
     let (bth, rest) = Bth::read(datagram)?;
     let Some(headers) = bth.opcode.headers() else {

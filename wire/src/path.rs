@@ -15,7 +15,8 @@ pub struct Path {
     pub dst: IpAddr,
     /// Sender's UDP port: entropy for switches and receive queues.
     pub src_port: u16,
-    /// IPv4 type of service or IPv6 traffic class: DSCP in the upper six bits, ECN in the lower two.
+    /// IPv4 type of service or IPv6 traffic class: DSCP in the upper six bits, ECN in the lower
+    /// two.
     /// The ICRC does not cover it.
     pub traffic_class: u8,
 }
