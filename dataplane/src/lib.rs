@@ -8,7 +8,9 @@
 //!
 //! This floor holds unsafe code; every block says why it is sound.
 
+pub mod capture;
 pub mod copy;
+pub mod fault;
 pub mod memory;
 pub mod port;
 pub mod prng;
@@ -18,6 +20,8 @@ pub mod udp;
 mod reidentify;
 mod ring;
 
+pub use capture::Capture;
+pub use fault::Fault;
 pub use memory::{MemoryConfig, MemoryPort};
 pub use port::{Arrival, Capabilities, Identification, Port, PortCounters, PortError};
 pub use region::Region;

@@ -86,12 +86,13 @@ impl Queue {
             && unit.takes(path, length)
         {
             let (count, end) = (unit.count, unit.start + unit.length);
+            let identification = if path.dst.is_ipv4() { count as u16 } else { 0 };
             if end + length <= self.arena.len() {
                 self.reserved = Some(Reserved::Joins { length });
                 let datagram = &mut self.arena[end..end + length];
                 return Some(Slot {
                     datagram,
-                    identification: count as u16,
+                    identification,
                 });
             }
         }

@@ -439,7 +439,11 @@ fn ipv6_works_the_same() {
         ..path(&port, &port)
     };
     for i in 0..5 {
-        commit(&mut port, &path, i, 1000).unwrap();
+        assert_eq!(
+            commit(&mut port, &path, i, 1000),
+            Some(0),
+            "IPv6 has no identification"
+        );
     }
     port.flush().unwrap();
     let got = receive(&mut port, 5);
