@@ -1,5 +1,7 @@
 //! Posting, fetching, completing and polling: the parts of a message that do not depend on a wire.
 
+#![allow(missing_docs, reason = "criterion makes public functions without any")]
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use trunkline_conn::mem::Sge;

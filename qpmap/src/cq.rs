@@ -226,16 +226,16 @@ impl<W: Words> CompletionQueue<W> {
             .unwrap_or_else(PoisonError::into_inner);
         // Only holders of this lock write the head.
         let head = ring.as_slice()[HEAD].load(Ordering::Relaxed) as u32;
-        let mut ready = seen.wrapping_sub(head) as usize;
-        if ready < out.len() {
+        let mut ready = seen.wrapping_sub(head);
+        if (ready as usize) < out.len() || ready > self.capacity {
             // Acquire pairs with the Release of `publish`.
             *seen = ring.as_slice()[TAIL].load(Ordering::Acquire) as u32;
-            ready = seen.wrapping_sub(head) as usize;
+            ready = seen.wrapping_sub(head);
         }
-        if ready > self.capacity as usize {
+        if ready > self.capacity {
             return 0;
         }
-        let count = ready.min(out.len());
+        let count = (ready as usize).min(out.len());
         for (n, slot) in out.iter_mut().enumerate().take(count) {
             let entry = self.entry(ring, head.wrapping_add(n as u32));
             *slot = decode(entry.each_ref().map(|word| word.load(Ordering::Relaxed)));
@@ -383,3 +383,7 @@ const fn opcode(value: u8) -> WorkOpcode {
         _ => WorkOpcode::Send,
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests;

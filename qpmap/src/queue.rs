@@ -320,3 +320,7 @@ fn at_most(what: &'static str, value: u32, max: u32) -> Result<(), VerbsError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests;

@@ -272,3 +272,7 @@ impl<W: Words> Ring<W> {
         self.words.as_slice()[HEAD].store(head.to_word(), Ordering::Release);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests;

@@ -20,7 +20,7 @@
 use crate::error::{RingError, VerbsError};
 use crate::ring::{Cursor, Ring, SLOT_WORDS, Words};
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_conn::mem::{AtomicOp, Sge};
 use trunkline_conn::work::{
     Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Receive, Remote, Request, SendFlags, SendOp,
@@ -239,96 +239,14 @@ impl Post for RecvWr<'_> {
     }
 }
 
-/// A send request and what is to be known about it besides: its route and the slots it takes.
+/// A send request, its route, and the slots it takes.
 type Taken = (Request, u32, u16);
 
-/// The first four words of a send request, checked but for the opcode.
-#[derive(Clone, Copy)]
-struct Head {
-    wr_id: u64,
-    remote: Remote,
-    route: u32,
-    extra: u32,
-    flags: SendFlags,
-    count: usize,
-    code: u8,
-}
-
-impl Head {
-    #[inline]
-    fn parse(words: &[u64; SLOT_WORDS]) -> Result<Self, RingError> {
-        let what = words[1];
-        let [rkey, route] = halves(words[3]);
-        let head = Self {
-            wr_id: words[0],
-            remote: Remote {
-                addr: words[2],
-                rkey: Rkey(rkey),
-            },
-            route,
-            extra: (what >> 32) as u32,
-            flags: SendFlags(u32::from((what >> 8) as u8)),
-            count: usize::from((what >> 16) as u16),
-            code: what as u8,
-        };
-        if !matches!(
-            head.code,
-            opcode::WRITE..=opcode::FETCH_ADD | opcode::SEND_INVALIDATE
-        ) {
-            return Err(RingError::UnknownOpcode { opcode: head.code });
-        }
-        let answered = head.is_atomic() || head.code == opcode::READ;
-        if head.flags.0 & !FLAGS != 0 || head.is_inline() && answered {
-            return Err(RingError::BadFlags {
-                flags: head.flags.0 as u8,
-            });
-        }
-        Ok(head)
-    }
-
-    #[inline]
-    const fn is_atomic(&self) -> bool {
-        matches!(self.code, opcode::COMPARE_SWAP | opcode::FETCH_ADD)
-    }
-
-    #[inline]
-    const fn is_inline(&self) -> bool {
-        self.flags.contains(SendFlags::INLINE)
-    }
-
-    /// Where the elements or inline bytes begin.
-    #[inline]
-    const fn data(&self) -> usize {
-        SEND_HEAD + if self.is_atomic() { ATOMIC_WORDS } else { 0 }
-    }
-
-    #[inline]
-    fn slots(&self, have: u32) -> Result<u32, RingError> {
-        let data = if self.is_inline() {
-            inline_words(self.count)
-        } else {
-            sge_words(self.count)
-        };
-        check_slots(self.data() + data?, have)
-    }
-
-    #[inline]
-    const fn request(self, op: SendOp, local: Local, length: u32, slots: u32) -> Taken {
-        let request = Request {
-            wr_id: self.wr_id,
-            op,
-            flags: self.flags,
-            length,
-            local,
-        };
-        (request, self.route, slots as u16)
-    }
-}
-
 /// Takes the next send request off a ring. On an error the cursor stays.
-// Nearly all requests fit one slot. Their way is written so that values stay in registers until they
-// are stored where they belong: what is put together on the stack and moved from there makes the
-// processor wait for the small stores before the large loads, longer than all the rest takes.
+// Most requests have one or two elements. Their way is written so that values stay in registers
+// until they are stored where they belong: what is put together on the stack and moved from there
+// makes the processor wait for the small stores before the large loads, longer than all the rest
+// takes.
 #[inline]
 pub(crate) fn take_send<W: Words>(
     ring: &Ring<W>,
@@ -339,136 +257,137 @@ pub(crate) fn take_send<W: Words>(
         return Ok(None);
     }
     let slot = cursor.slot();
-    let words = ring.load_slot(slot);
-    let head = Head::parse(&words)?;
-    let need = head.slots(have)?;
-    if need > 1 || head.is_atomic() {
-        let taken = far_send(
-            &Entry {
-                ring,
-                slot,
-                first: words,
-            },
-            head,
-            need,
-        )?;
-        cursor.advance(need);
-        return Ok(Some(taken));
+    let words = ring.slot(slot);
+    let what = words[1].load(Ordering::Relaxed);
+    let (code, flags, count, extra) = fields(what);
+    let near = count <= 2 && code <= opcode::READ && flags.0 & !(FLAGS & !SendFlags::INLINE.0) == 0;
+    if !near {
+        return far_send(ring, cursor, what, have);
     }
-    let [first, second, _] = near_sges(&words, SEND_HEAD, head.count);
+    let ([rkey, route], addr) = (halves(load(words, 3)), load(words, 2));
+    let [first, second] = near_sges(
+        [
+            load(words, 4),
+            load(words, 5),
+            load(words, 6),
+            load(words, 7),
+        ],
+        count,
+    );
     let length = u64::from(first.length) + u64::from(second.length);
-    if !head.is_inline() && length > u64::from(MAX_MESSAGE) {
+    if length > u64::from(MAX_MESSAGE) {
         return Err(RingError::MessageTooLong {
             length,
             max: MAX_MESSAGE,
         });
     }
     cursor.advance(1);
-    let taken = |op: SendOp| {
-        if head.is_inline() {
-            let local = Local::Inline(near_bytes(&words, head.count));
-            return Ok(Some(head.request(op, local, head.count as u32, 1)));
-        }
-        let sges = SmallVec::from_buf_and_len([first, second, Sge::default()], head.count);
-        Ok(Some(head.request(op, Local::Sges(sges), length as u32, 1)))
-    };
-    match head.code {
-        opcode::SEND => taken(SendOp::Send),
-        opcode::SEND_IMM => taken(SendOp::SendImm(head.extra)),
-        opcode::WRITE => taken(SendOp::Write(head.remote)),
-        opcode::WRITE_IMM => taken(SendOp::WriteImm(head.remote, head.extra)),
-        opcode::READ => taken(SendOp::Read(head.remote)),
-        // `parse` let no other pass.
-        _ => taken(SendOp::SendInvalidate(Rkey(head.extra))),
+    let (wr_id, length, remote) = (
+        load(words, 0),
+        length as u32,
+        Remote {
+            addr,
+            rkey: Rkey(rkey),
+        },
+    );
+    macro_rules! taken {
+        ($op:expr) => {{
+            let sges = SmallVec::from_buf_and_len([first, second, Sge::default()], count);
+            let local = Local::Sges(sges);
+            Ok(Some((
+                Request {
+                    wr_id,
+                    op: $op,
+                    flags,
+                    length,
+                    local,
+                },
+                route,
+                1,
+            )))
+        }};
+    }
+    match code {
+        opcode::WRITE => taken!(SendOp::Write(remote)),
+        opcode::WRITE_IMM => taken!(SendOp::WriteImm(remote, extra)),
+        opcode::SEND => taken!(SendOp::Send),
+        opcode::SEND_IMM => taken!(SendOp::SendImm(extra)),
+        // No other is near.
+        _ => taken!(SendOp::Read(remote)),
     }
 }
 
-/// An entry of any size; its first slot has been read.
-struct Entry<'a, W> {
-    ring: &'a Ring<W>,
-    slot: u32,
-    first: [u64; SLOT_WORDS],
-}
-
-impl<W: Words> Entry<'_, W> {
-    fn word(&self, at: usize) -> u64 {
-        self.first
-            .get(at)
-            .copied()
-            .unwrap_or_else(|| self.ring.load(self.slot, at))
-    }
-
-    /// `count` elements from word `at` on, and their bytes together.
-    fn sges(
-        &self,
-        at: usize,
-        count: usize,
-    ) -> Result<(SmallVec<[Sge; NEAR_SGES]>, u32), RingError> {
-        let sge = |n| {
-            sge(
-                self.word(at + n * SGE_WORDS),
-                self.word(at + n * SGE_WORDS + 1),
-            )
-        };
-        let sges: SmallVec<[Sge; NEAR_SGES]> = (0..count).map(sge).collect();
-        // At most 16 times 2^32.
-        let length: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-        if length > u64::from(MAX_MESSAGE) {
-            return Err(RingError::MessageTooLong {
-                length,
-                max: MAX_MESSAGE,
-            });
-        }
-        Ok((sges, length as u32))
-    }
-
-    fn bytes(&self, count: usize) -> SmallVec<[u8; NEAR_BYTES]> {
-        let mut bytes = [0; MAX_INLINE];
-        let words = bytes.as_chunks_mut::<WORD_BYTES>().0;
-        for (n, word) in words
-            .iter_mut()
-            .enumerate()
-            .take(count.div_ceil(WORD_BYTES))
-        {
-            *word = self.word(SEND_HEAD + n).to_le_bytes();
-        }
-        SmallVec::from_slice(&bytes[..count])
-    }
-}
-
+/// Takes a request of any kind; `what` is its word 1, which has been read.
 #[inline(never)]
-fn far_send<W: Words>(entry: &Entry<'_, W>, head: Head, need: u32) -> Result<Taken, RingError> {
-    let (local, length) = if head.is_inline() {
-        (Local::Inline(entry.bytes(head.count)), head.count as u32)
+fn far_send<W: Words>(
+    ring: &Ring<W>,
+    cursor: &mut Cursor,
+    what: u64,
+    have: u32,
+) -> Result<Option<Taken>, RingError> {
+    let slot = cursor.slot();
+    let (code, flags, count, extra) = fields(what);
+    let inline = flags.contains(SendFlags::INLINE);
+    let atomic = matches!(code, opcode::COMPARE_SWAP | opcode::FETCH_ADD);
+    if flags.0 & !FLAGS != 0 || inline && (atomic || code == opcode::READ) {
+        return Err(RingError::BadFlags {
+            flags: flags.0 as u8,
+        });
+    }
+    let data = SEND_HEAD + if atomic { ATOMIC_WORDS } else { 0 };
+    let need = check_slots(
+        data + if inline {
+            inline_words(count)?
+        } else {
+            sge_words(count)?
+        },
+        have,
+    )?;
+
+    let (local, length) = if inline {
+        (Local::Inline(load_bytes(ring, slot, count)), count as u32)
     } else {
-        let (sges, length) = entry.sges(head.data(), head.count)?;
+        let (sges, length) = load_sges(ring, slot, data, count)?;
         (Local::Sges(sges), length)
     };
-    let (remote, extra) = (head.remote, head.extra);
-    let atomic = |op| {
-        if length < ATOMIC_BYTES {
-            return Err(RingError::BadAtomic {
-                length: length.into(),
-            });
+    if atomic && length < ATOMIC_BYTES {
+        return Err(RingError::BadAtomic {
+            length: length.into(),
+        });
+    }
+    let [rkey, route] = halves(ring.load(slot, 3));
+    let remote = Remote {
+        addr: ring.load(slot, 2),
+        rkey: Rkey(rkey),
+    };
+    let operand = |n| ring.load(slot, SEND_HEAD + n);
+    let op = match code {
+        opcode::SEND => SendOp::Send,
+        opcode::SEND_IMM => SendOp::SendImm(extra),
+        opcode::SEND_INVALIDATE => SendOp::SendInvalidate(Rkey(extra)),
+        opcode::WRITE => SendOp::Write(remote),
+        opcode::WRITE_IMM => SendOp::WriteImm(remote, extra),
+        opcode::READ => SendOp::Read(remote),
+        opcode::COMPARE_SWAP => {
+            let op = AtomicOp::CompareSwap {
+                compare: operand(0),
+                swap: operand(1),
+            };
+            SendOp::Atomic(remote, op)
         }
-        Ok((SendOp::Atomic(remote, op), ATOMIC_BYTES))
+        opcode::FETCH_ADD => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: operand(0) }),
+        opcode => return Err(RingError::UnknownOpcode { opcode }),
     };
-    let (first, second) = (entry.first[SEND_HEAD], entry.first[SEND_HEAD + 1]);
-    let (op, length) = match head.code {
-        opcode::SEND => (SendOp::Send, length),
-        opcode::SEND_IMM => (SendOp::SendImm(extra), length),
-        opcode::WRITE => (SendOp::Write(remote), length),
-        opcode::WRITE_IMM => (SendOp::WriteImm(remote, extra), length),
-        opcode::READ => (SendOp::Read(remote), length),
-        opcode::COMPARE_SWAP => atomic(AtomicOp::CompareSwap {
-            compare: first,
-            swap: second,
-        })?,
-        opcode::FETCH_ADD => atomic(AtomicOp::FetchAdd { add: first })?,
-        // `parse` let no other pass.
-        _ => (SendOp::SendInvalidate(Rkey(extra)), length),
+    cursor.advance(need);
+    let length = if atomic { ATOMIC_BYTES } else { length };
+    let request = Request {
+        wr_id: ring.load(slot, 0),
+        op,
+        flags,
+        length,
+        local,
     };
-    Ok(head.request(op, local, length, need))
+    Ok(Some((request, route, need as u16)))
 }
 
 /// Takes the next receive request off a ring. On an error the cursor stays.
@@ -482,24 +401,22 @@ pub(crate) fn take_recv<W: Words>(
         return Ok(None);
     }
     let slot = cursor.slot();
-    let words = ring.load_slot(slot);
-    let count = usize::try_from(words[1]).unwrap_or(usize::MAX);
-    let need = check_slots(RECV_HEAD + sge_words(count)?, have)?;
-    if need > 1 {
-        let (sges, _) = Entry {
-            ring,
-            slot,
-            first: words,
-        }
-        .sges(RECV_HEAD, count)?;
-        cursor.advance(need);
-        return Ok(Some(Receive {
-            wr_id: words[0],
-            sges,
-        }));
+    let words = ring.slot(slot);
+    let count = load(words, 1);
+    if count > 2 {
+        return far_recv(ring, cursor, count, have);
     }
-    let near = near_sges(&words, RECV_HEAD, count);
-    let length = near.iter().map(|sge| u64::from(sge.length)).sum();
+    let count = count as usize;
+    let [first, second] = near_sges(
+        [
+            load(words, 2),
+            load(words, 3),
+            load(words, 4),
+            load(words, 5),
+        ],
+        count,
+    );
+    let length = u64::from(first.length) + u64::from(second.length);
     if length > u64::from(MAX_MESSAGE) {
         return Err(RingError::MessageTooLong {
             length,
@@ -507,10 +424,42 @@ pub(crate) fn take_recv<W: Words>(
         });
     }
     cursor.advance(1);
+    let sges = SmallVec::from_buf_and_len([first, second, Sge::default()], count);
     Ok(Some(Receive {
-        wr_id: words[0],
-        sges: SmallVec::from_buf_and_len(near, count),
+        wr_id: load(words, 0),
+        sges,
     }))
+}
+
+/// Takes a request of any size; `count` is its word 1, which has been read.
+#[inline(never)]
+fn far_recv<W: Words>(
+    ring: &Ring<W>,
+    cursor: &mut Cursor,
+    count: u64,
+    have: u32,
+) -> Result<Option<Receive>, RingError> {
+    let slot = cursor.slot();
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let need = check_slots(RECV_HEAD + sge_words(count)?, have)?;
+    let (sges, _) = load_sges(ring, slot, RECV_HEAD, count)?;
+    cursor.advance(need);
+    Ok(Some(Receive {
+        wr_id: ring.load(slot, 0),
+        sges,
+    }))
+}
+
+/// Opcode, flags, count and extra of a send request's word 1.
+#[inline]
+const fn fields(what: u64) -> (u8, SendFlags, usize, u32) {
+    let flags = SendFlags((what >> 8) as u8 as u32);
+    (
+        what as u8,
+        flags,
+        (what >> 16) as u16 as usize,
+        (what >> 32) as u32,
+    )
 }
 
 /// Checks what programs list; gives the bytes.
@@ -574,28 +523,53 @@ fn store_sges<W: Words>(ring: &Ring<W>, slot: u32, at: usize, sges: &[Sge]) -> u
     at + sges.len() * SGE_WORDS
 }
 
-/// The first `count` elements from word `at` on of one slot; what does not fit it or does not count
-/// has no bytes.
+/// The first `count` of two elements; what does not count has no bytes.
 #[inline]
-fn near_sges(words: &[u64; SLOT_WORDS], at: usize, count: usize) -> [Sge; NEAR_SGES] {
-    std::array::from_fn(|n| {
-        let place = at + n * SGE_WORDS;
-        if n < count && place + 1 < SLOT_WORDS {
-            sge(words[place], words[place + 1])
-        } else {
-            Sge::default()
-        }
-    })
+const fn near_sges(words: [u64; 2 * SGE_WORDS], count: usize) -> [Sge; 2] {
+    let [addr0, rest0, addr1, rest1] = words;
+    let (addr0, rest0) = if count > 0 { (addr0, rest0) } else { (0, 0) };
+    let (addr1, rest1) = if count > 1 { (addr1, rest1) } else { (0, 0) };
+    [sge(addr0, rest0), sge(addr1, rest1)]
+}
+
+/// `count` elements from word `at` on, and their bytes together.
+fn load_sges<W: Words>(
+    ring: &Ring<W>,
+    slot: u32,
+    at: usize,
+    count: usize,
+) -> Result<(SmallVec<[Sge; NEAR_SGES]>, u32), RingError> {
+    let word = |n| ring.load(slot, at + n);
+    let element = |n| sge(word(n * SGE_WORDS), word(n * SGE_WORDS + 1));
+    let sges: SmallVec<[Sge; NEAR_SGES]> = (0..count).map(element).collect();
+    // At most 16 times 2^32.
+    let length: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    if length > u64::from(MAX_MESSAGE) {
+        return Err(RingError::MessageTooLong {
+            length,
+            max: MAX_MESSAGE,
+        });
+    }
+    Ok((sges, length as u32))
+}
+
+/// `count` inline bytes.
+fn load_bytes<W: Words>(ring: &Ring<W>, slot: u32, count: usize) -> SmallVec<[u8; NEAR_BYTES]> {
+    let mut bytes = [0; MAX_INLINE];
+    let words = bytes.as_chunks_mut::<WORD_BYTES>().0;
+    for (n, word) in words
+        .iter_mut()
+        .enumerate()
+        .take(count.div_ceil(WORD_BYTES))
+    {
+        *word = ring.load(slot, SEND_HEAD + n).to_le_bytes();
+    }
+    SmallVec::from_slice(&bytes[..count])
 }
 
 #[inline]
-fn near_bytes(words: &[u64; SLOT_WORDS], count: usize) -> SmallVec<[u8; NEAR_BYTES]> {
-    let mut near = [0; NEAR_BYTES];
-    let data = words[SEND_HEAD..].iter();
-    for (to, word) in near.as_chunks_mut::<WORD_BYTES>().0.iter_mut().zip(data) {
-        *to = word.to_le_bytes();
-    }
-    SmallVec::from_buf_and_len(near, count)
+fn load(words: &[AtomicU64; SLOT_WORDS], at: usize) -> u64 {
+    words[at].load(Ordering::Relaxed)
 }
 
 #[inline]

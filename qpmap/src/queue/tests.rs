@@ -1,0 +1,568 @@
+use super::*;
+use crate::ring::heap_words;
+use crate::wqe::OWN_BINDING;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::thread;
+use trunkline_conn::mem::{AtomicOp, Sge};
+use trunkline_conn::work::{Local, MAX_MESSAGE, Remote, SendFlags, SendOp};
+use trunkline_wire::{Lkey, Rkey};
+
+type Heap = Box<[AtomicU64]>;
+
+const REMOTE: Remote = Remote {
+    addr: 0x1234_5678_9abc_def0,
+    rkey: Rkey(0xfeed_f00d),
+};
+
+fn send_queue(max_wr: u32) -> SendQueue<Heap> {
+    SendQueue::new(max_wr, MAX_SGE as u32, MAX_INLINE as u32, heap_words).unwrap()
+}
+
+fn sge(length: u32) -> Sge {
+    Sge {
+        addr: 0x1000,
+        length,
+        lkey: Lkey(5),
+    }
+}
+
+fn send(op: SendOp, sges: &[Sge]) -> SendWr<'_> {
+    SendWr {
+        wr_id: 1,
+        op,
+        flags: SendFlags::default(),
+        sges,
+        inline: None,
+        route: OWN_BINDING,
+    }
+}
+
+/// A [`SendWr`] that owns its data.
+#[derive(Clone, Debug)]
+struct Sample {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    sges: Vec<Sge>,
+    inline: Option<Vec<u8>>,
+    route: u32,
+}
+
+impl Sample {
+    fn wr(&self) -> SendWr<'_> {
+        SendWr {
+            wr_id: self.wr_id,
+            op: self.op,
+            flags: self.flags,
+            sges: &self.sges,
+            inline: self.inline.as_deref(),
+            route: self.route,
+        }
+    }
+
+    fn assert_is(&self, request: &Request, route: u32) {
+        assert_eq!(request.wr_id, self.wr_id);
+        assert_eq!(request.op, self.op);
+        assert_eq!(route, self.route);
+        match (&request.local, &self.inline) {
+            (Local::Inline(bytes), Some(inline)) => {
+                assert_eq!(&bytes[..], &inline[..]);
+                assert_eq!(request.flags, self.flags.with(SendFlags::INLINE));
+                assert_eq!(request.length as usize, inline.len());
+            }
+            (Local::Sges(sges), None) => {
+                assert_eq!(&sges[..], &self.sges[..]);
+                assert_eq!(request.flags, self.flags);
+                let length = match self.op {
+                    SendOp::Atomic(..) => 8,
+                    _ => self.sges.iter().map(|sge| sge.length).sum(),
+                };
+                assert_eq!(request.length, length);
+            }
+            other => panic!("inline and elements mixed up: {other:?}"),
+        }
+    }
+}
+
+fn op() -> impl Strategy<Value = SendOp> {
+    let remote = (any::<u64>(), any::<u32>()).prop_map(|(addr, rkey)| Remote {
+        addr,
+        rkey: Rkey(rkey),
+    });
+    (0..8, remote, any::<u64>(), any::<u64>()).prop_map(|(kind, remote, first, second)| {
+        let (compare, swap, extra) = (first, second, first as u32);
+        match kind {
+            0 => SendOp::Send,
+            1 => SendOp::SendImm(extra),
+            2 => SendOp::SendInvalidate(Rkey(extra)),
+            3 => SendOp::Write(remote),
+            4 => SendOp::WriteImm(remote, extra),
+            5 => SendOp::Read(remote),
+            6 => SendOp::Atomic(remote, AtomicOp::CompareSwap { compare, swap }),
+            _ => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: first }),
+        }
+    })
+}
+
+fn sges() -> impl Strategy<Value = Vec<Sge>> {
+    let sge = (any::<u64>(), 8..=MAX_MESSAGE / 16, any::<u32>());
+    let sge = sge.prop_map(|(addr, length, lkey)| Sge {
+        addr,
+        length,
+        lkey: Lkey(lkey),
+    });
+    vec(sge, 0..=MAX_SGE)
+}
+
+fn sample() -> impl Strategy<Value = Sample> {
+    let bytes = prop::option::of(vec(any::<u8>(), 0..=MAX_INLINE));
+    let rest = (any::<u64>(), 0..8u32, any::<u32>());
+    (op(), sges(), bytes, rest).prop_map(|(op, mut sges, bytes, (wr_id, flags, route))| {
+        let inline = bytes.filter(|_| !op.has_response_data());
+        if inline.is_some() {
+            sges.clear();
+        } else if matches!(op, SendOp::Atomic(..)) && sges.is_empty() {
+            sges.push(sge(8));
+        }
+        let flags = SendFlags(flags);
+        Sample {
+            wr_id,
+            op,
+            flags,
+            sges,
+            inline,
+            route,
+        }
+    })
+}
+
+/// What may happen to a queue.
+#[derive(Clone, Debug)]
+enum Step<T> {
+    Post(Vec<T>),
+    Fetch(usize),
+    Release(usize),
+}
+
+fn steps<T: std::fmt::Debug>(
+    item: impl Strategy<Value = T>,
+) -> impl Strategy<Value = Vec<Step<T>>> {
+    let step = prop_oneof![
+        vec(item, 0..6).prop_map(Step::Post),
+        (0..6usize).prop_map(Step::Fetch),
+        (0..6usize).prop_map(Step::Release),
+    ];
+    vec(step, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn a_send_queue_gives_what_was_posted_and_is_full_when_it_says(steps in steps(sample())) {
+        let queue = send_queue(5);
+        let mut cursor = SendCursor::default();
+        let (mut posted, mut fetched) = (VecDeque::new(), VecDeque::new());
+        for step in steps {
+            match step {
+                Step::Post(list) => {
+                    let requests: Vec<_> = list.iter().map(Sample::wr).collect();
+                    let fits = posted.len() + fetched.len() + list.len() <= 5;
+                    let expected =
+                        if fits { Ok(()) } else { Err(VerbsError::QueueFull { capacity: 5 }) };
+                    prop_assert_eq!(queue.post(&requests), expected);
+                    if fits {
+                        posted.extend(list);
+                    }
+                }
+                Step::Fetch(count) => for _ in 0..count {
+                    prop_assert_eq!(queue.has_entry(&cursor), !posted.is_empty());
+                    let Some((request, route, slots)) = queue.fetch(&mut cursor).unwrap() else {
+                        prop_assert!(posted.is_empty());
+                        break;
+                    };
+                    posted.pop_front().unwrap().assert_is(&request, route);
+                    fetched.push_back(slots);
+                }
+                Step::Release(count) => for slots in fetched.drain(..count.min(fetched.len())) {
+                    queue.release(slots);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_receive_queue_gives_what_was_posted_and_frees_it_at_once(steps in steps(sges())) {
+        let queue = RecvQueue::new(5, MAX_SGE as u32, heap_words).unwrap();
+        let mut posted = VecDeque::new();
+        for step in steps {
+            match step {
+                Step::Post(list) => {
+                    let requests: Vec<_> = list
+                        .iter()
+                        .map(|sges| RecvWr { wr_id: sges.len() as u64, sges })
+                        .collect();
+                    let fits = posted.len() + list.len() <= 5;
+                    prop_assert_eq!(queue.post(&requests).is_ok(), fits);
+                    if fits {
+                        posted.extend(list);
+                    }
+                }
+                Step::Fetch(count) | Step::Release(count) => for _ in 0..count {
+                    prop_assert_eq!(queue.has_entry(), !posted.is_empty());
+                    let Some(receive) = queue.fetch().unwrap() else {
+                        prop_assert!(posted.is_empty());
+                        break;
+                    };
+                    let sges = posted.pop_front().unwrap();
+                    prop_assert_eq!(receive.wr_id, sges.len() as u64);
+                    prop_assert_eq!(&receive.sges[..], &sges[..]);
+                }
+            }
+        }
+    }
+
+    /// A program that writes what it likes gets errors or requests within limits.
+    #[test]
+    fn hostile_send_rings_give_errors_or_requests_that_make_sense(
+        words in vec(prop_oneof![any::<u64>(), 0..0x30_ffffu64], 64),
+        tails in vec(prop_oneof![0..10u32, any::<u32>()], 1..6),
+    ) {
+        let queue = send_queue(1);
+        queue.post(&[send(SendOp::Send, &[])]).unwrap();
+        let ring = queue.queue.ring.get().unwrap();
+        prop_assert_eq!(ring.capacity(), 8);
+        for (at, word) in words.iter().enumerate() {
+            ring.store(0, at, *word);
+        }
+        let mut cursor = SendCursor::default();
+        for tail in tails {
+            ring.publish(Position { slots: tail, entries: 0 });
+            while let Ok(Some((request, _, slots))) = queue.fetch(&mut cursor) {
+                prop_assert!((1..=8).contains(&slots));
+                prop_assert!(request.length <= MAX_MESSAGE);
+                match request.local {
+                    Local::Sges(sges) => prop_assert!(sges.len() <= MAX_SGE),
+                    Local::Inline(bytes) => {
+                        prop_assert!(bytes.len() <= MAX_INLINE);
+                        prop_assert!(!request.op.has_response_data());
+                    }
+                }
+                queue.release(slots);
+            }
+        }
+        queue.discard(&mut cursor);
+        prop_assert!(matches!(queue.fetch(&mut cursor), Ok(None)));
+    }
+
+    #[test]
+    fn hostile_receive_rings_give_errors_or_requests_that_make_sense(
+        words in vec(prop_oneof![any::<u64>(), 0..20u64], 64),
+        tails in vec(prop_oneof![0..10u32, any::<u32>()], 1..6),
+    ) {
+        let queue = RecvQueue::new(1, MAX_SGE as u32, heap_words).unwrap();
+        queue.post(&[RecvWr { wr_id: 0, sges: &[] }]).unwrap();
+        let ring = queue.queue.ring.get().unwrap();
+        prop_assert_eq!(ring.capacity(), 8);
+        for (at, word) in words.iter().enumerate() {
+            ring.store(0, at, *word);
+        }
+        for tail in tails {
+            ring.publish(Position { slots: tail, entries: 0 });
+            while let Ok(Some(receive)) = queue.fetch() {
+                prop_assert!(receive.sges.len() <= MAX_SGE);
+                prop_assert!(receive.capacity() <= u64::from(MAX_MESSAGE));
+            }
+        }
+        queue.discard();
+        prop_assert!(matches!(queue.fetch(), Ok(None)));
+    }
+}
+
+#[test]
+fn what_a_program_may_not_write_is_named() {
+    let fetch = |words: [u64; 8], slots: u32| {
+        let queue = send_queue(1);
+        queue.post(&[send(SendOp::Send, &[])]).unwrap();
+        let ring = queue.queue.ring.get().unwrap();
+        for (at, word) in words.into_iter().enumerate() {
+            ring.store(0, at, word);
+        }
+        ring.publish(Position { slots, entries: 1 });
+        let mut cursor = SendCursor::default();
+        let error = queue.fetch(&mut cursor).unwrap_err();
+        assert_eq!(queue.fetch(&mut cursor).unwrap_err(), error, "it stays");
+        error
+    };
+    let what =
+        |code: u64, flags: u64, count: u64| [0, code | flags << 8 | count << 16, 0, 0, 0, 0, 0, 0];
+    let full = u64::from(u32::MAX);
+    let cases = [
+        (what(7, 0, 0), 1, RingError::UnknownOpcode { opcode: 7 }),
+        (what(255, 0, 0), 1, RingError::UnknownOpcode { opcode: 255 }),
+        (what(2, 0x10, 0), 1, RingError::BadFlags { flags: 0x10 }),
+        (what(4, 8, 8), 1, RingError::BadFlags { flags: 8 }),
+        (what(5, 8, 8), 1, RingError::BadFlags { flags: 8 }),
+        (
+            what(2, 0, 17),
+            8,
+            RingError::TooManySge { count: 17, max: 16 },
+        ),
+        (
+            what(2, 8, 257),
+            8,
+            RingError::InlineTooLong {
+                length: 257,
+                max: 256,
+            },
+        ),
+        (what(2, 0, 3), 1, RingError::Truncated { need: 2, have: 1 }),
+        (what(2, 8, 33), 1, RingError::Truncated { need: 2, have: 1 }),
+        (
+            what(2, 0, 0),
+            9,
+            RingError::TailOutOfRange {
+                claimed: 9,
+                capacity: 8,
+            },
+        ),
+        (what(6, 0, 0), 1, RingError::BadAtomic { length: 0 }),
+        (
+            [0, 2 | 2 << 16, 0, 0, 0, full, 0, full],
+            1,
+            RingError::MessageTooLong {
+                length: 2 * full,
+                max: MAX_MESSAGE,
+            },
+        ),
+    ];
+    for (words, slots, error) in cases {
+        assert_eq!(fetch(words, slots), error);
+    }
+}
+
+#[test]
+fn what_verbs_refuse_is_refused_and_nothing_is_posted() {
+    let queue = SendQueue::new(4, 2, 32, heap_words).unwrap();
+    let (three, short, long) = ([sge(1); 3], [sge(7)], [sge(MAX_MESSAGE), sge(1)]);
+    let bytes = [0; 33];
+    let fine = [sge(64)];
+    let base = send(SendOp::Send, &fine);
+    let atomic = SendOp::Atomic(REMOTE, AtomicOp::FetchAdd { add: 1 });
+    let inline = SendWr {
+        sges: &[],
+        inline: Some(&bytes[..32]),
+        ..base
+    };
+    let flags = |value| VerbsError::BadAttribute {
+        what: "send_flags",
+        value,
+    };
+    let cases = [
+        (
+            send(SendOp::Send, &three),
+            VerbsError::TooManySge { count: 3, max: 2 },
+        ),
+        (
+            send(atomic, &short),
+            VerbsError::BadSge {
+                index: 0,
+                length: 7,
+            },
+        ),
+        (
+            send(atomic, &[]),
+            VerbsError::BadSge {
+                index: 0,
+                length: 0,
+            },
+        ),
+        (
+            send(SendOp::Write(REMOTE), &long),
+            VerbsError::MessageTooLong {
+                length: u64::from(MAX_MESSAGE) + 1,
+                max: MAX_MESSAGE,
+            },
+        ),
+        (
+            SendWr {
+                flags: SendFlags(16),
+                ..base
+            },
+            flags(16),
+        ),
+        (
+            SendWr {
+                flags: SendFlags::INLINE,
+                ..base
+            },
+            flags(8),
+        ),
+        (
+            SendWr {
+                op: SendOp::Read(REMOTE),
+                ..inline
+            },
+            flags(0),
+        ),
+        (
+            SendWr {
+                inline: Some(&bytes),
+                ..inline
+            },
+            VerbsError::InlineTooLong {
+                length: 33,
+                max: 32,
+            },
+        ),
+        (
+            SendWr {
+                sges: &fine,
+                ..inline
+            },
+            VerbsError::BadAttribute {
+                what: "num_sge beside inline data",
+                value: 1,
+            },
+        ),
+    ];
+    for (request, error) in cases {
+        assert_eq!(queue.post(&[base, request]), Err(error), "{request:?}");
+        assert!(
+            !queue.has_entry(&SendCursor::default()),
+            "all or none: {request:?}"
+        );
+    }
+    assert_eq!(
+        queue.post(&[base, inline]),
+        Ok(()),
+        "the good ones are good"
+    );
+}
+
+#[test]
+fn sizes_beyond_the_limits_are_refused() {
+    let error = |what, value| VerbsError::BadAttribute { what, value };
+    let send = |wr, sge, inline| SendQueue::<Heap>::new(wr, sge, inline, heap_words).unwrap_err();
+    assert_eq!(send(MAX_WR + 1, 1, 0), error("max_send_wr", 32769));
+    assert_eq!(send(1, 17, 0), error("max_send_sge", 17));
+    assert_eq!(send(1, 1, 257), error("max_inline_data", 257));
+    let recv = |wr, sge| RecvQueue::<Heap>::new(wr, sge, heap_words).unwrap_err();
+    assert_eq!(recv(MAX_WR + 1, 1), error("max_recv_wr", 32769));
+    assert_eq!(recv(1, 17), error("max_recv_sge", 17));
+}
+
+#[test]
+fn a_queue_for_nothing_is_always_full() {
+    let queue = send_queue(0);
+    let full = Err(VerbsError::QueueFull { capacity: 0 });
+    assert_eq!(queue.post(&[send(SendOp::Send, &[])]), full);
+    assert_eq!(queue.post(&[]), Ok(()));
+}
+
+#[test]
+fn a_ring_comes_with_the_first_post() {
+    let queue = SendQueue::new(4, 2, 0, heap_words).unwrap();
+    assert_eq!(queue.ring_bytes(), 0);
+    assert!(matches!(queue.fetch(&mut SendCursor::default()), Ok(None)));
+    queue.post(&[]).unwrap();
+    assert_eq!(queue.ring_bytes(), 0, "posting nothing is not posting");
+    queue.post(&[send(SendOp::Send, &[])]).unwrap();
+    // An atomic of two elements would take two slots.
+    assert_eq!(queue.ring_bytes(), 128 + 4 * 2 * 64);
+}
+
+#[test]
+fn discarding_makes_room_for_as_much_as_ever() {
+    let queue = send_queue(3);
+    let mut cursor = SendCursor::default();
+    for _ in 0..4 {
+        queue.post(&[send(SendOp::Send, &[]); 3]).unwrap();
+        queue.fetch(&mut cursor).unwrap().unwrap();
+        assert!(
+            queue.post(&[send(SendOp::Send, &[])]).is_err(),
+            "fetched is not done"
+        );
+        queue.discard(&mut cursor);
+        assert!(matches!(queue.fetch(&mut cursor), Ok(None)));
+    }
+}
+
+/// Two threads post, a third fetches and releases late: nothing is lost, nothing is doubled, and
+/// each thread's requests keep their order.
+#[test]
+fn threads_that_post_at_once_lose_nothing() {
+    const EACH: u64 = 40_000;
+    let queue = send_queue(16);
+    let post = |thread: u64| {
+        let mut next = 0;
+        while next < EACH {
+            let sges = [sge(64); 5];
+            let count = (next % 3 + 1).min(EACH - next);
+            let requests: Vec<_> = (next..next + count)
+                .map(|n| {
+                    let sges = &sges[..n as usize % 6];
+                    SendWr {
+                        wr_id: thread << 32 | n,
+                        ..send(SendOp::Write(REMOTE), sges)
+                    }
+                })
+                .collect();
+            match queue.post(&requests) {
+                Ok(()) => next += count,
+                Err(VerbsError::QueueFull { .. }) => thread::yield_now(),
+                Err(other) => panic!("{other}"),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| post(0));
+        scope.spawn(|| post(1));
+        let (mut cursor, mut next, mut held) = (SendCursor::default(), [0, 0], VecDeque::new());
+        while next.iter().sum::<u64>() < 2 * EACH {
+            let Some((request, _, slots)) = queue.fetch(&mut cursor).unwrap() else {
+                held.drain(..).for_each(|slots| queue.release(slots));
+                thread::yield_now();
+                continue;
+            };
+            let expected = &mut next[(request.wr_id >> 32) as usize];
+            assert_eq!(request.wr_id as u32 as u64, *expected);
+            assert_eq!(request.length as u64, 64 * (*expected % 6));
+            *expected += 1;
+            held.push_back(slots);
+            if held.len() > 7 {
+                queue.release(held.pop_front().unwrap());
+            }
+        }
+    });
+}
+
+#[test]
+fn threads_that_receive_keep_the_order() {
+    const COUNT: u64 = 100_000;
+    let queue = RecvQueue::new(8, 4, heap_words).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for wr_id in 0..COUNT {
+                let sges = [sge(wr_id as u32 & 0xff); 4];
+                let request = RecvWr {
+                    wr_id,
+                    sges: &sges[..wr_id as usize % 5],
+                };
+                while queue.post(&[request]).is_err() {
+                    thread::yield_now();
+                }
+            }
+        });
+        for wr_id in 0..COUNT {
+            let receive = loop {
+                match queue.fetch().unwrap() {
+                    Some(receive) => break receive,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(receive.wr_id, wr_id);
+            assert_eq!(receive.capacity(), (wr_id & 0xff) * (wr_id % 5));
+        }
+    });
+}
