@@ -5,9 +5,9 @@
 //! takes none.
 
 use crate::error::{RingError, VerbsError};
-use crate::ring::{MAX_SLOTS, Position, Ring, Words};
+use crate::ring::{CursorCell, MAX_SLOTS, Position, Ring, Words};
 use crate::wqe::{self, Limits, Post, RecvWr, SendWr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use trunkline_conn::work::{MAX_INLINE, MAX_SGE, Receive, Request};
 
@@ -40,8 +40,8 @@ pub struct SendQueue<W> {
 #[derive(Debug)]
 pub struct RecvQueue<W> {
     queue: Queue<W>,
-    /// The worker's cursor. Only the worker touches it.
-    cursor: AtomicU64,
+    /// The worker's.
+    cursor: CursorCell,
 }
 
 const _: () = assert!(size_of::<SendQueue<Box<[AtomicU64]>>>() <= 64);
@@ -154,7 +154,7 @@ impl<W: Words> RecvQueue<W> {
         let queue = Queue::new(max_wr, limits, slots, words);
         Ok(Self {
             queue,
-            cursor: AtomicU64::new(SendCursor::default().to_word()),
+            cursor: CursorCell::default(),
         })
     }
 
@@ -174,31 +174,23 @@ impl<W: Words> RecvQueue<W> {
     /// As [`SendQueue::fetch`].
     #[inline]
     pub fn fetch(&self) -> Result<Option<Receive>, RingError> {
-        let Some(ring) = self.queue.ring.get() else {
-            return Ok(None);
-        };
-        let mut cursor = self.cursor();
-        let before = cursor.slot();
-        let taken = wqe::take_recv(ring, &mut cursor);
-        self.keep(cursor);
-        let slots = cursor.slot().wrapping_sub(before);
-        if slots != 0 {
-            ring.release(slots);
+        match self.queue.ring.get() {
+            Some(ring) => wqe::take_recv(ring, &self.cursor),
+            None => Ok(None),
         }
-        taken
     }
 
     /// Worker: whether [`fetch`](Self::fetch) would find something, be it an error.
     #[inline]
     pub fn has_entry(&self) -> bool {
-        self.queue.has_entry(self.cursor())
+        self.queue.has_entry(self.cursor.get())
     }
 
     /// Worker: drops everything posted so far and mends a broken ring.
     pub fn discard(&self) {
-        let mut cursor = self.cursor();
+        let mut cursor = self.cursor.get();
         self.queue.discard(&mut cursor);
-        self.keep(cursor);
+        self.cursor.set(cursor);
     }
 
     /// Most requests outstanding.
@@ -209,18 +201,6 @@ impl<W: Words> RecvQueue<W> {
     /// Bytes of the ring: 0 until something is posted.
     pub fn ring_bytes(&self) -> usize {
         self.queue.ring_bytes()
-    }
-
-    // Relaxed: one worker alone reads and writes the cursor; where a queue moves to another worker,
-    // that hand-over orders the two.
-    #[inline]
-    fn cursor(&self) -> SendCursor {
-        SendCursor::from_word(self.cursor.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    fn keep(&self, cursor: SendCursor) {
-        self.cursor.store(cursor.to_word(), Ordering::Relaxed);
     }
 }
 

@@ -145,19 +145,28 @@ impl Cursor {
         };
         tail
     }
+}
 
-    /// Both halves as one word, for sides that keep their cursor in an atomic.
-    #[inline]
-    pub(crate) const fn to_word(self) -> u64 {
-        self.fetch as u64 | (self.tail as u64) << 32
-    }
+/// A [`Cursor`] behind a shared reference. Only the consumer touches it.
+#[derive(Debug, Default)]
+pub(crate) struct CursorCell(AtomicU64);
 
+// Relaxed: one consumer alone reads and writes it; where a ring moves to another one, that hand-over
+// orders the two.
+impl CursorCell {
     #[inline]
-    pub(crate) const fn from_word(word: u64) -> Self {
-        Self {
+    pub(crate) fn get(&self) -> Cursor {
+        let word = self.0.load(Ordering::Relaxed);
+        Cursor {
             fetch: word as u32,
             tail: (word >> 32) as u32,
         }
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, cursor: Cursor) {
+        let word = u64::from(cursor.fetch) | u64::from(cursor.tail) << 32;
+        self.0.store(word, Ordering::Relaxed);
     }
 }
 

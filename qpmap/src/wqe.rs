@@ -18,7 +18,7 @@
 //! element, or a receive of three elements. The consumer reads each word once and believes nothing.
 
 use crate::error::{RingError, VerbsError};
-use crate::ring::{Cursor, Ring, SLOT_WORDS, Words};
+use crate::ring::{Cursor, CursorCell, Ring, SLOT_WORDS, Words};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_conn::mem::{AtomicOp, Sge};
@@ -91,8 +91,8 @@ mod opcode {
 
 /// Slots of the largest send request within limits, so that a ring can be made large enough.
 pub(crate) const fn max_send_slots(limits: Limits) -> u32 {
-    let sges = SEND_HEAD + ATOMIC_WORDS + limits.max_sge as usize * SGE_WORDS;
-    // An atomic has no inline bytes.
+    // An atomic has one element, so it fits one slot, as everything does that has two.
+    let sges = SEND_HEAD + limits.max_sge as usize * SGE_WORDS;
     let inline = SEND_HEAD + (limits.max_inline as usize).div_ceil(WORD_BYTES);
     slots(if sges > inline { sges } else { inline })
 }
@@ -131,8 +131,8 @@ impl SendWr<'_> {
             return Err(self.bad_flags());
         }
         let length = check_sges(self.sges, limits)?;
-        if matches!(self.op, SendOp::Atomic(..)) && length < ATOMIC_BYTES {
-            return Err(VerbsError::BadSge { index: 0, length });
+        if matches!(self.op, SendOp::Atomic(..)) {
+            return self.check_atomic(length);
         }
         Ok(())
     }
@@ -152,6 +152,17 @@ impl SendWr<'_> {
                 what: "num_sge beside inline data",
                 value: self.sges.len() as u64,
             });
+        }
+        Ok(())
+    }
+
+    const fn check_atomic(&self, length: u32) -> Result<(), VerbsError> {
+        let count = self.sges.len() as u32;
+        if count > 1 {
+            return Err(VerbsError::TooManySge { count, max: 1 });
+        }
+        if length < ATOMIC_BYTES {
+            return Err(VerbsError::BadSge { index: 0, length });
         }
         Ok(())
     }
@@ -334,6 +345,12 @@ fn far_send<W: Words>(
             flags: flags.0 as u8,
         });
     }
+    if atomic && count > 1 {
+        return Err(RingError::TooManySge {
+            count: count as u32,
+            max: 1,
+        });
+    }
     let data = SEND_HEAD + if atomic { ATOMIC_WORDS } else { 0 };
     let need = check_slots(
         data + if inline {
@@ -390,32 +407,31 @@ fn far_send<W: Words>(
     Ok(Some((request, route, need as u16)))
 }
 
-/// Takes the next receive request off a ring. On an error the cursor stays.
+/// Takes the next receive request off a ring and releases its slots; the consumer's cursor is kept
+/// in `state`. On an error the cursor stays.
 #[inline]
 pub(crate) fn take_recv<W: Words>(
     ring: &Ring<W>,
-    cursor: &mut Cursor,
+    state: &CursorCell,
 ) -> Result<Option<Receive>, RingError> {
+    let mut cursor = state.get();
     let have = cursor.available(ring)?;
     if have == 0 {
         return Ok(None);
     }
-    let slot = cursor.slot();
-    let words = ring.slot(slot);
+    let words = ring.slot(cursor.slot());
     let count = load(words, 1);
     if count > 2 {
-        return far_recv(ring, cursor, count, have);
+        return far_recv(ring, state, cursor, count, have);
     }
     let count = count as usize;
-    let [first, second] = near_sges(
-        [
-            load(words, 2),
-            load(words, 3),
-            load(words, 4),
-            load(words, 5),
-        ],
-        count,
-    );
+    let data = [
+        load(words, 2),
+        load(words, 3),
+        load(words, 4),
+        load(words, 5),
+    ];
+    let [first, second] = near_sges(data, count);
     let length = u64::from(first.length) + u64::from(second.length);
     if length > u64::from(MAX_MESSAGE) {
         return Err(RingError::MessageTooLong {
@@ -423,19 +439,20 @@ pub(crate) fn take_recv<W: Words>(
             max: MAX_MESSAGE,
         });
     }
+    let wr_id = load(words, 0);
     cursor.advance(1);
+    state.set(cursor);
+    ring.release(1);
     let sges = SmallVec::from_buf_and_len([first, second, Sge::default()], count);
-    Ok(Some(Receive {
-        wr_id: load(words, 0),
-        sges,
-    }))
+    Ok(Some(Receive { wr_id, sges }))
 }
 
 /// Takes a request of any size; `count` is its word 1, which has been read.
 #[inline(never)]
 fn far_recv<W: Words>(
     ring: &Ring<W>,
-    cursor: &mut Cursor,
+    state: &CursorCell,
+    mut cursor: Cursor,
     count: u64,
     have: u32,
 ) -> Result<Option<Receive>, RingError> {
@@ -443,11 +460,11 @@ fn far_recv<W: Words>(
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let need = check_slots(RECV_HEAD + sge_words(count)?, have)?;
     let (sges, _) = load_sges(ring, slot, RECV_HEAD, count)?;
+    let wr_id = ring.load(slot, 0);
     cursor.advance(need);
-    Ok(Some(Receive {
-        wr_id: ring.load(slot, 0),
-        sges,
-    }))
+    state.set(cursor);
+    ring.release(need);
+    Ok(Some(Receive { wr_id, sges }))
 }
 
 /// Opcode, flags, count and extra of a send request's word 1.
@@ -554,8 +571,21 @@ fn load_sges<W: Words>(
 }
 
 /// `count` inline bytes.
+#[inline]
 fn load_bytes<W: Words>(ring: &Ring<W>, slot: u32, count: usize) -> SmallVec<[u8; NEAR_BYTES]> {
-    let mut bytes = [0; MAX_INLINE];
+    if count <= NEAR_BYTES {
+        let mut near = [0; NEAR_BYTES];
+        fill(&mut near, ring, slot, count);
+        return SmallVec::from_buf_and_len(near, count);
+    }
+    let mut far = SmallVec::from_elem(0, count.next_multiple_of(WORD_BYTES));
+    fill(&mut far, ring, slot, count);
+    far.truncate(count);
+    far
+}
+
+#[inline]
+fn fill<W: Words>(bytes: &mut [u8], ring: &Ring<W>, slot: u32, count: usize) {
     let words = bytes.as_chunks_mut::<WORD_BYTES>().0;
     for (n, word) in words
         .iter_mut()
@@ -564,7 +594,6 @@ fn load_bytes<W: Words>(ring: &Ring<W>, slot: u32, count: usize) -> SmallVec<[u8
     {
         *word = ring.load(slot, SEND_HEAD + n).to_le_bytes();
     }
-    SmallVec::from_slice(&bytes[..count])
 }
 
 #[inline]

@@ -123,8 +123,8 @@ fn sample() -> impl Strategy<Value = Sample> {
         let inline = bytes.filter(|_| !op.has_response_data());
         if inline.is_some() {
             sges.clear();
-        } else if matches!(op, SendOp::Atomic(..)) && sges.is_empty() {
-            sges.push(sge(8));
+        } else if matches!(op, SendOp::Atomic(..)) {
+            sges.resize(1, sge(8));
         }
         let flags = SendFlags(flags);
         Sample {
@@ -327,6 +327,7 @@ fn what_a_program_may_not_write_is_named() {
             },
         ),
         (what(6, 0, 0), 1, RingError::BadAtomic { length: 0 }),
+        (what(6, 0, 2), 8, RingError::TooManySge { count: 2, max: 1 }),
         (
             [0, 2 | 2 << 16, 0, 0, 0, full, 0, full],
             1,
@@ -369,6 +370,10 @@ fn what_verbs_refuse_is_refused_and_nothing_is_posted() {
                 index: 0,
                 length: 7,
             },
+        ),
+        (
+            send(atomic, &three[..2]),
+            VerbsError::TooManySge { count: 2, max: 1 },
         ),
         (
             send(atomic, &[]),
@@ -468,8 +473,7 @@ fn a_ring_comes_with_the_first_post() {
     queue.post(&[]).unwrap();
     assert_eq!(queue.ring_bytes(), 0, "posting nothing is not posting");
     queue.post(&[send(SendOp::Send, &[])]).unwrap();
-    // An atomic of two elements would take two slots.
-    assert_eq!(queue.ring_bytes(), 128 + 4 * 2 * 64);
+    assert_eq!(queue.ring_bytes(), 128 + 4 * 64);
 }
 
 #[test]
