@@ -3,8 +3,10 @@
 
 pub mod delivery;
 pub mod input;
+pub mod memory;
 pub mod packet;
 pub mod rings;
+pub mod transactions;
 pub mod wire;
 
 /// A harness: bytes in, panic when something is wrong.
@@ -20,4 +22,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("management", packet::management),
     ("payloads", wire::payloads),
     ("rings", rings::rings),
+    ("transactions", transactions::transactions),
 ];

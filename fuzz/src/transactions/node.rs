@@ -1,0 +1,436 @@
+//! The engine under fuzz with the program above it.
+
+use super::peer::{self, Peer};
+use crate::input::Input;
+use crate::memory::{Outbox, Region};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use trunkline_conn::ingress::{Arrival, Identification};
+use trunkline_conn::mem::{Access, AtomicOp, PdId, Sge};
+use trunkline_conn::time::{Instant, SECOND};
+use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp};
+use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::wqe::{RecvWr, SendWr};
+use trunkline_qpmap::{
+    Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
+    QpQueues, QpType,
+};
+use trunkline_wire::{Lkey, Path, Qpn, Rkey};
+
+type Words = Box<[AtomicU64]>;
+
+/// Longest datagram: small, so that messages take several packets.
+pub(super) const DATAGRAM: u32 = 512;
+/// QPs of the node; the last one is app-managed.
+pub(super) const QPS: usize = 3;
+pub(super) const CONNECTIONS: usize = 2;
+/// Bytes of the region that peers may reach, and of the others.
+pub(super) const REGION: usize = 4096;
+/// Bytes of the local region that requests name; the rest stays as it is.
+const USED: usize = 2048;
+/// Datagrams the port takes per turn.
+const ROOM: usize = 64;
+/// Bit of a cookie that tells receives from sends.
+const RECEIVE: u64 = 1 << 63;
+
+pub(super) struct Plain;
+
+impl Platform for Plain {
+    type Bytes = Region;
+    type Words = Words;
+
+    fn words(count: usize) -> Words {
+        (0..count).map(|_| AtomicU64::new(0)).collect()
+    }
+}
+
+pub(super) struct Node {
+    pub(super) engine: Engine<Plain>,
+    pub(super) now: Instant,
+    pub(super) qps: Vec<Arc<QpQueues<Words>>>,
+    pub(super) conns: Vec<ConnId>,
+    pub(super) open: Rkey,
+    pub(super) hidden: [Rkey; 3],
+    cq_index: u32,
+    cq: Arc<CompletionQueue<Words>>,
+    outbox: Outbox,
+    pds: [PdId; 2],
+    open_region: Region,
+    /// Read by the program, never by peers; beyond `USED` not even by the program.
+    local: Region,
+    local_key: Rkey,
+    /// Without remote rights, and in another protection domain.
+    secrets: [Region; 2],
+    /// Cookies posted and not completed, by QP: sends and receives.
+    posted: Vec<[VecDeque<u64>; 2]>,
+    next: u64,
+}
+
+impl Node {
+    pub(super) fn new(seed: u64) -> Self {
+        let config = Config {
+            address: peer::NODE,
+            datagram: DATAGRAM,
+            window: 64,
+            staging_bytes: 8 << 10,
+            seed,
+            ..Config::default()
+        };
+        let mut engine = Engine::new(config);
+        let pds = [engine.alloc_pd(), engine.alloc_pd()];
+        let regions = [
+            (pds[0], Region::new(0x1_0000, REGION), Access::ALL),
+            (
+                pds[0],
+                Region::new(0x2_0000, REGION).marked(),
+                Access::LOCAL_WRITE,
+            ),
+            (
+                pds[0],
+                Region::new(0x3_0000, REGION).marked(),
+                Access::LOCAL_READ,
+            ),
+            (pds[1], Region::new(0x4_0000, REGION).marked(), Access::ALL),
+        ];
+        regions[1].1.clear(USED);
+        let keys = regions.each_ref().map(|(pd, region, access)| {
+            let made = engine.register(*pd, region.clone(), *access);
+            made.expect("a region like others").rkey
+        });
+        let [
+            (_, open_region, _),
+            (_, local, _),
+            (_, first, _),
+            (_, second, _),
+        ] = regions;
+        let (cq_index, cq) = engine.create_cq(1024, None).expect("a depth like others");
+        let mut node = Self {
+            engine,
+            now: Instant::from_nanos(SECOND),
+            qps: Vec::new(),
+            conns: Vec::new(),
+            open: keys[0],
+            hidden: [keys[1], keys[2], keys[3]],
+            cq_index,
+            cq,
+            outbox: Outbox::new(ROOM, DATAGRAM as usize),
+            pds,
+            open_region,
+            local,
+            local_key: keys[1],
+            secrets: [first, second],
+            posted: Vec::new(),
+            next: 0,
+        };
+        for index in 0..QPS {
+            let qp = node.create(index);
+            node.qps.push(qp);
+            node.posted.push(Default::default());
+        }
+        node
+    }
+
+    fn create(&mut self, index: usize) -> Arc<QpQueues<Words>> {
+        let init = QpInit {
+            pd: self.pds[0],
+            kind: if index + 1 == QPS {
+                QpType::Src
+            } else {
+                QpType::Rc
+            },
+            send_cq: self.cq_index,
+            recv_cq: self.cq_index,
+            srq: None,
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 64,
+            signal_all: true,
+        };
+        self.engine.create_qp(&init).expect("a QP like others")
+    }
+
+    /// Takes the QP through its states, towards the peer's QP of the same index.
+    pub(super) fn connect(&mut self, index: usize) {
+        let attributes = Attributes {
+            remote: peer::gid(),
+            dest_qpn: peer::qpn(index),
+            rnr_retry: 3,
+            ..Attributes::default()
+        };
+        for step in [
+            QpModify::Init {
+                access: Access::ALL,
+            },
+            QpModify::Rtr(attributes),
+            QpModify::Rts(attributes),
+        ] {
+            // A step that the state does not allow is an error, and one more thing to be survived.
+            let _ = self.engine.modify_qp(self.now, self.qps[index].qpn, &step);
+        }
+        if index + 1 == QPS {
+            let (qpn, conn) = (self.qps[index].qpn, self.conns[0]);
+            let _ = self.engine.add_route(qpn, conn, peer::qpn(index));
+        }
+    }
+
+    /// Opens connection `index` with the numbers of the peer.
+    pub(super) fn open(&mut self, index: usize, first: u64) -> (Qpn, u32) {
+        let (local_id, local_token) = self.engine.draw_connection().expect("there are numbers");
+        let params = ConnectionParams {
+            local_id,
+            local_token,
+            remote_id: peer::connection(index),
+            remote_token: peer::TOKEN,
+            first_tx: first,
+            first_rx: first,
+            datagram: DATAGRAM,
+            control: None,
+            traffic_class: 0,
+            weight: 1,
+            source_ports: 1,
+            private: false,
+        };
+        let identity = PeerIdentity {
+            guid: 2,
+            epoch: 1,
+            address: peer::gid(),
+        };
+        let opened = self.engine.add_connection(self.now, identity, &params);
+        let id = opened.expect("the peer is who it was");
+        if index < self.conns.len() {
+            self.conns[index] = id;
+        } else {
+            self.conns.push(id);
+        }
+        (local_id, local_token)
+    }
+
+    /// Something the program does.
+    pub(super) fn step(&mut self, op: u8, input: &mut Input<'_>, peer: &mut Peer) {
+        let index = usize::from(input.byte()) % QPS;
+        match op % 8 {
+            0..3 => self.post_send(index, input),
+            3 | 4 => self.post_receive(index, input),
+            5 | 6 => self.pass(u64::from(input.u16()) << (input.byte() & 15)),
+            _ => self.change(index, input, peer),
+        }
+    }
+
+    fn local_sges(&self, input: &mut Input<'_>) -> Vec<Sge> {
+        let count = usize::from(input.byte() & 3);
+        let sge = |input: &mut Input<'_>| {
+            let offset = usize::from(input.u16()) % USED;
+            let length = usize::from(input.u16()) % (USED - offset + 1);
+            Sge {
+                addr: 0x2_0000 + offset as u64,
+                length: length as u32,
+                lkey: Lkey(self.local_key.0),
+            }
+        };
+        (0..count).map(|_| sge(input)).collect()
+    }
+
+    fn cookie(&mut self, kind: u64) -> u64 {
+        self.next += 1;
+        self.next | kind
+    }
+
+    fn post_send(&mut self, index: usize, input: &mut Input<'_>) {
+        let remote = Remote {
+            addr: 0x1000,
+            rkey: Rkey(7),
+        };
+        let op = match input.byte() & 7 {
+            0 => SendOp::Send,
+            1 => SendOp::SendImm(1),
+            2 => SendOp::SendInvalidate(Rkey(7)),
+            3 => SendOp::Write(remote),
+            4 => SendOp::WriteImm(remote, 2),
+            5 => SendOp::Read(remote),
+            6 => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: 1 }),
+            _ => SendOp::Atomic(
+                remote,
+                AtomicOp::CompareSwap {
+                    compare: 0,
+                    swap: 1,
+                },
+            ),
+        };
+        let fence = u32::from(input.byte()) & SendFlags::FENCE.0;
+        let sges = self.local_sges(input);
+        let wr_id = self.cookie(0);
+        let flags = SendFlags::SIGNALED.with(SendFlags(fence));
+        let request = SendWr {
+            wr_id,
+            op,
+            flags,
+            sges: &sges,
+            inline: None,
+            route: 0,
+        };
+        let qp = &self.qps[index];
+        if qp.send.post(&[request]).is_ok() {
+            self.engine.doorbells().ring(qp.index);
+            self.posted[index][0].push_back(wr_id);
+        }
+    }
+
+    fn post_receive(&mut self, index: usize, input: &mut Input<'_>) {
+        let sges = self.local_sges(input);
+        let wr_id = self.cookie(RECEIVE);
+        let queue = self.qps[index]
+            .receive
+            .as_ref()
+            .expect("no QP here uses an SRQ");
+        if queue.post(&[RecvWr { wr_id, sges: &sges }]).is_ok() {
+            self.engine.doorbells().ring(self.qps[index].index);
+            self.posted[index][1].push_back(wr_id);
+        }
+    }
+
+    /// Lets time pass, timers in their order.
+    pub(super) fn pass(&mut self, ns: u64) {
+        let end = self.now + ns;
+        for _ in 0..16 {
+            match self.engine.poll_timeout() {
+                Some(at) if at <= end => self.now = self.now.max(at),
+                _ => break,
+            }
+            self.engine.handle_timeout(self.now);
+        }
+        self.now = end;
+        self.engine.handle_timeout(end);
+    }
+
+    /// What programs and nodes do seldom.
+    fn change(&mut self, index: usize, input: &mut Input<'_>, peer: &mut Peer) {
+        let conn = usize::from(input.byte()) % CONNECTIONS;
+        let qpn = self.qps[index].qpn;
+        match input.byte() % 9 {
+            0 => {
+                // Flushed requests are reported: nothing changes for the model.
+                let _ = self.engine.modify_qp(self.now, qpn, &QpModify::Error);
+            }
+            1 => {
+                self.poll();
+                let _ = self.engine.modify_qp(self.now, qpn, &QpModify::Reset);
+                self.posted[index] = Default::default();
+                self.connect(index);
+            }
+            2 => {
+                self.poll();
+                self.engine.destroy_qp(qpn).expect("the QP is there");
+                self.posted[index] = Default::default();
+                self.qps[index] = self.create(index);
+                self.connect(index);
+            }
+            3 => {
+                let _ = self.engine.rebind(qpn, self.conns[conn]);
+            }
+            4 => {
+                let _ = self.engine.rebind_route(qpn, 1, self.conns[conn]);
+            }
+            5 => self.engine.close_connection(self.conns[conn]),
+            6 => peer.open(self, conn),
+            7 => {
+                // A SEND with invalidate may have been quicker.
+                let _ = self.engine.deregister(self.open);
+                let region = self.open_region.clone();
+                let made = self.engine.register(self.pds[0], region, Access::ALL);
+                self.open = made.expect("a key").rkey;
+            }
+            _ => {
+                let _ = self.engine.modify_qp(self.now, qpn, &QpModify::Drain);
+            }
+        }
+    }
+
+    /// Hands over a datagram of the peer's.
+    pub(super) fn receive(&mut self, path: Path, ce: bool, datagram: &[u8]) {
+        let before = self.engine.counters().received;
+        let arrival = Arrival {
+            path,
+            identification: Identification::Predicted(0),
+            ce,
+        };
+        self.engine.handle_datagram(self.now, &arrival, datagram);
+        assert_eq!(self.engine.counters().received, before + 1);
+    }
+
+    /// The engine's turn. Gives what it sent.
+    pub(super) fn turn(&mut self) -> Vec<(Path, Vec<u8>)> {
+        self.engine.handle_doorbells(self.now);
+        self.engine.poll_transmit(self.now, &mut self.outbox);
+        self.poll();
+        while self.engine.poll_event().is_some() {}
+        for secret in &self.secrets {
+            assert!(
+                secret.is_marked_from(0),
+                "memory without rights was written"
+            );
+        }
+        assert!(
+            self.local.is_marked_from(USED),
+            "memory no request names was written"
+        );
+        self.outbox.take()
+    }
+
+    /// Completions come once, in the order of posting, for what was posted.
+    fn poll(&mut self) {
+        self.engine.publish();
+        let mut out = [Completion::BLANK; 64];
+        loop {
+            let count = self.cq.poll(&mut out);
+            if count == 0 {
+                break;
+            }
+            for completion in &out[..count] {
+                let index = self.qps.iter().position(|qp| qp.qpn == completion.qpn);
+                let index = index.expect("a completion of a QP that is not there");
+                let side = usize::from(completion.wr_id & RECEIVE != 0);
+                let expected = self.posted[index][side].pop_front();
+                assert_eq!(
+                    expected,
+                    Some(completion.wr_id),
+                    "out of order: {completion:?}"
+                );
+            }
+        }
+    }
+
+    /// Nothing may be left when all is taken down.
+    pub(super) fn end(mut self) {
+        for _ in 0..8 {
+            self.pass(SECOND);
+            self.turn();
+        }
+        for index in 0..QPS {
+            self.engine
+                .destroy_qp(self.qps[index].qpn)
+                .expect("the QP is there");
+        }
+        for id in self.engine.connections() {
+            self.engine.close_connection(id);
+        }
+        assert!(self.engine.connections().is_empty());
+        self.engine
+            .destroy_cq(self.cq_index)
+            .expect("nobody uses the CQ");
+        let _ = self.engine.deregister(self.open);
+        for key in self.hidden {
+            self.engine
+                .deregister(key)
+                .expect("nobody but the program may invalidate it");
+        }
+        for pd in self.pds {
+            self.engine
+                .dealloc_pd(pd)
+                .expect("nothing belongs to the PD");
+        }
+        self.engine.poll_transmit(self.now, &mut self.outbox);
+    }
+}

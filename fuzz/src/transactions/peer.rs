@@ -1,0 +1,441 @@
+//! The peer: it knows what both ends agreed on, and speaks in well-formed packets most of the time.
+
+use super::node::{CONNECTIONS, DATAGRAM, Node, QPS, REGION};
+use crate::input::Input;
+use std::net::{IpAddr, Ipv4Addr};
+use trunkline_wire::{
+    AckPayload, Answer, AtomicEth, Bth, Control, Gid, Header, Ieth, ImmDt, Opcode, Path, Psn, Qpn,
+    ROCE_PORT, Reth, Rkey, SrcExt, icrc, parse_datagram,
+};
+
+/// Address of the node under fuzz, and of its peer.
+pub(super) const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+/// Token of the peer's ends.
+pub(super) const TOKEN: u32 = 0x0707_0707;
+/// What all payload is made of that may end in memory.
+const FILL: u8 = 0x11;
+
+pub(super) fn gid() -> Gid {
+    PEER.into()
+}
+
+/// The peer's QP that talks to QP `index` of the node.
+pub(super) const fn qpn(index: usize) -> Qpn {
+    Qpn::from_wire(0x100 + index as u32)
+}
+
+/// Number of the peer's end of connection `index`.
+pub(super) const fn connection(index: usize) -> Qpn {
+    Qpn::from_wire(0x200 + index as u32)
+}
+
+/// The peer's end of a connection.
+#[derive(Clone, Copy)]
+struct Link {
+    /// Number and token of the node's end.
+    id: Qpn,
+    token: u32,
+    /// Next packet number to send, and to be expected.
+    next: u64,
+    heard: u64,
+}
+
+/// What the peer heard of a QP of the node: where its answers have to point.
+#[derive(Clone, Copy, Default)]
+struct Heard {
+    generation: u16,
+    msn: u32,
+    round: u8,
+}
+
+pub(super) struct Peer {
+    links: Vec<Link>,
+    heard: [Heard; QPS],
+    /// What the peer has told: its next message number per QP.
+    told: [u32; QPS],
+    first: u64,
+}
+
+impl Peer {
+    pub(super) fn new(node: &mut Node, shape: u8) -> Self {
+        // Some runs start shortly before the low 24 bits wrap.
+        let first = (1 << 24) - u64::from(shape & 15);
+        let mut peer = Self {
+            links: Vec::new(),
+            heard: Default::default(),
+            told: [0; QPS],
+            first,
+        };
+        for index in 0..CONNECTIONS {
+            peer.open(node, index);
+        }
+        for index in 0..QPS {
+            node.connect(index);
+        }
+        peer
+    }
+
+    pub(super) fn open(&mut self, node: &mut Node, index: usize) {
+        let (id, token) = node.open(index, self.first);
+        let link = Link {
+            id,
+            token,
+            next: self.first,
+            heard: self.first,
+        };
+        if index < self.links.len() {
+            self.links[index] = link;
+        } else {
+            self.links.push(link);
+        }
+    }
+
+    /// Takes in what the node sent.
+    pub(super) fn hear(&mut self, sent: Vec<(Path, Vec<u8>)>) {
+        for (path, datagram) in sent {
+            assert_eq!((path.src, path.dst), (NODE, PEER), "sent to somebody else");
+            let packet = parse_datagram(&datagram).expect("the port has parsed it");
+            let ext = packet.ext.expect("all QPs here are shared");
+            assert_eq!(ext.token, TOKEN);
+            let link = (0..CONNECTIONS).find(|index| connection(*index) == packet.bth.dest_qp);
+            let link = link.expect("sent to a connection of the peer's");
+            if packet.bth.opcode.is_numbered() {
+                let number = ext.psn64(packet.bth.psn);
+                self.links[link].heard = self.links[link].heard.max(number + 1);
+            }
+            if let Some(index) = (0..QPS).find(|index| qpn(*index) == ext.dest_qp) {
+                let Heard {
+                    generation,
+                    msn,
+                    round,
+                } = &mut self.heard[index];
+                (*generation, *msn, *round) = (ext.generation, ext.msn, ext.round);
+            }
+            if packet.bth.opcode == Opcode::SRC_CONTROL
+                && let Ok(entries) = Control::entries(packet.payload)
+            {
+                for entry in entries.flatten() {
+                    if let Some(index) = (0..QPS).find(|index| qpn(*index) == entry.dest_qp) {
+                        self.heard[index].generation = entry.generation;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says something.
+    pub(super) fn step(&mut self, node: &mut Node, op: u8, input: &mut Input<'_>) {
+        let index = usize::from(op >> 4) % QPS;
+        let link = usize::from(input.byte()) % CONNECTIONS;
+        match op & 15 {
+            0..=5 => self.request(node, index, link, input),
+            6 | 7 => self.respond(node, index, link, input),
+            8 | 9 => self.acknowledge(node, link, input),
+            10 | 11 => self.control(node, index, link, input),
+            12 | 13 => self.answer(node, index, link, input),
+            14 => self.other(node, index, link, input),
+            _ => self.raw(node, link, input),
+        }
+    }
+
+    /// A small number, mostly near `base`.
+    fn near(base: u32, input: &mut Input<'_>) -> u32 {
+        match input.byte() {
+            delta @ 0..=63 => base.wrapping_add(u32::from(delta & 7)),
+            delta @ 64..=127 => base.wrapping_sub(u32::from(delta & 7)),
+            128..=200 => base,
+            _ => input.u32(),
+        }
+    }
+
+    fn ext(&self, node: &Node, index: usize, link: usize) -> SrcExt {
+        SrcExt {
+            last: true,
+            generation: 1,
+            token: self.links[link].token,
+            src_qp: qpn(index),
+            dest_qp: node.qps[index].qpn,
+            msn: self.told[index],
+            timestamp: (node.now.as_nanos() >> 4) as u32,
+            ack: self.links[link].heard as u32,
+            ..SrcExt::default()
+        }
+    }
+
+    fn request(&mut self, node: &mut Node, index: usize, link: usize, input: &mut Input<'_>) {
+        let opcode = match input.byte() & 7 {
+            0 => Opcode::SRC_SEND,
+            1 => Opcode::SRC_SEND_IMM,
+            2 => Opcode::SRC_SEND_INV,
+            3 => Opcode::SRC_WRITE,
+            4 => Opcode::SRC_WRITE_IMM,
+            5 => Opcode::SRC_READ_REQ,
+            6 => Opcode::SRC_CMP_SWAP,
+            _ => Opcode::SRC_FETCH_ADD,
+        };
+        let shape = input.byte();
+        let payload = usize::from(input.u16()) % DATAGRAM as usize;
+        let mut ext = self.ext(node, index, link);
+        ext.last = shape & 1 == 0;
+        ext.header_crc = shape & 2 != 0;
+        ext.generation = Self::near(1, input) as u16;
+        ext.msn = Self::near(self.told[index], input);
+        ext.round = input.byte() & 3;
+        ext.offset = if shape & 4 == 0 {
+            0
+        } else {
+            Self::near(payload as u32, input)
+        };
+        if ext.last {
+            self.told[index] = ext.msn.wrapping_add(1);
+        }
+        let rkey = match shape >> 3 & 7 {
+            0..=4 => node.open,
+            5 => node.hidden[usize::from(input.byte()) % node.hidden.len()],
+            6 => Rkey(node.open.0 ^ u32::from(input.byte())),
+            _ => Rkey(input.u32()),
+        };
+        let va = match shape >> 6 {
+            0..=2 => 0x1_0000 + u64::from(input.u16()) % (REGION as u64 + 64),
+            _ => input.u64(),
+        };
+        let length = if shape & 0x20 == 0 {
+            payload as u32
+        } else {
+            Self::near(2048, input)
+        };
+        let headers = Headers {
+            reth: Reth { va, rkey, length },
+            // Small operands: two of them side by side are not the mark.
+            atomic: AtomicEth {
+                va: va & !7,
+                rkey,
+                swap_or_add: u64::from(input.byte()),
+                compare: u64::from(input.byte()),
+            },
+            invalidate: rkey,
+        };
+        let data = vec![FILL; if opcode.has_payload() { payload } else { 0 }];
+        let packet = build(opcode, &ext, &headers, &data);
+        self.deliver(node, link, packet, input);
+    }
+
+    fn respond(&mut self, node: &mut Node, index: usize, link: usize, input: &mut Input<'_>) {
+        let shape = input.byte();
+        let atomic = shape & 3 == 0;
+        let opcode = if atomic {
+            Opcode::SRC_ATOMIC_RESP
+        } else {
+            Opcode::SRC_READ_RESP
+        };
+        let mut ext = self.ext(node, index, link);
+        ext.last = shape & 4 == 0;
+        ext.header_crc = shape & 8 != 0;
+        ext.generation = Self::near(1, input) as u16;
+        ext.msn = Self::near(self.heard[index].msn, input);
+        ext.round = Self::near(self.heard[index].round.into(), input) as u8;
+        ext.offset = if shape & 16 == 0 {
+            0
+        } else {
+            Self::near(256, input)
+        };
+        let length = if atomic {
+            8
+        } else {
+            usize::from(input.u16()) % DATAGRAM as usize
+        };
+        let packet = build(opcode, &ext, &Headers::default(), &vec![FILL; length]);
+        self.deliver(node, link, packet, input);
+    }
+
+    fn acknowledge(&mut self, node: &mut Node, link: usize, input: &mut Input<'_>) {
+        let mut ext = self.ext(node, 0, link);
+        ext.ack = Self::near(ext.ack, input);
+        ext.echo = Self::near(ext.timestamp, input);
+        let words: Vec<_> = (0..input.byte() & 3).map(|_| input.u64()).collect();
+        let mut payload = vec![0; AckPayload::length(words.len())];
+        AckPayload::emit(input.u32(), input.u32(), &words, &mut payload);
+        let packet = build(Opcode::SRC_ACK, &ext, &Headers::default(), &payload);
+        self.deliver(node, link, packet, input);
+    }
+
+    fn control(&mut self, node: &mut Node, index: usize, link: usize, input: &mut Input<'_>) {
+        let mut payload = Vec::new();
+        for _ in 0..=(input.byte() & 3) {
+            let kind = input.byte();
+            // To a BIND the generation is the peer's, to its answer the node's.
+            let generation = if kind & 3 == 1 || kind & 3 == 2 {
+                self.heard[index].generation
+            } else {
+                1
+            };
+            let mut entry = [0; Control::LEN];
+            entry[0] = 1 + (kind & 3);
+            if kind > 250 {
+                entry = input.array();
+            } else {
+                entry[1..4].copy_from_slice(&qpn(index).get().to_be_bytes()[1..]);
+                entry[5..8].copy_from_slice(&node.qps[index].qpn.get().to_be_bytes()[1..]);
+                let generation = Self::near(generation.into(), input) as u16;
+                entry[8..10].copy_from_slice(&generation.to_be_bytes());
+            }
+            payload.extend(entry);
+        }
+        let ext = self.ext(node, index, link);
+        let packet = build(Opcode::SRC_CONTROL, &ext, &Headers::default(), &payload);
+        self.deliver(node, link, packet, input);
+    }
+
+    fn answer(&mut self, node: &mut Node, index: usize, link: usize, input: &mut Input<'_>) {
+        let heard = self.heard[index];
+        let mut payload = Vec::new();
+        for _ in 0..=(input.byte() & 3) {
+            let syndrome = match input.byte() {
+                0..=127 => 0x1f,
+                byte @ 128..=160 => 0x20 | byte & 0x1f,
+                byte @ 161..=200 => 0x60 | byte & 7,
+                byte => byte,
+            };
+            let mut entry = [0; Answer::LEN];
+            entry[..3].copy_from_slice(&node.qps[index].qpn.get().to_be_bytes()[1..]);
+            entry[3] = syndrome;
+            entry[4..8].copy_from_slice(&Self::near(heard.msn, input).to_be_bytes());
+            let generation = Self::near(heard.generation.into(), input) as u16;
+            entry[8..10].copy_from_slice(&generation.to_be_bytes());
+            entry[10] = Self::near(heard.round.into(), input) as u8;
+            entry[12..15].copy_from_slice(&qpn(index).get().to_be_bytes()[1..]);
+            payload.extend(entry);
+        }
+        let ext = self.ext(node, index, link);
+        let packet = build(Opcode::SRC_ANSWERS, &ext, &Headers::default(), &payload);
+        self.deliver(node, link, packet, input);
+    }
+
+    fn other(&mut self, node: &mut Node, index: usize, link: usize, input: &mut Input<'_>) {
+        let opcode = match input.byte() {
+            0..=100 => Opcode::SRC_PING,
+            101..=180 => Opcode::SRC_VOID,
+            181..=200 => Opcode::SRC_CLOSE,
+            byte => Opcode(byte | 0xc0),
+        };
+        let mut ext = self.ext(node, index, link);
+        ext.abort = input.flag();
+        ext.msn = Self::near(self.told[index], input);
+        ext.offset = Self::near(0, input);
+        let length = if opcode == Opcode::SRC_CLOSE { 4 } else { 0 };
+        let packet = build(opcode, &ext, &Headers::default(), &vec![0; length]);
+        self.deliver(node, link, packet, input);
+    }
+
+    /// Bytes of the fuzzer's own, now and then with a right ICRC.
+    fn raw(&mut self, node: &mut Node, link: usize, input: &mut Input<'_>) {
+        let length = usize::from(input.byte());
+        let mut datagram = input.bytes(length).to_vec();
+        let path = self.path(input);
+        if input.flag() && datagram.len() >= Bth::LEN + icrc::LEN {
+            datagram[5..8].copy_from_slice(&self.links[link].id.get().to_be_bytes()[1..]);
+            icrc::seal(&path, 0, &mut datagram);
+        }
+        node.receive(path, false, &datagram);
+    }
+
+    fn path(&self, input: &mut Input<'_>) -> Path {
+        let other = input.byte() > 250;
+        let src = if other {
+            IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3))
+        } else {
+            PEER
+        };
+        Path {
+            src,
+            dst: NODE,
+            src_port: ROCE_PORT,
+            traffic_class: 0,
+        }
+    }
+
+    /// Numbers the packet, seals it and hands it over, once or more often, whole or not.
+    fn deliver(
+        &mut self,
+        node: &mut Node,
+        link: usize,
+        mut packet: Vec<u8>,
+        input: &mut Input<'_>,
+    ) {
+        let fate = input.byte();
+        let record = &mut self.links[link];
+        let number = match fate & 7 {
+            0 => record.next.wrapping_add(u64::from(input.byte())),
+            1 => record.next.wrapping_sub(u64::from(input.byte())),
+            _ => {
+                record.next += 1;
+                record.next - 1
+            }
+        };
+        let [.., a, b, c] = (number as u32).to_be_bytes();
+        packet[5..8].copy_from_slice(&record.id.get().to_be_bytes()[1..]);
+        packet[9..12].copy_from_slice(&[a, b, c]);
+        let high = number >> 24 & 0xff_ffff_ffff;
+        packet[Bth::LEN + 15..Bth::LEN + 20].copy_from_slice(&high.to_be_bytes()[3..]);
+        seal_headers(&mut packet);
+        let path = self.path(input);
+        icrc::seal(&path, 0, &mut packet);
+        if fate > 240 {
+            let at = usize::from(input.u16()) % packet.len();
+            packet[at] ^= 1 + (input.byte() & 0x7f);
+        }
+        let copies = if fate & 0x18 == 0x18 { 2 } else { 1 };
+        for _ in 0..copies {
+            node.receive(path, fate & 0x20 != 0, &packet);
+        }
+    }
+}
+
+/// Headers that some opcodes have.
+#[derive(Default)]
+struct Headers {
+    reth: Reth,
+    atomic: AtomicEth,
+    invalidate: Rkey,
+}
+
+/// A datagram without its number, sums and destination.
+fn build(opcode: Opcode, ext: &SrcExt, headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    let bth = Bth {
+        opcode,
+        mig_req: true,
+        pkey: 0xffff,
+        psn: Psn::default(),
+        ..Bth::default()
+    };
+    let mut out = bth.to_bytes().to_vec();
+    out.extend(ext.to_bytes());
+    for header in opcode.headers().iter().flat_map(|headers| headers.iter()) {
+        match header {
+            Header::Reth => out.extend(headers.reth.to_bytes()),
+            Header::AtomicEth => out.extend(headers.atomic.to_bytes()),
+            Header::ImmDt => out.extend(ImmDt(5).to_bytes()),
+            Header::Ieth => out.extend(Ieth(headers.invalidate).to_bytes()),
+            _ => {}
+        }
+    }
+    if ext.header_crc {
+        out.extend([0; 4]);
+    }
+    out.extend(payload);
+    out.extend([0; icrc::LEN]);
+    out
+}
+
+/// Fills in the sum over the headers where there is one.
+fn seal_headers(packet: &mut [u8]) {
+    let Ok(parsed) = parse_datagram(packet) else {
+        return;
+    };
+    if parsed.header_crc.is_some() {
+        let at = parsed.headers_length() - 4;
+        let sum = icrc::header_crc(&packet[..at]);
+        packet[at..at + 4].copy_from_slice(&sum.to_be_bytes());
+    }
+}
