@@ -1,7 +1,7 @@
 //! What can go wrong, by who is at fault.
 
 use std::net::IpAddr;
-use trunkline_dataplane::PortError;
+use trunkline_dataplane::{PortError, UdpOpenError};
 use trunkline_qpmap::VerbsError;
 
 /// Why a call failed.
@@ -14,6 +14,9 @@ pub enum Error {
     /// The port does not work.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// The UDP port cannot be opened.
+    #[error(transparent)]
+    Open(#[from] UdpOpenError),
     /// The operating system refused memory, a descriptor or a thread.
     #[error("{call}: {source}")]
     System {

@@ -1,1 +1,65 @@
-//! x
+//! Trunkline: a software RNIC in user space.
+//!
+//! A program's queue pair (QP) is a light channel between the program and its node; a small pool of
+//! reliable connections per peer node carries all of them. On the wire it is RoCEv2.
+//!
+//! ```no_run
+//! use trunkline::{Access, Node, QpOptions, RecvWr, SendFlags, SendOp, SendWr};
+//!
+//! # fn main() -> Result<(), trunkline::Error> {
+//! let node = Node::builder().address([127, 0, 0, 1].into()).build()?;
+//! let pd = node.alloc_pd();
+//! let cq = node.create_cq(64)?;
+//! let qp = pd.create_qp(&cq, &cq, &QpOptions::default())?;
+//! let mr = pd.register(4096, Access::ALL)?;
+//! # let peer = qp.address();
+//! qp.connect(peer)?; // what the peer said of its QP, by whatever way the two know each other
+//! mr.write(0, b"hello")?;
+//! let sges = [mr.sge(0, 5)];
+//! let request = SendWr {
+//!     wr_id: 1,
+//!     op: SendOp::Send,
+//!     flags: SendFlags::SIGNALED,
+//!     sges: &sges,
+//!     inline: None,
+//!     route: 0,
+//! };
+//! qp.post_send(&[request])?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod clock;
+mod connection;
+mod core;
+mod cq;
+mod error;
+mod mr;
+mod node;
+mod peers;
+mod platform;
+mod qp;
+mod worker;
+
+pub use clock::Clock;
+pub use connection::{Connection, ConnectionOptions};
+pub use cq::Cq;
+pub use error::Error;
+pub use mr::{Mr, Pd};
+pub use node::{Builder, Drive, Node};
+pub use peers::ConnectionState;
+pub use platform::{Embedded, Heap};
+pub use qp::{Qp, QpAddress, QpOptions, Srq};
+pub use trunkline_conn::control::ControlKind;
+pub use trunkline_conn::host::QpEvent;
+pub use trunkline_conn::mem::{Access, AtomicOp, Sge};
+pub use trunkline_conn::time::Instant;
+pub use trunkline_conn::work::{
+    Completion, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode,
+};
+pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
+pub use trunkline_qpmap::{
+    Attributes, ConnId, ConnectionStats, Counters, Event, QpModify, QpState, QpType, StateBytes,
+    VerbsError,
+};
+pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey};

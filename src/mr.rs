@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::node::Shared;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use trunkline_conn::mem::{Access, AtomicOp, Bytes, PdId, Sge};
 use trunkline_conn::work::Remote;
@@ -46,7 +47,7 @@ impl Pd {
     /// device writes: no references to bytes that a peer may change.
     pub unsafe fn register_foreign(
         &self,
-        address: *mut u8,
+        address: NonNull<u8>,
         length: usize,
         access: Access,
     ) -> Result<Mr, Error> {

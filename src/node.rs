@@ -11,13 +11,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use trunkline_conn::src::ControlKind;
+use trunkline_conn::control::ControlKind;
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::mapping::Mapping;
 use trunkline_qpmap::{Counters, Event};
-use trunkline_wire::{Gid, ROCE_PORT};
+use trunkline_wire::Gid;
 
 /// A software RNIC. Clones name the same node; it stops when the last handle to it, its QPs, CQs
 /// and regions is gone.
@@ -91,7 +91,6 @@ pub enum Drive {
 #[derive(Debug)]
 pub struct Builder {
     address: IpAddr,
-    udp_port: u16,
     source_ports: usize,
     drive: Drive,
     clock: Clock,
@@ -103,7 +102,6 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            udp_port: ROCE_PORT,
             source_ports: 0,
             drive: Drive::default(),
             clock: Clock::real(),
@@ -211,12 +209,10 @@ impl Builder {
     /// The address cannot be bound; where another process owns the port, the error names it.
     pub fn build(self) -> Result<Node, Error> {
         let config = UdpConfig {
-            address: self.address,
-            port: self.udp_port,
             extra_source_ports: self.source_ports,
-            ..UdpConfig::default()
+            ..UdpConfig::new(self.address)
         };
-        let port = UdpPort::bind(&config)?;
+        let port = UdpPort::open(&config)?;
         self.build_on(Box::new(port))
     }
 

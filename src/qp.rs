@@ -6,13 +6,11 @@ use crate::error::Error;
 use crate::mr::Pd;
 use crate::node::Shared;
 use crate::platform::Heap;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use trunkline_conn::mem::Access;
 use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
-use trunkline_qpmap::{Attributes, ConnId, QpInit, QpModify, QpQueues, QpState, QpType};
+use trunkline_qpmap::{Attributes, QpInit, QpModify, QpQueues, QpState, QpType};
 use trunkline_wire::{Gid, Psn, Qpn};
 
 /// What a QP is made with.
@@ -151,7 +149,7 @@ impl Qp {
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        QpState::from_byte(self.0.queues.state.load(Ordering::Acquire))
+        self.0.queues.state()
     }
 
     /// State and attributes (`ibv_query_qp(3)`).
@@ -244,7 +242,7 @@ impl Qp {
     /// Not on shared connections, or another peer's connection.
     pub fn bind(&self, connection: &Connection) -> Result<(), Error> {
         let node = self.node();
-        node.core().engine.rebind(self.qpn(), connection.id())?;
+        node.core().engine.rebind(self.qpn(), connection.id()?)?;
         node.wake();
         Ok(())
     }
@@ -256,7 +254,7 @@ impl Qp {
     /// A QP of another kind, or a connection that is gone.
     pub fn route(&self, connection: &Connection, remote: Qpn) -> Result<u32, Error> {
         let node = self.node();
-        let route = node.core().engine.add_route(self.qpn(), connection.id(), remote)?;
+        let route = node.core().engine.add_route(self.qpn(), connection.id()?, remote)?;
         node.wake();
         Ok(route)
     }
@@ -267,14 +265,14 @@ impl Qp {
     /// No such route, or another peer's connection.
     pub fn bind_route(&self, route: u32, connection: &Connection) -> Result<(), Error> {
         let node = self.node();
-        node.core().engine.rebind_route(self.qpn(), route, connection.id())?;
+        node.core().engine.rebind_route(self.qpn(), route, connection.id()?)?;
         node.wake();
         Ok(())
     }
 
-    /// The connection it is bound to at the moment, read from the mapping without locks.
-    pub fn connection(&self) -> Option<ConnId> {
-        self.node().mapping.get(self.0.queues.index).map(|row| row.conn)
+    /// Index of the connection it is bound to at the moment, read from the mapping without locks.
+    pub fn connection(&self) -> Option<u32> {
+        self.node().mapping.get(self.0.queues.index).map(|row| row.connection)
     }
 }
 
@@ -313,9 +311,4 @@ impl Drop for SrqInner {
         let freed = self.pd.0.node.core().engine.destroy_srq(self.index);
         debug_assert!(freed.is_ok(), "QPs keep their SRQ alive");
     }
-}
-
-/// The address a GID stands for, for messages to people.
-pub(crate) fn address_of(gid: Gid) -> IpAddr {
-    gid.address()
 }

@@ -4,6 +4,7 @@ use super::build::{self, Item, Route};
 use super::qp::{Flags, Wire};
 use super::{ConnId, Engine, Event, Platform, Ready, Timer};
 use crate::error::VerbsError;
+use crate::key::Secret24;
 use crate::slab::NONE;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{self, Connection};
@@ -13,6 +14,8 @@ use trunkline_wire::{Gid, IcrcSeed, Path, Qpn};
 
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
 const ECT0: u8 = 0b10;
+/// Flows on one connection that call for another.
+const CROWD: u32 = 1024;
 
 /// Who a peer is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,6 +45,8 @@ pub struct ConnectionParams {
     pub first_rx: u64,
     /// Largest datagram both ends carry.
     pub datagram: u32,
+    /// Packets that may be in flight; both ends must have agreed on it.
+    pub window: u16,
     /// Congestion control; `None` takes the engine's.
     pub control: Option<ControlKind>,
     /// DSCP (upper six bits) of its packets.
@@ -120,9 +125,9 @@ impl<P: Platform> Engine<P> {
     /// [`VerbsError::Limit`] when there are no numbers left.
     pub fn draw_connection(&mut self) -> Result<(Qpn, u32), VerbsError> {
         let slot = self.conn_ids.insert(NONE);
-        if slot >= 1 << 24 {
+        if slot >= Secret24::SIZE {
             self.conn_ids.remove(slot);
-            return Err(VerbsError::Limit { what: "connections", limit: 1 << 24 });
+            return Err(VerbsError::Limit { what: "connections", limit: Secret24::SIZE.into() });
         }
         Ok((Qpn::from_wire(self.conn_secret.seal(slot)), self.random.token()))
     }
@@ -158,7 +163,7 @@ impl<P: Platform> Engine<P> {
             packet_size: params.datagram,
             control: params.control.unwrap_or(self.config.control),
             link_rate_bps: self.config.link_rate_bps,
-            window: self.config.window,
+            window: params.window,
             dead_after_ns: self.config.dead_after_ns,
             keep_alive_ns: self.config.keep_alive_ns,
             max_ack_delay_ns: self.config.max_ack_delay_ns,
@@ -236,6 +241,34 @@ impl<P: Platform> Engine<P> {
         found
     }
 
+    /// Connections of the pool to `address`.
+    pub fn pool_size(&self, address: Gid) -> u32 {
+        let private = |id: &ConnId| self.conns[id.index].flags.private;
+        self.connections_to(address).iter().filter(|id| !private(id)).count() as u32
+    }
+
+    /// Connections without flows, of pools that have others.
+    pub fn idle_connections(&self) -> Vec<ConnId> {
+        let idle = |conn: &Conn| {
+            let more = self.peers[conn.peer].conns_len > 1;
+            conn.flows == 0 && more && !conn.flags.private && conn.delivery.is_idle()
+        };
+        let idle = self.conns.iter().filter(|(_, conn)| idle(conn));
+        idle.map(|(index, _)| self.conn_id(index)).collect()
+    }
+
+    /// Whether a live peer at another address has this GUID.
+    pub fn has_guid_elsewhere(&self, guid: u64, address: Gid) -> bool {
+        self.peers.iter().any(|(_, peer)| {
+            peer.guid == guid && peer.address != address && peer.conns_len > 0
+        })
+    }
+
+    /// Draws the number of the first packet of a connection.
+    pub fn draw_first(&mut self) -> u64 {
+        self.random.draw() >> 16
+    }
+
     /// All connections.
     pub fn connections(&self) -> Vec<ConnId> {
         self.conns.iter().map(|(index, _)| self.conn_id(index)).collect()
@@ -255,6 +288,8 @@ impl<P: Platform> Engine<P> {
     /// Takes a connection down. Flows on it move to another of its pool, or wait for one.
     pub fn close_connection(&mut self, id: ConnId) {
         if self.live(id).is_some() {
+            let route = self.route(id.index, 0);
+            self.farewells.push(route);
             self.remove_connection(id.index);
         }
     }
@@ -354,7 +389,12 @@ impl<P: Platform> Engine<P> {
     /// Binds a flow to a connection: the row of the mapping follows for a QP's own flow.
     pub(crate) fn attach(&mut self, flow: u32, conn: u32) {
         self.flows[flow].conn = conn;
-        self.conns[conn].flows += 1;
+        let record = &mut self.conns[conn];
+        record.flows += 1;
+        if record.flows.is_multiple_of(CROWD) && !record.flags.private {
+            let peer = self.peers[record.peer].address;
+            self.events.push_back(Event::Crowded { peer });
+        }
         let (qp, generation) = (self.flows[flow].qp, self.flows[flow].generation);
         if self.qps[qp].wire == Wire::Shared(flow) {
             self.mapping.set(qp, conn, generation);
@@ -377,7 +417,7 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a connection out. Its flows move on: what they had unacknowledged is sent again, in a
     /// new resend round, over another connection of the pool.
-    fn remove_connection(&mut self, conn: u32) {
+    pub(crate) fn remove_connection(&mut self, conn: u32) {
         let id = self.conn_id(conn);
         let peer = self.conns[conn].peer;
         self.unlink_from_peer(conn);

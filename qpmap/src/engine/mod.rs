@@ -125,12 +125,24 @@ pub struct ConnId {
     pub(crate) serial: u32,
 }
 
+impl ConnId {
+    /// Both parts of it, to sort by.
+    pub const fn key(self) -> (u32, u32) {
+        (self.index, self.serial)
+    }
+}
+
 /// News for the node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
     /// A QP is connected to an address of which nothing is known: ask.
     Ask {
         /// The address.
+        peer: Gid,
+    },
+    /// A connection of a pool carries many flows: another one may help.
+    Crowded {
+        /// Address of its peer.
         peer: Gid,
     },
     /// Something happened to a QP.
@@ -224,6 +236,8 @@ pub struct Engine<P: Platform> {
     conn_deadlines: Vec<Instant>,
     /// Connections that owe a keep-alive.
     pings: Vec<u32>,
+    /// Connections whose peer has to hear that they are closed.
+    farewells: Vec<build::Route>,
     /// Flows that move to another connection once they are quiet.
     moves: Vec<(u32, ConnId)>,
     /// Flows whose connection died, with their peer.
@@ -287,6 +301,7 @@ impl<P: Platform> Engine<P> {
             conn_ids: Slab::new(),
             conn_deadlines: Vec::new(),
             pings: Vec::new(),
+            farewells: Vec::new(),
             moves: Vec::new(),
             stranded: Vec::new(),
             windows: Pool::new(),

@@ -1,10 +1,12 @@
 //! A QP as the engine holds it: the hot part, the flow to its peer, and what is seldom looked at.
 
+use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue};
+use crate::ring::Words;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, Ordering};
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_wire::{Gid, Psn, Qpn};
 
@@ -21,6 +23,47 @@ pub struct QpQueues<W> {
     pub receive: Option<RecvQueue<W>>,
     /// [`QpState`], as its program may read it.
     pub state: AtomicU8,
+}
+
+impl<W: Words> QpQueues<W> {
+    /// Its state at the moment.
+    pub fn state(&self) -> QpState {
+        let value = self.state.load(Ordering::SeqCst);
+        QpState::from_value(value).expect("only the engine writes it")
+    }
+
+    /// Whether send requests are taken: in RTS and while draining, and in error, where they are
+    /// flushed.
+    ///
+    /// # Errors
+    /// [`VerbsError::WrongState`]
+    pub fn check_send_state(&self) -> Result<(), VerbsError> {
+        match self.state() {
+            state if state.takes_sends() => Ok(()),
+            state => Err(VerbsError::WrongState { qpn: self.qpn.get(), state }),
+        }
+    }
+
+    /// The receive queue, if requests are taken: from INIT on.
+    ///
+    /// # Errors
+    /// [`VerbsError::WrongState`], or [`VerbsError::Unsupported`] for a QP with an SRQ.
+    pub fn check_recv_state(&self) -> Result<&RecvQueue<W>, VerbsError> {
+        let Some(queue) = &self.receive else {
+            return Err(VerbsError::Unsupported { what: "a receive queue beside the SRQ" });
+        };
+        match self.state() {
+            state if state.takes_receives() => Ok(queue),
+            state => Err(VerbsError::WrongState { qpn: self.qpn.get(), state }),
+        }
+    }
+
+    /// Whether what is posted is flushed: its doorbell must be rung then, for receives too. Look
+    /// after posting: the state changes before the engine flushes.
+    pub fn is_flushing(&self) -> bool {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.state() == QpState::Error
+    }
 }
 
 /// Hot state of a QP.

@@ -169,8 +169,7 @@ impl<P: Platform> Engine<P> {
                 return;
             }
             Opcode::SRC_CLOSE => {
-                let id = self.conn_id(conn);
-                self.close_connection(id);
+                self.remove_connection(conn);
                 return;
             }
             _ => {}

@@ -14,7 +14,7 @@ use trunkline_conn::egress::Egress;
 use trunkline_conn::src::Stamp;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::SendFlags;
-use trunkline_wire::{AckPayload, Opcode};
+use trunkline_wire::{AckPayload, Close, Opcode};
 
 /// Bytes a flow may send per turn: one full packet, or several small ones.
 const QUANTUM: i32 = 4096;
@@ -39,6 +39,7 @@ impl<P: Platform> Engine<P> {
     /// had `rounds` turns. Gives the number of packets.
     pub fn poll_transmit(&mut self, now: Instant, egress: &mut (impl Egress + ?Sized)) -> u64 {
         let before = self.counters.sent;
+        self.send_farewells(egress);
         for _ in 0..self.ready.len() {
             let Some(ready) = self.ready.pop_front() else { break };
             let turn = match ready {
@@ -53,6 +54,27 @@ impl<P: Platform> Engine<P> {
             }
         }
         self.counters.sent - before
+    }
+
+    /// Tells peers of connections that were closed. Said once: a peer that misses it finds out when
+    /// nobody answers.
+    fn send_farewells(&mut self, egress: &mut (impl Egress + ?Sized)) {
+        let stamp = Stamp {
+            number: 0,
+            attempt: 0,
+            timestamp: 0,
+            echo: 0,
+            ack: 0,
+            port: 0,
+            ack_req: false,
+        };
+        let reason = Close(0).to_bytes();
+        for route in std::mem::take(&mut self.farewells) {
+            let draft = Draft::bare(Opcode::SRC_CLOSE, &reason);
+            if emit(&draft, &route, &stamp, &self.regions, egress) == Emitted::Sent {
+                self.counters.sent += 1;
+            }
+        }
     }
 
     fn serve(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Served {

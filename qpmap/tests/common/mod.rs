@@ -155,6 +155,7 @@ impl Pair {
                 first_tx: 0xff_fff0 + i as u64,
                 first_rx: 0xff_fff0 + 1 - i as u64,
                 datagram: DATAGRAM,
+                window: 1024,
                 control: None,
                 traffic_class: 0,
                 weight: 1,

@@ -1,0 +1,134 @@
+//! Connections that programs manage themselves.
+
+use crate::error::Error;
+use crate::node::Shared;
+use crate::peers::ConnectionState;
+use std::net::IpAddr;
+use std::sync::Arc;
+use trunkline_conn::control::ControlKind;
+use trunkline_qpmap::{ConnId, ConnectionStats};
+
+/// What a program wants of a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ConnectionOptions {
+    /// Congestion control; `None` takes the node's.
+    pub control: Option<ControlKind>,
+    /// DSCP of its packets, in the upper six bits.
+    pub traffic_class: u8,
+    /// Share of the port beside other connections, 1 to 255.
+    pub weight: u8,
+    /// UDP source ports to spread its packets over, 1 to 8; the node must have been built with as
+    /// many.
+    pub source_ports: u8,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        Self { control: None, traffic_class: 0, weight: 1, source_ports: 1 }
+    }
+}
+
+/// A shared connection. Dropping the handle of one that the program opened closes it; QPs on it move
+/// to the pool.
+#[derive(Debug)]
+pub struct Connection {
+    node: Arc<Shared>,
+    peer: IpAddr,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// Opened by the program.
+    Private(u64),
+    /// Of the pool.
+    Pool(ConnId),
+}
+
+impl Connection {
+    pub(crate) fn open(
+        node: &Arc<Shared>,
+        peer: IpAddr,
+        options: &ConnectionOptions,
+    ) -> Result<Self, Error> {
+        let mut core = node.core();
+        let now = core.clock.now();
+        let handle = core
+            .open_private(now, peer, options)
+            .ok_or(Error::NoConnection { peer, why: "too many connections are being opened" })?;
+        drop(core);
+        node.wake();
+        Ok(Self { node: Arc::clone(node), peer, kind: Kind::Private(handle) })
+    }
+
+    pub(crate) fn of_peer(node: &Arc<Shared>, peer: IpAddr) -> Vec<Self> {
+        let ids = node.core().engine.connections_to(peer.into());
+        let of_pool = |id| Self { node: Arc::clone(node), peer, kind: Kind::Pool(id) };
+        ids.into_iter().map(of_pool).collect()
+    }
+
+    /// Address of the peer.
+    pub const fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> ConnectionState {
+        let core = self.node.core();
+        match self.kind {
+            Kind::Private(handle) => core.peers.private_state(handle),
+            Kind::Pool(id) if core.engine.is_open(id) => ConnectionState::Open(id),
+            Kind::Pool(_) => ConnectionState::Closed,
+        }
+    }
+
+    /// Its handle in the engine.
+    ///
+    /// # Errors
+    /// [`Error::NoConnection`] while it is not open.
+    pub(crate) fn id(&self) -> Result<ConnId, Error> {
+        let why = match self.state() {
+            ConnectionState::Open(id) => return Ok(id),
+            ConnectionState::Opening => "it is still being opened",
+            ConnectionState::Failed(why) => why,
+            ConnectionState::Closed => "it was closed",
+        };
+        Err(Error::NoConnection { peer: self.peer, why })
+    }
+
+    /// Whether QPs may be bound to it.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state(), ConnectionState::Open(_))
+    }
+
+    /// Its statistics.
+    ///
+    /// # Errors
+    /// [`Error::NoConnection`] while it is not open.
+    pub fn stats(&self) -> Result<ConnectionStats, Error> {
+        let id = self.id()?;
+        let gone = Error::NoConnection { peer: self.peer, why: "it was closed" };
+        self.node.core().engine.connection_stats(id).ok_or(gone)
+    }
+
+    /// Closes it; QPs on it move to another connection to the same peer.
+    pub fn close(&self) {
+        if let Ok(id) = self.id() {
+            self.node.core().engine.close_connection(id);
+            self.node.wake();
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Kind::Private(handle) = self.kind {
+            let mut core = self.node.core();
+            if let Some(id) = core.peers.forget_private(handle) {
+                core.engine.close_connection(id);
+            }
+            drop(core);
+            self.node.wake();
+        }
+    }
+}
