@@ -9,7 +9,6 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
-use trunkline_dataplane::port::Egress;
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, UdpConfig, UdpPort};
 use trunkline_wire::Path;
 

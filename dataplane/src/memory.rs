@@ -5,7 +5,7 @@
 //! is copied in between. The sender takes the slot it got back last first, so that a short exchange
 //! works on a few slots that stay in cache, however many there are.
 //!
-//! Costs about 10 ns per packet, both ends together: two ring entries, one 48-byte header, and per
+//! Costs about 14 ns per packet, both ends together: two ring entries, one 56-byte header, and per
 //! burst two stores and two loads of a shared position. No lock, no system call.
 
 use crate::port::{
@@ -87,6 +87,7 @@ impl Slab {
         }
     }
 
+    #[inline]
     fn slot(&self, number: u32) -> NonNull<u8> {
         assert!(number < self.slots, "slot {number} of {}", self.slots);
         // SAFETY: `number` is below `slots`, so the slot lies inside the allocation.
@@ -235,6 +236,7 @@ impl Sender {
 }
 
 impl Egress for MemoryPort {
+    #[inline]
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
         if length == 0 || length > self.slot_bytes {
             return None;
@@ -269,6 +271,7 @@ impl Egress for MemoryPort {
         })
     }
 
+    #[inline]
     fn commit(&mut self) {
         let sender = &mut self.sender;
         let (number, length) = sender.reserved.take().expect("commit follows reserve");

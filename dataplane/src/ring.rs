@@ -13,6 +13,8 @@ struct Apart<T>(T);
 #[derive(Debug)]
 pub(crate) struct Ring {
     entries: Box<[AtomicU32]>,
+    /// Their number, a power of two, less 1.
+    mask: u32,
     /// Entries published so far, wrapping.
     tail: Apart<AtomicU32>,
 }
@@ -22,13 +24,14 @@ impl Ring {
     pub(crate) fn new(slots: u32) -> Self {
         let capacity = slots.next_power_of_two();
         Self {
+            mask: capacity - 1,
             entries: (0..capacity).map(|_| AtomicU32::new(0)).collect(),
             tail: Apart(AtomicU32::new(0)),
         }
     }
 
     fn entry(&self, position: u32) -> &AtomicU32 {
-        &self.entries[position as usize & (self.entries.len() - 1)]
+        &self.entries[(position & self.mask) as usize]
     }
 
     /// Producer: writes the entry at `position`, which is not yet published.
