@@ -1,0 +1,358 @@
+//! The InfiniBand reliable connection, as every RoCEv2 peer speaks it (IBTA Vol 1, 9.7).
+//!
+//! ```text
+//!  post_send -> requester -> poll_transmit  ~~~>  handle_packet -> responder -> Host
+//!     Host  <- (answers)  <- handle_packet  <~~~  poll_transmit <- (ACK, NAK, data)
+//! ```
+//!
+//! A [`Connection`] is the protocol half of one QP. After [`post_send`](Connection::post_send),
+//! [`handle_packet`](Connection::handle_packet) or
+//! [`handle_timeout`](Connection::handle_timeout) call
+//! [`poll_transmit`](Connection::poll_transmit) until it is `false`, then re-arm a timer with
+//! [`poll_timeout`](Connection::poll_timeout).
+//!
+//! Decisions where IBTA leaves room or peers differ: credits are always 31 (none); a request that
+//! the QP's own rights forbid, or that needs more READ and atomic resources than there are, is an
+//! invalid request; duplicates of SENDs and WRITEs are acknowledged with their own PSN; every last
+//! packet asks for an acknowledgement, and every 64th of a long message; MigReq is sent as 1 and
+//! ignored; a retry counts only while there is no progress.
+//!
+//! Queues are allocated once, in [`Connection::new`]; requests with many scatter-gather elements
+//! bring their own memory.
+
+pub(crate) mod build;
+mod config;
+mod dcqcn;
+mod requester;
+mod responder;
+pub(crate) mod segment;
+mod stats;
+mod timers;
+
+pub(crate) use config::pkeys_match;
+pub use config::{Config, Mtu};
+pub use dcqcn::RateLimit;
+pub(crate) use requester::put_operation;
+pub use stats::{Dropped, Stats};
+pub use timers::ack_timeout_ns;
+
+use crate::egress::Egress;
+use crate::host::{Host, QpEvent};
+use crate::time::Instant;
+use crate::work::{Request, Status};
+use build::{Emitted, Headers, Route};
+use dcqcn::Notifier;
+use requester::{Fatal, Requester, Step};
+use responder::{Answered, Responder};
+use trunkline_wire::{Bth, Cnp, Opcode, Operation, Packet, Transport};
+
+/// Whether a connection still works.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum State {
+    /// Ready to receive and to send.
+    Ready,
+    /// In error: it only says what it still has to say to its peer.
+    Error,
+}
+
+/// A reliable connection: the protocol half of an RC QP. See the [module](self).
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    route: Route,
+    state: State,
+    /// Whose turn it is when READ responses and requests compete.
+    responder_first: bool,
+    /// Something would have left but for the rate.
+    held_back: bool,
+    notifier: Notifier,
+    rate: RateLimit,
+    requester: Requester,
+    responder: Responder,
+    stats: Stats,
+}
+
+/// What a connection takes beside its queues.
+const _: () = assert!(size_of::<Connection>() <= 1024);
+
+impl Connection {
+    /// A connection in both RTR and RTS: requests of the peer are answered and own ones sent.
+    ///
+    /// # Panics
+    /// The addresses of the path are of different families.
+    pub fn new(config: Config) -> Self {
+        Self {
+            route: Route::new(config.path),
+            state: State::Ready,
+            responder_first: true,
+            held_back: false,
+            notifier: Notifier::default(),
+            rate: RateLimit::new(config.link_rate),
+            requester: Requester::new(&config),
+            responder: Responder::new(&config),
+            stats: Stats::default(),
+            config,
+        }
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// The queue is full, or the connection is in error: the request comes back.
+    ///
+    /// # Panics
+    /// The request is longer than [`MAX_MESSAGE`](crate::work::MAX_MESSAGE).
+    pub fn post_send(&mut self, request: Request) -> Result<(), Request> {
+        match self.state {
+            State::Ready => self.requester.post(&self.config, request),
+            State::Error => Err(request),
+        }
+    }
+
+    /// Acts on a packet whose ICRC is right, and which came from the peer's address. `ce_marked`:
+    /// a switch on its way was congested.
+    ///
+    /// # Errors
+    /// Why it was dropped; counted already. The connection may have gone to error by it.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        ce_marked: bool,
+        host: &mut impl Host,
+    ) -> Result<(), Dropped> {
+        let verdict = self.judge(now, packet, ce_marked, host);
+        self.stats.judged(verdict)
+    }
+
+    fn judge(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        ce_marked: bool,
+        host: &mut impl Host,
+    ) -> Result<(), Dropped> {
+        let opcode = packet.opcode();
+        if packet.bth.dest_qp != self.config.qpn {
+            return Err(Dropped::WrongQp);
+        }
+        if self.state == State::Error {
+            return Err(Dropped::QpInError);
+        }
+        if opcode.transport() == Transport::Cnp {
+            self.stats.cnps_received += 1;
+            self.rate.on_cnp(now);
+            return Ok(());
+        }
+        if !pkeys_match(packet.bth.pkey, self.config.pkey) {
+            return Err(Dropped::WrongPartition);
+        }
+        if opcode.transport() != Transport::Rc {
+            return Err(Dropped::WrongTransport);
+        }
+        if ce_marked {
+            self.stats.marked += 1;
+            self.notifier.on_marked(now);
+        }
+        match opcode.operation() {
+            Some(Operation::Acknowledge | Operation::ReadResponse | Operation::AtomicResponse) => {
+                let (config, stats) = (&self.config, &mut self.stats);
+                let outcome = self.requester.handle(config, now, packet, host, stats);
+                if let Some(Fatal(status)) = outcome.fatal.or_else(|| self.requester.fault()) {
+                    self.abort(host, status);
+                }
+                outcome.verdict
+            }
+            _ => {
+                let (config, stats) = (&self.config, &mut self.stats);
+                let judged = self.responder.handle(config, packet, host, stats);
+                if judged.fatal {
+                    self.enter_error(host, Status::Flushed);
+                }
+                judged.verdict
+            }
+        }
+    }
+
+    /// Acts on timers that have run out by `now`. Early or repeated calls are harmless.
+    pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
+        if self.state == State::Error {
+            return;
+        }
+        if let Some(Fatal(status)) = self.requester.handle_timeout(now, &mut self.stats) {
+            self.abort(host, status);
+        }
+        self.held_back &= self.rate.next_send() > now;
+    }
+
+    /// Builds one datagram. `false`: there is nothing to send now, or `out` has no room.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        out: &mut (impl Egress + ?Sized),
+    ) -> bool {
+        if self.state == State::Error {
+            return self.transmit_response(now, host, out) == Some(true);
+        }
+        if self.notifier.is_pending() {
+            return self.transmit_cnp(now, out);
+        }
+        let bulk = self.responder.is_bulk();
+        if !self.responder.is_idle() && !bulk {
+            return self.transmit_response(now, host, out) == Some(true);
+        }
+        let wants = self.requester.wants_to_send(&self.config) || self.requester.fault().is_some();
+        if !bulk && !wants {
+            return false;
+        }
+        if !self.rate.may_send(now) {
+            self.held_back = true;
+            return false;
+        }
+        self.held_back = false;
+        let respond = bulk && (self.responder_first || !wants);
+        self.responder_first = !respond;
+        let first = if respond {
+            self.transmit_response(now, host, out)
+        } else {
+            self.transmit_request(now, host, out)
+        };
+        match first {
+            Some(sent) => sent,
+            // A request that cannot be sent leaves the way to responses, not the other way round:
+            // a response is there whenever it is its turn.
+            None if !respond && bulk => self.transmit_response(now, host, out) == Some(true),
+            None => false,
+        }
+    }
+
+    /// `None`: there was none; `Some(false)`: there was no room.
+    fn transmit_response(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        out: &mut (impl Egress + ?Sized),
+    ) -> Option<bool> {
+        loop {
+            let (config, stats) = (&self.config, &mut self.stats);
+            match self
+                .responder
+                .transmit(config, &self.route, host, out, stats)
+            {
+                Answered::Sent(bytes) => {
+                    self.rate.on_sent(now, bytes.into());
+                    return Some(true);
+                }
+                Answered::Idle => return None,
+                Answered::NoRoom => return Some(false),
+                Answered::Fatal => self.enter_error(host, Status::Flushed),
+            }
+        }
+    }
+
+    fn transmit_request(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        out: &mut (impl Egress + ?Sized),
+    ) -> Option<bool> {
+        let (config, stats) = (&self.config, &mut self.stats);
+        match self
+            .requester
+            .transmit(config, &self.route, now, host, out, stats)
+        {
+            Step::Sent(bytes) => {
+                self.rate.on_sent(now, bytes.into());
+                Some(true)
+            }
+            Step::Idle => None,
+            Step::NoRoom => Some(false),
+            Step::Fatal(Fatal(status)) => {
+                self.abort(host, status);
+                Some(false)
+            }
+        }
+    }
+
+    fn transmit_cnp(&mut self, now: Instant, out: &mut (impl Egress + ?Sized)) -> bool {
+        let bth = Bth {
+            opcode: Opcode::CNP,
+            mig_req: true,
+            pkey: self.config.pkey,
+            becn: true,
+            dest_qp: self.config.dest_qpn,
+            ..Bth::default()
+        };
+        let mut headers = Headers::new(&bth, 0);
+        headers.put(&Cnp::default().to_bytes());
+        let Emitted::Sent(bytes) = self.route.emit_bare(out, &headers) else {
+            return false;
+        };
+        self.notifier.on_sent(now);
+        self.stats.sent(bytes);
+        self.stats.cnps_sent += 1;
+        true
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout), and after it
+    /// [`poll_transmit`](Self::poll_transmit), should be called at the latest; may change with any
+    /// other call.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.state == State::Error {
+            return None;
+        }
+        let paced = self.held_back.then(|| self.rate.next_send());
+        let timers = self.requester.timers.next();
+        [paced, timers].into_iter().flatten().min()
+    }
+
+    /// Takes the connection to error at once and says nothing more to the peer: the oldest request
+    /// ends with `status`, all others are flushed. The receive queue is the host's to flush.
+    pub fn abort(&mut self, host: &mut impl Host, status: Status) {
+        self.responder.abort(&self.config, host);
+        self.enter_error(host, status);
+    }
+
+    /// As [`abort`](Self::abort), but what is to be said to the peer still is.
+    fn enter_error(&mut self, host: &mut impl Host, status: Status) {
+        self.requester.fail(host, status);
+        if self.state == State::Ready {
+            self.state = State::Error;
+            if self.config.srq {
+                host.event(QpEvent::LastWqeReached);
+            }
+        }
+    }
+
+    /// Whether it still works.
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Counters.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// What it was set up with.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Rate of its data in bytes per second, while the network is congested.
+    pub fn rate(&self) -> Option<u64> {
+        self.rate.rate()
+    }
+
+    /// Requests posted that have not ended.
+    pub fn pending(&self) -> usize {
+        self.requester.len()
+    }
+
+    /// Bytes of its state, its queues included.
+    pub fn state_bytes(&self) -> usize {
+        size_of::<Self>() + self.requester.heap_bytes() + self.responder.heap_bytes()
+    }
+}

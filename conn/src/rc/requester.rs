@@ -1,0 +1,413 @@
+//! The requester: send requests on their way out (IBTA Vol 1, 9.7.2 and 9.7.5).
+//!
+//! ```text
+//!  una        cursor          next_psn
+//!   |-- head --|-- to resend --|            PSNs
+//!   [ 0 | 1 | 2 | ..  started ][ waiting ]  queue
+//! ```
+//!
+//! Only the head of the queue has partial progress: acknowledged packets of a SEND or WRITE,
+//! responses of a READ. Everything is repeated from there (go-back-N): `cursor` goes back to `una`.
+
+mod answers;
+
+use super::build::{self, Emitted, Headers, Route};
+use super::config::Config;
+use super::segment::{self, Family};
+use super::stats::Stats;
+use super::timers::Timers;
+use crate::egress::Egress;
+use crate::host::Host;
+use crate::mem::{Access, Memory};
+use crate::time::Instant;
+use crate::work::{Local, MAX_MESSAGE, Request, SendFlags, SendOp, Status};
+use alloc::collections::VecDeque;
+use trunkline_wire::{Bth, Ieth, ImmDt, Psn};
+
+pub(super) use answers::Fatal;
+
+/// Packets after which an acknowledgement is asked for inside of a long message.
+const ACK_EVERY: u32 = 64;
+
+/// A send request in the queue.
+#[derive(Debug)]
+struct Entry {
+    request: Request,
+    /// Of its first packet; meaningless before it is started.
+    psn: Psn,
+    /// PSNs it takes: its packets, or those of its response.
+    packets: u32,
+    /// How many of them are acknowledged, or have come.
+    progress: u32,
+    /// It cannot go on: it ends so once it is the oldest.
+    fault: Option<Status>,
+}
+
+#[derive(Debug)]
+pub(super) struct Requester {
+    queue: VecDeque<Entry>,
+    capacity: usize,
+    /// Entries with PSNs.
+    started: usize,
+    /// PSN after the last one ever sent.
+    next_psn: Psn,
+    /// What is sent next: an entry and a packet of it.
+    cursor: usize,
+    packet: u32,
+    /// READs and atomics among the started ones, and the PSNs they still wait for.
+    reads: u32,
+    read_psns: u32,
+    unasked: u32,
+    /// Progress at which missing responses were last asked for again.
+    implied: Option<Psn>,
+    pub(super) timers: Timers,
+}
+
+/// What [`Requester::transmit`] did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Step {
+    /// Sent a packet with so many bytes of payload.
+    Sent(u32),
+    Idle,
+    NoRoom,
+    /// The oldest request cannot go on.
+    Fatal(Fatal),
+}
+
+/// A packet to be sent.
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    psn: Psn,
+    /// PSNs it stands for.
+    span: u32,
+    offset: u32,
+    /// Bytes of payload.
+    length: u32,
+    last: bool,
+    ack_req: bool,
+}
+
+impl Requester {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            queue: VecDeque::with_capacity(config.send_capacity),
+            capacity: config.send_capacity,
+            started: 0,
+            next_psn: config.sq_psn,
+            cursor: 0,
+            packet: 0,
+            reads: 0,
+            read_psns: 0,
+            unasked: 0,
+            implied: None,
+            timers: Timers::new(config),
+        }
+    }
+
+    /// Bytes of the queue.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.queue.capacity() * size_of::<Entry>()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn post(&mut self, config: &Config, request: Request) -> Result<(), Request> {
+        assert!(
+            request.length <= MAX_MESSAGE,
+            "a request of {} bytes was not validated",
+            request.length
+        );
+        if self.queue.len() >= self.capacity {
+            return Err(request);
+        }
+        let packets = match request.op {
+            SendOp::Atomic(..) => 1,
+            _ => segment::packets(request.length, config.path_mtu.bytes()),
+        };
+        let answered = request.op.has_response_data();
+        let unusable =
+            answered && (config.max_rd_atomic == 0 || matches!(request.local, Local::Inline(_)));
+        self.queue.push_back(Entry {
+            request,
+            psn: Psn::default(),
+            packets,
+            progress: 0,
+            fault: unusable.then_some(Status::LocalQpOperation),
+        });
+        Ok(())
+    }
+
+    /// The oldest PSN that is not acknowledged.
+    fn una(&self) -> Psn {
+        match self.queue.front() {
+            Some(head) if self.started > 0 => head.psn.advance(head.progress),
+            _ => self.next_psn,
+        }
+    }
+
+    /// PSNs sent and not acknowledged.
+    fn outstanding(&self) -> u32 {
+        segment::distance(self.una(), self.next_psn)
+    }
+
+    /// Whether something sent since the last retry waits for its answer.
+    fn is_waiting(&self) -> bool {
+        let Some(head) = self.queue.front() else {
+            return false;
+        };
+        self.started > 0 && (self.cursor > 0 || self.packet > head.progress)
+    }
+
+    /// Whether there is something to send, but for the rate limit.
+    pub(super) fn wants_to_send(&self, config: &Config) -> bool {
+        !self.timers.is_rnr() && self.next(config).is_some()
+    }
+
+    /// How the oldest request fails, if it can go on no more.
+    pub(super) fn fault(&self) -> Option<Fatal> {
+        let status = self.queue.front()?.fault?;
+        Some(Fatal(status))
+    }
+
+    fn next(&self, config: &Config) -> Option<Next> {
+        let entry = self.queue.get(self.cursor)?;
+        if entry.fault.is_some() {
+            return None;
+        }
+        let new = self.cursor >= self.started;
+        let answered = entry.request.op.has_response_data();
+        if new {
+            let held = self.outstanding() + entry.packets > segment::MAX_OUTSTANDING
+                || answered && self.reads >= u32::from(config.max_rd_atomic)
+                || entry.request.flags.contains(SendFlags::FENCE) && self.reads > 0;
+            if held {
+                return None;
+            }
+        }
+        let psn = if new {
+            self.next_psn
+        } else {
+            entry.psn.advance(self.packet)
+        };
+        if answered {
+            let span = entry.packets - self.packet;
+            let offset = self.packet * config.path_mtu.bytes();
+            return Some(Next {
+                psn,
+                span,
+                offset,
+                length: 0,
+                last: true,
+                ack_req: true,
+            });
+        }
+        let in_flight = segment::distance(self.una(), psn).saturating_sub(self.read_psns);
+        let window = config.window.max(1);
+        if in_flight >= window {
+            return None;
+        }
+        let mtu = config.path_mtu.bytes();
+        let (offset, length) = segment::part(entry.request.length, mtu, self.packet);
+        let last = self.packet + 1 == entry.packets;
+        let ack_req = last || self.unasked + 1 >= ACK_EVERY.min(window) || in_flight + 1 >= window;
+        Some(Next {
+            psn,
+            span: 1,
+            offset,
+            length,
+            last,
+            ack_req,
+        })
+    }
+
+    /// Builds the next packet, if there is one.
+    pub(super) fn transmit<H: Host>(
+        &mut self,
+        config: &Config,
+        route: &Route,
+        now: Instant,
+        host: &mut H,
+        out: &mut (impl Egress + ?Sized),
+        stats: &mut Stats,
+    ) -> Step {
+        if let Some(fatal) = self.fault() {
+            return Step::Fatal(fatal);
+        }
+        if self.timers.is_rnr() {
+            return Step::Idle;
+        }
+        let Some(next) = self.next(config) else {
+            return Step::Idle;
+        };
+        match self.emit(config, route, &next, host.memory(), out) {
+            Emitted::NoRoom => Step::NoRoom,
+            Emitted::Fault(_) => {
+                self.queue[self.cursor].fault = Some(Status::LocalProtection);
+                self.fault().map_or(Step::Idle, Step::Fatal)
+            }
+            Emitted::Sent(bytes) => {
+                stats.sent(bytes);
+                if next.psn != self.next_psn {
+                    stats.retransmitted += 1;
+                }
+                self.sent(config, now, &next);
+                Step::Sent(next.length)
+            }
+        }
+    }
+
+    fn emit(
+        &self,
+        config: &Config,
+        route: &Route,
+        next: &Next,
+        memory: &impl Memory,
+        out: &mut (impl Egress + ?Sized),
+    ) -> Emitted {
+        let entry = &self.queue[self.cursor];
+        let request = &entry.request;
+        let place = segment::position(self.packet, entry.packets);
+        let bth = Bth {
+            opcode: segment::opcode(Family::Rc, &request.op, place),
+            solicited: next.last
+                && request.op.consumes_receive()
+                && request.flags.contains(SendFlags::SOLICITED),
+            mig_req: true,
+            pkey: config.pkey,
+            dest_qp: config.dest_qpn,
+            ack_req: next.ack_req,
+            psn: next.psn,
+            ..Bth::default()
+        };
+        let length = next.length as usize;
+        let mut headers = Headers::new(&bth, length);
+        match (&request.op, &request.local) {
+            (SendOp::Read(remote), Local::Sges(sges)) => {
+                if let Err(fault) = memory.check_local(config.pd, sges, Access::LOCAL_WRITE) {
+                    return Emitted::Fault(fault);
+                }
+                let mut remote = *remote;
+                remote.addr = remote.addr.wrapping_add(u64::from(next.offset));
+                headers.put(&build::reth(&remote, request.length - next.offset));
+                return route.emit_bare(out, &headers);
+            }
+            (SendOp::Atomic(remote, op), Local::Sges(sges)) => {
+                if let Err(fault) = memory.check_local(config.pd, sges, Access::LOCAL_WRITE) {
+                    return Emitted::Fault(fault);
+                }
+                headers.put(&build::atomic_eth(remote, *op));
+                return route.emit_bare(out, &headers);
+            }
+            (op, _) => put_operation(&mut headers, op, place.starts(), next.last, request.length),
+        }
+        route.emit(out, &headers, length, |payload, crc| {
+            build::gather(memory, config.pd, &request.local, next.offset, payload, crc)
+        })
+    }
+
+    fn sent(&mut self, config: &Config, now: Instant, next: &Next) {
+        let entry = &mut self.queue[self.cursor];
+        let answered = entry.request.op.has_response_data();
+        if self.cursor >= self.started {
+            entry.psn = next.psn;
+            self.started += 1;
+            if answered {
+                self.reads += 1;
+                self.read_psns += entry.packets;
+            }
+        }
+        if next.psn == self.next_psn {
+            self.next_psn = self.next_psn.advance(next.span);
+        }
+        self.unasked = if next.ack_req { 0 } else { self.unasked + 1 };
+        if next.last {
+            (self.cursor, self.packet) = (self.cursor + 1, 0);
+        } else {
+            self.packet += 1;
+        }
+        self.timers.sent(config, now);
+    }
+
+    /// Takes the oldest request off the queue.
+    fn pop(&mut self) -> Option<Request> {
+        let entry = self.queue.pop_front()?;
+        if self.started > 0 {
+            self.started -= 1;
+            if entry.request.op.has_response_data() {
+                self.reads -= 1;
+                self.read_psns -= entry.packets - entry.progress;
+            }
+        }
+        match self.cursor.checked_sub(1) {
+            Some(cursor) => self.cursor = cursor,
+            None => self.packet = 0,
+        }
+        Some(entry.request)
+    }
+
+    /// The oldest request ends with `status`, all others are flushed.
+    pub(super) fn fail(&mut self, host: &mut impl Host, status: Status) {
+        let mut status = status;
+        while let Some(request) = self.pop() {
+            host.sent(request, status, 0);
+            status = Status::Flushed;
+        }
+        self.timers.stop();
+    }
+
+    /// Everything from the oldest unacknowledged packet on is sent again.
+    fn go_back(&mut self) {
+        self.cursor = 0;
+        self.packet = match self.queue.front() {
+            Some(head) if self.started > 0 => head.progress,
+            _ => 0,
+        };
+        self.unasked = 0;
+        self.timers.stop_ack();
+    }
+
+    /// The ACK timer or that of an RNR NAK may have run out.
+    pub(super) fn handle_timeout(&mut self, now: Instant, stats: &mut Stats) -> Option<Fatal> {
+        self.timers.end_rnr(now);
+        if !self.timers.ack_ran_out(now) {
+            return None;
+        }
+        stats.timeouts += 1;
+        self.implied = None;
+        self.retry()
+    }
+
+    /// Goes back, if there are retries left.
+    fn retry(&mut self) -> Option<Fatal> {
+        if !self.timers.take_retry() {
+            return Some(Fatal(Status::RetryExceeded));
+        }
+        self.go_back();
+        None
+    }
+}
+
+/// Headers of a packet of a SEND or WRITE.
+pub(crate) fn put_operation(
+    headers: &mut Headers,
+    op: &SendOp,
+    first: bool,
+    last: bool,
+    length: u32,
+) {
+    match op {
+        SendOp::Write(remote) | SendOp::WriteImm(remote, _) if first => {
+            headers.put(&build::reth(remote, length));
+        }
+        _ => {}
+    }
+    match op {
+        SendOp::SendImm(value) | SendOp::WriteImm(_, value) if last => {
+            headers.put(&ImmDt(*value).to_bytes());
+        }
+        SendOp::SendInvalidate(key) if last => headers.put(&Ieth(*key).to_bytes()),
+        _ => {}
+    }
+}

@@ -1,0 +1,300 @@
+//! What comes back to the requester: acknowledgements, READ data, results of atomics.
+
+use super::Requester;
+use crate::host::Host;
+use crate::mem::Memory;
+use crate::rc::config::Config;
+use crate::rc::segment;
+use crate::rc::stats::{Dropped, Stats};
+use crate::time::Instant;
+use crate::work::{Local, SendOp, Status};
+use trunkline_wire::{NakCode, Operation, Packet, Position, Syndrome};
+
+/// The oldest request ends with this status, and the QP goes to error.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::rc) struct Fatal(pub(in crate::rc) Status);
+
+/// What a response led to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::rc) struct Outcome {
+    pub(in crate::rc) verdict: Result<(), Dropped>,
+    pub(in crate::rc) fatal: Option<Fatal>,
+}
+
+impl Outcome {
+    const DONE: Self = Self {
+        verdict: Ok(()),
+        fatal: None,
+    };
+
+    const fn dropped(reason: Dropped) -> Self {
+        Self {
+            verdict: Err(reason),
+            fatal: None,
+        }
+    }
+
+    /// The peer says that the oldest request failed.
+    const fn refused(status: Status) -> Self {
+        Self {
+            verdict: Ok(()),
+            fatal: Some(Fatal(status)),
+        }
+    }
+
+    const BAD: Self = Self {
+        verdict: Err(Dropped::BadResponse),
+        fatal: Some(Fatal(Status::BadResponse)),
+    };
+}
+
+impl Requester {
+    /// A response packet of this QP.
+    pub(in crate::rc) fn handle(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+        stats: &mut Stats,
+    ) -> Outcome {
+        let (una, psn) = (self.una(), packet.bth.psn);
+        let ahead = segment::distance(una, psn);
+        if ahead >= self.outstanding() {
+            let stale = psn.offset_from(una) < 0;
+            return Outcome::dropped(if stale {
+                Dropped::StaleResponse
+            } else {
+                Dropped::UnexpectedResponse
+            });
+        }
+        let syndrome = packet.aeth.map(|aeth| aeth.syndrome);
+        match (packet.opcode().operation(), syndrome) {
+            (Some(Operation::Acknowledge), Some(Syndrome::Ack { .. })) => {
+                self.on_ack(config, now, ahead + 1, host, stats)
+            }
+            (Some(Operation::Acknowledge), Some(Syndrome::RnrNak { timer })) => {
+                stats.rnr_naks_received += 1;
+                self.on_rnr_nak(config, now, (ahead, timer), host, stats)
+            }
+            (Some(Operation::Acknowledge), Some(Syndrome::Nak(code))) => {
+                self.on_nak(config, now, (ahead, code), host, stats)
+            }
+            (
+                Some(Operation::ReadResponse | Operation::AtomicResponse),
+                None | Some(Syndrome::Ack { .. }),
+            ) => self.on_data(config, now, packet, ahead, host, stats),
+            _ => Outcome::dropped(Dropped::UnexpectedResponse),
+        }
+    }
+
+    /// The next `count` PSNs are acknowledged. `false` when data of a READ or atomic among them
+    /// has not come.
+    fn acknowledge(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        count: u32,
+        host: &mut impl Host,
+    ) -> bool {
+        let mut left = count;
+        while left > 0 {
+            let head = self
+                .queue
+                .front_mut()
+                .expect("outstanding PSNs belong to requests");
+            if head.request.op.has_response_data() {
+                break;
+            }
+            let step = left.min(head.packets - head.progress);
+            head.progress += step;
+            left -= step;
+            self.settle_head(host);
+        }
+        if left < count {
+            self.on_progress(config, now);
+        }
+        left == 0
+    }
+
+    /// The oldest request got further: it may be done, and what is done is not sent again.
+    fn settle_head(&mut self, host: &mut impl Host) {
+        let head = self.queue.front().expect("it got further");
+        if head.progress == head.packets {
+            let request = self.pop().expect("it is there");
+            let length = request.length;
+            host.sent(request, Status::Success, length);
+        } else if self.cursor == 0 {
+            self.packet = self.packet.max(head.progress);
+        }
+    }
+
+    fn on_progress(&mut self, config: &Config, now: Instant) {
+        self.implied = None;
+        let waiting = self.is_waiting();
+        self.timers.progress(config, now, waiting);
+    }
+
+    fn on_ack(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        count: u32,
+        host: &mut impl Host,
+        stats: &mut Stats,
+    ) -> Outcome {
+        if self.acknowledge(config, now, count, host) {
+            return Outcome::DONE;
+        }
+        self.on_missing(stats)
+    }
+
+    /// Data of the oldest request is missing although something later was answered (an implied
+    /// NAK): asked for once, until there is progress or the timer runs out.
+    fn on_missing(&mut self, stats: &mut Stats) -> Outcome {
+        let una = self.una();
+        if self.implied == Some(una) || !self.is_waiting() {
+            return Outcome::dropped(Dropped::MissingResponse);
+        }
+        self.implied = Some(una);
+        stats.implied_naks += 1;
+        Outcome {
+            verdict: Err(Dropped::MissingResponse),
+            fatal: self.retry(),
+        }
+    }
+
+    fn on_rnr_nak(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        (ahead, timer): (u32, u8),
+        host: &mut impl Host,
+        stats: &mut Stats,
+    ) -> Outcome {
+        if !self.acknowledge(config, now, ahead, host) {
+            return self.on_missing(stats);
+        }
+        if !self.is_waiting() {
+            // What it refuses has not been sent again since it was refused last.
+            return Outcome::dropped(Dropped::StaleResponse);
+        }
+        if !self.timers.start_rnr(now, timer) {
+            return Outcome::refused(Status::RnrRetryExceeded);
+        }
+        self.go_back();
+        Outcome::DONE
+    }
+
+    fn on_nak(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        (ahead, code): (u32, NakCode),
+        host: &mut impl Host,
+        stats: &mut Stats,
+    ) -> Outcome {
+        let status = match code {
+            NakCode::PsnSequence => {
+                stats.sequence_naks_received += 1;
+                return self.on_sequence_nak(config, now, ahead, host, stats);
+            }
+            NakCode::InvalidRequest => Status::RemoteInvalidRequest,
+            NakCode::RemoteAccess => Status::RemoteAccess,
+            NakCode::RemoteOperational => Status::RemoteOperation,
+            NakCode::InvalidRd | NakCode::Reserved(_) => {
+                return Outcome::dropped(Dropped::UnexpectedResponse);
+            }
+        };
+        // A READ may be refused in the middle of its response.
+        let head = self
+            .queue
+            .front()
+            .expect("outstanding PSNs belong to requests");
+        let refuses_head = ahead < head.packets - head.progress;
+        if refuses_head || self.acknowledge(config, now, ahead, host) {
+            return Outcome::refused(status);
+        }
+        self.on_missing(stats)
+    }
+
+    fn on_sequence_nak(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        ahead: u32,
+        host: &mut impl Host,
+        stats: &mut Stats,
+    ) -> Outcome {
+        if !self.acknowledge(config, now, ahead, host) {
+            return self.on_missing(stats);
+        }
+        if !self.is_waiting() {
+            return Outcome::dropped(Dropped::StaleResponse);
+        }
+        Outcome {
+            verdict: Ok(()),
+            fatal: self.retry(),
+        }
+    }
+
+    fn on_data(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        packet: &Packet<'_>,
+        ahead: u32,
+        host: &mut impl Host,
+        stats: &mut Stats,
+    ) -> Outcome {
+        // An answer to a request acknowledges those before it.
+        if !self.acknowledge(config, now, ahead, host) {
+            return self.on_missing(stats);
+        }
+        let head = self
+            .queue
+            .front_mut()
+            .expect("outstanding PSNs belong to requests");
+        let is_read = packet.opcode().operation() == Some(Operation::ReadResponse);
+        let memory = host.memory();
+        let placed = match (&head.request.op, &head.request.local) {
+            (SendOp::Read(_), Local::Sges(sges)) if is_read => {
+                let mtu = config.path_mtu.bytes();
+                let (offset, length) = segment::part(head.request.length, mtu, head.progress);
+                let last = head.progress + 1 == head.packets;
+                if packet.payload.len() != length as usize || !fits(packet, head.progress, last) {
+                    return Outcome::BAD;
+                }
+                memory.scatter(config.pd, sges, offset, packet.payload, None)
+            }
+            (SendOp::Atomic(..), Local::Sges(sges)) if !is_read => {
+                let value = packet.atomic_ack.map_or(0, |header| header.0);
+                memory.scatter(config.pd, sges, 0, &value.to_ne_bytes(), None)
+            }
+            _ => return Outcome::BAD,
+        };
+        if placed.is_err() {
+            return Outcome {
+                verdict: Err(Dropped::LocalMemory),
+                fatal: Some(Fatal(Status::LocalProtection)),
+            };
+        }
+        head.progress += 1;
+        self.read_psns -= 1;
+        self.settle_head(host);
+        self.on_progress(config, now);
+        Outcome::DONE
+    }
+}
+
+/// Whether the opcode suits packet `place` of a READ response. A repeated request begins anew in
+/// the middle, so that only the first and the last packet are certain.
+fn fits(packet: &Packet<'_>, place: u32, last: bool) -> bool {
+    match packet.opcode().position() {
+        Some(Position::Only) => last,
+        Some(Position::Last) => last && place > 0,
+        Some(Position::First) => !last,
+        Some(Position::Middle) => !last && place > 0,
+        None => false,
+    }
+}

@@ -1,0 +1,483 @@
+//! The responder: requests of the peer, in order of their PSNs (IBTA Vol 1, 9.7.3 to 9.7.5).
+//!
+//! WRITEs and SENDs are placed as their packets come; READs read memory when their response is
+//! built, so that a READ may see a later WRITE or atomic that was not fenced. Responses leave in
+//! the order of requests; a NAK leaves after all of them.
+
+mod execute;
+
+use super::build::{Emitted, Headers, Route};
+use super::config::Config;
+use super::segment;
+use super::stats::{Dropped, Stats};
+use crate::egress::Egress;
+use crate::host::{Host, QpEvent};
+use crate::mem::Memory;
+use crate::work::{Completion, Extra, Receive, Status, WorkOpcode};
+use alloc::collections::VecDeque;
+use trunkline_wire::{
+    Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Packet, Psn, Qpn, Rkey, Syndrome,
+};
+
+const MSN_MASK: u32 = 0x00ff_ffff;
+
+/// The message whose packets are coming.
+#[derive(Debug)]
+enum Message {
+    None,
+    Send {
+        receive: Receive,
+        capacity: u64,
+        offset: u32,
+    },
+    Write {
+        key: Rkey,
+        addr: u64,
+        length: u32,
+        offset: u32,
+    },
+}
+
+/// A response waiting to be sent.
+#[derive(Clone, Copy, Debug)]
+enum Response {
+    Ack {
+        psn: Psn,
+        msn: u32,
+    },
+    Read {
+        /// Of the first packet.
+        psn: Psn,
+        key: Rkey,
+        addr: u64,
+        length: u32,
+        packets: u32,
+        /// Packets that left.
+        sent: u32,
+        msn: u32,
+    },
+    Atomic {
+        psn: Psn,
+        msn: u32,
+        value: u64,
+    },
+}
+
+impl Response {
+    /// PSN of its last packet.
+    fn last_psn(&self) -> Psn {
+        match *self {
+            Self::Ack { psn, .. } | Self::Atomic { psn, .. } => psn,
+            Self::Read { psn, packets, .. } => psn.advance(packets - 1),
+        }
+    }
+}
+
+/// Result of an atomic, kept for its duplicates.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    psn: Psn,
+    opcode: Opcode,
+    value: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Responder {
+    expected: Psn,
+    msn: u32,
+    /// The requester was told to go back to `expected`: said once.
+    nak_sent: bool,
+    established: bool,
+    message: Message,
+    queue: VecDeque<Response>,
+    /// Leaves when the queue is empty.
+    nak: Option<(Psn, Syndrome)>,
+    atomics: VecDeque<Remembered>,
+}
+
+/// Why a request in its turn is not executed.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// No receive.
+    NotReady,
+    /// The QP goes to error; the receive in hand, if any, ends with the status.
+    Nak(NakCode, Status),
+}
+
+impl Refusal {
+    const INVALID: Self = Self::Nak(NakCode::InvalidRequest, Status::Flushed);
+    const ACCESS: Self = Self::Nak(NakCode::RemoteAccess, Status::Flushed);
+}
+
+/// What became of a request packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Judged {
+    pub(super) verdict: Result<(), Dropped>,
+    /// The QP goes to error once the NAK is out.
+    pub(super) fatal: bool,
+}
+
+impl Judged {
+    const fn of(verdict: Result<(), Dropped>) -> Self {
+        Self {
+            verdict,
+            fatal: false,
+        }
+    }
+}
+
+/// What [`Responder::transmit`] did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Answered {
+    /// Sent a packet with so many bytes of payload.
+    Sent(u32),
+    Idle,
+    NoRoom,
+    /// Memory of a READ is gone: a NAK says so, and the QP goes to error.
+    Fatal,
+}
+
+impl Responder {
+    pub(super) fn new(config: &Config) -> Self {
+        let resources = usize::from(config.max_dest_rd_atomic);
+        Self {
+            expected: config.rq_psn,
+            msn: 0,
+            nak_sent: false,
+            established: false,
+            message: Message::None,
+            queue: VecDeque::with_capacity(2 * resources + 1),
+            nak: None,
+            atomics: VecDeque::with_capacity(resources),
+        }
+    }
+
+    /// Bytes of the queues.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.queue.capacity() * size_of::<Response>()
+            + self.atomics.capacity() * size_of::<Remembered>()
+    }
+
+    /// A request packet of this QP.
+    pub(super) fn handle(
+        &mut self,
+        config: &Config,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+        stats: &mut Stats,
+    ) -> Judged {
+        let psn = packet.bth.psn;
+        let ahead = psn.offset_from(self.expected);
+        if ahead < 0 {
+            return self.handle_duplicate(config, packet, ahead, host, stats);
+        }
+        if ahead > 0 {
+            if !self.nak_sent {
+                self.nak_sent = true;
+                self.nak = Some((self.expected, Syndrome::Nak(NakCode::PsnSequence)));
+            }
+            return Judged::of(Err(Dropped::PsnGap));
+        }
+        self.nak_sent = false;
+        self.nak = None;
+        if !self.established {
+            self.established = true;
+            host.event(QpEvent::CommunicationEstablished);
+        }
+        match self.execute(config, packet, host) {
+            Ok(()) => Judged::of(Ok(())),
+            Err(Refusal::NotReady) => {
+                self.nak_sent = true;
+                let timer = config.min_rnr_timer & 0x1f;
+                self.nak = Some((psn, Syndrome::RnrNak { timer }));
+                Judged::of(Err(Dropped::ReceiverNotReady))
+            }
+            Err(Refusal::Nak(code, status)) => self.refuse(config, psn, (code, status), host),
+        }
+    }
+
+    /// Refuses the request at `psn` for good.
+    fn refuse(
+        &mut self,
+        config: &Config,
+        psn: Psn,
+        (code, status): (NakCode, Status),
+        host: &mut impl Host,
+    ) -> Judged {
+        self.nak_sent = true;
+        self.nak = Some((psn, Syndrome::Nak(code)));
+        let access = code == NakCode::RemoteAccess;
+        if status == Status::Flushed {
+            host.event(if access {
+                QpEvent::AccessError
+            } else {
+                QpEvent::RequestError
+            });
+        }
+        self.drop_message(config, host, status);
+        let reason = if access {
+            Dropped::AccessDenied
+        } else {
+            Dropped::Refused
+        };
+        Judged {
+            verdict: Err(reason),
+            fatal: true,
+        }
+    }
+
+    /// The receive in hand ends with `status`.
+    fn drop_message(&mut self, config: &Config, host: &mut impl Host, status: Status) {
+        if let Message::Send { receive, .. } = core::mem::replace(&mut self.message, Message::None)
+        {
+            let blank = received(config, receive.wr_id, WorkOpcode::Receive);
+            host.received(Completion { status, ..blank });
+        }
+    }
+
+    /// Says nothing more.
+    pub(super) fn abort(&mut self, config: &Config, host: &mut impl Host) {
+        self.drop_message(config, host, Status::Flushed);
+        self.queue.clear();
+        self.nak = None;
+    }
+
+    /// Answers what was executed already (IBTA Vol 1, 9.7.5.1.5). `ahead` is negative.
+    fn handle_duplicate(
+        &mut self,
+        config: &Config,
+        packet: &Packet<'_>,
+        ahead: i32,
+        host: &mut impl Host,
+        stats: &mut Stats,
+    ) -> Judged {
+        let psn = packet.bth.psn;
+        stats.duplicates += 1;
+        match packet.opcode().operation() {
+            Some(Operation::Send | Operation::Write) => {
+                let ends = packet.opcode().position().is_some_and(|place| place.ends());
+                if !ends && !packet.bth.ack_req {
+                    return Judged::of(Err(Dropped::Duplicate));
+                }
+                self.push_ack(psn);
+                Judged::of(Ok(()))
+            }
+            Some(Operation::ReadRequest) => self.repeat_read(config, packet, ahead, host),
+            _ => {
+                let opcode = packet.opcode();
+                let found = self
+                    .atomics
+                    .iter()
+                    .find(|known| known.psn == psn && known.opcode == opcode);
+                let Some(&Remembered { value, .. }) = found else {
+                    return Judged::of(Err(Dropped::Duplicate));
+                };
+                if !self.make_room(config, psn) {
+                    return Judged::of(Err(Dropped::Duplicate));
+                }
+                let msn = self.msn;
+                self.queue.push_back(Response::Atomic { psn, msn, value });
+                Judged::of(Ok(()))
+            }
+        }
+    }
+
+    fn repeat_read(
+        &mut self,
+        config: &Config,
+        packet: &Packet<'_>,
+        ahead: i32,
+        host: &mut impl Host,
+    ) -> Judged {
+        let psn = packet.bth.psn;
+        let Some(reth) = packet.reth else {
+            return Judged::of(Err(Dropped::Duplicate));
+        };
+        let packets = segment::packets(reth.length, config.path_mtu.bytes());
+        // It was executed once, so that all of it lies before what is expected.
+        if packets > ahead.unsigned_abs() || !self.make_room(config, psn) {
+            return Judged::of(Err(Dropped::Duplicate));
+        }
+        match self.push_read(config, psn, reth, self.msn, host) {
+            Ok(()) => Judged::of(Ok(())),
+            Err(Refusal::Nak(code, status)) => self.refuse(config, psn, (code, status), host),
+            Err(Refusal::NotReady) => Judged::of(Err(Dropped::Duplicate)),
+        }
+    }
+
+    /// The requester went back to `psn`, so that it asks for everything after it again: what
+    /// waits to be sent from there on is stale. `false` when there is still no room.
+    fn make_room(&mut self, config: &Config, psn: Psn) -> bool {
+        self.queue
+            .retain(|response| response.last_psn().offset_from(psn) < 0);
+        self.resources_used() < usize::from(config.max_dest_rd_atomic)
+    }
+
+    /// READs and atomics that wait to be answered.
+    fn resources_used(&self) -> usize {
+        let data = |response: &&Response| !matches!(response, Response::Ack { .. });
+        self.queue.iter().filter(data).count()
+    }
+
+    /// Acknowledges `psn`: together with what is about to be acknowledged, if nothing lies
+    /// between.
+    fn push_ack(&mut self, psn: Psn) {
+        let msn = self.msn;
+        match self.queue.back_mut() {
+            Some(Response::Ack { psn: last, msn: m }) => {
+                if psn.offset_from(*last) > 0 {
+                    *last = psn;
+                }
+                *m = msn;
+            }
+            _ => self.queue.push_back(Response::Ack { psn, msn }),
+        }
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.nak.is_none()
+    }
+
+    /// Whether what is sent next carries READ data.
+    pub(super) fn is_bulk(&self) -> bool {
+        matches!(self.queue.front(), Some(Response::Read { .. }))
+    }
+
+    /// Builds the next response, if there is one.
+    pub(super) fn transmit<H: Host>(
+        &mut self,
+        config: &Config,
+        route: &Route,
+        host: &mut H,
+        out: &mut (impl Egress + ?Sized),
+        stats: &mut Stats,
+    ) -> Answered {
+        let Some(&response) = self.queue.front() else {
+            return self.transmit_nak(config, route, out, stats);
+        };
+        let acked = Syndrome::ACK_WITHOUT_CREDITS;
+        let mut payload = 0;
+        let mut done = true;
+        let emitted = match response {
+            Response::Ack { psn, msn } => {
+                let headers = answer(config, Opcode::RC_ACKNOWLEDGE, psn, Some((acked, msn)), 0);
+                route.emit_bare(out, &headers)
+            }
+            Response::Atomic { psn, msn, value } => {
+                let opcode = Opcode::RC_ATOMIC_ACKNOWLEDGE;
+                let mut headers = answer(config, opcode, psn, Some((acked, msn)), 0);
+                headers.put(&AtomicAckEth(value).to_bytes());
+                route.emit_bare(out, &headers)
+            }
+            Response::Read {
+                psn,
+                key,
+                addr,
+                length,
+                packets,
+                sent,
+                msn,
+            } => {
+                let mtu = config.path_mtu.bytes();
+                let place = segment::position(sent, packets);
+                let (offset, bytes) = segment::part(length, mtu, sent);
+                (payload, done) = (bytes, place.ends());
+                let with_aeth = place.starts() || place.ends();
+                let aeth = with_aeth.then_some((acked, msn));
+                let opcode = segment::read_response(place);
+                let headers = answer(config, opcode, psn.advance(sent), aeth, bytes);
+                // The whole range was checked: the sum does not wrap.
+                let addr = addr.wrapping_add(u64::from(offset));
+                let memory = host.memory();
+                route.emit(out, &headers, bytes as usize, |payload, crc| {
+                    memory.read(config.pd, key, addr, payload, Some(crc))
+                })
+            }
+        };
+        match emitted {
+            Emitted::NoRoom => Answered::NoRoom,
+            Emitted::Sent(bytes) => {
+                stats.sent(bytes);
+                match self.queue.front_mut() {
+                    Some(Response::Read { sent, .. }) if !done => *sent += 1,
+                    _ => {
+                        self.queue.pop_front();
+                    }
+                }
+                Answered::Sent(payload)
+            }
+            Emitted::Fault(_) => {
+                let psn = match response {
+                    Response::Read { psn, sent, .. } => psn.advance(sent),
+                    Response::Ack { psn, .. } | Response::Atomic { psn, .. } => psn,
+                };
+                self.queue.clear();
+                self.refuse(config, psn, (NakCode::RemoteAccess, Status::Flushed), host);
+                Answered::Fatal
+            }
+        }
+    }
+
+    fn transmit_nak(
+        &mut self,
+        config: &Config,
+        route: &Route,
+        out: &mut (impl Egress + ?Sized),
+        stats: &mut Stats,
+    ) -> Answered {
+        let Some((psn, syndrome)) = self.nak else {
+            return Answered::Idle;
+        };
+        let aeth = Some((syndrome, self.msn));
+        let headers = answer(config, Opcode::RC_ACKNOWLEDGE, psn, aeth, 0);
+        let Emitted::Sent(bytes) = route.emit_bare(out, &headers) else {
+            return Answered::NoRoom;
+        };
+        stats.sent(bytes);
+        match syndrome {
+            Syndrome::RnrNak { .. } => stats.rnr_naks_sent += 1,
+            Syndrome::Nak(NakCode::PsnSequence) => stats.sequence_naks_sent += 1,
+            _ => {}
+        }
+        self.nak = None;
+        Answered::Sent(0)
+    }
+}
+
+/// Headers of a response.
+fn answer(
+    config: &Config,
+    opcode: Opcode,
+    psn: Psn,
+    aeth: Option<(Syndrome, u32)>,
+    payload: u32,
+) -> Headers {
+    let bth = Bth {
+        opcode,
+        mig_req: true,
+        pkey: config.pkey,
+        dest_qp: config.dest_qpn,
+        psn,
+        ..Bth::default()
+    };
+    let mut headers = Headers::new(&bth, payload as usize);
+    if let Some((syndrome, msn)) = aeth {
+        headers.put(&Aeth { syndrome, msn }.to_bytes());
+    }
+    headers
+}
+
+/// A completion of a receive with nothing particular.
+fn received(config: &Config, wr_id: u64, opcode: WorkOpcode) -> Completion {
+    Completion {
+        wr_id,
+        status: Status::Success,
+        opcode,
+        qpn: config.qpn,
+        byte_len: 0,
+        extra: Extra::None,
+        src_qp: Qpn::default(),
+        solicited: false,
+    }
+}

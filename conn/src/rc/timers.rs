@@ -1,0 +1,113 @@
+//! The requester's two timers and its retry counters (IBTA Vol 1, 9.7.5.1.4, 9.7.6 and 9.9).
+
+use super::config::Config;
+use crate::time::Instant;
+use trunkline_wire::rnr_timer_ns;
+
+/// Unit of the ACK timeout: 4.096 us.
+const ACK_UNIT_NS: u64 = 4096;
+/// RNR retry count that stands for "for ever".
+const FOR_EVER: u8 = 7;
+
+/// ACK timeout in ns, or `None` for 0: off. Doubles per step: 1 is 8,192 ns, 31 about 2.4 hours.
+pub const fn ack_timeout_ns(exponent: u8) -> Option<u64> {
+    match exponent & 0x1f {
+        0 => None,
+        exponent => Some(ACK_UNIT_NS << exponent),
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Timers {
+    ack_at: Option<Instant>,
+    rnr_at: Option<Instant>,
+    retries: u8,
+    rnr_retries: u8,
+}
+
+impl Timers {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            ack_at: None,
+            rnr_at: None,
+            retries: config.retry_cnt,
+            rnr_retries: config.rnr_retry,
+        }
+    }
+
+    /// A packet left: the timer runs from the oldest one.
+    pub(super) fn sent(&mut self, config: &Config, now: Instant) {
+        if self.ack_at.is_none() {
+            self.ack_at = ack_timeout_ns(config.timeout).map(|ns| now + ns);
+        }
+    }
+
+    /// The peer got further. `waiting`: more is outstanding.
+    pub(super) fn progress(&mut self, config: &Config, now: Instant, waiting: bool) {
+        self.retries = config.retry_cnt;
+        self.rnr_retries = config.rnr_retry;
+        self.ack_at = None;
+        if waiting {
+            self.sent(config, now);
+        }
+    }
+
+    /// Takes one retry; `false` when there is none left.
+    pub(super) fn take_retry(&mut self) -> bool {
+        let left = self.retries > 0;
+        self.retries = self.retries.saturating_sub(1);
+        left
+    }
+
+    /// The peer is not ready and says to wait; `false` when that happened too often.
+    pub(super) fn start_rnr(&mut self, now: Instant, timer: u8) -> bool {
+        if self.rnr_retries == 0 {
+            return false;
+        }
+        if self.rnr_retries < FOR_EVER {
+            self.rnr_retries -= 1;
+        }
+        self.rnr_at = Some(now + rnr_timer_ns(timer));
+        true
+    }
+
+    /// Whether the peer asked to wait.
+    pub(super) const fn is_rnr(&self) -> bool {
+        self.rnr_at.is_some()
+    }
+
+    /// The wait may be over.
+    pub(super) fn end_rnr(&mut self, now: Instant) {
+        self.rnr_at = self.rnr_at.filter(|&at| at > now);
+    }
+
+    pub(super) fn stop_ack(&mut self) {
+        self.ack_at = None;
+    }
+
+    pub(super) fn stop(&mut self) {
+        (self.ack_at, self.rnr_at) = (None, None);
+    }
+
+    pub(super) fn ack_ran_out(&self, now: Instant) -> bool {
+        self.ack_at.is_some_and(|at| at <= now)
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        [self.ack_at, self.rnr_at].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ack_timeouts_double_from_8_us_and_0_is_off() {
+        assert_eq!(ack_timeout_ns(0), None);
+        assert_eq!(ack_timeout_ns(1), Some(8192));
+        assert_eq!(ack_timeout_ns(14), Some(67_108_864));
+        assert_eq!(ack_timeout_ns(31), Some(4096 << 31));
+        assert_eq!(ack_timeout_ns(32), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! The InfiniBand unreliable connection (IBTA Vol 1, 9.8.2): SENDs and WRITEs of any length,
+//! whole or not at all, without a word back.
+//!
+//! A message of which a packet is missing is dropped; so is one that asks for memory it may not
+//! have, that fits no receive, or for which none was posted. A receive taken for a message that
+//! was dropped waits for the next one; of a WRITE, the packets before the gap have been placed.
+
+mod receiver;
+
+use crate::egress::Egress;
+use crate::host::Host;
+use crate::mem::{Access, PdId};
+use crate::rc::build::{self, Emitted, Headers, Route};
+use crate::rc::segment::{self, Family};
+use crate::rc::{Dropped, Mtu, State, Stats, put_operation};
+use crate::work::{MAX_MESSAGE, Request, SendFlags, SendOp, Status};
+use alloc::collections::VecDeque;
+use receiver::Receiver;
+use trunkline_wire::{Bth, Packet, Path, Psn, Qpn};
+
+/// Attributes of a UC QP that is ready to receive and to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The local QP.
+    pub qpn: Qpn,
+    /// The peer's QP.
+    pub dest_qpn: Qpn,
+    /// From here to the peer.
+    pub path: Path,
+    /// Payload of a full packet, the same at both ends.
+    pub path_mtu: Mtu,
+    /// PSN of the first packet sent.
+    pub sq_psn: Psn,
+    /// PSN of the first packet expected.
+    pub rq_psn: Psn,
+    /// Partition key.
+    pub pkey: u16,
+    /// Protection domain of the QP.
+    pub pd: PdId,
+    /// Remote rights of the QP: only WRITE counts.
+    pub access: Access,
+    /// Send requests that fit.
+    pub send_capacity: usize,
+}
+
+/// An unreliable connection: the protocol half of a UC QP. See the [module](self).
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    route: Route,
+    state: State,
+    queue: VecDeque<Request>,
+    /// Packet of the oldest request that is sent next.
+    packet: u32,
+    next_psn: Psn,
+    receiver: Receiver,
+    stats: Stats,
+}
+
+const _: () = assert!(size_of::<Connection>() <= 768);
+
+impl Connection {
+    /// A connection that is ready to receive and to send.
+    ///
+    /// # Panics
+    /// The addresses of the path are of different families.
+    pub fn new(config: Config) -> Self {
+        Self {
+            route: Route::new(config.path),
+            state: State::Ready,
+            queue: VecDeque::with_capacity(config.send_capacity),
+            packet: 0,
+            next_psn: config.sq_psn,
+            receiver: Receiver::new(config.rq_psn),
+            stats: Stats::default(),
+            config,
+        }
+    }
+
+    /// Queues a SEND or WRITE.
+    ///
+    /// # Errors
+    /// The queue is full, the connection is in error, or UC knows no such request: it comes back.
+    ///
+    /// # Panics
+    /// The request is longer than [`MAX_MESSAGE`].
+    pub fn post_send(&mut self, request: Request) -> Result<(), Request> {
+        assert!(
+            request.length <= MAX_MESSAGE,
+            "a request of {} bytes was not validated",
+            request.length
+        );
+        let known = !matches!(
+            request.op,
+            SendOp::Read(_) | SendOp::Atomic(..) | SendOp::SendInvalidate(_)
+        );
+        let full = self.queue.len() >= self.config.send_capacity;
+        if !known || full || self.state == State::Error {
+            return Err(request);
+        }
+        self.queue.push_back(request);
+        Ok(())
+    }
+
+    /// Acts on a packet whose ICRC is right, and which came from the peer's address.
+    ///
+    /// # Errors
+    /// Why it was dropped; counted already.
+    pub fn handle_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Dropped> {
+        let verdict = if self.state == State::Error {
+            Err(Dropped::QpInError)
+        } else {
+            self.receiver.handle(&self.config, packet, host)
+        };
+        self.stats.judged(verdict)
+    }
+
+    /// Builds one datagram. `false`: there is nothing to send, or `out` has no room. A request is
+    /// done when its last packet has been handed over.
+    pub fn poll_transmit(
+        &mut self,
+        host: &mut impl Host,
+        out: &mut (impl Egress + ?Sized),
+    ) -> bool {
+        let Some(request) = self.queue.front() else {
+            return false;
+        };
+        let (config, mtu) = (&self.config, self.config.path_mtu.bytes());
+        let count = segment::packets(request.length, mtu);
+        let place = segment::position(self.packet, count);
+        let (offset, length) = segment::part(request.length, mtu, self.packet);
+        let bth = Bth {
+            opcode: segment::opcode(Family::Uc, &request.op, place),
+            solicited: place.ends()
+                && request.op.consumes_receive()
+                && request.flags.contains(SendFlags::SOLICITED),
+            mig_req: true,
+            pkey: config.pkey,
+            dest_qp: config.dest_qpn,
+            psn: self.next_psn,
+            ..Bth::default()
+        };
+        let length = length as usize;
+        let mut headers = Headers::new(&bth, length);
+        let (first, last) = (place.starts(), place.ends());
+        put_operation(&mut headers, &request.op, first, last, request.length);
+        let memory = host.memory();
+        let emitted = self.route.emit(out, &headers, length, |payload, crc| {
+            build::gather(memory, config.pd, &request.local, offset, payload, crc)
+        });
+        match emitted {
+            Emitted::NoRoom => false,
+            Emitted::Fault(_) => {
+                self.abort(host, Status::LocalProtection);
+                false
+            }
+            Emitted::Sent(bytes) => {
+                self.stats.sent(bytes);
+                self.next_psn = self.next_psn.advance(1);
+                self.packet += 1;
+                if last && let Some(request) = self.queue.pop_front() {
+                    self.packet = 0;
+                    let length = request.length;
+                    host.sent(request, Status::Success, length);
+                }
+                true
+            }
+        }
+    }
+
+    /// Takes the connection to error: the oldest request ends with `status`, all others are
+    /// flushed, and so is a receive in hand.
+    pub fn abort(&mut self, host: &mut impl Host, status: Status) {
+        self.state = State::Error;
+        let mut status = status;
+        while let Some(request) = self.queue.pop_front() {
+            host.sent(request, status, 0);
+            status = Status::Flushed;
+        }
+        self.receiver.abort(&self.config, host);
+    }
+
+    /// Whether it still works.
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Counters.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// What it was set up with.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Requests posted that have not ended.
+    pub fn pending(&self) -> usize {
+        self.queue.len()
+    }
+}
