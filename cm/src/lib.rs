@@ -1,3 +1,63 @@
+//! Connection management as sans-I/O state machines: how Trunkline nodes meet.
+//!
+//! A node asks a peer once whether it is a Trunkline node: a REQ of IB communication management to
+//! [`TRUNKLINE_SERVICE`], with a [`Hello`] in its private data. A Trunkline node answers REP and the
+//! two share connections from then on; every other RoCEv2 host refuses with "invalid service ID",
+//! and what is silent is silent.
+//!
+//! ```text
+//!   opener                                             acceptor
+//!     open --> ReqSent -------- REQ (Hello) --------> Asked --> Event::Incoming
+//!                 |                                     | accept
+//!     Established <----------- REP (HelloReply) ------ RepSent
+//!                 `----------- RTU -------------------> Established
+//!     close --> DreqSent ----- DREQ ------------------> TimeWait
+//!     TimeWait <-------------- DREP -------------------'
+//! ```
+//!
+//! [`Manager`] holds all handshakes of a node. It reads no clock and sends nothing: time and
+//! datagrams are arguments, randomness comes from a [`Random`] that its owner supplies. After any
+//! call drain [`Manager::poll_transmit`], then [`Manager::poll_event`], then look at
+//! [`Manager::poll_timeout`] again. [`gsi`] wraps its datagrams for the wire.
 #![no_std]
 #![forbid(unsafe_code)]
-//! x
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod bytes;
+mod comm_id;
+mod config;
+mod directory;
+mod event;
+pub mod gsi;
+mod handshakes;
+mod hello;
+mod identity;
+mod message;
+mod random;
+mod refusal;
+mod retry;
+mod state;
+mod table;
+
+pub use config::{Config, Limits};
+pub use directory::{Directory, PeerMode};
+pub use event::{AskError, CloseReason, Established, Event, HandshakeId, Outgoing, Refused};
+pub use event::{Role, Route, UnknownHandshake};
+pub use handshakes::{Counters, Load, Manager};
+pub use hello::{Ask, Bind, Binds, End, Hello, HelloError, HelloReply, Offer, Purpose};
+pub use identity::{Identity, IdentityError};
+
+pub use random::Random;
+pub use refusal::{Refusal, RefusalCode};
+pub use retry::Retry;
+
+use trunkline_wire::ServiceId;
+
+/// What a Trunkline node listens on: "trnkline" in ASCII.
+///
+/// The first byte of a service ID names who hands it out. 0x74 is none of the groups in use: IBTA
+/// and RDMA-CM (0x00), IETF (0x01, 0x10), operating systems that pick one by themselves (0x02).
+pub const TRUNKLINE_SERVICE: ServiceId = ServiceId(u64::from_be_bytes(*b"trnkline"));

@@ -1,0 +1,109 @@
+//! Communication IDs that find their record without a search and that strangers cannot guess.
+
+use crate::random::Random;
+use trunkline_wire::cm::CommId;
+
+/// Bits of an ID that hold the place of the record.
+pub(crate) const INDEX_BITS: u32 = 20;
+/// Bits that tell the users of one place apart.
+const TAG_MASK: u16 = 0xfff;
+
+/// A secret permutation of 32 bits (a Feistel network of four rounds): place and tag go in, what
+/// looks random comes out. Guessing the ID of one of `n` records takes 2^32 / `n` tries, and the
+/// peer's ID has to be guessed with it.
+#[derive(Clone, Debug)]
+pub(crate) struct CommIds {
+    keys: [u32; 4],
+}
+
+impl CommIds {
+    pub(crate) fn new(random: &mut impl Random) -> Self {
+        Self {
+            keys: core::array::from_fn(|_| random.next() as u32),
+        }
+    }
+
+    /// A tag for a new user of `index`: another than `last`, and none that makes the ID 0, which
+    /// means "no ID".
+    pub(crate) fn draw_tag(&self, index: u32, last: u16, random: &mut impl Random) -> u16 {
+        let mut tag = random.next() as u16 & TAG_MASK;
+        while tag == last || self.seal(index, tag).0 == 0 {
+            tag = (tag + 1) & TAG_MASK;
+        }
+        tag
+    }
+
+    pub(crate) fn seal(&self, index: u32, tag: u16) -> CommId {
+        let plain = u32::from(tag) << INDEX_BITS | index;
+        let (mut left, mut right) = ((plain >> 16) as u16, plain as u16);
+        for key in self.keys {
+            (left, right) = (right, left ^ mix(right, key));
+        }
+        CommId(u32::from(left) << 16 | u32::from(right))
+    }
+
+    /// Place and tag.
+    pub(crate) fn open(&self, id: CommId) -> (u32, u16) {
+        let (mut left, mut right) = ((id.0 >> 16) as u16, id.0 as u16);
+        for key in self.keys.iter().rev() {
+            (left, right) = (right ^ mix(left, *key), left);
+        }
+        let plain = u32::from(left) << 16 | u32::from(right);
+        (
+            plain & ((1 << INDEX_BITS) - 1),
+            (plain >> INDEX_BITS) as u16,
+        )
+    }
+}
+
+fn mix(half: u16, key: u32) -> u16 {
+    let mut x = (u32::from(half) ^ key).wrapping_mul(0x9e37_79b1);
+    x ^= x >> 15;
+    x = x.wrapping_mul(0x85eb_ca77) ^ key.rotate_left(11);
+    (x >> 16) as u16 ^ x as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sealed_opens_and_no_id_is_zero() {
+        let mut state = 7_u64;
+        let mut random = move || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            state >> 16
+        };
+        let ids = CommIds::new(&mut random);
+        let mut last = 0;
+        for index in (0..1 << INDEX_BITS).step_by(997) {
+            let tag = ids.draw_tag(index, last, &mut random);
+            assert_ne!(tag, last);
+            let id = ids.seal(index, tag);
+            assert_ne!(id, CommId(0));
+            assert_eq!(ids.open(id), (index, tag));
+            last = tag;
+        }
+        let (index, tag) = ids.open(CommId(0));
+        let other = ids.draw_tag(index, tag.wrapping_add(1) & TAG_MASK, &mut || {
+            u64::from(tag)
+        });
+        assert_ne!(other, tag, "the tag that gives 0 is passed over");
+    }
+
+    #[test]
+    fn neighbours_have_nothing_in_common() {
+        let mut keys = [0x1234_5678_u64, 0x9abc_def0, 0x0f1e_2d3c, 0x4b5a_6978].into_iter();
+        let ids = CommIds::new(&mut || keys.next().expect("four keys are drawn"));
+        let mut changed = 0;
+        for index in 0..1_000 {
+            changed += (ids.seal(index, 0).0 ^ ids.seal(index ^ 1, 0).0).count_ones();
+        }
+        assert!(
+            (14_000..18_000).contains(&changed),
+            "{changed} of 32,000 bits"
+        );
+    }
+}

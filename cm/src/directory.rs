@@ -1,0 +1,111 @@
+//! What a node knows of a peer: whether it shares connections.
+
+use crate::event::Event;
+use alloc::collections::BTreeMap;
+use core::net::IpAddr;
+use trunkline_conn::time::Instant;
+
+/// How to talk to the peer at one address.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PeerMode {
+    /// Not asked yet, or the answer has expired: ask.
+    #[default]
+    Unknown,
+    /// Asked, no answer yet: wait.
+    Asking,
+    /// A Trunkline node: share connections.
+    Trunkline,
+    /// Refused or silent: plain `rc`, one connection per QP, until that time.
+    Plain {
+        /// When to ask again.
+        until: Instant,
+    },
+}
+
+impl PeerMode {
+    /// What still holds at `now`: negative answers expire.
+    #[must_use]
+    pub fn at(self, now: Instant) -> Self {
+        match self {
+            Self::Plain { until } if until <= now => Self::Unknown,
+            mode => mode,
+        }
+    }
+
+    /// The peer is being asked. A peer known to be a Trunkline node stays one.
+    #[must_use]
+    pub const fn asked(self) -> Self {
+        match self {
+            Self::Trunkline => Self::Trunkline,
+            _ => Self::Asking,
+        }
+    }
+
+    /// What `event`, which concerns this peer, teaches; negative answers last `plain_ns`
+    /// nanoseconds. A question from the peer replaces whatever was known.
+    #[must_use]
+    pub fn after(self, now: Instant, event: &Event, plain_ns: u64) -> Self {
+        match (event, self) {
+            (Event::Incoming { .. } | Event::Established(_) | Event::PeerRestarted { .. }, _) => {
+                Self::Trunkline
+            }
+            // A refusal that says so itself comes from a Trunkline node that is busy or has a rule.
+            (Event::Refused { reason, .. }, _) if reason.by_trunkline() => Self::Trunkline,
+            // Busy and silent are not the same for a peer that has answered before.
+            (Event::Silent { .. }, Self::Trunkline) => Self::Unknown,
+            (Event::NotTrunkline { .. } | Event::Silent { .. } | Event::Refused { .. }, _) => {
+                Self::Plain {
+                    until: now + plain_ns,
+                }
+            }
+            // The attempt was given up on this side: nothing was learned.
+            (Event::Closed { .. }, Self::Asking) => Self::Unknown,
+            (Event::Closed { .. }, mode) => mode,
+        }
+    }
+}
+
+/// The peers of a node, by address. Ordered, so that walks replay.
+#[derive(Clone, Debug, Default)]
+pub struct Directory(BTreeMap<IpAddr, PeerMode>);
+
+impl Directory {
+    /// How to talk to `peer` at `now`.
+    pub fn mode(&self, now: Instant, peer: IpAddr) -> PeerMode {
+        let known = self.0.get(&peer.to_canonical()).copied();
+        known.unwrap_or_default().at(now)
+    }
+
+    /// `peer` is being asked.
+    pub fn asked(&mut self, now: Instant, peer: IpAddr) {
+        self.set(peer, self.mode(now, peer).asked());
+    }
+
+    /// Learns from an event of the manager; negative answers last `plain_ns` nanoseconds.
+    pub fn learn(&mut self, now: Instant, event: &Event, plain_ns: u64) {
+        let peer = event.route().remote;
+        self.set(peer, self.mode(now, peer).after(now, event, plain_ns));
+    }
+
+    /// Forgets negative answers that have expired.
+    pub fn tidy(&mut self, now: Instant) {
+        self.0.retain(|_, mode| mode.at(now) != PeerMode::Unknown);
+    }
+
+    /// Addresses of which something is known.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is known of anybody.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn set(&mut self, peer: IpAddr, mode: PeerMode) {
+        match mode {
+            PeerMode::Unknown => self.0.remove(&peer.to_canonical()),
+            mode => self.0.insert(peer.to_canonical(), mode),
+        };
+    }
+}

@@ -1,0 +1,384 @@
+//! All handshakes of one node.
+
+mod receive;
+mod request;
+mod settle;
+
+use crate::config::Config;
+use crate::event::{AskError, CloseReason, Event, HandshakeId, Outgoing, Route, UnknownHandshake};
+use crate::hello::{Ask, HelloError, Offer, Purpose};
+use crate::message::{self, Mad};
+use crate::random::Random;
+use crate::refusal::RefusalCode;
+use crate::retry::Schedule;
+use crate::state::{DreqSent, RepSent, ReqSent, State};
+pub use crate::table::Load;
+use crate::table::{Ids, Table};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::{Answered, CommId};
+
+/// Received datagrams that moved nothing, by reason, and answers that could not be kept.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counters {
+    /// Datagrams in all.
+    pub received: u64,
+    /// Not a message of communication management.
+    pub malformed: u64,
+    /// A message that nobody here handles (LAP, APR, SIDR).
+    pub unsupported: u64,
+    /// A REQ for another service; refused.
+    pub foreign_service: u64,
+    /// A hello that makes no sense or is of another version; refused.
+    pub bad_hello: u64,
+    /// The GIDs inside a REQ are not the addresses outside.
+    pub address_mismatch: u64,
+    /// It names a handshake that is not there, or of another peer.
+    pub unknown: u64,
+    /// It does not fit the state, the IDs or the transaction of its handshake.
+    pub mismatch: u64,
+    /// It has come before.
+    pub duplicate: u64,
+    /// An ask that crossed one of ours and lost to it.
+    pub crossed: u64,
+    /// An ask for which there was no room; refused.
+    pub busy: u64,
+    /// An ask with a GUID that it cannot have; refused.
+    pub identity: u64,
+    /// Datagrams to send that were dropped because too many waited.
+    pub transmit_full: u64,
+}
+
+/// The handshakes of one node: bounded in number, with one owner and without locks.
+#[derive(Debug)]
+pub struct Manager<R> {
+    config: Config,
+    random: R,
+    table: Table,
+    /// Slots in time wait, the oldest first: all wait equally long.
+    time_wait: VecDeque<u32>,
+    transmit: VecDeque<Outgoing>,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+impl<R: Random> Manager<R> {
+    /// A manager without handshakes.
+    ///
+    /// # Panics
+    /// `config.limits.connections` is over 2^20.
+    pub fn new(config: Config, mut random: R) -> Self {
+        let connections = config.limits.connections;
+        assert!(
+            connections <= 1 << 20,
+            "{connections} connections are more than 2^20"
+        );
+        Self {
+            config,
+            table: Table::new(&mut random),
+            random,
+            time_wait: VecDeque::new(),
+            transmit: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// What it was told.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What it holds.
+    pub const fn load(&self) -> &Load {
+        self.table.load()
+    }
+
+    /// What it received and dropped.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Asks a peer for a connection. When the peer's ask for the same one waits for a decision, it
+    /// is accepted instead: the handshake is then that of its [`Event::Incoming`], and the BINDs do
+    /// not travel.
+    ///
+    /// # Errors
+    /// Too much is under way, the place in the pool is taken, the addresses are of two families, or
+    /// the offer holds what it may not.
+    pub fn open(&mut self, now: Instant, route: Route, ask: Ask) -> Result<HandshakeId, AskError> {
+        let route = canonical(route);
+        if route.local.is_ipv4() != route.remote.is_ipv4() {
+            let Route { local, remote } = route;
+            return Err(AskError::Families { local, remote });
+        }
+        check(&ask)?;
+        if let Some((index, slot)) = self.in_place(route, ask.purpose) {
+            let id = self.id(index);
+            if !matches!(slot.state(), State::Asked(_)) {
+                return Err(AskError::Exists(id));
+            }
+            self.accept_asked(now, index, ask.offer, Some((ask, 0)));
+            return Ok(id);
+        }
+        let (load, limits) = (self.table.load(), &self.config.limits);
+        let busy = |what, limit| Err(AskError::Busy { what, limit });
+        if load.opening >= limits.opening {
+            return busy("connections being opened", limits.opening);
+        }
+        if load.connections() >= limits.connections {
+            return busy("connections", limits.connections);
+        }
+        let Some(index) = self.table.insert(route, ask.purpose, &mut self.random) else {
+            return busy("peers", u16::MAX.into());
+        };
+        self.ask(now, index, ask, 0);
+        Ok(self.id(index))
+    }
+
+    /// Agrees to a peer's ask. The connection stands once the peer has confirmed.
+    ///
+    /// # Errors
+    /// The handshake does not wait for a decision.
+    ///
+    /// # Panics
+    /// The offer holds what no peer would take.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        id: HandshakeId,
+        offer: Offer,
+    ) -> Result<(), UnknownHandshake> {
+        let valid = offer.end(self.config.identity).check();
+        assert!(valid.is_ok(), "{valid:?}");
+        let index = self.index(id, |state| matches!(state, State::Asked(_)))?;
+        self.accept_asked(now, index, offer, None);
+        Ok(())
+    }
+
+    /// Refuses a peer's ask.
+    ///
+    /// # Errors
+    /// The handshake does not wait for a decision.
+    pub fn reject(&mut self, id: HandshakeId, code: RefusalCode) -> Result<(), UnknownHandshake> {
+        let index = self.index(id, |state| matches!(state, State::Asked(_)))?;
+        self.refuse_asked(index, code, CloseReason::Local);
+        Ok(())
+    }
+
+    /// A packet with the right token came in on a connection whose peer has not confirmed yet: the
+    /// RTU is late or lost, the peer is there.
+    ///
+    /// # Errors
+    /// The handshake does not wait for a confirmation.
+    pub fn confirm(&mut self, now: Instant, id: HandshakeId) -> Result<(), UnknownHandshake> {
+        let index = self.index(id, |state| matches!(state, State::RepSent(_)))?;
+        self.confirmed(now, index);
+        Ok(())
+    }
+
+    /// Ends a connection or the attempt at one, and tells the peer. [`Event::Closed`] follows, for
+    /// a connection that stood when the peer has answered or is silent.
+    ///
+    /// # Errors
+    /// The handshake is over or being closed.
+    pub fn close(&mut self, now: Instant, id: HandshakeId) -> Result<(), UnknownHandshake> {
+        let index = self.index(id, |state| {
+            !matches!(state, State::DreqSent(_) | State::TimeWait { .. })
+        })?;
+        let ids = self.table.ids(index);
+        match self.table.slot(index).state() {
+            State::ReqSent(state) => {
+                // The peer may have accepted: it must not wait for the confirmation.
+                let transaction = state.transaction;
+                self.send_rej(index, transaction, Answered::Other, RefusalCode::Cancelled);
+                self.finish(index, CloseReason::Local);
+            }
+            State::Asked(_) => self.refuse_asked(index, RefusalCode::Policy, CloseReason::Local),
+            State::RepSent(state) => {
+                let transaction = state.transaction;
+                self.send_rej(index, transaction, Answered::Req, RefusalCode::Policy);
+                self.finish(index, CloseReason::Local);
+            }
+            State::Established => {
+                let dreq = message::dreq(ids, self.table.slot(index).remote_qpn());
+                let request = message::mad(self.random.next(), dreq);
+                let schedule = Schedule::start(now, self.config.close, self.random.next());
+                let closing = Box::new(DreqSent { schedule, request });
+                self.table.set_state(index, State::DreqSent(closing));
+                self.send(self.table.route(index), request);
+            }
+            State::Free { .. } | State::DreqSent(_) | State::TimeWait { .. } => {
+                unreachable!("these were told to be unknown")
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a connection that stands without telling the peer: the two ends close it among
+    /// themselves. What the peer still sends about it is answered as for a closed one. Its owner
+    /// then has to know the peer's identity by itself, should this have been the last connection.
+    ///
+    /// # Errors
+    /// The handshake is over or has not come that far.
+    pub fn release(&mut self, now: Instant, id: HandshakeId) -> Result<(), UnknownHandshake> {
+        let index = self.index(id, |state| matches!(state, State::Established))?;
+        self.finish_later(now, index, CloseReason::Local);
+        Ok(())
+    }
+
+    /// The next datagram to send.
+    #[must_use]
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
+        self.transmit.pop_front()
+    }
+
+    /// The next thing that happened.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next. May change after any other call.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let timer = self.table.first_timer().map(|(deadline, _)| deadline);
+        let waiting = self.time_wait.front().map(|&index| self.until(index));
+        [timer, waiting].into_iter().flatten().min()
+    }
+
+    /// Does what is due. Early or repeated calls are harmless.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((deadline, index)) = self.table.first_timer()
+            && deadline <= now
+        {
+            self.expire(now, index);
+        }
+        while let Some(&index) = self.time_wait.front()
+            && self.until(index) <= now
+        {
+            self.time_wait.pop_front();
+            self.table.remove(index);
+        }
+    }
+
+    fn id(&self, index: u32) -> HandshakeId {
+        HandshakeId(self.table.ids(index).local)
+    }
+
+    fn index(
+        &self,
+        id: HandshakeId,
+        fits: impl FnOnce(&State) -> bool,
+    ) -> Result<u32, UnknownHandshake> {
+        self.table
+            .find(id.0)
+            .filter(|&index| fits(self.table.slot(index).state()))
+            .ok_or(UnknownHandshake(id))
+    }
+
+    /// The handshake for a place of the pool, if there is one under way or standing.
+    fn in_place(&self, route: Route, purpose: Purpose) -> Option<(u32, &crate::table::Slot)> {
+        let Purpose::Pool(_) = purpose else {
+            return None;
+        };
+        self.table
+            .chain(self.table.peer_at(route)?)
+            .find(|(_, slot)| {
+                slot.purpose() == purpose
+                    && !matches!(slot.state(), State::DreqSent(_) | State::TimeWait { .. })
+            })
+    }
+
+    /// Sends a REQ from a slot that has no state worth keeping.
+    fn ask(&mut self, now: Instant, index: u32, ask: Ask, resumed: u8) {
+        self.table.slot_mut(index).remote = CommId(0);
+        let route = self.table.route(index);
+        let local = self.table.ids(index).local;
+        let transaction = self.random.next();
+        let req = message::req(local, route, self.config.identity, &ask);
+        let request = message::mad(transaction, req);
+        let state = ReqSent {
+            transaction,
+            ask,
+            schedule: Schedule::start(now, ask.retry, self.random.next()),
+            resumed,
+            request,
+        };
+        self.table.set_state(index, State::ReqSent(Box::new(state)));
+        self.send(route, request);
+    }
+
+    fn accept_asked(
+        &mut self,
+        now: Instant,
+        index: u32,
+        offer: Offer,
+        absorbed: Option<(Ask, u8)>,
+    ) {
+        let State::Asked(asked) = self.table.slot(index).state() else {
+            unreachable!("only undecided handshakes come here")
+        };
+        let (transaction, hello) = (asked.transaction, asked.hello);
+        let rep = message::rep(self.table.ids(index), self.config.identity, &offer);
+        let reply = message::mad(transaction, rep);
+        let state = RepSent {
+            transaction,
+            hello,
+            offer,
+            schedule: Schedule::start(now, self.config.reply, self.random.next()),
+            absorbed,
+            reply,
+        };
+        self.table.set_state(index, State::RepSent(Box::new(state)));
+        self.send(self.table.route(index), reply);
+    }
+
+    fn refuse_asked(&mut self, index: u32, code: RefusalCode, reason: CloseReason) {
+        let State::Asked(asked) = self.table.slot(index).state() else {
+            unreachable!("only undecided handshakes come here")
+        };
+        let transaction = asked.transaction;
+        // The number of this end stays out of it: the handshake is over, nothing is to be answered.
+        let ids = Ids {
+            local: CommId(0),
+            ..self.table.ids(index)
+        };
+        let rej = message::rej(ids, Answered::Req, self.config.identity, code);
+        self.send(self.table.route(index), message::mad(transaction, rej));
+        self.finish(index, reason);
+    }
+
+    fn send_rej(&mut self, index: u32, transaction: u64, what: Answered, code: RefusalCode) {
+        let rej = message::rej(self.table.ids(index), what, self.config.identity, code);
+        self.send(self.table.route(index), message::mad(transaction, rej));
+    }
+
+    fn send(&mut self, route: Route, mad: Mad) {
+        if self.transmit.len() >= self.config.limits.transmit as usize {
+            self.counters.transmit_full += 1;
+            return;
+        }
+        self.transmit.push_back(Outgoing { route, mad });
+    }
+}
+
+/// An IPv4 address is the same whether it is mapped into IPv6 or not.
+fn canonical(route: Route) -> Route {
+    Route {
+        local: route.local.to_canonical(),
+        remote: route.remote.to_canonical(),
+    }
+}
+
+fn check(ask: &Ask) -> Result<(), HelloError> {
+    let invalid = |field, value| Err(HelloError::Invalid { field, value });
+    if ask.purpose == Purpose::Pool(u8::MAX) {
+        return invalid("pool index", u8::MAX.into());
+    }
+    if ask.weight == 0 {
+        return invalid("weight", 0);
+    }
+    ask.offer.end(crate::Identity { guid: 0, epoch: 0 }).check()
+}

@@ -1,0 +1,287 @@
+//! What a peer says about a handshake that is under way.
+
+use super::{Manager, canonical};
+use crate::event::{CloseReason, Event, Refused, Route};
+use crate::identity::IdentityError;
+use crate::message;
+use crate::random::Random;
+use crate::refusal::{Refusal, RefusalCode};
+use crate::state::{State, Verdict};
+use crate::table::Ids;
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::{
+    Answered, CmMad, CommId, Drep, Dreq, Message, Mra, Rej, RejReason, Rep, Rtu,
+};
+use trunkline_wire::{MAD_LEN, Path};
+
+impl<R: Random> Manager<R> {
+    /// Takes a management datagram that came to QP1; `from` is the path it took. Whatever its bytes
+    /// are, it is counted, and moves nothing unless all of it agrees with a handshake.
+    pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
+        self.counters.received += 1;
+        let route = canonical(Route::back(from));
+        let Ok(CmMad {
+            transaction_id,
+            message,
+        }) = CmMad::parse(mad)
+        else {
+            self.counters.malformed += 1;
+            return;
+        };
+        match &message {
+            Message::Req(req) => self.on_req(now, route, transaction_id, req),
+            Message::Rep(rep) => self.on_rep(now, route, transaction_id, rep),
+            Message::Rtu(rtu) => self.on_rtu(now, route, transaction_id, rtu),
+            Message::Rej(rej) => self.on_rej(now, route, transaction_id, rej),
+            Message::Mra(mra) => self.on_mra(now, route, transaction_id, mra),
+            Message::Dreq(dreq) => self.on_dreq(now, route, transaction_id, dreq),
+            Message::Drep(drep) => self.on_drep(now, route, drep),
+            Message::SidrReq(_) | Message::SidrRep(_) | Message::Lap(_) | Message::Apr(_) => {
+                self.counters.unsupported += 1;
+            }
+        }
+    }
+
+    /// The slot with our ID, if it belongs to this peer.
+    fn find(&self, route: Route, local: CommId) -> Option<u32> {
+        let index = self.table.find(local)?;
+        (self.table.route(index) == route).then_some(index)
+    }
+
+    /// As [`find`](Self::find), where the peer's ID has to agree too.
+    fn find_pair(&mut self, route: Route, local: CommId, remote: CommId) -> Option<u32> {
+        let Some(index) = self.find(route, local) else {
+            self.counters.unknown += 1;
+            return None;
+        };
+        if self.table.slot(index).remote != remote {
+            self.counters.mismatch += 1;
+            return None;
+        }
+        Some(index)
+    }
+
+    fn on_rep(&mut self, now: Instant, route: Route, transaction: u64, rep: &Rep) {
+        let Some(index) = self.find(route, rep.remote) else {
+            // Whoever agreed to an ask that is over shall not wait for a confirmation.
+            self.counters.unknown += 1;
+            self.disown(route, transaction, rep.remote, rep.local);
+            return;
+        };
+        let slot = self.table.slot(index);
+        match slot.state() {
+            State::ReqSent(state) if state.transaction == transaction => {
+                self.on_answer(now, route, index, transaction, rep);
+            }
+            State::Established if slot.remote == rep.local => {
+                self.counters.duplicate += 1;
+                let rtu = message::rtu(self.table.ids(index));
+                self.send(route, message::mad(transaction, rtu));
+            }
+            State::TimeWait { .. } if slot.remote == rep.local => {
+                self.counters.duplicate += 1;
+                self.disown(route, transaction, rep.remote, rep.local);
+            }
+            _ => self.counters.mismatch += 1,
+        }
+    }
+
+    fn disown(&mut self, route: Route, transaction: u64, local: CommId, remote: CommId) {
+        let reason = RejReason::InvalidCommId;
+        let rej = message::plain_rej(Ids { local, remote }, Answered::Rep, reason);
+        self.send(route, message::mad(transaction, rej));
+    }
+
+    /// The answer to our ask.
+    fn on_answer(&mut self, now: Instant, route: Route, index: u32, transaction: u64, rep: &Rep) {
+        let id = self.id(index);
+        let State::ReqSent(state) = self.table.slot(index).state() else {
+            unreachable!("only an ask has an answer")
+        };
+        let reply = match message::hello_reply(rep) {
+            Ok(reply) => reply,
+            Err(error) => {
+                self.counters.bad_hello += 1;
+                let reason = Refused::NoSense(error);
+                self.refuse_answer(
+                    route,
+                    index,
+                    transaction,
+                    rep,
+                    RefusalCode::Malformed,
+                    reason,
+                );
+                return;
+            }
+        };
+        if let Err(error) = self.judge(route, reply.end.identity) {
+            self.counters.identity += 1;
+            let (code, reason) = (RefusalCode::DuplicateGuid, Refused::Identity(error));
+            self.refuse_answer(route, index, transaction, rep, code, reason);
+            return;
+        }
+        let terms = state.on_rep(id, route, rep.qpn, &reply);
+        self.table.slot_mut(index).set_remote(rep.local, rep.qpn);
+        self.establish(now, index, terms);
+        let rtu = message::rtu(self.table.ids(index));
+        self.send(route, message::mad(transaction, rtu));
+    }
+
+    fn refuse_answer(
+        &mut self,
+        route: Route,
+        index: u32,
+        transaction: u64,
+        rep: &Rep,
+        code: RefusalCode,
+        reason: Refused,
+    ) {
+        let id = self.id(index);
+        self.table.slot_mut(index).set_remote(rep.local, rep.qpn);
+        self.send_rej(index, transaction, Answered::Rep, code);
+        self.finish_with(index, Event::Refused { id, route, reason });
+    }
+
+    fn on_rtu(&mut self, now: Instant, route: Route, transaction: u64, rtu: &Rtu) {
+        let Some(index) = self.find_pair(route, rtu.remote, rtu.local) else {
+            return;
+        };
+        match self.table.slot(index).state() {
+            State::RepSent(state) if state.transaction == transaction => {
+                self.confirmed(now, index);
+            }
+            State::Established => self.counters.duplicate += 1,
+            _ => self.counters.mismatch += 1,
+        }
+    }
+
+    fn on_rej(&mut self, now: Instant, route: Route, transaction: u64, rej: &Rej) {
+        // Who changed its mind about an ask does not know our number yet.
+        let by_theirs = || {
+            let peer = self.table.peer_at(route)?;
+            let mut chain = self.table.chain(peer);
+            let fits = |state: &State| match state {
+                State::Asked(state) => state.transaction == transaction,
+                State::RepSent(state) => state.transaction == transaction,
+                _ => false,
+            };
+            let found = chain.find(|(_, slot)| slot.remote == rej.local && fits(slot.state()));
+            found.map(|(index, _)| index)
+        };
+        let found = match rej.remote {
+            CommId(0) => by_theirs(),
+            ours => self.find(route, ours),
+        };
+        let Some(index) = found else {
+            self.counters.unknown += 1;
+            return;
+        };
+        let id = self.id(index);
+        let slot = self.table.slot(index);
+        match slot.state() {
+            State::ReqSent(state) if state.transaction == transaction => {
+                let event = match verdict(rej) {
+                    Verdict::NotTrunkline => Event::NotTrunkline { id, route },
+                    Verdict::Refused(reason) => Event::Refused { id, route, reason },
+                };
+                self.finish_with(index, event);
+            }
+            State::Asked(state) if state.transaction == transaction => {
+                self.finish(index, abandonment(rej));
+            }
+            State::RepSent(state)
+                if state.transaction == transaction && slot.remote == rej.local =>
+            {
+                self.abandoned(now, index, abandonment(rej));
+            }
+            // The acceptor gave up waiting for a confirmation that was lost. Its transaction is
+            // not kept; both numbers have to be right.
+            State::Established if slot.remote == rej.local => {
+                self.finish_later(now, index, abandonment(rej));
+            }
+            _ => self.counters.mismatch += 1,
+        }
+    }
+
+    fn on_mra(&mut self, now: Instant, route: Route, transaction: u64, mra: &Mra) {
+        let Some(index) = self.find(route, mra.remote) else {
+            self.counters.unknown += 1;
+            return;
+        };
+        let extended = self.table.update(index, |state| match state.waiting() {
+            Some((expected, schedule)) if expected == transaction => {
+                let extended = schedule.extended(now, mra.service_timeout);
+                *schedule = extended.unwrap_or(*schedule);
+                true
+            }
+            _ => false,
+        });
+        self.counters.mismatch += u64::from(!extended);
+    }
+
+    fn on_dreq(&mut self, now: Instant, route: Route, transaction: u64, dreq: &Dreq) {
+        let ids = Ids {
+            local: dreq.remote,
+            remote: dreq.local,
+        };
+        let drep = message::mad(transaction, message::drep(ids));
+        let Some(index) = self.find(route, dreq.remote) else {
+            // Closed and forgotten: the answer was lost.
+            self.counters.unknown += 1;
+            self.send(route, drep);
+            return;
+        };
+        let slot = self.table.slot(index);
+        if slot.remote != dreq.local {
+            self.counters.mismatch += 1;
+            return;
+        }
+        match slot.state() {
+            State::Established | State::RepSent(_) => {
+                self.finish_later(now, index, CloseReason::Peer);
+            }
+            State::DreqSent(_) => self.finish_later(now, index, CloseReason::Local),
+            State::TimeWait { .. } => self.counters.duplicate += 1,
+            _ => {
+                self.counters.mismatch += 1;
+                return;
+            }
+        }
+        self.send(route, drep);
+    }
+
+    fn on_drep(&mut self, now: Instant, route: Route, drep: &Drep) {
+        let Some(index) = self.find_pair(route, drep.remote, drep.local) else {
+            return;
+        };
+        match self.table.slot(index).state() {
+            State::DreqSent(_) => self.finish_later(now, index, CloseReason::Local),
+            State::TimeWait { .. } => self.counters.duplicate += 1,
+            _ => self.counters.mismatch += 1,
+        }
+    }
+}
+
+fn refused(rej: &Rej) -> Refused {
+    match Refusal::parse(&rej.private_data) {
+        Some(Refusal {
+            code: RefusalCode::DuplicateGuid,
+            identity,
+        }) => Refused::Identity(IdentityError::Taken {
+            guid: identity.guid,
+        }),
+        Some(refusal) => Refused::Trunkline(refusal.code),
+        None => Refused::Ib(rej.reason),
+    }
+}
+
+fn verdict(rej: &Rej) -> Verdict {
+    match refused(rej) {
+        Refused::Ib(RejReason::InvalidServiceId) => Verdict::NotTrunkline,
+        reason => Verdict::Refused(reason),
+    }
+}
+
+fn abandonment(rej: &Rej) -> CloseReason {
+    CloseReason::Abandoned(refused(rej))
+}

@@ -1,0 +1,178 @@
+//! A peer asks.
+
+use super::Manager;
+use crate::TRUNKLINE_SERVICE;
+use crate::event::{Event, Route};
+use crate::hello::{Hello, HelloError};
+use crate::message;
+use crate::random::Random;
+use crate::refusal::RefusalCode;
+use crate::retry::Schedule;
+use crate::state::{Asked, Crossing, RepSent, State};
+use crate::table::Ids;
+use alloc::boxed::Box;
+use trunkline_conn::time::Instant;
+use trunkline_wire::Gid;
+use trunkline_wire::cm::{Answered, CommId, RejReason, Req, TransportService};
+
+impl<R: Random> Manager<R> {
+    pub(super) fn on_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {
+        let ids = Ids {
+            local: CommId(0),
+            remote: req.local,
+        };
+        if req.service_id != TRUNKLINE_SERVICE {
+            self.counters.foreign_service += 1;
+            let reason = RejReason::InvalidServiceId;
+            let rej = message::plain_rej(ids, Answered::Req, reason);
+            self.send(route, message::mad(transaction, rej));
+            return;
+        }
+        let inside = (req.primary.local_gid, req.primary.remote_gid);
+        if inside != (Gid::from(route.remote), Gid::from(route.local)) {
+            self.counters.address_mismatch += 1;
+            return;
+        }
+        if let Some(index) = self.asked_before(route, req.local) {
+            self.on_repeated_req(index, transaction);
+            return;
+        }
+        match self.consider(now, route, transaction, req) {
+            Ok(()) => {}
+            Err(code) => {
+                let rej = message::rej(ids, Answered::Req, self.config.identity, code);
+                self.send(route, message::mad(transaction, rej));
+            }
+        }
+    }
+
+    /// The slot of a peer's communication ID.
+    fn asked_before(&self, route: Route, remote: CommId) -> Option<u32> {
+        let peer = self.table.peer_at(route)?;
+        let mut chain = self.table.chain(peer);
+        let found = chain.find(|(_, slot)| remote != CommId(0) && slot.remote == remote);
+        found.map(|(index, _)| index)
+    }
+
+    fn on_repeated_req(&mut self, index: u32, transaction: u64) {
+        self.counters.duplicate += 1;
+        if let State::RepSent(state) = self.table.slot(index).state()
+            && state.transaction == transaction
+        {
+            let reply = state.reply;
+            self.send(self.table.route(index), reply);
+        }
+    }
+
+    fn consider(
+        &mut self,
+        now: Instant,
+        route: Route,
+        transaction: u64,
+        req: &Req,
+    ) -> Result<(), RefusalCode> {
+        let hello = match message::hello(req) {
+            Ok(hello) if req.service == TransportService::Rc => hello,
+            Err(HelloError::Version { .. }) => {
+                self.counters.bad_hello += 1;
+                return Err(RefusalCode::Version);
+            }
+            _ => {
+                self.counters.bad_hello += 1;
+                return Err(RefusalCode::Malformed);
+            }
+        };
+        let crossing = self.crossing(route, &hello);
+        // Before anything takes time: what a flood is told costs little.
+        if crossing.is_none() && !self.has_room(route) {
+            self.counters.busy += 1;
+            return Err(RefusalCode::Busy);
+        }
+        if self.judge(route, hello.end.identity).is_err() {
+            self.counters.identity += 1;
+            return Err(RefusalCode::DuplicateGuid);
+        }
+        if let Some(index) = crossing {
+            match Crossing::settle(self.config.identity, hello.end.identity) {
+                Crossing::OursWins => self.outdo(index),
+                Crossing::TheirsWins => self.absorb(now, index, transaction, req, hello),
+            }
+            return Ok(());
+        }
+        let index = self
+            .table
+            .insert(route, hello.purpose, &mut self.random)
+            .ok_or(RefusalCode::Busy)?;
+        let asked = Asked {
+            transaction,
+            hello,
+            deadline: now + self.config.decide_ns,
+        };
+        self.table.set_state(index, State::Asked(Box::new(asked)));
+        self.table.slot_mut(index).set_remote(req.local, req.qpn);
+        self.events.push_back(Event::Incoming {
+            id: self.id(index),
+            route,
+            remote_id: req.qpn,
+            hello,
+        });
+        Ok(())
+    }
+
+    fn has_room(&self, route: Route) -> bool {
+        let (load, limits) = (self.table.load(), &self.config.limits);
+        if load.half_open >= limits.half_open
+            || load.connections() >= limits.connections
+            || self.events.len() as u64 >= u64::from(limits.connections)
+        {
+            return false;
+        }
+        let Some(peer) = self.table.peer_at(route) else {
+            return true;
+        };
+        let of_peer = self.table.chain(peer);
+        let half_open = of_peer.filter(|(_, slot)| slot.state().is_half_open());
+        half_open.count() < limits.half_open_per_peer as usize
+    }
+
+    /// Our own ask for the same connection.
+    fn crossing(&self, route: Route, hello: &Hello) -> Option<u32> {
+        let mut chain = self.table.chain(self.table.peer_at(route)?);
+        let crosses = |state: &State| match state {
+            State::ReqSent(ours) => Crossing::of(&ours.ask, hello),
+            _ => false,
+        };
+        let found = chain.find(|(_, slot)| crosses(slot.state()));
+        found.map(|(index, _)| index)
+    }
+
+    /// Ours wins: instead of a refusal the peer gets our ask once more, since the first may be lost.
+    fn outdo(&mut self, index: u32) {
+        self.counters.crossed += 1;
+        if let State::ReqSent(state) = self.table.slot(index).state() {
+            let request = state.request;
+            self.send(self.table.route(index), request);
+        }
+    }
+
+    /// Theirs wins: our handshake goes on as the answer to it, under the same number.
+    fn absorb(&mut self, now: Instant, index: u32, transaction: u64, req: &Req, hello: Hello) {
+        self.table.slot_mut(index).set_remote(req.local, req.qpn);
+        let State::ReqSent(ours) = self.table.slot(index).state() else {
+            unreachable!("only an ask of ours is absorbed")
+        };
+        let (ask, resumed) = (ours.ask, ours.resumed);
+        let rep = message::rep(self.table.ids(index), self.config.identity, &ask.offer);
+        let reply = message::mad(transaction, rep);
+        let state = RepSent {
+            transaction,
+            hello,
+            offer: ask.offer,
+            schedule: Schedule::start(now, self.config.reply, self.random.next()),
+            absorbed: Some((ask, resumed)),
+            reply,
+        };
+        self.table.set_state(index, State::RepSent(Box::new(state)));
+        self.send(self.table.route(index), reply);
+    }
+}

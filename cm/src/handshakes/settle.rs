@@ -1,0 +1,196 @@
+//! How handshakes come to something, and how they end.
+
+use super::Manager;
+use crate::event::{CloseReason, Established, Event, Route};
+use crate::hello::Purpose;
+use crate::identity::{Identity, IdentityError};
+use crate::random::Random;
+use crate::refusal::RefusalCode;
+use crate::state::State;
+use alloc::vec::Vec;
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::Answered;
+
+impl<R: Random> Manager<R> {
+    /// Whether the one who claims to be `identity` behind `route` can be.
+    pub(super) fn judge(&self, route: Route, identity: Identity) -> Result<(), IdentityError> {
+        self.config.identity.tell_apart(identity)?;
+        let elsewhere = |peer| self.table.peer_route(peer).remote != route.remote;
+        let taken = self.table.peers().any(|(index, peer)| {
+            peer.identity()
+                .is_some_and(|known| known.collides(identity))
+                && elsewhere(index)
+                && self
+                    .table
+                    .chain(index)
+                    .any(|(_, slot)| slot.state().is_live())
+        });
+        if taken {
+            let guid = identity.guid;
+            return Err(IdentityError::Taken { guid });
+        }
+        Ok(())
+    }
+
+    /// The peer confirmed, by RTU or by a packet on the connection.
+    pub(super) fn confirmed(&mut self, now: Instant, index: u32) {
+        let (id, route) = (self.id(index), self.table.route(index));
+        let slot = self.table.slot(index);
+        let State::RepSent(state) = slot.state() else {
+            unreachable!("only accepted handshakes are confirmed")
+        };
+        let terms = state.on_rtu(id, route, slot.remote_qpn());
+        // Between the ask and now its twin may have proved to be alive elsewhere.
+        if let Err(error) = self.judge(route, terms.identity) {
+            self.counters.identity += 1;
+            let transaction = state.transaction;
+            self.send_rej(
+                index,
+                transaction,
+                Answered::Other,
+                RefusalCode::DuplicateGuid,
+            );
+            self.finish(index, CloseReason::Identity(error));
+            return;
+        }
+        self.establish(now, index, terms);
+    }
+
+    /// The connection stands: what it supersedes ends before.
+    pub(super) fn establish(&mut self, now: Instant, index: u32, terms: Established) {
+        let peer = self.table.slot(index).peer();
+        // The older life of the same node may have shown at other addresses too.
+        let stale: Vec<(u16, Identity)> = self
+            .table
+            .peers()
+            .filter_map(|(other, record)| Some((other, record.identity()?)))
+            .filter(|&(other, known)| {
+                known.collides(terms.identity) || other == peer && known != terms.identity
+            })
+            .collect();
+        for (other, old) in stale {
+            self.table.forget_identity(other);
+            self.restarted(index, other, old, terms.identity);
+        }
+        if let Purpose::Pool(_) = terms.purpose {
+            let superseded: Vec<u32> = self
+                .table
+                .chain(peer)
+                .filter(|(other, slot)| {
+                    *other != index
+                        && slot.purpose() == terms.purpose
+                        && matches!(slot.state(), State::Established)
+                })
+                .map(|(other, _)| other)
+                .collect();
+            for other in superseded {
+                self.finish_later(now, other, CloseReason::Replaced);
+            }
+        }
+        self.table.set_identity(peer, terms.identity);
+        self.table.set_state(index, State::Established);
+        self.events.push_back(Event::Established(terms));
+    }
+
+    /// Behind the addresses of `peer` another incarnation has proved to be: what the old one had
+    /// ends. `keep` is the handshake that proved it.
+    fn restarted(&mut self, keep: u32, peer: u16, old: Identity, new: Identity) {
+        let route = self.table.peer_route(peer);
+        self.events
+            .push_back(Event::PeerRestarted { route, old, new });
+        let ended: Vec<u32> = self
+            .table
+            .chain(peer)
+            .filter(|(index, slot)| {
+                *index != keep && (slot.state().is_live() || slot.state().claimed() == Some(old))
+            })
+            .map(|(index, _)| index)
+            .collect();
+        for index in ended {
+            self.finish(index, CloseReason::PeerRestarted);
+        }
+    }
+
+    /// Ends a handshake at once: late messages of it find nothing.
+    pub(super) fn finish(&mut self, index: u32, reason: CloseReason) {
+        let (id, route) = (self.id(index), self.table.route(index));
+        self.finish_with(index, Event::Closed { id, route, reason });
+    }
+
+    pub(super) fn finish_with(&mut self, index: u32, event: Event) {
+        self.table.remove(index);
+        self.events.push_back(event);
+    }
+
+    /// Ends a connection that stood: late messages of it are known for what they are.
+    pub(super) fn finish_later(&mut self, now: Instant, index: u32, reason: CloseReason) {
+        let (id, route) = (self.id(index), self.table.route(index));
+        let until = now + self.config.time_wait_ns;
+        self.table.set_state(index, State::TimeWait { until });
+        self.time_wait.push_back(index);
+        if self.time_wait.len() > self.config.limits.time_wait as usize
+            && let Some(oldest) = self.time_wait.pop_front()
+        {
+            self.table.remove(oldest);
+        }
+        self.events.push_back(Event::Closed { id, route, reason });
+    }
+
+    /// An accepted ask of the peer came to nothing. The ask of this node that it had absorbed, if
+    /// any, begins anew.
+    pub(super) fn abandoned(&mut self, now: Instant, index: u32, reason: CloseReason) {
+        let resumed = match self.table.slot(index).state() {
+            State::RepSent(state) => state.resumable(),
+            _ => None,
+        };
+        match resumed {
+            Some((ask, resumed)) => self.ask(now, index, ask, resumed),
+            None => self.finish(index, reason),
+        }
+    }
+
+    pub(super) fn until(&self, index: u32) -> Instant {
+        match self.table.slot(index).state() {
+            State::TimeWait { until } => *until,
+            state => unreachable!("a {state:?} is not in time wait"),
+        }
+    }
+
+    /// A deadline has passed: send again, or give up.
+    pub(super) fn expire(&mut self, now: Instant, index: u32) {
+        let (id, route) = (self.id(index), self.table.route(index));
+        let random = self.random.next();
+        let again = self.table.update(index, |state| {
+            let (schedule, mad) = match state {
+                State::ReqSent(state) => (&mut state.schedule, state.request),
+                State::RepSent(state) => (&mut state.schedule, state.reply),
+                State::DreqSent(state) => (&mut state.schedule, state.request),
+                _ => return None,
+            };
+            *schedule = schedule.again(now, random)?;
+            Some(mad)
+        });
+        if let Some(mad) = again {
+            self.send(route, mad);
+            return;
+        }
+        match self.table.slot(index).state() {
+            State::ReqSent(_) => self.finish_with(index, Event::Silent { id, route }),
+            State::Asked(_) => {
+                self.refuse_asked(index, RefusalCode::Busy, CloseReason::Undecided);
+            }
+            State::RepSent(state) => {
+                let transaction = state.transaction;
+                self.send_rej(
+                    index,
+                    transaction,
+                    Answered::Other,
+                    RefusalCode::Unconfirmed,
+                );
+                self.abandoned(now, index, CloseReason::Unconfirmed);
+            }
+            State::DreqSent(_) => self.finish_later(now, index, CloseReason::Local),
+            state => unreachable!("a {state:?} has no deadline"),
+        }
+    }
+}

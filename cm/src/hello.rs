@@ -1,0 +1,369 @@
+//! What two nodes tell each other when they meet: private data of REQ (92 bytes) and REP (196
+//! bytes, of which 42 are used), big-endian. Reserved bytes are zero and ignored.
+//!
+//! ```text
+//!  REQ                                          REP
+//! |          magic "TRNK"          |  0..4     |      magic      |  0..4
+//! | version | kind | index | class |  4..8     | version | resvd |  4..8
+//! |            token               |  8..12    |      token      |  8..12
+//! |         packet size            |  12..16   |   packet size   |  12..16
+//! |             GUID               |  16..24   |      GUID       |  16..24
+//! |         start epoch            |  24..32   |   start epoch   |  24..32
+//! |         first packet           |  32..40   |   first packet  |  32..40
+//! |     window      | weight| BINDs|  40..44    |     window      |  40..42
+//! |   three BINDs, 14 bytes each   |  44..86
+//! |           reserved             |  86..92
+//!
+//! BIND: | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | MSN 4 |
+//! ```
+//!
+//! The number of the sender's end of the connection is the QPN of the REQ or REP, the low 24 bits
+//! of the first packet its starting PSN.
+
+use crate::bytes::{get, put, u16_at, u24_at, u32_at, u64_at};
+use crate::identity::Identity;
+use crate::retry::Retry;
+use trunkline_wire::cm::PrivateData;
+use trunkline_wire::{Control, ControlKind, Qpn};
+
+pub(crate) const MAGIC: [u8; 4] = *b"TRNK";
+pub(crate) const VERSION: u8 = 1;
+const PACKET_SIZES: core::ops::RangeInclusive<u32> = 256..=65_535;
+/// First packet numbers are below this, so that the numbers never wrap.
+const FIRST_PACKET_END: u64 = 1 << 63;
+const WINDOWS: core::ops::RangeInclusive<u16> = 64..=4096;
+const KIND_POOL: u8 = 0;
+const KIND_PRIVATE: u8 = 1;
+const BINDS_AT: usize = 44;
+const BIND_LEN: usize = 14;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Purpose {
+    /// Place in the pool that the nodes' QPs share, at most [`Purpose::POOL_LAST`]. Between two
+    /// nodes there is one connection for each place: simultaneous opens are settled.
+    Pool(u8),
+    /// Asked for by a program: each is one more connection.
+    Private,
+}
+
+impl Purpose {
+    /// Last place of a pool.
+    pub const POOL_LAST: u8 = 254;
+
+    /// One byte of a record.
+    pub(crate) const fn to_byte(self) -> u8 {
+        match self {
+            Self::Pool(index) => index,
+            Self::Private => u8::MAX,
+        }
+    }
+
+    pub(crate) const fn from_byte(byte: u8) -> Self {
+        match byte {
+            u8::MAX => Self::Private,
+            index => Self::Pool(index),
+        }
+    }
+}
+
+/// What one end brings into a connection: its owner's numbers, all but the sizes random.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Offer {
+    /// Number of this end: the peer's packets carry it as BTH.DestQP.
+    pub connection: Qpn,
+    /// Token that the peer's packets have to carry.
+    pub token: u32,
+    /// Number of the first packet that this end expects of the peer, below 2^63.
+    pub first_packet: u64,
+    /// Largest datagram (BTH to ICRC) that this end's path carries, in bytes, `256 ..= 65535`.
+    pub packet_size: u32,
+    /// Packets that this end has room for at once, `64 ..= 4096`.
+    pub window: u16,
+}
+
+/// A question for a peer: a connection, please.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// This end.
+    pub offer: Offer,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// DSCP (upper six bits) of the connection's packets.
+    pub traffic_class: u8,
+    /// Share of the port beside other connections, 1 to 255.
+    pub weight: u8,
+    /// First BINDs, to spare them the round trip.
+    pub binds: Binds,
+    /// How patiently the answer is waited for.
+    pub retry: Retry,
+}
+
+/// Asks to bind a pair of QPs to the connection: an entry of `SRC_CONTROL` that comes early.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Bind {
+    /// QP of the asking node.
+    pub src_qp: Qpn,
+    /// Resend round of the source QP.
+    pub round: u8,
+    /// QP of the asked node.
+    pub dest_qp: Qpn,
+    /// Incarnation of the binding.
+    pub generation: u16,
+    /// Message number at which it begins.
+    pub msn: u32,
+}
+
+impl From<Bind> for Control {
+    fn from(bind: Bind) -> Self {
+        Self {
+            kind: ControlKind::Bind,
+            src_qp: bind.src_qp,
+            round: bind.round,
+            dest_qp: bind.dest_qp,
+            generation: bind.generation,
+            status: 0,
+            msn: bind.msn,
+        }
+    }
+}
+
+impl Bind {
+    fn parse(bytes: &[u8; BIND_LEN]) -> Self {
+        Self {
+            src_qp: Qpn::from_wire(u24_at(bytes, 0)),
+            round: bytes[3],
+            dest_qp: Qpn::from_wire(u24_at(bytes, 4)),
+            generation: u16_at(bytes, 8),
+            msn: u32_at(bytes, 10),
+        }
+    }
+
+    fn emit(self) -> [u8; BIND_LEN] {
+        let mut out = [0; BIND_LEN];
+        let [_, s0, s1, s2] = self.src_qp.get().to_be_bytes();
+        let [_, d0, d1, d2] = self.dest_qp.get().to_be_bytes();
+        put(&mut out, 0, [s0, s1, s2, self.round, d0, d1, d2]);
+        put(&mut out, 8, self.generation.to_be_bytes());
+        put(&mut out, 10, self.msn.to_be_bytes());
+        out
+    }
+}
+
+/// Up to [`Binds::MOST`] BINDs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Binds {
+    // INVARIANT: at most MOST; entries behind it are the default, so that equality is that of slices.
+    len: u8,
+    entries: [Bind; Self::MOST],
+}
+
+impl Binds {
+    /// As many as a REQ has room for.
+    pub const MOST: usize = 3;
+
+    /// Takes what fits of `binds`, from the front.
+    pub fn first_of(binds: &[Bind]) -> Self {
+        let mut taken = Self::default();
+        for (entry, bind) in taken.entries.iter_mut().zip(binds) {
+            *entry = *bind;
+            taken.len += 1;
+        }
+        taken
+    }
+
+    /// The BINDs.
+    pub fn as_slice(&self) -> &[Bind] {
+        &self.entries[..usize::from(self.len)]
+    }
+}
+
+/// What both hellos say of the end that sends them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct End {
+    /// Who it is.
+    pub identity: Identity,
+    /// Token that packets to it have to carry.
+    pub token: u32,
+    /// Number of the first packet that it expects, below 2^63.
+    pub first_packet: u64,
+    /// Largest datagram that its path carries, in bytes, `256 ..= 65535`.
+    pub packet_size: u32,
+    /// Packets that it has room for at once, `64 ..= 4096`.
+    pub window: u16,
+}
+
+/// Private data of a REQ to [`TRUNKLINE_SERVICE`](crate::TRUNKLINE_SERVICE).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Hello {
+    /// The asking end.
+    pub end: End,
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// DSCP (upper six bits) of the connection's packets.
+    pub traffic_class: u8,
+    /// Share of the port beside other connections, 1 to 255.
+    pub weight: u8,
+    /// First BINDs.
+    pub binds: Binds,
+}
+
+/// Private data of the REP that answers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct HelloReply {
+    /// The asked end.
+    pub end: End,
+}
+
+/// Why private data is no hello.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
+pub enum HelloError {
+    /// It begins with something else: it is not Trunkline's.
+    #[error("hello: does not begin with the magic")]
+    Magic,
+    /// A version that is not spoken here.
+    #[error("hello: version {version}, not {VERSION}")]
+    Version {
+        /// Version it has.
+        version: u8,
+    },
+    /// A field holds a value it may not.
+    #[error("hello: {field} is {value}")]
+    Invalid {
+        /// Field at fault.
+        field: &'static str,
+        /// What it holds.
+        value: u64,
+    },
+}
+
+const fn invalid<T>(field: &'static str, value: u64) -> Result<T, HelloError> {
+    Err(HelloError::Invalid { field, value })
+}
+
+impl Offer {
+    pub(crate) const fn end(self, identity: Identity) -> End {
+        End {
+            identity,
+            token: self.token,
+            first_packet: self.first_packet,
+            packet_size: self.packet_size,
+            window: self.window,
+        }
+    }
+}
+
+impl End {
+    fn parse<const N: usize>(bytes: &[u8; N]) -> Result<Self, HelloError> {
+        if get(bytes, 0) != MAGIC {
+            return Err(HelloError::Magic);
+        }
+        if bytes[4] != VERSION {
+            return Err(HelloError::Version { version: bytes[4] });
+        }
+        let end = Self {
+            identity: Identity {
+                guid: u64_at(bytes, 16),
+                epoch: u64_at(bytes, 24),
+            },
+            token: u32_at(bytes, 8),
+            first_packet: u64_at(bytes, 32),
+            packet_size: u32_at(bytes, 12),
+            window: u16_at(bytes, 40),
+        };
+        end.check()?;
+        Ok(end)
+    }
+
+    /// Whether the fields hold what they may.
+    pub(crate) fn check(&self) -> Result<(), HelloError> {
+        if self.first_packet >= FIRST_PACKET_END {
+            return invalid("first packet", self.first_packet);
+        }
+        if !PACKET_SIZES.contains(&self.packet_size) {
+            return invalid("packet size", self.packet_size.into());
+        }
+        if !WINDOWS.contains(&self.window) {
+            return invalid("window", self.window.into());
+        }
+        Ok(())
+    }
+
+    fn emit(&self, out: &mut [u8]) {
+        put(out, 0, MAGIC);
+        put(out, 4, [VERSION]);
+        put(out, 8, self.token.to_be_bytes());
+        put(out, 12, self.packet_size.to_be_bytes());
+        put(out, 16, self.identity.guid.to_be_bytes());
+        put(out, 24, self.identity.epoch.to_be_bytes());
+        put(out, 32, self.first_packet.to_be_bytes());
+        put(out, 40, self.window.to_be_bytes());
+    }
+}
+
+impl Hello {
+    /// Reads private data.
+    ///
+    /// # Errors
+    /// It is no hello, of another version, or holds what it may not.
+    pub fn parse(data: &PrivateData<92>) -> Result<Self, HelloError> {
+        let bytes = data.bytes();
+        let end = End::parse(bytes)?;
+        let purpose = match bytes[5] {
+            KIND_POOL if bytes[6] <= Purpose::POOL_LAST => Purpose::Pool(bytes[6]),
+            KIND_POOL => return invalid("pool index", bytes[6].into()),
+            KIND_PRIVATE => Purpose::Private,
+            kind => return invalid("kind", kind.into()),
+        };
+        let weight = bytes[42];
+        if weight == 0 {
+            return invalid("weight", 0);
+        }
+        let count = usize::from(bytes[43]);
+        if count > Binds::MOST {
+            return invalid("BINDs", count as u64);
+        }
+        let binds: [Bind; Binds::MOST] =
+            core::array::from_fn(|i| Bind::parse(&get(bytes, BINDS_AT + i * BIND_LEN)));
+        Ok(Self {
+            end,
+            purpose,
+            traffic_class: bytes[7],
+            weight,
+            binds: Binds::first_of(&binds[..count]),
+        })
+    }
+
+    /// Writes private data.
+    pub fn emit(&self) -> PrivateData<92> {
+        let mut out = [0; 92];
+        self.end.emit(&mut out);
+        let (kind, index) = match self.purpose {
+            Purpose::Pool(index) => (KIND_POOL, index),
+            Purpose::Private => (KIND_PRIVATE, 0),
+        };
+        put(&mut out, 5, [kind, index, self.traffic_class]);
+        put(&mut out, 42, [self.weight, self.binds.len]);
+        for (i, bind) in self.binds.as_slice().iter().enumerate() {
+            put(&mut out, BINDS_AT + i * BIND_LEN, bind.emit());
+        }
+        PrivateData(out)
+    }
+}
+
+impl HelloReply {
+    /// Reads private data.
+    ///
+    /// # Errors
+    /// It is no hello, of another version, or holds what it may not.
+    pub fn parse(data: &PrivateData<196>) -> Result<Self, HelloError> {
+        End::parse(data.bytes()).map(|end| Self { end })
+    }
+
+    /// Writes private data.
+    pub fn emit(&self) -> PrivateData<196> {
+        let mut out = [0; 196];
+        self.end.emit(&mut out);
+        PrivateData(out)
+    }
+}

@@ -1,0 +1,132 @@
+//! How often a message is sent again, and when.
+
+use trunkline_conn::time::{Instant, MILLISECOND};
+
+/// How patiently an answer is waited for: each wait is twice as long as the one before.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Retry {
+    /// Times the message is sent, `1 ..= 16`.
+    pub tries: u8,
+    /// Time from the first message until the last wait is over, in nanoseconds, before jitter
+    /// (an eighth either way).
+    pub total_ns: u64,
+}
+
+impl Retry {
+    /// For a peer of which nothing is known: 3 tries, 200 ms. Its silence means a plain `rc` peer.
+    pub const ASK: Self = Self {
+        tries: 3,
+        total_ns: 200 * MILLISECOND,
+    };
+    /// For a peer that is known to be there: 6 tries, 1.2 s. Giving up early would gain nothing.
+    pub const KNOWN: Self = Self {
+        tries: 6,
+        total_ns: 1_200 * MILLISECOND,
+    };
+
+    /// The wait after try number `sent` (1 is the first), with jitter from `random`.
+    fn wait_ns(self, sent: u8, random: u64) -> u64 {
+        let units = (1 << self.tries) - 1;
+        let wait = (self.total_ns / units) << (sent - 1);
+        // Senders that began together drift apart.
+        wait - wait / 8 + random % (wait / 4 + 1)
+    }
+}
+
+/// Where the tries of one message stand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    retry: Retry,
+    sent: u8,
+    mras: u8,
+    /// When to send again, or give up.
+    pub(crate) deadline: Instant,
+}
+
+impl Schedule {
+    /// Times a peer may ask for patience within one exchange.
+    const MRA_LIMIT: u8 = 3;
+    const MRA_MOST_NS: u64 = 2_000 * MILLISECOND;
+
+    /// The message goes out for the first time.
+    ///
+    /// # Panics
+    /// `retry.tries` is not in `1 ..= 16`.
+    pub(crate) fn start(now: Instant, retry: Retry, random: u64) -> Self {
+        assert!(
+            (1..=16).contains(&retry.tries),
+            "{} tries are not 1 to 16",
+            retry.tries
+        );
+        Self {
+            retry,
+            sent: 1,
+            mras: 0,
+            deadline: now + retry.wait_ns(1, random),
+        }
+    }
+
+    /// After the deadline: the schedule when the message goes out again, `None` when all tries are
+    /// used up.
+    pub(crate) fn again(mut self, now: Instant, random: u64) -> Option<Self> {
+        if self.sent == self.retry.tries {
+            return None;
+        }
+        self.sent += 1;
+        self.deadline = now + self.retry.wait_ns(self.sent, random);
+        Some(self)
+    }
+
+    /// The peer asks for patience (MRA). `None` when it has done so too often. `exponent` as on the
+    /// wire: 4.096 us times 2 to it; what exceeds 2 s is cut.
+    pub(crate) fn extended(mut self, now: Instant, exponent: u8) -> Option<Self> {
+        if self.mras == Self::MRA_LIMIT {
+            return None;
+        }
+        self.mras += 1;
+        let wait = (4_096_u64 << exponent.min(31)).min(Self::MRA_MOST_NS);
+        self.deadline = self.deadline.max(now + wait);
+        Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(retry: Retry, random: u64) -> alloc::vec::Vec<u64> {
+        (1..=retry.tries)
+            .map(|sent| retry.wait_ns(sent, random))
+            .collect()
+    }
+
+    #[test]
+    fn three_tries_take_about_200_ms_whatever_the_jitter() {
+        for random in [0, 1, 1 << 20, 7_142_857, u64::MAX] {
+            let waits = waits(Retry::ASK, random);
+            let total: u64 = waits.iter().sum();
+            assert!((175 * MILLISECOND..=225 * MILLISECOND).contains(&total));
+            assert!(waits.windows(2).all(|w| w[1] > w[0] * 3 / 2), "{waits:?}");
+        }
+    }
+
+    #[test]
+    fn a_schedule_gives_up_after_its_tries() {
+        let mut schedule = Schedule::start(Instant::ZERO, Retry::ASK, 5);
+        for _ in 1..Retry::ASK.tries {
+            schedule = schedule.again(schedule.deadline, 5).expect("a try is left");
+        }
+        assert!(schedule.again(schedule.deadline, 5).is_none());
+    }
+
+    #[test]
+    fn patience_asked_for_is_granted_three_times_and_never_shortens_a_wait() {
+        let start = Schedule::start(Instant::ZERO, Retry::ASK, 0);
+        let short = start.extended(Instant::ZERO, 0).expect("the first time");
+        assert_eq!(short.deadline, start.deadline);
+        let long = short.extended(Instant::ZERO, 31).expect("the second time");
+        assert_eq!(long.deadline, Instant::ZERO + 2_000 * MILLISECOND);
+        let last = long.extended(Instant::ZERO, 31).expect("the third time");
+        assert!(last.extended(Instant::ZERO, 31).is_none());
+    }
+}

@@ -1,0 +1,208 @@
+//! The states of a handshake, each its own type: what a state does not have, nobody can use.
+//!
+//! | state | side | left by |
+//! | --- | --- | --- |
+//! | [`ReqSent`] | opener | REP, REJ, tries used up, the peer's winning REQ, close |
+//! | [`Asked`] | acceptor | accept, reject, time to decide, the peer's REJ |
+//! | [`RepSent`] | acceptor | RTU or first packet, REJ, DREQ, tries used up, close |
+//! | [`State::Established`] | both | DREQ, REJ, a newer life of the peer, close, release |
+//! | [`DreqSent`] | both | DREP, DREQ, tries used up |
+//! | [`State::TimeWait`] | both | time |
+
+use crate::event::{Established, HandshakeId, Refused, Role, Route};
+use crate::hello::{Ask, Hello, HelloReply, Offer, Purpose};
+use crate::identity::Identity;
+use crate::message::Mad;
+use crate::retry::Schedule;
+use alloc::boxed::Box;
+use trunkline_conn::time::Instant;
+use trunkline_wire::Qpn;
+
+/// An ask waits for its answer.
+#[derive(Debug)]
+pub(crate) struct ReqSent {
+    pub(crate) transaction: u64,
+    pub(crate) ask: Ask,
+    pub(crate) schedule: Schedule,
+    /// Times the ask began anew after the peer's own had absorbed it and come to nothing.
+    pub(crate) resumed: u8,
+    pub(crate) request: Mad,
+}
+
+/// A peer's ask waits for the node's decision.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) transaction: u64,
+    pub(crate) hello: Hello,
+    pub(crate) deadline: Instant,
+}
+
+/// An accepted peer has to confirm.
+#[derive(Debug)]
+pub(crate) struct RepSent {
+    pub(crate) transaction: u64,
+    pub(crate) hello: Hello,
+    pub(crate) offer: Offer,
+    pub(crate) schedule: Schedule,
+    /// The ask of this node that the peer's absorbed, and how often it had begun anew.
+    pub(crate) absorbed: Option<(Ask, u8)>,
+    pub(crate) reply: Mad,
+}
+
+/// A peer is told that the connection ends.
+#[derive(Debug)]
+pub(crate) struct DreqSent {
+    pub(crate) schedule: Schedule,
+    pub(crate) request: Mad,
+}
+
+/// Where a handshake stands.
+#[derive(Debug)]
+pub(crate) enum State {
+    Free { next: u32 },
+    ReqSent(Box<ReqSent>),
+    Asked(Box<Asked>),
+    RepSent(Box<RepSent>),
+    Established,
+    DreqSent(Box<DreqSent>),
+    TimeWait { until: Instant },
+}
+
+impl State {
+    /// When something happens by itself. Closed connections wait in a queue of their own.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::ReqSent(state) => Some(state.schedule.deadline),
+            Self::Asked(state) => Some(state.deadline),
+            Self::RepSent(state) => Some(state.schedule.deadline),
+            Self::DreqSent(state) => Some(state.schedule.deadline),
+            Self::Free { .. } | Self::Established | Self::TimeWait { .. } => None,
+        }
+    }
+
+    /// The schedule of the message that the peer has to answer, with the transaction.
+    pub(crate) fn waiting(&mut self) -> Option<(u64, &mut Schedule)> {
+        match self {
+            Self::ReqSent(state) => Some((state.transaction, &mut state.schedule)),
+            Self::RepSent(state) => Some((state.transaction, &mut state.schedule)),
+            _ => None,
+        }
+    }
+
+    /// Whether a peer's ask is under way and not confirmed.
+    pub(crate) const fn is_half_open(&self) -> bool {
+        matches!(self, Self::Asked(_) | Self::RepSent(_))
+    }
+
+    /// Whether the peer's identity has been proved and the connection has not ended.
+    pub(crate) const fn is_live(&self) -> bool {
+        matches!(self, Self::Established | Self::DreqSent(_))
+    }
+
+    /// Who the peer says it is, while that is not proved.
+    pub(crate) fn claimed(&self) -> Option<Identity> {
+        match self {
+            Self::Asked(state) => Some(state.hello.end.identity),
+            Self::RepSent(state) => Some(state.hello.end.identity),
+            _ => None,
+        }
+    }
+}
+
+impl ReqSent {
+    /// The peer agreed.
+    pub(crate) fn on_rep(
+        &self,
+        id: HandshakeId,
+        route: Route,
+        remote_id: Qpn,
+        reply: &HelloReply,
+    ) -> Established {
+        let (ask, peer) = (&self.ask, &reply.end);
+        Established {
+            id,
+            role: Role::Opener,
+            route,
+            identity: peer.identity,
+            purpose: ask.purpose,
+            local_id: ask.offer.connection,
+            remote_id,
+            local_token: ask.offer.token,
+            remote_token: peer.token,
+            first_tx: peer.first_packet,
+            first_rx: ask.offer.first_packet,
+            packet_size: ask.offer.packet_size.min(peer.packet_size),
+            window: ask.offer.window.min(peer.window),
+            traffic_class: ask.traffic_class,
+            weight: ask.weight,
+            binds: Default::default(),
+        }
+    }
+}
+
+impl RepSent {
+    /// Asks absorbed by the peer's begin anew this often when that one comes to nothing: a forged
+    /// REQ must not end an ask.
+    pub(crate) const RESUMES: u8 = 2;
+
+    /// The peer confirmed.
+    pub(crate) fn on_rtu(&self, id: HandshakeId, route: Route, remote_id: Qpn) -> Established {
+        let (hello, peer) = (&self.hello, &self.hello.end);
+        Established {
+            id,
+            role: Role::Acceptor,
+            route,
+            identity: peer.identity,
+            purpose: hello.purpose,
+            local_id: self.offer.connection,
+            remote_id,
+            local_token: self.offer.token,
+            remote_token: peer.token,
+            first_tx: peer.first_packet,
+            first_rx: self.offer.first_packet,
+            packet_size: self.offer.packet_size.min(peer.packet_size),
+            window: self.offer.window.min(peer.window),
+            traffic_class: hello.traffic_class,
+            weight: hello.weight,
+            binds: hello.binds,
+        }
+    }
+
+    /// The peer's ask came to nothing: the ask of this node that it had absorbed, to begin anew.
+    pub(crate) fn resumable(&self) -> Option<(Ask, u8)> {
+        self.absorbed
+            .filter(|&(_, resumed)| resumed < Self::RESUMES)
+            .map(|(ask, resumed)| (ask, resumed + 1))
+    }
+}
+
+/// What a REJ means to who asked.
+pub(crate) enum Verdict {
+    NotTrunkline,
+    Refused(Refused),
+}
+
+/// How two asks that crossed are settled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Crossing {
+    /// This node's ask goes on; the peer's is absorbed there.
+    OursWins,
+    /// The peer's goes on and absorbs this node's.
+    TheirsWins,
+}
+
+impl Crossing {
+    /// The ask of the node with the lower GUID wins. They differ: see [`Identity::tell_apart`].
+    pub(crate) const fn settle(us: Identity, them: Identity) -> Self {
+        if us.guid < them.guid {
+            Self::OursWins
+        } else {
+            Self::TheirsWins
+        }
+    }
+
+    /// Whether the asks are for one and the same connection.
+    pub(crate) fn of(ours: &Ask, theirs: &Hello) -> bool {
+        matches!(ours.purpose, Purpose::Pool(_)) && ours.purpose == theirs.purpose
+    }
+}

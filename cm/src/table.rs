@@ -1,0 +1,388 @@
+//! The records of a manager: small ones for every connection, boxed ones for what is under way.
+
+use crate::comm_id::{CommIds, INDEX_BITS};
+use crate::event::Route;
+use crate::hello::Purpose;
+use crate::identity::Identity;
+use crate::random::Random;
+use crate::state::State;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::CommId;
+use trunkline_wire::{Gid, Qpn};
+
+/// End of a chain.
+const NONE: u32 = u32::MAX;
+
+/// The communication IDs of the two ends; 0 where there is none.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Ids {
+    pub(crate) local: CommId,
+    pub(crate) remote: CommId,
+}
+
+/// One handshake, or the connection that came of it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    tag: u16,
+    peer: u16,
+    /// Next slot of the same peer.
+    next: u32,
+    /// The peer's communication ID; 0 until it has told it.
+    pub(crate) remote: CommId,
+    /// Purpose in the upper 8 bits, number of the peer's end in the lower 24.
+    packed: u32,
+    // Changed by `Table::set_state` alone, which keeps timers and counts.
+    state: State,
+}
+
+// DESIGN 4.2, invariant 6: a connection with its records stays within 176 bytes when idle.
+const _: () = assert!(size_of::<Slot>() == 32 && size_of::<Peer>() <= 40);
+
+impl Slot {
+    pub(crate) const fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Number of the peer's end, once it has told it.
+    pub(crate) const fn remote_qpn(&self) -> Qpn {
+        Qpn::from_wire(self.packed)
+    }
+
+    pub(crate) const fn purpose(&self) -> Purpose {
+        Purpose::from_byte((self.packed >> 24) as u8)
+    }
+
+    pub(crate) const fn set_remote(&mut self, remote: CommId, qpn: Qpn) {
+        self.remote = remote;
+        self.packed = self.packed & 0xff00_0000 | qpn.get();
+    }
+
+    pub(crate) const fn peer(&self) -> u16 {
+        self.peer
+    }
+}
+
+/// One address of a peer, seen from one of ours; there while it has slots.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    remote: Gid,
+    /// Index of our address.
+    local: u8,
+    known: bool,
+    /// Counts only if `known`: proved by a completed handshake.
+    identity: Identity,
+    head: u32,
+}
+
+impl Peer {
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.known.then_some(self.identity)
+    }
+}
+
+/// What a manager holds, by state.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Load {
+    /// Asks without an answer.
+    pub opening: u32,
+    /// Peers' asks that they have not confirmed.
+    pub half_open: u32,
+    /// Connections that stand.
+    pub established: u32,
+    /// Connections whose end the peer has not confirmed.
+    pub closing: u32,
+    /// Closed connections that are remembered.
+    pub time_wait: u32,
+    /// Addresses of peers, with at least one of the above each.
+    pub peers: u32,
+}
+
+impl Load {
+    /// Connections in any state.
+    pub const fn connections(&self) -> u32 {
+        self.opening + self.half_open + self.established + self.closing + self.time_wait
+    }
+
+    fn count(&mut self, state: &State) -> Option<&mut u32> {
+        match state {
+            State::Free { .. } => None,
+            State::ReqSent(_) => Some(&mut self.opening),
+            State::Asked(_) | State::RepSent(_) => Some(&mut self.half_open),
+            State::Established => Some(&mut self.established),
+            State::DreqSent(_) => Some(&mut self.closing),
+            State::TimeWait { .. } => Some(&mut self.time_wait),
+        }
+    }
+}
+
+/// All records. Slots are named by index; what comes from outside goes through [`Table::find`].
+#[derive(Debug)]
+pub(crate) struct Table {
+    ids: CommIds,
+    slots: Vec<Slot>,
+    free: u32,
+    peers: Vec<Peer>,
+    free_peers: Vec<u16>,
+    /// Peers in the order of their routes.
+    by_route: Vec<u16>,
+    locals: Vec<IpAddr>,
+    timers: BTreeSet<(Instant, u32)>,
+    load: Load,
+}
+
+impl Table {
+    pub(crate) fn new(random: &mut impl Random) -> Self {
+        Self {
+            ids: CommIds::new(random),
+            slots: Vec::new(),
+            free: NONE,
+            peers: Vec::new(),
+            free_peers: Vec::new(),
+            by_route: Vec::new(),
+            locals: Vec::new(),
+            timers: BTreeSet::new(),
+            load: Load::default(),
+        }
+    }
+
+    pub(crate) const fn load(&self) -> &Load {
+        &self.load
+    }
+
+    pub(crate) fn slot(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    pub(crate) fn slot_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    pub(crate) fn ids(&self, index: u32) -> Ids {
+        let slot = self.slot(index);
+        Ids {
+            local: self.ids.seal(index, slot.tag),
+            remote: slot.remote,
+        }
+    }
+
+    pub(crate) fn route(&self, index: u32) -> Route {
+        self.peer_route(self.slot(index).peer)
+    }
+
+    pub(crate) fn peer_route(&self, peer: u16) -> Route {
+        let peer = &self.peers[usize::from(peer)];
+        Route {
+            local: self.locals[usize::from(peer.local)],
+            remote: peer.remote.address(),
+        }
+    }
+
+    /// The slot that a communication ID of ours names, in whatever state but free.
+    pub(crate) fn find(&self, id: CommId) -> Option<u32> {
+        let (index, tag) = self.ids.open(id);
+        let slot = self.slots.get(index as usize)?;
+        (slot.tag == tag && !matches!(slot.state, State::Free { .. })).then_some(index)
+    }
+
+    /// Takes a slot for a handshake with whom `route` leads to; its state is to be set next. `None`
+    /// when there are too many peers or addresses of ours.
+    pub(crate) fn insert(
+        &mut self,
+        route: Route,
+        purpose: Purpose,
+        random: &mut impl Random,
+    ) -> Option<u32> {
+        let peer = self.peer_or_new(route)?;
+        let index = if self.free == NONE {
+            let index = self.slots.len() as u32;
+            assert!(
+                index < 1 << INDEX_BITS,
+                "the limit on connections bounds the slots"
+            );
+            self.slots.push(Slot {
+                tag: 0,
+                peer,
+                next: NONE,
+                remote: CommId(0),
+                packed: 0,
+                state: State::Free { next: NONE },
+            });
+            index
+        } else {
+            let index = self.free;
+            let State::Free { next } = self.slot(index).state else {
+                unreachable!("a slot in the free list is free")
+            };
+            self.free = next;
+            index
+        };
+        let tag = self.ids.draw_tag(index, self.slot(index).tag, random);
+        let head = core::mem::replace(&mut self.peers[usize::from(peer)].head, index);
+        *self.slot_mut(index) = Slot {
+            tag,
+            peer,
+            next: head,
+            remote: CommId(0),
+            packed: u32::from(purpose.to_byte()) << 24,
+            state: State::Free { next: NONE },
+        };
+        Some(index)
+    }
+
+    /// Moves a slot to another state; the old one comes back.
+    pub(crate) fn set_state(&mut self, index: u32, state: State) -> State {
+        if let Some(deadline) = state.deadline() {
+            self.timers.insert((deadline, index));
+        }
+        if let Some(count) = self.load.count(&state) {
+            *count += 1;
+        }
+        let new_deadline = state.deadline();
+        let old = core::mem::replace(&mut self.slot_mut(index).state, state);
+        if let Some(deadline) = old.deadline()
+            && old.deadline() != new_deadline
+        {
+            self.timers.remove(&(deadline, index));
+        }
+        if let Some(count) = self.load.count(&old) {
+            *count -= 1;
+        }
+        old
+    }
+
+    /// Changes what a state holds, its deadline included.
+    pub(crate) fn update<T>(&mut self, index: u32, change: impl FnOnce(&mut State) -> T) -> T {
+        let state = &mut self.slots[index as usize].state;
+        let old = state.deadline();
+        let result = change(state);
+        let new = state.deadline();
+        if old != new {
+            if let Some(deadline) = old {
+                self.timers.remove(&(deadline, index));
+            }
+            if let Some(deadline) = new {
+                self.timers.insert((deadline, index));
+            }
+        }
+        result
+    }
+
+    /// Gives a slot back, and its peer when it was the last.
+    pub(crate) fn remove(&mut self, index: u32) -> State {
+        let next_free = self.free;
+        let old = self.set_state(index, State::Free { next: next_free });
+        self.free = index;
+        let (peer, next) = (self.slot(index).peer, self.slot(index).next);
+        let head = self.peers[usize::from(peer)].head;
+        if head == index {
+            self.peers[usize::from(peer)].head = next;
+        } else {
+            let mut before = head;
+            while self.slot(before).next != index {
+                before = self.slot(before).next;
+            }
+            self.slot_mut(before).next = next;
+        }
+        if self.peers[usize::from(peer)].head == NONE {
+            self.remove_peer(peer);
+        }
+        old
+    }
+
+    /// The earliest deadline and its slot.
+    pub(crate) fn first_timer(&self) -> Option<(Instant, u32)> {
+        self.timers.first().copied()
+    }
+
+    pub(crate) fn peer_at(&self, route: Route) -> Option<u16> {
+        self.search(route).ok().map(|at| self.by_route[at])
+    }
+
+    pub(crate) fn peer(&self, peer: u16) -> &Peer {
+        &self.peers[usize::from(peer)]
+    }
+
+    /// Notes who a peer has proved to be.
+    pub(crate) fn set_identity(&mut self, peer: u16, identity: Identity) {
+        let peer = &mut self.peers[usize::from(peer)];
+        (peer.identity, peer.known) = (identity, true);
+    }
+
+    /// Who a peer was does not count any more.
+    pub(crate) fn forget_identity(&mut self, peer: u16) {
+        self.peers[usize::from(peer)].known = false;
+    }
+
+    /// All addresses of peers.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (u16, &Peer)> {
+        self.by_route.iter().map(|&peer| (peer, self.peer(peer)))
+    }
+
+    /// Slots of one peer.
+    pub(crate) fn chain(&self, peer: u16) -> impl Iterator<Item = (u32, &Slot)> {
+        let mut next = self.peers[usize::from(peer)].head;
+        core::iter::from_fn(move || {
+            if next == NONE {
+                return None;
+            }
+            let index = next;
+            next = self.slot(index).next;
+            Some((index, self.slot(index)))
+        })
+    }
+
+    fn search(&self, route: Route) -> Result<usize, usize> {
+        self.by_route
+            .binary_search_by_key(&route, |&peer| self.peer_route(peer))
+    }
+
+    fn peer_or_new(&mut self, route: Route) -> Option<u16> {
+        let at = match self.search(route) {
+            Ok(at) => return Some(self.by_route[at]),
+            Err(at) => at,
+        };
+        let local = match self.locals.iter().position(|&local| local == route.local) {
+            Some(local) => local,
+            None => {
+                self.locals.push(route.local);
+                self.locals.len() - 1
+            }
+        };
+        let Ok(local) = u8::try_from(local) else {
+            self.locals.pop();
+            return None;
+        };
+        let peer = Peer {
+            remote: Gid::from(route.remote),
+            local,
+            known: false,
+            identity: Identity { guid: 0, epoch: 0 },
+            head: NONE,
+        };
+        let index = match self.free_peers.pop() {
+            Some(index) => {
+                self.peers[usize::from(index)] = peer;
+                index
+            }
+            None => {
+                let index = u16::try_from(self.peers.len()).ok()?;
+                self.peers.push(peer);
+                index
+            }
+        };
+        self.by_route.insert(at, index);
+        self.load.peers += 1;
+        Some(index)
+    }
+
+    fn remove_peer(&mut self, peer: u16) {
+        let at = self.search(self.peer_route(peer));
+        let at = at.expect("every peer stands in the order of routes");
+        self.by_route.remove(at);
+        self.free_peers.push(peer);
+        self.load.peers -= 1;
+    }
+}
