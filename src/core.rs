@@ -103,7 +103,7 @@ impl Core {
         let received = self.receive(now)?;
         self.engine.handle_timeout(now);
         self.manager.handle_timeout(now);
-        self.engine.handle_doorbells(now);
+        self.engine.handle_doorbells();
         self.pump(now);
         let sent = self.engine.poll_transmit(now, &mut *self.port);
         self.send_management();

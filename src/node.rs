@@ -349,6 +349,11 @@ impl Node {
         self.shared.core().engine.connections().len()
     }
 
+    /// What the engine holds on behalf of QPs: nothing, once they are gone and all is delivered.
+    pub fn live_objects(&self) -> trunkline_qpmap::LiveObjects {
+        self.shared.core().engine.live_objects()
+    }
+
     /// Bytes of state of its QPs and connections, counted from the structures themselves.
     pub fn state_bytes(&self) -> trunkline_qpmap::StateBytes {
         self.shared.core().engine.state_bytes()

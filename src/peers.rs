@@ -141,7 +141,7 @@ impl Peers {
         }
         match self.directory.mode(peer, now) {
             PeerMode::Asking => {}
-            PeerMode::Plain { .. } => engine.peer_is_plain(now, peer),
+            PeerMode::Plain { .. } => engine.peer_is_plain(peer),
             PeerMode::Unknown | PeerMode::Trunkline => {
                 self.directory.learn(peer, PeerMode::Asking);
                 self.open_pool(now, engine, manager, peer);
@@ -290,7 +290,7 @@ impl Peers {
             return;
         }
         self.directory.learn(peer, PeerMode::Plain { until: now + PLAIN_FOR });
-        engine.peer_is_plain(now, peer);
+        engine.peer_is_plain(peer);
     }
 
     fn incoming(

@@ -168,7 +168,7 @@ impl Qp {
         let node = self.node();
         let mut core = node.core();
         let now = core.clock.now();
-        core.engine.modify_qp(now, self.qpn(), change)?;
+        core.engine.modify_qp(self.qpn(), change)?;
         core.pump(now);
         drop(core);
         node.wake();

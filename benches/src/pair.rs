@@ -134,7 +134,7 @@ impl Ends {
         for at in 0..config.qps {
             let pair = [0, 1].map(|i: usize| ends.nodes[i].create_qp());
             for i in [0, 1] {
-                ends.nodes[i].connect(now, &pair[i], pair[1 - i].qpn, address(1 - i));
+                ends.nodes[i].connect(&pair[i], pair[1 - i].qpn, address(1 - i));
             }
             ends.by_qpn.push((pair[0].qpn, at));
             ends.qps.push(pair);
@@ -194,7 +194,7 @@ impl Ends {
             })
             .expect("memory does not fail");
             engine.handle_timeout(now);
-            engine.handle_doorbells(now);
+            engine.handle_doorbells();
             engine.poll_transmit(now, port);
             port.flush().expect("memory does not fail");
             engine.publish();
@@ -232,14 +232,14 @@ impl End {
         self.engine.create_qp(&init).expect("a QP")
     }
 
-    fn connect(&mut self, now: Instant, qp: &QpQueues<Words>, dest_qpn: Qpn, peer: IpAddr) {
+    fn connect(&mut self, qp: &QpQueues<Words>, dest_qpn: Qpn, peer: IpAddr) {
         let attributes = Attributes { remote: peer.into(), dest_qpn, ..Attributes::default() };
         for step in [
             QpModify::Init { access: Access::ALL },
             QpModify::Rtr(attributes),
             QpModify::Rts(attributes),
         ] {
-            self.engine.modify_qp(now, qp.qpn, &step).expect("a legal step");
+            self.engine.modify_qp(qp.qpn, &step).expect("a legal step");
         }
     }
 }

@@ -30,9 +30,23 @@ fn a_send_arrives_and_both_ends_hear_of_it() {
 }
 
 #[test]
-fn every_operation_does_what_it_says() {
+fn every_operation_does_what_it_says_on_a_shared_connection() {
     for size in [0, 1, 1023, 1024, 1025, 5000] {
-        let mut pair = Pair::new(1);
+        every_operation(Pair::new(1), size);
+    }
+}
+
+#[test]
+fn every_operation_does_what_it_says_as_plain_rc() {
+    for size in [0, 1, 1023, 1024, 1025, 5000] {
+        let mut pair = Pair::new(0);
+        pair.plain = true;
+        every_operation(pair, size);
+    }
+}
+
+fn every_operation(mut pair: Pair, size: usize) {
+    {
         let [a, b] = pair.connected();
         pair.nodes[0].buffer.set(0, &bytes(3, size));
         pair.nodes[1].buffer.set(20_000, &bytes(5, size));

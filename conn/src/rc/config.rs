@@ -26,6 +26,18 @@ impl Mtu {
         128 << self as u8
     }
 
+    /// The MTU of so many bytes: 256, 512, 1024, 2048 or 4096.
+    pub const fn from_bytes(bytes: u16) -> Option<Self> {
+        match bytes {
+            256 => Some(Self::B256),
+            512 => Some(Self::B512),
+            1024 => Some(Self::B1024),
+            2048 => Some(Self::B2048),
+            4096 => Some(Self::B4096),
+            _ => None,
+        }
+    }
+
     /// From the value of `enum ibv_mtu`; `None` outside `1 ..= 5`.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {

@@ -8,7 +8,7 @@ use trunkline_conn::mem::{AtomicOp, Bytes, Memory, MemoryFault, PdId, Sge};
 use trunkline_conn::src::Stamp;
 use trunkline_conn::work::{Local, SendFlags, SendOp};
 use trunkline_wire::{
-    AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, icrc,
+    AtomicEth, Bth, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, icrc,
 };
 
 /// Bytes of the ICRC.
@@ -21,6 +21,9 @@ pub(crate) const OVERHEAD: u32 = 80;
 /// Most bytes of headers before the payload.
 const HEADERS: usize = BASE + AtomicEth::LEN + 4;
 
+/// Up to so many bytes of payload, one sum over the whole packet is quicker than two.
+const SHORT: usize = 256;
+
 /// Payload bytes of a full packet on a path that carries datagrams of `datagram` bytes: whole pages
 /// where there is room, else a multiple of 64.
 pub(crate) const fn full_payload(datagram: u32) -> u32 {
@@ -30,7 +33,7 @@ pub(crate) const fn full_payload(datagram: u32) -> u32 {
 
 /// What a packet in flight carries, so that it can be built again.
 #[derive(Clone, Copy, Debug)]
-pub struct Item {
+pub(crate) struct Item {
     pub(crate) kind: ItemKind,
     /// Resend round of the flow when it was sent.
     pub(crate) round: u8,
@@ -209,23 +212,31 @@ impl<'a> Draft<'a> {
         let base = self.base_headers(route, stamp, &mut headers);
         let length = self.further_headers(&mut headers, base);
         let mut crc = route.seed.start(datagram.len(), identification);
-        icrc::headers(&mut crc, &headers[..length]);
-        let (head, rest) = datagram.split_at_mut(length);
+        let (sealed, trailer) = datagram.split_at_mut(length + self.length as usize);
+        let (head, payload) = sealed.split_at_mut(length);
         head.copy_from_slice(&headers[..length]);
-        let (payload, trailer) = rest.split_at_mut(self.length as usize);
+        // A short payload is summed together with its headers, a long one while it is copied.
+        let fused = payload.len() > SHORT;
+        if fused {
+            icrc::headers(&mut crc, head);
+        }
+        let sum = fused.then_some(&mut crc);
         match self.payload {
             Payload::None => {}
-            Payload::Gather(pd, sges) => {
-                regions.gather(pd, sges, self.offset, payload, Some(&mut crc))?;
-            }
+            Payload::Gather(pd, sges) => regions.gather(pd, sges, self.offset, payload, sum)?,
             Payload::Read(pd, key, addr) => {
                 let addr = addr.wrapping_add(u64::from(self.offset));
-                regions.read(pd, key, addr, payload, Some(&mut crc))?;
+                regions.read(pd, key, addr, payload, sum)?;
             }
             Payload::Bytes(bytes) => {
                 payload.copy_from_slice(bytes);
-                crc.update(bytes);
+                if let Some(crc) = sum {
+                    crc.update(bytes);
+                }
             }
+        }
+        if !fused {
+            icrc::headers(&mut crc, sealed);
         }
         trailer.copy_from_slice(&icrc::trailer(crc));
         Ok(())
@@ -352,16 +363,4 @@ pub(crate) enum Emitted {
     Voided,
     /// The port is full.
     NoRoom,
-}
-
-/// The sum over a packet's headers, as its receiver starts it.
-pub(crate) fn start_sum(
-    seed: IcrcSeed,
-    datagram: usize,
-    identification: u16,
-    headers: &[u8],
-) -> Crc {
-    let mut crc = seed.start(datagram, identification);
-    icrc::headers(&mut crc, headers);
-    crc
 }

@@ -13,7 +13,7 @@ use trunkline_conn::work::Status;
 use trunkline_wire::{Gid, IcrcSeed, Path, Qpn};
 
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
-const ECT0: u8 = 0b10;
+pub(super) const ECT0: u8 = 0b10;
 /// Flows on one connection that call for another.
 const CROWD: u32 = 1024;
 
@@ -110,7 +110,6 @@ pub(crate) struct ConnFlags {
     /// Notices have waited one round for company.
     pub(crate) notice_aged: bool,
     pub(crate) private: bool,
-    pub(crate) closing: bool,
 }
 
 // DESIGN 4.2, invariant 6: an idle connection with its peer record takes at most 176 bytes.

@@ -32,7 +32,7 @@ mod verbs;
 pub use counters::Counters;
 pub use link::{ConnectionParams, ConnectionStats, PeerIdentity};
 pub use qp::{Attributes, QpQueues};
-pub use state_bytes::StateBytes;
+pub use state_bytes::{LiveObjects, StateBytes};
 pub use verbs::{QpInit, QpModify};
 
 use crate::cq::{CompletionQueue, Notify};
@@ -57,7 +57,7 @@ use trunkline_conn::mem::{Bytes, PdId};
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::Pool;
 use trunkline_conn::time::Instant;
-use trunkline_wire::{Gid, Qpn};
+use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, ROCE_PORT};
 
 /// What the floors above provide: memory behind keys, memory of rings.
 pub trait Platform: 'static {
@@ -255,9 +255,16 @@ pub struct Engine<P: Platform> {
     orphans: VecDeque<notice::Orphan>,
     waiting_binds: notice::WaitingBinds,
     plains: Slab<Plain>,
+    plain_serial: u32,
+    /// Scratch of `with_plain`.
+    plain_news: plain::News,
     timers: Timers<Timer>,
     ready: VecDeque<Ready>,
     events: VecDeque<Event>,
+    /// Path of the last packet that came, with what follows from it.
+    seed_path: Option<Path>,
+    seed: IcrcSeed,
+    seed_source: Gid,
     counters: Counters,
 }
 
@@ -279,6 +286,12 @@ impl<P: Platform> Engine<P> {
         let (qpn_secret, conn_secret) = (Secret24::new(key()), Secret24::new(key()));
         let regions = Regions::new(Secret32::new(key()));
         let staging = Staging::new(config.staging_bytes);
+        let path = Path {
+            src: config.address,
+            dst: config.address,
+            src_port: ROCE_PORT,
+            traffic_class: 0,
+        };
         Self {
             random,
             qpn_secret,
@@ -316,9 +329,14 @@ impl<P: Platform> Engine<P> {
             orphans: VecDeque::new(),
             waiting_binds: notice::WaitingBinds::default(),
             plains: Slab::new(),
+            plain_serial: 0,
+            plain_news: plain::News::default(),
             timers: Timers::new(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
+            seed_path: None,
+            seed: IcrcSeed::new(&path),
+            seed_source: Gid::default(),
             counters: Counters::default(),
             config,
         }
@@ -381,9 +399,9 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes in what programs posted since the last call.
-    pub fn handle_doorbells(&mut self, now: Instant) {
+    pub fn handle_doorbells(&mut self) {
         let doorbells = Arc::clone(&self.doorbells);
-        doorbells.drain(|index| self.rung(now, index));
+        doorbells.drain(|index| self.rung(index));
     }
 
     pub(crate) fn qpn(&self, index: u32) -> Qpn {

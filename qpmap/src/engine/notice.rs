@@ -46,6 +46,11 @@ pub(crate) struct Blobs {
 }
 
 impl Blobs {
+    /// Notices in flight.
+    pub(crate) const fn len(&self) -> usize {
+        self.live.len()
+    }
+
     fn blank(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_else(|| Vec::with_capacity(MAX_BLOB))
     }
@@ -102,6 +107,11 @@ pub(crate) struct WaitingBinds {
 }
 
 impl WaitingBinds {
+    /// BINDs in it.
+    pub(crate) const fn len(&self) -> usize {
+        self.count
+    }
+
     fn insert(&mut self, qp: u32, bind: WaitingBind) -> bool {
         let list = self.by_qp.entry(qp).or_default();
         let same = |old: &WaitingBind| old.peer == bind.peer && old.entry.src_qp == bind.entry.src_qp;

@@ -1,31 +1,432 @@
 //! QPs with an IBTA connection of their own (RC towards foreign peers, UC) and datagram QPs (UD).
+//!
+//! The protocol is in [`trunkline_conn::rc`], `uc` and `ud`; here they meet the QP: its rings, its
+//! completion queues, its memory.
 
 use super::qp::Wire;
 use super::transmit::Served;
-use super::{CqSlot, Engine, Event, Platform, Ready, SrqSlot, Timer};
+use super::{Engine, Platform, Ready, Timer};
+use crate::error::VerbsError;
+use crate::queue::RecvQueue;
 use crate::regions::Regions;
-use crate::slab::Slab;
+use crate::slab::NONE;
+use crate::state::{QpState, QpType};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use trunkline_conn::egress::Egress;
-use trunkline_conn::ingress::Arrival;
+use trunkline_conn::host::{Host, QpEvent};
+use trunkline_conn::ingress::{Arrival, Identification};
+use trunkline_conn::mem::Bytes;
 use trunkline_conn::time::Instant;
+use trunkline_conn::work::{Completion, Receive, Request, Status};
+use trunkline_conn::{rc, uc, ud};
+use trunkline_wire::{Gid, IcrcSeed, Opcode, Packet, Path, Qpn, icrc, parse_datagram};
+
+/// Packets a plain connection may send before the next one's turn.
+const BURST: u32 = 64;
 
 /// A plain connection and the QP it works for.
 #[derive(Debug)]
 pub(crate) struct Plain {
     qp: u32,
+    serial: u32,
+    protocol: Protocol,
+    /// Slots of the send ring that each request under way holds.
+    slots: VecDeque<u16>,
+    /// Where a UD QP may send, by the route its requests name (from 1 on).
+    addresses: Vec<ud::Address>,
+    ready: bool,
+    deadline: Instant,
+}
+
+#[derive(Debug)]
+enum Protocol {
+    Rc(Box<rc::Connection>),
+    Uc(Box<uc::Connection>),
+    Ud(Box<ud::Endpoint>),
+}
+
+/// What a protocol engine says while it is at work; taken up when it is done.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    sent: Vec<(Request, Status, u32)>,
+    received: Vec<Completion>,
+    events: Vec<QpEvent>,
+}
+
+/// The QP as its protocol engine sees it.
+struct PlainHost<'a, B, W> {
+    regions: &'a mut Regions<B>,
+    receive: Option<&'a RecvQueue<W>>,
+    news: &'a mut News,
+}
+
+impl<B: Bytes, W: crate::ring::Words> Host for PlainHost<'_, B, W> {
+    type Memory = Regions<B>;
+
+    fn memory(&mut self) -> &mut Regions<B> {
+        self.regions
+    }
+
+    fn take_receive(&mut self) -> Option<Receive> {
+        self.receive.and_then(|queue| queue.fetch().ok().flatten())
+    }
+
+    fn sent(&mut self, request: Request, status: Status, byte_len: u32) {
+        self.news.sent.push((request, status, byte_len));
+    }
+
+    fn received(&mut self, completion: Completion) {
+        self.news.received.push(completion);
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.news.events.push(event);
+    }
 }
 
 impl<P: Platform> Engine<P> {
-    pub(crate) fn open_plain(&mut self, _now: Instant, qp: u32) {
-        let plain = self.plains.insert(Plain { qp });
+    /// Gives a QP whose peer is known a protocol engine of its own.
+    pub(crate) fn open_plain(&mut self, qp: u32) {
+        let protocol = self.protocol(qp);
+        self.plain_serial = self.plain_serial.wrapping_add(1);
+        let plain = self.plains.insert(Plain {
+            qp,
+            serial: self.plain_serial,
+            protocol,
+            slots: VecDeque::new(),
+            addresses: Vec::new(),
+            ready: false,
+            deadline: Instant::FAR,
+        });
         self.qps[qp].wire = Wire::Plain(plain);
+        self.feed_plain(qp, plain);
     }
+
+    fn protocol(&self, qp: u32) -> Protocol {
+        let cold = self.cold(qp);
+        let attributes = &cold.attributes;
+        let (qpn, pd) = (self.qp_number(qp), self.qps[qp].pd);
+        let mtu = rc::Mtu::from_bytes(attributes.path_mtu).expect("checked when it was set");
+        let path = self.plain_path(attributes.remote, qpn, attributes.traffic_class);
+        let send_capacity = self.qps[qp].queues.send.max_wr() as usize;
+        match cold.kind {
+            QpType::Uc => Protocol::Uc(Box::new(uc::Connection::new(uc::Config {
+                qpn,
+                dest_qpn: attributes.dest_qpn,
+                path,
+                path_mtu: mtu,
+                sq_psn: attributes.sq_psn,
+                rq_psn: attributes.rq_psn,
+                pkey: rc::Config::DEFAULT_PKEY,
+                pd,
+                access: cold.access,
+                send_capacity,
+            }))),
+            QpType::Ud => Protocol::Ud(Box::new(ud::Endpoint::new(ud::Config {
+                qpn,
+                mtu,
+                sq_psn: attributes.sq_psn,
+                pkey: rc::Config::DEFAULT_PKEY,
+                qkey: attributes.qkey,
+                pd,
+                send_capacity,
+            }))),
+            QpType::Rc | QpType::Src => Protocol::Rc(Box::new(rc::Connection::new(rc::Config {
+                path_mtu: mtu,
+                sq_psn: attributes.sq_psn,
+                rq_psn: attributes.rq_psn,
+                pd,
+                access: cold.access,
+                timeout: attributes.timeout,
+                retry_cnt: attributes.retry_count,
+                rnr_retry: attributes.rnr_retry,
+                min_rnr_timer: attributes.min_rnr_timer,
+                max_rd_atomic: attributes.max_rd_atomic.max(1),
+                max_dest_rd_atomic: attributes.max_dest_rd_atomic.max(1),
+                send_capacity,
+                link_rate: self.config.link_rate_bps.map(|bits| bits / 8),
+                srq: cold.srq != NONE,
+                ..rc::Config::new(qpn, attributes.dest_qpn, path)
+            }))),
+        }
+    }
+
+    /// The path of a QP's own packets: one source port, so that they stay in order.
+    fn plain_path(&self, remote: Gid, qpn: Qpn, traffic_class: u8) -> Path {
+        let ports = &self.config.source_ports;
+        Path {
+            src: self.config.address,
+            dst: remote.address(),
+            src_port: ports[qpn.get() as usize % ports.len()],
+            traffic_class: traffic_class & !0b11 | super::link::ECT0,
+        }
+    }
+
     pub(crate) fn close_plain(&mut self, plain: u32) {
         self.plains.remove(plain);
+        self.ready.retain(|ready| *ready != Ready::Plain(plain));
     }
-    pub(crate) fn abort_plain(&mut self, _plain: u32) {}
-    pub(crate) fn feed_plain(&mut self, _now: Instant, _qp: u32, _plain: u32) {}
-    pub(crate) fn serve_plain(&mut self, _now: Instant, _plain: u32, _e: &mut (impl Egress + ?Sized)) -> Served { Served::Done }
-    pub(crate) fn plain_timeout(&mut self, _now: Instant, _plain: u32, _serial: u32) {}
-    pub(crate) fn handle_plain(&mut self, _now: Instant, _a: &Arrival, _d: &[u8]) {}
+
+    /// The QP goes to error: what it has under way ends.
+    pub(crate) fn abort_plain(&mut self, plain: u32) {
+        self.with_plain(plain, |protocol, host| match protocol {
+            Protocol::Rc(rc) => rc.abort(host, Status::Flushed),
+            Protocol::Uc(uc) => uc.abort(host, Status::Flushed),
+            Protocol::Ud(ud) => ud.abort(host, Status::Flushed),
+        });
+    }
+
+    /// Lets the UD QP `qpn` send to `remote` at `peer`. Gives the number to name in
+    /// [`SendWr::route`](crate::wqe::SendWr), from 1 on: an address handle (`ibv_create_ah(3)`).
+    ///
+    /// # Errors
+    /// No such QP, or one that is not UD and ready to receive.
+    pub fn add_address(
+        &mut self,
+        qpn: Qpn,
+        peer: Gid,
+        remote: Qpn,
+        qkey: u32,
+    ) -> Result<u32, VerbsError> {
+        let qp = self.known(qpn)?;
+        let state = self.qps[qp].state;
+        let Wire::Plain(plain) = self.qps[qp].wire else {
+            return Err(VerbsError::WrongState { qpn: qpn.get(), state });
+        };
+        let path = self.plain_path(peer, qpn, 0);
+        let record = &mut self.plains[plain];
+        if !matches!(record.protocol, Protocol::Ud(_)) {
+            return Err(VerbsError::Unsupported { what: "an address for a QP that is not UD" });
+        }
+        record.addresses.push(ud::Address { path, qpn: remote, qkey });
+        Ok(record.addresses.len() as u32)
+    }
+
+    /// Hands what a program posted to the protocol engine, as far as that has room.
+    pub(crate) fn feed_plain(&mut self, qp: u32, plain: u32) {
+        if self.qps[qp].state != QpState::Rts {
+            return;
+        }
+        loop {
+            let record = &mut self.plains[plain];
+            let busy = match &record.protocol {
+                Protocol::Rc(rc) => rc.pending(),
+                Protocol::Uc(uc) => uc.pending(),
+                Protocol::Ud(ud) => ud.pending(),
+            };
+            let queues = &mut self.qps[qp];
+            if busy >= queues.queues.send.max_wr() as usize {
+                break;
+            }
+            let (request, route, slots) = match queues.queues.send.fetch(&mut queues.cursor) {
+                Ok(Some(found)) => found,
+                Ok(None) => break,
+                Err(_) => {
+                    self.qp_event(qp, QpEvent::Fatal);
+                    self.fail_qp(qp, Status::LocalQpOperation);
+                    return;
+                }
+            };
+            record.slots.push_back(slots);
+            let posted = match &mut record.protocol {
+                Protocol::Rc(rc) => rc.post_send(request),
+                Protocol::Uc(uc) => uc.post_send(request),
+                Protocol::Ud(ud) => match record.addresses.get((route as usize).wrapping_sub(1)) {
+                    Some(to) => ud.post_send(request, *to),
+                    None => Err(request),
+                },
+            };
+            if let Err(request) = posted {
+                // A kind of request the QP does not have. Earlier ones end first.
+                self.abort_plain(plain);
+                self.finish_request(qp, plain, &request, Status::LocalQpOperation, 0);
+                self.to_error(qp);
+                return;
+            }
+        }
+        self.touch_plain(plain);
+    }
+
+    fn touch_plain(&mut self, plain: u32) {
+        let record = &mut self.plains[plain];
+        if !record.ready {
+            record.ready = true;
+            self.ready.push_back(Ready::Plain(plain));
+        }
+    }
+
+    pub(crate) fn serve_plain(
+        &mut self,
+        now: Instant,
+        plain: u32,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> Served {
+        let mut sent = 0;
+        while sent < BURST {
+            let more = self.with_plain(plain, |protocol, host| match protocol {
+                Protocol::Rc(rc) => rc.poll_transmit(now, host, egress),
+                Protocol::Uc(uc) => uc.poll_transmit(host, egress),
+                Protocol::Ud(ud) => ud.poll_transmit(host, egress),
+            });
+            if !more {
+                break;
+            }
+            sent += 1;
+            self.counters.sent += 1;
+        }
+        if self.plains.get(plain).is_none() {
+            return Served::Done;
+        }
+        self.arm_plain(plain);
+        if sent == BURST {
+            return Served::Again;
+        }
+        self.plains[plain].ready = false;
+        Served::Done
+    }
+
+    /// Runs a protocol engine with its QP as host, then takes up its news.
+    fn with_plain<T>(
+        &mut self,
+        plain: u32,
+        work: impl FnOnce(&mut Protocol, &mut PlainHost<'_, P::Bytes, P::Words>) -> T,
+    ) -> T {
+        let mut news = std::mem::take(&mut self.plain_news);
+        let record = &mut self.plains[plain];
+        let qp = record.qp;
+        let queues = Arc::clone(&self.qps[qp].queues);
+        let srq = self.colds[qp as usize].as_ref().map_or(NONE, |cold| cold.srq);
+        let shared = self.srqs.get(srq).map(|slot| &*slot.queue);
+        let mut host = PlainHost {
+            regions: &mut self.regions,
+            receive: queues.receive.as_ref().or(shared),
+            news: &mut news,
+        };
+        let result = work(&mut record.protocol, &mut host);
+        let broken = record.protocol.is_broken();
+        for (request, status, bytes) in news.sent.drain(..) {
+            self.finish_request(qp, plain, &request, status, bytes);
+        }
+        for completion in news.received.drain(..) {
+            let cq = self.cold(qp).recv_cq;
+            self.complete(cq, &completion);
+        }
+        for event in news.events.drain(..) {
+            self.qp_event(qp, event);
+        }
+        self.plain_news = news;
+        if broken {
+            self.to_error(qp);
+        } else if self.qps[qp].queues.send.has_entry(&self.qps[qp].cursor) {
+            self.feed_plain(qp, plain);
+        }
+        result
+    }
+
+    fn finish_request(
+        &mut self,
+        qp: u32,
+        plain: u32,
+        request: &Request,
+        status: Status,
+        bytes: u32,
+    ) {
+        if let Some(slots) = self.plains[plain].slots.pop_front() {
+            self.qps[qp].queues.send.release(slots);
+        }
+        self.report_sent(qp, request, status, bytes);
+    }
+
+    fn arm_plain(&mut self, plain: u32) {
+        let record = &mut self.plains[plain];
+        let Protocol::Rc(rc) = &record.protocol else { return };
+        if let Some(at) = rc.poll_timeout().filter(|at| *at < record.deadline) {
+            record.deadline = at;
+            self.timers.arm(at, Timer::Plain { plain, serial: record.serial });
+        }
+    }
+
+    pub(crate) fn plain_timeout(&mut self, now: Instant, plain: u32, serial: u32) {
+        let Some(record) = self.plains.get_mut(plain).filter(|plain| plain.serial == serial) else {
+            return;
+        };
+        record.deadline = Instant::FAR;
+        self.with_plain(plain, |protocol, host| {
+            if let Protocol::Rc(rc) = protocol {
+                rc.handle_timeout(now, host);
+            }
+        });
+        if self.plains.get(plain).is_some() {
+            self.touch_plain(plain);
+        }
+    }
+
+    /// A datagram of an IBTA transport.
+    pub(crate) fn handle_plain(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) {
+        let packet = match parse_datagram(datagram) {
+            Ok(packet) => packet,
+            Err(_) => {
+                let known = datagram.first().is_some_and(|byte| Opcode(*byte).is_known());
+                self.counters.malformed += u64::from(known);
+                self.counters.unknown_opcode += u64::from(!known);
+                return;
+            }
+        };
+        if !self.plain_icrc(arrival, datagram) {
+            self.counters.bad_icrc += 1;
+            return;
+        }
+        let plain = self.qp_index(packet.bth.dest_qp).map(|qp| self.qps[qp].wire);
+        let Some(Wire::Plain(plain)) = plain else {
+            self.counters.plain_unknown_qp += 1;
+            return;
+        };
+        if !self.comes_from_peer(plain, arrival, &packet) {
+            self.counters.bad_source += 1;
+            return;
+        }
+        let taken = self.with_plain(plain, |protocol, host| match protocol {
+            Protocol::Rc(rc) => rc.handle_packet(now, &packet, arrival.ce, host),
+            Protocol::Uc(uc) => uc.handle_packet(&packet, host),
+            Protocol::Ud(ud) => ud.handle_packet(&packet, arrival, host),
+        });
+        self.counters.plain_dropped += u64::from(taken.is_err());
+        if self.plains.get(plain).is_some() {
+            self.touch_plain(plain);
+        }
+    }
+
+    /// Whether the ICRC is right, with whatever identification the sender used: foreign peers use
+    /// ones that a UDP socket does not show.
+    fn plain_icrc(&mut self, arrival: &Arrival, datagram: &[u8]) -> bool {
+        let guess = arrival.identification.guess();
+        if icrc::verify(&arrival.path, guess, datagram) {
+            return true;
+        }
+        let solved = matches!(arrival.identification, Identification::Predicted(_))
+            && IcrcSeed::new(&arrival.path).solve_identification(datagram).is_some();
+        self.counters.identification_solved += u64::from(solved);
+        solved
+    }
+
+    /// A connected QP hears only its peer.
+    fn comes_from_peer(&self, plain: u32, arrival: &Arrival, packet: &Packet<'_>) -> bool {
+        let record = &self.plains[plain];
+        if matches!(record.protocol, Protocol::Ud(_)) || packet.opcode() == Opcode::CNP {
+            return true;
+        }
+        self.cold(record.qp).attributes.remote == Gid::from(arrival.path.src)
+    }
+}
+
+impl Protocol {
+    fn is_broken(&self) -> bool {
+        let state = match self {
+            Self::Rc(rc) => rc.state(),
+            Self::Uc(uc) => uc.state(),
+            Self::Ud(ud) => ud.state(),
+        };
+        state == rc::State::Error
+    }
 }

@@ -5,7 +5,7 @@
 //! its headers, so that these can be trusted before the payload was summed; the payload is then
 //! summed while it is placed.
 
-use super::build::{BASE, ICRC, Item, ItemKind, start_sum};
+use super::build::{BASE, ICRC, Item, ItemKind};
 use super::{ConnId, Engine, Platform};
 use crate::slab::NONE;
 use trunkline_conn::ingress::{Arrival, Identification};
@@ -158,8 +158,14 @@ impl<P: Platform> Engine<P> {
             self.counters.malformed += 1;
             return;
         };
-        let Some(conn) = self.connection_for(&packet, arrival) else { return };
-        if !self.check_icrc(conn, &mut packet, arrival) {
+        if self.seed_path != Some(arrival.path) {
+            // Packets come in runs of one path.
+            self.seed_path = Some(arrival.path);
+            self.seed = IcrcSeed::new(&arrival.path);
+            self.seed_source = arrival.path.src.into();
+        }
+        let Some(conn) = self.connection_for(&packet) else { return };
+        if !self.check_icrc(&mut packet, arrival) {
             self.counters.bad_icrc += 1;
             return;
         }
@@ -211,7 +217,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    fn connection_for(&mut self, packet: &Packet<'_>, arrival: &Arrival) -> Option<u32> {
+    fn connection_for(&mut self, packet: &Packet<'_>) -> Option<u32> {
         let slot = self.conn_secret.open(packet.bth.dest_qp.get());
         let Some(&conn) = self.conn_ids.get(slot).filter(|conn| **conn != NONE) else {
             self.counters.unknown_connection += 1;
@@ -222,7 +228,7 @@ impl<P: Platform> Engine<P> {
             self.counters.bad_token += 1;
             return None;
         }
-        if self.peers[record.peer].address.address() != arrival.path.src {
+        if self.peers[record.peer].address != self.seed_source {
             self.counters.bad_source += 1;
             return None;
         }
@@ -230,27 +236,22 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Checks the whole ICRC, or the sum over the headers where the payload is summed later.
-    fn check_icrc(&mut self, conn: u32, packet: &mut Packet<'_>, arrival: &Arrival) -> bool {
-        let seed = self.receive_seed(conn, arrival);
+    fn check_icrc(&mut self, packet: &mut Packet<'_>, arrival: &Arrival) -> bool {
         let datagram = packet.datagram;
-        let guess = arrival.identification.guess();
-        let mut crc = start_sum(seed, datagram.len(), guess, &datagram[..packet.start]);
+        let mut crc = self.seed.start(datagram.len(), arrival.identification.guess());
         if packet.ext.header_crc {
+            icrc::headers(&mut crc, &datagram[..packet.start]);
             packet.sum = Some(crc);
             packet.arrival = Some(*arrival);
             return packet.header_sum_is_right();
         }
-        crc.update(packet.payload);
+        icrc::headers(&mut crc, &datagram[..datagram.len() - ICRC]);
         if icrc::trailer(crc) == packet.trailer() {
             return true;
         }
         let right = solved(arrival, datagram);
         self.counters.identification_solved += u64::from(right);
         right
-    }
-
-    fn receive_seed(&self, _conn: u32, arrival: &Arrival) -> IcrcSeed {
-        IcrcSeed::new(&arrival.path)
     }
 
     /// Whether a payload that was placed while it was summed is the one that was sent.

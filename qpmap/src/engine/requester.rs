@@ -42,7 +42,7 @@ pub(crate) const fn before(a: u32, b: u32) -> bool {
 
 impl<P: Platform> Engine<P> {
     /// A program posted to this QP.
-    pub(crate) fn rung(&mut self, now: Instant, qp: u32) {
+    pub(crate) fn rung(&mut self, qp: u32) {
         let Some(record) = self.qps.get(qp) else { return };
         if record.state == QpState::Error {
             self.flush(qp);
@@ -50,7 +50,7 @@ impl<P: Platform> Engine<P> {
         }
         match record.wire {
             Wire::Shared(flow) => self.wake(flow),
-            Wire::Plain(plain) => self.feed_plain(now, qp, plain),
+            Wire::Plain(plain) => self.feed_plain(qp, plain),
             Wire::None | Wire::Undecided => {}
         }
     }

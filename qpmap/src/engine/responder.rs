@@ -87,6 +87,11 @@ impl Staging {
         Self { waiting: Slab::new(), spare: Vec::new(), room: bytes, share: bytes / 2 }
     }
 
+    /// Packets in it.
+    pub(crate) const fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     fn add(&mut self, list: &mut u32, msn: u32, last: bool, datagram: &[u8]) -> bool {
         let (mut used, mut at) = (0, *list);
         while at != NONE {

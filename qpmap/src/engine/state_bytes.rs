@@ -46,3 +46,62 @@ impl<P: Platform> Engine<P> {
         }
     }
 }
+
+/// What an engine holds on behalf of QPs: all of it goes with them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LiveObjects {
+    /// QPs.
+    pub qps: usize,
+    /// Flows between local QPs and remote ones.
+    pub flows: usize,
+    /// Work requests under way.
+    pub requests: usize,
+    /// Responses being sent or waiting for their acknowledgement.
+    pub responses: usize,
+    /// Messages being put together.
+    pub assemblies: usize,
+    /// Packets that wait for an earlier one.
+    pub staged: usize,
+    /// Notices that were not acknowledged or not sent yet.
+    pub notices: usize,
+    /// BINDs that wait for their QP.
+    pub waiting_binds: usize,
+    /// Flows and QPs that wait for a connection, or for a move to one.
+    pub waiting_flows: usize,
+}
+
+impl LiveObjects {
+    /// Every number with its name, in the order of the fields.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, usize)> + use<> {
+        [
+            ("QPs", self.qps),
+            ("flows", self.flows),
+            ("requests", self.requests),
+            ("responses", self.responses),
+            ("assemblies", self.assemblies),
+            ("staged packets", self.staged),
+            ("notices", self.notices),
+            ("waiting BINDs", self.waiting_binds),
+            ("waiting flows", self.waiting_flows),
+        ]
+        .into_iter()
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// What is held now.
+    pub fn live_objects(&self) -> LiveObjects {
+        let undecided: usize = self.undecided.values().map(Vec::len).sum();
+        LiveObjects {
+            qps: self.qps.len(),
+            flows: self.flows.len(),
+            requests: self.requests.len(),
+            responses: self.jobs.len(),
+            assemblies: self.assemblies.len(),
+            staged: self.staging.len(),
+            notices: self.blobs.len() + self.orphans.len(),
+            waiting_binds: self.waiting_binds.len(),
+            waiting_flows: undecided + self.stranded.len() + self.moves.len(),
+        }
+    }
+}

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, PdId};
-use trunkline_conn::time::Instant;
 use trunkline_wire::{Gid, Qpn, Rkey};
 
 /// What a QP is made with (`ibv_create_qp(3)`).
@@ -251,12 +250,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     /// [`VerbsError::BadTransition`] where the state diagram has no such step.
-    pub fn modify_qp(
-        &mut self,
-        now: Instant,
-        qpn: Qpn,
-        change: &QpModify,
-    ) -> Result<(), VerbsError> {
+    pub fn modify_qp(&mut self, qpn: Qpn, change: &QpModify) -> Result<(), VerbsError> {
         let qp = self.known(qpn)?;
         let from = self.qps[qp].state;
         let to = match change {
@@ -277,7 +271,7 @@ impl<P: Platform> Engine<P> {
                 check_attributes(attributes)?;
                 self.cold_mut(qp).attributes = *attributes;
                 self.set_state(qp, QpState::Rtr);
-                self.connect(now, qp);
+                self.connect(qp);
             }
             QpModify::Rts(attributes) => {
                 check_attributes(attributes)?;
@@ -291,7 +285,7 @@ impl<P: Platform> Engine<P> {
         }
         self.set_state(qp, to);
         if to == QpState::Rts {
-            self.rung(now, qp);
+            self.rung(qp);
         }
         Ok(())
     }
@@ -328,7 +322,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Finds what carries a QP's packets, now that its peer is known.
-    fn connect(&mut self, now: Instant, qp: u32) {
+    fn connect(&mut self, qp: u32) {
         match self.cold(qp).kind {
             QpType::Rc => {}
             QpType::Src => {
@@ -336,7 +330,7 @@ impl<P: Platform> Engine<P> {
                 return;
             }
             QpType::Uc | QpType::Ud => {
-                self.open_plain(now, qp);
+                self.open_plain(qp);
                 return;
             }
         }
@@ -379,9 +373,9 @@ impl<P: Platform> Engine<P> {
 
     /// The peer at `address` is an ordinary RoCEv2 host: QPs that waited to hear it get an IBTA
     /// connection of their own.
-    pub fn peer_is_plain(&mut self, now: Instant, address: Gid) {
+    pub fn peer_is_plain(&mut self, address: Gid) {
         for qp in self.undecided.remove(&address).unwrap_or_default() {
-            self.open_plain(now, qp);
+            self.open_plain(qp);
         }
     }
 

@@ -15,27 +15,27 @@ use trunkline_qpmap::{
 };
 use trunkline_wire::{Crc, Path, Rkey};
 
-pub type Words = Box<[AtomicU64]>;
+pub(crate) type Words = Box<[AtomicU64]>;
 
 /// Memory at a made-up address.
 #[derive(Clone, Debug)]
-pub struct Buffer {
-    pub addr: u64,
-    pub bytes: Arc<Vec<AtomicU8>>,
+pub(crate) struct Buffer {
+    pub(crate) addr: u64,
+    pub(crate) bytes: Arc<Vec<AtomicU8>>,
     lock: Arc<Mutex<()>>,
 }
 
 impl Buffer {
-    pub fn new(addr: u64, len: usize) -> Self {
+    pub(crate) fn new(addr: u64, len: usize) -> Self {
         let bytes = Arc::new((0..len).map(|_| AtomicU8::new(0)).collect());
         Self { addr, bytes, lock: Arc::default() }
     }
 
-    pub fn get(&self, offset: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn get(&self, offset: usize, len: usize) -> Vec<u8> {
         self.bytes[offset..offset + len].iter().map(|b| b.load(Ordering::Relaxed)).collect()
     }
 
-    pub fn set(&self, offset: usize, data: &[u8]) {
+    pub(crate) fn set(&self, offset: usize, data: &[u8]) {
         for (place, byte) in self.bytes[offset..].iter().zip(data) {
             place.store(*byte, Ordering::Relaxed);
         }
@@ -75,7 +75,7 @@ impl Bytes for Buffer {
 }
 
 #[derive(Debug)]
-pub struct Test;
+pub(crate) struct Test;
 
 impl Platform for Test {
     type Bytes = Buffer;
@@ -87,8 +87,8 @@ impl Platform for Test {
 
 /// Collects what an engine sends.
 #[derive(Debug, Default)]
-pub struct Outbox {
-    pub sent: Vec<(Path, Vec<u8>)>,
+pub(crate) struct Outbox {
+    pub(crate) sent: Vec<(Path, Vec<u8>)>,
     draft: Option<(Path, Vec<u8>)>,
 }
 
@@ -103,27 +103,29 @@ impl Egress for Outbox {
 }
 
 /// A node: engine, one region, one CQ.
-pub struct Node {
-    pub engine: Engine<Test>,
-    pub pd: PdId,
-    pub buffer: Buffer,
-    pub key: Rkey,
-    pub cq_index: u32,
-    pub cq: Arc<CompletionQueue<Words>>,
+pub(crate) struct Node {
+    pub(crate) engine: Engine<Test>,
+    pub(crate) pd: PdId,
+    pub(crate) buffer: Buffer,
+    pub(crate) key: Rkey,
+    pub(crate) cq_index: u32,
+    pub(crate) cq: Arc<CompletionQueue<Words>>,
 }
 
-pub struct Pair {
-    pub nodes: [Node; 2],
-    pub conns: Vec<[ConnId; 2]>,
-    pub now: Instant,
+pub(crate) struct Pair {
+    pub(crate) nodes: [Node; 2],
+    pub(crate) conns: Vec<[ConnId; 2]>,
+    pub(crate) now: Instant,
+    /// Peers are ordinary RoCEv2 hosts.
+    pub(crate) plain: bool,
     /// Decides the fate of each datagram: how often it arrives.
-    pub fate: Box<dyn FnMut(usize, &[u8]) -> usize>,
+    pub(crate) fate: Box<dyn FnMut(usize, &[u8]) -> usize>,
 }
 
 const DATAGRAM: u32 = 1024 + 80;
 
 impl Pair {
-    pub fn new(connections: usize) -> Self {
+    pub(crate) fn new(connections: usize) -> Self {
         let nodes = [1u8, 2].map(|i| {
             let address = std::net::IpAddr::from([10, 0, 0, i]);
             let config =
@@ -136,14 +138,14 @@ impl Pair {
             Node { engine, pd, buffer, key, cq_index, cq }
         });
         let now = Instant::from_nanos(1_000_000);
-        let mut pair = Self { nodes, conns: Vec::new(), now, fate: Box::new(|_, _| 1) };
+        let mut pair = Self { nodes, conns: Vec::new(), now, plain: false, fate: Box::new(|_, _| 1) };
         for _ in 0..connections {
             pair.open();
         }
         pair
     }
 
-    pub fn open(&mut self) {
+    pub(crate) fn open(&mut self) {
         let ends = [0, 1].map(|i| self.nodes[i].engine.draw_connection().expect("a number"));
         let ids = [0, 1].map(|i| {
             let address = std::net::IpAddr::from([10, 0, 0, 2 - i as u8]).into();
@@ -169,7 +171,7 @@ impl Pair {
         self.conns.push(ids);
     }
 
-    pub fn qp(&mut self, node: usize, kind: QpType) -> Arc<QpQueues<Words>> {
+    pub(crate) fn qp(&mut self, node: usize, kind: QpType) -> Arc<QpQueues<Words>> {
         let Node { engine, pd, cq_index, .. } = &mut self.nodes[node];
         let init = QpInit {
             pd: *pd,
@@ -187,49 +189,51 @@ impl Pair {
         engine.create_qp(&init).expect("a QP")
     }
 
-    pub fn connect(&mut self, node: usize, qp: &QpQueues<Words>, peer: &QpQueues<Words>) {
+    pub(crate) fn connect(&mut self, node: usize, qp: &QpQueues<Words>, peer: &QpQueues<Words>) {
         let attributes = Attributes {
             remote: std::net::IpAddr::from([10, 0, 0, 2 - node as u8]).into(),
             dest_qpn: peer.qpn,
             ..Attributes::default()
         };
-        let now = self.now;
         let engine = &mut self.nodes[node].engine;
         for step in [
             QpModify::Init { access: Access::ALL },
             QpModify::Rtr(attributes),
             QpModify::Rts(attributes),
         ] {
-            engine.modify_qp(now, qp.qpn, &step).expect("a legal step");
+            engine.modify_qp(qp.qpn, &step).expect("a legal step");
+        }
+        if self.plain {
+            engine.peer_is_plain(attributes.remote);
         }
     }
 
-    pub fn connected(&mut self) -> [Arc<QpQueues<Words>>; 2] {
+    pub(crate) fn connected(&mut self) -> [Arc<QpQueues<Words>>; 2] {
         let pair = [self.qp(0, QpType::Rc), self.qp(1, QpType::Rc)];
         self.connect(0, &pair[0], &pair[1]);
         self.connect(1, &pair[1], &pair[0]);
         pair
     }
 
-    pub fn sge(&self, node: usize, offset: u64, length: u32) -> Sge {
+    pub(crate) fn sge(&self, node: usize, offset: u64, length: u32) -> Sge {
         let Node { buffer, key, .. } = &self.nodes[node];
         Sge { addr: buffer.addr + offset, length, lkey: trunkline_wire::Lkey(key.0) }
     }
 
-    pub fn post(&self, node: usize, qp: &QpQueues<Words>, wr_id: u64, op: SendOp, sges: &[Sge]) {
+    pub(crate) fn post(&self, node: usize, qp: &QpQueues<Words>, wr_id: u64, op: SendOp, sges: &[Sge]) {
         let flags = SendFlags::SIGNALED;
         let request = SendWr { wr_id, op, flags, sges, inline: None, route: 0 };
         qp.send.post(&[request]).expect("room in the queue");
         self.nodes[node].engine.doorbells().ring(qp.index);
     }
 
-    pub fn receive(&self, qp: &QpQueues<Words>, wr_id: u64, sges: &[Sge]) {
+    pub(crate) fn receive(&self, qp: &QpQueues<Words>, wr_id: u64, sges: &[Sge]) {
         let queue = qp.receive.as_ref().expect("no SRQ here");
         queue.post(&[RecvWr { wr_id, sges }]).expect("room in the queue");
     }
 
     /// Carries packets to and fro until nobody has any, or time `limit` has passed.
-    pub fn run(&mut self, limit_ns: u64) {
+    pub(crate) fn run(&mut self, limit_ns: u64) {
         let end = self.now + limit_ns;
         while self.now < end {
             let mut moved = false;
@@ -251,7 +255,7 @@ impl Pair {
         let mut outbox = Outbox::default();
         let engine = &mut self.nodes[i].engine;
         engine.handle_timeout(now);
-        engine.handle_doorbells(now);
+        engine.handle_doorbells();
         engine.poll_transmit(now, &mut outbox);
         engine.publish();
         let moved = !outbox.sent.is_empty() || engine.is_busy();
@@ -266,7 +270,7 @@ impl Pair {
         moved
     }
 
-    pub fn completions(&self, node: usize) -> Vec<Completion> {
+    pub(crate) fn completions(&self, node: usize) -> Vec<Completion> {
         let mut out = vec![Completion::BLANK; 256];
         let count = self.nodes[node].cq.poll(&mut out);
         out.truncate(count);
