@@ -197,6 +197,8 @@ pub(crate) struct CqSlot<W> {
     pub(crate) queue: Arc<CompletionQueue<W>>,
     pub(crate) notify: Option<Arc<dyn Notify>>,
     pub(crate) dirty: bool,
+    /// Completions were lost, and the program was told.
+    pub(crate) overrun: bool,
     pub(crate) users: u32,
 }
 

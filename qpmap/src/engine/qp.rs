@@ -237,6 +237,8 @@ pub(crate) struct Cold {
     pub(crate) srq: u32,
     pub(crate) access: Access,
     pub(crate) attributes: Attributes,
+    /// In SQD, and the program has not been told that all is done.
+    pub(crate) draining: bool,
     /// Flows beside the QP's own: the rows an app-managed QP may name in a request.
     pub(crate) routes: Vec<u32>,
 }

@@ -3,7 +3,7 @@
 use super::qp::{Flags, Wire};
 use super::{Engine, Platform, Timer};
 use crate::slab::NONE;
-use crate::state::QpState;
+use crate::state::{QpState, QpType};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, Memory, MemoryFault};
 use trunkline_conn::time::Instant;
@@ -49,7 +49,13 @@ impl<P: Platform> Engine<P> {
             return;
         }
         match record.wire {
-            Wire::Shared(flow) => self.wake(flow),
+            Wire::Shared(flow) => {
+                if self.cold(qp).kind == QpType::Src {
+                    // Each request names its flow: none of them waits for another's.
+                    while self.ingest(qp, flow).is_some() {}
+                }
+                self.wake(flow);
+            }
             Wire::Plain(plain) => self.feed_plain(qp, plain),
             Wire::None | Wire::Undecided => {}
         }
@@ -190,6 +196,7 @@ impl<P: Platform> Engine<P> {
         loop {
             let head = self.qps[qp].order_head;
             let Some(outcome) = self.requests.get(head).and_then(|pending| pending.outcome) else {
+                self.check_drained(qp);
                 return;
             };
             self.report(qp, outcome);
@@ -197,6 +204,15 @@ impl<P: Platform> Engine<P> {
                 self.to_error(qp);
                 return;
             }
+        }
+    }
+
+    /// Tells the program once that a draining QP has nothing under way any more.
+    pub(crate) fn check_drained(&mut self, qp: u32) {
+        let record = &self.qps[qp];
+        if record.state == QpState::Sqd && record.order_head == NONE && self.cold(qp).draining {
+            self.cold_mut(qp).draining = false;
+            self.qp_event(qp, QpEvent::SendQueueDrained);
         }
     }
 
@@ -238,7 +254,7 @@ impl<P: Platform> Engine<P> {
     /// Puts a completion into a CQ; programs see it at the next [`publish`](Self::publish).
     pub(crate) fn complete(&mut self, cq: u32, completion: &Completion) {
         let Some(slot) = self.cqs.get_mut(cq) else { return };
-        if slot.queue.push(completion).is_err() {
+        if slot.queue.push(completion).is_err() && !std::mem::replace(&mut slot.overrun, true) {
             self.events.push_back(super::Event::CqOverrun { cq });
         }
         if !slot.dirty {

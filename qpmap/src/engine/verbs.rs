@@ -107,7 +107,7 @@ impl<P: Platform> Engine<P> {
         notify: Option<Arc<dyn Notify>>,
     ) -> Result<(u32, Arc<CompletionQueue<P::Words>>), VerbsError> {
         let queue = Arc::new(CompletionQueue::new(depth, P::words)?);
-        let slot = CqSlot { queue: Arc::clone(&queue), notify, dirty: false, users: 0 };
+        let slot = CqSlot { queue: Arc::clone(&queue), notify, dirty: false, overrun: false, users: 0 };
         Ok((self.cqs.insert(slot), queue))
     }
 
@@ -220,6 +220,7 @@ impl<P: Platform> Engine<P> {
             srq,
             access: Access::LOCAL_READ,
             attributes: Attributes::default(),
+            draining: false,
             routes: Vec::new(),
         });
     }
@@ -277,15 +278,17 @@ impl<P: Platform> Engine<P> {
                 check_attributes(attributes)?;
                 self.start_sending(qp, attributes);
             }
-            QpModify::Drain => {}
+            QpModify::Drain => self.cold_mut(qp).draining = true,
             QpModify::Error => {
                 self.to_error(qp);
                 return Ok(());
             }
         }
         self.set_state(qp, to);
-        if to == QpState::Rts {
-            self.rung(qp);
+        match to {
+            QpState::Rts => self.rung(qp),
+            QpState::Sqd => self.check_drained(qp),
+            _ => {}
         }
         Ok(())
     }
@@ -506,21 +509,17 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Forgets send requests without reporting them.
+    /// Forgets posted requests without reporting them; their slots are free again.
     fn drop_requests(&mut self, qp: u32) {
         while self.qps[qp].order_head != NONE {
             let head = self.qps[qp].order_head;
-            let pending = self.requests.remove(head);
-            self.qps[qp].order_head = pending.order_next;
-            self.qps[qp].queues.send.release(pending.slots);
+            self.qps[qp].order_head = self.requests.remove(head).order_next;
         }
         self.qps[qp].order_tail = NONE;
         let record = &mut self.qps[qp];
-        while let Ok(Some((_, _, slots))) = record.queues.send.fetch(&mut record.cursor) {
-            record.queues.send.release(slots);
-        }
+        record.queues.send.discard(&mut record.cursor);
         if let Some(receive) = &record.queues.receive {
-            while let Ok(Some(_)) = receive.fetch() {}
+            receive.discard();
         }
     }
 }
