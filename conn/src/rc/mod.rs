@@ -258,9 +258,10 @@ impl Connection {
         out: &mut (impl Egress + ?Sized),
     ) -> Option<bool> {
         let (config, stats) = (&self.config, &mut self.stats);
+        let pace = (now, self.rate.rate().is_some());
         match self
             .requester
-            .transmit(config, &self.route, now, host, out, stats)
+            .transmit(config, &self.route, pace, host, out, stats)
         {
             Step::Sent(bytes) => {
                 self.rate.on_sent(now, bytes.into());

@@ -162,7 +162,7 @@ impl Requester {
 
     /// Whether there is something to send, but for the rate limit.
     pub(super) fn wants_to_send(&self, config: &Config) -> bool {
-        !self.timers.is_rnr() && self.next(config).is_some()
+        !self.timers.is_rnr() && self.next(config, false).is_some()
     }
 
     /// How the oldest request fails, if it can go on no more.
@@ -171,7 +171,9 @@ impl Requester {
         Some(Fatal(status))
     }
 
-    fn next(&self, config: &Config) -> Option<Next> {
+    /// The next packet. `paced`: packets are far apart, so that each asks for an acknowledgement
+    /// before the timer of the first one runs out.
+    fn next(&self, config: &Config, paced: bool) -> Option<Next> {
         let entry = self.queue.get(self.cursor)?;
         if entry.fault.is_some() {
             return None;
@@ -211,7 +213,8 @@ impl Requester {
         let mtu = config.path_mtu.bytes();
         let (offset, length) = segment::part(entry.request.length, mtu, self.packet);
         let last = self.packet + 1 == entry.packets;
-        let ack_req = last || self.unasked + 1 >= ACK_EVERY.min(window) || in_flight + 1 >= window;
+        let ack_req =
+            paced || last || self.unasked + 1 >= ACK_EVERY.min(window) || in_flight + 1 >= window;
         Some(Next {
             psn,
             span: 1,
@@ -227,7 +230,7 @@ impl Requester {
         &mut self,
         config: &Config,
         route: &Route,
-        now: Instant,
+        (now, paced): (Instant, bool),
         host: &mut H,
         out: &mut (impl Egress + ?Sized),
         stats: &mut Stats,
@@ -238,7 +241,7 @@ impl Requester {
         if self.timers.is_rnr() {
             return Step::Idle;
         }
-        let Some(next) = self.next(config) else {
+        let Some(next) = self.next(config, paced) else {
             return Step::Idle;
         };
         match self.emit(config, route, &next, host.memory(), out) {

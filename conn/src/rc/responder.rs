@@ -55,11 +55,14 @@ enum Response {
         /// Packets that left.
         sent: u32,
         msn: u32,
+        /// It was answered before.
+        repeated: bool,
     },
     Atomic {
         psn: Psn,
         msn: u32,
         value: u64,
+        repeated: bool,
     },
 }
 
@@ -70,6 +73,11 @@ impl Response {
             Self::Ack { psn, .. } | Self::Atomic { psn, .. } => psn,
             Self::Read { psn, packets, .. } => psn.advance(packets - 1),
         }
+    }
+
+    /// Whether it takes one of the resources for READs and atomics.
+    const fn is_data(&self) -> bool {
+        !matches!(self, Self::Ack { .. })
     }
 }
 
@@ -275,8 +283,12 @@ impl Responder {
                 if !self.make_room(config, psn) {
                     return Judged::of(Err(Dropped::Duplicate));
                 }
-                let msn = self.msn;
-                self.queue.push_back(Response::Atomic { psn, msn, value });
+                self.queue.push_back(Response::Atomic {
+                    psn,
+                    msn: self.msn,
+                    value,
+                    repeated: true,
+                });
                 Judged::of(Ok(()))
             }
         }
@@ -298,7 +310,7 @@ impl Responder {
         if packets > ahead.unsigned_abs() || !self.make_room(config, psn) {
             return Judged::of(Err(Dropped::Duplicate));
         }
-        match self.push_read(config, psn, reth, self.msn, host) {
+        match self.push_read(config, psn, reth, Some(self.msn), host) {
             Ok(()) => Judged::of(Ok(())),
             Err(Refusal::Nak(code, status)) => self.refuse(config, psn, (code, status), host),
             Err(Refusal::NotReady) => Judged::of(Err(Dropped::Duplicate)),
@@ -310,13 +322,29 @@ impl Responder {
     fn make_room(&mut self, config: &Config, psn: Psn) -> bool {
         self.queue
             .retain(|response| response.last_psn().offset_from(psn) < 0);
-        self.resources_used() < usize::from(config.max_dest_rd_atomic)
+        self.has_resource(config)
     }
 
-    /// READs and atomics that wait to be answered.
-    fn resources_used(&self) -> usize {
-        let data = |response: &&Response| !matches!(response, Response::Ack { .. });
-        self.queue.iter().filter(data).count()
+    /// Whether one more READ or atomic can be answered. The requester has no more outstanding than
+    /// there are resources; when they are all taken by older ones, the oldest one was answered
+    /// before, and that answer has reached it.
+    fn has_resource(&mut self, config: &Config) -> bool {
+        let resources = usize::from(config.max_dest_rd_atomic);
+        let used = self.queue.iter().filter(|one| one.is_data()).count();
+        if used < resources {
+            return true;
+        }
+        let Some(oldest) = self.queue.iter().position(Response::is_data) else {
+            return false;
+        };
+        let stale = match self.queue[oldest] {
+            Response::Read { repeated, .. } | Response::Atomic { repeated, .. } => repeated,
+            Response::Ack { .. } => false,
+        };
+        if stale {
+            self.queue.remove(oldest);
+        }
+        stale
     }
 
     /// Acknowledges `psn`: together with what is about to be acknowledged, if nothing lies
@@ -364,7 +392,9 @@ impl Responder {
                 let headers = answer(config, Opcode::RC_ACKNOWLEDGE, psn, Some((acked, msn)), 0);
                 route.emit_bare(out, &headers)
             }
-            Response::Atomic { psn, msn, value } => {
+            Response::Atomic {
+                psn, msn, value, ..
+            } => {
                 let opcode = Opcode::RC_ATOMIC_ACKNOWLEDGE;
                 let mut headers = answer(config, opcode, psn, Some((acked, msn)), 0);
                 headers.put(&AtomicAckEth(value).to_bytes());
@@ -378,6 +408,7 @@ impl Responder {
                 packets,
                 sent,
                 msn,
+                ..
             } => {
                 let mtu = config.path_mtu.bytes();
                 let place = segment::position(sent, packets);

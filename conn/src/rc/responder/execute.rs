@@ -199,22 +199,22 @@ impl Responder {
         let Some(reth) = packet.reth else {
             return Err(Refusal::INVALID);
         };
-        if self.resources_used() >= usize::from(config.max_dest_rd_atomic) {
+        if !self.has_resource(config) {
             return Err(Refusal::INVALID);
         }
-        let msn = (self.msn + 1) & MSN_MASK;
-        self.push_read(config, packet.bth.psn, reth, msn, host)?;
+        self.push_read(config, packet.bth.psn, reth, None, host)?;
         self.count_message();
         Ok(segment::packets(reth.length, config.path_mtu.bytes()))
     }
 
-    /// Checks a READ and queues its response.
+    /// Checks a READ and queues its response. `repeated`: it was answered before; the MSN to say
+    /// now.
     pub(super) fn push_read(
         &mut self,
         config: &Config,
         psn: Psn,
         reth: Reth,
-        msn: u32,
+        repeated: Option<u32>,
         host: &mut impl Host,
     ) -> Executed {
         if !config.access.contains(Access::REMOTE_READ) || reth.length > MAX_MESSAGE {
@@ -231,7 +231,8 @@ impl Responder {
             length,
             packets: segment::packets(length, config.path_mtu.bytes()),
             sent: 0,
-            msn,
+            msn: repeated.unwrap_or((self.msn + 1) & MSN_MASK),
+            repeated: repeated.is_some(),
         });
         Ok(())
     }
@@ -246,7 +247,7 @@ impl Responder {
             return Err(Refusal::INVALID);
         };
         let resources = usize::from(config.max_dest_rd_atomic);
-        if !config.access.contains(Access::REMOTE_ATOMIC) || self.resources_used() >= resources {
+        if !config.access.contains(Access::REMOTE_ATOMIC) || !self.has_resource(config) {
             return Err(Refusal::INVALID);
         }
         let op = match packet.opcode().operation() {
@@ -269,8 +270,12 @@ impl Responder {
         let (psn, opcode) = (packet.bth.psn, packet.opcode());
         self.atomics.push_back(Remembered { psn, opcode, value });
         self.count_message();
-        let msn = self.msn;
-        self.queue.push_back(Response::Atomic { psn, msn, value });
+        self.queue.push_back(Response::Atomic {
+            psn,
+            msn: self.msn,
+            value,
+            repeated: false,
+        });
         Ok(1)
     }
 }
