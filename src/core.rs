@@ -1,16 +1,17 @@
 //! The heart of a node: engine, connection manager and port, joined by one loop.
 
 use crate::clock::Clock;
-use crate::peers::{Ask, Peers};
+use crate::peers::{Floor, Peers, Seeded};
 use crate::platform::Embedded;
 use std::collections::VecDeque;
-use trunkline_cm::{Manager, Outgoing, gsi};
+use trunkline_cm::{Config as CmConfig, Identity, Manager, Outgoing, gsi};
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::ingress::Arrival;
+use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, SECOND};
+use trunkline_dataplane::prng::Prng;
 use trunkline_dataplane::{Port, PortError};
 use trunkline_qpmap::{Config, Engine, Event};
-use trunkline_wire::{MAD_LEN, Path, Psn, icrc};
+use trunkline_wire::{Path, Psn};
 
 /// Datagrams taken from the port per round.
 const BURST: usize = 256;
@@ -47,8 +48,8 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) events: VecDeque<Event>,
     pub(crate) peers: Peers,
-    manager: Manager,
-    random: u64,
+    manager: Manager<Seeded>,
+    random: Prng,
     psn: Psn,
     bad_management: u64,
     /// A message that the port had no room for.
@@ -74,9 +75,10 @@ impl Core {
             ports.push(trunkline_wire::ROCE_PORT);
         }
         config.engine.source_ports = ports;
-        let mut random = config.engine.seed ^ 0x6e6f_6465;
-        let identity = trunkline_cm::Identity { guid: draw(&mut random), epoch: draw(&mut random) };
-        let manager = Manager::new(identity, config.engine.address, draw(&mut random));
+        let mut random = Prng::new(config.engine.seed);
+        config.engine.seed = random.next_u64();
+        let identity = Identity { guid: random.next_u64(), epoch: random.next_u64() };
+        let manager = Manager::new(CmConfig::new(identity), Seeded(Prng::new(random.next_u64())));
         let peers = Peers::new(&config);
         Self {
             engine: Engine::new(config.engine),
@@ -85,7 +87,7 @@ impl Core {
             events: VecDeque::new(),
             peers,
             manager,
-            psn: Psn::from_wire(draw(&mut random) as u32),
+            psn: Psn::from_wire(random.next_u64() as u32),
             random,
             bad_management: 0,
             unsent: None,
@@ -93,7 +95,7 @@ impl Core {
     }
 
     pub(crate) fn draw(&mut self) -> u64 {
-        draw(&mut self.random)
+        self.random.next_u64()
     }
 
     /// One round: packets in, timers, new work, packets out, completions. Gives whether anything
@@ -117,9 +119,7 @@ impl Core {
         port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
                 engine.handle_datagram(now, arrival, datagram);
-            } else if let Some(mad) = management(arrival, datagram) {
-                manager.handle_mad(now, arrival.path.src, mad);
-            } else {
+            } else if !handle_management(now, manager, arrival, datagram) {
                 *bad_management += 1;
             }
         })
@@ -128,24 +128,24 @@ impl Core {
     /// Lets engine, connection manager and peers talk until none has news.
     pub(crate) fn pump(&mut self, now: Instant) {
         let Self { engine, manager, peers, events, .. } = self;
+        let mut floor = Floor { now, engine, manager };
         loop {
             let mut idle = true;
-            while let Some(event) = engine.poll_event() {
+            while let Some(event) = floor.engine.poll_event() {
                 idle = false;
-                let asked = peers.handle_engine(now, engine, manager, &event);
-                if asked == Ask::None && events.len() < MAX_EVENTS {
+                if !peers.handle_engine(&mut floor, &event) && events.len() < MAX_EVENTS {
                     events.push_back(event);
                 }
             }
-            while let Some(event) = manager.poll_event() {
+            while let Some(event) = floor.manager.poll_event() {
                 idle = false;
-                peers.handle_manager(now, engine, manager, event);
+                peers.handle_manager(&mut floor, &event);
             }
             if idle {
                 break;
             }
         }
-        peers.reclaim(now, engine);
+        peers.reclaim(now, floor.engine);
     }
 
     /// Opens a connection for the program.
@@ -155,7 +155,8 @@ impl Core {
         peer: std::net::IpAddr,
         options: &crate::connection::ConnectionOptions,
     ) -> Option<u64> {
-        self.peers.open_private(now, &mut self.engine, &mut self.manager, peer, options)
+        let Self { engine, manager, peers, .. } = self;
+        peers.open_private(&mut Floor { now, engine, manager }, peer, options)
     }
 
     fn send_management(&mut self) {
@@ -164,7 +165,7 @@ impl Core {
             let Some(message) = next else { return };
             let path = Path {
                 src: self.peers.address(),
-                dst: message.peer,
+                dst: message.route.remote,
                 src_port: trunkline_wire::ROCE_PORT,
                 traffic_class: 0,
             };
@@ -190,22 +191,23 @@ impl Core {
     }
 }
 
-/// The MAD of a management datagram whose ICRC is right. Foreign peers use identifications that a
+/// Hands a management datagram to the connection manager. Foreign peers use identifications that a
 /// UDP socket does not see: where the predicted one is wrong, the right one is solved for.
-fn management<'a>(arrival: &Arrival, datagram: &'a [u8]) -> Option<&'a [u8; MAD_LEN]> {
-    use trunkline_conn::ingress::Identification;
-    let mad = gsi::parse(datagram).ok()?;
-    let right = icrc::verify(&arrival.path, arrival.identification.guess(), datagram)
-        || matches!(arrival.identification, Identification::Predicted(_))
-            && icrc::solve_identification(&arrival.path, datagram).is_some();
-    right.then_some(mad)
-}
-
-/// SplitMix64.
-fn draw(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+fn handle_management(
+    now: Instant,
+    manager: &mut Manager<Seeded>,
+    arrival: &Arrival,
+    datagram: &[u8],
+) -> bool {
+    let known = match arrival.identification {
+        Identification::Seen(identification) => Some(identification),
+        Identification::Predicted(_) => None,
+    };
+    match gsi::parse_checked(&arrival.path, known, datagram) {
+        Ok(mad) => {
+            manager.handle_mad(now, &arrival.path, mad);
+            true
+        }
+        Err(_) => false,
+    }
 }

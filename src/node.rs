@@ -30,7 +30,7 @@ pub struct Node {
 
 /// What all handles of a node share.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     core: Mutex<Core>,
     /// Threads that want the core: the worker gives way to them.
     waiting: AtomicU32,

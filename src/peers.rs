@@ -5,22 +5,35 @@ use crate::core::CoreConfig;
 use crate::platform::Embedded;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use trunkline_cm::manager::{AskId, Refusal};
-use trunkline_cm::{Directory, HandshakeId, Hello, Identity, Manager, PeerMode, Purpose};
+use trunkline_cm::{
+    Ask, Binds, CloseReason, Directory, Established, Event as Cm, HandshakeId, Hello, Manager,
+    Offer, PeerMode, Purpose, Refused, Retry, Role, Route,
+};
 use trunkline_conn::time::{Instant, SECOND};
+use trunkline_dataplane::prng::Prng;
 use trunkline_qpmap::{ConnId, ConnectionParams, Engine, Event, PeerIdentity};
-use trunkline_wire::Gid;
+use trunkline_wire::{Gid, Qpn};
 
 /// How long a peer that is no Trunkline node is taken for one that stays so.
 const PLAIN_FOR: u64 = 60 * SECOND;
 /// How often idle connections are looked for.
 const RECLAIM_EVERY: u64 = SECOND;
 
-/// Whether an engine event was a question to us.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Ask {
-    None,
-    Answered,
+/// Randomness for the connection manager.
+#[derive(Debug)]
+pub(crate) struct Seeded(pub(crate) Prng);
+
+impl trunkline_cm::Random for Seeded {
+    fn next(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+}
+
+/// The connection manager and the engine of a node: what [`Peers`] works with.
+pub(crate) struct Floor<'a> {
+    pub(crate) now: Instant,
+    pub(crate) engine: &'a mut Engine<Embedded>,
+    pub(crate) manager: &'a mut Manager<Seeded>,
 }
 
 /// Where a connection that a program opened stands.
@@ -36,14 +49,16 @@ pub enum ConnectionState {
     Closed,
 }
 
-/// A handshake of ours.
+/// A handshake, and the connection that came of it.
 #[derive(Debug)]
-struct Opening {
-    peer: Gid,
-    hello: Hello,
+struct Handshake {
+    id: HandshakeId,
+    peer: IpAddr,
+    purpose: Purpose,
     options: ConnectionOptions,
-    /// The program's handle, for a private one.
+    /// The program's handle, where it opened the connection.
     handle: Option<u64>,
+    conn: Option<ConnId>,
 }
 
 /// All peers of a node.
@@ -55,7 +70,8 @@ pub(crate) struct Peers {
     pool: u32,
     idle_after_ns: u64,
     directory: Directory,
-    opening: BTreeMap<HandshakeId, Opening>,
+    /// By the number of our end of the connection.
+    handshakes: BTreeMap<Qpn, Handshake>,
     /// Connections that the program opened, by handle.
     private: BTreeMap<u64, ConnectionState>,
     next_handle: u64,
@@ -72,7 +88,7 @@ impl Peers {
             pool: config.pool.max(1),
             idle_after_ns: config.idle_after_ns,
             directory: Directory::default(),
-            opening: BTreeMap::new(),
+            handshakes: BTreeMap::new(),
             private: BTreeMap::new(),
             next_handle: 0,
             idle_since: BTreeMap::new(),
@@ -95,91 +111,77 @@ impl Peers {
         }
     }
 
-    /// Takes up an engine event if it is for us.
-    pub(crate) fn handle_engine(
-        &mut self,
-        now: Instant,
-        engine: &mut Engine<Embedded>,
-        manager: &mut Manager,
-        event: &Event,
-    ) -> Ask {
+    /// Takes up an engine event. `false`: it is for the program too.
+    pub(crate) fn handle_engine(&mut self, floor: &mut Floor<'_>, event: &Event) -> bool {
         match *event {
-            Event::Ask { peer } => self.decide(now, engine, manager, peer),
+            Event::Ask { peer } => self.decide(floor, peer),
             Event::Crowded { peer } => {
-                let open = engine.pool_size(peer) + self.opening_to(peer);
-                if open < self.pool {
-                    self.open_pool(now, engine, manager, peer);
+                if self.pool_places(peer.address()).count() < self.pool as usize {
+                    self.open_pool(floor, peer);
                 }
             }
             Event::ConnectionDown { conn, peer, stranded } => {
-                for state in self.private.values_mut() {
-                    if *state == ConnectionState::Open(conn) {
-                        *state = ConnectionState::Closed;
-                    }
+                self.connection_down(floor, conn);
+                let opening = self.handshakes.values().any(|handshake| {
+                    handshake.peer == peer.address() && handshake.conn.is_none()
+                });
+                if stranded && !opening {
+                    self.open_pool(floor, peer);
                 }
-                if stranded && self.opening_to(peer) == 0 {
-                    self.open_pool(now, engine, manager, peer);
-                }
-                return Ask::None;
+                return false;
             }
-            _ => return Ask::None,
+            _ => return false,
         }
-        Ask::Answered
+        true
     }
 
     /// A QP was connected to `peer`, to which there is no connection.
-    fn decide(
-        &mut self,
-        now: Instant,
-        engine: &mut Engine<Embedded>,
-        manager: &mut Manager,
-        peer: Gid,
-    ) {
-        if peer.address() == self.address {
-            self.open_loop(now, engine, manager.identity());
+    fn decide(&mut self, floor: &mut Floor<'_>, peer: Gid) {
+        let address = peer.address();
+        if address == self.address {
+            self.open_loop(floor);
             return;
         }
-        match self.directory.mode(peer, now) {
+        match self.directory.mode(floor.now, address) {
             PeerMode::Asking => {}
-            PeerMode::Plain { .. } => engine.peer_is_plain(peer),
-            PeerMode::Unknown | PeerMode::Trunkline => {
-                self.directory.learn(peer, PeerMode::Asking);
-                self.open_pool(now, engine, manager, peer);
-            }
+            PeerMode::Plain { .. } => floor.engine.peer_is_plain(peer),
+            PeerMode::Unknown | PeerMode::Trunkline => self.open_pool(floor, peer),
         }
     }
 
-    fn opening_to(&self, peer: Gid) -> u32 {
-        let pool = |opening: &&Opening| opening.peer == peer && opening.handle.is_none();
-        self.opening.values().filter(pool).count() as u32
+    /// Places of the pool to `peer` that are taken.
+    fn pool_places(&self, peer: IpAddr) -> impl Iterator<Item = u8> {
+        self.handshakes.values().filter(move |handshake| handshake.peer == peer).filter_map(
+            |handshake| match handshake.purpose {
+                Purpose::Pool(place) => Some(place),
+                Purpose::Private => None,
+            },
+        )
     }
 
-    fn open_pool(
-        &mut self,
-        now: Instant,
-        engine: &mut Engine<Embedded>,
-        manager: &mut Manager,
-        peer: Gid,
-    ) {
+    fn open_pool(&mut self, floor: &mut Floor<'_>, peer: Gid) {
+        let taken: Vec<u8> = self.pool_places(peer.address()).collect();
+        let place = (0..Purpose::POOL_LAST).find(|place| !taken.contains(place));
         let options = ConnectionOptions::default();
-        if !self.open(now, engine, manager, peer, &options, None) {
-            engine.peer_unreachable(peer);
-            self.directory.learn(peer, PeerMode::Unknown);
+        let opened = place.is_some_and(|place| {
+            self.open(floor, peer.address(), Purpose::Pool(place), &options, None)
+        });
+        if !opened {
+            floor.engine.peer_unreachable(peer);
         }
     }
 
+    /// Opens a connection for the program; gives its handle.
     pub(crate) fn open_private(
         &mut self,
-        now: Instant,
-        engine: &mut Engine<Embedded>,
-        manager: &mut Manager,
+        floor: &mut Floor<'_>,
         peer: IpAddr,
         options: &ConnectionOptions,
     ) -> Option<u64> {
         self.next_handle += 1;
         let handle = self.next_handle;
         self.private.insert(handle, ConnectionState::Opening);
-        if self.open(now, engine, manager, peer.into(), options, Some(handle)) {
+        if self.open(floor, peer, Purpose::Private, options, Some(handle)) {
             return Some(handle);
         }
         self.private.remove(&handle);
@@ -188,204 +190,213 @@ impl Peers {
 
     fn open(
         &mut self,
-        now: Instant,
-        engine: &mut Engine<Embedded>,
-        manager: &mut Manager,
-        peer: Gid,
+        floor: &mut Floor<'_>,
+        peer: IpAddr,
+        purpose: Purpose,
         options: &ConnectionOptions,
         handle: Option<u64>,
     ) -> bool {
-        let purpose = if handle.is_some() { Purpose::Private } else { Purpose::Pool };
-        let Some(hello) = self.hello(engine, manager.identity(), options, purpose) else {
-            return false;
-        };
-        let Some(id) = manager.open(now, peer.address(), &hello) else {
-            engine.release_connection(hello.connection);
-            return false;
-        };
-        self.opening.insert(id, Opening { peer, hello, options: *options, handle });
-        true
-    }
-
-    /// What we say of a connection that is about to be: its number, token and first packet are drawn.
-    fn hello(
-        &self,
-        engine: &mut Engine<Embedded>,
-        identity: Identity,
-        options: &ConnectionOptions,
-        purpose: Purpose,
-    ) -> Option<Hello> {
-        let (connection, token) = engine.draw_connection().ok()?;
-        Some(Hello {
-            identity,
-            connection,
+        let Some(offer) = self.offer(floor.engine) else { return false };
+        let known = self.directory.mode(floor.now, peer) == PeerMode::Trunkline;
+        let ask = Ask {
+            offer,
             purpose,
             traffic_class: options.traffic_class,
-            weight: options.weight,
+            weight: options.weight.max(1),
+            binds: Binds::default(),
+            retry: if known { Retry::KNOWN } else { Retry::ASK },
+        };
+        let route = Route { local: self.address, remote: peer };
+        match floor.manager.open(floor.now, route, ask) {
+            Ok(id) => {
+                self.directory.asked(floor.now, peer);
+                let options = *options;
+                let handshake = Handshake { id, peer, purpose, options, handle, conn: None };
+                self.handshakes.insert(offer.connection, handshake);
+                true
+            }
+            Err(_) => {
+                floor.engine.release_connection(offer.connection);
+                false
+            }
+        }
+    }
+
+    /// Our end of a connection that is about to be: its number, token and first packet are drawn.
+    fn offer(&self, engine: &mut Engine<Embedded>) -> Option<Offer> {
+        let (connection, token) = engine.draw_connection().ok()?;
+        Some(Offer {
+            connection,
             token,
-            datagram: self.datagram,
-            first: engine.draw_first(),
+            first_packet: engine.draw_first(),
+            packet_size: self.datagram,
             window: self.window,
         })
     }
 
-    pub(crate) fn handle_manager(
-        &mut self,
-        now: Instant,
-        engine: &mut Engine<Embedded>,
-        manager: &mut Manager,
-        event: trunkline_cm::Event,
-    ) {
-        use trunkline_cm::Event as Cm;
+    /// Takes up an event of the connection manager.
+    pub(crate) fn handle_manager(&mut self, floor: &mut Floor<'_>, event: &Cm) {
+        self.directory.learn(floor.now, event, PLAIN_FOR);
         match event {
-            Cm::Incoming { peer, hello, ask } => {
-                self.incoming(now, engine, manager, peer, &hello, ask);
+            Cm::Incoming { id, route, hello, .. } => {
+                self.incoming(floor, *id, route.remote, hello);
             }
-            Cm::Established { id, peer, hello } => {
-                let Some(opening) = self.opening.remove(&id) else { return };
-                self.drop_other_incarnation(engine, peer, &hello);
-                self.directory.learn(peer.into(), PeerMode::Trunkline);
-                let added = self.add(now, engine, peer, &opening.hello, &hello, &opening.options);
-                self.settle(engine, &opening, added.ok_or("another incarnation is still there"));
-            }
-            Cm::NotTrunkline { id, peer } | Cm::Silent { id, peer } => {
-                let silent = matches!(event, Cm::Silent { .. });
-                let Some(opening) = self.opening.remove(&id) else { return };
-                let why = if silent { "it does not answer" } else { "it is no Trunkline node" };
-                let pool = opening.handle.is_none();
-                self.settle(engine, &opening, Err(why));
-                if pool {
-                    self.peer_without_connections(now, engine, peer.into());
-                }
-            }
-            Cm::Refused { id, peer, why } => {
-                let Some(opening) = self.opening.remove(&id) else { return };
-                let text = match why {
-                    Refusal::Crossed => "both opened at once",
-                    Refusal::DuplicateGuid => "another live node has the same GUID",
-                    Refusal::Busy => "it has too many connections",
-                    Refusal::Other => "it refused",
+            Cm::Established(terms) => self.established(floor, terms),
+            Cm::NotTrunkline { id, .. } => self.failed(floor, *id, "it is no Trunkline node"),
+            Cm::Silent { id, .. } => self.failed(floor, *id, "it does not answer"),
+            Cm::Refused { id, reason, .. } => {
+                let why = match reason {
+                    Refused::Identity(_) => "another live node has the same GUID",
+                    Refused::NoSense(_) => "its answer makes no sense",
+                    _ => "it refused",
                 };
-                let pool = opening.handle.is_none();
-                self.settle(engine, &opening, Err(text));
-                if pool && why != Refusal::Crossed {
-                    self.directory.learn(peer.into(), PeerMode::Unknown);
-                    engine.peer_unreachable(peer.into());
-                }
+                self.failed(floor, *id, why);
             }
+            Cm::PeerRestarted { route, .. } => floor.engine.drop_peer(route.remote.into()),
+            Cm::Closed { id, reason, .. } => self.closed(floor, *id, *reason),
         }
     }
 
-    /// Nobody at `peer` shares connections with us: a host that never did is an ordinary one, a node
-    /// that did is gone.
-    fn peer_without_connections(
-        &mut self,
-        now: Instant,
-        engine: &mut Engine<Embedded>,
-        peer: Gid,
-    ) {
-        if engine.peer(peer).is_some() {
-            self.directory.learn(peer, PeerMode::Unknown);
-            engine.peer_unreachable(peer);
-            return;
-        }
-        self.directory.learn(peer, PeerMode::Plain { until: now + PLAIN_FOR });
-        engine.peer_is_plain(peer);
-    }
-
-    fn incoming(
-        &mut self,
-        now: Instant,
-        engine: &mut Engine<Embedded>,
-        manager: &mut Manager,
-        peer: IpAddr,
-        hello: &Hello,
-        ask: AskId,
-    ) {
-        if engine.has_guid_elsewhere(hello.identity.guid, peer.into()) {
-            manager.refuse(now, ask, Refusal::DuplicateGuid);
-            return;
-        }
-        self.drop_other_incarnation(engine, peer, hello);
-        self.directory.learn(peer.into(), PeerMode::Trunkline);
+    fn incoming(&mut self, floor: &mut Floor<'_>, id: HandshakeId, peer: IpAddr, hello: &Hello) {
+        use trunkline_cm::RefusalCode;
         let options = ConnectionOptions {
             traffic_class: hello.traffic_class,
             weight: hello.weight,
             ..ConnectionOptions::default()
         };
-        let own = self.hello(engine, manager.identity(), &options, hello.purpose);
-        let Some(mut own) = own else {
-            manager.refuse(now, ask, Refusal::Busy);
+        let Some(offer) = self.offer(floor.engine) else {
+            // It is over already if this fails.
+            let _ = floor.manager.reject(id, RefusalCode::Busy);
             return;
         };
-        own.window = own.window.min(hello.window);
-        if self.add(now, engine, peer, &own, hello, &options).is_some() {
-            manager.accept(now, ask, &own);
-        } else {
-            engine.release_connection(own.connection);
-            manager.refuse(now, ask, Refusal::Other);
+        if floor.manager.accept(floor.now, id, offer).is_err() {
+            floor.engine.release_connection(offer.connection);
+            return;
         }
+        let purpose = hello.purpose;
+        let handshake = Handshake { id, peer, purpose, options, handle: None, conn: None };
+        self.handshakes.insert(offer.connection, handshake);
     }
 
-    fn drop_other_incarnation(
-        &mut self,
-        engine: &mut Engine<Embedded>,
-        peer: IpAddr,
-        hello: &Hello,
-    ) {
-        let other = engine.peer(peer.into()).is_some_and(|known| {
-            (known.guid, known.epoch) != (hello.identity.guid, hello.identity.epoch)
-        });
-        if other {
-            engine.drop_peer(peer.into());
-        }
-    }
-
-    fn add(
-        &self,
-        now: Instant,
-        engine: &mut Engine<Embedded>,
-        peer: IpAddr,
-        own: &Hello,
-        theirs: &Hello,
-        options: &ConnectionOptions,
-    ) -> Option<ConnId> {
-        let identity = PeerIdentity {
-            guid: theirs.identity.guid,
-            epoch: theirs.identity.epoch,
-            address: peer.into(),
+    fn established(&mut self, floor: &mut Floor<'_>, terms: &Established) {
+        let Some(handshake) = self.handshakes.get_mut(&terms.local_id) else {
+            let _ = floor.manager.close(floor.now, terms.id);
+            return;
         };
-        let params = params(own, theirs, options);
-        engine.add_connection(now, identity, &params).ok()
+        // An ask of ours that the peer's absorbed keeps what the program wanted of it.
+        let options = handshake.options;
+        let identity = PeerIdentity {
+            guid: terms.identity.guid,
+            epoch: terms.identity.epoch,
+            address: terms.route.remote.into(),
+        };
+        if floor.engine.peer(identity.address).is_some_and(|known| known != identity) {
+            floor.engine.drop_peer(identity.address);
+        }
+        let params = params(terms, &options);
+        match floor.engine.add_connection(floor.now, identity, &params) {
+            Ok(conn) => {
+                handshake.conn = Some(conn);
+                if let Some(handle) = handshake.handle {
+                    self.private.insert(handle, ConnectionState::Open(conn));
+                }
+            }
+            Err(_) => {
+                let id = handshake.id;
+                self.failed(floor, id, "another incarnation of it is still there");
+                let _ = floor.manager.close(floor.now, id);
+            }
+        }
     }
 
-    /// A handshake of ours ended.
-    fn settle(
-        &mut self,
-        engine: &mut Engine<Embedded>,
-        opening: &Opening,
-        result: Result<ConnId, &'static str>,
-    ) {
-        if result.is_err() {
-            engine.release_connection(opening.hello.connection);
+    /// A handshake came to nothing.
+    fn failed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, why: &'static str) {
+        let Some(handshake) = self.take(floor, id) else { return };
+        if let Some(handle) = handshake.handle {
+            self.private.insert(handle, ConnectionState::Failed(why));
+            return;
         }
-        if let Some(handle) = opening.handle {
-            let state = match result {
-                Ok(id) => ConnectionState::Open(id),
-                Err(why) => ConnectionState::Failed(why),
-            };
-            self.private.insert(handle, state);
+        // A host that never shared connections is an ordinary one; a node that did is gone.
+        let peer = Gid::from(handshake.peer);
+        match self.directory.mode(floor.now, handshake.peer) {
+            PeerMode::Plain { .. } if floor.engine.peer(peer).is_none() => {
+                floor.engine.peer_is_plain(peer);
+            }
+            _ => floor.engine.peer_unreachable(peer),
+        }
+    }
+
+    /// Takes a handshake off the books; the number of an end that was never used is free again.
+    fn take(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
+        let found = self.handshakes.iter().find(|(_, handshake)| handshake.id == id);
+        let number = *found?.0;
+        let handshake = self.handshakes.remove(&number)?;
+        if handshake.conn.is_none() {
+            floor.engine.release_connection(number);
+        }
+        Some(handshake)
+    }
+
+    /// The peer ended a connection, or nothing came of its ask.
+    fn closed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, reason: CloseReason) {
+        let Some(handshake) = self.take(floor, id) else { return };
+        match handshake.conn {
+            Some(conn) => floor.engine.close_connection(conn),
+            None if handshake.handle.is_some() || reason == CloseReason::Local => {}
+            None => self.abandoned(floor, handshake.peer),
+        }
+        if let Some(handle) = handshake.handle {
+            self.private.insert(handle, ConnectionState::Closed);
+        }
+    }
+
+    /// QPs may have waited for a handshake that the peer began and did not end.
+    fn abandoned(&mut self, floor: &mut Floor<'_>, peer: IpAddr) {
+        if floor.engine.waits_for(peer.into()) && self.pool_places(peer).next().is_none() {
+            self.open_pool(floor, peer.into());
+        }
+    }
+
+    /// A connection is gone: so is its handshake.
+    fn connection_down(&mut self, floor: &mut Floor<'_>, conn: ConnId) {
+        let found = self.handshakes.iter().find(|(_, handshake)| handshake.conn == Some(conn));
+        let Some((&number, handshake)) = found else { return };
+        let (id, handle) = (handshake.id, handshake.handle);
+        self.handshakes.remove(&number);
+        // It is over already where the connection manager said so first.
+        let _ = floor.manager.release(floor.now, id);
+        if let Some(handle) = handle
+            && self.private.contains_key(&handle)
+        {
+            self.private.insert(handle, ConnectionState::Closed);
         }
     }
 
     /// QPs of this node that talk to each other: two connections that lead to one another.
-    fn open_loop(&mut self, now: Instant, engine: &mut Engine<Embedded>, identity: Identity) {
-        let options = ConnectionOptions::default();
-        let ends = [0, 1].map(|_| self.hello(engine, identity, &options, Purpose::Pool));
+    fn open_loop(&self, floor: &mut Floor<'_>) {
+        let ends = [0, 1].map(|_| self.offer(floor.engine));
         let [Some(a), Some(b)] = ends else { return };
-        for (own, theirs) in [(&a, &b), (&b, &a)] {
-            let added = self.add(now, engine, self.address, own, theirs, &options);
-            debug_assert!(added.is_some(), "we are no other incarnation of ourselves");
+        let own = floor.manager.config().identity;
+        for (near, far) in [(&a, &b), (&b, &a)] {
+            let identity =
+                PeerIdentity { guid: own.guid, epoch: own.epoch, address: self.address.into() };
+            let params = ConnectionParams {
+                local_id: near.connection,
+                local_token: near.token,
+                remote_id: far.connection,
+                remote_token: far.token,
+                first_tx: far.first_packet,
+                first_rx: near.first_packet,
+                datagram: near.packet_size,
+                window: near.window,
+                control: None,
+                traffic_class: 0,
+                weight: 1,
+                source_ports: 1,
+                private: false,
+            };
+            let added = floor.engine.add_connection(floor.now, identity, &params);
+            debug_assert!(added.is_ok(), "we are no other incarnation of ourselves");
         }
     }
 
@@ -395,6 +406,7 @@ impl Peers {
             return;
         }
         self.reclaim_at = now + RECLAIM_EVERY;
+        self.directory.tidy(now);
         let idle = engine.idle_connections();
         self.idle_since.retain(|key, _| idle.iter().any(|id| id.key() == *key));
         for id in idle {
@@ -410,21 +422,21 @@ impl Peers {
     }
 }
 
-fn params(own: &Hello, theirs: &Hello, options: &ConnectionOptions) -> ConnectionParams {
+fn params(terms: &Established, options: &ConnectionOptions) -> ConnectionParams {
+    let acceptor = terms.role == Role::Acceptor;
     ConnectionParams {
-        local_id: own.connection,
-        local_token: own.token,
-        remote_id: theirs.connection,
-        remote_token: theirs.token,
-        first_tx: theirs.first,
-        first_rx: own.first,
-        datagram: own.datagram.min(theirs.datagram),
-        window: own.window.min(theirs.window),
+        local_id: terms.local_id,
+        local_token: terms.local_token,
+        remote_id: terms.remote_id,
+        remote_token: terms.remote_token,
+        first_tx: terms.first_tx,
+        first_rx: terms.first_rx,
+        datagram: terms.packet_size,
+        window: terms.window,
         control: options.control,
-        traffic_class: options.traffic_class,
-        weight: options.weight,
+        traffic_class: if acceptor { terms.traffic_class } else { options.traffic_class },
+        weight: if acceptor { terms.weight } else { options.weight },
         source_ports: options.source_ports,
-        private: own.purpose == Purpose::Private,
+        private: terms.purpose == Purpose::Private,
     }
 }
-

@@ -16,7 +16,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// Wakes a sleeping worker.
 #[derive(Debug)]
-pub struct Waker(OwnedFd);
+pub(crate) struct Waker(OwnedFd);
 
 impl Waker {
     fn new() -> Result<Self, Error> {

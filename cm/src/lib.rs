@@ -41,6 +41,8 @@ mod refusal;
 mod retry;
 mod state;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use config::{Config, Limits};
 pub use directory::{Directory, PeerMode};

@@ -228,6 +228,13 @@ impl<P: Platform> Engine<P> {
         Some(PeerIdentity { guid: record.guid, epoch: record.epoch, address })
     }
 
+    /// Whether QPs wait for a connection to `address`.
+    pub fn waits_for(&self, address: Gid) -> bool {
+        let peer = self.peer_of.get(&address);
+        self.undecided.contains_key(&address)
+            || peer.is_some_and(|peer| self.stranded.iter().any(|(other, _)| other == peer))
+    }
+
     /// Connections to `address`, newest first, private ones included.
     pub fn connections_to(&self, address: Gid) -> Vec<ConnId> {
         let mut found = Vec::new();
@@ -254,13 +261,6 @@ impl<P: Platform> Engine<P> {
         };
         let idle = self.conns.iter().filter(|(_, conn)| idle(conn));
         idle.map(|(index, _)| self.conn_id(index)).collect()
-    }
-
-    /// Whether a live peer at another address has this GUID.
-    pub fn has_guid_elsewhere(&self, guid: u64, address: Gid) -> bool {
-        self.peers.iter().any(|(_, peer)| {
-            peer.guid == guid && peer.address != address && peer.conns_len > 0
-        })
     }
 
     /// Draws the number of the first packet of a connection.
