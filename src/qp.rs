@@ -242,7 +242,9 @@ impl Qp {
     /// Not on shared connections, or another peer's connection.
     pub fn bind(&self, connection: &Connection) -> Result<(), Error> {
         let node = self.node();
-        node.core().engine.rebind(self.qpn(), connection.id()?)?;
+        // The handle asks the core, too.
+        let id = connection.id()?;
+        node.core().engine.rebind(self.qpn(), id)?;
         node.wake();
         Ok(())
     }
@@ -254,7 +256,8 @@ impl Qp {
     /// A QP of another kind, or a connection that is gone.
     pub fn route(&self, connection: &Connection, remote: Qpn) -> Result<u32, Error> {
         let node = self.node();
-        let route = node.core().engine.add_route(self.qpn(), connection.id()?, remote)?;
+        let id = connection.id()?;
+        let route = node.core().engine.add_route(self.qpn(), id, remote)?;
         node.wake();
         Ok(route)
     }
@@ -265,7 +268,8 @@ impl Qp {
     /// No such route, or another peer's connection.
     pub fn bind_route(&self, route: u32, connection: &Connection) -> Result<(), Error> {
         let node = self.node();
-        node.core().engine.rebind_route(self.qpn(), route, connection.id()?)?;
+        let id = connection.id()?;
+        node.core().engine.rebind_route(self.qpn(), route, id)?;
         node.wake();
         Ok(())
     }

@@ -6,7 +6,7 @@ use trunkline::{Access, Mr, Pd};
 
 /// Memory that a peer or the node itself writes to, and what should be there.
 #[derive(Debug)]
-pub struct Area {
+pub(crate) struct Area {
     mr: Option<Mr>,
     shadow: Vec<u8>,
     name: String,
@@ -14,11 +14,11 @@ pub struct Area {
 
 /// Bytes that someone may have put into an area by now.
 #[derive(Clone, Copy, Debug)]
-pub struct Maybe<'a> {
+pub(crate) struct Maybe<'a> {
     /// Where.
-    pub at: usize,
+    pub(crate) at: usize,
     /// What.
-    pub bytes: &'a [u8],
+    pub(crate) bytes: &'a [u8],
 }
 
 impl Maybe<'_> {
@@ -32,7 +32,7 @@ impl Area {
     ///
     /// # Errors
     /// The node refuses.
-    pub fn new(
+    pub(crate) fn new(
         pd: &Pd,
         content: Vec<u8>,
         access: Access,
@@ -44,46 +44,46 @@ impl Area {
     }
 
     /// Its region, unless it was taken away.
-    pub const fn mr(&self) -> Option<&Mr> {
+    pub(crate) const fn mr(&self) -> Option<&Mr> {
         self.mr.as_ref()
     }
 
     /// Its region, while it is there.
-    pub fn region(&self) -> &Mr {
+    pub(crate) fn region(&self) -> &Mr {
         self.mr.as_ref().expect("the region of a live area")
     }
 
     /// Deregisters it: whatever happens to it from now on is not seen any more.
-    pub fn take_away(&mut self) {
+    pub(crate) fn take_away(&mut self) {
         self.mr = None;
     }
 
     /// Bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shadow.len()
     }
 
     /// What should be at `range`.
-    pub fn expected(&self, range: Range<usize>) -> &[u8] {
+    pub(crate) fn expected(&self, range: Range<usize>) -> &[u8] {
         &self.shadow[range]
     }
 
     /// What is at `range`, if it is still there.
-    pub fn actual(&self, range: Range<usize>) -> Option<Vec<u8>> {
+    pub(crate) fn actual(&self, range: Range<usize>) -> Option<Vec<u8>> {
         let mut bytes = vec![0; range.len()];
         self.mr.as_ref()?.read(range.start, &mut bytes).ok()?;
         Some(bytes)
     }
 
     /// One byte of it.
-    pub fn byte(&self, at: usize) -> Option<u8> {
+    pub(crate) fn byte(&self, at: usize) -> Option<u8> {
         let mut byte = [0];
         self.mr.as_ref()?.read(at, &mut byte).ok()?;
         Some(byte[0])
     }
 
     /// From now on `bytes` should be at `at`.
-    pub fn expect(&mut self, at: usize, bytes: &[u8]) {
+    pub(crate) fn expect(&mut self, at: usize, bytes: &[u8]) {
         self.shadow[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
@@ -91,7 +91,7 @@ impl Area {
     ///
     /// # Errors
     /// The first byte that is wrong.
-    pub fn check(&self, range: Range<usize>, maybe: &[Maybe<'_>], why: &str) -> Verdict {
+    pub(crate) fn check(&self, range: Range<usize>, maybe: &[Maybe<'_>], why: &str) -> Verdict {
         let Some(actual) = self.actual(range.clone()) else { return Ok(()) };
         let expected = &self.shadow[range.clone()];
         if actual == expected {
@@ -123,7 +123,7 @@ impl Area {
     ///
     /// # Errors
     /// As [`check`](Self::check).
-    pub fn close(&mut self, loose: &[Range<usize>], maybe: &[Maybe<'_>], why: &str) -> Verdict {
+    pub(crate) fn close(&mut self, loose: &[Range<usize>], maybe: &[Maybe<'_>], why: &str) -> Verdict {
         let Some(actual) = self.actual(0..self.len()) else { return Ok(()) };
         for range in loose {
             self.shadow[range.clone()].copy_from_slice(&actual[range.clone()]);

@@ -37,7 +37,7 @@ struct Read {
 
 /// What a message that takes a receive brings.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Brings {
+pub(crate) enum Brings {
     /// Only its bytes.
     Nothing,
     /// Bytes and immediate data.
@@ -50,30 +50,30 @@ pub enum Brings {
 
 /// A message that takes a receive.
 #[derive(Debug)]
-pub struct Message {
+pub(crate) struct Message {
     /// Number of its request.
-    pub seq: u64,
+    pub(crate) seq: u64,
     /// Its bytes.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// What comes with it.
-    pub brings: Brings,
+    pub(crate) brings: Brings,
     /// It must not be delivered.
-    pub fails: bool,
+    pub(crate) fails: bool,
 }
 
 /// Requests from one endpoint to another.
 #[derive(Debug)]
-pub struct Channel {
+pub(crate) struct Channel {
     /// Endpoint that posts.
-    pub from: usize,
+    pub(crate) from: usize,
     /// Endpoint they are executed at.
-    pub to: usize,
+    pub(crate) to: usize,
     /// Number that names it in requests.
-    pub route: u32,
+    pub(crate) route: u32,
     /// Where in the receiver's area it writes: nobody else does.
-    pub window: Range<usize>,
+    pub(crate) window: Range<usize>,
     /// The receiver's end was closed: its memory is not this channel's business any more.
-    pub closed: bool,
+    pub(crate) closed: bool,
     open: VecDeque<Write>,
     /// WRITEs that are placed, for READs that may or may not have seen them.
     past: VecDeque<Write>,
@@ -83,7 +83,7 @@ pub struct Channel {
 
 impl Channel {
     /// A channel that nothing was posted to.
-    pub const fn new(from: usize, to: usize, window: Range<usize>) -> Self {
+    pub(crate) const fn new(from: usize, to: usize, window: Range<usize>) -> Self {
         Self {
             from,
             to,
@@ -98,41 +98,41 @@ impl Channel {
     }
 
     /// A WRITE of `bytes` to `at` was posted.
-    pub fn post_write(&mut self, seq: u64, at: usize, bytes: Vec<u8>) {
+    pub(crate) fn post_write(&mut self, seq: u64, at: usize, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             self.open.push_back(Write { seq, at, bytes });
         }
     }
 
     /// A READ of `range` was posted.
-    pub fn post_read(&mut self, seq: u64, range: Range<usize>) {
+    pub(crate) fn post_read(&mut self, seq: u64, range: Range<usize>) {
         self.reads.push(Read { seq, range, base: None, fenced: u64::MAX });
     }
 
     /// A message that takes a receive was posted.
-    pub fn post_message(&mut self, message: Message) {
+    pub(crate) fn post_message(&mut self, message: Message) {
         self.messages.push_back(message);
     }
 
     /// A request with a fence was posted.
-    pub fn fence(&mut self, seq: u64) {
+    pub(crate) fn fence(&mut self, seq: u64) {
         for read in &mut self.reads {
             read.fenced = read.fenced.min(seq);
         }
     }
 
     /// Bytes that may be in the window by now beside those that must be.
-    pub fn maybe(&self) -> Vec<Maybe<'_>> {
+    pub(crate) fn maybe(&self) -> Vec<Maybe<'_>> {
         self.open.iter().map(Write::maybe).collect()
     }
 
     /// Messages that are still to come.
-    pub fn expected_messages(&self) -> usize {
+    pub(crate) fn expected_messages(&self) -> usize {
         self.messages.len()
     }
 
     /// The message that has to come next.
-    pub fn take_message(&mut self) -> Option<Message> {
+    pub(crate) fn take_message(&mut self) -> Option<Message> {
         self.messages.pop_front()
     }
 
@@ -140,7 +140,7 @@ impl Channel {
     ///
     /// # Errors
     /// They are not.
-    pub fn settle(&mut self, area: &mut Area, seq: u64, why: &str) -> Verdict {
+    pub(crate) fn settle(&mut self, area: &mut Area, seq: u64, why: &str) -> Verdict {
         if self.closed {
             return Ok(());
         }
@@ -166,7 +166,7 @@ impl Channel {
     ///
     /// # Errors
     /// They are not.
-    pub fn witness(&mut self, area: &mut Area) -> Verdict {
+    pub(crate) fn witness(&mut self, area: &mut Area) -> Verdict {
         if self.closed {
             return Ok(());
         }
@@ -191,7 +191,7 @@ impl Channel {
     ///
     /// # Errors
     /// The memory never held that.
-    pub fn finish_read(&mut self, area: &mut Area, seq: u64, data: &[u8]) -> Verdict {
+    pub(crate) fn finish_read(&mut self, area: &mut Area, seq: u64, data: &[u8]) -> Verdict {
         self.settle(area, seq, "a later READ completed")?;
         let Some(at) = self.reads.iter().position(|read| read.seq == seq) else { return Ok(()) };
         let read = self.reads.swap_remove(at);
@@ -233,7 +233,14 @@ impl Channel {
     }
 
     /// A READ ended without data.
-    pub fn lose_read(&mut self, seq: u64) {
+    pub(crate) fn lose_read(&mut self, seq: u64) {
         self.reads.retain(|read| read.seq != seq);
+    }
+}
+
+impl Channel {
+    /// Whether a message up to number `seq` is still to come.
+    pub(crate) fn awaits(&self, seq: u64) -> bool {
+        self.messages.front().is_some_and(|message| message.seq <= seq)
     }
 }

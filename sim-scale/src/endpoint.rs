@@ -8,9 +8,9 @@ use std::ops::Range;
 use trunkline::{Cq, Mr, Pd, Qp, RecvWr, Sge, Srq, Status};
 
 /// Bytes between things in an area that nobody may touch.
-pub const GAP: usize = 64;
+pub(crate) const GAP: usize = 64;
 /// Words of each kind per process.
-pub const WORDS: usize = 4;
+pub(crate) const WORDS: usize = 4;
 /// Set in the cookie of a receive.
 const RECEIVE: u64 = 1 << 63;
 /// Set in the cookie of a receive of an SRQ.
@@ -18,7 +18,7 @@ const SHARED: u64 = 1 << 62;
 
 /// What a cookie stands for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cookie {
+pub(crate) enum Cookie {
     /// A send request: endpoint and number.
     Send(usize, u64),
     /// A receive of an endpoint: endpoint and slot.
@@ -29,7 +29,7 @@ pub enum Cookie {
 
 impl Cookie {
     /// As it goes into a work request.
-    pub const fn word(self) -> u64 {
+    pub(crate) const fn word(self) -> u64 {
         match self {
             Self::Send(endpoint, seq) => (endpoint as u64) << 32 | seq,
             Self::Receive(endpoint, slot) => RECEIVE | (endpoint as u64) << 32 | slot as u64,
@@ -38,7 +38,7 @@ impl Cookie {
     }
 
     /// As it comes back in a completion.
-    pub const fn parse(word: u64) -> Self {
+    pub(crate) const fn parse(word: u64) -> Self {
         let low = word & 0xffff_ffff;
         let endpoint = (word >> 32 & 0x3fff_ffff) as usize;
         if word & RECEIVE == 0 {
@@ -53,9 +53,9 @@ impl Cookie {
 
 /// Room for messages: slots of one size, each in a few pieces.
 #[derive(Debug)]
-pub struct Receives {
+pub(crate) struct Receives {
     /// Bytes that a message may have.
-    pub slot: usize,
+    pub(crate) slot: usize,
     base: usize,
     pieces: Vec<Vec<Range<usize>>>,
     free: Vec<usize>,
@@ -66,12 +66,12 @@ pub struct Receives {
 
 impl Receives {
     /// Bytes that `count` slots of `slot` bytes take in an area.
-    pub const fn bytes(count: usize, slot: usize) -> usize {
+    pub(crate) const fn bytes(count: usize, slot: usize) -> usize {
         count * (slot + GAP)
     }
 
     /// `count` slots of `slot` bytes from `base` on. `cut` says where to cut a slot into pieces.
-    pub fn new(
+    pub(crate) fn new(
         base: usize,
         count: usize,
         slot: usize,
@@ -99,17 +99,12 @@ impl Receives {
     }
 
     /// Where all of them are.
-    pub fn range(&self) -> Range<usize> {
+    pub(crate) fn range(&self) -> Range<usize> {
         self.base..self.base + Self::bytes(self.pieces.len(), self.slot)
     }
 
-    /// Slots that wait to be posted.
-    pub fn waiting(&self) -> usize {
-        self.free.len()
-    }
-
     /// Takes a slot to post it: its number and elements.
-    pub fn take(&mut self, mr: &Mr) -> Option<(usize, Vec<Sge>)> {
+    pub(crate) fn take(&mut self, mr: &Mr) -> Option<(usize, Vec<Sge>)> {
         let slot = self.free.pop()?;
         self.posted.push_back(slot);
         let sges = self.pieces[slot].iter().map(|piece| mr.sge(piece.start, piece.len()));
@@ -120,7 +115,7 @@ impl Receives {
     ///
     /// # Errors
     /// It was not its turn.
-    pub fn completed(&mut self, slot: usize) -> Verdict {
+    pub(crate) fn completed(&mut self, slot: usize) -> Verdict {
         let at = self.posted.iter().position(|posted| *posted == slot);
         match at {
             Some(at) if at == 0 || !self.ordered => {
@@ -137,7 +132,7 @@ impl Receives {
     }
 
     /// What a message of `bytes` puts where.
-    pub fn placed<'a>(&self, slot: usize, mut bytes: &'a [u8]) -> Vec<(usize, &'a [u8])> {
+    pub(crate) fn placed<'a>(&self, slot: usize, mut bytes: &'a [u8]) -> Vec<(usize, &'a [u8])> {
         let mut placed = Vec::new();
         for piece in &self.pieces[slot] {
             let (now, later) = bytes.split_at(bytes.len().min(piece.len()));
@@ -148,13 +143,13 @@ impl Receives {
     }
 
     /// Everything of a slot.
-    pub fn extent(&self, slot: usize) -> Range<usize> {
+    pub(crate) fn extent(&self, slot: usize) -> Range<usize> {
         let start = self.base + slot * (self.slot + GAP);
         start..start + self.slot
     }
 
     /// Forgets what was posted: the queue is gone.
-    pub fn forget(&mut self) -> Vec<Range<usize>> {
+    pub(crate) fn forget(&mut self) -> Vec<Range<usize>> {
         let slots: Vec<usize> = self.posted.drain(..).collect();
         let ranges = slots.iter().map(|slot| self.extent(*slot)).collect();
         self.free.extend(slots);
@@ -166,13 +161,13 @@ impl Receives {
 ///
 /// # Errors
 /// The QP refuses.
-pub fn post_receive(qp: &Qp, cookie: Cookie, sges: &[Sge]) -> Result<(), trunkline::Error> {
+pub(crate) fn post_receive(qp: &Qp, cookie: Cookie, sges: &[Sge]) -> Result<(), trunkline::Error> {
     qp.post_recv(&[RecvWr { wr_id: cookie.word(), sges }])
 }
 
 /// Where READ data and results of atomics go: slots of one size.
 #[derive(Debug)]
-pub struct Landings {
+pub(crate) struct Landings {
     base: usize,
     size: usize,
     free: Vec<usize>,
@@ -181,46 +176,46 @@ pub struct Landings {
 
 impl Landings {
     /// Bytes that `count` slots of `size` bytes take.
-    pub const fn bytes(count: usize, size: usize) -> usize {
+    pub(crate) const fn bytes(count: usize, size: usize) -> usize {
         count * (size + GAP)
     }
 
     /// `count` slots of `size` bytes from `base` on.
-    pub fn new(base: usize, count: usize, size: usize) -> Self {
+    pub(crate) fn new(base: usize, count: usize, size: usize) -> Self {
         Self { base, size, free: (0..count).rev().collect(), count }
     }
 
     /// Takes a slot.
-    pub fn take(&mut self) -> Option<usize> {
+    pub(crate) fn take(&mut self) -> Option<usize> {
         self.free.pop()
     }
 
     /// Gives it back.
-    pub fn give(&mut self, slot: usize) {
+    pub(crate) fn give(&mut self, slot: usize) {
         self.free.push(slot);
     }
 
     /// Where it is.
-    pub const fn extent(&self, slot: usize) -> Range<usize> {
+    pub(crate) const fn extent(&self, slot: usize) -> Range<usize> {
         let start = self.base + slot * (self.size + GAP);
         start..start + self.size
     }
 
     /// Those in use.
-    pub fn used(&self) -> Vec<Range<usize>> {
+    pub(crate) fn used(&self) -> Vec<Range<usize>> {
         let used = (0..self.count).filter(|slot| !self.free.contains(slot));
         used.map(|slot| self.extent(slot)).collect()
     }
 
     /// Takes all of them back.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.free = (0..self.count).rev().collect();
     }
 }
 
 /// How a request has to end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Expect {
+pub(crate) enum Expect {
     /// Well.
     Success,
     /// With this status.
@@ -231,7 +226,7 @@ pub enum Expect {
 
 /// What a posted request does.
 #[derive(Debug)]
-pub enum Doing {
+pub(crate) enum Doing {
     /// A SEND or WRITE.
     Sends,
     /// A READ of the peer's window into a landing slot.
@@ -262,7 +257,7 @@ pub enum Doing {
 
 impl Doing {
     /// The landing slot it uses.
-    pub const fn landing(&self) -> Option<usize> {
+    pub(crate) const fn landing(&self) -> Option<usize> {
         match self {
             Self::Sends => None,
             Self::ReadsWindow(slot, _)
@@ -275,45 +270,45 @@ impl Doing {
 
 /// A send request whose end is not known.
 #[derive(Debug)]
-pub struct Posted {
+pub(crate) struct Posted {
     /// Its number at its endpoint.
-    pub seq: u64,
+    pub(crate) seq: u64,
     /// Where it went.
-    pub channel: usize,
+    pub(crate) channel: usize,
     /// What it does.
-    pub doing: Doing,
+    pub(crate) doing: Doing,
     /// A completion was asked for.
-    pub signaled: bool,
+    pub(crate) signaled: bool,
     /// How it has to end.
-    pub expect: Expect,
+    pub(crate) expect: Expect,
     /// When it was posted.
-    pub at: u64,
+    pub(crate) at: u64,
 }
 
 /// A process on a node.
 #[derive(Debug)]
-pub struct Process {
+pub(crate) struct Process {
     /// Its protection domain.
-    pub pd: Pd,
+    pub(crate) pd: Pd,
     /// Its completion queues.
-    pub cqs: Vec<Cq>,
+    pub(crate) cqs: Vec<Cq>,
     /// Words for atomics: counters first, then cells.
-    pub words: Area,
+    pub(crate) words: Area,
     /// Models of the counters.
-    pub counters: Vec<Counter>,
+    pub(crate) counters: Vec<Counter>,
     /// Models of the cells.
-    pub cells: Vec<Cell>,
+    pub(crate) cells: Vec<Cell>,
     /// Its SRQ with the memory of its slots.
-    pub srq: Option<(Srq, Area, Receives)>,
+    pub(crate) srq: Option<(Srq, Area, Receives)>,
     /// It does not look at completions before this time.
-    pub stopped_until: u64,
+    pub(crate) stopped_until: u64,
     /// It tops its SRQ up at some later time already.
-    pub top_up_due: bool,
+    pub(crate) top_up_due: bool,
 }
 
 /// How far an endpoint is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Stage {
+pub(crate) enum Stage {
     /// Created, not connected.
     Made,
     /// Connected: requests are posted.
@@ -326,49 +321,49 @@ pub enum Stage {
 
 /// A QP in one incarnation.
 #[derive(Debug)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     /// Its node.
-    pub node: usize,
+    pub(crate) node: usize,
     /// Its process there.
-    pub process: usize,
+    pub(crate) process: usize,
     /// Its group.
-    pub group: usize,
+    pub(crate) group: usize,
     /// The QP.
-    pub qp: Option<Qp>,
+    pub(crate) qp: Option<Qp>,
     /// Windows, receive slots, landing slots.
-    pub area: Option<Area>,
+    pub(crate) area: Option<Area>,
     /// What it sends from.
-    pub pool: Option<Area>,
+    pub(crate) pool: Option<Area>,
     /// Its own receives; `None` with an SRQ.
-    pub receives: Option<Receives>,
+    pub(crate) receives: Option<Receives>,
     /// Where READs go.
-    pub landings: Landings,
+    pub(crate) landings: Landings,
     /// Small regions for peers to invalidate; whether a peer has been given the key.
-    pub spares: Vec<(Option<Mr>, bool)>,
+    pub(crate) spares: Vec<(Option<Mr>, bool)>,
     /// Channels it posts to.
-    pub outgoing: Vec<usize>,
+    pub(crate) outgoing: Vec<usize>,
     /// Channels that end here.
-    pub incoming: Vec<usize>,
+    pub(crate) incoming: Vec<usize>,
     /// How far it is.
-    pub stage: Stage,
+    pub(crate) stage: Stage,
     /// Requests whose end is not known, in order.
-    pub posted: VecDeque<Posted>,
+    pub(crate) posted: VecDeque<Posted>,
     /// Number of the next request.
-    pub next_seq: u64,
+    pub(crate) next_seq: u64,
     /// Requests posted since the last one with a completion.
-    pub silent: u32,
+    pub(crate) silent: u32,
     /// Most outstanding.
-    pub max_send: usize,
+    pub(crate) max_send: usize,
     /// Most elements.
-    pub max_sge: usize,
+    pub(crate) max_sge: usize,
     /// Most inline bytes.
-    pub max_inline: usize,
+    pub(crate) max_inline: usize,
     /// Every request completes visibly.
-    pub signal_all: bool,
+    pub(crate) signal_all: bool,
     /// Receives are posted late.
-    pub late: bool,
+    pub(crate) late: bool,
     /// A top-up is on the agenda.
-    pub top_up_due: bool,
+    pub(crate) top_up_due: bool,
     /// Requests after this one must not succeed: it was posted to fail.
-    pub poisoned: bool,
+    pub(crate) poisoned: bool,
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A word that is only ever counted up by one.
 #[derive(Debug, Default)]
-pub struct Counter {
+pub(crate) struct Counter {
     posted: u64,
     /// Values that were found, one per success.
     seen: BTreeSet<u64>,
@@ -16,8 +16,13 @@ pub struct Counter {
 }
 
 impl Counter {
+    /// What a FETCH_ADD that is posted now must find at least.
+    pub(crate) const fn floor(&self) -> u64 {
+        self.floor
+    }
+
     /// A FETCH_ADD of 1 is posted; gives what it must find at least.
-    pub const fn post(&mut self) -> u64 {
+    pub(crate) const fn post(&mut self) -> u64 {
         self.posted += 1;
         self.floor
     }
@@ -26,7 +31,7 @@ impl Counter {
     ///
     /// # Errors
     /// That cannot be.
-    pub fn found(&mut self, value: u64, floor: u64) -> Verdict {
+    pub(crate) fn found(&mut self, value: u64, floor: u64) -> Verdict {
         if value < floor || value >= self.posted {
             return Err(Failure::wrong(format!(
                 "FETCH_ADD found {value}; possible were {floor} to {}",
@@ -41,7 +46,7 @@ impl Counter {
     }
 
     /// One ended without a result.
-    pub const fn lost(&mut self) {
+    pub(crate) const fn lost(&mut self) {
         self.unknown += 1;
     }
 
@@ -49,7 +54,7 @@ impl Counter {
     ///
     /// # Errors
     /// Some operation was executed twice, or one that succeeded was not.
-    pub fn settle(&self, value: u64) -> Verdict {
+    pub(crate) fn settle(&self, value: u64) -> Verdict {
         let sure = self.seen.len() as u64;
         let highest = self.seen.last().map_or(0, |last| last + 1);
         if value < sure.max(highest) || value > sure + self.unknown {
@@ -65,7 +70,7 @@ impl Counter {
 
 /// A word that is only ever compared and swapped, with a new value each time.
 #[derive(Debug)]
-pub struct Cell {
+pub(crate) struct Cell {
     posted: BTreeSet<u64>,
     /// Successful swaps, from value to value.
     steps: BTreeMap<u64, u64>,
@@ -81,12 +86,12 @@ impl Default for Cell {
 
 impl Cell {
     /// The value that was seen last: what a program would compare with.
-    pub const fn last(&self) -> u64 {
+    pub(crate) const fn last(&self) -> u64 {
         self.last
     }
 
     /// A swap to `to` is posted, a value that was never there before.
-    pub fn post(&mut self, to: u64) {
+    pub(crate) fn post(&mut self, to: u64) {
         self.posted.insert(to);
     }
 
@@ -94,7 +99,7 @@ impl Cell {
     ///
     /// # Errors
     /// That cannot be.
-    pub fn found(&mut self, compare: u64, swap: u64, value: u64) -> Verdict {
+    pub(crate) fn found(&mut self, compare: u64, swap: u64, value: u64) -> Verdict {
         if !self.posted.contains(&value) {
             return Err(Failure::wrong(format!(
                 "CMP_SWAP found {value:#x}, which nobody ever put there"
@@ -113,7 +118,7 @@ impl Cell {
     }
 
     /// One ended without a result.
-    pub const fn lost(&mut self) {
+    pub(crate) const fn lost(&mut self) {
         self.unknown += 1;
     }
 
@@ -121,7 +126,7 @@ impl Cell {
     ///
     /// # Errors
     /// The successful swaps do not lead there.
-    pub fn settle(&self, value: u64) -> Verdict {
+    pub(crate) fn settle(&self, value: u64) -> Verdict {
         if !self.posted.contains(&value) {
             return Err(Failure::wrong(format!("the word is {value:#x}: nobody put that there")));
         }

@@ -1,0 +1,473 @@
+//! Completions and events, held against the model.
+
+use crate::channel::Brings;
+use crate::endpoint::{Cookie, Doing, Expect, Posted, Stage};
+use crate::failure::{Failure, Verdict};
+use crate::options::{MS, US, between};
+use crate::trace::Event as Traced;
+use crate::world::{Action, Doom, World};
+use trunkline::{Completion, Event, Extra, QpEvent, Status, WorkOpcode};
+
+impl World {
+    /// Asynchronous events: a QP that nothing was done to raises none that is bad.
+    pub(crate) fn take_events(&mut self, index: usize) -> Verdict {
+        while let Some(event) = self.node(index).and_then(trunkline::Node::poll_event) {
+            match event {
+                Event::CqOverrun { cq } => {
+                    return Err(Failure::wrong(format!("CQ {cq} of node {index} overran")));
+                }
+                Event::Qp { qpn, event } => {
+                    let bad = matches!(
+                        event,
+                        QpEvent::RequestError | QpEvent::AccessError | QpEvent::Fatal
+                    );
+                    let found = self.endpoints.iter().position(|endpoint| {
+                        endpoint.node == index
+                            && matches!(endpoint.stage, Stage::Live | Stage::Failed)
+                            && endpoint.qp.as_ref().is_some_and(|qp| qp.qpn() == qpn)
+                    });
+                    if let Some(endpoint) = found.filter(|_| bad) {
+                        self.may_fail(endpoint, &format!("event {event:?}"))?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Something bad was reported of an endpoint: is there a reason?
+    pub(crate) fn may_fail(&self, endpoint: usize, what: &str) -> Verdict {
+        let group = self.endpoints[endpoint].group;
+        match self.groups[group].doom {
+            Some(_) => Ok(()),
+            None => Err(Failure::wrong(format!(
+                "e{endpoint} of group {group} reports {what}, but nothing was done to it or its \
+                 peers"
+            ))),
+        }
+    }
+
+    /// A process takes all its completions.
+    pub(crate) fn read_completions(&mut self, node: usize, process: usize) -> Verdict {
+        for queue in 0..self.places[node].processes[process].cqs.len() {
+            let cq = self.places[node].processes[process].cqs[queue].clone();
+            while let Some(completion) = cq.poll_one() {
+                self.judge(node, process, &completion)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, node: usize, process: usize, completion: &Completion) -> Verdict {
+        let cookie = Cookie::parse(completion.wr_id);
+        let endpoint = match cookie {
+            Cookie::Send(endpoint, _) | Cookie::Receive(endpoint, _) => Some(endpoint),
+            Cookie::Shared(_) => self.endpoints.iter().rposition(|endpoint| {
+                endpoint.node == node
+                    && endpoint.process == process
+                    && endpoint.stage != Stage::Gone
+                    && endpoint.qp.as_ref().is_some_and(|qp| qp.qpn() == completion.qpn)
+            }),
+        };
+        let event = Traced::Completed {
+            endpoint: endpoint.map_or(u32::MAX, |endpoint| endpoint as u32),
+            wr_id: completion.wr_id,
+            status: completion.status as u8,
+            opcode: completion.opcode as u8,
+            length: completion.byte_len,
+        };
+        self.network.net().trace.record(self.now, event);
+        if let Some(endpoint) = endpoint {
+            let state = &self.endpoints[endpoint];
+            if state.stage == Stage::Gone {
+                return Ok(());
+            }
+            let qpn = state.qp.as_ref().map(trunkline::Qp::qpn);
+            if qpn != Some(completion.qpn) || state.node != node || state.process != process {
+                return Err(Failure::wrong(format!(
+                    "a completion of {:?} names {cookie:?}, whose QP is {qpn:?}",
+                    completion.qpn
+                )));
+            }
+        }
+        match (cookie, endpoint) {
+            (Cookie::Send(endpoint, seq), _) => self.sent(endpoint, seq, completion),
+            (Cookie::Receive(_, slot), Some(endpoint)) => {
+                self.received(endpoint, slot, completion)
+            }
+            (Cookie::Shared(slot), Some(endpoint)) => self.received(endpoint, slot, completion),
+            // Of a QP that is gone: the slot comes back.
+            (Cookie::Shared(slot) | Cookie::Receive(_, slot), None) => {
+                if let Some((_, area, receives)) = &mut self.places[node].processes[process].srq {
+                    receives.completed(slot)?;
+                    let extent = receives.extent(slot);
+                    if let Some(bytes) = area.actual(extent.clone()) {
+                        area.expect(extent.start, &bytes);
+                    }
+                }
+                self.plan_shared_top_up(node, process);
+                Ok(())
+            }
+        }
+    }
+
+    /// A send request completed.
+    fn sent(&mut self, endpoint: usize, seq: u64, completion: &Completion) -> Verdict {
+        let state = &mut self.endpoints[endpoint];
+        let Some(at) = state.posted.iter().position(|posted| posted.seq == seq) else {
+            return Err(Failure::wrong(format!(
+                "e{endpoint} #{seq} completed, but is not outstanding (first that is: {:?})",
+                state.posted.front().map(|posted| posted.seq)
+            )));
+        };
+        let signal_all = state.signal_all;
+        let good = completion.status == Status::Success;
+        let failed = state.stage == Stage::Failed;
+        let ended: Vec<Posted> = state.posted.drain(..=at).collect();
+        for (i, posted) in ended.into_iter().enumerate() {
+            let last = i == at;
+            if !last && (posted.signaled || signal_all || failed) {
+                return Err(Failure::wrong(format!(
+                    "e{endpoint} #{seq} completed before #{}, which was posted earlier",
+                    posted.seq
+                )));
+            }
+            if last && !good {
+                self.ended_badly(endpoint, posted, completion.status)?;
+            } else if failed {
+                return Err(Failure::wrong(format!(
+                    "e{endpoint} #{} succeeded after an earlier request had failed",
+                    posted.seq
+                )));
+            } else {
+                self.ended_well(endpoint, posted, last.then_some(completion))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ended_well(
+        &mut self,
+        endpoint: usize,
+        posted: Posted,
+        completion: Option<&Completion>,
+    ) -> Verdict {
+        let seq = posted.seq;
+        if posted.expect != Expect::Success {
+            return Err(Failure::wrong(format!(
+                "e{endpoint} #{seq} succeeded; it should have ended as {:?}",
+                posted.expect
+            )));
+        }
+        self.tally.succeeded += 1;
+        self.arrived(posted.channel, seq)?;
+        let channel = &mut self.channels[posted.channel];
+        if let Some(area) = &mut self.endpoints[channel.to].area {
+            channel.settle(area, seq + 1, "its requester was told so")?;
+        }
+        let opcode = match &posted.doing {
+            Doing::Sends => None,
+            Doing::ReadsWindow(..) | Doing::ReadsPool(..) => Some(WorkOpcode::Read),
+            Doing::Adds { .. } => Some(WorkOpcode::FetchAdd),
+            Doing::Swaps { .. } => Some(WorkOpcode::CompareSwap),
+        };
+        if let (Some(opcode), Some(completion)) = (opcode, completion)
+            && opcode != completion.opcode
+        {
+            return Err(Failure::wrong(format!(
+                "e{endpoint} #{seq} completed as {:?}, not {opcode:?}",
+                completion.opcode
+            )));
+        }
+        self.landed(endpoint, &posted)
+    }
+
+    /// Data came back.
+    fn landed(&mut self, endpoint: usize, posted: &Posted) -> Verdict {
+        let Some(slot) = posted.doing.landing() else { return Ok(()) };
+        let state = &mut self.endpoints[endpoint];
+        state.landings.give(slot);
+        let start = state.landings.extent(slot).start;
+        let length = match &posted.doing {
+            Doing::ReadsWindow(_, length) => *length,
+            Doing::ReadsPool(_, bytes) => bytes.len(),
+            _ => 8,
+        };
+        let area = state.area.as_mut().expect("a live endpoint has its area");
+        let Some(data) = area.actual(start..start + length) else {
+            // It was deregistered meanwhile: what came back cannot be seen.
+            self.unknown_word(posted);
+            return Ok(());
+        };
+        area.expect(start, &data);
+        let around = state.landings.extent(slot);
+        area.check(around, &[], "data of a READ or atomic has landed there")?;
+        let word = || u64::from_ne_bytes(data[..8].try_into().expect("atomics return 8 bytes"));
+        let channel = &mut self.channels[posted.channel];
+        let what = |failure: Failure| {
+            Failure::wrong(format!("e{endpoint} #{}: {}", posted.seq, failure.what))
+        };
+        match &posted.doing {
+            Doing::Sends => Ok(()),
+            Doing::ReadsWindow(..) => match &mut self.endpoints[channel.to].area {
+                Some(area) => channel.finish_read(area, posted.seq, &data).map_err(what),
+                None => Ok(()),
+            },
+            Doing::ReadsPool(_, bytes) if *bytes == data => Ok(()),
+            Doing::ReadsPool(_, bytes) => {
+                let at = bytes.iter().zip(&data).position(|(a, b)| a != b);
+                Err(what(Failure::wrong(format!(
+                    "READ of {} bytes that never change brought others, from byte {at:?} on",
+                    bytes.len()
+                ))))
+            }
+            Doing::Adds { word: at, floor, .. } => {
+                let (value, at, floor) = (word(), *at, *floor);
+                match self.process_at(posted.channel) {
+                    Some(process) => process.counters[at].found(value, floor).map_err(what),
+                    None => Ok(()),
+                }
+            }
+            Doing::Swaps { word: at, compare, swap, .. } => {
+                let (value, at, compare, swap) = (word(), *at, *compare, *swap);
+                match self.process_at(posted.channel) {
+                    Some(process) => process.cells[at].found(compare, swap, value).map_err(what),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The process at the far end of a channel, while it is the one that was there when the channel
+    /// was made.
+    pub(crate) fn process_at(&mut self, channel: usize) -> Option<&mut crate::endpoint::Process> {
+        let to = &self.endpoints[self.channels[channel].to];
+        to.area.as_ref()?;
+        let (node, process) = (to.node, to.process);
+        self.places[node].processes.get_mut(process)
+    }
+
+    /// Messages up to number `seq` of a channel were executed: their receives must have completed.
+    fn arrived(&mut self, channel: usize, seq: u64) -> Verdict {
+        let to = self.channels[channel].to;
+        let (node, process) = (self.endpoints[to].node, self.endpoints[to].process);
+        if self.channels[channel].closed || self.endpoints[to].stage == Stage::Gone {
+            return Ok(());
+        }
+        if !self.channels[channel].awaits(seq) {
+            return Ok(());
+        }
+        if self.places[node].processes[process].stopped_until > self.now {
+            return Ok(());
+        }
+        self.read_completions(node, process)?;
+        if self.channels[channel].awaits(seq) && !self.channels[channel].closed {
+            return Err(Failure::wrong(format!(
+                "e{} #{seq} completed, but its message has not arrived at e{to}",
+                self.channels[channel].from
+            )));
+        }
+        Ok(())
+    }
+
+    fn ended_badly(&mut self, endpoint: usize, posted: Posted, status: Status) -> Verdict {
+        let seq = posted.seq;
+        self.may_fail(endpoint, &format!("request #{seq} ended as {status:?}"))?;
+        let group = self.endpoints[endpoint].group;
+        let first = self.endpoints[endpoint].stage != Stage::Failed;
+        if let Some(Doom::Poison(culprit, poison)) = self.groups[group].doom
+            && culprit == endpoint
+        {
+            let wanted = match posted.expect {
+                Expect::Success => None,
+                Expect::Fails(wanted) => Some(wanted),
+                Expect::Flushed => Some(Status::Flushed),
+            };
+            if wanted != Some(status) {
+                return Err(Failure::wrong(format!(
+                    "e{endpoint} #{seq} ended as {status:?}; only #{poison} was bad, so this one \
+                     should have ended as {:?}",
+                    wanted.unwrap_or(Status::Success)
+                )));
+            }
+        }
+        if !first && status != Status::Flushed {
+            return Err(Failure::wrong(format!(
+                "e{endpoint} #{seq} ended as {status:?} although an earlier one had failed already"
+            )));
+        }
+        self.lose(endpoint, &posted);
+        self.failed(endpoint);
+        Ok(())
+    }
+
+    /// A request ended without having done what it should, as far as anybody knows.
+    pub(crate) fn lose(&mut self, endpoint: usize, posted: &Posted) {
+        self.tally.failed += 1;
+        if let Some(slot) = posted.doing.landing() {
+            let state = &mut self.endpoints[endpoint];
+            state.landings.give(slot);
+            let extent = state.landings.extent(slot);
+            if let Some(area) = &mut state.area
+                && let Some(bytes) = area.actual(extent.clone())
+            {
+                area.expect(extent.start, &bytes);
+            }
+        }
+        self.channels[posted.channel].lose_read(posted.seq);
+        self.unknown_word(posted);
+    }
+
+    fn unknown_word(&mut self, posted: &Posted) {
+        match posted.doing {
+            Doing::Adds { word, .. } => {
+                if let Some(process) = self.process_at(posted.channel) {
+                    process.counters[word].lost();
+                }
+            }
+            Doing::Swaps { word, .. } => {
+                if let Some(process) = self.process_at(posted.channel) {
+                    process.cells[word].lost();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An endpoint is in error: its group will be closed.
+    pub(crate) fn failed(&mut self, endpoint: usize) {
+        let state = &mut self.endpoints[endpoint];
+        if state.stage == Stage::Failed {
+            return;
+        }
+        state.stage = Stage::Failed;
+        let group = state.group;
+        self.look_after(group);
+    }
+
+    /// A receive completed.
+    fn received(&mut self, endpoint: usize, slot: usize, completion: &Completion) -> Verdict {
+        let shared = self.endpoints[endpoint].receives.is_none();
+        if completion.status == Status::Success {
+            self.message(endpoint, slot, completion)?;
+        } else {
+            let what = format!("receive {slot} ended as {:?}", completion.status);
+            self.may_fail(endpoint, &what)?;
+            if !shared {
+                self.failed(endpoint);
+            }
+        }
+        let (node, process) = (self.endpoints[endpoint].node, self.endpoints[endpoint].process);
+        let state = &mut self.endpoints[endpoint];
+        let (receives, area) = match (&mut state.receives, &mut state.area) {
+            (Some(receives), Some(area)) => (receives, area),
+            _ => match &mut self.places[node].processes[process].srq {
+                Some((_, area, receives)) => (receives, area),
+                None => return Err(Failure::wrong("a receive of an SRQ that does not exist")),
+            },
+        };
+        receives.completed(slot)?;
+        if completion.status != Status::Success {
+            let extent = receives.extent(slot);
+            if let Some(bytes) = area.actual(extent.clone()) {
+                area.expect(extent.start, &bytes);
+            }
+        }
+        if shared {
+            self.plan_shared_top_up(node, process);
+        } else {
+            self.plan_top_up(endpoint);
+        }
+        Ok(())
+    }
+
+    /// A message arrived: the right one, whole, and nothing else was touched.
+    fn message(&mut self, endpoint: usize, slot: usize, completion: &Completion) -> Verdict {
+        self.tally.received += 1;
+        let source = self.endpoints[endpoint].incoming.iter().copied().find(|channel| {
+            let from = &self.endpoints[self.channels[*channel].from];
+            from.qp.as_ref().is_some_and(|qp| qp.qpn() == completion.src_qp)
+                || self.endpoints[endpoint].incoming.len() == 1
+        });
+        let Some(channel) = source else {
+            return Err(Failure::wrong(format!(
+                "e{endpoint} received from {:?}, who does not talk to it",
+                completion.src_qp
+            )));
+        };
+        let Some(message) = self.channels[channel].take_message() else {
+            return Err(Failure::wrong(format!(
+                "e{endpoint} received a message of {} bytes; none is under way",
+                completion.byte_len
+            )));
+        };
+        let seq = message.seq;
+        let at = format!("e{endpoint} received #{seq} of e{}", self.channels[channel].from);
+        if message.fails {
+            return Err(Failure::wrong(format!("{at}, which must not succeed")));
+        }
+        let (opcode, length, extra) = match message.brings {
+            Brings::Nothing => (WorkOpcode::Receive, message.bytes.len() as u32, Extra::None),
+            Brings::Immediate(value) => {
+                (WorkOpcode::Receive, message.bytes.len() as u32, Extra::Immediate(value))
+            }
+            Brings::Invalidates(key, spare) => {
+                self.endpoints[endpoint].spares[spare] = (None, false);
+                (WorkOpcode::Receive, message.bytes.len() as u32, Extra::Invalidated(key))
+            }
+            Brings::WriteImmediate(value, length) => {
+                (WorkOpcode::ReceiveWriteImm, length, Extra::Immediate(value))
+            }
+        };
+        let found = (completion.opcode, completion.byte_len, completion.extra);
+        if found != (opcode, length, extra) {
+            return Err(Failure::wrong(format!(
+                "{at} as {found:?}, not {:?}",
+                (opcode, length, extra)
+            )));
+        }
+        let state = &mut self.endpoints[endpoint];
+        let (node, process) = (state.node, state.process);
+        let through = seq + u64::from(matches!(message.brings, Brings::WriteImmediate(..)));
+        if let Some(area) = &mut state.area {
+            self.channels[channel].settle(area, through, "a later message was received")?;
+        }
+        let (receives, area) = match (&state.receives, &mut state.area) {
+            (Some(receives), Some(area)) => (receives, area),
+            _ => match &mut self.places[node].processes[process].srq {
+                Some((_, area, receives)) => (&*receives, area),
+                None => return Ok(()),
+            },
+        };
+        for (start, bytes) in receives.placed(slot, &message.bytes) {
+            area.expect(start, bytes);
+        }
+        let why = format!("{at} into slot {slot}");
+        area.check(receives.extent(slot), &[], &why)
+    }
+
+    pub(crate) fn plan_top_up(&mut self, endpoint: usize) {
+        let state = &mut self.endpoints[endpoint];
+        if !state.top_up_due && state.stage == Stage::Live {
+            state.top_up_due = true;
+            let late = state.late && !self.calm;
+            let delay = self.lateness(late);
+            self.after(delay, Action::TopUp(endpoint));
+        }
+    }
+
+    pub(crate) fn plan_shared_top_up(&mut self, node: usize, process: usize) {
+        let Some(state) = self.places[node].processes.get_mut(process) else { return };
+        if !state.top_up_due {
+            state.top_up_due = true;
+            let late = self.options.troubles.late_receives && !self.calm;
+            let delay = self.lateness(late);
+            self.after(delay, Action::TopUpShared(node, process));
+        }
+    }
+
+    fn lateness(&mut self, late: bool) -> u64 {
+        if late { between(&mut self.random, 10 * US, 3 * MS) } else { 0 }
+    }
+}

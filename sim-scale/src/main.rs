@@ -1,0 +1,198 @@
+//! `trunkline-sim`: runs seeds of the simulator. Exit code 0: all went well; 1: something happened
+//! that must not happen; 101: the code under test panicked; 128: something did not happen in time.
+
+use anyhow::Result;
+use clap::{ArgGroup, Parser};
+use serde::Serialize;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use trunkline_sim::failure::Kind;
+use trunkline_sim::run::{Report, Settings, run};
+
+/// Runs seeds of the simulator: a cluster of real nodes on virtual time, against a model.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline-sim", version, max_term_width = 100)]
+#[command(group(ArgGroup::new("seeds").required(true).args(["seed", "count"])))]
+struct Cli {
+    /// Runs this seed.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Runs this many seeds.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// First seed of `--count`.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    start: u64,
+    /// Threads; 0 takes one per processor.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    jobs: usize,
+    /// Goes on after a failure, to find more.
+    #[arg(long)]
+    keep_going: bool,
+    /// Prints every event to standard error as it happens.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Summary {
+    seeds: u64,
+    failures: Vec<u64>,
+    digest: u64,
+    posted: u64,
+    succeeded: u64,
+    failed: u64,
+    received: u64,
+    troubles: u64,
+    packets: u64,
+    dropped: u64,
+    virtual_seconds: f64,
+    seconds: f64,
+}
+
+impl Summary {
+    fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        // Seeds finish in any order: the sum does not depend on it.
+        self.digest = self.digest.wrapping_add(report.digest);
+        self.posted += report.posted;
+        self.succeeded += report.succeeded;
+        self.failed += report.failed;
+        self.received += report.received;
+        self.troubles += report.troubles;
+        self.packets += report.packets;
+        self.dropped += report.dropped;
+        self.virtual_seconds += report.virtual_ns as f64 / 1e9;
+        if report.failure.is_some() {
+            self.failures.push(report.seed);
+        }
+    }
+}
+
+/// What all threads share.
+struct Shared {
+    next: AtomicU64,
+    end: u64,
+    stop: AtomicBool,
+    summary: Mutex<(Summary, Option<Kind>)>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match execute(&cli) {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(kind)) => ExitCode::from(kind as u8),
+        Err(error) => {
+            eprintln!("trunkline-sim: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn execute(cli: &Cli) -> Result<Option<Kind>> {
+    let started = Instant::now();
+    // A panic is reported with its seed; where it happened is said here.
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
+    let (start, count) = match cli.seed {
+        Some(seed) => (seed, 1),
+        None => (cli.start, cli.count.unwrap_or(0)),
+    };
+    let shared = Shared {
+        next: AtomicU64::new(start),
+        end: start.saturating_add(count),
+        stop: AtomicBool::new(false),
+        summary: Mutex::new((Summary::default(), None)),
+    };
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = if cli.jobs == 0 { processors } else { cli.jobs };
+    let jobs = jobs.min(usize::try_from(count).unwrap_or(usize::MAX)).max(1);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(|| work(cli, &shared))).collect();
+        let mut said = Instant::now();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            if !cli.json && said.elapsed() > Duration::from_secs(5) {
+                said = Instant::now();
+                progress(&shared, count, started);
+            }
+        }
+    });
+    let (mut summary, kind) =
+        shared.summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+    summary.failures.sort_unstable();
+    summary.seconds = started.elapsed().as_secs_f64();
+    if cli.json {
+        println!("{}", serde_json::to_string(&summary)?);
+    } else {
+        print_summary(cli, &summary);
+    }
+    Ok(kind)
+}
+
+fn progress(shared: &Shared, count: u64, started: Instant) {
+    let done = shared.summary.lock().unwrap_or_else(PoisonError::into_inner).0.seeds;
+    let rate = done as f64 / started.elapsed().as_secs_f64();
+    eprintln!("{done} of {count} seeds, {rate:.1} per second");
+}
+
+fn work(cli: &Cli, shared: &Shared) {
+    let settings = Settings { print: cli.trace, ..Settings::default() };
+    while !shared.stop.load(Ordering::Relaxed) {
+        let seed = shared.next.fetch_add(1, Ordering::Relaxed);
+        if seed >= shared.end {
+            return;
+        }
+        let report = run(seed, &settings);
+        let mut summary = shared.summary.lock().unwrap_or_else(PoisonError::into_inner);
+        summary.0.add(&report);
+        if let Some(failure) = &report.failure {
+            summary.1.get_or_insert(failure.kind);
+            show(&report);
+            if !cli.keep_going {
+                shared.stop.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Says all there is to say of a failure.
+fn show(report: &Report) {
+    let seed = report.seed;
+    eprintln!("\nseed {seed} at {:.3} us of virtual time", report.virtual_ns as f64 / 1e3);
+    eprintln!("{}", report.options);
+    for line in &report.trace {
+        eprintln!("{line}");
+    }
+    if let Some(failure) = &report.failure {
+        eprintln!("FAIL {failure}");
+    }
+    eprintln!("replay: cargo xtask sim --seed {seed}\n");
+}
+
+fn print_summary(cli: &Cli, summary: &Summary) {
+    if cli.seed.is_some() {
+        println!("digest {:016x}", summary.digest);
+    }
+    println!(
+        "{} seeds in {:.1} s ({:.1} per second), {} failed\n{} requests posted: {} succeeded, {} \
+         did not; {} messages received; {} troubles\n{} packets, {} of them lost; {:.1} s of \
+         virtual time",
+        summary.seeds,
+        summary.seconds,
+        summary.seeds as f64 / summary.seconds,
+        summary.failures.len(),
+        summary.posted,
+        summary.succeeded,
+        summary.failed,
+        summary.received,
+        summary.troubles,
+        summary.packets,
+        summary.dropped,
+        summary.virtual_seconds
+    );
+}

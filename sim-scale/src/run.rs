@@ -1,0 +1,313 @@
+//! One run: faults first, then calm; what must hold meanwhile, and at the end.
+
+use crate::area::Maybe;
+use crate::endpoint::{Stage, WORDS};
+use crate::failure::{Failure, Kind, Verdict};
+use crate::net::{NetCounters, Sabotage};
+use crate::options::{MS, Options};
+use crate::world::{Phase, Tally, World};
+use serde::Serialize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use trunkline::QpState;
+use trunkline_conn::time::SECOND;
+use trunkline_dataplane::prng::Prng;
+
+/// Longest a run may take to post all it has to, in ns.
+const SAFETY_LIMIT: u64 = 600 * SECOND;
+/// Longest everything may take to end once the faults are over, in ns.
+const CALM_LIMIT: u64 = 40 * SECOND;
+/// How long nodes get to put away what is left, in ns.
+const REST: u64 = 5 * SECOND;
+/// Lines of the trace shown with a failure.
+const SHOWN: usize = 60;
+
+/// How one seed went.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Stands for everything that happened.
+    pub digest: u64,
+    /// Events in the trace.
+    pub events: u64,
+    /// Virtual time in ns.
+    pub virtual_ns: u64,
+    /// Requests posted.
+    pub posted: u64,
+    /// Requests that succeeded.
+    pub succeeded: u64,
+    /// Requests that did not.
+    pub failed: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Troubles made.
+    pub troubles: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets lost.
+    pub dropped: u64,
+    /// What is wrong, if anything is.
+    #[serde(skip)]
+    pub failure: Option<Failure>,
+    /// The same as text.
+    pub error: Option<String>,
+    /// What the seed decided.
+    #[serde(skip)]
+    pub options: String,
+    /// The end of the trace, if something is wrong.
+    #[serde(skip)]
+    pub trace: Vec<String>,
+}
+
+/// How a run is to be run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// Breaks the network on purpose.
+    pub sabotage: Sabotage,
+    /// Prints the trace as it happens.
+    pub print: bool,
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, settings: &Settings) -> Report {
+    let options = Options::draw(&mut Prng::new(seed));
+    run_with(seed, options, settings)
+}
+
+/// Runs one seed with options of choice.
+pub fn run_with(seed: u64, options: Options, settings: &Settings) -> Report {
+    let text = options.to_string();
+    let mut network = None;
+    let mut tally = Tally::default();
+    let mut now = 0;
+    // Nothing that the closure touches is used after a panic but the trace of the network, which is
+    // a plain record.
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(seed, options, settings.sabotage, settings.print)?;
+        network = Some(world.network().clone());
+        let result = phases(&mut world);
+        (tally, now) = (world.tally(), world.now());
+        if result.is_err() {
+            // What is left is in a state that nobody knows: taking it apart might panic.
+            std::mem::forget(world);
+        }
+        result
+    }));
+    let failure = match result {
+        Ok(Ok(())) => None,
+        Ok(Err(failure)) => Some(failure),
+        Err(panic) => Some(Failure { kind: Kind::Crash, what: panic_text(panic.as_ref()) }),
+    };
+    let (mut digest, mut events, mut counters, mut trace) =
+        (0, 0, NetCounters::default(), Vec::new());
+    if let Some(network) = &network {
+        let net = network.net();
+        (digest, events, counters) = (net.trace.digest(), net.trace.events(), net.counters());
+        if failure.is_some() {
+            trace = net.trace.tail(SHOWN);
+        }
+    }
+    Report {
+        seed,
+        digest,
+        events,
+        virtual_ns: now,
+        posted: tally.posted,
+        succeeded: tally.succeeded,
+        failed: tally.failed,
+        received: tally.received,
+        troubles: tally.troubles,
+        packets: counters.packets,
+        dropped: counters.dropped,
+        error: failure.as_ref().map(ToString::to_string),
+        failure,
+        options: text,
+        trace,
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without words".to_owned())
+}
+
+fn phases(world: &mut World) -> Verdict {
+    let end = world.now() + SAFETY_LIMIT;
+    while world.left > 0 && world.now() < end {
+        if !world.step(end)? {
+            break;
+        }
+    }
+    world.calm_down()?;
+    let end = world.now() + CALM_LIMIT;
+    while !world.is_quiet()? {
+        if world.now() >= end {
+            return Err(world.what_is_stuck());
+        }
+        let next = (world.now() + 5 * MS).min(end);
+        while world.step(next)? {}
+    }
+    world.final_checks()?;
+    world.close_all()?;
+    let end = world.now() + REST;
+    while world.step(end)? {}
+    world.check_leaks()
+}
+
+impl World {
+    /// The faults are over.
+    fn calm_down(&mut self) -> Verdict {
+        self.act("calm", 0, 0);
+        self.calm = true;
+        self.idle_until = 0;
+        self.network.net().heal();
+        for index in 0..self.places.len() {
+            if self.node(index).is_none() {
+                self.boot(index)?;
+            }
+            for process in 0..self.places[index].processes.len() {
+                self.places[index].processes[process].stopped_until = 0;
+                self.read_completions(index, process)?;
+                self.top_up_shared(index, process)?;
+            }
+            self.places[index].stirred = true;
+        }
+        (0..self.endpoints.len()).try_for_each(|endpoint| self.top_up(endpoint))
+    }
+
+    /// Whether everything posted has ended and everything sent was received.
+    fn is_quiet(&mut self) -> Result<bool, Failure> {
+        for endpoint in 0..self.endpoints.len() {
+            let state = &self.endpoints[endpoint];
+            if state.stage == Stage::Live
+                && !state.posted.is_empty()
+                && state.posted.iter().all(|posted| !posted.signaled)
+            {
+                self.nudge(endpoint)?;
+            }
+        }
+        Ok(self.first_open().is_none())
+    }
+
+    fn first_open(&self) -> Option<String> {
+        for (index, group) in self.groups.iter().enumerate() {
+            let looked_after = group.doom.is_some() && group.phase == Phase::Up;
+            let failed = |member: &usize| self.endpoints[*member].stage == Stage::Failed;
+            if group.phase == Phase::Closing || looked_after && group.members.iter().any(failed) {
+                return Some(format!("group {index} is not closed ({:?})", group.doom));
+            }
+        }
+        for (index, state) in self.endpoints.iter().enumerate() {
+            if matches!(state.stage, Stage::Gone) {
+                continue;
+            }
+            if let Some(posted) = state.posted.front() {
+                return Some(format!(
+                    "e{index} #{} ({:?} to e{}), posted at {} us, has not completed; {} are \
+                     outstanding there; QP {:?} in group {} ({:?})",
+                    posted.seq,
+                    posted.doing,
+                    self.channels[posted.channel].to,
+                    posted.at / 1000,
+                    state.posted.len(),
+                    state.qp.as_ref().map(trunkline::Qp::state),
+                    state.group,
+                    self.groups[state.group].doom
+                ));
+            }
+        }
+        let waiting = |channel: &&crate::channel::Channel| {
+            !channel.closed
+                && self.endpoints[channel.from].stage != Stage::Gone
+                && self.groups[self.endpoints[channel.to].group].doom.is_none()
+                && channel.expected_messages() > 0
+        };
+        self.channels.iter().find(waiting).map(|channel| {
+            format!("{} messages have not arrived at e{}", channel.expected_messages(), channel.to)
+        })
+    }
+
+    fn what_is_stuck(&self) -> Failure {
+        let what = self.first_open().unwrap_or_default();
+        Failure::stuck(format!("{} s after the last fault: {what}", CALM_LIMIT / SECOND))
+    }
+
+    /// Memory is byte for byte what it should be, and QPs that nothing was done to still work.
+    fn final_checks(&mut self) -> Verdict {
+        for index in 0..self.endpoints.len() {
+            let state = &self.endpoints[index];
+            if state.stage == Stage::Gone || self.groups[state.group].doom.is_some() {
+                continue;
+            }
+            let open = state.stage == Stage::Live;
+            let qp = state.qp.as_ref().map(trunkline::Qp::state);
+            if open && qp != Some(QpState::Rts) {
+                return Err(Failure::wrong(format!("e{index} is {qp:?} at the end, not RTS")));
+            }
+            let maybe: Vec<Maybe<'_>> =
+                state.incoming.iter().flat_map(|channel| self.channels[*channel].maybe()).collect();
+            for area in [&state.area, &state.pool].into_iter().flatten() {
+                area.check(0..area.len(), &maybe, "at the end")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counters and cells, once no request is under way any more.
+    fn check_words(&mut self) -> Verdict {
+        for (index, place) in self.places.iter_mut().enumerate() {
+            for (number, process) in place.processes.iter_mut().enumerate() {
+                let at = |failure: Failure| {
+                    let what = failure.what;
+                    Failure::wrong(format!("words of process {number} of node {index}: {what}"))
+                };
+                for word in 0..2 * WORDS {
+                    let bytes = process.words.actual(word * 8..word * 8 + 8).unwrap_or_default();
+                    let value = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+                    match word.checked_sub(WORDS) {
+                        None => process.counters[word].settle(value).map_err(at)?,
+                        Some(word) => process.cells[word].settle(value).map_err(at)?,
+                    }
+                }
+                if let Some((_, area, receives)) = &process.srq
+                    && !self.groups.iter().any(|group| group.doom.is_some())
+                {
+                    area.check(receives.range(), &[], "at the end")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn close_all(&mut self) -> Verdict {
+        for index in 0..self.places.len() {
+            for process in 0..self.places[index].processes.len() {
+                self.read_completions(index, process)?;
+            }
+        }
+        self.left = 0;
+        for endpoint in 0..self.endpoints.len() {
+            self.close(endpoint)?;
+            let state = &mut self.endpoints[endpoint];
+            (state.qp, state.area, state.pool) = (None, None, None);
+        }
+        Ok(())
+    }
+
+    /// Nothing is left of QPs that are gone.
+    fn check_leaks(&mut self) -> Verdict {
+        self.check_words()?;
+        for (index, place) in self.places.iter().enumerate() {
+            let Some(node) = &place.node else { continue };
+            for (what, count) in node.live_objects().named() {
+                if count != 0 {
+                    return Err(Failure::wrong(format!(
+                        "node {index} still has {count} {what} after all QPs are gone"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
