@@ -15,12 +15,15 @@ use trunkline_dataplane::copy::Copier;
 /// Copies `data` to `out` block by block with `copy`, which carries the sum along.
 fn blocks(
     out: &mut [u8],
-    data: &[u8],
+    data: &mut [u8],
     block: usize,
-    mut copy: impl FnMut(&mut [u8], &[u8], u32) -> u32,
+    mut copy: impl FnMut(&mut [u8], &mut [u8], u32) -> u32,
 ) -> u32 {
     let mut sum = 0;
-    for (out, data) in out.chunks_exact_mut(block).zip(data.chunks_exact(block)) {
+    for (out, data) in out
+        .chunks_exact_mut(block)
+        .zip(data.chunks_exact_mut(block))
+    {
         // Every block is a packet: its sum begins anew.
         sum ^= copy(out, black_box(data), 0);
     }
@@ -46,8 +49,9 @@ fn copies(c: &mut Criterion) {
         group.warm_up_time(Duration::from_millis(100));
         group.measurement_time(Duration::from_millis(400));
         group.sample_size(20);
-        let data = vec![0x5a_u8; bytes + 4096];
-        let data = &data[data.as_ptr().align_offset(4096)..][..bytes];
+        let mut data = vec![0x5a_u8; bytes + 4096];
+        let start = data.as_ptr().align_offset(4096);
+        let data = &mut data[start..][..bytes];
         let mut out = vec![0_u8; bytes + 8192];
         let start = out.as_ptr().align_offset(4096) + 128 + skew;
         let out = &mut out[start..start + bytes];
@@ -72,7 +76,7 @@ fn copies(c: &mut Criterion) {
                 b.iter(|| {
                     blocks(out, data, block, |out, data, state| {
                         // SAFETY: two slices of `block` bytes of different buffers.
-                        unsafe { copier.copy_out_crc(out, data.as_ptr(), state) }
+                        unsafe { copier.copy_out_crc(out, data.as_mut_ptr(), state) }
                     })
                 });
             });
@@ -80,7 +84,7 @@ fn copies(c: &mut Criterion) {
                 b.iter(|| {
                     blocks(out, data, block, |out, data, state| {
                         // SAFETY: as above.
-                        unsafe { copier.copy_out(out, data.as_ptr()) };
+                        unsafe { copier.copy_out(out, data.as_mut_ptr()) };
                         state
                     })
                 });

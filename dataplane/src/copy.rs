@@ -19,9 +19,6 @@
 //! 0.47. The carry-less multiplier is the limit. `benches/copy.rs` measures it.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use std::sync::atomic::Ordering;
-
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 mod avx512;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod fold;
@@ -81,9 +78,10 @@ impl Copier {
     /// Copies `out.len()` bytes from `src`.
     ///
     /// # Safety
-    /// `src` must be readable for `out.len()` bytes and not overlap `out`. Others may write there.
+    /// `src` must be readable for `out.len()` bytes and not overlap `out`. Others may write there, so
+    /// it must not come from a shared reference; nothing is written through it.
     #[inline]
-    pub unsafe fn copy_out(self, out: &mut [u8], src: *const u8) {
+    pub unsafe fn copy_out(self, out: &mut [u8], src: *mut u8) {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             // SAFETY: the caller's promise, and the invariant of `Kernel`.
@@ -103,7 +101,7 @@ impl Copier {
     /// As [`copy_out`](Self::copy_out).
     #[inline]
     #[must_use]
-    pub unsafe fn copy_out_crc(self, out: &mut [u8], src: *const u8, state: u32) -> u32 {
+    pub unsafe fn copy_out_crc(self, out: &mut [u8], src: *mut u8, state: u32) -> u32 {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             // SAFETY: the caller's promise, and the invariant of `Kernel`.
@@ -165,36 +163,4 @@ fn resume(state: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(state);
     hasher.update(bytes);
     hasher.finalize()
-}
-
-/// Moves at most 16 bytes one by one, ascending.
-///
-/// # Safety
-/// `src` readable and `dst` writable for `length` bytes; `length` at most 16.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
-unsafe fn move_bytes(dst: *mut u8, src: *const u8, length: usize) -> [u8; 16] {
-    let mut held = [0; 16];
-    let held_bytes = &mut held[..length];
-    for (i, byte) in held_bytes.iter_mut().enumerate() {
-        // SAFETY: inside the range.
-        *byte = unsafe { portable::load_byte(src.wrapping_add(i)) };
-    }
-    for (i, byte) in held_bytes.iter().enumerate() {
-        // SAFETY: inside the range. Release keeps the order; on x86 it costs nothing.
-        unsafe { portable::store_byte(dst.wrapping_add(i), *byte, Ordering::Release) };
-    }
-    held
-}
-
-/// Copies at most 16 bytes and sums them.
-///
-/// # Safety
-/// As [`move_bytes`].
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
-unsafe fn small(dst: *mut u8, src: *const u8, length: usize, state: u32) -> u32 {
-    // SAFETY: the caller's promise.
-    let held = unsafe { move_bytes(dst, src, length) };
-    resume(state, &held[..length])
 }

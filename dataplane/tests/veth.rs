@@ -196,6 +196,42 @@ fn segments_on_the_wire_carry_the_identifications_that_were_promised() {
     });
 }
 
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn datagrams_that_became_too_long_are_counted_and_shorter_ones_go_on_in_super_packets() {
+    let namespaces = Namespaces::new("mtu");
+    let east = &namespaces.east;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            enter(east);
+            let mut port = open(EAST);
+            assert_eq!(port.capabilities().max_datagram, 9000 - 28);
+            let path = path(&port, WEST);
+            let mut send = |length, count| {
+                for _ in 0..count {
+                    port.reserve(&path, length).unwrap().datagram.fill(0);
+                    port.commit();
+                }
+                port.flush().unwrap();
+                (port.counters(), port.capabilities().super_packets)
+            };
+            assert_eq!(send(4156, 10).0.sent, 10);
+            ip(&format!("-n {east} link set veth0 mtu 1500"));
+            let (counters, super_packets) = send(4156, 10);
+            assert_eq!(
+                (counters.sent, counters.split, counters.too_long),
+                (10, 1, 10)
+            );
+            assert!(
+                super_packets,
+                "it was not the super-packet that was refused"
+            );
+            let (counters, _) = send(1000, 10);
+            assert_eq!((counters.sent, counters.super_packets_sent), (20, 2));
+        });
+    });
+}
+
 /// What went through in a while, and what it cost.
 #[derive(Debug)]
 struct Flow {

@@ -16,7 +16,7 @@ use core::arch::x86_64::{
 const BLOCK: usize = 64;
 /// From this many blocks on, four sums run side by side.
 const WIDE_FROM: usize = 8;
-/// Below this many bytes [`super::small`] is quicker.
+/// Below this many bytes [`pclmul::small`] is quicker.
 const SUM_FROM: usize = 16;
 
 pub(super) fn is_available() -> bool {
@@ -64,7 +64,7 @@ pub(super) unsafe fn copy(mut dst: *mut u8, mut src: *const u8, length: usize) {
 pub(super) unsafe fn copy_crc(dst: *mut u8, src: *const u8, length: usize, state: u32) -> u32 {
     if length < SUM_FROM {
         // SAFETY: the caller's promise.
-        return unsafe { super::small(dst, src, length, state) };
+        return unsafe { pclmul::small(dst, src, length, state) };
     }
     let zeros = length.wrapping_neg() % BLOCK;
     let mask = !0u64 << zeros;

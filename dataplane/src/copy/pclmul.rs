@@ -1,7 +1,7 @@
 //! The kernel for x86 CPUs with PCLMULQDQ: 16 bytes per step, four sums side by side. The last 1 to
 //! 16 bytes go one by one.
 
-use super::{fold, small};
+use super::{fold, resume};
 use core::arch::asm;
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_extract_epi32,
@@ -36,7 +36,7 @@ pub(super) unsafe fn copy(mut dst: *mut u8, mut src: *const u8, length: usize) {
         left -= BLOCK;
     }
     // SAFETY: what is left, at most a block.
-    unsafe { super::move_bytes(dst, src, left) };
+    unsafe { move_bytes(dst, src, left) };
 }
 
 /// Copies as [`copy`] does and sums.
@@ -152,6 +152,52 @@ pub(super) fn reduce(sum: __m128i) -> u32 {
     let quotient = _mm_clmulepi64_si128(_mm_and_si128(sum, low_32), barrett, 0x10);
     let product = _mm_clmulepi64_si128(_mm_and_si128(quotient, low_32), barrett, 0x00);
     !_mm_extract_epi32(_mm_xor_si128(product, sum), 1).cast_unsigned()
+}
+
+/// Copies at most a block, byte by byte, and sums it.
+///
+/// # Safety
+/// `src` readable and `dst` writable for `length` bytes, at most 16.
+#[inline]
+pub(super) unsafe fn small(dst: *mut u8, src: *const u8, length: usize, state: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    let copied = unsafe { move_bytes(dst, src, length) };
+    resume(state, &copied[..length])
+}
+
+/// Copies at most a block, byte by byte, and gives what it copied.
+///
+/// # Safety
+/// As [`small`].
+#[inline]
+unsafe fn move_bytes(dst: *mut u8, src: *const u8, length: usize) -> [u8; BLOCK] {
+    let mut copied = [0; BLOCK];
+    for (i, copied) in copied[..length].iter_mut().enumerate() {
+        // SAFETY: inside the range.
+        *copied = unsafe { relay_byte(dst.wrapping_add(i), src.wrapping_add(i)) };
+    }
+    copied
+}
+
+/// Copies a byte and gives what it copied.
+///
+/// # Safety
+/// A byte must be readable at `src` and writable at `dst`.
+#[inline]
+unsafe fn relay_byte(dst: *mut u8, src: *const u8) -> u8 {
+    let byte: u8;
+    // SAFETY: as `relay`.
+    unsafe {
+        asm!(
+            "mov {byte}, byte ptr [{src}]",
+            "mov byte ptr [{dst}], {byte}",
+            byte = out(reg_byte) byte,
+            src = in(reg) src,
+            dst = in(reg) dst,
+            options(nostack, preserves_flags),
+        );
+    }
+    byte
 }
 
 /// Copies a block and gives what it copied.

@@ -6,7 +6,7 @@ const WORD: usize = size_of::<u64>();
 
 /// # Safety
 /// `src` must be readable for `out.len()` bytes.
-pub(super) unsafe fn copy_out(out: &mut [u8], src: *const u8) {
+pub(super) unsafe fn copy_out(out: &mut [u8], src: *mut u8) {
     let head = src.align_offset(WORD).min(out.len());
     let (bytes, rest) = out.split_at_mut(head);
     for (i, byte) in bytes.iter_mut().enumerate() {
@@ -55,23 +55,23 @@ pub(super) unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
 
 /// # Safety
 /// `src` must be readable for one byte.
-pub(super) unsafe fn load_byte(src: *const u8) -> u8 {
+unsafe fn load_byte(src: *mut u8) -> u8 {
     // SAFETY: the caller's promise; a relaxed load of one byte does not write.
-    let cell = unsafe { AtomicU8::from_ptr(src.cast_mut()) };
+    let cell = unsafe { AtomicU8::from_ptr(src) };
     cell.load(Ordering::Relaxed)
 }
 
 /// # Safety
 /// `src` must be a multiple of 8, readable for 8 bytes.
-unsafe fn load_word(src: *const u8) -> [u8; WORD] {
+unsafe fn load_word(src: *mut u8) -> [u8; WORD] {
     // SAFETY: the caller's promise; a relaxed load of one word does not write.
-    let cell = unsafe { AtomicU64::from_ptr(src.cast_mut().cast()) };
+    let cell = unsafe { AtomicU64::from_ptr(src.cast()) };
     cell.load(Ordering::Relaxed).to_ne_bytes()
 }
 
 /// # Safety
 /// `dst` must be writable for one byte.
-pub(super) unsafe fn store_byte(dst: *mut u8, byte: u8, ordering: Ordering) {
+unsafe fn store_byte(dst: *mut u8, byte: u8, ordering: Ordering) {
     // SAFETY: the caller's promise.
     let cell = unsafe { AtomicU8::from_ptr(dst) };
     cell.store(byte, ordering);

@@ -37,7 +37,7 @@ fn check(
 ) {
     let name = copier.name();
     let state = 0x9e37_79b9_u32.wrapping_mul(length as u32 + 1);
-    let data = &data.bytes()[from..from + length];
+    let data = &mut data.bytes()[from..from + length];
     let expected = resume(state, data);
     for (sums, inward) in [(true, true), (true, false), (false, true), (false, false)] {
         let room = &mut room.bytes()[..to + length + 2 * FENCE];
@@ -48,7 +48,7 @@ fn check(
             // SAFETY: both are slices of `length` bytes of different buffers.
             (true, true) => unsafe { copier.copy_in_crc(target.as_mut_ptr(), data, state) },
             // SAFETY: as above.
-            (true, false) => unsafe { copier.copy_out_crc(target, data.as_ptr(), state) },
+            (true, false) => unsafe { copier.copy_out_crc(target, data.as_mut_ptr(), state) },
             (false, true) => {
                 // SAFETY: as above.
                 unsafe { copier.copy_in(target.as_mut_ptr(), data) };
@@ -56,7 +56,7 @@ fn check(
             }
             (false, false) => {
                 // SAFETY: as above.
-                unsafe { copier.copy_out(target, data.as_ptr()) };
+                unsafe { copier.copy_out(target, data.as_mut_ptr()) };
                 expected
             }
         };
@@ -150,7 +150,7 @@ fn a_message_may_be_summed_in_any_pieces() {
                 let piece = (1 + prng.below(700) as usize).min(data.len() - done);
                 let out = &mut out[done..done + piece];
                 // SAFETY: `piece` bytes of `data` start there.
-                state = unsafe { copier.copy_out_crc(out, data[done..].as_ptr(), state) };
+                state = unsafe { copier.copy_out_crc(out, data[done..].as_mut_ptr(), state) };
                 done += piece;
             }
             assert_eq!(state, whole, "{}", copier.name());
