@@ -43,9 +43,6 @@ pub enum Error {
         /// Size of the region.
         size: usize,
     },
-    /// The node's thread has stopped.
-    #[error("the node has stopped")]
-    Stopped,
 }
 
 impl Error {

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::mr::{Pd, PdInner};
 use crate::worker::{self, Worker};
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -24,13 +25,27 @@ use trunkline_wire::Gid;
 #[derive(Clone, Debug)]
 pub struct Node {
     pub(crate) shared: Arc<Shared>,
-    /// The thread that drives it; `None` for an inline node.
-    worker: Option<Arc<Worker>>,
 }
 
-/// What all handles of a node share.
+/// What every handle of a node, of its QPs, CQs and regions holds: the last one stops its thread.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    seat: Arc<Seat>,
+    /// The thread that drives it; `None` for an inline node.
+    worker: Option<Worker>,
+}
+
+impl Deref for Shared {
+    type Target = Seat;
+
+    fn deref(&self) -> &Seat {
+        &self.seat
+    }
+}
+
+/// What the handles of a node and its thread share.
+#[derive(Debug)]
+pub(crate) struct Seat {
     core: Mutex<Core>,
     /// Threads that want the core: the worker gives way to them.
     waiting: AtomicU32,
@@ -42,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) waker: OnceLock<worker::Waker>,
 }
 
-impl Shared {
+impl Seat {
     /// The core, for a control call. Never held while waiting for anything.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -228,7 +243,7 @@ impl Builder {
         self.config.engine.address = self.address;
         self.config.engine.seed = seed;
         let core = Core::new(self.config, self.clock, port);
-        let shared = Arc::new(Shared {
+        let seat = Arc::new(Seat {
             doorbells: Arc::clone(core.engine.doorbells()),
             mapping: Arc::clone(core.engine.mapping()),
             gid: self.address.into(),
@@ -239,9 +254,9 @@ impl Builder {
         });
         let worker = match self.drive {
             Drive::Inline => None,
-            Drive::Threaded => Some(Arc::new(Worker::start(&shared)?)),
+            Drive::Threaded => Some(Worker::start(&seat)?),
         };
-        Ok(Node { shared, worker })
+        Ok(Node { shared: Arc::new(Shared { seat, worker }) })
     }
 }
 
@@ -264,8 +279,8 @@ impl Node {
     }
 
     /// Whether the program drives it.
-    pub const fn is_inline(&self) -> bool {
-        self.worker.is_none()
+    pub fn is_inline(&self) -> bool {
+        self.shared.worker.is_none()
     }
 
     /// One round of an inline node: takes packets in, sends packets, runs timers, publishes

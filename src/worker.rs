@@ -1,11 +1,11 @@
 //! The thread of a threaded node, and how it sleeps.
 
 use crate::error::Error;
-use crate::node::Shared;
+use crate::node::Seat;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -41,58 +41,47 @@ impl Waker {
 #[derive(Debug)]
 pub(crate) struct Worker {
     stop: Arc<AtomicBool>,
-    shared: Weak<Shared>,
+    seat: Arc<Seat>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
-    pub(crate) fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
+    pub(crate) fn start(seat: &Arc<Seat>) -> Result<Self, Error> {
         let waker = Waker::new()?;
-        shared.waker.set(waker).expect("a node has one worker");
+        seat.waker.set(waker).expect("a node has one worker");
         let stop = Arc::new(AtomicBool::new(false));
-        let (flag, node) = (Arc::clone(&stop), Arc::downgrade(shared));
+        let (flag, node) = (Arc::clone(&stop), Arc::clone(seat));
         let thread = std::thread::Builder::new()
             .name("trunkline".into())
             .spawn(move || run(&node, &flag))
             .map_err(Error::system("thread"))?;
-        Ok(Self { stop, shared: Arc::downgrade(shared), thread: Some(thread) })
+        Ok(Self { stop, seat: Arc::clone(seat), thread: Some(thread) })
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        if let Some(shared) = self.shared.upgrade()
-            && let Some(waker) = shared.waker.get()
-        {
+        if let Some(waker) = self.seat.waker.get() {
             waker.wake();
         }
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
-        {
+        if let Some(thread) = self.thread.take() {
             // A worker that panicked has said so on standard error.
             let _ = thread.join();
         }
     }
 }
 
-fn run(node: &Weak<Shared>, stop: &AtomicBool) {
+fn run(seat: &Seat, stop: &AtomicBool) {
     let mut busy_at = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let Some(shared) = node.upgrade() else { return };
-        for _ in 0..64 {
-            let done = shared.core_for_worker().poll();
-            match done {
-                Ok(true) => busy_at = Instant::now(),
-                Ok(false) => {
-                    std::hint::spin_loop();
-                    break;
-                }
-                Err(_) => return,
-            }
+        match seat.core_for_worker().poll() {
+            Ok(true) => busy_at = Instant::now(),
+            Ok(false) => std::hint::spin_loop(),
+            Err(_) => return,
         }
         if busy_at.elapsed() >= SPIN {
-            if sleep(&shared, LONGEST_SLEEP).is_err() {
+            if sleep(seat, LONGEST_SLEEP).is_err() {
                 return;
             }
             busy_at = Instant::now();
@@ -101,15 +90,15 @@ fn run(node: &Weak<Shared>, stop: &AtomicBool) {
 }
 
 /// Sleeps until a packet comes, a program rings, a timer is due, or `longest` is over.
-fn sleep(shared: &Shared, longest: Duration) -> Result<(), Error> {
-    shared.asleep.store(true, Ordering::SeqCst);
-    let result = wait(shared, longest);
-    shared.asleep.store(false, Ordering::SeqCst);
+fn sleep(seat: &Seat, longest: Duration) -> Result<(), Error> {
+    seat.asleep.store(true, Ordering::SeqCst);
+    let result = wait(seat, longest);
+    seat.asleep.store(false, Ordering::SeqCst);
     result
 }
 
-pub(crate) fn wait(shared: &Shared, longest: Duration) -> Result<(), Error> {
-    let core = shared.core();
+pub(crate) fn wait(seat: &Seat, longest: Duration) -> Result<(), Error> {
+    let core = seat.core();
     if core.engine.is_busy() {
         return Ok(());
     }
@@ -130,7 +119,7 @@ pub(crate) fn wait(shared: &Shared, longest: Duration) -> Result<(), Error> {
         tv_sec: timeout.as_secs() as i64,
         tv_nsec: i64::from(timeout.subsec_nanos()),
     };
-    let waker = shared.waker.get();
+    let waker = seat.waker.get();
     let mut fds = vec![PollFd::new(&port, PollFlags::IN)];
     fds.extend(waker.map(|waker| PollFd::from_borrowed_fd(waker.0.as_fd(), PollFlags::IN)));
     match poll(&mut fds, Some(&timeout)) {
