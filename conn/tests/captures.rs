@@ -16,9 +16,11 @@ use trunkline_wire::{NakCode, Psn, Syndrome};
 const LEAST_FILES: usize = 32;
 const LEAST_CONVERSATIONS: usize = 48;
 
-/// The answer to a message that was too long for its receive: IBTA says invalid request (Vol 1,
-/// 9.7.4.1.6 and table 57), soft-RoCE 6.1 says that its operation failed.
-const TOO_LONG: &str = "recv-too-short";
+/// Captures whose name says that a receive was too short. The refusal in them is remote operational
+/// (0x63), though: what soft-RoCE says of a receive it cannot use (rxe_resp.c), while one that is
+/// too short is an invalid request (0x61) to it as to IBTA (Vol 1, 9.7.5.2.7). So they are replayed
+/// with a receive that names more memory than its region has; no capture holds an invalid request.
+const UNUSABLE: &str = "recv-too-short";
 
 /// Attributes that both ends of a captured conversation had, as far as packets show them.
 fn config(name: &str, talk: &Conversation) -> Config {
@@ -100,21 +102,20 @@ fn the_requester_sends_what_the_captured_one_sent_and_completes() {
 }
 
 #[test]
-fn the_refusal_of_a_receive_that_is_no_memory_is_the_captured_one() {
+fn a_receive_that_is_too_short_is_refused_where_the_unusable_one_was() {
     let Some(folder) = capture::folder() else {
         return;
     };
     let mut compared = 0;
     for (name, file) in capture::files(&folder) {
-        if !name.ends_with(TOO_LONG) {
-            continue;
-        }
-        for talk in &capture::conversations(&file) {
-            compared += responder::replay_unusable_receive(&name, talk);
+        if name.ends_with(UNUSABLE) {
+            for talk in &capture::conversations(&file) {
+                compared += responder::replay_short_receive(&name, talk);
+            }
         }
     }
     assert_eq!(
         compared, 5,
-        "both captures, and the acknowledgements inside of one"
+        "two refusals, and three acknowledgements inside of one message"
     );
 }

@@ -1,6 +1,6 @@
 //! Captured requests into our responder.
 
-use super::{TOO_LONG, config, refused, refused_for_good};
+use super::{UNUSABLE, config, refused, refused_for_good};
 use crate::common::capture::{Conversation, Seen};
 use crate::common::{Port, Qp, Region, receive, sge};
 use std::collections::BTreeMap;
@@ -233,7 +233,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Bytes of the receive that was too short: all of the packets before the refused one fitted.
+/// Bytes that could be received: all of the packets before the refused one.
 fn room_before_refusal(config: &Config, psn: Psn) -> u32 {
     psn.offset_from(config.rq_psn).unsigned_abs() * config.path_mtu.bytes()
 }
@@ -241,16 +241,15 @@ fn room_before_refusal(config: &Config, psn: Psn) -> u32 {
 pub(crate) fn replay(name: &str, talk: &Conversation) -> usize {
     let config = config(name, talk);
     let refusal = refused_for_good(talk);
-    let too_long = name.ends_with(TOO_LONG);
     let mut replay = Replay::new(name, talk, config);
     match refusal {
-        Some((psn, _)) if too_long => {
-            replay.post_receives(room_before_refusal(&config, psn), ROOM);
+        Some((psn, _)) if name.ends_with(UNUSABLE) => {
+            replay.post_receives(ROOM, room_before_refusal(&config, psn));
         }
         _ => replay.post_receives(ROOM, ROOM),
     }
     replay.run();
-    let compared = replay.compare(!too_long);
+    let compared = replay.compare(true);
     assert_eq!(compared, talk.responses().count(), "{name}");
     replay.check_completions();
     let expected = if refusal.is_some() {
@@ -259,28 +258,26 @@ pub(crate) fn replay(name: &str, talk: &Conversation) -> usize {
         State::Ready
     };
     assert_eq!(replay.engine.state(), expected, "{name}");
-    if too_long {
+    if name.ends_with(UNUSABLE) {
         let status = replay.qp.received.last().map(|one| one.status);
-        assert_eq!(status, Some(Status::LocalLength), "{name}");
-        let ours = replay.answers.last().and_then(|one| one.aeth);
-        let ours = ours.map(|aeth| aeth.syndrome);
-        assert_eq!(ours, Some(Syndrome::Nak(NakCode::InvalidRequest)), "{name}");
-        let theirs = refusal.map(|(_, code)| code);
-        assert_eq!(theirs, Some(NakCode::RemoteOperational), "{name}");
+        assert_eq!(status, Some(Status::LocalProtection), "{name}");
     }
     compared
 }
 
-/// The same refusal to the bit, when the receive is long enough but names more memory than its
-/// region has.
-pub(crate) fn replay_unusable_receive(name: &str, talk: &Conversation) -> usize {
+/// The same but for the code, when the receive is usable and ends where memory ended.
+pub(crate) fn replay_short_receive(name: &str, talk: &Conversation) -> usize {
     let config = config(name, talk);
     let (psn, code) = refused_for_good(talk).expect("the capture is of a refusal");
     assert_eq!(code, NakCode::RemoteOperational, "{name}");
     let mut replay = Replay::new(name, talk, config);
-    replay.post_receives(ROOM, room_before_refusal(&config, psn));
+    replay.post_receives(room_before_refusal(&config, psn), ROOM);
     replay.run();
     let status = replay.qp.received.last().map(|one| one.status);
-    assert_eq!(status, Some(Status::LocalProtection), "{name}");
-    replay.compare(true)
+    assert_eq!(status, Some(Status::LocalLength), "{name}");
+    let ours = replay.answers.last().and_then(|one| one.aeth);
+    let ours = ours.map(|aeth| aeth.syndrome);
+    let invalid = Syndrome::Nak(NakCode::InvalidRequest);
+    assert_eq!(ours, Some(invalid), "{name}");
+    replay.compare(false)
 }
