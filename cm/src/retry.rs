@@ -105,7 +105,7 @@ mod tests {
         for random in [0, 1, 1 << 20, 7_142_857, u64::MAX] {
             let waits = waits(Retry::ASK, random);
             let total: u64 = waits.iter().sum();
-            assert!((175 * MILLISECOND..=225 * MILLISECOND).contains(&total));
+            assert!((174 * MILLISECOND..=226 * MILLISECOND).contains(&total));
             assert!(waits.windows(2).all(|w| w[1] > w[0] * 3 / 2), "{waits:?}");
         }
     }

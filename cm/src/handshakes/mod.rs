@@ -263,6 +263,12 @@ impl<R: Random> Manager<R> {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn state_of(&self, id: HandshakeId) -> Option<&State> {
+        let index = self.table.find(id.0)?;
+        Some(self.table.slot(index).state())
+    }
+
     fn id(&self, index: u32) -> HandshakeId {
         HandshakeId(self.table.ids(index).local)
     }

@@ -186,7 +186,7 @@ impl<R: Random> Manager<R> {
                 };
                 self.finish_with(index, event);
             }
-            State::Asked(state) if state.transaction == transaction => {
+            State::Asked(state) if state.transaction == transaction && slot.remote == rej.local => {
                 self.finish(index, abandonment(rej));
             }
             State::RepSent(state)

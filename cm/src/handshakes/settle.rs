@@ -15,16 +15,19 @@ impl<R: Random> Manager<R> {
     /// Whether the one who claims to be `identity` behind `route` can be.
     pub(super) fn judge(&self, route: Route, identity: Identity) -> Result<(), IdentityError> {
         self.config.identity.tell_apart(identity)?;
-        let elsewhere = |peer| self.table.peer_route(peer).remote != route.remote;
-        let taken = self.table.peers().any(|(index, peer)| {
-            peer.identity()
-                .is_some_and(|known| known.collides(identity))
-                && elsewhere(index)
-                && self
-                    .table
-                    .chain(index)
-                    .any(|(_, slot)| slot.state().is_live())
-        });
+        let twins = |here: bool| {
+            self.table.peers().any(|(index, peer)| {
+                peer.identity()
+                    .is_some_and(|known| known.collides(identity))
+                    && (self.table.peer_route(index).remote == route.remote) == here
+                    && self
+                        .table
+                        .chain(index)
+                        .any(|(_, slot)| slot.state().is_live())
+            })
+        };
+        // Behind an address where it has been before it is the same node in another life.
+        let taken = twins(false) && !twins(true);
         if taken {
             let guid = identity.guid;
             return Err(IdentityError::Taken { guid });

@@ -236,10 +236,12 @@ impl Stage {
         let id = self.manager.open(self.now, route, ask);
         self.id = Some(id.expect("there is room"));
         let (sent, events) = drain(&mut self.manager);
-        let [CmMad {
-            transaction_id,
-            message: Message::Req(req),
-        }] = &messages(&sent)[..]
+        let [
+            CmMad {
+                transaction_id,
+                message: Message::Req(req),
+            },
+        ] = &messages(&sent)[..]
         else {
             panic!("an ask sends one REQ, not {sent:?}")
         };
@@ -263,14 +265,26 @@ impl Stage {
         let accepted = self.manager.accept(self.now, self.id(), offer);
         accepted.expect("it waits for that");
         let (sent, _) = drain(&mut self.manager);
-        assert!(matches!(messages(&sent)[..], [CmMad { message: Message::Rep(_), .. }]));
+        assert!(matches!(
+            messages(&sent)[..],
+            [CmMad {
+                message: Message::Rep(_),
+                ..
+            }]
+        ));
     }
 
     pub(super) fn established(&mut self) -> Established {
         self.open();
         self.deliver(&self.rep());
         let (sent, events) = drain(&mut self.manager);
-        assert!(matches!(messages(&sent)[..], [CmMad { message: Message::Rtu(_), .. }]));
+        assert!(matches!(
+            messages(&sent)[..],
+            [CmMad {
+                message: Message::Rtu(_),
+                ..
+            }]
+        ));
         let [Event::Established(terms)] = events[..] else {
             panic!("a REP establishes, not {events:?}")
         };
@@ -317,12 +331,5 @@ impl Stage {
             State::DreqSent(_) => "DreqSent",
             State::TimeWait { .. } => "TimeWait",
         }
-    }
-}
-
-impl Manager<Seeded> {
-    pub(super) fn state_of(&self, id: HandshakeId) -> Option<&State> {
-        let index = self.table.find(id.0)?;
-        Some(self.table.slot(index).state())
     }
 }

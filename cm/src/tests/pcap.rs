@@ -1,12 +1,11 @@
 //! Frames of capture files.
 
+use crate::gsi;
 use std::env;
 use std::fs;
 use std::path::{Path as FilePath, PathBuf};
 use std::vec::Vec;
-use trunkline_wire::{Frame, MAD_LEN, Path, ROCE_PORT};
-
-use crate::gsi;
+use trunkline_wire::{Frame, MAD_LEN, Path};
 
 /// Folder of the captures: beside the checkout, or where TRUNKLINE_CAPTURES says. Where neither is,
 /// the few that the repository itself holds.
@@ -25,7 +24,10 @@ pub(super) fn management() -> Vec<(Path, [u8; MAD_LEN])> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder()).expect("the captures are there") {
         let file = entry.expect("the folder can be listed").path();
-        if file.extension().is_some_and(|extension| extension == "pcap") {
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "pcap")
+        {
             let bytes = fs::read(&file).expect("the capture can be read");
             frames(&bytes).for_each(|frame| found.extend(datagram(frame)));
         }
@@ -50,9 +52,10 @@ fn datagram(frame: &[u8]) -> Option<(Path, [u8; MAD_LEN])> {
     let frame = Frame::parse(frame).ok()?;
     let roce = frame.roce()?;
     let path = roce.path;
-    assert_ne!(path.src_port, 0, "a port of {ROCE_PORT} or its own");
     let mad = gsi::parse(roce.datagram).ok()?;
-    let checked = gsi::parse_checked(&path, None, roce.datagram);
-    assert_eq!(checked, Ok(mad), "captured ICRCs are right");
+    for identification in [None, Some(roce.identification)] {
+        let checked = gsi::parse_checked(&path, identification, roce.datagram);
+        assert_eq!(checked, Ok(mad), "captured ICRCs are right");
+    }
     Some((path, *mad))
 }

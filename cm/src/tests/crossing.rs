@@ -1,0 +1,268 @@
+//! Both ask at once.
+
+use super::network::{Network, Weather};
+use super::{Seeded, Stage, ask, drain, messages, ms, offer};
+use crate::event::{AskError, CloseReason, Event, Refused, Role};
+use crate::hello::{Bind, Binds, Purpose};
+use crate::identity::Identity;
+use crate::refusal::RefusalCode;
+use crate::retry::Retry;
+use crate::state::RepSent;
+use std::vec::Vec;
+use trunkline_conn::time::MILLISECOND;
+use trunkline_wire::Qpn;
+use trunkline_wire::cm::{CmMad, CommId, Message};
+
+/// Lower and higher than that of the manager on the stage.
+const LOWER: Identity = Identity { guid: 1, epoch: 8 };
+
+#[test]
+fn exactly_one_connection_comes_of_opens_that_cross() {
+    let mut none = 0;
+    for seed in 0..4_000 {
+        let mut random = Seeded(seed);
+        let weather = Weather {
+            loss_per_mille: [0, 200, 300, 400][random.below(4) as usize],
+            duplicate_per_mille: random.below(300),
+            delay_ns: MILLISECOND * (1 + random.below(30)),
+        };
+        let mut network = Network::new(seed, 2, weather);
+        for (from, to) in [(0, 1), (1, 0)] {
+            // The other's ask may be here already, and accepted.
+            let _ = network.open(from, to, Purpose::Pool(0), Retry::KNOWN);
+            let pause = random.below(20) * MILLISECOND;
+            network.run(network.now + pause);
+        }
+        network.run(ms(3_000));
+        network.weather = Weather::CLEAR;
+        for _ in 0..4 {
+            network.exchange_packets();
+            network.run(network.now + 3_000 * MILLISECOND);
+        }
+        let standing = [0, 1].map(|node: usize| network.nodes[node].standing.len());
+        assert!(
+            standing == [1, 1] || standing == [0, 0],
+            "seed {seed}: {standing:?}"
+        );
+        if standing == [0, 0] {
+            assert!(weather.loss_per_mille > 0, "seed {seed} lost nothing");
+            none += 1;
+            continue;
+        }
+        let terms = network.nodes[0]
+            .standing
+            .values()
+            .next()
+            .expect("it has one");
+        assert!(network.mirrored(terms, 1), "seed {seed}");
+    }
+    assert!(none < 200, "{none} of 4,000 came to nothing");
+}
+
+#[test]
+fn when_both_ask_before_anything_arrives_the_lower_guid_is_the_opener() {
+    for seed in 0..200 {
+        let mut network = Network::new(seed, 2, Weather::CLEAR);
+        let a = network
+            .open(0, 1, Purpose::Pool(0), Retry::ASK)
+            .expect("it is free");
+        let b = network
+            .open(1, 0, Purpose::Pool(0), Retry::ASK)
+            .expect("it is free");
+        network.run(ms(1_000));
+        let roles = [(0, a), (1, b)].map(|(node, id): (usize, _)| {
+            // The handshake that was asked for is the one that stands, at both ends.
+            network.nodes[node].standing[&id.0.0].role
+        });
+        let lower = usize::from(network.nodes[1].identity < network.nodes[0].identity);
+        let mut expected = [Role::Acceptor; 2];
+        expected[lower] = Role::Opener;
+        assert_eq!(roles, expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn asks_for_different_places_and_private_ones_do_not_cross() {
+    for (first, second) in [
+        (Purpose::Pool(0), Purpose::Pool(1)),
+        (Purpose::Pool(0), Purpose::Private),
+        (Purpose::Private, Purpose::Private),
+    ] {
+        let mut network = Network::new(1, 2, Weather::CLEAR);
+        network.open(0, 1, first, Retry::ASK).expect("it is free");
+        network.open(1, 0, second, Retry::ASK).expect("it is free");
+        network.run(ms(1_000));
+        assert_eq!(network.nodes[0].standing.len(), 2, "{first:?} {second:?}");
+        assert_eq!(network.nodes[1].standing.len(), 2, "{first:?} {second:?}");
+    }
+}
+
+#[test]
+fn a_losing_ask_is_answered_with_the_winning_one() {
+    let mut stage = Stage::new();
+    stage.open();
+    let transaction = stage.transaction;
+    stage.transaction = 4_711;
+    stage.deliver(&stage.req());
+    let (sent, events) = drain(&mut stage.manager);
+    assert!(events.is_empty());
+    assert!(matches!(
+        messages(&sent)[..],
+        [CmMad { transaction_id, message: Message::Req(_) }] if transaction_id == transaction
+    ));
+    assert_eq!(
+        (stage.state(), stage.manager.counters().crossed),
+        ("ReqSent", 1)
+    );
+}
+
+#[test]
+fn a_winning_ask_absorbs_ours_under_its_number_and_with_its_offer() {
+    let mut stage = Stage::new();
+    stage.peer = LOWER;
+    stage.open();
+    stage.transaction = 4_711;
+    stage.deliver(&stage.req());
+    let (sent, events) = drain(&mut stage.manager);
+    assert!(events.is_empty());
+    let [
+        CmMad {
+            transaction_id: 4_711,
+            message: Message::Rep(rep),
+        },
+    ] = &messages(&sent)[..]
+    else {
+        panic!("{sent:?}")
+    };
+    assert_eq!((rep.local, rep.remote), (stage.ours, stage.theirs));
+    assert_eq!(stage.state(), "RepSent");
+    stage.deliver(&stage.rtu());
+    let (_, events) = drain(&mut stage.manager);
+    let [Event::Established(terms)] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!((terms.id, terms.role), (stage.id(), Role::Acceptor));
+    assert_eq!((terms.weight, terms.local_id), (7, rep.qpn));
+}
+
+#[test]
+fn a_forged_winning_ask_does_not_end_ours() {
+    let mut stage = Stage::new();
+    stage.peer = LOWER;
+    stage.open();
+    for round in 0..=RepSent::RESUMES {
+        stage.theirs = CommId(100 + u32::from(round));
+        stage.transaction = 4_711;
+        stage.deliver(&stage.req());
+        assert_eq!(stage.state(), "RepSent");
+        drain(&mut stage.manager);
+        // The real peer knows nothing of it.
+        stage.deliver(&stage.rej(RefusalCode::Cancelled));
+        let (sent, events) = drain(&mut stage.manager);
+        if round < RepSent::RESUMES {
+            assert!(events.is_empty());
+            assert!(matches!(
+                messages(&sent)[..],
+                [CmMad {
+                    message: Message::Req(_),
+                    ..
+                }]
+            ));
+            assert_eq!(stage.state(), "ReqSent");
+        } else {
+            let reason = CloseReason::Abandoned(Refused::Trunkline(RefusalCode::Cancelled));
+            let (id, route) = (stage.id(), stage.route());
+            assert_eq!(events, [Event::Closed { id, route, reason }]);
+        }
+    }
+}
+
+#[test]
+fn opening_a_place_that_the_peer_is_asking_for_accepts_it() {
+    let mut stage = Stage::new();
+    stage.asked();
+    let ask = ask(&mut stage.random, Purpose::Pool(0));
+    let id = stage.manager.open(stage.now, stage.route(), ask);
+    assert_eq!((id, stage.state()), (Ok(stage.id()), "RepSent"));
+    // The question was answered by that.
+    let late = offer(&mut stage.random);
+    assert!(stage.manager.accept(stage.now, stage.id(), late).is_err());
+    stage.deliver(&stage.rtu());
+    let (_, events) = drain(&mut stage.manager);
+    let [Event::Established(terms)] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(terms.local_token, ask.offer.token);
+}
+
+#[test]
+fn a_place_is_opened_once() {
+    for enter in [Stage::open, Stage::rep_sent, |s: &mut Stage| {
+        s.established();
+    }] {
+        let mut stage = Stage::new();
+        enter(&mut stage);
+        let again = ask(&mut stage.random, Purpose::Pool(0));
+        let refused = stage.manager.open(stage.now, stage.route(), again);
+        assert_eq!(refused, Err(AskError::Exists(stage.id())));
+        for purpose in [Purpose::Pool(1), Purpose::Private, Purpose::Private] {
+            let other = ask(&mut stage.random, purpose);
+            assert!(stage.manager.open(stage.now, stage.route(), other).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_lost_its_end_replaces_the_connection_of_a_place() {
+    let mut stage = Stage::new();
+    let old = stage.established();
+    stage.theirs = CommId(0x1010);
+    stage.transaction = 4_711;
+    let new = stage.established_again();
+    let closed = |event: &Event| match event {
+        Event::Closed { id, reason, .. } => Some((*id, *reason)),
+        _ => None,
+    };
+    let ends: Vec<_> = new.iter().filter_map(closed).collect();
+    assert_eq!(ends, [(old.id, CloseReason::Replaced)]);
+    assert!(matches!(new.last(), Some(Event::Established(_))));
+    assert_eq!(stage.manager.load().established, 1);
+}
+
+impl Stage {
+    /// The peer asks (again), is accepted and confirms; the events of the confirmation.
+    pub(super) fn established_again(&mut self) -> Vec<Event> {
+        self.rep_sent();
+        self.deliver(&self.rtu());
+        drain(&mut self.manager).1
+    }
+}
+
+#[test]
+fn binds_ride_in_the_ask() {
+    let binds = [1, 2, 3, 4].map(|qp| Bind {
+        src_qp: Qpn::from_wire(qp),
+        dest_qp: Qpn::from_wire(0x0010_0000 + qp),
+        generation: 7,
+        msn: 0,
+        round: 0,
+    });
+    let mut network = Network::new(1, 2, Weather::CLEAR);
+    let mut ask = ask(&mut Seeded(1), Purpose::Pool(0));
+    ask.binds = Binds::first_of(&binds);
+    let opened = network.nodes[0]
+        .manager
+        .open(ms(0), Network::route(0, 1), ask);
+    opened.expect("it is free");
+    network.settle(0);
+    network.run(ms(100));
+    let [opener, acceptor] = [0, 1].map(|node: usize| {
+        *network.nodes[node]
+            .standing
+            .values()
+            .next()
+            .expect("it stands")
+    });
+    assert_eq!(acceptor.binds.as_slice(), &binds[..Binds::MOST]);
+    assert_eq!(opener.binds, Binds::default());
+}

@@ -1,0 +1,225 @@
+//! Laws and maps of the private data.
+
+use crate::hello::{Bind, Binds, End, Hello, HelloError, HelloReply, Purpose};
+use crate::identity::Identity;
+use proptest::prelude::*;
+use std::vec::Vec;
+use trunkline_wire::cm::PrivateData;
+use trunkline_wire::{Control, ControlKind, Qpn};
+
+fn ends() -> impl Strategy<Value = End> {
+    let identity = (any::<u64>(), any::<u64>());
+    let sizes = (256_u32..=65_535, 64_u16..=4_096);
+    (identity, any::<u32>(), 0..1_u64 << 63, sizes).prop_map(
+        |((guid, epoch), token, first_packet, (packet_size, window))| End {
+            identity: Identity { guid, epoch },
+            token,
+            first_packet,
+            packet_size,
+            window,
+        },
+    )
+}
+
+fn binds() -> impl Strategy<Value = Bind> {
+    let qp = (any::<u32>(), any::<u32>());
+    (qp, any::<u8>(), any::<u16>(), any::<u32>()).prop_map(
+        |((src, dest), round, generation, msn)| Bind {
+            src_qp: Qpn::from_wire(src),
+            round,
+            dest_qp: Qpn::from_wire(dest),
+            generation,
+            msn,
+        },
+    )
+}
+
+fn hellos() -> impl Strategy<Value = Hello> {
+    let purpose = prop_oneof![
+        Just(Purpose::Private),
+        (0..=Purpose::POOL_LAST).prop_map(Purpose::Pool)
+    ];
+    let binds = prop::collection::vec(binds(), 0..=Binds::MOST);
+    (ends(), purpose, any::<u8>(), 1..=u8::MAX, binds).prop_map(
+        |(end, purpose, traffic_class, weight, binds)| Hello {
+            end,
+            purpose,
+            traffic_class,
+            weight,
+            binds: Binds::first_of(&binds),
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn law_a_hello_that_was_emitted_parses_as_itself(hello in hellos()) {
+        prop_assert_eq!(Hello::parse(&hello.emit()), Ok(hello));
+    }
+
+    #[test]
+    fn law_a_reply_that_was_emitted_parses_as_itself(end in ends()) {
+        let reply = HelloReply { end };
+        prop_assert_eq!(HelloReply::parse(&reply.emit()), Ok(reply));
+    }
+
+    #[test]
+    fn law_what_parses_says_the_same_when_emitted_again(
+        bytes in prop::array::uniform32(any::<u8>()), hello in hellos(), at in 0..60_usize,
+    ) {
+        let mut data = hello.emit();
+        data.0[at..at + 32].copy_from_slice(&bytes);
+        if let Ok(parsed) = Hello::parse(&data) {
+            prop_assert_eq!(Hello::parse(&parsed.emit()), Ok(parsed));
+        }
+    }
+}
+
+fn sample() -> Hello {
+    let bind = |n: u32| Bind {
+        src_qp: Qpn::from_wire(0x0001_0203 + n),
+        round: 4,
+        dest_qp: Qpn::from_wire(0x0005_0607),
+        generation: 0x0809,
+        msn: 0x0a0b_0c0d,
+    };
+    Hello {
+        end: End {
+            identity: Identity {
+                guid: 0x1112_1314_1516_1718,
+                epoch: 0x2122_2324_2526_2728,
+            },
+            token: 0x3132_3334,
+            first_packet: 0x4142_4344_4546_4748,
+            packet_size: 0x5152,
+            window: 0x0200,
+        },
+        purpose: Purpose::Pool(6),
+        traffic_class: 0x60,
+        weight: 0x61,
+        binds: Binds::first_of(&[bind(0), bind(1)]),
+    }
+}
+
+#[test]
+fn fields_stand_where_the_map_says() {
+    let data = sample().emit();
+    let bytes = data.bytes();
+    assert_eq!(bytes[..8], [b'T', b'R', b'N', b'K', 1, 0, 6, 0x60]);
+    assert_eq!(bytes[8..16], [0x31, 0x32, 0x33, 0x34, 0, 0, 0x51, 0x52]);
+    let counted = |first: u8| core::array::from_fn::<u8, 8, _>(|i| first + i as u8);
+    assert_eq!(bytes[16..24], counted(0x11));
+    assert_eq!(bytes[24..32], counted(0x21));
+    assert_eq!(bytes[32..40], counted(0x41));
+    assert_eq!(bytes[40..44], [0x02, 0x00, 0x61, 2]);
+    let bind = [1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 0x0a, 0x0b, 0x0c, 0x0d];
+    assert_eq!(bytes[44..58], bind);
+    assert_eq!(bytes[58..61], [1, 2, 4]);
+    assert_eq!(bytes[72..], [0; 20]);
+    let reply = HelloReply { end: sample().end }.emit();
+    assert_eq!(reply.bytes()[..8], [b'T', b'R', b'N', b'K', 1, 0, 0, 0]);
+    assert_eq!(reply.bytes()[8..42], bytes[8..42]);
+    assert!(reply.bytes()[42..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn what_a_hello_may_not_hold_is_named() {
+    let cases: [(usize, &[u8], HelloError); 8] = [
+        (0, b"T", HelloError::Magic),
+        (4, &[2], HelloError::Version { version: 2 }),
+        (
+            5,
+            &[2],
+            HelloError::Invalid {
+                field: "kind",
+                value: 2,
+            },
+        ),
+        (
+            6,
+            &[255],
+            HelloError::Invalid {
+                field: "pool index",
+                value: 255,
+            },
+        ),
+        (
+            12,
+            &[0, 1, 0, 0],
+            HelloError::Invalid {
+                field: "packet size",
+                value: 65_536,
+            },
+        ),
+        (
+            32,
+            &[0x80],
+            HelloError::Invalid {
+                field: "first packet",
+                value: 0xc142_4344_4546_4748,
+            },
+        ),
+        (
+            40,
+            &[0, 63],
+            HelloError::Invalid {
+                field: "window",
+                value: 63,
+            },
+        ),
+        (
+            43,
+            &[4],
+            HelloError::Invalid {
+                field: "BINDs",
+                value: 4,
+            },
+        ),
+    ];
+    for (at, bytes, error) in cases {
+        let mut data = sample().emit();
+        if error == HelloError::Magic {
+            data.0[at] ^= 1;
+        } else if at == 32 {
+            data.0[at] |= bytes[0];
+        } else {
+            data.0[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        assert_eq!(Hello::parse(&data), Err(error));
+    }
+    let mut weightless = sample().emit();
+    weightless.0[42] = 0;
+    let error = HelloError::Invalid {
+        field: "weight",
+        value: 0,
+    };
+    assert_eq!(Hello::parse(&weightless), Err(error));
+    assert_eq!(
+        HelloReply::parse(&PrivateData::default()),
+        Err(HelloError::Magic)
+    );
+}
+
+#[test]
+fn reserved_bytes_are_ignored() {
+    let mut data = sample().emit();
+    data.0[86..].fill(0xff);
+    // Places of BINDs that are not there.
+    data.0[72..86].fill(0xff);
+    assert_eq!(Hello::parse(&data), Ok(sample()));
+}
+
+#[test]
+fn a_bind_is_the_control_entry_that_it_stands_for() {
+    let bind = sample().binds.as_slice()[0];
+    let control = Control::from(bind);
+    assert_eq!((control.kind, control.status), (ControlKind::Bind, 0));
+    assert_eq!(
+        (control.src_qp, control.dest_qp),
+        (bind.src_qp, bind.dest_qp)
+    );
+    let rest = (control.round, control.generation, control.msn);
+    assert_eq!(rest, (bind.round, bind.generation, bind.msn));
+    let many: Vec<Bind> = (0..9).map(|_| bind).collect();
+    assert_eq!(Binds::first_of(&many).as_slice().len(), Binds::MOST);
+}

@@ -1,0 +1,266 @@
+//! Who may be whom.
+
+use super::{Stage, THEM, US, address, drain, messages};
+use crate::event::{CloseReason, Event, Refused};
+use crate::identity::{Identity, IdentityError};
+use crate::refusal::{Refusal, RefusalCode};
+use core::net::IpAddr;
+use trunkline_wire::cm::{CmMad, CommId, Message};
+
+/// The peer of the stage in its next life.
+const REBORN: Identity = Identity {
+    guid: THEM.guid,
+    epoch: 201,
+};
+
+impl Stage {
+    /// The test goes on to play another peer.
+    fn play(&mut self, host: u8, identity: Identity) {
+        self.peer_address = address(host);
+        self.peer = identity;
+        self.theirs = CommId(self.theirs.0 + 1);
+        self.transaction += 1;
+    }
+
+    fn refusal(&mut self) -> Refusal {
+        let (sent, events) = drain(&mut self.manager);
+        assert!(events.is_empty(), "{events:?}");
+        let [
+            CmMad {
+                message: Message::Rej(rej),
+                ..
+            },
+        ] = &messages(&sent)[..]
+        else {
+            panic!("{sent:?}")
+        };
+        Refusal::parse(&rej.private_data).expect("a Trunkline node refuses")
+    }
+}
+
+#[test]
+fn our_own_guid_is_refused_in_asks_and_answers() {
+    for epoch in [US.epoch, US.epoch + 1] {
+        let twin = Identity {
+            guid: US.guid,
+            epoch,
+        };
+        let mut stage = Stage::new();
+        stage.peer = twin;
+        stage.deliver(&stage.req());
+        let refusal = stage.refusal();
+        assert_eq!(
+            (refusal.code, refusal.identity),
+            (RefusalCode::DuplicateGuid, US)
+        );
+        stage.open();
+        stage.deliver(&stage.rep());
+        let (_, events) = drain(&mut stage.manager);
+        let error = US.tell_apart(twin).expect_err("it has our GUID");
+        let (id, route) = (stage.id(), stage.route());
+        let reason = Refused::Identity(error);
+        assert_eq!(events, [Event::Refused { id, route, reason }]);
+        // An ask that crosses ours with our own GUID cannot be settled.
+        stage.open();
+        stage.deliver(&stage.req());
+        assert_eq!(stage.refusal().code, RefusalCode::DuplicateGuid);
+        assert_eq!(stage.state(), "ReqSent");
+    }
+}
+
+#[test]
+fn two_live_peers_with_one_guid_are_refused() {
+    let mut stage = Stage::new();
+    let first = stage.established();
+    stage.play(3, REBORN);
+    stage.deliver(&stage.req());
+    assert_eq!(stage.refusal().code, RefusalCode::DuplicateGuid);
+    stage.open();
+    stage.deliver(&stage.rep());
+    let (_, events) = drain(&mut stage.manager);
+    let guid = THEM.guid;
+    let reason = Refused::Identity(IdentityError::Taken { guid });
+    let (id, route) = (stage.id(), stage.route());
+    assert_eq!(events, [Event::Refused { id, route, reason }]);
+    // When the first is gone it may come.
+    stage
+        .manager
+        .release(stage.now, first.id)
+        .expect("it stands");
+    drain(&mut stage.manager);
+    stage.theirs = CommId(1);
+    assert!(matches!(
+        stage.established_again()[..],
+        [.., Event::Established(_)]
+    ));
+}
+
+#[test]
+fn a_refusal_for_a_guid_is_an_error_in_clear_words() {
+    let mut stage = Stage::new();
+    stage.open();
+    stage.deliver(&stage.rej(RefusalCode::DuplicateGuid));
+    let (_, events) = drain(&mut stage.manager);
+    let [
+        Event::Refused {
+            reason: Refused::Identity(error),
+            ..
+        },
+    ] = events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert!(std::format!("{error}").contains("two nodes have one GUID"));
+}
+
+#[test]
+fn twins_that_ask_at_once_are_told_apart_when_the_second_confirms() {
+    let mut stage = Stage::new();
+    stage.rep_sent();
+    let (first, ours) = (stage.id(), stage.ours);
+    let (address_before, theirs, transaction) =
+        (stage.peer_address, stage.theirs, stage.transaction);
+    stage.play(3, REBORN);
+    stage.established_as_acceptor();
+    stage.peer_address = address_before;
+    (stage.peer, stage.theirs, stage.transaction, stage.ours) = (THEM, theirs, transaction, ours);
+    stage.deliver(&stage.rtu());
+    let (_, events) = drain(&mut stage.manager);
+    let reason = CloseReason::Identity(IdentityError::Taken { guid: THEM.guid });
+    let route = stage.route();
+    assert_eq!(
+        events,
+        [Event::Closed {
+            id: first,
+            route,
+            reason
+        }]
+    );
+    assert_eq!(stage.manager.load().established, 1);
+}
+
+#[test]
+fn one_node_may_have_several_addresses() {
+    let mut stage = Stage::new();
+    stage.established();
+    stage.play(3, THEM);
+    stage.established_as_acceptor();
+    assert_eq!(
+        (stage.manager.load().established, stage.manager.load().peers),
+        (2, 2)
+    );
+}
+
+#[test]
+fn a_restart_shows_only_when_the_handshake_is_complete() {
+    let mut stage = Stage::new();
+    let old = stage.established();
+    stage.play(2, REBORN);
+    stage.rep_sent();
+    // Anybody could have sent that REQ.
+    assert_eq!(stage.manager.load().established, 1);
+    stage.deliver(&stage.rtu());
+    let (_, events) = drain(&mut stage.manager);
+    let route = stage.route();
+    let [restarted, closed, Event::Established(terms)] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(
+        restarted,
+        Event::PeerRestarted {
+            route,
+            old: THEM,
+            new: REBORN
+        }
+    );
+    let reason = CloseReason::PeerRestarted;
+    assert_eq!(
+        closed,
+        Event::Closed {
+            id: old.id,
+            route,
+            reason
+        }
+    );
+    assert_eq!(terms.identity, REBORN);
+}
+
+#[test]
+fn a_restart_ends_the_old_life_at_all_addresses_and_in_all_states() {
+    let mut stage = Stage::new();
+    let here = stage.established();
+    stage.play(3, THEM);
+    let there = stage.established_as_acceptor();
+    // A half-open ask of the old life, and a connection of somebody else.
+    stage.play(2, THEM);
+    stage.purpose = crate::Purpose::Private;
+    stage.rep_sent();
+    let half_open = stage.id();
+    stage.play(4, Identity { guid: 77, epoch: 1 });
+    let neighbour = stage.established_as_acceptor();
+    stage.play(2, REBORN);
+    let events = stage.established_again();
+    let ended: std::vec::Vec<_> = events.iter().filter_map(Event::ends).collect();
+    assert_eq!(ended.len(), 3);
+    for id in [here.id, there.id, half_open] {
+        assert!(ended.contains(&id));
+    }
+    assert!(stage.manager.close(stage.now, neighbour.id).is_ok());
+}
+
+#[test]
+fn a_late_ask_of_an_old_life_comes_to_nothing() {
+    let mut stage = Stage::new();
+    stage.peer = REBORN;
+    let live = stage.established();
+    stage.play(2, THEM);
+    stage.purpose = crate::Purpose::Private;
+    stage.rep_sent();
+    // The node behind the address does not know it.
+    let rej = stage.rej(RefusalCode::Cancelled);
+    stage.deliver(&rej);
+    let (_, events) = drain(&mut stage.manager);
+    assert!(matches!(
+        events[..],
+        [Event::Closed {
+            reason: CloseReason::Abandoned(_),
+            ..
+        }]
+    ));
+    assert_eq!(stage.manager.load().established, 1);
+    assert!(stage.manager.close(stage.now, live.id).is_ok());
+}
+
+#[test]
+fn an_address_that_another_node_took_over_is_a_restart() {
+    let mut stage = Stage::new();
+    stage.established();
+    let other = Identity {
+        guid: 1_000,
+        epoch: 1,
+    };
+    stage.play(2, other);
+    let events = stage.established_again();
+    let route = stage.route();
+    assert_eq!(
+        events[0],
+        Event::PeerRestarted {
+            route,
+            old: THEM,
+            new: other
+        }
+    );
+    assert_eq!(stage.manager.load().established, 1);
+}
+
+#[test]
+fn an_ipv4_address_mapped_into_ipv6_is_the_same_peer() {
+    let mut stage = Stage::new();
+    stage.asked();
+    let IpAddr::V4(v4) = stage.peer_address else {
+        panic!("the stage is on IPv4")
+    };
+    stage.peer_address = v4.to_ipv6_mapped().into();
+    stage.deliver(&stage.req());
+    assert_eq!(stage.manager.counters().duplicate, 1);
+}

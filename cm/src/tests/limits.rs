@@ -1,0 +1,166 @@
+//! What is bounded stays so.
+
+use super::{Seeded, Stage, US, address, ask, drain, messages, ms};
+use crate::Config;
+use crate::event::{AskError, Route};
+use crate::hello::{HelloError, Purpose};
+use crate::refusal::{Refusal, RefusalCode};
+use trunkline_wire::cm::{CmMad, CommId, Message, RejReason};
+
+fn tight() -> Config {
+    let mut config = Config::new(US);
+    config.limits.connections = 12;
+    config.limits.opening = 3;
+    config.limits.half_open = 4;
+    config.limits.half_open_per_peer = 2;
+    config.limits.time_wait = 2;
+    config.limits.transmit = 5;
+    config
+}
+
+fn deliver_asks(stage: &mut Stage, hosts: core::ops::Range<u8>, each: u32) {
+    for host in hosts {
+        stage.peer_address = address(host);
+        stage.peer.guid = 1_000 + u64::from(host);
+        for serial in 0..each {
+            stage.theirs = CommId((u32::from(host) << 16) + serial + 1);
+            stage.purpose = Purpose::Private;
+            stage.deliver(&stage.req());
+        }
+    }
+}
+
+#[test]
+fn asks_of_ours_are_bounded() {
+    let mut stage = Stage::with(tight());
+    for _ in 0..3 {
+        stage.purpose = Purpose::Private;
+        stage.open();
+    }
+    let refused = stage.manager.open(
+        stage.now,
+        stage.route(),
+        ask(&mut Seeded(1), Purpose::Private),
+    );
+    let what = "connections being opened";
+    assert_eq!(refused, Err(AskError::Busy { what, limit: 3 }));
+}
+
+#[test]
+fn half_open_asks_are_bounded_by_peer_and_in_all_and_the_rest_is_told() {
+    let mut stage = Stage::with(tight());
+    deliver_asks(&mut stage, 2..3, 4);
+    assert_eq!(stage.manager.load().half_open, 2);
+    let (sent, events) = drain(&mut stage.manager);
+    assert_eq!(events.len(), 2);
+    for mad in messages(&sent) {
+        let CmMad {
+            message: Message::Rej(rej),
+            ..
+        } = mad
+        else {
+            panic!("{mad:?}")
+        };
+        let refusal = Refusal::parse(&rej.private_data).expect("a Trunkline node refuses");
+        assert_eq!(
+            (refusal.code, rej.reason),
+            (RefusalCode::Busy, RejReason::NoResources)
+        );
+    }
+    deliver_asks(&mut stage, 3..9, 1);
+    assert_eq!(
+        (stage.manager.load().half_open, stage.manager.load().peers),
+        (4, 3)
+    );
+    assert_eq!(stage.manager.counters().busy, 6);
+    // Nobody decides: they are gone, and their peers with them.
+    stage.now = stage.now + stage.manager.config().decide_ns;
+    stage.manager.handle_timeout(stage.now);
+    assert_eq!(*stage.manager.load(), Default::default());
+}
+
+#[test]
+fn an_owner_that_does_not_look_costs_a_bounded_amount() {
+    let mut stage = Stage::with(tight());
+    for round in 0..50 {
+        deliver_asks(&mut stage, 2..200, 3);
+        stage.now = ms(2_000 + 1_000 * round);
+        stage.manager.handle_timeout(stage.now);
+    }
+    let (sent, events) = drain(&mut stage.manager);
+    assert!(
+        sent.len() <= 5 && events.len() <= 24,
+        "{} {}",
+        sent.len(),
+        events.len()
+    );
+    assert!(stage.manager.counters().transmit_full > 0);
+}
+
+#[test]
+fn closed_connections_are_remembered_only_so_many_at_a_time() {
+    let mut stage = Stage::with(tight());
+    stage.purpose = Purpose::Private;
+    for serial in 0..10 {
+        stage.theirs = CommId(serial + 1);
+        stage.time_wait();
+        assert!(stage.manager.load().time_wait <= 2);
+    }
+    assert_eq!(stage.manager.load().connections(), 2);
+    stage.now = ms(60_000);
+    stage.manager.handle_timeout(stage.now);
+    assert_eq!(*stage.manager.load(), Default::default());
+}
+
+#[test]
+fn what_no_peer_would_take_cannot_be_offered() {
+    let mut stage = Stage::new();
+    let good = ask(&mut Seeded(1), Purpose::Pool(0));
+    let cases = [
+        ("weight", {
+            let mut a = good;
+            a.weight = 0;
+            a
+        }),
+        ("pool index", {
+            let mut a = good;
+            a.purpose = Purpose::Pool(255);
+            a
+        }),
+        ("packet size", {
+            let mut a = good;
+            a.offer.packet_size = 255;
+            a
+        }),
+        ("packet size", {
+            let mut a = good;
+            a.offer.packet_size = 65_536;
+            a
+        }),
+        ("window", {
+            let mut a = good;
+            a.offer.window = 32;
+            a
+        }),
+        ("first packet", {
+            let mut a = good;
+            a.offer.first_packet = 1 << 63;
+            a
+        }),
+    ];
+    for (expected, ask) in cases {
+        let refused = stage.manager.open(stage.now, stage.route(), ask);
+        let Err(AskError::Offer(HelloError::Invalid { field, .. })) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(field, expected);
+    }
+    let v6 = Route {
+        local: address(1),
+        remote: "fe80::1".parse().expect("an address"),
+    };
+    assert!(matches!(
+        stage.manager.open(stage.now, v6, good),
+        Err(AskError::Families { .. })
+    ));
+}

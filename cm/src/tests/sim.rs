@@ -1,0 +1,235 @@
+//! Nodes that open, close and restart at random on a bad network: in the end they agree.
+
+use super::network::{Network, Weather};
+use super::{Seeded, ms};
+use crate::event::{Event, Role};
+use crate::hello::Purpose;
+use crate::retry::Retry;
+use crate::state::State;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+use trunkline_conn::time::MILLISECOND;
+
+fn weather(random: &mut Seeded) -> Weather {
+    Weather {
+        loss_per_mille: 200 + random.below(201),
+        duplicate_per_mille: random.below(200),
+        delay_ns: MILLISECOND * (1 + random.below(60)),
+    }
+}
+
+/// Safety: what the two ends say of a standing connection agrees, and of each place in a pool there
+/// is at most one connection at either end that is not being closed.
+fn check_standing(network: &Network) {
+    for node in &network.nodes {
+        let mut places = BTreeMap::new();
+        for terms in node.standing.values() {
+            let state = node.manager.state_of(terms.id);
+            if let (Purpose::Pool(place), Some(State::Established)) = (terms.purpose, state) {
+                let before = places.insert((terms.route.remote, place), terms.id);
+                assert_eq!(before, None, "two connections for place {place}");
+            }
+        }
+        let load = node.manager.load();
+        let standing = load.established + load.closing;
+        assert_eq!(standing as usize, node.standing.len());
+    }
+}
+
+fn random_step(network: &mut Network) {
+    let nodes = network.nodes.len() as u64;
+    let from = network.random.below(nodes) as usize;
+    let to = (from + 1 + network.random.below(nodes - 1) as usize) % nodes as usize;
+    match network.random.below(20) {
+        0..=9 => {
+            let purpose = match network.random.below(4) {
+                0 => Purpose::Private,
+                place => Purpose::Pool(place.min(2) as u8 - 1),
+            };
+            let retry = [Retry::ASK, Retry::KNOWN][network.random.below(2) as usize];
+            // The place may be taken.
+            let _ = network.open(from, to, purpose, retry);
+        }
+        10..=12 => {
+            let ids: Vec<_> = network.nodes[from]
+                .standing
+                .values()
+                .map(|t| t.id)
+                .collect();
+            if !ids.is_empty() {
+                let id = ids[network.random.below(ids.len() as u64) as usize];
+                network.close(from, id);
+            }
+        }
+        13 => {
+            let ids: Vec<_> = network.nodes[from]
+                .lives
+                .iter()
+                .map(|life| life.0)
+                .collect();
+            if !ids.is_empty() {
+                // In whatever state it is, or none.
+                let id = ids[network.random.below(ids.len() as u64) as usize];
+                network.close(from, id);
+            }
+        }
+        14 if network.random.chance(300) => network.restart(from),
+        15..=17 => network.exchange_packets(),
+        _ => {}
+    }
+}
+
+/// The network heals and engines do their part: then every standing end has its other end.
+fn heal(network: &mut Network) {
+    network.weather = Weather::CLEAR;
+    for _ in 0..8 {
+        network.run(network.now + 1_000 * MILLISECOND);
+        network.exchange_packets();
+    }
+    network.run(network.now + 5_000 * MILLISECOND);
+    check_standing(network);
+    for node in &network.nodes {
+        let load = node.manager.load();
+        assert_eq!((load.opening, load.half_open, load.closing), (0, 0, 0));
+        for terms in node.standing.values() {
+            let others = 0..network.nodes.len();
+            let mirrors = others
+                .filter(|&other| network.mirrored(terms, other))
+                .count();
+            assert_eq!(mirrors, 1, "{terms:?} has no other end");
+        }
+    }
+}
+
+/// After everything is closed nothing is left.
+fn close_all(network: &mut Network) {
+    for index in 0..network.nodes.len() {
+        let ids: Vec<_> = network.nodes[index]
+            .standing
+            .values()
+            .map(|t| t.id)
+            .collect();
+        ids.into_iter().for_each(|id| network.close(index, id));
+    }
+    network.run(network.now + 10_000 * MILLISECOND);
+    for node in &network.nodes {
+        assert_eq!(
+            *node.manager.load(),
+            Default::default(),
+            "something is left"
+        );
+        assert!(node.standing.is_empty());
+        let open = node
+            .lives
+            .iter()
+            .filter(|(_, life)| life.ended.is_none())
+            .count();
+        assert_eq!(open, 0, "a handshake has not ended");
+        assert_eq!(node.manager.poll_timeout(), None);
+    }
+}
+
+fn run(seed: u64) {
+    let mut random = Seeded(seed ^ 0x5eed);
+    let nodes = 2 + random.below(2) as u8;
+    let weather = weather(&mut random);
+    let mut network = Network::new(seed, nodes, weather);
+    for _ in 0..60 {
+        random_step(&mut network);
+        let pause = MILLISECOND * network.random.below(150);
+        network.run(network.now + pause);
+        check_standing(&network);
+    }
+    heal(&mut network);
+    // Whatever happened before, two nodes can meet now.
+    if network.nodes[0]
+        .standing
+        .values()
+        .all(|terms| terms.purpose != Purpose::Pool(7))
+    {
+        let id = network
+            .open(0, 1, Purpose::Pool(7), Retry::ASK)
+            .expect("the place is free");
+        network.run(network.now + 100 * MILLISECOND);
+        let terms = network.nodes[0]
+            .standing
+            .get(&id.0.0)
+            .expect("nothing is lost");
+        assert!(network.mirrored(terms, 1) && terms.role == Role::Opener);
+    }
+    close_all(&mut network);
+}
+
+#[test]
+fn nodes_agree_in_the_end_whatever_the_network_did() {
+    let seeds = std::env::var("TRUNKLINE_CM_SEEDS").ok();
+    let seeds: u64 = seeds.map_or(2_000, |seeds| seeds.parse().expect("a number of seeds"));
+    for seed in 0..seeds {
+        let failed = std::panic::catch_unwind(|| run(seed)).is_err();
+        assert!(!failed, "seed {seed} fails");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let trace = |seed| {
+        let mut network = Network::new(seed, 3, weather(&mut Seeded(seed)));
+        for _ in 0..60 {
+            random_step(&mut network);
+            network.run(network.now + 50 * MILLISECOND);
+        }
+        let of_node = |node: &super::network::Node| (*node.manager.counters(), node.lives.clone());
+        network.nodes.iter().map(of_node).collect::<Vec<_>>()
+    };
+    assert_eq!(trace(11), trace(11));
+    assert_ne!(trace(11), trace(12));
+}
+
+#[test]
+fn a_restarted_node_is_met_anew_and_its_old_connections_end() {
+    for seed in 0..500 {
+        let weather = weather(&mut Seeded(seed));
+        let mut network = Network::new(seed, 2, Weather::CLEAR);
+        network
+            .open(0, 1, Purpose::Pool(0), Retry::ASK)
+            .expect("the place is free");
+        network.run(ms(100));
+        assert_eq!(network.nodes[0].standing.len(), 1);
+        network.restart(1);
+        network.weather = weather;
+        // The restarted one asks until it is known.
+        let reborn = network.nodes[1].identity;
+        let met = |network: &Network| {
+            let mut standing = network.nodes[0].standing.values();
+            standing.any(|terms| terms.identity == reborn)
+        };
+        while !met(&network) {
+            // Or is still asking.
+            let _ = network.open(1, 0, Purpose::Pool(0), Retry::KNOWN);
+            network.run(network.now + 500 * MILLISECOND);
+            let dead = network.confirm_by_packets();
+            dead.into_iter()
+                .filter(|dead| dead.0 == 1)
+                .for_each(|(node, id)| network.close(node, id));
+        }
+        heal(&mut network);
+        let (ours, theirs) = (&network.nodes[0], &network.nodes[1]);
+        assert!(ours.restarts_seen >= 1, "seed {seed}");
+        assert!(
+            ours.standing
+                .values()
+                .all(|terms| terms.identity == theirs.identity)
+        );
+        let restarted = |event: &Event| {
+            matches!(
+                event,
+                Event::Closed {
+                    reason: crate::CloseReason::PeerRestarted,
+                    ..
+                }
+            )
+        };
+        let ends = ours.lives.iter().filter_map(|(_, life)| life.ended);
+        assert_eq!(ends.filter(restarted).count(), 1, "seed {seed}");
+    }
+}
