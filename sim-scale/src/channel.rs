@@ -116,7 +116,7 @@ impl Channel {
 
     /// A request with a fence was posted.
     pub(crate) fn fence(&mut self, seq: u64) {
-        for read in &mut self.reads {
+        for read in self.reads.iter_mut().filter(|read| read.seq < seq) {
             read.fenced = read.fenced.min(seq);
         }
     }

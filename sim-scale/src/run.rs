@@ -80,6 +80,7 @@ pub fn run_with(seed: u64, options: Options, settings: &Settings) -> Report {
     let mut network = None;
     let mut tally = Tally::default();
     let mut now = 0;
+    let mut nodes = Vec::new();
     // Nothing that the closure touches is used after a panic but the trace of the network, which is
     // a plain record.
     let result = catch_unwind(AssertUnwindSafe(|| {
@@ -88,6 +89,7 @@ pub fn run_with(seed: u64, options: Options, settings: &Settings) -> Report {
         let result = phases(&mut world);
         (tally, now) = (world.tally(), world.now());
         if result.is_err() {
+            nodes = world.describe_nodes();
             // What is left is in a state that nobody knows: taking it apart might panic.
             std::mem::forget(world);
         }
@@ -105,6 +107,7 @@ pub fn run_with(seed: u64, options: Options, settings: &Settings) -> Report {
         (digest, events, counters) = (net.trace.digest(), net.trace.events(), net.counters());
         if failure.is_some() {
             trace = net.trace.tail(SHOWN);
+            trace.append(&mut nodes);
         }
     }
     Report {
@@ -226,6 +229,23 @@ impl World {
         self.channels.iter().find(waiting).map(|channel| {
             format!("{} messages have not arrived at e{}", channel.expected_messages(), channel.to)
         })
+    }
+
+    /// What the nodes counted, for people who look for a fault.
+    fn describe_nodes(&self) -> Vec<String> {
+        let lines = self.places.iter().enumerate().map(|(index, place)| {
+            let Some(node) = &place.node else { return format!("node {index} is down") };
+            let counters = node.counters().named().filter(|(_, count)| *count > 0);
+            let counters: Vec<String> =
+                counters.map(|(name, count)| format!("{name} {count}")).collect();
+            format!(
+                "node {index}: {} connections, {:?}; {}",
+                node.connection_count(),
+                node.live_objects(),
+                counters.join(", ")
+            )
+        });
+        lines.collect()
     }
 
     fn what_is_stuck(&self) -> Failure {

@@ -383,6 +383,7 @@ impl<P: Platform> Engine<P> {
             });
         let Some(flow) = found else { return };
         self.flows[flow].flags.clear(Flags::PEER_BOUND);
+        self.flows[flow].flags.set(Flags::UNBOUND);
         self.reset_responder(flow);
         if self.flows[flow].head != NONE {
             self.fail_flow(flow, Status::RetryExceeded);

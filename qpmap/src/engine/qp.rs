@@ -179,6 +179,8 @@ impl Flags {
     pub(crate) const HALTED: Self = Self(1 << 11);
     /// The QP was told that the peer talks to it.
     pub(crate) const ESTABLISHED: Self = Self(1 << 12);
+    /// The peer's QP was bound and is gone.
+    pub(crate) const UNBOUND: Self = Self(1 << 13);
 
     pub(crate) const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0

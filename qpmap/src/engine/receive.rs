@@ -6,6 +6,7 @@
 //! summed while it is placed.
 
 use super::build::{BASE, ICRC, Item, ItemKind};
+use super::qp::Flags;
 use super::{ConnId, Engine, Platform};
 use crate::slab::NONE;
 use trunkline_conn::ingress::{Arrival, Identification};
@@ -366,10 +367,17 @@ impl<P: Platform> Engine<P> {
         let ext = &packet.ext;
         let found = self
             .flow_of(conn, packet)
-            .filter(|flow| self.flows[*flow].remote_generation == ext.generation)
             .and_then(|flow| Some((flow, self.find_request(flow, ext.msn)?)))
             .filter(|(_, at)| self.requests[*at].round == ext.round);
-        let Some((flow, at)) = found else {
+        if let Some((flow, _)) = found
+            && !self.flows[flow].flags.has(Flags::PEER_BOUND)
+            && !self.flows[flow].flags.has(Flags::UNBOUND)
+        {
+            // It overtook the BIND that tells which incarnation of the peer's QP it is of.
+            return Verdict::Drop;
+        }
+        let current = |flow: u32| self.flows[flow].remote_generation == ext.generation;
+        let Some((flow, at)) = found.filter(|(flow, _)| current(*flow)) else {
             self.counters.stale += 1;
             return Verdict::Accept;
         };
