@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod bench;
 pub(crate) mod capture;
 
 use std::cell::RefCell;
