@@ -53,6 +53,7 @@ pub use qp::{Qp, QpAddress, QpOptions, Srq};
 pub use trunkline_conn::control::ControlKind;
 pub use trunkline_conn::host::QpEvent;
 pub use trunkline_conn::mem::{Access, AtomicOp, Sge};
+pub use trunkline_conn::src::Counters as DeliveryCounters;
 pub use trunkline_conn::time::Instant;
 pub use trunkline_conn::work::{
     Completion, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode,

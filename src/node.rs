@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use trunkline_conn::control::ControlKind;
+use trunkline_conn::src::Counters as DeliveryCounters;
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
 use trunkline_qpmap::doorbell::Doorbells;
@@ -352,6 +353,11 @@ impl Node {
     /// What the engine counted.
     pub fn counters(&self) -> Counters {
         *self.shared.core().engine.counters()
+    }
+
+    /// What all its shared connections counted, those that are gone included.
+    pub fn delivery_counters(&self) -> DeliveryCounters {
+        self.shared.core().engine.delivery_counters()
     }
 
     /// What the port counted.

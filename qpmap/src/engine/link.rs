@@ -96,6 +96,8 @@ pub(crate) struct Conn {
     pub(crate) notice_head: u32,
     pub(crate) notice_tail: u32,
     pub(crate) flows: u32,
+    /// Acknowledgement that the last packet carried.
+    pub(crate) acked: u32,
     pub(crate) payload: u16,
     pub(crate) traffic_class: u8,
     pub(crate) weight: u8,
@@ -178,6 +180,7 @@ impl<P: Platform> Engine<P> {
             notice_head: NONE,
             notice_tail: NONE,
             flows: 0,
+            acked: params.first_tx as u32,
             payload: build::full_payload(params.datagram.min(self.config.datagram)) as u16,
             traffic_class: params.traffic_class & !0b11 | ECT0,
             weight: params.weight.max(1),
@@ -284,6 +287,23 @@ impl<P: Platform> Engine<P> {
         })
     }
 
+    /// What all connections counted since the engine was made, those that are gone included.
+    pub fn delivery_counters(&self) -> src::Counters {
+        let mut counters = self.past_delivery;
+        for (_, conn) in self.conns.iter() {
+            counters.add(&conn.delivery.stats().counters);
+        }
+        counters
+    }
+
+    /// Gives back the window of a connection that has no use for it.
+    pub(crate) fn rest(&mut self, conn: u32) {
+        let delivery = &mut self.conns[conn].delivery;
+        if let Some(counters) = delivery.try_idle(&mut self.windows) {
+            self.past_delivery.add(&counters);
+        }
+    }
+
     /// Takes a connection down. Flows on it move to another of its pool, or wait for one.
     pub fn close_connection(&mut self, id: ConnId) {
         if self.live(id).is_some() {
@@ -357,7 +377,7 @@ impl<P: Platform> Engine<P> {
         self.conn_deadlines[conn as usize] = Instant::FAR;
         let delivery = &mut self.conns[conn].delivery;
         delivery.handle_timeout(now);
-        delivery.try_idle(&mut self.windows);
+        self.rest(conn);
         while let Some(event) = self.conns[conn].delivery.poll_event() {
             match event {
                 src::Event::Dead => {
@@ -437,6 +457,7 @@ impl<P: Platform> Engine<P> {
         for item in record.delivery.unacked() {
             self.forget_item(&item);
         }
+        self.past_delivery.add(&record.delivery.stats().counters);
         record.delivery.close(&mut self.windows);
         self.ready.retain(|ready| *ready != Ready::Conn(conn));
         self.orphans.retain(|orphan| orphan.conn != conn);

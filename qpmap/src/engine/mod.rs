@@ -55,7 +55,7 @@ use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Bytes, PdId};
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::src::Pool;
+use trunkline_conn::src::{self, Pool};
 use trunkline_conn::time::Instant;
 use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, ROCE_PORT};
 
@@ -268,6 +268,8 @@ pub struct Engine<P: Platform> {
     seed: IcrcSeed,
     seed_source: Gid,
     counters: Counters,
+    /// Counts of windows that were given back, and of connections that are gone.
+    past_delivery: src::Counters,
 }
 
 impl<P: Platform> std::fmt::Debug for Engine<P> {
@@ -340,6 +342,7 @@ impl<P: Platform> Engine<P> {
             seed: IcrcSeed::new(&path),
             seed_source: Gid::default(),
             counters: Counters::default(),
+            past_delivery: src::Counters::default(),
             config,
         }
     }

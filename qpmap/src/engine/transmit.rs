@@ -81,8 +81,8 @@ impl<P: Platform> Engine<P> {
         let route = self.route(conn, 0);
         let turn = self.serve_turns(now, conn, &route, egress);
         let ack = turn == Turn::Full || self.send_ack(now, conn, &route, egress);
+        self.rest(conn);
         let record = &mut self.conns[conn];
-        record.delivery.try_idle(&mut self.windows);
         let served = match turn {
             Turn::Full => Served::Full,
             _ if !ack => Served::Full,
