@@ -139,7 +139,7 @@ impl Peers {
     fn decide(&mut self, floor: &mut Floor<'_>, peer: Gid) {
         let address = peer.address();
         if address == self.address {
-            self.open_loop(floor);
+            self.open_loop(floor, &ConnectionOptions::default(), false);
             return;
         }
         match self.directory.mode(floor.now, address) {
@@ -180,6 +180,11 @@ impl Peers {
     ) -> Option<u64> {
         self.next_handle += 1;
         let handle = self.next_handle;
+        if peer == self.address {
+            let conn = self.open_loop(floor, options, true)?;
+            self.private.insert(handle, ConnectionState::Open(conn));
+            return Some(handle);
+        }
         self.private.insert(handle, ConnectionState::Opening);
         if self.open(floor, peer, Purpose::Private, options, Some(handle)) {
             return Some(handle);
@@ -360,7 +365,15 @@ impl Peers {
     /// A connection is gone: so is its handshake.
     fn connection_down(&mut self, floor: &mut Floor<'_>, conn: ConnId) {
         let found = self.handshakes.iter().find(|(_, handshake)| handshake.conn == Some(conn));
-        let Some((&number, handshake)) = found else { return };
+        let Some((&number, handshake)) = found else {
+            // One that leads back to this node had none.
+            for state in self.private.values_mut() {
+                if *state == ConnectionState::Open(conn) {
+                    *state = ConnectionState::Closed;
+                }
+            }
+            return;
+        };
         let (id, handle) = (handshake.id, handshake.handle);
         self.handshakes.remove(&number);
         // It is over already where the connection manager said so first.
@@ -372,11 +385,17 @@ impl Peers {
         }
     }
 
-    /// QPs of this node that talk to each other: two connections that lead to one another.
-    fn open_loop(&self, floor: &mut Floor<'_>) {
-        let ends = [0, 1].map(|_| self.offer(floor.engine));
-        let [Some(a), Some(b)] = ends else { return };
+    /// QPs of this node that talk to each other: two connections that lead to one another. Gives one
+    /// of them.
+    fn open_loop(
+        &self,
+        floor: &mut Floor<'_>,
+        options: &ConnectionOptions,
+        private: bool,
+    ) -> Option<ConnId> {
+        let (a, b) = (self.offer(floor.engine)?, self.offer(floor.engine)?);
         let own = floor.manager.config().identity;
+        let mut end = None;
         for (near, far) in [(&a, &b), (&b, &a)] {
             let identity =
                 PeerIdentity { guid: own.guid, epoch: own.epoch, address: self.address.into() };
@@ -389,15 +408,17 @@ impl Peers {
                 first_rx: near.first_packet,
                 datagram: near.packet_size,
                 window: near.window,
-                control: None,
-                traffic_class: 0,
-                weight: 1,
-                source_ports: 1,
-                private: false,
+                control: options.control,
+                traffic_class: options.traffic_class,
+                weight: options.weight.max(1),
+                source_ports: options.source_ports,
+                private,
             };
             let added = floor.engine.add_connection(floor.now, identity, &params);
             debug_assert!(added.is_ok(), "we are no other incarnation of ourselves");
+            end = end.or(added.ok());
         }
+        end
     }
 
     /// Closes connections of pools that have been without QPs for long.
