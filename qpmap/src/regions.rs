@@ -265,15 +265,19 @@ impl<B: Bytes> Regions<B> {
         }
         let (mut skip, mut done) = (u64::from(offset), 0);
         let need = skip.saturating_add(length as u64);
-        if sges
-            .first()
-            .is_none_or(|first| u64::from(first.length) < need)
+        // Nearly always all of it lies in the first element.
+        if let Some(first) = sges.first()
+            && need <= u64::from(first.length)
+            && let Some(addr) = first.addr.checked_add(skip)
         {
-            // Only now is it worth a look whether the others are enough: nothing is touched if not.
-            let have = sges.iter().map(|sge| u64::from(sge.length)).sum();
-            if have < need {
-                return Err(MemoryFault::TooShort { have, need });
-            }
+            let (region, at) = self.range(pd, first.lkey.0, addr, length as u64, access)?;
+            copy(&region.bytes, at, 0..length);
+            return Ok(());
+        }
+        // Nothing is touched if the others are not enough.
+        let have = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if have < need {
+            return Err(MemoryFault::TooShort { have, need });
         }
         for sge in sges {
             let bytes = u64::from(sge.length);

@@ -71,6 +71,17 @@ pub(crate) struct Route {
     pub(crate) token: u32,
 }
 
+impl Route {
+    /// The same route from another source port; `None` for the first one, which it has already.
+    pub(crate) fn over(&self, ports: &[u16], port: u8) -> Option<Self> {
+        if port == 0 {
+            return None;
+        }
+        let path = Path { src_port: ports[usize::from(port) % ports.len()], ..self.path };
+        Some(Self { path, seed: IcrcSeed::new(&path), ..*self })
+    }
+}
+
 /// The payload of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
@@ -330,26 +341,35 @@ const fn opcode_of(op: &SendOp) -> Opcode {
     }
 }
 
-/// Reserves room for `draft`, builds it there and hands it over. `false`: there was no room.
+/// Reserves room for `draft`, stamps it, builds it there and hands it over.
 ///
-/// A payload that cannot be had any more goes out as a VOID of the same number, so that the stream
-/// has no hole; it aborts the QP it was for.
+/// `stamp` gives the packet its number once there is room, and the route it takes. A payload that
+/// cannot be had any more goes out as a VOID of the same number, so that the stream has no hole; it
+/// aborts the QP it was for.
 pub(crate) fn emit<B: Bytes>(
     draft: &Draft<'_>,
     route: &Route,
-    stamp: &Stamp,
     regions: &Regions<B>,
     egress: &mut (impl Egress + ?Sized),
+    stamp: impl FnOnce() -> (Stamp, Option<Route>),
 ) -> Emitted {
     let Some(slot) = egress.reserve(&route.path, draft.datagram()) else { return Emitted::NoRoom };
-    let identification = slot.identification;
-    if draft.build(route, stamp, identification, regions, slot.datagram).is_ok() {
+    let (stamp, other) = stamp();
+    let built = match &other {
+        None => draft.build(route, &stamp, slot.identification, regions, slot.datagram),
+        Some(route) => match egress.reserve(&route.path, draft.datagram()) {
+            Some(slot) => draft.build(route, &stamp, slot.identification, regions, slot.datagram),
+            // It counts as sent and lost.
+            None => return Emitted::Sent,
+        },
+    };
+    if built.is_ok() {
         egress.commit();
         return Emitted::Sent;
     }
-    let void = draft.voided(true);
-    let Some(slot) = egress.reserve(&route.path, void.datagram()) else { return Emitted::NoRoom };
-    void.build(route, stamp, slot.identification, regions, slot.datagram)
+    let (void, route) = (draft.voided(true), other.as_ref().unwrap_or(route));
+    let Some(slot) = egress.reserve(&route.path, void.datagram()) else { return Emitted::Voided };
+    void.build(route, &stamp, slot.identification, regions, slot.datagram)
         .expect("a packet without payload reads no memory");
     egress.commit();
     Emitted::Voided

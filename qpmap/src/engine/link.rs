@@ -307,7 +307,7 @@ impl<P: Platform> Engine<P> {
     /// Takes a connection down. Flows on it move to another of its pool, or wait for one.
     pub fn close_connection(&mut self, id: ConnId) {
         if self.live(id).is_some() {
-            let route = self.route(id.index, 0);
+            let route = self.route(id.index);
             self.farewells.push(route);
             self.remove_connection(id.index);
         }
@@ -334,13 +334,12 @@ impl<P: Platform> Engine<P> {
         self.conns.get(id.index)
     }
 
-    pub(crate) fn route(&self, conn: u32, port: u8) -> Route {
+    pub(crate) fn route(&self, conn: u32) -> Route {
         let record = &self.conns[conn];
-        let ports = &self.config.source_ports;
         let path = Path {
             src: self.config.address,
             dst: self.peers[record.peer].address.address(),
-            src_port: ports[usize::from(port) % ports.len()],
+            src_port: self.config.source_ports[0],
             traffic_class: record.traffic_class,
         };
         Route {

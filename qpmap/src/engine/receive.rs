@@ -15,7 +15,7 @@ use trunkline_conn::src::{AckInfo, Arrival as Place, Received};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, SendOp, Status};
 use trunkline_wire::{
-    AckPayload, AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Reth, Rkey, SrcExt,
+    AckPayload, AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExt,
     WireError, icrc,
 };
 
@@ -29,7 +29,9 @@ pub(crate) struct Packet<'a> {
     pub(crate) opcode: Opcode,
     pub(crate) solicited: bool,
     pub(crate) ack_req: bool,
-    pub(crate) bth: Bth,
+    /// The connection, and the packet's number in it.
+    conn: Qpn,
+    number: u64,
     pub(crate) ext: SrcExt,
     pub(crate) reth: Option<Reth>,
     pub(crate) imm: Option<u32>,
@@ -46,6 +48,7 @@ pub(crate) struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
+    #[inline]
     pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, WireError> {
         let (bth, rest) = Bth::read(datagram)?;
         let (ext, mut rest) = SrcExt::read(rest)?;
@@ -83,7 +86,8 @@ impl<'a> Packet<'a> {
             opcode,
             solicited: bth.solicited,
             ack_req: bth.ack_req,
-            bth,
+            conn: bth.dest_qp,
+            number: ext.psn64(bth.psn),
             ext,
             reth,
             imm,
@@ -96,10 +100,6 @@ impl<'a> Packet<'a> {
             sum: None,
             arrival: None,
         })
-    }
-
-    fn number(&self) -> u64 {
-        self.ext.psn64(self.bth.psn)
     }
 
     fn trailer(&self) -> [u8; ICRC] {
@@ -182,7 +182,7 @@ impl<P: Platform> Engine<P> {
             _ => {}
         }
         self.piggybacked(now, conn, &packet);
-        let number = packet.number();
+        let number = packet.number;
         let received = Received {
             timestamp: packet.ext.timestamp,
             ce: arrival.ce,
@@ -219,7 +219,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn connection_for(&mut self, packet: &Packet<'_>) -> Option<u32> {
-        let slot = self.conn_secret.open(packet.bth.dest_qp.get());
+        let slot = self.conn_secret.open(packet.conn.get());
         let Some(&conn) = self.conn_ids.get(slot).filter(|conn| **conn != NONE) else {
             self.counters.unknown_connection += 1;
             return None;
@@ -286,6 +286,11 @@ impl<P: Platform> Engine<P> {
     }
 
     fn piggybacked(&mut self, now: Instant, conn: u32, packet: &Packet<'_>) {
+        let known = std::mem::replace(&mut self.conns[conn].acked, packet.ext.ack);
+        if known == packet.ext.ack && packet.ext.echo == 0 {
+            // Says nothing new: most packets of a stream in one direction.
+            return;
+        }
         let info = AckInfo {
             cumulative: packet.ext.ack,
             sack: &[],

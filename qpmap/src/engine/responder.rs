@@ -10,7 +10,7 @@ use super::{Engine, Platform};
 use crate::slab::{NONE, Slab};
 use crate::state::QpState;
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId};
 use trunkline_conn::work::{
     Completion, Extra, MAX_MESSAGE, Receive, Status, WorkOpcode,
 };
@@ -344,39 +344,69 @@ impl<P: Platform> Engine<P> {
     fn execute_send(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
         let ext = &packet.ext;
         let qp = self.flows[flow].qp;
+        let pd = self.qps[qp].pd;
+        if ext.last && ext.offset == 0 && self.flows[flow].assembly == NONE {
+            // All of it in one packet: nothing to put together.
+            let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
+            if let Err(refusal) = self.place(pd, &receive, packet) {
+                self.keep_receive(flow, receive);
+                return Err(refusal);
+            }
+            return self.end_send(flow, packet, &receive);
+        }
         let at = self.assembly(flow);
         if ext.last && self.assemblies[at].placed != ext.offset {
             return Ok(Step::Early);
         }
-        if self.assemblies[at].receive.is_none() {
-            let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
+        let held = self.assemblies[at].receive.take();
+        let receive = held.or_else(|| self.take_receive(qp)).ok_or(Refusal::NotReady)?;
+        let placed = self.place(pd, &receive, packet);
+        if placed.is_err() || !ext.last {
             self.assemblies[at].receive = Some(receive);
+            placed?;
+            self.assemblies[at].placed += packet.payload.len() as u32;
+            return Ok(Step::Placed);
         }
-        let receive = self.assemblies[at].receive.as_ref().expect("it was just put there");
-        let length = packet.payload.len() as u32;
-        let end = u64::from(ext.offset) + u64::from(length);
+        self.end_send(flow, packet, &receive)
+    }
+
+    /// Puts a packet of a SEND where it belongs in its receive request.
+    fn place(&mut self, pd: PdId, receive: &Receive, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let end = u64::from(packet.ext.offset) + packet.payload.len() as u64;
         if end > receive.capacity() || end > u64::from(MAX_MESSAGE) {
             return Err(Refusal::Own(Status::LocalLength, NakCode::InvalidRequest));
         }
-        let pd = self.qps[qp].pd;
-        let mut sum = packet.sum;
+        let (offset, mut sum) = (packet.ext.offset, packet.sum);
         self.regions
-            .scatter(pd, &receive.sges, ext.offset, packet.payload, sum.as_mut())
+            .scatter(pd, &receive.sges, offset, packet.payload, sum.as_mut())
             .map_err(|_| Refusal::Own(Status::LocalProtection, NakCode::RemoteOperational))?;
-        self.check_sum(packet, sum)?;
-        if !ext.last {
-            self.assemblies[at].placed += length;
-            return Ok(Step::Placed);
-        }
+        self.check_sum(packet, sum)
+    }
+
+    /// A receive request that was taken and not used up stays with the message.
+    fn keep_receive(&mut self, flow: u32, receive: Receive) {
+        let at = self.assembly(flow);
+        self.assemblies[at].receive = Some(receive);
+    }
+
+    /// All of a SEND is there.
+    fn end_send(
+        &mut self,
+        flow: u32,
+        packet: &Packet<'_>,
+        receive: &Receive,
+    ) -> Result<Step, Refusal> {
+        let end = packet.ext.offset + packet.payload.len() as u32;
+        let pd = self.qps[self.flows[flow].qp].pd;
         let mut extra = packet.imm.map_or(Extra::None, Extra::Immediate);
         if let Some(key) = packet.invalidate {
-            self.regions
-                .invalidate(pd, key)
-                .map_err(|_| Refusal::Own(Status::LocalAccess, NakCode::RemoteAccess))?;
+            if self.regions.invalidate(pd, key).is_err() {
+                self.keep_receive(flow, receive.clone());
+                return Err(Refusal::Own(Status::LocalAccess, NakCode::RemoteAccess));
+            }
             extra = Extra::Invalidated(key);
         }
-        let receive = self.assemblies[at].receive.take().expect("a message has its receive");
-        self.deliver(flow, packet, &receive, WorkOpcode::Receive, end as u32, extra);
+        self.deliver(flow, packet, receive, WorkOpcode::Receive, end, extra);
         Ok(Step::Done)
     }
 

@@ -71,14 +71,15 @@ impl<P: Platform> Engine<P> {
         let reason = Close(0).to_bytes();
         for route in std::mem::take(&mut self.farewells) {
             let draft = Draft::bare(Opcode::SRC_CLOSE, &reason);
-            if emit(&draft, &route, &stamp, &self.regions, egress) == Emitted::Sent {
+            let sent = emit(&draft, &route, &self.regions, egress, || (stamp, None));
+            if sent == Emitted::Sent {
                 self.counters.sent += 1;
             }
         }
     }
 
     fn serve(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Served {
-        let route = self.route(conn, 0);
+        let route = self.route(conn);
         let turn = self.serve_turns(now, conn, &route, egress);
         let ack = turn == Turn::Full || self.send_ack(now, conn, &route, egress);
         self.rest(conn);
@@ -105,7 +106,7 @@ impl<P: Platform> Engine<P> {
         egress: &mut (impl Egress + ?Sized),
     ) -> Turn {
         while let Some((item, _, stamp)) = self.conns[conn].delivery.poll_retransmit(now) {
-            if self.send_again(conn, route, &item, &stamp, egress) == Emitted::NoRoom {
+            if self.send_again(route, &item, &stamp, egress) == Emitted::NoRoom {
                 return Turn::Full;
             }
         }
@@ -296,12 +297,15 @@ impl<P: Platform> Engine<P> {
         };
         let bytes = draft.datagram() as u32;
         let last = draft.last;
-        let stamp = {
-            egress.reserve(&route.path, draft.datagram())?;
-            self.conns[conn].delivery.record(now, item, bytes)
-        };
-        let route = self.route_of(conn, route, &stamp);
-        let emitted = emit(&draft, &route, &stamp, &self.regions, egress);
+        let delivery = &mut self.conns[conn].delivery;
+        let ports = &self.config.source_ports;
+        let emitted = emit(&draft, route, &self.regions, egress, || {
+            let stamp = delivery.record(now, item, bytes);
+            (stamp, route.over(ports, stamp.port))
+        });
+        if emitted == Emitted::NoRoom {
+            return None;
+        }
         self.counters.sent += 1;
         self.counters.void_sent += u64::from(emitted == Emitted::Voided);
         let record = &mut self.flows[flow];
@@ -351,10 +355,15 @@ impl<P: Platform> Engine<P> {
             self.response_draft(flow, job, (offset, length), bytes)
         };
         let bytes = draft.datagram() as u32;
-        egress.reserve(&route.path, draft.datagram())?;
-        let stamp = self.conns[conn].delivery.record(now, item, bytes);
-        let route = self.route_of(conn, route, &stamp);
-        let emitted = emit(&draft, &route, &stamp, &self.regions, egress);
+        let delivery = &mut self.conns[conn].delivery;
+        let ports = &self.config.source_ports;
+        let emitted = emit(&draft, route, &self.regions, egress, || {
+            let stamp = delivery.record(now, item, bytes);
+            (stamp, route.over(ports, stamp.port))
+        });
+        if emitted == Emitted::NoRoom {
+            return None;
+        }
         self.counters.sent += 1;
         self.counters.void_sent += u64::from(emitted == Emitted::Voided);
         let record = &mut self.jobs[job];
@@ -400,13 +409,13 @@ impl<P: Platform> Engine<P> {
     /// Sends a lost packet again, or a VOID in its place when nobody waits for its content.
     fn send_again(
         &mut self,
-        conn: u32,
         route: &Route,
         item: &Item,
         stamp: &Stamp,
         egress: &mut (impl Egress + ?Sized),
     ) -> Emitted {
-        let route = self.route_of(conn, route, stamp);
+        let other = route.over(&self.config.source_ports, stamp.port);
+        let stamped = || (*stamp, other);
         self.counters.sent += 1;
         let place = (item.offset, item.length);
         match item.kind {
@@ -418,7 +427,7 @@ impl<P: Platform> Engine<P> {
                     let flow = &self.flows[item.flow];
                     let qp = &self.qps[flow.qp];
                     let draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending, place);
-                    return emit(&draft, &route, stamp, &self.regions, egress);
+                    return emit(&draft, route, &self.regions, egress, stamped);
                 }
             }
             ItemKind::Response => {
@@ -426,7 +435,7 @@ impl<P: Platform> Engine<P> {
                 if let Some(job) = current {
                     let value = job.value_bytes();
                     let draft = self.response_draft(item.flow, item.slot, place, &value);
-                    return emit(&draft, &route, stamp, &self.regions, egress);
+                    return emit(&draft, route, &self.regions, egress, stamped);
                 }
             }
             ItemKind::Answers | ItemKind::Control => {
@@ -437,13 +446,13 @@ impl<P: Platform> Engine<P> {
                         Opcode::SRC_CONTROL
                     };
                     let draft = Draft::bare(opcode, blob);
-                    return emit(&draft, &route, stamp, &self.regions, egress);
+                    return emit(&draft, route, &self.regions, egress, stamped);
                 }
             }
             ItemKind::Ping => {}
         }
         let draft = Draft::bare(Opcode::SRC_VOID, &[]);
-        emit(&draft, &route, stamp, &self.regions, egress)
+        emit(&draft, route, &self.regions, egress, stamped)
     }
 
     /// Sends a counted packet that belongs to no QP. `false`: the port is full.
@@ -458,14 +467,15 @@ impl<P: Platform> Engine<P> {
     ) -> bool {
         let content = self.blobs.get(item.slot, item.serial).unwrap_or(&[]);
         let draft = Draft::bare(opcode, content);
-        if egress.reserve(&route.path, draft.datagram()).is_none() {
-            return false;
-        }
-        let stamp = self.conns[conn].delivery.record(now, item, draft.datagram() as u32);
-        let route = self.route_of(conn, route, &stamp);
-        emit(&draft, &route, &stamp, &self.regions, egress);
-        self.counters.sent += 1;
-        true
+        let bytes = draft.datagram() as u32;
+        let delivery = &mut self.conns[conn].delivery;
+        let ports = &self.config.source_ports;
+        let emitted = emit(&draft, route, &self.regions, egress, || {
+            let stamp = delivery.record(now, item, bytes);
+            (stamp, route.over(ports, stamp.port))
+        });
+        self.counters.sent += u64::from(emitted != Emitted::NoRoom);
+        emitted != Emitted::NoRoom
     }
 
     /// Sends a bare acknowledgement if one is due. `false`: the port is full.
@@ -493,14 +503,9 @@ impl<P: Platform> Engine<P> {
             port: 0,
             ack_req: false,
         };
-        emit(&draft, route, &stamp, &self.regions, egress);
+        emit(&draft, route, &self.regions, egress, || (stamp, None));
         self.counters.sent += 1;
         true
-    }
-
-    /// The route with the source port that this packet uses.
-    fn route_of(&self, conn: u32, route: &Route, stamp: &Stamp) -> Route {
-        if stamp.port == 0 { *route } else { self.route(conn, stamp.port) }
     }
 
     /// Puts a flow with something to send into its connection's turns.
