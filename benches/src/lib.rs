@@ -1,9 +1,27 @@
 //! Benchmarks with yardsticks: every figure stands beside one measured in the same run.
+//!
+//! | module | what it measures |
+//! | --- | --- |
+//! | [`engine`] | two engines on a memory pair, one thread driving both |
+//! | [`scale`] | the same with 100,000 QPs |
+//! | [`resident`] | memory of idle QPs |
+//! | [`udp`] | two processes over UDP, in two network namespaces |
+//!
+//! [`catalogue`] lists them all, `trunkline-benches` runs them.
 
+pub mod catalogue;
 pub mod engine;
+pub mod link;
 pub mod pair;
+pub mod parts;
+pub mod resident;
+pub mod rounds;
+pub mod scale;
+pub mod udp;
 
 use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// One figure and its yardstick.
 #[derive(Clone, Debug, Serialize)]
@@ -20,17 +38,40 @@ pub struct Measurement {
     pub yardstick_value: f64,
     /// `value / yardstick_value`
     pub ratio: f64,
+    /// Further figures, for people only.
+    #[serde(skip)]
+    pub notes: Vec<String>,
 }
 
 impl Measurement {
     /// A figure and its yardstick.
     pub fn new(
         name: &'static str,
-        value: f64,
         unit: &'static str,
         yardstick: &'static str,
-        yardstick_value: f64,
+        (value, yardstick_value): (f64, f64),
     ) -> Self {
-        Self { name, value, unit, yardstick, yardstick_value, ratio: value / yardstick_value }
+        let ratio = value / yardstick_value;
+        Self { name, value, unit, yardstick, yardstick_value, ratio, notes: Vec::new() }
     }
+
+    /// The same with a note.
+    #[must_use]
+    pub fn note(mut self, note: String) -> Self {
+        self.notes.push(note);
+        self
+    }
+}
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Length of a round.
+    pub duration: Duration,
+    /// Rounds of the figure and of its yardstick, by turns.
+    pub rounds: usize,
+    /// Also what takes minutes.
+    pub full: bool,
+    /// This program, to start further processes of.
+    pub program: PathBuf,
 }

@@ -1,13 +1,142 @@
-//! `trunkline-benches`: prints measurements as JSON.
+//! `trunkline-benches`: runs the benchmarks, prints a table, writes JSON.
 
-use std::time::Duration;
-use trunkline_benches::engine;
+use anyhow::{Context, Result};
+use clap::Parser;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use trunkline_benches::catalogue::{self, ALL, Bench};
+use trunkline_benches::parts::Part;
+use trunkline_benches::{Measurement, Setting};
 
-fn main() {
-    let short = Duration::from_millis(400);
-    let only = std::env::args().nth(1).unwrap_or_default();
-    let show = |m: trunkline_benches::Measurement| println!("{:24} {:>16.0} {:12} {:>16.0} {:.3}", m.name, m.value, m.unit, m.yardstick_value, m.ratio);
-    if "engine_send64".contains(&only) { show(engine::engine_send64(short)); }
-    if "engine_write1m_l2".contains(&only) { show(engine::engine_write1m("engine_write1m_l2", 128 << 10, short)); }
-    if "engine_write1m_64m".contains(&only) { show(engine::engine_write1m("engine_write1m_64m", 64 << 20, short)); }
+/// Benchmarks of Trunkline, each with a yardstick that is measured in the same run.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+struct Cli {
+    /// Writes the results to this file, as a JSON array.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Runs only this benchmark; may be given several times.
+    #[arg(long, value_name = "NAME", value_parser = bench)]
+    only: Vec<&'static Bench>,
+    /// Lists the benchmarks.
+    #[arg(long)]
+    list: bool,
+    /// Length of a round in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    duration: Duration,
+    /// Rounds of each figure and its yardstick, by turns; the medians count.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Also what takes minutes and GBs: 1,000,000 QPs at each of two nodes.
+    #[arg(long)]
+    full: bool,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+fn bench(name: &str) -> Result<&'static Bench, String> {
+    catalogue::find(name).ok_or_else(|| "no such benchmark; --list shows them".into())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "not a number")?;
+    if !(0.001..=60.0).contains(&seconds) {
+        return Err("not within 0.001 to 60 seconds".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.part {
+        Some(part) => part.run().map(|()| true),
+        None if cli.list => {
+            ALL.iter().for_each(|bench| println!("{:<20} {}", bench.name, bench.what));
+            Ok(true)
+        }
+        None => run(&cli),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs what was asked for; gives whether all of it could.
+fn run(cli: &Cli) -> Result<bool> {
+    // A file that cannot be written should not be found out after minutes.
+    let file = cli.json.as_ref().map(|path| {
+        File::create(path).with_context(|| format!("cannot write {}", path.display()))
+    });
+    let file = file.transpose()?;
+    let setting = Setting {
+        duration: cli.duration,
+        rounds: cli.rounds.into(),
+        full: cli.full,
+        program: std::env::current_exe().context("where is this program?")?,
+    };
+    let wanted = |bench: &Bench| {
+        cli.only.is_empty() || cli.only.iter().any(|only| only.name == bench.name)
+    };
+    let wanted: Vec<_> = ALL.iter().filter(|bench| wanted(bench)).collect();
+    let (mut found, mut left_out) = (Vec::new(), false);
+    for (at, bench) in wanted.iter().enumerate() {
+        eprintln!("[{}/{}] {}: {}", at + 1, wanted.len(), bench.name, bench.what);
+        let started = Instant::now();
+        match (bench.run)(&setting) {
+            Ok(measurement) => found.push(measurement),
+            Err(error) => {
+                left_out = true;
+                eprintln!("{} is left out: {error:#}", bench.name);
+            }
+        }
+        eprintln!("        {:.1} s", started.elapsed().as_secs_f64());
+    }
+    print_table(&found);
+    if let Some(file) = file {
+        serde_json::to_writer_pretty(file, &found).context("cannot write the results")?;
+    }
+    Ok(!left_out)
+}
+
+fn print_table(found: &[Measurement]) {
+    println!("{:<20} {:>14} {:>14} {:>7}", "benchmark", "value", "yardstick", "ratio");
+    for m in found {
+        println!("{:<20} {:>14.0} {:>14.0} {:>7.3}", m.name, m.value, m.yardstick_value, m.ratio);
+        println!("    in {}", m.unit);
+        println!("    against {}", m.yardstick);
+        m.notes.iter().for_each(|note| println!("    {note}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn unknown_benchmarks_and_odd_durations_are_refused() {
+        for line in [["--only", "nothing"], ["--duration", "0"], ["--duration", "NaN"]] {
+            assert!(Cli::try_parse_from(["benches"].into_iter().chain(line)).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn several_benchmarks_may_be_chosen() {
+        let line = ["benches", "--only", "udp_lat64", "--only", "engine_send64"];
+        let cli = Cli::try_parse_from(line).expect("these arguments are right");
+        assert_eq!(cli.only.len(), 2);
+    }
 }

@@ -81,7 +81,6 @@ pub struct Ends {
     pub nodes: [End; 2],
     /// Connected QPs, one of each node.
     pub qps: Vec<[Arc<QpQueues<Words>>; 2]>,
-    by_qpn: Vec<(Qpn, usize)>,
     clock: std::time::Instant,
 }
 
@@ -130,19 +129,17 @@ impl Ends {
             nodes[i].engine.add_connection(now, identity, &params).expect("a connection");
         }
         let mut ends =
-            Self { nodes, qps: Vec::new(), by_qpn: Vec::new(), clock: std::time::Instant::now() };
+            Self { nodes, qps: Vec::new(), clock: std::time::Instant::now() };
         for at in 0..config.qps {
             let pair = [0, 1].map(|i: usize| ends.nodes[i].create_qp());
             for i in [0, 1] {
                 ends.nodes[i].connect(&pair[i], pair[1 - i].qpn, address(1 - i));
             }
-            ends.by_qpn.push((pair[0].qpn, at));
             ends.qps.push(pair);
             if at % 256 == 0 {
                 ends.settle();
             }
         }
-        ends.by_qpn.sort();
         ends.settle();
         ends
     }
@@ -151,15 +148,6 @@ impl Ends {
         for _ in 0..64 {
             self.turn();
         }
-    }
-
-    /// Which pair the client's QP of this number belongs to.
-    ///
-    /// # Panics
-    /// When it is none of ours.
-    pub fn index_of(&self, qpn: Qpn) -> usize {
-        let at = self.by_qpn.binary_search_by_key(&qpn, |(qpn, _)| *qpn);
-        self.by_qpn[at.expect("one of our QPs")].1
     }
 
     /// Posts send requests.

@@ -1,0 +1,74 @@
+//! All benchmarks, in the order in which they are reported.
+
+use crate::{Measurement, Setting, engine, resident, scale, udp};
+use anyhow::Result;
+use std::fmt;
+
+/// One benchmark.
+#[derive(Clone, Copy)]
+pub struct Bench {
+    /// Its name.
+    pub name: &'static str,
+    /// What it measures, in a line.
+    pub what: &'static str,
+    /// Measures.
+    ///
+    /// # Errors
+    /// Why it cannot run here.
+    pub run: fn(&Setting) -> Result<Measurement>,
+}
+
+impl fmt::Debug for Bench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bench").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// All of them.
+pub const ALL: &[Bench] = &[
+    Bench {
+        name: "engine_send64",
+        what: "rate of 64 B SENDs, 1,000 QPs on one connection, one thread",
+        run: |setting| Ok(engine::send64(setting)),
+    },
+    Bench {
+        name: "engine_write1m_l2",
+        what: "bandwidth of large WRITEs within the second cache",
+        run: |setting| Ok(engine::write1m_l2(setting)),
+    },
+    Bench {
+        name: "engine_write1m_64m",
+        what: "bandwidth of 1 MiB WRITEs over 64 MiB",
+        run: |setting| Ok(engine::write1m_64m(setting)),
+    },
+    Bench {
+        name: "udp_write1m",
+        what: "bandwidth of 1 MiB WRITEs between two namespaces, against TCP",
+        run: udp::write1m,
+    },
+    Bench {
+        name: "udp_lat64",
+        what: "latency of 64 B SENDs between two namespaces, against TCP",
+        run: udp::lat64,
+    },
+    Bench {
+        name: "qp_scale_idle",
+        what: "rate of 16 QPs among 100,000, against 16 alone",
+        run: |setting| Ok(scale::idle(setting)),
+    },
+    Bench {
+        name: "qp_scale_active",
+        what: "rate of 100,000 QPs in turn, against 16 alone",
+        run: |setting| Ok(scale::active(setting)),
+    },
+    Bench {
+        name: "idle_qp_bytes",
+        what: "memory of a QP that is connected and does nothing",
+        run: resident::idle_qp_bytes,
+    },
+];
+
+/// The benchmark of that name.
+pub fn find(name: &str) -> Option<&'static Bench> {
+    ALL.iter().find(|bench| bench.name == name)
+}

@@ -1,0 +1,34 @@
+//! Parts of a benchmark that run in processes of their own: this program again, with a hidden
+//! command.
+
+use crate::{link, resident, udp};
+use anyhow::Result;
+use clap::Subcommand;
+
+/// What a process of its own does.
+#[derive(Debug, Subcommand)]
+pub enum Part {
+    /// Makes two namespaces, and removes them when its standard input ends.
+    #[command(hide = true)]
+    Guard(link::GuardArgs),
+    /// Connects QPs and says what they take.
+    #[command(hide = true)]
+    Resident(resident::PartArgs),
+    /// Is one end of a link.
+    #[command(hide = true)]
+    Peer(udp::PeerArgs),
+}
+
+impl Part {
+    /// Does it.
+    ///
+    /// # Errors
+    /// Whatever went wrong.
+    pub fn run(&self) -> Result<()> {
+        match self {
+            Self::Guard(arguments) => link::guard(arguments),
+            Self::Resident(arguments) => resident::part(arguments),
+            Self::Peer(arguments) => udp::peer(arguments),
+        }
+    }
+}

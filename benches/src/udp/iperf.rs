@@ -1,0 +1,57 @@
+//! The yardstick of throughput: one TCP stream of iperf3.
+
+use super::process::Process;
+use crate::link::{Link, Side, WEST, need};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::time::Duration;
+
+/// An iperf3 server at one end of a link.
+#[derive(Debug)]
+pub(super) struct Iperf<'a> {
+    link: &'a Link,
+    seconds: u64,
+    _server: Process,
+}
+
+impl<'a> Iperf<'a> {
+    /// Starts it; streams take `duration`, in whole seconds.
+    pub(super) fn start(link: &'a Link, duration: Duration) -> Result<Self> {
+        need("iperf3", "iperf3")?;
+        let mut command = link.command(Side::West, "iperf3");
+        command.args(["--server", "--forceflush"]);
+        let mut server = Process::start(command)?;
+        while !server.hear_line().context("iperf3 does not listen")?.contains("listening") {}
+        Ok(Self { link, seconds: duration.as_secs_f64().ceil() as u64, _server: server })
+    }
+
+    /// One stream.
+    pub(super) fn bytes_per_second(&self) -> Result<f64> {
+        let mut command = self.link.command(Side::East, "iperf3");
+        command.args(["--client", &WEST.to_string(), "--json"]);
+        let output = command.args(["--time", &self.seconds.to_string()]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "iperf3: {}\n{text}", output.status);
+        received(&text).with_context(|| format!("iperf3 says nothing of what it received:\n{text}"))
+    }
+}
+
+/// Bytes per second that arrived.
+fn received(text: &str) -> Option<f64> {
+    let report: Value = serde_json::from_str(text).ok()?;
+    let bits = report.get("end")?.get("sum_received")?.get("bits_per_second")?.as_f64()?;
+    (bits > 0.0).then_some(bits / 8.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::received;
+
+    #[test]
+    fn what_arrived_counts_in_bytes() {
+        let text = r#"{"end":{"sum_sent":{"bits_per_second":9},
+            "sum_received":{"bits_per_second":8000}}}"#;
+        assert_eq!(received(text), Some(1000.0));
+        assert_eq!(received(r#"{"error":"no route"}"#), None);
+    }
+}
