@@ -153,7 +153,7 @@ impl Bind {
 /// Up to [`Binds::MOST`] BINDs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Binds {
-    // INVARIANT: at most MOST; entries behind it are the default, so that equality is that of slices.
+    // INVARIANT: at most MOST; entries behind are the default, so that equality is that of slices.
     len: u8,
     entries: [Bind; Self::MOST],
 }

@@ -5,8 +5,8 @@
 pub struct Identity {
     /// The node's GUID: stays the same when it restarts.
     pub guid: u64,
-    /// When this incarnation started. Only compared for being equal: that an old incarnation is gone
-    /// shows in its not completing a handshake, so that a clock set back does no harm.
+    /// When this incarnation started. Only compared for being equal: that an old incarnation is
+    /// gone shows in its not completing a handshake, so that a clock set back does no harm.
     pub epoch: u64,
 }
 

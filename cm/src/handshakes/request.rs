@@ -146,7 +146,7 @@ impl<R: Random> Manager<R> {
         found.map(|(index, _)| index)
     }
 
-    /// Ours wins: instead of a refusal the peer gets our ask once more, since the first may be lost.
+    /// Ours wins: instead of a refusal the peer gets our ask once more, as the first may be lost.
     fn outdo(&mut self, index: u32) {
         self.counters.crossed += 1;
         if let State::ReqSent(state) = self.table.slot(index).state() {

@@ -77,8 +77,8 @@ pub(super) fn offer(random: &mut Seeded) -> Offer {
         connection: Qpn::from_wire(random.next() as u32),
         token: random.next() as u32,
         first_packet: random.next() >> 1,
-        packet_size: 4_200,
-        window: 1_024,
+        packet_size: 1_500 + random.below(60_000) as u32,
+        window: 128 + random.below(3_900) as u16,
     }
 }
 
