@@ -16,6 +16,8 @@ use trunkline_wire::{Path, icrc};
 /// checksum and gap of Ethernet (38), IPv4 (20), UDP (8).
 const FRAMING: u64 = 66;
 const ECN: u8 = 0b11;
+/// Bytes of BTH and extension header.
+const HEADERS: usize = 52;
 
 /// What one direction between two nodes is like.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -398,18 +400,53 @@ impl Net {
             opcode: bytes.first().copied().unwrap_or(0),
             psn: word(8) & 0xff_ffff,
             length: bytes.len() as u32,
-            icrc: word(bytes.len().wrapping_sub(4)),
+            content: content_hash(bytes),
             fate,
         };
         self.trace.record(self.now, event);
+        if self.trace.prints() && bytes.len() > HEADERS + 4 {
+            let content = &bytes[HEADERS..bytes.len() - 4];
+            self.trace.print_notices(bytes[0], content);
+        }
     }
+}
+
+/// Stands for the bytes of a packet, but for what depends on where the machine happened to put
+/// memory: addresses, and the sums that cover them.
+fn content_hash(bytes: &[u8]) -> u64 {
+    let Some(sum_at) = bytes.len().checked_sub(4).filter(|at| *at > HEADERS) else {
+        return hash(0, bytes);
+    };
+    let headers = match bytes[0] {
+        0xc3 | 0xc5 => HEADERS + 16,
+        0xc4 => HEADERS + 20,
+        0xc7 | 0xc8 => HEADERS + 28,
+        0xc1 | 0xc2 => HEADERS + 4,
+        _ => HEADERS,
+    };
+    let address = if headers >= HEADERS + 16 { 8 } else { 0 };
+    let summed = bytes[0] >= 0xc0 && bytes[12] & 2 != 0;
+    let payload = if summed { headers + 4 } else { headers };
+    let parts = [0..HEADERS, HEADERS + address..headers, payload..sum_at];
+    parts.into_iter().fold(0, |sum, part| hash(sum, bytes.get(part).unwrap_or_default()))
+}
+
+fn hash(start: u64, bytes: &[u8]) -> u64 {
+    let mut sum = start ^ bytes.len() as u64;
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        sum = (sum.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    rest.iter().fold(sum, |sum, byte| {
+        (sum.rotate_left(5) ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    })
 }
 
 /// Whether a packet is a SEND, a WRITE or READ data with at least one byte in it.
 fn carries_data(bytes: &[u8]) -> bool {
     let headers = match bytes.first() {
-        Some(0xc0 | 0xc6) => 52,
-        Some(0xc3) => 68,
+        Some(0xc0 | 0xc6) => HEADERS,
+        Some(0xc3) => HEADERS + 16,
         _ => return false,
     };
     bytes.len() > headers + 4 + 4

@@ -5,7 +5,7 @@ use crate::endpoint::{Stage, WORDS};
 use crate::failure::{Failure, Kind, Verdict};
 use crate::net::{NetCounters, Sabotage};
 use crate::options::{MS, Options};
-use crate::world::{Phase, Tally, World};
+use crate::world::{Doom, Phase, Tally, World};
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trunkline::QpState;
@@ -290,9 +290,7 @@ impl World {
                         Some(word) => process.cells[word].settle(value).map_err(at)?,
                     }
                 }
-                if let Some((_, area, receives)) = &process.srq
-                    && !self.groups.iter().any(|group| group.doom.is_some())
-                {
+                if let Some((_, area, receives)) = &process.srq {
                     area.check(receives.range(), &[], "at the end")?;
                 }
             }
@@ -307,6 +305,9 @@ impl World {
             }
         }
         self.left = 0;
+        for group in &mut self.groups {
+            (group.phase, group.doom) = (Phase::Closing, Some(Doom::Any("the run is over")));
+        }
         for endpoint in 0..self.endpoints.len() {
             self.close(endpoint)?;
             let state = &mut self.endpoints[endpoint];

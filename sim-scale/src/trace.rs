@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use trunkline_wire::Opcode;
+use trunkline_wire::{Answer, Control, Opcode};
 
 /// How many events are kept to be read.
 const KEPT: usize = 256;
@@ -45,8 +45,8 @@ pub enum Event {
         psn: u32,
         /// Bytes from BTH to ICRC.
         length: u32,
-        /// Its ICRC: stands for its content.
-        icrc: u32,
+        /// Stands for its content.
+        content: u64,
         /// What became of it.
         fate: Fate,
     },
@@ -109,11 +109,11 @@ impl Trace {
         self.events += 1;
         self.feed(now);
         match event {
-            Event::Packet { from, to, opcode, psn, length, icrc, fate } => {
+            Event::Packet { from, to, opcode, psn, length, content, fate } => {
                 let ends = u64::from_be_bytes([0, 0, 0, 0, from, to, opcode, fate as u8]);
                 self.feed(ends);
                 self.feed(u64::from(psn) << 32 | u64::from(length));
-                self.feed(icrc.into());
+                self.feed(content);
             }
             Event::Posted { endpoint, wr_id, what, length } => {
                 self.feed(u64::from(endpoint) << 32 | u64::from(length));
@@ -137,6 +137,28 @@ impl Trace {
             self.last.pop_front();
         }
         self.last.push_back((now, event));
+    }
+
+    /// Whether events are printed as they happen.
+    pub const fn prints(&self) -> bool {
+        self.print
+    }
+
+    /// Prints what answers and BINDs say.
+    pub fn print_notices(&self, opcode: u8, content: &[u8]) {
+        match Opcode(opcode) {
+            Opcode::SRC_ANSWERS => {
+                for entry in Answer::entries(content).into_iter().flatten() {
+                    eprintln!("{:>19}{entry:?}", "");
+                }
+            }
+            Opcode::SRC_CONTROL => {
+                for entry in Control::entries(content).into_iter().flatten() {
+                    eprintln!("{:>19}{entry:?}", "");
+                }
+            }
+            _ => {}
+        }
     }
 
     /// A number that two runs share only if everything in them happened alike.

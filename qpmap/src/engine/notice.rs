@@ -364,10 +364,11 @@ impl<P: Platform> Engine<P> {
             self.counters.bad_answer += 1;
             return;
         };
-        if entry.kind == ControlKind::Refused {
+        if entry.kind == ControlKind::Refused && self.flows[flow].head != NONE {
             self.fail_flow(flow, Status::RetryExceeded);
             return;
         }
+        // A refusal harms nobody who asks for nothing: what is posted later is refused by itself.
         self.flows[flow].flags.set(Flags::BOUND);
         self.wake(flow);
     }
