@@ -1,9 +1,9 @@
 //! Connection management as sans-I/O state machines: how Trunkline nodes meet.
 //!
 //! A node asks a peer once whether it is a Trunkline node: a REQ of IB communication management
-//! to [`TRUNKLINE_SERVICE`], with a [`Hello`] in its private data. A Trunkline node answers REP and the
-//! two share connections from then on; every other RoCEv2 host refuses with "invalid service ID",
-//! and what is silent is silent.
+//! to [`TRUNKLINE_SERVICE`], with a [`Hello`] in its private data. A Trunkline node answers REP and
+//! the two share connections from then on; every other RoCEv2 host refuses with "invalid service
+//! ID", and what is silent is silent.
 //!
 //! ```text
 //!   opener                                             acceptor
