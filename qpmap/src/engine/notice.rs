@@ -116,7 +116,9 @@ impl WaitingBinds {
         let list = self.by_qp.entry(qp).or_default();
         let same = |old: &WaitingBind| old.peer == bind.peer && old.entry.src_qp == bind.entry.src_qp;
         if let Some(old) = list.iter_mut().find(|old| same(old)) {
-            *old = bind;
+            if is_newer(bind.entry.generation, old.entry.generation) {
+                *old = bind;
+            }
             return true;
         }
         if list.len() >= MAX_WAITING_PER_QP || self.count >= MAX_WAITING {
@@ -335,9 +337,17 @@ impl<P: Platform> Engine<P> {
 
     fn accept_bind(&mut self, flow: u32, generation: u16) {
         let record = &mut self.flows[flow];
-        if !record.flags.has(Flags::PEER_BOUND) || record.remote_generation != generation {
+        let known = record.flags.has(Flags::PEER_BOUND) || record.flags.has(Flags::UNBOUND);
+        let again = generation == record.remote_generation && record.flags.has(Flags::PEER_BOUND);
+        if known && !again && !is_newer(generation, record.remote_generation) {
+            // Of an incarnation that is gone: it was held up on its way.
+            self.counters.stale += 1;
+            return;
+        }
+        if !again {
             record.remote_generation = generation;
             record.flags.set(Flags::PEER_BOUND);
+            record.flags.clear(Flags::UNBOUND);
             self.reset_responder(flow);
         }
         self.flows[flow].flags.set(Flags::BOUND_DUE);
@@ -433,6 +443,11 @@ impl<P: Platform> Engine<P> {
         let routes = &self.cold(qp).routes;
         routes.iter().copied().filter(|flow| *flow != NONE).find(fits)
     }
+}
+
+/// Whether circular `generation` comes after `other`.
+pub(crate) const fn is_newer(generation: u16, other: u16) -> bool {
+    generation.wrapping_sub(other).cast_signed() > 0
 }
 
 fn answer_entry(flow: &Flow, number: Qpn) -> AnswerEntry {

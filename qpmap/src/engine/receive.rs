@@ -6,6 +6,7 @@
 //! summed while it is placed.
 
 use super::build::{BASE, ICRC, Item, ItemKind};
+use super::notice::is_newer;
 use super::qp::Flags;
 use super::{ConnId, Engine, Platform};
 use crate::slab::NONE;
@@ -375,10 +376,8 @@ impl<P: Platform> Engine<P> {
             .and_then(|flow| Some((flow, self.find_request(flow, ext.msn)?)))
             .filter(|(_, at)| self.requests[*at].round == ext.round);
         if let Some((flow, _)) = found
-            && !self.flows[flow].flags.has(Flags::PEER_BOUND)
-            && !self.flows[flow].flags.has(Flags::UNBOUND)
+            && self.precedes_bind(flow, ext.generation)
         {
-            // It overtook the BIND that tells which incarnation of the peer's QP it is of.
             return Verdict::Drop;
         }
         let current = |flow: u32| self.flows[flow].remote_generation == ext.generation;
@@ -435,13 +434,27 @@ impl<P: Platform> Engine<P> {
         Verdict::Accept
     }
 
+    /// Whether a packet of `generation` overtook the BIND that tells of this incarnation of the
+    /// peer's QP.
+    fn precedes_bind(&self, flow: u32, generation: u16) -> bool {
+        let record = &self.flows[flow];
+        let known = record.flags.has(Flags::PEER_BOUND) || record.flags.has(Flags::UNBOUND);
+        !known || is_newer(generation, record.remote_generation)
+    }
+
     /// A packet whose data is gone at the sender.
     fn handle_void(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
         let ext = packet.ext;
-        let flow = self.flow_of(conn, packet).filter(|flow| {
-            ext.abort && self.flows[*flow].remote_generation == ext.generation
-        });
-        let Some(flow) = flow else { return Verdict::Accept };
+        let Some(flow) = self.flow_of(conn, packet).filter(|_| ext.abort) else {
+            return Verdict::Accept;
+        };
+        if self.precedes_bind(flow, ext.generation) {
+            return Verdict::Drop;
+        }
+        if self.flows[flow].remote_generation != ext.generation {
+            self.counters.stale += 1;
+            return Verdict::Accept;
+        }
         self.counters.void_received += 1;
         if ext.offset == 0 {
             self.abort_responder(flow, ext.msn);

@@ -18,8 +18,10 @@ use trunkline_wire::{AckPayload, Close, Opcode};
 
 /// Bytes a flow may send per turn: one full packet, or several small ones.
 const QUANTUM: i32 = 4096;
-/// Packets a connection of weight 1 may send before the next one's turn.
+/// What a connection of weight 1 may send before the next one's turn: packets, and bytes, so that
+/// what waits in the port still fits the second-level cache.
 const BURST: u32 = 64;
+const BURST_BYTES: i64 = 256 << 10;
 
 /// Why a turn ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,6 +34,13 @@ pub(crate) enum Turn {
     Blocked,
     /// The port is full.
     Full,
+}
+
+/// What a connection may still send in this round.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    packets: u32,
+    bytes: i64,
 }
 
 impl<P: Platform> Engine<P> {
@@ -143,30 +152,26 @@ impl<P: Platform> Engine<P> {
         now: Instant,
         conn: u32,
         route: &Route,
-        mut room: u32,
+        room: u32,
         egress: &mut (impl Egress + ?Sized),
     ) -> Turn {
-        let mut budget = u32::from(self.conns[conn].weight) * BURST;
+        let weight = self.conns[conn].weight;
+        let mut share = Share {
+            packets: room.min(u32::from(weight) * BURST),
+            bytes: i64::from(weight) * BURST_BYTES,
+        };
         loop {
             let flow = self.conns[conn].runnable_head;
             if flow == NONE {
                 return Turn::Idle;
             }
-            if budget == 0 {
-                return Turn::Yield;
-            }
-            if room == 0 {
-                return Turn::Blocked;
-            }
-            let granted = room.min(budget);
-            let mut share = granted;
-            let turn = self.serve_flow(now, conn, flow, route, &mut share, egress);
-            room -= granted - share;
-            budget -= granted - share;
-            match turn {
+            match self.serve_flow(now, conn, flow, route, &mut share, egress) {
                 Turn::Idle => self.rotate(conn, flow, false),
                 Turn::Yield => self.rotate(conn, flow, true),
-                Turn::Blocked => {}
+                Turn::Blocked if room == 0 => return Turn::Blocked,
+                // Its share of this round is used up; what the connection may still send, it may in
+                // the next one.
+                Turn::Blocked => return Turn::Yield,
                 Turn::Full => return Turn::Full,
             }
         }
@@ -179,7 +184,7 @@ impl<P: Platform> Engine<P> {
         conn: u32,
         flow: u32,
         route: &Route,
-        share: &mut u32,
+        share: &mut Share,
         egress: &mut (impl Egress + ?Sized),
     ) -> Turn {
         let quantum = QUANTUM.max(i32::from(self.conns[conn].payload));
@@ -188,7 +193,7 @@ impl<P: Platform> Engine<P> {
             record.deficit += quantum;
         }
         loop {
-            if *share == 0 {
+            if share.packets == 0 || share.bytes <= 0 {
                 return Turn::Blocked;
             }
             let sent = match self.next_response(flow) {
@@ -202,7 +207,8 @@ impl<P: Platform> Engine<P> {
                 },
             };
             let Some(bytes) = sent else { return Turn::Full };
-            *share -= 1;
+            share.packets -= 1;
+            share.bytes -= i64::from(bytes);
             let record = &mut self.flows[flow];
             record.deficit -= bytes as i32;
             if record.deficit <= 0 {
