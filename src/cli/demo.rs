@@ -1,6 +1,7 @@
 //! `trunkline demo`: two nodes on loopback addresses, thousands of QPs on a handful of connections,
 //! every byte checked.
 
+use super::interrupt::Interrupt;
 use super::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -78,8 +79,8 @@ struct End {
 /// Runs the demo.
 ///
 /// # Errors
-/// A node that cannot start, a byte that is wrong, an operation that fails.
-pub fn run(args: &DemoArgs) -> Result<()> {
+/// A node that cannot start, a byte that is wrong, an operation that fails, Ctrl-C.
+pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     let started = Instant::now();
     let progress = Progress::new(!args.json);
     let count = args.qps as usize;
@@ -91,7 +92,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         a.connect(b.address())?;
         b.connect(a.address())?;
     }
-    let mut demo = Demo { client: &mut client, server: &mut server, report: &mut report, progress };
+    let mut demo = Demo { client: &mut client, server: &mut server, report: &mut report, progress, interrupt };
     demo.rpcs(0, 32)?;
     demo.report.setup_seconds = started.elapsed().as_secs_f64();
     for (round, size) in [(1, 64), (2, 1000), (3, 4096)] {
@@ -167,6 +168,7 @@ struct Demo<'a> {
     server: &'a mut End,
     report: &'a mut Report,
     progress: Progress,
+    interrupt: &'a Interrupt,
 }
 
 impl Demo<'_> {
@@ -202,7 +204,7 @@ impl Demo<'_> {
             self.count_sends()?;
             self.watch(moved, ended, count)?;
         }
-        while self.report.operations.send % (2 * count as u64) != 0 {
+        while !self.report.operations.send.is_multiple_of(2 * count as u64) {
             self.turn()?;
             self.count_sends()?;
             self.watch(moved, ended, count)?;
@@ -350,6 +352,7 @@ impl Demo<'_> {
     }
 
     fn watch(&self, moved: Instant, ended: usize, count: usize) -> Result<()> {
+        self.interrupt.check()?;
         self.progress.show(ended, count);
         ensure!(moved.elapsed() < STALL, "nothing moved for {STALL:?}: {ended} of {count} done");
         Ok(())

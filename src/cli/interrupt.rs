@@ -1,0 +1,82 @@
+//! Ctrl-C: a flag that loops look at, so that they can end cleanly.
+
+use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::flag;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Someone wants the command to end. Clones share one flag.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<AtomicUsize>);
+
+/// The command ended because someone wanted so.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted {
+    signal: u8,
+}
+
+impl Interrupted {
+    /// What shells give a command that a signal ended: 130 for Ctrl-C.
+    pub const fn exit_code(self) -> u8 {
+        128 + self.signal
+    }
+}
+
+impl Interrupt {
+    /// Catches Ctrl-C and SIGTERM from now on; the second one ends the process at once. SIGPIPE
+    /// ends it quietly, as other tools, where Rust's default would make a closed pipe an error.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn install() -> io::Result<Self> {
+        let interrupt = Self::default();
+        let again = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
+            flag::register(signal, Arc::clone(&again))?;
+            flag::register_usize(
+                signal,
+                Arc::clone(&interrupt.0),
+                signal.unsigned_abs() as usize,
+            )?;
+        }
+        flag::register_conditional_default(SIGPIPE, Arc::new(AtomicBool::new(true)))?;
+        Ok(interrupt)
+    }
+
+    /// Whether it is time to end.
+    pub fn requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Nothing, until it is time to end.
+    ///
+    /// # Errors
+    /// It is time to end.
+    pub fn check(&self) -> Result<(), Interrupted> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            // Signal numbers are below 65.
+            signal => Err(Interrupted {
+                signal: signal as u8,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ctrl_c_is_exit_code_130() {
+        let interrupt = Interrupt::default();
+        assert!(interrupt.check().is_ok() && !interrupt.requested());
+        interrupt.0.store(SIGINT as usize, Ordering::Relaxed);
+        let interrupted = interrupt.check().expect_err("a signal was noted");
+        assert!(interrupt.requested());
+        assert_eq!(interrupted.exit_code(), 130);
+    }
+}

@@ -1,0 +1,7 @@
+//! The `trunkline` command.
+
+pub mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}
