@@ -193,9 +193,12 @@ impl<P: Platform> Engine<P> {
                     self.blobs.give_back(bytes);
                     continue;
                 }
+                let datagram = (super::build::BASE + bytes.len() + super::build::ICRC) as u32;
                 let (slot, serial) = self.blobs.insert(bytes);
                 let item = Item { kind, slot, serial, ..Item::PING };
-                self.send_blob(now, conn, route, item, opcode, egress);
+                if !self.send_blob(now, conn, route, item, opcode, egress) {
+                    self.conns[conn].delivery.record(now, item, datagram);
+                }
             }
         }
         self.conns[conn].flags.notice_aged = false;
