@@ -56,4 +56,14 @@ impl<'a> Input<'a> {
     pub fn flag(&mut self) -> bool {
         self.byte() & 1 == 1
     }
+
+    /// A number that is mostly at or near `base`, and sometimes anywhere.
+    pub fn near(&mut self, base: u32) -> u32 {
+        match self.byte() {
+            delta @ 0..=63 => base.wrapping_add(u32::from(delta & 7)),
+            delta @ 64..=127 => base.wrapping_sub(u32::from(delta & 7)),
+            128..=200 => base,
+            _ => self.u32(),
+        }
+    }
 }

@@ -5,6 +5,7 @@ pub mod delivery;
 pub mod input;
 pub mod memory;
 pub mod packet;
+pub mod rc;
 pub mod rings;
 pub mod transactions;
 pub mod wire;
@@ -21,6 +22,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("headers", wire::headers),
     ("management", packet::management),
     ("payloads", wire::payloads),
+    ("reliable", rc::reliable),
     ("rings", rings::rings),
     ("transactions", transactions::transactions),
 ];

@@ -26,11 +26,13 @@ pub(super) const DATAGRAM: u32 = 512;
 pub(super) const QPS: usize = 3;
 pub(super) const CONNECTIONS: usize = 2;
 /// Bytes of the region that peers may reach, and of the others.
-pub(super) const REGION: usize = 4096;
+pub(super) const REGION: usize = 1024;
 /// Bytes of the local region that requests name; the rest stays as it is.
-const USED: usize = 2048;
+const USED: usize = 512;
 /// Datagrams the port takes per turn.
 const ROOM: usize = 64;
+/// Packets in flight on a connection: the fewest there can be.
+const WINDOW: u16 = 64;
 /// Bit of a cookie that tells receives from sends.
 const RECEIVE: u64 = 1 << 63;
 
@@ -72,7 +74,7 @@ impl Node {
         let config = Config {
             address: peer::NODE,
             datagram: DATAGRAM,
-            window: 64,
+            window: WINDOW,
             staging_bytes: 8 << 10,
             seed,
             ..Config::default()
@@ -168,7 +170,7 @@ impl Node {
             QpModify::Rts(attributes),
         ] {
             // A step that the state does not allow is an error, and one more thing to be survived.
-            let _ = self.engine.modify_qp(self.now, self.qps[index].qpn, &step);
+            let _ = self.engine.modify_qp(self.qps[index].qpn, &step);
         }
         if index + 1 == QPS {
             let (qpn, conn) = (self.qps[index].qpn, self.conns[0]);
@@ -187,6 +189,7 @@ impl Node {
             first_tx: first,
             first_rx: first,
             datagram: DATAGRAM,
+            window: WINDOW,
             control: None,
             traffic_class: 0,
             weight: 1,
@@ -312,11 +315,11 @@ impl Node {
         match input.byte() % 9 {
             0 => {
                 // Flushed requests are reported: nothing changes for the model.
-                let _ = self.engine.modify_qp(self.now, qpn, &QpModify::Error);
+                let _ = self.engine.modify_qp(qpn, &QpModify::Error);
             }
             1 => {
                 self.poll();
-                let _ = self.engine.modify_qp(self.now, qpn, &QpModify::Reset);
+                let _ = self.engine.modify_qp(qpn, &QpModify::Reset);
                 self.posted[index] = Default::default();
                 self.connect(index);
             }
@@ -343,7 +346,7 @@ impl Node {
                 self.open = made.expect("a key").rkey;
             }
             _ => {
-                let _ = self.engine.modify_qp(self.now, qpn, &QpModify::Drain);
+                let _ = self.engine.modify_qp(qpn, &QpModify::Drain);
             }
         }
     }
@@ -362,7 +365,7 @@ impl Node {
 
     /// The engine's turn. Gives what it sent.
     pub(super) fn turn(&mut self) -> Vec<(Path, Vec<u8>)> {
-        self.engine.handle_doorbells(self.now);
+        self.engine.handle_doorbells();
         self.engine.poll_transmit(self.now, &mut self.outbox);
         self.poll();
         while self.engine.poll_event().is_some() {}

@@ -139,16 +139,6 @@ impl Peer {
         }
     }
 
-    /// A small number, mostly near `base`.
-    fn near(base: u32, input: &mut Input<'_>) -> u32 {
-        match input.byte() {
-            delta @ 0..=63 => base.wrapping_add(u32::from(delta & 7)),
-            delta @ 64..=127 => base.wrapping_sub(u32::from(delta & 7)),
-            128..=200 => base,
-            _ => input.u32(),
-        }
-    }
-
     fn ext(&self, node: &Node, index: usize, link: usize) -> SrcExt {
         SrcExt {
             last: true,
@@ -179,13 +169,13 @@ impl Peer {
         let mut ext = self.ext(node, index, link);
         ext.last = shape & 1 == 0;
         ext.header_crc = shape & 2 != 0;
-        ext.generation = Self::near(1, input) as u16;
-        ext.msn = Self::near(self.told[index], input);
+        ext.generation = input.near(1) as u16;
+        ext.msn = input.near(self.told[index]);
         ext.round = input.byte() & 3;
         ext.offset = if shape & 4 == 0 {
             0
         } else {
-            Self::near(payload as u32, input)
+            input.near(payload as u32)
         };
         if ext.last {
             self.told[index] = ext.msn.wrapping_add(1);
@@ -203,7 +193,7 @@ impl Peer {
         let length = if shape & 0x20 == 0 {
             payload as u32
         } else {
-            Self::near(2048, input)
+            input.near(2048)
         };
         let headers = Headers {
             reth: Reth { va, rkey, length },
@@ -232,14 +222,10 @@ impl Peer {
         let mut ext = self.ext(node, index, link);
         ext.last = shape & 4 == 0;
         ext.header_crc = shape & 8 != 0;
-        ext.generation = Self::near(1, input) as u16;
-        ext.msn = Self::near(self.heard[index].msn, input);
-        ext.round = Self::near(self.heard[index].round.into(), input) as u8;
-        ext.offset = if shape & 16 == 0 {
-            0
-        } else {
-            Self::near(256, input)
-        };
+        ext.generation = input.near(1) as u16;
+        ext.msn = input.near(self.heard[index].msn);
+        ext.round = input.near(self.heard[index].round.into()) as u8;
+        ext.offset = if shape & 16 == 0 { 0 } else { input.near(256) };
         let length = if atomic {
             8
         } else {
@@ -251,8 +237,8 @@ impl Peer {
 
     fn acknowledge(&mut self, node: &mut Node, link: usize, input: &mut Input<'_>) {
         let mut ext = self.ext(node, 0, link);
-        ext.ack = Self::near(ext.ack, input);
-        ext.echo = Self::near(ext.timestamp, input);
+        ext.ack = input.near(ext.ack);
+        ext.echo = input.near(ext.timestamp);
         let words: Vec<_> = (0..input.byte() & 3).map(|_| input.u64()).collect();
         let mut payload = vec![0; AckPayload::length(words.len())];
         AckPayload::emit(input.u32(), input.u32(), &words, &mut payload);
@@ -277,7 +263,7 @@ impl Peer {
             } else {
                 entry[1..4].copy_from_slice(&qpn(index).get().to_be_bytes()[1..]);
                 entry[5..8].copy_from_slice(&node.qps[index].qpn.get().to_be_bytes()[1..]);
-                let generation = Self::near(generation.into(), input) as u16;
+                let generation = input.near(generation.into()) as u16;
                 entry[8..10].copy_from_slice(&generation.to_be_bytes());
             }
             payload.extend(entry);
@@ -300,10 +286,10 @@ impl Peer {
             let mut entry = [0; Answer::LEN];
             entry[..3].copy_from_slice(&node.qps[index].qpn.get().to_be_bytes()[1..]);
             entry[3] = syndrome;
-            entry[4..8].copy_from_slice(&Self::near(heard.msn, input).to_be_bytes());
-            let generation = Self::near(heard.generation.into(), input) as u16;
+            entry[4..8].copy_from_slice(&input.near(heard.msn).to_be_bytes());
+            let generation = input.near(heard.generation.into()) as u16;
             entry[8..10].copy_from_slice(&generation.to_be_bytes());
-            entry[10] = Self::near(heard.round.into(), input) as u8;
+            entry[10] = input.near(heard.round.into()) as u8;
             entry[12..15].copy_from_slice(&qpn(index).get().to_be_bytes()[1..]);
             payload.extend(entry);
         }
@@ -321,8 +307,8 @@ impl Peer {
         };
         let mut ext = self.ext(node, index, link);
         ext.abort = input.flag();
-        ext.msn = Self::near(self.told[index], input);
-        ext.offset = Self::near(0, input);
+        ext.msn = input.near(self.told[index]);
+        ext.offset = input.near(0);
         let length = if opcode == Opcode::SRC_CLOSE { 4 } else { 0 };
         let packet = build(opcode, &ext, &Headers::default(), &vec![0; length]);
         self.deliver(node, link, packet, input);

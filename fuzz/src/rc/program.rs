@@ -1,0 +1,222 @@
+//! The program above a reliable connection: its memory, and what it has posted.
+
+use crate::input::Input;
+use crate::memory::Region;
+use std::collections::VecDeque;
+use trunkline_conn::host::{Host, QpEvent};
+use trunkline_conn::mem::{Access, AtomicOp, PdId, Sge};
+use trunkline_conn::work::{
+    Completion, Local, Receive, Remote, Request, SendFlags, SendOp, Status,
+};
+use trunkline_qpmap::key::Secret32;
+use trunkline_qpmap::regions::Regions;
+use trunkline_wire::{Lkey, Qpn, Rkey};
+
+/// Bytes of each region.
+pub(super) const REGION: usize = 1024;
+/// Where the region begins that peers may reach.
+pub(super) const OPEN_ADDR: u64 = 0x1_0000;
+const LOCAL_ADDR: u64 = 0x2_0000;
+/// Bytes of the local region that requests name; the rest stays as it is.
+const USED: usize = 512;
+
+pub(super) struct Program {
+    pub(super) qpn: Qpn,
+    regions: Regions<Region>,
+    pds: [PdId; 2],
+    /// Keys: reachable, local, without rights, of another domain.
+    keys: [Rkey; 4],
+    local: Region,
+    secrets: [Region; 2],
+    /// Requests posted that have not ended.
+    pub(super) posted: VecDeque<u64>,
+    receives: VecDeque<Receive>,
+    /// Receives taken that have not ended.
+    taken: VecDeque<u64>,
+    next: u64,
+}
+
+impl Program {
+    pub(super) fn new() -> Self {
+        let mut regions = Regions::new(Secret32::new([1, 2]));
+        let pds = [regions.alloc_pd(), regions.alloc_pd()];
+        let made = [
+            (pds[0], Region::new(OPEN_ADDR, REGION), Access::ALL),
+            (
+                pds[0],
+                Region::new(LOCAL_ADDR, REGION).marked(),
+                Access::LOCAL_WRITE,
+            ),
+            (
+                pds[0],
+                Region::new(0x3_0000, REGION).marked(),
+                Access::LOCAL_READ,
+            ),
+            (pds[1], Region::new(0x4_0000, REGION).marked(), Access::ALL),
+        ];
+        made[1].1.clear(USED);
+        let keys = made.each_ref().map(|(pd, region, access)| {
+            let registered = regions.register(*pd, region.clone(), *access, 7);
+            registered.expect("a region like others").rkey
+        });
+        let [_, (_, local, _), (_, first, _), (_, second, _)] = made;
+        Self {
+            qpn: Qpn::default(),
+            regions,
+            pds,
+            keys,
+            local,
+            secrets: [first, second],
+            posted: VecDeque::new(),
+            receives: VecDeque::new(),
+            taken: VecDeque::new(),
+            next: 0,
+        }
+    }
+
+    pub(super) fn pd(&self) -> PdId {
+        self.pds[0]
+    }
+
+    /// A key that a peer may have, or not.
+    pub(super) fn rkey(&self, choice: u8, input: &mut Input<'_>) -> Rkey {
+        match choice {
+            0..=4 => self.keys[0],
+            5 => self.keys[usize::from(input.byte()) % self.keys.len()],
+            6 => Rkey(self.keys[0].0 ^ u32::from(input.byte())),
+            _ => Rkey(input.u32()),
+        }
+    }
+
+    fn sges(&self, input: &mut Input<'_>) -> Vec<Sge> {
+        let count = usize::from(input.byte() & 3);
+        let sge = |input: &mut Input<'_>| {
+            let offset = usize::from(input.u16()) % USED;
+            let length = usize::from(input.u16()) % (USED - offset + 1);
+            Sge {
+                addr: LOCAL_ADDR + offset as u64,
+                length: length as u32,
+                lkey: Lkey(self.keys[1].0),
+            }
+        };
+        (0..count).map(|_| sge(input)).collect()
+    }
+
+    /// The next request to post.
+    pub(super) fn request(&mut self, input: &mut Input<'_>) -> Request {
+        let remote = Remote {
+            addr: 0x1000,
+            rkey: Rkey(7),
+        };
+        let op = match input.byte() & 7 {
+            0 => SendOp::Send,
+            1 => SendOp::SendImm(1),
+            2 => SendOp::SendInvalidate(Rkey(7)),
+            3 => SendOp::Write(remote),
+            4 => SendOp::WriteImm(remote, 2),
+            5 => SendOp::Read(remote),
+            6 => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: 1 }),
+            _ => SendOp::Atomic(
+                remote,
+                AtomicOp::CompareSwap {
+                    compare: 0,
+                    swap: 1,
+                },
+            ),
+        };
+        let flags = SendFlags(u32::from(input.byte()) & 7);
+        let mut sges = self.sges(input);
+        if matches!(op, SendOp::Atomic(..)) {
+            sges = vec![Sge {
+                addr: LOCAL_ADDR,
+                length: 8,
+                lkey: Lkey(self.keys[1].0),
+            }];
+        }
+        if input.byte() > 240 {
+            // Gone, or never there: a local fault.
+            sges.iter_mut().for_each(|sge| sge.lkey.0 ^= 1);
+        }
+        self.next += 1;
+        Request {
+            wr_id: self.next,
+            op,
+            flags,
+            length: sges.iter().map(|sge| sge.length).sum(),
+            local: Local::Sges(sges.into_iter().collect()),
+        }
+    }
+
+    /// Posts a receive.
+    pub(super) fn receive(&mut self, input: &mut Input<'_>) {
+        self.next += 1;
+        let sges = self.sges(input).into_iter().collect();
+        self.receives.push_back(Receive {
+            wr_id: self.next,
+            sges,
+        });
+    }
+
+    /// Memory is as it must be.
+    pub(super) fn check(&self) {
+        for secret in &self.secrets {
+            assert!(
+                secret.is_marked_from(0),
+                "memory without rights was written"
+            );
+        }
+        assert!(
+            self.local.is_marked_from(USED),
+            "memory no request names was written"
+        );
+    }
+
+    /// The connection is down: nothing may be outstanding.
+    pub(super) fn finish(self) {
+        assert!(
+            self.posted.is_empty(),
+            "{} requests never ended",
+            self.posted.len()
+        );
+        assert!(
+            self.taken.is_empty(),
+            "{} receives never ended",
+            self.taken.len()
+        );
+    }
+}
+
+impl Host for Program {
+    type Memory = Regions<Region>;
+
+    fn memory(&mut self) -> &mut Self::Memory {
+        &mut self.regions
+    }
+
+    fn take_receive(&mut self) -> Option<Receive> {
+        let receive = self.receives.pop_front()?;
+        self.taken.push_back(receive.wr_id);
+        Some(receive)
+    }
+
+    fn sent(&mut self, request: Request, _: Status, _: u32) {
+        let expected = self.posted.pop_front();
+        assert_eq!(
+            expected,
+            Some(request.wr_id),
+            "a request ended out of order"
+        );
+    }
+
+    fn received(&mut self, completion: Completion) {
+        let expected = self.taken.pop_front();
+        assert_eq!(
+            expected,
+            Some(completion.wr_id),
+            "a receive ended out of order"
+        );
+        assert_eq!(completion.qpn, self.qpn);
+    }
+
+    fn event(&mut self, _: QpEvent) {}
+}
