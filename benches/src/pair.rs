@@ -51,7 +51,8 @@ impl Default for PairConfig {
 pub struct End {
     /// The engine.
     pub engine: Engine<Embedded>,
-    port: MemoryPort,
+    /// Its port.
+    pub port: MemoryPort,
     pd: PdId,
     /// Its memory.
     pub region: Region,

@@ -3,6 +3,8 @@
 //! payload are missing on purpose: valgrind knows no AVX-512.
 
 mod delivery;
+mod engine;
+mod tables;
 mod wire;
 
 use std::process::ExitCode;
@@ -21,6 +23,10 @@ const PIECES: &[(&str, Piece)] = &[
     ("icrc_start", wire::icrc_start),
     ("delivery_send_and_acked", delivery::send_and_acked),
     ("delivery_receive_and_ack", delivery::receive_and_ack),
+    ("engine_send64", engine::send64),
+    ("mapping_lookup", tables::mapping_lookup),
+    ("qpn_to_index", tables::qpn_to_index),
+    ("region_check", tables::region_check),
 ];
 
 fn main() -> ExitCode {
