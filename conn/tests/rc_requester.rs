@@ -251,6 +251,16 @@ fn acknowledgements_that_arrive_while_repeating_spare_the_rest() {
 }
 
 #[test]
+fn what_is_acknowledged_before_it_is_repeated_is_not_repeated() {
+    let mut bench = bench();
+    bench.post(0, SendOp::Send, 4 * MTU);
+    bench.sent();
+    assert!(bench.next_timer());
+    assert_eq!(bench.feed(ack(1)), Ok(()));
+    assert_eq!(numbers(&bench.sent()), [2, 3]);
+}
+
+#[test]
 fn refusals_become_the_status_of_the_refused_request() {
     let codes = [
         (NakCode::InvalidRequest, Status::RemoteInvalidRequest),
@@ -278,6 +288,15 @@ fn a_read_may_be_refused_in_the_middle_of_its_data() {
     bench.sent();
     let first = read_response(Opcode::RC_READ_RESPONSE_FIRST, 0, &[1; MTU]);
     assert_eq!(bench.feed(first), Ok(()));
+    assert_eq!(bench.feed(nak(1, NakCode::RemoteAccess)), Ok(()));
+    assert_eq!(bench.ends(), [(0, Status::RemoteAccess)]);
+}
+
+#[test]
+fn a_read_is_refused_even_if_data_before_the_refusal_was_lost() {
+    let mut bench = bench();
+    bench.post(0, read(0), 3 * MTU);
+    bench.sent();
     assert_eq!(bench.feed(nak(1, NakCode::RemoteAccess)), Ok(()));
     assert_eq!(bench.ends(), [(0, Status::RemoteAccess)]);
 }
@@ -319,6 +338,23 @@ fn a_receiver_that_is_never_ready_fails_the_request_unless_that_is_to_be_borne()
         let failed = [(0, Status::RnrRetryExceeded)];
         assert_eq!(bench.ends() == failed, rnr_retry < 7);
     }
+}
+
+#[test]
+fn progress_gives_all_retries_of_a_receiver_that_was_not_ready_back() {
+    let mut bench = Bench::new(Config {
+        rnr_retry: 1,
+        ..config()
+    });
+    for number in 0..3 {
+        bench.post(number.into(), SendOp::Send, 4);
+        bench.sent();
+        assert_eq!(bench.feed(rnr_nak(number, 1)), Ok(()));
+        assert!(bench.next_timer());
+        bench.sent();
+        assert_eq!(bench.feed(ack(number)), Ok(()));
+    }
+    assert_eq!(bench.engine.state(), State::Ready);
 }
 
 #[test]
@@ -687,8 +723,11 @@ fn notifications_slow_data_down_to_the_rate_and_pace_it_by_the_timer() {
     let rate = bench.engine.rate().expect("it is limited");
     assert!(rate < 100_000_000 / 6);
     let start = bench.now;
-    let mut count = bench.sent().len();
-    assert!(count < 8, "{count} left at once");
+    let burst = bench.sent();
+    let mut count = burst.len();
+    assert!((1..8).contains(&count), "{count} left at once");
+    // What is far apart asks each time, lest the ACK timer runs out in between.
+    assert!(burst.iter().all(|one| one.bth.ack_req));
     while count < 60 && bench.next_timer() {
         count += bench.sent().len();
     }

@@ -576,6 +576,29 @@ fn sends_and_writes_that_come_again_are_acknowledged_and_not_executed_again() {
 }
 
 #[test]
+fn a_duplicate_does_not_take_back_what_is_about_to_be_acknowledged() {
+    let mut bench = bench();
+    for number in 0..3 {
+        assert_eq!(bench.feed(write(number, 0)), Ok(()));
+    }
+    assert_eq!(bench.feed(write(0, 0)), Ok(()));
+    assert_eq!(only_answer(&bench.sent()), (2, ACK, 3));
+}
+
+#[test]
+fn a_repeated_answer_that_nobody_waits_for_makes_room_for_a_new_one() {
+    let mut bench = Bench::new(Config {
+        max_dest_rd_atomic: 1,
+        ..config()
+    });
+    assert_eq!(bench.feed(read_request(0, 0, 4)), Ok(()));
+    assert_eq!(numbers(&bench.sent()), [0]);
+    assert_eq!(bench.feed(read_request(0, 0, 4)), Ok(()));
+    assert_eq!(bench.feed(fetch_add(1, 0, 1)), Ok(()));
+    assert_eq!(numbers(&bench.sent()), [1]);
+}
+
+#[test]
 fn send_with_invalidate_takes_the_key_away() {
     let mut bench = bench();
     bench.receives(2, 64);

@@ -384,6 +384,7 @@ fn datagrams_that_break_rules_are_dropped_and_the_receive_serves_the_next() {
     assert_eq!(feed(&mut qp, &good), Ok(()));
     assert_eq!(qp.received.len(), 1);
     assert_eq!((qp.received[0].wr_id, qp.received[0].byte_len), (0, 44));
+    assert_eq!(feed(&mut qp, &good), Err(Dropped::ReceiverNotReady));
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl RateLimit {
     pub fn on_cnp(&mut self, now: Instant) {
         self.advance(now);
         if self.free {
-            // The increase of a rate that was not limited is not worth remembering.
+            // Congestion of long ago says nothing about what begins now.
             self.alpha = ALPHA_ONE;
         }
         self.free = false;
@@ -208,10 +208,12 @@ mod tests {
         assert_eq!(rate.rate(), None);
         rate.on_cnp(at(100));
         assert_eq!(rate.rate(), Some(LINK / 2));
-        // 100 quiet steps let alpha decay to two thirds, and the rate recover.
+        rate.on_cnp(at(100));
+        assert_eq!(rate.rate(), Some(LINK / 4));
+        // 100 quiet steps let alpha decay to two thirds.
         assert!(rate.may_send(at(100 + 55 * 100)));
         let before = rate.rate().expect("it is still limited");
-        assert!(before > LINK * 9 / 10);
+        assert!(before > LINK / 2);
         rate.on_cnp(at(100 + 55 * 100));
         let after = rate.rate().expect("it is limited");
         assert!(after > before / 2 + before / 10 && after < before);
@@ -278,6 +280,12 @@ mod tests {
         assert_eq!(rate.rate(), Some(LINK / 1000));
         assert!(rate.may_send(at(10_000_000)));
         assert_eq!(rate.rate(), None);
+        rate.on_cnp(at(10_000_000));
+        assert_eq!(rate.rate(), Some(LINK / 2));
+        rate.advance(at(10_000_000 + 55 * 1000));
+        assert_eq!(rate.rate(), None);
+        rate.on_cnp(at(20_000_000));
+        assert_eq!(rate.rate(), Some(LINK / 2));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use trunkline_wire::{NakCode, Operation, Packet, Position, Psn, Reth};
 type Executed = Result<(), Refusal>;
 
 impl Responder {
-    /// Executes the packet with the PSN that is expected. Of a packet that is not executed for want of
-    /// a receive nothing has been done.
+    /// Executes the packet with the PSN that is expected. When a receive is wanting, nothing has
+    /// been done.
     pub(super) fn execute(
         &mut self,
         config: &Config,
