@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::mr::{Pd, PdInner};
 use crate::worker::{self, Worker};
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,8 +19,17 @@ use trunkline_conn::time::Instant;
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::mapping::Mapping;
-use trunkline_qpmap::{Counters, Event};
+use trunkline_qpmap::{Counters, Event, VerbsError};
 use trunkline_wire::Gid;
+
+/// Packets that a shared connection may have in flight.
+const WINDOWS: RangeInclusive<u16> = 64..=4096;
+/// Least that a node must be able to send at once: headers and some payload.
+const MIN_DATAGRAM: u32 = 256;
+/// Connections of a pool.
+const POOLS: RangeInclusive<u32> = 1..=254;
+/// Source ports beside 4791.
+const MAX_EXTRA_SOURCE_PORTS: usize = 7;
 
 /// A software RNIC. Clones name the same node; it stops when the last handle to it, its QPs, CQs
 /// and regions is gone.
@@ -156,7 +166,7 @@ impl Builder {
         self
     }
 
-    /// Shared connections opened to a peer when QPs need them.
+    /// Most shared connections opened to a peer when QPs need them, 1 to 254.
     #[must_use]
     pub const fn pool(mut self, connections: u32) -> Self {
         self.config.pool = connections;
@@ -198,7 +208,8 @@ impl Builder {
         self
     }
 
-    /// Largest datagram it sends, if less than its port carries.
+    /// Largest datagram (BTH to ICRC) it sends, in bytes, if less than its port carries; at least
+    /// 256.
     #[must_use]
     pub const fn max_datagram(mut self, bytes: u32) -> Self {
         self.config.max_datagram = bytes;
@@ -222,8 +233,10 @@ impl Builder {
     /// A node on a UDP socket.
     ///
     /// # Errors
-    /// The address cannot be bound; where another process owns the port, the error names it.
+    /// A setting out of range; an address that cannot be bound: where another process owns the
+    /// port, the error names it.
     pub fn build(self) -> Result<Node, Error> {
+        self.check()?;
         let config = UdpConfig {
             extra_source_ports: self.source_ports,
             ..UdpConfig::new(self.address)
@@ -235,8 +248,9 @@ impl Builder {
     /// A node on a port of the program's choice.
     ///
     /// # Errors
-    /// The operating system has no thread or descriptor left.
+    /// A setting out of range; the operating system has no thread or descriptor left.
     pub fn build_on(mut self, port: Box<dyn Port + Send>) -> Result<Node, Error> {
+        self.check()?;
         let seed = match self.seed {
             Some(seed) => seed,
             None => system_random()?,
@@ -258,6 +272,27 @@ impl Builder {
             Drive::Threaded => Some(Worker::start(&seat)?),
         };
         Ok(Node { shared: Arc::new(Shared { seat, worker }) })
+    }
+}
+
+impl Builder {
+    /// Whether every setting is in its range.
+    fn check(&self) -> Result<(), Error> {
+        let (window, datagram) = (self.config.engine.window, self.config.max_datagram);
+        let settings = [
+            ("window", window.into(), window.is_power_of_two() && WINDOWS.contains(&window)),
+            ("max_datagram", datagram.into(), datagram >= MIN_DATAGRAM),
+            ("pool", self.config.pool.into(), POOLS.contains(&self.config.pool)),
+            (
+                "extra_source_ports",
+                self.source_ports as u64,
+                self.source_ports <= MAX_EXTRA_SOURCE_PORTS,
+            ),
+        ];
+        match settings.into_iter().find(|(.., good)| !good) {
+            Some((what, value, _)) => Err(VerbsError::BadAttribute { what, value }.into()),
+            None => Ok(()),
+        }
     }
 }
 

@@ -430,9 +430,11 @@ impl Peers {
         self.directory.tidy(now);
         let idle = engine.idle_connections();
         self.idle_since.retain(|key, _| idle.iter().any(|id| id.key() == *key));
-        for id in idle {
+        // The newest go first, at both ends: each keeps the one with which it began.
+        for id in idle.into_iter().rev() {
             let since = *self.idle_since.entry(id.key()).or_insert(now);
-            if now.since(since) >= self.idle_after_ns {
+            // What was closed just now may have left this one alone in its pool.
+            if now.since(since) >= self.idle_after_ns && engine.idle_connections().contains(&id) {
                 engine.close_connection(id);
             }
         }
@@ -453,7 +455,8 @@ fn params(terms: &Established, options: &ConnectionOptions) -> ConnectionParams 
         first_tx: terms.first_tx,
         first_rx: terms.first_rx,
         datagram: terms.packet_size,
-        window: terms.window,
+        // A peer may offer any number; both ends use the power of two below the smaller offer.
+        window: 1 << terms.window.max(1).ilog2(),
         control: options.control,
         traffic_class: if acceptor { terms.traffic_class } else { options.traffic_class },
         weight: if acceptor { terms.weight } else { options.weight },

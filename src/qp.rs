@@ -207,11 +207,10 @@ impl Qp {
         self.modify(&QpModify::Rts(attributes))
     }
 
-    /// Posts send requests (`ibv_post_send(3)`).
+    /// Posts send requests (`ibv_post_send(3)`): all of them, in order, or none.
     ///
     /// # Errors
-    /// A QP that is not ready to send, a request out of range, a full queue. Requests before the
-    /// one at fault are posted.
+    /// A QP that is not ready to send, a request out of range, a queue without room for all.
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), Error> {
         let queues = &self.0.queues;
         queues.check_send_state()?;
@@ -220,11 +219,10 @@ impl Qp {
         Ok(posted?)
     }
 
-    /// Posts receive requests (`ibv_post_recv(3)`).
+    /// Posts receive requests (`ibv_post_recv(3)`): all of them, in order, or none.
     ///
     /// # Errors
-    /// A QP in RESET or with an SRQ, a request out of range, a full queue. Requests before the one
-    /// at fault are posted.
+    /// A QP in RESET or with an SRQ, a request out of range, a queue without room for all.
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), Error> {
         let queues = &self.0.queues;
         let queue = queues.check_recv_state()?;
@@ -301,10 +299,10 @@ struct SrqInner {
 }
 
 impl Srq {
-    /// Posts receive requests (`ibv_post_srq_recv(3)`).
+    /// Posts receive requests (`ibv_post_srq_recv(3)`): all of them, in order, or none.
     ///
     /// # Errors
-    /// A request out of range, a full queue.
+    /// A request out of range, a queue without room for all.
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), Error> {
         Ok(self.0.queue.post(requests)?)
     }

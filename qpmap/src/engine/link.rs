@@ -573,10 +573,12 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Moves a quiescing flow once nothing of it is in flight.
+    /// Moves a quiescing flow once nothing of it is in flight. Requests that were taken from the
+    /// ring but not begun go with it.
     pub(crate) fn try_move(&mut self, flow: u32) {
         let record = &self.flows[flow];
-        if !record.flags.has(Flags::QUIESCING) || record.head != NONE {
+        let begun = self.requests.get(record.head).is_some_and(|pending| pending.begun);
+        if !record.flags.has(Flags::QUIESCING) || begun {
             return;
         }
         let qp = record.qp;

@@ -32,6 +32,8 @@ pub(crate) struct Pending {
     pub(crate) responded: bool,
     /// Counts towards the READs outstanding.
     pub(crate) reading: bool,
+    /// Some of it was sent, in this round or an earlier one.
+    pub(crate) begun: bool,
     pub(crate) outcome: Option<Status>,
 }
 
@@ -96,6 +98,7 @@ impl<P: Platform> Engine<P> {
             returned: 0,
             responded: false,
             reading: false,
+            begun: false,
             outcome: None,
         });
         self.append_order(qp, index);

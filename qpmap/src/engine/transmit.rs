@@ -224,12 +224,14 @@ impl<P: Platform> Engine<P> {
         if !record.flags.has(Flags::BOUND) || stopped.iter().any(|flag| record.flags.has(*flag)) {
             return None;
         }
+        self.skip_responded(flow);
+        let record = &self.flows[flow];
         if record.sent_bytes == 0 && record.flags.has(Flags::QUIESCING) {
-            // A restart during quiescence still has to send what was begun.
-            let begun = record.sending != NONE;
+            // A restart during quiescence still has to send what was begun; what was not goes over
+            // the next connection.
+            let begun = self.requests.get(record.sending).is_some_and(|pending| pending.begun);
             return begun.then_some(record.sending).filter(|at| self.may_begin(flow, *at));
         }
-        self.skip_responded(flow);
         while self.flows[flow].sending == NONE {
             let qp = self.flows[flow].qp;
             let Wire::Shared(own) = self.qps[qp].wire else { return None };
@@ -279,6 +281,7 @@ impl<P: Platform> Engine<P> {
     ) -> Option<u32> {
         let record = &self.flows[flow];
         self.requests[at].round = record.round;
+        self.requests[at].begun = true;
         let qp = &self.qps[record.qp];
         let pending = &self.requests[at];
         let offset = record.sent_bytes;

@@ -1,0 +1,199 @@
+//! Two nodes on loopback addresses of their own, and how to drive them.
+#![allow(dead_code, reason = "each test file uses its part of it")]
+#![allow(
+    unreachable_pub,
+    reason = "a module that several test programs include"
+)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use trunkline::{
+    Access, Attributes, Builder, Completion, Cq, Drive, Mr, Node, Pd, Qp, QpOptions, RecvWr,
+    SendFlags, SendOp, SendWr,
+};
+
+/// How long anything may take before the test gives up on it: far more than it should.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of each end's region.
+pub const REGION: usize = 4 << 20;
+
+/// A loopback address that no other test uses, of this process or of one that runs beside it.
+pub fn address() -> IpAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let pid = std::process::id();
+    let last = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert!(last < 255, "254 addresses are enough for one test binary");
+    Ipv4Addr::new(127, 64 + (pid >> 8) as u8 % 128, pid as u8, last).into()
+}
+
+/// An inline node on an address of its own.
+pub fn inline() -> Builder {
+    Node::builder().address(address()).drive(Drive::Inline)
+}
+
+/// A node with what a program usually has of it.
+pub struct End {
+    pub node: Node,
+    pub pd: Pd,
+    pub send_cq: Cq,
+    pub recv_cq: Cq,
+    pub mr: Mr,
+}
+
+impl End {
+    pub fn new(builder: Builder) -> Self {
+        let node = builder.build().unwrap();
+        let pd = node.alloc_pd();
+        let (send_cq, recv_cq) = (node.create_cq(4096).unwrap(), node.create_cq(4096).unwrap());
+        let mr = pd.register(REGION, Access::ALL).unwrap();
+        Self {
+            node,
+            pd,
+            send_cq,
+            recv_cq,
+            mr,
+        }
+    }
+
+    pub fn qp(&self, options: &QpOptions) -> Qp {
+        self.pd
+            .create_qp(&self.send_cq, &self.recv_cq, options)
+            .unwrap()
+    }
+
+    /// Posts a receive into the region.
+    pub fn receive(&self, qp: &Qp, wr_id: u64, offset: usize, length: usize) {
+        let sges = [self.mr.sge(offset, length)];
+        qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+    }
+
+    /// Posts a signalled request from, or into, the region.
+    pub fn post(&self, qp: &Qp, wr_id: u64, op: SendOp, offset: usize, length: usize) {
+        self.try_post(qp, wr_id, op, SendFlags::SIGNALED, offset, length)
+            .unwrap();
+    }
+
+    pub fn try_post(
+        &self,
+        qp: &Qp,
+        wr_id: u64,
+        op: SendOp,
+        flags: SendFlags,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), trunkline::Error> {
+        let sges = [self.mr.sge(offset, length)];
+        qp.post_send(&[SendWr {
+            wr_id,
+            op,
+            flags,
+            sges: &sges,
+            inline: None,
+            route: 0,
+        }])
+    }
+
+    pub fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {
+        let mut out = vec![0; length];
+        self.mr.read(offset, &mut out).unwrap();
+        out
+    }
+
+    pub fn word(&self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.bytes(offset, 8).try_into().unwrap())
+    }
+}
+
+/// Two inline nodes.
+pub struct Pair {
+    pub a: End,
+    pub b: End,
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        Self {
+            a: End::new(inline()),
+            b: End::new(inline()),
+        }
+    }
+
+    /// A pair of QPs, connected to each other.
+    pub fn qps(&self) -> (Qp, Qp) {
+        self.qps_with(&QpOptions::default(), &Attributes::default())
+    }
+
+    pub fn qps_with(&self, options: &QpOptions, attributes: &Attributes) -> (Qp, Qp) {
+        let (qa, qb) = (self.a.qp(options), self.b.qp(options));
+        qa.connect_with(qb.address(), Access::ALL, attributes)
+            .unwrap();
+        qb.connect_with(qa.address(), Access::ALL, attributes)
+            .unwrap();
+        (qa, qb)
+    }
+
+    pub fn turn(&self) {
+        turn(&[&self.a.node, &self.b.node]);
+    }
+
+    pub fn until(&self, what: &str, done: impl FnMut() -> bool) {
+        until(&[&self.a.node, &self.b.node], what, done);
+    }
+
+    /// The next completion of `cq`.
+    pub fn next(&self, cq: &Cq) -> Completion {
+        next(&[&self.a.node, &self.b.node], cq)
+    }
+
+    /// Lets both nodes run for a while, to see that nothing more happens.
+    pub fn run_for(&self, time: Duration) {
+        let started = Instant::now();
+        while started.elapsed() < time {
+            self.turn();
+        }
+    }
+}
+
+/// One round of each node.
+pub fn turn(nodes: &[&Node]) {
+    let mut busy = false;
+    for node in nodes {
+        busy |= node.poll().unwrap();
+    }
+    if !busy {
+        std::thread::yield_now();
+    }
+}
+
+/// Drives nodes until `done`.
+pub fn until(nodes: &[&Node], what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        turn(nodes);
+        assert!(started.elapsed() < PATIENCE, "still waiting for: {what}");
+    }
+}
+
+/// Drives nodes until `cq` has a completion.
+pub fn next(nodes: &[&Node], cq: &Cq) -> Completion {
+    let mut found = None;
+    until(nodes, "a completion", || {
+        found = cq.poll_one();
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 56) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}

@@ -1,0 +1,311 @@
+//! How nodes meet, and what becomes of QPs when the other node goes.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{End, PATIENCE, Pair, address, inline, next, pattern, until};
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+use trunkline::{
+    Access, Attributes, Drive, Error, Gid, Node, QpAddress, QpOptions, QpState, Qpn, SendOp, Status,
+};
+
+/// Where received bytes go.
+const TARGET: usize = 2 << 20;
+/// A node finds a peer dead after this long.
+const DEAD_AFTER: Duration = Duration::from_millis(300);
+
+#[test]
+fn nodes_that_ask_each_other_at_once_share_one_connection() {
+    let pair = Pair::new();
+    let (qa, qb) = (
+        pair.a.qp(&QpOptions::default()),
+        pair.b.qp(&QpOptions::default()),
+    );
+    // Neither has run since: both send their question before either hears the other's.
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+    pair.a.node.poll().unwrap();
+    pair.b.node.poll().unwrap();
+    for (from, to, sender, receiver) in [(&pair.a, &pair.b, &qa, &qb), (&pair.b, &pair.a, &qb, &qa)]
+    {
+        to.receive(receiver, 1, TARGET, 64);
+        from.post(sender, 2, SendOp::Send, 0, 64);
+        assert_eq!(pair.next(&from.send_cq).status, Status::Success);
+        assert_eq!(pair.next(&to.recv_cq).status, Status::Success);
+    }
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!(
+        (
+            pair.a.node.connection_count(),
+            pair.b.node.connection_count()
+        ),
+        (1, 1)
+    );
+}
+
+#[test]
+fn the_end_that_connects_first_waits_for_the_other() {
+    let pair = Pair::new();
+    let (qa, qb) = (
+        pair.a.qp(&QpOptions::default()),
+        pair.b.qp(&QpOptions::default()),
+    );
+    qa.connect(qb.address()).unwrap();
+    pair.a.post(&qa, 1, SendOp::Send, 0, 64);
+    pair.run_for(Duration::from_millis(50));
+    assert!(
+        pair.a.send_cq.poll_one().is_none(),
+        "the other end is in RESET"
+    );
+    qb.connect(qa.address()).unwrap();
+    pair.b.receive(&qb, 1, TARGET, 64);
+    assert_eq!(pair.next(&pair.b.recv_cq).status, Status::Success);
+    assert_eq!(pair.next(&pair.a.send_cq).status, Status::Success);
+}
+
+#[test]
+fn many_qps_share_few_connections() {
+    let (a, b) = (End::new(inline().pool(2)), End::new(inline().pool(2)));
+    let pair = Pair { a, b };
+    let qps: Vec<_> = (0..1500).map(|_| pair.qps()).collect();
+    let mut done = 0;
+    for (at, (qa, _)) in qps.iter().enumerate() {
+        pair.a.post(
+            qa,
+            at as u64,
+            SendOp::Write(pair.b.mr.remote(TARGET)),
+            0,
+            64,
+        );
+        pair.turn();
+        while let Some(completion) = pair.a.send_cq.poll_one() {
+            assert_eq!(completion.status, Status::Success);
+            done += 1;
+        }
+    }
+    pair.until("all WRITEs", || {
+        done += std::iter::from_fn(|| pair.a.send_cq.poll_one()).count();
+        done == qps.len()
+    });
+    pair.until("a second connection", || {
+        pair.a.node.connection_count() == 2
+    });
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!(
+        (
+            pair.a.node.connection_count(),
+            pair.b.node.connection_count()
+        ),
+        (2, 2)
+    );
+}
+
+#[test]
+fn a_peer_that_vanishes_fails_its_qps_in_the_configured_time() {
+    let a = End::new(inline().peer_timeout(DEAD_AFTER));
+    let b = End::new(inline());
+    let pair = Pair { a, b };
+    let (qa, _qb) = pair.qps();
+    let write = SendOp::Write(pair.b.mr.remote(TARGET));
+    pair.a.post(&qa, 1, write, 0, 64);
+    assert_eq!(pair.next(&pair.a.send_cq).status, Status::Success);
+    // Node b is driven no more, as if its process had stopped.
+    pair.a.post(&qa, 2, write, 0, 100_000);
+    pair.a.post(&qa, 3, write, 0, 64);
+    let started = Instant::now();
+    let nodes = [&pair.a.node];
+    let (first, second) = (next(&nodes, &pair.a.send_cq), next(&nodes, &pair.a.send_cq));
+    let took = started.elapsed();
+    assert_eq!((first.wr_id, first.status), (2, Status::RetryExceeded));
+    assert_eq!((second.wr_id, second.status), (3, Status::Flushed));
+    assert_eq!(qa.state(), QpState::Error);
+    assert!(took >= DEAD_AFTER * 9 / 10, "given up after {took:?}");
+    // It is asked once more before it is given up: some 200 ms.
+    assert!(
+        took < DEAD_AFTER + Duration::from_secs(5),
+        "given up after {took:?}"
+    );
+    assert_eq!(pair.a.node.connection_count(), 0);
+}
+
+#[test]
+fn a_peer_that_restarts_is_another_one() {
+    let a = End::new(inline().peer_timeout(DEAD_AFTER));
+    let at = address();
+    let first = End::new(Node::builder().address(at).drive(Drive::Inline));
+    let (qa, qb) = (a.qp(&QpOptions::default()), first.qp(&QpOptions::default()));
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+    let stale = first.mr.remote(TARGET);
+    a.post(&qa, 1, SendOp::Write(stale), 0, 64);
+    assert_eq!(
+        next(&[&a.node, &first.node], &a.send_cq).status,
+        Status::Success
+    );
+    drop((first, qb));
+
+    let second = End::new(Node::builder().address(at).drive(Drive::Inline));
+    let nodes = [&a.node, &second.node];
+    a.post(&qa, 2, SendOp::Write(stale), 0, 64);
+    let done = next(&nodes, &a.send_cq);
+    assert_eq!((done.wr_id, done.status), (2, Status::RetryExceeded));
+    assert_eq!(qa.state(), QpState::Error);
+    // QPs that are made now meet the new one.
+    let (qa, qb) = (
+        a.qp(&QpOptions::default()),
+        second.qp(&QpOptions::default()),
+    );
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+    let data = pattern(1, 10_000);
+    a.mr.write(0, &data).unwrap();
+    a.post(
+        &qa,
+        3,
+        SendOp::Write(second.mr.remote(TARGET)),
+        0,
+        data.len(),
+    );
+    let done = next(&nodes, &a.send_cq);
+    assert_eq!((done.wr_id, done.status), (3, Status::Success));
+    assert!(second.bytes(TARGET, data.len()) == data);
+}
+
+#[test]
+fn a_restarted_peer_that_asks_first_is_recognised() {
+    let a = End::new(inline());
+    let at = address();
+    let first = End::new(Node::builder().address(at).drive(Drive::Inline));
+    let (old, qb) = (a.qp(&QpOptions::default()), first.qp(&QpOptions::default()));
+    old.connect(qb.address()).unwrap();
+    qb.connect(old.address()).unwrap();
+    a.post(&old, 1, SendOp::Write(first.mr.remote(TARGET)), 0, 64);
+    assert_eq!(
+        next(&[&a.node, &first.node], &a.send_cq).status,
+        Status::Success
+    );
+    drop((first, qb));
+
+    let second = End::new(Node::builder().address(at).drive(Drive::Inline));
+    let nodes = [&a.node, &second.node];
+    let (qa, qb) = (
+        a.qp(&QpOptions::default()),
+        second.qp(&QpOptions::default()),
+    );
+    qb.connect(qa.address()).unwrap();
+    // The question of the new incarnation ends the connections of the old one.
+    until(&nodes, "the old QP to fail", || {
+        old.state() == QpState::Error
+    });
+    qa.connect(qb.address()).unwrap();
+    second.post(&qb, 2, SendOp::Write(a.mr.remote(TARGET)), 0, 64);
+    assert_eq!(next(&nodes, &second.send_cq).status, Status::Success);
+}
+
+#[test]
+fn a_taken_address_names_its_owner() {
+    let taken = inline().build().unwrap();
+    let at = taken.gid().address();
+    let error = Node::builder().address(at).build().unwrap_err();
+    assert!(matches!(error, Error::Open(_)), "{error:?}");
+    let text = error.to_string();
+    let pid = format!("process {}", std::process::id());
+    assert!(
+        text.contains(&at.to_string()) && text.contains(&pid),
+        "{text}"
+    );
+    drop(taken);
+    Node::builder().address(at).build().unwrap();
+}
+
+#[test]
+fn an_address_where_nobody_is_fails_in_bounded_time() {
+    let a = End::new(inline());
+    // 4.096 us * 2^10, twice: after three unanswered questions the QP is plain RC.
+    let attributes = Attributes {
+        timeout: 10,
+        retry_count: 1,
+        ..Attributes::default()
+    };
+    let qp = a.qp(&QpOptions::default());
+    let peer = QpAddress {
+        gid: Gid::from(address()),
+        qpn: Qpn::from_wire(77),
+        psn: qp.address().psn,
+    };
+    qp.connect_with(peer, Access::ALL, &attributes).unwrap();
+    a.post(&qp, 1, SendOp::Send, 0, 64);
+    let started = Instant::now();
+    let done = next(&[&a.node], &a.send_cq);
+    assert_eq!((done.wr_id, done.status), (1, Status::RetryExceeded));
+    assert_eq!(qp.state(), QpState::Error);
+    assert!(
+        started.elapsed() < PATIENCE / 3,
+        "took {:?}",
+        started.elapsed()
+    );
+    assert_eq!(a.node.connection_count(), 0);
+}
+
+#[test]
+fn a_socket_that_is_no_node_gets_plain_rc_packets() {
+    let a = End::new(inline());
+    let at = address();
+    let stranger = UdpSocket::bind((at, 4791)).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let attributes = Attributes {
+        timeout: 10,
+        retry_count: 1,
+        ..Attributes::default()
+    };
+    let qp = a.qp(&QpOptions::default());
+    let peer = QpAddress {
+        gid: Gid::from(at),
+        qpn: Qpn::from_wire(0x4321),
+        psn: qp.address().psn,
+    };
+    qp.connect_with(peer, Access::ALL, &attributes).unwrap();
+    a.post(&qp, 1, SendOp::Send, 0, 64);
+    assert_eq!(next(&[&a.node], &a.send_cq).status, Status::RetryExceeded);
+    let (mut questions, mut sends) = (0, 0);
+    let mut packet = [0; 2048];
+    while let Ok((length, from)) = stranger.recv_from(&mut packet) {
+        assert_eq!(from.ip(), a.node.gid().address());
+        let opcode = packet[0];
+        match opcode {
+            // UD SEND ONLY to QP 1: the question.
+            0x64 => questions += 1,
+            // RC SEND ONLY of 64 bytes to the QP.
+            0x04 => {
+                assert_eq!(
+                    (&packet[5..8], length),
+                    (&[0x00, 0x43, 0x21][..], 12 + 64 + 4)
+                );
+                sends += 1;
+            }
+            other => panic!("opcode {other:#04x}"),
+        }
+    }
+    assert_eq!(
+        (questions, sends),
+        (3, 2),
+        "three questions; one try and one retry"
+    );
+}
+
+#[test]
+fn settings_out_of_range_are_refused_by_name() {
+    for (builder, complaint) in [
+        (inline().window(100), "window cannot be 100"),
+        (inline().window(32), "window cannot be 32"),
+        (inline().max_datagram(255), "max_datagram cannot be 255"),
+        (inline().pool(0), "pool cannot be 0"),
+        (
+            inline().extra_source_ports(8),
+            "extra_source_ports cannot be 8",
+        ),
+    ] {
+        assert_eq!(builder.build().unwrap_err().to_string(), complaint);
+    }
+}
