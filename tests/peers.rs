@@ -7,8 +7,10 @@ use common::{End, PATIENCE, Pair, address, inline, next, pattern, until};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Attributes, Drive, Error, Gid, Node, QpAddress, QpOptions, QpState, Qpn, SendOp, Status,
+    Access, Attributes, Drive, Error, Gid, Node, Psn, QpAddress, QpOptions, QpState, Qpn, SendOp,
+    Status,
 };
+use trunkline_cm::{Ask, Binds, Identity, Manager, Offer, Purpose, Retry, Route, gsi};
 
 /// Where received bytes go.
 const TARGET: usize = 2 << 20;
@@ -307,5 +309,95 @@ fn settings_out_of_range_are_refused_by_name() {
         ),
     ] {
         assert_eq!(builder.build().unwrap_err().to_string(), complaint);
+    }
+}
+
+/// A node of another make: a manager of its own behind a bare socket.
+struct Stranger {
+    manager: Manager<fn() -> u64>,
+    socket: UdpSocket,
+    route: Route,
+    psn: Psn,
+}
+
+impl Stranger {
+    fn new(node: &Node) -> Self {
+        let (local, remote) = (address(), node.gid().address());
+        let socket = UdpSocket::bind((local, 4791)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let config = trunkline_cm::Config::new(Identity { guid: 7, epoch: 1 });
+        let random: fn() -> u64 = || 0x1234_5678_9abc_def0;
+        let manager = Manager::new(config, random);
+        Self {
+            manager,
+            socket,
+            route: Route { local, remote },
+            psn: Psn::default(),
+        }
+    }
+
+    fn ask(&mut self, window: u16) {
+        let offer = Offer {
+            connection: Qpn::from_wire(u32::from(window) + 2),
+            token: 1,
+            first_packet: 0,
+            packet_size: 4096,
+            window,
+        };
+        let ask = Ask {
+            offer,
+            purpose: Purpose::Private,
+            traffic_class: 0,
+            weight: 1,
+            binds: Binds::default(),
+            retry: Retry::KNOWN,
+        };
+        self.manager
+            .open(trunkline::Instant::ZERO, self.route, ask)
+            .unwrap();
+    }
+
+    /// Sends what the manager has to say, and hears what came.
+    fn turn(&mut self) {
+        let path = trunkline_wire::Path {
+            src: self.route.local,
+            dst: self.route.remote,
+            src_port: 4791,
+            traffic_class: 0,
+        };
+        while let Some(message) = self.manager.poll_transmit() {
+            let mut datagram = [0; gsi::LEN];
+            gsi::build(&path, 0, self.psn, &message.mad, &mut datagram);
+            self.psn = self.psn.advance(1);
+            self.socket
+                .send_to(&datagram, (self.route.remote, 4791))
+                .unwrap();
+        }
+        let back = trunkline_wire::Path {
+            src: path.dst,
+            dst: path.src,
+            ..path
+        };
+        let mut packet = [0; 2048];
+        while let Ok((length, _)) = self.socket.recv_from(&mut packet) {
+            if length == gsi::LEN {
+                let mad = packet[20..276].try_into().unwrap();
+                self.manager
+                    .handle_mad(trunkline::Instant::ZERO, &back, mad);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_may_offer_any_window() {
+    let a = End::new(inline());
+    let mut stranger = Stranger::new(&a.node);
+    for (at, window) in [64, 100, 4095, 4096].into_iter().enumerate() {
+        stranger.ask(window);
+        until(&[&a.node], "the connection", || {
+            stranger.turn();
+            a.node.connection_count() == at + 1
+        });
     }
 }
