@@ -155,6 +155,9 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         if before(record.acked_msn, msn) {
             record.acked_msn = msn;
+            let qp = record.qp;
+            // Patience with a receiver that is not ready is for each message anew.
+            self.flows[flow].rnr_left = self.cold(qp).attributes.rnr_retry;
         }
         self.complete_flow(flow);
     }
@@ -169,6 +172,11 @@ impl<P: Platform> Engine<P> {
                 break;
             }
             let pending = &mut self.requests[head];
+            if let Some(status) = pending.outcome {
+                // It was refused while an earlier READ waited for its data.
+                self.fail_flow(flow, status);
+                return;
+            }
             let data = pending.request.op.has_response_data();
             if !(before(pending.msn, record.acked_msn) && (!data || pending.responded)) {
                 break;
@@ -289,10 +297,16 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// Whether `msn` is the first message that the peer has not executed, and it is outstanding.
+    /// READs before it may still wait for their data.
+    fn is_next_executed(&self, flow: u32, msn: u32) -> bool {
+        let record = &self.flows[flow];
+        record.acked_msn == msn && before(msn, record.next_msn) && record.head != NONE
+    }
+
     fn not_ready(&mut self, now: Instant, flow: u32, msn: u32, timer: u8) {
         let record = &self.flows[flow];
-        let head = record.head;
-        if head == NONE || self.requests[head].msn != msn || record.flags.has(Flags::RNR_WAIT) {
+        if !self.is_next_executed(flow, msn) || record.flags.has(Flags::RNR_WAIT) {
             return;
         }
         self.counters.rnr_received += 1;
@@ -300,7 +314,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         if retry < 7 {
             if record.rnr_left == 0 {
-                self.fail_flow(flow, Status::RnrRetryExceeded);
+                self.fail_message(flow, msn, Status::RnrRetryExceeded);
                 return;
             }
             record.rnr_left -= 1;
@@ -348,8 +362,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn refused(&mut self, flow: u32, msn: u32, code: NakCode) {
-        let head = self.flows[flow].head;
-        if head == NONE || self.requests[head].msn != msn {
+        if !self.is_next_executed(flow, msn) {
             self.counters.bad_answer += 1;
             return;
         }
@@ -359,7 +372,21 @@ impl<P: Platform> Engine<P> {
             NakCode::InvalidRequest => Status::RemoteInvalidRequest,
             _ => Status::RetryExceeded,
         };
-        self.fail_flow(flow, status);
+        self.fail_message(flow, msn, status);
+    }
+
+    /// Message `msn` failed for good: at once, or when READs before it have their data.
+    fn fail_message(&mut self, flow: u32, msn: u32, status: Status) {
+        let Some(at) = self.find_request(flow, msn) else { return };
+        self.requests[at].outcome = Some(status);
+        let own = match self.qps[self.flows[flow].qp].wire {
+            Wire::Shared(own) => own,
+            _ => flow,
+        };
+        for flow in [flow, own] {
+            self.flows[flow].flags.set(Flags::HALTED);
+        }
+        self.complete_flow(flow);
     }
 
     /// The first unfinished request of a flow failed for good: so does its QP.

@@ -155,6 +155,8 @@ enum Refusal {
     Own(Status, NakCode),
     /// The payload's sum is wrong: as if the packet had never come.
     Corrupt,
+    /// Too many responses are on their way: as if the packet had not come yet.
+    Busy,
 }
 
 impl From<MemoryFault> for Refusal {
@@ -185,7 +187,16 @@ impl<P: Platform> Engine<P> {
             self.counters.stale += 1;
             return Verdict::Accept;
         }
-        if !self.enter_round(flow, ext.round) || self.flows[flow].flags.has(Flags::REFUSED) {
+        if !self.enter_round(flow, ext.round) {
+            self.counters.stale += 1;
+            return Verdict::Accept;
+        }
+        let expected = self.flows[flow].expected_msn;
+        if before(ext.msn, expected) {
+            // Also by a QP in error: what it executed before it may have to be answered again.
+            return self.repeat(flow, packet);
+        }
+        if self.flows[flow].flags.has(Flags::REFUSED) {
             self.counters.stale += 1;
             return Verdict::Accept;
         }
@@ -193,10 +204,6 @@ impl<P: Platform> Engine<P> {
         if !self.qps[qp].state.receives() {
             self.refuse(flow, Answer::Nak(NakCode::RemoteOperational.code()));
             return Verdict::Accept;
-        }
-        let expected = self.flows[flow].expected_msn;
-        if before(ext.msn, expected) {
-            return self.repeat(flow, packet);
         }
         if ext.msn != expected {
             return self.stage(flow, packet);
@@ -208,6 +215,7 @@ impl<P: Platform> Engine<P> {
             }
             Step::Early => self.stage(flow, packet),
             Step::Refused => Verdict::Accept,
+            Step::Busy => Verdict::Drop,
             Step::Corrupt => Verdict::Corrupt,
         }
     }
@@ -218,9 +226,14 @@ impl<P: Platform> Engine<P> {
         let ahead = round.wrapping_sub(record.remote_round).cast_signed();
         if ahead > 0 {
             record.remote_round = round;
+            self.staging.clear(&mut record.staged);
+            if matches!(record.answer, Answer::Nak(_)) {
+                // That stands; the peer may have missed it.
+                self.answer(flow);
+                return true;
+            }
             record.flags.clear(Flags::REFUSED);
             record.answer = Answer::Ack;
-            self.staging.clear(&mut record.staged);
             if let Some(assembly) = self.assemblies.get_mut(record.assembly) {
                 assembly.placed = 0;
             }
@@ -241,26 +254,49 @@ impl<P: Platform> Engine<P> {
                     let access = Access::REMOTE_READ;
                     let allowed =
                         self.regions.check_remote(pd, reth.rkey, reth.va, reth.length, access);
-                    if allowed.is_ok() && self.make_room(flow) {
+                    if allowed.is_err() {
+                        // The memory has gone since: so has the chance to answer.
+                        self.refuse_repeat(flow);
+                    } else if !self.answer_again(flow, ext.msn, ext.round, Some(read)) {
+                        if !self.make_room(flow) {
+                            return Verdict::Drop;
+                        }
                         self.add_job(flow, ext.msn, ext.round, read);
                     }
                 }
             }
             Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => {
-                let mut at = self.flows[flow].jobs;
-                while let Some(job) = self.jobs.get_mut(at) {
-                    if job.msn == ext.msn {
-                        job.round = ext.round;
-                        job.sent_all = false;
-                        job.sent_bytes = 0;
-                    }
-                    at = job.next;
-                }
-                self.wake(flow);
+                self.answer_again(flow, ext.msn, ext.round, None);
             }
             _ => self.answer(flow),
         }
         Verdict::Accept
+    }
+
+    /// Sends the response to message `msn` from its beginning. `false`: it is not kept any more.
+    fn answer_again(&mut self, flow: u32, msn: u32, round: u8, outcome: Option<Outcome>) -> bool {
+        let mut at = self.flows[flow].jobs;
+        while let Some(job) = self.jobs.get_mut(at) {
+            if job.msn == msn {
+                // What is still in flight of it counts no more.
+                self.job_serial = self.job_serial.wrapping_add(1);
+                (job.serial, job.round) = (self.job_serial, round);
+                (job.sent_all, job.sent_bytes, job.unacked) = (false, 0, 0);
+                job.outcome = outcome.unwrap_or(job.outcome);
+                self.wake(flow);
+                return true;
+            }
+            at = job.next;
+        }
+        false
+    }
+
+    /// A READ that was executed before cannot be answered any more.
+    fn refuse_repeat(&mut self, flow: u32) {
+        let qp = self.flows[flow].qp;
+        self.send_unbind(flow);
+        self.qp_event(qp, QpEvent::AccessError);
+        self.to_error(qp);
     }
 
     fn stage(&mut self, flow: u32, packet: &Packet<'_>) -> Verdict {
@@ -288,8 +324,9 @@ impl<P: Platform> Engine<P> {
             };
             let packet = Packet::parse(&datagram).expect("it was parsed before it was staged");
             let step = self.execute(flow, &packet);
-            if step == Step::Early {
-                // Others of its message are still on their way. There was room for it before.
+            if matches!(step, Step::Early | Step::Busy) {
+                // Others of its message are still on their way, or too many responses are. There was
+                // room for it before.
                 let list = &mut self.flows[flow].staged;
                 self.staging.add(list, expected, true, &datagram);
                 self.staging.recycle(datagram);
@@ -323,6 +360,7 @@ impl<P: Platform> Engine<P> {
             }
             Ok(step) => step,
             Err(Refusal::Corrupt) => Step::Corrupt,
+            Err(Refusal::Busy) => Step::Busy,
             Err(Refusal::NotReady) => {
                 let qp = self.flows[flow].qp;
                 let timer = self.cold(qp).attributes.min_rnr_timer;
@@ -459,7 +497,7 @@ impl<P: Platform> Engine<P> {
         let qp = self.flows[flow].qp;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
         let Some(reth) = &packet.reth else { return Err(invalid) };
-        if reth.length > MAX_MESSAGE || !self.make_room(flow) {
+        if reth.length > MAX_MESSAGE {
             return Err(invalid);
         }
         if !self.cold(qp).access.contains(Access::REMOTE_READ) {
@@ -467,6 +505,9 @@ impl<P: Platform> Engine<P> {
         }
         let pd = self.qps[qp].pd;
         self.regions.check_remote(pd, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
+        if !self.make_room(flow) {
+            return Err(Refusal::Busy);
+        }
         let read = Outcome::Read { key: reth.rkey, addr: reth.va, length: reth.length };
         self.add_job(flow, packet.ext.msn, packet.ext.round, read);
         Ok(Step::Done)
@@ -477,7 +518,7 @@ impl<P: Platform> Engine<P> {
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
         let Some(atomic) = &packet.atomic else { return Err(invalid) };
         if !self.make_room(flow) {
-            return Err(invalid);
+            return Err(Refusal::Busy);
         }
         if !self.cold(qp).access.contains(Access::REMOTE_ATOMIC) {
             return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
@@ -626,12 +667,12 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Whether one more response may be kept. The peer has at most `max_dest_rd_atomic` open, so
-    /// the oldest beyond that is done, whether or not its acknowledgement has come.
+    /// Whether one more response may be kept. The peer has at most `max_dest_rd_atomic` open, but we
+    /// learn late which of them it has got: as many again may wait for their acknowledgement.
     fn make_room(&mut self, flow: u32) -> bool {
         let record = &self.flows[flow];
-        let limit = self.cold(record.qp).attributes.max_dest_rd_atomic;
-        if record.jobs_len < limit {
+        let limit = self.cold(record.qp).attributes.max_dest_rd_atomic.max(1);
+        if record.jobs_len < limit.saturating_mul(2) {
             return true;
         }
         let oldest = record.jobs;
@@ -701,6 +742,9 @@ impl<P: Platform> Engine<P> {
         record.unacked = record.unacked.saturating_sub(1);
         if record.unacked == 0 && record.sent_all {
             self.remove_job(flow, job);
+            if self.flows[flow].staged != NONE {
+                self.advance(flow);
+            }
         }
     }
 
@@ -726,6 +770,8 @@ enum Step {
     Early,
     /// Nowhere: the message was refused.
     Refused,
+    /// Nowhere for now: too many responses are on their way.
+    Busy,
     /// Nowhere: its sum is wrong.
     Corrupt,
 }

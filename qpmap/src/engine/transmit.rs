@@ -524,9 +524,12 @@ impl<P: Platform> Engine<P> {
         if conn == NONE || record.flags.has(Flags::RUNNABLE) {
             return;
         }
-        if self.qps[record.qp].state == QpState::Error {
+        // Of a QP in error, only responses to what it executed before.
+        let qp = record.qp;
+        if self.qps[qp].state == QpState::Error && self.next_response(flow).is_none() {
             return;
         }
+        let record = &mut self.flows[flow];
         record.flags.set(Flags::RUNNABLE);
         record.runnable_next = NONE;
         let list = &mut self.conns[conn];
