@@ -93,7 +93,7 @@ fn meet<'a>(
         bail!("the server's node has {address}: give this one another address with --bind");
     }
     let end = End::open(
-        end::node(address, params.connections, plan.timeout)?,
+        end::node(address, Some(&params), plan.timeout)?,
         Side::Client,
         params,
     )?;
@@ -132,12 +132,14 @@ fn measure(
         Found::Latencies(latencies) => {
             let mut client = latency::Client::new(session);
             client.run(goal, progress, latencies)?;
+            around.paths = client.paths();
             client.finish()?;
             Vec::new()
         }
         Found::Throughput(throughput) => {
             let mut client = stream::Client::new(session);
             client.run(goal, progress, throughput)?;
+            around.paths = client.paths();
             client.finish()?;
             client.counts()
         }

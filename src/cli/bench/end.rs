@@ -38,12 +38,18 @@ pub struct End {
 /// The buffers of the other end.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
+    node: IpAddr,
     remote: Remote,
     side: Side,
     params: Params,
 }
 
 impl Target {
+    /// Address of the other end's node.
+    pub const fn node(&self) -> IpAddr {
+        self.node
+    }
+
     /// How the other end's buffer is named.
     pub const fn lane(&self, qp: usize, lane: u64) -> Remote {
         let offset = self.params.offset(self.side, qp, lane);
@@ -55,15 +61,20 @@ impl Target {
     }
 }
 
-/// Starts a node as a measurement needs it.
+/// Starts a node, as a measurement needs it.
 ///
 /// # Errors
 /// The address cannot be bound.
-pub fn node(address: IpAddr, connections: u32, timeout: Duration) -> Result<Node> {
-    Node::builder()
+pub fn node(address: IpAddr, params: Option<&Params>, timeout: Duration) -> Result<Node> {
+    let mut builder = Node::builder();
+    if let Some(params) = params {
+        builder = builder
+            .pool(params.connections)
+            .control(params.control.into());
+    }
+    builder
         .address(address)
         .drive(Drive::Inline)
-        .pool(connections)
         .peer_timeout(timeout)
         .build()
         .with_context(|| format!("cannot start a node on {address}"))
@@ -168,6 +179,7 @@ impl End {
             Side::Server => Side::Client,
         };
         Ok(Target {
+            node: there,
             remote,
             side,
             params: self.params,

@@ -5,7 +5,7 @@
 //! whole round trip counts.
 
 use super::params::Op;
-use super::report::Latencies;
+use super::report::{Latencies, PathReport};
 use super::session::Session;
 use crate::cli::progress::Progress;
 use anyhow::Result;
@@ -107,6 +107,11 @@ impl<'s, 'a> Client<'s, 'a> {
             }
         }
         Ok(())
+    }
+
+    /// How its connections are doing.
+    pub fn paths(&self) -> Vec<PathReport> {
+        self.session.paths()
     }
 
     /// Waits for the completion of everything posted.

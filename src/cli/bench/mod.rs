@@ -16,7 +16,7 @@ use super::usage::wrong;
 use anyhow::Result;
 use clap::Args;
 use latency::Goal;
-use params::{ATOMIC_SIZE, Mode, Op, Params};
+use params::{ATOMIC_SIZE, Controller, Mode, Op, Params};
 use size::{parse_seconds, parse_size};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -68,6 +68,9 @@ pub struct BenchArgs {
     /// Requests under way on each QP [default: 16; lat: 1].
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
+    /// Congestion control of the shared connections.
+    #[arg(long, value_enum, default_value_t = Controller::Delay)]
+    control: Controller,
     /// Time to measure [default: 5; lat: as long as the iterations take].
     #[arg(long, value_parser = parse_seconds, value_name = "SECS")]
     duration: Option<Duration>,
@@ -133,6 +136,7 @@ impl BenchArgs {
             depth: self
                 .depth
                 .unwrap_or(if self.mode == Mode::Lat { 1 } else { 16 }),
+            control: self.control,
             verify: self.verify,
         };
         if let Err(error) = params.check() {

@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
+use trunkline::ControlKind;
 
 /// Most bytes of a message.
 pub const MAX_SIZE: u64 = 1 << 30;
@@ -48,6 +49,28 @@ pub enum Op {
     Atomic,
 }
 
+/// Congestion control of the shared connections.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Controller {
+    /// Window steered by queueing delay, that of busy processors included.
+    Delay,
+    /// Rate steps driven by ECN marks.
+    Dcqcn,
+    /// None: for links that drop nothing.
+    None,
+}
+
+impl From<Controller> for ControlKind {
+    fn from(controller: Controller) -> Self {
+        match controller {
+            Controller::Delay => Self::Delay,
+            Controller::Dcqcn => Self::Dcqcn,
+            Controller::None => Self::None,
+        }
+    }
+}
+
 /// Which end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Side {
@@ -73,6 +96,8 @@ pub struct Params {
     pub connections: u32,
     /// Requests outstanding on each QP.
     pub depth: u32,
+    /// How they avoid congestion.
+    pub control: Controller,
     /// Whether what arrives is compared with what was sent.
     pub verify: bool,
 }
@@ -230,6 +255,7 @@ mod tests {
         qps: 10,
         connections: 2,
         depth: 4,
+        control: Controller::Delay,
         verify: true,
     };
 

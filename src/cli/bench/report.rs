@@ -6,6 +6,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+use trunkline::ConnectionStats;
 
 /// Longest latency that is told apart from longer ones.
 const MAX_NS: u64 = 60_000_000_000;
@@ -154,10 +155,34 @@ pub struct Report {
     complete: bool,
     /// Bytes compared at both ends.
     verified_bytes: u64,
+    /// How the client's connections were doing at the end.
+    paths: Vec<PathReport>,
     /// What the client's node counted.
     counters: BTreeMap<String, u64>,
     /// What the server's node counted.
     server_counters: BTreeMap<String, u64>,
+}
+
+/// How a connection was doing when the last message was under way.
+#[derive(Debug, Serialize)]
+pub struct PathReport {
+    rtt_us: f64,
+    min_rtt_us: f64,
+    window_bytes: u64,
+    /// Where packets are paced.
+    rate_gbit_per_s: Option<f64>,
+}
+
+impl From<&ConnectionStats> for PathReport {
+    fn from(stats: &ConnectionStats) -> Self {
+        let delivery = &stats.delivery;
+        Self {
+            rtt_us: delivery.rtt_ns as f64 / NS_PER_US,
+            min_rtt_us: delivery.min_rtt_ns as f64 / NS_PER_US,
+            window_bytes: delivery.window_bytes,
+            rate_gbit_per_s: delivery.rate.map(|bytes| bytes as f64 * 8.0 / 1e9),
+        }
+    }
 }
 
 /// What is known of a measurement beside its result.
@@ -165,6 +190,8 @@ pub struct Report {
 pub struct Surroundings {
     /// Shared connections that were open.
     pub connections: usize,
+    /// How they were doing.
+    pub paths: Vec<PathReport>,
     /// Whether it ran to its end.
     pub complete: bool,
     /// Bytes compared at both ends.
@@ -199,6 +226,7 @@ impl Report {
             rates: matches!(found, Found::Throughput(_)).then(rates),
             complete: around.complete,
             verified_bytes: around.verified,
+            paths: around.paths,
             counters: around.counters,
             server_counters: around.server_counters,
         }
@@ -245,7 +273,7 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::bench::params::Op;
+    use crate::cli::bench::params::{Controller, Op};
 
     const PARAMS: Params = Params {
         mode: Mode::Bw,
@@ -254,6 +282,7 @@ mod tests {
         qps: 2,
         connections: 1,
         depth: 16,
+        control: Controller::Delay,
         verify: false,
     };
 

@@ -3,6 +3,7 @@
 use super::channel::{Channel, Message};
 use super::end::{End, Target};
 use super::params::{Op, Params, Side, pattern};
+use super::report::PathReport;
 use crate::cli::interrupt::{Interrupt, Interrupted};
 use anyhow::{Result, ensure};
 use std::collections::BTreeMap;
@@ -219,6 +220,16 @@ impl<'a> Session<'a> {
         );
         self.verified += 8;
         Ok(())
+    }
+
+    /// How the connections to the other end are doing.
+    pub fn paths(&self) -> Vec<PathReport> {
+        let connections = self.end.node.connections(self.target.node());
+        connections
+            .iter()
+            .filter_map(|connection| connection.stats().ok())
+            .map(|s| (&s).into())
+            .collect()
     }
 
     /// What this end's node counted.

@@ -2,7 +2,7 @@
 
 use super::latency::Goal;
 use super::params::{Op, Side};
-use super::report::Throughput;
+use super::report::{PathReport, Throughput};
 use super::session::Session;
 use crate::cli::progress::Progress;
 use anyhow::{Result, ensure};
@@ -130,6 +130,11 @@ impl<'s, 'a> Client<'s, 'a> {
     /// Requests completed on each QP.
     pub fn counts(&self) -> Vec<u64> {
         self.completed.clone()
+    }
+
+    /// How its connections are doing.
+    pub fn paths(&self) -> Vec<PathReport> {
+        self.session.paths()
     }
 
     /// Waits for the completion of everything posted.
