@@ -435,8 +435,11 @@ impl<P: Platform> Engine<P> {
         let fits = |flow: &u32| {
             let record = &self.flows[*flow];
             record.remote == remote
-                && (record.conn == conn
-                    || self.conns.get(record.conn).is_some_and(|own| own.peer == peer))
+                && match self.conns.get(record.conn) {
+                    Some(own) => own.peer == peer,
+                    // Between two connections.
+                    None => self.stranded.contains(&(peer, *flow)),
+                }
         };
         if let Wire::Shared(own) = self.qps[qp].wire
             && fits(&own)
