@@ -5,7 +5,6 @@ use crate::peers::{Floor, Peers, Seeded};
 use crate::platform::Embedded;
 use std::collections::VecDeque;
 use trunkline_cm::{Config as CmConfig, Identity, Manager, Outgoing, gsi};
-use trunkline_conn::control::ControlKind;
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::prng::Prng;
@@ -67,9 +66,6 @@ impl Core {
         let capabilities = port.capabilities();
         let carried = u32::try_from(capabilities.max_datagram).unwrap_or(u32::MAX);
         config.engine.datagram = carried.min(config.max_datagram).min(65_535);
-        if capabilities.lossless {
-            config.engine.control = ControlKind::None;
-        }
         let mut ports: Vec<u16> = port.source_ports().to_vec();
         if ports.is_empty() {
             ports.push(trunkline_wire::ROCE_PORT);

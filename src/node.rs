@@ -121,6 +121,7 @@ pub struct Builder {
     drive: Drive,
     clock: Clock,
     config: CoreConfig,
+    control: Option<ControlKind>,
     seed: Option<u64>,
 }
 
@@ -132,6 +133,7 @@ impl Default for Builder {
             drive: Drive::default(),
             clock: Clock::real(),
             config: CoreConfig::default(),
+            control: None,
             seed: None,
         }
     }
@@ -173,10 +175,11 @@ impl Builder {
         self
     }
 
-    /// Congestion control of shared connections.
+    /// Congestion control of shared connections. If not set: by delay, with patience for the kernel on
+    /// UDP sockets; none on lossless ports.
     #[must_use]
     pub const fn control(mut self, control: ControlKind) -> Self {
-        self.config.engine.control = control;
+        self.control = Some(control);
         self
     }
 
@@ -235,13 +238,14 @@ impl Builder {
     /// # Errors
     /// A setting out of range; an address that cannot be bound: where another process owns the
     /// port, the error names it.
-    pub fn build(self) -> Result<Node, Error> {
+    pub fn build(mut self) -> Result<Node, Error> {
         self.check()?;
         let config = UdpConfig {
             extra_source_ports: self.source_ports,
             ..UdpConfig::new(self.address)
         };
         let port = UdpPort::open(&config)?;
+        self.config.engine.control = self.control.unwrap_or(ControlKind::HostDelay);
         self.build_on(Box::new(port))
     }
 
@@ -255,6 +259,11 @@ impl Builder {
             Some(seed) => seed,
             None => system_random()?,
         };
+        if let Some(control) = self.control {
+            self.config.engine.control = control;
+        } else if port.capabilities().lossless {
+            self.config.engine.control = ControlKind::None;
+        }
         self.config.engine.address = self.address;
         self.config.engine.seed = seed;
         let core = Core::new(self.config, self.clock, port);

@@ -11,6 +11,9 @@ pub struct Arrival {
     pub identification: Identification,
     /// A switch marked it: congestion experienced.
     pub ce: bool,
+    /// Time it lay in the machine before it was handed over, in ns, where the port can tell; else
+    /// 0. Not the network's doing: round trips are measured without it.
+    pub waited_ns: u32,
 }
 
 /// IPv4 identification of a packet, as far as its port can tell. Meaningless over IPv6.

@@ -287,6 +287,7 @@ fn arrival(path: Path) -> Arrival {
         path,
         identification: Identification::Seen(0x1234),
         ce: false,
+        waited_ns: 0,
     }
 }
 

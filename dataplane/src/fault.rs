@@ -173,6 +173,7 @@ impl<P: Port> Egress for Fault<P> {
             path: *path,
             identification: seen,
             ce: false,
+            waited_ns: 0,
         });
         self.staged.resize(length, 0);
         Some(Slot {

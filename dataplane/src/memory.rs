@@ -259,6 +259,7 @@ impl Egress for MemoryPort {
             path: *path,
             identification: Identification::Seen(0),
             ce,
+            waited_ns: 0,
         };
         let header = sender.lane.slab.header(number);
         // SAFETY: this end owns the slot (see `Slab`), and the header lies aligned at its start.

@@ -307,6 +307,7 @@ impl Port for UdpPort {
         limit: usize,
         sink: &mut dyn FnMut(&Arrival, &[u8]),
     ) -> Result<usize, PortError> {
+        self.receiver.asked();
         let mut given = self.receiver.deliver(limit, &mut self.counters, sink);
         if given < limit
             && self

@@ -292,6 +292,7 @@ impl Net {
             path: *path,
             identification: Identification::Seen(identification),
             ce: path.traffic_class & ECN == ECN,
+            waited_ns: 0,
         };
         let fate = match to {
             Some(to) => self.fly(from, to, &mut arrival, &mut bytes),

@@ -12,7 +12,9 @@ use super::{Acked, Control, MIN_WINDOW_PACKETS, Start, first_window};
 use crate::time::{Instant, MICROSECOND, SECOND};
 
 /// Queueing delay that the path may have at least: less drowns in the jitter of hosts.
-const QUEUE_TARGET_NS: u64 = 25 * MICROSECOND;
+pub(super) const QUEUE_TARGET_NS: u64 = 25 * MICROSECOND;
+/// The same where packets pass a kernel, whose batches and scheduler look like queueing.
+pub(super) const HOST_TARGET_NS: u64 = 500 * MICROSECOND;
 /// Rounds of growth after which the step doubles.
 const CALM_ROUNDS: u32 = 5;
 /// Marked share of packets as a fraction of this.
@@ -29,6 +31,7 @@ const HEAVY_STEPS: u32 = 4;
 /// Window steered by queueing delay.
 #[derive(Clone, Debug)]
 pub struct Delay {
+    target_ns: u64,
     window: u64,
     packet: u64,
     max_window: u64,
@@ -50,9 +53,10 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// The controller for a path.
-    pub fn new(start: &Start) -> Self {
+    /// The controller for a path on which `target_ns` of queueing are aimed at.
+    pub fn new(start: &Start, target_ns: u64) -> Self {
         let mut delay = Self {
+            target_ns,
             window: first_window(start),
             packet: start.packet,
             max_window: start.max_window.max(MIN_WINDOW_PACKETS * start.packet),
@@ -100,12 +104,17 @@ impl Delay {
         self.window = (self.window + step).min(self.max_window);
     }
 
+    /// Queueing delay aimed at.
+    const fn target(&self, min_rtt_ns: u64) -> u64 {
+        self.target_ns + min_rtt_ns / 4
+    }
+
     fn end_round(&mut self, acked: &Acked) {
         let queue = match self.round_rtt {
             u64::MAX => 0,
             rtt => rtt.saturating_sub(acked.min_rtt_ns),
         };
-        let target = target_ns(acked.min_rtt_ns);
+        let target = self.target(acked.min_rtt_ns);
         let heavy = self.loss.judge(JUDGED_PACKETS * self.packet);
         let share = self.round_marked * SHARE_ONE / self.round_packets.max(1);
         self.marked_share = (self.marked_share * 15 + share.min(SHARE_ONE)) / 16;
@@ -148,11 +157,6 @@ impl Delay {
 fn without_reverse(rtt_ns: u64, acked: &Acked) -> u64 {
     let queue = rtt_ns.saturating_sub(acked.min_rtt_ns);
     rtt_ns - acked.reverse_ns.min(queue / 2)
-}
-
-/// Queueing delay aimed at.
-const fn target_ns(min_rtt_ns: u64) -> u64 {
-    QUEUE_TARGET_NS + min_rtt_ns / 4
 }
 
 /// Loss without delay: whether the window is at fault.
@@ -222,7 +226,7 @@ impl Control for Delay {
         self.round_full |= full;
         // A round trip of doubling after the queue is seen to grow would double the queue.
         let queue = rtt.map_or(0, |rtt| rtt.saturating_sub(acked.min_rtt_ns));
-        if self.slow_start && full && queue <= target_ns(acked.min_rtt_ns) / 2 {
+        if self.slow_start && full && queue <= self.target(acked.min_rtt_ns) / 2 {
             self.window = (self.window + acked.bytes).min(self.max_window);
             self.pace(acked.srtt_ns);
         }

@@ -27,6 +27,9 @@ pub enum ControlKind {
     /// Window steered by queueing delay; indifferent to random loss.
     #[default]
     Delay,
+    /// As [`Delay`](Self::Delay), for ports whose packets pass a kernel: what its queues and its
+    /// scheduler add, hundreds of microseconds, is no congestion.
+    HostDelay,
 }
 
 /// What an acknowledgement told the sender.
@@ -104,7 +107,8 @@ impl Controller {
         match kind {
             ControlKind::None => Self::Unlimited(Unlimited::new(start)),
             ControlKind::Dcqcn => Self::Dcqcn(Dcqcn::new(start)),
-            ControlKind::Delay => Self::Delay(Delay::new(start)),
+            ControlKind::Delay => Self::Delay(Delay::new(start, delay::QUEUE_TARGET_NS)),
+            ControlKind::HostDelay => Self::Delay(Delay::new(start, delay::HOST_TARGET_NS)),
         }
     }
 

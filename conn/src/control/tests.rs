@@ -31,7 +31,7 @@ fn round(control: &impl Control, now: u64, rtt_ns: u64) -> Acked {
 
 #[test]
 fn delay_grows_below_its_target_and_shrinks_above_it_by_half_at_most() {
-    let mut delay = Delay::new(&START);
+    let mut delay = Delay::new(&START, super::delay::QUEUE_TARGET_NS);
     delay.on_ack(&round(&delay, 1, RTT_NS));
     assert_eq!(delay.window(), 101 * PACKET);
     delay.on_ack(&round(&delay, 2, RTT_NS + 40 * MICROSECOND));
@@ -44,7 +44,7 @@ fn delay_grows_below_its_target_and_shrinks_above_it_by_half_at_most() {
 #[test]
 fn delay_does_not_answer_to_loss_alone() {
     for percent in [1, 5, 20] {
-        let mut delay = Delay::new(&START);
+        let mut delay = Delay::new(&START, super::delay::QUEUE_TARGET_NS);
         for now in 1..500 {
             let lost = delay.window() * percent / 100;
             delay.on_loss(Instant::from_nanos(now), lost);
@@ -68,7 +68,7 @@ fn delay_does_not_answer_to_loss_alone() {
 #[test]
 fn delay_answers_to_heavy_loss_that_ends_with_a_smaller_window() {
     // A path that carries 80 packets and has no queue to speak of.
-    let mut delay = Delay::new(&START);
+    let mut delay = Delay::new(&START, super::delay::QUEUE_TARGET_NS);
     let mut sum = 0;
     for now in 1..500 {
         let lost = delay.window().saturating_sub(80 * PACKET);
@@ -83,7 +83,7 @@ fn delay_answers_to_heavy_loss_that_ends_with_a_smaller_window() {
 
 #[test]
 fn delay_ignores_a_queue_on_the_way_back_but_not_an_unbelievable_one() {
-    let mut delay = Delay::new(&START);
+    let mut delay = Delay::new(&START, super::delay::QUEUE_TARGET_NS);
     let mut acked = round(&delay, 1, RTT_NS + 50 * MICROSECOND);
     acked.reverse_ns = 25 * MICROSECOND;
     delay.on_ack(&acked);

@@ -60,6 +60,8 @@ pub(super) struct Received {
     pub(super) segment: Option<usize>,
     /// Address the message was sent to.
     pub(super) local: Option<IpAddr>,
+    /// When the kernel took it, in ns of the real-time clock.
+    pub(super) taken_ns: Option<u64>,
 }
 
 impl Received {
@@ -75,6 +77,16 @@ impl Received {
                 }
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     received.segment = number(data).and_then(|size| usize::try_from(size).ok());
+                }
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                    let (seconds, rest) = data.split_first_chunk().unwrap_or((&[0; 8], &[]));
+                    let nanos = rest.first_chunk().copied().unwrap_or_default();
+                    let seconds = u64::from_ne_bytes(*seconds);
+                    received.taken_ns = Some(
+                        seconds
+                            .wrapping_mul(1_000_000_000)
+                            .wrapping_add(u64::from_ne_bytes(nanos)),
+                    );
                 }
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                     // ipi_ifindex, ipi_spec_dst, ipi_addr.
@@ -113,6 +125,7 @@ mod tests {
             traffic_class: 0xbb,
             segment: Some(4096),
             local: Some(address.into()),
+            taken_ns: None,
         };
         assert_eq!(Received::parse(&control, used), expected);
         let short = Received {
@@ -125,6 +138,19 @@ mod tests {
             "the last one is cut off"
         );
         assert_eq!(Received::parse(&control, 0), Received::default());
+    }
+
+    #[test]
+    fn the_time_of_arrival_is_seconds_and_nanoseconds() {
+        let mut control = Control::new();
+        let mut time = [0; 16];
+        time[..8].copy_from_slice(&3_u64.to_ne_bytes());
+        time[8..].copy_from_slice(&7_u64.to_ne_bytes());
+        let used = control.push(0, libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time);
+        assert_eq!(
+            Received::parse(&control, used).taken_ns,
+            Some(3_000_000_007)
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::port::{Arrival, Identification, PortCounters, PortError};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
+use std::time::{SystemTime, UNIX_EPOCH};
 use trunkline_wire::Path;
 
 /// Most messages of one call.
@@ -33,6 +34,8 @@ pub(super) struct Receiver {
     /// The message being given out, and how much of it was.
     message: usize,
     offset: usize,
+    /// When the port was asked, in ns of the real-time clock.
+    asked_ns: u64,
 }
 
 impl std::fmt::Debug for Receiver {
@@ -75,7 +78,15 @@ impl Receiver {
             filled: 0,
             message: 0,
             offset: 0,
+            asked_ns: 0,
         }
+    }
+
+    /// The port is asked for datagrams: what they waited for is counted up to now, which is when
+    /// whoever asks has read its clock.
+    pub(super) fn asked(&mut self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.asked_ns = now.as_nanos() as u64;
     }
 
     /// Takes what is there, after all of the last call was given out. Gives whether anything came.
@@ -219,6 +230,7 @@ impl Receiver {
             traffic_class,
             segment,
             local,
+            taken_ns,
         } = Received::parse(&self.controls[i], used);
         let dst = local.unwrap_or(self.local);
         let arrival = Arrival {
@@ -230,10 +242,18 @@ impl Receiver {
             },
             identification: Identification::Predicted(0),
             ce: traffic_class & ECN == ECN,
+            waited_ns: taken_ns.map_or(0, |taken| waited(taken, self.asked_ns)),
         };
         match segment {
             Some(0) => None,
             segment => Some((arrival, segment)),
         }
     }
+}
+
+/// Time between two readings of the real-time clock. A clock that was set meanwhile gives nonsense,
+/// which is bounded: what is over a second did not happen.
+const fn waited(taken_ns: u64, asked_ns: u64) -> u32 {
+    let waited = asked_ns.saturating_sub(taken_ns);
+    if waited > 1_000_000_000 { 0 } else { waited as u32 }
 }

@@ -32,6 +32,8 @@ impl Sockets {
             (libc::IPPROTO_IP, libc::IP_RECVTOS)
         };
         set(&main, class, 1).map_err(system("setsockopt(IP_RECVTOS)"))?;
+        // Where it is refused, waiting in the socket counts as the network's.
+        let _ = set(&main, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), 1);
         if config.address.is_unspecified() {
             let information = if ipv6 {
                 (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)

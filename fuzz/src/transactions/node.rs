@@ -358,6 +358,7 @@ impl Node {
             path,
             identification: Identification::Predicted(0),
             ce,
+            waited_ns: 0,
         };
         self.engine.handle_datagram(self.now, &arrival, datagram);
         assert_eq!(self.engine.counters().received, before + 1);

@@ -17,6 +17,9 @@ pub(super) const ECT0: u8 = 0b10;
 /// Flows on one connection that call for another.
 const CROWD: u32 = 1024;
 
+/// GUID and epoch of a peer whose next incarnation has not introduced itself.
+const UNKNOWN: (u64, u64) = (0, 0);
+
 /// Who a peer is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerIdentity {
@@ -212,6 +215,11 @@ impl<P: Platform> Engine<P> {
             if (record.guid, record.epoch) == (identity.guid, identity.epoch) {
                 return Ok(peer);
             }
+            if (record.guid, record.epoch) == UNKNOWN {
+                let record = &mut self.peers[peer];
+                (record.guid, record.epoch) = (identity.guid, identity.epoch);
+                return Ok(peer);
+            }
             return Err(VerbsError::Busy { what: "peer", users: record.conns_len });
         }
         let peer = self.peers.insert(Peer {
@@ -314,15 +322,30 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The peer at `address` is gone or another incarnation of itself: its connections are dropped
-    /// and the QPs that talk to it go to error.
+    /// and the QPs that talked to it go to error. Those that never heard of it wait for the next
+    /// incarnation: it is the one that their programs know.
     pub fn drop_peer(&mut self, address: Gid) {
-        let Some(peer) = self.peer_of.remove(&address) else { return };
+        let Some(&peer) = self.peer_of.get(&address) else { return };
         while self.peers[peer].conns != NONE {
             let conn = self.peers[peer].conns;
             self.remove_connection(conn);
         }
+        let heard = [Flags::BOUND, Flags::PEER_BOUND, Flags::UNBOUND];
+        let flows = &self.flows;
+        let (fresh, known): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.stranded).into_iter().partition(|(of, flow)| {
+                *of == peer && !heard.iter().any(|flag| flows[*flow].flags.has(*flag))
+            });
+        self.stranded = known;
         self.fail_stranded(peer);
-        self.peers.remove(peer);
+        if fresh.is_empty() {
+            self.peers.remove(peer);
+            self.peer_of.remove(&address);
+        } else {
+            let record = &mut self.peers[peer];
+            (record.guid, record.epoch) = UNKNOWN;
+            self.stranded.extend(fresh);
+        }
     }
 
     pub(crate) fn conn_id(&self, index: u32) -> ConnId {

@@ -24,6 +24,9 @@ use trunkline_wire::{
 /// segment within one send.
 const MAX_SEGMENT: u16 = 127;
 
+/// Unit of timestamps in the extension header.
+const TICK_NS: u32 = 16;
+
 /// A parsed packet of a shared connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet<'a> {
@@ -173,7 +176,7 @@ impl<P: Platform> Engine<P> {
         }
         match packet.opcode {
             Opcode::SRC_ACK => {
-                self.handle_ack(now, conn, &packet);
+                self.handle_ack(now, conn, &packet, arrival.waited_ns);
                 return;
             }
             Opcode::SRC_CLOSE => {
@@ -182,10 +185,12 @@ impl<P: Platform> Engine<P> {
             }
             _ => {}
         }
-        self.piggybacked(now, conn, &packet);
+        self.piggybacked(now, conn, &packet, arrival.waited_ns);
         let number = packet.number;
+        // As if it had been sent later by what it waited here.
+        let waited = arrival.waited_ns / TICK_NS;
         let received = Received {
-            timestamp: packet.ext.timestamp,
+            timestamp: packet.ext.timestamp.wrapping_add(waited).max(1),
             ce: arrival.ce,
             ack_req: packet.ack_req,
         };
@@ -266,7 +271,7 @@ impl<P: Platform> Engine<P> {
         right
     }
 
-    fn handle_ack(&mut self, now: Instant, conn: u32, packet: &Packet<'_>) {
+    fn handle_ack(&mut self, now: Instant, conn: u32, packet: &Packet<'_>, waited_ns: u32) {
         let Ok(payload) = AckPayload::parse(packet.payload) else {
             self.counters.malformed += 1;
             return;
@@ -281,12 +286,12 @@ impl<P: Platform> Engine<P> {
             sack: &words[..count],
             echo: packet.ext.echo,
             ce: Some(payload.ce_count),
-            delay_ns: payload.delay_ns,
+            delay_ns: payload.delay_ns.saturating_add(waited_ns),
         };
         self.apply_ack(now, conn, &info);
     }
 
-    fn piggybacked(&mut self, now: Instant, conn: u32, packet: &Packet<'_>) {
+    fn piggybacked(&mut self, now: Instant, conn: u32, packet: &Packet<'_>, waited_ns: u32) {
         let known = std::mem::replace(&mut self.conns[conn].acked, packet.ext.ack);
         if known == packet.ext.ack && packet.ext.echo == 0 {
             // Says nothing new: most packets of a stream in one direction.
@@ -297,7 +302,7 @@ impl<P: Platform> Engine<P> {
             sack: &[],
             echo: packet.ext.echo,
             ce: None,
-            delay_ns: 0,
+            delay_ns: waited_ns,
         };
         self.apply_ack(now, conn, &info);
     }

@@ -262,7 +262,7 @@ impl Pair {
         for (path, datagram) in outbox.sent {
             for _ in 0..(self.fate)(i, &datagram) {
                 let identification = Identification::Predicted(0);
-                let arrival = Arrival { path, identification, ce: false };
+                let arrival = Arrival { path, identification, ce: false, waited_ns: 0 };
                 self.nodes[1 - i].engine.handle_datagram(now, &arrival, &datagram);
             }
         }
