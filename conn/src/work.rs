@@ -38,7 +38,10 @@ impl SendOp {
 
     /// Whether it takes a receive request at the peer.
     pub const fn consumes_receive(&self) -> bool {
-        matches!(self, Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) | Self::WriteImm(..))
+        matches!(
+            self,
+            Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) | Self::WriteImm(..)
+        )
     }
 }
 

@@ -36,7 +36,7 @@ pub mod wqe;
 
 pub use engine::{
     Attributes, Config, ConnId, ConnectionParams, ConnectionStats, Counters, Engine, Event,
-    LiveObjects, PeerIdentity, Platform, QpInit, QpModify, QpQueues, StateBytes,
+    Indexed, LiveObjects, PeerIdentity, Platform, QpInit, QpModify, QpQueues, StateBytes,
 };
 pub use error::{RingError, VerbsError};
 pub use state::{QpState, QpType};

@@ -8,7 +8,9 @@ use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Extra, Remote, SendOp, Status, WorkOpcode};
 
 fn bytes(seed: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(7).wrapping_add(seed)).collect()
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(7).wrapping_add(seed))
+        .collect()
 }
 
 #[test]
@@ -67,13 +69,31 @@ fn every_operation(mut pair: Pair, size: usize) {
         pair.post(0, &a, 5, SendOp::Read(remote(&pair, 20_000)), &[back]);
         let cell = pair.sge(0, 200_000, 8);
         let add = AtomicOp::FetchAdd { add: 1 };
-        pair.post(0, &a, 6, SendOp::Atomic(remote(&pair, 40_000), add), &[cell]);
-        let swap = AtomicOp::CompareSwap { compare: 42, swap: 1 };
+        pair.post(
+            0,
+            &a,
+            6,
+            SendOp::Atomic(remote(&pair, 40_000), add),
+            &[cell],
+        );
+        let swap = AtomicOp::CompareSwap {
+            compare: 42,
+            swap: 1,
+        };
         let cell = pair.sge(0, 200_008, 8);
-        pair.post(0, &a, 7, SendOp::Atomic(remote(&pair, 40_000), swap), &[cell]);
+        pair.post(
+            0,
+            &a,
+            7,
+            SendOp::Atomic(remote(&pair, 40_000), swap),
+            &[cell],
+        );
         pair.run(10 * MILLISECOND);
         let done = pair.completions(0);
-        assert_eq!(done.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(
+            done.iter().map(|c| c.wr_id).collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5, 6, 7]
+        );
         assert!(done.iter().all(|c| c.status == Status::Success), "{done:?}");
         let got = pair.completions(1);
         assert_eq!(got.len(), 3, "{got:?}");
@@ -113,9 +133,17 @@ fn loss_and_duplication_change_nothing() {
     pair.run(2 * SECOND);
     let done = pair.completions(0);
     assert_eq!(done.len(), 20, "{:?}", pair.nodes[0].engine.counters());
-    assert!(done.iter().zip(0..).all(|(c, i)| (c.wr_id, c.status) == (i, Status::Success)));
+    assert!(
+        done.iter()
+            .zip(0..)
+            .all(|(c, i)| (c.wr_id, c.status) == (i, Status::Success))
+    );
     let got = pair.completions(1);
-    assert!(got.iter().zip(0..).all(|(c, i)| (c.wr_id, c.byte_len) == (i, 3000 + i as u32)));
+    assert!(
+        got.iter()
+            .zip(0..)
+            .all(|(c, i)| (c.wr_id, c.byte_len) == (i, 3000 + i as u32))
+    );
     for i in 0..20 {
         let want = pair.nodes[0].buffer.get(i * 1000, 3000 + i);
         assert_eq!(pair.nodes[1].buffer.get(10_000 * i, 3000 + i), want);

@@ -16,9 +16,7 @@ use crate::host::{Host, QpEvent};
 use crate::mem::Memory;
 use crate::work::{Completion, Extra, Receive, Status, WorkOpcode};
 use alloc::collections::VecDeque;
-use trunkline_wire::{
-    Aeth, AtomicAckEth, Bth, NakCode, Opcode, Packet, Psn, Qpn, Rkey, Syndrome,
-};
+use trunkline_wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Packet, Psn, Qpn, Rkey, Syndrome};
 
 const MSN_MASK: u32 = 0x00ff_ffff;
 

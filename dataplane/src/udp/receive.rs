@@ -85,7 +85,9 @@ impl Receiver {
     /// The port is asked for datagrams: what they waited for is counted up to now, which is when
     /// whoever asks has read its clock.
     pub(super) fn asked(&mut self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         self.asked_ns = now.as_nanos() as u64;
     }
 
@@ -255,5 +257,9 @@ impl Receiver {
 /// which is bounded: what is over a second did not happen.
 const fn waited(taken_ns: u64, asked_ns: u64) -> u32 {
     let waited = asked_ns.saturating_sub(taken_ns);
-    if waited > 1_000_000_000 { 0 } else { waited as u32 }
+    if waited > 1_000_000_000 {
+        0
+    } else {
+        waited as u32
+    }
 }

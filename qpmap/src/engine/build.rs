@@ -28,7 +28,11 @@ const SHORT: usize = 256;
 /// where there is room, else a multiple of 64.
 pub(crate) const fn full_payload(datagram: u32) -> u32 {
     let room = datagram.saturating_sub(OVERHEAD);
-    if room >= 4096 { room & !4095 } else { room & !63 }
+    if room >= 4096 {
+        room & !4095
+    } else {
+        room & !63
+    }
 }
 
 /// What a packet in flight carries, so that it can be built again.
@@ -58,8 +62,15 @@ pub(crate) enum ItemKind {
 }
 
 impl Item {
-    pub(crate) const PING: Self =
-        Self { kind: ItemKind::Ping, round: 0, flow: 0, slot: 0, serial: 0, offset: 0, length: 0 };
+    pub(crate) const PING: Self = Self {
+        kind: ItemKind::Ping,
+        round: 0,
+        flow: 0,
+        slot: 0,
+        serial: 0,
+        offset: 0,
+        length: 0,
+    };
 }
 
 /// Where packets of a connection go: made once per burst.
@@ -77,8 +88,15 @@ impl Route {
         if port == 0 {
             return None;
         }
-        let path = Path { src_port: ports[usize::from(port) % ports.len()], ..self.path };
-        Some(Self { path, seed: IcrcSeed::new(&path), ..*self })
+        let path = Path {
+            src_port: ports[usize::from(port) % ports.len()],
+            ..self.path
+        };
+        Some(Self {
+            path,
+            seed: IcrcSeed::new(&path),
+            ..*self
+        })
     }
 }
 
@@ -131,7 +149,11 @@ impl<'a> Draft<'a> {
             msn: 0,
             offset: 0,
             length: payload.len() as u32,
-            payload: if payload.is_empty() { Payload::None } else { Payload::Bytes(payload) },
+            payload: if payload.is_empty() {
+                Payload::None
+            } else {
+                Payload::Bytes(payload)
+            },
         }
     }
 
@@ -151,7 +173,11 @@ impl<'a> Draft<'a> {
                 Payload::Bytes(&bytes[offset as usize..(offset + length) as usize])
             }
         };
-        let carried = if matches!(payload, Payload::None) { 0 } else { length };
+        let carried = if matches!(payload, Payload::None) {
+            0
+        } else {
+            length
+        };
         let last = request.op.has_response_data() || offset + length == request.length;
         Self {
             opcode: opcode_of(&request.op),
@@ -286,7 +312,10 @@ impl<'a> Draft<'a> {
         };
         let (head, rest) = out.split_first_chunk_mut().expect("HEADERS holds a BTH");
         bth.emit(head);
-        ext.emit(rest.first_chunk_mut().expect("HEADERS holds the extension header"));
+        ext.emit(
+            rest.first_chunk_mut()
+                .expect("HEADERS holds the extension header"),
+        );
         BASE
     }
 
@@ -314,8 +343,12 @@ impl<'a> Draft<'a> {
                     AtomicOp::CompareSwap { compare, swap } => (swap, compare),
                     AtomicOp::FetchAdd { add } => (add, 0),
                 };
-                let header =
-                    AtomicEth { va: remote.addr, rkey: remote.rkey, swap_or_add, compare };
+                let header = AtomicEth {
+                    va: remote.addr,
+                    rkey: remote.rkey,
+                    swap_or_add,
+                    compare,
+                };
                 put(&header.to_bytes());
             }
         }
@@ -353,7 +386,9 @@ pub(crate) fn emit<B: Bytes>(
     egress: &mut (impl Egress + ?Sized),
     stamp: impl FnOnce() -> (Stamp, Option<Route>),
 ) -> Emitted {
-    let Some(slot) = egress.reserve(&route.path, draft.datagram()) else { return Emitted::NoRoom };
+    let Some(slot) = egress.reserve(&route.path, draft.datagram()) else {
+        return Emitted::NoRoom;
+    };
     let (stamp, other) = stamp();
     let built = match &other {
         None => draft.build(route, &stamp, slot.identification, regions, slot.datagram),
@@ -368,7 +403,9 @@ pub(crate) fn emit<B: Bytes>(
         return Emitted::Sent;
     }
     let (void, route) = (draft.voided(true), other.as_ref().unwrap_or(route));
-    let Some(slot) = egress.reserve(&route.path, void.datagram()) else { return Emitted::Voided };
+    let Some(slot) = egress.reserve(&route.path, void.datagram()) else {
+        return Emitted::Voided;
+    };
     void.build(route, &stamp, slot.identification, regions, slot.datagram)
         .expect("a packet without payload reads no memory");
     egress.commit();

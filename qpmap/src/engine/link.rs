@@ -131,9 +131,15 @@ impl<P: Platform> Engine<P> {
         let slot = self.conn_ids.insert(NONE);
         if slot >= Secret24::SIZE {
             self.conn_ids.remove(slot);
-            return Err(VerbsError::Limit { what: "connections", limit: Secret24::SIZE.into() });
+            return Err(VerbsError::Limit {
+                what: "connections",
+                limit: Secret24::SIZE.into(),
+            });
         }
-        Ok((Qpn::from_wire(self.conn_secret.seal(slot)), self.random.token()))
+        Ok((
+            Qpn::from_wire(self.conn_secret.seal(slot)),
+            self.random.token(),
+        ))
     }
 
     /// Gives back a number that [`draw_connection`](Self::draw_connection) drew and nobody used.
@@ -171,7 +177,9 @@ impl<P: Platform> Engine<P> {
             dead_after_ns: self.config.dead_after_ns,
             keep_alive_ns: self.config.keep_alive_ns,
             max_ack_delay_ns: self.config.max_ack_delay_ns,
-            source_ports: params.source_ports.clamp(1, self.config.source_ports.len() as u8),
+            source_ports: params
+                .source_ports
+                .clamp(1, self.config.source_ports.len() as u8),
             ..src::Config::default()
         };
         let conn = Conn {
@@ -187,7 +195,10 @@ impl<P: Platform> Engine<P> {
             payload: build::full_payload(params.datagram.min(self.config.datagram)) as u16,
             traffic_class: params.traffic_class & !0b11 | ECT0,
             weight: params.weight.max(1),
-            flags: ConnFlags { private: params.private, ..ConnFlags::default() },
+            flags: ConnFlags {
+                private: params.private,
+                ..ConnFlags::default()
+            },
         };
         let index = self.conns.insert(conn);
         if self.conn_serials.len() <= index as usize {
@@ -196,7 +207,10 @@ impl<P: Platform> Engine<P> {
         }
         self.conn_serials[index as usize] = self.conn_serials[index as usize].wrapping_add(1);
         let slot = self.conn_secret.open(params.local_id.get());
-        assert_eq!(self.conn_ids[slot], NONE, "a connection number is used once");
+        assert_eq!(
+            self.conn_ids[slot], NONE,
+            "a connection number is used once"
+        );
         self.conn_ids[slot] = index;
         let record = &mut self.peers[peer];
         record.conns = index;
@@ -220,7 +234,10 @@ impl<P: Platform> Engine<P> {
                 (record.guid, record.epoch) = (identity.guid, identity.epoch);
                 return Ok(peer);
             }
-            return Err(VerbsError::Busy { what: "peer", users: record.conns_len });
+            return Err(VerbsError::Busy {
+                what: "peer",
+                users: record.conns_len,
+            });
         }
         let peer = self.peers.insert(Peer {
             guid: identity.guid,
@@ -236,7 +253,11 @@ impl<P: Platform> Engine<P> {
     /// The identity of the peer at `address`, if it shares connections with us.
     pub fn peer(&self, address: Gid) -> Option<PeerIdentity> {
         let record = &self.peers[*self.peer_of.get(&address)?];
-        Some(PeerIdentity { guid: record.guid, epoch: record.epoch, address })
+        Some(PeerIdentity {
+            guid: record.guid,
+            epoch: record.epoch,
+            address,
+        })
     }
 
     /// Whether QPs wait for a connection to `address`.
@@ -249,7 +270,9 @@ impl<P: Platform> Engine<P> {
     /// Connections to `address`, newest first, private ones included.
     pub fn connections_to(&self, address: Gid) -> Vec<ConnId> {
         let mut found = Vec::new();
-        let Some(&peer) = self.peer_of.get(&address) else { return found };
+        let Some(&peer) = self.peer_of.get(&address) else {
+            return found;
+        };
         let mut next = self.peers[peer].conns;
         while next != NONE {
             found.push(self.conn_id(next));
@@ -261,7 +284,10 @@ impl<P: Platform> Engine<P> {
     /// Connections of the pool to `address`.
     pub fn pool_size(&self, address: Gid) -> u32 {
         let private = |id: &ConnId| self.conns[id.index].flags.private;
-        self.connections_to(address).iter().filter(|id| !private(id)).count() as u32
+        self.connections_to(address)
+            .iter()
+            .filter(|id| !private(id))
+            .count() as u32
     }
 
     /// Connections without flows, of pools that have others.
@@ -281,7 +307,10 @@ impl<P: Platform> Engine<P> {
 
     /// All connections.
     pub fn connections(&self) -> Vec<ConnId> {
-        self.conns.iter().map(|(index, _)| self.conn_id(index)).collect()
+        self.conns
+            .iter()
+            .map(|(index, _)| self.conn_id(index))
+            .collect()
     }
 
     /// Statistics of a connection; `None` when it is gone.
@@ -325,15 +354,18 @@ impl<P: Platform> Engine<P> {
     /// and the QPs that talked to it go to error. Those that never heard of it wait for the next
     /// incarnation: it is the one that their programs know.
     pub fn drop_peer(&mut self, address: Gid) {
-        let Some(&peer) = self.peer_of.get(&address) else { return };
+        let Some(&peer) = self.peer_of.get(&address) else {
+            return;
+        };
         while self.peers[peer].conns != NONE {
             let conn = self.peers[peer].conns;
             self.remove_connection(conn);
         }
         let heard = [Flags::BOUND, Flags::PEER_BOUND, Flags::UNBOUND];
         let flows = &self.flows;
-        let (fresh, known): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.stranded).into_iter().partition(|(of, flow)| {
+        let (fresh, known): (Vec<_>, Vec<_>) = std::mem::take(&mut self.stranded)
+            .into_iter()
+            .partition(|(of, flow)| {
                 *of == peer && !heard.iter().any(|flag| flows[*flow].flags.has(*flag))
             });
         self.stranded = known;
@@ -349,7 +381,10 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn conn_id(&self, index: u32) -> ConnId {
-        ConnId { index, serial: self.conn_serials[index as usize] }
+        ConnId {
+            index,
+            serial: self.conn_serials[index as usize],
+        }
     }
 
     pub(crate) fn live(&self, id: ConnId) -> Option<&Conn> {
@@ -384,7 +419,9 @@ impl<P: Platform> Engine<P> {
 
     /// Arms the timer of a connection; called when its deadline may have moved closer.
     pub(crate) fn arm_conn(&mut self, conn: u32) {
-        let Some(deadline) = self.conns[conn].delivery.poll_timeout() else { return };
+        let Some(deadline) = self.conns[conn].delivery.poll_timeout() else {
+            return;
+        };
         if deadline < self.conn_deadlines[conn as usize] {
             self.conn_deadlines[conn as usize] = deadline;
             let serial = self.conn_serials[conn as usize];
@@ -497,7 +534,11 @@ impl<P: Platform> Engine<P> {
             }
         }
         let address = self.peers[peer].address;
-        self.events.push_back(Event::ConnectionDown { conn: id, peer: address, stranded });
+        self.events.push_back(Event::ConnectionDown {
+            conn: id,
+            peer: address,
+            stranded,
+        });
     }
 
     fn unlink_from_peer(&mut self, conn: u32) {
@@ -533,8 +574,9 @@ impl<P: Platform> Engine<P> {
     }
 
     fn rescue_stranded(&mut self, peer: u32) {
-        let (mine, others) =
-            std::mem::take(&mut self.stranded).into_iter().partition(|(p, _)| *p == peer);
+        let (mine, others) = std::mem::take(&mut self.stranded)
+            .into_iter()
+            .partition(|(p, _)| *p == peer);
         self.stranded = others;
         let mine: Vec<(u32, u32)> = mine;
         for (_, flow) in mine {
@@ -545,8 +587,9 @@ impl<P: Platform> Engine<P> {
     }
 
     fn fail_stranded(&mut self, peer: u32) {
-        let (mine, others) =
-            std::mem::take(&mut self.stranded).into_iter().partition(|(p, _)| *p == peer);
+        let (mine, others) = std::mem::take(&mut self.stranded)
+            .into_iter()
+            .partition(|(p, _)| *p == peer);
         self.stranded = others;
         let mine: Vec<(u32, u32)> = mine;
         for (_, flow) in mine {
@@ -583,11 +626,15 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn move_flow(&mut self, flow: u32, to: ConnId) -> Result<(), VerbsError> {
-        let target = self.live(to).ok_or(VerbsError::UnknownConnection { index: to.index })?;
+        let target = self
+            .live(to)
+            .ok_or(VerbsError::UnknownConnection { index: to.index })?;
         let record = &self.flows[flow];
         let qp = record.qp;
         if record.conn == NONE || target.peer != self.conns[record.conn].peer {
-            return Err(VerbsError::OtherPeer { qpn: self.qp_number(qp).get() });
+            return Err(VerbsError::OtherPeer {
+                qpn: self.qp_number(qp).get(),
+            });
         }
         self.moves.retain(|(other, _)| *other != flow);
         self.moves.push((flow, to));
@@ -600,7 +647,10 @@ impl<P: Platform> Engine<P> {
     /// ring but not begun go with it.
     pub(crate) fn try_move(&mut self, flow: u32) {
         let record = &self.flows[flow];
-        let begun = self.requests.get(record.head).is_some_and(|pending| pending.begun);
+        let begun = self
+            .requests
+            .get(record.head)
+            .is_some_and(|pending| pending.begun);
         if !record.flags.has(Flags::QUIESCING) || begun {
             return;
         }

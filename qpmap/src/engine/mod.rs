@@ -33,7 +33,7 @@ pub use counters::Counters;
 pub use link::{ConnectionParams, ConnectionStats, PeerIdentity};
 pub use qp::{Attributes, QpQueues};
 pub use state_bytes::{LiveObjects, StateBytes};
-pub use verbs::{QpInit, QpModify};
+pub use verbs::{Indexed, QpInit, QpModify};
 
 use crate::cq::{CompletionQueue, Notify};
 use crate::doorbell::Doorbells;
@@ -52,9 +52,9 @@ use responder::{Assembly, Job, Staging};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
+use trunkline_conn::control::ControlKind;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Bytes, PdId};
-use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{self, Pool};
 use trunkline_conn::time::Instant;
 use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, ROCE_PORT};
@@ -181,7 +181,11 @@ pub(crate) enum Timer {
     /// A shared connection's own timer.
     Conn { conn: u32, serial: u32 },
     /// End of a receiver-not-ready pause.
-    Rnr { flow: u32, round: u8, generation: u16 },
+    Rnr {
+        flow: u32,
+        round: u8,
+        generation: u16,
+    },
     /// A plain connection's own timer.
     Plain { plain: u32, serial: u32 },
 }
@@ -382,7 +386,11 @@ impl<P: Platform> Engine<P> {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Conn { conn, serial } => self.conn_timeout(now, conn, serial),
-                Timer::Rnr { flow, round, generation } => {
+                Timer::Rnr {
+                    flow,
+                    round,
+                    generation,
+                } => {
                     self.rnr_over(flow, round, generation);
                 }
                 Timer::Plain { plain, serial } => self.plain_timeout(now, plain, serial),
@@ -394,10 +402,14 @@ impl<P: Platform> Engine<P> {
     /// burst, so that a cache line goes to the program once.
     pub fn publish(&mut self) {
         while let Some(index) = self.dirty_cqs.pop() {
-            let Some(slot) = self.cqs.get_mut(index) else { continue };
+            let Some(slot) = self.cqs.get_mut(index) else {
+                continue;
+            };
             slot.dirty = false;
             slot.queue.publish();
-            if slot.queue.take_notification() && let Some(notify) = &slot.notify {
+            if slot.queue.take_notification()
+                && let Some(notify) = &slot.notify
+            {
                 notify.notify();
             }
         }
@@ -419,11 +431,15 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn cold(&self, qp: u32) -> &Cold {
-        self.colds[qp as usize].as_ref().expect("a QP in the slab has its cold part")
+        self.colds[qp as usize]
+            .as_ref()
+            .expect("a QP in the slab has its cold part")
     }
 
     pub(crate) fn cold_mut(&mut self, qp: u32) -> &mut Cold {
-        self.colds[qp as usize].as_mut().expect("a QP in the slab has its cold part")
+        self.colds[qp as usize]
+            .as_mut()
+            .expect("a QP in the slab has its cold part")
     }
 
     pub(crate) fn qp_event(&mut self, qp: u32, event: QpEvent) {

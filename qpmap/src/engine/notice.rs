@@ -52,7 +52,9 @@ impl Blobs {
     }
 
     fn blank(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(MAX_BLOB))
+        self.spare
+            .pop()
+            .unwrap_or_else(|| Vec::with_capacity(MAX_BLOB))
     }
 
     fn insert(&mut self, bytes: Vec<u8>) -> (u32, u32) {
@@ -114,7 +116,8 @@ impl WaitingBinds {
 
     fn insert(&mut self, qp: u32, bind: WaitingBind) -> bool {
         let list = self.by_qp.entry(qp).or_default();
-        let same = |old: &WaitingBind| old.peer == bind.peer && old.entry.src_qp == bind.entry.src_qp;
+        let same =
+            |old: &WaitingBind| old.peer == bind.peer && old.entry.src_qp == bind.entry.src_qp;
         if let Some(old) = list.iter_mut().find(|old| same(old)) {
             if is_newer(bind.entry.generation, old.entry.generation) {
                 *old = bind;
@@ -179,7 +182,10 @@ impl<P: Platform> Engine<P> {
             }
             // Room for one is checked before anything is taken off the lists; a second that does
             // not fit counts as lost on the way and is sent again.
-            if egress.reserve(&route.path, limit + super::build::OVERHEAD as usize).is_none() {
+            if egress
+                .reserve(&route.path, limit + super::build::OVERHEAD as usize)
+                .is_none()
+            {
                 return Turn::Full;
             }
             let mut answers = self.blobs.blank();
@@ -195,7 +201,12 @@ impl<P: Platform> Engine<P> {
                 }
                 let datagram = (super::build::BASE + bytes.len() + super::build::ICRC) as u32;
                 let (slot, serial) = self.blobs.insert(bytes);
-                let item = Item { kind, slot, serial, ..Item::PING };
+                let item = Item {
+                    kind,
+                    slot,
+                    serial,
+                    ..Item::PING
+                };
                 if !self.send_blob(now, conn, route, item, opcode, egress) {
                     self.conns[conn].delivery.record(now, item, datagram);
                 }
@@ -205,15 +216,10 @@ impl<P: Platform> Engine<P> {
         Turn::Idle
     }
 
-    fn collect(
-        &mut self,
-        conn: u32,
-        limit: usize,
-        answers: &mut Vec<u8>,
-        controls: &mut Vec<u8>,
-    ) {
+    fn collect(&mut self, conn: u32, limit: usize, answers: &mut Vec<u8>, controls: &mut Vec<u8>) {
         let full = |answers: &Vec<u8>, controls: &Vec<u8>| {
-            answers.len() + AnswerEntry::LEN > limit || controls.len() + 2 * ControlEntry::LEN > limit
+            answers.len() + AnswerEntry::LEN > limit
+                || controls.len() + 2 * ControlEntry::LEN > limit
         };
         self.orphans.retain(|orphan| {
             if orphan.conn != conn || full(answers, controls) {
@@ -240,14 +246,20 @@ impl<P: Platform> Engine<P> {
             if record.flags.has(Flags::ANSWER_DUE) {
                 answers.extend(answer_entry(record, number).to_bytes());
             }
-            for (flag, kind) in
-                [(Flags::BIND_DUE, ControlKind::Bind), (Flags::BOUND_DUE, ControlKind::Bound)]
-            {
+            for (flag, kind) in [
+                (Flags::BIND_DUE, ControlKind::Bind),
+                (Flags::BOUND_DUE, ControlKind::Bound),
+            ] {
                 if record.flags.has(flag) {
                     controls.extend(control_entry(record, number, kind).to_bytes());
                 }
             }
-            for flag in [Flags::NOTICED, Flags::ANSWER_DUE, Flags::BIND_DUE, Flags::BOUND_DUE] {
+            for flag in [
+                Flags::NOTICED,
+                Flags::ANSWER_DUE,
+                Flags::BIND_DUE,
+                Flags::BOUND_DUE,
+            ] {
                 record.flags.clear(flag);
             }
         }
@@ -328,7 +340,11 @@ impl<P: Platform> Engine<P> {
     /// BINDs that came before their QP was ready.
     pub(crate) fn admit_waiting(&mut self, qp: u32) {
         for bind in self.waiting_binds.take(qp) {
-            if self.conns.get(bind.conn).is_some_and(|conn| conn.peer == bind.peer) {
+            if self
+                .conns
+                .get(bind.conn)
+                .is_some_and(|conn| conn.peer == bind.peer)
+            {
                 self.handle_bind(bind.conn, bind.entry);
             }
         }
@@ -339,22 +355,46 @@ impl<P: Platform> Engine<P> {
     }
 
     fn accept_bind(&mut self, flow: u32, generation: u16) {
-        let record = &mut self.flows[flow];
-        let known = record.flags.has(Flags::PEER_BOUND) || record.flags.has(Flags::UNBOUND);
-        let again = generation == record.remote_generation && record.flags.has(Flags::PEER_BOUND);
-        if known && !again && !is_newer(generation, record.remote_generation) {
-            // Of an incarnation that is gone: it was held up on its way.
-            self.counters.stale += 1;
-            return;
-        }
-        if !again {
-            record.remote_generation = generation;
-            record.flags.set(Flags::PEER_BOUND);
-            record.flags.clear(Flags::UNBOUND);
-            self.reset_responder(flow);
+        let bound = self.flows[flow].flags.has(Flags::PEER_BOUND);
+        if self.flows[flow].remote_generation != generation || !bound {
+            if !self.hear_of(flow, generation) {
+                // Of an incarnation that is gone: it was held up on its way.
+                self.counters.stale += 1;
+                return;
+            }
+            self.flows[flow].flags.set(Flags::PEER_BOUND);
         }
         self.flows[flow].flags.set(Flags::BOUND_DUE);
         self.notice(flow);
+    }
+
+    /// The peer's QP is in incarnation `generation`, as one of its packets says. `false`: it was,
+    /// and no longer is.
+    ///
+    /// Packets overtake each other, so that this may be heard first from the BIND of that
+    /// incarnation, from its consent to ours, or from its end.
+    fn hear_of(&mut self, flow: u32, generation: u16) -> bool {
+        let record = &mut self.flows[flow];
+        let heard = record.flags.has(Flags::HEARD);
+        if heard && generation == record.remote_generation {
+            return !record.flags.has(Flags::UNBOUND);
+        }
+        if heard && !is_newer(generation, record.remote_generation) {
+            return false;
+        }
+        record.remote_generation = generation;
+        record.flags.set(Flags::HEARD);
+        record.flags.clear(Flags::PEER_BOUND);
+        record.flags.clear(Flags::UNBOUND);
+        let head = self.requests.get(record.head);
+        let begun = record.acked_msn != 0 || head.is_some_and(|pending| pending.begun);
+        if heard && !begun {
+            // Whoever agreed to our BIND is gone.
+            record.flags.clear(Flags::BOUND);
+            record.flags.set(Flags::BIND_DUE);
+        }
+        self.reset_responder(flow);
+        true
     }
 
     fn refuse_bind(&mut self, conn: u32, entry: &ControlEntry, why: Refusal) {
@@ -382,6 +422,10 @@ impl<P: Platform> Engine<P> {
             return;
         }
         // A refusal harms nobody who asks for nothing: what is posted later is refused by itself.
+        if entry.kind == ControlKind::Bound && !self.hear_of(flow, entry.status) {
+            self.counters.stale += 1;
+            return;
+        }
         self.flows[flow].flags.set(Flags::BOUND);
         self.wake(flow);
     }
@@ -391,17 +435,16 @@ impl<P: Platform> Engine<P> {
         let found = self
             .qp_index(entry.dest_qp)
             .and_then(|qp| self.flow_from(qp, entry.src_qp, conn))
-            .filter(|flow| {
-                let record = &self.flows[*flow];
-                record.flags.has(Flags::PEER_BOUND) && record.remote_generation == entry.generation
-            });
+            .filter(|flow| self.hear_of(*flow, entry.generation));
         let Some(flow) = found else { return };
         self.flows[flow].flags.clear(Flags::PEER_BOUND);
         self.flows[flow].flags.set(Flags::UNBOUND);
         self.reset_responder(flow);
-        if self.flows[flow].head != NONE {
+        // Before it agreed to our BIND, it may be an earlier incarnation that ended.
+        if self.flows[flow].head != NONE && self.flows[flow].flags.has(Flags::BOUND) {
             self.fail_flow(flow, Status::RetryExceeded);
         }
+        self.notice(flow);
     }
 
     /// Tells the peer that a flow of ours ends.
@@ -447,12 +490,16 @@ impl<P: Platform> Engine<P> {
             return Some(own);
         }
         let routes = &self.cold(qp).routes;
-        routes.iter().copied().filter(|flow| *flow != NONE).find(fits)
+        routes
+            .iter()
+            .copied()
+            .filter(|flow| *flow != NONE)
+            .find(fits)
     }
 }
 
 /// Whether circular `generation` comes after `other`.
-pub(crate) const fn is_newer(generation: u16, other: u16) -> bool {
+pub(super) const fn is_newer(generation: u16, other: u16) -> bool {
     generation.wrapping_sub(other).cast_signed() > 0
 }
 
@@ -473,7 +520,10 @@ fn answer_entry(flow: &Flow, number: Qpn) -> AnswerEntry {
 }
 
 fn control_entry(flow: &Flow, number: Qpn, kind: ControlKind) -> ControlEntry {
-    let generation =
-        if kind == ControlKind::Bound { flow.remote_generation } else { flow.generation };
-    ControlEntry { kind, src_qp: number, round: 0, dest_qp: flow.remote, generation, status: 0, msn: 0 }
+    // Consent names the incarnation it is given to, and the one that gives it.
+    let (generation, status) = match kind {
+        ControlKind::Bound => (flow.remote_generation, flow.generation),
+        _ => (flow.generation, 0),
+    };
+    ControlEntry { kind, src_qp: number, round: 0, dest_qp: flow.remote, generation, status, msn: 0 }
 }

@@ -192,14 +192,23 @@ impl<P: Platform> Engine<P> {
         let qp = self.known(qpn)?;
         let state = self.qps[qp].state;
         let Wire::Plain(plain) = self.qps[qp].wire else {
-            return Err(VerbsError::WrongState { qpn: qpn.get(), state });
+            return Err(VerbsError::WrongState {
+                qpn: qpn.get(),
+                state,
+            });
         };
         let path = self.plain_path(peer, qpn, 0);
         let record = &mut self.plains[plain];
         if !matches!(record.protocol, Protocol::Ud(_)) {
-            return Err(VerbsError::Unsupported { what: "an address for a QP that is not UD" });
+            return Err(VerbsError::Unsupported {
+                what: "an address for a QP that is not UD",
+            });
         }
-        record.addresses.push(ud::Address { path, qpn: remote, qkey });
+        record.addresses.push(ud::Address {
+            path,
+            qpn: remote,
+            qkey,
+        });
         Ok(record.addresses.len() as u32)
     }
 
@@ -241,7 +250,7 @@ impl<P: Platform> Engine<P> {
                 // A kind of request the QP does not have. Earlier ones end first.
                 self.abort_plain(plain);
                 self.finish_request(qp, plain, &request, Status::LocalQpOperation, 0);
-                self.to_error(qp);
+                self.enter_error(qp);
                 return;
             }
         }
@@ -296,7 +305,9 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.plains[plain];
         let qp = record.qp;
         let queues = Arc::clone(&self.qps[qp].queues);
-        let srq = self.colds[qp as usize].as_ref().map_or(NONE, |cold| cold.srq);
+        let srq = self.colds[qp as usize]
+            .as_ref()
+            .map_or(NONE, |cold| cold.srq);
         let shared = self.srqs.get(srq).map(|slot| &*slot.queue);
         let mut host = PlainHost {
             regions: &mut self.regions,
@@ -317,7 +328,7 @@ impl<P: Platform> Engine<P> {
         }
         self.plain_news = news;
         if broken {
-            self.to_error(qp);
+            self.enter_error(qp);
         } else if self.qps[qp].queues.send.has_entry(&self.qps[qp].cursor) {
             self.feed_plain(qp, plain);
         }
@@ -340,15 +351,27 @@ impl<P: Platform> Engine<P> {
 
     fn arm_plain(&mut self, plain: u32) {
         let record = &mut self.plains[plain];
-        let Protocol::Rc(rc) = &record.protocol else { return };
+        let Protocol::Rc(rc) = &record.protocol else {
+            return;
+        };
         if let Some(at) = rc.poll_timeout().filter(|at| *at < record.deadline) {
             record.deadline = at;
-            self.timers.arm(at, Timer::Plain { plain, serial: record.serial });
+            self.timers.arm(
+                at,
+                Timer::Plain {
+                    plain,
+                    serial: record.serial,
+                },
+            );
         }
     }
 
     pub(crate) fn plain_timeout(&mut self, now: Instant, plain: u32, serial: u32) {
-        let Some(record) = self.plains.get_mut(plain).filter(|plain| plain.serial == serial) else {
+        let Some(record) = self
+            .plains
+            .get_mut(plain)
+            .filter(|plain| plain.serial == serial)
+        else {
             return;
         };
         record.deadline = Instant::FAR;
@@ -367,7 +390,9 @@ impl<P: Platform> Engine<P> {
         let packet = match parse_datagram(datagram) {
             Ok(packet) => packet,
             Err(_) => {
-                let known = datagram.first().is_some_and(|byte| Opcode(*byte).is_known());
+                let known = datagram
+                    .first()
+                    .is_some_and(|byte| Opcode(*byte).is_known());
                 self.counters.malformed += u64::from(known);
                 self.counters.unknown_opcode += u64::from(!known);
                 return;
@@ -377,7 +402,9 @@ impl<P: Platform> Engine<P> {
             self.counters.bad_icrc += 1;
             return;
         }
-        let plain = self.qp_index(packet.bth.dest_qp).map(|qp| self.qps[qp].wire);
+        let plain = self
+            .qp_index(packet.bth.dest_qp)
+            .map(|qp| self.qps[qp].wire);
         let Some(Wire::Plain(plain)) = plain else {
             self.counters.plain_unknown_qp += 1;
             return;
@@ -405,7 +432,9 @@ impl<P: Platform> Engine<P> {
             return true;
         }
         let solved = matches!(arrival.identification, Identification::Predicted(_))
-            && IcrcSeed::new(&arrival.path).solve_identification(datagram).is_some();
+            && IcrcSeed::new(&arrival.path)
+                .solve_identification(datagram)
+                .is_some();
         self.counters.identification_solved += u64::from(solved);
         solved
     }

@@ -40,7 +40,10 @@ impl<W: Words> QpQueues<W> {
     pub fn check_send_state(&self) -> Result<(), VerbsError> {
         match self.state() {
             state if state.takes_sends() => Ok(()),
-            state => Err(VerbsError::WrongState { qpn: self.qpn.get(), state }),
+            state => Err(VerbsError::WrongState {
+                qpn: self.qpn.get(),
+                state,
+            }),
         }
     }
 
@@ -50,11 +53,16 @@ impl<W: Words> QpQueues<W> {
     /// [`VerbsError::WrongState`], or [`VerbsError::Unsupported`] for a QP with an SRQ.
     pub fn check_recv_state(&self) -> Result<&RecvQueue<W>, VerbsError> {
         let Some(queue) = &self.receive else {
-            return Err(VerbsError::Unsupported { what: "a receive queue beside the SRQ" });
+            return Err(VerbsError::Unsupported {
+                what: "a receive queue beside the SRQ",
+            });
         };
         match self.state() {
             state if state.takes_receives() => Ok(queue),
-            state => Err(VerbsError::WrongState { qpn: self.qpn.get(), state }),
+            state => Err(VerbsError::WrongState {
+                qpn: self.qpn.get(),
+                state,
+            }),
         }
     }
 
@@ -179,8 +187,10 @@ impl Flags {
     pub(crate) const HALTED: Self = Self(1 << 11);
     /// The QP was told that the peer talks to it.
     pub(crate) const ESTABLISHED: Self = Self(1 << 12);
-    /// The peer's QP was bound and is gone.
+    /// The incarnation of the peer's QP that we know of is gone.
     pub(crate) const UNBOUND: Self = Self(1 << 13);
+    /// `remote_generation` is known.
+    pub(crate) const HEARD: Self = Self(1 << 14);
 
     pub(crate) const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
@@ -228,7 +238,8 @@ impl Flow {
 }
 
 // DESIGN 4.2, invariant 6: the hot state of a QP takes at most two cache lines.
-const _: () = assert!(size_of::<Qp<Box<[std::sync::atomic::AtomicU64]>>>() + size_of::<Flow>() <= 144);
+const _: () =
+    assert!(size_of::<Qp<Box<[std::sync::atomic::AtomicU64]>>>() + size_of::<Flow>() <= 144);
 
 /// Attributes of a QP that its packets seldom need.
 #[derive(Debug)]

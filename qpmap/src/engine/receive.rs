@@ -58,7 +58,10 @@ impl<'a> Packet<'a> {
         let (ext, mut rest) = SrcExt::read(rest)?;
         let (mut reth, mut imm, mut invalidate, mut atomic) = (None, None, None, None);
         let opcode = bth.opcode;
-        if matches!(opcode, Opcode::SRC_WRITE | Opcode::SRC_WRITE_IMM | Opcode::SRC_READ_REQ) {
+        if matches!(
+            opcode,
+            Opcode::SRC_WRITE | Opcode::SRC_WRITE_IMM | Opcode::SRC_READ_REQ
+        ) {
             let (header, after) = Reth::read(rest)?;
             (reth, rest) = (Some(header), after);
         }
@@ -84,7 +87,11 @@ impl<'a> Packet<'a> {
         }
         let start = datagram.len() - rest.len();
         let Some((payload, _)) = rest.split_last_chunk::<ICRC>() else {
-            return Err(WireError::Truncated { header: "ICRC", need: ICRC, got: rest.len() });
+            return Err(WireError::Truncated {
+                header: "ICRC",
+                need: ICRC,
+                got: rest.len(),
+            });
         };
         Ok(Self {
             opcode,
@@ -169,7 +176,9 @@ impl<P: Platform> Engine<P> {
             self.seed = IcrcSeed::new(&arrival.path);
             self.seed_source = arrival.path.src.into();
         }
-        let Some(conn) = self.connection_for(&packet) else { return };
+        let Some(conn) = self.connection_for(&packet) else {
+            return;
+        };
         if !self.check_icrc(&mut packet, arrival) {
             self.counters.bad_icrc += 1;
             return;
@@ -245,7 +254,9 @@ impl<P: Platform> Engine<P> {
     /// Checks the whole ICRC, or the sum over the headers where the payload is summed later.
     fn check_icrc(&mut self, packet: &mut Packet<'_>, arrival: &Arrival) -> bool {
         let datagram = packet.datagram;
-        let mut crc = self.seed.start(datagram.len(), arrival.identification.guess());
+        let mut crc = self
+            .seed
+            .start(datagram.len(), arrival.identification.guess());
         if packet.ext.header_crc {
             icrc::headers(&mut crc, &datagram[..packet.start]);
             packet.sum = Some(crc);
@@ -266,7 +277,9 @@ impl<P: Platform> Engine<P> {
         if icrc::trailer(crc) == packet.trailer() {
             return true;
         }
-        let right = packet.arrival.is_some_and(|arrival| solved(&arrival, packet.datagram));
+        let right = packet
+            .arrival
+            .is_some_and(|arrival| solved(&arrival, packet.datagram));
         self.counters.identification_solved += u64::from(right);
         right
     }
@@ -311,7 +324,10 @@ impl<P: Platform> Engine<P> {
         let mut freed = std::mem::take(&mut self.acked);
         let delivery = &mut self.conns[conn].delivery;
         let result = delivery.handle_ack(now, info, &mut |item: Item| {
-            if matches!(item.kind, ItemKind::Response | ItemKind::Answers | ItemKind::Control) {
+            if matches!(
+                item.kind,
+                ItemKind::Response | ItemKind::Answers | ItemKind::Control
+            ) {
                 freed.push(item);
             }
         });
@@ -443,8 +459,7 @@ impl<P: Platform> Engine<P> {
     /// peer's QP.
     fn precedes_bind(&self, flow: u32, generation: u16) -> bool {
         let record = &self.flows[flow];
-        let known = record.flags.has(Flags::PEER_BOUND) || record.flags.has(Flags::UNBOUND);
-        !known || is_newer(generation, record.remote_generation)
+        !record.flags.has(Flags::HEARD) || is_newer(generation, record.remote_generation)
     }
 
     /// A packet whose data is gone at the sender.

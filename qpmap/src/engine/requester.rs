@@ -45,7 +45,9 @@ pub(crate) const fn before(a: u32, b: u32) -> bool {
 impl<P: Platform> Engine<P> {
     /// A program posted to this QP.
     pub(crate) fn rung(&mut self, qp: u32) {
-        let Some(record) = self.qps.get(qp) else { return };
+        let Some(record) = self.qps.get(qp) else {
+            return;
+        };
         if record.state == QpState::Error {
             self.flush(qp);
             return;
@@ -81,7 +83,9 @@ impl<P: Platform> Engine<P> {
         };
         let flow = self.flow_of_route(qp, own, route);
         let fault = match flow {
-            Some(_) => self.local_fault(qp, &request).map(|_| Status::LocalProtection),
+            Some(_) => self
+                .local_fault(qp, &request)
+                .map(|_| Status::LocalProtection),
             None => Some(Status::LocalQpOperation),
         };
         let flow = flow.unwrap_or(own);
@@ -139,15 +143,27 @@ impl<P: Platform> Engine<P> {
     fn flow_of_route(&self, qp: u32, own: u32, route: u32) -> Option<u32> {
         match route {
             0 => Some(own),
-            n => self.cold(qp).routes.get(n as usize - 1).copied().filter(|flow| *flow != NONE),
+            n => self
+                .cold(qp)
+                .routes
+                .get(n as usize - 1)
+                .copied()
+                .filter(|flow| *flow != NONE),
         }
     }
 
     fn local_fault(&self, qp: u32, request: &Request) -> Option<MemoryFault> {
-        let Local::Sges(sges) = &request.local else { return None };
-        let access =
-            if request.op.has_response_data() { Access::LOCAL_WRITE } else { Access::LOCAL_READ };
-        self.regions.check_local(self.qps[qp].pd, sges, access).err()
+        let Local::Sges(sges) = &request.local else {
+            return None;
+        };
+        let access = if request.op.has_response_data() {
+            Access::LOCAL_WRITE
+        } else {
+            Access::LOCAL_READ
+        };
+        self.regions
+            .check_local(self.qps[qp].pd, sges, access)
+            .err()
     }
 
     /// The peer has executed everything before `msn`.
@@ -212,7 +228,7 @@ impl<P: Platform> Engine<P> {
             };
             self.report(qp, outcome);
             if outcome != Status::Success {
-                self.to_error(qp);
+                self.enter_error(qp);
                 return;
             }
         }
@@ -264,7 +280,9 @@ impl<P: Platform> Engine<P> {
 
     /// Puts a completion into a CQ; programs see it at the next [`publish`](Self::publish).
     pub(crate) fn complete(&mut self, cq: u32, completion: &Completion) {
-        let Some(slot) = self.cqs.get_mut(cq) else { return };
+        let Some(slot) = self.cqs.get_mut(cq) else {
+            return;
+        };
         if slot.queue.push(completion).is_err() && !std::mem::replace(&mut slot.overrun, true) {
             self.events.push_back(super::Event::CqOverrun { cq });
         }
@@ -275,7 +293,14 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The peer answered a message of this flow.
-    pub(crate) fn answered(&mut self, now: Instant, flow: u32, syndrome: Syndrome, msn: u32, round: u8) {
+    pub(crate) fn answered(
+        &mut self,
+        now: Instant,
+        flow: u32,
+        syndrome: Syndrome,
+        msn: u32,
+        round: u8,
+    ) {
         let record = &self.flows[flow];
         if before(record.next_msn, msn) {
             self.counters.bad_answer += 1;
@@ -320,12 +345,18 @@ impl<P: Platform> Engine<P> {
             record.rnr_left -= 1;
         }
         record.flags.set(Flags::RNR_WAIT);
-        let key = Timer::Rnr { flow, round: record.round, generation: record.generation };
+        let key = Timer::Rnr {
+            flow,
+            round: record.round,
+            generation: record.generation,
+        };
         self.timers.arm(now + rnr_timer_ns(timer), key);
     }
 
     pub(crate) fn rnr_over(&mut self, flow: u32, round: u8, generation: u16) {
-        let Some(record) = self.flows.get_mut(flow) else { return };
+        let Some(record) = self.flows.get_mut(flow) else {
+            return;
+        };
         if (record.round, record.generation) != (round, generation)
             || !record.flags.has(Flags::RNR_WAIT)
         {
@@ -377,7 +408,9 @@ impl<P: Platform> Engine<P> {
 
     /// Message `msn` failed for good: at once, or when READs before it have their data.
     fn fail_message(&mut self, flow: u32, msn: u32, status: Status) {
-        let Some(at) = self.find_request(flow, msn) else { return };
+        let Some(at) = self.find_request(flow, msn) else {
+            return;
+        };
         self.requests[at].outcome = Some(status);
         let own = match self.qps[self.flows[flow].qp].wire {
             Wire::Shared(own) => own,
@@ -420,7 +453,7 @@ impl<P: Platform> Engine<P> {
                 self.report_sent(qp, &request, status, 0);
             }
         }
-        self.to_error(qp);
+        self.enter_error(qp);
     }
 
     /// Flushes whatever the QP still holds.
@@ -443,7 +476,10 @@ impl<P: Platform> Engine<P> {
 
     fn own_receive(&mut self, qp: u32) -> Option<Receive> {
         let queues = &self.qps[qp].queues;
-        queues.receive.as_ref().and_then(|queue| queue.fetch().ok().flatten())
+        queues
+            .receive
+            .as_ref()
+            .and_then(|queue| queue.fetch().ok().flatten())
     }
 
     /// A receive that ended badly.

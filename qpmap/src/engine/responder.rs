@@ -11,9 +11,7 @@ use crate::slab::{NONE, Slab};
 use crate::state::QpState;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId};
-use trunkline_conn::work::{
-    Completion, Extra, MAX_MESSAGE, Receive, Status, WorkOpcode,
-};
+use trunkline_conn::work::{Completion, Extra, MAX_MESSAGE, Receive, Status, WorkOpcode};
 use trunkline_wire::{Answer as AnswerEntry, NakCode, Opcode, Rkey, Syndrome};
 
 /// A message being put together.
@@ -84,7 +82,12 @@ struct Staged {
 
 impl Staging {
     pub(crate) const fn new(bytes: usize) -> Self {
-        Self { waiting: Slab::new(), spare: Vec::new(), room: bytes, share: bytes / 2 }
+        Self {
+            waiting: Slab::new(),
+            spare: Vec::new(),
+            room: bytes,
+            share: bytes / 2,
+        }
     }
 
     /// Packets in it.
@@ -104,7 +107,12 @@ impl Staging {
         self.room -= datagram.len();
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.extend_from_slice(datagram);
-        *list = self.waiting.insert(Staged { next: *list, msn, last, datagram: copy });
+        *list = self.waiting.insert(Staged {
+            next: *list,
+            msn,
+            last,
+            datagram: copy,
+        });
         true
     }
 
@@ -169,18 +177,23 @@ impl<P: Platform> Engine<P> {
     /// A request packet for one of our QPs.
     pub(crate) fn handle_request(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
         let ext = &packet.ext;
-        let flow = self.qp_index(ext.dest_qp).and_then(|qp| self.flow_from(qp, ext.src_qp, conn));
+        let flow = self
+            .qp_index(ext.dest_qp)
+            .and_then(|qp| self.flow_from(qp, ext.src_qp, conn));
         let bound = flow.filter(|flow| self.flows[*flow].flags.has(Flags::PEER_BOUND));
         let Some(flow) = bound else {
             self.counters.unknown_qp += 1;
-            self.refuse_orphan(conn, AnswerEntry {
-                requester: ext.src_qp,
-                responder: ext.dest_qp,
-                syndrome: Syndrome::Nak(NakCode::InvalidRd),
-                msn: ext.msn,
-                generation: ext.generation,
-                round: ext.round,
-            });
+            self.refuse_orphan(
+                conn,
+                AnswerEntry {
+                    requester: ext.src_qp,
+                    responder: ext.dest_qp,
+                    syndrome: Syndrome::Nak(NakCode::InvalidRd),
+                    msn: ext.msn,
+                    generation: ext.generation,
+                    round: ext.round,
+                },
+            );
             return Verdict::Accept;
         };
         if ext.generation != self.flows[flow].remote_generation {
@@ -248,12 +261,16 @@ impl<P: Platform> Engine<P> {
         match packet.opcode {
             Opcode::SRC_READ_REQ => {
                 if let Some(reth) = &packet.reth {
-                    let read =
-                        Outcome::Read { key: reth.rkey, addr: reth.va, length: reth.length };
+                    let read = Outcome::Read {
+                        key: reth.rkey,
+                        addr: reth.va,
+                        length: reth.length,
+                    };
                     let pd = self.qps[self.flows[flow].qp].pd;
                     let access = Access::REMOTE_READ;
                     let allowed =
-                        self.regions.check_remote(pd, reth.rkey, reth.va, reth.length, access);
+                        self.regions
+                            .check_remote(pd, reth.rkey, reth.va, reth.length, access);
                     if allowed.is_err() {
                         // The memory has gone since: so has the chance to answer.
                         self.refuse_repeat(flow);
@@ -296,7 +313,7 @@ impl<P: Platform> Engine<P> {
         let qp = self.flows[flow].qp;
         self.send_unbind(flow);
         self.qp_event(qp, QpEvent::AccessError);
-        self.to_error(qp);
+        self.enter_error(qp);
     }
 
     fn stage(&mut self, flow: u32, packet: &Packet<'_>) -> Verdict {
@@ -304,7 +321,12 @@ impl<P: Platform> Engine<P> {
             return Verdict::Corrupt;
         }
         let record = &mut self.flows[flow];
-        if self.staging.add(&mut record.staged, packet.ext.msn, packet.ext.last, packet.datagram) {
+        if self.staging.add(
+            &mut record.staged,
+            packet.ext.msn,
+            packet.ext.last,
+            packet.datagram,
+        ) {
             self.counters.staged += 1;
             Verdict::Accept
         } else {
@@ -397,7 +419,9 @@ impl<P: Platform> Engine<P> {
             return Ok(Step::Early);
         }
         let held = self.assemblies[at].receive.take();
-        let receive = held.or_else(|| self.take_receive(qp)).ok_or(Refusal::NotReady)?;
+        let receive = held
+            .or_else(|| self.take_receive(qp))
+            .ok_or(Refusal::NotReady)?;
         let placed = self.place(pd, &receive, packet);
         if placed.is_err() || !ext.last {
             self.assemblies[at].receive = Some(receive);
@@ -452,7 +476,9 @@ impl<P: Platform> Engine<P> {
         let ext = &packet.ext;
         let qp = self.flows[flow].qp;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
-        let Some(reth) = &packet.reth else { return Err(invalid) };
+        let Some(reth) = &packet.reth else {
+            return Err(invalid);
+        };
         let length = packet.payload.len() as u32;
         let end = u64::from(ext.offset) + u64::from(length);
         if end > u64::from(reth.length) || (ext.last && end != u64::from(reth.length)) {
@@ -470,7 +496,8 @@ impl<P: Platform> Engine<P> {
             }
             // Nothing is written when any of it would be out of range.
             let access = Access::REMOTE_WRITE;
-            self.regions.check_remote(pd, reth.rkey, reth.va, reth.length, access)?;
+            self.regions
+                .check_remote(pd, reth.rkey, reth.va, reth.length, access)?;
         }
         let ready = packet.opcode != Opcode::SRC_WRITE_IMM || !ext.last || self.has_receive(qp);
         if !ready {
@@ -478,7 +505,8 @@ impl<P: Platform> Engine<P> {
         }
         let mut sum = packet.sum;
         let addr = reth.va.wrapping_add(u64::from(ext.offset));
-        self.regions.write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
+        self.regions
+            .write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
         self.check_sum(packet, sum)?;
         if !ext.last {
             let at = self.assembly(flow);
@@ -488,7 +516,14 @@ impl<P: Platform> Engine<P> {
         if let Some(imm) = packet.imm {
             let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
             let extra = Extra::Immediate(imm);
-            self.deliver(flow, packet, &receive, WorkOpcode::ReceiveWriteImm, reth.length, extra);
+            self.deliver(
+                flow,
+                packet,
+                &receive,
+                WorkOpcode::ReceiveWriteImm,
+                reth.length,
+                extra,
+            );
         }
         Ok(Step::Done)
     }
@@ -496,7 +531,9 @@ impl<P: Platform> Engine<P> {
     fn execute_read(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
         let qp = self.flows[flow].qp;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
-        let Some(reth) = &packet.reth else { return Err(invalid) };
+        let Some(reth) = &packet.reth else {
+            return Err(invalid);
+        };
         if reth.length > MAX_MESSAGE {
             return Err(invalid);
         }
@@ -504,11 +541,16 @@ impl<P: Platform> Engine<P> {
             return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
         }
         let pd = self.qps[qp].pd;
-        self.regions.check_remote(pd, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
+        self.regions
+            .check_remote(pd, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
         if !self.make_room(flow) {
             return Err(Refusal::Busy);
         }
-        let read = Outcome::Read { key: reth.rkey, addr: reth.va, length: reth.length };
+        let read = Outcome::Read {
+            key: reth.rkey,
+            addr: reth.va,
+            length: reth.length,
+        };
         self.add_job(flow, packet.ext.msn, packet.ext.round, read);
         Ok(Step::Done)
     }
@@ -516,7 +558,9 @@ impl<P: Platform> Engine<P> {
     fn execute_atomic(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
         let qp = self.flows[flow].qp;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
-        let Some(atomic) = &packet.atomic else { return Err(invalid) };
+        let Some(atomic) = &packet.atomic else {
+            return Err(invalid);
+        };
         if !self.make_room(flow) {
             return Err(Refusal::Busy);
         }
@@ -524,20 +568,34 @@ impl<P: Platform> Engine<P> {
             return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
         }
         let op = if packet.opcode == Opcode::SRC_CMP_SWAP {
-            AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_or_add }
+            AtomicOp::CompareSwap {
+                compare: atomic.compare,
+                swap: atomic.swap_or_add,
+            }
         } else {
-            AtomicOp::FetchAdd { add: atomic.swap_or_add }
+            AtomicOp::FetchAdd {
+                add: atomic.swap_or_add,
+            }
         };
         let pd = self.qps[qp].pd;
         let before = match self.regions.atomic(pd, atomic.rkey, atomic.va, op) {
             Err(MemoryFault::Misaligned { .. }) => return Err(invalid),
             other => other?,
         };
-        self.add_job(flow, packet.ext.msn, packet.ext.round, Outcome::Value(before));
+        self.add_job(
+            flow,
+            packet.ext.msn,
+            packet.ext.round,
+            Outcome::Value(before),
+        );
         Ok(Step::Done)
     }
 
-    fn check_sum(&mut self, packet: &Packet<'_>, sum: Option<trunkline_wire::Crc>) -> Result<(), Refusal> {
+    fn check_sum(
+        &mut self,
+        packet: &Packet<'_>,
+        sum: Option<trunkline_wire::Crc>,
+    ) -> Result<(), Refusal> {
         match sum {
             Some(crc) if !self.payload_is_whole(packet, crc) => Err(Refusal::Corrupt),
             _ => Ok(()),
@@ -580,14 +638,18 @@ impl<P: Platform> Engine<P> {
             return own.fetch().ok().flatten();
         }
         let srq = self.cold(qp).srq;
-        self.srqs.get(srq).and_then(|slot| slot.queue.fetch().ok().flatten())
+        self.srqs
+            .get(srq)
+            .and_then(|slot| slot.queue.fetch().ok().flatten())
     }
 
     fn has_receive(&self, qp: u32) -> bool {
         if let Some(own) = &self.qps[qp].queues.receive {
             return own.has_entry();
         }
-        self.srqs.get(self.cold(qp).srq).is_some_and(|slot| slot.queue.has_entry())
+        self.srqs
+            .get(self.cold(qp).srq)
+            .is_some_and(|slot| slot.queue.has_entry())
     }
 
     fn assembly(&mut self, flow: u32) -> u32 {
@@ -599,7 +661,11 @@ impl<P: Platform> Engine<P> {
 
     fn discard_assembly(&mut self, flow: u32) -> Option<Receive> {
         let at = std::mem::replace(&mut self.flows[flow].assembly, NONE);
-        if at == NONE { None } else { self.assemblies.remove(at).receive }
+        if at == NONE {
+            None
+        } else {
+            self.assemblies.remove(at).receive
+        }
     }
 
     /// Owes the peer an answer about everything up to `expected_msn`.
@@ -625,7 +691,7 @@ impl<P: Platform> Engine<P> {
             self.report_received(qp, &receive, status);
         }
         self.qp_event(qp, event);
-        self.to_error(qp);
+        self.enter_error(qp);
     }
 
     /// The requester has lost the data of message `msn`: what is begun cannot end.
@@ -639,7 +705,7 @@ impl<P: Platform> Engine<P> {
             self.report_received(qp, &receive, Status::RemoteAborted);
         }
         self.qp_event(qp, QpEvent::Fatal);
-        self.to_error(qp);
+        self.enter_error(qp);
     }
 
     /// Forgets everything about the peer's requests: it starts anew.
@@ -676,7 +742,10 @@ impl<P: Platform> Engine<P> {
             return true;
         }
         let oldest = record.jobs;
-        let done = self.jobs.get(oldest).is_some_and(|job| job.sent_all && job.unacked == 0);
+        let done = self
+            .jobs
+            .get(oldest)
+            .is_some_and(|job| job.sent_all && job.unacked == 0);
         if done {
             self.remove_job(flow, oldest);
         }
@@ -738,7 +807,9 @@ impl<P: Platform> Engine<P> {
 
     /// A packet of a response was acknowledged: the peer has used it.
     pub(crate) fn response_acked(&mut self, flow: u32, job: u32, serial: u32) {
-        let Some(record) = self.jobs.get_mut(job).filter(|job| job.serial == serial) else { return };
+        let Some(record) = self.jobs.get_mut(job).filter(|job| job.serial == serial) else {
+            return;
+        };
         record.unacked = record.unacked.saturating_sub(1);
         if record.unacked == 0 && record.sent_all {
             self.remove_job(flow, job);
@@ -751,7 +822,9 @@ impl<P: Platform> Engine<P> {
     /// A packet of a response went down with its connection. A READ is asked for again; the result
     /// of an atomic is kept until it is.
     pub(crate) fn response_lost(&mut self, flow: u32, job: u32, serial: u32) {
-        let Some(record) = self.jobs.get_mut(job).filter(|job| job.serial == serial) else { return };
+        let Some(record) = self.jobs.get_mut(job).filter(|job| job.serial == serial) else {
+            return;
+        };
         record.unacked = record.unacked.saturating_sub(1);
         if matches!(record.outcome, Outcome::Read { .. }) {
             self.remove_job(flow, job);
@@ -775,4 +848,3 @@ enum Step {
     /// Nowhere: its sum is wrong.
     Corrupt,
 }
-

@@ -50,7 +50,9 @@ impl<P: Platform> Engine<P> {
         let before = self.counters.sent;
         self.send_farewells(egress);
         for _ in 0..self.ready.len() {
-            let Some(ready) = self.ready.pop_front() else { break };
+            let Some(ready) = self.ready.pop_front() else {
+                break;
+            };
             let turn = match ready {
                 Ready::Conn(conn) => self.serve(now, conn, egress),
                 Ready::Plain(plain) => self.serve_plain(now, plain, egress),
@@ -229,12 +231,19 @@ impl<P: Platform> Engine<P> {
         if record.sent_bytes == 0 && record.flags.has(Flags::QUIESCING) {
             // A restart during quiescence still has to send what was begun; what was not goes over
             // the next connection.
-            let begun = self.requests.get(record.sending).is_some_and(|pending| pending.begun);
-            return begun.then_some(record.sending).filter(|at| self.may_begin(flow, *at));
+            let begun = self
+                .requests
+                .get(record.sending)
+                .is_some_and(|pending| pending.begun);
+            return begun
+                .then_some(record.sending)
+                .filter(|at| self.may_begin(flow, *at));
         }
         while self.flows[flow].sending == NONE {
             let qp = self.flows[flow].qp;
-            let Wire::Shared(own) = self.qps[qp].wire else { return None };
+            let Wire::Shared(own) = self.qps[qp].wire else {
+                return None;
+            };
             if self.flows[own].flags.has(Flags::HALTED) {
                 return None;
             }
@@ -287,14 +296,12 @@ impl<P: Platform> Engine<P> {
         let offset = record.sent_bytes;
         let data = pending.request.op.has_response_data();
         let whole = pending.request.length;
-        let length = if data { whole } else { (whole - offset).min(self.conns[conn].payload.into()) };
-        let draft = Draft::request(
-            record,
-            qp.queues.qpn,
-            qp.pd,
-            pending,
-            (offset, length),
-        );
+        let length = if data {
+            whole
+        } else {
+            (whole - offset).min(self.conns[conn].payload.into())
+        };
+        let draft = Draft::request(record, qp.queues.qpn, qp.pd, pending, (offset, length));
         let item = Item {
             kind: ItemKind::Request,
             round: record.round,
@@ -356,13 +363,8 @@ impl<P: Platform> Engine<P> {
             offset,
             length,
         };
-        let value;
-        let draft = {
-            let bytes;
-            value = record.value_bytes();
-            bytes = &value;
-            self.response_draft(flow, job, (offset, length), bytes)
-        };
+        let value = record.value_bytes();
+        let draft = self.response_draft(flow, job, (offset, length), &value);
         let bytes = draft.datagram() as u32;
         let delivery = &mut self.conns[conn].delivery;
         let ports = &self.config.source_ports;
@@ -391,9 +393,10 @@ impl<P: Platform> Engine<P> {
     ) -> Draft<'a> {
         let (record, response) = (&self.flows[flow], &self.jobs[job]);
         let (opcode, payload) = match response.outcome {
-            Outcome::Read { key, addr, .. } if length > 0 => {
-                (Opcode::SRC_READ_RESP, Payload::Read(self.qps[record.qp].pd, key, addr))
-            }
+            Outcome::Read { key, addr, .. } if length > 0 => (
+                Opcode::SRC_READ_RESP,
+                Payload::Read(self.qps[record.qp].pd, key, addr),
+            ),
             Outcome::Read { .. } => (Opcode::SRC_READ_RESP, Payload::None),
             Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
         };
@@ -429,9 +432,10 @@ impl<P: Platform> Engine<P> {
         let place = (item.offset, item.length);
         match item.kind {
             ItemKind::Request => {
-                let current = self.requests.get(item.slot).filter(|pending| {
-                    pending.serial == item.serial && pending.round == item.round
-                });
+                let current = self
+                    .requests
+                    .get(item.slot)
+                    .filter(|pending| pending.serial == item.serial && pending.round == item.round);
                 if let Some(pending) = current {
                     let flow = &self.flows[item.flow];
                     let qp = &self.qps[flow.qp];
@@ -440,7 +444,10 @@ impl<P: Platform> Engine<P> {
                 }
             }
             ItemKind::Response => {
-                let current = self.jobs.get(item.slot).filter(|job| job.serial == item.serial);
+                let current = self
+                    .jobs
+                    .get(item.slot)
+                    .filter(|job| job.serial == item.serial);
                 if let Some(job) = current {
                     let value = job.value_bytes();
                     let draft = self.response_draft(item.flow, item.slot, place, &value);
@@ -496,10 +503,15 @@ impl<P: Platform> Engine<P> {
         egress: &mut (impl Egress + ?Sized),
     ) -> bool {
         const ROOM: usize = AckPayload::length(AckPayload::MAX_WORDS);
-        if egress.reserve(&route.path, build::BASE + ROOM + build::ICRC).is_none() {
+        if egress
+            .reserve(&route.path, build::BASE + ROOM + build::ICRC)
+            .is_none()
+        {
             return false;
         }
-        let Some(out) = self.conns[conn].delivery.poll_ack(now) else { return true };
+        let Some(out) = self.conns[conn].delivery.poll_ack(now) else {
+            return true;
+        };
         let mut payload = [0; ROOM];
         let length = AckPayload::emit(out.ce, out.delay_ns, out.sack, &mut payload);
         let draft = Draft::bare(Opcode::SRC_ACK, &payload[..length]);

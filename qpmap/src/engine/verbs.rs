@@ -14,6 +14,9 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_wire::{Gid, Qpn, Rkey};
 
+/// The engine's index of a queue, and the queue.
+pub type Indexed<Q> = (u32, Arc<Q>);
+
 /// What a QP is made with (`ibv_create_qp(3)`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
@@ -105,9 +108,15 @@ impl<P: Platform> Engine<P> {
         &mut self,
         depth: u32,
         notify: Option<Arc<dyn Notify>>,
-    ) -> Result<(u32, Arc<CompletionQueue<P::Words>>), VerbsError> {
+    ) -> Result<Indexed<CompletionQueue<P::Words>>, VerbsError> {
         let queue = Arc::new(CompletionQueue::new(depth, P::words)?);
-        let slot = CqSlot { queue: Arc::clone(&queue), notify, dirty: false, overrun: false, users: 0 };
+        let slot = CqSlot {
+            queue: Arc::clone(&queue),
+            notify,
+            dirty: false,
+            overrun: false,
+            users: 0,
+        };
         Ok((self.cqs.insert(slot), queue))
     }
 
@@ -118,7 +127,10 @@ impl<P: Platform> Engine<P> {
     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), VerbsError> {
         let slot = self.cqs.get(cq).ok_or(VerbsError::UnknownCq { cq })?;
         if slot.users > 0 {
-            return Err(VerbsError::Busy { what: "CQ", users: slot.users });
+            return Err(VerbsError::Busy {
+                what: "CQ",
+                users: slot.users,
+            });
         }
         self.cqs.remove(cq);
         self.dirty_cqs.retain(|dirty| *dirty != cq);
@@ -134,10 +146,14 @@ impl<P: Platform> Engine<P> {
         pd: PdId,
         max_wr: u32,
         max_sge: u32,
-    ) -> Result<(u32, Arc<RecvQueue<P::Words>>), VerbsError> {
+    ) -> Result<Indexed<RecvQueue<P::Words>>, VerbsError> {
         let queue = Arc::new(RecvQueue::new(max_wr, max_sge, P::words)?);
         self.regions.pd_ref(pd)?;
-        let slot = SrqSlot { queue: Arc::clone(&queue), pd, users: 0 };
+        let slot = SrqSlot {
+            queue: Arc::clone(&queue),
+            pd,
+            users: 0,
+        };
         Ok((self.srqs.insert(slot), queue))
     }
 
@@ -148,7 +164,10 @@ impl<P: Platform> Engine<P> {
     pub fn destroy_srq(&mut self, srq: u32) -> Result<(), VerbsError> {
         let slot = self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
         if slot.users > 0 {
-            return Err(VerbsError::Busy { what: "SRQ", users: slot.users });
+            return Err(VerbsError::Busy {
+                what: "SRQ",
+                users: slot.users,
+            });
         }
         let slot = self.srqs.remove(srq);
         self.regions.pd_unref(slot.pd);
@@ -161,7 +180,10 @@ impl<P: Platform> Engine<P> {
     /// Unknown CQ, SRQ or PD, sizes out of range, or too many QPs.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::Words>>, VerbsError> {
         if self.qps.len() >= self.config.max_qps as usize {
-            return Err(VerbsError::Limit { what: "QPs", limit: self.config.max_qps.into() });
+            return Err(VerbsError::Limit {
+                what: "QPs",
+                limit: self.config.max_qps.into(),
+            });
         }
         for cq in [init.send_cq, init.recv_cq] {
             self.cqs.get(cq).ok_or(VerbsError::UnknownCq { cq })?;
@@ -174,7 +196,11 @@ impl<P: Platform> Engine<P> {
         let send = SendQueue::new(wr, sge, inline, P::words)?;
         let receive = match init.srq {
             Some(_) => None,
-            None => Some(RecvQueue::new(init.max_recv_wr, init.max_recv_sge, P::words)?),
+            None => Some(RecvQueue::new(
+                init.max_recv_wr,
+                init.max_recv_sge,
+                P::words,
+            )?),
         };
         self.regions.pd_ref(init.pd)?;
         let index = self.qps.next_index();
@@ -235,9 +261,14 @@ impl<P: Platform> Engine<P> {
         self.drop_requests(qp);
         self.forget_waiting(qp);
         let record = self.qps.remove(qp);
-        record.queues.state.store(QpState::Error as u8, Ordering::Release);
+        record
+            .queues
+            .state
+            .store(QpState::Error as u8, Ordering::Release);
         self.regions.pd_unref(record.pd);
-        let cold = self.colds[qp as usize].take().expect("a QP has its cold part");
+        let cold = self.colds[qp as usize]
+            .take()
+            .expect("a QP has its cold part");
         for cq in [cold.send_cq, cold.recv_cq] {
             self.cqs[cq].users -= 1;
         }
@@ -263,7 +294,11 @@ impl<P: Platform> Engine<P> {
             QpModify::Error => QpState::Error,
         };
         if !from.may_become(to) {
-            return Err(VerbsError::BadTransition { qpn: qpn.get(), from, to });
+            return Err(VerbsError::BadTransition {
+                qpn: qpn.get(),
+                from,
+                to,
+            });
         }
         match change {
             QpModify::Reset => self.reset_qp(qp),
@@ -280,7 +315,7 @@ impl<P: Platform> Engine<P> {
             }
             QpModify::Drain => self.cold_mut(qp).draining = true,
             QpModify::Error => {
-                self.to_error(qp);
+                self.enter_error(qp);
                 return Ok(());
             }
         }
@@ -306,7 +341,8 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn known(&self, qpn: Qpn) -> Result<u32, VerbsError> {
-        self.qp_index(qpn).ok_or(VerbsError::UnknownQp { qpn: qpn.get() })
+        self.qp_index(qpn)
+            .ok_or(VerbsError::UnknownQp { qpn: qpn.get() })
     }
 
     pub(crate) fn set_state(&mut self, qp: u32, state: QpState) {
@@ -398,7 +434,8 @@ impl<P: Platform> Engine<P> {
         if self.cold(qp).kind != QpType::Src {
             return Err(VerbsError::NotShared { qpn: qpn.get() });
         }
-        self.live(conn).ok_or(VerbsError::UnknownConnection { index: conn.index })?;
+        self.live(conn)
+            .ok_or(VerbsError::UnknownConnection { index: conn.index })?;
         let flow = match self.flow_from(qp, remote, conn.index) {
             Some(flow) => flow,
             None => self.open_route(qp, conn.index, remote),
@@ -419,8 +456,15 @@ impl<P: Platform> Engine<P> {
         to: super::ConnId,
     ) -> Result<(), VerbsError> {
         let qp = self.known(qpn)?;
-        let flow = self.cold(qp).routes.get((route as usize).wrapping_sub(1)).copied();
-        let flow = flow.ok_or(VerbsError::UnknownRoute { qpn: qpn.get(), route })?;
+        let flow = self
+            .cold(qp)
+            .routes
+            .get((route as usize).wrapping_sub(1))
+            .copied();
+        let flow = flow.ok_or(VerbsError::UnknownRoute {
+            qpn: qpn.get(),
+            route,
+        })?;
         self.move_flow(flow, to)
     }
 
@@ -437,7 +481,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Everything outstanding is flushed; the peer hears of it when it asks for more.
-    pub(crate) fn to_error(&mut self, qp: u32) {
+    pub(crate) fn enter_error(&mut self, qp: u32) {
         if self.qps[qp].state == QpState::Error {
             return;
         }
@@ -527,14 +571,37 @@ impl<P: Platform> Engine<P> {
 fn check_attributes(attributes: &Attributes) -> Result<(), VerbsError> {
     let mtus = [256, 512, 1024, 2048, 4096];
     let ranges = [
-        ("path_mtu", u32::from(attributes.path_mtu), mtus.contains(&attributes.path_mtu)),
-        ("timeout", attributes.timeout.into(), attributes.timeout < 32),
-        ("retry_cnt", attributes.retry_count.into(), attributes.retry_count < 8),
-        ("rnr_retry", attributes.rnr_retry.into(), attributes.rnr_retry < 8),
-        ("min_rnr_timer", attributes.min_rnr_timer.into(), attributes.min_rnr_timer < 32),
+        (
+            "path_mtu",
+            u32::from(attributes.path_mtu),
+            mtus.contains(&attributes.path_mtu),
+        ),
+        (
+            "timeout",
+            attributes.timeout.into(),
+            attributes.timeout < 32,
+        ),
+        (
+            "retry_cnt",
+            attributes.retry_count.into(),
+            attributes.retry_count < 8,
+        ),
+        (
+            "rnr_retry",
+            attributes.rnr_retry.into(),
+            attributes.rnr_retry < 8,
+        ),
+        (
+            "min_rnr_timer",
+            attributes.min_rnr_timer.into(),
+            attributes.min_rnr_timer < 32,
+        ),
     ];
     match ranges.into_iter().find(|(.., good)| !good) {
-        Some((what, value, _)) => Err(VerbsError::BadAttribute { what, value: value.into() }),
+        Some((what, value, _)) => Err(VerbsError::BadAttribute {
+            what,
+            value: value.into(),
+        }),
         None => Ok(()),
     }
 }

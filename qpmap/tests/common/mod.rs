@@ -28,11 +28,18 @@ pub(crate) struct Buffer {
 impl Buffer {
     pub(crate) fn new(addr: u64, len: usize) -> Self {
         let bytes = Arc::new((0..len).map(|_| AtomicU8::new(0)).collect());
-        Self { addr, bytes, lock: Arc::default() }
+        Self {
+            addr,
+            bytes,
+            lock: Arc::default(),
+        }
     }
 
     pub(crate) fn get(&self, offset: usize, len: usize) -> Vec<u8> {
-        self.bytes[offset..offset + len].iter().map(|b| b.load(Ordering::Relaxed)).collect()
+        self.bytes[offset..offset + len]
+            .iter()
+            .map(|b| b.load(Ordering::Relaxed))
+            .collect()
     }
 
     pub(crate) fn set(&self, offset: usize, data: &[u8]) {
@@ -95,7 +102,10 @@ pub(crate) struct Outbox {
 impl Egress for Outbox {
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
         let (_, bytes) = self.draft.insert((*path, vec![0; length]));
-        Some(Slot { datagram: bytes, identification: 0 })
+        Some(Slot {
+            datagram: bytes,
+            identification: 0,
+        })
     }
     fn commit(&mut self) {
         self.sent.extend(self.draft.take());
@@ -112,6 +122,9 @@ pub(crate) struct Node {
     pub(crate) cq: Arc<CompletionQueue<Words>>,
 }
 
+/// How often a datagram of node `0` or `1` arrives.
+pub(crate) type Fate = Box<dyn FnMut(usize, &[u8]) -> usize>;
+
 pub(crate) struct Pair {
     pub(crate) nodes: [Node; 2],
     pub(crate) conns: Vec<[ConnId; 2]>,
@@ -119,7 +132,7 @@ pub(crate) struct Pair {
     /// Peers are ordinary RoCEv2 hosts.
     pub(crate) plain: bool,
     /// Decides the fate of each datagram: how often it arrives.
-    pub(crate) fate: Box<dyn FnMut(usize, &[u8]) -> usize>,
+    pub(crate) fate: Fate,
 }
 
 const DATAGRAM: u32 = 1024 + 80;
@@ -128,17 +141,37 @@ impl Pair {
     pub(crate) fn new(connections: usize) -> Self {
         let nodes = [1u8, 2].map(|i| {
             let address = std::net::IpAddr::from([10, 0, 0, i]);
-            let config =
-                Config { address, seed: i.into(), datagram: DATAGRAM, ..Config::default() };
+            let config = Config {
+                address,
+                seed: i.into(),
+                datagram: DATAGRAM,
+                ..Config::default()
+            };
             let mut engine = Engine::new(config);
             let pd = engine.alloc_pd();
             let buffer = Buffer::new(u64::from(i) << 32, 1 << 20);
-            let key = engine.register(pd, buffer.clone(), Access::ALL).expect("a first region").rkey;
+            let key = engine
+                .register(pd, buffer.clone(), Access::ALL)
+                .expect("a first region")
+                .rkey;
             let (cq_index, cq) = engine.create_cq(4096, None).expect("a CQ");
-            Node { engine, pd, buffer, key, cq_index, cq }
+            Node {
+                engine,
+                pd,
+                buffer,
+                key,
+                cq_index,
+                cq,
+            }
         });
         let now = Instant::from_nanos(1_000_000);
-        let mut pair = Self { nodes, conns: Vec::new(), now, plain: false, fate: Box::new(|_, _| 1) };
+        let mut pair = Self {
+            nodes,
+            conns: Vec::new(),
+            now,
+            plain: false,
+            fate: Box::new(|_, _| 1),
+        };
         for _ in 0..connections {
             pair.open();
         }
@@ -164,15 +197,27 @@ impl Pair {
                 source_ports: 1,
                 private: false,
             };
-            let identity = PeerIdentity { guid: 10 - i as u64, epoch: 1, address };
+            let identity = PeerIdentity {
+                guid: 10 - i as u64,
+                epoch: 1,
+                address,
+            };
             let now = self.now;
-            self.nodes[i].engine.add_connection(now, identity, &params).expect("a connection")
+            self.nodes[i]
+                .engine
+                .add_connection(now, identity, &params)
+                .expect("a connection")
         });
         self.conns.push(ids);
     }
 
     pub(crate) fn qp(&mut self, node: usize, kind: QpType) -> Arc<QpQueues<Words>> {
-        let Node { engine, pd, cq_index, .. } = &mut self.nodes[node];
+        let Node {
+            engine,
+            pd,
+            cq_index,
+            ..
+        } = &mut self.nodes[node];
         let init = QpInit {
             pd: *pd,
             kind,
@@ -197,7 +242,9 @@ impl Pair {
         };
         let engine = &mut self.nodes[node].engine;
         for step in [
-            QpModify::Init { access: Access::ALL },
+            QpModify::Init {
+                access: Access::ALL,
+            },
             QpModify::Rtr(attributes),
             QpModify::Rts(attributes),
         ] {
@@ -217,19 +264,39 @@ impl Pair {
 
     pub(crate) fn sge(&self, node: usize, offset: u64, length: u32) -> Sge {
         let Node { buffer, key, .. } = &self.nodes[node];
-        Sge { addr: buffer.addr + offset, length, lkey: trunkline_wire::Lkey(key.0) }
+        Sge {
+            addr: buffer.addr + offset,
+            length,
+            lkey: trunkline_wire::Lkey(key.0),
+        }
     }
 
-    pub(crate) fn post(&self, node: usize, qp: &QpQueues<Words>, wr_id: u64, op: SendOp, sges: &[Sge]) {
+    pub(crate) fn post(
+        &self,
+        node: usize,
+        qp: &QpQueues<Words>,
+        wr_id: u64,
+        op: SendOp,
+        sges: &[Sge],
+    ) {
         let flags = SendFlags::SIGNALED;
-        let request = SendWr { wr_id, op, flags, sges, inline: None, route: 0 };
+        let request = SendWr {
+            wr_id,
+            op,
+            flags,
+            sges,
+            inline: None,
+            route: 0,
+        };
         qp.send.post(&[request]).expect("room in the queue");
         self.nodes[node].engine.doorbells().ring(qp.index);
     }
 
     pub(crate) fn receive(&self, qp: &QpQueues<Words>, wr_id: u64, sges: &[Sge]) {
         let queue = qp.receive.as_ref().expect("no SRQ here");
-        queue.post(&[RecvWr { wr_id, sges }]).expect("room in the queue");
+        queue
+            .post(&[RecvWr { wr_id, sges }])
+            .expect("room in the queue");
     }
 
     /// Carries packets to and fro until nobody has any, or time `limit` has passed.
@@ -262,8 +329,15 @@ impl Pair {
         for (path, datagram) in outbox.sent {
             for _ in 0..(self.fate)(i, &datagram) {
                 let identification = Identification::Predicted(0);
-                let arrival = Arrival { path, identification, ce: false, waited_ns: 0 };
-                self.nodes[1 - i].engine.handle_datagram(now, &arrival, &datagram);
+                let arrival = Arrival {
+                    path,
+                    identification,
+                    ce: false,
+                    waited_ns: 0,
+                };
+                self.nodes[1 - i]
+                    .engine
+                    .handle_datagram(now, &arrival, &datagram);
             }
         }
         self.nodes[1 - i].engine.publish();
