@@ -13,11 +13,14 @@
 //! | `build` | headers, payload, ICRC of one packet |
 //! | `receive` | from a datagram to the flow it is for |
 //! | `responder` | a peer's requests: order, staging, execution, answers |
+//! | `staging` | packets that wait for an earlier one |
+//! | `jobs` | responses on their way |
 //! | `notice` | answers and BINDs, batched |
 //! | `plain` | QPs with an IBTA connection of their own, UC and UD |
 
 mod build;
 mod counters;
+mod jobs;
 mod link;
 mod notice;
 mod plain;
@@ -25,6 +28,7 @@ mod qp;
 mod receive;
 mod requester;
 mod responder;
+mod staging;
 mod state_bytes;
 mod transmit;
 mod verbs;
@@ -44,11 +48,13 @@ use crate::regions::Regions;
 use crate::ring::Words;
 use crate::slab::{NONE, Slab};
 use crate::timer::Timers;
+use jobs::Job;
 use link::{Conn, Peer};
 use plain::Plain;
 use qp::{Cold, Flow, Qp};
 use requester::Pending;
-use responder::{Assembly, Job, Staging};
+use responder::Assembly;
+use staging::Staging;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;

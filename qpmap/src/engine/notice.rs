@@ -525,5 +525,13 @@ fn control_entry(flow: &Flow, number: Qpn, kind: ControlKind) -> ControlEntry {
         ControlKind::Bound => (flow.remote_generation, flow.generation),
         _ => (flow.generation, 0),
     };
-    ControlEntry { kind, src_qp: number, round: 0, dest_qp: flow.remote, generation, status, msn: 0 }
+    ControlEntry {
+        kind,
+        src_qp: number,
+        round: 0,
+        dest_qp: flow.remote,
+        generation,
+        status,
+        msn: 0,
+    }
 }

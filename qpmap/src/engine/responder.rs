@@ -1,18 +1,19 @@
 //! The responder: a peer's requests, in order and exactly once.
 //!
 //! Packets of a flow's head message are placed as they come, its last packet last. Packets of later
-//! messages wait in [`Staging`] without touching anything, and run when their turn comes.
+//! messages wait in [`Staging`](super::staging::Staging) without touching anything, and run when their turn comes.
 
+use super::jobs::Outcome;
 use super::qp::{Answer, Flags};
 use super::receive::{Packet, Verdict};
 use super::requester::before;
 use super::{Engine, Platform};
-use crate::slab::{NONE, Slab};
+use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId};
 use trunkline_conn::work::{Completion, Extra, MAX_MESSAGE, Receive, Status, WorkOpcode};
-use trunkline_wire::{Answer as AnswerEntry, NakCode, Opcode, Rkey, Syndrome};
+use trunkline_wire::{Answer as AnswerEntry, NakCode, Opcode, Syndrome};
 
 /// A message being put together.
 #[derive(Debug, Default)]
@@ -20,137 +21,6 @@ pub(crate) struct Assembly {
     receive: Option<Receive>,
     /// Bytes placed so far.
     placed: u32,
-}
-
-/// A response that is being sent or waits for its acknowledgement.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) next: u32,
-    pub(crate) serial: u32,
-    pub(crate) msn: u32,
-    pub(crate) round: u8,
-    pub(crate) sent_all: bool,
-    pub(crate) outcome: Outcome,
-    pub(crate) sent_bytes: u32,
-    /// Packets of it in flight.
-    pub(crate) unacked: u32,
-}
-
-/// What it carries.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Outcome {
-    /// Memory, read when the packet is built.
-    Read { key: Rkey, addr: u64, length: u32 },
-    /// What an atomic found.
-    Value(u64),
-}
-
-impl Job {
-    pub(crate) const fn length(&self) -> u32 {
-        match self.outcome {
-            Outcome::Read { length, .. } => length,
-            Outcome::Value(_) => 8,
-        }
-    }
-
-    pub(crate) const fn value_bytes(&self) -> [u8; 8] {
-        match self.outcome {
-            Outcome::Read { .. } => [0; 8],
-            Outcome::Value(value) => value.to_be_bytes(),
-        }
-    }
-}
-
-/// Packets that wait for an earlier one of their QP: a bounded pool, linked per flow.
-#[derive(Debug)]
-pub(crate) struct Staging {
-    waiting: Slab<Staged>,
-    spare: Vec<Vec<u8>>,
-    room: usize,
-    /// Most that one flow may take.
-    share: usize,
-}
-
-#[derive(Debug)]
-struct Staged {
-    next: u32,
-    msn: u32,
-    /// The last packet of its message runs after the others.
-    last: bool,
-    datagram: Vec<u8>,
-}
-
-impl Staging {
-    pub(crate) const fn new(bytes: usize) -> Self {
-        Self {
-            waiting: Slab::new(),
-            spare: Vec::new(),
-            room: bytes,
-            share: bytes / 2,
-        }
-    }
-
-    /// Packets in it.
-    pub(crate) const fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    fn add(&mut self, list: &mut u32, msn: u32, last: bool, datagram: &[u8]) -> bool {
-        let (mut used, mut at) = (0, *list);
-        while at != NONE {
-            used += self.waiting[at].datagram.len();
-            at = self.waiting[at].next;
-        }
-        if datagram.len() > self.room || used + datagram.len() > self.share {
-            return false;
-        }
-        self.room -= datagram.len();
-        let mut copy = self.spare.pop().unwrap_or_default();
-        copy.extend_from_slice(datagram);
-        *list = self.waiting.insert(Staged {
-            next: *list,
-            msn,
-            last,
-            datagram: copy,
-        });
-        true
-    }
-
-    /// Takes out a packet of message `msn`: its last one, or any other.
-    fn take(&mut self, list: &mut u32, msn: u32, last_one: bool) -> Option<Vec<u8>> {
-        let (mut last, mut at) = (NONE, *list);
-        while at != NONE {
-            let next = self.waiting[at].next;
-            if self.waiting[at].msn == msn && self.waiting[at].last == last_one {
-                match last {
-                    NONE => *list = next,
-                    last => self.waiting[last].next = next,
-                }
-                let staged = self.waiting.remove(at);
-                self.room += staged.datagram.len();
-                return Some(staged.datagram);
-            }
-            (last, at) = (at, next);
-        }
-        None
-    }
-
-    fn recycle(&mut self, mut datagram: Vec<u8>) {
-        datagram.clear();
-        if self.spare.len() < 256 {
-            self.spare.push(datagram);
-        }
-    }
-
-    fn clear(&mut self, list: &mut u32) {
-        let mut at = std::mem::replace(list, NONE);
-        while at != NONE {
-            let staged = self.waiting.remove(at);
-            at = staged.next;
-            self.room += staged.datagram.len();
-            self.recycle(staged.datagram);
-        }
-    }
 }
 
 /// Why a message was not executed.
@@ -336,7 +206,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Runs packets that waited for the message that just went on, message after message.
-    fn advance(&mut self, flow: u32) {
+    pub(crate) fn advance(&mut self, flow: u32) {
         while self.flows[flow].staged != NONE {
             let expected = self.flows[flow].expected_msn;
             let list = &mut self.flows[flow].staged;
@@ -730,104 +600,6 @@ impl<P: Platform> Engine<P> {
         if let Some(receive) = self.discard_assembly(flow) {
             let qp = self.flows[flow].qp;
             self.report_received(qp, &receive, Status::Flushed);
-        }
-    }
-
-    /// Whether one more response may be kept. The peer has at most `max_dest_rd_atomic` open, but we
-    /// learn late which of them it has got: as many again may wait for their acknowledgement.
-    fn make_room(&mut self, flow: u32) -> bool {
-        let record = &self.flows[flow];
-        let limit = self.cold(record.qp).attributes.max_dest_rd_atomic.max(1);
-        if record.jobs_len < limit.saturating_mul(2) {
-            return true;
-        }
-        let oldest = record.jobs;
-        let done = self
-            .jobs
-            .get(oldest)
-            .is_some_and(|job| job.sent_all && job.unacked == 0);
-        if done {
-            self.remove_job(flow, oldest);
-        }
-        done
-    }
-
-    fn add_job(&mut self, flow: u32, msn: u32, round: u8, outcome: Outcome) {
-        self.job_serial = self.job_serial.wrapping_add(1);
-        let index = self.jobs.insert(Job {
-            next: NONE,
-            serial: self.job_serial,
-            msn,
-            round,
-            sent_all: false,
-            outcome,
-            sent_bytes: 0,
-            unacked: 0,
-        });
-        let record = &mut self.flows[flow];
-        record.jobs_len += 1;
-        let mut at = record.jobs;
-        if at == NONE {
-            record.jobs = index;
-        } else {
-            while self.jobs[at].next != NONE {
-                at = self.jobs[at].next;
-            }
-            self.jobs[at].next = index;
-        }
-        self.wake(flow);
-    }
-
-    fn remove_job(&mut self, flow: u32, job: u32) {
-        let next = self.jobs.remove(job).next;
-        let record = &mut self.flows[flow];
-        record.jobs_len -= 1;
-        if record.jobs == job {
-            record.jobs = next;
-            return;
-        }
-        let mut at = record.jobs;
-        while self.jobs[at].next != job {
-            at = self.jobs[at].next;
-        }
-        self.jobs[at].next = next;
-    }
-
-    /// The response a flow sends from next.
-    pub(crate) fn next_response(&self, flow: u32) -> Option<u32> {
-        let mut at = self.flows[flow].jobs;
-        while let Some(job) = self.jobs.get(at) {
-            if !job.sent_all {
-                return Some(at);
-            }
-            at = job.next;
-        }
-        None
-    }
-
-    /// A packet of a response was acknowledged: the peer has used it.
-    pub(crate) fn response_acked(&mut self, flow: u32, job: u32, serial: u32) {
-        let Some(record) = self.jobs.get_mut(job).filter(|job| job.serial == serial) else {
-            return;
-        };
-        record.unacked = record.unacked.saturating_sub(1);
-        if record.unacked == 0 && record.sent_all {
-            self.remove_job(flow, job);
-            if self.flows[flow].staged != NONE {
-                self.advance(flow);
-            }
-        }
-    }
-
-    /// A packet of a response went down with its connection. A READ is asked for again; the result
-    /// of an atomic is kept until it is.
-    pub(crate) fn response_lost(&mut self, flow: u32, job: u32, serial: u32) {
-        let Some(record) = self.jobs.get_mut(job).filter(|job| job.serial == serial) else {
-            return;
-        };
-        record.unacked = record.unacked.saturating_sub(1);
-        if matches!(record.outcome, Outcome::Read { .. }) {
-            self.remove_job(flow, job);
         }
     }
 }

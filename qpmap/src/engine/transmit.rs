@@ -5,8 +5,8 @@
 //! still due.
 
 use super::build::{self, Draft, Emitted, Item, ItemKind, Payload, Route, emit};
+use super::jobs::Outcome;
 use super::qp::{Flags, Wire};
-use super::responder::Outcome;
 use super::{Engine, Platform, Ready};
 use crate::slab::NONE;
 use crate::state::QpState;
