@@ -6,6 +6,7 @@ use super::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
+use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 use trunkline::{
@@ -109,9 +110,9 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     report.rc_state_bytes = report.qps * RC_STATE_BYTES;
     report.seconds = started.elapsed().as_secs_f64();
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
     } else {
-        print_table(&report);
+        print_table(&report, &mut stdout().lock())?;
     }
     ensure!(report.errors == 0, "{} operations failed", report.errors);
     Ok(())
@@ -405,24 +406,24 @@ fn pattern(qp: u64, round: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-fn print_table(report: &Report) {
+fn print_table(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let ops = &report.operations;
-    println!();
-    println!("  QPs opened                      {:>12}", report.qps);
-    println!("  connections they share          {:>12}", report.connections);
-    println!("  SENDs (requests and responses)  {:>12}", ops.send);
-    println!("  WRITEs                          {:>12}", ops.write);
-    println!("  READs                           {:>12}", ops.read);
-    println!("  atomics                         {:>12}", ops.atomic);
-    println!("  bytes verified                  {:>12}", report.bytes_verified);
-    println!("  errors                          {:>12}", report.errors);
-    println!();
-    println!("  state of one node, MiB          {:>12.3}", mib(report.state_bytes));
-    println!("    bytes per QP                  {:>12}", report.state_bytes_per_qp);
-    println!("    bytes per connection          {:>12}", report.state_bytes_per_connection);
-    println!("  the same QPs as RC, MiB         {:>12.3}", mib(report.rc_state_bytes));
-    println!();
-    println!("  all QPs usable after            {:>10.2} s", report.setup_seconds);
-    println!("  everything done after           {:>10.2} s", report.seconds);
+    writeln!(out)?;
+    writeln!(out, "  QPs opened                      {:>12}", report.qps)?;
+    writeln!(out, "  connections they share          {:>12}", report.connections)?;
+    writeln!(out, "  SENDs (requests and responses)  {:>12}", ops.send)?;
+    writeln!(out, "  WRITEs                          {:>12}", ops.write)?;
+    writeln!(out, "  READs                           {:>12}", ops.read)?;
+    writeln!(out, "  atomics                         {:>12}", ops.atomic)?;
+    writeln!(out, "  bytes verified                  {:>12}", report.bytes_verified)?;
+    writeln!(out, "  errors                          {:>12}", report.errors)?;
+    writeln!(out)?;
+    writeln!(out, "  state of one node, MiB          {:>12.3}", mib(report.state_bytes))?;
+    writeln!(out, "    bytes per QP                  {:>12}", report.state_bytes_per_qp)?;
+    writeln!(out, "    bytes per connection          {:>12}", report.state_bytes_per_connection)?;
+    writeln!(out, "  the same QPs as RC, MiB         {:>12.3}", mib(report.rc_state_bytes))?;
+    writeln!(out)?;
+    writeln!(out, "  all QPs usable after            {:>10.2} s", report.setup_seconds)?;
+    writeln!(out, "  everything done after           {:>10.2} s", report.seconds)
 }

@@ -86,14 +86,19 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
     text
 }
 
-/// One line on standard error.
+/// One line on standard error, with the name of the command.
 fn complain(text: &str) {
+    note(&format!("trunkline: {text}"));
+}
+
+/// One line on standard error.
+fn note(text: &str) {
     let line: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
     // Where nobody listens there is nobody to tell.
-    let _ = writeln!(stderr(), "trunkline: {line}");
+    let _ = writeln!(stderr(), "{line}");
 }
 
 #[cfg(test)]

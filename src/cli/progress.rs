@@ -22,7 +22,8 @@ impl Progress {
     pub fn say(&self, step: &str) {
         if self.on {
             let clear = if self.live { "\r\x1b[K" } else { "" };
-            eprintln!("{clear}{step}");
+            // Where nobody listens there is nobody to tell.
+            let _ = writeln!(stderr(), "{clear}{step}");
         }
     }
 
@@ -30,8 +31,8 @@ impl Progress {
     pub fn show(&self, done: usize, all: usize) {
         if self.live && self.shown.get().elapsed() > Duration::from_millis(100) {
             self.shown.set(Instant::now());
-            eprint!("\r\x1b[K  {done} of {all}");
             // A terminal that is gone is not worth stopping for.
+            let _ = write!(stderr(), "\r\x1b[K  {done} of {all}");
             let _ = stderr().flush();
         }
     }

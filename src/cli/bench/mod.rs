@@ -72,16 +72,18 @@ pub struct BenchArgs {
     #[arg(long, value_enum, default_value_t = Controller::Delay)]
     control: Controller,
     /// Time to measure [default: 5; lat: as long as the iterations take].
-    #[arg(long, value_parser = parse_seconds, value_name = "SECS")]
+    #[arg(long, value_parser = parse_seconds, value_name = "SECS", allow_negative_numbers = true)]
     duration: Option<Duration>,
     /// lat: round trips to measure [default: 10000].
     #[arg(long, value_name = "N", conflicts_with = "duration")]
     iterations: Option<u64>,
     /// Time before anything counts.
     #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "0.2")]
+    #[arg(allow_negative_numbers = true)]
     warmup: Duration,
     /// Give up when nothing moves for so long.
     #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "10")]
+    #[arg(allow_negative_numbers = true)]
     timeout: Duration,
     /// Compare what arrives with what was sent: every message, but of WRITEs in bw and rate only
     /// those that are left at the end.

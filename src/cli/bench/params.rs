@@ -217,7 +217,7 @@ impl fmt::Display for Params {
             ..
         } = self;
         write!(f, "{} {op} of {size} bytes, ", mode.name())?;
-        write!(f, "{qps} QPs, {connections} connections, depth {depth}")
+        write!(f, "QPs {qps}, connections {connections}, depth {depth}")
     }
 }
 

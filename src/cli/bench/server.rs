@@ -6,6 +6,7 @@ use super::params::{Mode, Params, Side};
 use super::session::Session;
 use super::{latency, stream};
 use crate::cli::interrupt::{Interrupt, Interrupted};
+use crate::cli::{chain, complain, note};
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::ErrorKind;
@@ -43,14 +44,14 @@ pub fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     let listener = TcpListener::bind(asked).with_context(|| format!("cannot listen on {asked}"))?;
     listener.set_nonblocking(true).context("control socket")?;
     let port = listener.local_addr().context("control socket")?.port();
-    eprintln!("listening on {}, port {port}", plan.address);
+    note(&format!("listening on {}, port {port}", plan.address));
     loop {
         let (stream, client) = accept(&listener, interrupt)?;
         let served = serve(plan, stream, interrupt);
         match &served {
-            Ok(params) => eprintln!("{client}: {params}: done"),
+            Ok(params) => note(&format!("{client}: {params}: done")),
             Err(error) if error.is::<Interrupted>() => {}
-            Err(error) => eprintln!("trunkline: client {client}: {}", crate::cli::chain(error)),
+            Err(error) => complain(&format!("client {client}: {}", chain(error))),
         }
         match served {
             Err(error) if plan.once || error.is::<Interrupted>() => return Err(error),
@@ -127,9 +128,7 @@ fn measured(session: &mut Session<'_>, ready: Message) -> Result<()> {
 fn told(channel: &mut Channel, error: anyhow::Error) -> anyhow::Error {
     if !error.is::<Interrupted>() {
         // One that is gone need not know.
-        let _ = channel.say(&Message::Failed {
-            why: crate::cli::chain(&error),
-        });
+        let _ = channel.say(&Message::Failed { why: chain(&error) });
     }
     error
 }

@@ -1,0 +1,56 @@
+//! `trunkline demo`, in small.
+
+use crate::common::address;
+use crate::{complaint, text, trunkline};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn demo(qps: &str) -> Command {
+    let (client, server) = (address().to_string(), address().to_string());
+    trunkline(&[
+        "demo", "--qps", qps, "--client", &client, "--server", &server, "--json",
+    ])
+}
+
+#[test]
+fn a_small_demo_verifies_every_operation() {
+    let output = demo("50").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&found["qps"], &found["errors"]), (&50.into(), &0.into()));
+    for count in ["send", "write", "read", "atomic"] {
+        assert!(
+            found["operations"][count].as_u64().unwrap() >= 50,
+            "{found}"
+        );
+    }
+    assert!(found["connections"].as_u64().unwrap() <= 8, "{found}");
+}
+
+#[test]
+fn a_full_disk_is_one_line() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = demo("10").stdout(full).output().unwrap();
+    assert!(complaint(&output, 1).contains("No space left on device"));
+}
+
+#[test]
+fn ctrl_c_ends_it() {
+    let mut command = demo("200000");
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr)),
+        Default::default()
+    );
+}

@@ -1,0 +1,151 @@
+//! Command lines that are wrong, and those that ask for help.
+
+use crate::{complaint, run, text};
+
+#[test]
+fn wrong_command_lines_get_one_line_and_exit_code_2() {
+    for (words, says, help) in [
+        (
+            &[][..],
+            "no command given: demo, bench, decode",
+            "trunkline",
+        ),
+        (
+            &["frobnicate"],
+            "unrecognized subcommand 'frobnicate'",
+            "trunkline",
+        ),
+        (
+            &["--frobnicate"],
+            "unexpected argument '--frobnicate' found",
+            "trunkline",
+        ),
+        (&["decode"], "not provided: <FILE>", "trunkline decode"),
+        (
+            &["decode", "a", "b"],
+            "unexpected argument 'b' found",
+            "trunkline decode",
+        ),
+        (
+            &["demo", "--qps", "many"],
+            "invalid value 'many' for '--qps <QPS>'",
+            "trunkline demo",
+        ),
+        (&["bench"], "not provided", "trunkline bench"),
+        (
+            &["bench", "fast", "--listen", "::1"],
+            "invalid value 'fast' for '<MODE>'",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "lat"],
+            "not provided: --listen <ADDR>",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "lat", "--listen", "::1", "--connect", "::2"],
+            "cannot be used with",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "lat", "--connect", "localhost"],
+            "invalid value 'localhost'",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--size", "4Q"],
+            "not a number of bytes",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--size", "2G"],
+            "--size: 2147483648",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--qps", "0"],
+            "--qps: 0 is not in",
+            "trunkline bench",
+        ),
+        (
+            &[
+                "bench",
+                "bw",
+                "--connect",
+                "::1",
+                "--op",
+                "atomic",
+                "--size",
+                "9",
+            ],
+            "--size of an atomic is 8",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "lat", "--connect", "::1", "--depth", "2"],
+            "--depth is 1",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--iterations", "9"],
+            "is for lat",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--duration", "0"],
+            "nothing to measure",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--duration", "-1"],
+            "--duration",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--timeout", "0"],
+            "--timeout",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--bind", "127.0.0.1"],
+            "different families",
+            "trunkline bench",
+        ),
+    ] {
+        let output = run(words);
+        let line = complaint(&output, 2);
+        assert!(line.contains(says), "{words:?}: {line}");
+        assert!(
+            line.ends_with(&format!("; try '{help} --help'")),
+            "{words:?}: {line}"
+        );
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn control_characters_of_a_command_line_do_not_reach_the_terminal() {
+    let line = complaint(&run(&["decode", "--a\x1b[31m\nb"]), 2);
+    assert!(!line.chars().any(char::is_control), "{line:?}");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let version = run(&["--version"]);
+    assert!(version.status.success() && version.stderr.is_empty());
+    assert_eq!(
+        text(&version.stdout),
+        concat!("trunkline ", env!("CARGO_PKG_VERSION"), "\n")
+    );
+    for (words, says) in [
+        (&["--help"][..], "Commands:"),
+        (&["help"], "Commands:"),
+        (&["demo", "--help"], "--qps"),
+        (&["bench", "--help"], "--connect <ADDR>"),
+        (&["decode", "--help"], "--summary"),
+    ] {
+        let help = run(words);
+        assert!(help.status.success() && help.stderr.is_empty(), "{words:?}");
+        assert!(text(&help.stdout).contains(says), "{words:?}");
+    }
+}
