@@ -51,7 +51,7 @@ pub struct Control {
     pub dest_qp: Qpn,
     /// Incarnation of the binding.
     pub generation: u16,
-    /// Reason of a refusal; otherwise 0.
+    /// Reason of a refusal; incarnation of the QP that agrees; otherwise 0.
     pub status: u16,
     /// Message number at which the entry holds.
     pub msn: u32,

@@ -361,13 +361,10 @@ impl<P: Platform> Engine<P> {
             let conn = self.peers[peer].conns;
             self.remove_connection(conn);
         }
-        let heard = [Flags::BOUND, Flags::PEER_BOUND, Flags::UNBOUND];
         let flows = &self.flows;
         let (fresh, known): (Vec<_>, Vec<_>) = std::mem::take(&mut self.stranded)
             .into_iter()
-            .partition(|(of, flow)| {
-                *of == peer && !heard.iter().any(|flag| flows[*flow].flags.has(*flag))
-            });
+            .partition(|(of, flow)| *of == peer && !flows[*flow].flags.has(Flags::HEARD));
         self.stranded = known;
         self.fail_stranded(peer);
         if fresh.is_empty() {

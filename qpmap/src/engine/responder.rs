@@ -16,8 +16,10 @@ use trunkline_conn::work::{Completion, Extra, MAX_MESSAGE, Receive, Status, Work
 use trunkline_wire::{Answer as AnswerEntry, NakCode, Opcode, Syndrome};
 
 /// A message being put together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Assembly {
+    /// Of all its packets.
+    opcode: Opcode,
     receive: Option<Receive>,
     /// Bytes placed so far.
     placed: u32,
@@ -233,7 +235,13 @@ impl<P: Platform> Engine<P> {
 
     /// Runs a packet of the head message.
     fn execute(&mut self, flow: u32, packet: &Packet<'_>) -> Step {
+        let begun = self.assemblies.get(self.flows[flow].assembly);
         let done = match packet.opcode {
+            // One message is of one kind.
+            opcode if begun.is_some_and(|begun| begun.opcode != opcode) => Err(Refusal::Peer(
+                NakCode::InvalidRequest,
+                QpEvent::RequestError,
+            )),
             Opcode::SRC_SEND | Opcode::SRC_SEND_IMM | Opcode::SRC_SEND_INV => {
                 self.execute_send(flow, packet)
             }
@@ -279,12 +287,12 @@ impl<P: Platform> Engine<P> {
             // All of it in one packet: nothing to put together.
             let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
             if let Err(refusal) = self.place(pd, &receive, packet) {
-                self.keep_receive(flow, receive);
+                self.keep_receive(flow, packet, receive);
                 return Err(refusal);
             }
             return self.end_send(flow, packet, &receive);
         }
-        let at = self.assembly(flow);
+        let at = self.assembly(flow, packet.opcode);
         if ext.last && self.assemblies[at].placed != ext.offset {
             return Ok(Step::Early);
         }
@@ -296,7 +304,8 @@ impl<P: Platform> Engine<P> {
         if placed.is_err() || !ext.last {
             self.assemblies[at].receive = Some(receive);
             placed?;
-            self.assemblies[at].placed += packet.payload.len() as u32;
+            let placed = &mut self.assemblies[at].placed;
+            *placed = placed.saturating_add(packet.payload.len() as u32);
             return Ok(Step::Placed);
         }
         self.end_send(flow, packet, &receive)
@@ -316,8 +325,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A receive request that was taken and not used up stays with the message.
-    fn keep_receive(&mut self, flow: u32, receive: Receive) {
-        let at = self.assembly(flow);
+    fn keep_receive(&mut self, flow: u32, packet: &Packet<'_>, receive: Receive) {
+        let at = self.assembly(flow, packet.opcode);
         self.assemblies[at].receive = Some(receive);
     }
 
@@ -333,7 +342,7 @@ impl<P: Platform> Engine<P> {
         let mut extra = packet.imm.map_or(Extra::None, Extra::Immediate);
         if let Some(key) = packet.invalidate {
             if self.regions.invalidate(pd, key).is_err() {
-                self.keep_receive(flow, receive.clone());
+                self.keep_receive(flow, packet, receive.clone());
                 return Err(Refusal::Own(Status::LocalAccess, NakCode::RemoteAccess));
             }
             extra = Extra::Invalidated(key);
@@ -360,7 +369,7 @@ impl<P: Platform> Engine<P> {
         }
         let whole = ext.offset == 0 && ext.last;
         if !whole {
-            let at = self.assembly(flow);
+            let at = self.assembly(flow, packet.opcode);
             if ext.last && self.assemblies[at].placed != ext.offset {
                 return Ok(Step::Early);
             }
@@ -379,8 +388,9 @@ impl<P: Platform> Engine<P> {
             .write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
         self.check_sum(packet, sum)?;
         if !ext.last {
-            let at = self.assembly(flow);
-            self.assemblies[at].placed += length;
+            let at = self.assembly(flow, packet.opcode);
+            let placed = &mut self.assemblies[at].placed;
+            *placed = placed.saturating_add(length);
             return Ok(Step::Placed);
         }
         if let Some(imm) = packet.imm {
@@ -522,14 +532,19 @@ impl<P: Platform> Engine<P> {
             .is_some_and(|slot| slot.queue.has_entry())
     }
 
-    fn assembly(&mut self, flow: u32) -> u32 {
+    fn assembly(&mut self, flow: u32, opcode: Opcode) -> u32 {
         if self.flows[flow].assembly == NONE {
-            self.flows[flow].assembly = self.assemblies.insert(Assembly::default());
+            let blank = Assembly {
+                opcode,
+                receive: None,
+                placed: 0,
+            };
+            self.flows[flow].assembly = self.assemblies.insert(blank);
         }
         self.flows[flow].assembly
     }
 
-    fn discard_assembly(&mut self, flow: u32) -> Option<Receive> {
+    pub(crate) fn discard_assembly(&mut self, flow: u32) -> Option<Receive> {
         let at = std::mem::replace(&mut self.flows[flow].assembly, NONE);
         if at == NONE {
             None

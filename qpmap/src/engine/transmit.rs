@@ -503,10 +503,8 @@ impl<P: Platform> Engine<P> {
         egress: &mut (impl Egress + ?Sized),
     ) -> bool {
         const ROOM: usize = AckPayload::length(AckPayload::MAX_WORDS);
-        if egress
-            .reserve(&route.path, build::BASE + ROOM + build::ICRC)
-            .is_none()
-        {
+        let most = (build::BASE + ROOM + build::ICRC).min(self.config.datagram as usize);
+        if egress.reserve(&route.path, most).is_none() {
             return false;
         }
         let Some(out) = self.conns[conn].delivery.poll_ack(now) else {

@@ -529,6 +529,8 @@ impl<P: Platform> Engine<P> {
             if self.qps[qp].state != QpState::Error {
                 self.send_unbind(flow);
             }
+            // Not reported, as nothing else of a QP that is reset or destroyed.
+            self.discard_assembly(flow);
             self.reset_responder(flow);
             self.detach(flow);
             self.stranded.retain(|(_, other)| *other != flow);
