@@ -138,6 +138,8 @@ impl Receiver {
                 }
             }
             self.ack_now = true;
+            // A piggybacked number would not tell of what is held behind the next hole.
+            self.needs_pure |= self.held > 0;
         } else {
             self.bits.set(number);
             self.held += 1;
