@@ -101,7 +101,10 @@ impl Peers {
     }
 
     pub(crate) fn private_state(&self, handle: u64) -> ConnectionState {
-        self.private.get(&handle).copied().unwrap_or(ConnectionState::Closed)
+        self.private
+            .get(&handle)
+            .copied()
+            .unwrap_or(ConnectionState::Closed)
     }
 
     pub(crate) fn forget_private(&mut self, handle: u64) -> Option<ConnId> {
@@ -120,12 +123,13 @@ impl Peers {
                     self.open_pool(floor, peer);
                 }
             }
-            Event::ConnectionDown { conn, peer, stranded } => {
+            Event::ConnectionDown {
+                conn,
+                peer,
+                stranded,
+            } => {
                 self.connection_down(floor, conn);
-                let opening = self.handshakes.values().any(|handshake| {
-                    handshake.peer == peer.address() && handshake.conn.is_none()
-                });
-                if stranded && !opening {
+                if stranded && !self.is_pool_opening(peer.address()) {
                     self.open_pool(floor, peer);
                 }
                 return false;
@@ -143,20 +147,31 @@ impl Peers {
             return;
         }
         match self.directory.mode(floor.now, address) {
-            PeerMode::Asking => {}
+            // The answer will bring a connection, unless it was a program that asked for its own.
+            PeerMode::Asking if self.is_pool_opening(address) => {}
             PeerMode::Plain { .. } => floor.engine.peer_is_plain(peer),
-            PeerMode::Unknown | PeerMode::Trunkline => self.open_pool(floor, peer),
+            _ => self.open_pool(floor, peer),
         }
+    }
+
+    /// Whether a connection of the pool to `peer` is being opened.
+    fn is_pool_opening(&self, peer: IpAddr) -> bool {
+        self.handshakes.values().any(|handshake| {
+            handshake.peer == peer
+                && handshake.conn.is_none()
+                && matches!(handshake.purpose, Purpose::Pool(_))
+        })
     }
 
     /// Places of the pool to `peer` that are taken.
     fn pool_places(&self, peer: IpAddr) -> impl Iterator<Item = u8> {
-        self.handshakes.values().filter(move |handshake| handshake.peer == peer).filter_map(
-            |handshake| match handshake.purpose {
+        self.handshakes
+            .values()
+            .filter(move |handshake| handshake.peer == peer)
+            .filter_map(|handshake| match handshake.purpose {
                 Purpose::Pool(place) => Some(place),
                 Purpose::Private => None,
-            },
-        )
+            })
     }
 
     fn open_pool(&mut self, floor: &mut Floor<'_>, peer: Gid) {
@@ -201,7 +216,9 @@ impl Peers {
         options: &ConnectionOptions,
         handle: Option<u64>,
     ) -> bool {
-        let Some(offer) = self.offer(floor.engine) else { return false };
+        let Some(offer) = self.offer(floor.engine) else {
+            return false;
+        };
         let known = self.directory.mode(floor.now, peer) == PeerMode::Trunkline;
         let ask = Ask {
             offer,
@@ -211,12 +228,22 @@ impl Peers {
             binds: Binds::default(),
             retry: if known { Retry::KNOWN } else { Retry::ASK },
         };
-        let route = Route { local: self.address, remote: peer };
+        let route = Route {
+            local: self.address,
+            remote: peer,
+        };
         match floor.manager.open(floor.now, route, ask) {
             Ok(id) => {
                 self.directory.asked(floor.now, peer);
                 let options = *options;
-                let handshake = Handshake { id, peer, purpose, options, handle, conn: None };
+                let handshake = Handshake {
+                    id,
+                    peer,
+                    purpose,
+                    options,
+                    handle,
+                    conn: None,
+                };
                 self.handshakes.insert(offer.connection, handshake);
                 true
             }
@@ -243,7 +270,9 @@ impl Peers {
     pub(crate) fn handle_manager(&mut self, floor: &mut Floor<'_>, event: &Cm) {
         self.directory.learn(floor.now, event, PLAIN_FOR);
         match event {
-            Cm::Incoming { id, route, hello, .. } => {
+            Cm::Incoming {
+                id, route, hello, ..
+            } => {
                 self.incoming(floor, *id, route.remote, hello);
             }
             Cm::Established(terms) => self.established(floor, terms),
@@ -279,7 +308,14 @@ impl Peers {
             return;
         }
         let purpose = hello.purpose;
-        let handshake = Handshake { id, peer, purpose, options, handle: None, conn: None };
+        let handshake = Handshake {
+            id,
+            peer,
+            purpose,
+            options,
+            handle: None,
+            conn: None,
+        };
         self.handshakes.insert(offer.connection, handshake);
     }
 
@@ -295,7 +331,11 @@ impl Peers {
             epoch: terms.identity.epoch,
             address: terms.route.remote.into(),
         };
-        if floor.engine.peer(identity.address).is_some_and(|known| known != identity) {
+        if floor
+            .engine
+            .peer(identity.address)
+            .is_some_and(|known| known != identity)
+        {
             floor.engine.drop_peer(identity.address);
         }
         let params = params(terms, &options);
@@ -316,7 +356,9 @@ impl Peers {
 
     /// A handshake came to nothing.
     fn failed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, why: &'static str) {
-        let Some(handshake) = self.take(floor, id) else { return };
+        let Some(handshake) = self.take(floor, id) else {
+            return;
+        };
         if let Some(handle) = handshake.handle {
             self.private.insert(handle, ConnectionState::Failed(why));
             return;
@@ -333,7 +375,10 @@ impl Peers {
 
     /// Takes a handshake off the books; the number of an end that was never used is free again.
     fn take(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
-        let found = self.handshakes.iter().find(|(_, handshake)| handshake.id == id);
+        let found = self
+            .handshakes
+            .iter()
+            .find(|(_, handshake)| handshake.id == id);
         let number = *found?.0;
         let handshake = self.handshakes.remove(&number)?;
         if handshake.conn.is_none() {
@@ -344,7 +389,9 @@ impl Peers {
 
     /// The peer ended a connection, or nothing came of its ask.
     fn closed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, reason: CloseReason) {
-        let Some(handshake) = self.take(floor, id) else { return };
+        let Some(handshake) = self.take(floor, id) else {
+            return;
+        };
         match handshake.conn {
             Some(conn) => floor.engine.close_connection(conn),
             None if handshake.handle.is_some() || reason == CloseReason::Local => {}
@@ -364,7 +411,10 @@ impl Peers {
 
     /// A connection is gone: so is its handshake.
     fn connection_down(&mut self, floor: &mut Floor<'_>, conn: ConnId) {
-        let found = self.handshakes.iter().find(|(_, handshake)| handshake.conn == Some(conn));
+        let found = self
+            .handshakes
+            .iter()
+            .find(|(_, handshake)| handshake.conn == Some(conn));
         let Some((&number, handshake)) = found else {
             // One that leads back to this node had none.
             for state in self.private.values_mut() {
@@ -397,8 +447,11 @@ impl Peers {
         let own = floor.manager.config().identity;
         let mut end = None;
         for (near, far) in [(&a, &b), (&b, &a)] {
-            let identity =
-                PeerIdentity { guid: own.guid, epoch: own.epoch, address: self.address.into() };
+            let identity = PeerIdentity {
+                guid: own.guid,
+                epoch: own.epoch,
+                address: self.address.into(),
+            };
             let params = ConnectionParams {
                 local_id: near.connection,
                 local_token: near.token,
@@ -429,7 +482,8 @@ impl Peers {
         self.reclaim_at = now + RECLAIM_EVERY;
         self.directory.tidy(now);
         let idle = engine.idle_connections();
-        self.idle_since.retain(|key, _| idle.iter().any(|id| id.key() == *key));
+        self.idle_since
+            .retain(|key, _| idle.iter().any(|id| id.key() == *key));
         // The newest go first, at both ends: each keeps the one with which it began.
         for id in idle.into_iter().rev() {
             let since = *self.idle_since.entry(id.key()).or_insert(now);
@@ -458,8 +512,16 @@ fn params(terms: &Established, options: &ConnectionOptions) -> ConnectionParams 
         // A peer may offer any number; both ends use the power of two below the smaller offer.
         window: 1 << terms.window.max(1).ilog2(),
         control: options.control,
-        traffic_class: if acceptor { terms.traffic_class } else { options.traffic_class },
-        weight: if acceptor { terms.weight } else { options.weight },
+        traffic_class: if acceptor {
+            terms.traffic_class
+        } else {
+            options.traffic_class
+        },
+        weight: if acceptor {
+            terms.weight
+        } else {
+            options.weight
+        },
         source_ports: options.source_ports,
         private: terms.purpose == Purpose::Private,
     }

@@ -40,7 +40,11 @@ impl Area {
     ) -> Result<Self, trunkline::Error> {
         let mr = pd.register(content.len(), access)?;
         mr.write(0, &content)?;
-        Ok(Self { mr: Some(mr), shadow: content, name })
+        Ok(Self {
+            mr: Some(mr),
+            shadow: content,
+            name,
+        })
     }
 
     /// Its region, unless it was taken away.
@@ -92,7 +96,9 @@ impl Area {
     /// # Errors
     /// The first byte that is wrong.
     pub(crate) fn check(&self, range: Range<usize>, maybe: &[Maybe<'_>], why: &str) -> Verdict {
-        let Some(actual) = self.actual(range.clone()) else { return Ok(()) };
+        let Some(actual) = self.actual(range.clone()) else {
+            return Ok(());
+        };
         let expected = &self.shadow[range.clone()];
         if actual == expected {
             return Ok(());
@@ -102,7 +108,10 @@ impl Area {
             if found != wanted && !maybe.iter().any(|maybe| maybe.has(at, *found)) {
                 let near = |bytes: &[u8]| {
                     let end = bytes.len().min(i + 8);
-                    bytes[i..end].iter().map(|b| format!("{b:02x}")).collect::<String>()
+                    bytes[i..end]
+                        .iter()
+                        .map(|b| format!("{b:02x}"))
+                        .collect::<String>()
                 };
                 return Err(Failure::wrong(format!(
                     "{}: byte {at} of {} (checked {range:?}) is {found:#04x}, not {wanted:#04x}; \
@@ -123,8 +132,15 @@ impl Area {
     ///
     /// # Errors
     /// As [`check`](Self::check).
-    pub(crate) fn close(&mut self, loose: &[Range<usize>], maybe: &[Maybe<'_>], why: &str) -> Verdict {
-        let Some(actual) = self.actual(0..self.len()) else { return Ok(()) };
+    pub(crate) fn close(
+        &mut self,
+        loose: &[Range<usize>],
+        maybe: &[Maybe<'_>],
+        why: &str,
+    ) -> Verdict {
+        let Some(actual) = self.actual(0..self.len()) else {
+            return Ok(());
+        };
         for range in loose {
             self.shadow[range.clone()].copy_from_slice(&actual[range.clone()]);
         }

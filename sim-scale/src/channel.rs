@@ -20,7 +20,10 @@ impl Write {
     }
 
     fn maybe(&self) -> Maybe<'_> {
-        Maybe { at: self.at, bytes: &self.bytes }
+        Maybe {
+            at: self.at,
+            bytes: &self.bytes,
+        }
     }
 }
 
@@ -106,7 +109,12 @@ impl Channel {
 
     /// A READ of `range` was posted.
     pub(crate) fn post_read(&mut self, seq: u64, range: Range<usize>) {
-        self.reads.push(Read { seq, range, base: None, fenced: u64::MAX });
+        self.reads.push(Read {
+            seq,
+            range,
+            base: None,
+            fenced: u64::MAX,
+        });
     }
 
     /// A message that takes a receive was posted.
@@ -146,10 +154,13 @@ impl Channel {
         }
         let mut ranges = Vec::new();
         while self.open.front().is_some_and(|write| write.seq < seq) {
-            let Some(write) = self.open.pop_front() else { break };
+            let Some(write) = self.open.pop_front() else {
+                break;
+            };
             for read in self.reads.iter_mut().filter(|read| read.seq < write.seq) {
                 let range = read.range.clone();
-                read.base.get_or_insert_with(|| area.expected(range).to_vec());
+                read.base
+                    .get_or_insert_with(|| area.expected(range).to_vec());
             }
             area.expect(write.at, &write.bytes);
             ranges.push(write.range());
@@ -158,7 +169,9 @@ impl Channel {
             }
         }
         let maybe = self.maybe();
-        ranges.into_iter().try_for_each(|range| area.check(range, &maybe, why))
+        ranges
+            .into_iter()
+            .try_for_each(|range| area.check(range, &maybe, why))
     }
 
     /// Looks at the last byte of WRITEs under way, as a program may: where it is there, all of that
@@ -193,13 +206,21 @@ impl Channel {
     /// The memory never held that.
     pub(crate) fn finish_read(&mut self, area: &mut Area, seq: u64, data: &[u8]) -> Verdict {
         self.settle(area, seq, "a later READ completed")?;
-        let Some(at) = self.reads.iter().position(|read| read.seq == seq) else { return Ok(()) };
+        let Some(at) = self.reads.iter().position(|read| read.seq == seq) else {
+            return Ok(());
+        };
         let read = self.reads.swap_remove(at);
         if !self.closed {
             self.check_read(area, &read, data)?;
         }
-        let oldest = self.reads.iter().map(|read| read.seq).min().unwrap_or(u64::MAX);
-        self.past.retain(|write| write.seq > oldest && oldest != u64::MAX);
+        let oldest = self
+            .reads
+            .iter()
+            .map(|read| read.seq)
+            .min()
+            .unwrap_or(u64::MAX);
+        self.past
+            .retain(|write| write.seq > oldest && oldest != u64::MAX);
         Ok(())
     }
 
@@ -210,15 +231,18 @@ impl Channel {
             return Ok(());
         }
         let later = |write: &&Write| write.seq > read.seq && write.seq < read.fenced;
-        let maybe: Vec<Maybe<'_>> =
-            self.past.iter().chain(&self.open).filter(later).map(Write::maybe).collect();
+        let maybe: Vec<Maybe<'_>> = self
+            .past
+            .iter()
+            .chain(&self.open)
+            .filter(later)
+            .map(Write::maybe)
+            .collect();
         for (i, (found, wanted)) in data.iter().zip(base).enumerate() {
             let at = read.range.start + i;
             let mut sources = maybe.iter();
             if found != wanted
-                && !sources.any(|m| {
-                    at >= m.at && m.bytes.get(at - m.at) == Some(found)
-                })
+                && !sources.any(|m| at >= m.at && m.bytes.get(at - m.at) == Some(found))
             {
                 return Err(Failure::wrong(format!(
                     "READ #{} of {:?} found {found:#04x} at {at}, not {wanted:#04x}; {} WRITEs may \
@@ -241,6 +265,8 @@ impl Channel {
 impl Channel {
     /// Whether a message up to number `seq` is still to come.
     pub(crate) fn awaits(&self, seq: u64) -> bool {
-        self.messages.front().is_some_and(|message| message.seq <= seq)
+        self.messages
+            .front()
+            .is_some_and(|message| message.seq <= seq)
     }
 }

@@ -30,8 +30,11 @@ impl World {
             (t.stopped_readers, 7),
             (t.idling, 8),
         ];
-        let present: Vec<u8> =
-            kinds.iter().filter(|(present, _)| *present).map(|(_, kind)| *kind).collect();
+        let present: Vec<u8> = kinds
+            .iter()
+            .filter(|(present, _)| *present)
+            .map(|(_, kind)| *kind)
+            .collect();
         self.tally.troubles += 1;
         match pick(&mut self.random, &present) {
             0 => self.with_endpoint(Self::post_poison)?,
@@ -67,7 +70,11 @@ impl World {
         let pool = self.random.below(2) == 0;
         self.act("deregister", endpoint, usize::from(pool));
         let state = &mut self.endpoints[endpoint];
-        let area = if pool { &mut state.pool } else { &mut state.area };
+        let area = if pool {
+            &mut state.pool
+        } else {
+            &mut state.area
+        };
         if let Some(area) = area {
             area.take_away();
         }
@@ -99,19 +106,31 @@ impl World {
         let (node, group) = (state.node, state.group);
         let channel = pick(&mut self.random, &state.outgoing);
         let peer = self.endpoints[self.channels[channel].to].node;
-        let Some(handle) = self.node(node).cloned() else { return Ok(()) };
+        let Some(handle) = self.node(node).cloned() else {
+            return Ok(());
+        };
         let mut choice = handle.connections(self.addresses[peer]);
         if choice.is_empty() {
             return Ok(());
         }
         let connection = choice.swap_remove(self.random.below(choice.len() as u64) as usize);
-        let Some(qp) = &self.endpoints[endpoint].qp else { return Ok(()) };
+        let Some(qp) = &self.endpoints[endpoint].qp else {
+            return Ok(());
+        };
         // It may be refused, while the QP has no connection at all: the program sees no more of it.
         let moved = match self.groups[group].kind {
             QpType::Src => qp.bind_route(self.channels[channel].route, &connection),
             _ => qp.bind(&connection),
         };
-        self.act(if moved.is_ok() { "rebind" } else { "rebind refused" }, endpoint, peer);
+        self.act(
+            if moved.is_ok() {
+                "rebind"
+            } else {
+                "rebind refused"
+            },
+            endpoint,
+            peer,
+        );
         self.places[node].stirred = true;
         Ok(())
     }
@@ -119,7 +138,9 @@ impl World {
     /// Closes a connection under its QPs: they must not notice.
     fn close_connection(&mut self) {
         let (node, peer) = self.draw_pair();
-        let Some(handle) = self.node(node).cloned() else { return };
+        let Some(handle) = self.node(node).cloned() else {
+            return;
+        };
         let mut choice: Vec<Connection> = handle.connections(self.addresses[peer]);
         if choice.is_empty() {
             return;

@@ -107,7 +107,9 @@ impl Receives {
     pub(crate) fn take(&mut self, mr: &Mr) -> Option<(usize, Vec<Sge>)> {
         let slot = self.free.pop()?;
         self.posted.push_back(slot);
-        let sges = self.pieces[slot].iter().map(|piece| mr.sge(piece.start, piece.len()));
+        let sges = self.pieces[slot]
+            .iter()
+            .map(|piece| mr.sge(piece.start, piece.len()));
         Some((slot, sges.collect()))
     }
 
@@ -127,7 +129,9 @@ impl Receives {
                 "receive {slot} completed before {:?}, which was posted earlier",
                 self.posted.front()
             ))),
-            None => Err(Failure::wrong(format!("receive {slot} completed and was not posted"))),
+            None => Err(Failure::wrong(format!(
+                "receive {slot} completed and was not posted"
+            ))),
         }
     }
 
@@ -162,7 +166,10 @@ impl Receives {
 /// # Errors
 /// The QP refuses.
 pub(crate) fn post_receive(qp: &Qp, cookie: Cookie, sges: &[Sge]) -> Result<(), trunkline::Error> {
-    qp.post_recv(&[RecvWr { wr_id: cookie.word(), sges }])
+    qp.post_recv(&[RecvWr {
+        wr_id: cookie.word(),
+        sges,
+    }])
 }
 
 /// Where READ data and results of atomics go: slots of one size.
@@ -182,7 +189,12 @@ impl Landings {
 
     /// `count` slots of `size` bytes from `base` on.
     pub(crate) fn new(base: usize, count: usize, size: usize) -> Self {
-        Self { base, size, free: (0..count).rev().collect(), count }
+        Self {
+            base,
+            size,
+            free: (0..count).rev().collect(),
+            count,
+        }
     }
 
     /// Takes a slot.
@@ -364,6 +376,8 @@ pub(crate) struct Endpoint {
     pub(crate) late: bool,
     /// A top-up is on the agenda.
     pub(crate) top_up_due: bool,
+    /// A send request ended badly.
+    pub(crate) send_failed: bool,
     /// Requests after this one must not succeed: it was posted to fail.
     pub(crate) poisoned: bool,
 }

@@ -37,18 +37,30 @@ pub struct Failure {
 impl Failure {
     /// Something that must not happen.
     pub fn wrong(what: impl Into<String>) -> Self {
-        Self { kind: Kind::Correctness, what: what.into() }
+        Self {
+            kind: Kind::Correctness,
+            what: what.into(),
+        }
     }
 
     /// Something that did not happen.
     pub fn stuck(what: impl Into<String>) -> Self {
-        Self { kind: Kind::Liveness, what: what.into() }
+        Self {
+            kind: Kind::Liveness,
+            what: what.into(),
+        }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.kind.name(), self.kind as u8, self.what)
+        write!(
+            f,
+            "{} ({}): {}",
+            self.kind.name(),
+            self.kind as u8,
+            self.what
+        )
     }
 }
 

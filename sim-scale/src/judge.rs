@@ -67,7 +67,10 @@ impl World {
                 endpoint.node == node
                     && endpoint.process == process
                     && endpoint.stage != Stage::Gone
-                    && endpoint.qp.as_ref().is_some_and(|qp| qp.qpn() == completion.qpn)
+                    && endpoint
+                        .qp
+                        .as_ref()
+                        .is_some_and(|qp| qp.qpn() == completion.qpn)
             }),
         };
         let event = Traced::Completed {
@@ -93,9 +96,7 @@ impl World {
         }
         match (cookie, endpoint) {
             (Cookie::Send(endpoint, seq), _) => self.sent(endpoint, seq, completion),
-            (Cookie::Receive(_, slot), Some(endpoint)) => {
-                self.received(endpoint, slot, completion)
-            }
+            (Cookie::Receive(_, slot), Some(endpoint)) => self.received(endpoint, slot, completion),
             (Cookie::Shared(slot), Some(endpoint)) => self.received(endpoint, slot, completion),
             // Of a QP that is gone: the slot comes back.
             (Cookie::Shared(slot) | Cookie::Receive(_, slot), None) => {
@@ -123,7 +124,7 @@ impl World {
         };
         let signal_all = state.signal_all;
         let good = completion.status == Status::Success;
-        let failed = state.stage == Stage::Failed;
+        let failed = state.send_failed;
         let ended: Vec<Posted> = state.posted.drain(..=at).collect();
         for (i, posted) in ended.into_iter().enumerate() {
             let last = i == at;
@@ -185,7 +186,9 @@ impl World {
 
     /// Data came back.
     fn landed(&mut self, endpoint: usize, posted: &Posted) -> Verdict {
-        let Some(slot) = posted.doing.landing() else { return Ok(()) };
+        let Some(slot) = posted.doing.landing() else {
+            return Ok(());
+        };
         let state = &mut self.endpoints[endpoint];
         state.landings.give(slot);
         let start = state.landings.extent(slot).start;
@@ -222,14 +225,21 @@ impl World {
                     bytes.len()
                 ))))
             }
-            Doing::Adds { word: at, floor, .. } => {
+            Doing::Adds {
+                word: at, floor, ..
+            } => {
                 let (value, at, floor) = (word(), *at, *floor);
                 match self.process_at(posted.channel) {
                     Some(process) => process.counters[at].found(value, floor).map_err(what),
                     None => Ok(()),
                 }
             }
-            Doing::Swaps { word: at, compare, swap, .. } => {
+            Doing::Swaps {
+                word: at,
+                compare,
+                swap,
+                ..
+            } => {
                 let (value, at, compare, swap) = (word(), *at, *compare, *swap);
                 match self.process_at(posted.channel) {
                     Some(process) => process.cells[at].found(compare, swap, value).map_err(what),
@@ -275,7 +285,7 @@ impl World {
         let seq = posted.seq;
         self.may_fail(endpoint, &format!("request #{seq} ended as {status:?}"))?;
         let group = self.endpoints[endpoint].group;
-        let first = self.endpoints[endpoint].stage != Stage::Failed;
+        let first = !std::mem::replace(&mut self.endpoints[endpoint].send_failed, true);
         if let Some(Doom::Poison(culprit, poison)) = self.groups[group].doom
             && culprit == endpoint
         {
@@ -360,7 +370,10 @@ impl World {
                 self.failed(endpoint);
             }
         }
-        let (node, process) = (self.endpoints[endpoint].node, self.endpoints[endpoint].process);
+        let (node, process) = (
+            self.endpoints[endpoint].node,
+            self.endpoints[endpoint].process,
+        );
         let state = &mut self.endpoints[endpoint];
         let (receives, area) = match (&mut state.receives, &mut state.area) {
             (Some(receives), Some(area)) => (receives, area),
@@ -387,11 +400,17 @@ impl World {
     /// A message arrived: the right one, whole, and nothing else was touched.
     fn message(&mut self, endpoint: usize, slot: usize, completion: &Completion) -> Verdict {
         self.tally.received += 1;
-        let source = self.endpoints[endpoint].incoming.iter().copied().find(|channel| {
-            let from = &self.endpoints[self.channels[*channel].from];
-            from.qp.as_ref().is_some_and(|qp| qp.qpn() == completion.src_qp)
-                || self.endpoints[endpoint].incoming.len() == 1
-        });
+        let source = self.endpoints[endpoint]
+            .incoming
+            .iter()
+            .copied()
+            .find(|channel| {
+                let from = &self.endpoints[self.channels[*channel].from];
+                from.qp
+                    .as_ref()
+                    .is_some_and(|qp| qp.qpn() == completion.src_qp)
+                    || self.endpoints[endpoint].incoming.len() == 1
+            });
         let Some(channel) = source else {
             return Err(Failure::wrong(format!(
                 "e{endpoint} received from {:?}, who does not talk to it",
@@ -405,18 +424,27 @@ impl World {
             )));
         };
         let seq = message.seq;
-        let at = format!("e{endpoint} received #{seq} of e{}", self.channels[channel].from);
+        let at = format!(
+            "e{endpoint} received #{seq} of e{}",
+            self.channels[channel].from
+        );
         if message.fails {
             return Err(Failure::wrong(format!("{at}, which must not succeed")));
         }
         let (opcode, length, extra) = match message.brings {
             Brings::Nothing => (WorkOpcode::Receive, message.bytes.len() as u32, Extra::None),
-            Brings::Immediate(value) => {
-                (WorkOpcode::Receive, message.bytes.len() as u32, Extra::Immediate(value))
-            }
+            Brings::Immediate(value) => (
+                WorkOpcode::Receive,
+                message.bytes.len() as u32,
+                Extra::Immediate(value),
+            ),
             Brings::Invalidates(key, spare) => {
                 self.endpoints[endpoint].spares[spare] = (None, false);
-                (WorkOpcode::Receive, message.bytes.len() as u32, Extra::Invalidated(key))
+                (
+                    WorkOpcode::Receive,
+                    message.bytes.len() as u32,
+                    Extra::Invalidated(key),
+                )
             }
             Brings::WriteImmediate(value, length) => {
                 (WorkOpcode::ReceiveWriteImm, length, Extra::Immediate(value))
@@ -460,7 +488,9 @@ impl World {
     }
 
     pub(crate) fn plan_shared_top_up(&mut self, node: usize, process: usize) {
-        let Some(state) = self.places[node].processes.get_mut(process) else { return };
+        let Some(state) = self.places[node].processes.get_mut(process) else {
+            return;
+        };
         if !state.top_up_due {
             state.top_up_due = true;
             let late = self.options.troubles.late_receives && !self.calm;
@@ -470,6 +500,10 @@ impl World {
     }
 
     fn lateness(&mut self, late: bool) -> u64 {
-        if late { between(&mut self.random, 10 * US, 3 * MS) } else { 0 }
+        if late {
+            between(&mut self.random, 10 * US, 3 * MS)
+        } else {
+            0
+        }
     }
 }

@@ -110,9 +110,13 @@ fn execute(cli: &Cli) -> Result<Option<Kind>> {
     };
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let jobs = if cli.jobs == 0 { processors } else { cli.jobs };
-    let jobs = jobs.min(usize::try_from(count).unwrap_or(usize::MAX)).max(1);
+    let jobs = jobs
+        .min(usize::try_from(count).unwrap_or(usize::MAX))
+        .max(1);
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(|| work(cli, &shared))).collect();
+        let workers: Vec<_> = (0..jobs)
+            .map(|_| scope.spawn(|| work(cli, &shared)))
+            .collect();
         let mut said = Instant::now();
         while workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(20));
@@ -122,8 +126,10 @@ fn execute(cli: &Cli) -> Result<Option<Kind>> {
             }
         }
     });
-    let (mut summary, kind) =
-        shared.summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (mut summary, kind) = shared
+        .summary
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     summary.failures.sort_unstable();
     summary.seconds = started.elapsed().as_secs_f64();
     if cli.json {
@@ -135,20 +141,31 @@ fn execute(cli: &Cli) -> Result<Option<Kind>> {
 }
 
 fn progress(shared: &Shared, count: u64, started: Instant) {
-    let done = shared.summary.lock().unwrap_or_else(PoisonError::into_inner).0.seeds;
+    let done = shared
+        .summary
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .0
+        .seeds;
     let rate = done as f64 / started.elapsed().as_secs_f64();
     eprintln!("{done} of {count} seeds, {rate:.1} per second");
 }
 
 fn work(cli: &Cli, shared: &Shared) {
-    let settings = Settings { print: cli.trace, ..Settings::default() };
+    let settings = Settings {
+        print: cli.trace,
+        ..Settings::default()
+    };
     while !shared.stop.load(Ordering::Relaxed) {
         let seed = shared.next.fetch_add(1, Ordering::Relaxed);
         if seed >= shared.end {
             return;
         }
         let report = run(seed, &settings);
-        let mut summary = shared.summary.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut summary = shared
+            .summary
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         summary.0.add(&report);
         if let Some(failure) = &report.failure {
             summary.1.get_or_insert(failure.kind);
@@ -163,7 +180,10 @@ fn work(cli: &Cli, shared: &Shared) {
 /// Says all there is to say of a failure.
 fn show(report: &Report) {
     let seed = report.seed;
-    eprintln!("\nseed {seed} at {:.3} us of virtual time", report.virtual_ns as f64 / 1e3);
+    eprintln!(
+        "\nseed {seed} at {:.3} us of virtual time",
+        report.virtual_ns as f64 / 1e3
+    );
     eprintln!("{}", report.options);
     for line in &report.trace {
         eprintln!("{line}");

@@ -62,7 +62,13 @@ impl Link {
     /// The same link without its faults.
     #[must_use]
     pub const fn healed(self) -> Self {
-        Self { loss_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0, corrupt_ppm: 0, ..self }
+        Self {
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            reorder_ppm: 0,
+            corrupt_ppm: 0,
+            ..self
+        }
     }
 }
 
@@ -168,7 +174,12 @@ impl Network {
     /// A network between `addresses`, all links like `link`.
     pub fn new(seed: u64, addresses: &[IpAddr], link: Link, trace: Trace) -> Self {
         let count = addresses.len();
-        let wire = Wire { link, cut: false, free_at: 0, last_at: 0 };
+        let wire = Wire {
+            link,
+            cut: false,
+            free_at: 0,
+            last_at: 0,
+        };
         Self(Arc::new(Mutex::new(Net {
             now: 0,
             random: Prng::new(seed),
@@ -266,8 +277,14 @@ impl Net {
 
     /// Puts what has arrived into the inboxes; `woken` hears which nodes have something to read.
     pub fn deliver(&mut self, mut woken: impl FnMut(usize)) {
-        while self.flying.peek().is_some_and(|Reverse(packet)| packet.at <= self.now) {
-            let Some(Reverse(packet)) = self.flying.pop() else { break };
+        while self
+            .flying
+            .peek()
+            .is_some_and(|Reverse(packet)| packet.at <= self.now)
+        {
+            let Some(Reverse(packet)) = self.flying.pop() else {
+                break;
+            };
             if self.plugged[packet.to] == 0 {
                 self.counters.dropped += 1;
                 self.spare.push(packet.bytes);
@@ -319,7 +336,13 @@ impl Net {
 
     fn launch(&mut self, at: u64, to: usize, arrival: Arrival, bytes: Vec<u8>) {
         self.serial += 1;
-        self.flying.push(Reverse(Packet { at, serial: self.serial, to, arrival, bytes }));
+        self.flying.push(Reverse(Packet {
+            at,
+            serial: self.serial,
+            to,
+            arrival,
+            bytes,
+        }));
     }
 
     /// What becomes of a packet, and when it arrives.
@@ -354,7 +377,11 @@ impl Net {
             self.counters.marked += 1;
             fate = Fate::Marked;
         }
-        let jitter = if link.jitter_ns > 0 { self.random.below(link.jitter_ns + 1) } else { 0 };
+        let jitter = if link.jitter_ns > 0 {
+            self.random.below(link.jitter_ns + 1)
+        } else {
+            0
+        };
         let mut arrives = (sent_at + link.delay_ns + jitter).max(wire.last_at);
         if self.random.chance(link.reorder_ppm) {
             self.counters.delayed += 1;
@@ -429,7 +456,9 @@ fn content_hash(bytes: &[u8]) -> u64 {
     let summed = bytes[0] >= 0xc0 && bytes[12] & 2 != 0;
     let payload = if summed { headers + 4 } else { headers };
     let parts = [0..HEADERS, HEADERS + address..headers, payload..sum_at];
-    parts.into_iter().fold(0, |sum, part| hash(sum, bytes.get(part).unwrap_or_default()))
+    parts.into_iter().fold(0, |sum, part| {
+        hash(sum, bytes.get(part).unwrap_or_default())
+    })
 }
 
 fn hash(start: u64, bytes: &[u8]) -> u64 {
@@ -492,7 +521,10 @@ impl Egress for SimPort {
             self.buffer.resize(length, 0xdb);
         }
         let identification = self.identification;
-        Some(Slot { datagram: &mut self.buffer[..length], identification })
+        Some(Slot {
+            datagram: &mut self.buffer[..length],
+            identification,
+        })
     }
 
     fn commit(&mut self) {
@@ -547,7 +579,9 @@ impl Port for SimPort {
             if net.plugged[self.node] != self.plug {
                 break;
             }
-            let Some((arrival, bytes)) = net.inboxes[self.node].pop_front() else { break };
+            let Some((arrival, bytes)) = net.inboxes[self.node].pop_front() else {
+                break;
+            };
             drop(net);
             sink(&arrival, &bytes);
             self.counters.received += 1;

@@ -3,8 +3,8 @@
 
 use crate::net::{Link, PortShape};
 use std::fmt;
-use trunkline_dataplane::prng::Prng;
 use trunkline_conn::control::ControlKind;
+use trunkline_dataplane::prng::Prng;
 
 /// One microsecond and one millisecond in ns.
 pub(crate) const US: u64 = 1_000;
@@ -111,7 +111,12 @@ impl Options {
             window: pick(random, &[64, 256, 1024]),
             control: pick(
                 random,
-                &[ControlKind::None, ControlKind::Dcqcn, ControlKind::Delay, ControlKind::Delay],
+                &[
+                    ControlKind::None,
+                    ControlKind::Dcqcn,
+                    ControlKind::Delay,
+                    ControlKind::Delay,
+                ],
             ),
             peer_timeout_ns: pick(random, &[100, 300, 2000]) * MS,
             staging: pick(random, &[32 << 10, 256 << 10, 4 << 20]),
@@ -124,7 +129,13 @@ impl Options {
 fn draw_link(random: &mut Prng) -> Link {
     let rate = pick(random, &[1, 10, 25, 100, 100]) * 1_000_000_000;
     let queue = pick(random, &[64 << 10, 256 << 10, 4 << 20]);
-    let mut sometimes = |list: &[u32]| if random.below(2) == 0 { pick(random, list) } else { 0 };
+    let mut sometimes = |list: &[u32]| {
+        if random.below(2) == 0 {
+            pick(random, list)
+        } else {
+            0
+        }
+    };
     let (loss_ppm, duplicate_ppm, reorder_ppm, corrupt_ppm) = (
         sometimes(&[100, 2_000, 10_000, 50_000]),
         sometimes(&[100, 2_000, 20_000]),

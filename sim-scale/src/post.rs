@@ -24,10 +24,17 @@ struct Plan {
 
 enum Effect {
     None,
-    Write { at: usize, bytes: Vec<u8> },
+    Write {
+        at: usize,
+        bytes: Vec<u8>,
+    },
     Read(Range<usize>),
     Message(Vec<u8>, Brings),
-    WriteImm { at: usize, bytes: Vec<u8>, value: u32 },
+    WriteImm {
+        at: usize,
+        bytes: Vec<u8>,
+        value: u32,
+    },
 }
 
 impl World {
@@ -89,12 +96,19 @@ impl World {
         if self.endpoints[to].area.is_none() || self.channels[channel].closed {
             return Ok(());
         }
-        let Some(plan) = self.plan(endpoint, channel) else { return Ok(()) };
-        let signaled =
-            signaled || self.endpoints[endpoint].silent >= 6 || self.random.below(5) < 3;
+        let Some(plan) = self.plan(endpoint, channel) else {
+            return Ok(());
+        };
+        let signaled = signaled || self.endpoints[endpoint].silent >= 6 || self.random.below(5) < 3;
         let fence = self.random.below(7) == 0;
         let solicited = self.random.below(5) == 0;
-        self.submit(endpoint, channel, plan, (signaled, fence, solicited), Expect::Success)
+        self.submit(
+            endpoint,
+            channel,
+            plan,
+            (signaled, fence, solicited),
+            Expect::Success,
+        )
     }
 
     fn submit(
@@ -118,7 +132,10 @@ impl World {
         for (wanted, flag) in [
             (signaled, SendFlags::SIGNALED),
             (fence, SendFlags::FENCE),
-            (solicited && plan.op.consumes_receive(), SendFlags::SOLICITED),
+            (
+                solicited && plan.op.consumes_receive(),
+                SendFlags::SOLICITED,
+            ),
         ] {
             if wanted {
                 flags = flags.with(flag);
@@ -159,7 +176,11 @@ impl World {
         }
         let state = &mut self.endpoints[endpoint];
         state.next_seq += 1;
-        state.silent = if signaled || state.signal_all { 0 } else { state.silent + 1 };
+        state.silent = if signaled || state.signal_all {
+            0
+        } else {
+            state.silent + 1
+        };
         state.posted.push_back(Posted {
             seq,
             channel,
@@ -179,14 +200,24 @@ impl World {
             Effect::Write { at, bytes } if good => channel.post_write(seq, at, bytes),
             Effect::Read(range) if good => channel.post_read(seq, range),
             Effect::Message(bytes, brings) => {
-                channel.post_message(Message { seq, bytes, brings, fails: !good });
+                channel.post_message(Message {
+                    seq,
+                    bytes,
+                    brings,
+                    fails: !good,
+                });
             }
             Effect::WriteImm { at, bytes, value } => {
                 let brings = Brings::WriteImmediate(value, bytes.len() as u32);
                 if good {
                     channel.post_write(seq, at, bytes);
                 }
-                channel.post_message(Message { seq, bytes: Vec::new(), brings, fails: !good });
+                channel.post_message(Message {
+                    seq,
+                    bytes: Vec::new(),
+                    brings,
+                    fails: !good,
+                });
             }
             Effect::Write { .. } | Effect::Read(_) => {}
         }
@@ -257,7 +288,11 @@ impl World {
 
     /// Draws a request that must succeed. `None`: nothing can be posted that way now.
     fn plan(&mut self, endpoint: usize, channel: usize) -> Option<Plan> {
-        if self.endpoints[endpoint].pool.as_ref().is_none_or(|pool| pool.mr().is_none()) {
+        if self.endpoints[endpoint]
+            .pool
+            .as_ref()
+            .is_none_or(|pool| pool.mr().is_none())
+        {
             return None;
         }
         match self.random.below(16) {
@@ -281,15 +316,29 @@ impl World {
             }
             _ => {
                 let spares = &mut self.endpoints[to].spares;
-                let free = spares.iter().position(|(mr, given)| mr.is_some() && !given)?;
+                let free = spares
+                    .iter()
+                    .position(|(mr, given)| mr.is_some() && !given)?;
                 let key = spares[free].0.as_ref()?.rkey();
                 spares[free].1 = true;
-                (SendOp::SendInvalidate(key), "SEND_INV", Brings::Invalidates(key, free))
+                (
+                    SendOp::SendInvalidate(key),
+                    "SEND_INV",
+                    Brings::Invalidates(key, free),
+                )
             }
         };
         let length = bytes.len();
         let effect = Effect::Message(bytes, brings);
-        Some(Plan { op, what, sges, inline, length, doing: Doing::Sends, effect })
+        Some(Plan {
+            op,
+            what,
+            sges,
+            inline,
+            length,
+            doing: Doing::Sends,
+            effect,
+        })
     }
 
     /// Bytes that a message to an endpoint may have.
@@ -310,7 +359,11 @@ impl World {
         let length = bytes.len();
         let room = (window.len() - length) as u64;
         // Mostly near each other, so that they overlap.
-        let near = if self.random.below(3) > 0 { room.min(length as u64 / 2 + 8) } else { room };
+        let near = if self.random.below(3) > 0 {
+            room.min(length as u64 / 2 + 8)
+        } else {
+            room
+        };
         let at = window.start + self.random.below(near + 1) as usize;
         let remote = self.endpoints[to].area.as_ref()?.mr()?.remote(at);
         let (op, what, effect) = if imm {
@@ -320,7 +373,15 @@ impl World {
         } else {
             (SendOp::Write(remote), "WRITE", Effect::Write { at, bytes })
         };
-        Some(Plan { op, what, sges, inline, length, doing: Doing::Sends, effect })
+        Some(Plan {
+            op,
+            what,
+            sges,
+            inline,
+            length,
+            doing: Doing::Sends,
+            effect,
+        })
     }
 
     /// Elements of a landing slot with `length` bytes in all, in order.
@@ -346,8 +407,16 @@ impl World {
         let to = self.channels[channel].to;
         let window = self.channels[channel].window.clone();
         let pool = self.random.below(3) == 0;
-        let target = if pool { &self.endpoints[to].pool } else { &self.endpoints[to].area };
-        let whole = if pool { 0..target.as_ref()?.len() } else { window };
+        let target = if pool {
+            &self.endpoints[to].pool
+        } else {
+            &self.endpoints[to].area
+        };
+        let whole = if pool {
+            0..target.as_ref()?.len()
+        } else {
+            window
+        };
         target.as_ref()?.mr()?;
         let length = self.draw_length(self.options.largest.min(whole.len()));
         let near = match self.random.below(3) {
@@ -361,11 +430,25 @@ impl World {
         let target = target.as_ref().expect("it was there a moment ago");
         let op = SendOp::Read(target.region().remote(at));
         let (doing, effect) = if pool {
-            (Doing::ReadsPool(slot, target.expected(at..at + length).to_vec()), Effect::None)
+            (
+                Doing::ReadsPool(slot, target.expected(at..at + length).to_vec()),
+                Effect::None,
+            )
         } else {
-            (Doing::ReadsWindow(slot, length), Effect::Read(at..at + length))
+            (
+                Doing::ReadsWindow(slot, length),
+                Effect::Read(at..at + length),
+            )
         };
-        Some(Plan { op, what: "READ", sges, inline: None, length, doing, effect })
+        Some(Plan {
+            op,
+            what: "READ",
+            sges,
+            inline: None,
+            length,
+            doing,
+            effect,
+        })
     }
 
     fn plan_atomic(&mut self, endpoint: usize, channel: usize) -> Option<Plan> {
@@ -373,7 +456,9 @@ impl World {
         let adds = self.random.below(2) == 0;
         let (slot, sges) = self.landing(endpoint, 8)?;
         let swap = self.next_swap;
-        let process = self.process_at(channel).expect("the receiver's area is there");
+        let process = self
+            .process_at(channel)
+            .expect("the receiver's area is there");
         let place = if adds { word } else { WORDS + word };
         let remote = process.words.region().remote(place * 8);
         let (op, what, doing) = if adds {
@@ -384,10 +469,27 @@ impl World {
             let compare = process.cells[word].last();
             let op = AtomicOp::CompareSwap { compare, swap };
             self.next_swap += 1;
-            (op, "CMP_SWAP", Doing::Swaps { slot, word, compare, swap })
+            (
+                op,
+                "CMP_SWAP",
+                Doing::Swaps {
+                    slot,
+                    word,
+                    compare,
+                    swap,
+                },
+            )
         };
         let op = SendOp::Atomic(remote, op);
-        Some(Plan { op, what, sges, inline: None, length: 8, doing, effect: Effect::None })
+        Some(Plan {
+            op,
+            what,
+            sges,
+            inline: None,
+            length: 8,
+            doing,
+            effect: Effect::None,
+        })
     }
 
     /// Posts a request that must fail, to a group that nothing else is wrong with.
@@ -407,12 +509,20 @@ impl World {
         if self.endpoints[to].stage != Stage::Live {
             return Ok(());
         }
-        let Some((plan, status)) = self.plan_poison(endpoint, channel) else { return Ok(()) };
+        let Some((plan, status)) = self.plan_poison(endpoint, channel) else {
+            return Ok(());
+        };
         let seq = self.endpoints[endpoint].next_seq;
         self.act(plan.what, endpoint, seq as usize);
         self.doom(group, Doom::Poison(endpoint, seq));
         self.tally.troubles += 1;
-        self.submit(endpoint, channel, plan, (true, false, false), Expect::Fails(status))?;
+        self.submit(
+            endpoint,
+            channel,
+            plan,
+            (true, false, false),
+            Expect::Fails(status),
+        )?;
         self.endpoints[endpoint].poisoned = true;
         Ok(())
     }
@@ -424,27 +534,51 @@ impl World {
         let bad = Rkey(good.rkey.0 ^ 1 << self.random.below(32));
         let length = between(&mut self.random, 1, self.options.largest as u64) as usize;
         let (sges, bytes) = self.gather(endpoint, length);
-        let plan = |op, what, sges, effect| {
-            Plan { op, what, sges, inline: None, length, doing: Doing::Sends, effect }
+        let plan = |op, what, sges, effect| Plan {
+            op,
+            what,
+            sges,
+            inline: None,
+            length,
+            doing: Doing::Sends,
+            effect,
         };
         let write = |remote, what, sges| plan(SendOp::Write(remote), what, sges, Effect::None);
         Some(match self.random.below(8) {
             0 => {
                 let remote = Remote { rkey: bad, ..good };
-                (write(remote, "poison: bad rkey", sges), Status::RemoteAccess)
+                (
+                    write(remote, "poison: bad rkey", sges),
+                    Status::RemoteAccess,
+                )
             }
             1 => {
-                let remote = Remote { addr: end.addr - length as u64 + 1, ..end };
-                (write(remote, "poison: beyond the region", sges), Status::RemoteAccess)
+                let remote = Remote {
+                    addr: end.addr - length as u64 + 1,
+                    ..end
+                };
+                (
+                    write(remote, "poison: beyond the region", sges),
+                    Status::RemoteAccess,
+                )
             }
             2 => {
-                let remote = Remote { addr: u64::MAX - 3, ..good };
-                (write(remote, "poison: wrapping address", sges), Status::RemoteAccess)
+                let remote = Remote {
+                    addr: u64::MAX - 3,
+                    ..good
+                };
+                (
+                    write(remote, "poison: wrapping address", sges),
+                    Status::RemoteAccess,
+                )
             }
             3 => {
                 // The pool of the peer may be read but not written.
                 let remote = self.endpoints[to].pool.as_ref()?.mr()?.remote(0);
-                (write(remote, "poison: read-only region", sges), Status::RemoteAccess)
+                (
+                    write(remote, "poison: read-only region", sges),
+                    Status::RemoteAccess,
+                )
             }
             4 => {
                 let (slot, sges) = self.landing(endpoint, 8)?;
@@ -479,7 +613,10 @@ impl World {
                 let mut sges = sges;
                 sges.iter_mut().for_each(|sge| sge.lkey.0 ^= 1 << 7);
                 let effect = Effect::Message(bytes, Brings::Nothing);
-                (plan(SendOp::Send, "poison: bad lkey", sges, effect), Status::LocalProtection)
+                (
+                    plan(SendOp::Send, "poison: bad lkey", sges, effect),
+                    Status::LocalProtection,
+                )
             }
         })
     }

@@ -98,7 +98,10 @@ pub fn run_with(seed: u64, options: Options, settings: &Settings) -> Report {
     let failure = match result {
         Ok(Ok(())) => None,
         Ok(Err(failure)) => Some(failure),
-        Err(panic) => Some(Failure { kind: Kind::Crash, what: panic_text(panic.as_ref()) }),
+        Err(panic) => Some(Failure {
+            kind: Kind::Crash,
+            what: panic_text(panic.as_ref()),
+        }),
     };
     let (mut digest, mut events, mut counters, mut trace) =
         (0, 0, NetCounters::default(), Vec::new());
@@ -227,17 +230,24 @@ impl World {
                 && channel.expected_messages() > 0
         };
         self.channels.iter().find(waiting).map(|channel| {
-            format!("{} messages have not arrived at e{}", channel.expected_messages(), channel.to)
+            format!(
+                "{} messages have not arrived at e{}",
+                channel.expected_messages(),
+                channel.to
+            )
         })
     }
 
     /// What the nodes counted, for people who look for a fault.
     fn describe_nodes(&self) -> Vec<String> {
         let lines = self.places.iter().enumerate().map(|(index, place)| {
-            let Some(node) = &place.node else { return format!("node {index} is down") };
+            let Some(node) = &place.node else {
+                return format!("node {index} is down");
+            };
             let counters = node.counters().named().filter(|(_, count)| *count > 0);
-            let counters: Vec<String> =
-                counters.map(|(name, count)| format!("{name} {count}")).collect();
+            let counters: Vec<String> = counters
+                .map(|(name, count)| format!("{name} {count}"))
+                .collect();
             format!(
                 "node {index}: {} connections, {:?}; {}",
                 node.connection_count(),
@@ -250,7 +260,10 @@ impl World {
 
     fn what_is_stuck(&self) -> Failure {
         let what = self.first_open().unwrap_or_default();
-        Failure::stuck(format!("{} s after the last fault: {what}", CALM_LIMIT / SECOND))
+        Failure::stuck(format!(
+            "{} s after the last fault: {what}",
+            CALM_LIMIT / SECOND
+        ))
     }
 
     /// Memory is byte for byte what it should be, and QPs that nothing was done to still work.
@@ -263,10 +276,15 @@ impl World {
             let open = state.stage == Stage::Live;
             let qp = state.qp.as_ref().map(trunkline::Qp::state);
             if open && qp != Some(QpState::Rts) {
-                return Err(Failure::wrong(format!("e{index} is {qp:?} at the end, not RTS")));
+                return Err(Failure::wrong(format!(
+                    "e{index} is {qp:?} at the end, not RTS"
+                )));
             }
-            let maybe: Vec<Maybe<'_>> =
-                state.incoming.iter().flat_map(|channel| self.channels[*channel].maybe()).collect();
+            let maybe: Vec<Maybe<'_>> = state
+                .incoming
+                .iter()
+                .flat_map(|channel| self.channels[*channel].maybe())
+                .collect();
             for area in [&state.area, &state.pool].into_iter().flatten() {
                 area.check(0..area.len(), &maybe, "at the end")?;
             }
@@ -283,7 +301,10 @@ impl World {
                     Failure::wrong(format!("words of process {number} of node {index}: {what}"))
                 };
                 for word in 0..2 * WORDS {
-                    let bytes = process.words.actual(word * 8..word * 8 + 8).unwrap_or_default();
+                    let bytes = process
+                        .words
+                        .actual(word * 8..word * 8 + 8)
+                        .unwrap_or_default();
                     let value = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
                     match word.checked_sub(WORDS) {
                         None => process.counters[word].settle(value).map_err(at)?,

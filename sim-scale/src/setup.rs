@@ -14,7 +14,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline::{
-    Access, Attributes, Connection, ConnectionOptions, ConnectionState, Drive, Node, Qp, QpModify, QpOptions, QpType, RecvWr,
+    Access, Attributes, Connection, ConnectionOptions, ConnectionState, Drive, Node, Qp, QpModify,
+    QpOptions, QpType, RecvWr,
 };
 use trunkline_conn::time::SECOND;
 
@@ -66,7 +67,9 @@ impl World {
         place.node = Some(node);
         place.stirred = true;
         for process in 0..self.options.processes {
-            let made = self.make_process(index, process).map_err(refused("set-up of a process"))?;
+            let made = self
+                .make_process(index, process)
+                .map_err(refused("set-up of a process"))?;
             self.places[index].processes.push(made);
             self.top_up_shared(index, process)?;
         }
@@ -77,7 +80,9 @@ impl World {
         let handle = self.places[node].node.clone().expect("it was just started");
         let pd = handle.alloc_pd();
         let queues = pick(&mut self.random, &[1, 1, 2]);
-        let cqs = (0..queues).map(|_| handle.create_cq(16_384)).collect::<Result<_, _>>()?;
+        let cqs = (0..queues)
+            .map(|_| handle.create_cq(16_384))
+            .collect::<Result<_, _>>()?;
         let name = |what: &str| format!("{what} of process {process} of node {node}");
         let words = Area::new(&pd, vec![0; 2 * WORDS * 8], Access::ALL, name("the words"))?;
         let slot = self.options.largest.min(10_000);
@@ -85,8 +90,9 @@ impl World {
         let content = self.noise(Receives::bytes(count, slot));
         let area = Area::new(&pd, content, Access::LOCAL_WRITE, name("the SRQ memory"))?;
         let random = &mut self.random;
-        let receives =
-            Receives::new(0, count, slot, false, || random.below(slot as u64 + 1) as usize);
+        let receives = Receives::new(0, count, slot, false, || {
+            random.below(slot as u64 + 1) as usize
+        });
         let srq = pd.create_srq(count as u32, 4)?;
         Ok(Process {
             pd,
@@ -104,7 +110,11 @@ impl World {
     pub(crate) fn draw_groups(&mut self) -> Verdict {
         for group in 0..self.options.groups {
             let app = self.random.below(4) == 0;
-            let size = if app { between(&mut self.random, 2, 4) } else { 2 };
+            let size = if app {
+                between(&mut self.random, 2, 4)
+            } else {
+                2
+            };
             let first = self.random.below(self.options.nodes as u64) as usize;
             let shapes = (0..size as usize)
                 .map(|i| {
@@ -132,13 +142,16 @@ impl World {
         let process = self.random.below(self.options.processes as u64) as usize;
         let random = &mut self.random;
         let late = self.options.troubles.late_receives && random.below(2) == 0;
-        let impatient =
-            self.options.troubles.bad_requests && late && random.below(3) == 0;
+        let impatient = self.options.troubles.bad_requests && late && random.below(3) == 0;
         Shape {
             node,
             process,
             shared_receives: random.below(3) == 0,
-            max_send: if big { 4 } else { pick(random, &[1, 4, 16, 64]) },
+            max_send: if big {
+                4
+            } else {
+                pick(random, &[1, 4, 16, 64])
+            },
             receives: pick(random, &[1, 2, 8, 24]),
             slot: pick(random, &[64, 1000, 5000, 20_000]).min(largest),
             window: largest + largest / 2 + 64,
@@ -151,7 +164,11 @@ impl World {
             late,
             rd_atomic: pick(random, &[1, 4, 16]),
             rnr_timer: between(random, 1, 12) as u8,
-            rnr_retry: if impatient { pick(random, &[0, 1, 3]) } else { 7 },
+            rnr_retry: if impatient {
+                pick(random, &[0, 1, 3])
+            } else {
+                7
+            },
         }
     }
 
@@ -160,7 +177,11 @@ impl World {
         if self.calm && self.tally.built > 0 {
             return Ok(());
         }
-        let nodes: Vec<usize> = self.groups[group].shapes.iter().map(|shape| shape.node).collect();
+        let nodes: Vec<usize> = self.groups[group]
+            .shapes
+            .iter()
+            .map(|shape| shape.node)
+            .collect();
         if nodes.iter().any(|node| self.node(*node).is_none()) {
             self.after(5 * MS, Action::Rebuild(group));
             return Ok(());
@@ -181,7 +202,8 @@ impl World {
                 let place = if from > to { from - 1 } else { from };
                 let size = self.groups[group].shapes[to].window;
                 let start = GAP + place * (size + GAP);
-                self.channels.push(Channel::new(first + from, first + to, start..start + size));
+                self.channels
+                    .push(Channel::new(first + from, first + to, start..start + size));
             }
         }
         for channel in first_channel..self.channels.len() {
@@ -189,7 +211,10 @@ impl World {
             self.endpoints[from].outgoing.push(channel);
             self.endpoints[to].incoming.push(channel);
         }
-        let impatient = self.groups[group].shapes.iter().any(|shape| shape.rnr_retry < 7);
+        let impatient = self.groups[group]
+            .shapes
+            .iter()
+            .any(|shape| shape.rnr_retry < 7);
         let state = &mut self.groups[group];
         state.members = (first..first + count).collect();
         state.phase = Phase::Up;
@@ -206,7 +231,11 @@ impl World {
         let peers = self.groups[group].shapes.len() - 1;
         let kind = self.groups[group].kind;
         let windows = GAP + peers * (shape.window + GAP);
-        let slots = if shape.shared_receives { 0 } else { shape.receives };
+        let slots = if shape.shared_receives {
+            0
+        } else {
+            shape.receives
+        };
         let receive_bytes = Receives::bytes(slots, shape.slot);
         let bytes = windows + receive_bytes + Landings::bytes(shape.landings, shape.landing);
         let index = self.endpoints.len();
@@ -261,6 +290,7 @@ impl World {
             signal_all: shape.signal_all,
             late: shape.late,
             top_up_due: false,
+            send_failed: false,
             poisoned: false,
         });
         Ok(())
@@ -295,7 +325,9 @@ impl World {
             max_inline: shape.max_inline as u32,
             signal_all: shape.signal_all,
         };
-        let made = process.pd.create_qp(&process.cqs[0], &process.cqs[last], &options);
+        let made = process
+            .pd
+            .create_qp(&process.cqs[0], &process.cqs[last], &options);
         made.map_err(refused("create_qp"))
     }
 
@@ -305,7 +337,10 @@ impl World {
             return Ok(());
         }
         let group = self.endpoints[endpoint].group;
-        let at = self.groups[group].members.iter().position(|member| *member == endpoint);
+        let at = self.groups[group]
+            .members
+            .iter()
+            .position(|member| *member == endpoint);
         let Some(at) = at else { return Ok(()) };
         let shape = self.groups[group].shapes[at];
         let attributes = Attributes {
@@ -325,7 +360,8 @@ impl World {
                     // The peer's node stopped before.
                     return Ok(());
                 };
-                qp.connect_with(address, Access::ALL, &attributes).map_err(refused("connect"))?;
+                qp.connect_with(address, Access::ALL, &attributes)
+                    .map_err(refused("connect"))?;
                 true
             }
         };
@@ -343,11 +379,7 @@ impl World {
     }
 
     /// Opens the routes of an app-managed QP. `false`: a connection is still being opened.
-    fn open_routes(
-        &mut self,
-        endpoint: usize,
-        attributes: &Attributes,
-    ) -> Result<bool, Failure> {
+    fn open_routes(&mut self, endpoint: usize, attributes: &Attributes) -> Result<bool, Failure> {
         let here = self.endpoints[endpoint].node;
         let mut peers = Vec::new();
         for channel in self.endpoints[endpoint].outgoing.clone() {
@@ -360,9 +392,14 @@ impl World {
             };
             peers.push((channel, remote, connection));
         }
-        let qp = self.endpoints[endpoint].qp.clone().expect("an endpoint that connects has a QP");
+        let qp = self.endpoints[endpoint]
+            .qp
+            .clone()
+            .expect("an endpoint that connects has a QP");
         let steps = [
-            QpModify::Init { access: Access::ALL },
+            QpModify::Init {
+                access: Access::ALL,
+            },
             QpModify::Rtr(*attributes),
             QpModify::Rts(*attributes),
         ];
@@ -392,20 +429,27 @@ impl World {
         let address = self.addresses[there];
         let place = &mut self.places[here];
         let dead = |connection: &Connection| {
-            matches!(connection.state(), ConnectionState::Failed(_) | ConnectionState::Closed)
+            matches!(
+                connection.state(),
+                ConnectionState::Failed(_) | ConnectionState::Closed
+            )
         };
         place.own.retain(|(_, connection)| !dead(connection));
         let found = place.own.iter().find(|(to, _)| *to == there);
         if let Some((_, connection)) = found {
             return Ok(connection.is_open().then(|| Arc::clone(connection)));
         }
-        let Some(node) = &place.node else { return Ok(None) };
+        let Some(node) = &place.node else {
+            return Ok(None);
+        };
         let options = ConnectionOptions {
             source_ports: pick(&mut self.random, &[1, 4]),
             weight: pick(&mut self.random, &[1, 1, 3]),
             ..ConnectionOptions::default()
         };
-        let opened = node.open_connection(address, &options).map_err(refused("open_connection"))?;
+        let opened = node
+            .open_connection(address, &options)
+            .map_err(refused("open_connection"))?;
         place.own.push((there, Arc::new(opened)));
         place.stirred = true;
         Ok(None)
@@ -433,12 +477,20 @@ impl World {
 
     /// Posts receives until all slots of a process's SRQ are.
     pub(crate) fn top_up_shared(&mut self, node: usize, process: usize) -> Verdict {
-        let Some(state) = self.places[node].processes.get_mut(process) else { return Ok(()) };
+        let Some(state) = self.places[node].processes.get_mut(process) else {
+            return Ok(());
+        };
         state.top_up_due = false;
-        let Some((srq, area, receives)) = &mut state.srq else { return Ok(()) };
+        let Some((srq, area, receives)) = &mut state.srq else {
+            return Ok(());
+        };
         while let Some((slot, sges)) = receives.take(area.region()) {
-            let request = RecvWr { wr_id: Cookie::Shared(slot).word(), sges: &sges };
-            srq.post_recv(&[request]).map_err(refused("post_srq_recv"))?;
+            let request = RecvWr {
+                wr_id: Cookie::Shared(slot).word(),
+                sges: &sges,
+            };
+            srq.post_recv(&[request])
+                .map_err(refused("post_srq_recv"))?;
         }
         Ok(())
     }
@@ -451,7 +503,10 @@ impl World {
         };
         for spare in &mut state.spares {
             if spare.0.is_none() {
-                let mr = process.pd.register(SPARE, Access::ALL).map_err(refused("registration"))?;
+                let mr = process
+                    .pd
+                    .register(SPARE, Access::ALL)
+                    .map_err(refused("registration"))?;
                 *spare = (Some(mr), false);
             }
         }
@@ -534,14 +589,20 @@ impl World {
         if self.endpoints[endpoint].stage == Stage::Gone {
             return Ok(());
         }
-        let (node, process) = (self.endpoints[endpoint].node, self.endpoints[endpoint].process);
+        let (node, process) = (
+            self.endpoints[endpoint].node,
+            self.endpoints[endpoint].process,
+        );
         self.read_completions(node, process)?;
         let reset = self.random.below(3) == 0 && self.left > 0;
         self.act(if reset { "reset" } else { "destroy" }, endpoint, node);
         let state = &mut self.endpoints[endpoint];
         state.stage = Stage::Gone;
         if reset {
-            let qp = state.qp.as_ref().expect("an endpoint that is there has its QP");
+            let qp = state
+                .qp
+                .as_ref()
+                .expect("an endpoint that is there has its QP");
             qp.modify(&QpModify::Reset).map_err(refused("reset"))?;
         } else {
             state.qp = None;
@@ -593,7 +654,10 @@ impl World {
     fn closed_one(&mut self, endpoint: usize) {
         let group = self.endpoints[endpoint].group;
         let members = &self.groups[group].members;
-        if members.iter().any(|member| self.endpoints[*member].stage != Stage::Gone) {
+        if members
+            .iter()
+            .any(|member| self.endpoints[*member].stage != Stage::Gone)
+        {
             return;
         }
         self.groups[group].phase = Phase::Down;

@@ -97,7 +97,12 @@ pub struct Trace {
 impl Trace {
     /// An empty trace; `print` writes every event to standard error as it happens.
     pub fn new(print: bool) -> Self {
-        Self { digest: 0xcbf2_9ce4_8422_2325, events: 0, last: VecDeque::new(), print }
+        Self {
+            digest: 0xcbf2_9ce4_8422_2325,
+            events: 0,
+            last: VecDeque::new(),
+            print,
+        }
     }
 
     fn feed(&mut self, word: u64) {
@@ -109,18 +114,37 @@ impl Trace {
         self.events += 1;
         self.feed(now);
         match event {
-            Event::Packet { from, to, opcode, psn, length, content, fate } => {
+            Event::Packet {
+                from,
+                to,
+                opcode,
+                psn,
+                length,
+                content,
+                fate,
+            } => {
                 let ends = u64::from_be_bytes([0, 0, 0, 0, from, to, opcode, fate as u8]);
                 self.feed(ends);
                 self.feed(u64::from(psn) << 32 | u64::from(length));
                 self.feed(content);
             }
-            Event::Posted { endpoint, wr_id, what, length } => {
+            Event::Posted {
+                endpoint,
+                wr_id,
+                what,
+                length,
+            } => {
                 self.feed(u64::from(endpoint) << 32 | u64::from(length));
                 self.feed(wr_id);
                 self.feed(what.len() as u64);
             }
-            Event::Completed { endpoint, wr_id, status, opcode, length } => {
+            Event::Completed {
+                endpoint,
+                wr_id,
+                status,
+                opcode,
+                length,
+            } => {
                 self.feed(u64::from(endpoint) << 32 | u64::from(length));
                 self.feed(wr_id);
                 self.feed(u64::from(status) << 8 | u64::from(opcode));
@@ -174,7 +198,11 @@ impl Trace {
     /// The last `count` events, oldest first, as lines.
     pub fn tail(&self, count: usize) -> Vec<String> {
         let skip = self.last.len().saturating_sub(count);
-        self.last.iter().skip(skip).map(|(now, event)| Line(*now, *event).to_string()).collect()
+        self.last
+            .iter()
+            .skip(skip)
+            .map(|(now, event)| Line(*now, *event).to_string())
+            .collect()
     }
 }
 
@@ -184,7 +212,15 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>14.3} us  ", self.0 as f64 / 1e3)?;
         match self.1 {
-            Event::Packet { from, to, opcode, psn, length, fate, .. } => {
+            Event::Packet {
+                from,
+                to,
+                opcode,
+                psn,
+                length,
+                fate,
+                ..
+            } => {
                 let name = Opcode(opcode);
                 write!(f, "n{from} > n{to}  {name:?} psn {psn} length {length}")?;
                 if fate != Fate::Carried {
@@ -192,10 +228,21 @@ impl fmt::Display for Line {
                 }
                 Ok(())
             }
-            Event::Posted { endpoint, wr_id, what, length } => {
+            Event::Posted {
+                endpoint,
+                wr_id,
+                what,
+                length,
+            } => {
                 write!(f, "e{endpoint} posts {what} #{wr_id:#x}, {length} bytes")
             }
-            Event::Completed { endpoint, wr_id, status, opcode, length } => write!(
+            Event::Completed {
+                endpoint,
+                wr_id,
+                status,
+                opcode,
+                length,
+            } => write!(
                 f,
                 "e{endpoint} completes #{wr_id:#x} status {status} opcode {opcode}, {length} bytes"
             ),

@@ -39,7 +39,9 @@ impl Counter {
             )));
         }
         if !self.seen.insert(value) {
-            return Err(Failure::wrong(format!("two FETCH_ADDs found {value}: one was lost")));
+            return Err(Failure::wrong(format!(
+                "two FETCH_ADDs found {value}: one was lost"
+            )));
         }
         self.floor = self.floor.max(value + 1);
         Ok(())
@@ -80,7 +82,12 @@ pub(crate) struct Cell {
 
 impl Default for Cell {
     fn default() -> Self {
-        Self { posted: BTreeSet::from([0]), steps: BTreeMap::new(), unknown: 0, last: 0 }
+        Self {
+            posted: BTreeSet::from([0]),
+            steps: BTreeMap::new(),
+            unknown: 0,
+            last: 0,
+        }
     }
 }
 
@@ -128,7 +135,9 @@ impl Cell {
     /// The successful swaps do not lead there.
     pub(crate) fn settle(&self, value: u64) -> Verdict {
         if !self.posted.contains(&value) {
-            return Err(Failure::wrong(format!("the word is {value:#x}: nobody put that there")));
+            return Err(Failure::wrong(format!(
+                "the word is {value:#x}: nobody put that there"
+            )));
         }
         if self.unknown > 0 {
             return Ok(());

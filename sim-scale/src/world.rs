@@ -157,7 +157,12 @@ impl World {
     ///
     /// # Errors
     /// A node refuses what it should not.
-    pub fn new(seed: u64, options: Options, sabotage: Sabotage, print: bool) -> Result<Self, Failure> {
+    pub fn new(
+        seed: u64,
+        options: Options,
+        sabotage: Sabotage,
+        print: bool,
+    ) -> Result<Self, Failure> {
         let mut random = Prng::new(seed ^ 0x5157_0c1d_a0be_11e5);
         let addresses: Vec<IpAddr> = (0..options.nodes)
             .map(|i| match options.v6 {
@@ -165,8 +170,12 @@ impl World {
                 false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1 + i as u8)),
             })
             .collect();
-        let network =
-            Network::new(random.next_u64(), &addresses, options.link, Trace::new(print));
+        let network = Network::new(
+            random.next_u64(),
+            &addresses,
+            options.link,
+            Trace::new(print),
+        );
         network.net().sabotage(sabotage);
         let mut world = Self {
             left: options.requests,
@@ -241,13 +250,18 @@ impl World {
     }
 
     pub(crate) fn act(&self, what: &'static str, a: usize, b: usize) {
-        let event = Event::Act { what, a: a as u32, b: b as u32 };
+        let event = Event::Act {
+            what,
+            a: a as u32,
+            b: b as u32,
+        };
         self.network.net().trace.record(self.now, event);
     }
 
     pub(crate) fn after(&mut self, ns: u64, action: Action) {
         self.serial += 1;
-        self.agenda.push(Reverse((self.now + ns, self.serial, action)));
+        self.agenda
+            .push(Reverse((self.now + ns, self.serial, action)));
     }
 
     pub(crate) fn node(&self, index: usize) -> Option<&Node> {
@@ -271,7 +285,11 @@ impl World {
         sooner(stirred.then_some(self.now));
         let mut due = Vec::new();
         for (index, place) in self.places.iter().enumerate() {
-            let at = place.node.as_ref().and_then(Node::next_timeout).map(Instant::as_nanos);
+            let at = place
+                .node
+                .as_ref()
+                .and_then(Node::next_timeout)
+                .map(Instant::as_nanos);
             sooner(at);
             due.extend(at.map(|at| (index, at)));
         }
@@ -284,7 +302,9 @@ impl World {
             self.places[index].stirred |= at <= next;
         }
         let places = &mut self.places;
-        self.network.net().deliver(|index| places[index].stirred = true);
+        self.network
+            .net()
+            .deliver(|index| places[index].stirred = true);
         while let Some(Reverse((at, ..))) = self.agenda.peek()
             && *at <= next
         {
@@ -310,12 +330,17 @@ impl World {
             if !std::mem::take(&mut self.places[index].stirred) {
                 continue;
             }
-            let Some(node) = self.places[index].node.clone() else { continue };
+            let Some(node) = self.places[index].node.clone() else {
+                continue;
+            };
             let mut polls = 0;
             loop {
-                node.poll().map_err(|error| Failure::wrong(format!("node {index}: {error}")))?;
+                node.poll()
+                    .map_err(|error| Failure::wrong(format!("node {index}: {error}")))?;
                 let mail = self.network.net().has_mail(index);
-                let due = node.next_timeout().is_some_and(|at| at.as_nanos() <= self.now);
+                let due = node
+                    .next_timeout()
+                    .is_some_and(|at| at.as_nanos() <= self.now);
                 if !mail && !due && !node.is_busy() {
                     break;
                 }
