@@ -39,7 +39,7 @@ fn a_full_disk_is_one_line() {
 
 #[test]
 fn ctrl_c_ends_it() {
-    let mut command = demo("200000");
+    let mut command = demo("20000");
     let child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod bench;
+mod captures;
 #[path = "../common/mod.rs"]
 mod common;
+mod damage;
 mod decode;
 mod demo;
 mod formats;
