@@ -20,7 +20,9 @@ pub struct Bench {
 
 impl fmt::Debug for Bench {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bench").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Bench")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 

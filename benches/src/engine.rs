@@ -44,9 +44,20 @@ impl Sender {
     /// # Panics
     /// When memory runs out.
     pub fn new(qps: usize, active: usize) -> Self {
-        let ends = Ends::new(&PairConfig { qps, ..PairConfig::default() });
+        let ends = Ends::new(&PairConfig {
+            qps,
+            ..PairConfig::default()
+        });
         let under_way = vec![0; active];
-        Self { ends, active, under_way, budget: BUDGET, next: 0, sent: 0, received: 0 }
+        Self {
+            ends,
+            active,
+            under_way,
+            budget: BUDGET,
+            next: 0,
+            sent: 0,
+            received: 0,
+        }
     }
 
     /// The two ends.
@@ -56,7 +67,10 @@ impl Sender {
 
     /// QPs take turns, each with a batch.
     fn post(&mut self) {
-        let (from, to) = (self.ends.nodes[0].sge(0, SMALL), self.ends.nodes[1].sge(0, SMALL));
+        let (from, to) = (
+            self.ends.nodes[0].sge(0, SMALL),
+            self.ends.nodes[1].sge(0, SMALL),
+        );
         let (from, to) = ([from], [to]);
         for _ in 0..POSTERS {
             let qp = self.next;
@@ -64,9 +78,13 @@ impl Sender {
                 return;
             }
             self.next = if qp + 1 == self.active { 0 } else { qp + 1 };
-            let receives = [RecvWr { wr_id: qp as u64, sges: &to }; DEPTH as usize];
+            let receives = [RecvWr {
+                wr_id: qp as u64,
+                sges: &to,
+            }; DEPTH as usize];
             self.ends.post_recv(1, qp, &receives);
-            self.ends.post_send(0, qp, &[send(qp, &from); DEPTH as usize]);
+            self.ends
+                .post_send(0, qp, &[send(qp, &from); DEPTH as usize]);
             self.under_way[qp] += DEPTH;
             self.budget -= DEPTH;
         }
@@ -98,7 +116,10 @@ impl Sender {
         }
         loop {
             let got = self.ends.nodes[1].cq.poll(&mut done);
-            assert!(done[..got].iter().all(|c| c.byte_len == SMALL), "a SEND came mutilated");
+            assert!(
+                done[..got].iter().all(|c| c.byte_len == SMALL),
+                "a SEND came mutilated"
+            );
             self.received += got as u64;
             if got < done.len() {
                 break;
@@ -117,6 +138,18 @@ impl Sender {
             self.turn();
             turns += 1;
             assert!(turns < 10_000_000, "nothing moves");
+        }
+        self.settle();
+    }
+
+    /// Sends at least `count` messages, at most one turn's more, and lets all of them arrive.
+    ///
+    /// # Panics
+    /// When a SEND fails or gets lost.
+    pub fn send(&mut self, count: u64) {
+        let aim = self.sent + BUDGET - self.budget + count;
+        while self.sent + BUDGET - self.budget < aim {
+            self.turn();
         }
         self.settle();
     }
@@ -155,7 +188,14 @@ impl Sender {
 /// A signalled SEND of a QP.
 pub(crate) fn send(qp: usize, sges: &[Sge]) -> SendWr<'_> {
     let flags = SendFlags::SIGNALED;
-    SendWr { wr_id: qp as u64, op: SendOp::Send, flags, sges, inline: None, route: 0 }
+    SendWr {
+        wr_id: qp as u64,
+        op: SendOp::Send,
+        flags,
+        sges,
+        inline: None,
+        route: 0,
+    }
 }
 
 /// The yardstick of `engine_send64`: the same datagrams through the same port, copied and summed at
@@ -169,12 +209,24 @@ pub struct BarePort {
 
 impl Default for BarePort {
     fn default() -> Self {
-        let config = MemoryConfig { slot_bytes: PairConfig::default().datagram as usize, slots: 1024 };
+        let config = MemoryConfig {
+            slot_bytes: PairConfig::default().datagram as usize,
+            slots: 1024,
+        };
         let (a, b) = MemoryPort::pair(config);
         let region = || Region::allocate(4096).expect("memory");
         let address = |last| IpAddr::from([10, 0, 0, last]);
-        let path = Path { src: address(1), dst: address(2), src_port: 4791, traffic_class: 0 };
-        Self { ends: [a, b], memory: [region(), region()], path }
+        let path = Path {
+            src: address(1),
+            dst: address(2),
+            src_port: 4791,
+            traffic_class: 0,
+        };
+        Self {
+            ends: [a, b],
+            memory: [region(), region()],
+            path,
+        }
     }
 }
 
@@ -194,7 +246,9 @@ impl BarePort {
         while started.elapsed() < duration {
             for _ in 0..16 {
                 for _ in 0..BURST {
-                    let slot = from.reserve(&self.path, END + 4).expect("the other end reads");
+                    let slot = from
+                        .reserve(&self.path, END + 4)
+                        .expect("the other end reads");
                     let mut crc = Crc::new();
                     slot.datagram[..HEADERS].fill(1);
                     source.copy_out(0, &mut slot.datagram[HEADERS..END], Some(&mut crc));
@@ -246,8 +300,16 @@ impl Writer {
     /// # Panics
     /// When memory runs out.
     pub fn new(span: usize) -> Self {
-        let config = PairConfig { qps: 1, bytes: span, ..PairConfig::default() };
-        Self { ends: Ends::new(&config), span, offset: 0 }
+        let config = PairConfig {
+            qps: 1,
+            bytes: span,
+            ..PairConfig::default()
+        };
+        Self {
+            ends: Ends::new(&config),
+            span,
+            offset: 0,
+        }
     }
 
     /// Bytes per second over about `duration`.
@@ -281,10 +343,20 @@ impl Writer {
     fn post(&mut self, message: usize) {
         let [client, server] = &self.ends.nodes;
         let addr = server.region.addr() + self.offset as u64;
-        let op = SendOp::Write(Remote { addr, rkey: server.key });
+        let op = SendOp::Write(Remote {
+            addr,
+            rkey: server.key,
+        });
         let sges = [client.sge_at(self.offset, message as u32)];
         let flags = SendFlags::SIGNALED;
-        let request = SendWr { wr_id: 0, op, flags, sges: &sges, inline: None, route: 0 };
+        let request = SendWr {
+            wr_id: 0,
+            op,
+            flags,
+            sges: &sges,
+            inline: None,
+            route: 0,
+        };
         self.ends.post_send(0, 0, &[request]);
         self.offset = (self.offset + message) % self.span;
     }
@@ -306,7 +378,11 @@ impl CopyTwice {
     /// When memory runs out.
     pub fn new(span: usize) -> Self {
         let region = || Region::allocate(span).expect("memory");
-        Self { source: region(), target: region(), frames: vec![[0; 4096]; 64] }
+        Self {
+            source: region(),
+            target: region(),
+            frames: vec![[0; 4096]; 64],
+        }
     }
 
     /// Bytes per second over about `duration`.
@@ -348,5 +424,10 @@ fn write1m(name: &'static str, span: usize, setting: &Setting) -> Measurement {
         || Ok(copy.run(setting.duration)),
     );
     let yardstick = "fused copy and CRC once per end over the same buffers, nothing else";
-    Measurement::new(name, "bytes/s, WRITEs in packets of 4096 B, one thread", yardstick, medians)
+    Measurement::new(
+        name,
+        "bytes/s, WRITEs in packets of 4096 B, one thread",
+        yardstick,
+        medians,
+    )
 }

@@ -5,6 +5,7 @@
 //! | [`engine`] | two engines on a memory pair, one thread driving both |
 //! | [`scale`] | the same with 100,000 QPs |
 //! | [`resident`] | memory of idle QPs |
+//! | [`turns`] | the scheduler alone |
 //! | [`udp`] | two processes over UDP, in two network namespaces |
 //!
 //! [`catalogue`] lists them all, `trunkline-benches` runs them.
@@ -17,6 +18,7 @@ pub mod parts;
 pub mod resident;
 pub mod rounds;
 pub mod scale;
+pub mod turns;
 pub mod udp;
 
 use serde::Serialize;
@@ -52,7 +54,15 @@ impl Measurement {
         (value, yardstick_value): (f64, f64),
     ) -> Self {
         let ratio = value / yardstick_value;
-        Self { name, value, unit, yardstick, yardstick_value, ratio, notes: Vec::new() }
+        Self {
+            name,
+            value,
+            unit,
+            yardstick,
+            yardstick_value,
+            ratio,
+            notes: Vec::new(),
+        }
     }
 
     /// The same with a note.
@@ -72,6 +82,8 @@ pub struct Setting {
     pub rounds: usize,
     /// Also what takes minutes.
     pub full: bool,
+    /// Nodes at the ends of links print what they counted.
+    pub counters: bool,
     /// This program, to start further processes of.
     pub program: PathBuf,
 }

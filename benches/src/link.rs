@@ -1,8 +1,8 @@
 //! Two network namespaces, joined by a veth pair with jumbo frames.
 //!
 //! A guard makes them: this program again, in a process group of its own. It removes them when its
-//! standard input ends, and that ends however the benchmark does: in order, by a failure, by Ctrl-C,
-//! or killed.
+//! standard input ends, and that ends however the benchmark does: in order, by a failure, by
+//! Ctrl-C, or killed.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -65,7 +65,10 @@ impl Link {
         let link = Self { guard, east, west };
         let mut line = String::new();
         BufReader::new(said).read_line(&mut line)?;
-        ensure!(line.trim() == READY, "no namespaces: the guard says why above");
+        ensure!(
+            line.trim() == READY,
+            "no namespaces: the guard says why above"
+        );
         Ok(link)
     }
 
@@ -120,9 +123,13 @@ pub fn guard(arguments: &GuardArgs) -> Result<()> {
 fn make(east: &str, west: &str) -> Result<()> {
     ip(&format!("netns add {east}"))?;
     ip(&format!("netns add {west}"))?;
-    ip(&format!("-n {east} link add veth0 type veth peer name veth0 netns {west}"))?;
+    ip(&format!(
+        "-n {east} link add veth0 type veth peer name veth0 netns {west}"
+    ))?;
     for (namespace, address) in [(east, EAST), (west, WEST)] {
-        ip(&format!("-n {namespace} address add {address}/24 dev veth0"))?;
+        ip(&format!(
+            "-n {namespace} address add {address}/24 dev veth0"
+        ))?;
         ip(&format!("-n {namespace} link set lo up"))?;
         ip(&format!("-n {namespace} link set veth0 mtu 9000 up"))?;
     }
@@ -140,16 +147,23 @@ fn ip(arguments: &str) -> Result<()> {
 /// Ends what still runs in a namespace, and removes it.
 fn remove(namespace: &str) {
     let mut pids = Command::new("ip");
-    pids.args(["netns", "pids", namespace]).stderr(Stdio::null());
+    pids.args(["netns", "pids", namespace])
+        .stderr(Stdio::null());
     if let Ok(output) = pids.output() {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        for pid in text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)) {
+        for pid in text
+            .lines()
+            .filter_map(|line| Pid::from_raw(line.trim().parse().ok()?))
+        {
             // One that has just ended is as good.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
     // It may never have been made.
-    let _ = Command::new("ip").args(["netns", "delete", namespace]).stderr(Stdio::null()).status();
+    let _ = Command::new("ip")
+        .args(["netns", "delete", namespace])
+        .stderr(Stdio::null())
+        .status();
 }
 
 #[cfg(test)]
@@ -159,7 +173,10 @@ mod tests {
     #[test]
     fn a_program_that_is_missing_is_named_with_its_package() {
         let error = need("no-such-program", "some-package").expect_err("there is none");
-        assert_eq!(error.to_string(), "needs `no-such-program` (Debian: some-package)");
+        assert_eq!(
+            error.to_string(),
+            "needs `no-such-program` (Debian: some-package)"
+        );
         assert!(need("sh", "dash").is_ok());
     }
 }

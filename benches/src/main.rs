@@ -33,6 +33,9 @@ struct Cli {
     /// Also what takes minutes and GBs: 1,000,000 QPs at each of two nodes.
     #[arg(long)]
     full: bool,
+    /// Prints what the nodes of udp_write1m counted, on standard error.
+    #[arg(long)]
+    counters: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
@@ -54,7 +57,8 @@ fn main() -> ExitCode {
     let result = match &cli.part {
         Some(part) => part.run().map(|()| true),
         None if cli.list => {
-            ALL.iter().for_each(|bench| println!("{:<20} {}", bench.name, bench.what));
+            ALL.iter()
+                .for_each(|bench| println!("{:<20} {}", bench.name, bench.what));
             Ok(true)
         }
         None => run(&cli),
@@ -72,23 +76,30 @@ fn main() -> ExitCode {
 /// Runs what was asked for; gives whether all of it could.
 fn run(cli: &Cli) -> Result<bool> {
     // A file that cannot be written should not be found out after minutes.
-    let file = cli.json.as_ref().map(|path| {
-        File::create(path).with_context(|| format!("cannot write {}", path.display()))
-    });
+    let file = cli
+        .json
+        .as_ref()
+        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())));
     let file = file.transpose()?;
     let setting = Setting {
         duration: cli.duration,
         rounds: cli.rounds.into(),
         full: cli.full,
+        counters: cli.counters,
         program: std::env::current_exe().context("where is this program?")?,
     };
-    let wanted = |bench: &Bench| {
-        cli.only.is_empty() || cli.only.iter().any(|only| only.name == bench.name)
-    };
+    let wanted =
+        |bench: &Bench| cli.only.is_empty() || cli.only.iter().any(|only| only.name == bench.name);
     let wanted: Vec<_> = ALL.iter().filter(|bench| wanted(bench)).collect();
     let (mut found, mut left_out) = (Vec::new(), false);
     for (at, bench) in wanted.iter().enumerate() {
-        eprintln!("[{}/{}] {}: {}", at + 1, wanted.len(), bench.name, bench.what);
+        eprintln!(
+            "[{}/{}] {}: {}",
+            at + 1,
+            wanted.len(),
+            bench.name,
+            bench.what
+        );
         let started = Instant::now();
         match (bench.run)(&setting) {
             Ok(measurement) => found.push(measurement),
@@ -107,9 +118,15 @@ fn run(cli: &Cli) -> Result<bool> {
 }
 
 fn print_table(found: &[Measurement]) {
-    println!("{:<20} {:>14} {:>14} {:>7}", "benchmark", "value", "yardstick", "ratio");
+    println!(
+        "{:<20} {:>14} {:>14} {:>7}",
+        "benchmark", "value", "yardstick", "ratio"
+    );
     for m in found {
-        println!("{:<20} {:>14.0} {:>14.0} {:>7.3}", m.name, m.value, m.yardstick_value, m.ratio);
+        println!(
+            "{:<20} {:>14.0} {:>14.0} {:>7.3}",
+            m.name, m.value, m.yardstick_value, m.ratio
+        );
         println!("    in {}", m.unit);
         println!("    against {}", m.yardstick);
         m.notes.iter().for_each(|note| println!("    {note}"));
@@ -128,8 +145,15 @@ mod tests {
 
     #[test]
     fn unknown_benchmarks_and_odd_durations_are_refused() {
-        for line in [["--only", "nothing"], ["--duration", "0"], ["--duration", "NaN"]] {
-            assert!(Cli::try_parse_from(["benches"].into_iter().chain(line)).is_err(), "{line:?}");
+        for line in [
+            ["--only", "nothing"],
+            ["--duration", "0"],
+            ["--duration", "NaN"],
+        ] {
+            assert!(
+                Cli::try_parse_from(["benches"].into_iter().chain(line)).is_err(),
+                "{line:?}"
+            );
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use trunkline_conn::mem::{Access, Bytes, PdId, Sge};
-use trunkline_conn::time::Instant;
+use trunkline_conn::time::{Instant, MICROSECOND};
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
@@ -38,11 +38,18 @@ pub struct PairConfig {
     pub bytes: usize,
     /// Largest datagram.
     pub datagram: u32,
+    /// Packets in flight on the connection, and slots of the port.
+    pub window: u16,
 }
 
 impl Default for PairConfig {
     fn default() -> Self {
-        Self { qps: 1, bytes: 1 << 20, datagram: 4096 + 80 }
+        Self {
+            qps: 1,
+            bytes: 1 << 20,
+            datagram: 4096 + 80,
+            window: 1024,
+        }
     }
 }
 
@@ -66,7 +73,11 @@ pub struct End {
 impl End {
     /// A local buffer.
     pub fn sge_at(&self, offset: usize, length: u32) -> Sge {
-        Sge { addr: self.region.addr() + offset as u64, length, lkey: Lkey(self.key.0) }
+        Sge {
+            addr: self.region.addr() + offset as u64,
+            length,
+            lkey: Lkey(self.key.0),
+        }
     }
 
     /// A local buffer at the start of the region.
@@ -83,6 +94,7 @@ pub struct Ends {
     /// Connected QPs, one of each node.
     pub qps: Vec<[Arc<QpQueues<Words>>; 2]>,
     clock: std::time::Instant,
+    start: Instant,
 }
 
 impl Ends {
@@ -93,7 +105,7 @@ impl Ends {
     pub fn new(config: &PairConfig) -> Self {
         let memory = MemoryConfig {
             slot_bytes: config.datagram as usize + 64,
-            slots: 1024,
+            slots: config.window.into(),
         };
         let (a, b) = MemoryPort::pair(memory);
         let mut ports = [Some(a), Some(b)];
@@ -118,19 +130,29 @@ impl Ends {
                 first_tx: 1000,
                 first_rx: 1000,
                 datagram: config.datagram,
-                window: 1024,
+                window: config.window,
                 control: Some(trunkline_conn::control::ControlKind::None),
                 traffic_class: 0,
                 weight: 1,
                 source_ports: 1,
                 private: false,
             };
-            let identity =
-                PeerIdentity { guid: 1 - i as u64, epoch: 1, address: address(1 - i).into() };
-            nodes[i].engine.add_connection(now, identity, &params).expect("a connection");
+            let identity = PeerIdentity {
+                guid: 1 - i as u64,
+                epoch: 1,
+                address: address(1 - i).into(),
+            };
+            nodes[i]
+                .engine
+                .add_connection(now, identity, &params)
+                .expect("a connection");
         }
-        let mut ends =
-            Self { nodes, qps: Vec::new(), clock: std::time::Instant::now() };
+        let mut ends = Self {
+            nodes,
+            qps: Vec::new(),
+            clock: std::time::Instant::now(),
+            start: now,
+        };
         for at in 0..config.qps {
             let pair = [0, 1].map(|i: usize| ends.nodes[i].create_qp());
             for i in [0, 1] {
@@ -142,13 +164,22 @@ impl Ends {
             }
         }
         ends.settle();
+        ends.clock = std::time::Instant::now();
         ends
     }
 
+    /// Lets all that is under way arrive, and its acknowledgements too.
     fn settle(&mut self) {
         for _ in 0..64 {
-            self.turn();
+            self.start = self.start + 20 * MICROSECOND;
+            self.turn_at(self.start);
         }
+    }
+
+    /// When setting up was over: the earliest time for [`turn_at`](Self::turn_at). Does not depend
+    /// on how long it really took.
+    pub const fn start(&self) -> Instant {
+        self.start
     }
 
     /// Posts send requests.
@@ -175,7 +206,14 @@ impl Ends {
     /// # Panics
     /// Never: memory ports do not fail.
     pub fn turn(&mut self) {
-        let now = Instant::from_nanos(1_000_000_000 + self.clock.elapsed().as_nanos() as u64);
+        self.turn_at(self.start + self.clock.elapsed().as_nanos() as u64);
+    }
+
+    /// The same at a time of the caller's choice, which never goes back.
+    ///
+    /// # Panics
+    /// Never: memory ports do not fail.
+    pub fn turn_at(&mut self, now: Instant) {
         for end in &mut self.nodes {
             let End { engine, port, .. } = end;
             port.receive(256, &mut |arrival, datagram| {
@@ -199,9 +237,20 @@ impl End {
     fn new(mut engine: Engine<Embedded>, port: MemoryPort, bytes: usize) -> Self {
         let pd = engine.alloc_pd();
         let region = Region::allocate(bytes).expect("memory");
-        let key = engine.register(pd, region.clone(), Access::ALL).expect("a key").rkey;
+        let key = engine
+            .register(pd, region.clone(), Access::ALL)
+            .expect("a key")
+            .rkey;
         let (cq_index, cq) = engine.create_cq(1 << 14, None).expect("a CQ");
-        Self { engine, port, pd, region, key, cq, cq_index }
+        Self {
+            engine,
+            port,
+            pd,
+            region,
+            key,
+            cq,
+            cq_index,
+        }
     }
 
     fn create_qp(&mut self) -> Arc<QpQueues<Words>> {
@@ -222,9 +271,15 @@ impl End {
     }
 
     fn connect(&mut self, qp: &QpQueues<Words>, dest_qpn: Qpn, peer: IpAddr) {
-        let attributes = Attributes { remote: peer.into(), dest_qpn, ..Attributes::default() };
+        let attributes = Attributes {
+            remote: peer.into(),
+            dest_qpn,
+            ..Attributes::default()
+        };
         for step in [
-            QpModify::Init { access: Access::ALL },
+            QpModify::Init {
+                access: Access::ALL,
+            },
             QpModify::Rtr(attributes),
             QpModify::Rts(attributes),
         ] {

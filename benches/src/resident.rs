@@ -59,7 +59,10 @@ pub fn idle_qp_bytes(setting: &Setting) -> Result<Measurement> {
         return Ok(measurement);
     }
     let (each, found) = measure(setting, MANY_PAIRS)?;
-    ensure!(each <= MOST, "with 1,000,000 QPs at each node one takes {each:.0} bytes");
+    ensure!(
+        each <= MOST,
+        "with 1,000,000 QPs at each node one takes {each:.0} bytes"
+    );
     Ok(measurement.note(format!(
         "1,000,000 at each of two nodes: {each:.0} bytes each, {:.2} GiB in all, connected in \
          {:.1} s",
@@ -74,9 +77,16 @@ fn measure(setting: &Setting, pairs: u32) -> Result<(f64, Found)> {
         .stderr(Stdio::inherit())
         .output()
         .context("cannot start the process that is measured")?;
-    ensure!(output.status.success(), "the process that is measured: {}", output.status);
+    ensure!(
+        output.status.success(),
+        "the process that is measured: {}",
+        output.status
+    );
     let found: Found = serde_json::from_slice(&output.stdout).context("its answer")?;
-    Ok((found.after.saturating_sub(found.before) as f64 / (2.0 * f64::from(pairs)), found))
+    Ok((
+        found.after.saturating_sub(found.before) as f64 / (2.0 * f64::from(pairs)),
+        found,
+    ))
 }
 
 /// Connects QPs, and says what they take.
@@ -104,7 +114,11 @@ pub fn part(arguments: &PartArgs) -> Result<()> {
         turn(&nodes)?;
     }
     let seconds = started.elapsed().as_secs_f64();
-    let found = Found { before, after: resident_bytes()?, seconds };
+    let found = Found {
+        before,
+        after: resident_bytes()?,
+        seconds,
+    };
     for at in [0, count / 2, count - 1] {
         exchange(&nodes, at)?;
     }
@@ -128,11 +142,20 @@ impl End {
             .build_on(Box::new(port))?;
         let (pd, cq) = (node.alloc_pd(), node.create_cq(64)?);
         let mr = pd.register(4096, Access::ALL)?;
-        Ok(Self { node, pd, mr, cq, qps: Vec::with_capacity(count) })
+        Ok(Self {
+            node,
+            pd,
+            mr,
+            cq,
+            qps: Vec::with_capacity(count),
+        })
     }
 
     fn create(&mut self) -> Result<()> {
-        self.qps.push(self.pd.create_qp(&self.cq, &self.cq, &QpOptions::default())?);
+        self.qps.push(
+            self.pd
+                .create_qp(&self.cq, &self.cq, &QpOptions::default())?,
+        );
         Ok(())
     }
 }
@@ -150,20 +173,36 @@ fn exchange(nodes: &[End; 2], at: usize) -> Result<()> {
     let said = (at as u64 + 1).to_ne_bytes();
     a.mr.write(0, &said)?;
     let (from, to) = ([a.mr.sge(0, 8)], [b.mr.sge(0, 8)]);
-    b.qps[at].post_recv(&[RecvWr { wr_id: 0, sges: &to }])?;
+    b.qps[at].post_recv(&[RecvWr {
+        wr_id: 0,
+        sges: &to,
+    }])?;
     let (op, flags) = (SendOp::Send, SendFlags::SIGNALED);
-    let request = SendWr { wr_id: 0, op, flags, sges: &from, inline: None, route: 0 };
+    let request = SendWr {
+        wr_id: 0,
+        op,
+        flags,
+        sges: &from,
+        inline: None,
+        route: 0,
+    };
     a.qps[at].post_send(&[request])?;
     let mut done: Vec<Completion> = Vec::new();
     let started = Instant::now();
     while done.len() < 2 {
         turn(nodes)?;
         done.extend(a.cq.poll_one().into_iter().chain(b.cq.poll_one()));
-        ensure!(started.elapsed().as_secs() < 10, "QP {at} is idle, and does not wake up");
+        ensure!(
+            started.elapsed().as_secs() < 10,
+            "QP {at} is idle, and does not wake up"
+        );
     }
     let mut heard = [0; 8];
     b.mr.read(0, &mut heard)?;
-    ensure!(done.iter().all(|d| d.status == Status::Success), "QP {at}: {done:?}");
+    ensure!(
+        done.iter().all(|d| d.status == Status::Success),
+        "QP {at}: {done:?}"
+    );
     ensure!(heard == said, "QP {at} carried the wrong bytes");
     Ok(())
 }

@@ -20,7 +20,13 @@ pub fn idle(setting: &Setting) -> Measurement {
 /// `qp_scale_active`
 pub fn active(setting: &Setting) -> Measurement {
     let note = "all 100,000 QPs of one connection in turn, against 16 alone";
-    compare(setting, "qp_scale_active", QPS, "16 QPs alone, the same load").note(note.into())
+    compare(
+        setting,
+        "qp_scale_active",
+        QPS,
+        "16 QPs alone, the same load",
+    )
+    .note(note.into())
 }
 
 fn compare(

@@ -27,7 +27,11 @@ pub(super) fn receive(parent: &Parent) -> Result<()> {
             port.receive(256, &mut |_, datagram| {
                 bytes += datagram.len() as u64;
                 // Touches every line, as summing an ICRC would.
-                sum += datagram.iter().step_by(64).map(|byte| u64::from(*byte)).sum::<u64>();
+                sum += datagram
+                    .iter()
+                    .step_by(64)
+                    .map(|byte| u64::from(*byte))
+                    .sum::<u64>();
             })?;
         }
     }
@@ -47,7 +51,9 @@ pub(super) fn send(parent: &Parent, duration: Duration) -> Result<()> {
     let started = Instant::now();
     while started.elapsed() < duration {
         for _ in 0..BURST {
-            let Some(slot) = port.reserve(&path, SIZE) else { break };
+            let Some(slot) = port.reserve(&path, SIZE) else {
+                break;
+            };
             slot.datagram.fill(1);
             port.commit();
         }

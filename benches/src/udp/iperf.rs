@@ -21,15 +21,25 @@ impl<'a> Iperf<'a> {
         let mut command = link.command(Side::West, "iperf3");
         command.args(["--server", "--forceflush"]);
         let mut server = Process::start(command)?;
-        while !server.hear_line().context("iperf3 does not listen")?.contains("listening") {}
-        Ok(Self { link, seconds: duration.as_secs_f64().ceil() as u64, _server: server })
+        while !server
+            .hear_line()
+            .context("iperf3 does not listen")?
+            .contains("listening")
+        {}
+        Ok(Self {
+            link,
+            seconds: duration.as_secs_f64().ceil() as u64,
+            _server: server,
+        })
     }
 
     /// One stream.
     pub(super) fn bytes_per_second(&self) -> Result<f64> {
         let mut command = self.link.command(Side::East, "iperf3");
         command.args(["--client", &WEST.to_string(), "--json"]);
-        let output = command.args(["--time", &self.seconds.to_string()]).output()?;
+        let output = command
+            .args(["--time", &self.seconds.to_string()])
+            .output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         ensure!(output.status.success(), "iperf3: {}\n{text}", output.status);
         received(&text).with_context(|| format!("iperf3 says nothing of what it received:\n{text}"))
@@ -39,7 +49,11 @@ impl<'a> Iperf<'a> {
 /// Bytes per second that arrived.
 fn received(text: &str) -> Option<f64> {
     let report: Value = serde_json::from_str(text).ok()?;
-    let bits = report.get("end")?.get("sum_received")?.get("bits_per_second")?.as_f64()?;
+    let bits = report
+        .get("end")?
+        .get("sum_received")?
+        .get("bits_per_second")?
+        .as_f64()?;
     (bits > 0.0).then_some(bits / 8.0)
 }
 

@@ -32,6 +32,9 @@ pub struct PeerArgs {
     /// Rounds.
     #[arg(long, default_value_t = 1)]
     rounds: usize,
+    /// Prints what the node counted.
+    #[arg(long)]
+    counters: bool,
 }
 
 impl PeerArgs {
@@ -65,8 +68,10 @@ enum Task {
 pub fn peer(arguments: &PeerArgs) -> Result<()> {
     let parent = process::Parent::new();
     match (arguments.task, arguments.role) {
-        (Task::Write, Role::Server) => write::serve(&parent),
-        (Task::Write, Role::Client) => write::ask(&parent, arguments.duration()),
+        (Task::Write, Role::Server) => write::serve(&parent, arguments.counters),
+        (Task::Write, Role::Client) => {
+            write::ask(&parent, arguments.duration(), arguments.counters)
+        }
         (Task::Bare, Role::Server) => bare::receive(&parent),
         (Task::Bare, Role::Client) => bare::send(&parent, arguments.duration()),
         (Task::Ping, Role::Server) => ping::serve(&parent, arguments.rounds),
@@ -84,9 +89,13 @@ pub fn write1m(setting: &Setting) -> Result<Measurement> {
     let tcp = Iperf::start(link, duration)?;
     let (mut writes, mut streams, mut bare) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..setting.rounds.max(3) {
-        writes.push(write::bytes_per_second(&Pair::start(setting, link, "write", duration, 1)?)?);
+        writes.push(write::bytes_per_second(&Pair::start(
+            setting, link, "write", duration, 1,
+        )?)?);
         streams.push(tcp.bytes_per_second()?);
-        bare.push(bare::bytes_per_second(&Pair::start(setting, link, "bare", duration, 1)?)?);
+        bare.push(bare::bytes_per_second(&Pair::start(
+            setting, link, "bare", duration, 1,
+        )?)?);
     }
     let bare = median(&mut bare);
     let measurement = Measurement::new(
@@ -112,7 +121,10 @@ pub fn lat64(setting: &Setting) -> Result<Measurement> {
     let found = ping::result(&pair).context("the client's figures")?;
     let mut notes = Vec::new();
     for (name, mut times) in [("SEND", found.rdma_99), ("TCP", found.tcp_99)] {
-        notes.push(format!("99th percentile of {name}: {:.0} ns", median(&mut times)));
+        notes.push(format!(
+            "99th percentile of {name}: {:.0} ns",
+            median(&mut times)
+        ));
     }
     let (mut rdma, mut tcp) = (found.rdma, found.tcp);
     let measurement = Measurement::new(

@@ -33,6 +33,7 @@ pub(super) struct End {
     pub(super) remote: Remote,
     /// Where the other end listens for TCP.
     pub(super) tcp: u16,
+    peer: IpAddr,
     _pd: Pd,
 }
 
@@ -40,7 +41,11 @@ impl End {
     /// Opens a node on `address` with `bytes` of memory, and connects its QP to the other end.
     /// `tcp` is where this end listens.
     pub(super) fn open(parent: &Parent, address: IpAddr, bytes: usize, tcp: u16) -> Result<Self> {
-        let node = Node::builder().address(address).drive(Drive::Inline).pool(1).build()?;
+        let node = Node::builder()
+            .address(address)
+            .drive(Drive::Inline)
+            .pool(1)
+            .build()?;
         let pd = node.alloc_pd();
         let (send_cq, recv_cq) = (node.create_cq(256)?, node.create_cq(256)?);
         let qp = pd.create_qp(&send_cq, &recv_cq, &QpOptions::default())?;
@@ -59,8 +64,21 @@ impl End {
             qpn: Qpn::from_wire(theirs.qpn),
             psn: Psn::from_wire(theirs.psn),
         })?;
-        let remote = Remote { addr: theirs.memory, rkey: Rkey(theirs.rkey) };
-        Ok(Self { node, send_cq, recv_cq, qp, mr, remote, tcp: theirs.tcp, _pd: pd })
+        let remote = Remote {
+            addr: theirs.memory,
+            rkey: Rkey(theirs.rkey),
+        };
+        Ok(Self {
+            node,
+            send_cq,
+            recv_cq,
+            qp,
+            mr,
+            remote,
+            tcp: theirs.tcp,
+            peer: theirs.address,
+            _pd: pd,
+        })
     }
 
     /// Drives the node for a while, so that both ends are quiet afterwards.
@@ -72,12 +90,27 @@ impl End {
         Ok(())
     }
 
+    /// Says on standard error what node, port and connections counted.
+    pub(super) fn print_counters(&self, role: &str) {
+        for (name, count) in self.node.counters().named().filter(|(_, count)| *count > 0) {
+            eprintln!("{role}: {name} {count}");
+        }
+        eprintln!("{role}: {:?}", self.node.port_counters());
+        for connection in self.node.connections(self.peer) {
+            eprintln!("{role}: {:?}", connection.stats());
+        }
+    }
+
     /// Takes completions of requests; gives how many.
     pub(super) fn take_sent(&self) -> Result<usize> {
         let mut done = [Completion::BLANK; 16];
         let got = self.send_cq.poll(&mut done);
         for completion in &done[..got] {
-            ensure!(completion.status == Status::Success, "a request: {:?}", completion.status);
+            ensure!(
+                completion.status == Status::Success,
+                "a request: {:?}",
+                completion.status
+            );
         }
         Ok(got)
     }

@@ -133,7 +133,10 @@ impl Rdma {
 
     fn post_receive(&self, at: usize) -> Result<()> {
         let sges = [self.end.mr.sge(at * SIZE, SIZE)];
-        Ok(self.end.qp.post_recv(&[RecvWr { wr_id: at as u64, sges: &sges }])?)
+        Ok(self.end.qp.post_recv(&[RecvWr {
+            wr_id: at as u64,
+            sges: &sges,
+        }])?)
     }
 }
 
@@ -141,9 +144,20 @@ impl Wire for Rdma {
     fn send(&mut self, message: &Message) -> Result<()> {
         self.posted += 1;
         let signalled = self.posted.is_multiple_of(SIGNAL);
-        let flags = if signalled { SendFlags::SIGNALED } else { SendFlags::default() };
+        let flags = if signalled {
+            SendFlags::SIGNALED
+        } else {
+            SendFlags::default()
+        };
         let (op, inline) = (SendOp::Send, Some(&message[..]));
-        let request = SendWr { wr_id: 0, op, flags, sges: &[], inline, route: 0 };
+        let request = SendWr {
+            wr_id: 0,
+            op,
+            flags,
+            sges: &[],
+            inline,
+            route: 0,
+        };
         Ok(self.end.qp.post_send(&[request])?)
     }
 
@@ -152,8 +166,16 @@ impl Wire for Rdma {
         loop {
             self.end.node.poll()?;
             if let Some(done) = self.end.recv_cq.poll_one() {
-                ensure!(done.status == Status::Success, "a receive: {:?}", done.status);
-                ensure!(done.byte_len as usize == SIZE, "{} bytes came", done.byte_len);
+                ensure!(
+                    done.status == Status::Success,
+                    "a receive: {:?}",
+                    done.status
+                );
+                ensure!(
+                    done.byte_len as usize == SIZE,
+                    "{} bytes came",
+                    done.byte_len
+                );
                 let at = done.wr_id as usize;
                 let mut message = [0; SIZE];
                 self.end.mr.read(at * SIZE, &mut message)?;

@@ -36,14 +36,19 @@ impl Process {
     pub(super) fn hear_line(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.said.read_line(&mut line)? == 0 {
-            bail!("a process of the benchmark ended early ({})", self.child.wait()?);
+            bail!(
+                "a process of the benchmark ended early ({})",
+                self.child.wait()?
+            );
         }
         Ok(line)
     }
 
     fn say_line(&mut self, line: &str) -> Result<()> {
         let to = self.child.stdin.as_mut().expect("a pipe");
-        to.write_all(line.as_bytes()).and_then(|()| to.flush()).context("a process ended early")
+        to.write_all(line.as_bytes())
+            .and_then(|()| to.flush())
+            .context("a process ended early")
     }
 }
 
@@ -75,6 +80,9 @@ impl Pair {
             command.args(["peer", role, task]);
             command.args(["--seconds", &duration.as_secs_f64().to_string()]);
             command.args(["--rounds", &rounds.to_string()]);
+            if setting.counters {
+                command.arg("--counters");
+            }
             Process::start(command)
         };
         let mut server = start(Side::West, "server")?;
@@ -82,12 +90,17 @@ impl Pair {
         let (of_server, of_client) = (server.hear_line()?, client.hear_line()?);
         server.say_line(&of_client)?;
         client.say_line(&of_server)?;
-        Ok(Self { server: RefCell::new(server), client: RefCell::new(client) })
+        Ok(Self {
+            server: RefCell::new(server),
+            client: RefCell::new(client),
+        })
     }
 
     /// What the client says next.
     pub(super) fn client<T: DeserializeOwned>(&self) -> Result<T> {
-        Ok(serde_json::from_str(&self.client.borrow_mut().hear_line()?)?)
+        Ok(serde_json::from_str(
+            &self.client.borrow_mut().hear_line()?,
+        )?)
     }
 
     /// What the server says once it is told that all is over.
@@ -121,7 +134,10 @@ impl Parent {
     /// Says what the other end has to know, and hears the same of it.
     pub(super) fn exchange<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<T> {
         self.say(mine)?;
-        let line = self.lines.recv_timeout(SILENCE).context("the other end does not come")?;
+        let line = self
+            .lines
+            .recv_timeout(SILENCE)
+            .context("the other end does not come")?;
         Ok(serde_json::from_str(&line)?)
     }
 
@@ -137,7 +153,9 @@ impl Parent {
 
     /// Waits until all is over.
     pub(super) fn wait(&self) -> Result<()> {
-        self.lines.recv_timeout(SILENCE).context("nobody says that all is over")?;
+        self.lines
+            .recv_timeout(SILENCE)
+            .context("nobody says that all is over")?;
         Ok(())
     }
 }

@@ -15,33 +15,48 @@ const WARM_UP: Duration = Duration::from_millis(200);
 pub(super) fn bytes_per_second(pair: &Pair) -> Result<f64> {
     let found = pair.client()?;
     let intact: bool = pair.server()?;
-    ensure!(intact, "the bytes that arrived are not those that were written");
+    ensure!(
+        intact,
+        "the bytes that arrived are not those that were written"
+    );
     Ok(found)
 }
 
 /// What the client writes.
 fn pattern() -> Vec<u8> {
-    (0..SIZE as u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect()
+    (0..SIZE as u32)
+        .map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8)
+        .collect()
 }
 
-pub(super) fn serve(parent: &Parent) -> Result<()> {
+pub(super) fn serve(parent: &Parent, counters: bool) -> Result<()> {
     let end = End::open(parent, WEST, SIZE, 0)?;
     while !parent.is_over() {
         for _ in 0..64 {
             end.node.poll()?;
         }
     }
+    if counters {
+        end.print_counters("server");
+    }
     let mut found = vec![0; SIZE];
     end.mr.read(0, &mut found)?;
     parent.say(&(found == pattern()))
 }
 
-pub(super) fn ask(parent: &Parent, duration: Duration) -> Result<()> {
+pub(super) fn ask(parent: &Parent, duration: Duration, counters: bool) -> Result<()> {
     let end = End::open(parent, EAST, SIZE, 0)?;
     end.mr.write(0, &pattern())?;
     let sges = [end.mr.sge(0, SIZE)];
     let (op, flags) = (SendOp::Write(end.remote), SendFlags::SIGNALED);
-    let request = SendWr { wr_id: 0, op, flags, sges: &sges, inline: None, route: 0 };
+    let request = SendWr {
+        wr_id: 0,
+        op,
+        flags,
+        sges: &sges,
+        inline: None,
+        route: 0,
+    };
     let (mut under_way, mut bytes) = (0, 0);
     let (mut started, mut warm) = (Instant::now(), false);
     let mut watch = Watch::new();
@@ -70,6 +85,9 @@ pub(super) fn ask(parent: &Parent, duration: Duration) -> Result<()> {
         end.node.poll()?;
         under_way -= end.take_sent()?;
         watch.check()?;
+    }
+    if counters {
+        end.print_counters("client");
     }
     parent.say(&(bytes as f64 / seconds))?;
     end.settle(Duration::from_millis(5))?;

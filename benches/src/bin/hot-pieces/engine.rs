@@ -2,10 +2,10 @@
 //! of a connection. Time is a count of rounds.
 
 use std::hint::black_box;
-use trunkline_benches::pair::{End, Ends, PairConfig};
+use trunkline_benches::pair::{Ends, PairConfig};
+use trunkline_benches::turns::Turns;
 use trunkline_conn::time::{Instant, MICROSECOND, SECOND};
 use trunkline_conn::work::{Completion, SendFlags, SendOp, Status};
-use trunkline_dataplane::Port;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 
 /// QPs that take turns on one connection.
@@ -58,7 +58,7 @@ pub(crate) fn send64(repetitions: u32) {
         let mut rounds = 0;
         while done < posted {
             now = now + ROUND_NS;
-            turn(&mut ends, now);
+            ends.turn_at(now);
             done += completed(&ends);
             rounds += 1;
             assert!(rounds < 1_000_000, "nothing moves");
@@ -66,19 +66,12 @@ pub(crate) fn send64(repetitions: u32) {
     }
 }
 
-fn turn(ends: &mut Ends, now: Instant) {
-    for end in &mut ends.nodes {
-        let End { engine, port, .. } = end;
-        let received = port.receive(256, &mut |arrival, datagram| {
-            engine.handle_datagram(now, arrival, datagram);
-        });
-        received.expect("memory does not fail");
-        engine.handle_timeout(now);
-        engine.handle_doorbells();
-        engine.poll_transmit(now, port);
-        port.flush().expect("memory does not fail");
-        engine.publish();
-    }
+/// One packet of one of many runnable flows: the flow's turn, its request, the packet.
+pub(crate) fn scheduler_turn(repetitions: u32) {
+    let mut turns = Turns::new(2048, 1);
+    turns.go_round();
+    turns.post();
+    turns.packets(black_box(repetitions.into()));
 }
 
 /// Requests that have ended since the last call.

@@ -24,6 +24,7 @@ const PIECES: &[(&str, Piece)] = &[
     ("delivery_send_and_acked", delivery::send_and_acked),
     ("delivery_receive_and_ack", delivery::receive_and_ack),
     ("engine_send64", engine::send64),
+    ("scheduler_turn", engine::scheduler_turn),
     ("mapping_lookup", tables::mapping_lookup),
     ("qpn_to_index", tables::qpn_to_index),
     ("region_check", tables::region_check),
