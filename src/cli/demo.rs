@@ -27,7 +27,8 @@ const STALL: Duration = Duration::from_secs(10);
 #[derive(Args, Debug)]
 pub struct DemoArgs {
     /// QPs to open.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=200_000))]
+    #[arg(long, default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=200_000))]
     qps: u32,
     /// Shared connections to open for them.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=8))]
@@ -85,15 +86,27 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     let started = Instant::now();
     let progress = Progress::new(!args.json);
     let count = args.qps as usize;
-    let mut report = Report { qps: count as u64, ..Report::default() };
-    progress.say(&format!("opening {count} QPs between {} and {}", args.client, args.server));
+    let mut report = Report {
+        qps: count as u64,
+        ..Report::default()
+    };
+    progress.say(&format!(
+        "opening {count} QPs between {} and {}",
+        args.client, args.server
+    ));
     let mut client = End::open(args.client, args, count)?;
     let mut server = End::open(args.server, args, count)?;
     for (a, b) in client.qps.iter().zip(&server.qps) {
         a.connect(b.address())?;
         b.connect(a.address())?;
     }
-    let mut demo = Demo { client: &mut client, server: &mut server, report: &mut report, progress, interrupt };
+    let mut demo = Demo {
+        client: &mut client,
+        server: &mut server,
+        report: &mut report,
+        progress,
+        interrupt,
+    };
     demo.rpcs(0, 32)?;
     demo.report.setup_seconds = started.elapsed().as_secs_f64();
     for (round, size) in [(1, 64), (2, 1000), (3, 4096)] {
@@ -142,12 +155,22 @@ impl End {
         let qps = (0..count)
             .map(|_| pd.create_qp(&send_cq, &recv_cq, &options))
             .collect::<Result<_, _>>()?;
-        Ok(Self { node, send_cq, recv_cq, qps, mr, _pd: pd })
+        Ok(Self {
+            node,
+            send_cq,
+            recv_cq,
+            qps,
+            mr,
+            _pd: pd,
+        })
     }
 
     fn receive(&self, at: usize, offset: usize, length: usize) -> Result<()> {
         let sges = [self.mr.sge(at * SLICE + offset, length)];
-        Ok(self.qps[at].post_recv(&[RecvWr { wr_id: at as u64, sges: &sges }])?)
+        Ok(self.qps[at].post_recv(&[RecvWr {
+            wr_id: at as u64,
+            sges: &sges,
+        }])?)
     }
 
     fn post(&self, at: usize, op: SendOp, offset: usize, length: usize) -> Result<()> {
@@ -218,7 +241,9 @@ impl Demo<'_> {
         let size = SLICE / 2;
         self.one_sided(
             |demo, at| {
-                demo.client.mr.write(at * SLICE, &pattern(at as u64, 77, size))?;
+                demo.client
+                    .mr
+                    .write(at * SLICE, &pattern(at as u64, 77, size))?;
                 let remote = demo.server.mr.remote(at * SLICE + size);
                 demo.client.post(at, SendOp::Write(remote), 0, size)
             },
@@ -234,7 +259,9 @@ impl Demo<'_> {
         let size = SLICE / 2;
         self.one_sided(
             |demo, at| {
-                demo.server.mr.write(at * SLICE, &pattern(at as u64, 88, size))?;
+                demo.server
+                    .mr
+                    .write(at * SLICE, &pattern(at as u64, 88, size))?;
                 let remote = demo.server.mr.remote(at * SLICE);
                 demo.client.post(at, SendOp::Read(remote), size, size)
             },
@@ -254,12 +281,16 @@ impl Demo<'_> {
         self.one_sided(
             |demo, at| {
                 let add = AtomicOp::FetchAdd { add: 1 };
-                demo.client.post(at, SendOp::Atomic(demo.server.mr.remote(0), add), 0, 8)
+                demo.client
+                    .post(at, SendOp::Atomic(demo.server.mr.remote(0), add), 0, 8)
             },
             |demo, at| {
                 demo.report.operations.atomic += 1;
                 let before = read_u64(&demo.client.mr, at * SLICE)? as usize;
-                ensure!(before < count, "FETCH_ADD gave {before}, beyond the {count} additions");
+                ensure!(
+                    before < count,
+                    "FETCH_ADD gave {before}, beyond the {count} additions"
+                );
                 ensure!(
                     !std::mem::replace(&mut seen[before], true),
                     "FETCH_ADD gave {before} twice"
@@ -272,8 +303,13 @@ impl Demo<'_> {
         ensure!(sum == count as u64, "{count} additions made {sum}");
         self.one_sided(
             |demo, at| {
-                demo.server.mr.write(at * SLICE + 8, &(at as u64).to_ne_bytes())?;
-                let swap = AtomicOp::CompareSwap { compare: at as u64, swap: !(at as u64) };
+                demo.server
+                    .mr
+                    .write(at * SLICE + 8, &(at as u64).to_ne_bytes())?;
+                let swap = AtomicOp::CompareSwap {
+                    compare: at as u64,
+                    swap: !(at as u64),
+                };
                 let remote = demo.server.mr.remote(at * SLICE + 8);
                 demo.client.post(at, SendOp::Atomic(remote, swap), 0, 8)
             },
@@ -320,7 +356,11 @@ impl Demo<'_> {
     fn count_sends(&mut self) -> Result<()> {
         for (cq, client) in [(&self.client.send_cq, true), (&self.server.send_cq, false)] {
             for done in drain(cq) {
-                ensure!(done.opcode == WorkOpcode::Send, "a completion of {:?}", done.opcode);
+                ensure!(
+                    done.opcode == WorkOpcode::Send,
+                    "a completion of {:?}",
+                    done.opcode
+                );
                 check_status(&done, client)?;
                 self.report.operations.send += 1;
             }
@@ -336,7 +376,10 @@ impl Demo<'_> {
         }
         let at = done.wr_id as usize;
         let end = if client { &self.client } else { &self.server };
-        ensure!(end.qps[at].qpn() == done.qpn, "a completion with another QP's wr_id");
+        ensure!(
+            end.qps[at].qpn() == done.qpn,
+            "a completion with another QP's wr_id"
+        );
         Ok(at)
     }
 
@@ -346,7 +389,11 @@ impl Demo<'_> {
         end.mr.read(at * SLICE + offset, &mut found)?;
         if found != expected {
             self.report.errors += 1;
-            bail!("wrong bytes in the {} of QP {}", name(client), end.qps[at].qpn());
+            bail!(
+                "wrong bytes in the {} of QP {}",
+                name(client),
+                end.qps[at].qpn()
+            );
         }
         self.report.bytes_verified += expected.len() as u64;
         Ok(())
@@ -355,7 +402,10 @@ impl Demo<'_> {
     fn watch(&self, moved: Instant, ended: usize, count: usize) -> Result<()> {
         self.interrupt.check()?;
         self.progress.show(ended, count);
-        ensure!(moved.elapsed() < STALL, "nothing moved for {STALL:?}: {ended} of {count} done");
+        ensure!(
+            moved.elapsed() < STALL,
+            "nothing moved for {STALL:?}: {ended} of {count} done"
+        );
         Ok(())
     }
 }
@@ -396,7 +446,8 @@ fn read_u64(mr: &Mr, offset: usize) -> Result<u64> {
 
 /// Bytes that depend on the QP and the round, so that nothing can pass for something else.
 fn pattern(qp: u64, round: u64, size: usize) -> Vec<u8> {
-    let mut state = qp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    let mut state =
+        qp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round.wrapping_mul(0xd1b5_4a32_d192_ed03);
     let mut bytes = Vec::with_capacity(size + 8);
     while bytes.len() < size {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
@@ -411,19 +462,55 @@ fn print_table(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
     let ops = &report.operations;
     writeln!(out)?;
     writeln!(out, "  QPs opened                      {:>12}", report.qps)?;
-    writeln!(out, "  connections they share          {:>12}", report.connections)?;
+    writeln!(
+        out,
+        "  connections they share          {:>12}",
+        report.connections
+    )?;
     writeln!(out, "  SENDs (requests and responses)  {:>12}", ops.send)?;
     writeln!(out, "  WRITEs                          {:>12}", ops.write)?;
     writeln!(out, "  READs                           {:>12}", ops.read)?;
     writeln!(out, "  atomics                         {:>12}", ops.atomic)?;
-    writeln!(out, "  bytes verified                  {:>12}", report.bytes_verified)?;
-    writeln!(out, "  errors                          {:>12}", report.errors)?;
+    writeln!(
+        out,
+        "  bytes verified                  {:>12}",
+        report.bytes_verified
+    )?;
+    writeln!(
+        out,
+        "  errors                          {:>12}",
+        report.errors
+    )?;
     writeln!(out)?;
-    writeln!(out, "  state of one node, MiB          {:>12.3}", mib(report.state_bytes))?;
-    writeln!(out, "    bytes per QP                  {:>12}", report.state_bytes_per_qp)?;
-    writeln!(out, "    bytes per connection          {:>12}", report.state_bytes_per_connection)?;
-    writeln!(out, "  the same QPs as RC, MiB         {:>12.3}", mib(report.rc_state_bytes))?;
+    writeln!(
+        out,
+        "  state of one node, MiB          {:>12.3}",
+        mib(report.state_bytes)
+    )?;
+    writeln!(
+        out,
+        "    bytes per QP                  {:>12}",
+        report.state_bytes_per_qp
+    )?;
+    writeln!(
+        out,
+        "    bytes per connection          {:>12}",
+        report.state_bytes_per_connection
+    )?;
+    writeln!(
+        out,
+        "  the same QPs as RC, MiB         {:>12.3}",
+        mib(report.rc_state_bytes)
+    )?;
     writeln!(out)?;
-    writeln!(out, "  all QPs usable after            {:>10.2} s", report.setup_seconds)?;
-    writeln!(out, "  everything done after           {:>10.2} s", report.seconds)
+    writeln!(
+        out,
+        "  all QPs usable after            {:>10.2} s",
+        report.setup_seconds
+    )?;
+    writeln!(
+        out,
+        "  everything done after           {:>10.2} s",
+        report.seconds
+    )
 }

@@ -15,7 +15,11 @@ pub struct Progress {
 impl Progress {
     /// Progress that is shown if `on`.
     pub fn new(on: bool) -> Self {
-        Self { on, live: on && stderr().is_terminal(), shown: Cell::new(Instant::now()) }
+        Self {
+            on,
+            live: on && stderr().is_terminal(),
+            shown: Cell::new(Instant::now()),
+        }
     }
 
     /// A step begins.
