@@ -18,7 +18,9 @@ impl Clock {
     /// The machine's monotonic clock, from now on.
     pub fn real() -> Self {
         // One second ahead of zero: nothing that counts backwards meets the origin.
-        Self(Source::Real(std::time::Instant::now() - std::time::Duration::from_secs(1)))
+        Self(Source::Real(
+            std::time::Instant::now() - std::time::Duration::from_secs(1),
+        ))
     }
 
     /// A clock that stands until [`set`](Self::set) moves it: for simulation.

@@ -24,12 +24,17 @@ pub struct ConnectionOptions {
 
 impl Default for ConnectionOptions {
     fn default() -> Self {
-        Self { control: None, traffic_class: 0, weight: 1, source_ports: 1 }
+        Self {
+            control: None,
+            traffic_class: 0,
+            weight: 1,
+            source_ports: 1,
+        }
     }
 }
 
-/// A shared connection. Dropping the handle of one that the program opened closes it; QPs on it move
-/// to the pool.
+/// A shared connection. Dropping the handle of one that the program opened closes it; QPs on it
+/// move to the pool.
 #[derive(Debug)]
 pub struct Connection {
     node: Arc<Shared>,
@@ -55,15 +60,26 @@ impl Connection {
         let now = core.clock.now();
         let handle = core
             .open_private(now, peer, options)
-            .ok_or(Error::NoConnection { peer, why: "too many connections are being opened" })?;
+            .ok_or(Error::NoConnection {
+                peer,
+                why: "too many connections are being opened",
+            })?;
         drop(core);
         node.wake();
-        Ok(Self { node: Arc::clone(node), peer, kind: Kind::Private(handle) })
+        Ok(Self {
+            node: Arc::clone(node),
+            peer,
+            kind: Kind::Private(handle),
+        })
     }
 
     pub(crate) fn of_peer(node: &Arc<Shared>, peer: IpAddr) -> Vec<Self> {
         let ids = node.core().engine.connections_to(peer.into());
-        let of_pool = |id| Self { node: Arc::clone(node), peer, kind: Kind::Pool(id) };
+        let of_pool = |id| Self {
+            node: Arc::clone(node),
+            peer,
+            kind: Kind::Pool(id),
+        };
         ids.into_iter().map(of_pool).collect()
     }
 
@@ -93,7 +109,10 @@ impl Connection {
             ConnectionState::Failed(why) => why,
             ConnectionState::Closed => "it was closed",
         };
-        Err(Error::NoConnection { peer: self.peer, why })
+        Err(Error::NoConnection {
+            peer: self.peer,
+            why,
+        })
     }
 
     /// Whether QPs may be bound to it.
@@ -107,7 +126,10 @@ impl Connection {
     /// [`Error::NoConnection`] while it is not open.
     pub fn stats(&self) -> Result<ConnectionStats, Error> {
         let id = self.id()?;
-        let gone = Error::NoConnection { peer: self.peer, why: "it was closed" };
+        let gone = Error::NoConnection {
+            peer: self.peer,
+            why: "it was closed",
+        };
         self.node.core().engine.connection_stats(id).ok_or(gone)
     }
 

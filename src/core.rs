@@ -57,7 +57,9 @@ pub(crate) struct Core {
 
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("engine", &self.engine).finish_non_exhaustive()
+        f.debug_struct("Core")
+            .field("engine", &self.engine)
+            .finish_non_exhaustive()
     }
 }
 
@@ -73,8 +75,14 @@ impl Core {
         config.engine.source_ports = ports;
         let mut random = Prng::new(config.engine.seed);
         config.engine.seed = random.next_u64();
-        let identity = Identity { guid: random.next_u64(), epoch: random.next_u64() };
-        let manager = Manager::new(CmConfig::new(identity), Seeded(Prng::new(random.next_u64())));
+        let identity = Identity {
+            guid: random.next_u64(),
+            epoch: random.next_u64(),
+        };
+        let manager = Manager::new(
+            CmConfig::new(identity),
+            Seeded(Prng::new(random.next_u64())),
+        );
         let peers = Peers::new(&config);
         Self {
             engine: Engine::new(config.engine),
@@ -111,7 +119,13 @@ impl Core {
     }
 
     fn receive(&mut self, now: Instant) -> Result<usize, PortError> {
-        let Self { engine, manager, port, bad_management, .. } = self;
+        let Self {
+            engine,
+            manager,
+            port,
+            bad_management,
+            ..
+        } = self;
         port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
                 engine.handle_datagram(now, arrival, datagram);
@@ -123,8 +137,18 @@ impl Core {
 
     /// Lets engine, connection manager and peers talk until none has news.
     pub(crate) fn pump(&mut self, now: Instant) {
-        let Self { engine, manager, peers, events, .. } = self;
-        let mut floor = Floor { now, engine, manager };
+        let Self {
+            engine,
+            manager,
+            peers,
+            events,
+            ..
+        } = self;
+        let mut floor = Floor {
+            now,
+            engine,
+            manager,
+        };
         loop {
             let mut idle = true;
             while let Some(event) = floor.engine.poll_event() {
@@ -151,8 +175,21 @@ impl Core {
         peer: std::net::IpAddr,
         options: &crate::connection::ConnectionOptions,
     ) -> Option<u64> {
-        let Self { engine, manager, peers, .. } = self;
-        peers.open_private(&mut Floor { now, engine, manager }, peer, options)
+        let Self {
+            engine,
+            manager,
+            peers,
+            ..
+        } = self;
+        peers.open_private(
+            &mut Floor {
+                now,
+                engine,
+                manager,
+            },
+            peer,
+            options,
+        )
     }
 
     fn send_management(&mut self) {
@@ -169,7 +206,10 @@ impl Core {
                 self.unsent = Some(message);
                 return;
             };
-            let out = slot.datagram.first_chunk_mut().expect("exactly that much was reserved");
+            let out = slot
+                .datagram
+                .first_chunk_mut()
+                .expect("exactly that much was reserved");
             gsi::build(&path, slot.identification, self.psn, &message.mad, out);
             self.psn = self.psn.advance(1);
             self.port.commit();

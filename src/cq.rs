@@ -38,7 +38,12 @@ impl Cq {
         let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd")(e.into()))?;
         let event = Arc::new(EventFd(fd));
         let (index, queue) = node.core().engine.create_cq(depth, Some(event.clone()))?;
-        Ok(Self(Arc::new(CqInner { node: Arc::clone(node), index, queue, event })))
+        Ok(Self(Arc::new(CqInner {
+            node: Arc::clone(node),
+            index,
+            queue,
+            event,
+        })))
     }
 
     /// Takes completions, oldest first; gives how many (`ibv_poll_cq(3)`). Does not drive the node:

@@ -55,9 +55,7 @@ pub use trunkline_conn::host::QpEvent;
 pub use trunkline_conn::mem::{Access, AtomicOp, Sge};
 pub use trunkline_conn::src::Counters as DeliveryCounters;
 pub use trunkline_conn::time::Instant;
-pub use trunkline_conn::work::{
-    Completion, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode,
-};
+pub use trunkline_conn::work::{Completion, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode};
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
     Attributes, ConnId, ConnectionStats, Counters, Event, QpModify, QpState, QpType, StateBytes,

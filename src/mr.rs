@@ -57,8 +57,18 @@ impl Pd {
     }
 
     fn register_region(&self, region: Region, access: Access) -> Result<Mr, Error> {
-        let keys = self.0.node.core().engine.register(self.0.id, region.clone(), access)?;
-        Ok(Mr { pd: self.clone(), region, lkey: keys.lkey, rkey: keys.rkey })
+        let keys = self
+            .0
+            .node
+            .core()
+            .engine
+            .register(self.0.id, region.clone(), access)?;
+        Ok(Mr {
+            pd: self.clone(),
+            region,
+            lkey: keys.lkey,
+            rkey: keys.rkey,
+        })
     }
 }
 
@@ -103,12 +113,19 @@ impl Mr {
     /// A scatter-gather element of `length` bytes from `offset` on. Whether the range fits is
     /// checked when it is used, as in verbs.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
-        Sge { addr: self.addr() + offset as u64, length: length as u32, lkey: self.lkey }
+        Sge {
+            addr: self.addr() + offset as u64,
+            length: length as u32,
+            lkey: self.lkey,
+        }
     }
 
     /// How a peer names the byte at `offset`.
     pub fn remote(&self, offset: usize) -> Remote {
-        Remote { addr: self.addr() + offset as u64, rkey: self.rkey }
+        Remote {
+            addr: self.addr() + offset as u64,
+            rkey: self.rkey,
+        }
     }
 
     /// Copies `data` in.
@@ -138,7 +155,11 @@ impl Mr {
     pub fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Error> {
         self.check(offset, 8)?;
         if !self.addr().wrapping_add(offset as u64).is_multiple_of(8) {
-            return Err(Error::OutOfRegion { offset, length: 8, size: self.len() });
+            return Err(Error::OutOfRegion {
+                offset,
+                length: 8,
+                size: self.len(),
+            });
         }
         Ok(self.region.atomic(offset, op))
     }
@@ -146,7 +167,11 @@ impl Mr {
     fn check(&self, offset: usize, length: usize) -> Result<(), Error> {
         match offset.checked_add(length) {
             Some(end) if end <= self.len() => Ok(()),
-            _ => Err(Error::OutOfRegion { offset, length, size: self.len() }),
+            _ => Err(Error::OutOfRegion {
+                offset,
+                length,
+                size: self.len(),
+            }),
         }
     }
 }

@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::mr::{Pd, PdInner};
 use crate::worker::{self, Worker};
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::RangeInclusive;
 use std::ops::Deref;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -175,8 +175,8 @@ impl Builder {
         self
     }
 
-    /// Congestion control of shared connections. If not set: by delay, with patience for the kernel on
-    /// UDP sockets; none on lossless ports.
+    /// Congestion control of shared connections. If not set: by delay, with patience for the kernel
+    /// on UDP sockets; none on lossless ports.
     #[must_use]
     pub const fn control(mut self, control: ControlKind) -> Self {
         self.control = Some(control);
@@ -280,7 +280,9 @@ impl Builder {
             Drive::Inline => None,
             Drive::Threaded => Some(Worker::start(&seat)?),
         };
-        Ok(Node { shared: Arc::new(Shared { seat, worker }) })
+        Ok(Node {
+            shared: Arc::new(Shared { seat, worker }),
+        })
     }
 }
 
@@ -289,9 +291,17 @@ impl Builder {
     fn check(&self) -> Result<(), Error> {
         let (window, datagram) = (self.config.engine.window, self.config.max_datagram);
         let settings = [
-            ("window", window.into(), window.is_power_of_two() && WINDOWS.contains(&window)),
+            (
+                "window",
+                window.into(),
+                window.is_power_of_two() && WINDOWS.contains(&window),
+            ),
             ("max_datagram", datagram.into(), datagram >= MIN_DATAGRAM),
-            ("pool", self.config.pool.into(), POOLS.contains(&self.config.pool)),
+            (
+                "pool",
+                self.config.pool.into(),
+                POOLS.contains(&self.config.pool),
+            ),
             (
                 "extra_source_ports",
                 self.source_ports as u64,
@@ -360,7 +370,10 @@ impl Node {
     /// Allocates a protection domain.
     pub fn alloc_pd(&self) -> Pd {
         let id = self.shared.core().engine.alloc_pd();
-        Pd(Arc::new(PdInner { node: Arc::clone(&self.shared), id }))
+        Pd(Arc::new(PdInner {
+            node: Arc::clone(&self.shared),
+            id,
+        }))
     }
 
     /// Creates a completion queue for `depth` completions.

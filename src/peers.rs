@@ -435,8 +435,8 @@ impl Peers {
         }
     }
 
-    /// QPs of this node that talk to each other: two connections that lead to one another. Gives one
-    /// of them.
+    /// QPs of this node that talk to each other: two connections that lead to one another. Gives
+    /// one of them.
     fn open_loop(
         &self,
         floor: &mut Floor<'_>,

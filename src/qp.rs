@@ -112,8 +112,17 @@ impl Pd {
     /// # Errors
     /// Sizes out of range.
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
-        let (index, queue) = self.0.node.core().engine.create_srq(self.0.id, max_wr, max_sge)?;
-        Ok(Srq(Arc::new(SrqInner { pd: self.clone(), index, queue })))
+        let (index, queue) = self
+            .0
+            .node
+            .core()
+            .engine
+            .create_srq(self.0.id, max_wr, max_sge)?;
+        Ok(Srq(Arc::new(SrqInner {
+            pd: self.clone(),
+            index,
+            queue,
+        })))
     }
 }
 
@@ -144,7 +153,11 @@ impl Qp {
 
     /// What a peer needs to connect to it.
     pub fn address(&self) -> QpAddress {
-        QpAddress { gid: self.node().gid, qpn: self.qpn(), psn: self.0.psn }
+        QpAddress {
+            gid: self.node().gid,
+            qpn: self.qpn(),
+            psn: self.0.psn,
+        }
     }
 
     /// Its state.
@@ -274,7 +287,10 @@ impl Qp {
 
     /// Index of the connection it is bound to at the moment, read from the mapping without locks.
     pub fn connection(&self) -> Option<u32> {
-        self.node().mapping.get(self.0.queues.index).map(|row| row.connection)
+        self.node()
+            .mapping
+            .get(self.0.queues.index)
+            .map(|row| row.connection)
     }
 }
 

@@ -4,8 +4,8 @@ use crate::error::Error;
 use crate::node::Seat;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,11 @@ impl Worker {
             .name("trunkline".into())
             .spawn(move || run(&node, &flag))
             .map_err(Error::system("thread"))?;
-        Ok(Self { stop, seat: Arc::clone(seat), thread: Some(thread) })
+        Ok(Self {
+            stop,
+            seat: Arc::clone(seat),
+            thread: Some(thread),
+        })
     }
 }
 
@@ -103,7 +107,9 @@ pub(crate) fn wait(seat: &Seat, longest: Duration) -> Result<(), Error> {
         return Ok(());
     }
     let now = core.clock.now();
-    let due = core.next_timeout().map_or(longest, |at| Duration::from_nanos(at.since(now)));
+    let due = core
+        .next_timeout()
+        .map_or(longest, |at| Duration::from_nanos(at.since(now)));
     let Some(port) = core.port.fd().map(|fd| fd.try_clone_to_owned()) else {
         drop(core);
         std::thread::sleep(due.min(longest).min(Duration::from_micros(50)));

@@ -1,9 +1,9 @@
 //! A port that writes down what goes through it, as a pcapng file for Wireshark.
 //!
-//! Ports carry datagrams; the file gets Ethernet frames around them, with headers such that the ICRC
-//! of a sound datagram is right: where a port only predicts the IPv4 identification, the one that
-//! fits is solved for. The link layer's addresses are made up (02:00 and the last four bytes of the
-//! IP address), the UDP destination port is always 4791.
+//! Ports carry datagrams; the file gets Ethernet frames around them, with headers such that the
+//! ICRC of a sound datagram is right: where a port only predicts the IPv4 identification, the one
+//! that fits is solved for. The link layer's addresses are made up (02:00 and the last four bytes
+//! of the IP address), the UDP destination port is always 4791.
 
 use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, Slot};
 use crate::{Identification, udp::MAX_SEND};
@@ -29,8 +29,8 @@ const OUTBOUND: u32 = 2;
 
 /// A port with a recorder.
 ///
-/// Outbound datagrams are recorded when they are committed, inbound ones when they are received. When
-/// writing fails, recording ends ([`failure`](Self::failure) says why) and the port goes on.
+/// Outbound datagrams are recorded when they are committed, inbound ones when they are received.
+/// When writing fails, recording ends ([`failure`](Self::failure) says why) and the port goes on.
 pub struct Capture<P, W: Write> {
     port: P,
     recorder: Recorder<W>,

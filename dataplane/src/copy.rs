@@ -1,8 +1,8 @@
 //! Copies between registered memory and private buffers, with the CRC-32 summed in the same pass.
 //!
 //! # Memory that others write
-//! One side of every copy is memory that the program, another process or a peer's packets may write at
-//! the same moment, like the buffers of a device that masters the bus. So that side is never a
+//! One side of every copy is memory that the program, another process or a peer's packets may write
+//! at the same moment, like the buffers of a device that masters the bus. So that side is never a
 //! reference, only an address, and it is touched only by single loads and stores the optimiser
 //! cannot see through: relaxed atomics in the portable kernel, inline assembly in the others. Every
 //! byte is read once: the sum is over exactly the bytes that were copied, even when a writer raced.
@@ -14,9 +14,9 @@
 //! polls the last byte of a WRITE finds the rest in place.
 //!
 //! # Speed
-//! On a Zen 4 core the fused AVX-512 kernel moves 4 KiB blocks at 0.7 to 0.85 of the speed of `memcpy`
-//! in the second-level cache, and at 0.75 to 0.85 over memory; copying first and summing then reaches
-//! 0.47. The carry-less multiplier is the limit. `benches/copy.rs` measures it.
+//! On a Zen 4 core the fused AVX-512 kernel moves 4 KiB blocks at 0.7 to 0.85 of the speed of
+//! `memcpy` in the second-level cache, and at 0.75 to 0.85 over memory; copying first and summing
+//! then reaches 0.47. The carry-less multiplier is the limit. `benches/copy.rs` measures it.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod avx512;
@@ -78,8 +78,8 @@ impl Copier {
     /// Copies `out.len()` bytes from `src`.
     ///
     /// # Safety
-    /// `src` must be readable for `out.len()` bytes and not overlap `out`. Others may write there, so
-    /// it must not come from a shared reference; nothing is written through it.
+    /// `src` must be readable for `out.len()` bytes and not overlap `out`. Others may write there,
+    /// so it must not come from a shared reference; nothing is written through it.
     #[inline]
     pub unsafe fn copy_out(self, out: &mut [u8], src: *mut u8) {
         match self.0 {

@@ -1,10 +1,11 @@
-//! A port that loses, repeats, delays, reorders and damages what goes through it, as told by a seed.
+//! A port that loses, repeats, delays, reorders and damages what goes through it, as told by a
+//! seed.
 //!
-//! Both directions have faults of their own, drawn from generators of their own: equal seeds and equal
-//! traffic give equal faults. Time is an argument ([`Fault::advance`]).
+//! Both directions have faults of their own, drawn from generators of their own: equal seeds and
+//! equal traffic give equal faults. Time is an argument ([`Fault::advance`]).
 //!
-//! A datagram that leaves late may get another IPv4 identification than the one it was built for; its
-//! ICRC is then changed along, so that delay alone damages nothing.
+//! A datagram that leaves late may get another IPv4 identification than the one it was built for;
+//! its ICRC is then changed along, so that delay alone damages nothing.
 
 use crate::port::{
     Arrival, Capabilities, Egress, Identification, Port, PortCounters, PortError, Slot,
@@ -151,8 +152,8 @@ impl<P: Port> Fault<P> {
     }
 }
 
-/// Puts a datagram, built for the identification that `arrival` names, into `port`. False when there
-/// is no room.
+/// Puts a datagram, built for the identification that `arrival` names, into `port`. False when
+/// there is no room.
 fn forward(port: &mut impl Port, arrival: &Arrival, datagram: &[u8]) -> bool {
     let Some(slot) = port.reserve(&arrival.path, datagram.len()) else {
         return false;

@@ -3,8 +3,8 @@
 //! A [`Port`] takes datagrams (BTH up to the ICRC) that are built in place in its own transmit
 //! buffers and gives received ones to a closure, again in place: [`MemoryPort`] joins two nodes of
 //! one process, [`UdpPort`] is a UDP socket. [`Fault`] and [`Capture`] wrap any port. A [`Region`]
-//! is memory that peers reach; [`copy::Copier`] moves bytes in and out of it and sums their CRC-32 in
-//! the same pass.
+//! is memory that peers reach; [`copy::Copier`] moves bytes in and out of it and sums their CRC-32
+//! in the same pass.
 //!
 //! This floor holds unsafe code; every block says why it is sound.
 

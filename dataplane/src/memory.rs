@@ -1,4 +1,5 @@
-//! Two ports joined by memory: for tests, the simulator, and QPs of one node that talk to each other.
+//! Two ports joined by memory: for tests, the simulator, and QPs of one node that talk to each
+//! other.
 //!
 //! Each direction has a slab of packet slots and two rings of slot numbers: full slots go forward,
 //! empty ones come back. The sender builds a packet in a slot, the receiver reads it there; nothing
@@ -159,7 +160,8 @@ pub struct MemoryPort {
 }
 
 impl MemoryPort {
-    /// Two ports, each receiving what the other sends. They carry any path; the identification is 0.
+    /// Two ports, each receiving what the other sends. They carry any path; the identification is
+    /// 0.
     ///
     /// # Panics
     /// When `config` is out of its ranges.
@@ -265,8 +267,8 @@ impl Egress for MemoryPort {
         // SAFETY: this end owns the slot (see `Slab`), and the header lies aligned at its start.
         unsafe { header.write(Header { arrival, length }) };
         let datagram = sender.lane.slab.datagram(number).as_ptr();
-        // SAFETY: this end owns the slot and `self` is borrowed while the slice lives; `length` is at
-        // most `slot_bytes`; the memory was zeroed when allocated, so it is initialised.
+        // SAFETY: this end owns the slot and `self` is borrowed while the slice lives; `length` is
+        // at most `slot_bytes`; the memory was zeroed when allocated, so it is initialised.
         let datagram = unsafe { std::slice::from_raw_parts_mut(datagram, length) };
         Some(Slot {
             datagram,

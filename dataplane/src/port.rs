@@ -1,15 +1,15 @@
 //! What a node asks of whatever carries its packets: burst in, burst out, nothing guessed.
 //!
 //! Sending is [`Egress`]: `reserve` gives room inside the port's own transmit buffers, the caller
-//! builds the datagram there and `commit`s it. Nothing leaves before [`Port::flush`], so that a port
-//! sees a whole burst and can hand it over in as few steps as its medium allows.
+//! builds the datagram there and `commit`s it. Nothing leaves before [`Port::flush`], so that a
+//! port sees a whole burst and can hand it over in as few steps as its medium allows.
 //!
 //! What `reserve` means to a port, beyond the contract of [`Egress`]:
 //! - `None` says that nothing more fits before the next flush (or, when flushing does not help,
 //!   before the medium took something), or that `length` is 0 or above
 //!   [`Capabilities::max_datagram`];
-//! - a slot given out again for the same path and length, with no flush in between, carries the same
-//!   identification;
+//! - a slot given out again for the same path and length, with no flush in between, carries the
+//!   same identification;
 //! - a flush forgets a slot that was not committed;
 //! - the bytes of a slot are those of some earlier packet until they are written.
 

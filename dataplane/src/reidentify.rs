@@ -4,8 +4,8 @@ use trunkline_wire::{IcrcSeed, Path};
 
 const ICRC: usize = 4;
 
-/// Makes the ICRC of `datagram`, which holds for the IPv4 identification `from`, hold for `to`. Over
-/// IPv6 there is nothing to do. An ICRC that was wrong stays wrong, by the same difference.
+/// Makes the ICRC of `datagram`, which holds for the IPv4 identification `from`, hold for `to`.
+/// Over IPv6 there is nothing to do. An ICRC that was wrong stays wrong, by the same difference.
 pub(crate) fn reidentify(path: &Path, from: u16, to: u16, datagram: &mut [u8]) {
     let ipv4 = path.src.is_ipv4() && path.dst.is_ipv4();
     let length = datagram.len();

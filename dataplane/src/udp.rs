@@ -2,23 +2,23 @@
 //!
 //! # Super-packets
 //! The kernel's way through its stack costs about a microsecond, whatever is sent. So consecutive
-//! datagrams of one path and one length (the last may be shorter) are built one behind the other and
-//! handed over as one send that the kernel, or the network card, cuts up late (`UDP_SEGMENT`), and
-//! received super-packets are taken whole (`UDP_GRO`). Several super-packets go in one call.
+//! datagrams of one path and one length (the last may be shorter) are built one behind the other
+//! and handed over as one send that the kernel, or the network card, cuts up late (`UDP_SEGMENT`),
+//! and received super-packets are taken whole (`UDP_GRO`). Several super-packets go in one call.
 //!
 //! # IP headers
 //! The ICRC covers the IPv4 identification. Sockets are unconnected and forbid fragmentation
 //! (`IP_MTU_DISCOVER` = `IP_PMTUDISC_DO`): then the kernel sends identification 0, and 0, 1, 2, ...
-//! within a super-packet. [`Slot::identification`] says which. A receiver is not shown it, so arrivals
-//! carry [`Identification::Predicted`](crate::Identification::Predicted) with the place in the
-//! received super-packet.
+//! within a super-packet. [`Slot::identification`] says which. A receiver is not shown it, so
+//! arrivals carry [`Identification::Predicted`](crate::Identification::Predicted) with the place in
+//! the received super-packet.
 //!
 //! # What is refused, and what happens then
 //! 1. No `UDP_SEGMENT` in the kernel: every datagram is its own message; several go in one
 //!    `sendmmsg`.
-//! 2. A super-packet is refused when it is sent (`EIO`, `EINVAL`, `EMSGSIZE`): it is cut up here, the
-//!    ICRCs are changed to identification 0, and the pieces are sent singly. When that works, no more
-//!    super-packets are made: [`Capabilities::super_packets`] turns false.
+//! 2. A super-packet is refused when it is sent (`EIO`, `EINVAL`, `EMSGSIZE`): it is cut up here,
+//!    the ICRCs are changed to identification 0, and the pieces are sent singly. When that works, no
+//!    more super-packets are made: [`Capabilities::super_packets`] turns false.
 //! 3. No `UDP_GRO`: every datagram comes as its own message; [`Capabilities::coalesced_receive`] is
 //!    false.
 //! 4. A datagram is refused: it is dropped like one lost on the network, and counted by reason.
@@ -61,8 +61,8 @@ pub struct UdpConfig {
     /// Sockets on ports of the kernel's choice that only send, in `0 ..= 64`: entropy for switches
     /// and receive queues.
     pub extra_source_ports: usize,
-    /// Bytes that may be committed between flushes, in `131_072 ..= 16_777_216`. What is not flushed
-    /// should fit the second-level cache.
+    /// Bytes that may be committed between flushes, in `131_072 ..= 16_777_216`. What is not
+    /// flushed should fit the second-level cache.
     pub burst_bytes: usize,
     /// `SO_SNDBUF` and `SO_RCVBUF` asked for, in bytes. The kernel may give less.
     pub socket_bytes: usize,

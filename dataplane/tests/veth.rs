@@ -1,8 +1,9 @@
-//! UDP ports in two network namespaces that a veth pair with jumbo frames joins: what really goes over
-//! the wire, and how fast. Needs root and `ip`:
+//! UDP ports in two network namespaces that a veth pair with jumbo frames joins: what really goes
+//! over the wire, and how fast. Needs root and `ip`:
 //!
 //! ```text
-//! cargo test --release -p trunkline-dataplane --test veth -- --ignored --nocapture --test-threads 1
+//! cargo test --release -p trunkline-dataplane --test veth -- --ignored --nocapture --test-threads
+//! 1
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -248,7 +249,8 @@ impl Flow {
     fn print(&self, name: &str, length: usize) {
         let bits = self.received_bytes as f64 * 8.0;
         println!(
-            "  {name:>14}: {:6.2} Gb/s of {:6.2} sent, {:6.2} Mpps, {:6.2} Gb per CPU second of the receiver, sender \
+            "  {name:>14}: {:6.2} Gb/s of {:6.2} sent, {:6.2} Mpps, \
+             {:6.2} Gb per CPU second of the receiver, sender \
              busy {:3.0} %, receiver {:3.0} %, {:.1} per message",
             bits / self.wall.as_secs_f64() / 1e9,
             self.sent_bytes as f64 * 8.0 / self.wall.as_secs_f64() / 1e9,

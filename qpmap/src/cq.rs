@@ -20,8 +20,8 @@
 //! The program arms, then polls once more, and sleeps only when that found nothing. The worker
 //! publishes, then looks whether somebody armed. Either side has a SeqCst fence between its store
 //! and its load, so in their one order one fence comes first: if it is the program's, the worker
-//! sees the arming and notifies; if it is the worker's, the program's poll sees the completion. That
-//! the program is notified of something it has polled already can happen, and does no harm.
+//! sees the arming and notifies; if it is the worker's, the program's poll sees the completion.
+//! That the program is notified of something it has polled already can happen, and does no harm.
 
 use crate::error::VerbsError;
 use crate::ring::Words;
@@ -89,8 +89,8 @@ pub struct CompletionQueue<W> {
     program: Program,
 }
 
-/// The worker's side. Only the worker touches it, so relaxed loads and stores will do; where a queue
-/// moves to another worker, that hand-over orders the two.
+/// The worker's side. Only the worker touches it, so relaxed loads and stores will do; where a
+/// queue moves to another worker, that hand-over orders the two.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Worker {

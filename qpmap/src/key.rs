@@ -72,8 +72,8 @@ const fn split_mix(state: u64) -> (u64, u64) {
     (z ^ (z >> 31), state)
 }
 
-/// A secret bijection from indices to QPNs and numbers of connections: all 24-bit numbers but 0 and 1
-/// (management) and 2^24 - 1 (multicast).
+/// A secret bijection from indices to QPNs and numbers of connections: all 24-bit numbers but 0 and
+/// 1 (management) and 2^24 - 1 (multicast).
 #[derive(Clone)]
 pub struct Secret24(Rounds);
 

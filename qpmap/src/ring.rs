@@ -10,7 +10,8 @@
 //!
 //! Both positions run freely and wrap at 2^32. The two lie 64 bytes apart, and so does the first
 //! slot, so that no cache line has two writers. The consumer keeps a third position to itself, in
-//! its [`Cursor`]: what it has read. Slots are released later, when the work they asked for is done.
+//! its [`Cursor`]: what it has read. Slots are released later, when the work they asked for is
+//! done.
 //!
 //! Neither side is hurt by what the other writes: slots are atomics, so a racing writer yields
 //! garbage and no undefined behaviour; positions are checked before use; and whoever parses an
@@ -151,8 +152,8 @@ impl Cursor {
 #[derive(Debug, Default)]
 pub(crate) struct CursorCell(AtomicU64);
 
-// Relaxed: one consumer alone reads and writes it; where a ring moves to another one, that hand-over
-// orders the two.
+// Relaxed: one consumer alone reads and writes it; where a ring moves to another one, that
+// hand-over orders the two.
 impl CursorCell {
     #[inline]
     pub(crate) fn get(&self) -> Cursor {

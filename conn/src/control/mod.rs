@@ -1,8 +1,8 @@
 //! Congestion control of shared connections: how many bytes may be in flight, and how fast.
 //!
 //! A controller hears of acknowledgements, losses and timeouts and answers with a window in bytes
-//! and, if it has an opinion, a pacing rate. It sees no packets. Calls come once per acknowledgement
-//! packet, never once per data packet.
+//! and, if it has an opinion, a pacing rate. It sees no packets. Calls come once per
+//! acknowledgement packet, never once per data packet.
 
 mod dcqcn;
 mod delay;

@@ -165,7 +165,8 @@ unsafe fn copy_crc_wide(
     folded(sums[2], multiplier(512), late)
 }
 
-/// The state as what has to be added to the first and second block of a message padded with `zeros`.
+/// The state as what has to be added to the first and second block of a message padded with
+/// `zeros`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn initial(state: u32, zeros: usize) -> (__m512i, __m512i) {
@@ -235,8 +236,8 @@ fn finish(sum: __m512i) -> u32 {
 #[target_feature(enable = "avx512f")]
 unsafe fn relay<const OFFSET: usize>(dst: *mut u8, src: *const u8) -> __m512i {
     let block: __m512i;
-    // SAFETY: reads and writes what the caller vouches for, once; opaque to the optimiser, so that a
-    // racing writer only decides which bytes are found; asm blocks keep their order.
+    // SAFETY: reads and writes what the caller vouches for, once; opaque to the optimiser, so that
+    // a racing writer only decides which bytes are found; asm blocks keep their order.
     unsafe {
         asm!(
             "vmovdqu64 {block}, zmmword ptr [{src} + {offset}]",

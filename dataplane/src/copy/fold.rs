@@ -10,8 +10,8 @@ pub(super) const POLYNOMIAL: u64 = 0x1_db71_0641;
 /// The quotient x^64 / polynomial, bit-reflected: the constant of Barrett's reduction.
 pub(super) const QUOTIENT: u64 = 0x1_f701_1641;
 
-/// x^`n` modulo the polynomial, bit-reflected and shifted by the one bit that the carry-less product
-/// of reflected numbers is short of.
+/// x^`n` modulo the polynomial, bit-reflected and shifted by the one bit that the carry-less
+/// product of reflected numbers is short of.
 pub(super) const fn power(n: u32) -> u64 {
     let mut rest: u32 = 1;
     let mut i = 0;

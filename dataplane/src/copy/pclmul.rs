@@ -207,8 +207,8 @@ unsafe fn relay_byte(dst: *mut u8, src: *const u8) -> u8 {
 #[inline]
 unsafe fn relay<const OFFSET: usize>(dst: *mut u8, src: *const u8) -> __m128i {
     let block: __m128i;
-    // SAFETY: reads and writes what the caller vouches for, once; opaque to the optimiser, so that a
-    // racing writer only decides which bytes are found; asm blocks keep their order.
+    // SAFETY: reads and writes what the caller vouches for, once; opaque to the optimiser, so that
+    // a racing writer only decides which bytes are found; asm blocks keep their order.
     unsafe {
         asm!(
             "movdqu {block}, xmmword ptr [{src} + {offset}]",

@@ -26,7 +26,8 @@ impl Aligned {
     }
 }
 
-/// Copies both ways at these offsets from an aligned address and checks bytes, sum and surroundings.
+/// Copies both ways at these offsets from an aligned address and checks bytes, sum and
+/// surroundings.
 fn check(
     copier: Copier,
     data: &mut Aligned,

@@ -140,8 +140,8 @@ impl Batch {
         }
     }
 
-    /// Sends `units`, at least one and at most [`MOST`](Self::MOST), which lie in `arena`; gives how
-    /// many the kernel took, at least one.
+    /// Sends `units`, at least one and at most [`MOST`](Self::MOST), which lie in `arena`; gives
+    /// how many the kernel took, at least one.
     ///
     /// # Errors
     /// What the kernel said of the first one.

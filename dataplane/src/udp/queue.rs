@@ -41,8 +41,8 @@ impl Unit {
     }
 }
 
-/// The datagrams lie in one arena, in the order they were reserved in; when all are sent, it is used
-/// again from its start, so that a short burst stays on few cache lines.
+/// The datagrams lie in one arena, in the order they were reserved in; when all are sent, it is
+/// used again from its start, so that a short burst stays on few cache lines.
 #[derive(Debug)]
 pub(super) struct Queue {
     arena: Box<[u8]>,

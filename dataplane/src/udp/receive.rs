@@ -13,7 +13,8 @@ use trunkline_wire::Path;
 const MOST: usize = 32;
 /// Bytes of a buffer: no message is longer.
 const BUFFER: usize = 1 << 16;
-/// Distance of buffers: a few cache lines more, so that their beginnings spread over the cache's sets.
+/// Distance of buffers: a few cache lines more, so that their beginnings spread over the cache's
+/// sets.
 const STRIDE: usize = BUFFER + 5 * 64;
 /// What a call should bring at most, so that it stays in the second-level cache.
 const CACHED: usize = 512 << 10;
@@ -107,8 +108,8 @@ impl Receiver {
         }
         let (headers, count) = (self.headers.as_mut_ptr(), self.want as u32);
         let no_timeout = std::ptr::null_mut();
-        // SAFETY: `prepare` made every pointer of the first `count` headers lead to live memory of its
-        // length, which nothing else refers to.
+        // SAFETY: `prepare` made every pointer of the first `count` headers lead to live memory of
+        // its length, which nothing else refers to.
         let got = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),

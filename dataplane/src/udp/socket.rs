@@ -48,7 +48,8 @@ impl Sockets {
             libc::SO_RCVBUF,
             config.socket_bytes,
         );
-        // Refused by kernels before 4.18 and 5.0; setting the segment to 0 changes nothing elsewhere.
+        // Refused by kernels before 4.18 and 5.0; setting the segment to 0 changes nothing
+        // elsewhere.
         let segmentation =
             config.segmentation && set(&main, (libc::SOL_UDP, libc::UDP_SEGMENT), 0).is_ok();
         let coalescing = config.coalescing && set(&main, (libc::SOL_UDP, libc::UDP_GRO), 1).is_ok();
@@ -188,8 +189,8 @@ fn set(socket: &Socket, (level, option): (i32, i32), value: i32) -> io::Result<(
     }
 }
 
-/// Asks for buffers of `bytes`, beyond the system's limit where the privilege is there. The kernel's
-/// answer is its own business: a smaller buffer loses more, and works.
+/// Asks for buffers of `bytes`, beyond the system's limit where the privilege is there. The
+/// kernel's answer is its own business: a smaller buffer loses more, and works.
 fn grow(socket: &Socket, forced: i32, plain: i32, bytes: usize) {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     if set(socket, (libc::SOL_SOCKET, forced), bytes).is_err() {

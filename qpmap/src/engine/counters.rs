@@ -2,7 +2,8 @@
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What an [`Engine`](super::Engine) counted since it was made; every dropped packet is in exactly one.
+        /// What an [`Engine`](super::Engine) counted since it was made; every dropped packet is in
+        /// exactly one.
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*

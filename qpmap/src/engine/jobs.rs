@@ -44,8 +44,8 @@ impl Job {
 }
 
 impl<P: Platform> Engine<P> {
-    /// Whether one more response may be kept. The peer has at most `max_dest_rd_atomic` open, but we
-    /// learn late which of them it has got: as many again may wait for their acknowledgement.
+    /// Whether one more response may be kept. The peer has at most `max_dest_rd_atomic` open, but
+    /// we learn late which of them it has got: as many again may wait for their acknowledgement.
     pub(crate) fn make_room(&mut self, flow: u32) -> bool {
         let record = &self.flows[flow];
         let limit = self.cold(record.qp).attributes.max_dest_rd_atomic.max(1);

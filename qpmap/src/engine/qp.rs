@@ -267,7 +267,8 @@ pub struct Attributes {
     pub rq_psn: Psn,
     /// PSN sent first.
     pub sq_psn: Psn,
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096. Shared connections use what the path carries.
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096. Shared connections use what the path
+    /// carries.
     pub path_mtu: u16,
     /// ACK timeout exponent: 4.096 us * 2^n; 0 waits for ever.
     pub timeout: u8,

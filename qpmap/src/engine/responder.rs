@@ -1,7 +1,8 @@
 //! The responder: a peer's requests, in order and exactly once.
 //!
 //! Packets of a flow's head message are placed as they come, its last packet last. Packets of later
-//! messages wait in [`Staging`](super::staging::Staging) without touching anything, and run when their turn comes.
+//! messages wait in [`Staging`](super::staging::Staging) without touching anything, and run when
+//! their turn comes.
 
 use super::jobs::Outcome;
 use super::qp::{Answer, Flags};
@@ -219,8 +220,8 @@ impl<P: Platform> Engine<P> {
             let packet = Packet::parse(&datagram).expect("it was parsed before it was staged");
             let step = self.execute(flow, &packet);
             if matches!(step, Step::Early | Step::Busy) {
-                // Others of its message are still on their way, or too many responses are. There was
-                // room for it before.
+                // Others of its message are still on their way, or too many responses are. There
+                // was room for it before.
                 let list = &mut self.flows[flow].staged;
                 self.staging.add(list, expected, true, &datagram);
                 self.staging.recycle(datagram);

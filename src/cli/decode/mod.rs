@@ -24,7 +24,8 @@ use summary::Summary;
 #[derive(Args, Debug)]
 #[command(
     after_help = "Every packet to UDP port 4791 is RoCEv2. It is malformed when its headers, \
-    or what it carries for connection management or for Trunkline itself, cannot be read; otherwise \
+    or what it carries for connection management or for Trunkline itself, cannot be read; \
+    otherwise \
     its ICRC is right (ok) or wrong (BAD). Other frames are only counted."
 )]
 pub struct DecodeArgs {
@@ -67,7 +68,8 @@ pub fn run(args: &DecodeArgs, interrupt: &Interrupt) -> Result<()> {
             .map(ToString::to_string)
             .collect();
         bail!(
-            "{name}: frames of link type {} were not looked into: Ethernet, Linux cooked and raw IP \
+            "{name}: frames of link type {} were not looked into: Ethernet, Linux cooked \
+             and raw IP \
              are supported",
             links.join(", ")
         );

@@ -96,7 +96,8 @@ fn acknowledgement(ext: &SrcExt, payload: &[u8]) -> Result<Fields, WireError> {
     Ok(fields)
 }
 
-/// The packet numbers of a bitmap, the first of which is `first`, as `a-b,c`: low 32 bits, wrapping.
+/// The packet numbers of a bitmap, the first of which is `first`, as `a-b,c`: low 32 bits,
+/// wrapping.
 fn ranges(first: u32, words: impl Iterator<Item = u64>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     let mut number = first;
