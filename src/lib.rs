@@ -56,9 +56,10 @@ pub use trunkline_conn::mem::{Access, AtomicOp, Sge};
 pub use trunkline_conn::src::Counters as DeliveryCounters;
 pub use trunkline_conn::time::Instant;
 pub use trunkline_conn::work::{Completion, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode};
+pub use trunkline_dataplane::{Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
-    Attributes, ConnId, ConnectionStats, Counters, Event, QpModify, QpState, QpType, StateBytes,
-    VerbsError,
+    Attributes, ConnId, ConnectionStats, Counters, Event, LiveObjects, QpModify, QpState, QpType,
+    StateBytes, VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey};
