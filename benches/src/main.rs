@@ -33,7 +33,7 @@ struct Cli {
     /// Also what takes minutes and GBs: 1,000,000 QPs at each of two nodes.
     #[arg(long)]
     full: bool,
-    /// Prints what the nodes of udp_write1m counted, on standard error.
+    /// Prints what the nodes of udp_write1m and udp_lat64 counted, on standard error.
     #[arg(long)]
     counters: bool,
     #[command(subcommand)]

@@ -41,6 +41,18 @@ impl PeerArgs {
     fn duration(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
     }
+
+    /// Says on standard error what a node counted, if that is wanted.
+    fn show(&self, end: &node::End) {
+        if self.counters {
+            let role = if self.role == Role::Server {
+                "server"
+            } else {
+                "client"
+            };
+            end.print_counters(role);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -57,7 +69,7 @@ enum Task {
     Write,
     /// Datagrams with nothing around them.
     Bare,
-    /// Ping-pong, over RDMA and TCP by turns.
+    /// Ping-pong, over RDMA, TCP and bare ports by turns.
     Ping,
 }
 
@@ -68,14 +80,12 @@ enum Task {
 pub fn peer(arguments: &PeerArgs) -> Result<()> {
     let parent = process::Parent::new();
     match (arguments.task, arguments.role) {
-        (Task::Write, Role::Server) => write::serve(&parent, arguments.counters),
-        (Task::Write, Role::Client) => {
-            write::ask(&parent, arguments.duration(), arguments.counters)
-        }
+        (Task::Write, Role::Server) => write::serve(&parent, arguments),
+        (Task::Write, Role::Client) => write::ask(&parent, arguments),
         (Task::Bare, Role::Server) => bare::receive(&parent),
         (Task::Bare, Role::Client) => bare::send(&parent, arguments.duration()),
-        (Task::Ping, Role::Server) => ping::serve(&parent, arguments.rounds),
-        (Task::Ping, Role::Client) => ping::ask(&parent, arguments.duration(), arguments.rounds),
+        (Task::Ping, Role::Server) => ping::serve(&parent, arguments),
+        (Task::Ping, Role::Client) => ping::ask(&parent, arguments),
     }
 }
 
@@ -126,7 +136,11 @@ pub fn lat64(setting: &Setting) -> Result<Measurement> {
             median(&mut times)
         ));
     }
-    let (mut rdma, mut tcp) = (found.rdma, found.tcp);
+    let (mut rdma, mut tcp, mut bare) = (found.rdma, found.tcp, found.bare);
+    notes.push(format!(
+        "the UDP port alone, with no node: {:.0} ns",
+        median(&mut bare)
+    ));
     let measurement = Measurement::new(
         "udp_lat64",
         "ns, median half round trip of 64 B SENDs, both ends polling (lower is better)",

@@ -1,6 +1,7 @@
-//! Ping-pong of 64 bytes: SENDs between two nodes, and TCP between the same two processes. Nobody
-//! sleeps: both ends poll.
+//! Ping-pong of 64 bytes: SENDs between two nodes, TCP between the same two processes, and UDP ports
+//! with no node. Nobody sleeps: both ends poll.
 
+use super::PeerArgs;
 use super::node::{End, Watch};
 use super::process::{Pair, Parent};
 use crate::link::{EAST, WEST};
@@ -8,11 +9,16 @@ use crate::rounds::{median, percentile};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use trunkline::{RecvWr, SendFlags, SendOp, SendWr, Status};
+use trunkline_conn::egress::Egress;
+use trunkline_dataplane::{Port, UdpConfig, UdpPort};
+use trunkline_wire::Path;
 
 const SIZE: usize = 64;
+/// Where ports without a node talk.
+const BARE_PORT: u16 = 4792;
 /// Receives that wait.
 const RECEIVES: usize = 16;
 /// One request of so many asks for a completion.
@@ -29,6 +35,7 @@ pub(super) struct Found {
     pub(super) rdma_99: Vec<f64>,
     pub(super) tcp: Vec<f64>,
     pub(super) tcp_99: Vec<f64>,
+    pub(super) bare: Vec<f64>,
 }
 
 pub(super) fn result(pair: &Pair) -> Result<Found> {
@@ -87,25 +94,30 @@ fn serve_round(wire: &mut impl Wire) -> Result<()> {
     }
 }
 
-pub(super) fn serve(parent: &Parent, rounds: usize) -> Result<()> {
+pub(super) fn serve(parent: &Parent, arguments: &PeerArgs) -> Result<()> {
     let listener = TcpListener::bind((WEST, 0))?;
     let mut rdma = Rdma::open(parent, WEST, listener.local_addr()?.port())?;
+    let mut bare = Bare::open(WEST, EAST)?;
     // The other end connects as soon as it knows the port.
     let mut tcp = Tcp::new(listener.accept()?.0)?;
-    for _ in 0..rounds {
+    for _ in 0..arguments.rounds {
         serve_round(&mut rdma)?;
         rdma.end.settle(QUIET)?;
         serve_round(&mut tcp)?;
+        serve_round(&mut bare)?;
     }
+    arguments.show(&rdma.end);
     parent.wait()
 }
 
-pub(super) fn ask(parent: &Parent, duration: Duration, rounds: usize) -> Result<()> {
+pub(super) fn ask(parent: &Parent, arguments: &PeerArgs) -> Result<()> {
+    let duration = arguments.duration();
     let mut rdma = Rdma::open(parent, EAST, 0)?;
     let stream = TcpStream::connect((WEST, rdma.end.tcp)).context("TCP to the other end")?;
     let mut tcp = Tcp::new(stream)?;
+    let mut bare = Bare::open(EAST, WEST)?;
     let mut found = Found::default();
-    for _ in 0..rounds {
+    for _ in 0..arguments.rounds {
         let mut times = ask_round(&mut rdma, duration)?;
         rdma.end.settle(2 * QUIET)?;
         found.rdma.push(median(&mut times));
@@ -113,7 +125,11 @@ pub(super) fn ask(parent: &Parent, duration: Duration, rounds: usize) -> Result<
         let mut times = ask_round(&mut tcp, duration)?;
         found.tcp.push(median(&mut times));
         found.tcp_99.push(percentile(&mut times, 99));
+        found
+            .bare
+            .push(median(&mut ask_round(&mut bare, duration / 2)?));
     }
+    arguments.show(&rdma.end);
     parent.say(&found)?;
     parent.wait()
 }
@@ -124,7 +140,7 @@ struct Rdma {
 }
 
 impl Rdma {
-    fn open(parent: &Parent, address: std::net::IpAddr, tcp: u16) -> Result<Self> {
+    fn open(parent: &Parent, address: IpAddr, tcp: u16) -> Result<Self> {
         let end = End::open(parent, address, RECEIVES * SIZE, tcp)?;
         let rdma = Self { end, posted: 0 };
         (0..RECEIVES).try_for_each(|at| rdma.post_receive(at))?;
@@ -183,6 +199,53 @@ impl Wire for Rdma {
                 return Ok(message);
             }
             self.end.take_sent()?;
+            watch.check()?;
+        }
+    }
+}
+
+/// A UDP port without a node.
+struct Bare {
+    port: UdpPort,
+    path: Path,
+}
+
+impl Bare {
+    fn open(local: IpAddr, remote: IpAddr) -> Result<Self> {
+        let port = UdpPort::open(&UdpConfig {
+            port: BARE_PORT,
+            ..UdpConfig::new(local)
+        })?;
+        let path = Path {
+            src: local,
+            dst: remote,
+            src_port: BARE_PORT,
+            traffic_class: 0,
+        };
+        Ok(Self { port, path })
+    }
+}
+
+impl Wire for Bare {
+    fn send(&mut self, message: &Message) -> Result<()> {
+        let slot = self.port.reserve(&self.path, SIZE).context("no room")?;
+        slot.datagram.copy_from_slice(message);
+        self.port.commit();
+        Ok(self.port.flush()?)
+    }
+
+    fn receive(&mut self) -> Result<Message> {
+        let watch = Watch::new();
+        let mut message = [0; SIZE];
+        loop {
+            let got = self.port.receive(1, &mut |_, datagram| {
+                if datagram.len() == SIZE {
+                    message.copy_from_slice(datagram);
+                }
+            })?;
+            if got > 0 {
+                return Ok(message);
+            }
             watch.check()?;
         }
     }

@@ -1,5 +1,6 @@
 //! WRITEs of 1 MiB, one after the other.
 
+use super::PeerArgs;
 use super::node::{End, Watch};
 use super::process::{Pair, Parent};
 use crate::link::{EAST, WEST};
@@ -29,22 +30,21 @@ fn pattern() -> Vec<u8> {
         .collect()
 }
 
-pub(super) fn serve(parent: &Parent, counters: bool) -> Result<()> {
+pub(super) fn serve(parent: &Parent, arguments: &PeerArgs) -> Result<()> {
     let end = End::open(parent, WEST, SIZE, 0)?;
     while !parent.is_over() {
         for _ in 0..64 {
             end.node.poll()?;
         }
     }
-    if counters {
-        end.print_counters("server");
-    }
+    arguments.show(&end);
     let mut found = vec![0; SIZE];
     end.mr.read(0, &mut found)?;
     parent.say(&(found == pattern()))
 }
 
-pub(super) fn ask(parent: &Parent, duration: Duration, counters: bool) -> Result<()> {
+pub(super) fn ask(parent: &Parent, arguments: &PeerArgs) -> Result<()> {
+    let duration = arguments.duration();
     let end = End::open(parent, EAST, SIZE, 0)?;
     end.mr.write(0, &pattern())?;
     let sges = [end.mr.sge(0, SIZE)];
@@ -86,9 +86,7 @@ pub(super) fn ask(parent: &Parent, duration: Duration, counters: bool) -> Result
         under_way -= end.take_sent()?;
         watch.check()?;
     }
-    if counters {
-        end.print_counters("client");
-    }
+    arguments.show(&end);
     parent.say(&(bytes as f64 / seconds))?;
     end.settle(Duration::from_millis(5))?;
     parent.wait()
