@@ -19,11 +19,15 @@ pub(crate) struct Maybe<'a> {
     pub(crate) at: usize,
     /// What.
     pub(crate) bytes: &'a [u8],
+    /// Or anything: a packet may have been placed whose sum was found wrong afterwards.
+    pub(crate) wild: bool,
 }
 
 impl Maybe<'_> {
-    fn has(&self, at: usize, value: u8) -> bool {
-        at.checked_sub(self.at).and_then(|i| self.bytes.get(i)) == Some(&value)
+    /// Whether byte `at` may be `value` because of it.
+    pub(crate) fn has(&self, at: usize, value: u8) -> bool {
+        let own = at.checked_sub(self.at).and_then(|i| self.bytes.get(i));
+        own.is_some_and(|own| self.wild || *own == value)
     }
 }
 

@@ -19,10 +19,11 @@ impl Write {
         self.at..self.at + self.bytes.len()
     }
 
-    fn maybe(&self) -> Maybe<'_> {
+    fn maybe(&self, wild: bool) -> Maybe<'_> {
         Maybe {
             at: self.at,
             bytes: &self.bytes,
+            wild,
         }
     }
 }
@@ -77,6 +78,9 @@ pub(crate) struct Channel {
     pub(crate) window: Range<usize>,
     /// The receiver's end was closed: its memory is not this channel's business any more.
     pub(crate) closed: bool,
+    /// Packets with wrong bits are about: placed while they are summed, they leave traces in the
+    /// range of their message until they come again.
+    wild: bool,
     open: VecDeque<Write>,
     /// WRITEs that are placed, for READs that may or may not have seen them.
     past: VecDeque<Write>,
@@ -86,13 +90,14 @@ pub(crate) struct Channel {
 
 impl Channel {
     /// A channel that nothing was posted to.
-    pub(crate) const fn new(from: usize, to: usize, window: Range<usize>) -> Self {
+    pub(crate) const fn new(from: usize, to: usize, window: Range<usize>, wild: bool) -> Self {
         Self {
             from,
             to,
             route: 0,
             window,
             closed: false,
+            wild,
             open: VecDeque::new(),
             past: VecDeque::new(),
             reads: Vec::new(),
@@ -131,7 +136,7 @@ impl Channel {
 
     /// Bytes that may be in the window by now beside those that must be.
     pub(crate) fn maybe(&self) -> Vec<Maybe<'_>> {
-        self.open.iter().map(Write::maybe).collect()
+        self.open.iter().map(|write| write.maybe(self.wild)).collect()
     }
 
     /// Messages that are still to come.
@@ -236,14 +241,11 @@ impl Channel {
             .iter()
             .chain(&self.open)
             .filter(later)
-            .map(Write::maybe)
+            .map(|write| write.maybe(self.wild))
             .collect();
         for (i, (found, wanted)) in data.iter().zip(base).enumerate() {
             let at = read.range.start + i;
-            let mut sources = maybe.iter();
-            if found != wanted
-                && !sources.any(|m| at >= m.at && m.bytes.get(at - m.at) == Some(found))
-            {
+            if found != wanted && !maybe.iter().any(|maybe| maybe.has(at, *found)) {
                 return Err(Failure::wrong(format!(
                     "READ #{} of {:?} found {found:#04x} at {at}, not {wanted:#04x}; {} WRITEs may \
                      have overtaken it",

@@ -11,10 +11,18 @@ use trunkline::{Connection, QpModify, QpType};
 /// than what the connection manager takes to give up.
 const HARMLESS_CUT: u64 = 60 * MS;
 
+/// Most troubles of one run.
+const MOST: u64 = 1000;
+
 impl World {
     /// Makes trouble of a kind that this run has, and plans the next.
     pub(crate) fn trouble(&mut self) -> Verdict {
-        if self.calm || self.left == 0 {
+        if self.calm || self.left == 0 || self.tally.troubles >= MOST {
+            return Ok(());
+        }
+        if self.now < self.idle_until {
+            let delay = self.idle_until - self.now;
+            self.after(delay, Action::Trouble);
             return Ok(());
         }
         let t = self.options.troubles;
@@ -173,6 +181,7 @@ impl World {
         self.network.net().cut(a, b, true);
         self.after(duration, Action::Join(a, b));
         if !short {
+            self.long_cuts.push((a, b));
             self.doom_between(a, b, "its nodes were cut off from each other for long");
         }
     }

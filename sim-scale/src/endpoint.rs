@@ -5,7 +5,7 @@ use crate::failure::{Failure, Verdict};
 use crate::words::{Cell, Counter};
 use std::collections::VecDeque;
 use std::ops::Range;
-use trunkline::{Cq, Mr, Pd, Qp, RecvWr, Sge, Srq, Status};
+use trunkline::{Cq, Mr, Pd, Qp, Qpn, RecvWr, Sge, Srq, Status};
 
 /// Bytes between things in an area that nobody may touch.
 pub(crate) const GAP: usize = 64;
@@ -342,6 +342,8 @@ pub(crate) struct Endpoint {
     pub(crate) group: usize,
     /// The QP.
     pub(crate) qp: Option<Qp>,
+    /// Its number, also when it is gone.
+    pub(crate) qpn: Qpn,
     /// Windows, receive slots, landing slots.
     pub(crate) area: Option<Area>,
     /// What it sends from.

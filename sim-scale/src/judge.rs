@@ -406,10 +406,7 @@ impl World {
             .copied()
             .find(|channel| {
                 let from = &self.endpoints[self.channels[*channel].from];
-                from.qp
-                    .as_ref()
-                    .is_some_and(|qp| qp.qpn() == completion.src_qp)
-                    || self.endpoints[endpoint].incoming.len() == 1
+                from.qpn == completion.src_qp || self.endpoints[endpoint].incoming.len() == 1
             });
         let Some(channel) = source else {
             return Err(Failure::wrong(format!(

@@ -202,8 +202,10 @@ impl World {
                 let place = if from > to { from - 1 } else { from };
                 let size = self.groups[group].shapes[to].window;
                 let start = GAP + place * (size + GAP);
+                let window = start..start + size;
+                let wild = self.options.link.corrupt_ppm > 0;
                 self.channels
-                    .push(Channel::new(first + from, first + to, start..start + size));
+                    .push(Channel::new(first + from, first + to, window, wild));
             }
         }
         for channel in first_channel..self.channels.len() {
@@ -215,10 +217,18 @@ impl World {
             .shapes
             .iter()
             .any(|shape| shape.rnr_retry < 7);
+        let cut = self
+            .long_cuts
+            .iter()
+            .any(|(a, b)| nodes.contains(a) && nodes.contains(b));
         let state = &mut self.groups[group];
         state.members = (first..first + count).collect();
         state.phase = Phase::Up;
-        state.doom = impatient.then_some(Doom::Any("few RNR retries"));
+        state.doom = match (cut, impatient) {
+            (true, _) => Some(Doom::Any("its nodes were cut off when it was built")),
+            (_, true) => Some(Doom::Any("few RNR retries")),
+            _ => None,
+        };
         for endpoint in first..first + count {
             let delay = self.random.below(500 * US);
             self.after(delay, Action::Connect(endpoint));
@@ -272,6 +282,7 @@ impl World {
             node: shape.node,
             process: shape.process,
             group,
+            qpn: qp.qpn(),
             qp: Some(qp),
             area: Some(area),
             pool: Some(pool),

@@ -145,6 +145,8 @@ pub struct World {
     pub(crate) left: u64,
     /// Faults are over; everything has to end well.
     pub(crate) calm: bool,
+    /// Pairs of nodes that are cut off from each other for long.
+    pub(crate) long_cuts: Vec<(usize, usize)>,
     /// Nothing is posted before this time.
     pub(crate) idle_until: u64,
     pub(crate) tally: Tally,
@@ -190,6 +192,7 @@ impl World {
             agenda: BinaryHeap::new(),
             serial: 0,
             calm: false,
+            long_cuts: Vec::new(),
             idle_until: 0,
             tally: Tally::default(),
             next_swap: 1,
@@ -404,6 +407,7 @@ impl World {
             Action::Join(a, b) => {
                 self.act("join", a, b);
                 self.network.net().cut(a, b, false);
+                self.long_cuts.retain(|pair| *pair != (a, b));
                 Ok(())
             }
             Action::Boot(node) => self.boot(node),

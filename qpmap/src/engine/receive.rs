@@ -395,7 +395,11 @@ impl<P: Platform> Engine<P> {
         let found = self
             .flow_of(conn, packet)
             .and_then(|flow| Some((flow, self.find_request(flow, ext.msn)?)))
-            .filter(|(_, at)| self.requests[*at].round == ext.round);
+            .filter(|(_, at)| {
+                // Data of one READ does not mix; what an atomic found is the same whenever it is told.
+                let once = packet.opcode == Opcode::SRC_ATOMIC_RESP;
+                once || self.requests[*at].round == ext.round
+            });
         if let Some((flow, _)) = found
             && self.precedes_bind(flow, ext.generation)
         {

@@ -190,6 +190,7 @@ impl<P: Platform> Engine<P> {
             let pending = &mut self.requests[head];
             if let Some(status) = pending.outcome {
                 // It was refused while an earlier READ waited for its data.
+                self.settle(qp);
                 self.fail_flow(flow, status);
                 return;
             }
