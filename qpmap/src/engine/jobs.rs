@@ -1,5 +1,6 @@
 //! Responses: kept from the execution of a READ or atomic until its requester has the result.
 
+use super::qp::Flags;
 use super::{Engine, Platform};
 use crate::slab::NONE;
 use trunkline_wire::Rkey;
@@ -130,8 +131,9 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// A packet of a response went down with its connection. A READ is asked for again; the result
-    /// of an atomic is kept until it is.
+    /// A packet of a response went down with its connection. The peer is told, for its own end of
+    /// that connection, or the one its requests took, may live on: it asks again. The result of an
+    /// atomic is kept until it does.
     pub(crate) fn response_lost(&mut self, flow: u32, job: u32, serial: u32) {
         let Some(record) = self.jobs.get_mut(job).filter(|job| job.serial == serial) else {
             return;
@@ -140,5 +142,7 @@ impl<P: Platform> Engine<P> {
         if matches!(record.outcome, Outcome::Read { .. }) {
             self.remove_job(flow, job);
         }
+        self.flows[flow].flags.set(Flags::LOST);
+        self.answer(flow);
     }
 }

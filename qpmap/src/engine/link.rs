@@ -1,6 +1,6 @@
 //! Peers and the connections to them; which flow uses which.
 
-use super::build::{self, Item, Route};
+use super::build::{self, Item, ItemKind, Route};
 use super::qp::{Flags, Wire};
 use super::{ConnId, Engine, Event, Platform, Ready, Timer};
 use crate::error::VerbsError;
@@ -510,13 +510,24 @@ impl<P: Platform> Engine<P> {
         self.conn_deadlines[conn as usize] = Instant::FAR;
         let slot = self.conn_secret.open(record.delivery.local_id().get());
         self.conn_ids.remove(slot);
+        let heir = self.pick(peer).unwrap_or(self.peers[peer].conns);
         for item in record.delivery.unacked() {
+            if heir != NONE && matches!(item.kind, ItemKind::Control | ItemKind::Answers) {
+                self.rescue_blob(&item, heir);
+            }
             self.forget_item(&item);
         }
         self.past_delivery.add(&record.delivery.stats().counters);
         record.delivery.close(&mut self.windows);
         self.ready.retain(|ready| *ready != Ready::Conn(conn));
-        self.orphans.retain(|orphan| orphan.conn != conn);
+        for orphan in self.orphans.iter_mut().filter(|orphan| orphan.conn == conn) {
+            orphan.conn = heir;
+        }
+        if heir == NONE {
+            self.orphans.retain(|orphan| orphan.conn != NONE);
+        } else {
+            self.touch(heir);
+        }
         let mut stranded = false;
         for flow in moving {
             self.counters.failovers += 1;

@@ -447,6 +447,29 @@ impl<P: Platform> Engine<P> {
         self.notice(flow);
     }
 
+    /// Something for the peer went down with its connection, and no flow of ours says it again.
+    pub(crate) fn rescue_blob(&mut self, item: &Item, other: u32) {
+        let Some(bytes) = self.blobs.get(item.slot, item.serial).map(<[u8]>::to_vec) else {
+            return;
+        };
+        if item.kind == ItemKind::Control {
+            let entries = ControlEntry::entries(&bytes).into_iter().flatten().flatten();
+            let ends = [ControlKind::Unbind, ControlKind::Refused];
+            for entry in entries.filter(|entry| ends.contains(&entry.kind)) {
+                self.orphan(other, OrphanContent::Control(entry));
+            }
+            return;
+        }
+        for entry in AnswerEntry::entries(&bytes).into_iter().flatten().flatten() {
+            let flow = self
+                .qp_index(entry.responder)
+                .and_then(|qp| self.flow_from(qp, entry.requester, other));
+            if flow.is_none() {
+                self.orphan(other, OrphanContent::Answer(entry));
+            }
+        }
+    }
+
     /// Tells the peer that a flow of ours ends.
     pub(crate) fn send_unbind(&mut self, flow: u32) {
         let record = &self.flows[flow];
@@ -505,6 +528,8 @@ pub(super) const fn is_newer(generation: u16, other: u16) -> bool {
 
 fn answer_entry(flow: &Flow, number: Qpn) -> AnswerEntry {
     let syndrome = match flow.answer {
+        // Go back: what was executed and not answered in full has to be asked for again.
+        _ if flow.flags.has(Flags::LOST) => Syndrome::Nak(NakCode::PsnSequence),
         Answer::Ack => Syndrome::ACK_WITHOUT_CREDITS,
         Answer::Rnr(timer) => Syndrome::RnrNak { timer },
         Answer::Nak(code) => Syndrome::Nak(NakCode::from_code(code)),

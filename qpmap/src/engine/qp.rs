@@ -191,6 +191,8 @@ impl Flags {
     pub(crate) const UNBOUND: Self = Self(1 << 13);
     /// `remote_generation` is known.
     pub(crate) const HEARD: Self = Self(1 << 14);
+    /// Responses went down with a connection: the peer has to ask again.
+    pub(crate) const LOST: Self = Self(1 << 15);
 
     pub(crate) const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0

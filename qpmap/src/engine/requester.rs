@@ -313,6 +313,11 @@ impl<P: Platform> Engine<P> {
                 self.acknowledged(flow, msn);
                 self.not_ready(now, flow, msn, timer);
             }
+            Syndrome::Nak(NakCode::PsnSequence) if round == record.round => {
+                self.acknowledged(flow, msn);
+                self.restart(flow, true);
+                self.wake(flow);
+            }
             Syndrome::Nak(code) if round == record.round => {
                 self.acknowledged(flow, msn);
                 self.counters.nak_received += 1;

@@ -112,6 +112,7 @@ impl<P: Platform> Engine<P> {
         let ahead = round.wrapping_sub(record.remote_round).cast_signed();
         if ahead > 0 {
             record.remote_round = round;
+            record.flags.clear(Flags::LOST);
             self.staging.clear(&mut record.staged);
             if matches!(record.answer, Answer::Nak(_)) {
                 // That stands; the peer may have missed it.
@@ -555,7 +556,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Owes the peer an answer about everything up to `expected_msn`.
-    fn answer(&mut self, flow: u32) {
+    pub(crate) fn answer(&mut self, flow: u32) {
         self.flows[flow].flags.set(Flags::ANSWER_DUE);
         self.notice(flow);
     }
@@ -601,6 +602,7 @@ impl<P: Platform> Engine<P> {
         record.remote_round = 0;
         record.answer = Answer::Ack;
         record.flags.clear(Flags::REFUSED);
+        record.flags.clear(Flags::LOST);
         self.staging.clear(&mut record.staged);
         let mut job = std::mem::replace(&mut record.jobs, NONE);
         record.jobs_len = 0;
