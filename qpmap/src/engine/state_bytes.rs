@@ -89,6 +89,44 @@ impl LiveObjects {
 }
 
 impl<P: Platform> Engine<P> {
+    /// All there is to know of a QP's flows and requests, as text for people who look for a fault.
+    pub fn describe_qp(&self, qpn: trunkline_wire::Qpn) -> String {
+        use std::fmt::Write;
+        let Some(qp) = self.qp_index(qpn) else {
+            return "no such QP".to_owned();
+        };
+        let mut text = format!("{:?} {:?}", self.qps[qp].state, self.qps[qp].wire);
+        for index in self.flows_of(qp) {
+            let flow = &self.flows[index];
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n  flow {index}: {flow:?}");
+            let mut next = flow.head;
+            while let Some(pending) = self.requests.get(next) {
+                let _ = write!(
+                    text,
+                    "\n    request {next}: #{:#x} msn {} round {} returned {} of {} responded {} \
+                     reading {} begun {} outcome {:?}",
+                    pending.request.wr_id,
+                    pending.msn,
+                    pending.round,
+                    pending.returned,
+                    pending.request.length,
+                    pending.responded,
+                    pending.reading,
+                    pending.begun,
+                    pending.outcome
+                );
+                next = pending.flow_next;
+            }
+            let mut job = flow.jobs;
+            while let Some(response) = self.jobs.get(job) {
+                let _ = write!(text, "\n    response {job}: {response:?}");
+                job = response.next;
+            }
+        }
+        text
+    }
+
     /// What is held now.
     pub fn live_objects(&self) -> LiveObjects {
         let undecided: usize = self.undecided.values().map(Vec::len).sum();

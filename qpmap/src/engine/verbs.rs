@@ -251,7 +251,8 @@ impl<P: Platform> Engine<P> {
         });
     }
 
-    /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported.
+    /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported, but for a receive
+    /// it had taken from its SRQ.
     ///
     /// # Errors
     /// No such QP.
@@ -529,8 +530,11 @@ impl<P: Platform> Engine<P> {
             if self.qps[qp].state != QpState::Error {
                 self.send_unbind(flow);
             }
-            // Not reported, as nothing else of a QP that is reset or destroyed.
-            self.discard_assembly(flow);
+            if self.cold(qp).srq == NONE {
+                // Not reported, as nothing else of a QP that is reset or destroyed; but what came
+                // from an SRQ is: its program must not lose the buffer.
+                self.discard_assembly(flow);
+            }
             self.reset_responder(flow);
             self.detach(flow);
             self.stranded.retain(|(_, other)| *other != flow);
