@@ -285,6 +285,11 @@ impl Qp {
         Ok(())
     }
 
+    /// All there is to know of its state, as text for people who look for a fault.
+    pub fn describe(&self) -> String {
+        self.node().core().engine.describe_qp(self.qpn())
+    }
+
     /// Index of the connection it is bound to at the moment, read from the mapping without locks.
     pub fn connection(&self) -> Option<u32> {
         self.node()

@@ -17,7 +17,8 @@
 //! 1. No `UDP_SEGMENT` in the kernel: every datagram is its own message; several go in one
 //!    `sendmmsg`.
 //! 2. A super-packet is refused when it is sent (`EIO`, `EINVAL`, `EMSGSIZE`): it is cut up here,
-//!    the ICRCs are changed to identification 0, and the pieces are sent singly. When that works, no
+//!    the ICRCs are changed to identification 0, and the pieces are sent singly. When that works,
+//!    no
 //!    more super-packets are made: [`Capabilities::super_packets`] turns false.
 //! 3. No `UDP_GRO`: every datagram comes as its own message; [`Capabilities::coalesced_receive`] is
 //!    false.

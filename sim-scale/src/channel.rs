@@ -136,7 +136,10 @@ impl Channel {
 
     /// Bytes that may be in the window by now beside those that must be.
     pub(crate) fn maybe(&self) -> Vec<Maybe<'_>> {
-        self.open.iter().map(|write| write.maybe(self.wild)).collect()
+        self.open
+            .iter()
+            .map(|write| write.maybe(self.wild))
+            .collect()
     }
 
     /// Messages that are still to come.

@@ -255,7 +255,17 @@ impl World {
                 counters.join(", ")
             )
         });
-        lines.collect()
+        let mut lines: Vec<String> = lines.collect();
+        for (index, endpoint) in self.endpoints.iter().enumerate() {
+            if let Some(qp) = endpoint.qp.as_ref().filter(|_| !endpoint.posted.is_empty()) {
+                lines.push(format!(
+                    "e{index} at node {}: {}",
+                    endpoint.node,
+                    qp.describe()
+                ));
+            }
+        }
+        lines
     }
 
     fn what_is_stuck(&self) -> Failure {

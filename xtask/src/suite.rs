@@ -160,7 +160,8 @@ fn quietly(command: Command, setting: &Setting) -> Result<Outcome> {
     Ok(Outcome::Passed(String::new()))
 }
 
-/// The captures lie beside the checkout of whoever works on the project; a clone has the golden ones.
+/// The captures lie beside the checkout of whoever works on the project; a clone has the golden
+/// ones.
 fn tests(setting: &Setting) -> Result<Outcome> {
     const CAPTURES: &str = "TRUNKLINE_CAPTURES";
     let mut command = cargo::cargo(&["test", "--workspace", "--no-fail-fast"]);

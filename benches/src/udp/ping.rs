@@ -1,5 +1,5 @@
-//! Ping-pong of 64 bytes: SENDs between two nodes, TCP between the same two processes, and UDP ports
-//! with no node. Nobody sleeps: both ends poll.
+//! Ping-pong of 64 bytes: SENDs between two nodes, TCP between the same two processes, and UDP
+//! ports with no node. Nobody sleeps: both ends poll.
 
 use super::PeerArgs;
 use super::node::{End, Watch};

@@ -523,6 +523,7 @@ impl<P: Platform> Engine<P> {
         for orphan in self.orphans.iter_mut().filter(|orphan| orphan.conn == conn) {
             orphan.conn = heir;
         }
+        self.waiting_binds.rehome(conn, heir);
         if heir == NONE {
             self.orphans.retain(|orphan| orphan.conn != NONE);
         } else {

@@ -119,7 +119,8 @@ impl WaitingBinds {
         let same =
             |old: &WaitingBind| old.peer == bind.peer && old.entry.src_qp == bind.entry.src_qp;
         if let Some(old) = list.iter_mut().find(|old| same(old)) {
-            if is_newer(bind.entry.generation, old.entry.generation) {
+            // Said again, it may have come over another connection.
+            if !is_newer(old.entry.generation, bind.entry.generation) {
                 *old = bind;
             }
             return true;
@@ -130,6 +131,14 @@ impl WaitingBinds {
         list.push(bind);
         self.count += 1;
         true
+    }
+
+    /// A connection is gone: what came over it is answered over `heir`.
+    pub(crate) fn rehome(&mut self, conn: u32, heir: u32) {
+        let binds = self.by_qp.values_mut().flatten();
+        for bind in binds.filter(|bind| bind.conn == conn) {
+            bind.conn = heir;
+        }
     }
 
     fn take(&mut self, qp: u32) -> Vec<WaitingBind> {
@@ -453,7 +462,10 @@ impl<P: Platform> Engine<P> {
             return;
         };
         if item.kind == ItemKind::Control {
-            let entries = ControlEntry::entries(&bytes).into_iter().flatten().flatten();
+            let entries = ControlEntry::entries(&bytes)
+                .into_iter()
+                .flatten()
+                .flatten();
             let ends = [ControlKind::Unbind, ControlKind::Refused];
             for entry in entries.filter(|entry| ends.contains(&entry.kind)) {
                 self.orphan(other, OrphanContent::Control(entry));

@@ -396,7 +396,8 @@ impl<P: Platform> Engine<P> {
             .flow_of(conn, packet)
             .and_then(|flow| Some((flow, self.find_request(flow, ext.msn)?)))
             .filter(|(_, at)| {
-                // Data of one READ does not mix; what an atomic found is the same whenever it is told.
+                // Data of one READ does not mix; what an atomic found is the same whenever it is
+                // told.
                 let once = packet.opcode == Opcode::SRC_ATOMIC_RESP;
                 once || self.requests[*at].round == ext.round
             });

@@ -251,8 +251,8 @@ impl<P: Platform> Engine<P> {
         });
     }
 
-    /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported, but for a receive
-    /// it had taken from its SRQ.
+    /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported, but for a
+    /// receive it had taken from its SRQ.
     ///
     /// # Errors
     /// No such QP.

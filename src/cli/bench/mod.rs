@@ -102,6 +102,12 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
     if args.timeout.is_zero() {
         return Err(wrong("--timeout of no time at all"));
     }
+    for address in [args.listen, args.connect, args.bind].into_iter().flatten() {
+        // The ICRC covers addresses: a node has one, and its peers send to it.
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(wrong(format!("{address} is not the address of one host")));
+        }
+    }
     match (args.listen, args.connect) {
         (Some(address), _) => {
             let plan = server::Plan {
