@@ -38,6 +38,11 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
             "trunkline bench",
         ),
         (
+            &["bench", "lat", "--listen", "0.0.0.0"],
+            "0.0.0.0 is not the address of one host",
+            "trunkline bench",
+        ),
+        (
             &["bench", "lat"],
             "not provided: --listen <ADDR>",
             "trunkline bench",
