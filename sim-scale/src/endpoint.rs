@@ -82,7 +82,7 @@ impl Receives {
             let start = base + i * (slot + GAP);
             let at = start + cut() % (slot + 1);
             if at == start || at == start + slot {
-                vec![start..start + slot]
+                std::iter::once(start..start + slot).collect()
             } else {
                 // Out of order on purpose: elements need not ascend.
                 vec![at..start + slot, start..at]
