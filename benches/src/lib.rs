@@ -8,11 +8,12 @@
 //! | [`turns`] | the scheduler alone |
 //! | [`udp`] | two processes over UDP, in two network namespaces |
 //!
-//! [`catalogue`] lists them all, `trunkline-benches` runs them.
+//! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
 
 pub mod catalogue;
 pub mod engine;
 pub mod link;
+pub mod machine;
 pub mod pair;
 pub mod parts;
 pub mod resident;

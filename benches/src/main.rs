@@ -2,11 +2,14 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use serde::Serialize;
 use std::fs::File;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use trunkline_benches::catalogue::{self, ALL, Bench};
+use trunkline_benches::machine::Machine;
 use trunkline_benches::parts::Part;
 use trunkline_benches::{Measurement, Setting};
 
@@ -17,6 +20,9 @@ struct Cli {
     /// Writes the results to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Writes the results to this file too, with what the machine is like.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Runs only this benchmark; may be given several times.
     #[arg(long, value_name = "NAME", value_parser = bench)]
     only: Vec<&'static Bench>,
@@ -76,11 +82,8 @@ fn main() -> ExitCode {
 /// Runs what was asked for; gives whether all of it could.
 fn run(cli: &Cli) -> Result<bool> {
     // A file that cannot be written should not be found out after minutes.
-    let file = cli
-        .json
-        .as_ref()
-        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())));
-    let file = file.transpose()?;
+    let file = cli.json.as_deref().map(create).transpose()?;
+    let record = cli.record.as_deref().map(create).transpose()?;
     let setting = Setting {
         duration: cli.duration,
         rounds: cli.rounds.into(),
@@ -92,6 +95,7 @@ fn run(cli: &Cli) -> Result<bool> {
         |bench: &Bench| cli.only.is_empty() || cli.only.iter().any(|only| only.name == bench.name);
     let wanted: Vec<_> = ALL.iter().filter(|bench| wanted(bench)).collect();
     let (mut found, mut left_out) = (Vec::new(), false);
+    let before = look_at_machine();
     for (at, bench) in wanted.iter().enumerate() {
         eprintln!(
             "[{}/{}] {}: {}",
@@ -110,11 +114,60 @@ fn run(cli: &Cli) -> Result<bool> {
         }
         eprintln!("        {:.1} s", started.elapsed().as_secs_f64());
     }
+    let after = look_at_machine();
     print_table(&found);
     if let Some(file) = file {
         serde_json::to_writer_pretty(file, &found).context("cannot write the results")?;
     }
+    if let Some(mut file) = record {
+        let record = Record {
+            machines: [&before, &after],
+            results: &found,
+            notes: notes(&found),
+        };
+        serde_json::to_writer_pretty(&file, &record)
+            .map_err(Into::into)
+            .and_then(|()| writeln!(file))
+            .context("cannot write the record")?;
+    }
     Ok(!left_out)
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn notes(found: &[Measurement]) -> Vec<&str> {
+    let notes = found.iter().flat_map(|measurement| &measurement.notes);
+    notes.map(String::as_str).collect()
+}
+
+/// What a file of `--record` holds.
+#[derive(Serialize)]
+struct Record<'a> {
+    /// Before and after, since machines change.
+    machines: [&'a Machine; 2],
+    results: &'a [Measurement],
+    notes: Vec<&'a str>,
+}
+
+/// On what it runs, told on standard error.
+fn look_at_machine() -> Machine {
+    let machine = Machine::look();
+    let Machine {
+        cpu,
+        cpus,
+        kernel,
+        load,
+        line_ns,
+    } = &machine;
+    eprintln!(
+        "on {cpus} CPUs ({cpu}), Linux {kernel}, load {load}, {line_ns:.0} ns from CPU to CPU"
+    );
+    if *load > *cpus as f64 {
+        eprintln!("other programs are busy here: figures will be too low");
+    }
+    machine
 }
 
 fn print_table(found: &[Measurement]) {

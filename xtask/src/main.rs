@@ -90,9 +90,9 @@ struct Bench {
     /// Writes the results to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Runs only this benchmark.
+    /// Runs only this benchmark; may be given several times.
     #[arg(long, value_name = "NAME")]
-    only: Option<String>,
+    only: Vec<String>,
     /// Further arguments, handed on as they are.
     #[arg(last = true)]
     rest: Vec<String>,
@@ -106,7 +106,7 @@ impl Bench {
             let file = std::path::absolute(file)?;
             arguments.extend(["--json".to_owned(), file.display().to_string()]);
         }
-        if let Some(name) = &self.only {
+        for name in &self.only {
             arguments.extend(["--only".to_owned(), name.clone()]);
         }
         arguments.extend(self.rest.iter().cloned());

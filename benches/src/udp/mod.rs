@@ -8,6 +8,7 @@ mod process;
 mod write;
 
 use crate::link::Link;
+use crate::machine::line_ns;
 use crate::rounds::median;
 use crate::{Measurement, Setting};
 use anyhow::{Context, Result};
@@ -108,6 +109,7 @@ pub fn write1m(setting: &Setting) -> Result<Measurement> {
         )?)?);
     }
     let bare = median(&mut bare);
+    let line_ns = line_ns();
     let measurement = Measurement::new(
         "udp_write1m",
         "bytes/s, WRITEs of 1 MiB, 4 under way on one QP, two processes on a veth pair, MTU 9000",
@@ -115,10 +117,14 @@ pub fn write1m(setting: &Setting) -> Result<Measurement> {
         (median(&mut writes), median(&mut streams)),
     );
     let ratio = bare / measurement.yardstick_value;
-    Ok(measurement.note(format!(
-        "datagrams of 8192 B alone, in super-packets, with no engine: {bare:.3e} bytes/s \
+    Ok(measurement
+        .note(format!(
+            "datagrams of 8192 B alone, in super-packets, with no engine: {bare:.3e} bytes/s \
          received, {ratio:.2} of TCP"
-    )))
+        ))
+        .note(format!(
+            "a cache line took {line_ns:.0} ns from CPU to CPU just then"
+        )))
 }
 
 /// `udp_lat64`
