@@ -16,8 +16,9 @@ use trunkline_dataplane::prng::Prng;
 const SAFETY_LIMIT: u64 = 600 * SECOND;
 /// Longest everything may take to end once the faults are over, in ns.
 const CALM_LIMIT: u64 = 40 * SECOND;
-/// How long nodes get to put away what is left, in ns.
-const REST: u64 = 5 * SECOND;
+/// How long nodes get to put away what is left, in ns: several times what it takes to find out
+/// that a peer is gone, since farewells try one connection to it after the other.
+const REST: u64 = 20 * SECOND;
 /// Lines of the trace shown with a failure.
 const SHOWN: usize = 60;
 

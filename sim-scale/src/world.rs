@@ -410,6 +410,7 @@ impl World {
                 self.long_cuts.retain(|pair| *pair != (a, b));
                 Ok(())
             }
+            Action::Boot(node) if self.node(node).is_some() => Ok(()),
             Action::Boot(node) => self.boot(node),
         }
     }

@@ -6,6 +6,7 @@ use super::{ConnId, Engine, Event, Platform, Ready, Timer};
 use crate::error::VerbsError;
 use crate::key::Secret24;
 use crate::slab::NONE;
+use crate::state::QpType;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{self, Connection};
 use trunkline_conn::time::Instant;
@@ -595,6 +596,12 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// Whether a flow is one of several that an app-managed QP may have, with nothing outstanding.
+    fn is_idle_route(&self, flow: u32) -> bool {
+        let record = &self.flows[flow];
+        self.cold(record.qp).kind == QpType::Src && record.head == NONE
+    }
+
     fn fail_stranded(&mut self, peer: u32) {
         let (mine, others) = std::mem::take(&mut self.stranded)
             .into_iter()
@@ -603,7 +610,14 @@ impl<P: Platform> Engine<P> {
         let mine: Vec<(u32, u32)> = mine;
         for (_, flow) in mine {
             self.flows[flow].flags.clear(Flags::STRANDED);
-            self.fail_flow(flow, Status::RetryExceeded);
+            if self.is_idle_route(flow) {
+                // The QP has others; what is posted to this one later will fail.
+                self.flows[flow].flags.clear(Flags::BOUND);
+                self.flows[flow].flags.clear(Flags::PEER_BOUND);
+                self.reset_responder(flow);
+            } else {
+                self.fail_flow(flow, Status::RetryExceeded);
+            }
         }
     }
 

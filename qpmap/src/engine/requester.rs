@@ -54,7 +54,8 @@ impl<P: Platform> Engine<P> {
         }
         match record.wire {
             Wire::Shared(flow) => {
-                if self.cold(qp).kind == QpType::Src {
+                let halted = self.flows[flow].flags.has(Flags::HALTED);
+                if self.cold(qp).kind == QpType::Src && !halted {
                     // Each request names its flow: none of them waits for another's.
                     while self.ingest(qp, flow).is_some() {}
                 }
@@ -63,6 +64,12 @@ impl<P: Platform> Engine<P> {
             Wire::Plain(plain) => self.feed_plain(qp, plain),
             Wire::None | Wire::Undecided => {}
         }
+    }
+
+    /// Whether a flow has no connection and waits for none: its peer is gone.
+    fn is_dead(&self, flow: u32) -> bool {
+        let record = &self.flows[flow];
+        record.conn == NONE && !record.flags.has(Flags::STRANDED)
     }
 
     /// Takes the next work request of a QP from its ring and hangs it into its flow. `None`: there
@@ -83,6 +90,7 @@ impl<P: Platform> Engine<P> {
         };
         let flow = self.flow_of_route(qp, own, route);
         let fault = match flow {
+            Some(flow) if self.is_dead(flow) => Some(Status::RetryExceeded),
             Some(_) => self
                 .local_fault(qp, &request)
                 .map(|_| Status::LocalProtection),
