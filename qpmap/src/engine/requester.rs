@@ -326,6 +326,13 @@ impl<P: Platform> Engine<P> {
                 self.restart(flow, true);
                 self.wake(flow);
             }
+            Syndrome::Nak(NakCode::InvalidRd) if round == record.round => {
+                // Nobody is there. That says nothing of earlier messages: theirs may come yet.
+                self.counters.nak_received += 1;
+                if self.flows[flow].head != NONE {
+                    self.fail_flow(flow, Status::RetryExceeded);
+                }
+            }
             Syndrome::Nak(code) if round == record.round => {
                 self.acknowledged(flow, msn);
                 self.counters.nak_received += 1;
