@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::mem::{AtomicOp, Bytes};
-use trunkline_wire::{Crc, Path, icrc, parse_datagram};
+use trunkline_wire::{Crc, IcrcSeed, Path, icrc, parse_datagram};
 
 /// Eight bytes that fill memory nobody may see. No target writes them anywhere else.
 pub const MARK: [u8; 8] = [0x9e, 0x37, 0x79, 0xb9, 0x7f, 0x4a, 0x7c, 0x15];
@@ -131,7 +131,7 @@ impl Outbox {
             let packet = parse_datagram(datagram).expect("what is sent can be parsed");
             assert!(icrc::verify(path, 0, datagram), "sent with a wrong ICRC");
             assert_ne!(
-                packet.header_crc_ok(datagram),
+                packet.header_crc_ok(IcrcSeed::new(path), 0, datagram),
                 Some(false),
                 "sent with a wrong HCRC"
             );

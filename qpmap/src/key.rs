@@ -12,6 +12,7 @@
 //! protection domains, the rights and the connection's token.
 
 use crate::slab::NONE;
+use std::cell::Cell;
 
 const ROUNDS: usize = 4;
 
@@ -75,7 +76,11 @@ const fn split_mix(state: u64) -> (u64, u64) {
 /// A secret bijection from indices to QPNs and numbers of connections: all 24-bit numbers but 0 and
 /// 1 (management) and 2^24 - 1 (multicast).
 #[derive(Clone)]
-pub struct Secret24(Rounds);
+pub struct Secret24 {
+    rounds: Rounds,
+    /// The number opened last, and its index: packets come in runs of one number.
+    last: Cell<(u32, u32)>,
+}
 
 impl Secret24 {
     /// Indices it takes: those below this.
@@ -83,7 +88,10 @@ impl Secret24 {
 
     /// The bijection that belongs to `seed`: 128 random bits that never leave the node.
     pub const fn new(seed: [u64; 2]) -> Self {
-        Self(Rounds::new(seed))
+        Self {
+            rounds: Rounds::new(seed),
+            last: Cell::new((0, NONE)),
+        }
     }
 
     /// The number to show for `index`.
@@ -93,26 +101,32 @@ impl Secret24 {
     #[inline]
     pub const fn seal(&self, index: u32) -> u32 {
         assert!(index < Self::SIZE, "an index has a number of 24 bits");
-        let mut number = self.0.seal::<12>(index + FIRST);
+        let mut number = self.rounds.seal::<12>(index + FIRST);
         // On from a reserved number until one is not: still a bijection (Black and Rogaway, 2002,
         // "cycle-walking"), since the numbers walked over are no results of others.
         while is_reserved(number) {
-            number = self.0.seal::<12>(number);
+            number = self.rounds.seal::<12>(number);
         }
         number
     }
 
     /// The index behind a number; [`NONE`] behind those that no index has.
     #[inline]
-    pub const fn open(&self, number: u32) -> u32 {
+    pub fn open(&self, number: u32) -> u32 {
+        let (last, index) = self.last.get();
+        if number == last {
+            return index;
+        }
         if is_reserved(number) {
             return NONE;
         }
-        let mut index = self.0.open::<12>(number);
+        let mut index = self.rounds.open::<12>(number);
         while is_reserved(index) {
-            index = self.0.open::<12>(index);
+            index = self.rounds.open::<12>(index);
         }
-        index - FIRST
+        index -= FIRST;
+        self.last.set((number, index));
+        index
     }
 }
 

@@ -30,7 +30,7 @@ const HIGH_BITS: u32 = 40;
 pub struct SrcExt {
     /// Last packet of its message.
     pub last: bool,
-    /// A CRC-32 over the headers follows them (see [`icrc::header_crc`](crate::icrc::header_crc)).
+    /// The sum over the headers follows them (see [`icrc::trailer`](crate::icrc::trailer)).
     pub header_crc: bool,
     /// The QP that this is for is to be aborted.
     pub abort: bool,

@@ -10,7 +10,7 @@ use crate::ipv4::Ipv4;
 use crate::ipv6::Ipv6;
 use crate::path::{Path, ROCE_PORT};
 use crate::udp::Udp;
-use crate::{IcrcSeed, WireError};
+use crate::{IcrcSeed, Packet, WireError};
 use core::net::IpAddr;
 
 /// An Ethernet frame taken apart, as far as it is IP and UDP.
@@ -74,8 +74,17 @@ pub struct Roce<'a> {
 impl Roce<'_> {
     /// Whether the ICRC is right.
     pub fn icrc_ok(&self) -> bool {
-        let seed = IcrcSeed::with_flags(&self.path, self.flags, ROCE_PORT);
-        seed.verify(self.identification, self.datagram)
+        self.seed().verify(self.identification, self.datagram)
+    }
+
+    /// Whether the checksum over the headers of `packet` is right, which was parsed from its
+    /// datagram. `None` when there is none.
+    pub fn header_crc_ok(&self, packet: &Packet<'_>) -> Option<bool> {
+        packet.header_crc_ok(self.seed(), self.identification, self.datagram)
+    }
+
+    fn seed(&self) -> IcrcSeed {
+        IcrcSeed::with_flags(&self.path, self.flags, ROCE_PORT)
     }
 }
 

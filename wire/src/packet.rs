@@ -8,8 +8,8 @@
 use crate::bytes::append;
 use crate::opcode::{Header, Headers, Operation};
 use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Close, Cnp, Deth, Ieth, ImmDt, Opcode, Reth, SrcExt,
-    WireError, icrc,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Close, Cnp, Deth, IcrcSeed, Ieth, ImmDt, Opcode, Reth,
+    SrcExt, WireError, icrc,
 };
 
 /// A datagram taken apart. Exactly those headers are there that the opcode asks for; lengths and
@@ -36,8 +36,8 @@ pub struct Packet<'a> {
     pub ieth: Option<Ieth>,
     /// Body of a congestion notification.
     pub cnp: Option<Cnp>,
-    /// Checksum over the headers, when the extension header flags one; not checked.
-    pub header_crc: Option<u32>,
+    /// Checksum over the headers as it stands there, when the extension header flags one.
+    pub header_crc: Option<[u8; icrc::LEN]>,
     /// Payload, without pad.
     pub payload: &'a [u8],
     /// Pad, of `bth.pad` bytes.
@@ -121,7 +121,7 @@ impl<'a> Packet<'a> {
                     got: rest.len(),
                 });
             };
-            self.header_crc = Some(u32::from_be_bytes(*sum));
+            self.header_crc = Some(*sum);
             rest = after;
         }
         Ok(rest)
@@ -189,12 +189,19 @@ impl<'a> Packet<'a> {
         self.headers_length() + self.payload.len() + self.pad.len() + icrc::LEN
     }
 
-    /// Whether the checksum over the headers is right, given the datagram this was parsed from.
-    /// `None` when there is none.
-    pub fn header_crc_ok(&self, datagram: &[u8]) -> Option<bool> {
-        let sum = self.header_crc?;
-        let headers = datagram.get(..self.headers_length() - 4)?;
-        Some(icrc::header_crc(headers) == sum)
+    /// Whether the checksum over the headers is right, given the datagram this was parsed from, the
+    /// seed of its path, and the identification of its IPv4 header. `None` when there is none.
+    pub fn header_crc_ok(
+        &self,
+        seed: IcrcSeed,
+        identification: u16,
+        datagram: &[u8],
+    ) -> Option<bool> {
+        let found = self.header_crc?;
+        let headers = datagram.get(..self.headers_length() - icrc::LEN)?;
+        let mut crc = seed.start(datagram.len(), identification);
+        icrc::headers(&mut crc, headers);
+        Some(icrc::trailer(crc) == found)
     }
 
     /// Writes the datagram, checksum and ICRC as they stand here, and returns its length.
@@ -241,7 +248,7 @@ impl<'a> Packet<'a> {
             append(&mut rest, bytes.unwrap_or_default());
         }
         if let Some(sum) = self.header_crc {
-            append(&mut rest, &sum.to_be_bytes());
+            append(&mut rest, &sum);
         }
         append(&mut rest, self.payload);
         append(&mut rest, self.pad);
@@ -275,7 +282,7 @@ mod tests {
                 rkey: Rkey(2),
                 length: 3,
             }),
-            header_crc: header_crc.then_some(0x0102_0304),
+            header_crc: header_crc.then_some([1, 2, 3, 4]),
             payload,
             ..Packet::default()
         }
@@ -302,13 +309,24 @@ mod tests {
 
     #[test]
     fn a_header_checksum_is_compared_with_the_headers() {
+        let localhost = core::net::Ipv4Addr::LOCALHOST.into();
+        let seed = IcrcSeed::new(&crate::Path {
+            src: localhost,
+            dst: localhost,
+            src_port: 1,
+            traffic_class: 0,
+        });
         let mut packet = src_write(true, b"abc");
         let mut bytes = emitted(&packet);
-        assert_eq!(packet.header_crc_ok(&bytes), Some(false));
-        packet.header_crc = Some(icrc::header_crc(&bytes[..68]));
+        assert_eq!(packet.header_crc_ok(seed, 7, &bytes), Some(false));
+        let mut crc = seed.start(bytes.len(), 7);
+        icrc::headers(&mut crc, &bytes[..68]);
+        packet.header_crc = Some(icrc::trailer(crc));
         bytes = emitted(&packet);
-        assert_eq!(packet.header_crc_ok(&bytes), Some(true));
-        assert_eq!(src_write(false, b"").header_crc_ok(&bytes), None);
+        assert_eq!(packet.header_crc_ok(seed, 7, &bytes), Some(true));
+        assert_eq!(packet.header_crc_ok(seed, 8, &bytes), Some(false));
+        let none = src_write(false, b"");
+        assert_eq!(none.header_crc_ok(seed, 7, &bytes), None);
     }
 
     #[test]

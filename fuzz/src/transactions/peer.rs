@@ -4,8 +4,8 @@ use super::node::{CONNECTIONS, DATAGRAM, Node, QPS, REGION};
 use crate::input::Input;
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_wire::{
-    AckPayload, Answer, AtomicEth, Bth, Control, Gid, Header, Ieth, ImmDt, Opcode, Path, Psn, Qpn,
-    ROCE_PORT, Reth, Rkey, SrcExt, icrc, parse_datagram,
+    AckPayload, Answer, AtomicEth, Bth, Control, Gid, Header, IcrcSeed, Ieth, ImmDt, Opcode, Path,
+    Psn, Qpn, ROCE_PORT, Reth, Rkey, SrcExt, icrc, parse_datagram,
 };
 
 /// Address of the node under fuzz, and of its peer.
@@ -364,8 +364,8 @@ impl Peer {
         packet[9..12].copy_from_slice(&[a, b, c]);
         let high = number >> 24 & 0xff_ffff_ffff;
         packet[Bth::LEN + 15..Bth::LEN + 20].copy_from_slice(&high.to_be_bytes()[3..]);
-        seal_headers(&mut packet);
         let path = self.path(input);
+        seal_headers(&path, &mut packet);
         icrc::seal(&path, 0, &mut packet);
         if fate > 240 {
             let at = usize::from(input.u16()) % packet.len();
@@ -415,13 +415,14 @@ fn build(opcode: Opcode, ext: &SrcExt, headers: &Headers, payload: &[u8]) -> Vec
 }
 
 /// Fills in the sum over the headers where there is one.
-fn seal_headers(packet: &mut [u8]) {
+fn seal_headers(path: &Path, packet: &mut [u8]) {
     let Ok(parsed) = parse_datagram(packet) else {
         return;
     };
     if parsed.header_crc.is_some() {
-        let at = parsed.headers_length() - 4;
-        let sum = icrc::header_crc(&packet[..at]);
-        packet[at..at + 4].copy_from_slice(&sum.to_be_bytes());
+        let at = parsed.headers_length() - icrc::LEN;
+        let mut crc = IcrcSeed::new(path).start(packet.len(), 0);
+        icrc::headers(&mut crc, &packet[..at]);
+        packet[at..at + icrc::LEN].copy_from_slice(&icrc::trailer(crc));
     }
 }

@@ -11,7 +11,7 @@ use trunkline_wire::{
     AtomicEth, Bth, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, icrc,
 };
 
-/// Bytes of the ICRC.
+/// Bytes of the ICRC, and of the HCRC.
 pub(crate) const ICRC: usize = 4;
 /// Bytes of BTH and extension header.
 pub(crate) const BASE: usize = Bth::LEN + SrcExt::LEN;
@@ -225,7 +225,7 @@ impl<'a> Draft<'a> {
             Some(SendOp::WriteImm(..)) => Reth::LEN + ImmDt::LEN,
             Some(SendOp::Atomic(..)) => AtomicEth::LEN,
         };
-        BASE + further + if self.has_header_crc() { 4 } else { 0 }
+        BASE + further + if self.has_header_crc() { ICRC } else { 0 }
     }
 
     /// Bytes of the datagram.
@@ -246,18 +246,25 @@ impl<'a> Draft<'a> {
         datagram: &mut [u8],
     ) -> Result<(), MemoryFault> {
         let mut headers = [0; HEADERS];
-        let base = self.base_headers(route, stamp, &mut headers);
-        let length = self.further_headers(&mut headers, base);
         let mut crc = route.seed.start(datagram.len(), identification);
+        let base = self.base_headers(route, stamp, &mut headers);
+        let mut length = self.further_headers(&mut headers, base);
+        let mut summed = self.has_header_crc();
+        if summed {
+            icrc::headers(&mut crc, &headers[..length]);
+            headers[length..length + ICRC].copy_from_slice(&icrc::trailer(crc));
+            crc = icrc::SUMMED_ITSELF;
+            length += ICRC;
+        }
         let (sealed, trailer) = datagram.split_at_mut(length + self.length as usize);
         let (head, payload) = sealed.split_at_mut(length);
         head.copy_from_slice(&headers[..length]);
         // A short payload is summed together with its headers, a long one while it is copied.
-        let fused = payload.len() > SHORT;
-        if fused {
+        if !summed && payload.len() > SHORT {
             icrc::headers(&mut crc, head);
+            summed = true;
         }
-        let sum = fused.then_some(&mut crc);
+        let sum = summed.then_some(&mut crc);
         match self.payload {
             Payload::None => {}
             Payload::Gather(pd, sges) => regions.gather(pd, sges, self.offset, payload, sum)?,
@@ -272,7 +279,7 @@ impl<'a> Draft<'a> {
                 }
             }
         }
-        if !fused {
+        if !summed {
             icrc::headers(&mut crc, sealed);
         }
         trailer.copy_from_slice(&icrc::trailer(crc));
@@ -351,11 +358,6 @@ impl<'a> Draft<'a> {
                 };
                 put(&header.to_bytes());
             }
-        }
-        if self.has_header_crc() {
-            let sum = icrc::header_crc(&out[..at]);
-            out[at..at + 4].copy_from_slice(&sum.to_be_bytes());
-            at += 4;
         }
         at
     }

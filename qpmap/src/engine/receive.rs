@@ -43,12 +43,10 @@ pub(crate) struct Packet<'a> {
     pub(crate) atomic: Option<AtomicEth>,
     pub(crate) payload: &'a [u8],
     pub(crate) datagram: &'a [u8],
-    /// Bytes of headers, HCRC excluded and included.
+    /// Bytes of headers, without the HCRC.
     headers: usize,
-    start: usize,
     /// The sum so far, when the payload still has to be fed into it.
     pub(crate) sum: Option<Crc>,
-    arrival: Option<Arrival>,
 }
 
 impl<'a> Packet<'a> {
@@ -79,13 +77,12 @@ impl<'a> Packet<'a> {
         }
         let headers = datagram.len() - rest.len();
         if ext.header_crc {
-            rest = rest.get(4..).ok_or(WireError::Truncated {
+            rest = rest.get(ICRC..).ok_or(WireError::Truncated {
                 header: "HCRC",
-                need: 4,
+                need: ICRC,
                 got: rest.len(),
             })?;
         }
-        let start = datagram.len() - rest.len();
         let Some((payload, _)) = rest.split_last_chunk::<ICRC>() else {
             return Err(WireError::Truncated {
                 header: "ICRC",
@@ -107,9 +104,7 @@ impl<'a> Packet<'a> {
             payload,
             datagram,
             headers,
-            start,
             sum: None,
-            arrival: None,
         })
     }
 
@@ -117,28 +112,20 @@ impl<'a> Packet<'a> {
         *self.datagram.last_chunk().expect("parsing found an ICRC")
     }
 
-    fn header_sum_is_right(&self) -> bool {
-        let carried = &self.datagram[self.headers..self.start];
-        carried == icrc::header_crc(&self.datagram[..self.headers]).to_be_bytes()
+    /// Whether `sum`, after a payload that was placed while it was summed, is the one that was
+    /// sent.
+    pub(crate) fn ends_in(&self, sum: Option<Crc>) -> bool {
+        sum.is_none_or(|crc| icrc::trailer(crc) == self.trailer())
     }
 
-    /// Whether the payload's sum is right; where it has not been computed, computes it.
+    /// Whether the payload's sum is right: where it has not been computed, computes it.
     pub(crate) fn is_summed(&self) -> bool {
-        match (self.sum, &self.arrival) {
-            (Some(mut crc), Some(arrival)) => {
-                crc.update(self.payload);
-                icrc::trailer(crc) == self.trailer() || solved(arrival, self.datagram)
-            }
-            _ => true,
+        let mut sum = self.sum;
+        if let Some(crc) = &mut sum {
+            crc.update(self.payload);
         }
+        self.ends_in(sum)
     }
-}
-
-/// Whether the ICRC is right with another identification than predicted, one that a Trunkline
-/// sender could have used.
-fn solved(arrival: &Arrival, datagram: &[u8]) -> bool {
-    matches!(arrival.identification, Identification::Predicted(_))
-        && icrc::solve_identification(&arrival.path, datagram).is_some_and(|id| id <= MAX_SEGMENT)
 }
 
 /// What becomes of a packet.
@@ -254,32 +241,24 @@ impl<P: Platform> Engine<P> {
     /// Checks the whole ICRC, or the sum over the headers where the payload is summed later.
     fn check_icrc(&mut self, packet: &mut Packet<'_>, arrival: &Arrival) -> bool {
         let datagram = packet.datagram;
-        let mut crc = self
-            .seed
-            .start(datagram.len(), arrival.identification.guess());
-        if packet.ext.header_crc {
-            icrc::headers(&mut crc, &datagram[..packet.start]);
-            packet.sum = Some(crc);
-            packet.arrival = Some(*arrival);
-            return packet.header_sum_is_right();
-        }
-        icrc::headers(&mut crc, &datagram[..datagram.len() - ICRC]);
-        if icrc::trailer(crc) == packet.trailer() {
+        let tried = arrival.identification.guess();
+        let mut crc = self.seed.start(datagram.len(), tried);
+        let (summed, found) = if packet.ext.header_crc {
+            packet.sum = Some(icrc::SUMMED_ITSELF);
+            let found = datagram[packet.headers..].first_chunk();
+            (packet.headers, *found.expect("parsing found an HCRC"))
+        } else {
+            (datagram.len() - ICRC, packet.trailer())
+        };
+        icrc::headers(&mut crc, &datagram[..summed]);
+        if icrc::trailer(crc) == found {
             return true;
         }
-        let right = solved(arrival, datagram);
-        self.counters.identification_solved += u64::from(right);
-        right
-    }
-
-    /// Whether a payload that was placed while it was summed is the one that was sent.
-    pub(crate) fn payload_is_whole(&mut self, packet: &Packet<'_>, crc: Crc) -> bool {
-        if icrc::trailer(crc) == packet.trailer() {
-            return true;
-        }
-        let right = packet
-            .arrival
-            .is_some_and(|arrival| solved(&arrival, packet.datagram));
+        // Right with another identification than predicted, one that a Trunkline sender could have
+        // used?
+        let predicted = matches!(arrival.identification, Identification::Predicted(_));
+        let solved = || self.seed.solve_from(summed, tried, crc, found);
+        let right = predicted && solved().is_some_and(|id| id <= MAX_SEGMENT);
         self.counters.identification_solved += u64::from(right);
         right
     }
@@ -442,9 +421,7 @@ impl<P: Platform> Engine<P> {
             self.fail_flow(flow, Status::LocalProtection);
             return Verdict::Accept;
         }
-        if let Some(crc) = sum
-            && !self.payload_is_whole(packet, crc)
-        {
+        if !packet.ends_in(sum) {
             return Verdict::Corrupt;
         }
         let pending = &mut self.requests[at];

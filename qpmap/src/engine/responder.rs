@@ -46,6 +46,16 @@ impl From<MemoryFault> for Refusal {
     }
 }
 
+impl Packet<'_> {
+    fn check_end(&self, sum: Option<trunkline_wire::Crc>) -> Result<(), Refusal> {
+        if self.ends_in(sum) {
+            Ok(())
+        } else {
+            Err(Refusal::Corrupt)
+        }
+    }
+}
+
 impl<P: Platform> Engine<P> {
     /// A request packet for one of our QPs.
     pub(crate) fn handle_request(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
@@ -323,7 +333,7 @@ impl<P: Platform> Engine<P> {
         self.regions
             .scatter(pd, &receive.sges, offset, packet.payload, sum.as_mut())
             .map_err(|_| Refusal::Own(Status::LocalProtection, NakCode::RemoteOperational))?;
-        self.check_sum(packet, sum)
+        packet.check_end(sum)
     }
 
     /// A receive request that was taken and not used up stays with the message.
@@ -388,7 +398,7 @@ impl<P: Platform> Engine<P> {
         let addr = reth.va.wrapping_add(u64::from(ext.offset));
         self.regions
             .write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
-        self.check_sum(packet, sum)?;
+        packet.check_end(sum)?;
         if !ext.last {
             let at = self.assembly(flow, packet.opcode);
             let placed = &mut self.assemblies[at].placed;
@@ -471,17 +481,6 @@ impl<P: Platform> Engine<P> {
             Outcome::Value(before),
         );
         Ok(Step::Done)
-    }
-
-    fn check_sum(
-        &mut self,
-        packet: &Packet<'_>,
-        sum: Option<trunkline_wire::Crc>,
-    ) -> Result<(), Refusal> {
-        match sum {
-            Some(crc) if !self.payload_is_whole(packet, crc) => Err(Refusal::Corrupt),
-            _ => Ok(()),
-        }
     }
 
     fn deliver(

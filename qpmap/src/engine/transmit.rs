@@ -534,9 +534,7 @@ impl<P: Platform> Engine<P> {
         if conn == NONE || record.flags.has(Flags::RUNNABLE) {
             return;
         }
-        // Of a QP in error, only responses to what it executed before.
-        let qp = record.qp;
-        if self.qps[qp].state == QpState::Error && self.next_response(flow).is_none() {
+        if !self.may_run(flow) {
             return;
         }
         let record = &mut self.flows[flow];
@@ -552,8 +550,17 @@ impl<P: Platform> Engine<P> {
         self.touch(conn);
     }
 
+    /// Of a QP in error, only responses to what it executed before are sent.
+    fn may_run(&mut self, flow: u32) -> bool {
+        self.qps[self.flows[flow].qp].state != QpState::Error || self.next_response(flow).is_some()
+    }
+
     /// Ends the turn of the first flow: to the end of the list, or out of it.
     fn rotate(&mut self, conn: u32, flow: u32, again: bool) {
+        let alone = self.conns[conn].runnable_tail == flow;
+        if again && alone && self.may_run(flow) {
+            return;
+        }
         let list = &mut self.conns[conn];
         if list.runnable_head != flow {
             return;

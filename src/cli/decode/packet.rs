@@ -130,7 +130,7 @@ fn headers(roce: &Roce<'_>, packet: &Packet<'_>) -> Vec<(&'static str, Fields)> 
     if let Some(ieth) = packet.ieth {
         sections.push(("ieth", fields! { "rkey": Value::Hex(ieth.0.0.into(), 8) }));
     }
-    if let Some(right) = packet.header_crc_ok(roce.datagram) {
+    if let Some(right) = roce.header_crc_ok(packet) {
         let verdict = if right { "ok" } else { "BAD" };
         sections.push(("hcrc", fields! { "sum": verdict.into() }));
     }
