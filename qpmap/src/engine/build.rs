@@ -8,7 +8,7 @@ use trunkline_conn::mem::{AtomicOp, Bytes, Memory, MemoryFault, PdId, Sge};
 use trunkline_conn::src::Stamp;
 use trunkline_conn::work::{Local, SendFlags, SendOp};
 use trunkline_wire::{
-    AtomicEth, Bth, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, icrc,
+    AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, icrc,
 };
 
 /// Bytes of the ICRC, and of the HCRC.
@@ -18,8 +18,6 @@ pub(crate) const BASE: usize = Bth::LEN + SrcExt::LEN;
 /// Most bytes of a datagram beside its payload: base headers, the largest further header that goes
 /// with payload (RETH and immediate), HCRC, ICRC; rounded up to a multiple of 16.
 pub(crate) const OVERHEAD: u32 = 80;
-/// Most bytes of headers before the payload.
-const HEADERS: usize = BASE + AtomicEth::LEN + 4;
 
 /// Up to so many bytes of payload, one sum over the whole packet is quicker than two.
 const SHORT: usize = 256;
@@ -245,48 +243,66 @@ impl<'a> Draft<'a> {
         regions: &Regions<B>,
         datagram: &mut [u8],
     ) -> Result<(), MemoryFault> {
-        let mut headers = [0; HEADERS];
-        let mut crc = route.seed.start(datagram.len(), identification);
-        let base = self.base_headers(route, stamp, &mut headers);
-        let mut length = self.further_headers(&mut headers, base);
-        let mut summed = self.has_header_crc();
-        if summed {
-            icrc::headers(&mut crc, &headers[..length]);
-            headers[length..length + ICRC].copy_from_slice(&icrc::trailer(crc));
+        let start = route.seed.start(datagram.len(), identification);
+        let (sealed, trailer) = datagram
+            .split_last_chunk_mut()
+            .expect("a datagram ends in its ICRC");
+        let (head, payload) = sealed.split_at_mut(self.headers());
+        self.write_headers(route, stamp, head);
+        let mut crc = start;
+        if self.has_header_crc() {
+            // The payload's sum does not depend on the headers'. These come second, so that their
+            // bytes are read long after they were written one by one.
             crc = icrc::SUMMED_ITSELF;
-            length += ICRC;
-        }
-        let (sealed, trailer) = datagram.split_at_mut(length + self.length as usize);
-        let (head, payload) = sealed.split_at_mut(length);
-        head.copy_from_slice(&headers[..length]);
-        // A short payload is summed together with its headers, a long one while it is copied.
-        if !summed && payload.len() > SHORT {
+            self.write_payload(regions, payload, Some(&mut crc))?;
+            let (head, sum) = head.split_last_chunk_mut().expect("they end in the HCRC");
+            let mut header_crc = start;
+            icrc::headers(&mut header_crc, head);
+            *sum = icrc::trailer(header_crc);
+        } else if payload.len() > SHORT {
             icrc::headers(&mut crc, head);
-            summed = true;
+            self.write_payload(regions, payload, Some(&mut crc))?;
+        } else {
+            self.write_payload(regions, payload, None)?;
+            icrc::headers(&mut crc, sealed);
         }
-        let sum = summed.then_some(&mut crc);
+        *trailer = icrc::trailer(crc);
+        Ok(())
+    }
+
+    fn write_payload<B: Bytes>(
+        &self,
+        regions: &Regions<B>,
+        payload: &mut [u8],
+        sum: Option<&mut Crc>,
+    ) -> Result<(), MemoryFault> {
         match self.payload {
-            Payload::None => {}
-            Payload::Gather(pd, sges) => regions.gather(pd, sges, self.offset, payload, sum)?,
+            Payload::None => Ok(()),
+            Payload::Gather(pd, sges) => regions.gather(pd, sges, self.offset, payload, sum),
             Payload::Read(pd, key, addr) => {
                 let addr = addr.wrapping_add(u64::from(self.offset));
-                regions.read(pd, key, addr, payload, sum)?;
+                regions.read(pd, key, addr, payload, sum)
             }
             Payload::Bytes(bytes) => {
                 payload.copy_from_slice(bytes);
                 if let Some(crc) = sum {
                     crc.update(bytes);
                 }
+                Ok(())
             }
         }
-        if !summed {
-            icrc::headers(&mut crc, sealed);
-        }
-        trailer.copy_from_slice(&icrc::trailer(crc));
-        Ok(())
     }
 
-    fn base_headers(&self, route: &Route, stamp: &Stamp, out: &mut [u8; HEADERS]) -> usize {
+    /// All headers but the HCRC, for which room is left behind them.
+    fn write_headers(&self, route: &Route, stamp: &Stamp, head: &mut [u8]) {
+        let (base, further) = head
+            .split_first_chunk_mut()
+            .expect("every packet has a BTH and an extension header");
+        self.write_base(route, stamp, base);
+        self.write_further(further);
+    }
+
+    fn write_base(&self, route: &Route, stamp: &Stamp, out: &mut [u8; BASE]) {
         let bth = Bth {
             opcode: self.opcode,
             solicited: self.solicited,
@@ -317,21 +333,21 @@ impl<'a> Draft<'a> {
             echo: stamp.echo,
             ack: stamp.ack,
         };
-        let (head, rest) = out.split_first_chunk_mut().expect("HEADERS holds a BTH");
+        let (head, rest) = out.split_first_chunk_mut().expect("BASE holds a BTH");
         bth.emit(head);
         ext.emit(
             rest.first_chunk_mut()
-                .expect("HEADERS holds the extension header"),
+                .expect("BASE holds the extension header"),
         );
-        BASE
     }
 
-    fn further_headers(&self, out: &mut [u8; HEADERS], mut at: usize) -> usize {
+    fn write_further(&self, out: &mut [u8]) {
         let reth = |remote: &trunkline_conn::work::Remote| Reth {
             va: remote.addr,
             rkey: remote.rkey,
             length: self.message,
         };
+        let mut at = 0;
         let mut put = |bytes: &[u8]| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
@@ -359,7 +375,6 @@ impl<'a> Draft<'a> {
                 put(&header.to_bytes());
             }
         }
-        at
     }
 }
 
