@@ -8,26 +8,49 @@ pub(crate) const INDEX_BITS: u32 = 20;
 /// Bits that tell the users of one place apart.
 const TAG_MASK: u16 = 0xfff;
 
+/// Whose records an ID names. The low bit tells: a datagram that names an ID of ours finds its
+/// manager by it, and no ID belongs to both.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    /// Handshakes between Trunkline nodes.
+    Nodes,
+    /// Connections of ordinary hosts.
+    Plain,
+}
+
+impl Side {
+    pub(crate) const fn of(id: CommId) -> Self {
+        if id.0 & 1 == 0 {
+            Self::Nodes
+        } else {
+            Self::Plain
+        }
+    }
+}
+
 /// A secret permutation of 32 bits (a Feistel network of four rounds): place and tag go in, what
 /// looks random comes out. Guessing the ID of one of `n` records takes 2^32 / `n` tries, and the
 /// peer's ID has to be guessed with it.
 #[derive(Clone, Debug)]
 pub(crate) struct CommIds {
+    side: Side,
     keys: [u32; 4],
 }
 
 impl CommIds {
-    pub(crate) fn new(random: &mut impl Random) -> Self {
+    pub(crate) fn new(side: Side, random: &mut impl Random) -> Self {
         Self {
+            side,
             keys: core::array::from_fn(|_| random.next() as u32),
         }
     }
 
-    /// A tag for a new user of `index`: another than `last`, and none that makes the ID 0, which
-    /// means "no ID".
+    /// A tag for a new user of `index`: another than `last`, one that makes an ID of this side, and
+    /// none that makes it 0, which means "no ID".
     pub(crate) fn draw_tag(&self, index: u32, last: u16, random: &mut impl Random) -> u16 {
         let mut tag = random.next() as u16 & TAG_MASK;
-        while tag == last || self.seal(index, tag).0 == 0 {
+        let fits = |id: CommId| id.0 != 0 && Side::of(id) == self.side;
+        while tag == last || !fits(self.seal(index, tag)) {
             tag = (tag + 1) & TAG_MASK;
         }
         tag
@@ -76,16 +99,20 @@ mod tests {
                 .wrapping_add(1);
             state >> 16
         };
-        let ids = CommIds::new(&mut random);
-        let mut last = 0;
-        for index in (0..1 << INDEX_BITS).step_by(997) {
-            let tag = ids.draw_tag(index, last, &mut random);
-            assert_ne!(tag, last);
-            let id = ids.seal(index, tag);
-            assert_ne!(id, CommId(0));
-            assert_eq!(ids.open(id), (index, tag));
-            last = tag;
+        for side in [Side::Nodes, Side::Plain] {
+            let ids = CommIds::new(side, &mut random);
+            let mut last = 0;
+            for index in (0..1 << INDEX_BITS).step_by(997) {
+                let tag = ids.draw_tag(index, last, &mut random);
+                assert_ne!(tag, last);
+                let id = ids.seal(index, tag);
+                assert_ne!(id, CommId(0));
+                assert_eq!(Side::of(id), side);
+                assert_eq!(ids.open(id), (index, tag));
+                last = tag;
+            }
         }
+        let ids = CommIds::new(Side::Nodes, &mut random);
         let (index, tag) = ids.open(CommId(0));
         let other = ids.draw_tag(index, tag.wrapping_add(1) & TAG_MASK, &mut || {
             u64::from(tag)
@@ -96,7 +123,9 @@ mod tests {
     #[test]
     fn neighbours_have_nothing_in_common() {
         let mut keys = [0x1234_5678_u64, 0x9abc_def0, 0x0f1e_2d3c, 0x4b5a_6978].into_iter();
-        let ids = CommIds::new(&mut || keys.next().expect("four keys are drawn"));
+        let ids = CommIds::new(Side::Nodes, &mut || {
+            keys.next().expect("four keys are drawn")
+        });
         let mut changed = 0;
         for index in 0..1_000 {
             changed += (ids.seal(index, 0).0 ^ ids.seal(index ^ 1, 0).0).count_ones();

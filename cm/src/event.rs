@@ -29,6 +29,14 @@ impl Route {
             remote: from.src,
         }
     }
+
+    /// An IPv4 address is the same whether it is mapped into IPv6 or not.
+    pub(crate) const fn canonical(self) -> Self {
+        Self {
+            local: self.local.to_canonical(),
+            remote: self.remote.to_canonical(),
+        }
+    }
 }
 
 /// A datagram to send from QP1 to QP1.

@@ -36,9 +36,11 @@ mod handshakes;
 mod hello;
 mod identity;
 mod message;
+mod outbox;
 mod random;
 mod refusal;
 mod retry;
+mod slots;
 mod state;
 mod table;
 #[cfg(test)]

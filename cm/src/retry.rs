@@ -33,6 +33,28 @@ impl Retry {
     }
 }
 
+/// How far a peer may ask for patience (MRA) within one exchange.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Patience {
+    /// Times it may ask.
+    pub times: u8,
+    /// The most that it gets each time, in nanoseconds.
+    pub most_ns: u64,
+}
+
+impl Patience {
+    /// Of handshakes between nodes: what decides is a program that never sleeps.
+    pub const SHORT: Self = Self {
+        times: 3,
+        most_ns: 2_000 * MILLISECOND,
+    };
+    /// Of ordinary hosts, where a user's program decides: the 69 s that the Linux kernel asks for.
+    pub const LONG: Self = Self {
+        times: 8,
+        most_ns: 70_000 * MILLISECOND,
+    };
+}
+
 /// Where the tries of one message stand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
@@ -44,10 +66,6 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Times a peer may ask for patience within one exchange.
-    const MRA_LIMIT: u8 = 3;
-    const MRA_MOST_NS: u64 = 2_000 * MILLISECOND;
-
     /// The message goes out for the first time.
     ///
     /// # Panics
@@ -78,16 +96,26 @@ impl Schedule {
     }
 
     /// The peer asks for patience (MRA). `None` when it has done so too often. `exponent` as on the
-    /// wire: 4.096 us times 2 to it; what exceeds 2 s is cut.
-    pub(crate) fn extended(mut self, now: Instant, exponent: u8) -> Option<Self> {
-        if self.mras == Self::MRA_LIMIT {
+    /// wire: 4.096 us times 2 to it; what exceeds `patience` is cut.
+    pub(crate) fn extended(
+        mut self,
+        now: Instant,
+        exponent: u8,
+        patience: Patience,
+    ) -> Option<Self> {
+        if self.mras == patience.times {
             return None;
         }
         self.mras += 1;
-        let wait = (4_096_u64 << exponent.min(31)).min(Self::MRA_MOST_NS);
+        let wait = timeout_ns(exponent).min(patience.most_ns);
         self.deadline = self.deadline.max(now + wait);
         Some(self)
     }
+}
+
+/// A time as messages code it (IBTA Vol 1, 12.6.5): 4.096 us times 2 to the exponent of 5 bits.
+pub(crate) const fn timeout_ns(exponent: u8) -> u64 {
+    4_096 << (exponent & 31)
 }
 
 #[cfg(test)]
@@ -122,11 +150,17 @@ mod tests {
     #[test]
     fn patience_asked_for_is_granted_three_times_and_never_shortens_a_wait() {
         let start = Schedule::start(Instant::ZERO, Retry::ASK, 0);
-        let short = start.extended(Instant::ZERO, 0).expect("the first time");
+        let short = start
+            .extended(Instant::ZERO, 0, Patience::SHORT)
+            .expect("the first time");
         assert_eq!(short.deadline, start.deadline);
-        let long = short.extended(Instant::ZERO, 31).expect("the second time");
+        let long = short
+            .extended(Instant::ZERO, 31, Patience::SHORT)
+            .expect("the second time");
         assert_eq!(long.deadline, Instant::ZERO + 2_000 * MILLISECOND);
-        let last = long.extended(Instant::ZERO, 31).expect("the third time");
-        assert!(last.extended(Instant::ZERO, 31).is_none());
+        let last = long
+            .extended(Instant::ZERO, 31, Patience::SHORT)
+            .expect("the third time");
+        assert!(last.extended(Instant::ZERO, 31, Patience::SHORT).is_none());
     }
 }

@@ -1,20 +1,17 @@
 //! The records of a manager: small ones for every connection, boxed ones for what is under way.
 
-use crate::comm_id::{CommIds, INDEX_BITS};
+use crate::comm_id::Side;
 use crate::event::Route;
 use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::random::Random;
+use crate::slots::{self, NONE, Slots};
 use crate::state::State;
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::CommId;
 use trunkline_wire::{Gid, Qpn};
-
-/// End of a chain.
-const NONE: u32 = u32::MAX;
 
 /// The communication IDs of the two ends; 0 where there is none.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -62,6 +59,34 @@ impl Slot {
 
     pub(crate) const fn peer(&self) -> u16 {
         self.peer
+    }
+}
+
+impl slots::Slot for Slot {
+    fn tag(&self) -> u16 {
+        self.tag
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.state.deadline()
+    }
+
+    fn next_free(&self) -> Option<u32> {
+        match self.state {
+            State::Free { next } => Some(next),
+            _ => None,
+        }
+    }
+
+    fn free(tag: u16, next: u32) -> Self {
+        Self {
+            tag,
+            peer: 0,
+            next: NONE,
+            remote: CommId(0),
+            packed: 0,
+            state: State::Free { next },
+        }
     }
 }
 
@@ -121,29 +146,23 @@ impl Load {
 /// All records. Slots are named by index; what comes from outside goes through [`Table::find`].
 #[derive(Debug)]
 pub(crate) struct Table {
-    ids: CommIds,
-    slots: Vec<Slot>,
-    free: u32,
+    slots: Slots<Slot>,
     peers: Vec<Peer>,
     free_peers: Vec<u16>,
     /// Peers in the order of their routes.
     by_route: Vec<u16>,
     locals: Vec<IpAddr>,
-    timers: BTreeSet<(Instant, u32)>,
     load: Load,
 }
 
 impl Table {
     pub(crate) fn new(random: &mut impl Random) -> Self {
         Self {
-            ids: CommIds::new(random),
-            slots: Vec::new(),
-            free: NONE,
+            slots: Slots::new(Side::Nodes, random),
             peers: Vec::new(),
             free_peers: Vec::new(),
             by_route: Vec::new(),
             locals: Vec::new(),
-            timers: BTreeSet::new(),
             load: Load::default(),
         }
     }
@@ -153,17 +172,17 @@ impl Table {
     }
 
     pub(crate) fn slot(&self, index: u32) -> &Slot {
-        &self.slots[index as usize]
+        self.slots.get(index)
     }
 
     pub(crate) fn slot_mut(&mut self, index: u32) -> &mut Slot {
-        &mut self.slots[index as usize]
+        self.slots.get_mut(index)
     }
 
     pub(crate) fn ids(&self, index: u32) -> Ids {
         let slot = self.slot(index);
         Ids {
-            local: self.ids.seal(index, slot.tag),
+            local: self.slots.id(index),
             remote: slot.remote,
         }
     }
@@ -182,9 +201,7 @@ impl Table {
 
     /// The slot that a communication ID of ours names, in whatever state but free.
     pub(crate) fn find(&self, id: CommId) -> Option<u32> {
-        let (index, tag) = self.ids.open(id);
-        let slot = self.slots.get(index as usize)?;
-        (slot.tag == tag && !matches!(slot.state, State::Free { .. })).then_some(index)
+        self.slots.find(id)
     }
 
     /// Takes a slot for a handshake with whom `route` leads to; its state is to be set next. `None`
@@ -196,57 +213,27 @@ impl Table {
         random: &mut impl Random,
     ) -> Option<u32> {
         let peer = self.peer_or_new(route)?;
-        let index = if self.free == NONE {
-            let index = self.slots.len() as u32;
-            assert!(
-                index < 1 << INDEX_BITS,
-                "the limit on connections bounds the slots"
-            );
-            self.slots.push(Slot {
-                tag: 0,
-                peer,
-                next: NONE,
-                remote: CommId(0),
-                packed: 0,
-                state: State::Free { next: NONE },
-            });
-            index
-        } else {
-            let index = self.free;
-            let State::Free { next } = self.slot(index).state else {
-                unreachable!("a slot in the free list is free")
-            };
-            self.free = next;
-            index
-        };
-        let tag = self.ids.draw_tag(index, self.slot(index).tag, random);
-        let head = core::mem::replace(&mut self.peers[usize::from(peer)].head, index);
-        *self.slot_mut(index) = Slot {
+        let head = self.peers[usize::from(peer)].head;
+        let index = self.slots.insert(random, |tag| Slot {
             tag,
             peer,
             next: head,
             remote: CommId(0),
             packed: u32::from(purpose.to_byte()) << 24,
+            // Not in the list of free places: taken, until a state is set.
             state: State::Free { next: NONE },
-        };
+        });
+        self.peers[usize::from(peer)].head = index;
         Some(index)
     }
 
     /// Moves a slot to another state; the old one comes back.
     pub(crate) fn set_state(&mut self, index: u32, state: State) -> State {
-        if let Some(deadline) = state.deadline() {
-            self.timers.insert((deadline, index));
-        }
         if let Some(count) = self.load.count(&state) {
             *count += 1;
         }
-        let new_deadline = state.deadline();
-        let old = core::mem::replace(&mut self.slot_mut(index).state, state);
-        if let Some(deadline) = old.deadline()
-            && old.deadline() != new_deadline
-        {
-            self.timers.remove(&(deadline, index));
-        }
+        let set = |slot: &mut Slot| core::mem::replace(&mut slot.state, state);
+        let old = self.slots.update(index, set);
         if let Some(count) = self.load.count(&old) {
             *count -= 1;
         }
@@ -255,26 +242,11 @@ impl Table {
 
     /// Changes what a state holds, its deadline included.
     pub(crate) fn update<T>(&mut self, index: u32, change: impl FnOnce(&mut State) -> T) -> T {
-        let state = &mut self.slots[index as usize].state;
-        let old = state.deadline();
-        let result = change(state);
-        let new = state.deadline();
-        if old != new {
-            if let Some(deadline) = old {
-                self.timers.remove(&(deadline, index));
-            }
-            if let Some(deadline) = new {
-                self.timers.insert((deadline, index));
-            }
-        }
-        result
+        self.slots.update(index, |slot| change(&mut slot.state))
     }
 
     /// Gives a slot back, and its peer when it was the last.
-    pub(crate) fn remove(&mut self, index: u32) -> State {
-        let next_free = self.free;
-        let old = self.set_state(index, State::Free { next: next_free });
-        self.free = index;
+    pub(crate) fn remove(&mut self, index: u32) {
         let (peer, next) = (self.slot(index).peer, self.slot(index).next);
         let head = self.peers[usize::from(peer)].head;
         if head == index {
@@ -289,12 +261,15 @@ impl Table {
         if self.peers[usize::from(peer)].head == NONE {
             self.remove_peer(peer);
         }
-        old
+        let old = self.slots.remove(index);
+        if let Some(count) = self.load.count(&old.state) {
+            *count -= 1;
+        }
     }
 
     /// The earliest deadline and its slot.
     pub(crate) fn first_timer(&self) -> Option<(Instant, u32)> {
-        self.timers.first().copied()
+        self.slots.first_timer()
     }
 
     pub(crate) fn peer_at(&self, route: Route) -> Option<u16> {

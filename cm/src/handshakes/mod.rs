@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::event::{AskError, CloseReason, Event, HandshakeId, Outgoing, Route, UnknownHandshake};
 use crate::hello::{Ask, HelloError, Offer, Purpose};
 use crate::message::{self, Mad};
+use crate::outbox::Outbox;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::retry::Schedule;
@@ -58,7 +59,7 @@ pub struct Manager<R> {
     table: Table,
     /// Slots in time wait, the oldest first: all wait equally long.
     time_wait: VecDeque<u32>,
-    transmit: VecDeque<Outgoing>,
+    transmit: Outbox,
     events: VecDeque<Event>,
     counters: Counters,
 }
@@ -79,7 +80,7 @@ impl<R: Random> Manager<R> {
             table: Table::new(&mut random),
             random,
             time_wait: VecDeque::new(),
-            transmit: VecDeque::new(),
+            transmit: Outbox::new(config.limits.transmit),
             events: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -108,7 +109,7 @@ impl<R: Random> Manager<R> {
     /// Too much is under way, the place in the pool is taken, the addresses are of two families, or
     /// the offer holds what it may not.
     pub fn open(&mut self, now: Instant, route: Route, ask: Ask) -> Result<HandshakeId, AskError> {
-        let route = canonical(route);
+        let route = route.canonical();
         if route.local.is_ipv4() != route.remote.is_ipv4() {
             let Route { local, remote } = route;
             return Err(AskError::Families { local, remote });
@@ -231,7 +232,7 @@ impl<R: Random> Manager<R> {
     /// The next datagram to send.
     #[must_use]
     pub fn poll_transmit(&mut self) -> Option<Outgoing> {
-        self.transmit.pop_front()
+        self.transmit.pop()
     }
 
     /// The next thing that happened.
@@ -362,19 +363,8 @@ impl<R: Random> Manager<R> {
     }
 
     fn send(&mut self, route: Route, mad: Mad) {
-        if self.transmit.len() >= self.config.limits.transmit as usize {
-            self.counters.transmit_full += 1;
-            return;
-        }
-        self.transmit.push_back(Outgoing { route, mad });
-    }
-}
-
-/// An IPv4 address is the same whether it is mapped into IPv6 or not.
-fn canonical(route: Route) -> Route {
-    Route {
-        local: route.local.to_canonical(),
-        remote: route.remote.to_canonical(),
+        self.transmit.push(route, mad);
+        self.counters.transmit_full = self.transmit.dropped();
     }
 }
 

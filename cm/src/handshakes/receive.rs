@@ -1,11 +1,12 @@
 //! What a peer says about a handshake that is under way.
 
-use super::{Manager, canonical};
+use super::Manager;
 use crate::event::{CloseReason, Event, Refused, Route};
 use crate::identity::IdentityError;
 use crate::message;
 use crate::random::Random;
 use crate::refusal::{Refusal, RefusalCode};
+use crate::retry::Patience;
 use crate::state::{State, Verdict};
 use crate::table::Ids;
 use trunkline_conn::time::Instant;
@@ -19,7 +20,7 @@ impl<R: Random> Manager<R> {
     /// are, it is counted, and moves nothing unless all of it agrees with a handshake.
     pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
         self.counters.received += 1;
-        let route = canonical(Route::back(from));
+        let route = Route::back(from).canonical();
         let Ok(CmMad {
             transaction_id,
             message,
@@ -210,7 +211,7 @@ impl<R: Random> Manager<R> {
         };
         let extended = self.table.update(index, |state| match state.waiting() {
             Some((expected, schedule)) if expected == transaction => {
-                let extended = schedule.extended(now, mra.service_timeout);
+                let extended = schedule.extended(now, mra.service_timeout, Patience::SHORT);
                 *schedule = extended.unwrap_or(*schedule);
                 true
             }
