@@ -28,12 +28,14 @@ extern crate std;
 
 mod bytes;
 mod comm_id;
+mod concerns;
 mod config;
 mod directory;
 mod event;
 pub mod gsi;
 mod handshakes;
 mod hello;
+pub mod ib;
 mod identity;
 mod message;
 mod outbox;
@@ -46,6 +48,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use concerns::Concerns;
 pub use config::{Config, Limits};
 pub use directory::{Directory, PeerMode};
 pub use event::{AskError, CloseReason, Established, Event, HandshakeId, Outgoing, Refused};
@@ -56,7 +59,7 @@ pub use identity::{Identity, IdentityError};
 
 pub use random::Random;
 pub use refusal::{Refusal, RefusalCode};
-pub use retry::Retry;
+pub use retry::{Patience, Retry};
 
 use trunkline_wire::ServiceId;
 

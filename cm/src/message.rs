@@ -12,7 +12,7 @@ use trunkline_wire::cm::{
 use trunkline_wire::{Gid, MAD_LEN, Psn};
 
 /// LID where there are none: RoCE.
-const NO_LID: u16 = 0xffff;
+pub(crate) const NO_LID: u16 = 0xffff;
 const PKEY: u16 = 0xffff;
 /// 4.096 us * 2^14: 67 ms. Only told, not used: the hello's own rules hold.
 const RESPONSE_TIMEOUT: u8 = 14;

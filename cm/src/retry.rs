@@ -23,6 +23,12 @@ impl Retry {
         tries: 6,
         total_ns: 1_200 * MILLISECOND,
     };
+    /// For ordinary hosts: 8 tries, 25 s, the first wait a tenth of a second. A host under load
+    /// takes seconds, and the first message to it may wait for its address.
+    pub const PLAIN: Self = Self {
+        tries: 8,
+        total_ns: 25_000 * MILLISECOND,
+    };
 
     /// The wait after try number `sent` (1 is the first), with jitter from `random`.
     fn wait_ns(self, sent: u8, random: u64) -> u64 {

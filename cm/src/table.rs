@@ -121,7 +121,7 @@ pub struct Load {
     pub closing: u32,
     /// Closed connections that are remembered.
     pub time_wait: u32,
-    /// Addresses of peers, with at least one of the above each.
+    /// Addresses of peers: those with any of the above, or, of ordinary hosts, with half-open ones.
     pub peers: u32,
 }
 

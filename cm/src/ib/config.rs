@@ -1,0 +1,58 @@
+//! What the communication manager is told once.
+
+use crate::config::Limits;
+use crate::retry::{Patience, Retry};
+use trunkline_conn::time::SECOND;
+
+/// How a [`Manager`](super::Manager) works.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Config {
+    /// GUID of this node, as REQ and REP tell it.
+    pub guid: u64,
+    /// Patience of REPs: how long an accepted peer has to confirm.
+    pub reply: Retry,
+    /// Patience of DREQs.
+    pub close: Retry,
+    /// How far a peer's MRA prolongs waits.
+    pub patience: Patience,
+    /// A REQ or REP that nobody has decided on for so long is answered by an MRA unasked, in
+    /// nanoseconds; half the time that the peer's REQ grants if that is less.
+    pub mra_ns: u64,
+    /// Time that those MRAs ask for, exponent: 4.096 us times 2 to it. 24 is what the Linux kernel
+    /// asks for, 69 s.
+    pub mra_timeout: u8,
+    /// Time that an MRA asks for instead of a REQ that found no room, exponent.
+    pub busy_timeout: u8,
+    /// Time in which a REQ, REP or SIDR_REQ has to be decided on, in nanoseconds; after it the peer
+    /// is told that this node has no resources for it.
+    pub decide_ns: u64,
+    /// Time for which a closed connection is remembered and its QP taken, in nanoseconds.
+    pub time_wait_ns: u64,
+    /// What may be under way. Questions for datagram services count like connections.
+    pub limits: Limits,
+}
+
+impl Config {
+    /// The defaults for a node of this GUID.
+    pub const fn new(guid: u64) -> Self {
+        Self {
+            guid,
+            reply: Retry::PLAIN,
+            close: Retry::KNOWN,
+            patience: Patience::LONG,
+            mra_ns: SECOND,
+            mra_timeout: 24,
+            busy_timeout: 17,
+            decide_ns: 60 * SECOND,
+            time_wait_ns: SECOND,
+            limits: Limits {
+                connections: 65_536,
+                opening: 16_384,
+                half_open: 8_192,
+                half_open_per_peer: 4_096,
+                time_wait: 16_384,
+                transmit: 16_384,
+            },
+        }
+    }
+}

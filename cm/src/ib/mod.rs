@@ -1,0 +1,435 @@
+//! The InfiniBand communication manager for ordinary hosts (IBTA Vol 1, chapter 12): each
+//! connection has a QP of its own at either end.
+//!
+//! ```text
+//!   asking                                               asked
+//!     connect --> ReqSent ------- REQ -----------------> Asked --> Event::Incoming
+//!                   |     <------ MRA, if it takes time    | accept
+//!     Event::Replied <----------- REP ------------------ RepSent
+//!       | ready --> Established - RTU -----------------> Established
+//!     close --> DreqSent -------- DREQ ----------------> TimeWait
+//!     TimeWait <----------------- DREP ------------------'
+//!
+//!     ask --> SidrSent ---------- SIDR_REQ ------------> SidrAsked --> Event::SidrIncoming
+//!     Event::SidrAnswered <------ SIDR_REP ------------- answer
+//! ```
+//!
+//! [`Manager`] is used as [`crate::Manager`] is: time, randomness and datagrams are arguments; after
+//! any call drain [`Manager::poll_transmit`], then [`Manager::poll_event`], then look at
+//! [`Manager::poll_timeout`] again. A node that has both gives each datagram to the one that
+//! [`Concerns`](crate::Concerns) names.
+//!
+//! Whatever a stranger sends has an answer or a counter, and often both. Room for peers' asks is
+//! shared fairly: one address never gets more than what is left for all others, so a flood of one
+//! leaves half of it free; who finds none is asked for patience (MRA) or refused (REJ).
+
+mod config;
+mod event;
+mod message;
+mod receive;
+mod request;
+mod settle;
+mod sidr;
+mod state;
+mod table;
+
+pub use crate::handshakes::Load;
+pub use config::Config;
+pub use event::{
+    AcceptError, Answer, Ask, AskError, CloseReason, ConnId, Event, PathTerms, QpTerms, SidrAnswer,
+    SidrAsk, UnknownConn,
+};
+
+use crate::event::{Outgoing, Route};
+use crate::message::{Mad, mad};
+use crate::outbox::Outbox;
+use crate::random::Random;
+use crate::retry::{Retry, Schedule};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeSet, VecDeque};
+use message::Ids;
+use state::{Answered as Kept, Sent, State};
+use table::Table;
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::{Answered, PrivateData, RejReason, TransportService};
+use trunkline_wire::{Qpn, ServiceId};
+
+/// What came in and moved nothing, or was refused, by reason.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counters {
+    /// Datagrams in all.
+    pub received: u64,
+    /// Not a message of communication management.
+    pub malformed: u64,
+    /// An ask for a service that nobody offers; refused.
+    pub no_service: u64,
+    /// An ask that holds what it may not; refused.
+    pub invalid: u64,
+    /// The GIDs inside a REQ are not the addresses outside; refused.
+    pub address_mismatch: u64,
+    /// It names a connection that is not there, or of another peer; answered where that helps.
+    pub unknown: u64,
+    /// It does not fit the state, the numbers or the transaction of its connection.
+    pub mismatch: u64,
+    /// It has come before; answered as the first was.
+    pub duplicate: u64,
+    /// An ask for which there was no room; asked for patience.
+    pub busy: u64,
+    /// An ask of an address that has as much under way as it may; refused.
+    pub unfair: u64,
+    /// An ask or answer of a QP that is still connected; refused, and the old connection ended.
+    pub stale: u64,
+    /// Proposals for alternate paths; refused.
+    pub alternate: u64,
+    /// Datagrams to send that were dropped because too many waited.
+    pub transmit_full: u64,
+}
+
+/// The connections of one node's QPs, where each has its own: bounded in number, with one owner and
+/// without locks.
+#[derive(Debug)]
+pub struct Manager<R> {
+    config: Config,
+    random: R,
+    table: Table,
+    services: BTreeSet<u64>,
+    /// Records that wait to be forgotten, the oldest first: all wait equally long.
+    time_wait: VecDeque<u32>,
+    transmit: Outbox,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+impl<R: Random> Manager<R> {
+    /// A manager without connections.
+    ///
+    /// # Panics
+    /// `config.limits.connections` is over 2^20.
+    pub fn new(config: Config, mut random: R) -> Self {
+        let connections = config.limits.connections;
+        assert!(
+            connections <= 1 << 20,
+            "{connections} connections are more than 2^20"
+        );
+        Self {
+            table: Table::new(&mut random),
+            services: BTreeSet::new(),
+            random,
+            time_wait: VecDeque::new(),
+            transmit: Outbox::new(config.limits.transmit),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// What it was told.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What it holds.
+    pub const fn load(&self) -> &Load {
+        self.table.load()
+    }
+
+    /// What it received and dropped or refused.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Takes asks for a service from now on. False when it did already.
+    pub fn listen(&mut self, service: ServiceId) -> bool {
+        self.services.insert(service.0)
+    }
+
+    /// Refuses asks for a service from now on. What is under way goes on.
+    pub fn unlisten(&mut self, service: ServiceId) -> bool {
+        self.services.remove(&service.0)
+    }
+
+    /// Asks a peer for a connection.
+    ///
+    /// # Errors
+    /// Too much is under way, the QP is taken, the addresses are of two families, or a field holds
+    /// what no peer would take.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        route: Route,
+        ask: &Ask,
+        retry: Retry,
+    ) -> Result<ConnId, AskError> {
+        let route = self.room_to_ask(route)?;
+        check_qp(&ask.qp)?;
+        check_ask(ask)?;
+        self.check_free(ask.qp.qpn)?;
+        let index = self.table.insert(route, &mut self.random);
+        self.table.set_local_qp(index, ask.qp.qpn);
+        let local = self.table.id(index);
+        let transaction = self.random.next();
+        let request = mad(
+            transaction,
+            message::req(local, route, self.config.guid, ask),
+        );
+        let sent = self.send_first(now, index, transaction, request, retry);
+        self.table.set_state(index, State::ReqSent(sent));
+        Ok(self.conn(index))
+    }
+
+    /// Agrees to a peer's ask. The connection stands once the peer has confirmed.
+    ///
+    /// # Errors
+    /// The connection does not wait for a decision, the QP is taken, or a field holds what no peer
+    /// would take.
+    pub fn accept(&mut self, now: Instant, id: ConnId, answer: &Answer) -> Result<(), AcceptError> {
+        let (index, transaction) = self.undecided(id, |state| match state {
+            State::Asked(asked) => Some(asked.transaction),
+            _ => None,
+        })?;
+        check_qp(&answer.qp)?;
+        at_most("ACK delay", answer.ack_delay.into(), 31)?;
+        self.check_free(answer.qp.qpn)?;
+        self.table.set_local_qp(index, answer.qp.qpn);
+        let reply = message::rep(self.ids(index), self.config.guid, answer);
+        let retry = self.config.reply;
+        let sent = self.send_first(now, index, transaction, mad(transaction, reply), retry);
+        self.table.set_state(index, State::RepSent(sent));
+        Ok(())
+    }
+
+    /// Refuses a peer's ask, or its agreement to ours.
+    ///
+    /// # Errors
+    /// The connection does not wait for a decision.
+    pub fn reject(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        reason: RejReason,
+        private_data: PrivateData<148>,
+    ) -> Result<(), UnknownConn> {
+        let (index, (transaction, refused)) = self.undecided(id, |state| match state {
+            State::Asked(asked) => Some((asked.transaction, Answered::Req)),
+            State::Replied(replied) => Some((replied.transaction, Answered::Rep)),
+            _ => None,
+        })?;
+        let mut rej = message::rej(self.ids(index), refused, reason);
+        rej.private_data = private_data;
+        self.send(index, mad(transaction, rej));
+        self.end(now, index, CloseReason::Local);
+        Ok(())
+    }
+
+    /// Confirms what the peer agreed to: the QP of this end is ready.
+    ///
+    /// # Errors
+    /// The connection does not wait for that.
+    pub fn ready(&mut self, id: ConnId, private_data: PrivateData<224>) -> Result<(), UnknownConn> {
+        let (index, transaction) = self.undecided(id, |state| match state {
+            State::Replied(replied) => Some(replied.transaction),
+            _ => None,
+        })?;
+        let rtu = mad(transaction, message::rtu(self.ids(index), private_data));
+        let kept = Box::new(Kept {
+            transaction,
+            mad: rtu,
+        });
+        self.table.set_state(index, State::Established(Some(kept)));
+        self.send(index, rtu);
+        self.established(index, PrivateData::default());
+        Ok(())
+    }
+
+    /// A packet came in on the QP of a connection that the peer has not confirmed yet: the RTU is
+    /// late or lost, the peer is there.
+    ///
+    /// # Errors
+    /// The connection does not wait for a confirmation.
+    pub fn confirm(&mut self, id: ConnId) -> Result<(), UnknownConn> {
+        let (index, ()) =
+            self.undecided(id, |state| matches!(state, State::RepSent(_)).then_some(()))?;
+        self.confirmed(index, PrivateData::default());
+        Ok(())
+    }
+
+    /// Ends a connection, the attempt at one, or a question, and tells the peer. An event that
+    /// ends it follows: for a connection that stood when the peer has answered or is silent.
+    ///
+    /// # Errors
+    /// It is over or being closed.
+    pub fn close(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        private_data: PrivateData<220>,
+    ) -> Result<(), UnknownConn> {
+        let unknown = UnknownConn(id);
+        let index = self.table.find(id.0).ok_or(unknown)?;
+        match self.table.slot(index).state() {
+            State::ReqSent(sent) | State::RepSent(sent) => {
+                // The peer may have agreed or confirmed: it must not wait.
+                let transaction = sent.transaction;
+                self.send_timeout(index, transaction);
+                self.end(now, index, CloseReason::Local);
+            }
+            State::Asked(_) | State::Replied(_) => {
+                let reason = RejReason::ConsumerDefined;
+                self.reject(now, id, reason, PrivateData::default())?;
+            }
+            State::Established(_) => {
+                self.disconnect(now, index, CloseReason::Local, private_data);
+            }
+            State::SidrSent(_) => self.end_question(index),
+            State::SidrAsked(..) => self.refuse_question(now, index),
+            State::Free { .. }
+            | State::DreqSent(..)
+            | State::TimeWait { .. }
+            | State::SidrDone { .. } => return Err(unknown),
+        }
+        Ok(())
+    }
+
+    /// The next datagram to send.
+    #[must_use]
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
+        self.transmit.pop()
+    }
+
+    /// The next thing that happened.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next. May change after any other call.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let timer = self.table.first_timer().map(|(deadline, _)| deadline);
+        let waiting = self.time_wait.front().map(|&index| self.until(index));
+        [timer, waiting].into_iter().flatten().min()
+    }
+
+    /// Does what is due. Early or repeated calls are harmless.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((deadline, index)) = self.table.first_timer()
+            && deadline <= now
+        {
+            self.expire(now, index);
+        }
+        while let Some(&index) = self.time_wait.front()
+            && self.until(index) <= now
+        {
+            self.forget_oldest();
+        }
+    }
+
+    fn conn(&self, index: u32) -> ConnId {
+        ConnId(self.table.id(index))
+    }
+
+    fn ids(&self, index: u32) -> Ids {
+        Ids {
+            local: self.table.id(index),
+            remote: self.table.slot(index).remote(),
+        }
+    }
+
+    /// The record behind an ID, and what `fits` finds in its state.
+    fn undecided<T>(
+        &self,
+        id: ConnId,
+        fits: impl FnOnce(&State) -> Option<T>,
+    ) -> Result<(u32, T), UnknownConn> {
+        let unknown = UnknownConn(id);
+        let index = self.table.find(id.0).ok_or(unknown)?;
+        let found = fits(self.table.slot(index).state()).ok_or(unknown)?;
+        Ok((index, found))
+    }
+
+    fn room_to_ask(&self, route: Route) -> Result<Route, AskError> {
+        let route = route.canonical();
+        if route.local.is_ipv4() != route.remote.is_ipv4() {
+            return Err(AskError::Families(route));
+        }
+        let (load, limits) = (self.table.load(), &self.config.limits);
+        let busy = |what, limit| Err(AskError::Busy { what, limit });
+        if load.opening >= limits.opening {
+            return busy("connections being opened", limits.opening);
+        }
+        if load.connections() >= limits.connections {
+            return busy("connections", limits.connections);
+        }
+        Ok(route)
+    }
+
+    fn check_free(&self, qpn: Qpn) -> Result<(), AskError> {
+        if self.table.has_local_qp(qpn) {
+            return Err(AskError::QpInUse(qpn));
+        }
+        Ok(())
+    }
+
+    /// Sends a message that wants an answer; a record of it comes back.
+    fn send_first(
+        &mut self,
+        now: Instant,
+        index: u32,
+        transaction: u64,
+        mad: Mad,
+        retry: Retry,
+    ) -> Box<Sent> {
+        self.send(index, mad);
+        Box::new(Sent {
+            transaction,
+            schedule: Schedule::start(now, retry, self.random.next()),
+            mad,
+        })
+    }
+
+    fn send(&mut self, index: u32, mad: Mad) {
+        self.send_to(self.table.slot(index).route, mad);
+    }
+
+    fn send_to(&mut self, route: Route, mad: Mad) {
+        self.transmit.push(route, mad);
+        self.counters.transmit_full = self.transmit.dropped();
+    }
+}
+
+fn at_most(field: &'static str, value: u32, most: u32) -> Result<(), AskError> {
+    if value > most {
+        return Err(AskError::Invalid { field, value });
+    }
+    Ok(())
+}
+
+fn check_qp(qp: &QpTerms) -> Result<(), AskError> {
+    at_most("RNR retry count", qp.rnr_retry_count.into(), 7)?;
+    check_qpn(qp.qpn)
+}
+
+fn check_qpn(qpn: Qpn) -> Result<(), AskError> {
+    if qpn <= Qpn::GSI {
+        let value = qpn.get();
+        return Err(AskError::Invalid {
+            field: "QPN",
+            value,
+        });
+    }
+    Ok(())
+}
+
+fn check_ask(ask: &Ask) -> Result<(), AskError> {
+    at_most("retry count", ask.retry_count.into(), 7)?;
+    at_most("flow label", ask.path.flow_label, 0x000f_ffff)?;
+    at_most("ACK timeout", ask.path.ack_timeout.into(), 31)?;
+    let invalid = |field, value| Err(AskError::Invalid { field, value });
+    if !(1..=5).contains(&ask.path.mtu) {
+        return invalid("path MTU", ask.path.mtu.into());
+    }
+    match ask.service {
+        TransportService::Rc | TransportService::Uc => Ok(()),
+        other => invalid("transport service", other as u32),
+    }
+}

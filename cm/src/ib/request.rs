@@ -1,0 +1,197 @@
+//! A peer asks for a connection.
+
+use super::event::{Ask, Event};
+use super::message::{self, Ids};
+use super::state::{State, Undecided};
+use super::table::Subject;
+use super::{CloseReason, Manager};
+use crate::event::Route;
+use crate::message::mad;
+use crate::random::Random;
+use crate::retry::timeout_ns;
+use alloc::boxed::Box;
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::{Answered, CommId, PrivateData, RejReason, Req, TransportService};
+use trunkline_wire::{Gid, Qpn};
+
+/// Whether there is room for a peer's ask.
+pub(super) enum Room {
+    Enough,
+    /// For others, not for this peer.
+    PeerHasItsShare,
+    /// Later.
+    None,
+}
+
+impl<R: Random> Manager<R> {
+    pub(super) fn on_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {
+        if let Some(index) = self.find_asked(route, Subject::Connection, req.local) {
+            self.on_repeated_req(index, transaction, req);
+            return;
+        }
+        if let Err(reason) = self.judge_req(route, req) {
+            self.refuse_req(route, transaction, req, reason);
+            return;
+        }
+        if self.is_stale(now, route, req.qpn, req.ca_guid) {
+            self.refuse_req(route, transaction, req, RejReason::StaleConnection);
+            return;
+        }
+        match self.room(route) {
+            Room::Enough => self.take_req(now, route, transaction, req),
+            Room::PeerHasItsShare => {
+                self.counters.unfair += 1;
+                self.refuse_req(route, transaction, req, RejReason::NoResources);
+            }
+            Room::None => {
+                self.counters.busy += 1;
+                let timeout = self.config.busy_timeout;
+                let mra = message::mra(no_number(req.local), Answered::Req, timeout);
+                self.send_to(route, mad(transaction, mra));
+            }
+        }
+    }
+
+    /// What the peer asked for under this number; our address has to be the same too.
+    pub(super) fn find_asked(&self, route: Route, subject: Subject, id: CommId) -> Option<u32> {
+        let index = self.table.find_asked(route.remote, subject, id)?;
+        (self.table.slot(index).route == route).then_some(index)
+    }
+
+    fn on_repeated_req(&mut self, index: u32, transaction: u64, req: &Req) {
+        let slot = self.table.slot(index);
+        let same_qp = slot.remote_qp().is_some_and(|(qpn, _)| qpn == req.qpn);
+        let refusal = match slot.state() {
+            State::TimeWait { .. } => {
+                self.counters.stale += 1;
+                let reason = RejReason::StaleConnection;
+                Some(reason)
+            }
+            State::Asked(asked) if asked.transaction == transaction && same_qp => {
+                self.counters.duplicate += 1;
+                self.send_mra(index, transaction, Answered::Req);
+                None
+            }
+            State::RepSent(sent) if sent.transaction == transaction && same_qp => {
+                self.counters.duplicate += 1;
+                let again = sent.mad;
+                self.send(index, again);
+                None
+            }
+            State::Asked(_) | State::RepSent(_) => {
+                self.counters.mismatch += 1;
+                let reason = RejReason::DuplicateLocalCommId;
+                Some(reason)
+            }
+            // The network's own copy: who connected does not ask again.
+            _ => {
+                self.counters.duplicate += 1;
+                None
+            }
+        };
+        if let Some(reason) = refusal {
+            self.refuse_req(self.table.slot(index).route, transaction, req, reason);
+        }
+    }
+
+    fn judge_req(&mut self, route: Route, req: &Req) -> Result<(), RejReason> {
+        if !self.services.contains(&req.service_id.0) {
+            self.counters.no_service += 1;
+            return Err(RejReason::InvalidServiceId);
+        }
+        let inside = (req.primary.local_gid, req.primary.remote_gid);
+        if inside != (Gid::from(route.remote), Gid::from(route.local)) {
+            self.counters.address_mismatch += 1;
+            return Err(RejReason::InvalidGid);
+        }
+        let reason = match req.service {
+            TransportService::Rd | TransportService::Extended => RejReason::InvalidTransportType,
+            _ if req.local == CommId(0) => RejReason::InvalidCommId,
+            _ if req.qpn <= Qpn::GSI => RejReason::InvalidCommInstance,
+            _ if !(1..=5).contains(&req.path_mtu) => RejReason::InvalidMtu,
+            _ => return Ok(()),
+        };
+        self.counters.invalid += 1;
+        Err(reason)
+    }
+
+    /// Whether a peer's QP has a connection already that is not over here. If that one stood, the
+    /// peer has lost it: it is ended, and the peer told so.
+    ///
+    /// The GUID has to be the one with which the QP was connected. Of a Trunkline peer nobody can
+    /// guess it, so that forged messages end nothing.
+    pub(super) fn is_stale(&mut self, now: Instant, route: Route, qpn: Qpn, guid: u64) -> bool {
+        let found = self.table.find_remote_qp(route.remote, qpn);
+        let Some(index) = found else {
+            return false;
+        };
+        let slot = self.table.slot(index);
+        if slot.route != route || slot.remote_qp() != Some((qpn, guid)) {
+            return false;
+        }
+        self.counters.stale += 1;
+        if matches!(slot.state(), State::Established(_)) {
+            self.disconnect(now, index, CloseReason::Stale, PrivateData::default());
+        }
+        true
+    }
+
+    /// A peer may have as much half-open as is left for all others: one that floods leaves half of
+    /// the room free, and whoever has nothing under way finds some as long as there is any.
+    pub(super) fn room(&self, route: Route) -> Room {
+        let (load, limits) = (self.table.load(), &self.config.limits);
+        let of_peer = self.table.half_open_of(route.remote);
+        let left = limits.half_open.saturating_sub(load.half_open);
+        if of_peer >= limits.half_open_per_peer {
+            Room::PeerHasItsShare
+        } else if of_peer >= left
+            || load.connections() >= limits.connections
+            || self.events.len() as u64 >= u64::from(limits.connections)
+        {
+            Room::None
+        } else {
+            Room::Enough
+        }
+    }
+
+    fn take_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {
+        let index = self.table.insert(route, &mut self.random);
+        self.table.set_asked(index, Subject::Connection, req.local);
+        let granted = timeout_ns(req.remote_response_timeout);
+        let undecided = self.decision(now, transaction, granted);
+        self.table.set_state(index, State::Asked(undecided));
+        self.table.set_remote_qp(index, req.qpn, req.ca_guid);
+        self.events.push_back(Event::Incoming {
+            id: self.conn(index),
+            route,
+            ask: Ask::of(req),
+        });
+    }
+
+    /// What this node's owner has to decide on from now on; the peer granted `granted_ns` to answer.
+    pub(super) fn decision(
+        &self,
+        now: Instant,
+        transaction: u64,
+        granted_ns: u64,
+    ) -> Box<Undecided> {
+        Box::new(Undecided {
+            transaction,
+            mra_at: Some(now + self.config.mra_ns.min(granted_ns / 2)),
+            decide_by: now + self.config.decide_ns,
+        })
+    }
+
+    fn refuse_req(&mut self, route: Route, transaction: u64, req: &Req, reason: RejReason) {
+        let rej = message::rej(no_number(req.local), Answered::Req, reason);
+        self.send_to(route, mad(transaction, rej));
+    }
+}
+
+/// This end has made no number for what the peer calls `remote`.
+const fn no_number(remote: CommId) -> Ids {
+    Ids {
+        local: CommId(0),
+        remote,
+    }
+}

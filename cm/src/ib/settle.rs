@@ -1,0 +1,209 @@
+//! How connections come to stand, and how they end.
+
+use super::Manager;
+use super::event::{CloseReason, Event};
+use super::message;
+use super::state::State;
+use crate::message::mad;
+use crate::random::Random;
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::{Answered, PrivateData, RejReason};
+
+impl<R: Random> Manager<R> {
+    /// The peer confirmed, by RTU or by a packet on the connection.
+    pub(super) fn confirmed(&mut self, index: u32, private_data: PrivateData<224>) {
+        self.table.set_state(index, State::Established(None));
+        self.established(index, private_data);
+    }
+
+    pub(super) fn established(&mut self, index: u32, private_data: PrivateData<224>) {
+        self.events.push_back(Event::Established {
+            id: self.conn(index),
+            route: self.table.slot(index).route,
+            private_data,
+        });
+    }
+
+    /// Asks the peer to end a connection that stands.
+    pub(super) fn disconnect(
+        &mut self,
+        now: Instant,
+        index: u32,
+        reason: CloseReason,
+        private_data: PrivateData<220>,
+    ) {
+        let (qpn, _) = self.table.slot(index).remote_qp().unwrap_or_default();
+        let transaction = self.random.next();
+        let dreq = message::dreq(self.ids(index), qpn, private_data);
+        let retry = self.config.close;
+        let sent = self.send_first(now, index, transaction, mad(transaction, dreq), retry);
+        self.table.set_state(index, State::DreqSent(sent, reason));
+    }
+
+    /// Tells the peer that it was given up.
+    pub(super) fn send_timeout(&mut self, index: u32, transaction: u64) {
+        let rej = message::timeout_rej(self.ids(index), self.config.guid);
+        self.send(index, mad(transaction, rej));
+    }
+
+    /// Ends a connection, or a peer's attempt at one.
+    pub(super) fn end(&mut self, now: Instant, index: u32, reason: CloseReason) {
+        self.end_saying(now, index, reason, PrivateData::default());
+    }
+
+    pub(super) fn end_saying(
+        &mut self,
+        now: Instant,
+        index: u32,
+        reason: CloseReason,
+        private_data: PrivateData<224>,
+    ) {
+        let event = Event::Closed {
+            id: self.conn(index),
+            route: self.table.slot(index).route,
+            reason,
+            private_data,
+        };
+        self.end_with(now, index, event);
+    }
+
+    /// The peer, or this end, refused.
+    pub(super) fn rejected(
+        &mut self,
+        now: Instant,
+        index: u32,
+        refused: Answered,
+        reason: RejReason,
+        private_data: PrivateData<148>,
+    ) {
+        let event = Event::Rejected {
+            id: self.conn(index),
+            route: self.table.slot(index).route,
+            refused,
+            reason,
+            private_data,
+        };
+        self.end_with(now, index, event);
+    }
+
+    /// Ends a record with `event`. Where the peer may have begun to use the QP it is remembered for
+    /// a while, so that late packets and messages are known for what they are.
+    pub(super) fn end_with(&mut self, now: Instant, index: u32, event: Event) {
+        let lingers = match self.table.slot(index).state() {
+            State::Replied(_) | State::RepSent(_) | State::Established(_) | State::DreqSent(..) => {
+                true
+            }
+            // The peer takes the QP for connected still.
+            State::ReqSent(_) => matches!(
+                event,
+                Event::Rejected {
+                    reason: RejReason::StaleConnection,
+                    ..
+                }
+            ),
+            _ => false,
+        };
+        self.events.push_back(event);
+        if lingers {
+            let until = now + self.config.time_wait_ns;
+            self.linger(index, State::TimeWait { until });
+        } else {
+            self.table.remove(index);
+        }
+    }
+
+    /// Moves a record to a state that only time ends.
+    pub(super) fn linger(&mut self, index: u32, state: State) {
+        self.table.set_state(index, state);
+        self.time_wait.push_back(index);
+        if self.time_wait.len() > self.config.limits.time_wait as usize {
+            self.forget_oldest();
+        }
+    }
+
+    pub(super) fn forget_oldest(&mut self) {
+        let Some(index) = self.time_wait.pop_front() else {
+            return;
+        };
+        if let Some(qpn) = self.table.slot(index).local_qpn() {
+            let id = self.conn(index);
+            self.events.push_back(Event::TimeWaitExit { id, qpn });
+        }
+        self.table.remove(index);
+    }
+
+    pub(super) fn until(&self, index: u32) -> Instant {
+        let until = self.table.slot(index).state().until();
+        until.expect("what waits to be forgotten has a time for it")
+    }
+
+    /// A deadline has passed: send again, ask for patience, or give up.
+    pub(super) fn expire(&mut self, now: Instant, index: u32) {
+        let random = self.random.next();
+        let again = self.table.update(index, |state| {
+            let sent = state.sent()?;
+            sent.schedule = sent.schedule.again(now, random)?;
+            Some(sent.mad)
+        });
+        if let Some(mad) = again {
+            self.send(index, mad);
+            return;
+        }
+        match self.table.slot(index).state() {
+            State::ReqSent(sent) => {
+                let transaction = sent.transaction;
+                self.send_timeout(index, transaction);
+                self.unreachable(now, index);
+            }
+            State::SidrSent(_) => self.unreachable(now, index),
+            State::RepSent(sent) => {
+                let transaction = sent.transaction;
+                self.send_timeout(index, transaction);
+                self.end(now, index, CloseReason::Unconfirmed);
+            }
+            State::DreqSent(_, reason) => {
+                let reason = *reason;
+                self.end(now, index, reason);
+            }
+            State::Asked(undecided) => {
+                let (transaction, over) = (undecided.transaction, undecided.decide_by <= now);
+                self.late(now, index, transaction, Answered::Req, over);
+            }
+            State::Replied(undecided) => {
+                let (transaction, over) = (undecided.transaction, undecided.decide_by <= now);
+                self.late(now, index, transaction, Answered::Rep, over);
+            }
+            State::SidrAsked(..) => self.refuse_question(now, index),
+            state => unreachable!("a {state:?} has no deadline"),
+        }
+    }
+
+    fn unreachable(&mut self, now: Instant, index: u32) {
+        let event = Event::Unreachable {
+            id: self.conn(index),
+            route: self.table.slot(index).route,
+        };
+        self.end_with(now, index, event);
+    }
+
+    /// The node's owner takes its time, or has taken too much of it.
+    fn late(&mut self, now: Instant, index: u32, transaction: u64, what: Answered, over: bool) {
+        if over {
+            let rej = message::rej(self.ids(index), what, RejReason::NoResources);
+            self.send(index, mad(transaction, rej));
+            self.end(now, index, CloseReason::Undecided);
+            return;
+        }
+        self.table.update(index, |state| {
+            if let State::Asked(undecided) | State::Replied(undecided) = state {
+                undecided.mra_at = None;
+            }
+        });
+        self.send_mra(index, transaction, what);
+    }
+
+    pub(super) fn send_mra(&mut self, index: u32, transaction: u64, what: Answered) {
+        let mra = message::mra(self.ids(index), what, self.config.mra_timeout);
+        self.send(index, mad(transaction, mra));
+    }
+}

@@ -1,0 +1,134 @@
+//! The states of a connection of ordinary hosts, each its own type.
+//!
+//! | state | side | left by |
+//! | --- | --- | --- |
+//! | `ReqSent` | asking | REP, REJ, tries used up, close |
+//! | `Replied` | asking | ready, reject, time to decide, REJ, DREQ, close |
+//! | `Asked` | asked | accept, reject, time to decide, REJ, close |
+//! | `RepSent` | asked | RTU or first packet, REJ, DREQ, tries used up, close |
+//! | `Established` | both | DREQ, REJ, a REQ or REP of the peer's QP for another, close |
+//! | `DreqSent` | both | DREP, DREQ, REJ, tries used up |
+//! | `TimeWait` | both | time |
+//! | `SidrSent` | asking | SIDR_REP, tries used up, close |
+//! | `SidrAsked` | asked | answer, time to decide |
+//! | `SidrDone` | asked | time |
+
+use super::event::CloseReason;
+use crate::message::Mad;
+use crate::retry::Schedule;
+use alloc::boxed::Box;
+use trunkline_conn::time::Instant;
+use trunkline_wire::ServiceId;
+
+/// A message that the peer has to answer.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) transaction: u64,
+    pub(super) schedule: Schedule,
+    pub(super) mad: Mad,
+}
+
+/// A message of the peer that the node's owner has to decide on.
+#[derive(Debug)]
+pub(super) struct Undecided {
+    pub(super) transaction: u64,
+    /// When the peer is told that it takes time; `None` once it was.
+    pub(super) mra_at: Option<Instant>,
+    pub(super) decide_by: Instant,
+}
+
+impl Undecided {
+    fn deadline(&self) -> Instant {
+        self.mra_at
+            .map_or(self.decide_by, |at| at.min(self.decide_by))
+    }
+}
+
+/// What is sent again when it turns out to be lost.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) transaction: u64,
+    pub(super) mad: Mad,
+}
+
+/// Where a connection stands.
+#[derive(Debug)]
+pub(super) enum State {
+    Free {
+        next: u32,
+    },
+    ReqSent(Box<Sent>),
+    Replied(Box<Undecided>),
+    Asked(Box<Undecided>),
+    RepSent(Box<Sent>),
+    /// The asking end keeps its RTU.
+    Established(Option<Box<Answered>>),
+    DreqSent(Box<Sent>, CloseReason),
+    TimeWait {
+        until: Instant,
+    },
+    SidrSent(Box<Sent>),
+    SidrAsked(Box<Undecided>, ServiceId),
+    SidrDone {
+        until: Instant,
+        answer: Box<Answered>,
+    },
+}
+
+impl State {
+    /// When something happens by itself. What is over waits in a queue of its own.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::ReqSent(sent)
+            | Self::RepSent(sent)
+            | Self::DreqSent(sent, _)
+            | Self::SidrSent(sent) => Some(sent.schedule.deadline),
+            Self::Replied(wait) | Self::Asked(wait) | Self::SidrAsked(wait, _) => {
+                Some(wait.deadline())
+            }
+            Self::Free { .. }
+            | Self::Established(_)
+            | Self::TimeWait { .. }
+            | Self::SidrDone { .. } => None,
+        }
+    }
+
+    /// The message that the peer has to answer.
+    pub(super) fn sent(&mut self) -> Option<&mut Sent> {
+        match self {
+            Self::ReqSent(sent)
+            | Self::RepSent(sent)
+            | Self::DreqSent(sent, _)
+            | Self::SidrSent(sent) => Some(sent),
+            _ => None,
+        }
+    }
+
+    /// When what is over is forgotten.
+    pub(super) const fn until(&self) -> Option<Instant> {
+        match self {
+            Self::TimeWait { until } | Self::SidrDone { until, .. } => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// Whether a peer's ask is under way and not confirmed.
+    pub(super) const fn is_half_open(&self) -> bool {
+        matches!(
+            self,
+            Self::Asked(_) | Self::RepSent(_) | Self::SidrAsked(..)
+        )
+    }
+
+    /// Whether a connection of this node's QP may exist at the peer.
+    pub(super) const fn is_live(&self) -> bool {
+        matches!(
+            self,
+            Self::Replied(_)
+                | Self::Asked(_)
+                | Self::RepSent(_)
+                | Self::Established(_)
+                | Self::DreqSent(..)
+        )
+    }
+}

@@ -1,0 +1,261 @@
+//! The records of the communication manager, and by what they are found.
+
+use super::state::State;
+use crate::comm_id::Side;
+use crate::event::Route;
+use crate::handshakes::Load;
+use crate::random::Random;
+use crate::slots::{self, NONE, Slots};
+use alloc::collections::BTreeMap;
+use core::net::IpAddr;
+use trunkline_conn::time::Instant;
+use trunkline_wire::Qpn;
+use trunkline_wire::cm::CommId;
+
+/// One connection or question.
+#[derive(Debug)]
+pub(super) struct Slot {
+    tag: u16,
+    pub(super) route: Route,
+    /// The peer's number for it; 0 until the peer has told it.
+    remote: CommId,
+    /// The QP of this end; a question has none.
+    local_qpn: Option<Qpn>,
+    /// The peer's QP and the GUID it goes with, once the peer has told them.
+    remote_qp: Option<(Qpn, u64)>,
+    // Changed by `Table::set_state` alone, which keeps timers, counts and indices.
+    state: State,
+}
+
+impl Slot {
+    pub(super) const fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub(super) const fn remote(&self) -> CommId {
+        self.remote
+    }
+
+    pub(super) const fn local_qpn(&self) -> Option<Qpn> {
+        self.local_qpn
+    }
+
+    pub(super) const fn remote_qp(&self) -> Option<(Qpn, u64)> {
+        self.remote_qp
+    }
+}
+
+impl slots::Slot for Slot {
+    fn tag(&self) -> u16 {
+        self.tag
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.state.deadline()
+    }
+
+    fn next_free(&self) -> Option<u32> {
+        match self.state {
+            State::Free { next } => Some(next),
+            _ => None,
+        }
+    }
+
+    fn free(tag: u16, next: u32) -> Self {
+        const NOWHERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED);
+        Self {
+            tag,
+            route: Route {
+                local: NOWHERE,
+                remote: NOWHERE,
+            },
+            remote: CommId(0),
+            local_qpn: None,
+            remote_qp: None,
+            state: State::Free { next },
+        }
+    }
+}
+
+/// What a peer's message is about.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Subject {
+    Connection,
+    Question,
+}
+
+/// All records. They are named by index; what comes from outside goes through the `find` methods.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Slots<Slot>,
+    /// What peers asked for, by the number that they gave it.
+    asked: BTreeMap<(IpAddr, Subject, u32), u32>,
+    /// Connections by the peer's QP, while it may be connected.
+    remote_qps: BTreeMap<(IpAddr, Qpn), u32>,
+    /// Records by the QP of this end, until they are forgotten.
+    local_qps: BTreeMap<Qpn, u32>,
+    /// Half-open records of each address that has some.
+    half_open: BTreeMap<IpAddr, u32>,
+    load: Load,
+}
+
+impl Table {
+    pub(super) fn new(random: &mut impl Random) -> Self {
+        Self {
+            slots: Slots::new(Side::Plain, random),
+            asked: BTreeMap::new(),
+            remote_qps: BTreeMap::new(),
+            local_qps: BTreeMap::new(),
+            half_open: BTreeMap::new(),
+            load: Load::default(),
+        }
+    }
+
+    pub(super) const fn load(&self) -> &Load {
+        &self.load
+    }
+
+    pub(super) fn slot(&self, index: u32) -> &Slot {
+        self.slots.get(index)
+    }
+
+    pub(super) fn id(&self, index: u32) -> CommId {
+        self.slots.id(index)
+    }
+
+    /// The record that a communication ID of ours names, in whatever state but free.
+    pub(super) fn find(&self, id: CommId) -> Option<u32> {
+        self.slots.find(id)
+    }
+
+    /// What the peer behind `remote` asked for under its number `id`.
+    pub(super) fn find_asked(&self, remote: IpAddr, subject: Subject, id: CommId) -> Option<u32> {
+        self.asked.get(&(remote, subject, id.0)).copied()
+    }
+
+    /// The connection of a peer's QP.
+    pub(super) fn find_remote_qp(&self, remote: IpAddr, qpn: Qpn) -> Option<u32> {
+        self.remote_qps.get(&(remote, qpn)).copied()
+    }
+
+    /// Whether a QP of this end has a connection, or had one that is not forgotten.
+    pub(super) fn has_local_qp(&self, qpn: Qpn) -> bool {
+        self.local_qps.contains_key(&qpn)
+    }
+
+    /// Half-open records of the peer behind an address.
+    pub(super) fn half_open_of(&self, remote: IpAddr) -> u32 {
+        self.half_open.get(&remote).copied().unwrap_or(0)
+    }
+
+    /// Takes a place, in no state yet.
+    pub(super) fn insert(&mut self, route: Route, random: &mut impl Random) -> u32 {
+        self.slots.insert(random, |tag| Slot {
+            tag,
+            route,
+            remote: CommId(0),
+            local_qpn: None,
+            remote_qp: None,
+            // Not in the list of free places: taken, until a state is set.
+            state: State::Free { next: NONE },
+        })
+    }
+
+    /// Notes the number under which the peer asked.
+    pub(super) fn set_asked(&mut self, index: u32, subject: Subject, remote: CommId) {
+        let slot = self.slots.get_mut(index);
+        slot.remote = remote;
+        let key = (slot.route.remote, subject, remote.0);
+        self.asked.insert(key, index);
+    }
+
+    /// Notes the number that the peer's answer tells.
+    pub(super) fn set_remote(&mut self, index: u32, remote: CommId) {
+        self.slots.get_mut(index).remote = remote;
+    }
+
+    pub(super) fn set_local_qp(&mut self, index: u32, qpn: Qpn) {
+        self.slots.get_mut(index).local_qpn = Some(qpn);
+        self.local_qps.insert(qpn, index);
+    }
+
+    pub(super) fn set_remote_qp(&mut self, index: u32, qpn: Qpn, guid: u64) {
+        let slot = self.slots.get_mut(index);
+        slot.remote_qp = Some((qpn, guid));
+        self.remote_qps.insert((slot.route.remote, qpn), index);
+    }
+
+    /// Moves a record to another state; the old one comes back.
+    pub(super) fn set_state(&mut self, index: u32, state: State) -> State {
+        let remote = self.slot(index).route.remote;
+        self.count(remote, &state, true);
+        let ended = !state.is_live();
+        let set = |slot: &mut Slot| core::mem::replace(&mut slot.state, state);
+        let old = self.slots.update(index, set);
+        self.count(remote, &old, false);
+        if ended {
+            self.release_remote_qp(index);
+        }
+        old
+    }
+
+    /// Changes what a state holds, its deadline included.
+    pub(super) fn update<T>(&mut self, index: u32, change: impl FnOnce(&mut State) -> T) -> T {
+        self.slots.update(index, |slot| change(&mut slot.state))
+    }
+
+    /// Gives a place back.
+    pub(super) fn remove(&mut self, index: u32) {
+        self.release_remote_qp(index);
+        let slot = self.slot(index);
+        let (remote, address, local) = (slot.remote.0, slot.route.remote, slot.local_qpn);
+        for subject in [Subject::Connection, Subject::Question] {
+            let key = (address, subject, remote);
+            if self.asked.get(&key) == Some(&index) {
+                self.asked.remove(&key);
+            }
+        }
+        if let Some(qpn) = local {
+            self.local_qps.remove(&qpn);
+        }
+        let old = self.slots.remove(index);
+        self.count(address, &old.state, false);
+    }
+
+    /// The earliest deadline and its record.
+    pub(super) fn first_timer(&self) -> Option<(Instant, u32)> {
+        self.slots.first_timer()
+    }
+
+    fn release_remote_qp(&mut self, index: u32) {
+        let slot = self.slots.get(index);
+        if let Some((qpn, _)) = slot.remote_qp
+            && self.remote_qps.get(&(slot.route.remote, qpn)) == Some(&index)
+        {
+            self.remote_qps.remove(&(slot.route.remote, qpn));
+        }
+    }
+
+    /// Counts a state in, or out.
+    fn count(&mut self, remote: IpAddr, state: &State, enters: bool) {
+        let load = &mut self.load;
+        let count = match state {
+            State::Free { .. } => return,
+            State::ReqSent(_) | State::Replied(_) | State::SidrSent(_) => &mut load.opening,
+            State::Asked(_) | State::RepSent(_) | State::SidrAsked(..) => &mut load.half_open,
+            State::Established(_) => &mut load.established,
+            State::DreqSent(..) => &mut load.closing,
+            State::TimeWait { .. } | State::SidrDone { .. } => &mut load.time_wait,
+        };
+        let step = |count: &mut u32| *count = if enters { *count + 1 } else { *count - 1 };
+        step(count);
+        if state.is_half_open() {
+            let of_peer = self.half_open.entry(remote).or_default();
+            step(of_peer);
+            if *of_peer == 0 {
+                self.half_open.remove(&remote);
+            }
+            load.peers = self.half_open.len() as u32;
+        }
+    }
+}
