@@ -40,6 +40,7 @@ mod identity;
 mod message;
 mod outbox;
 mod random;
+pub mod rdma;
 mod refusal;
 mod retry;
 mod slots;

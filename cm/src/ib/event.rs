@@ -11,6 +11,13 @@ use trunkline_wire::{Psn, Qpn, ServiceId};
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ConnId(pub(crate) CommId);
 
+impl ConnId {
+    /// The number by which the peer knows it.
+    pub const fn number(self) -> u32 {
+        self.0.0
+    }
+}
+
 /// What one end says of its QP.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct QpTerms {

@@ -324,6 +324,11 @@ impl<R: Random> Manager<R> {
         }
     }
 
+    /// Where it takes randomness from.
+    pub(crate) const fn random(&mut self) -> &mut R {
+        &mut self.random
+    }
+
     fn conn(&self, index: u32) -> ConnId {
         ConnId(self.table.id(index))
     }
@@ -397,7 +402,7 @@ impl<R: Random> Manager<R> {
     }
 }
 
-fn at_most(field: &'static str, value: u32, most: u32) -> Result<(), AskError> {
+pub(crate) fn at_most(field: &'static str, value: u32, most: u32) -> Result<(), AskError> {
     if value > most {
         return Err(AskError::Invalid { field, value });
     }

@@ -1,0 +1,98 @@
+//! What is known of an ID.
+
+use super::Id;
+use super::event::{Kind, PortSpace, QpAttributes};
+use crate::event::Route;
+use crate::ib;
+use core::net::SocketAddr;
+use trunkline_wire::Psn;
+
+/// What an end has offered to a peer and waits to be answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offered {
+    pub(super) conn: ib::ConnId,
+    pub(super) route: Route,
+    /// PSN that this end expects first.
+    pub(super) starting_psn: Psn,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    pub(super) retry_count: u8,
+}
+
+/// A peer's request that waits for a decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) conn: ib::ConnId,
+    pub(super) listener: Id,
+    pub(super) route: Route,
+    /// What a connection asks for; a question for datagrams does not.
+    pub(super) ask: Option<Wanted>,
+}
+
+/// What of a REQ the answer depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) qp: ib::QpTerms,
+    pub(super) retry_count: u8,
+    pub(super) path: ib::PathTerms,
+}
+
+/// Where an ID stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    /// Not used yet; bound, if it has an address.
+    Idle,
+    /// Peers' requests that wait for a decision, and how many may.
+    Listening { waiting: u32, backlog: u32 },
+    /// The peer is known.
+    Resolved { route: Route, port: u16 },
+    /// REQ or SIDR_REQ is under way.
+    Connecting(Offered),
+    /// The peer has accepted.
+    Responded { conn: ib::ConnId },
+    /// A peer's request.
+    Requested(Request),
+    /// A peer's request was accepted; its confirmation is to come.
+    Accepted { conn: ib::ConnId },
+    /// Up.
+    Established { conn: ib::ConnId },
+    /// Datagrams: the question was answered.
+    Answered,
+    /// DREQ is under way.
+    Disconnecting { conn: ib::ConnId },
+    /// Over; the QP may be in time wait.
+    Over { conn: ib::ConnId },
+}
+
+impl State {
+    /// The connection below.
+    pub(super) const fn conn(&self) -> Option<ib::ConnId> {
+        match self {
+            Self::Connecting(Offered { conn, .. })
+            | Self::Requested(Request { conn, .. })
+            | Self::Responded { conn }
+            | Self::Accepted { conn }
+            | Self::Established { conn }
+            | Self::Disconnecting { conn }
+            | Self::Over { conn } => Some(*conn),
+            Self::Idle | Self::Listening { .. } | Self::Resolved { .. } | Self::Answered => None,
+        }
+    }
+}
+
+/// An ID.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) space: PortSpace,
+    pub(super) kind: Kind,
+    /// Its address; of a peer's request the one that the peer connected to.
+    pub(super) local: Option<SocketAddr>,
+    /// It has a claim on the port: a peer's request has none.
+    pub(super) bound: bool,
+    pub(super) reuse: bool,
+    pub(super) v6_only: bool,
+    pub(super) path: ib::PathTerms,
+    pub(super) state: State,
+    /// Once both ends have spoken.
+    pub(super) attributes: Option<QpAttributes>,
+}

@@ -1,0 +1,532 @@
+//! RDMA-CM (IBTA annex A11, rdma_cm(7)): IDs, IP addresses and ports on top of the communication
+//! manager of [`ib`].
+//!
+//! ```text
+//!   active                                        passive
+//!     create, [bind,] resolve                       create, bind, listen
+//!     connect ------------ REQ ------------------->   Event::ConnectRequest (a new ID)
+//!     Event::ConnectResponse <--- REP -------------   accept
+//!     accept ------------- RTU ------------------->   Event::Established
+//!     Event::Established
+//!     disconnect --------- DREQ ------------------>   Event::Disconnected
+//!     Event::Disconnected <------ DREP ------------
+//!     Event::TimewaitExit                             Event::TimewaitExit
+//! ```
+//!
+//! An [`Id`] is what an `rdma_cm_id` is, and each call of [`Manager`] one command of the Linux
+//! kernel's RDMA-CM for user space, but for the resolution of addresses, which is I/O: the owner
+//! finds the [`Route`] and hands it in. A datagram ID asks by SIDR; its [`Event::Established`] comes
+//! with the peer's QP and Q_Key.
+//!
+//! The manager draws starting PSNs itself. Each says what its sender expects to *receive*:
+//! [`QpAttributes`] has them the right way round.
+
+mod convert;
+mod event;
+mod handle;
+mod id;
+mod ports;
+#[cfg(test)]
+mod tests;
+
+pub use event::{
+    Data, Error, Event, Kind, Params, PeerParams, PortSpace, QpAttributes, Setting, UdPeer,
+};
+
+use crate::event::{Outgoing, Route};
+use crate::ib;
+use crate::random::Random;
+use crate::retry::Retry;
+use alloc::collections::{BTreeMap, VecDeque};
+use convert::{ANY, addresses, behind, fit, service, terms};
+use core::fmt;
+use core::net::SocketAddr;
+use id::{Offered, Record, State};
+use ports::Ports;
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::{PrivateData, RejReason, SidrStatus, TransportService};
+use trunkline_wire::{MAD_LEN, Path, Psn, Qpn, RdmaCmHeader};
+
+/// A listener, a connection, or what may become either. Numbers are never used again.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Id(u64);
+
+impl Id {
+    /// The number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How a [`Manager`] works.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Config {
+    /// The communication manager below.
+    pub ib: ib::Config,
+    /// Patience of REQs and SIDR_REQs.
+    pub connect: Retry,
+    /// IDs that may be there, those of peers' requests included.
+    pub ids: u32,
+    /// What connections ask for where the program sets nothing else.
+    pub path: ib::PathTerms,
+}
+
+impl Config {
+    /// The most that a listener's backlog may be, and what it is when 0 is asked for.
+    pub const BACKLOG: u32 = 1_024;
+
+    /// The defaults for a node of this GUID.
+    pub fn new(guid: u64) -> Self {
+        Self {
+            ib: ib::Config::new(guid),
+            connect: Retry::PLAIN,
+            ids: 65_536,
+            path: ib::PathTerms::default(),
+        }
+    }
+}
+
+/// Peers' requests that were refused here, by reason.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counters {
+    /// Private data does not begin with a header of RDMA-CM.
+    pub bad_header: u64,
+    /// The addresses in the header are not those that the packet took.
+    pub address_mismatch: u64,
+    /// Nobody listens on that address, though somebody does on the port.
+    pub no_listener: u64,
+    /// The listener wants another kind of QP.
+    pub wrong_kind: u64,
+    /// The listener has as many requests waiting as its backlog allows.
+    pub backlog: u64,
+    /// There are as many IDs as may be.
+    pub ids: u64,
+}
+
+/// The IDs of one node.
+#[derive(Debug)]
+pub struct Manager<R> {
+    config: Config,
+    ib: ib::Manager<R>,
+    ids: BTreeMap<Id, Record>,
+    /// Number of the next ID.
+    next: u64,
+    /// IDs by the number of the connection below.
+    conns: BTreeMap<u32, Id>,
+    ports: Ports,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+impl<R: Random> Manager<R> {
+    /// A manager without IDs.
+    ///
+    /// # Panics
+    /// `config.ib.limits.connections` is over 2^20.
+    pub fn new(config: Config, random: R) -> Self {
+        Self {
+            ib: ib::Manager::new(config.ib, random),
+            ids: BTreeMap::new(),
+            next: 0,
+            conns: BTreeMap::new(),
+            ports: Ports::default(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// What it was told.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The communication manager below: its load and its counters.
+    pub const fn ib(&self) -> &ib::Manager<R> {
+        &self.ib
+    }
+
+    /// What it refused.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// IDs that are there.
+    pub fn ids(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Makes an ID (`rdma_create_id(3)`).
+    ///
+    /// # Errors
+    /// There are too many, or the kind of QP does not go with the port space.
+    pub fn create(&mut self, space: PortSpace, kind: Kind) -> Result<Id, Error> {
+        if !space.takes(kind) {
+            return Err(Error::Kind(space, kind));
+        }
+        if self.is_full() {
+            return Err(Error::TooManyIds(self.config.ids));
+        }
+        Ok(self.insert(space, kind, State::Idle))
+    }
+
+    /// Sets something (`rdma_set_option(3)`).
+    ///
+    /// # Errors
+    /// The ID is past the state for it, or the value is out of range.
+    pub fn set(&mut self, id: Id, setting: Setting) -> Result<(), Error> {
+        let record = self.record(id)?;
+        let (bound, unasked) = (record.bound, record.state.conn().is_none());
+        let fits = match setting {
+            Setting::ReuseAddress(_) | Setting::V6Only(_) => !bound,
+            Setting::TypeOfService(_) | Setting::AckTimeout(_) => unasked,
+        };
+        if !fits {
+            return Err(Error::State(id));
+        }
+        match setting {
+            Setting::TypeOfService(class) => record.path.traffic_class = class,
+            Setting::ReuseAddress(reuse) => record.reuse = reuse,
+            Setting::V6Only(only) => record.v6_only = only,
+            Setting::AckTimeout(exponent) => {
+                ib::at_most("ACK timeout", exponent.into(), 31)?;
+                record.path.ack_timeout = exponent;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an ID an address and a port, a free one for port 0 (`rdma_bind_addr(3)`). What it got
+    /// comes back.
+    ///
+    /// # Errors
+    /// The address is in use, no port is free, or the ID has one.
+    pub fn bind(&mut self, id: Id, address: SocketAddr) -> Result<SocketAddr, Error> {
+        let record = self.record(id)?;
+        if !matches!(record.state, State::Idle) || record.bound {
+            return Err(Error::State(id));
+        }
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        self.claim(id, address)
+    }
+
+    /// Takes connections to the ID's address from now on (`rdma_listen(3)`), one of every address
+    /// on a free port if it has none. Requests over `backlog` are refused; 0 stands for
+    /// [`Config::BACKLOG`], which is also the most.
+    ///
+    /// # Errors
+    /// Another ID listens there, no port is free, or the ID is used otherwise.
+    pub fn listen(&mut self, id: Id, backlog: u32) -> Result<SocketAddr, Error> {
+        let record = self.record(id)?;
+        if !matches!(record.state, State::Idle) {
+            return Err(Error::State(id));
+        }
+        let space = record.space;
+        let local = match record.local {
+            Some(local) => local,
+            None => self.claim(id, ANY)?,
+        };
+        if self.ports.listen(id, space, local)? {
+            self.ib.listen(service(space, local.port()));
+        }
+        let backlog = match backlog {
+            0 => Config::BACKLOG,
+            asked => asked.min(Config::BACKLOG),
+        };
+        self.record(id)?.state = State::Listening {
+            waiting: 0,
+            backlog,
+        };
+        Ok(local)
+    }
+
+    /// Says where the peer is (`rdma_resolve_addr(3)` and `rdma_resolve_route(3)`, once the owner
+    /// has found out): from which address of ours, and its own address and port. An ID without a
+    /// port gets one.
+    ///
+    /// # Errors
+    /// The ID is bound to another address, no port is free, the addresses are of two families, or
+    /// the ID is used otherwise.
+    pub fn resolve(&mut self, id: Id, route: Route, port: u16) -> Result<SocketAddr, Error> {
+        let route = route.canonical();
+        if route.local.is_ipv4() != route.remote.is_ipv4() {
+            return Err(ib::AskError::Families(route).into());
+        }
+        let record = self.record(id)?;
+        if !matches!(record.state, State::Idle | State::Resolved { .. }) {
+            return Err(Error::State(id));
+        }
+        let bound = match record.local {
+            Some(bound) => bound,
+            None => self.claim(id, SocketAddr::new(route.local, 0))?,
+        };
+        if bound.ip() != route.local && !bound.ip().is_unspecified() {
+            return Err(Error::BoundElsewhere(bound));
+        }
+        let local = SocketAddr::new(route.local, bound.port());
+        let record = self.record(id)?;
+        record.local = Some(local);
+        record.state = State::Resolved { route, port };
+        Ok(local)
+    }
+
+    /// Says what path the connection takes, where it is not to be that of the configuration. Call it
+    /// before settings that are part of it.
+    ///
+    /// # Errors
+    /// The ID is past that.
+    pub fn set_path(&mut self, id: Id, path: ib::PathTerms) -> Result<(), Error> {
+        let record = self.record(id)?;
+        if record.state.conn().is_some() {
+            return Err(Error::State(id));
+        }
+        record.path = path;
+        Ok(())
+    }
+
+    /// Connects a resolved ID (`rdma_connect(3)`): [`Event::ConnectResponse`] comes, for datagrams
+    /// [`Event::Established`], or one that says why not.
+    ///
+    /// # Errors
+    /// The ID is not resolved, there is too much private data, the QP is taken, or too much is under
+    /// way.
+    pub fn connect(&mut self, now: Instant, id: Id, params: &Params<'_>) -> Result<(), Error> {
+        let random = self.ib.random().next();
+        let record = self.record(id)?;
+        let State::Resolved { route, port } = record.state else {
+            return Err(Error::State(id));
+        };
+        let (space, kind, path) = (record.space, record.kind, record.path);
+        let local = record.local.expect("a resolved ID has an address");
+        let header = RdmaCmHeader {
+            src_port: local.port(),
+            addresses: addresses(route),
+        };
+        let service_id = service(space, port);
+        let starting_psn = Psn::from_wire(random as u32);
+        let retry = self.config.connect;
+        let conn = if let Kind::Ud = kind {
+            let ask = ib::SidrAsk {
+                service_id,
+                pkey: path.pkey,
+                private_data: behind(&header, params.private_data, Params::CONNECT_UD)?,
+            };
+            self.ib.ask(now, route, &ask, retry)?
+        } else {
+            let ask = ib::Ask {
+                service_id,
+                service: match kind {
+                    Kind::Uc => TransportService::Uc,
+                    _ => TransportService::Rc,
+                },
+                qp: terms(params, starting_psn),
+                retry_count: params.retry_count.min(7),
+                path,
+                private_data: behind(&header, params.private_data, Params::CONNECT)?,
+            };
+            self.ib.connect(now, route, &ask, retry)?
+        };
+        self.conns.insert(conn.number(), id);
+        self.record(id)?.state = State::Connecting(Offered {
+            conn,
+            route,
+            starting_psn,
+            responder_resources: params.responder_resources,
+            initiator_depth: params.initiator_depth,
+            retry_count: params.retry_count.min(7),
+        });
+        Ok(())
+    }
+
+    /// Agrees to a peer's request, or confirms its response (`rdma_accept(3)`): of a response only
+    /// the private data counts, and the QP has to be ready to receive.
+    ///
+    /// # Errors
+    /// The ID waits for no such decision, there is too much private data, or the QP is taken.
+    pub fn accept(&mut self, now: Instant, id: Id, params: &Params<'_>) -> Result<(), Error> {
+        match self.record(id)?.state {
+            State::Responded { conn } => {
+                let data = fit(params.private_data, Params::READY)?;
+                self.ib.ready(conn, data).map_err(|_| Error::State(id))?;
+                self.record(id)?.state = State::Established { conn };
+                Ok(())
+            }
+            State::Requested(request) => match request.ask {
+                Some(_) => self.accept_connection(now, id, &request, params),
+                None => self.accept_question(now, id, &request, params),
+            },
+            _ => Err(Error::State(id)),
+        }
+    }
+
+    /// Refuses a peer's request, or its response (`rdma_reject(3)`).
+    ///
+    /// # Errors
+    /// The ID waits for no such decision, or there is too much private data.
+    pub fn reject(&mut self, now: Instant, id: Id, private_data: &[u8]) -> Result<(), Error> {
+        let state = self.record(id)?.state;
+        let conn = match state {
+            State::Responded { conn } => conn,
+            State::Requested(request) if request.ask.is_none() => {
+                let answer = ib::SidrAnswer {
+                    status: SidrStatus::Refused,
+                    qpn: Qpn::from_wire(0),
+                    qkey: 0,
+                    private_data: fit(private_data, Params::ACCEPT_UD)?,
+                };
+                return self.answer(now, id, &request, &answer);
+            }
+            State::Requested(request) => request.conn,
+            _ => return Err(Error::State(id)),
+        };
+        let data = fit(private_data, Params::REJECT)?;
+        let reason = RejReason::ConsumerDefined;
+        let rejected = self.ib.reject(now, conn, reason, data);
+        rejected.map_err(|_| Error::State(id))?;
+        self.set_state(id, State::Over { conn });
+        Ok(())
+    }
+
+    /// Ends a connection (`rdma_disconnect(3)`): [`Event::Disconnected`] comes once the peer has
+    /// answered or is silent, and [`Event::TimewaitExit`] later.
+    ///
+    /// # Errors
+    /// The ID has no connection that stands, or that its peer may take for standing.
+    pub fn disconnect(&mut self, now: Instant, id: Id) -> Result<(), Error> {
+        let state = self.record(id)?.state;
+        let (State::Established { conn } | State::Accepted { conn }) = state else {
+            return Err(Error::State(id));
+        };
+        self.set_state(id, State::Disconnecting { conn });
+        let closed = self.ib.close(now, conn, PrivateData::default());
+        closed.map_err(|_| Error::State(id))
+    }
+
+    /// A packet came in on the QP of a connection that its peer has not confirmed yet
+    /// (`rdma_notify(3)`): [`Event::Established`] comes.
+    ///
+    /// # Errors
+    /// The ID does not wait for a confirmation.
+    pub fn notify(&mut self, id: Id) -> Result<(), Error> {
+        let State::Accepted { conn } = self.record(id)?.state else {
+            return Err(Error::State(id));
+        };
+        self.ib.confirm(conn).map_err(|_| Error::State(id))
+    }
+
+    /// Gives an ID up (`rdma_destroy_id(3)`), with what is under way or stands; the peer is told.
+    /// No event comes of it any more.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn destroy(&mut self, now: Instant, id: Id) -> Result<(), Error> {
+        self.record(id)?;
+        self.leave_backlog(id);
+        let record = self.ids.remove(&id).ok_or(Error::UnknownId(id))?;
+        if record.bound
+            && let Some(local) = record.local
+            && self.ports.release(id, record.space, local.port())
+        {
+            self.ib.unlisten(service(record.space, local.port()));
+        }
+        if let Some(conn) = record.state.conn() {
+            self.forget_conn(conn, id);
+            if !matches!(record.state, State::Over { .. }) {
+                // What is being closed already needs no closing.
+                let _ = self.ib.close(now, conn, PrivateData::default());
+            }
+        }
+        Ok(())
+    }
+
+    /// Its address and port, if it has them (`rdma_get_local_addr(3)`).
+    pub fn local(&self, id: Id) -> Option<SocketAddr> {
+        self.ids.get(&id)?.local
+    }
+
+    /// What its QP has to be set to (`rdma_init_qp_attr(3)`): of an active ID after
+    /// [`Event::ConnectResponse`], of a passive one after [`accept`](Self::accept).
+    pub fn attributes(&self, id: Id) -> Option<&QpAttributes> {
+        self.ids.get(&id)?.attributes.as_ref()
+    }
+
+    /// Takes a management datagram that came to QP1: see [`ib::Manager::handle_mad`].
+    pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
+        self.ib.handle_mad(now, from, mad);
+        self.handle_events(now);
+    }
+
+    /// The next datagram to send.
+    #[must_use]
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
+        self.ib.poll_transmit()
+    }
+
+    /// The next thing that happened. Ask at `now` for all there is after each call.
+    #[must_use]
+    pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
+        self.handle_events(now);
+        self.events.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next. May change after any other call.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.ib.poll_timeout()
+    }
+
+    /// Does what is due. Early or repeated calls are harmless.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.ib.handle_timeout(now);
+        self.handle_events(now);
+    }
+
+    fn record(&mut self, id: Id) -> Result<&mut Record, Error> {
+        self.ids.get_mut(&id).ok_or(Error::UnknownId(id))
+    }
+
+    /// The connection below says no more to `id`. Of one that was over its number may belong to
+    /// another by now.
+    fn forget_conn(&mut self, conn: ib::ConnId, id: Id) {
+        if self.conns.get(&conn.number()) == Some(&id) {
+            self.conns.remove(&conn.number());
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.ids.len() >= self.config.ids as usize
+    }
+
+    fn insert(&mut self, space: PortSpace, kind: Kind, state: State) -> Id {
+        let id = Id(self.next);
+        self.next += 1;
+        let record = Record {
+            space,
+            kind,
+            local: None,
+            bound: false,
+            reuse: false,
+            v6_only: false,
+            path: self.config.path,
+            state,
+            attributes: None,
+        };
+        self.ids.insert(id, record);
+        id
+    }
+
+    fn claim(&mut self, id: Id, address: SocketAddr) -> Result<SocketAddr, Error> {
+        let record = self.ids.get_mut(&id).ok_or(Error::UnknownId(id))?;
+        let shares = (record.reuse, record.v6_only);
+        let random = self.ib.random();
+        let got = self.ports.bind(id, record.space, address, shares, random)?;
+        (record.local, record.bound) = (Some(got), true);
+        Ok(got)
+    }
+}

@@ -1,0 +1,305 @@
+//! Connections from request to time wait.
+
+use super::{Cable, params};
+use crate::ib::CloseReason;
+use crate::rdma::{Config, Error, Event, Kind, Params, PortSpace, Setting};
+use crate::retry::Retry;
+use trunkline_conn::time::SECOND;
+use trunkline_wire::Qpn;
+use trunkline_wire::cm::{Message, RejReason};
+
+#[test]
+fn both_programs_hear_of_a_connection_from_request_to_time_wait() {
+    for v6 in [false, true] {
+        let mut cable = Cable::new();
+        cable.v6 = v6;
+        let (asking, asked) = cable.requested(&Params {
+            private_data: b"hello",
+            ..params(17)
+        });
+        let now = cable.now;
+        let accepted = Params {
+            private_data: b"welcome",
+            ..params(18)
+        };
+        cable.hosts[1].accept(now, asked, &accepted).expect("asked");
+        let event = cable.only(0);
+        let Event::ConnectResponse { id, params, data } = event else {
+            panic!("a response, not {event:?}")
+        };
+        assert_eq!((id, params.qpn), (asking, Qpn::from_wire(18)));
+        assert_eq!((&data[..7], data.len()), (&b"welcome"[..], 196));
+        let ready = Params {
+            private_data: b"go",
+            ..super::params(17)
+        };
+        cable.hosts[0]
+            .accept(now, asking, &ready)
+            .expect("answered");
+        assert!(matches!(cable.only(0), Event::Established { id, ud: None, .. } if id == asking));
+        let event = cable.only(1);
+        assert!(
+            matches!(event, Event::Established { id, ud: None, data } if id == asked && data[..2] == *b"go")
+        );
+        assert_eq!(cable.said(), [(0, "REQ"), (1, "REP"), (0, "RTU")]);
+
+        cable.hosts[0].disconnect(now, asking).expect("it stands");
+        let ended = |event, who, why| matches!(event, Event::Disconnected { id, reason, .. } if id == who && reason == why);
+        assert!(ended(cable.only(1), asked, CloseReason::Peer));
+        assert!(ended(cable.only(0), asking, CloseReason::Local));
+        assert_eq!(cable.said(), [(0, "DREQ"), (1, "DREP")]);
+        cable.wait();
+        assert_eq!(cable.only(0), Event::TimewaitExit { id: asking });
+        assert_eq!(cable.only(1), Event::TimewaitExit { id: asked });
+        assert_eq!(cable.hosts[0].ib().load().connections(), 0);
+        assert_eq!(cable.hosts[1].ib().load().connections(), 0);
+    }
+}
+
+#[test]
+fn each_end_sends_from_the_psn_that_the_other_expects() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.established();
+    let ours = *cable.hosts[0].attributes(asking).expect("it is answered");
+    let theirs = *cable.hosts[1].attributes(asked).expect("it has accepted");
+    assert_eq!(ours.send_psn, theirs.receive_psn);
+    assert_eq!(theirs.send_psn, ours.receive_psn);
+    assert_ne!(ours.send_psn, ours.receive_psn);
+    assert_eq!(ours.remote_qpn, Qpn::from_wire(18));
+    assert_eq!(theirs.remote_qpn, Qpn::from_wire(17));
+    assert_eq!(ours.path, theirs.path);
+}
+
+#[test]
+fn no_end_issues_more_reads_than_the_other_serves() {
+    for (asks, answers, expected) in [
+        ((4, 8), (8, 16), ((4, 8), (8, 4))),
+        ((16, 0), (2, 2), ((2, 0), (0, 2))),
+        ((1, 1), (255, 255), ((1, 1), (1, 1))),
+        ((0, 0), (9, 9), ((0, 0), (0, 0))),
+    ] {
+        let with = |qpn, (responder_resources, initiator_depth)| Params {
+            responder_resources,
+            initiator_depth,
+            ..params(qpn)
+        };
+        let mut cable = Cable::new();
+        let (asking, asked) = cable.requested(&with(17, asks));
+        let now = cable.now;
+        let accepted = cable.hosts[1].accept(now, asked, &with(18, answers));
+        accepted.expect("asked");
+        cable.heard(0);
+        let got = |host: usize, id| {
+            let attributes = cable.hosts[host].attributes(id).expect("both have spoken");
+            (attributes.responder_resources, attributes.initiator_depth)
+        };
+        assert_eq!(
+            (got(0, asking), got(1, asked)),
+            expected,
+            "{asks:?} {answers:?}"
+        );
+    }
+}
+
+#[test]
+fn a_request_says_what_the_program_set() {
+    let mut cable = Cable::new();
+    cable.listen(1, PortSpace::Tcp, Kind::Rc, 7174);
+    let id = cable.resolved(0, PortSpace::Tcp, Kind::Rc, 7174);
+    let manager = &mut cable.hosts[0];
+    manager
+        .set(id, Setting::TypeOfService(0x28))
+        .expect("early enough");
+    manager
+        .set(id, Setting::AckTimeout(14))
+        .expect("early enough");
+    assert!(manager.set(id, Setting::AckTimeout(32)).is_err());
+    let set = Params {
+        responder_resources: 3,
+        initiator_depth: 5,
+        flow_control: true,
+        retry_count: 9,
+        rnr_retry_count: 3,
+        srq: true,
+        ..params(17)
+    };
+    let now = cable.now;
+    manager.connect(now, id, &set).expect("all is well");
+    let again = manager.set(id, Setting::TypeOfService(0));
+    assert_eq!(again, Err(Error::State(id)));
+    let event = cable.only(1);
+    let Event::ConnectRequest { params, peer, .. } = event else {
+        panic!("a request, not {event:?}")
+    };
+    assert_eq!(Some(peer), cable.hosts[0].local(id));
+    assert_eq!((params.responder_resources, params.initiator_depth), (5, 3));
+    assert_eq!((params.retry_count, params.rnr_retry_count), (7, 3));
+    assert!(params.srq && params.flow_control);
+    let Message::Req(req) = &cable.log[0].1.message else {
+        panic!("a REQ goes first")
+    };
+    assert_eq!(
+        (req.primary.traffic_class, req.primary.local_ack_timeout),
+        (0x28, 14)
+    );
+    assert_eq!(req.service_id.0, 0x0106_1c06);
+    assert_eq!(req.qpn, Qpn::from_wire(17));
+    assert_eq!((req.responder_resources, req.initiator_depth), (3, 5));
+}
+
+#[test]
+fn a_rejection_carries_its_words() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.requested(&params(17));
+    let now = cable.now;
+    cable.hosts[1]
+        .reject(now, asked, b"go away")
+        .expect("asked");
+    let event = cable.only(0);
+    let Event::Rejected { id, reason, data } = event else {
+        panic!("a rejection, not {event:?}")
+    };
+    assert_eq!((id, reason), (asking, RejReason::ConsumerDefined));
+    assert_eq!((&data[..7], data.len()), (&b"go away"[..], 148));
+    assert!(cable.heard(1).is_empty(), "who rejects knows");
+    let late = cable.hosts[1].accept(now, asked, &params(18));
+    assert_eq!(late, Err(Error::State(asked)));
+}
+
+#[test]
+fn a_response_may_be_rejected_too() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.requested(&params(17));
+    let now = cable.now;
+    cable.hosts[1]
+        .accept(now, asked, &params(18))
+        .expect("asked");
+    cable.heard(0);
+    cable.hosts[0].reject(now, asking, b"no").expect("answered");
+    let event = cable.only(1);
+    assert!(matches!(event, Event::Rejected { id, data, .. } if id == asked && data.len() == 224));
+    cable.wait();
+    assert_eq!(cable.only(0), Event::TimewaitExit { id: asking });
+}
+
+#[test]
+fn nobody_listens_is_told_in_one_round_trip() {
+    let mut cable = Cable::new();
+    let id = cable.resolved(0, PortSpace::Tcp, Kind::Rc, 9);
+    let now = cable.now;
+    cable.hosts[0]
+        .connect(now, id, &params(17))
+        .expect("all is well");
+    let event = cable.only(0);
+    let reason = RejReason::InvalidServiceId;
+    assert!(matches!(event, Event::Rejected { reason: told, .. } if told == reason));
+    assert_eq!(cable.said(), [(0, "REQ"), (1, "REJ")]);
+}
+
+#[test]
+fn a_silent_peer_is_unreachable_after_all_tries() {
+    let config = |guid| Config {
+        connect: Retry {
+            tries: 3,
+            total_ns: SECOND,
+        },
+        ..Config::new(guid)
+    };
+    let mut cable = Cable::with(config);
+    let id = cable.resolved(0, PortSpace::Tcp, Kind::Rc, 9);
+    let now = cable.now;
+    cable.hosts[0]
+        .connect(now, id, &params(17))
+        .expect("all is well");
+    let mut tries = 0;
+    while let Some(due) = cable.hosts[0].poll_timeout() {
+        tries += core::iter::from_fn(|| cable.hosts[0].poll_transmit()).count();
+        cable.hosts[0].handle_timeout(due);
+        cable.now = due;
+    }
+    assert_eq!(tries, 3);
+    let event = cable.only(0);
+    assert_eq!(event, Event::Unreachable { id, status: None });
+    assert!((SECOND * 7 / 8..=SECOND * 9 / 8).contains(&cable.now.as_nanos()));
+}
+
+#[test]
+fn a_first_packet_stands_in_for_a_lost_confirmation() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.requested(&params(17));
+    let now = cable.now;
+    cable.hosts[1]
+        .accept(now, asked, &params(18))
+        .expect("asked");
+    assert_eq!(cable.hosts[0].notify(asking), Err(Error::State(asking)));
+    cable.heard(0);
+    cable.hosts[1].notify(asked).expect("it waits for that");
+    assert!(matches!(cable.only(1), Event::Established { id, .. } if id == asked));
+    cable.hosts[0]
+        .accept(now, asking, &params(17))
+        .expect("answered");
+    assert!(matches!(cable.only(0), Event::Established { .. }));
+    assert!(cable.heard(1).is_empty(), "the RTU says nothing new");
+}
+
+#[test]
+fn both_may_disconnect_at_once() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.established();
+    let now = cable.now;
+    cable.hosts[0].disconnect(now, asking).expect("it stands");
+    cable.hosts[1].disconnect(now, asked).expect("it stands");
+    for host in 0..2 {
+        assert!(matches!(
+            cable.only(host),
+            Event::Disconnected {
+                reason: CloseReason::Local,
+                ..
+            }
+        ));
+    }
+    assert_eq!(
+        cable.hosts[0].disconnect(now, asking),
+        Err(Error::State(asking))
+    );
+}
+
+#[test]
+fn who_is_destroyed_hears_nothing_and_its_peer_is_told() {
+    let now = Cable::new().now;
+    let ends: [(fn(&mut Cable) -> (crate::rdma::Id, crate::rdma::Id), usize); 4] = [
+        (|cable| cable.established(), 0),
+        (|cable| cable.established(), 1),
+        (|cable| cable.requested(&params(17)), 0),
+        (|cable| cable.requested(&params(17)), 1),
+    ];
+    for (enter, host) in ends {
+        let mut cable = Cable::new();
+        let ids = enter(&mut cable);
+        let (gone, left) = if host == 0 { ids } else { (ids.1, ids.0) };
+        cable.hosts[host].destroy(now, gone).expect("it is there");
+        assert_eq!(cable.only(1 - host).id(), left);
+        assert!(cable.heard(host).is_empty());
+        let unknown = Err(Error::UnknownId(gone));
+        assert_eq!(cable.hosts[host].destroy(now, gone), unknown);
+        assert_eq!(cable.hosts[host].disconnect(now, gone), unknown);
+    }
+}
+
+#[test]
+fn a_qp_is_not_used_twice_before_time_wait_is_over() {
+    let mut cable = Cable::new();
+    let (asking, _) = cable.established();
+    let now = cable.now;
+    let again = |cable: &mut Cable| {
+        let id = cable.resolved(0, PortSpace::Tcp, Kind::Rc, 7174);
+        let now = cable.now;
+        cable.hosts[0].connect(now, id, &params(17))
+    };
+    assert!(matches!(again(&mut cable), Err(Error::Ask(_))));
+    cable.hosts[0].disconnect(now, asking).expect("it stands");
+    cable.heard(0);
+    assert!(matches!(again(&mut cable), Err(Error::Ask(_))));
+    cable.wait();
+    assert_eq!(again(&mut cable), Ok(()));
+}
