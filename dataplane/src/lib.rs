@@ -17,6 +17,7 @@ pub mod prng;
 pub mod region;
 pub mod udp;
 
+mod prefetch;
 mod reidentify;
 mod ring;
 

@@ -12,6 +12,7 @@
 use crate::port::{
     Arrival, Capabilities, Egress, Identification, Port, PortCounters, PortError, Slot,
 };
+use crate::prefetch::{LINE, prefetch};
 use crate::ring::Ring;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::os::fd::BorrowedFd;
@@ -20,7 +21,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_wire::Path;
 
-const LINE: usize = 64;
 const ECN: u8 = 0b11;
 
 /// Sizes of a memory pair.
@@ -51,6 +51,9 @@ struct Header {
 /// Where the datagram begins in its slot: so that the payload of a packet in the middle of a WRITE,
 /// behind 72 bytes of headers, lies on a cache line. Copies across lines take half as long again.
 const HEADER: usize = size_of::<Header>().next_multiple_of(LINE) + 56;
+
+/// Cache lines of a slot that are fetched ahead: the port's header, and the packet's.
+const AHEAD: usize = (HEADER + 72).div_ceil(LINE);
 
 /// The packet slots of one direction: raw memory, shared by both ends.
 ///
@@ -95,6 +98,12 @@ impl Slab {
         assert!(number < self.slots, "slot {number} of {}", self.slots);
         // SAFETY: `number` is below `slots`, so the slot lies inside the allocation.
         unsafe { self.base.add(number as usize * self.stride) }
+    }
+
+    /// Fetches the beginning of a slot that is used next.
+    #[inline]
+    fn prefetch(&self, number: u32) {
+        prefetch(self.slot(number).as_ptr(), AHEAD);
     }
 
     fn header(&self, number: u32) -> NonNull<Header> {
@@ -329,9 +338,13 @@ impl Port for MemoryPort {
             return Ok(0);
         }
         let mut bytes = 0;
+        let end = receiver.taken.wrapping_add(burst as u32);
         for _ in 0..burst {
             let number = lane.full.get(receiver.taken);
             receiver.taken = receiver.taken.wrapping_add(1);
+            if receiver.taken != end {
+                lane.slab.prefetch(lane.full.get(receiver.taken));
+            }
             // SAFETY: the sender initialised the header and gave the slot to this end.
             let header = unsafe { lane.slab.header(number).as_ref() };
             let datagram = lane.slab.datagram(number).as_ptr();

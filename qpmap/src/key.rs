@@ -73,13 +73,34 @@ const fn split_mix(state: u64) -> (u64, u64) {
     (z ^ (z >> 31), state)
 }
 
+/// A number and what is behind it: packets come in runs that name the same things.
+#[derive(Clone)]
+struct Last(Cell<(u32, u32)>);
+
+impl Last {
+    const fn new(number: u32, value: u32) -> Self {
+        Self(Cell::new((number, value)))
+    }
+
+    #[inline]
+    fn or(&self, number: u32, open: impl FnOnce() -> u32) -> u32 {
+        let (last, value) = self.0.get();
+        if number == last {
+            return value;
+        }
+        let value = open();
+        self.0.set((number, value));
+        value
+    }
+}
+
 /// A secret bijection from indices to QPNs and numbers of connections: all 24-bit numbers but 0 and
 /// 1 (management) and 2^24 - 1 (multicast).
 #[derive(Clone)]
 pub struct Secret24 {
     rounds: Rounds,
-    /// The number opened last, and its index: packets come in runs of one number.
-    last: Cell<(u32, u32)>,
+    /// The number opened last, and its index.
+    last: Last,
 }
 
 impl Secret24 {
@@ -90,7 +111,7 @@ impl Secret24 {
     pub const fn new(seed: [u64; 2]) -> Self {
         Self {
             rounds: Rounds::new(seed),
-            last: Cell::new((0, NONE)),
+            last: Last::new(0, NONE),
         }
     }
 
@@ -113,20 +134,16 @@ impl Secret24 {
     /// The index behind a number; [`NONE`] behind those that no index has.
     #[inline]
     pub fn open(&self, number: u32) -> u32 {
-        let (last, index) = self.last.get();
-        if number == last {
-            return index;
-        }
-        if is_reserved(number) {
-            return NONE;
-        }
-        let mut index = self.rounds.open::<12>(number);
-        while is_reserved(index) {
-            index = self.rounds.open::<12>(index);
-        }
-        index -= FIRST;
-        self.last.set((number, index));
-        index
+        self.last.or(number, || {
+            if is_reserved(number) {
+                return NONE;
+            }
+            let mut index = self.rounds.open::<12>(number);
+            while is_reserved(index) {
+                index = self.rounds.open::<12>(index);
+            }
+            index - FIRST
+        })
     }
 }
 
@@ -141,24 +158,30 @@ const fn is_reserved(number: u32) -> bool {
 
 /// A secret permutation of all 32-bit numbers, for keys of memory regions.
 #[derive(Clone)]
-pub struct Secret32(Rounds);
+pub struct Secret32 {
+    rounds: Rounds,
+    /// The number opened last, and its value.
+    last: Last,
+}
 
 impl Secret32 {
     /// The permutation that belongs to `seed`: 128 random bits that never leave the node.
     pub const fn new(seed: [u64; 2]) -> Self {
-        Self(Rounds::new(seed))
+        let rounds = Rounds::new(seed);
+        let last = Last::new(0, rounds.open::<16>(0));
+        Self { rounds, last }
     }
 
     /// The number to show for `value`.
     #[inline]
     pub const fn seal(&self, value: u32) -> u32 {
-        self.0.seal::<16>(value)
+        self.rounds.seal::<16>(value)
     }
 
     /// The value behind a number.
     #[inline]
-    pub const fn open(&self, number: u32) -> u32 {
-        self.0.open::<16>(number)
+    pub fn open(&self, number: u32) -> u32 {
+        self.last.or(number, || self.rounds.open::<16>(number))
     }
 }
 
@@ -219,7 +242,7 @@ mod tests {
         for seed in 0..20 {
             let secret = Secret24::new([seed, 7]);
             for reserved in [0, 1, 0xff_ffff] {
-                let direct = secret.0.open::<12>(reserved);
+                let direct = secret.rounds.open::<12>(reserved);
                 if is_reserved(direct) {
                     continue;
                 }

@@ -241,7 +241,7 @@ impl<I: Copy> Connection<I> {
     /// # Panics
     ///
     /// If the last call of [`ready`](Self::ready) has not promised it.
-    #[inline]
+    #[inline(always)]
     pub fn record(&mut self, now: Instant, item: I, bytes: u32) -> Stamp {
         let window = self.window.as_mut().expect("record without ready");
         let sent = window.sender.record(now, item, bytes);
@@ -487,7 +487,7 @@ impl<I: Copy> Connection<I> {
 }
 
 /// Adds what the receiving half says to a transmission.
-#[inline]
+#[inline(always)]
 fn stamp<I: Copy>(window: &mut Window<I>, now: Instant, sent: &Transmission) -> Stamp {
     let (ack, echo) = window.receiver.piggyback(now);
     Stamp {

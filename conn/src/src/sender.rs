@@ -226,7 +226,7 @@ impl<I: Copy> Sender<I> {
         self.grant
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn record(&mut self, now: Instant, item: I, bytes: u32) -> Transmission {
         assert!(self.grant > 0, "record without ready");
         self.grant -= 1;

@@ -393,20 +393,22 @@ const fn opcode_of(op: &SendOp) -> Opcode {
 
 /// Reserves room for `draft`, stamps it, builds it there and hands it over.
 ///
-/// `stamp` gives the packet its number once there is room, and the route it takes. A payload that
-/// cannot be had any more goes out as a VOID of the same number, so that the stream has no hole; it
-/// aborts the QP it was for.
+/// `stamp` gives the packet its number once there is room, and one of the source `ports`. A payload
+/// that cannot be had any more goes out as a VOID of the same number, so that the stream has no
+/// hole; it aborts the QP it was for.
 pub(crate) fn emit<B: Bytes>(
     draft: &Draft<'_>,
     route: &Route,
+    ports: &[u16],
     regions: &Regions<B>,
     egress: &mut (impl Egress + ?Sized),
-    stamp: impl FnOnce() -> (Stamp, Option<Route>),
+    stamp: impl FnOnce() -> Stamp,
 ) -> Emitted {
     let Some(slot) = egress.reserve(&route.path, draft.datagram()) else {
         return Emitted::NoRoom;
     };
-    let (stamp, other) = stamp();
+    let stamp = stamp();
+    let other = route.over(ports, stamp.port);
     let built = match &other {
         None => draft.build(route, &stamp, slot.identification, regions, slot.datagram),
         Some(route) => match egress.reserve(&route.path, draft.datagram()) {

@@ -11,6 +11,7 @@
 //! | `requester` | work requests become messages; answers become completions |
 //! | `transmit` | the scheduler: which packet goes next |
 //! | `build` | headers, payload, ICRC of one packet |
+//! | `packet` | one packet taken apart |
 //! | `receive` | from a datagram to the flow it is for |
 //! | `responder` | a peer's requests: order, staging, execution, answers |
 //! | `staging` | packets that wait for an earlier one |
@@ -23,6 +24,7 @@ mod counters;
 mod jobs;
 mod link;
 mod notice;
+mod packet;
 mod plain;
 mod qp;
 mod receive;

@@ -5,8 +5,9 @@
 //! its headers, so that these can be trusted before the payload was summed; the payload is then
 //! summed while it is placed.
 
-use super::build::{BASE, ICRC, Item, ItemKind};
+use super::build::{BASE, Item, ItemKind};
 use super::notice::is_newer;
+use super::packet::{Packet, Verdict};
 use super::qp::Flags;
 use super::{ConnId, Engine, Platform};
 use crate::slab::NONE;
@@ -15,10 +16,7 @@ use trunkline_conn::mem::Memory;
 use trunkline_conn::src::{AckInfo, Arrival as Place, Received};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, SendOp, Status};
-use trunkline_wire::{
-    AckPayload, AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExt,
-    WireError, icrc,
-};
+use trunkline_wire::{AckPayload, IcrcSeed, Opcode, icrc};
 
 /// Highest IP identification a Trunkline sender on a plain UDP socket produces: the index of a
 /// segment within one send.
@@ -26,118 +24,6 @@ const MAX_SEGMENT: u16 = 127;
 
 /// Unit of timestamps in the extension header.
 const TICK_NS: u32 = 16;
-
-/// A parsed packet of a shared connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Packet<'a> {
-    pub(crate) opcode: Opcode,
-    pub(crate) solicited: bool,
-    pub(crate) ack_req: bool,
-    /// The connection, and the packet's number in it.
-    conn: Qpn,
-    number: u64,
-    pub(crate) ext: SrcExt,
-    pub(crate) reth: Option<Reth>,
-    pub(crate) imm: Option<u32>,
-    pub(crate) invalidate: Option<Rkey>,
-    pub(crate) atomic: Option<AtomicEth>,
-    pub(crate) payload: &'a [u8],
-    pub(crate) datagram: &'a [u8],
-    /// Bytes of headers, without the HCRC.
-    headers: usize,
-    /// The sum so far, when the payload still has to be fed into it.
-    pub(crate) sum: Option<Crc>,
-}
-
-impl<'a> Packet<'a> {
-    #[inline]
-    pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, WireError> {
-        let (bth, rest) = Bth::read(datagram)?;
-        let (ext, mut rest) = SrcExt::read(rest)?;
-        let (mut reth, mut imm, mut invalidate, mut atomic) = (None, None, None, None);
-        let opcode = bth.opcode;
-        if matches!(
-            opcode,
-            Opcode::SRC_WRITE | Opcode::SRC_WRITE_IMM | Opcode::SRC_READ_REQ
-        ) {
-            let (header, after) = Reth::read(rest)?;
-            (reth, rest) = (Some(header), after);
-        }
-        if matches!(opcode, Opcode::SRC_SEND_IMM | Opcode::SRC_WRITE_IMM) {
-            let (ImmDt(value), after) = ImmDt::read(rest)?;
-            (imm, rest) = (Some(value), after);
-        }
-        if opcode == Opcode::SRC_SEND_INV {
-            let (Ieth(key), after) = Ieth::read(rest)?;
-            (invalidate, rest) = (Some(key), after);
-        }
-        if matches!(opcode, Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD) {
-            let (header, after) = AtomicEth::read(rest)?;
-            (atomic, rest) = (Some(header), after);
-        }
-        let headers = datagram.len() - rest.len();
-        if ext.header_crc {
-            rest = rest.get(ICRC..).ok_or(WireError::Truncated {
-                header: "HCRC",
-                need: ICRC,
-                got: rest.len(),
-            })?;
-        }
-        let Some((payload, _)) = rest.split_last_chunk::<ICRC>() else {
-            return Err(WireError::Truncated {
-                header: "ICRC",
-                need: ICRC,
-                got: rest.len(),
-            });
-        };
-        Ok(Self {
-            opcode,
-            solicited: bth.solicited,
-            ack_req: bth.ack_req,
-            conn: bth.dest_qp,
-            number: ext.psn64(bth.psn),
-            ext,
-            reth,
-            imm,
-            invalidate,
-            atomic,
-            payload,
-            datagram,
-            headers,
-            sum: None,
-        })
-    }
-
-    fn trailer(&self) -> [u8; ICRC] {
-        *self.datagram.last_chunk().expect("parsing found an ICRC")
-    }
-
-    /// Whether `sum`, after a payload that was placed while it was summed, is the one that was
-    /// sent.
-    pub(crate) fn ends_in(&self, sum: Option<Crc>) -> bool {
-        sum.is_none_or(|crc| icrc::trailer(crc) == self.trailer())
-    }
-
-    /// Whether the payload's sum is right: where it has not been computed, computes it.
-    pub(crate) fn is_summed(&self) -> bool {
-        let mut sum = self.sum;
-        if let Some(crc) = &mut sum {
-            crc.update(self.payload);
-        }
-        self.ends_in(sum)
-    }
-}
-
-/// What becomes of a packet.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Verdict {
-    /// Acknowledge it.
-    Accept,
-    /// Not now: it will come again.
-    Drop,
-    /// Its bytes are wrong: it will come again.
-    Corrupt,
-}
 
 impl<P: Platform> Engine<P> {
     /// Takes in one datagram (BTH up to and including the ICRC). Whatever is wrong with it is
@@ -243,13 +129,10 @@ impl<P: Platform> Engine<P> {
         let datagram = packet.datagram;
         let tried = arrival.identification.guess();
         let mut crc = self.seed.start(datagram.len(), tried);
-        let (summed, found) = if packet.ext.header_crc {
+        let (summed, found) = packet.first_sum();
+        if packet.ext.header_crc {
             packet.sum = Some(icrc::SUMMED_ITSELF);
-            let found = datagram[packet.headers..].first_chunk();
-            (packet.headers, *found.expect("parsing found an HCRC"))
-        } else {
-            (datagram.len() - ICRC, packet.trailer())
-        };
+        }
         icrc::headers(&mut crc, &datagram[..summed]);
         if icrc::trailer(crc) == found {
             return true;

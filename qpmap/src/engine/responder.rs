@@ -5,8 +5,8 @@
 //! their turn comes.
 
 use super::jobs::Outcome;
+use super::packet::{Packet, Verdict};
 use super::qp::{Answer, Flags};
-use super::receive::{Packet, Verdict};
 use super::requester::before;
 use super::{Engine, Platform};
 use crate::slab::NONE;
@@ -144,7 +144,7 @@ impl<P: Platform> Engine<P> {
         let ext = &packet.ext;
         match packet.opcode {
             Opcode::SRC_READ_REQ => {
-                if let Some(reth) = &packet.reth {
+                if let Some(reth) = packet.reth() {
                     let read = Outcome::Read {
                         key: reth.rkey,
                         addr: reth.va,
@@ -351,8 +351,8 @@ impl<P: Platform> Engine<P> {
     ) -> Result<Step, Refusal> {
         let end = packet.ext.offset + packet.payload.len() as u32;
         let pd = self.qps[self.flows[flow].qp].pd;
-        let mut extra = packet.imm.map_or(Extra::None, Extra::Immediate);
-        if let Some(key) = packet.invalidate {
+        let mut extra = packet.imm().map_or(Extra::None, Extra::Immediate);
+        if let Some(key) = packet.invalidate() {
             if self.regions.invalidate(pd, key).is_err() {
                 self.keep_receive(flow, packet, receive.clone());
                 return Err(Refusal::Own(Status::LocalAccess, NakCode::RemoteAccess));
@@ -367,7 +367,7 @@ impl<P: Platform> Engine<P> {
         let ext = &packet.ext;
         let qp = self.flows[flow].qp;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
-        let Some(reth) = &packet.reth else {
+        let Some(reth) = packet.reth() else {
             return Err(invalid);
         };
         let length = packet.payload.len() as u32;
@@ -382,13 +382,16 @@ impl<P: Platform> Engine<P> {
         let whole = ext.offset == 0 && ext.last;
         if !whole {
             let at = self.assembly(flow, packet.opcode);
-            if ext.last && self.assemblies[at].placed != ext.offset {
+            let placed = self.assemblies[at].placed;
+            if ext.last && placed != ext.offset {
                 return Ok(Step::Early);
             }
-            // Nothing is written when any of it would be out of range.
-            let access = Access::REMOTE_WRITE;
-            self.regions
-                .check_remote(pd, reth.rkey, reth.va, reth.length, access)?;
+            if placed == 0 {
+                // Nothing is written when any of it would be out of range.
+                let access = Access::REMOTE_WRITE;
+                self.regions
+                    .check_remote(pd, reth.rkey, reth.va, reth.length, access)?;
+            }
         }
         let ready = packet.opcode != Opcode::SRC_WRITE_IMM || !ext.last || self.has_receive(qp);
         if !ready {
@@ -400,12 +403,11 @@ impl<P: Platform> Engine<P> {
             .write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
         packet.check_end(sum)?;
         if !ext.last {
-            let at = self.assembly(flow, packet.opcode);
-            let placed = &mut self.assemblies[at].placed;
-            *placed = placed.saturating_add(length);
+            let begun = &mut self.assemblies[self.flows[flow].assembly];
+            begun.placed = begun.placed.saturating_add(length);
             return Ok(Step::Placed);
         }
-        if let Some(imm) = packet.imm {
+        if let Some(imm) = packet.imm() {
             let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
             let extra = Extra::Immediate(imm);
             self.deliver(
@@ -423,7 +425,7 @@ impl<P: Platform> Engine<P> {
     fn execute_read(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
         let qp = self.flows[flow].qp;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
-        let Some(reth) = &packet.reth else {
+        let Some(reth) = packet.reth() else {
             return Err(invalid);
         };
         if reth.length > MAX_MESSAGE {
@@ -450,7 +452,7 @@ impl<P: Platform> Engine<P> {
     fn execute_atomic(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
         let qp = self.flows[flow].qp;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
-        let Some(atomic) = &packet.atomic else {
+        let Some(atomic) = packet.atomic() else {
             return Err(invalid);
         };
         if !self.make_room(flow) {

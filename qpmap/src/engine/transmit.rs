@@ -6,6 +6,7 @@
 
 use super::build::{self, Draft, Emitted, Item, ItemKind, Payload, Route, emit};
 use super::jobs::Outcome;
+use super::link::Conn;
 use super::qp::{Flags, Wire};
 use super::{Engine, Platform, Ready};
 use crate::slab::NONE;
@@ -13,7 +14,7 @@ use crate::state::QpState;
 use trunkline_conn::egress::Egress;
 use trunkline_conn::src::Stamp;
 use trunkline_conn::time::Instant;
-use trunkline_conn::work::SendFlags;
+use trunkline_conn::work::{SendFlags, Status};
 use trunkline_wire::{AckPayload, Close, Opcode};
 
 /// Bytes a flow may send per turn: one full packet, or several small ones.
@@ -21,7 +22,7 @@ const QUANTUM: i32 = 4096;
 /// What a connection of weight 1 may send before the next one's turn: packets, and bytes, so that
 /// what waits in the port still fits the second-level cache.
 const BURST: u32 = 64;
-const BURST_BYTES: i64 = 256 << 10;
+const BURST_BYTES: i32 = 256 << 10;
 
 /// Why a turn ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -40,7 +41,20 @@ pub(crate) enum Turn {
 #[derive(Clone, Copy, Debug)]
 struct Share {
     packets: u32,
-    bytes: i64,
+    bytes: i32,
+}
+
+impl Share {
+    const fn is_spent(&self) -> bool {
+        self.packets == 0 || self.bytes <= 0
+    }
+
+    /// Counts a packet, and gives its bytes as a deficit counts them.
+    const fn take(&mut self, bytes: u32) -> i32 {
+        self.packets -= 1;
+        self.bytes -= bytes as i32;
+        bytes as i32
+    }
 }
 
 impl<P: Platform> Engine<P> {
@@ -80,9 +94,10 @@ impl<P: Platform> Engine<P> {
             ack_req: false,
         };
         let reason = Close(0).to_bytes();
+        let ports = &self.config.source_ports;
         for route in std::mem::take(&mut self.farewells) {
             let draft = Draft::bare(Opcode::SRC_CLOSE, &reason);
-            let sent = emit(&draft, &route, &self.regions, egress, || (stamp, None));
+            let sent = emit(&draft, &route, ports, &self.regions, egress, || stamp);
             if sent == Emitted::Sent {
                 self.counters.sent += 1;
             }
@@ -160,7 +175,7 @@ impl<P: Platform> Engine<P> {
         let weight = self.conns[conn].weight;
         let mut share = Share {
             packets: room.min(u32::from(weight) * BURST),
-            bytes: i64::from(weight) * BURST_BYTES,
+            bytes: i32::from(weight) * BURST_BYTES,
         };
         loop {
             let flow = self.conns[conn].runnable_head;
@@ -179,7 +194,8 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// One flow's turn: until its deficit is used up, its work is done, or `share` packets are out.
+    /// One flow's turn: until its deficit is used up, its work is done, or `share` is. A flow that
+    /// has the connection to itself may use all of that.
     fn serve_flow(
         &mut self,
         now: Instant,
@@ -189,31 +205,37 @@ impl<P: Platform> Engine<P> {
         share: &mut Share,
         egress: &mut (impl Egress + ?Sized),
     ) -> Turn {
-        let quantum = QUANTUM.max(i32::from(self.conns[conn].payload));
+        let list = &self.conns[conn];
+        let quantum = QUANTUM.max(i32::from(list.payload));
+        let alone = list.runnable_tail == flow;
         let record = &mut self.flows[flow];
-        if record.deficit <= 0 {
+        if alone {
+            record.deficit = share.bytes;
+        } else if record.deficit <= 0 {
             record.deficit += quantum;
+        } else {
+            record.deficit = record.deficit.min(quantum);
         }
         loop {
-            if share.packets == 0 || share.bytes <= 0 {
+            if share.is_spent() {
                 return Turn::Blocked;
             }
             let sent = match self.next_response(flow) {
-                Some(job) => self.send_response(now, conn, flow, job, route, egress),
+                Some(job) => self.send_response(now, conn, flow, job, route, share, egress),
                 None => match self.next_chunk(flow) {
-                    Some(request) => self.send_request(now, conn, flow, request, route, egress),
+                    Some(request) => {
+                        self.send_request(now, conn, flow, request, route, share, egress)
+                    }
                     None => {
                         self.flows[flow].deficit = 0;
                         return Turn::Idle;
                     }
                 },
             };
-            let Some(bytes) = sent else { return Turn::Full };
-            share.packets -= 1;
-            share.bytes -= i64::from(bytes);
-            let record = &mut self.flows[flow];
-            record.deficit -= bytes as i32;
-            if record.deficit <= 0 {
+            if sent == Emitted::NoRoom {
+                return Turn::Full;
+            }
+            if self.flows[flow].deficit <= 0 {
                 return Turn::Yield;
             }
         }
@@ -278,7 +300,11 @@ impl<P: Platform> Engine<P> {
             || record.reads_out < self.cold(record.qp).attributes.max_rd_atomic.max(1)
     }
 
-    /// Sends the next packet of a request. `None`: the port is full.
+    /// Sends packets of a request: to its end, while the flow's deficit lasts, and `share`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all of it is what a turn goes with"
+    )]
     fn send_request(
         &mut self,
         now: Instant,
@@ -286,62 +312,71 @@ impl<P: Platform> Engine<P> {
         flow: u32,
         at: u32,
         route: &Route,
+        share: &mut Share,
         egress: &mut (impl Egress + ?Sized),
-    ) -> Option<u32> {
-        let record = &self.flows[flow];
-        self.requests[at].round = record.round;
-        self.requests[at].begun = true;
+    ) -> Emitted {
+        let record = &mut self.flows[flow];
+        let pending = &mut self.requests[at];
+        (pending.round, pending.begun) = (record.round, true);
         let qp = &self.qps[record.qp];
-        let pending = &self.requests[at];
-        let offset = record.sent_bytes;
+        let Conn {
+            delivery, payload, ..
+        } = &mut self.conns[conn];
+        let ports = &self.config.source_ports;
         let data = pending.request.op.has_response_data();
         let whole = pending.request.length;
-        let length = if data {
-            whole
-        } else {
-            (whole - offset).min(self.conns[conn].payload.into())
-        };
-        let draft = Draft::request(record, qp.queues.qpn, qp.pd, pending, (offset, length));
-        let item = Item {
-            kind: ItemKind::Request,
-            round: record.round,
-            flow,
-            slot: at,
-            serial: pending.serial,
-            offset,
-            length,
-        };
-        let bytes = draft.datagram() as u32;
-        let last = draft.last;
-        let delivery = &mut self.conns[conn].delivery;
-        let ports = &self.config.source_ports;
-        let emitted = emit(&draft, route, &self.regions, egress, || {
-            let stamp = delivery.record(now, item, bytes);
-            (stamp, route.over(ports, stamp.port))
-        });
-        if emitted == Emitted::NoRoom {
-            return None;
-        }
-        self.counters.sent += 1;
-        self.counters.void_sent += u64::from(emitted == Emitted::Voided);
-        let record = &mut self.flows[flow];
-        if last {
-            record.sending = self.requests[at].flow_next;
-            record.sent_bytes = 0;
-            if data {
-                self.requests[at].reading = true;
-                record.reads_out += 1;
+        loop {
+            let offset = record.sent_bytes;
+            let length = if data {
+                whole
+            } else {
+                (whole - offset).min(u32::from(*payload))
+            };
+            let draft = Draft::request(record, qp.queues.qpn, qp.pd, pending, (offset, length));
+            let item = Item {
+                kind: ItemKind::Request,
+                round: record.round,
+                flow,
+                slot: at,
+                serial: pending.serial,
+                offset,
+                length,
+            };
+            let bytes = draft.datagram() as u32;
+            let last = draft.last;
+            let emitted = emit(&draft, route, ports, &self.regions, egress, || {
+                delivery.record(now, item, bytes)
+            });
+            if emitted == Emitted::NoRoom {
+                return emitted;
             }
-        } else {
+            self.counters.sent += 1;
+            record.deficit -= share.take(bytes);
             record.sent_bytes = offset + length;
+            if last {
+                record.sending = pending.flow_next;
+                record.sent_bytes = 0;
+                if data {
+                    pending.reading = true;
+                    record.reads_out += 1;
+                }
+            }
+            if emitted == Emitted::Voided {
+                self.counters.void_sent += 1;
+                self.fail_flow(flow, Status::LocalProtection);
+                return emitted;
+            }
+            if last || record.deficit <= 0 || share.is_spent() {
+                return emitted;
+            }
         }
-        if emitted == Emitted::Voided {
-            self.fail_flow(flow, trunkline_conn::work::Status::LocalProtection);
-        }
-        Some(bytes)
     }
 
-    /// Sends the next packet of a response. `None`: the port is full.
+    /// Sends the next packet of a response.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all of it is what a turn goes with"
+    )]
     fn send_response(
         &mut self,
         now: Instant,
@@ -349,8 +384,9 @@ impl<P: Platform> Engine<P> {
         flow: u32,
         job: u32,
         route: &Route,
+        share: &mut Share,
         egress: &mut (impl Egress + ?Sized),
-    ) -> Option<u32> {
+    ) -> Emitted {
         let record = &self.jobs[job];
         let offset = record.sent_bytes;
         let length = (record.length() - offset).min(self.conns[conn].payload.into());
@@ -368,20 +404,20 @@ impl<P: Platform> Engine<P> {
         let bytes = draft.datagram() as u32;
         let delivery = &mut self.conns[conn].delivery;
         let ports = &self.config.source_ports;
-        let emitted = emit(&draft, route, &self.regions, egress, || {
-            let stamp = delivery.record(now, item, bytes);
-            (stamp, route.over(ports, stamp.port))
+        let emitted = emit(&draft, route, ports, &self.regions, egress, || {
+            delivery.record(now, item, bytes)
         });
         if emitted == Emitted::NoRoom {
-            return None;
+            return emitted;
         }
         self.counters.sent += 1;
         self.counters.void_sent += u64::from(emitted == Emitted::Voided);
+        self.flows[flow].deficit -= share.take(bytes);
         let record = &mut self.jobs[job];
         record.sent_bytes = offset + length;
         record.sent_all = record.sent_bytes == record.length();
         record.unacked += 1;
-        Some(bytes)
+        emitted
     }
 
     fn response_draft<'a>(
@@ -426,8 +462,8 @@ impl<P: Platform> Engine<P> {
         stamp: &Stamp,
         egress: &mut (impl Egress + ?Sized),
     ) -> Emitted {
-        let other = route.over(&self.config.source_ports, stamp.port);
-        let stamped = || (*stamp, other);
+        let ports = &self.config.source_ports;
+        let stamped = || *stamp;
         self.counters.sent += 1;
         let place = (item.offset, item.length);
         match item.kind {
@@ -440,7 +476,7 @@ impl<P: Platform> Engine<P> {
                     let flow = &self.flows[item.flow];
                     let qp = &self.qps[flow.qp];
                     let draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending, place);
-                    return emit(&draft, route, &self.regions, egress, stamped);
+                    return emit(&draft, route, ports, &self.regions, egress, stamped);
                 }
             }
             ItemKind::Response => {
@@ -451,7 +487,7 @@ impl<P: Platform> Engine<P> {
                 if let Some(job) = current {
                     let value = job.value_bytes();
                     let draft = self.response_draft(item.flow, item.slot, place, &value);
-                    return emit(&draft, route, &self.regions, egress, stamped);
+                    return emit(&draft, route, ports, &self.regions, egress, stamped);
                 }
             }
             ItemKind::Answers | ItemKind::Control => {
@@ -462,13 +498,13 @@ impl<P: Platform> Engine<P> {
                         Opcode::SRC_CONTROL
                     };
                     let draft = Draft::bare(opcode, blob);
-                    return emit(&draft, route, &self.regions, egress, stamped);
+                    return emit(&draft, route, ports, &self.regions, egress, stamped);
                 }
             }
             ItemKind::Ping => {}
         }
         let draft = Draft::bare(Opcode::SRC_VOID, &[]);
-        emit(&draft, route, &self.regions, egress, stamped)
+        emit(&draft, route, ports, &self.regions, egress, stamped)
     }
 
     /// Sends a counted packet that belongs to no QP. `false`: the port is full.
@@ -486,9 +522,8 @@ impl<P: Platform> Engine<P> {
         let bytes = draft.datagram() as u32;
         let delivery = &mut self.conns[conn].delivery;
         let ports = &self.config.source_ports;
-        let emitted = emit(&draft, route, &self.regions, egress, || {
-            let stamp = delivery.record(now, item, bytes);
-            (stamp, route.over(ports, stamp.port))
+        let emitted = emit(&draft, route, ports, &self.regions, egress, || {
+            delivery.record(now, item, bytes)
         });
         self.counters.sent += u64::from(emitted != Emitted::NoRoom);
         emitted != Emitted::NoRoom
@@ -522,7 +557,8 @@ impl<P: Platform> Engine<P> {
             port: 0,
             ack_req: false,
         };
-        emit(&draft, route, &self.regions, egress, || (stamp, None));
+        let ports = &self.config.source_ports;
+        emit(&draft, route, ports, &self.regions, egress, || stamp);
         self.counters.sent += 1;
         true
     }

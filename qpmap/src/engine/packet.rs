@@ -1,0 +1,134 @@
+//! One packet of a shared connection, taken apart.
+
+use super::build::{BASE, ICRC};
+use trunkline_wire::{
+    AtomicEth, Bth, Crc, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExt, WireError, icrc,
+};
+
+/// A parsed packet of a shared connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet<'a> {
+    pub(crate) opcode: Opcode,
+    pub(crate) solicited: bool,
+    pub(crate) ack_req: bool,
+    /// The connection, and the packet's number in it.
+    pub(crate) conn: Qpn,
+    pub(crate) number: u64,
+    pub(crate) ext: SrcExt,
+    /// The headers behind the extension header, as many bytes as the opcode asks for.
+    further: &'a [u8],
+    pub(crate) payload: &'a [u8],
+    pub(crate) datagram: &'a [u8],
+    /// The sum so far, when the payload still has to be fed into it.
+    pub(crate) sum: Option<Crc>,
+}
+
+/// Bytes of the headers between extension header and payload.
+const fn further_length(opcode: Opcode) -> usize {
+    match opcode {
+        Opcode::SRC_WRITE | Opcode::SRC_READ_REQ => Reth::LEN,
+        Opcode::SRC_WRITE_IMM => Reth::LEN + ImmDt::LEN,
+        Opcode::SRC_SEND_IMM => ImmDt::LEN,
+        Opcode::SRC_SEND_INV => Ieth::LEN,
+        Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => AtomicEth::LEN,
+        _ => 0,
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// Takes a datagram apart. What stands in the headers is not judged yet.
+    ///
+    /// # Errors
+    /// It is shorter than its headers, or of another version.
+    #[inline(always)]
+    pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, WireError> {
+        let (bth, rest) = Bth::read(datagram)?;
+        let (ext, rest) = SrcExt::read(rest)?;
+        let further = further_length(bth.opcode);
+        let hcrc = if ext.header_crc { ICRC } else { 0 };
+        let need = further + hcrc + ICRC;
+        if rest.len() < need {
+            return Err(WireError::Truncated {
+                header: "packet of a shared connection",
+                need: BASE + need,
+                got: datagram.len(),
+            });
+        }
+        Ok(Self {
+            opcode: bth.opcode,
+            solicited: bth.solicited,
+            ack_req: bth.ack_req,
+            conn: bth.dest_qp,
+            number: ext.psn64(bth.psn),
+            ext,
+            further: &rest[..further],
+            payload: &rest[further + hcrc..rest.len() - ICRC],
+            datagram,
+            sum: None,
+        })
+    }
+
+    /// Of a WRITE or READ.
+    pub(crate) fn reth(&self) -> Option<Reth> {
+        Reth::read(self.further).ok().map(|(header, _)| header)
+    }
+
+    /// Of an atomic.
+    pub(crate) fn atomic(&self) -> Option<AtomicEth> {
+        AtomicEth::read(self.further).ok().map(|(header, _)| header)
+    }
+
+    /// Immediate data, if it carries any.
+    pub(crate) fn imm(&self) -> Option<u32> {
+        let carries = matches!(self.opcode, Opcode::SRC_SEND_IMM | Opcode::SRC_WRITE_IMM);
+        let bytes = self.further.last_chunk().filter(|_| carries)?;
+        Some(u32::from_be_bytes(*bytes))
+    }
+
+    /// The key to invalidate, if it names one.
+    pub(crate) fn invalidate(&self) -> Option<Rkey> {
+        let header = Ieth::read(self.further).ok();
+        let carries = self.opcode == Opcode::SRC_SEND_INV;
+        header.filter(|_| carries).map(|(Ieth(key), _)| key)
+    }
+
+    /// What a sum over the headers is compared with, and how many bytes it is over: up to the HCRC
+    /// where there is one, else up to the ICRC.
+    pub(crate) fn first_sum(&self) -> (usize, [u8; ICRC]) {
+        let headers = BASE + self.further.len();
+        match self.datagram[headers..].first_chunk() {
+            Some(sum) if self.ext.header_crc => (headers, *sum),
+            _ => (self.datagram.len() - ICRC, self.trailer()),
+        }
+    }
+
+    fn trailer(&self) -> [u8; ICRC] {
+        *self.datagram.last_chunk().expect("parsing found an ICRC")
+    }
+
+    /// Whether `sum`, after a payload that was placed while it was summed, is the one that was
+    /// sent.
+    pub(crate) fn ends_in(&self, sum: Option<Crc>) -> bool {
+        sum.is_none_or(|crc| icrc::trailer(crc) == self.trailer())
+    }
+
+    /// Whether the payload's sum is right: where it has not been computed, computes it.
+    pub(crate) fn is_summed(&self) -> bool {
+        let mut sum = self.sum;
+        if let Some(crc) = &mut sum {
+            crc.update(self.payload);
+        }
+        self.ends_in(sum)
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Verdict {
+    /// Acknowledge it.
+    Accept,
+    /// Not now: it will come again.
+    Drop,
+    /// Its bytes are wrong: it will come again.
+    Corrupt,
+}
