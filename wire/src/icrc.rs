@@ -201,8 +201,8 @@ pub fn headers(crc: &mut Crc, bytes: &[u8]) {
     crc.update(bytes);
 }
 
-/// The sum over any bytes and, behind them, their own sum as [`trailer`] gives it: where the payload
-/// of a packet with a header checksum begins.
+/// The sum over any bytes and, behind them, their own sum as [`trailer`] gives it: where the
+/// payload of a packet with a header checksum begins.
 pub const SUMMED_ITSELF: Crc = Crc::resume(0x2144_df1c);
 
 /// A sum as it stands on the wire: the ICRC, or the header checksum of shared connections, which is

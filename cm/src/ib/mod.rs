@@ -14,8 +14,8 @@
 //!     Event::SidrAnswered <------ SIDR_REP ------------- answer
 //! ```
 //!
-//! [`Manager`] is used as [`crate::Manager`] is: time, randomness and datagrams are arguments; after
-//! any call drain [`Manager::poll_transmit`], then [`Manager::poll_event`], then look at
+//! [`Manager`] is used as [`crate::Manager`] is: time, randomness and datagrams are arguments;
+//! after any call drain [`Manager::poll_transmit`], then [`Manager::poll_event`], then look at
 //! [`Manager::poll_timeout`] again. A node that has both gives each datagram to the one that
 //! [`Concerns`](crate::Concerns) names.
 //!

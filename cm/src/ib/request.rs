@@ -168,7 +168,8 @@ impl<R: Random> Manager<R> {
         });
     }
 
-    /// What this node's owner has to decide on from now on; the peer granted `granted_ns` to answer.
+    /// What this node's owner has to decide on from now on; the peer granted `granted_ns` to
+    /// answer.
     pub(super) fn decision(
         &self,
         now: Instant,

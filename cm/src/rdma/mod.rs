@@ -15,8 +15,8 @@
 //!
 //! An [`Id`] is what an `rdma_cm_id` is, and each call of [`Manager`] one command of the Linux
 //! kernel's RDMA-CM for user space, but for the resolution of addresses, which is I/O: the owner
-//! finds the [`Route`] and hands it in. A datagram ID asks by SIDR; its [`Event::Established`] comes
-//! with the peer's QP and Q_Key.
+//! finds the [`Route`] and hands it in. A datagram ID asks by SIDR; its [`Event::Established`]
+//! comes with the peer's QP and Q_Key.
 //!
 //! The manager draws starting PSNs itself. Each says what its sender expects to *receive*:
 //! [`QpAttributes`] has them the right way round.
@@ -276,8 +276,8 @@ impl<R: Random> Manager<R> {
         Ok(local)
     }
 
-    /// Says what path the connection takes, where it is not to be that of the configuration. Call it
-    /// before settings that are part of it.
+    /// Says what path the connection takes, where it is not to be that of the configuration. Call
+    /// it before settings that are part of it.
     ///
     /// # Errors
     /// The ID is past that.
@@ -294,8 +294,8 @@ impl<R: Random> Manager<R> {
     /// [`Event::Established`], or one that says why not.
     ///
     /// # Errors
-    /// The ID is not resolved, there is too much private data, the QP is taken, or too much is under
-    /// way.
+    /// The ID is not resolved, there is too much private data, the QP is taken, or too much is
+    /// under way.
     pub fn connect(&mut self, now: Instant, id: Id, params: &Params<'_>) -> Result<(), Error> {
         let random = self.ib.random().next();
         let record = self.record(id)?;
