@@ -9,6 +9,9 @@ use trunkline_conn::time::SECOND;
 pub struct Config {
     /// GUID of this node, as REQ and REP tell it.
     pub guid: u64,
+    /// Largest path MTU that the port carries, coded: 1 is 256 bytes, 5 is 4096. Both QPs of a
+    /// connection have to use one and the same.
+    pub mtu: u8,
     /// Patience of REPs: how long an accepted peer has to confirm.
     pub reply: Retry,
     /// Patience of DREQs.
@@ -37,6 +40,7 @@ impl Config {
     pub const fn new(guid: u64) -> Self {
         Self {
             guid,
+            mtu: 5,
             reply: Retry::PLAIN,
             close: Retry::KNOWN,
             patience: Patience::LONG,

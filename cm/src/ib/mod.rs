@@ -32,6 +32,8 @@ mod settle;
 mod sidr;
 mod state;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use crate::handshakes::Load;
 pub use config::Config;
@@ -162,7 +164,7 @@ impl<R: Random> Manager<R> {
     ) -> Result<ConnId, AskError> {
         let route = self.room_to_ask(route)?;
         check_qp(&ask.qp)?;
-        check_ask(ask)?;
+        self.check_ask(ask)?;
         self.check_free(ask.qp.qpn)?;
         let index = self.table.insert(route, &mut self.random);
         self.table.set_local_qp(index, ask.qp.qpn);
@@ -324,6 +326,12 @@ impl<R: Random> Manager<R> {
         }
     }
 
+    #[cfg(test)]
+    fn state_of(&self, id: ConnId) -> Option<&State> {
+        let index = self.table.find(id.0)?;
+        Some(self.table.slot(index).state())
+    }
+
     /// Where it takes randomness from.
     pub(crate) const fn random(&mut self) -> &mut R {
         &mut self.random
@@ -366,6 +374,20 @@ impl<R: Random> Manager<R> {
             return busy("connections", limits.connections);
         }
         Ok(route)
+    }
+
+    fn check_ask(&self, ask: &Ask) -> Result<(), AskError> {
+        at_most("retry count", ask.retry_count.into(), 7)?;
+        at_most("flow label", ask.path.flow_label, 0x000f_ffff)?;
+        at_most("ACK timeout", ask.path.ack_timeout.into(), 31)?;
+        let invalid = |field, value| Err(AskError::Invalid { field, value });
+        if !(1..=self.config.mtu).contains(&ask.path.mtu) {
+            return invalid("path MTU", ask.path.mtu.into());
+        }
+        match ask.service {
+            TransportService::Rc | TransportService::Uc => Ok(()),
+            other => invalid("transport service", other as u32),
+        }
     }
 
     fn check_free(&self, qpn: Qpn) -> Result<(), AskError> {
@@ -423,18 +445,4 @@ fn check_qpn(qpn: Qpn) -> Result<(), AskError> {
         });
     }
     Ok(())
-}
-
-fn check_ask(ask: &Ask) -> Result<(), AskError> {
-    at_most("retry count", ask.retry_count.into(), 7)?;
-    at_most("flow label", ask.path.flow_label, 0x000f_ffff)?;
-    at_most("ACK timeout", ask.path.ack_timeout.into(), 31)?;
-    let invalid = |field, value| Err(AskError::Invalid { field, value });
-    if !(1..=5).contains(&ask.path.mtu) {
-        return invalid("path MTU", ask.path.mtu.into());
-    }
-    match ask.service {
-        TransportService::Rc | TransportService::Uc => Ok(()),
-        other => invalid("transport service", other as u32),
-    }
 }

@@ -108,7 +108,7 @@ impl<R: Random> Manager<R> {
             TransportService::Rd | TransportService::Extended => RejReason::InvalidTransportType,
             _ if req.local == CommId(0) => RejReason::InvalidCommId,
             _ if req.qpn <= Qpn::GSI => RejReason::InvalidCommInstance,
-            _ if !(1..=5).contains(&req.path_mtu) => RejReason::InvalidMtu,
+            _ if !(1..=self.config.mtu).contains(&req.path_mtu) => RejReason::InvalidMtu,
             _ => return Ok(()),
         };
         self.counters.invalid += 1;
@@ -130,8 +130,16 @@ impl<R: Random> Manager<R> {
             return false;
         }
         self.counters.stale += 1;
-        if matches!(slot.state(), State::Established(_)) {
-            self.disconnect(now, index, CloseReason::Stale, PrivateData::default());
+        match slot.state() {
+            State::Established(_) => {
+                self.disconnect(now, index, CloseReason::Stale, PrivateData::default());
+            }
+            // The peer may have given that one up, and say so when it hears of it.
+            State::RepSent(sent) => {
+                let again = sent.mad;
+                self.send(index, again);
+            }
+            _ => {}
         }
         true
     }
@@ -168,8 +176,7 @@ impl<R: Random> Manager<R> {
         });
     }
 
-    /// What this node's owner has to decide on from now on; the peer granted `granted_ns` to
-    /// answer.
+    /// What this node's owner has to decide on from now on; the peer granted `granted_ns` for it.
     pub(super) fn decision(
         &self,
         now: Instant,

@@ -1,6 +1,7 @@
 //! Both ask at once.
 
-use super::network::{Network, Weather};
+use super::air::Weather;
+use super::network::Network;
 use super::{Seeded, Stage, ask, drain, messages, ms, offer};
 use crate::event::{AskError, CloseReason, Event, Refused, Role};
 use crate::hello::{Bind, Binds, Purpose};
@@ -34,7 +35,7 @@ fn exactly_one_connection_comes_of_opens_that_cross() {
             network.run(network.now + pause);
         }
         network.run(ms(3_000));
-        network.weather = Weather::CLEAR;
+        network.air.weather = Weather::CLEAR;
         for _ in 0..4 {
             network.exchange_packets();
             network.run(network.now + 3_000 * MILLISECOND);

@@ -1,6 +1,7 @@
 //! Tests of the whole: a manager against a peer whose every datagram the test writes, and managers
 //! against each other on a bad network.
 
+pub(crate) mod air;
 mod cells;
 mod crossing;
 mod directory;
@@ -10,7 +11,7 @@ mod hostile;
 mod identity;
 mod limits;
 mod network;
-mod pcap;
+pub(crate) mod pcap;
 mod scripts;
 mod sim;
 
@@ -32,7 +33,7 @@ use trunkline_wire::{Path, Qpn, ROCE_PORT};
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub(super) struct Seeded(pub(super) u64);
+pub(crate) struct Seeded(pub(crate) u64);
 
 impl Random for Seeded {
     fn next(&mut self) -> u64 {
@@ -45,25 +46,25 @@ impl Random for Seeded {
 }
 
 impl Seeded {
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
     /// True in `per_mille` of a thousand cases.
-    pub(super) fn chance(&mut self, per_mille: u64) -> bool {
+    pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1_000) < per_mille
     }
 }
 
-pub(super) const fn ms(ms: u64) -> Instant {
+pub(crate) const fn ms(ms: u64) -> Instant {
     Instant::from_nanos(ms * MILLISECOND)
 }
 
-pub(super) const fn address(host: u8) -> IpAddr {
+pub(crate) const fn address(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, host))
 }
 
-pub(super) fn path(from: IpAddr, to: IpAddr) -> Path {
+pub(crate) fn path(from: IpAddr, to: IpAddr) -> Path {
     Path {
         src: from,
         dst: to,

@@ -1,35 +1,18 @@
 //! Nodes on a bad network, on virtual time. Each node is a manager and the least of an engine above
 //! it: it accepts what is asked, keeps what stands, and closes what the other end does not know.
 
+use super::air::{Air, Weather};
 use super::{Seeded, address, ask, drain, offer, path};
 use crate::event::{AskError, Established, Event, HandshakeId, Route};
 use crate::hello::Purpose;
 use crate::identity::Identity;
-use crate::message::Mad;
 use crate::random::Random;
 use crate::retry::Retry;
 use crate::{Config, Manager};
 use std::collections::BTreeMap;
 use std::vec::Vec;
-use trunkline_conn::time::{Instant, MILLISECOND};
+use trunkline_conn::time::Instant;
 use trunkline_wire::Qpn;
-
-/// What the network does to datagrams.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Weather {
-    pub(super) loss_per_mille: u64,
-    pub(super) duplicate_per_mille: u64,
-    /// Longest delay; each datagram draws its own, so that they overtake each other.
-    pub(super) delay_ns: u64,
-}
-
-impl Weather {
-    pub(super) const CLEAR: Self = Self {
-        loss_per_mille: 0,
-        duplicate_per_mille: 0,
-        delay_ns: MILLISECOND,
-    };
-}
 
 /// Which events have come of a handshake.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -104,10 +87,7 @@ pub(super) struct Network {
     pub(super) nodes: Vec<Node>,
     pub(super) now: Instant,
     pub(super) random: Seeded,
-    pub(super) weather: Weather,
-    /// Datagrams under way by time of arrival: from, to, bytes.
-    flying: BTreeMap<(Instant, u64), (u8, u8, Mad)>,
-    serial: u64,
+    pub(super) air: Air,
 }
 
 impl Network {
@@ -121,9 +101,7 @@ impl Network {
         Self {
             nodes: nodes.collect(),
             now: Instant::ZERO,
-            weather,
-            flying: BTreeMap::new(),
-            serial: 0,
+            air: Air::new(weather),
             random,
         }
     }
@@ -191,19 +169,8 @@ impl Network {
                     .iter()
                     .find(|to| address(to.host) == out.route.remote);
                 let to = to.expect("nobody else is addressed").host;
-                self.fly(self.nodes[index].host, to, out.mad);
-            }
-        }
-    }
-
-    fn fly(&mut self, from: u8, to: u8, mad: Mad) {
-        let copies = 1 + u64::from(self.random.chance(self.weather.duplicate_per_mille));
-        for _ in 0..copies {
-            if !self.random.chance(self.weather.loss_per_mille) {
-                let delay = self.random.below(self.weather.delay_ns) + 1;
-                self.serial += 1;
-                let at = (self.now + delay, self.serial);
-                self.flying.insert(at, (from, to, mad));
+                let from = self.nodes[index].host;
+                self.air.send(self.now, from, to, out.mad, &mut self.random);
             }
         }
     }
@@ -211,7 +178,7 @@ impl Network {
     /// Lets time pass until `end`.
     pub(super) fn run(&mut self, end: Instant) {
         loop {
-            let arrival = self.flying.first_key_value().map(|(&(at, _), _)| at);
+            let arrival = self.air.next();
             let timers = self
                 .nodes
                 .iter()
@@ -223,7 +190,7 @@ impl Network {
             };
             self.now = self.now.max(next);
             if arrival == Some(next) {
-                let (_, (from, to, mad)) = self.flying.pop_first().expect("one arrives");
+                let (from, to, mad) = self.air.land().expect("one arrives");
                 let index = usize::from(to) - 1;
                 let from = path(address(from), address(to));
                 self.nodes[index].manager.handle_mad(self.now, &from, &mad);

@@ -20,7 +20,7 @@ fn folder() -> PathBuf {
 }
 
 /// All management datagrams of all captures, with the paths they took.
-pub(super) fn management() -> Vec<(Path, [u8; MAD_LEN])> {
+pub(crate) fn management() -> Vec<(Path, [u8; MAD_LEN])> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder()).expect("the captures are there") {
         let file = entry.expect("the folder can be listed").path();

@@ -1,6 +1,7 @@
 //! Nodes that open, close and restart at random on a bad network: in the end they agree.
 
-use super::network::{Network, Weather};
+use super::air::Weather;
+use super::network::Network;
 use super::{Seeded, ms};
 use crate::event::{Event, Role};
 use crate::hello::Purpose;
@@ -9,14 +10,6 @@ use crate::state::State;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 use trunkline_conn::time::MILLISECOND;
-
-fn weather(random: &mut Seeded) -> Weather {
-    Weather {
-        loss_per_mille: 200 + random.below(201),
-        duplicate_per_mille: random.below(200),
-        delay_ns: MILLISECOND * (1 + random.below(60)),
-    }
-}
 
 /// Safety: what the two ends say of a standing connection agrees, and of each place in a pool there
 /// is at most one connection at either end that is not being closed.
@@ -81,7 +74,7 @@ fn random_step(network: &mut Network) {
 
 /// The network heals and engines do their part: then every standing end has its other end.
 fn heal(network: &mut Network) {
-    network.weather = Weather::CLEAR;
+    network.air.weather = Weather::CLEAR;
     for _ in 0..8 {
         network.run(network.now + 1_000 * MILLISECOND);
         network.exchange_packets();
@@ -132,7 +125,7 @@ fn close_all(network: &mut Network) {
 fn run(seed: u64) {
     let mut random = Seeded(seed ^ 0x5eed);
     let nodes = 2 + random.below(2) as u8;
-    let weather = weather(&mut random);
+    let weather = Weather::bad(&mut random);
     let mut network = Network::new(seed, nodes, weather);
     for _ in 0..60 {
         random_step(&mut network);
@@ -173,7 +166,7 @@ fn nodes_agree_in_the_end_whatever_the_network_did() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let trace = |seed| {
-        let mut network = Network::new(seed, 3, weather(&mut Seeded(seed)));
+        let mut network = Network::new(seed, 3, Weather::bad(&mut Seeded(seed)));
         for _ in 0..60 {
             random_step(&mut network);
             network.run(network.now + 50 * MILLISECOND);
@@ -188,7 +181,7 @@ fn the_same_seed_gives_the_same_run() {
 #[test]
 fn a_restarted_node_is_met_anew_and_its_old_connections_end() {
     for seed in 0..500 {
-        let weather = weather(&mut Seeded(seed));
+        let weather = Weather::bad(&mut Seeded(seed));
         let mut network = Network::new(seed, 2, Weather::CLEAR);
         network
             .open(0, 1, Purpose::Pool(0), Retry::ASK)
@@ -196,7 +189,7 @@ fn a_restarted_node_is_met_anew_and_its_old_connections_end() {
         network.run(ms(100));
         assert_eq!(network.nodes[0].standing.len(), 1);
         network.restart(1);
-        network.weather = weather;
+        network.air.weather = weather;
         // The restarted one asks until it is known.
         let reborn = network.nodes[1].identity;
         let met = |network: &Network| {

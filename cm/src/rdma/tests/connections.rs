@@ -2,7 +2,7 @@
 
 use super::{Cable, params};
 use crate::ib::CloseReason;
-use crate::rdma::{Config, Error, Event, Kind, Params, PortSpace, Setting};
+use crate::rdma::{Config, Error, Event, Id, Kind, Params, PortSpace, Setting};
 use crate::retry::Retry;
 use trunkline_conn::time::SECOND;
 use trunkline_wire::Qpn;
@@ -38,13 +38,17 @@ fn both_programs_hear_of_a_connection_from_request_to_time_wait() {
             .expect("answered");
         assert!(matches!(cable.only(0), Event::Established { id, ud: None, .. } if id == asking));
         let event = cable.only(1);
-        assert!(
-            matches!(event, Event::Established { id, ud: None, data } if id == asked && data[..2] == *b"go")
-        );
+        let Event::Established { id, ud: None, data } = event else {
+            panic!("it stands, not {event:?}")
+        };
+        assert_eq!((id, &data[..2]), (asked, &b"go"[..]));
         assert_eq!(cable.said(), [(0, "REQ"), (1, "REP"), (0, "RTU")]);
 
         cable.hosts[0].disconnect(now, asking).expect("it stands");
-        let ended = |event, who, why| matches!(event, Event::Disconnected { id, reason, .. } if id == who && reason == why);
+        let ended = |event, who, why| match event {
+            Event::Disconnected { id, reason, .. } => (id, reason) == (who, why),
+            _ => false,
+        };
         assert!(ended(cable.only(1), asked, CloseReason::Peer));
         assert!(ended(cable.only(0), asking, CloseReason::Local));
         assert_eq!(cable.said(), [(0, "DREQ"), (1, "DREP")]);
@@ -267,7 +271,8 @@ fn both_may_disconnect_at_once() {
 #[test]
 fn who_is_destroyed_hears_nothing_and_its_peer_is_told() {
     let now = Cable::new().now;
-    let ends: [(fn(&mut Cable) -> (crate::rdma::Id, crate::rdma::Id), usize); 4] = [
+    type Enter = fn(&mut Cable) -> (Id, Id);
+    let ends: [(Enter, usize); 4] = [
         (|cable| cable.established(), 0),
         (|cable| cable.established(), 1),
         (|cable| cable.requested(&params(17)), 0),

@@ -33,7 +33,8 @@ fn changed(change: fn(&mut Req)) -> (Cable, CmMad) {
 #[test]
 fn requests_that_make_no_sense_are_refused_and_counted() {
     type Count = fn(&Cable) -> u64;
-    let cells: [(fn(&mut Req), RejReason, Count); 6] = [
+    type Change = fn(&mut Req);
+    let cells: [(Change, RejReason, Count); 6] = [
         (
             |req| req.private_data.0[0] = 1,
             RejReason::Unsupported,
