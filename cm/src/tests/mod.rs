@@ -108,7 +108,7 @@ pub(super) fn messages(sent: &[Outgoing]) -> Vec<CmMad> {
 
 /// A manager at host 1 with GUID 5, and the numbers of a peer at host 2 whose part the test plays.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(crate) struct Stage {
     pub(super) manager: Manager<Seeded>,
     pub(super) random: Seeded,
     pub(super) now: Instant,

@@ -1,1 +1,206 @@
-//! x
+//! Anybody may send anything.
+
+use super::{Stage, drain, messages};
+use crate::random::Random;
+use crate::tests::{Seeded, address, ms, pcap};
+use crate::{Concerns, TRUNKLINE_SERVICE};
+use std::vec::Vec;
+use trunkline_wire::MAD_LEN;
+use trunkline_wire::cm::{Answered, CmMad, CommId, Message, PrivateData};
+
+/// A manager with one record in each state, and good messages for each of them.
+fn crowded() -> (Stage, Vec<[u8; MAD_LEN]>) {
+    let mut stage = Stage::new();
+    let mut good = Vec::new();
+    let enters: [fn(&mut Stage); 11] = [
+        Stage::req_sent,
+        Stage::replied,
+        Stage::asked,
+        Stage::rep_sent,
+        Stage::asking,
+        Stage::answering,
+        Stage::dreq_sent,
+        Stage::time_wait,
+        Stage::sidr_sent,
+        Stage::sidr_asked,
+        Stage::sidr_done,
+    ];
+    for (serial, enter) in enters.into_iter().enumerate() {
+        let serial = serial as u32;
+        stage.theirs = CommId(0x5000 + serial);
+        stage.transaction = 0x9000 + u64::from(serial);
+        (stage.our_qpn, stage.peer_qpn) = (0x100 + serial, 0x200 + serial);
+        enter(&mut stage);
+        good.extend([stage.req(), stage.rep(), stage.rtu(), stage.rej()]);
+        good.extend([stage.gave_up(), stage.dreq(), stage.drep()]);
+        good.extend([Answered::Req, Answered::Rep].map(|received| stage.mra(received)));
+        good.extend([stage.lap(), stage.apr(), stage.sidr_req(), stage.sidr_rep()]);
+    }
+    (stage, good)
+}
+
+#[test]
+fn damaged_forged_and_truncated_datagrams_leave_memory_bounded() {
+    let (mut stage, good) = crowded();
+    let mut random = Seeded(5);
+    let limits = stage.manager.config().limits;
+    for round in 0..200_000_u64 {
+        let mut mad = good[random.below(good.len() as u64) as usize];
+        match random.below(4) {
+            0 => mad = core::array::from_fn(|_| random.next() as u8),
+            1 => {
+                for _ in 0..=random.below(3) {
+                    mad[random.below(256) as usize] ^= 1 << random.below(8);
+                }
+            }
+            2 => mad[random.below(256) as usize..].fill(0),
+            // A true message from somewhere else.
+            _ => stage.peer_address = address(3 + random.below(200) as u8),
+        }
+        stage.deliver(&mad);
+        stage.peer_address = address(2);
+        if round % 97 == 0 {
+            drain(&mut stage.manager);
+            stage.now = stage.now + random.below(50_000_000);
+            stage.manager.handle_timeout(stage.now);
+        }
+        let load = stage.manager.load();
+        assert!(load.half_open <= limits.half_open && load.time_wait <= limits.time_wait);
+    }
+    // What is left ends by itself, but for connections that stand.
+    stage.now = stage.now + 1_000_000_000_000;
+    stage.manager.handle_timeout(stage.now);
+    stage.now = stage.now + 1_000_000_000_000;
+    stage.manager.handle_timeout(stage.now);
+    let load = stage.manager.load();
+    assert_eq!(load.connections(), load.established);
+    assert!(load.established <= 2);
+}
+
+#[test]
+fn who_guesses_numbers_moves_nothing() {
+    let (mut stage, good) = crowded();
+    let before = *stage.manager.load();
+    let mut random = Seeded(6);
+    for _ in 0..100_000 {
+        let mad = good[random.below(good.len() as u64) as usize];
+        let CmMad {
+            transaction_id,
+            mut message,
+        } = CmMad::parse(&mad).expect("it is good");
+        let guess = CommId(random.next() as u32);
+        match &mut message {
+            // They name no number of ours: they are for others to test.
+            Message::Req(_) | Message::SidrReq(_) => continue,
+            Message::Rej(rej) if rej.remote == CommId(0) => rej.local = guess,
+            Message::Mra(mra) => mra.remote = guess,
+            Message::Rej(rej) => rej.remote = guess,
+            Message::Rep(rep) => rep.remote = guess,
+            Message::Rtu(rtu) => rtu.remote = guess,
+            Message::Dreq(dreq) => dreq.remote = guess,
+            Message::Drep(drep) => drep.remote = guess,
+            Message::SidrRep(rep) => rep.request = guess,
+            Message::Lap(lap) => lap.remote = guess,
+            Message::Apr(apr) => apr.remote = guess,
+        }
+        stage.deliver(&crate::message::mad(transaction_id, message));
+        let (_, events) = drain(&mut stage.manager);
+        assert!(events.is_empty(), "{events:?}");
+    }
+    assert_eq!(*stage.manager.load(), before);
+}
+
+#[test]
+fn a_replayed_life_of_a_connection_sets_up_nothing() {
+    let mut stage = Stage::new();
+    stage.answering();
+    let life = [stage.req(), stage.rtu(), stage.dreq()];
+    stage.deliver(&life[2]);
+    drain(&mut stage.manager);
+    stage.now = ms(60_000);
+    stage.manager.handle_timeout(stage.now);
+    drain(&mut stage.manager);
+    // Long forgotten: the request is new, as far as anyone can tell, but nobody confirms it.
+    for mad in life {
+        stage.deliver(&mad);
+    }
+    assert_eq!(stage.manager.load().half_open, 1);
+    assert_eq!(stage.manager.load().established, 0);
+    while let Some(due) = stage.manager.poll_timeout() {
+        stage.manager.handle_timeout(due);
+    }
+    assert_eq!(stage.manager.load().connections(), 0);
+}
+
+#[test]
+fn captured_messages_of_others_move_nothing() {
+    let (mut stage, _) = crowded();
+    stage.manager.unlisten(super::SERVICE);
+    let before = *stage.manager.load();
+    for (path, mad) in pcap::management() {
+        stage.manager.handle_mad(stage.now, &path, &mad);
+    }
+    assert_eq!(
+        *stage.manager.load(),
+        before,
+        "nobody offers their services"
+    );
+}
+
+#[test]
+fn every_datagram_finds_its_manager() {
+    let (mut stage, good) = crowded();
+    for mad in &good {
+        let names_none = matches!(
+            CmMad::parse(mad).expect("it is good").message,
+            Message::Rej(rej) if rej.remote == CommId(0)
+        );
+        let expected = if names_none {
+            Concerns::Both
+        } else {
+            Concerns::Plain
+        };
+        assert_eq!(Concerns::of(mad), expected);
+    }
+    assert_eq!(
+        Concerns::of(&[0; MAD_LEN]),
+        Concerns::Nodes,
+        "somebody has to count it"
+    );
+    let mut nodes = crate::tests::Stage::new();
+    nodes.established();
+    for mad in [
+        nodes.req(),
+        nodes.rep(),
+        nodes.rtu(),
+        nodes.dreq(),
+        nodes.drep(),
+        nodes.mra(),
+    ] {
+        assert_eq!(Concerns::of(&mad), Concerns::Nodes);
+    }
+    // And what a manager sends names a number of its own.
+    let route = stage.route();
+    let mut ask = super::ask(0x999);
+    ask.service_id = TRUNKLINE_SERVICE;
+    let asked = stage
+        .manager
+        .connect(stage.now, route, &ask, crate::Retry::ASK);
+    assert!(asked.is_ok());
+    let (sent, _) = drain(&mut stage.manager);
+    let req = messages(&sent).pop().expect("a REQ goes out");
+    let Message::Req(req) = req.message else {
+        panic!("a REQ, not {req:?}")
+    };
+    let reply = crate::ib::message::rtu(
+        crate::ib::message::Ids {
+            local: CommId(1),
+            remote: req.local,
+        },
+        PrivateData::default(),
+    );
+    assert_eq!(
+        Concerns::of(&crate::message::mad(1, reply)),
+        Concerns::Plain
+    );
+}

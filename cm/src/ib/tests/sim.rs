@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::vec::Vec;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 
-/// Safety: no QP, of this host or of a peer, is in two connections, and the manager counts what its program knows.
+/// Safety: no QP, of this host or of a peer, is in two connections, and the manager counts what its
+/// program knows.
 fn check_standing(network: &Network) {
     for host in &network.hosts {
         let mut qps = BTreeSet::new();
