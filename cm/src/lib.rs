@@ -1,4 +1,8 @@
-//! Connection management as sans-I/O state machines: how Trunkline nodes meet.
+//! Connection management as sans-I/O state machines: how Trunkline nodes meet, and how their QPs
+//! connect to those of ordinary hosts.
+//!
+//! The latter is in [`ib`], InfiniBand's communication manager, and [`rdma`], RDMA-CM on top of it.
+//! [`Concerns`] says which manager a datagram is for. The rest of this page is about nodes.
 //!
 //! A node asks a peer once whether it is a Trunkline node: a REQ of IB communication management
 //! to [`TRUNKLINE_SERVICE`], with a [`Hello`] in its private data. A Trunkline node answers REP and

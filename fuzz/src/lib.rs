@@ -1,6 +1,7 @@
 //! Fuzz targets: one harness function each, which a fuzzer calls with bytes of its making and the
 //! tests with those of `corpus/`. A harness returns nothing; what it finds is a panic.
 
+pub mod connections;
 pub mod delivery;
 pub mod input;
 pub mod memory;
@@ -16,6 +17,7 @@ pub type Target = fn(&[u8]);
 /// Every target by the name of its file in `fuzz_targets/` and of its folder in `corpus/`.
 pub const TARGETS: &[(&str, Target)] = &[
     ("checksum", wire::checksum),
+    ("connections", connections::connections),
     ("datagram", packet::datagram),
     ("delivery", delivery::delivery),
     ("frame", packet::frame),
