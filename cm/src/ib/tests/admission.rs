@@ -116,6 +116,35 @@ fn a_storm_does_not_touch_what_stands() {
 }
 
 #[test]
+fn accepted_strangers_that_never_confirm_fill_their_bounds_and_drain_away() {
+    let mut stage = Stage::with(config(256, 64));
+    stage.answering();
+    for serial in 0..20_000_u32 {
+        stage.peer_guid = u64::from(serial);
+        request(&mut stage, 3 + (serial % 250) as u8);
+        let (_, events) = drain(&mut stage.manager);
+        for event in events {
+            let accepted = super::answer(0x1000 + serial);
+            let accepted = stage.manager.accept(stage.now, event.id(), &accepted);
+            accepted.expect("it waits for that");
+        }
+        assert!(stage.manager.load().half_open <= 256);
+    }
+    // The last place is for an address that has none.
+    assert_eq!(stage.manager.load().half_open, 255);
+    request(&mut stage, 254);
+    assert_eq!(stage.manager.load().half_open, 256);
+    drain(&mut stage.manager);
+    while stage.manager.load().connections() > 1 {
+        stage.now = stage.manager.poll_timeout().expect("they have deadlines");
+        stage.manager.handle_timeout(stage.now);
+        drain(&mut stage.manager);
+    }
+    let load = stage.manager.load();
+    assert_eq!((load.established, load.peers), (1, 0));
+}
+
+#[test]
 fn a_storm_of_questions_is_answered_that_there_is_no_qp() {
     let mut stage = Stage::with(config(8, 8));
     for serial in 0..20 {

@@ -1,6 +1,7 @@
 //! Anybody may send anything.
 
 use super::{Stage, drain, messages};
+use crate::ib::{ConnId, Counters};
 use crate::random::Random;
 use crate::tests::{Seeded, address, ms, pcap};
 use crate::{Concerns, TRUNKLINE_SERVICE};
@@ -130,6 +131,72 @@ fn a_replayed_life_of_a_connection_sets_up_nothing() {
         stage.manager.handle_timeout(due);
     }
     assert_eq!(stage.manager.load().connections(), 0);
+}
+
+#[test]
+fn what_moves_nothing_is_counted_by_reason() {
+    type Input = fn(&mut Stage);
+    type Count = fn(&Counters) -> u64;
+    let forged = |s: &mut Stage| s.ours = CommId(s.ours.0 ^ 0x10);
+    let unknown: [(&str, Input); 9] = [
+        ("REP", |s| s.deliver(&s.rep())),
+        ("RTU", |s| s.deliver(&s.rtu())),
+        ("REJ", |s| s.deliver(&s.rej())),
+        ("MRA", |s| s.deliver(&s.mra(Answered::Req))),
+        ("DREQ", |s| s.deliver(&s.dreq())),
+        ("DREP", |s| s.deliver(&s.drep())),
+        ("APR", |s| s.deliver(&s.apr())),
+        ("SIDR_REP", |s| s.deliver(&s.sidr_rep())),
+        ("REJ0", |s| {
+            s.theirs = CommId(1);
+            s.deliver(&s.gave_up());
+        }),
+    ];
+    for (name, input) in unknown {
+        let mut stage = Stage::new();
+        stage.answering();
+        forged(&mut stage);
+        input(&mut stage);
+        let counters = *stage.manager.counters();
+        assert_eq!((counters.unknown, counters.mismatch), (1, 0), "{name}");
+        stage.id = Some(ConnId(CommId(stage.ours.0 ^ 0x10)));
+        assert_eq!(stage.state(), "Established");
+    }
+    let others: [(&str, Input, Count); 8] = [
+        ("zeros", |s| s.deliver(&[0; MAD_LEN]), |c| c.malformed),
+        ("RTU again", |s| s.deliver(&s.rtu()), |c| c.duplicate),
+        ("REQ again", |s| s.deliver(&s.req()), |c| c.duplicate),
+        (
+            "a REP to who was asked",
+            |s| s.deliver(&s.rep()),
+            |c| c.mismatch,
+        ),
+        (
+            "MRA too late",
+            |s| s.deliver(&s.mra(Answered::Rep)),
+            |c| c.mismatch,
+        ),
+        (
+            "an answer to no LAP",
+            |s| s.deliver(&s.apr()),
+            |c| c.mismatch,
+        ),
+        ("DREP to no DREQ", |s| s.deliver(&s.drep()), |c| c.mismatch),
+        ("LAP", |s| s.deliver(&s.lap()), |c| c.alternate),
+    ];
+    for (name, input, count) in others {
+        let mut stage = Stage::new();
+        stage.answering();
+        let received = stage.manager.counters().received;
+        input(&mut stage);
+        let counters = stage.manager.counters();
+        assert_eq!(
+            (count(counters), counters.received),
+            (1, received + 1),
+            "{name}"
+        );
+        assert_eq!(stage.state(), "Established");
+    }
 }
 
 #[test]

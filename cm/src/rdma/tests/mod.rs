@@ -2,6 +2,7 @@
 
 mod connections;
 mod datagrams;
+mod network;
 mod ports;
 mod requests;
 
