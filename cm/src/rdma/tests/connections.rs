@@ -308,3 +308,30 @@ fn a_qp_is_not_used_twice_before_time_wait_is_over() {
     cable.wait();
     assert_eq!(again(&mut cable), Ok(()));
 }
+
+#[test]
+fn giving_up_what_is_over_does_not_touch_who_has_its_number_now() {
+    let mut cable = Cable::new();
+    let now = cable.now;
+    let refused = |cable: &mut Cable| {
+        let id = cable.resolved(0, PortSpace::Tcp, Kind::Rc, 9);
+        cable.hosts[0].connect(now, id, &params(17)).expect("room");
+        let states = &cable.hosts[0].ids;
+        (id, states[&id].state.conn())
+    };
+    let (over, number) = refused(&mut cable);
+    assert!(matches!(cable.only(0), Event::Rejected { .. }));
+    let heir = loop {
+        let (id, other) = refused(&mut cable);
+        if other == number {
+            break id;
+        }
+        cable.heard(0);
+        cable.hosts[0].destroy(now, id).expect("it is there");
+    };
+    cable.hosts[0].destroy(now, over).expect("it is there");
+    let event = cable.only(0);
+    assert!(
+        matches!(event, Event::Rejected { id, reason: RejReason::InvalidServiceId, .. } if id == heir)
+    );
+}
