@@ -421,7 +421,8 @@ impl<R: Random> Manager<R> {
     }
 
     /// Gives an ID up (`rdma_destroy_id(3)`), with what is under way or stands; the peer is told.
-    /// No event comes of it any more.
+    /// No event comes of it any more, not even one that waits to be fetched; of a listener, no
+    /// request.
     ///
     /// # Errors
     /// It is not there.
@@ -471,8 +472,19 @@ impl<R: Random> Manager<R> {
     /// The next thing that happened. Ask at `now` for all there is after each call.
     #[must_use]
     pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
-        self.handle_events(now);
-        self.events.pop_front()
+        loop {
+            self.handle_events(now);
+            let event = self.events.pop_front()?;
+            let there = |id| self.ids.contains_key(&id);
+            match event {
+                // Who listened has gone before it heard of the request: nobody will decide.
+                Event::ConnectRequest { listener, id, .. } if !there(listener) => {
+                    let _ = self.destroy(now, id);
+                }
+                event if there(event.id()) => return Some(event),
+                _ => {}
+            }
+        }
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next. May change after any other call.

@@ -4,6 +4,8 @@ use super::{Cable, params};
 use crate::ib::CloseReason;
 use crate::rdma::{Config, Error, Event, Id, Kind, Params, PortSpace, Setting};
 use crate::retry::Retry;
+use crate::tests::path;
+use std::vec::Vec;
 use trunkline_conn::time::SECOND;
 use trunkline_wire::Qpn;
 use trunkline_wire::cm::{Message, RejReason};
@@ -292,6 +294,36 @@ fn who_is_destroyed_hears_nothing_and_its_peer_is_told() {
 }
 
 #[test]
+fn what_was_not_fetched_of_a_destroyed_id_is_not_told() {
+    let mut cable = Cable::new();
+    let listener = cable.listen(1, PortSpace::Tcp, Kind::Rc, 7174);
+    let now = cable.now;
+    let ids = [17, 18].map(|qpn| {
+        let id = cable.resolved(0, PortSpace::Tcp, Kind::Rc, 7174);
+        let connected = cable.hosts[0].connect(now, id, &params(qpn));
+        connected.expect("all is well");
+        let sent = cable.hosts[0].poll_transmit().expect("a REQ goes out");
+        let path = path(sent.route.local, sent.route.remote);
+        cable.hosts[1].handle_mad(now, &path, &sent.mad);
+        id
+    });
+    assert_eq!(cable.hosts[1].ids(), 3);
+    // Whoever it was for listens no more: nobody could decide.
+    cable.hosts[1].destroy(now, listener).expect("it is there");
+    assert_eq!(cable.hosts[1].poll_event(now), None);
+    assert_eq!(cable.hosts[1].ids(), 0);
+    let refusals = core::iter::from_fn(|| cable.hosts[1].poll_transmit());
+    for sent in refusals.collect::<Vec<_>>() {
+        let path = path(sent.route.local, sent.route.remote);
+        cable.hosts[0].handle_mad(now, &path, &sent.mad);
+    }
+    cable.hosts[0].destroy(now, ids[0]).expect("it is there");
+    let event = cable.only(0);
+    assert!(matches!(event, Event::Rejected { .. }));
+    assert_eq!(event.id(), ids[1]);
+}
+
+#[test]
 fn a_qp_is_not_used_twice_before_time_wait_is_over() {
     let mut cable = Cable::new();
     let (asking, _) = cable.established();
@@ -331,7 +363,7 @@ fn giving_up_what_is_over_does_not_touch_who_has_its_number_now() {
     };
     cable.hosts[0].destroy(now, over).expect("it is there");
     let event = cable.only(0);
-    assert!(
-        matches!(event, Event::Rejected { id, reason: RejReason::InvalidServiceId, .. } if id == heir)
-    );
+    let nobody = RejReason::InvalidServiceId;
+    assert!(matches!(event, Event::Rejected { reason, .. } if reason == nobody));
+    assert_eq!(event.id(), heir);
 }
