@@ -42,7 +42,10 @@ impl Config {
             guid,
             mtu: 5,
             reply: Retry::PLAIN,
-            close: Retry::KNOWN,
+            close: Retry {
+                tries: 6,
+                total_ns: 6 * SECOND,
+            },
             patience: Patience::LONG,
             mra_ns: SECOND,
             mra_timeout: 24,

@@ -194,6 +194,11 @@ fn a_program_that_takes_its_time_lets_the_peer_know() {
     };
     assert_eq!((mra.local, mra.remote), (stage.ours, stage.theirs));
     assert_eq!((mra.received, mra.service_timeout), (Answered::Req, 24));
+    assert_eq!(
+        mra.to_bytes()[8..10],
+        [0x00, 0xc0],
+        "as Linux 6.1 writes it"
+    );
     // A peer that asks again, as it did not hear of it, is told again.
     stage.deliver(&stage.req());
     assert_eq!(names(&mut stage), ["MRA"]);
