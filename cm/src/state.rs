@@ -52,8 +52,21 @@ pub(crate) struct RepSent {
 /// A peer is told that the connection ends.
 #[derive(Debug)]
 pub(crate) struct DreqSent {
+    pub(crate) exchange: Exchange,
     pub(crate) schedule: Schedule,
     pub(crate) request: Mad,
+}
+
+/// What is kept of the transaction in which a connection was opened: an ask that comes once more is
+/// told by it from a new one. A peer whose ask was absorbed asks anew under the same ID.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Exchange(u32);
+
+impl Exchange {
+    /// Of a transaction, which is random.
+    pub(crate) const fn of(transaction: u64) -> Self {
+        Self(transaction as u32)
+    }
 }
 
 /// Where a handshake stands.
@@ -63,9 +76,9 @@ pub(crate) enum State {
     ReqSent(Box<ReqSent>),
     Asked(Box<Asked>),
     RepSent(Box<RepSent>),
-    Established,
+    Established(Exchange),
     DreqSent(Box<DreqSent>),
-    TimeWait { until: Instant },
+    TimeWait { exchange: Exchange, until: Instant },
 }
 
 impl State {
@@ -76,7 +89,7 @@ impl State {
             Self::Asked(state) => Some(state.deadline),
             Self::RepSent(state) => Some(state.schedule.deadline),
             Self::DreqSent(state) => Some(state.schedule.deadline),
-            Self::Free { .. } | Self::Established | Self::TimeWait { .. } => None,
+            Self::Free { .. } | Self::Established(_) | Self::TimeWait { .. } => None,
         }
     }
 
@@ -96,7 +109,19 @@ impl State {
 
     /// Whether the peer's identity has been proved and the connection has not ended.
     pub(crate) const fn is_live(&self) -> bool {
-        matches!(self, Self::Established | Self::DreqSent(_))
+        matches!(self, Self::Established(_) | Self::DreqSent(_))
+    }
+
+    /// The exchange in which the connection was or is being opened.
+    pub(crate) fn exchange(&self) -> Option<Exchange> {
+        match self {
+            Self::Free { .. } => None,
+            Self::ReqSent(state) => Some(Exchange::of(state.transaction)),
+            Self::Asked(state) => Some(Exchange::of(state.transaction)),
+            Self::RepSent(state) => Some(Exchange::of(state.transaction)),
+            Self::DreqSent(state) => Some(state.exchange),
+            Self::Established(exchange) | Self::TimeWait { exchange, .. } => Some(*exchange),
+        }
     }
 
     /// Who the peer says it is, while that is not proved.

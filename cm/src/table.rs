@@ -136,7 +136,7 @@ impl Load {
             State::Free { .. } => None,
             State::ReqSent(_) => Some(&mut self.opening),
             State::Asked(_) | State::RepSent(_) => Some(&mut self.half_open),
-            State::Established => Some(&mut self.established),
+            State::Established(_) => Some(&mut self.established),
             State::DreqSent(_) => Some(&mut self.closing),
             State::TimeWait { .. } => Some(&mut self.time_wait),
         }

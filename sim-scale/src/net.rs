@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_dataplane::port::{Arrival, Egress, Identification, Slot};
 use trunkline_dataplane::prng::Prng;
 use trunkline_dataplane::{Capabilities, Port, PortCounters, PortError};
-use trunkline_wire::{Path, icrc};
+use trunkline_wire::{Opcode, Path, icrc};
 
 /// Bytes of Ethernet, IP and UDP around a datagram, as they count on a link: preamble, header,
 /// checksum and gap of Ethernet (38), IPv4 (20), UDP (8).
@@ -18,6 +18,8 @@ const FRAMING: u64 = 66;
 const ECN: u8 = 0b11;
 /// Bytes of BTH and extension header.
 const HEADERS: usize = 52;
+/// BTH and DETH.
+const DATAGRAM_HEADERS: usize = 20;
 
 /// What one direction between two nodes is like.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -433,7 +435,9 @@ impl Net {
         };
         self.trace.record(self.now, event);
         if self.trace.prints() && bytes.len() > HEADERS + 4 {
-            let content = &bytes[HEADERS..bytes.len() - 4];
+            let datagram = bytes[0] == Opcode::UD_SEND_ONLY.0;
+            let headers = if datagram { DATAGRAM_HEADERS } else { HEADERS };
+            let content = &bytes[headers..bytes.len() - 4];
             self.trace.print_notices(bytes[0], content);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use trunkline_wire::cm::{CmMad, Message};
 use trunkline_wire::{Answer, Control, Opcode};
 
 /// How many events are kept to be read.
@@ -168,9 +169,14 @@ impl Trace {
         self.print
     }
 
-    /// Prints what answers and BINDs say.
+    /// Prints what answers and BINDs say, and of handshakes who says what.
     pub fn print_notices(&self, opcode: u8, content: &[u8]) {
         match Opcode(opcode) {
+            Opcode::UD_SEND_ONLY => {
+                if let Ok(mad) = CmMad::parse(content) {
+                    eprintln!("{:>19}{}", "", handshake(&mad));
+                }
+            }
             Opcode::SRC_ANSWERS => {
                 for entry in Answer::entries(content).into_iter().flatten() {
                     eprintln!("{:>19}{entry:?}", "");
@@ -204,6 +210,23 @@ impl Trace {
             .map(|(now, event)| Line(*now, *event).to_string())
             .collect()
     }
+}
+
+/// A message of a handshake in short: its kind, its exchange, and both numbers.
+fn handshake(mad: &CmMad) -> String {
+    let (kind, local, remote) = match &mad.message {
+        Message::Req(req) => ("REQ", Some(req.local), None),
+        Message::Rep(rep) => ("REP", Some(rep.local), Some(rep.remote)),
+        Message::Rtu(rtu) => ("RTU", Some(rtu.local), Some(rtu.remote)),
+        Message::Rej(rej) => {
+            let why = rej.reason;
+            return format!("REJ {:?} > {:?} {why:?}", rej.local, rej.remote);
+        }
+        Message::Dreq(dreq) => ("DREQ", Some(dreq.local), Some(dreq.remote)),
+        Message::Drep(drep) => ("DREP", Some(drep.local), Some(drep.remote)),
+        _ => ("other", None, None),
+    };
+    format!("{kind} {:#x}: {local:?} > {remote:?}", mad.transaction_id)
 }
 
 struct Line(u64, Event);

@@ -202,11 +202,15 @@ impl<R: Random> Manager<R> {
                 self.send_rej(index, transaction, Answered::Req, RefusalCode::Policy);
                 self.finish(index, CloseReason::Local);
             }
-            State::Established => {
+            &State::Established(exchange) => {
                 let dreq = message::dreq(ids, self.table.slot(index).remote_qpn());
                 let request = message::mad(self.random.next(), dreq);
                 let schedule = Schedule::start(now, self.config.close, self.random.next());
-                let closing = Box::new(DreqSent { schedule, request });
+                let closing = Box::new(DreqSent {
+                    exchange,
+                    schedule,
+                    request,
+                });
                 self.table.set_state(index, State::DreqSent(closing));
                 self.send(self.table.route(index), request);
             }
@@ -224,7 +228,7 @@ impl<R: Random> Manager<R> {
     /// # Errors
     /// The handshake is over or has not come that far.
     pub fn release(&mut self, now: Instant, id: HandshakeId) -> Result<(), UnknownHandshake> {
-        let index = self.index(id, |state| matches!(state, State::Established))?;
+        let index = self.index(id, |state| matches!(state, State::Established(_)))?;
         self.finish_later(now, index, CloseReason::Local);
         Ok(())
     }

@@ -74,7 +74,7 @@ impl<R: Random> Manager<R> {
             State::ReqSent(state) if state.transaction == transaction => {
                 self.on_answer(now, route, index, transaction, rep);
             }
-            State::Established if slot.remote == rep.local => {
+            State::Established(_) if slot.remote == rep.local => {
                 self.counters.duplicate += 1;
                 let rtu = message::rtu(self.table.ids(index));
                 self.send(route, message::mad(transaction, rtu));
@@ -151,7 +151,7 @@ impl<R: Random> Manager<R> {
             State::RepSent(state) if state.transaction == transaction => {
                 self.confirmed(now, index);
             }
-            State::Established => self.counters.duplicate += 1,
+            State::Established(_) => self.counters.duplicate += 1,
             _ => self.counters.mismatch += 1,
         }
     }
@@ -197,7 +197,7 @@ impl<R: Random> Manager<R> {
             }
             // The acceptor gave up waiting for a confirmation that was lost. Its transaction is
             // not kept; both numbers have to be right.
-            State::Established if slot.remote == rej.local => {
+            State::Established(_) if slot.remote == rej.local => {
                 self.finish_later(now, index, abandonment(rej));
             }
             _ => self.counters.mismatch += 1,
@@ -238,7 +238,7 @@ impl<R: Random> Manager<R> {
             return;
         }
         match slot.state() {
-            State::Established | State::RepSent(_) => {
+            State::Established(_) | State::RepSent(_) => {
                 self.finish_later(now, index, CloseReason::Peer);
             }
             State::DreqSent(_) => self.finish_later(now, index, CloseReason::Local),

@@ -8,8 +8,8 @@ use crate::message;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::retry::Schedule;
-use crate::state::{Asked, Crossing, RepSent, State};
-use crate::table::Ids;
+use crate::state::{Asked, Crossing, Exchange, RepSent, State};
+use crate::table::{Ids, Slot};
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::Gid;
@@ -33,7 +33,7 @@ impl<R: Random> Manager<R> {
             self.counters.address_mismatch += 1;
             return;
         }
-        if let Some(index) = self.asked_before(route, req.local) {
+        if let Some(index) = self.asked_before(route, transaction, req.local) {
             self.on_repeated_req(index, transaction);
             return;
         }
@@ -46,11 +46,15 @@ impl<R: Random> Manager<R> {
         }
     }
 
-    /// The slot of a peer's communication ID.
-    fn asked_before(&self, route: Route, remote: CommId) -> Option<u32> {
+    /// The slot of a peer's ask that has come before. The peer's ID alone does not tell: an ask
+    /// that begins anew, after another had absorbed it, keeps its ID in a new transaction.
+    fn asked_before(&self, route: Route, transaction: u64, remote: CommId) -> Option<u32> {
         let peer = self.table.peer_at(route)?;
         let mut chain = self.table.chain(peer);
-        let found = chain.find(|(_, slot)| remote != CommId(0) && slot.remote == remote);
+        let repeated = |slot: &Slot| {
+            slot.remote == remote && slot.state().exchange() == Some(Exchange::of(transaction))
+        };
+        let found = chain.find(|(_, slot)| remote != CommId(0) && repeated(slot));
         found.map(|(index, _)| index)
     }
 

@@ -6,7 +6,7 @@ use crate::hello::Purpose;
 use crate::identity::{Identity, IdentityError};
 use crate::random::Random;
 use crate::refusal::RefusalCode;
-use crate::state::State;
+use crate::state::{Exchange, State};
 use alloc::vec::Vec;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::Answered;
@@ -82,7 +82,7 @@ impl<R: Random> Manager<R> {
                 .filter(|(other, slot)| {
                     *other != index
                         && slot.purpose() == terms.purpose
-                        && matches!(slot.state(), State::Established)
+                        && matches!(slot.state(), State::Established(_))
                 })
                 .map(|(other, _)| other)
                 .collect();
@@ -91,7 +91,8 @@ impl<R: Random> Manager<R> {
             }
         }
         self.table.set_identity(peer, terms.identity);
-        self.table.set_state(index, State::Established);
+        let exchange = self.exchange(index);
+        self.table.set_state(index, State::Established(exchange));
         self.events.push_back(Event::Established(terms));
     }
 
@@ -129,7 +130,9 @@ impl<R: Random> Manager<R> {
     pub(super) fn finish_later(&mut self, now: Instant, index: u32, reason: CloseReason) {
         let (id, route) = (self.id(index), self.table.route(index));
         let until = now + self.config.time_wait_ns;
-        self.table.set_state(index, State::TimeWait { until });
+        let exchange = self.exchange(index);
+        self.table
+            .set_state(index, State::TimeWait { exchange, until });
         self.time_wait.push_back(index);
         if self.time_wait.len() > self.config.limits.time_wait as usize
             && let Some(oldest) = self.time_wait.pop_front()
@@ -152,9 +155,14 @@ impl<R: Random> Manager<R> {
         }
     }
 
+    fn exchange(&self, index: u32) -> Exchange {
+        let exchange = self.table.slot(index).state().exchange();
+        exchange.expect("a handshake that comes to something was opened in an exchange")
+    }
+
     pub(super) fn until(&self, index: u32) -> Instant {
         match self.table.slot(index).state() {
-            State::TimeWait { until } => *until,
+            State::TimeWait { until, .. } => *until,
             state => unreachable!("a {state:?} is not in time wait"),
         }
     }

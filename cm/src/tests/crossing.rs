@@ -179,6 +179,28 @@ fn a_forged_winning_ask_does_not_end_ours() {
 }
 
 #[test]
+fn an_ask_that_begins_anew_after_another_had_absorbed_it_is_not_taken_for_a_repeated_one() {
+    for forgotten in [false, true] {
+        // The peer's ask was absorbed by ours; our confirmation was lost, the connection closed.
+        let mut stage = Stage::new();
+        let old = stage.established();
+        if forgotten {
+            let released = stage.manager.release(stage.now, old.id);
+            released.expect("it stands");
+            drain(&mut stage.manager);
+        }
+        stage.transaction = 4_711;
+        stage.asked();
+        assert_ne!(stage.id(), old.id);
+        // This one, however, has been heard.
+        stage.deliver(&stage.req());
+        let (sent, events) = drain(&mut stage.manager);
+        assert!(sent.is_empty() && events.is_empty());
+        assert_eq!(stage.manager.counters().duplicate, 1);
+    }
+}
+
+#[test]
 fn opening_a_place_that_the_peer_is_asking_for_accepts_it() {
     let mut stage = Stage::new();
     stage.asked();

@@ -328,7 +328,7 @@ impl Stage {
             State::ReqSent(_) => "ReqSent",
             State::Asked(_) => "Asked",
             State::RepSent(_) => "RepSent",
-            State::Established => "Established",
+            State::Established(_) => "Established",
             State::DreqSent(_) => "DreqSent",
             State::TimeWait { .. } => "TimeWait",
         }

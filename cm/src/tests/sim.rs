@@ -18,7 +18,7 @@ fn check_standing(network: &Network) {
         let mut places = BTreeMap::new();
         for terms in node.standing.values() {
             let state = node.manager.state_of(terms.id);
-            if let (Purpose::Pool(place), Some(State::Established)) = (terms.purpose, state) {
+            if let (Purpose::Pool(place), Some(State::Established(_))) = (terms.purpose, state) {
                 let before = places.insert((terms.route.remote, place), terms.id);
                 assert_eq!(before, None, "two connections for place {place}");
             }
