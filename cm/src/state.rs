@@ -26,6 +26,8 @@ pub(crate) struct ReqSent {
     pub(crate) schedule: Schedule,
     /// Times the ask began anew after the peer's own had absorbed it and come to nothing.
     pub(crate) resumed: u8,
+    /// Who the peer had proved to be when this was sent.
+    pub(crate) knew: Option<Identity>,
     pub(crate) request: Mad,
 }
 
@@ -46,6 +48,8 @@ pub(crate) struct RepSent {
     pub(crate) schedule: Schedule,
     /// The ask of this node that the peer's absorbed, and how often it had begun anew.
     pub(crate) absorbed: Option<(Ask, u8)>,
+    /// Who the peer had proved to be when this was sent.
+    pub(crate) knew: Option<Identity>,
     pub(crate) reply: Mad,
 }
 

@@ -7,6 +7,7 @@ mod settle;
 use crate::config::Config;
 use crate::event::{AskError, CloseReason, Event, HandshakeId, Outgoing, Route, UnknownHandshake};
 use crate::hello::{Ask, HelloError, Offer, Purpose};
+use crate::identity::Identity;
 use crate::message::{self, Mad};
 use crate::outbox::Outbox;
 use crate::random::Random;
@@ -302,6 +303,11 @@ impl<R: Random> Manager<R> {
             })
     }
 
+    /// Who the peer of a handshake has proved to be.
+    fn known(&self, index: u32) -> Option<Identity> {
+        self.table.peer(self.table.slot(index).peer()).identity()
+    }
+
     /// Sends a REQ from a slot that has no state worth keeping.
     fn ask(&mut self, now: Instant, index: u32, ask: Ask, resumed: u8) {
         self.table.slot_mut(index).remote = CommId(0);
@@ -315,6 +321,7 @@ impl<R: Random> Manager<R> {
             ask,
             schedule: Schedule::start(now, ask.retry, self.random.next()),
             resumed,
+            knew: self.known(index),
             request,
         };
         self.table.set_state(index, State::ReqSent(Box::new(state)));
@@ -340,6 +347,7 @@ impl<R: Random> Manager<R> {
             offer,
             schedule: Schedule::start(now, self.config.reply, self.random.next()),
             absorbed,
+            knew: self.known(index),
             reply,
         };
         self.table.set_state(index, State::RepSent(Box::new(state)));

@@ -121,6 +121,13 @@ impl<R: Random> Manager<R> {
             self.refuse_answer(route, index, transaction, rep, code, reason);
             return;
         }
+        if self.is_outlived(index, state.knew, reply.end.identity) {
+            // Whoever lives answers a new question.
+            let (ask, resumed) = (state.ask, state.resumed);
+            self.disown(route, transaction, rep.remote, rep.local);
+            self.ask(now, index, ask, resumed);
+            return;
+        }
         let terms = state.on_rep(id, route, rep.qpn, &reply);
         self.table.slot_mut(index).set_remote(rep.local, rep.qpn);
         self.establish(now, index, terms);

@@ -174,6 +174,7 @@ impl<R: Random> Manager<R> {
             offer: ask.offer,
             schedule: Schedule::start(now, self.config.reply, self.random.next()),
             absorbed: Some((ask, resumed)),
+            knew: self.known(index),
             reply,
         };
         self.table.set_state(index, State::RepSent(Box::new(state)));

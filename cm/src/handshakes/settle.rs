@@ -56,7 +56,26 @@ impl<R: Random> Manager<R> {
             self.finish(index, CloseReason::Identity(error));
             return;
         }
+        if self.is_outlived(index, state.knew, terms.identity) {
+            let transaction = state.transaction;
+            self.send_rej(index, transaction, Answered::Other, RefusalCode::Cancelled);
+            self.abandoned(now, index, CloseReason::PeerRestarted);
+            return;
+        }
         self.establish(now, index, terms);
+    }
+
+    /// Whether the one who proves to be `identity` may belong to an earlier life of the peer: since
+    /// it was asked, when the peer had proved to be `knew`, another life has proved to be there,
+    /// and this answer may have been under way for longer.
+    pub(super) fn is_outlived(
+        &self,
+        index: u32,
+        knew: Option<Identity>,
+        identity: Identity,
+    ) -> bool {
+        let known = self.known(index);
+        known.is_some() && known != Some(identity) && known != knew
     }
 
     /// The connection stands: what it supersedes ends before.
