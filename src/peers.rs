@@ -52,7 +52,9 @@ pub enum ConnectionState {
 /// A handshake, and the connection that came of it.
 #[derive(Debug)]
 struct Handshake {
-    id: HandshakeId,
+    /// Number of our end of the connection. Not the key: when a connection goes down, its number is
+    /// free before this hears of it.
+    number: Qpn,
     peer: IpAddr,
     purpose: Purpose,
     options: ConnectionOptions,
@@ -70,8 +72,7 @@ pub(crate) struct Peers {
     pool: u32,
     idle_after_ns: u64,
     directory: Directory,
-    /// By the number of our end of the connection.
-    handshakes: BTreeMap<Qpn, Handshake>,
+    handshakes: BTreeMap<HandshakeId, Handshake>,
     /// Connections that the program opened, by handle.
     private: BTreeMap<u64, ConnectionState>,
     next_handle: u64,
@@ -237,14 +238,14 @@ impl Peers {
                 self.directory.asked(floor.now, peer);
                 let options = *options;
                 let handshake = Handshake {
-                    id,
+                    number: offer.connection,
                     peer,
                     purpose,
                     options,
                     handle,
                     conn: None,
                 };
-                self.handshakes.insert(offer.connection, handshake);
+                self.handshakes.insert(id, handshake);
                 true
             }
             Err(_) => {
@@ -309,18 +310,18 @@ impl Peers {
         }
         let purpose = hello.purpose;
         let handshake = Handshake {
-            id,
+            number: offer.connection,
             peer,
             purpose,
             options,
             handle: None,
             conn: None,
         };
-        self.handshakes.insert(offer.connection, handshake);
+        self.handshakes.insert(id, handshake);
     }
 
     fn established(&mut self, floor: &mut Floor<'_>, terms: &Established) {
-        let Some(handshake) = self.handshakes.get_mut(&terms.local_id) else {
+        let Some(handshake) = self.handshakes.get_mut(&terms.id) else {
             let _ = floor.manager.close(floor.now, terms.id);
             return;
         };
@@ -347,9 +348,8 @@ impl Peers {
                 }
             }
             Err(_) => {
-                let id = handshake.id;
-                self.failed(floor, id, "another incarnation of it is still there");
-                let _ = floor.manager.close(floor.now, id);
+                self.failed(floor, terms.id, "another incarnation of it is still there");
+                let _ = floor.manager.close(floor.now, terms.id);
             }
         }
     }
@@ -375,14 +375,9 @@ impl Peers {
 
     /// Takes a handshake off the books; the number of an end that was never used is free again.
     fn take(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
-        let found = self
-            .handshakes
-            .iter()
-            .find(|(_, handshake)| handshake.id == id);
-        let number = *found?.0;
-        let handshake = self.handshakes.remove(&number)?;
+        let handshake = self.handshakes.remove(&id)?;
         if handshake.conn.is_none() {
-            floor.engine.release_connection(number);
+            floor.engine.release_connection(handshake.number);
         }
         Some(handshake)
     }
@@ -415,7 +410,7 @@ impl Peers {
             .handshakes
             .iter()
             .find(|(_, handshake)| handshake.conn == Some(conn));
-        let Some((&number, handshake)) = found else {
+        let Some((&id, handshake)) = found else {
             // One that leads back to this node had none.
             for state in self.private.values_mut() {
                 if *state == ConnectionState::Open(conn) {
@@ -424,8 +419,8 @@ impl Peers {
             }
             return;
         };
-        let (id, handle) = (handshake.id, handshake.handle);
-        self.handshakes.remove(&number);
+        let handle = handshake.handle;
+        self.handshakes.remove(&id);
         // It is over already where the connection manager said so first.
         let _ = floor.manager.release(floor.now, id);
         if let Some(handle) = handle

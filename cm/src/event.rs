@@ -9,7 +9,7 @@ use trunkline_wire::{MAD_LEN, Path, Qpn};
 
 /// One handshake and the connection that comes of it. Each yields exactly one of the events that
 /// end it: [`Event::NotTrunkline`], [`Event::Silent`], [`Event::Refused`] or [`Event::Closed`].
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct HandshakeId(pub(crate) CommId);
 
 /// Where a peer is reached, and from where: one family.

@@ -36,7 +36,7 @@ pub use sidr::{SidrRep, SidrRepView, SidrReq, SidrReqView, SidrStatus};
 const CLASS_VERSION: u8 = 2;
 
 /// Number by which one side of a connection being set up knows it; 0 when it knows none.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CommId(pub u32);
 
 /// Which message a REJ or MRA answers (two bits).
