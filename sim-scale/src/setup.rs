@@ -238,6 +238,9 @@ impl World {
 
     fn make_endpoint(&mut self, group: usize, member: usize, before: Option<usize>) -> Verdict {
         let shape = self.groups[group].shapes[member];
+        // As programs have to, before the number of a QP that was reset or destroyed means another:
+        // what an SRQ's receives say of that one still waits to be read.
+        self.read_completions(shape.node, shape.process)?;
         let peers = self.groups[group].shapes.len() - 1;
         let kind = self.groups[group].kind;
         let windows = GAP + peers * (shape.window + GAP);
