@@ -2,6 +2,7 @@
 
 use super::{Stage, THEM, US, address, drain, messages};
 use crate::event::{CloseReason, Event, Refused};
+use crate::hello::Purpose;
 use crate::identity::{Identity, IdentityError};
 use crate::refusal::{Refusal, RefusalCode};
 use core::net::IpAddr;
@@ -229,6 +230,66 @@ fn a_late_ask_of_an_old_life_comes_to_nothing() {
     ));
     assert_eq!(stage.manager.load().established, 1);
     assert!(stage.manager.close(stage.now, live.id).is_ok());
+}
+
+#[test]
+fn an_answer_of_an_old_life_that_comes_after_the_next_has_proved_to_be_there_is_asked_for_again() {
+    let mut stage = Stage::new();
+    stage.open();
+    let (first, ours, late) = (stage.transaction, stage.ours, stage.rep());
+    // Nothing is known of the old life when the new one comes.
+    stage.play(2, REBORN);
+    stage.purpose = Purpose::Private;
+    stage.established_as_acceptor();
+    stage.deliver(&late);
+    let (sent, events) = drain(&mut stage.manager);
+    assert!(events.is_empty(), "{events:?}");
+    let [
+        CmMad {
+            message: Message::Rej(_),
+            ..
+        },
+        CmMad {
+            transaction_id,
+            message: Message::Req(req),
+        },
+    ] = &messages(&sent)[..]
+    else {
+        panic!("{sent:?}")
+    };
+    assert_ne!(*transaction_id, first);
+    assert_eq!(req.local, ours);
+    // The new life answers, and is no news.
+    stage.play(2, REBORN);
+    (stage.transaction, stage.ours) = (*transaction_id, ours);
+    stage.deliver(&stage.rep());
+    let (_, events) = drain(&mut stage.manager);
+    let [Event::Established(terms)] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(terms.identity, REBORN);
+}
+
+#[test]
+fn a_confirmation_of_an_old_life_that_comes_after_the_next_has_proved_to_be_there_is_refused() {
+    let mut stage = Stage::new();
+    stage.rep_sent();
+    let (id, late) = (stage.id(), stage.rtu());
+    stage.play(2, REBORN);
+    stage.purpose = Purpose::Private;
+    stage.established_as_acceptor();
+    stage.deliver(&late);
+    let (sent, events) = drain(&mut stage.manager);
+    let reason = CloseReason::PeerRestarted;
+    let route = stage.route();
+    assert_eq!(events, [Event::Closed { id, route, reason }]);
+    assert!(matches!(
+        messages(&sent)[..],
+        [CmMad {
+            message: Message::Rej(_),
+            ..
+        }]
+    ));
 }
 
 #[test]
