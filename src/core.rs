@@ -106,6 +106,7 @@ impl Core {
     /// happened.
     pub(crate) fn poll(&mut self) -> Result<bool, PortError> {
         let now = self.clock.now();
+        let posted = self.send_posted(now)?;
         let received = self.receive(now)?;
         self.engine.handle_timeout(now);
         self.manager.handle_timeout(now);
@@ -115,7 +116,21 @@ impl Core {
         self.send_management();
         self.port.flush()?;
         self.engine.publish();
-        Ok(received > 0 || sent > 0)
+        Ok(posted || received > 0 || sent > 0)
+    }
+
+    /// What was posted since the last round goes out before the port is asked for more: asking
+    /// costs a system call where the port is the kernel's.
+    fn send_posted(&mut self, now: Instant) -> Result<bool, PortError> {
+        if !self.engine.is_busy() {
+            return Ok(false);
+        }
+        self.engine.handle_doorbells();
+        let sent = self.engine.poll_transmit(now, &mut *self.port);
+        if sent > 0 {
+            self.port.flush()?;
+        }
+        Ok(sent > 0)
     }
 
     fn receive(&mut self, now: Instant) -> Result<usize, PortError> {

@@ -501,12 +501,16 @@ fn stamp<I: Copy>(window: &mut Window<I>, now: Instant, sent: &Transmission) -> 
     }
 }
 
+/// Whatever the round trip, an acknowledgement may wait this long for a packet to ride on: whoever
+/// cannot go on without it asks for it.
+const PATIENCE_NS: u64 = 20 * MICROSECOND;
+
 /// How long an acknowledgement may wait: a quarter of the round trip where it is known.
 #[inline]
 fn ack_delay(rtt: &Rtt, max_delay_ns: u64) -> u64 {
     if rtt.smoothed == 0 {
         max_delay_ns
     } else {
-        max_delay_ns.min(rtt.smoothed / 4)
+        max_delay_ns.min(PATIENCE_NS.max(rtt.smoothed / 4))
     }
 }

@@ -155,17 +155,16 @@ impl Batch {
             self.fill(i, unit, &arena[unit.start..unit.start + unit.length]);
         }
         let headers = &mut self.headers[..units.len()];
-        let sent = if let [header] = headers {
+        // One message goes quicker without an array around it, and quicker still with no control.
+        let sent = match headers {
             // SAFETY: `fill` made every pointer of the header lead to live memory of its length.
-            let sent =
-                unsafe { libc::sendmsg(socket, &raw const header.msg_hdr, libc::MSG_DONTWAIT) };
-            sent.min(1)
-        } else {
-            let count = headers.len() as u32;
-            // SAFETY: as above; there are `count` headers.
-            let sent =
-                unsafe { libc::sendmmsg(socket, headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
-            sent as isize
+            [header] => unsafe { send_one(socket, &header.msg_hdr) }.min(1),
+            headers => {
+                let (first, count) = (headers.as_mut_ptr(), headers.len() as u32);
+                // SAFETY: as above; there are `count` headers.
+                let sent = unsafe { libc::sendmmsg(socket, first, count, libc::MSG_DONTWAIT) };
+                sent as isize
+            }
         };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
@@ -188,6 +187,31 @@ impl Batch {
         header.msg_control = control.as_mut_ptr().cast();
         // The width of the field differs between C libraries.
         header.msg_controllen = control_length as _;
+    }
+}
+
+/// `sendmsg`, or what is quicker and does the same.
+///
+/// # Safety
+/// The pointers of `header` lead to live memory of their lengths; it has one piece.
+unsafe fn send_one(socket: RawFd, header: &libc::msghdr) -> isize {
+    if header.msg_controllen > 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { libc::sendmsg(socket, header, libc::MSG_DONTWAIT) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let piece = &*header.msg_iov;
+        let name = header.msg_name.cast();
+        let flags = libc::MSG_DONTWAIT;
+        libc::sendto(
+            socket,
+            piece.iov_base,
+            piece.iov_len,
+            flags,
+            name,
+            header.msg_namelen,
+        )
     }
 }
 

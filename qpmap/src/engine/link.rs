@@ -1,6 +1,7 @@
 //! Peers and the connections to them; which flow uses which.
 
 use super::build::{self, Item, ItemKind, Route};
+use super::notice::Patience;
 use super::qp::{Flags, Wire};
 use super::{ConnId, Engine, Event, Platform, Ready, Timer};
 use crate::error::VerbsError;
@@ -113,8 +114,8 @@ pub(crate) struct Conn {
 pub(crate) struct ConnFlags {
     /// In the engine's list of connections with something to send.
     pub(crate) ready: bool,
-    /// Notices have waited one round for company.
-    pub(crate) notice_aged: bool,
+    /// Whether its notices may still wait.
+    pub(crate) patience: Patience,
     pub(crate) private: bool,
 }
 

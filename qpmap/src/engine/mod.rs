@@ -188,6 +188,8 @@ pub enum Event {
 pub(crate) enum Timer {
     /// A shared connection's own timer.
     Conn { conn: u32, serial: u32 },
+    /// End of the wait of a connection's notices.
+    Notices { conn: u32, serial: u32 },
     /// End of a receiver-not-ready pause.
     Rnr {
         flow: u32,
@@ -394,6 +396,7 @@ impl<P: Platform> Engine<P> {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Conn { conn, serial } => self.conn_timeout(now, conn, serial),
+                Timer::Notices { conn, serial } => self.notices_timeout(conn, serial),
                 Timer::Rnr {
                     flow,
                     round,

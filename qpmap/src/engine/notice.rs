@@ -6,12 +6,12 @@
 use super::build::{Item, ItemKind, Route};
 use super::qp::{Answer, Flags, Flow, Wire};
 use super::transmit::Turn;
-use super::{Engine, Platform};
+use super::{Engine, Platform, Timer};
 use crate::slab::{NONE, Slab};
 use crate::state::{QpState, QpType};
 use std::collections::BTreeMap;
 use trunkline_conn::egress::Egress;
-use trunkline_conn::time::Instant;
+use trunkline_conn::time::{Instant, MICROSECOND};
 use trunkline_conn::work::Status;
 use trunkline_wire::{
     Answer as AnswerEntry, Control as ControlEntry, ControlKind, NakCode, Opcode, Qpn, Syndrome,
@@ -148,16 +148,96 @@ impl WaitingBinds {
     }
 }
 
+/// How long answers may wait. They cost a packet, and a program that gets data seldom waits for the
+/// end of its request too; but others do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Patience {
+    /// Answers owed; `u8::MAX` when they must not wait.
+    owed: u8,
+    flags: u8,
+}
+
+impl Patience {
+    /// They have waited one round for company.
+    const WAITED: u8 = 1;
+    /// Data went without them: a timer ends their wait.
+    const DEFERRED: u8 = 2;
+    /// The timer is armed.
+    const ARMED: u8 = 4;
+
+    /// Answers owed from which on they go with data.
+    const WITH_DATA: u8 = 4;
+    /// Answers owed from which on they do not wait for data.
+    const MANY: u8 = 8;
+    /// Longest they wait, in ns.
+    const MOST_NS: u64 = 50 * MICROSECOND;
+
+    const fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Something is owed, perhaps something that somebody waits for.
+    const fn owe(&mut self, urgent: bool) {
+        self.owed = if urgent {
+            u8::MAX
+        } else {
+            self.owed.saturating_add(1)
+        };
+    }
+
+    /// Whether they go in this round, in which `data` was sent or not.
+    const fn is_over(&mut self, data: bool) -> bool {
+        let enough = if data { Self::WITH_DATA } else { Self::MANY };
+        if self.owed >= enough {
+            return true;
+        }
+        if data && self.has(Self::WAITED) {
+            self.flags |= Self::DEFERRED;
+        }
+        let over = self.has(Self::WAITED) && !self.has(Self::DEFERRED);
+        self.flags |= Self::WAITED;
+        over
+    }
+
+    /// Whether a timer has to be armed; from now on it is.
+    const fn arm(&mut self) -> bool {
+        let arm = self.has(Self::DEFERRED) && !self.has(Self::ARMED);
+        if arm {
+            self.flags |= Self::ARMED;
+        }
+        arm
+    }
+
+    /// The timer has fired.
+    const fn end(&mut self) {
+        self.flags &= !Self::ARMED;
+        if self.has(Self::DEFERRED) {
+            self.owed = u8::MAX;
+        }
+    }
+
+    /// Nothing is owed any more.
+    const fn start_anew(&mut self) {
+        self.owed = 0;
+        self.flags &= Self::ARMED;
+    }
+}
+
 impl<P: Platform> Engine<P> {
     /// Puts a flow that owes its peer something into its connection's list.
     pub(crate) fn notice(&mut self, flow: u32) {
         let record = &mut self.flows[flow];
         let conn = record.conn;
-        let due = [Flags::ANSWER_DUE, Flags::BIND_DUE, Flags::BOUND_DUE];
-        if conn == NONE
-            || record.flags.has(Flags::NOTICED)
-            || !due.iter().any(|flag| record.flags.has(*flag))
-        {
+        let binds = [Flags::BIND_DUE, Flags::BOUND_DUE];
+        let binding = binds.iter().any(|flag| record.flags.has(*flag));
+        if conn == NONE || !(binding || record.flags.has(Flags::ANSWER_DUE)) {
+            return;
+        }
+        let urgent = binding || record.flags.has(Flags::LOST) || record.answer != Answer::Ack;
+        self.conns[conn].flags.patience.owe(urgent);
+        if record.flags.has(Flags::NOTICED) {
+            // It was touched then, but may have waited since.
+            self.touch(conn);
             return;
         }
         record.flags.set(Flags::NOTICED);
@@ -177,7 +257,47 @@ impl<P: Platform> Engine<P> {
             || self.orphans.iter().any(|orphan| orphan.conn == conn)
     }
 
-    pub(crate) fn send_notices(
+    /// Sends notices, unless they had better wait; `data` says whether other packets were sent in
+    /// this round, whose turn ended as `turn`.
+    pub(crate) fn serve_notices(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        route: &Route,
+        (data, turn): (bool, Turn),
+        egress: &mut (impl Egress + ?Sized),
+    ) -> Turn {
+        if turn == Turn::Full || !self.has_notices(conn) {
+            return turn;
+        }
+        let patience = &mut self.conns[conn].flags.patience;
+        if patience.is_over(data) {
+            return match self.send_notices(now, conn, route, egress) {
+                Turn::Idle => turn,
+                other => other,
+            };
+        }
+        if patience.arm() {
+            let serial = self.conn_serials[conn as usize];
+            let timer = Timer::Notices { conn, serial };
+            self.timers.arm(now + Patience::MOST_NS, timer);
+        }
+        if turn == Turn::Idle && !patience.has(Patience::DEFERRED) {
+            // The next round asks again.
+            return Turn::Yield;
+        }
+        turn
+    }
+
+    /// Notices have waited long enough.
+    pub(crate) fn notices_timeout(&mut self, conn: u32, serial: u32) {
+        if self.conns.get(conn).is_some() && self.conn_serials[conn as usize] == serial {
+            self.conns[conn].flags.patience.end();
+            self.touch(conn);
+        }
+    }
+
+    fn send_notices(
         &mut self,
         now: Instant,
         conn: u32,
@@ -221,7 +341,7 @@ impl<P: Platform> Engine<P> {
                 }
             }
         }
-        self.conns[conn].flags.notice_aged = false;
+        self.conns[conn].flags.patience.start_anew();
         Turn::Idle
     }
 
@@ -504,6 +624,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         self.orphans.push_back(Orphan { conn, content });
+        self.conns[conn].flags.patience.owe(true);
         self.touch(conn);
     }
 

@@ -106,7 +106,11 @@ impl<P: Platform> Engine<P> {
 
     fn serve(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Served {
         let route = self.route(conn);
+        let before = self.counters.sent;
         let turn = self.serve_turns(now, conn, &route, egress);
+        if self.counters.sent != before {
+            self.conns[conn].delivery.ack_piggybacked();
+        }
         let ack = turn == Turn::Full || self.send_ack(now, conn, &route, egress);
         self.rest(conn);
         let record = &mut self.conns[conn];
@@ -151,17 +155,8 @@ impl<P: Platform> Engine<P> {
         let held = u32::from(self.has_notices(conn)).min(room);
         let before = self.counters.sent;
         let turn = self.serve_flows(now, conn, route, room - held, egress);
-        if turn == Turn::Full || !self.has_notices(conn) {
-            return turn;
-        }
-        let alone = turn == Turn::Idle && self.counters.sent == before;
-        if alone && !std::mem::replace(&mut self.conns[conn].flags.notice_aged, true) {
-            return Turn::Yield;
-        }
-        match self.send_notices(now, conn, route, egress) {
-            Turn::Idle => turn,
-            other => other,
-        }
+        let data = self.counters.sent != before;
+        self.serve_notices(now, conn, route, (data, turn), egress)
     }
 
     fn serve_flows(
