@@ -11,6 +11,25 @@ pub struct Slot<'a> {
     pub identification: u16,
 }
 
+/// What came of asking an engine for a packet.
+#[must_use]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Transmitted {
+    /// One was built.
+    Packet,
+    /// There is nothing to send now.
+    Nothing,
+    /// There is, but the egress has no room: ask again when it has.
+    NoRoom,
+}
+
+impl Transmitted {
+    /// Whether a packet was built.
+    pub const fn is_packet(self) -> bool {
+        matches!(self, Self::Packet)
+    }
+}
+
 /// Somewhere packets can be built in place. Every port is one.
 pub trait Egress {
     /// Room for a datagram of exactly `length` bytes along `path`, or `None` when there is none at

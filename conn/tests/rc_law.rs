@@ -385,7 +385,11 @@ impl World {
             true => rng.below(4) as usize,
             false => usize::MAX,
         };
-        while end.engine.poll_transmit(now, &mut end.qp, &mut end.port) {}
+        while end
+            .engine
+            .poll_transmit(now, &mut end.qp, &mut end.port)
+            .is_packet()
+        {}
         while let Some(datagram) = end.port.take() {
             let copies = match (rng.percent(weather.loss), rng.percent(weather.double)) {
                 (true, _) => 0,

@@ -76,7 +76,11 @@ impl Uc {
     }
 
     fn sent(&mut self) -> Vec<Seen> {
-        while self.engine.poll_transmit(&mut self.qp, &mut self.port) {}
+        while self
+            .engine
+            .poll_transmit(&mut self.qp, &mut self.port)
+            .is_packet()
+        {}
         std::iter::from_fn(|| self.port.take())
             .map(|datagram| Seen::new(0, &datagram))
             .collect()
@@ -309,7 +313,7 @@ fn a_datagram_arrives_behind_the_header_it_came_with() {
         };
         let data = request(3, SendOp::SendImm(5), sge(PRIVATE, ADDR, 5));
         assert!(from.post_send(data, to).is_ok());
-        assert!(from.poll_transmit(&mut sender, &mut port));
+        assert!(from.poll_transmit(&mut sender, &mut port).is_packet());
         assert_eq!(sender.sent[0].status, Status::Success);
         let datagram = port.take().expect("it was sent");
         let packet = parse_datagram(&datagram).expect("it parses");
@@ -408,15 +412,15 @@ fn ud_takes_sends_of_one_packet_and_lends_its_key() {
     }
     let full = request(6, SendOp::Send, sge(PRIVATE, ADDR, 1024));
     assert!(endpoint.post_send(full, to).is_ok());
-    assert!(endpoint.poll_transmit(&mut qp, &mut port));
-    assert!(!endpoint.poll_transmit(&mut qp, &mut port));
+    assert!(endpoint.poll_transmit(&mut qp, &mut port).is_packet());
+    assert!(!endpoint.poll_transmit(&mut qp, &mut port).is_packet());
     let bytes = port.take().expect("it was sent");
     let packet = parse_datagram(&bytes).expect("it parses");
     assert_eq!(packet.deth.map(|deth| deth.qkey), Some(QKEY));
     assert_eq!(packet.payload.len(), 1024);
     let bad = request(7, SendOp::Send, sge(0x999, ADDR, 4));
     assert!(endpoint.post_send(bad, to).is_ok());
-    assert!(!endpoint.poll_transmit(&mut qp, &mut port));
+    assert!(!endpoint.poll_transmit(&mut qp, &mut port).is_packet());
     assert_eq!(qp.sent[1].status, Status::LocalProtection);
     assert_eq!(endpoint.state(), State::Error);
 }
@@ -561,7 +565,7 @@ fn captured_datagrams_arrive_and_leave_as_they_were() {
                 qkey: deth.qkey,
             };
             assert!(sender.post_send(request(0, op, element), to).is_ok());
-            assert!(sender.poll_transmit(&mut qp, &mut port));
+            assert!(sender.poll_transmit(&mut qp, &mut port).is_packet());
             let bytes = port.take().expect("it was sent");
             let ours = parse_datagram(&bytes).expect("it parses");
             let mut bth = ours.bth;

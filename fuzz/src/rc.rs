@@ -293,6 +293,7 @@ impl End {
             if !self
                 .connection
                 .poll_transmit(self.now, &mut self.program, &mut self.outbox)
+                .is_packet()
             {
                 break;
             }

@@ -47,6 +47,34 @@ fn every_operation_does_what_it_says_as_plain_rc() {
     }
 }
 
+#[test]
+fn plain_connections_go_on_when_a_full_port_has_room_again() {
+    let mut pair = Pair::new(0);
+    pair.plain = true;
+    pair.room = Some(2);
+    let length = 100 * 1024;
+    pair.nodes[0].buffer.set(0, &bytes(3, length));
+    for i in 0..3u64 {
+        let [a, _] = pair.connected();
+        let remote = Remote {
+            addr: pair.nodes[1].buffer.addr + i * length as u64,
+            rkey: pair.nodes[1].key,
+        };
+        pair.post(
+            0,
+            &a,
+            i,
+            SendOp::Write(remote),
+            &[pair.sge(0, 0, length as u32)],
+        );
+    }
+    // Far less than the timer of an acknowledgement, after which they would be asked again.
+    pair.run(5 * MILLISECOND);
+    let done = pair.completions(0);
+    assert_eq!(done.len(), 3, "{:?}", pair.nodes[0].engine.counters());
+    assert!(done.iter().all(|done| done.status == Status::Success));
+}
+
 fn every_operation(mut pair: Pair, size: usize) {
     {
         let [a, b] = pair.connected();

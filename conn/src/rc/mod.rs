@@ -8,7 +8,7 @@
 //! A [`Connection`] is the protocol half of one QP. After [`post_send`](Connection::post_send),
 //! [`handle_packet`](Connection::handle_packet) or
 //! [`handle_timeout`](Connection::handle_timeout) call
-//! [`poll_transmit`](Connection::poll_transmit) until it is `false`, then re-arm a timer with
+//! [`poll_transmit`](Connection::poll_transmit) until it builds no packet, then re-arm a timer with
 //! [`poll_timeout`](Connection::poll_timeout).
 //!
 //! Decisions where IBTA leaves room or peers differ: credits are always 31 (none); a request that
@@ -36,7 +36,7 @@ pub(crate) use requester::put_operation;
 pub use stats::{Dropped, Stats};
 pub use timers::ack_timeout_ns;
 
-use crate::egress::Egress;
+use crate::egress::{Egress, Transmitted};
 use crate::host::{Host, QpEvent};
 use crate::time::Instant;
 use crate::work::{Request, Status};
@@ -185,55 +185,51 @@ impl Connection {
         self.held_back &= self.rate.next_send() > now;
     }
 
-    /// Builds one datagram. `false`: there is nothing to send now, or `out` has no room.
+    /// Builds one datagram.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
         host: &mut impl Host,
         out: &mut (impl Egress + ?Sized),
-    ) -> bool {
+    ) -> Transmitted {
         if self.state == State::Error {
-            return self.transmit_response(now, host, out) == Some(true);
+            return self.transmit_response(now, host, out);
         }
         if self.notifier.is_pending() {
             return self.transmit_cnp(now, out);
         }
         let bulk = self.responder.is_bulk();
         if !self.responder.is_idle() && !bulk {
-            return self.transmit_response(now, host, out) == Some(true);
+            return self.transmit_response(now, host, out);
         }
         let wants = self.requester.wants_to_send(&self.config) || self.requester.fault().is_some();
         if !bulk && !wants {
-            return false;
+            return Transmitted::Nothing;
         }
         if !self.rate.may_send(now) {
             self.held_back = true;
-            return false;
+            return Transmitted::Nothing;
         }
         self.held_back = false;
         let respond = bulk && (self.responder_first || !wants);
         self.responder_first = !respond;
-        let first = if respond {
-            self.transmit_response(now, host, out)
-        } else {
-            self.transmit_request(now, host, out)
-        };
-        match first {
-            Some(sent) => sent,
+        if respond {
+            return self.transmit_response(now, host, out);
+        }
+        match self.transmit_request(now, host, out) {
             // A request that cannot be sent leaves the way to responses, not the other way round:
             // a response is there whenever it is its turn.
-            None if !respond && bulk => self.transmit_response(now, host, out) == Some(true),
-            None => false,
+            Transmitted::Nothing if bulk => self.transmit_response(now, host, out),
+            transmitted => transmitted,
         }
     }
 
-    /// `None`: there was none; `Some(false)`: there was no room.
     fn transmit_response(
         &mut self,
         now: Instant,
         host: &mut impl Host,
         out: &mut (impl Egress + ?Sized),
-    ) -> Option<bool> {
+    ) -> Transmitted {
         loop {
             let (config, stats) = (&self.config, &mut self.stats);
             match self
@@ -242,10 +238,10 @@ impl Connection {
             {
                 Answered::Sent(bytes) => {
                     self.rate.on_sent(now, bytes.into());
-                    return Some(true);
+                    return Transmitted::Packet;
                 }
-                Answered::Idle => return None,
-                Answered::NoRoom => return Some(false),
+                Answered::Idle => return Transmitted::Nothing,
+                Answered::NoRoom => return Transmitted::NoRoom,
                 Answered::Fatal => self.enter_error(host, Status::Flushed),
             }
         }
@@ -256,7 +252,7 @@ impl Connection {
         now: Instant,
         host: &mut impl Host,
         out: &mut (impl Egress + ?Sized),
-    ) -> Option<bool> {
+    ) -> Transmitted {
         let (config, stats) = (&self.config, &mut self.stats);
         let pace = (now, self.rate.rate().is_some());
         match self
@@ -265,18 +261,18 @@ impl Connection {
         {
             Step::Sent(bytes) => {
                 self.rate.on_sent(now, bytes.into());
-                Some(true)
+                Transmitted::Packet
             }
-            Step::Idle => None,
-            Step::NoRoom => Some(false),
+            Step::Idle => Transmitted::Nothing,
+            Step::NoRoom => Transmitted::NoRoom,
             Step::Fatal(Fatal(status)) => {
                 self.abort(host, status);
-                Some(false)
+                Transmitted::Nothing
             }
         }
     }
 
-    fn transmit_cnp(&mut self, now: Instant, out: &mut (impl Egress + ?Sized)) -> bool {
+    fn transmit_cnp(&mut self, now: Instant, out: &mut (impl Egress + ?Sized)) -> Transmitted {
         let bth = Bth {
             opcode: Opcode::CNP,
             mig_req: true,
@@ -288,12 +284,12 @@ impl Connection {
         let mut headers = Headers::new(&bth, 0);
         headers.put(&Cnp::default().to_bytes());
         let Emitted::Sent(bytes) = self.route.emit_bare(out, &headers) else {
-            return false;
+            return Transmitted::NoRoom;
         };
         self.notifier.on_sent(now);
         self.stats.sent(bytes);
         self.stats.cnps_sent += 1;
-        true
+        Transmitted::Packet
     }
 
     /// When [`handle_timeout`](Self::handle_timeout), and after it

@@ -7,7 +7,7 @@
 
 mod receiver;
 
-use crate::egress::Egress;
+use crate::egress::{Egress, Transmitted};
 use crate::host::Host;
 use crate::mem::{Access, PdId};
 use crate::rc::build::{self, Emitted, Headers, Route};
@@ -119,15 +119,14 @@ impl Connection {
         self.stats.judged(verdict)
     }
 
-    /// Builds one datagram. `false`: there is nothing to send, or `out` has no room. A request is
-    /// done when its last packet has been handed over.
+    /// Builds one datagram. A request is done when its last packet has been handed over.
     pub fn poll_transmit(
         &mut self,
         host: &mut impl Host,
         out: &mut (impl Egress + ?Sized),
-    ) -> bool {
+    ) -> Transmitted {
         let Some(request) = self.queue.front() else {
-            return false;
+            return Transmitted::Nothing;
         };
         let (config, mtu) = (&self.config, self.config.path_mtu.bytes());
         let count = segment::packets(request.length, mtu);
@@ -153,10 +152,10 @@ impl Connection {
             build::gather(memory, config.pd, &request.local, offset, payload, crc)
         });
         match emitted {
-            Emitted::NoRoom => false,
+            Emitted::NoRoom => Transmitted::NoRoom,
             Emitted::Fault(_) => {
                 self.abort(host, Status::LocalProtection);
-                false
+                Transmitted::Nothing
             }
             Emitted::Sent(bytes) => {
                 self.stats.sent(bytes);
@@ -167,7 +166,7 @@ impl Connection {
                     let length = request.length;
                     host.sent(request, Status::Success, length);
                 }
-                true
+                Transmitted::Packet
             }
         }
     }

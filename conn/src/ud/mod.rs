@@ -5,7 +5,7 @@
 //! together from what a port says of a packet; hop limit and flow label are not known and stand
 //! there as 64 and 0.
 
-use crate::egress::Egress;
+use crate::egress::{Egress, Transmitted};
 use crate::host::Host;
 use crate::ingress::Arrival;
 use crate::mem::{Memory, PdId};
@@ -166,15 +166,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Builds one datagram. `false`: there is nothing to send, or `out` has no room. A request is
-    /// done when its packet has been handed over.
+    /// Builds one datagram. A request is done when its packet has been handed over.
     pub fn poll_transmit(
         &mut self,
         host: &mut impl Host,
         out: &mut (impl Egress + ?Sized),
-    ) -> bool {
+    ) -> Transmitted {
         let Some((request, to)) = self.queue.front() else {
-            return false;
+            return Transmitted::Nothing;
         };
         let config = &self.config;
         let imm = match request.op {
@@ -209,10 +208,10 @@ impl Endpoint {
             build::gather(memory, config.pd, &request.local, 0, payload, crc)
         });
         match emitted {
-            Emitted::NoRoom => false,
+            Emitted::NoRoom => Transmitted::NoRoom,
             Emitted::Fault(_) => {
                 self.abort(host, Status::LocalProtection);
-                false
+                Transmitted::Nothing
             }
             Emitted::Sent(bytes) => {
                 self.stats.sent(bytes);
@@ -221,7 +220,7 @@ impl Endpoint {
                     let length = request.length;
                     host.sent(request, Status::Success, length);
                 }
-                true
+                Transmitted::Packet
             }
         }
     }

@@ -105,7 +105,11 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     fn drain(&mut self, now: Instant) {
-        while self.engine.poll_transmit(now, &mut self.qp, &mut self.port) {}
+        while self
+            .engine
+            .poll_transmit(now, &mut self.qp, &mut self.port)
+            .is_packet()
+        {}
         while let Some(datagram) = self.port.take() {
             self.sent.push_back(Seen::new(now.as_nanos(), &datagram));
         }

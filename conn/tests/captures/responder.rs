@@ -147,7 +147,11 @@ impl<'a> Replay<'a> {
             let _ = self
                 .engine
                 .handle_packet(now, &request.packet(), false, &mut self.qp);
-            while self.engine.poll_transmit(now, &mut self.qp, &mut self.port) {}
+            while self
+                .engine
+                .poll_transmit(now, &mut self.qp, &mut self.port)
+                .is_packet()
+            {}
             while let Some(datagram) = self.port.take() {
                 self.answers.push(Seen::new(request.time_ns, &datagram));
             }

@@ -202,6 +202,7 @@ impl Bench {
         while self
             .engine
             .poll_transmit(self.now, &mut self.qp, &mut self.port)
+            .is_packet()
         {}
         let mut sent = Vec::new();
         while let Some(datagram) = self.port.take() {

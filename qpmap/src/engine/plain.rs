@@ -13,7 +13,7 @@ use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use trunkline_conn::egress::Egress;
+use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::host::{Host, QpEvent};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::mem::Bytes;
@@ -272,13 +272,14 @@ impl<P: Platform> Engine<P> {
         egress: &mut (impl Egress + ?Sized),
     ) -> Served {
         let mut sent = 0;
+        let mut last = Transmitted::Packet;
         while sent < BURST {
-            let more = self.with_plain(plain, |protocol, host| match protocol {
+            last = self.with_plain(plain, |protocol, host| match protocol {
                 Protocol::Rc(rc) => rc.poll_transmit(now, host, egress),
                 Protocol::Uc(uc) => uc.poll_transmit(host, egress),
                 Protocol::Ud(ud) => ud.poll_transmit(host, egress),
             });
-            if !more {
+            if !last.is_packet() {
                 break;
             }
             sent += 1;
@@ -288,11 +289,16 @@ impl<P: Platform> Engine<P> {
             return Served::Done;
         }
         self.arm_plain(plain);
-        if sent == BURST {
-            return Served::Again;
+        match last {
+            Transmitted::Packet => Served::Again,
+            // It had its turn, if a short one.
+            Transmitted::NoRoom if sent > 0 => Served::Again,
+            Transmitted::NoRoom => Served::Full,
+            Transmitted::Nothing => {
+                self.plains[plain].ready = false;
+                Served::Done
+            }
         }
-        self.plains[plain].ready = false;
-        Served::Done
     }
 
     /// Runs a protocol engine with its QP as host, then takes up its news.

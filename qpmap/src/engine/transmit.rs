@@ -74,6 +74,13 @@ impl<P: Platform> Engine<P> {
             if turn == Served::Again {
                 self.ready.push_back(ready);
             } else if turn == Served::Full {
+                // A port that refuses the first packet of all may have no room for one as large as
+                // this path MTU, ever: others must not wait for it.
+                let first = self.counters.sent == before;
+                if first && matches!(ready, Ready::Plain(_)) {
+                    self.ready.push_back(ready);
+                    continue;
+                }
                 self.ready.push_front(ready);
                 break;
             }

@@ -96,11 +96,16 @@ impl Platform for Test {
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pub(crate) sent: Vec<(Path, Vec<u8>)>,
+    /// Datagrams it has room for; `None`: for all.
+    pub(crate) room: Option<usize>,
     draft: Option<(Path, Vec<u8>)>,
 }
 
 impl Egress for Outbox {
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+        if self.room.is_some_and(|room| self.sent.len() >= room) {
+            return None;
+        }
         let (_, bytes) = self.draft.insert((*path, vec![0; length]));
         Some(Slot {
             datagram: bytes,
@@ -133,6 +138,8 @@ pub(crate) struct Pair {
     pub(crate) plain: bool,
     /// Decides the fate of each datagram: how often it arrives.
     pub(crate) fate: Fate,
+    /// Datagrams that a port takes at once; `None`: any number.
+    pub(crate) room: Option<usize>,
 }
 
 const DATAGRAM: u32 = 1024 + 80;
@@ -171,6 +178,7 @@ impl Pair {
             now,
             plain: false,
             fate: Box::new(|_, _| 1),
+            room: None,
         };
         for _ in 0..connections {
             pair.open();
@@ -319,7 +327,10 @@ impl Pair {
 
     fn step(&mut self, i: usize) -> bool {
         let now = self.now;
-        let mut outbox = Outbox::default();
+        let mut outbox = Outbox {
+            room: self.room,
+            ..Outbox::default()
+        };
         let engine = &mut self.nodes[i].engine;
         engine.handle_timeout(now);
         engine.handle_doorbells();
