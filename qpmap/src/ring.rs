@@ -136,6 +136,11 @@ impl Cursor {
         self.fetch = self.fetch.wrapping_add(slots);
     }
 
+    /// Moves back over `slots` slots that were read and not released: they will be read again.
+    pub(crate) const fn rewind(&mut self, slots: u32) {
+        self.fetch = self.fetch.wrapping_sub(slots);
+    }
+
     /// Skips all that the producer has written so far and gives that position back, for
     /// [`Ring::release_to`]. This also mends a cursor that met a broken ring.
     pub fn skip_all<W: Words>(&mut self, ring: &Ring<W>) -> Position {

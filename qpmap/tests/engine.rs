@@ -6,6 +6,7 @@ use common::Pair;
 use trunkline_conn::mem::AtomicOp;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Extra, Remote, SendOp, Status, WorkOpcode};
+use trunkline_qpmap::QpType;
 
 fn bytes(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
@@ -45,6 +46,37 @@ fn every_operation_does_what_it_says_as_plain_rc() {
         pair.plain = true;
         every_operation(pair, size);
     }
+}
+
+#[test]
+fn a_qp_that_took_its_peer_for_an_ordinary_host_shares_once_the_peer_binds_to_it() {
+    let mut pair = Pair::new(0);
+    let [a, b] = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    pair.plain = true;
+    pair.connect(0, &a, &b);
+    pair.nodes[0].buffer.set(0, &bytes(1, 5000));
+    for i in 0..40 {
+        pair.receive(&b, i, &[pair.sge(1, 5000 * i, 5000)]);
+        pair.post(0, &a, i, SendOp::Send, &[pair.sge(0, 0, 5000)]);
+    }
+    // Nobody answers: the peer's QP is not connected yet.
+    pair.run(MILLISECOND);
+    assert!(pair.completions(0).is_empty());
+    pair.plain = false;
+    pair.open();
+    pair.connect(1, &b, &a);
+    pair.run(20 * MILLISECOND);
+    let (sent, received) = (pair.completions(0), pair.completions(1));
+    let order: Vec<u64> = sent.iter().map(|done| done.wr_id).collect();
+    assert_eq!(order, (0..40).collect::<Vec<_>>());
+    assert!(sent.iter().all(|done| done.status == Status::Success));
+    assert_eq!(received.len(), 40);
+    assert_eq!(pair.nodes[1].buffer.get(39 * 5000, 5000), bytes(1, 5000));
+    // What it posts from now on goes the same way.
+    pair.receive(&b, 40, &[pair.sge(1, 0, 8)]);
+    pair.post(0, &a, 40, SendOp::Send, &[pair.sge(0, 0, 8)]);
+    pair.run(MILLISECOND);
+    assert_eq!(pair.completions(0)[0].wr_id, 40);
 }
 
 #[test]

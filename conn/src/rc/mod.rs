@@ -65,6 +65,8 @@ pub struct Connection {
     responder_first: bool,
     /// Something would have left but for the rate.
     held_back: bool,
+    /// A packet of the peer was accepted.
+    heard: bool,
     notifier: Notifier,
     rate: RateLimit,
     requester: Requester,
@@ -86,6 +88,7 @@ impl Connection {
             state: State::Ready,
             responder_first: true,
             held_back: false,
+            heard: false,
             notifier: Notifier::default(),
             rate: RateLimit::new(config.link_rate),
             requester: Requester::new(&config),
@@ -122,6 +125,7 @@ impl Connection {
         host: &mut impl Host,
     ) -> Result<(), Dropped> {
         let verdict = self.judge(now, packet, ce_marked, host);
+        self.heard |= verdict.is_ok();
         self.stats.judged(verdict)
     }
 
@@ -321,6 +325,12 @@ impl Connection {
                 host.event(QpEvent::LastWqeReached);
             }
         }
+    }
+
+    /// Whether the peer has shown by a request or an answer that it speaks this protocol. Before,
+    /// neither end can have executed anything for the other.
+    pub const fn has_heard(&self) -> bool {
+        self.heard
     }
 
     /// Whether it still works.

@@ -441,6 +441,7 @@ impl<P: Platform> Engine<P> {
             self.refuse_bind(conn, &entry, Refusal::NoSuchQp);
             return;
         };
+        self.adopt_shared(qp, conn, entry.src_qp);
         if let Some(flow) = self.flow_from(qp, entry.src_qp, conn) {
             self.accept_bind(flow, entry.generation);
             return;

@@ -168,6 +168,28 @@ impl<P: Platform> Engine<P> {
         self.ready.retain(|ready| *ready != Ready::Plain(plain));
     }
 
+    /// A peer that was taken for an ordinary host binds its QP `remote` to ours over `conn`: it
+    /// shares connections after all, and so does our QP, unless the two QPs have spoken to each
+    /// other already. What it has sent in vain is read from its ring again.
+    pub(crate) fn adopt_shared(&mut self, qp: u32, conn: u32, remote: Qpn) {
+        let Wire::Plain(plain) = self.qps[qp].wire else {
+            return;
+        };
+        let attributes = &self.cold(qp).attributes;
+        let peer = self.conns[conn].peer;
+        let theirs = (attributes.remote, attributes.dest_qpn) == (self.peers[peer].address, remote);
+        let record = &self.plains[plain];
+        let fresh = matches!(&record.protocol, Protocol::Rc(rc)
+            if rc.state() == rc::State::Ready && !rc.has_heard());
+        if !theirs || !fresh {
+            return;
+        }
+        let held = record.slots.iter().map(|slots| u32::from(*slots)).sum();
+        self.close_plain(plain);
+        self.qps[qp].cursor.rewind(held);
+        self.share(qp, self.pick(peer).unwrap_or(conn));
+    }
+
     /// The QP goes to error: what it has under way ends.
     pub(crate) fn abort_plain(&mut self, plain: u32) {
         self.with_plain(plain, |protocol, host| match protocol {

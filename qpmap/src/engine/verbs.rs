@@ -386,7 +386,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A QP's own flow, on `conn`.
-    fn share(&mut self, qp: u32, conn: u32) {
+    pub(crate) fn share(&mut self, qp: u32, conn: u32) {
         let remote = self.cold(qp).attributes.dest_qpn;
         let flow = self.new_flow(qp, remote);
         self.qps[qp].wire = Wire::Shared(flow);
