@@ -7,6 +7,7 @@ use trunkline_conn::mem::AtomicOp;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Extra, Remote, SendOp, Status, WorkOpcode};
 use trunkline_qpmap::QpType;
+use trunkline_wire::Rkey;
 
 fn bytes(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
@@ -77,6 +78,29 @@ fn a_qp_that_took_its_peer_for_an_ordinary_host_shares_once_the_peer_binds_to_it
     pair.post(0, &a, 40, SendOp::Send, &[pair.sge(0, 0, 8)]);
     pair.run(MILLISECOND);
     assert_eq!(pair.completions(0)[0].wr_id, 40);
+}
+
+#[test]
+fn a_plain_peer_hears_why_its_request_sent_the_qp_to_error() {
+    for room in [None, Some(0)] {
+        let mut pair = Pair::new(0);
+        pair.plain = true;
+        let [a, _] = pair.connected();
+        let remote = Remote {
+            addr: pair.nodes[1].buffer.addr,
+            rkey: Rkey(!pair.nodes[1].key.0),
+        };
+        pair.post(0, &a, 1, SendOp::Write(remote), &[pair.sge(0, 0, 8)]);
+        pair.step(0);
+        // The refusal may have to wait for room.
+        pair.room = room;
+        pair.run(10_000);
+        pair.room = None;
+        pair.run(MILLISECOND);
+        let done = pair.completions(0);
+        assert_eq!(done.len(), 1, "{:?}", pair.nodes[1].engine.counters());
+        assert_eq!(done[0].status, Status::RemoteAccess);
+    }
 }
 
 #[test]

@@ -190,8 +190,12 @@ impl<P: Platform> Engine<P> {
         self.share(qp, self.pick(peer).unwrap_or(conn));
     }
 
-    /// The QP goes to error: what it has under way ends.
+    /// The QP goes to error: what it has under way ends. Where its protocol engine is the reason,
+    /// all of it has ended, and the engine still has to tell the peer why.
     pub(crate) fn abort_plain(&mut self, plain: u32) {
+        if self.plains[plain].protocol.is_broken() {
+            return;
+        }
         self.with_plain(plain, |protocol, host| match protocol {
             Protocol::Rc(rc) => rc.abort(host, Status::Flushed),
             Protocol::Uc(uc) => uc.abort(host, Status::Flushed),

@@ -325,7 +325,8 @@ impl Pair {
         }
     }
 
-    fn step(&mut self, i: usize) -> bool {
+    /// Gives node `i` one round.
+    pub(crate) fn step(&mut self, i: usize) -> bool {
         let now = self.now;
         let mut outbox = Outbox {
             room: self.room,
