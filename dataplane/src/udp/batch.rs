@@ -199,20 +199,12 @@ unsafe fn send_one(socket: RawFd, header: &libc::msghdr) -> isize {
         // SAFETY: the caller's promise.
         return unsafe { libc::sendmsg(socket, header, libc::MSG_DONTWAIT) };
     }
+    let (name, flags) = (header.msg_name.cast(), libc::MSG_DONTWAIT);
     // SAFETY: the caller's promise.
-    unsafe {
-        let piece = &*header.msg_iov;
-        let name = header.msg_name.cast();
-        let flags = libc::MSG_DONTWAIT;
-        libc::sendto(
-            socket,
-            piece.iov_base,
-            piece.iov_len,
-            flags,
-            name,
-            header.msg_namelen,
-        )
-    }
+    let piece = unsafe { &*header.msg_iov };
+    let (from, length) = (piece.iov_base, piece.iov_len);
+    // SAFETY: the caller's promise.
+    unsafe { libc::sendto(socket, from, length, flags, name, header.msg_namelen) }
 }
 
 impl Addressing {

@@ -405,9 +405,6 @@ impl<P: Platform> Engine<P> {
                 if std::mem::take(&mut pending.reading) {
                     record.reads_out -= 1;
                 }
-                if !pending.responded {
-                    pending.returned = 0;
-                }
             }
             next = pending.flow_next;
         }

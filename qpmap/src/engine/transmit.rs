@@ -319,7 +319,11 @@ impl<P: Platform> Engine<P> {
     ) -> Emitted {
         let record = &mut self.flows[flow];
         let pending = &mut self.requests[at];
-        (pending.round, pending.begun) = (record.round, true);
+        if pending.round != record.round {
+            // Responses to the last round counted until now, and do not from now on.
+            (pending.round, pending.returned) = (record.round, 0);
+        }
+        pending.begun = true;
         let qp = &self.qps[record.qp];
         let Conn {
             delivery, payload, ..
