@@ -3,14 +3,14 @@
 
 use crate::trace::{Event, Fate, Trace};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_dataplane::port::{Arrival, Egress, Identification, Slot};
 use trunkline_dataplane::prng::Prng;
 use trunkline_dataplane::{Capabilities, Port, PortCounters, PortError};
-use trunkline_wire::{Opcode, Path, icrc};
+use trunkline_wire::{NakCode, Opcode, Path, Qpn, Syndrome, icrc, parse_datagram};
 
 /// Bytes of Ethernet, IP and UDP around a datagram, as they count on a link: preamble, header,
 /// checksum and gap of Ethernet (38), IPv4 (20), UDP (8).
@@ -164,6 +164,8 @@ pub struct Net {
     spare: Vec<Vec<u8>>,
     sabotage: Sabotage,
     counters: NetCounters,
+    /// When a refusal on its way to a QP was lost last, by node and number of the QP.
+    lost_refusals: BTreeMap<(usize, Qpn), u64>,
     /// What happened.
     pub trace: Trace,
 }
@@ -196,6 +198,7 @@ impl Network {
             spare: Vec::new(),
             sabotage: Sabotage::None,
             counters: NetCounters::default(),
+            lost_refusals: BTreeMap::new(),
             trace,
         })))
     }
@@ -297,6 +300,12 @@ impl Net {
         }
     }
 
+    /// When the last refusal was lost that an InfiniBand QP, `qpn` of node `index`, was to hear. It
+    /// is said once: the QP that said it is in error and answers no more.
+    pub fn refusal_lost(&self, index: usize, qpn: Qpn) -> Option<u64> {
+        self.lost_refusals.get(&(index, qpn)).copied()
+    }
+
     /// Whether packets wait for node `index` to read them.
     pub fn has_mail(&self, index: usize) -> bool {
         !self.inboxes[index].is_empty()
@@ -313,6 +322,7 @@ impl Net {
             ce: path.traffic_class & ECN == ECN,
             waited_ns: 0,
         };
+        let refused = refused(&bytes);
         let fate = match to {
             Some(to) => self.fly(from, to, &mut arrival, &mut bytes),
             None => Err(Fate::Unreachable),
@@ -322,6 +332,11 @@ impl Net {
             Err(fate) => (fate, None),
         };
         self.note(from, to.unwrap_or(from), &bytes, shown);
+        if let (Some(to), Some(qpn)) = (to, refused)
+            && (at.is_none() || shown == Fate::Corrupted)
+        {
+            self.lost_refusals.insert((to, qpn), self.now);
+        }
         let (Some(at), Some(to)) = (at, to) else {
             self.counters.dropped += 1;
             self.spare.push(bytes);
@@ -441,6 +456,17 @@ impl Net {
             self.trace.print_notices(bytes[0], content);
         }
     }
+}
+
+/// The QP that a datagram tells that its request was refused for good, in InfiniBand RC.
+fn refused(datagram: &[u8]) -> Option<Qpn> {
+    if datagram.first() != Some(&Opcode::RC_ACKNOWLEDGE.0) {
+        return None;
+    }
+    let packet = parse_datagram(datagram).ok()?;
+    let aeth = packet.aeth?;
+    let fatal = matches!(aeth.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence);
+    fatal.then_some(packet.bth.dest_qp)
 }
 
 /// Stands for the bytes of a packet, but for what depends on where the machine happened to put
