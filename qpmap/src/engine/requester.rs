@@ -392,12 +392,12 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn restart(&mut self, flow: u32, lost: bool) {
         let record = &mut self.flows[flow];
         record.flags.clear(Flags::RNR_WAIT);
-        record.round = record.round.wrapping_add(1);
         record.sending = NONE;
         record.sent_bytes = 0;
-        let mut next = record.head;
+        let (mut next, mut begun) = (record.head, false);
         while next != NONE {
             let pending = &mut self.requests[next];
+            begun |= pending.begun && pending.round == record.round;
             if lost || !before(pending.msn, record.acked_msn) {
                 if record.sending == NONE {
                     record.sending = next;
@@ -408,6 +408,8 @@ impl<P: Platform> Engine<P> {
             }
             next = pending.flow_next;
         }
+        // Of a round in which nothing was sent, nothing can come late.
+        record.round = record.round.wrapping_add(u8::from(begun));
     }
 
     fn refused(&mut self, flow: u32, msn: u32, code: NakCode) {

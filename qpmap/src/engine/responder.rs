@@ -118,8 +118,14 @@ impl<P: Platform> Engine<P> {
 
     /// Takes up a later resend round; `false` for an earlier one.
     fn enter_round(&mut self, flow: u32, round: u8) -> bool {
+        // Every death of a connection begins a round, and nothing may come of many in a row; but
+        // packets of a connection that died do not live for as many.
+        const FORGOTTEN: u8 = 64;
         let record = &mut self.flows[flow];
-        let ahead = round.wrapping_sub(record.remote_round).cast_signed();
+        let ahead = round.wrapping_sub(record.remote_round);
+        if ahead > u8::MAX - FORGOTTEN {
+            return false;
+        }
         if ahead > 0 {
             record.remote_round = round;
             record.flags.clear(Flags::LOST);
@@ -135,7 +141,7 @@ impl<P: Platform> Engine<P> {
                 assembly.placed = 0;
             }
         }
-        ahead >= 0
+        true
     }
 
     /// A message that was executed before comes again: the peer missed the answer.
