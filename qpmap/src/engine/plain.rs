@@ -164,8 +164,26 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn close_plain(&mut self, plain: u32) {
-        self.plains.remove(plain);
+        let mut record = self.plains.remove(plain);
         self.ready.retain(|ready| *ready != Ready::Plain(plain));
+        let cold = self.cold(record.qp);
+        let (srq, cq) = (cold.srq, cold.recv_cq);
+        if srq == NONE {
+            return;
+        }
+        // What came from an SRQ is reported: its program must not lose the buffer.
+        let mut news = std::mem::take(&mut self.plain_news);
+        record.protocol.abort(&mut PlainHost {
+            regions: &mut self.regions,
+            receive: None::<&RecvQueue<P::Words>>,
+            news: &mut news,
+        });
+        for completion in news.received.drain(..) {
+            self.complete(cq, &completion);
+        }
+        news.sent.clear();
+        news.events.clear();
+        self.plain_news = news;
     }
 
     /// A peer that was taken for an ordinary host binds its QP `remote` to ours over `conn`: it
@@ -196,11 +214,7 @@ impl<P: Platform> Engine<P> {
         if self.plains[plain].protocol.is_broken() {
             return;
         }
-        self.with_plain(plain, |protocol, host| match protocol {
-            Protocol::Rc(rc) => rc.abort(host, Status::Flushed),
-            Protocol::Uc(uc) => uc.abort(host, Status::Flushed),
-            Protocol::Ud(ud) => ud.abort(host, Status::Flushed),
-        });
+        self.with_plain(plain, |protocol, host| protocol.abort(host));
     }
 
     /// Lets the UD QP `qpn` send to `remote` at `peer`. Gives the number to name in
@@ -482,6 +496,15 @@ impl<P: Platform> Engine<P> {
 }
 
 impl Protocol {
+    /// What it has under way ends.
+    fn abort(&mut self, host: &mut impl Host) {
+        match self {
+            Self::Rc(rc) => rc.abort(host, Status::Flushed),
+            Self::Uc(uc) => uc.abort(host, Status::Flushed),
+            Self::Ud(ud) => ud.abort(host, Status::Flushed),
+        }
+    }
+
     fn is_broken(&self) -> bool {
         let state = match self {
             Self::Rc(rc) => rc.state(),
