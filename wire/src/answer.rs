@@ -21,7 +21,7 @@ pub struct Answer {
     pub syndrome: Syndrome,
     /// First message not executed; for an RNR NAK or NAK the refused one.
     pub msn: u32,
-    /// Incarnation of the requester's binding.
+    /// Incarnation of the binding, as in the requester's packets.
     pub generation: u16,
     /// Resend round of the requester that is answered.
     pub round: u8,

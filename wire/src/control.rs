@@ -45,13 +45,14 @@ pub struct Control {
     pub kind: ControlKind,
     /// QP of the node that says it.
     pub src_qp: Qpn,
-    /// Resend round of the source QP.
+    /// Resend round: of the sender of a BIND, or the last one that the sender of a BOUND has heard.
     pub round: u8,
     /// QP of the other node.
     pub dest_qp: Qpn,
-    /// Incarnation of the binding.
+    /// Incarnation of the QP that asks, or is gone.
     pub generation: u16,
-    /// Reason of a refusal; incarnation of the QP that agrees; otherwise 0.
+    /// Reason of a refusal; incarnation of the QP that agrees; in a BIND, that of the destination
+    /// QP if something was begun with it, or 0.
     pub status: u16,
     /// Message number at which the entry holds.
     pub msn: u32,

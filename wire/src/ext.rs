@@ -38,7 +38,7 @@ pub struct SrcExt {
     pub sealed: bool,
     /// Transmissions of this packet number before this one.
     pub attempt: u8,
-    /// Incarnation of the binding of the source QP.
+    /// Incarnation of the binding of source and destination QP.
     pub generation: u16,
     /// Token of the receiving connection.
     pub token: u32,

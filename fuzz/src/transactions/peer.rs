@@ -13,6 +13,8 @@ pub(super) const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 /// Token of the peer's ends.
 pub(super) const TOKEN: u32 = 0x0707_0707;
+/// Generation of a binding of QPs that are both in their first incarnation.
+const BINDING: u32 = 0x0101;
 /// What all payload is made of that may end in memory.
 const FILL: u8 = 0x11;
 
@@ -44,7 +46,9 @@ struct Link {
 /// What the peer heard of a QP of the node: where its answers have to point.
 #[derive(Clone, Copy, Default)]
 struct Heard {
+    /// Incarnation of its QP, and of the binding as its packets carry it.
     generation: u16,
+    binding: u16,
     msn: u32,
     round: u8,
 }
@@ -105,12 +109,8 @@ impl Peer {
                 self.links[link].heard = self.links[link].heard.max(number + 1);
             }
             if let Some(index) = (0..QPS).find(|index| qpn(*index) == ext.dest_qp) {
-                let Heard {
-                    generation,
-                    msn,
-                    round,
-                } = &mut self.heard[index];
-                (*generation, *msn, *round) = (ext.generation, ext.msn, ext.round);
+                let heard = &mut self.heard[index];
+                (heard.binding, heard.msn, heard.round) = (ext.generation, ext.msn, ext.round);
             }
             if packet.bth.opcode == Opcode::SRC_CONTROL
                 && let Ok(entries) = Control::entries(packet.payload)
@@ -142,7 +142,7 @@ impl Peer {
     fn ext(&self, node: &Node, index: usize, link: usize) -> SrcExt {
         SrcExt {
             last: true,
-            generation: 1,
+            generation: BINDING as u16,
             token: self.links[link].token,
             src_qp: qpn(index),
             dest_qp: node.qps[index].qpn,
@@ -169,7 +169,7 @@ impl Peer {
         let mut ext = self.ext(node, index, link);
         ext.last = shape & 1 == 0;
         ext.header_crc = shape & 2 != 0;
-        ext.generation = input.near(1) as u16;
+        ext.generation = input.near(BINDING) as u16;
         ext.msn = input.near(self.told[index]);
         ext.round = input.byte() & 3;
         ext.offset = if shape & 4 == 0 {
@@ -222,7 +222,7 @@ impl Peer {
         let mut ext = self.ext(node, index, link);
         ext.last = shape & 4 == 0;
         ext.header_crc = shape & 8 != 0;
-        ext.generation = input.near(1) as u16;
+        ext.generation = input.near(BINDING) as u16;
         ext.msn = input.near(self.heard[index].msn);
         ext.round = input.near(self.heard[index].round.into()) as u8;
         ext.offset = if shape & 16 == 0 { 0 } else { input.near(256) };
@@ -265,6 +265,10 @@ impl Peer {
                 entry[5..8].copy_from_slice(&node.qps[index].qpn.get().to_be_bytes()[1..]);
                 let generation = input.near(generation.into()) as u16;
                 entry[8..10].copy_from_slice(&generation.to_be_bytes());
+                if kind & 3 == 1 {
+                    entry[4] = self.heard[index].round;
+                    entry[10..12].copy_from_slice(&1_u16.to_be_bytes());
+                }
             }
             payload.extend(entry);
         }
@@ -287,7 +291,7 @@ impl Peer {
             entry[..3].copy_from_slice(&node.qps[index].qpn.get().to_be_bytes()[1..]);
             entry[3] = syndrome;
             entry[4..8].copy_from_slice(&input.near(heard.msn).to_be_bytes());
-            let generation = input.near(heard.generation.into()) as u16;
+            let generation = input.near(heard.binding.into()) as u16;
             entry[8..10].copy_from_slice(&generation.to_be_bytes());
             entry[10] = input.near(heard.round.into()) as u8;
             entry[12..15].copy_from_slice(&qpn(index).get().to_be_bytes()[1..]);

@@ -186,7 +186,7 @@ impl<'a> Draft<'a> {
             abort: false,
             source,
             dest: flow.remote,
-            generation: flow.generation,
+            generation: flow.sent_generation(),
             round: pending.round,
             msn: pending.msn,
             offset,

@@ -535,6 +535,9 @@ impl<P: Platform> Engine<P> {
         for flow in moving {
             self.counters.failovers += 1;
             self.restart(flow, true);
+            // The peer agrees to each such round before anything is sent in it. So it knows it or
+            // the one before, however many connections die without a packet getting through.
+            self.flows[flow].flags.clear(Flags::BOUND);
             match self.pick(peer) {
                 Some(other) => self.resume_on(flow, other),
                 None => {

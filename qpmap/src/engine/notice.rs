@@ -366,6 +366,7 @@ impl<P: Platform> Engine<P> {
                 break;
             }
             let number = self.qp_number(self.flows[flow].qp);
+            let begun = self.has_begun(flow);
             let record = &mut self.flows[flow];
             let list = &mut self.conns[conn];
             list.notice_head = record.notice_next;
@@ -380,7 +381,7 @@ impl<P: Platform> Engine<P> {
                 (Flags::BOUND_DUE, ControlKind::Bound),
             ] {
                 if record.flags.has(flag) {
-                    controls.extend(control_entry(record, number, kind).to_bytes());
+                    controls.extend(control_entry(record, number, kind, begun).to_bytes());
                 }
             }
             for flag in [
@@ -408,7 +409,7 @@ impl<P: Platform> Engine<P> {
             let found = self
                 .qp_index(entry.requester)
                 .and_then(|qp| self.flow_from(qp, entry.responder, conn))
-                .filter(|flow| self.flows[*flow].generation == entry.generation);
+                .filter(|flow| self.flows[*flow].sent_generation() == entry.generation);
             match found {
                 Some(flow) => self.answered(now, flow, entry.syndrome, entry.msn, entry.round),
                 None => self.counters.bad_answer += 1,
@@ -441,9 +442,14 @@ impl<P: Platform> Engine<P> {
             self.refuse_bind(conn, &entry, Refusal::NoSuchQp);
             return;
         };
+        if entry.status != 0 && entry.status != self.generations[qp as usize] {
+            // It goes on with an incarnation of ours that is gone.
+            self.refuse_bind(conn, &entry, Refusal::NoSuchQp);
+            return;
+        }
         self.adopt_shared(qp, conn, entry.src_qp);
         if let Some(flow) = self.flow_from(qp, entry.src_qp, conn) {
-            self.accept_bind(flow, entry.generation);
+            self.accept_bind(flow, &entry);
             return;
         }
         let peer = self.conns[conn].peer;
@@ -455,7 +461,7 @@ impl<P: Platform> Engine<P> {
                 return;
             }
             let flow = self.open_route(qp, conn, entry.src_qp);
-            self.accept_bind(flow, entry.generation);
+            self.accept_bind(flow, &entry);
         } else if early && self.qps[qp].state != QpState::Error {
             let bind = WaitingBind { peer, conn, entry };
             if !self.waiting_binds.insert(qp, bind) {
@@ -484,15 +490,18 @@ impl<P: Platform> Engine<P> {
         self.waiting_binds.take(qp);
     }
 
-    fn accept_bind(&mut self, flow: u32, generation: u16) {
-        let bound = self.flows[flow].flags.has(Flags::PEER_BOUND);
-        if self.flows[flow].remote_generation != generation || !bound {
-            if !self.hear_of(flow, generation) {
+    fn accept_bind(&mut self, flow: u32, entry: &ControlEntry) {
+        let record = &self.flows[flow];
+        if record.remote_generation != entry.generation || !record.flags.has(Flags::PEER_BOUND) {
+            if !self.hear_of(flow, entry.generation) {
                 // Of an incarnation that is gone: it was held up on its way.
                 self.counters.stale += 1;
                 return;
             }
             self.flows[flow].flags.set(Flags::PEER_BOUND);
+        } else if !self.enter_round(flow, entry.round) {
+            // It was held up on its way. Consent to a later round may have been lost, though.
+            self.counters.stale += 1;
         }
         self.flows[flow].flags.set(Flags::BOUND_DUE);
         self.notice(flow);
@@ -516,15 +525,35 @@ impl<P: Platform> Engine<P> {
         record.flags.set(Flags::HEARD);
         record.flags.clear(Flags::PEER_BOUND);
         record.flags.clear(Flags::UNBOUND);
-        let head = self.requests.get(record.head);
-        let begun = record.acked_msn != 0 || head.is_some_and(|pending| pending.begun);
-        if heard && !begun {
-            // Whoever agreed to our BIND is gone.
-            record.flags.clear(Flags::BOUND);
-            record.flags.set(Flags::BIND_DUE);
-        }
         self.reset_responder(flow);
+        if heard && self.has_begun(flow) {
+            // Whoever we talked to is gone, and took what it has executed with it.
+            self.fail_begun(flow);
+        } else if heard {
+            // Whoever agreed to our BIND is gone.
+            let flags = &mut self.flows[flow].flags;
+            flags.clear(Flags::BOUND);
+            flags.set(Flags::BIND_DUE);
+        }
         true
+    }
+
+    /// Whether anything was sent to the incarnation of the peer's QP that we know of.
+    fn has_begun(&self, flow: u32) -> bool {
+        let record = &self.flows[flow];
+        let head = self.requests.get(record.head);
+        record.acked_msn != 0 || head.is_some_and(|pending| pending.begun)
+    }
+
+    /// The incarnation of the peer's QP that we talked to is gone.
+    fn fail_begun(&mut self, flow: u32) {
+        if self.flows[flow].head != NONE {
+            self.fail_flow(flow, Status::RetryExceeded);
+        } else {
+            // That harms nobody who asks for nothing: what is posted later is refused by itself.
+            self.flows[flow].flags.set(Flags::BOUND);
+            self.wake(flow);
+        }
     }
 
     fn refuse_bind(&mut self, conn: u32, entry: &ControlEntry, why: Refusal) {
@@ -547,12 +576,12 @@ impl<P: Platform> Engine<P> {
             self.counters.bad_answer += 1;
             return;
         };
-        if entry.kind == ControlKind::Refused && self.flows[flow].head != NONE {
-            self.fail_flow(flow, Status::RetryExceeded);
+        if entry.kind == ControlKind::Refused {
+            self.fail_begun(flow);
             return;
         }
-        // A refusal harms nobody who asks for nothing: what is posted later is refused by itself.
-        if entry.kind == ControlKind::Bound && !self.hear_of(flow, entry.status) {
+        // Consent to an earlier round does not allow this one, which has its own BIND under way.
+        if !self.hear_of(flow, entry.status) || entry.round != self.flows[flow].round {
             self.counters.stale += 1;
             return;
         }
@@ -571,8 +600,8 @@ impl<P: Platform> Engine<P> {
         self.flows[flow].flags.set(Flags::UNBOUND);
         self.reset_responder(flow);
         // Before it agreed to our BIND, it may be an earlier incarnation that ended.
-        if self.flows[flow].head != NONE && self.flows[flow].flags.has(Flags::BOUND) {
-            self.fail_flow(flow, Status::RetryExceeded);
+        if self.flows[flow].flags.has(Flags::BOUND) || self.has_begun(flow) {
+            self.fail_begun(flow);
         }
         self.notice(flow);
     }
@@ -610,7 +639,8 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let number = self.qp_number(record.qp);
-        let content = OrphanContent::Control(control_entry(record, number, ControlKind::Unbind));
+        let content =
+            OrphanContent::Control(control_entry(record, number, ControlKind::Unbind, false));
         self.orphan(record.conn, content);
     }
 
@@ -656,7 +686,7 @@ impl<P: Platform> Engine<P> {
 }
 
 /// Whether circular `generation` comes after `other`.
-pub(super) const fn is_newer(generation: u16, other: u16) -> bool {
+const fn is_newer(generation: u16, other: u16) -> bool {
     generation.wrapping_sub(other).cast_signed() > 0
 }
 
@@ -673,21 +703,24 @@ fn answer_entry(flow: &Flow, number: Qpn) -> AnswerEntry {
         responder: number,
         syndrome,
         msn: flow.expected_msn,
-        generation: flow.remote_generation,
+        generation: flow.received_generation(),
         round: flow.remote_round,
     }
 }
 
-fn control_entry(flow: &Flow, number: Qpn, kind: ControlKind) -> ControlEntry {
-    // Consent names the incarnation it is given to, and the one that gives it.
-    let (generation, status) = match kind {
-        ControlKind::Bound => (flow.remote_generation, flow.generation),
-        _ => (flow.generation, 0),
+fn control_entry(flow: &Flow, number: Qpn, kind: ControlKind, begun: bool) -> ControlEntry {
+    let (generation, status, round) = match kind {
+        // Consent names the incarnation it is given to, and the one that gives it.
+        ControlKind::Bound => (flow.remote_generation, flow.generation, flow.remote_round),
+        // What has begun can only go on with the incarnation that has its beginning.
+        ControlKind::Bind if begun => (flow.generation, flow.remote_generation, flow.round),
+        ControlKind::Bind => (flow.generation, 0, flow.round),
+        _ => (flow.generation, 0, 0),
     };
     ControlEntry {
         kind,
         src_qp: number,
-        round: 0,
+        round,
         dest_qp: flow.remote,
         generation,
         status,

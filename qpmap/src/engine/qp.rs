@@ -115,6 +115,7 @@ pub(crate) struct Flow {
     pub(crate) remote: Qpn,
     pub(crate) flags: Flags,
     pub(crate) deficit: i32,
+    /// Incarnation of our QP, and the one of the peer's that we know of.
     pub(crate) generation: u16,
     pub(crate) remote_generation: u16,
     /// Resend round of what we send and of what we receive.
@@ -171,7 +172,7 @@ impl Flags {
     pub(crate) const BIND_DUE: Self = Self(1 << 3);
     /// A BOUND has to go out.
     pub(crate) const BOUND_DUE: Self = Self(1 << 4);
-    /// The peer accepted our BIND.
+    /// The peer accepted our BIND, and with it the present round.
     pub(crate) const BOUND: Self = Self(1 << 5);
     /// We accepted the peer's BIND.
     pub(crate) const PEER_BOUND: Self = Self(1 << 6);
@@ -237,6 +238,22 @@ impl Flow {
             jobs_len: 0,
         }
     }
+
+    /// Generation of the binding as packets to the peer carry it.
+    pub(crate) const fn sent_generation(&self) -> u16 {
+        binding(self.generation, self.remote_generation)
+    }
+
+    /// Generation of the binding as packets of the peer carry it.
+    pub(crate) const fn received_generation(&self) -> u16 {
+        binding(self.remote_generation, self.generation)
+    }
+}
+
+/// Generation of the binding of two QPs, from those of the QPs. It tells packets that an earlier
+/// incarnation of either sent, or was sent.
+const fn binding(source: u16, dest: u16) -> u16 {
+    source.wrapping_add(dest.swap_bytes())
 }
 
 // DESIGN 4.2, invariant 6: the hot state of a QP takes at most two cache lines.

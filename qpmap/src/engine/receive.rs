@@ -6,9 +6,7 @@
 //! summed while it is placed.
 
 use super::build::{BASE, Item, ItemKind};
-use super::notice::is_newer;
 use super::packet::{Packet, Verdict};
-use super::qp::Flags;
 use super::{ConnId, Engine, Platform};
 use crate::slab::NONE;
 use trunkline_conn::ingress::{Arrival, Identification};
@@ -263,12 +261,7 @@ impl<P: Platform> Engine<P> {
                 let once = packet.opcode == Opcode::SRC_ATOMIC_RESP;
                 once || self.requests[*at].round == ext.round
             });
-        if let Some((flow, _)) = found
-            && self.precedes_bind(flow, ext.generation)
-        {
-            return Verdict::Drop;
-        }
-        let current = |flow: u32| self.flows[flow].remote_generation == ext.generation;
+        let current = |flow: u32| self.flows[flow].received_generation() == ext.generation;
         let Some((flow, at)) = found.filter(|(flow, _)| current(*flow)) else {
             self.counters.stale += 1;
             return Verdict::Accept;
@@ -320,23 +313,13 @@ impl<P: Platform> Engine<P> {
         Verdict::Accept
     }
 
-    /// Whether a packet of `generation` overtook the BIND that tells of this incarnation of the
-    /// peer's QP.
-    fn precedes_bind(&self, flow: u32, generation: u16) -> bool {
-        let record = &self.flows[flow];
-        !record.flags.has(Flags::HEARD) || is_newer(generation, record.remote_generation)
-    }
-
     /// A packet whose data is gone at the sender.
     fn handle_void(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
         let ext = packet.ext;
         let Some(flow) = self.flow_of(conn, packet).filter(|_| ext.abort) else {
             return Verdict::Accept;
         };
-        if self.precedes_bind(flow, ext.generation) {
-            return Verdict::Drop;
-        }
-        if self.flows[flow].remote_generation != ext.generation {
+        if self.flows[flow].received_generation() != ext.generation {
             self.counters.stale += 1;
             return Verdict::Accept;
         }

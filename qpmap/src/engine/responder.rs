@@ -16,6 +16,9 @@ use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId};
 use trunkline_conn::work::{Completion, Extra, MAX_MESSAGE, Receive, Status, WorkOpcode};
 use trunkline_wire::{Answer as AnswerEntry, NakCode, Opcode, Syndrome};
 
+/// Most resend rounds that a requester can be ahead of what we have heard.
+const MAX_AHEAD: u8 = 2;
+
 /// A message being put together.
 #[derive(Debug)]
 pub(crate) struct Assembly {
@@ -79,7 +82,7 @@ impl<P: Platform> Engine<P> {
             );
             return Verdict::Accept;
         };
-        if ext.generation != self.flows[flow].remote_generation {
+        if ext.generation != self.flows[flow].received_generation() {
             self.counters.stale += 1;
             return Verdict::Accept;
         }
@@ -116,17 +119,13 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Takes up a later resend round; `false` for an earlier one.
-    fn enter_round(&mut self, flow: u32, round: u8) -> bool {
-        // Every death of a connection begins a round, and nothing may come of many in a row; but
-        // packets of a connection that died do not live for as many.
-        const FORGOTTEN: u8 = 64;
+    /// Takes up a later resend round; `false` for an earlier one, of which packets and BINDs may be
+    /// held up for long. A requester begins one when we answered in the one before, or when its
+    /// connection died, and after that none before we agreed: it is never further ahead than this.
+    pub(crate) fn enter_round(&mut self, flow: u32, round: u8) -> bool {
         let record = &mut self.flows[flow];
         let ahead = round.wrapping_sub(record.remote_round);
-        if ahead > u8::MAX - FORGOTTEN {
-            return false;
-        }
-        if ahead > 0 {
+        if (1..=MAX_AHEAD).contains(&ahead) {
             record.remote_round = round;
             record.flags.clear(Flags::LOST);
             self.staging.clear(&mut record.staged);
@@ -141,7 +140,7 @@ impl<P: Platform> Engine<P> {
                 assembly.placed = 0;
             }
         }
-        true
+        ahead <= MAX_AHEAD
     }
 
     /// A message that was executed before comes again: the peer missed the answer.

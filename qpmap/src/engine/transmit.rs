@@ -451,7 +451,7 @@ impl<P: Platform> Engine<P> {
             abort: false,
             source: self.qp_number(record.qp),
             dest: record.remote,
-            generation: record.generation,
+            generation: record.sent_generation(),
             round: response.round,
             msn: response.msn,
             offset,

@@ -1,0 +1,222 @@
+//! Connections that die, packets that are late, QPs that are there anew.
+
+mod common;
+
+use common::{Node, Pair, Words};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use trunkline_conn::ingress::{Arrival, Identification};
+use trunkline_conn::time::MILLISECOND;
+use trunkline_conn::work::{Remote, SendOp, Status};
+use trunkline_qpmap::wqe::RecvWr;
+use trunkline_qpmap::{QpInit, QpModify, QpQueues, QpType};
+use trunkline_wire::{Opcode, Path, ROCE_PORT};
+
+/// Datagrams that were held up on their way.
+type Held = Arc<Mutex<Vec<Vec<u8>>>>;
+
+fn opcode(datagram: &[u8]) -> Opcode {
+    Opcode(datagram[0])
+}
+
+/// Holds up what `which` picks; everything else arrives.
+fn hold(pair: &mut Pair, which: impl Fn(usize, Opcode) -> bool + 'static) -> Held {
+    let held = Held::default();
+    let copies = Arc::clone(&held);
+    pair.fate = Box::new(move |from, datagram| {
+        let wanted = which(from, opcode(datagram));
+        if wanted {
+            let mut copies = copies.lock().expect("no test panics while it holds it");
+            copies.push(datagram.to_vec());
+        }
+        usize::from(!wanted)
+    });
+    held
+}
+
+/// Lets datagrams that node `from` sent arrive now.
+fn release(pair: &mut Pair, from: usize, datagrams: &[Vec<u8>]) {
+    let address = |node: usize| IpAddr::from([10, 0, 0, 1 + node as u8]);
+    let path = Path {
+        src: address(from),
+        dst: address(1 - from),
+        src_port: ROCE_PORT,
+        traffic_class: 0,
+    };
+    for datagram in datagrams {
+        let arrival = Arrival {
+            path,
+            identification: Identification::Predicted(0),
+            ce: false,
+            waited_ns: 0,
+        };
+        let engine = &mut pair.nodes[1 - from].engine;
+        engine.handle_datagram(pair.now, &arrival, datagram);
+        engine.publish();
+    }
+}
+
+fn taken(held: &Held) -> Vec<Vec<u8>> {
+    std::mem::take(&mut *held.lock().expect("no test panics while it holds it"))
+}
+
+#[test]
+fn a_qp_outlives_any_number_of_connections_that_carry_nothing() {
+    let mut pair = Pair::new(1);
+    let [a, b] = pair.connected();
+    let [to, from] = [pair.sge(1, 0, 100), pair.sge(0, 0, 100)];
+    for i in 0..2 {
+        pair.receive(&b, i, &[to]);
+    }
+    pair.post(0, &a, 0, SendOp::Send, &[from]);
+    pair.run(5 * MILLISECOND);
+    assert_eq!(pair.completions(0).len(), 1);
+    pair.fate = Box::new(|_, _| 0);
+    pair.post(0, &a, 1, SendOp::Send, &[from]);
+    // A round has 8 bits: so many look like earlier ones.
+    for _ in 0..200 {
+        pair.run(MILLISECOND);
+        let ends = pair.conns.pop().expect("one is open");
+        for (node, end) in pair.nodes.iter_mut().zip(ends) {
+            node.engine.close_connection(end);
+        }
+        pair.open();
+    }
+    pair.fate = Box::new(|_, _| 1);
+    pair.run(50 * MILLISECOND);
+    let done = pair.completions(0);
+    assert!(
+        done.len() == 1 && done[0].status == Status::Success,
+        "{done:?}"
+    );
+    assert_eq!(pair.completions(1).len(), 2, "received once each");
+}
+
+#[test]
+fn what_was_sent_to_a_qp_does_not_reach_the_next_one_of_its_number() {
+    let mut pair = Pair::new(1);
+    let [a, b] = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    // A BIND arrives before its QP is ready, and waits.
+    pair.connect(0, &a, &b);
+    pair.run(MILLISECOND);
+    // Another one is held up, with what follows it.
+    let held = hold(&mut pair, |from, opcode| {
+        from == 0 && opcode != Opcode::SRC_ACK
+    });
+    let conn = pair.conns[0][0];
+    let engine = &mut pair.nodes[0].engine;
+    engine.rebind(a.qpn, conn).expect("it is open");
+    pair.connect(1, &b, &a);
+    pair.receive(&b, 1, &[pair.sge(1, 0, 100)]);
+    pair.post(0, &a, 1, SendOp::Send, &[pair.sge(0, 0, 100)]);
+    pair.run(MILLISECOND);
+    let late = taken(&held);
+    for wanted in [Opcode::SRC_CONTROL, Opcode::SRC_SEND] {
+        assert!(late.iter().any(|datagram| opcode(datagram) == wanted));
+    }
+    pair.fate = Box::new(|_, _| 0);
+    start_again(&mut pair, &b, &a);
+    pair.receive(&b, 2, &[pair.sge(1, 0, 100)]);
+    release(&mut pair, 0, &late);
+    assert_eq!(pair.completions(1), []);
+    // The sender hears that whom it talked to is gone.
+    pair.fate = Box::new(|_, _| 1);
+    pair.run(50 * MILLISECOND);
+    let done = pair.completions(0);
+    assert!(
+        done.len() == 1 && done[0].status == Status::RetryExceeded,
+        "{done:?}"
+    );
+    assert_eq!(pair.completions(1), []);
+}
+
+fn start_again(pair: &mut Pair, qp: &QpQueues<Words>, peer: &QpQueues<Words>) {
+    let engine = &mut pair.nodes[1].engine;
+    let done = engine.modify_qp(qp.qpn, &QpModify::Reset);
+    done.expect("from any state");
+    pair.connect(1, qp, peer);
+}
+
+#[test]
+fn data_of_a_read_that_comes_after_its_round_does_not_count() {
+    const LENGTH: usize = 8 << 10;
+    let mut pair = Pair::new(2);
+    let [a, b] = pair.connected();
+    // Requests go over one connection, responses over the other.
+    for (node, qp) in [(0, &a), (1, &b)] {
+        let conn = pair.conns[node][node];
+        let engine = &mut pair.nodes[node].engine;
+        engine.rebind(qp.qpn, conn).expect("it is open");
+    }
+    pair.run(5 * MILLISECOND);
+    let data: Vec<u8> = (0..LENGTH).map(|i| (i / 7) as u8).collect();
+    pair.nodes[1].buffer.set(0, &data);
+    let remote = Remote {
+        addr: pair.nodes[1].buffer.addr,
+        rkey: pair.nodes[1].key,
+    };
+    let held = hold(&mut pair, |from, opcode| {
+        from == 1 && opcode == Opcode::SRC_READ_RESP
+    });
+    let into = pair.sge(0, 0, LENGTH as u32);
+    pair.post(0, &a, 1, SendOp::Read(remote), &[into]);
+    pair.run(MILLISECOND / 10);
+    let mut late = taken(&held);
+    late.truncate(LENGTH / 1024 - 1);
+    // The requests' connection closes; the READ is not asked for again yet.
+    let gone = pair.conns[0][0];
+    pair.nodes[0].engine.close_connection(gone);
+    release(&mut pair, 1, &late);
+    pair.fate = Box::new(|_, _| 1);
+    pair.run(50 * MILLISECOND);
+    assert_eq!(pair.completions(0).len(), 1);
+    assert_eq!(pair.nodes[0].buffer.get(0, LENGTH), data);
+}
+
+#[test]
+fn a_plain_qp_that_is_destroyed_gives_back_the_receive_it_took_from_its_srq() {
+    let mut pair = Pair::new(0);
+    pair.plain = true;
+    let a = pair.qp(0, QpType::Rc);
+    let sge = pair.sge(1, 0, 8000);
+    let Node {
+        engine,
+        pd,
+        cq_index,
+        ..
+    } = &mut pair.nodes[1];
+    let (srq, queue) = engine.create_srq(*pd, 4, 1).expect("an SRQ");
+    let receive = RecvWr {
+        wr_id: 9,
+        sges: &[sge],
+    };
+    queue.post(&[receive]).expect("room in the queue");
+    let init = QpInit {
+        pd: *pd,
+        kind: QpType::Rc,
+        send_cq: *cq_index,
+        recv_cq: *cq_index,
+        srq: Some(srq),
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        signal_all: false,
+    };
+    let b = engine.create_qp(&init).expect("a QP");
+    pair.connect(0, &a, &b);
+    pair.connect(1, &b, &a);
+    hold(&mut pair, |_, opcode| opcode == Opcode::RC_SEND_LAST);
+    pair.post(0, &a, 1, SendOp::Send, &[pair.sge(0, 0, 5000)]);
+    pair.run(MILLISECOND);
+    assert_eq!(pair.completions(1), []);
+    let engine = &mut pair.nodes[1].engine;
+    engine.destroy_qp(b.qpn).expect("it is there");
+    engine.publish();
+    let got = pair.completions(1);
+    assert!(
+        got.len() == 1 && (got[0].wr_id, got[0].status) == (9, Status::Flushed),
+        "{got:?}"
+    );
+}
