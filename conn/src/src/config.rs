@@ -56,7 +56,7 @@ impl Default for Config {
             control: ControlKind::default(),
             link_rate_bps: None,
             window: 1024,
-            ack_every: 16,
+            ack_every: 32,
             max_ack_delay_ns: 25 * MICROSECOND,
             dead_after_ns: 4 * SECOND,
             keep_alive_ns: 10 * SECOND,

@@ -503,7 +503,7 @@ fn stamp<I: Copy>(window: &mut Window<I>, now: Instant, sent: &Transmission) -> 
 
 /// Whatever the round trip, an acknowledgement may wait this long for a packet to ride on: whoever
 /// cannot go on without it asks for it.
-const PATIENCE_NS: u64 = 20 * MICROSECOND;
+const PATIENCE_NS: u64 = 50 * MICROSECOND;
 
 /// How long an acknowledgement may wait: a quarter of the round trip where it is known.
 #[inline]

@@ -210,7 +210,7 @@ fn probes_back_off_and_end_in_death() {
 #[test]
 fn acknowledgements_wait_for_company_but_not_for_long() {
     let mut bench = Bench::plain();
-    for number in 500..515 {
+    for number in 500..531 {
         bench.take(number);
         assert_eq!(bench.connection.poll_ack(bench.now), None);
     }
@@ -219,20 +219,20 @@ fn acknowledgements_wait_for_company_but_not_for_long() {
         .poll_timeout()
         .expect("a delayed acknowledgement");
     assert_eq!(at.since(bench.now), 25 * MICROSECOND);
-    bench.take(515);
+    bench.take(531);
     let ack = bench
         .connection
         .poll_ack(bench.now)
-        .expect("the sixteenth packet");
+        .expect("the thirty-second packet");
     assert_eq!(
         (ack.cumulative, ack.sack, ack.echo, ack.delay_ns),
-        (516, &[][..], 7_000, 0)
+        (532, &[][..], 7_000, 0)
     );
     assert_eq!(bench.connection.poll_ack(bench.now), None);
-    bench.take(516);
+    bench.take(532);
     bench.wait(25 * MICROSECOND);
     let ack = bench.connection.poll_ack(bench.now).expect("time is up");
-    assert_eq!((ack.cumulative, ack.delay_ns), (517, 25_000));
+    assert_eq!((ack.cumulative, ack.delay_ns), (533, 25_000));
 }
 
 #[test]
