@@ -29,6 +29,7 @@
 //! # }
 //! ```
 
+mod ah;
 mod clock;
 mod connection;
 mod core;
@@ -41,6 +42,7 @@ mod platform;
 mod qp;
 mod worker;
 
+pub use ah::Ah;
 pub use clock::Clock;
 pub use connection::{Connection, ConnectionOptions};
 pub use cq::Cq;
@@ -55,7 +57,10 @@ pub use trunkline_conn::host::QpEvent;
 pub use trunkline_conn::mem::{Access, AtomicOp, Sge};
 pub use trunkline_conn::src::Counters as DeliveryCounters;
 pub use trunkline_conn::time::Instant;
-pub use trunkline_conn::work::{Completion, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode};
+pub use trunkline_conn::ud::GRH_LEN;
+pub use trunkline_conn::work::{
+    Completion, Datagram, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode,
+};
 pub use trunkline_dataplane::{Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{

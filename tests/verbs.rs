@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
+#[path = "verbs/datagrams.rs"]
+mod datagrams;
 #[path = "verbs/faults.rs"]
 mod faults;
 #[path = "verbs/queues.rs"]

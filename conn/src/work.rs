@@ -20,6 +20,8 @@ pub enum SendOp {
     SendImm(u32),
     /// `IBV_WR_SEND_WITH_INV`
     SendInvalidate(Rkey),
+    /// `IBV_WR_SEND` and `IBV_WR_SEND_WITH_IMM` of a UD QP, which names the receiver each time.
+    SendTo(Datagram),
     /// `IBV_WR_RDMA_WRITE`
     Write(Remote),
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`
@@ -40,9 +42,26 @@ impl SendOp {
     pub const fn consumes_receive(&self) -> bool {
         matches!(
             self,
-            Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) | Self::WriteImm(..)
+            Self::Send
+                | Self::SendImm(_)
+                | Self::SendInvalidate(_)
+                | Self::SendTo(_)
+                | Self::WriteImm(..)
         )
     }
+}
+
+/// Who gets a datagram (`wr.ud` of `struct ibv_send_wr`), and what goes with it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Datagram {
+    /// Number of the address handle.
+    pub ah: u32,
+    /// The QP there.
+    pub qpn: Qpn,
+    /// Its Q_Key; with the highest bit set, that of the sending QP goes instead.
+    pub qkey: u32,
+    /// Immediate data, as on the wire, big-endian, read as a number.
+    pub imm: Option<u32>,
 }
 
 /// Memory of the peer.
@@ -177,7 +196,9 @@ pub enum WorkOpcode {
 impl From<&SendOp> for WorkOpcode {
     fn from(op: &SendOp) -> Self {
         match op {
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => Self::Send,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) | SendOp::SendTo(_) => {
+                Self::Send
+            }
             SendOp::Write(_) | SendOp::WriteImm(..) => Self::Write,
             SendOp::Read(_) => Self::Read,
             SendOp::Atomic(_, AtomicOp::CompareSwap { .. }) => Self::CompareSwap,

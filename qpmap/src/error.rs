@@ -61,6 +61,12 @@ pub enum VerbsError {
         /// Its index.
         srq: u32,
     },
+    /// There is no such address handle (any more).
+    #[error("no address handle {ah}")]
+    UnknownAh {
+        /// Its number.
+        ah: u32,
+    },
     /// There is no such protection domain (any more).
     #[error("no protection domain {pd}")]
     UnknownPd {
@@ -191,6 +197,7 @@ impl VerbsError {
             | Self::UnknownConnection { .. }
             | Self::UnknownCq { .. }
             | Self::UnknownSrq { .. }
+            | Self::UnknownAh { .. }
             | Self::UnknownPd { .. }
             | Self::UnknownRoute { .. } => ENOENT,
             Self::Unsupported { .. } => EOPNOTSUPP,

@@ -7,8 +7,8 @@
 //!          bits 8-15   flags, enum ibv_send_flags  word 2.. elements, two words each
 //!          bits 16-31  elements, or inline bytes
 //!          bits 32-63  immediate, or key to invalidate
-//! word 2   remote address
-//! word 3   remote key, route (high half)
+//! word 2   remote address; datagrams: Q_Key, QP (high half)
+//! word 3   remote key; route, datagrams: address handle (high half)
 //! word 4.. atomics only: compare or add, swap
 //! then     elements, two words each: address; length, lkey (high half)
 //!          or the inline bytes, little-endian
@@ -23,9 +23,9 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_conn::mem::{AtomicOp, Sge};
 use trunkline_conn::work::{
-    Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Receive, Remote, Request, SendFlags, SendOp,
+    Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Receive, Remote, Request, SendFlags, SendOp,
 };
-use trunkline_wire::{Lkey, Rkey};
+use trunkline_wire::{Lkey, Qpn, Rkey};
 
 /// Route of a request that goes where its QP is bound.
 pub const OWN_BINDING: u32 = 0;
@@ -87,6 +87,9 @@ mod opcode {
     pub(super) const COMPARE_SWAP: u8 = 5;
     pub(super) const FETCH_ADD: u8 = 6;
     pub(super) const SEND_INVALIDATE: u8 = 9;
+    /// Verbs tell datagrams by the type of their QP, which a ring does not know: ours.
+    pub(super) const SEND_TO: u8 = 0x82;
+    pub(super) const SEND_TO_IMM: u8 = 0x83;
 }
 
 /// Slots of the largest send request within limits, so that a ring can be made large enough.
@@ -186,6 +189,16 @@ impl SendWr<'_> {
             SendOp::Send => (opcode::SEND, NONE, 0),
             SendOp::SendImm(immediate) => (opcode::SEND_IMM, NONE, immediate),
             SendOp::SendInvalidate(key) => (opcode::SEND_INVALIDATE, NONE, key.0),
+            SendOp::SendTo(to) => {
+                let receiver = Remote {
+                    addr: pair(to.qkey, to.qpn.get()),
+                    rkey: Rkey(0),
+                };
+                match to.imm {
+                    Some(immediate) => (opcode::SEND_TO_IMM, receiver, immediate),
+                    None => (opcode::SEND_TO, receiver, 0),
+                }
+            }
             SendOp::Write(remote) => (opcode::WRITE, remote, 0),
             SendOp::WriteImm(remote, immediate) => (opcode::WRITE_IMM, remote, immediate),
             SendOp::Read(remote) => (opcode::READ, remote, 0),
@@ -216,7 +229,11 @@ impl Post for SendWr<'_> {
         words[0].store(self.wr_id, Ordering::Relaxed);
         words[1].store(what | u64::from(extra) << 32, Ordering::Relaxed);
         words[2].store(remote.addr, Ordering::Relaxed);
-        words[3].store(pair(remote.rkey.0, self.route), Ordering::Relaxed);
+        let route = match self.op {
+            SendOp::SendTo(to) => to.ah,
+            _ => self.route,
+        };
+        words[3].store(pair(remote.rkey.0, route), Ordering::Relaxed);
         let end = match (self.op, self.inline) {
             (_, Some(inline)) => store_bytes(ring, slot, SEND_HEAD, inline),
             (SendOp::Atomic(_, op), None) => {
@@ -382,6 +399,15 @@ fn far_send<W: Words>(
         opcode::SEND => SendOp::Send,
         opcode::SEND_IMM => SendOp::SendImm(extra),
         opcode::SEND_INVALIDATE => SendOp::SendInvalidate(Rkey(extra)),
+        opcode::SEND_TO | opcode::SEND_TO_IMM => {
+            let [qkey, qpn] = halves(remote.addr);
+            SendOp::SendTo(Datagram {
+                ah: route,
+                qpn: Qpn::from_wire(qpn),
+                qkey,
+                imm: (code == opcode::SEND_TO_IMM).then_some(extra),
+            })
+        }
         opcode::WRITE => SendOp::Write(remote),
         opcode::WRITE_IMM => SendOp::WriteImm(remote, extra),
         opcode::READ => SendOp::Read(remote),

@@ -127,8 +127,8 @@ impl Requester {
             _ => segment::packets(request.length, config.path_mtu.bytes()),
         };
         let answered = request.op.has_response_data();
-        let unusable =
-            answered && (config.max_rd_atomic == 0 || matches!(request.local, Local::Inline(_)));
+        let unusable = matches!(request.op, SendOp::SendTo(_))
+            || answered && (config.max_rd_atomic == 0 || matches!(request.local, Local::Inline(_)));
         self.queue.push_back(Entry {
             request,
             psn: Psn::default(),

@@ -92,7 +92,7 @@ impl Connection {
         );
         let known = !matches!(
             request.op,
-            SendOp::Read(_) | SendOp::Atomic(..) | SendOp::SendInvalidate(_)
+            SendOp::Read(_) | SendOp::Atomic(..) | SendOp::SendInvalidate(_) | SendOp::SendTo(_)
         );
         let full = self.queue.len() >= self.config.send_capacity;
         if !known || full || self.state == State::Error {

@@ -217,7 +217,7 @@ impl<'a> Draft<'a> {
 
     fn headers(&self) -> usize {
         let further = match self.op {
-            None | Some(SendOp::Send) => 0,
+            None | Some(SendOp::Send | SendOp::SendTo(_)) => 0,
             Some(SendOp::SendImm(_) | SendOp::SendInvalidate(_)) => 4,
             Some(SendOp::Write(_) | SendOp::Read(_)) => Reth::LEN,
             Some(SendOp::WriteImm(..)) => Reth::LEN + ImmDt::LEN,
@@ -353,7 +353,7 @@ impl<'a> Draft<'a> {
             at += bytes.len();
         };
         match self.op {
-            None | Some(SendOp::Send) => {}
+            None | Some(SendOp::Send | SendOp::SendTo(_)) => {}
             Some(SendOp::SendImm(value)) => put(&ImmDt(*value).to_bytes()),
             Some(SendOp::SendInvalidate(key)) => put(&Ieth(*key).to_bytes()),
             Some(SendOp::Write(remote) | SendOp::Read(remote)) => put(&reth(remote).to_bytes()),
@@ -380,7 +380,8 @@ impl<'a> Draft<'a> {
 
 const fn opcode_of(op: &SendOp) -> Opcode {
     match op {
-        SendOp::Send => Opcode::SRC_SEND,
+        // Datagrams are refused when they are taken from the ring.
+        SendOp::Send | SendOp::SendTo(_) => Opcode::SRC_SEND,
         SendOp::SendImm(_) => Opcode::SRC_SEND_IMM,
         SendOp::SendInvalidate(_) => Opcode::SRC_SEND_INV,
         SendOp::Write(_) => Opcode::SRC_WRITE,

@@ -239,6 +239,7 @@ pub struct Engine<P: Platform> {
     cqs: Slab<CqSlot<P::Words>>,
     dirty_cqs: Vec<u32>,
     srqs: Slab<SrqSlot<P::Words>>,
+    ahs: Slab<plain::AddressHandle>,
     peers: Slab<Peer>,
     /// Peers by address; ordered, so that walks replay.
     peer_of: BTreeMap<Gid, u32>,
@@ -324,6 +325,7 @@ impl<P: Platform> Engine<P> {
             cqs: Slab::new(),
             dirty_cqs: Vec::new(),
             srqs: Slab::new(),
+            ahs: Slab::new(),
             peers: Slab::new(),
             peer_of: BTreeMap::new(),
             undecided: BTreeMap::new(),

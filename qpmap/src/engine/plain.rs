@@ -16,9 +16,9 @@ use std::sync::Arc;
 use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::host::{Host, QpEvent};
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::Bytes;
+use trunkline_conn::mem::{Bytes, PdId};
 use trunkline_conn::time::Instant;
-use trunkline_conn::work::{Completion, Receive, Request, Status};
+use trunkline_conn::work::{Completion, Datagram, Receive, Request, SendOp, Status};
 use trunkline_conn::{rc, uc, ud};
 use trunkline_wire::{Gid, IcrcSeed, Opcode, Packet, Path, Qpn, icrc, parse_datagram};
 
@@ -33,10 +33,16 @@ pub(crate) struct Plain {
     protocol: Protocol,
     /// Slots of the send ring that each request under way holds.
     slots: VecDeque<u16>,
-    /// Where a UD QP may send, by the route its requests name (from 1 on).
-    addresses: Vec<ud::Address>,
     ready: bool,
     deadline: Instant,
+}
+
+/// An address handle: where the datagrams of UD QPs of its domain may go.
+#[derive(Debug)]
+pub(crate) struct AddressHandle {
+    pd: PdId,
+    remote: Gid,
+    traffic_class: u8,
 }
 
 #[derive(Debug)]
@@ -95,7 +101,6 @@ impl<P: Platform> Engine<P> {
             serial: self.plain_serial,
             protocol,
             slots: VecDeque::new(),
-            addresses: Vec::new(),
             ready: false,
             deadline: Instant::FAR,
         });
@@ -217,39 +222,63 @@ impl<P: Platform> Engine<P> {
         self.with_plain(plain, |protocol, host| protocol.abort(host));
     }
 
-    /// Lets the UD QP `qpn` send to `remote` at `peer`. Gives the number to name in
-    /// [`SendWr::route`](crate::wqe::SendWr), from 1 on: an address handle (`ibv_create_ah(3)`).
+    /// Creates an address handle (`ibv_create_ah(3)`) for the node at `remote`; gives the number to
+    /// name in a [`Datagram`](trunkline_conn::work::Datagram).
     ///
     /// # Errors
-    /// No such QP, or one that is not UD and ready to receive.
-    pub fn add_address(
+    /// Unknown PD, or an address that packets from here do not reach: of another family.
+    pub fn create_ah(
         &mut self,
-        qpn: Qpn,
-        peer: Gid,
-        remote: Qpn,
-        qkey: u32,
+        pd: PdId,
+        remote: Gid,
+        traffic_class: u8,
     ) -> Result<u32, VerbsError> {
-        let qp = self.known(qpn)?;
-        let state = self.qps[qp].state;
-        let Wire::Plain(plain) = self.qps[qp].wire else {
-            return Err(VerbsError::WrongState {
-                qpn: qpn.get(),
-                state,
-            });
-        };
-        let path = self.plain_path(peer, qpn, 0);
-        let record = &mut self.plains[plain];
-        if !matches!(record.protocol, Protocol::Ud(_)) {
-            return Err(VerbsError::Unsupported {
-                what: "an address for a QP that is not UD",
-            });
+        self.check_family(remote)?;
+        self.regions.pd_ref(pd)?;
+        Ok(self.ahs.insert(AddressHandle {
+            pd,
+            remote,
+            traffic_class,
+        }))
+    }
+
+    /// Whether packets from here can reach an address at all.
+    pub(crate) fn check_family(&self, remote: Gid) -> Result<(), VerbsError> {
+        if remote.address().is_ipv4() == self.config.address.is_ipv4() {
+            Ok(())
+        } else {
+            Err(VerbsError::Unsupported {
+                what: "a peer of another family of addresses",
+            })
         }
-        record.addresses.push(ud::Address {
-            path,
-            qpn: remote,
-            qkey,
-        });
-        Ok(record.addresses.len() as u32)
+    }
+
+    /// Destroys an address handle (`ibv_destroy_ah(3)`). Requests that were not looked at yet end
+    /// with an error.
+    ///
+    /// # Errors
+    /// No such handle.
+    pub fn destroy_ah(&mut self, ah: u32) -> Result<(), VerbsError> {
+        self.ahs.get(ah).ok_or(VerbsError::UnknownAh { ah })?;
+        let handle = self.ahs.remove(ah);
+        self.regions.pd_unref(handle.pd);
+        Ok(())
+    }
+
+    /// Who gets a request of a UD QP. `None`: it names none, or a handle of another domain.
+    fn receiver(&self, qp: u32, op: &SendOp) -> Option<ud::Address> {
+        let SendOp::SendTo(to) = op else {
+            return None;
+        };
+        let handle = self.ahs.get(to.ah)?;
+        if handle.pd != self.qps[qp].pd {
+            return None;
+        }
+        Some(ud::Address {
+            path: self.plain_path(handle.remote, self.qp_number(qp), handle.traffic_class),
+            qpn: to.qpn,
+            qkey: to.qkey,
+        })
     }
 
     /// Hands what a program posted to the protocol engine, as far as that has room.
@@ -268,7 +297,7 @@ impl<P: Platform> Engine<P> {
             if busy >= queues.queues.send.max_wr() as usize {
                 break;
             }
-            let (request, route, slots) = match queues.queues.send.fetch(&mut queues.cursor) {
+            let (mut request, _, slots) = match queues.queues.send.fetch(&mut queues.cursor) {
                 Ok(Some(found)) => found,
                 Ok(None) => break,
                 Err(_) => {
@@ -277,12 +306,17 @@ impl<P: Platform> Engine<P> {
                     return;
                 }
             };
+            let receiver = self.receiver(qp, &request.op);
+            let record = &mut self.plains[plain];
             record.slots.push_back(slots);
             let posted = match &mut record.protocol {
                 Protocol::Rc(rc) => rc.post_send(request),
                 Protocol::Uc(uc) => uc.post_send(request),
-                Protocol::Ud(ud) => match record.addresses.get((route as usize).wrapping_sub(1)) {
-                    Some(to) => ud.post_send(request, *to),
+                Protocol::Ud(ud) => match receiver {
+                    Some(to) => {
+                        request.op = datagram(&request.op);
+                        ud.post_send(request, to)
+                    }
                     None => Err(request),
                 },
             };
@@ -492,6 +526,15 @@ impl<P: Platform> Engine<P> {
             return true;
         }
         self.cold(record.qp).attributes.remote == Gid::from(arrival.path.src)
+    }
+}
+
+/// A datagram as its protocol engine knows it: who gets it stands beside it.
+const fn datagram(op: &SendOp) -> SendOp {
+    match *op {
+        SendOp::SendTo(Datagram { imm: Some(imm), .. }) => SendOp::SendImm(imm),
+        SendOp::SendTo(_) => SendOp::Send,
+        other => other,
     }
 }
 

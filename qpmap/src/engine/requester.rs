@@ -8,7 +8,7 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, Memory, MemoryFault};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{
-    Completion, Extra, Local, Receive, Request, SendFlags, Status, WorkOpcode,
+    Completion, Extra, Local, Receive, Request, SendFlags, SendOp, Status, WorkOpcode,
 };
 use trunkline_wire::{NakCode, Qpn, Syndrome, rnr_timer_ns};
 
@@ -90,6 +90,7 @@ impl<P: Platform> Engine<P> {
         };
         let flow = self.flow_of_route(qp, own, route);
         let fault = match flow {
+            _ if matches!(request.op, SendOp::SendTo(_)) => Some(Status::LocalQpOperation),
             Some(flow) if self.is_dead(flow) => Some(Status::RetryExceeded),
             Some(_) => self
                 .local_fault(qp, &request)

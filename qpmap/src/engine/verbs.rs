@@ -306,6 +306,9 @@ impl<P: Platform> Engine<P> {
             QpModify::Init { access } => self.cold_mut(qp).access = *access,
             QpModify::Rtr(attributes) => {
                 check_attributes(attributes)?;
+                if matches!(self.cold(qp).kind, QpType::Rc | QpType::Uc) {
+                    self.check_family(attributes.remote)?;
+                }
                 self.cold_mut(qp).attributes = *attributes;
                 self.set_state(qp, QpState::Rtr);
                 self.connect(qp);
