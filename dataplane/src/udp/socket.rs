@@ -32,6 +32,11 @@ impl Sockets {
             (libc::IPPROTO_IP, libc::IP_RECVTOS)
         };
         set(&main, class, 1).map_err(system("setsockopt(IP_RECVTOS)"))?;
+        if ipv6 {
+            // RoCEv2 leaves the UDP checksum out, which IPv6 forbids but where it is asked for.
+            let option = (libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX);
+            set(&main, option, 1).map_err(system("setsockopt(UDP_NO_CHECK6_RX)"))?;
+        }
         // Where it is refused, waiting in the socket counts as the network's.
         let _ = set(&main, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), 1);
         if config.address.is_unspecified() {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::port::Identification;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use trunkline_wire::icrc;
 
@@ -527,4 +528,38 @@ fn the_descriptor_turns_readable_when_something_came() {
 fn ports_may_move_to_another_thread() {
     fn moves<T: Send>() {}
     moves::<UdpPort>();
+}
+
+#[test]
+fn datagrams_over_ipv6_need_no_udp_checksum() {
+    let mut port = UdpPort::open(&config(Ipv6Addr::LOCALHOST.into(), 0)).unwrap();
+    let sender = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::DGRAM, None).unwrap();
+    let (level, option, value) = (libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_TX, 1i32);
+    // SAFETY: the value is an `int`, and its size is given.
+    let result = unsafe {
+        let length = size_of::<i32>() as libc::socklen_t;
+        libc::setsockopt(
+            sender.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            length,
+        )
+    };
+    assert_eq!(result, 0);
+    let local = (Ipv6Addr::LOCALHOST, 0);
+    sender
+        .bind(&std::net::SocketAddr::from(local).into())
+        .unwrap();
+    let source = sender.local_addr().unwrap().as_socket().unwrap();
+    let path = Path {
+        src: source.ip(),
+        dst: port.local().ip(),
+        src_port: source.port(),
+        traffic_class: 0,
+    };
+    let mut datagram = [7; 64];
+    icrc::seal(&path, 0, &mut datagram);
+    sender.send_to(&datagram, &port.local().into()).unwrap();
+    assert_eq!(shape(&receive(&mut port, 1)), [(7, 64)]);
 }
