@@ -27,6 +27,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT],
     ),
     ("trunkline-fuzz", &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
+    ("trunkline-interop", &[WIRE, DATAPLANE, ROOT]),
     ("xtask", &[]),
 ];
 

@@ -4,6 +4,7 @@
 mod cargo;
 mod fuzz;
 mod instructions;
+mod interop;
 mod layers;
 mod no_std;
 mod report;
@@ -44,6 +45,9 @@ enum Task {
     Bench(Bench),
     /// Fuzzes one target with cargo-fuzz and a nightly compiler, or replays the corpora on stable.
     Fuzz(fuzz::Options),
+    /// Runs Trunkline against soft-RoCE of the Linux kernel in an emulated guest, as root: all
+    /// operations, errors, faults and the guest's own programs.
+    Interop(interop::Options),
     /// Counts instructions of the hot pieces under valgrind and compares them with the baseline in
     /// benches/instructions.json.
     Instructions(instructions::Options),
@@ -127,6 +131,10 @@ fn run(task: Task) -> Result<bool> {
             Ok(true)
         }
         Task::Fuzz(options) => fuzz::run(&options).map(|note| say(&note)),
+        Task::Interop(options) => match interop::run(&options)? {
+            interop::Verdict::Passed(note) => Ok(say(&note)),
+            interop::Verdict::Skipped(why) => Ok(say(&format!("SKIPPED: {why}"))),
+        },
         Task::Instructions(options) => match instructions::run(&options)? {
             instructions::Verdict::Compared(note) => Ok(say(&note)),
             instructions::Verdict::Skipped(why) => Ok(say(&format!("skipped: {why}"))),

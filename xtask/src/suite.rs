@@ -2,7 +2,7 @@
 
 use crate::cargo;
 use crate::report::{self, Entry, Outcome};
-use crate::{fuzz, instructions, layers, no_std, tidy};
+use crate::{fuzz, instructions, interop, layers, no_std, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -90,6 +90,16 @@ const STEPS: &[Step] = &[
     }),
     step("sim", 300, sim),
     step("examples", 120, examples),
+    step("interop", 360, |setting| {
+        let options = interop::Options {
+            full: setting.full,
+            ..interop::Options::default()
+        };
+        Ok(match interop::run(&options)? {
+            interop::Verdict::Passed(note) => Outcome::Passed(note),
+            interop::Verdict::Skipped(why) => Outcome::Skipped(why),
+        })
+    }),
     step("instructions", 90, |_| {
         Ok(
             match instructions::run(&instructions::Options::default())? {

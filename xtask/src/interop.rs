@@ -1,0 +1,267 @@
+//! `cargo xtask interop`: Trunkline against soft-RoCE of the Linux kernel, in an emulated guest.
+//!
+//! A script beside the checkout boots the guest on a bridge in a network namespace of its own;
+//! there `trunkline-interop` runs its list. All packets are captured, and what Trunkline sent is
+//! afterwards looked at by tshark and by `trunkline decode`.
+
+use crate::cargo;
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Names the script, where it is not in its usual place.
+const SCRIPT: &str = "TRUNKLINE_RXE_VM";
+/// The bridge at the host's end, and what both ends are called.
+const BRIDGE: &str = "rxebr";
+const ADDRESSES: [(&str, &str); 2] = [("10.99.0.1", "10.99.0.2"), ("fd00:99::1", "fd00:99::2")];
+/// Datagrams that may wait for the guest: an unreliable message of 8 MiB comes in one burst, and no
+/// link between paces it.
+const QUEUE: &str = "20000";
+const BOOT_LIMIT: Duration = Duration::from_secs(150);
+const RUN_LIMIT: Duration = Duration::from_secs(8 * 60);
+const FULL_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Programs that all this needs.
+const TOOLS: [&str; 7] = [
+    "qemu-system-x86_64",
+    "cpio",
+    "modprobe",
+    "ip",
+    "tcpdump",
+    "tshark",
+    "cc",
+];
+
+/// Protocols that tshark suspects behind any payload that looks a bit like theirs.
+const GUESSES: [&str; 9] = [
+    "smc",
+    "smb_direct",
+    "rpcordma",
+    "nvme-rdma",
+    "lnet",
+    "iser",
+    "infiniband_sdp",
+    "fcoib",
+    "infiniband.eoib",
+];
+
+/// What to run.
+#[derive(Args, Debug, Default)]
+pub(crate) struct Options {
+    /// The whole matrix, not the cut for an ordinary run.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Only cases with this in their name; may be given several times.
+    #[arg(long, value_name = "PART")]
+    pub(crate) only: Vec<String>,
+    /// Write the outcome of every case to this file, as a JSON array.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// How it went, where nothing failed.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// Every case passed.
+    Passed(String),
+    /// This machine cannot run it.
+    Skipped(String),
+}
+
+/// Runs the list.
+///
+/// # Errors
+/// A case failed, or a packet of ours was wrong.
+pub(crate) fn run(options: &Options) -> Result<Verdict> {
+    let script = match script() {
+        Ok(script) => script,
+        // CI has to notice when there is nothing to talk to.
+        Err(why) if std::env::var_os("CI").is_some() => bail!(why),
+        Err(why) => return Ok(Verdict::Skipped(why)),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let folder = cargo::target_dir()?.join("interop");
+    std::fs::create_dir_all(&folder)?;
+    let peer = compile(&folder)?;
+    let programs = ["trunkline", "trunkline-interop"];
+    for package in programs {
+        let arguments = ["build", "--quiet", "--release", "--package", package];
+        cargo::run(cargo::cargo(&arguments), None)?;
+    }
+    let capture = folder.join("packets.pcap");
+    let guest = Guest::boot(script, &peer, &capture)?;
+    let result = cases(&guest, options, &stop);
+    drop(guest);
+    if stop.load(Ordering::Relaxed) {
+        bail!("interrupted");
+    }
+    result?;
+    let packets = check(&capture)?;
+    Ok(Verdict::Passed(format!(
+        "{packets} packets of ours looked at"
+    )))
+}
+
+/// The script, if this machine can run it.
+fn script() -> Result<PathBuf, String> {
+    let script = std::env::var_os(SCRIPT)
+        .map_or_else(|| cargo::root().join("../shared/rxe-vm"), PathBuf::from);
+    if !script.is_file() {
+        return Err(format!("no {} ({SCRIPT} names another)", script.display()));
+    }
+    let missing: Vec<_> = TOOLS
+        .into_iter()
+        .filter(|tool| !cargo::works("which", &[tool]))
+        .collect();
+    if !missing.is_empty() {
+        return Err(format!("not installed: {}", missing.join(", ")));
+    }
+    if !cargo::works("ip", &["netns", "list"]) || !Path::new("/dev/net/tun").exists() {
+        return Err("network namespaces and taps need root and /dev/net/tun".to_owned());
+    }
+    Ok(script)
+}
+
+/// The peer's program, for the guest.
+fn compile(folder: &Path) -> Result<PathBuf> {
+    let program = folder.join("verbs_peer");
+    let mut command = cargo::command("cc", &["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+    command.arg(&program);
+    command.args(["interop/guest/verbs_peer.c", "-libverbs"]);
+    cargo::run(command, None).context("is libibverbs-dev installed?")?;
+    Ok(program)
+}
+
+/// A guest that is up; it goes down when dropped.
+struct Guest {
+    script: PathBuf,
+    name: String,
+    namespace: String,
+}
+
+impl Guest {
+    fn boot(script: PathBuf, peer: &Path, capture: &Path) -> Result<Self> {
+        let id = std::process::id();
+        let guest = Self {
+            script,
+            name: format!("io{id}"),
+            namespace: format!("trunkline-{id}"),
+        };
+        let mut up = Command::new(&guest.script);
+        up.args([
+            "up",
+            "-m",
+            "4200",
+            "-N",
+            &guest.name,
+            "-n",
+            &guest.namespace,
+        ]);
+        up.args(["-b", BRIDGE]);
+        up.arg("-x").arg(peer).arg("-w").arg(capture);
+        cargo::run(up, Some(BOOT_LIMIT))?;
+        let tap = format!("t-{}", guest.name);
+        let (ours, theirs) = (
+            format!("{}/64", ADDRESSES[1].0),
+            format!("{}/64", ADDRESSES[1].1),
+        );
+        guest.inside(["ip", "link", "set", &tap, "txqueuelen", QUEUE])?;
+        guest.inside(["ip", "addr", "add", &ours, "dev", BRIDGE, "nodad"])?;
+        let address = format!("/bin/ip addr add {theirs} dev eth0 nodad");
+        let mut exec = Command::new(&guest.script);
+        exec.args(["exec", "-N", &guest.name, "-T", "20", "--", &address]);
+        cargo::run(exec, None)?;
+        Ok(guest)
+    }
+
+    /// A command in the namespace.
+    fn command<I: IntoIterator<Item: AsRef<OsStr>>>(&self, arguments: I) -> Command {
+        let mut command = cargo::command("ip", &["netns", "exec", &self.namespace]);
+        command.args(arguments);
+        command
+    }
+
+    fn inside<const N: usize>(&self, arguments: [&str; N]) -> Result<()> {
+        cargo::run(self.command(arguments), None)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut down = Command::new(&self.script);
+        down.args(["down", "-N", &self.name]);
+        if let Err(error) = cargo::run(down, None) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+fn cases(guest: &Guest, options: &Options, stop: &AtomicBool) -> Result<()> {
+    if stop.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let program = cargo::target_dir()?.join("release/trunkline-interop");
+    let mut suite = guest.command([program.as_os_str(), "suite".as_ref()]);
+    for (name, (ours, theirs)) in ["--v4", "--v6"].into_iter().zip(ADDRESSES) {
+        suite.args([name, ours, theirs]);
+    }
+    if options.full {
+        suite.arg("--full");
+    }
+    for part in &options.only {
+        suite.args(["--only", part]);
+    }
+    if let Some(file) = &options.json {
+        suite.arg("--json").arg(std::path::absolute(file)?);
+    }
+    let limit = if options.full { FULL_LIMIT } else { RUN_LIMIT };
+    cargo::run(suite, Some(limit))
+}
+
+/// Looks at every packet that Trunkline sent; gives how many there are.
+fn check(capture: &Path) -> Result<usize> {
+    let [(v4, _), (v6, _)] = ADDRESSES;
+    let ours = format!("udp.dstport == 4791 && (ip.src == {v4} || ipv6.src == {v6})");
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-r").arg(capture).arg("-Y").arg(&ours);
+    tshark.args(["-T", "fields", "-E", "separator=;", "-e", "frame.number"]);
+    tshark.args(["-e", "_ws.malformed", "-e", "infiniband.bth.opcode"]);
+    for protocol in GUESSES {
+        tshark.args(["--disable-protocol", protocol]);
+    }
+    let text = cargo::output(tshark)?;
+    let mut packets = 0;
+    let mut wrong = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.split(';');
+        let (frame, malformed, opcode) = (fields.next(), fields.next(), fields.next());
+        packets += 1;
+        if malformed != Some("") || opcode.is_none_or(str::is_empty) {
+            wrong.push(frame.unwrap_or_default().to_owned());
+        }
+    }
+    let file = capture.display();
+    ensure!(packets > 0, "{file} has no packet of ours");
+    wrong.truncate(10);
+    ensure!(
+        wrong.is_empty(),
+        "tshark does not understand frames {} of {file}",
+        wrong.join(", ")
+    );
+    let program = cargo::target_dir()?.join("release/trunkline");
+    let mut decode = Command::new(program);
+    decode.args(["decode", "--summary", "--json"]).arg(capture);
+    let summary: serde_json::Value = serde_json::from_str(&cargo::output(decode)?)?;
+    for key in ["malformed", "icrc_bad"] {
+        let count = summary.get(key).and_then(serde_json::Value::as_u64);
+        ensure!(count == Some(0), "{file}: {key} is {count:?}");
+    }
+    Ok(packets)
+}
