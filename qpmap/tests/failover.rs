@@ -220,3 +220,30 @@ fn a_plain_qp_that_is_destroyed_gives_back_the_receive_it_took_from_its_srq() {
         "{got:?}"
     );
 }
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "real work is what it measures")]
+fn destroying_many_qps_that_wait_for_their_turn_takes_no_search() {
+    const QPS: usize = 200_000;
+    let mut pair = Pair::new(1);
+    let peer = pair.qp(1, QpType::Rc);
+    let qps: Vec<_> = (0..QPS)
+        .map(|_| {
+            let qp = pair.qp(0, QpType::Rc);
+            pair.connect(0, &qp, &peer);
+            pair.post(0, &qp, 1, SendOp::Send, &[]);
+            qp
+        })
+        .collect();
+    let engine = &mut pair.nodes[0].engine;
+    engine.handle_doorbells();
+    let start = std::time::Instant::now();
+    for qp in qps.iter().rev() {
+        engine.destroy_qp(qp.qpn).expect("it is there");
+    }
+    // A fraction of a second; walks of the lists would take minutes.
+    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
+    pair.run(50 * MILLISECOND);
+    let left = pair.nodes[0].engine.live_objects();
+    assert!(left.named().all(|(_, count)| count == 0), "{left:?}");
+}

@@ -478,12 +478,12 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// Takes a flow from its connection, but not out of its lists.
     pub(crate) fn detach(&mut self, flow: u32) {
         let conn = self.flows[flow].conn;
         if conn == NONE {
             return;
         }
-        self.unlist(conn, flow);
         self.conns[conn].flows -= 1;
         self.flows[flow].conn = NONE;
         let qp = self.flows[flow].qp;
@@ -504,6 +504,7 @@ impl<P: Platform> Engine<P> {
             .filter(|(_, flow)| flow.conn == conn)
             .map(|(index, _)| index)
             .collect();
+        self.drop_lists(conn);
         for &flow in &moving {
             self.detach(flow);
         }
@@ -688,6 +689,7 @@ impl<P: Platform> Engine<P> {
         if let Some(to) = to.filter(|to| self.live(*to).is_some())
             && self.flows[flow].conn != NONE
         {
+            self.unlist(self.flows[flow].conn, flow);
             self.detach(flow);
             self.resume_on(flow, to.index);
             let qpn = self.qp_number(qp);

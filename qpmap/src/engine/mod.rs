@@ -10,6 +10,7 @@
 //! | `link` | peers and connections, binding, moving, failover |
 //! | `requester` | work requests become messages; answers become completions |
 //! | `transmit` | the scheduler: which packet goes next |
+//! | `lists` | flows that wait for their turn |
 //! | `build` | headers, payload, ICRC of one packet |
 //! | `packet` | one packet taken apart |
 //! | `receive` | from a datagram to the flow it is for |
@@ -23,6 +24,7 @@ mod build;
 mod counters;
 mod jobs;
 mod link;
+mod lists;
 mod notice;
 mod packet;
 mod plain;

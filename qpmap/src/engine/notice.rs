@@ -361,18 +361,12 @@ impl<P: Platform> Engine<P> {
             false
         });
         while !full(answers, controls) {
-            let flow = self.conns[conn].notice_head;
-            if flow == NONE {
+            let Some(flow) = self.pop_noticed(conn) else {
                 break;
-            }
+            };
             let number = self.qp_number(self.flows[flow].qp);
             let begun = self.has_begun(flow);
             let record = &mut self.flows[flow];
-            let list = &mut self.conns[conn];
-            list.notice_head = record.notice_next;
-            if list.notice_head == NONE {
-                list.notice_tail = NONE;
-            }
             if record.flags.has(Flags::ANSWER_DUE) {
                 answers.extend(answer_entry(record, number).to_bytes());
             }
@@ -384,12 +378,7 @@ impl<P: Platform> Engine<P> {
                     controls.extend(control_entry(record, number, kind, begun).to_bytes());
                 }
             }
-            for flag in [
-                Flags::NOTICED,
-                Flags::ANSWER_DUE,
-                Flags::BIND_DUE,
-                Flags::BOUND_DUE,
-            ] {
+            for flag in [Flags::ANSWER_DUE, Flags::BIND_DUE, Flags::BOUND_DUE] {
                 record.flags.clear(flag);
             }
         }

@@ -180,10 +180,9 @@ impl<P: Platform> Engine<P> {
             bytes: i32::from(weight) * BURST_BYTES,
         };
         loop {
-            let flow = self.conns[conn].runnable_head;
-            if flow == NONE {
+            let Some(flow) = self.first_runnable(conn) else {
                 return Turn::Idle;
-            }
+            };
             match self.serve_flow(now, conn, flow, route, &mut share, egress) {
                 Turn::Idle => self.rotate(conn, flow, false),
                 Turn::Yield => self.rotate(conn, flow, true),
@@ -603,53 +602,12 @@ impl<P: Platform> Engine<P> {
         if again && alone && self.may_run(flow) {
             return;
         }
-        let list = &mut self.conns[conn];
-        if list.runnable_head != flow {
+        if self.conns[conn].runnable_head != flow {
             return;
         }
-        list.runnable_head = self.flows[flow].runnable_next;
-        if list.runnable_head == NONE {
-            list.runnable_tail = NONE;
-        }
-        self.flows[flow].flags.clear(Flags::RUNNABLE);
+        self.pop_runnable(conn);
         if again {
             self.wake(flow);
-        }
-    }
-
-    /// Takes a flow out of both lists of its connection.
-    pub(crate) fn unlist(&mut self, conn: u32, flow: u32) {
-        if self.flows[flow].flags.has(Flags::RUNNABLE) {
-            let (mut at, mut last) = (self.conns[conn].runnable_head, NONE);
-            while at != flow {
-                last = at;
-                at = self.flows[at].runnable_next;
-            }
-            let next = self.flows[flow].runnable_next;
-            match last {
-                NONE => self.conns[conn].runnable_head = next,
-                last => self.flows[last].runnable_next = next,
-            }
-            if next == NONE {
-                self.conns[conn].runnable_tail = last;
-            }
-            self.flows[flow].flags.clear(Flags::RUNNABLE);
-        }
-        if self.flows[flow].flags.has(Flags::NOTICED) {
-            let (mut at, mut last) = (self.conns[conn].notice_head, NONE);
-            while at != flow {
-                last = at;
-                at = self.flows[at].notice_next;
-            }
-            let next = self.flows[flow].notice_next;
-            match last {
-                NONE => self.conns[conn].notice_head = next,
-                last => self.flows[last].notice_next = next,
-            }
-            if next == NONE {
-                self.conns[conn].notice_tail = last;
-            }
-            self.flows[flow].flags.clear(Flags::NOTICED);
         }
     }
 }

@@ -542,7 +542,7 @@ impl<P: Platform> Engine<P> {
             self.detach(flow);
             self.stranded.retain(|(_, other)| *other != flow);
             self.moves.retain(|(other, _)| *other != flow);
-            self.flows.remove(flow);
+            self.retire(flow);
         }
         self.cold_mut(qp).routes.clear();
         if let Wire::Plain(plain) = self.qps[qp].wire {
