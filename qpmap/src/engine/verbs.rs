@@ -484,7 +484,8 @@ impl<P: Platform> Engine<P> {
         flow
     }
 
-    /// Everything outstanding is flushed; the peer hears of it when it asks for more.
+    /// Everything outstanding is flushed; the peer hears of it when it asks for more. So the flows
+    /// still wait for a connection, if they have none.
     pub(crate) fn enter_error(&mut self, qp: u32) {
         if self.qps[qp].state == QpState::Error {
             return;
@@ -497,7 +498,6 @@ impl<P: Platform> Engine<P> {
             let record = &mut self.flows[flow];
             (record.head, record.tail, record.sending) = (NONE, NONE, NONE);
             record.reads_out = 0;
-            self.stranded.retain(|(_, other)| *other != flow);
             if !self.flows[flow].flags.has(Flags::REFUSED) {
                 self.send_unbind(flow);
             }
