@@ -1,6 +1,6 @@
 //! All benchmarks, in the order in which they are reported.
 
-use crate::{Measurement, Setting, engine, resident, scale, udp};
+use crate::{Measurement, Setting, engine, goodput, resident, scale, udp};
 use anyhow::Result;
 use std::fmt;
 
@@ -67,6 +67,16 @@ pub const ALL: &[Bench] = &[
         name: "idle_qp_bytes",
         what: "memory of a QP that is connected and does nothing",
         run: resident::idle_qp_bytes,
+    },
+    Bench {
+        name: "loss1_goodput",
+        what: "goodput of WRITEs with 1 % of packets lost, in virtual time",
+        run: |_| Ok(goodput::loss1(goodput::LENGTH)),
+    },
+    Bench {
+        name: "reorder5_goodput",
+        what: "goodput of WRITEs with 5 % of packets reordered, in virtual time",
+        run: |_| Ok(goodput::reorder5(goodput::LENGTH)),
     },
 ];
 

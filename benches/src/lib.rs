@@ -6,12 +6,14 @@
 //! | [`scale`] | the same with 100,000 QPs |
 //! | [`resident`] | memory of idle QPs |
 //! | [`turns`] | the scheduler alone |
+//! | [`goodput`] | WRITEs over a modelled link that loses or reorders packets |
 //! | [`udp`] | two processes over UDP, in two network namespaces |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
 
 pub mod catalogue;
 pub mod engine;
+pub mod goodput;
 pub mod link;
 pub mod machine;
 pub mod pair;
@@ -21,6 +23,7 @@ pub mod rounds;
 pub mod scale;
 pub mod turns;
 pub mod udp;
+pub mod virtual_link;
 
 use serde::Serialize;
 use std::path::PathBuf;

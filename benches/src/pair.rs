@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use trunkline_conn::control::ControlKind;
 use trunkline_conn::mem::{Access, Bytes, PdId, Sge};
 use trunkline_conn::time::{Instant, MICROSECOND};
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
@@ -14,7 +15,13 @@ use trunkline_qpmap::{
 };
 use trunkline_wire::{Lkey, Qpn, Rkey};
 
-type Words = Box<[AtomicU64]>;
+/// The memory of rings.
+pub type Words = Box<[AtomicU64]>;
+
+/// ACK timeout of QPs with connections of their own: 4.096 us * 2^8, about 1 ms.
+const TIMEOUT: u8 = 8;
+/// Code of the shortest pause after receiver-not-ready, 10 us: the worst for neighbours.
+const RNR_TIMER: u8 = 1;
 
 /// What the engines are built on.
 #[derive(Debug)]
@@ -40,6 +47,10 @@ pub struct PairConfig {
     pub datagram: u32,
     /// Packets in flight on the connection, and slots of the port.
     pub window: u16,
+    /// Congestion control of the connection.
+    pub control: ControlKind,
+    /// QPs have InfiniBand connections of their own instead of the shared one.
+    pub plain: bool,
 }
 
 impl Default for PairConfig {
@@ -49,6 +60,8 @@ impl Default for PairConfig {
             bytes: 1 << 20,
             datagram: 4096 + 80,
             window: 1024,
+            control: ControlKind::None,
+            plain: false,
         }
     }
 }
@@ -60,7 +73,8 @@ pub struct End {
     pub engine: Engine<Embedded>,
     /// Its port.
     pub port: MemoryPort,
-    pd: PdId,
+    /// Its protection domain.
+    pub pd: PdId,
     /// Its memory.
     pub region: Region,
     /// Key of that.
@@ -68,6 +82,7 @@ pub struct End {
     /// Its one completion queue.
     pub cq: Arc<CompletionQueue<Words>>,
     cq_index: u32,
+    plain: bool,
 }
 
 impl End {
@@ -117,35 +132,11 @@ impl Ends {
                 ..Config::default()
             });
             let port = ports[i].take().expect("two ports");
-            End::new(engine, port, config.bytes)
+            End::new(engine, port, config)
         });
         let now = Instant::from_nanos(1_000_000_000);
-        let ids = [0, 1].map(|i: usize| nodes[i].engine.draw_connection().expect("a number"));
-        for i in [0, 1] {
-            let params = ConnectionParams {
-                local_id: ids[i].0,
-                local_token: ids[i].1,
-                remote_id: ids[1 - i].0,
-                remote_token: ids[1 - i].1,
-                first_tx: 1000,
-                first_rx: 1000,
-                datagram: config.datagram,
-                window: config.window,
-                control: Some(trunkline_conn::control::ControlKind::None),
-                traffic_class: 0,
-                weight: 1,
-                source_ports: 1,
-                private: false,
-            };
-            let identity = PeerIdentity {
-                guid: 1 - i as u64,
-                epoch: 1,
-                address: address(1 - i).into(),
-            };
-            nodes[i]
-                .engine
-                .add_connection(now, identity, &params)
-                .expect("a connection");
+        if !config.plain {
+            join(&mut nodes, config, now);
         }
         let mut ends = Self {
             nodes,
@@ -154,11 +145,8 @@ impl Ends {
             start: now,
         };
         for at in 0..config.qps {
-            let pair = [0, 1].map(|i: usize| ends.nodes[i].create_qp());
-            for i in [0, 1] {
-                ends.nodes[i].connect(&pair[i], pair[1 - i].qpn, address(1 - i));
-            }
-            ends.qps.push(pair);
+            let inits = [0, 1].map(|i: usize| ends.nodes[i].qp_init());
+            ends.add_qp(&inits);
             if at % 256 == 0 {
                 ends.settle();
             }
@@ -166,6 +154,41 @@ impl Ends {
         ends.settle();
         ends.clock = std::time::Instant::now();
         ends
+    }
+
+    /// One more pair of connected QPs; gives its index.
+    ///
+    /// # Panics
+    /// When an engine refuses what is asked for.
+    pub fn add_qp(&mut self, inits: &[QpInit; 2]) -> usize {
+        let create = |i: usize| self.nodes[i].engine.create_qp(&inits[i]).expect("a QP");
+        let pair = [0, 1].map(create);
+        self.qps.push(pair);
+        let qp = self.qps.len() - 1;
+        self.connect(qp);
+        qp
+    }
+
+    /// Connects a pair of QPs that are in the RESET state.
+    fn connect(&mut self, qp: usize) {
+        let numbers = [0, 1].map(|i: usize| self.qps[qp][i].qpn);
+        for i in [0, 1] {
+            self.nodes[i].connect(numbers[i], numbers[1 - i], address(1 - i));
+        }
+    }
+
+    /// Takes a pair of QPs back to RESET, whatever state they are in, and connects them anew.
+    /// Requests that were outstanding are forgotten.
+    ///
+    /// # Panics
+    /// When a QP does not exist any more.
+    pub fn reconnect(&mut self, qp: usize) {
+        for i in [0, 1] {
+            let number = self.qps[qp][i].qpn;
+            let reset = self.nodes[i].engine.modify_qp(number, &QpModify::Reset);
+            reset.expect("any state may be left this way");
+        }
+        self.connect(qp);
     }
 
     /// Lets all that is under way arrive, and its acknowledgements too.
@@ -229,14 +252,45 @@ impl Ends {
     }
 }
 
+/// Opens the shared connection.
+fn join(nodes: &mut [End; 2], config: &PairConfig, now: Instant) {
+    let ids = [0, 1].map(|i: usize| nodes[i].engine.draw_connection().expect("a number"));
+    for i in [0, 1] {
+        let params = ConnectionParams {
+            local_id: ids[i].0,
+            local_token: ids[i].1,
+            remote_id: ids[1 - i].0,
+            remote_token: ids[1 - i].1,
+            first_tx: 1000,
+            first_rx: 1000,
+            datagram: config.datagram,
+            window: config.window,
+            control: Some(config.control),
+            traffic_class: 0,
+            weight: 1,
+            source_ports: 1,
+            private: false,
+        };
+        let identity = PeerIdentity {
+            guid: 1 - i as u64,
+            epoch: 1,
+            address: address(1 - i).into(),
+        };
+        nodes[i]
+            .engine
+            .add_connection(now, identity, &params)
+            .expect("a connection");
+    }
+}
+
 fn address(i: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, i as u8 + 1])
 }
 
 impl End {
-    fn new(mut engine: Engine<Embedded>, port: MemoryPort, bytes: usize) -> Self {
+    fn new(mut engine: Engine<Embedded>, port: MemoryPort, config: &PairConfig) -> Self {
         let pd = engine.alloc_pd();
-        let region = Region::allocate(bytes).expect("memory");
+        let region = Region::allocate(config.bytes).expect("memory");
         let key = engine
             .register(pd, region.clone(), Access::ALL)
             .expect("a key")
@@ -250,11 +304,13 @@ impl End {
             key,
             cq,
             cq_index,
+            plain: config.plain,
         }
     }
 
-    fn create_qp(&mut self) -> Arc<QpQueues<Words>> {
-        let init = QpInit {
+    /// What a QP of this end is made with unless it differs: room for 16 requests of one element.
+    pub const fn qp_init(&self) -> QpInit {
+        QpInit {
             pd: self.pd,
             kind: QpType::Rc,
             send_cq: self.cq_index,
@@ -266,14 +322,16 @@ impl End {
             max_recv_sge: 1,
             max_inline: 0,
             signal_all: false,
-        };
-        self.engine.create_qp(&init).expect("a QP")
+        }
     }
 
-    fn connect(&mut self, qp: &QpQueues<Words>, dest_qpn: Qpn, peer: IpAddr) {
+    fn connect(&mut self, qpn: Qpn, dest_qpn: Qpn, peer: IpAddr) {
         let attributes = Attributes {
             remote: peer.into(),
             dest_qpn,
+            path_mtu: 4096,
+            timeout: TIMEOUT,
+            min_rnr_timer: RNR_TIMER,
             ..Attributes::default()
         };
         for step in [
@@ -283,7 +341,10 @@ impl End {
             QpModify::Rtr(attributes),
             QpModify::Rts(attributes),
         ] {
-            self.engine.modify_qp(qp.qpn, &step).expect("a legal step");
+            self.engine.modify_qp(qpn, &step).expect("a legal step");
+        }
+        if self.plain {
+            self.engine.peer_is_plain(peer.into());
         }
     }
 }
