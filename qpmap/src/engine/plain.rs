@@ -223,7 +223,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Creates an address handle (`ibv_create_ah(3)`) for the node at `remote`; gives the number to
-    /// name in a [`Datagram`](trunkline_conn::work::Datagram).
+    /// name in a [`Datagram`].
     ///
     /// # Errors
     /// Unknown PD, or an address that packets from here do not reach: of another family.
