@@ -3,14 +3,16 @@
 use crate::clock::Clock;
 use crate::peers::{Floor, Peers, Seeded};
 use crate::platform::Embedded;
+use crate::qp::Qp;
+use crate::rdma_cm::Desk;
 use std::collections::VecDeque;
-use trunkline_cm::{Config as CmConfig, Identity, Manager, Outgoing, gsi};
+use trunkline_cm::{Concerns, Config as CmConfig, Identity, Manager, Outgoing, gsi};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::prng::Prng;
 use trunkline_dataplane::{Port, PortError};
-use trunkline_qpmap::{Config, Engine, Event};
-use trunkline_wire::{Path, Psn};
+use trunkline_qpmap::{Attributes, Config, Engine, Event, QpModify, VerbsError};
+use trunkline_wire::{Gid, Path, Psn};
 
 /// Datagrams taken from the port per round.
 const BURST: usize = 256;
@@ -47,6 +49,8 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) events: VecDeque<Event>,
     pub(crate) peers: Peers,
+    /// Connections of programs that ask for them by IP address and port.
+    pub(crate) cm: Desk,
     manager: Manager<Seeded>,
     random: Prng,
     psn: Psn,
@@ -84,12 +88,18 @@ impl Core {
             Seeded(Prng::new(random.next_u64())),
         );
         let peers = Peers::new(&config);
+        let cm = Desk::new(
+            identity.guid,
+            config.engine.datagram,
+            Seeded(Prng::new(random.next_u64())),
+        );
         Self {
             engine: Engine::new(config.engine),
             port,
             clock,
             events: VecDeque::new(),
             peers,
+            cm,
             manager,
             psn: Psn::from_wire(random.next_u64() as u32),
             random,
@@ -110,6 +120,7 @@ impl Core {
         let received = self.receive(now)?;
         self.engine.handle_timeout(now);
         self.manager.handle_timeout(now);
+        self.cm.manager.handle_timeout(now);
         self.engine.handle_doorbells();
         self.pump(now);
         let sent = self.engine.poll_transmit(now, &mut *self.port);
@@ -137,6 +148,7 @@ impl Core {
         let Self {
             engine,
             manager,
+            cm,
             port,
             bad_management,
             ..
@@ -144,7 +156,7 @@ impl Core {
         port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
                 engine.handle_datagram(now, arrival, datagram);
-            } else if !handle_management(now, manager, arrival, datagram) {
+            } else if !handle_management(now, manager, cm, arrival, datagram) {
                 *bad_management += 1;
             }
         })
@@ -156,6 +168,7 @@ impl Core {
             engine,
             manager,
             peers,
+            cm,
             events,
             ..
         } = self;
@@ -176,11 +189,35 @@ impl Core {
                 idle = false;
                 peers.handle_manager(&mut floor, &event);
             }
+            idle &= !cm.pump(now);
             if idle {
                 break;
             }
         }
         peers.reclaim(now, floor.engine);
+    }
+
+    /// Takes a QP in INIT to RTS.
+    pub(crate) fn ready(&mut self, qp: &Qp, attributes: &Attributes) -> Result<(), VerbsError> {
+        let (qpn, engine) = (qp.qpn(), &mut self.engine);
+        engine.modify_qp(qpn, &QpModify::Rtr(*attributes))?;
+        engine.modify_qp(qpn, &QpModify::Rts(*attributes))
+    }
+
+    /// Asks a peer what it is, before a QP needs to know.
+    pub(crate) fn learn(&mut self, now: Instant, peer: Gid) {
+        let Self {
+            engine,
+            manager,
+            peers,
+            ..
+        } = self;
+        let mut floor = Floor {
+            now,
+            engine,
+            manager,
+        };
+        peers.learn(&mut floor, peer);
     }
 
     /// Opens a connection for the program.
@@ -209,7 +246,10 @@ impl Core {
 
     fn send_management(&mut self) {
         loop {
-            let next = self.unsent.take().or_else(|| self.manager.poll_transmit());
+            // Who is asked what it is hears so before our answer, and its QPs are known in time.
+            let next = self.unsent.take();
+            let next = next.or_else(|| self.manager.poll_transmit());
+            let next = next.or_else(|| self.cm.manager.poll_transmit());
             let Some(message) = next else { return };
             let path = Path {
                 src: self.peers.address(),
@@ -236,6 +276,7 @@ impl Core {
         let timers = [
             self.engine.poll_timeout(),
             self.manager.poll_timeout(),
+            self.cm.manager.poll_timeout(),
             self.peers.next_reclaim(),
         ];
         timers.into_iter().flatten().min()
@@ -247,6 +288,7 @@ impl Core {
 fn handle_management(
     now: Instant,
     manager: &mut Manager<Seeded>,
+    cm: &mut Desk,
     arrival: &Arrival,
     datagram: &[u8],
 ) -> bool {
@@ -256,7 +298,13 @@ fn handle_management(
     };
     match gsi::parse_checked(&arrival.path, known, datagram) {
         Ok(mad) => {
-            manager.handle_mad(now, &arrival.path, mad);
+            let concerns = Concerns::of(mad);
+            if concerns != Concerns::Plain {
+                manager.handle_mad(now, &arrival.path, mad);
+            }
+            if concerns != Concerns::Nodes {
+                cm.manager.handle_mad(now, &arrival.path, mad);
+            }
             true
         }
         Err(_) => false,

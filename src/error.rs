@@ -33,6 +33,9 @@ pub enum Error {
         /// What happened.
         why: &'static str,
     },
+    /// RDMA-CM refuses.
+    #[error(transparent)]
+    Cm(#[from] trunkline_cm::rdma::Error),
     /// A range outside a memory region.
     #[error("{length} bytes at offset {offset} do not fit a region of {size} bytes")]
     OutOfRegion {

@@ -40,6 +40,7 @@ mod node;
 mod peers;
 mod platform;
 mod qp;
+pub mod rdma_cm;
 mod worker;
 
 pub use ah::Ah;

@@ -155,6 +155,14 @@ impl Peers {
         }
     }
 
+    /// Asks a peer of which nothing is known.
+    pub(crate) fn learn(&mut self, floor: &mut Floor<'_>, peer: Gid) {
+        let address = peer.address();
+        if address != self.address && self.directory.mode(floor.now, address) == PeerMode::Unknown {
+            self.open_pool(floor, peer);
+        }
+    }
+
     /// Whether a connection of the pool to `peer` is being opened.
     fn is_pool_opening(&self, peer: IpAddr) -> bool {
         self.handshakes.values().any(|handshake| {

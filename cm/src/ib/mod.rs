@@ -390,8 +390,14 @@ impl<R: Random> Manager<R> {
         }
     }
 
+    /// Whether a connection has this QP of ours, or one that has ended may still get packets for
+    /// it (IBTA Vol 1, 12.9.8.4: timewait).
+    pub fn is_taken(&self, qpn: Qpn) -> bool {
+        self.table.has_local_qp(qpn)
+    }
+
     fn check_free(&self, qpn: Qpn) -> Result<(), AskError> {
-        if self.table.has_local_qp(qpn) {
+        if self.is_taken(qpn) {
             return Err(AskError::QpInUse(qpn));
         }
         Ok(())

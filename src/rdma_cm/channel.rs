@@ -1,0 +1,193 @@
+//! Event channels.
+
+use super::desk::Queue;
+use super::event::{CmEvent, CmEventKind, Notice};
+use super::id::{CmId, IdInner};
+use crate::error::Error;
+use crate::node::{Node, Shared};
+use crate::qp::Qp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use trunkline_cm::rdma::{Event, Id, Kind, PortSpace};
+
+/// Where the events of [`CmId`]s come out (`rdma_create_event_channel(3)`).
+#[derive(Clone, Debug)]
+pub struct EventChannel(pub(crate) Arc<Channel>);
+
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) node: Arc<Shared>,
+    pub(crate) queue: Arc<Queue>,
+    ids: Mutex<BTreeMap<Id, Weak<IdInner>>>,
+    /// QPs of connections that have ended not long ago, oldest first: their numbers are kept from
+    /// use until nothing comes for them any more.
+    ended: Mutex<VecDeque<Qp>>,
+}
+
+impl Channel {
+    /// Events of this ID find it from now on.
+    pub(crate) fn enter(&self, id: &CmId) {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.insert(id.0.id, Arc::downgrade(&id.0));
+    }
+
+    pub(crate) fn leave(&self, id: Id) {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.remove(&id);
+    }
+
+    /// Keeps a QP until its connection is forgotten, and frees those whose are.
+    pub(crate) fn release(&self, qp: Option<Qp>) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.extend(qp);
+        let core = self.node.core();
+        let taken = |qp: &Qp| core.cm.manager.ib().is_taken(qp.qpn());
+        let free = ended.iter().take_while(|qp| !taken(qp)).count();
+        drop(core);
+        let freed: Vec<_> = ended.drain(..free).collect();
+        drop(ended);
+        drop(freed);
+    }
+
+    fn find(&self, id: Id) -> Option<CmId> {
+        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(CmId(ids.get(&id)?.upgrade()?))
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // IDs hold their channel: only requests that nobody fetched are left.
+        let mut core = self.node.core();
+        let now = core.clock.now();
+        while let Some(notice) = self.queue.pop() {
+            if let Notice::Manager(Event::ConnectRequest { id, .. }) = notice {
+                core.cm.destroy(now, id);
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Creates an event channel.
+    ///
+    /// # Errors
+    /// The operating system has no descriptor left.
+    pub fn create_event_channel(&self) -> Result<EventChannel, Error> {
+        Ok(EventChannel(Arc::new(Channel {
+            node: Arc::clone(&self.shared),
+            queue: Arc::new(Queue::new()?),
+            ids: Mutex::default(),
+            ended: Mutex::default(),
+        })))
+    }
+}
+
+impl EventChannel {
+    /// Creates an ID (`rdma_create_id(3)`).
+    ///
+    /// # Errors
+    /// There are too many, or the kind of QP does not go with the port space.
+    pub fn create_id(&self, space: PortSpace, kind: Kind) -> Result<CmId, Error> {
+        let mut core = self.0.node.core();
+        let id = core.cm.manager.create(space, kind)?;
+        core.cm.own(id, &self.0.queue);
+        drop(core);
+        Ok(CmId::new(&self.0, id, kind))
+    }
+
+    /// The next event, if there is one (`rdma_get_cm_event(3)`, without blocking).
+    pub fn poll_event(&self) -> Option<CmEvent> {
+        loop {
+            // What belongs to an ID that was dropped meanwhile is not told.
+            if let Some(event) = self.tell(self.0.queue.pop()?) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// The next event, waited for until `timeout` (`rdma_get_cm_event(3)`). The node has to be
+    /// driven by its own thread or another one.
+    pub fn get_event(&self, timeout: Duration) -> Option<CmEvent> {
+        let end = Instant::now() + timeout;
+        loop {
+            if let Some(event) = self.poll_event() {
+                return Some(event);
+            }
+            let left = end.checked_duration_since(Instant::now())?;
+            let left = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            // Interrupted or not: it is looked at again.
+            let _ = poll(&mut [PollFd::new(&self.fd(), PollFlags::IN)], Some(&left));
+        }
+    }
+
+    /// A descriptor that is readable while there are events.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.queue.fd.as_fd()
+    }
+
+    fn tell(&self, notice: Notice) -> Option<CmEvent> {
+        let told = |id: Id, kind| self.0.find(id).map(|id| CmEvent { id, kind });
+        let event = match notice {
+            Notice::Address(id, Ok(())) => return told(id, CmEventKind::AddressResolved),
+            Notice::Address(id, Err(error)) => return told(id, CmEventKind::AddressError(error)),
+            Notice::Route(id) => return told(id, CmEventKind::RouteResolved),
+            Notice::Manager(event) => event,
+        };
+        match event {
+            Event::ConnectRequest {
+                listener,
+                id,
+                peer,
+                params,
+                data,
+            } => {
+                let listener = self.0.find(listener)?;
+                let id = CmId::new(&self.0, id, listener.0.kind);
+                let kind = CmEventKind::ConnectRequest {
+                    listener,
+                    peer,
+                    params,
+                    data,
+                };
+                Some(CmEvent { id, kind })
+            }
+            Event::ConnectResponse { id, params, data } => {
+                let id = self.0.find(id)?;
+                let kind = match id.respond() {
+                    Some(Ok(())) => {
+                        id.0.told.store(true, Ordering::Relaxed);
+                        CmEventKind::Established { ud: None, data }
+                    }
+                    Some(Err(_)) => CmEventKind::ConnectError,
+                    None => CmEventKind::ConnectResponse { params, data },
+                };
+                Some(CmEvent { id, kind })
+            }
+            Event::ConnectError { id } => told(id, CmEventKind::ConnectError),
+            Event::Unreachable { id, status } => told(id, CmEventKind::Unreachable { status }),
+            Event::Rejected { id, reason, data } => {
+                told(id, CmEventKind::Rejected { reason, data })
+            }
+            Event::Established { id, ud, data } => {
+                let id = self.0.find(id)?;
+                let kind = CmEventKind::Established { ud, data };
+                (!id.0.told.load(Ordering::Relaxed)).then_some(CmEvent { id, kind })
+            }
+            Event::Disconnected { id, reason, .. } => {
+                let id = self.0.find(id)?;
+                id.fail_qp();
+                let kind = CmEventKind::Disconnected { reason };
+                Some(CmEvent { id, kind })
+            }
+            Event::TimewaitExit { id } => told(id, CmEventKind::TimewaitExit),
+        }
+    }
+}

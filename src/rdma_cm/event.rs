@@ -1,0 +1,102 @@
+//! Events, as a program gets them.
+
+use super::id::CmId;
+use std::io;
+use std::net::SocketAddr;
+use trunkline_cm::ib::CloseReason;
+use trunkline_cm::rdma::{Data, Event, Id, PeerParams, UdPeer};
+use trunkline_wire::cm::{RejReason, SidrStatus};
+
+/// What waits in a channel.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "most of what waits is the large one"
+)]
+pub(crate) enum Notice {
+    Manager(Event),
+    /// An address was looked up.
+    Address(Id, Result<(), io::Error>),
+    /// A route was.
+    Route(Id),
+}
+
+impl Notice {
+    /// Whether it is said of `id`, or of a request to it.
+    pub(crate) fn concerns(&self, id: Id) -> bool {
+        match self {
+            Self::Manager(Event::ConnectRequest {
+                listener, id: new, ..
+            }) => *listener == id || *new == id,
+            Self::Manager(event) => event.id() == id,
+            Self::Address(of, _) | Self::Route(of) => *of == id,
+        }
+    }
+}
+
+/// Something that happened to an ID (rdma_get_cm_event(3)).
+#[derive(Debug)]
+pub struct CmEvent {
+    /// The ID: of a request the new one.
+    pub id: CmId,
+    /// What happened.
+    pub kind: CmEventKind,
+}
+
+/// What happened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CmEventKind {
+    /// There is a way to the peer's address.
+    AddressResolved,
+    /// There is none.
+    AddressError(io::Error),
+    /// The route is known, too: connect.
+    RouteResolved,
+    /// A peer connects to a listener: accept or reject the new ID.
+    ConnectRequest {
+        /// The listener.
+        listener: CmId,
+        /// Where the peer connects from.
+        peer: SocketAddr,
+        /// What it connects with; without meaning for datagrams.
+        params: PeerParams,
+        /// Its private data.
+        data: Data,
+    },
+    /// The peer has accepted an ID that has no QP of its own: make the QP ready, then accept too.
+    ConnectResponse {
+        /// What the peer accepts with.
+        params: PeerParams,
+        /// Its private data.
+        data: Data,
+    },
+    /// The connection came to nothing at this end.
+    ConnectError,
+    /// The peer is silent, or has no QP for datagrams.
+    Unreachable {
+        /// What it says; `None` when it is silent.
+        status: Option<SidrStatus>,
+    },
+    /// The peer rejects.
+    Rejected {
+        /// Why; 8 when nobody listens, 28 when its program says so.
+        reason: RejReason,
+        /// Its private data.
+        data: Data,
+    },
+    /// The connection stands.
+    Established {
+        /// Where datagrams go to; datagrams only.
+        ud: Option<UdPeer>,
+        /// The peer's private data.
+        data: Data,
+    },
+    /// The connection has ended.
+    Disconnected {
+        /// Why.
+        reason: CloseReason,
+    },
+    /// The QP of a connection that has ended may be used again.
+    TimewaitExit,
+}

@@ -1,0 +1,367 @@
+//! IDs: listeners, connections, and what may become either.
+
+use super::channel::{Channel, EventChannel};
+use super::event::Notice;
+use crate::core::Core;
+use crate::cq::Cq;
+use crate::error::Error;
+use crate::mr::Pd;
+use crate::qp::{Qp, QpOptions};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_cm::Route;
+use trunkline_cm::rdma::{Id, Kind, Params, QpAttributes, Setting};
+use trunkline_conn::mem::Access;
+use trunkline_conn::time::Instant;
+use trunkline_qpmap::{Attributes, QpModify, QpType, VerbsError};
+use trunkline_wire::{Gid, ROCE_PORT};
+
+/// An ID (`struct rdma_cm_id`). The last clone gives it up (`rdma_destroy_id(3)`): a listener
+/// refuses what waits, a connection ends.
+#[derive(Clone, Debug)]
+pub struct CmId(pub(crate) Arc<IdInner>);
+
+#[derive(Debug)]
+pub(crate) struct IdInner {
+    channel: Mutex<Arc<Channel>>,
+    pub(crate) id: Id,
+    pub(crate) kind: Kind,
+    qp: Mutex<Option<Qp>>,
+    /// The program has heard that the connection stands, with what the peer said.
+    pub(crate) told: AtomicBool,
+    peer: Mutex<Option<SocketAddr>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CmId {
+    pub(crate) fn new(channel: &Arc<Channel>, id: Id, kind: Kind) -> Self {
+        let new = Self(Arc::new(IdInner {
+            channel: Mutex::new(Arc::clone(channel)),
+            id,
+            kind,
+            qp: Mutex::default(),
+            told: AtomicBool::new(false),
+            peer: Mutex::default(),
+        }));
+        channel.enter(&new);
+        new
+    }
+
+    fn channel(&self) -> Arc<Channel> {
+        Arc::clone(&lock(&self.0.channel))
+    }
+
+    /// Runs `work` on the node's manager; what it has to send goes out at once.
+    fn manage<T>(
+        &self,
+        work: impl FnOnce(&mut Core, Instant) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let channel = self.channel();
+        let mut core = channel.node.core();
+        let now = core.clock.now();
+        let done = work(&mut core, now);
+        core.pump(now);
+        drop(core);
+        channel.node.wake();
+        done
+    }
+
+    /// Gives it an address and a port, a free one for port 0 (`rdma_bind_addr(3)`).
+    ///
+    /// # Errors
+    /// The address is in use, or the ID has one.
+    pub fn bind(&self, address: SocketAddr) -> Result<SocketAddr, Error> {
+        self.manage(|core, _| Ok(core.cm.manager.bind(self.0.id, address)?))
+    }
+
+    /// Takes connections (`rdma_listen(3)`); requests over `backlog` are refused.
+    ///
+    /// # Errors
+    /// Another ID listens there, or the ID is used otherwise.
+    pub fn listen(&self, backlog: u32) -> Result<SocketAddr, Error> {
+        self.manage(|core, _| Ok(core.cm.manager.listen(self.0.id, backlog)?))
+    }
+
+    /// Finds the way to a peer (`rdma_resolve_addr(3)`): `AddressResolved` or `AddressError` comes.
+    /// The peer is asked meanwhile whether it shares connections.
+    ///
+    /// # Errors
+    /// The ID is bound to another address, or used otherwise.
+    pub fn resolve_addr(&self, peer: SocketAddr) -> Result<(), Error> {
+        let channel = self.channel();
+        let local = channel.node.gid.address();
+        let found = reachable(local, peer);
+        if found.is_ok() {
+            let route = Route {
+                local,
+                remote: peer.ip(),
+            };
+            self.manage(|core, now| {
+                core.cm.manager.resolve(self.0.id, route, peer.port())?;
+                if self.0.kind == Kind::Rc {
+                    core.learn(now, Gid::from(peer.ip()));
+                }
+                Ok(())
+            })?;
+            *lock(&self.0.peer) = Some(peer);
+        }
+        channel.queue.push(Notice::Address(self.0.id, found));
+        Ok(())
+    }
+
+    /// Finds the route to a resolved peer (`rdma_resolve_route(3)`): `RouteResolved` comes. Over IP
+    /// there is nothing more to find.
+    ///
+    /// # Errors
+    /// The address is not resolved.
+    pub fn resolve_route(&self) -> Result<(), Error> {
+        if self.peer_addr().is_none() {
+            return Err(trunkline_cm::rdma::Error::State(self.0.id).into());
+        }
+        self.channel().queue.push(Notice::Route(self.0.id));
+        Ok(())
+    }
+
+    /// Sets something (`rdma_set_option(3)`).
+    ///
+    /// # Errors
+    /// The ID is past the state for it, or the value is out of range.
+    pub fn set(&self, setting: Setting) -> Result<(), Error> {
+        self.manage(|core, _| Ok(core.cm.manager.set(self.0.id, setting)?))
+    }
+
+    /// Gives it a QP of its kind, in INIT; one for datagrams in RTS (`rdma_create_qp(3)`).
+    ///
+    /// # Errors
+    /// As [`Pd::create_qp`]; it has a QP.
+    pub fn create_qp(
+        &self,
+        pd: &Pd,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        options: &QpOptions,
+    ) -> Result<Qp, Error> {
+        let mut own = lock(&self.0.qp);
+        if own.is_some() {
+            return Err(VerbsError::Busy {
+                what: "ID",
+                users: 1,
+            }
+            .into());
+        }
+        let kind = match self.0.kind {
+            Kind::Rc => QpType::Rc,
+            Kind::Uc => QpType::Uc,
+            Kind::Ud => QpType::Ud,
+        };
+        let options = QpOptions {
+            kind,
+            ..options.clone()
+        };
+        let channel = self.channel();
+        channel.release(None);
+        // A number that a connection had not long ago must not be a new one's.
+        let mut waiting = Vec::new();
+        let qp = loop {
+            let qp = pd.create_qp(send_cq, recv_cq, &options)?;
+            if !channel.node.core().cm.manager.ib().is_taken(qp.qpn()) {
+                break qp;
+            }
+            waiting.push(qp);
+        };
+        drop(waiting);
+        let access = Access::ALL;
+        qp.modify(&QpModify::Init { access })?;
+        if self.0.kind == Kind::Ud {
+            let attributes = Attributes {
+                qkey: Params::UDP_QKEY,
+                sq_psn: qp.address().psn,
+                path_mtu: 4096,
+                ..Attributes::default()
+            };
+            qp.modify(&QpModify::Rtr(attributes))?;
+            qp.modify(&QpModify::Rts(attributes))?;
+        }
+        Ok(own.insert(qp).clone())
+    }
+
+    /// The QP it has.
+    pub fn qp(&self) -> Option<Qp> {
+        lock(&self.0.qp).clone()
+    }
+
+    /// Connects (`rdma_connect(3)`). If it has a QP, that one counts, and becomes ready by itself.
+    ///
+    /// # Errors
+    /// The address is not resolved, there is too much private data, or the QP is taken.
+    pub fn connect(&self, params: &Params<'_>) -> Result<(), Error> {
+        let params = self.with_qp(params);
+        self.manage(|core, now| Ok(core.cm.manager.connect(now, self.0.id, &params)?))
+    }
+
+    /// Agrees to a request; without a QP of its own, also to the peer's response
+    /// (`rdma_accept(3)`).
+    ///
+    /// # Errors
+    /// The ID waits for no such decision, there is too much private data, or the QP is taken.
+    pub fn accept(&self, params: &Params<'_>) -> Result<(), Error> {
+        let params = self.with_qp(params);
+        let qp = self.qp().filter(|_| self.0.kind != Kind::Ud);
+        self.manage(|core, now| {
+            let manager = &mut core.cm.manager;
+            manager.accept(now, self.0.id, &params)?;
+            // Before the answer leaves, as the peer may send at once when it has it.
+            if let (Some(qp), Some(found)) = (qp, manager.attributes(self.0.id).copied()) {
+                core.ready(&qp, &attributes(&found))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Refuses a request or a response (`rdma_reject(3)`).
+    ///
+    /// # Errors
+    /// The ID waits for no such decision, or there is too much private data.
+    pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+        self.manage(|core, now| Ok(core.cm.manager.reject(now, self.0.id, private_data)?))
+    }
+
+    /// Ends a connection (`rdma_disconnect(3)`): `Disconnected` comes at both ends. Its QP goes to
+    /// error.
+    ///
+    /// # Errors
+    /// The ID has no connection.
+    pub fn disconnect(&self) -> Result<(), Error> {
+        self.manage(|core, now| Ok(core.cm.manager.disconnect(now, self.0.id)?))?;
+        self.fail_qp();
+        Ok(())
+    }
+
+    /// A packet came in on the QP before the peer's confirmation (`rdma_notify(3)`).
+    ///
+    /// # Errors
+    /// The ID does not wait for a confirmation.
+    pub fn notify(&self) -> Result<(), Error> {
+        self.manage(|core, _| Ok(core.cm.manager.notify(self.0.id)?))
+    }
+
+    /// What a QP that is not the ID's own has to be set to (`rdma_init_qp_attr(3)`).
+    pub fn qp_attributes(&self) -> Option<QpAttributes> {
+        let channel = self.channel();
+        let core = channel.node.core();
+        core.cm.manager.attributes(self.0.id).copied()
+    }
+
+    /// Its events come out of another channel of the same node from now on, those that wait too
+    /// (`rdma_migrate_id(3)`).
+    ///
+    /// # Errors
+    /// The channel is another node's.
+    pub fn migrate(&self, to: &EventChannel) -> Result<(), Error> {
+        let mut own = lock(&self.0.channel);
+        if !Arc::ptr_eq(&own.node, &to.0.node) {
+            return Err(VerbsError::Unsupported {
+                what: "a channel of another node",
+            }
+            .into());
+        }
+        own.leave(self.0.id);
+        to.0.enter(self);
+        to.0.node.core().cm.own(self.0.id, &to.0.queue);
+        *own = Arc::clone(&to.0);
+        Ok(())
+    }
+
+    /// Its address and port, if it has them (`rdma_get_local_addr(3)`).
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        let channel = self.channel();
+        let core = channel.node.core();
+        core.cm.manager.local(self.0.id)
+    }
+
+    /// The resolved peer (`rdma_get_peer_addr(3)`).
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        *lock(&self.0.peer)
+    }
+
+    /// The peer has accepted: readies the QP and confirms. `None`: the ID has no QP.
+    pub(crate) fn respond(&self) -> Option<Result<(), Error>> {
+        let qp = self.qp()?;
+        Some(self.manage(|core, now| {
+            let manager = &mut core.cm.manager;
+            let found = manager.attributes(self.0.id).copied();
+            let Some(found) = found else {
+                return Err(trunkline_cm::rdma::Error::State(self.0.id).into());
+            };
+            core.ready(&qp, &attributes(&found))?;
+            let params = Params::new(qp.qpn());
+            Ok(core.cm.manager.accept(now, self.0.id, &params)?)
+        }))
+    }
+
+    /// The connection is over: so is what its QP has under way.
+    pub(crate) fn fail_qp(&self) {
+        if let Some(qp) = self.qp().filter(|_| self.0.kind != Kind::Ud) {
+            // One that never left INIT cannot fail, and need not.
+            let _ = qp.modify(&QpModify::Error);
+        }
+    }
+
+    fn with_qp<'a>(&self, params: &Params<'a>) -> Params<'a> {
+        let own = self.qp();
+        Params {
+            qpn: own.as_ref().map_or(params.qpn, Qp::qpn),
+            srq: own.map_or(params.srq, |qp| qp.srq().is_some()),
+            ..*params
+        }
+    }
+}
+
+impl Drop for IdInner {
+    fn drop(&mut self) {
+        let channel = lock(&self.channel);
+        channel.leave(self.id);
+        let mut core = channel.node.core();
+        let now = core.clock.now();
+        core.cm.destroy(now, self.id);
+        core.pump(now);
+        drop(core);
+        channel.node.wake();
+        channel.release(lock(&self.qp).take());
+    }
+}
+
+/// What a QP needs to know of a connection, in the words of verbs.
+pub(crate) fn attributes(found: &QpAttributes) -> Attributes {
+    Attributes {
+        remote: found.route.remote.into(),
+        dest_qpn: found.remote_qpn,
+        rq_psn: found.receive_psn,
+        sq_psn: found.send_psn,
+        path_mtu: 128 << found.path.mtu.clamp(1, 5),
+        timeout: found.path.ack_timeout,
+        retry_count: found.retry_count,
+        rnr_retry: found.rnr_retry_count,
+        max_rd_atomic: found.initiator_depth,
+        max_dest_rd_atomic: found.responder_resources,
+        traffic_class: found.path.traffic_class,
+        ..Attributes::default()
+    }
+}
+
+/// Whether the kernel's routes lead from `local` to `peer`. Where the address is not the kernel's,
+/// as on ports that are not sockets, nothing is known, and the peer will be silent.
+fn reachable(local: std::net::IpAddr, peer: SocketAddr) -> Result<(), io::Error> {
+    if local.is_ipv4() != peer.is_ipv4() {
+        return Err(ErrorKind::AddrNotAvailable.into());
+    }
+    let Ok(socket) = UdpSocket::bind((local, 0)) else {
+        return Ok(());
+    };
+    socket.connect((peer.ip(), ROCE_PORT))
+}

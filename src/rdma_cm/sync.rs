@@ -1,0 +1,261 @@
+//! RDMA-CM call by call: each waits for its event (`rdma_create_ep(3)`, and IDs without a channel).
+//! The node has to be driven by its own thread or another one.
+
+use super::{CmEvent, CmEventKind, CmId, Data, EventChannel, Kind, Params, PeerParams, PortSpace};
+use crate::cq::Cq;
+use crate::error::Error;
+use crate::mr::Pd;
+use crate::node::Node;
+use crate::qp::{Qp, QpOptions};
+use std::net::SocketAddr;
+use std::time::Duration;
+use trunkline_wire::cm::RejReason;
+
+/// Why a connection did not come about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A call was refused.
+    #[error(transparent)]
+    Call(#[from] Error),
+    /// There is no way to the address.
+    #[error("no way there: {0}")]
+    Address(std::io::Error),
+    /// The peer rejects: 8 when nobody listens, 28 when its program says so.
+    #[error("rejected, reason {}", reason.code())]
+    Rejected {
+        /// Why.
+        reason: RejReason,
+        /// Its private data.
+        data: Box<Data>,
+    },
+    /// The peer is silent, or gave up on the way.
+    #[error("the peer does not answer")]
+    Unreachable,
+    /// Time is up.
+    #[error("no answer in time")]
+    Timeout,
+}
+
+/// Where completions of an end go, and what its QP is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Resources<'a> {
+    /// The domain.
+    pub pd: &'a Pd,
+    /// CQ of sends.
+    pub send_cq: &'a Cq,
+    /// CQ of receives.
+    pub recv_cq: &'a Cq,
+    /// The QP.
+    pub options: &'a QpOptions,
+}
+
+/// A connected ID with its QP.
+#[derive(Debug)]
+pub struct Endpoint {
+    channel: EventChannel,
+    id: CmId,
+    qp: Qp,
+    /// The peer's private data.
+    data: Data,
+}
+
+impl Endpoint {
+    /// Connects to `peer` within `limit`.
+    ///
+    /// # Errors
+    /// What became of it.
+    pub fn connect(
+        node: &Node,
+        resources: &Resources<'_>,
+        peer: SocketAddr,
+        params: &Params<'_>,
+        limit: Duration,
+    ) -> Result<Self, ConnectError> {
+        let channel = node.create_event_channel()?;
+        let id = channel.create_id(PortSpace::Tcp, Kind::Rc)?;
+        id.resolve_addr(peer)?;
+        wait(&channel, limit)?;
+        id.resolve_route()?;
+        wait(&channel, limit)?;
+        let Resources {
+            pd,
+            send_cq,
+            recv_cq,
+            options,
+        } = *resources;
+        let qp = id.create_qp(pd, send_cq, recv_cq, options)?;
+        id.connect(params)?;
+        match wait(&channel, limit)?.kind {
+            CmEventKind::Established { data, .. } => Ok(Self {
+                channel,
+                id,
+                qp,
+                data,
+            }),
+            _ => Err(ConnectError::Unreachable),
+        }
+    }
+
+    /// Its ID.
+    pub const fn id(&self) -> &CmId {
+        &self.id
+    }
+
+    /// Its QP.
+    pub const fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
+    /// What the peer said when it connected or accepted.
+    pub const fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// Ends the connection, and waits for the peer to agree.
+    ///
+    /// # Errors
+    /// There is no connection, or the peer is silent.
+    pub fn disconnect(&self, limit: Duration) -> Result<(), ConnectError> {
+        self.id.disconnect()?;
+        self.wait_for_end(limit)
+    }
+
+    /// Waits until the connection has ended, at whichever end.
+    ///
+    /// # Errors
+    /// It did not in time.
+    pub fn wait_for_end(&self, limit: Duration) -> Result<(), ConnectError> {
+        loop {
+            let event = self.channel.get_event(limit).ok_or(ConnectError::Timeout)?;
+            if let CmEventKind::Disconnected { .. } = event.kind {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// An ID that takes connections.
+#[derive(Debug)]
+pub struct Listener {
+    channel: EventChannel,
+    id: CmId,
+}
+
+/// A peer that wants to connect. Dropping it gives the peer no answer but the end.
+#[derive(Debug)]
+pub struct Request {
+    channel: EventChannel,
+    id: CmId,
+    /// Where it connects from.
+    pub peer: SocketAddr,
+    /// What it connects with.
+    pub params: PeerParams,
+    /// Its private data.
+    pub data: Data,
+}
+
+impl Listener {
+    /// Takes connections to `address`.
+    ///
+    /// # Errors
+    /// The address is in use.
+    pub fn bind(node: &Node, address: SocketAddr, backlog: u32) -> Result<Self, Error> {
+        let channel = node.create_event_channel()?;
+        let id = channel.create_id(PortSpace::Tcp, Kind::Rc)?;
+        id.bind(address)?;
+        id.listen(backlog)?;
+        Ok(Self { channel, id })
+    }
+
+    /// Its address and port.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+
+    /// The next request, waited for until `limit` (`rdma_get_request(3)`).
+    ///
+    /// # Errors
+    /// None came, or the operating system has no descriptor left.
+    pub fn get_request(&self, node: &Node, limit: Duration) -> Result<Request, ConnectError> {
+        loop {
+            let event = self.channel.get_event(limit).ok_or(ConnectError::Timeout)?;
+            if let CmEventKind::ConnectRequest {
+                peer, params, data, ..
+            } = event.kind
+            {
+                // Events of this connection are nothing to the listener.
+                let channel = node.create_event_channel()?;
+                event.id.migrate(&channel)?;
+                return Ok(Request {
+                    channel,
+                    id: event.id,
+                    peer,
+                    params,
+                    data,
+                });
+            }
+        }
+    }
+}
+
+impl Request {
+    /// Accepts, and waits until the connection stands.
+    ///
+    /// # Errors
+    /// The peer has changed its mind, or does not confirm.
+    pub fn accept(
+        self,
+        resources: &Resources<'_>,
+        params: &Params<'_>,
+        limit: Duration,
+    ) -> Result<Endpoint, ConnectError> {
+        let pending = self.prepare(resources)?;
+        pending.id.accept(params)?;
+        match wait(&pending.channel, limit)?.kind {
+            CmEventKind::Established { .. } => Ok(pending),
+            _ => Err(ConnectError::Unreachable),
+        }
+    }
+
+    /// Gives it a QP, for receives that have to be there before the peer may send.
+    fn prepare(self, resources: &Resources<'_>) -> Result<Endpoint, Error> {
+        let Resources {
+            pd,
+            send_cq,
+            recv_cq,
+            options,
+        } = *resources;
+        let qp = self.id.create_qp(pd, send_cq, recv_cq, options)?;
+        Ok(Endpoint {
+            channel: self.channel,
+            id: self.id,
+            qp,
+            data: self.data,
+        })
+    }
+
+    /// Refuses it.
+    ///
+    /// # Errors
+    /// Too much private data, or the peer has changed its mind.
+    pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
+        self.id.reject(private_data)
+    }
+}
+
+/// The next event, if it is no bad one.
+fn wait(channel: &EventChannel, limit: Duration) -> Result<CmEvent, ConnectError> {
+    let event = channel.get_event(limit).ok_or(ConnectError::Timeout)?;
+    match event.kind {
+        CmEventKind::AddressError(error) => Err(ConnectError::Address(error)),
+        CmEventKind::Rejected { reason, data } => Err(ConnectError::Rejected {
+            reason,
+            data: Box::new(data),
+        }),
+        CmEventKind::Unreachable { .. }
+        | CmEventKind::ConnectError
+        | CmEventKind::Disconnected { .. } => Err(ConnectError::Unreachable),
+        _ => Ok(event),
+    }
+}

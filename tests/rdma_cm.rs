@@ -1,0 +1,293 @@
+//! RDMA-CM between two nodes on loopback.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::address;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Request, Resources};
+use trunkline::rdma_cm::{
+    CmError, CmEventKind, EventChannel, Kind, Params, PortSpace, RejReason, Setting,
+};
+use trunkline::{
+    Access, Cq, Error, Mr, Node, Pd, Qp, QpOptions, QpState, RecvWr, SendFlags, SendOp, SendWr,
+    Status,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const PORT: u16 = 7471;
+
+struct Host {
+    node: Node,
+    address: IpAddr,
+    pd: Pd,
+    cq: Cq,
+    mr: Mr,
+    options: QpOptions,
+}
+
+impl Host {
+    fn new() -> Self {
+        let address = address();
+        let node = Node::builder().address(address).build().unwrap();
+        let pd = node.alloc_pd();
+        let (cq, mr) = (
+            node.create_cq(256).unwrap(),
+            pd.register(4096, Access::ALL).unwrap(),
+        );
+        Self {
+            node,
+            address,
+            pd,
+            cq,
+            mr,
+            options: QpOptions::default(),
+        }
+    }
+
+    const fn resources(&self) -> Resources<'_> {
+        Resources {
+            pd: &self.pd,
+            send_cq: &self.cq,
+            recv_cq: &self.cq,
+            options: &self.options,
+        }
+    }
+
+    fn connect(&self, to: SocketAddr, data: &[u8]) -> Result<Endpoint, ConnectError> {
+        let params = Params {
+            private_data: data,
+            responder_resources: 4,
+            initiator_depth: 4,
+            ..Params::new(trunkline::Qpn::default())
+        };
+        Endpoint::connect(&self.node, &self.resources(), to, &params, LIMIT)
+    }
+
+    fn listen(&self) -> Listener {
+        Listener::bind(&self.node, (self.address, PORT).into(), 0).unwrap()
+    }
+
+    fn completion(&self) -> Status {
+        let end = std::time::Instant::now() + LIMIT;
+        loop {
+            if let Some(done) = self.cq.poll_one() {
+                return done.status;
+            }
+            assert!(std::time::Instant::now() < end, "no completion");
+            std::thread::yield_now();
+        }
+    }
+
+    fn send(&self, qp: &Qp, bytes: &[u8]) {
+        self.mr.write(0, bytes).unwrap();
+        qp.post_send(&[SendWr {
+            wr_id: 1,
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            sges: &[self.mr.sge(0, bytes.len())],
+            inline: None,
+            route: 0,
+        }])
+        .unwrap();
+        assert_eq!(self.completion(), Status::Success);
+    }
+
+    fn receive(&self, qp: &Qp) {
+        let sges = [self.mr.sge(2048, 1024)];
+        qp.post_recv(&[RecvWr {
+            wr_id: 2,
+            sges: &sges,
+        }])
+        .unwrap();
+    }
+}
+
+fn accept(server: &Host, request: Request, data: &[u8]) -> Endpoint {
+    let params = Params {
+        private_data: data,
+        responder_resources: 4,
+        initiator_depth: 4,
+        ..Params::new(trunkline::Qpn::default())
+    };
+    request.accept(&server.resources(), &params, LIMIT).unwrap()
+}
+
+/// A connection from `client`, and what both ends said with it.
+fn connected(server: &Host, listener: &Listener, client: &Host) -> (Endpoint, Endpoint) {
+    let to = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| client.connect(to, b"question").unwrap());
+        let request = listener.get_request(&server.node, LIMIT).unwrap();
+        assert_eq!(&request.data[..8], b"question");
+        assert_eq!(request.peer.ip(), client.address);
+        let accepted = accept(server, request, b"answer");
+        (asked.join().unwrap(), accepted)
+    })
+}
+
+#[test]
+fn a_connection_carries_private_data_and_messages_and_ends_at_both_ends() {
+    let (server, client) = (Host::new(), Host::new());
+    let listener = server.listen();
+    let (near, far) = connected(&server, &listener, &client);
+    assert_eq!(&near.data()[..6], b"answer");
+    server.receive(far.qp());
+    client.send(near.qp(), b"hello");
+    assert_eq!(server.completion(), Status::Success);
+    let mut bytes = [0; 5];
+    server.mr.read(2048, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"hello");
+    // Both are Trunkline nodes: their QPs share a connection.
+    assert!(near.qp().connection().is_some());
+    near.disconnect(LIMIT).unwrap();
+    far.wait_for_end(LIMIT).unwrap();
+    assert_eq!(
+        (near.qp().state(), far.qp().state()),
+        (QpState::Error, QpState::Error)
+    );
+}
+
+#[test]
+fn who_is_refused_hears_why() {
+    let (server, client) = (Host::new(), Host::new());
+    let nobody = client
+        .connect((server.address, PORT).into(), b"")
+        .unwrap_err();
+    let reason = |error| match error {
+        ConnectError::Rejected { reason, data } => (reason, data[..4].to_vec()),
+        other => panic!("{other}"),
+    };
+    assert_eq!(reason(nobody).0, RejReason::InvalidServiceId);
+    let listener = server.listen();
+    let to = listener.local_addr().unwrap();
+    let refused = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| client.connect(to, b"").unwrap_err());
+        let request = listener.get_request(&server.node, LIMIT).unwrap();
+        request.reject(b"busy").unwrap();
+        asked.join().unwrap()
+    });
+    assert_eq!(
+        reason(refused),
+        (RejReason::ConsumerDefined, b"busy".to_vec())
+    );
+}
+
+#[test]
+fn an_address_without_a_way_to_it_is_an_event() {
+    let host = Host::new();
+    let far: SocketAddr = "[fd00::1]:1".parse().unwrap();
+    let error = host.connect(far, b"").unwrap_err();
+    assert!(matches!(error, ConnectError::Address(_)), "{error}");
+}
+
+fn expect(channel: &EventChannel) -> (trunkline::rdma_cm::CmId, CmEventKind) {
+    let event = channel.get_event(LIMIT).expect("an event");
+    (event.id, event.kind)
+}
+
+#[test]
+fn datagram_ids_learn_where_the_service_is() {
+    let (server, client) = (Host::new(), Host::new());
+    let there = server.node.create_event_channel().unwrap();
+    let listener = there.create_id(PortSpace::Udp, Kind::Ud).unwrap();
+    listener.bind((server.address, PORT).into()).unwrap();
+    listener.listen(0).unwrap();
+    let here = client.node.create_event_channel().unwrap();
+    let id = here.create_id(PortSpace::Udp, Kind::Ud).unwrap();
+    id.set(Setting::TypeOfService(8)).unwrap();
+    id.resolve_addr((server.address, PORT).into()).unwrap();
+    assert!(matches!(expect(&here).1, CmEventKind::AddressResolved));
+    id.resolve_route().unwrap();
+    assert!(matches!(expect(&here).1, CmEventKind::RouteResolved));
+    let own = |id: &trunkline::rdma_cm::CmId, host: &Host| {
+        id.create_qp(&host.pd, &host.cq, &host.cq, &host.options)
+            .unwrap()
+    };
+    own(&id, &client);
+    let none = Params::new(trunkline::Qpn::default());
+    id.connect(&none).unwrap();
+    let (request, kind) = expect(&there);
+    assert!(
+        matches!(kind, CmEventKind::ConnectRequest { .. }),
+        "{kind:?}"
+    );
+    let qp = own(&request, &server);
+    request.accept(&none).unwrap();
+    let (_, kind) = expect(&here);
+    let CmEventKind::Established { ud: Some(peer), .. } = kind else {
+        panic!("{kind:?}")
+    };
+    assert_eq!((peer.qpn, peer.qkey), (qp.qpn(), Params::UDP_QKEY));
+}
+
+#[test]
+fn an_id_says_when_it_is_asked_at_the_wrong_time() {
+    let host = Host::new();
+    let channel = host.node.create_event_channel().unwrap();
+    let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
+    let wrong = |result: Result<(), Error>| matches!(result, Err(Error::Cm(CmError::State(_))));
+    let none = Params::new(trunkline::Qpn::default());
+    assert!(wrong(id.resolve_route()));
+    assert!(wrong(id.connect(&none)));
+    assert!(wrong(id.accept(&none)));
+    assert!(wrong(id.reject(b"")));
+    assert!(wrong(id.disconnect()));
+    assert!(wrong(id.notify()));
+    let other = Host::new();
+    let strange = other.node.create_event_channel().unwrap();
+    assert!(id.migrate(&strange).is_err());
+    assert!(channel.poll_event().is_none());
+}
+
+#[test]
+fn requests_that_nobody_takes_end_with_their_listener() {
+    let (server, client) = (Host::new(), Host::new());
+    let listener = server.listen();
+    let to = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| client.connect(to, b"").unwrap_err());
+        // It is there now, unfetched.
+        std::thread::sleep(Duration::from_millis(200));
+        drop(listener);
+        let error = asked.join().unwrap();
+        assert!(matches!(error, ConnectError::Rejected { .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_hundred_connections_come_and_go() {
+    let (server, client) = (Host::new(), Host::new());
+    let listener = server.listen();
+    for _ in 0..100 {
+        let (near, far) = connected(&server, &listener, &client);
+        near.disconnect(LIMIT).unwrap();
+        far.wait_for_end(LIMIT).unwrap();
+    }
+}
+
+#[test]
+fn an_active_end_hears_once_that_its_connection_stands() {
+    let (server, client) = (Host::new(), Host::new());
+    let listener = server.listen();
+    let channel = client.node.create_event_channel().unwrap();
+    let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
+    id.resolve_addr((server.address, PORT).into()).unwrap();
+    assert!(matches!(expect(&channel).1, CmEventKind::AddressResolved));
+    id.create_qp(&client.pd, &client.cq, &client.cq, &client.options)
+        .unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = listener.get_request(&server.node, LIMIT).unwrap();
+            accept(&server, request, b"answer")
+                .disconnect(LIMIT)
+                .unwrap();
+        });
+        id.connect(&Params::new(trunkline::Qpn::default())).unwrap();
+        let (_, kind) = expect(&channel);
+        assert!(matches!(kind, CmEventKind::Established { .. }), "{kind:?}");
+        let (_, kind) = expect(&channel);
+        assert!(matches!(kind, CmEventKind::Disconnected { .. }), "{kind:?}");
+    });
+}
