@@ -1,6 +1,7 @@
 //! Trunkline against the Linux kernel's soft-RoCE: counterparts of the programs that test RDMA
 //! there, and a list of cases that run against a guest. `cargo xtask interop` sets the guest up.
 
+mod cm;
 mod errors;
 mod faulty;
 mod guest;

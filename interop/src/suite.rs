@@ -1,7 +1,7 @@
 //! The list of cases, run one by one.
 
 use crate::pair::Place;
-use crate::{errors, loss, pingpong, verbs};
+use crate::{cm, errors, loss, pingpong, verbs};
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt;
@@ -32,7 +32,7 @@ impl Case {
 
     /// Whether an ordinary run has it over IPv6, too: one of each kind.
     pub(crate) fn in_both_families(&self) -> bool {
-        ["mtu1024", "atomics", "bad-rkey-write", "pingpong/"]
+        ["mtu1024", "atomics", "bad-rkey-write", "pingpong/", "cm/"]
             .iter()
             .any(|part| self.name.contains(part))
             && !self.name.contains("imm")
@@ -54,6 +54,7 @@ pub(crate) fn cases(full: bool, only: &[String]) -> Vec<Case> {
     cases.extend(errors::cases());
     cases.extend(pingpong::cases());
     cases.extend(loss::cases(full));
+    cases.extend(cm::cases());
     cases.retain(|case| only.is_empty() || only.iter().any(|part| case.name.contains(part)));
     cases
 }

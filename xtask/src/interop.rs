@@ -89,14 +89,14 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
     }
     let folder = cargo::target_dir()?.join("interop");
     std::fs::create_dir_all(&folder)?;
-    let peer = compile(&folder)?;
+    let peers = compile(&folder)?;
     let programs = ["trunkline", "trunkline-interop"];
     for package in programs {
         let arguments = ["build", "--quiet", "--release", "--package", package];
         cargo::run(cargo::cargo(&arguments), None)?;
     }
     let capture = folder.join("packets.pcap");
-    let guest = Guest::boot(script, &peer, &capture)?;
+    let guest = Guest::boot(script, &peers, &capture)?;
     let result = cases(&guest, options, &stop);
     drop(guest);
     if stop.load(Ordering::Relaxed) {
@@ -129,14 +129,18 @@ fn script() -> Result<PathBuf, String> {
     Ok(script)
 }
 
-/// The peer's program, for the guest.
-fn compile(folder: &Path) -> Result<PathBuf> {
-    let program = folder.join("verbs_peer");
-    let mut command = cargo::command("cc", &["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
-    command.arg(&program);
-    command.args(["interop/guest/verbs_peer.c", "-libverbs"]);
-    cargo::run(command, None).context("is libibverbs-dev installed?")?;
-    Ok(program)
+/// The peers' programs, for the guest.
+fn compile(folder: &Path) -> Result<Vec<PathBuf>> {
+    let compile = |name: &str| {
+        let program = folder.join(name);
+        let mut command = cargo::command("cc", &["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+        command.arg(&program);
+        command.arg(format!("interop/guest/{name}.c"));
+        command.args(["-lrdmacm", "-libverbs"]);
+        cargo::run(command, None).context("are libibverbs-dev and librdmacm-dev installed?")?;
+        Ok(program)
+    };
+    ["verbs_peer", "cm_peer"].into_iter().map(compile).collect()
 }
 
 /// A guest that is up; it goes down when dropped.
@@ -147,7 +151,7 @@ struct Guest {
 }
 
 impl Guest {
-    fn boot(script: PathBuf, peer: &Path, capture: &Path) -> Result<Self> {
+    fn boot(script: PathBuf, peers: &[PathBuf], capture: &Path) -> Result<Self> {
         let id = std::process::id();
         let guest = Self {
             script,
@@ -165,7 +169,10 @@ impl Guest {
             &guest.namespace,
         ]);
         up.args(["-b", BRIDGE]);
-        up.arg("-x").arg(peer).arg("-w").arg(capture);
+        for peer in peers {
+            up.arg("-x").arg(peer);
+        }
+        up.arg("-w").arg(capture);
         cargo::run(up, Some(BOOT_LIMIT))?;
         let tap = format!("t-{}", guest.name);
         let (ours, theirs) = (
