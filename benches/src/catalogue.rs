@@ -1,6 +1,6 @@
 //! All benchmarks, in the order in which they are reported.
 
-use crate::{Measurement, Setting, engine, goodput, resident, scale, udp};
+use crate::{Measurement, Setting, engine, goodput, isolation, resident, scale, udp};
 use anyhow::Result;
 use std::fmt;
 
@@ -77,6 +77,11 @@ pub const ALL: &[Bench] = &[
         name: "reorder5_goodput",
         what: "goodput of WRITEs with 5 % of packets reordered, in virtual time",
         run: |_| Ok(goodput::reorder5(goodput::LENGTH)),
+    },
+    Bench {
+        name: "isolation_p99",
+        what: "latency beside QPs in trouble on the same connection, in virtual time",
+        run: |_| Ok(isolation::p99(isolation::LENGTH)),
     },
 ];
 

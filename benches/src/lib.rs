@@ -7,6 +7,7 @@
 //! | [`resident`] | memory of idle QPs |
 //! | [`turns`] | the scheduler alone |
 //! | [`goodput`] | WRITEs over a modelled link that loses or reorders packets |
+//! | [`isolation`] | calls over the same link, beside QPs in trouble |
 //! | [`udp`] | two processes over UDP, in two network namespaces |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
@@ -14,6 +15,7 @@
 pub mod catalogue;
 pub mod engine;
 pub mod goodput;
+pub mod isolation;
 pub mod link;
 pub mod machine;
 pub mod pair;

@@ -123,6 +123,9 @@ pub(crate) struct Flow {
     pub(crate) remote_round: u8,
     pub(crate) rnr_left: u8,
     pub(crate) reads_out: u8,
+    /// The peer was not ready for `acked_msn`, and has not said yet that it is: only that message
+    /// goes. All that are outstanding, again after each pause, would crowd out other flows.
+    pub(crate) probing: bool,
 
     // Requester: requests in MSN order, linked through the slab.
     pub(crate) next_msn: u32,
@@ -224,6 +227,7 @@ impl Flow {
             remote_round: 0,
             rnr_left: 0,
             reads_out: 0,
+            probing: false,
             next_msn: 0,
             acked_msn: 0,
             head: NONE,

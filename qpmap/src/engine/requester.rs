@@ -180,6 +180,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         if before(record.acked_msn, msn) {
             record.acked_msn = msn;
+            record.probing = false;
             let qp = record.qp;
             // Patience with a receiver that is not ready is for each message anew.
             self.flows[flow].rnr_left = self.cold(qp).attributes.rnr_retry;
@@ -385,6 +386,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         self.restart(flow, false);
+        self.flows[flow].probing = true;
         self.wake(flow);
     }
 
@@ -393,6 +395,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn restart(&mut self, flow: u32, lost: bool) {
         let record = &mut self.flows[flow];
         record.flags.clear(Flags::RNR_WAIT);
+        record.probing = false;
         record.sending = NONE;
         record.sent_bytes = 0;
         let (mut next, mut begun) = (record.head, false);

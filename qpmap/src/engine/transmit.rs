@@ -8,6 +8,7 @@ use super::build::{self, Draft, Emitted, Item, ItemKind, Payload, Route, emit};
 use super::jobs::Outcome;
 use super::link::Conn;
 use super::qp::{Flags, Wire};
+use super::requester::before;
 use super::{Engine, Platform, Ready};
 use crate::slab::NONE;
 use crate::state::QpState;
@@ -290,10 +291,14 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// READs and fences wait for earlier READs.
+    /// READs and fences wait for earlier READs, and all for what the peer was not ready for.
     fn may_begin(&self, flow: u32, at: u32) -> bool {
         let record = &self.flows[flow];
-        let request = &self.requests[at].request;
+        let pending = &self.requests[at];
+        if record.probing && before(record.acked_msn, pending.msn) {
+            return false;
+        }
+        let request = &pending.request;
         if request.flags.contains(SendFlags::FENCE) && record.reads_out > 0 {
             return false;
         }
