@@ -1,8 +1,9 @@
 //! What QPs in trouble do to those beside them on the same connection.
 //!
-//! Neighbours call: a SEND of 64 B, answered by another. Beside them three QPs send at a fixed rate,
-//! whatever comes of it: one to a receiver that is never ready, one with keys that do not fit, one
-//! to a program that has stopped reading. The yardstick are the same three with nothing wrong.
+//! Neighbours call: a SEND of 64 B, answered by another. Beside them three QPs send at a fixed
+//! rate, whatever comes of it: one to a receiver that is never ready, one with keys that do not
+//! fit, one to a program that has stopped reading. The yardstick are the same three with nothing
+//! wrong.
 
 use crate::Measurement;
 use crate::pair::{Ends, Words};
