@@ -580,7 +580,9 @@ impl<P: Platform> Engine<P> {
         if conn == NONE || record.flags.has(Flags::RUNNABLE) {
             return;
         }
-        if !self.may_run(flow) {
+        // Of a QP in error, only responses to what it executed before.
+        let qp = record.qp;
+        if self.qps[qp].state == QpState::Error && self.next_response(flow).is_none() {
             return;
         }
         let record = &mut self.flows[flow];
@@ -596,17 +598,8 @@ impl<P: Platform> Engine<P> {
         self.touch(conn);
     }
 
-    /// Of a QP in error, only responses to what it executed before are sent.
-    fn may_run(&mut self, flow: u32) -> bool {
-        self.qps[self.flows[flow].qp].state != QpState::Error || self.next_response(flow).is_some()
-    }
-
     /// Ends the turn of the first flow: to the end of the list, or out of it.
     fn rotate(&mut self, conn: u32, flow: u32, again: bool) {
-        let alone = self.conns[conn].runnable_tail == flow;
-        if again && alone && self.may_run(flow) {
-            return;
-        }
         if self.conns[conn].runnable_head != flow {
             return;
         }
