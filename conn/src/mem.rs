@@ -254,4 +254,13 @@ pub trait Bytes {
     /// # Panics
     /// When the range is not inside or not aligned.
     fn atomic(&self, offset: usize, op: AtomicOp) -> u64;
+
+    /// Feeds bytes that nobody else has, such as the headers of a packet, into `crc`, by the means
+    /// that copies have to sum.
+    fn sum(bytes: &[u8], crc: &mut Crc)
+    where
+        Self: Sized,
+    {
+        crc.update(bytes);
+    }
 }

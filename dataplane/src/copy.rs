@@ -28,6 +28,8 @@ mod portable;
 #[cfg(test)]
 mod tests;
 
+use std::sync::OnceLock;
+
 /// A kernel that suits this machine. Made once (it asks the CPU), then copied around.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Copier(Kernel);
@@ -44,10 +46,14 @@ enum Kernel {
 
 impl Copier {
     /// The fastest kernel this CPU runs.
+    #[inline]
     pub fn detect() -> Self {
-        Self::available()
-            .next()
-            .expect("the portable kernel runs everywhere")
+        static FASTEST: OnceLock<Copier> = OnceLock::new();
+        *FASTEST.get_or_init(|| {
+            Self::available()
+                .next()
+                .expect("the portable kernel runs everywhere")
+        })
     }
 
     /// All kernels this CPU runs, the fastest first.
@@ -155,6 +161,20 @@ impl Copier {
                 unsafe { portable::copy_in(dst, data) };
                 resume(state, data)
             }
+        }
+    }
+
+    /// The CRC-32 of `state`'s bytes followed by `bytes`, which nobody else has.
+    #[inline]
+    #[must_use]
+    pub fn sum(self, bytes: &[u8], state: u32) -> u32 {
+        match self.0 {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: the invariant of `Kernel`.
+            Kernel::Avx512 if bytes.len() >= avx512::SUM_FROM => unsafe {
+                avx512::sum(bytes, state)
+            },
+            _ => resume(state, bytes),
         }
     }
 }

@@ -194,6 +194,10 @@ impl Bytes for Region {
             AtomicOp::FetchAdd { add } => cell.fetch_add(add, Ordering::SeqCst),
         }
     }
+
+    fn sum(bytes: &[u8], crc: &mut Crc) {
+        *crc = Crc::resume(Copier::detect().sum(bytes, crc.value()));
+    }
 }
 
 #[cfg(test)]

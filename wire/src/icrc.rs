@@ -195,10 +195,23 @@ fn split(datagram: &[u8]) -> Option<(&[u8], &[u8; LEN])> {
 /// `bytes` are shorter than a BTH.
 #[inline]
 pub fn headers(crc: &mut Crc, bytes: &[u8]) {
-    assert!(bytes.len() >= Bth::LEN, "{} bytes are no BTH", bytes.len());
-    // Changing the state before the BTH spares a copy of it with the byte masked.
-    *crc = Crc::resume(crc.value() ^ UNMASKED[usize::from(!bytes[MASKED])]);
+    *crc = crc.masking(bytes);
     crc.update(bytes);
+}
+
+impl Crc {
+    /// What to begin with instead of what [`IcrcSeed::start`] gave, so that byte 4 of `bytes`, which
+    /// begin with the BTH, counts as all ones though it is fed as it is. For those who sum by other
+    /// means than [`headers`]; it spares a copy with the byte masked.
+    ///
+    /// # Panics
+    /// `bytes` are shorter than a BTH.
+    #[inline]
+    #[must_use]
+    pub fn masking(self, bytes: &[u8]) -> Self {
+        assert!(bytes.len() >= Bth::LEN, "{} bytes are no BTH", bytes.len());
+        Self::resume(self.value() ^ UNMASKED[usize::from(!bytes[MASKED])])
+    }
 }
 
 /// The sum over any bytes and, behind them, their own sum as [`trailer`] gives it: where the

@@ -16,8 +16,8 @@ use core::arch::x86_64::{
 const BLOCK: usize = 64;
 /// From this many blocks on, four sums run side by side.
 const WIDE_FROM: usize = 8;
-/// Below this many bytes [`pclmul::small`] is quicker.
-const SUM_FROM: usize = 16;
+/// Below this many bytes sums by table are quicker.
+pub(super) const SUM_FROM: usize = 16;
 
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -113,6 +113,25 @@ pub(super) unsafe fn copy_crc(dst: *mut u8, src: *const u8, length: usize, state
         pending = _mm512_set1_epi32(0);
         (dst, src) = (dst.wrapping_add(BLOCK), src.wrapping_add(BLOCK));
         blocks -= 1;
+    }
+    finish(sum)
+}
+
+/// The CRC-32 of `state`'s bytes followed by `bytes`: one sum, as headers are short.
+#[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,pclmulqdq,sse4.1")]
+pub(super) fn sum(bytes: &[u8], state: u32) -> u32 {
+    let zeros = bytes.len().wrapping_neg() % BLOCK;
+    let (state, mut pending) = initial(state, zeros);
+    let (first, blocks) = bytes.split_at(BLOCK - zeros);
+    // SAFETY: the mask covers only the bytes of `first`, which end a block.
+    let first = unsafe { load_masked(first.as_ptr().wrapping_sub(zeros), !0u64 << zeros) };
+    let mut sum = _mm512_xor_si512(first, state);
+    let step = multiplier(512);
+    for block in blocks.as_chunks::<BLOCK>().0 {
+        // SAFETY: a whole block.
+        let block = unsafe { load_masked(block.as_ptr(), !0) };
+        sum = folded(sum, step, _mm512_xor_si512(block, pending));
+        pending = _mm512_set1_epi32(0);
     }
     finish(sum)
 }

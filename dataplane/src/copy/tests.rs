@@ -40,6 +40,11 @@ fn check(
     let state = 0x9e37_79b9_u32.wrapping_mul(length as u32 + 1);
     let data = &mut data.bytes()[from..from + length];
     let expected = resume(state, data);
+    assert_eq!(
+        copier.sum(data, state),
+        expected,
+        "{name}: sum of {length} bytes from {from}, without a copy"
+    );
     for (sums, inward) in [(true, true), (true, false), (false, true), (false, false)] {
         let room = &mut room.bytes()[..to + length + 2 * FENCE];
         room.fill(0xa5);

@@ -256,15 +256,17 @@ impl<'a> Draft<'a> {
             crc = icrc::SUMMED_ITSELF;
             self.write_payload(regions, payload, Some(&mut crc))?;
             let (head, sum) = head.split_last_chunk_mut().expect("they end in the HCRC");
-            let mut header_crc = start;
-            icrc::headers(&mut header_crc, head);
+            let mut header_crc = start.masking(head);
+            B::sum(head, &mut header_crc);
             *sum = icrc::trailer(header_crc);
         } else if payload.len() > SHORT {
-            icrc::headers(&mut crc, head);
+            crc = crc.masking(head);
+            B::sum(head, &mut crc);
             self.write_payload(regions, payload, Some(&mut crc))?;
         } else {
             self.write_payload(regions, payload, None)?;
-            icrc::headers(&mut crc, sealed);
+            crc = crc.masking(sealed);
+            B::sum(sealed, &mut crc);
         }
         *trailer = icrc::trailer(crc);
         Ok(())
@@ -286,7 +288,7 @@ impl<'a> Draft<'a> {
             Payload::Bytes(bytes) => {
                 payload.copy_from_slice(bytes);
                 if let Some(crc) = sum {
-                    crc.update(bytes);
+                    B::sum(bytes, crc);
                 }
                 Ok(())
             }

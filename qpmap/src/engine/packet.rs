@@ -1,6 +1,7 @@
 //! One packet of a shared connection, taken apart.
 
 use super::build::{BASE, ICRC};
+use trunkline_conn::mem::Bytes;
 use trunkline_wire::{
     AtomicEth, Bth, Crc, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExt, WireError, icrc,
 };
@@ -113,10 +114,10 @@ impl<'a> Packet<'a> {
     }
 
     /// Whether the payload's sum is right: where it has not been computed, computes it.
-    pub(crate) fn is_summed(&self) -> bool {
+    pub(crate) fn is_summed<B: Bytes>(&self) -> bool {
         let mut sum = self.sum;
         if let Some(crc) = &mut sum {
-            crc.update(self.payload);
+            B::sum(self.payload, crc);
         }
         self.ends_in(sum)
     }

@@ -10,7 +10,7 @@ use super::packet::{Packet, Verdict};
 use super::{ConnId, Engine, Platform};
 use crate::slab::NONE;
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::Memory;
+use trunkline_conn::mem::{Bytes, Memory};
 use trunkline_conn::src::{AckInfo, Arrival as Place, Received};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, SendOp, Status};
@@ -126,12 +126,13 @@ impl<P: Platform> Engine<P> {
     fn check_icrc(&mut self, packet: &mut Packet<'_>, arrival: &Arrival) -> bool {
         let datagram = packet.datagram;
         let tried = arrival.identification.guess();
-        let mut crc = self.seed.start(datagram.len(), tried);
         let (summed, found) = packet.first_sum();
         if packet.ext.header_crc {
             packet.sum = Some(icrc::SUMMED_ITSELF);
         }
-        icrc::headers(&mut crc, &datagram[..summed]);
+        let first = &datagram[..summed];
+        let mut crc = self.seed.start(datagram.len(), tried).masking(first);
+        P::Bytes::sum(first, &mut crc);
         if icrc::trailer(crc) == found {
             return true;
         }
@@ -225,7 +226,7 @@ impl<P: Platform> Engine<P> {
             | Opcode::SRC_FETCH_ADD => self.handle_request(conn, packet),
             Opcode::SRC_READ_RESP | Opcode::SRC_ATOMIC_RESP => self.handle_response(conn, packet),
             Opcode::SRC_VOID => self.handle_void(conn, packet),
-            _ if !packet.is_summed() => Verdict::Corrupt,
+            _ if !packet.is_summed::<P::Bytes>() => Verdict::Corrupt,
             Opcode::SRC_ANSWERS => {
                 self.handle_answers(now, conn, packet.payload);
                 Verdict::Accept

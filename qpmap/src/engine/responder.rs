@@ -206,7 +206,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn stage(&mut self, flow: u32, packet: &Packet<'_>) -> Verdict {
-        if !packet.is_summed() {
+        if !packet.is_summed::<P::Bytes>() {
             return Verdict::Corrupt;
         }
         let record = &mut self.flows[flow];
