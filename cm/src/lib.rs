@@ -35,6 +35,7 @@ mod comm_id;
 mod concerns;
 mod config;
 mod directory;
+mod driver;
 mod event;
 pub mod gsi;
 mod handshakes;

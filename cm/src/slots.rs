@@ -3,24 +3,40 @@
 
 use crate::comm_id::{CommIds, INDEX_BITS, Side};
 use crate::random::Random;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::CommId;
 
-/// End of a chain.
-pub(crate) const NONE: u32 = u32::MAX;
-
-/// What is kept in a slab: a record, or a link of the list of free ones.
-pub(crate) trait Slot {
+/// What is kept in a slab.
+pub(crate) trait Record {
+    /// Where it stands.
+    type State: State;
+    /// One of which nothing is known yet, in the state [`State::FREE`].
+    fn new(tag: u16) -> Self;
     /// What tells the users of one place apart.
     fn tag(&self) -> u16;
+    fn state(&self) -> &Self::State;
+}
+
+/// Where a record stands.
+pub(crate) trait State {
+    /// Nowhere: its place is free, or has just been taken.
+    const FREE: Self;
+    fn is_free(&self) -> bool;
     /// When something happens to it by itself.
     fn deadline(&self) -> Option<Instant>;
-    /// The next free place, if this one is free.
-    fn next_free(&self) -> Option<u32>;
-    /// A free place, last used under `tag`.
-    fn free(tag: u16, next: u32) -> Self;
+    /// When it is forgotten, once all is over. All wait for that equally long.
+    fn until(&self) -> Option<Instant>;
+}
+
+/// What time brings.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Due {
+    /// The deadline of this record has passed.
+    Deadline(u32),
+    /// This record has been remembered long enough.
+    Forget(u32),
 }
 
 /// The slab.
@@ -28,17 +44,20 @@ pub(crate) trait Slot {
 pub(crate) struct Slots<S> {
     ids: CommIds,
     slots: Vec<S>,
-    free: u32,
+    free: Vec<u32>,
     timers: BTreeSet<(Instant, u32)>,
+    /// Records that wait to be forgotten, the oldest first.
+    over: VecDeque<u32>,
 }
 
-impl<S: Slot> Slots<S> {
+impl<S: Record> Slots<S> {
     pub(crate) fn new(side: Side, random: &mut impl Random) -> Self {
         Self {
             ids: CommIds::new(side, random),
             slots: Vec::new(),
-            free: NONE,
+            free: Vec::new(),
             timers: BTreeSet::new(),
+            over: VecDeque::new(),
         }
     }
 
@@ -60,53 +79,78 @@ impl<S: Slot> Slots<S> {
     pub(crate) fn find(&self, id: CommId) -> Option<u32> {
         let (index, tag) = self.ids.open(id);
         let slot = self.slots.get(index as usize)?;
-        (slot.tag() == tag && slot.next_free().is_none()).then_some(index)
+        (slot.tag() == tag && !slot.state().is_free()).then_some(index)
     }
 
-    /// Takes a place for the record that `make` builds of its tag.
-    pub(crate) fn insert(&mut self, random: &mut impl Random, make: impl FnOnce(u16) -> S) -> u32 {
-        if self.free == NONE {
+    /// Takes a place; the state of its record is to be set next.
+    pub(crate) fn insert(&mut self, random: &mut impl Random) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
             let index = self.slots.len() as u32;
             assert!(
                 index < 1 << INDEX_BITS,
                 "the limit on connections bounds the slots"
             );
-            self.slots.push(S::free(0, NONE));
-            self.free = index;
-        }
-        let index = self.free;
-        let slot = self.get(index);
-        let next = slot.next_free();
-        let tag = self.ids.draw_tag(index, slot.tag(), random);
-        self.free = next.expect("a slot in the free list is free");
-        let slot = make(tag);
-        self.arm(index, None, slot.deadline());
-        *self.get_mut(index) = slot;
+            self.slots.push(S::new(0));
+            index
+        });
+        let tag = self.ids.draw_tag(index, self.get(index).tag(), random);
+        *self.get_mut(index) = S::new(tag);
         index
     }
 
     /// Changes a record, its deadline included.
     pub(crate) fn update<T>(&mut self, index: u32, change: impl FnOnce(&mut S) -> T) -> T {
         let slot = self.get_mut(index);
-        let old = slot.deadline();
+        let old = slot.state().deadline();
         let result = change(slot);
-        let new = slot.deadline();
+        let new = slot.state().deadline();
         self.arm(index, old, new);
         result
     }
 
     /// Gives a place back.
     pub(crate) fn remove(&mut self, index: u32) -> S {
-        let free = S::free(self.get(index).tag(), self.free);
+        let free = S::new(self.get(index).tag());
         let old = core::mem::replace(self.get_mut(index), free);
-        self.arm(index, old.deadline(), None);
-        self.free = index;
+        self.arm(index, old.state().deadline(), None);
+        self.free.push(index);
         old
     }
 
-    /// The earliest deadline and its record.
-    pub(crate) fn first_timer(&self) -> Option<(Instant, u32)> {
-        self.timers.first().copied()
+    /// The record is over and waits to be forgotten. Where more than `limit` wait, the oldest comes
+    /// back: it is to be forgotten now.
+    pub(crate) fn linger(&mut self, index: u32, limit: u32) -> Option<u32> {
+        self.over.push_back(index);
+        (self.over.len() > limit as usize)
+            .then(|| self.over.pop_front())
+            .flatten()
+    }
+
+    /// When something is due next.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let timer = self.timers.first().map(|&(deadline, _)| deadline);
+        let over = self.over.front().map(|&index| self.until(index));
+        [timer, over].into_iter().flatten().min()
+    }
+
+    /// What is due at `now`; a passed deadline comes again until it is moved.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Due> {
+        if let Some(&(deadline, index)) = self.timers.first()
+            && deadline <= now
+        {
+            return Some(Due::Deadline(index));
+        }
+        let index = *self.over.front()?;
+        if self.until(index) > now {
+            return None;
+        }
+        self.over.pop_front();
+        Some(Due::Forget(index))
+    }
+
+    fn until(&self, index: u32) -> Instant {
+        let until = self.get(index).state().until();
+        until.expect("what waits to be forgotten has a time for it")
     }
 
     fn arm(&mut self, index: u32, old: Option<Instant>, new: Option<Instant>) {

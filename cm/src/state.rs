@@ -14,6 +14,7 @@ use crate::hello::{Ask, Hello, HelloReply, Offer, Purpose};
 use crate::identity::Identity;
 use crate::message::Mad;
 use crate::retry::Schedule;
+use crate::slots;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::Qpn;
@@ -76,7 +77,7 @@ impl Exchange {
 /// Where a handshake stands.
 #[derive(Debug)]
 pub(crate) enum State {
-    Free { next: u32 },
+    Free,
     ReqSent(Box<ReqSent>),
     Asked(Box<Asked>),
     RepSent(Box<RepSent>),
@@ -85,18 +86,32 @@ pub(crate) enum State {
     TimeWait { exchange: Exchange, until: Instant },
 }
 
-impl State {
-    /// When something happens by itself. Closed connections wait in a queue of their own.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+impl slots::State for State {
+    const FREE: Self = Self::Free;
+
+    fn is_free(&self) -> bool {
+        matches!(self, Self::Free)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
         match self {
             Self::ReqSent(state) => Some(state.schedule.deadline),
             Self::Asked(state) => Some(state.deadline),
             Self::RepSent(state) => Some(state.schedule.deadline),
             Self::DreqSent(state) => Some(state.schedule.deadline),
-            Self::Free { .. } | Self::Established(_) | Self::TimeWait { .. } => None,
+            Self::Free | Self::Established(_) | Self::TimeWait { .. } => None,
         }
     }
 
+    fn until(&self) -> Option<Instant> {
+        match self {
+            Self::TimeWait { until, .. } => Some(*until),
+            _ => None,
+        }
+    }
+}
+
+impl State {
     /// The schedule of the message that the peer has to answer, with the transaction.
     pub(crate) fn waiting(&mut self) -> Option<(u64, &mut Schedule)> {
         match self {
@@ -119,7 +134,7 @@ impl State {
     /// The exchange in which the connection was or is being opened.
     pub(crate) fn exchange(&self) -> Option<Exchange> {
         match self {
-            Self::Free { .. } => None,
+            Self::Free => None,
             Self::ReqSent(state) => Some(Exchange::of(state.transaction)),
             Self::Asked(state) => Some(Exchange::of(state.transaction)),
             Self::RepSent(state) => Some(Exchange::of(state.transaction)),

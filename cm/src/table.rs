@@ -5,13 +5,15 @@ use crate::event::Route;
 use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::random::Random;
-use crate::slots::{self, NONE, Slots};
+use crate::slots::{Record, Slots, State as _};
 use crate::state::State;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use trunkline_conn::time::Instant;
 use trunkline_wire::cm::CommId;
 use trunkline_wire::{Gid, Qpn};
+
+/// End of a chain.
+const NONE: u32 = u32::MAX;
 
 /// The communication IDs of the two ends; 0 where there is none.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -62,31 +64,26 @@ impl Slot {
     }
 }
 
-impl slots::Slot for Slot {
-    fn tag(&self) -> u16 {
-        self.tag
-    }
+impl Record for Slot {
+    type State = State;
 
-    fn deadline(&self) -> Option<Instant> {
-        self.state.deadline()
-    }
-
-    fn next_free(&self) -> Option<u32> {
-        match self.state {
-            State::Free { next } => Some(next),
-            _ => None,
-        }
-    }
-
-    fn free(tag: u16, next: u32) -> Self {
+    fn new(tag: u16) -> Self {
         Self {
             tag,
             peer: 0,
             next: NONE,
             remote: CommId(0),
             packed: 0,
-            state: State::Free { next },
+            state: State::FREE,
         }
+    }
+
+    fn tag(&self) -> u16 {
+        self.tag
+    }
+
+    fn state(&self) -> &State {
+        &self.state
     }
 }
 
@@ -133,7 +130,7 @@ impl Load {
 
     fn count(&mut self, state: &State) -> Option<&mut u32> {
         match state {
-            State::Free { .. } => None,
+            State::Free => None,
             State::ReqSent(_) => Some(&mut self.opening),
             State::Asked(_) | State::RepSent(_) => Some(&mut self.half_open),
             State::Established(_) => Some(&mut self.established),
@@ -169,6 +166,14 @@ impl Table {
 
     pub(crate) const fn load(&self) -> &Load {
         &self.load
+    }
+
+    pub(crate) const fn slots(&self) -> &Slots<Slot> {
+        &self.slots
+    }
+
+    pub(crate) const fn slots_mut(&mut self) -> &mut Slots<Slot> {
+        &mut self.slots
     }
 
     pub(crate) fn slot(&self, index: u32) -> &Slot {
@@ -214,15 +219,10 @@ impl Table {
     ) -> Option<u32> {
         let peer = self.peer_or_new(route)?;
         let head = self.peers[usize::from(peer)].head;
-        let index = self.slots.insert(random, |tag| Slot {
-            tag,
-            peer,
-            next: head,
-            remote: CommId(0),
-            packed: u32::from(purpose.to_byte()) << 24,
-            // Not in the list of free places: taken, until a state is set.
-            state: State::Free { next: NONE },
-        });
+        let index = self.slots.insert(random);
+        let slot = self.slots.get_mut(index);
+        (slot.peer, slot.next) = (peer, head);
+        slot.packed = u32::from(purpose.to_byte()) << 24;
         self.peers[usize::from(peer)].head = index;
         Some(index)
     }
@@ -265,11 +265,6 @@ impl Table {
         if let Some(count) = self.load.count(&old.state) {
             *count -= 1;
         }
-    }
-
-    /// The earliest deadline and its slot.
-    pub(crate) fn first_timer(&self) -> Option<(Instant, u32)> {
-        self.slots.first_timer()
     }
 
     pub(crate) fn peer_at(&self, route: Route) -> Option<u16> {

@@ -5,6 +5,7 @@ mod request;
 mod settle;
 
 use crate::config::Config;
+use crate::driver::Driver;
 use crate::event::{AskError, CloseReason, Event, HandshakeId, Outgoing, Route, UnknownHandshake};
 use crate::hello::{Ask, HelloError, Offer, Purpose};
 use crate::identity::Identity;
@@ -15,7 +16,7 @@ use crate::refusal::RefusalCode;
 use crate::retry::Schedule;
 use crate::state::{DreqSent, RepSent, ReqSent, State};
 pub use crate::table::Load;
-use crate::table::{Ids, Table};
+use crate::table::{Ids, Slot, Table};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use trunkline_conn::time::Instant;
@@ -58,8 +59,6 @@ pub struct Manager<R> {
     config: Config,
     random: R,
     table: Table,
-    /// Slots in time wait, the oldest first: all wait equally long.
-    time_wait: VecDeque<u32>,
     transmit: Outbox,
     events: VecDeque<Event>,
     counters: Counters,
@@ -80,7 +79,6 @@ impl<R: Random> Manager<R> {
             config,
             table: Table::new(&mut random),
             random,
-            time_wait: VecDeque::new(),
             transmit: Outbox::new(config.limits.transmit),
             events: VecDeque::new(),
             counters: Counters::default(),
@@ -215,7 +213,7 @@ impl<R: Random> Manager<R> {
                 self.table.set_state(index, State::DreqSent(closing));
                 self.send(self.table.route(index), request);
             }
-            State::Free { .. } | State::DreqSent(_) | State::TimeWait { .. } => {
+            State::Free | State::DreqSent(_) | State::TimeWait { .. } => {
                 unreachable!("these were told to be unknown")
             }
         }
@@ -249,24 +247,12 @@ impl<R: Random> Manager<R> {
     /// When to call [`handle_timeout`](Self::handle_timeout) next. May change after any other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let timer = self.table.first_timer().map(|(deadline, _)| deadline);
-        let waiting = self.time_wait.front().map(|&index| self.until(index));
-        [timer, waiting].into_iter().flatten().min()
+        self.slots().next_due()
     }
 
     /// Does what is due. Early or repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((deadline, index)) = self.table.first_timer()
-            && deadline <= now
-        {
-            self.expire(now, index);
-        }
-        while let Some(&index) = self.time_wait.front()
-            && self.until(index) <= now
-        {
-            self.time_wait.pop_front();
-            self.table.remove(index);
-        }
+        self.handle_time(now);
     }
 
     #[cfg(test)]
@@ -291,7 +277,7 @@ impl<R: Random> Manager<R> {
     }
 
     /// The handshake for a place of the pool, if there is one under way or standing.
-    fn in_place(&self, route: Route, purpose: Purpose) -> Option<(u32, &crate::table::Slot)> {
+    fn in_place(&self, route: Route, purpose: Purpose) -> Option<(u32, &Slot)> {
         let Purpose::Pool(_) = purpose else {
             return None;
         };

@@ -1,41 +1,64 @@
 //! What a peer says about a handshake that is under way.
 
 use super::Manager;
+use crate::driver::{Counts, Driver};
 use crate::event::{CloseReason, Event, Refused, Route};
 use crate::identity::IdentityError;
 use crate::message;
 use crate::random::Random;
 use crate::refusal::{Refusal, RefusalCode};
 use crate::retry::Patience;
+use crate::slots::Slots;
 use crate::state::{State, Verdict};
-use crate::table::Ids;
+use crate::table::{Ids, Slot};
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{
     Answered, CmMad, CommId, Drep, Dreq, Message, Mra, Rej, RejReason, Rep, Rtu,
 };
 use trunkline_wire::{MAD_LEN, Path};
 
-impl<R: Random> Manager<R> {
-    /// Takes a management datagram that came to QP1; `from` is the path it took. Whatever its bytes
-    /// are, it is counted, and moves nothing unless all of it agrees with a handshake.
-    pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
-        self.counters.received += 1;
-        let route = Route::back(from).canonical();
-        let Ok(CmMad {
-            transaction_id,
-            message,
-        }) = CmMad::parse(mad)
-        else {
-            self.counters.malformed += 1;
-            return;
-        };
-        match &message {
-            Message::Req(req) => self.on_req(now, route, transaction_id, req),
-            Message::Rep(rep) => self.on_rep(now, route, transaction_id, rep),
-            Message::Rtu(rtu) => self.on_rtu(now, route, transaction_id, rtu),
-            Message::Rej(rej) => self.on_rej(now, route, transaction_id, rej),
-            Message::Mra(mra) => self.on_mra(now, route, transaction_id, mra),
-            Message::Dreq(dreq) => self.on_dreq(now, route, transaction_id, dreq),
+impl<R: Random> Driver for Manager<R> {
+    type Record = Slot;
+
+    fn slots(&self) -> &Slots<Slot> {
+        self.table.slots()
+    }
+
+    fn slots_mut(&mut self) -> &mut Slots<Slot> {
+        self.table.slots_mut()
+    }
+
+    fn counts(&mut self) -> Counts<'_> {
+        let counters = &mut self.counters;
+        Counts {
+            received: &mut counters.received,
+            malformed: &mut counters.malformed,
+            unknown: &mut counters.unknown,
+            mismatch: &mut counters.mismatch,
+        }
+    }
+
+    fn route_of(&self, index: u32) -> Route {
+        self.table.route(index)
+    }
+
+    fn remote_of(&self, index: u32) -> CommId {
+        self.table.slot(index).remote
+    }
+
+    fn time_wait_limit(&self) -> u32 {
+        self.config.limits.time_wait
+    }
+
+    fn hear(&mut self, now: Instant, route: Route, mad: &CmMad) {
+        let transaction = mad.transaction_id;
+        match &mad.message {
+            Message::Req(req) => self.on_req(now, route, transaction, req),
+            Message::Rep(rep) => self.on_rep(now, route, transaction, rep),
+            Message::Rtu(rtu) => self.on_rtu(now, route, transaction, rtu),
+            Message::Rej(rej) => self.on_rej(now, route, transaction, rej),
+            Message::Mra(mra) => self.on_mra(now, route, transaction, mra),
+            Message::Dreq(dreq) => self.on_dreq(now, route, transaction, dreq),
             Message::Drep(drep) => self.on_drep(now, route, drep),
             Message::SidrReq(_) | Message::SidrRep(_) | Message::Lap(_) | Message::Apr(_) => {
                 self.counters.unsupported += 1;
@@ -43,23 +66,20 @@ impl<R: Random> Manager<R> {
         }
     }
 
-    /// The slot with our ID, if it belongs to this peer.
-    fn find(&self, route: Route, local: CommId) -> Option<u32> {
-        let index = self.table.find(local)?;
-        (self.table.route(index) == route).then_some(index)
+    fn expire(&mut self, now: Instant, index: u32) {
+        self.retry_or_give_up(now, index);
     }
 
-    /// As [`find`](Self::find), where the peer's ID has to agree too.
-    fn find_pair(&mut self, route: Route, local: CommId, remote: CommId) -> Option<u32> {
-        let Some(index) = self.find(route, local) else {
-            self.counters.unknown += 1;
-            return None;
-        };
-        if self.table.slot(index).remote != remote {
-            self.counters.mismatch += 1;
-            return None;
-        }
-        Some(index)
+    fn forget(&mut self, index: u32) {
+        self.table.remove(index);
+    }
+}
+
+impl<R: Random> Manager<R> {
+    /// Takes a management datagram that came to QP1; `from` is the path it took. Whatever its bytes
+    /// are, it is counted, and moves nothing unless all of it agrees with a handshake.
+    pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
+        self.handle_datagram(now, from, mad);
     }
 
     fn on_rep(&mut self, now: Instant, route: Route, transaction: u64, rep: &Rep) {

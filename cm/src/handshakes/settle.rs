@@ -1,6 +1,7 @@
 //! How handshakes come to something, and how they end.
 
 use super::Manager;
+use crate::driver::Driver;
 use crate::event::{CloseReason, Established, Event, Route};
 use crate::hello::Purpose;
 use crate::identity::{Identity, IdentityError};
@@ -152,12 +153,7 @@ impl<R: Random> Manager<R> {
         let exchange = self.exchange(index);
         self.table
             .set_state(index, State::TimeWait { exchange, until });
-        self.time_wait.push_back(index);
-        if self.time_wait.len() > self.config.limits.time_wait as usize
-            && let Some(oldest) = self.time_wait.pop_front()
-        {
-            self.table.remove(oldest);
-        }
+        self.linger(index);
         self.events.push_back(Event::Closed { id, route, reason });
     }
 
@@ -179,15 +175,8 @@ impl<R: Random> Manager<R> {
         exchange.expect("a handshake that comes to something was opened in an exchange")
     }
 
-    pub(super) fn until(&self, index: u32) -> Instant {
-        match self.table.slot(index).state() {
-            State::TimeWait { until, .. } => *until,
-            state => unreachable!("a {state:?} is not in time wait"),
-        }
-    }
-
     /// A deadline has passed: send again, or give up.
-    pub(super) fn expire(&mut self, now: Instant, index: u32) {
+    pub(super) fn retry_or_give_up(&mut self, now: Instant, index: u32) {
         let (id, route) = (self.id(index), self.table.route(index));
         let random = self.random.next();
         let again = self.table.update(index, |state| {

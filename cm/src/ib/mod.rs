@@ -42,6 +42,7 @@ pub use event::{
     SidrAsk, UnknownConn,
 };
 
+use crate::driver::Driver;
 use crate::event::{Outgoing, Route};
 use crate::message::{Mad, mad};
 use crate::outbox::Outbox;
@@ -95,8 +96,6 @@ pub struct Manager<R> {
     random: R,
     table: Table,
     services: BTreeSet<u64>,
-    /// Records that wait to be forgotten, the oldest first: all wait equally long.
-    time_wait: VecDeque<u32>,
     transmit: Outbox,
     events: VecDeque<Event>,
     counters: Counters,
@@ -117,7 +116,6 @@ impl<R: Random> Manager<R> {
             table: Table::new(&mut random),
             services: BTreeSet::new(),
             random,
-            time_wait: VecDeque::new(),
             transmit: Outbox::new(config.limits.transmit),
             events: VecDeque::new(),
             counters: Counters::default(),
@@ -284,10 +282,9 @@ impl<R: Random> Manager<R> {
             }
             State::SidrSent(_) => self.end_question(index),
             State::SidrAsked(..) => self.refuse_question(now, index),
-            State::Free { .. }
-            | State::DreqSent(..)
-            | State::TimeWait { .. }
-            | State::SidrDone { .. } => return Err(unknown),
+            State::Free | State::DreqSent(..) | State::TimeWait { .. } | State::SidrDone { .. } => {
+                return Err(unknown);
+            }
         }
         Ok(())
     }
@@ -307,23 +304,12 @@ impl<R: Random> Manager<R> {
     /// When to call [`handle_timeout`](Self::handle_timeout) next. May change after any other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let timer = self.table.first_timer().map(|(deadline, _)| deadline);
-        let waiting = self.time_wait.front().map(|&index| self.until(index));
-        [timer, waiting].into_iter().flatten().min()
+        self.slots().next_due()
     }
 
     /// Does what is due. Early or repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((deadline, index)) = self.table.first_timer()
-            && deadline <= now
-        {
-            self.expire(now, index);
-        }
-        while let Some(&index) = self.time_wait.front()
-            && self.until(index) <= now
-        {
-            self.forget_oldest();
-        }
+        self.handle_time(now);
     }
 
     #[cfg(test)]

@@ -4,10 +4,12 @@ use super::Manager;
 use super::event::{Answer, CloseReason, Event};
 use super::message::{self, Ids};
 use super::state::State;
-use super::table::Subject;
+use super::table::{Slot, Subject};
+use crate::driver::{Counts, Driver};
 use crate::event::Route;
 use crate::message::mad;
 use crate::random::Random;
+use crate::slots::Slots;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{
     Answered, ApStatus, CmMad, CommId, Drep, Dreq, Lap, Message, Mra, PrivateData, Rej, RejReason,
@@ -15,31 +17,52 @@ use trunkline_wire::cm::{
 };
 use trunkline_wire::{MAD_LEN, Path, Qpn};
 
-impl<R: Random> Manager<R> {
-    /// Takes a management datagram that came to QP1; `from` is the path it took. Whatever its bytes
-    /// are, it is counted, and moves nothing unless all of it agrees with a connection.
-    pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
-        self.counters.received += 1;
-        let route = Route::back(from).canonical();
-        let Ok(CmMad {
-            transaction_id,
-            message,
-        }) = CmMad::parse(mad)
-        else {
-            self.counters.malformed += 1;
-            return;
-        };
-        match &message {
-            Message::Req(req) => self.on_req(now, route, transaction_id, req),
-            Message::Mra(mra) => self.on_mra(now, route, transaction_id, mra),
-            Message::Rej(rej) => self.on_rej(now, route, transaction_id, rej),
-            Message::Rep(rep) => self.on_rep(now, route, transaction_id, rep),
-            Message::Rtu(rtu) => self.on_rtu(route, transaction_id, rtu),
-            Message::Dreq(dreq) => self.on_dreq(now, route, transaction_id, dreq),
+impl<R: Random> Driver for Manager<R> {
+    type Record = Slot;
+
+    fn slots(&self) -> &Slots<Slot> {
+        self.table.slots()
+    }
+
+    fn slots_mut(&mut self) -> &mut Slots<Slot> {
+        self.table.slots_mut()
+    }
+
+    fn counts(&mut self) -> Counts<'_> {
+        let counters = &mut self.counters;
+        Counts {
+            received: &mut counters.received,
+            malformed: &mut counters.malformed,
+            unknown: &mut counters.unknown,
+            mismatch: &mut counters.mismatch,
+        }
+    }
+
+    fn route_of(&self, index: u32) -> Route {
+        self.table.slot(index).route
+    }
+
+    fn remote_of(&self, index: u32) -> CommId {
+        self.table.slot(index).remote()
+    }
+
+    fn time_wait_limit(&self) -> u32 {
+        self.config.limits.time_wait
+    }
+
+    fn hear(&mut self, now: Instant, route: Route, mad: &CmMad) {
+        let transaction = mad.transaction_id;
+        match &mad.message {
+            Message::Req(req) => self.on_req(now, route, transaction, req),
+            Message::Mra(mra) => self.on_mra(now, route, transaction, mra),
+            Message::Rej(rej) => self.on_rej(now, route, transaction, rej),
+            Message::Rep(rep) => self.on_rep(now, route, transaction, rep),
+            Message::Rtu(rtu) => self.on_rtu(route, transaction, rtu),
+            Message::Dreq(dreq) => self.on_dreq(now, route, transaction, dreq),
             Message::Drep(drep) => self.on_drep(now, route, drep),
-            Message::SidrReq(req) => self.on_sidr_req(now, route, transaction_id, req),
-            Message::SidrRep(rep) => self.on_sidr_rep(now, route, transaction_id, rep),
-            Message::Lap(lap) => self.on_lap(route, transaction_id, lap),
+            Message::SidrReq(req) => self.on_sidr_req(now, route, transaction, req),
+            Message::SidrRep(rep) => self.on_sidr_rep(now, route, transaction, rep),
+            Message::Lap(lap) => self.on_lap(route, transaction, lap),
             // Nobody here proposes an alternate path.
             Message::Apr(apr) => match self.find(route, apr.remote) {
                 Some(_) => self.counters.mismatch += 1,
@@ -48,23 +71,20 @@ impl<R: Random> Manager<R> {
         }
     }
 
-    /// The record with our number, if it belongs to this peer.
-    pub(super) fn find(&self, route: Route, local: CommId) -> Option<u32> {
-        let index = self.table.find(local)?;
-        (self.table.slot(index).route == route).then_some(index)
+    fn expire(&mut self, now: Instant, index: u32) {
+        self.retry_or_give_up(now, index);
     }
 
-    /// As [`find`](Self::find), where the peer's number has to agree too.
-    fn find_pair(&mut self, route: Route, local: CommId, remote: CommId) -> Option<u32> {
-        let Some(index) = self.find(route, local) else {
-            self.counters.unknown += 1;
-            return None;
-        };
-        if self.table.slot(index).remote() != remote {
-            self.counters.mismatch += 1;
-            return None;
-        }
-        Some(index)
+    fn forget(&mut self, index: u32) {
+        self.release(index);
+    }
+}
+
+impl<R: Random> Manager<R> {
+    /// Takes a management datagram that came to QP1; `from` is the path it took. Whatever its bytes
+    /// are, it is counted, and moves nothing unless all of it agrees with a connection.
+    pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
+        self.handle_datagram(now, from, mad);
     }
 
     fn on_rep(&mut self, now: Instant, route: Route, transaction: u64, rep: &Rep) {

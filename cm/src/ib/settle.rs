@@ -4,6 +4,7 @@ use super::Manager;
 use super::event::{CloseReason, Event};
 use super::message;
 use super::state::State;
+use crate::driver::Driver;
 use crate::message::mad;
 use crate::random::Random;
 use trunkline_conn::time::Instant;
@@ -106,25 +107,20 @@ impl<R: Random> Manager<R> {
         self.events.push_back(event);
         if lingers {
             let until = now + self.config.time_wait_ns;
-            self.linger(index, State::TimeWait { until });
+            self.remember(index, State::TimeWait { until });
         } else {
             self.table.remove(index);
         }
     }
 
     /// Moves a record to a state that only time ends.
-    pub(super) fn linger(&mut self, index: u32, state: State) {
+    pub(super) fn remember(&mut self, index: u32, state: State) {
         self.table.set_state(index, state);
-        self.time_wait.push_back(index);
-        if self.time_wait.len() > self.config.limits.time_wait as usize {
-            self.forget_oldest();
-        }
+        self.linger(index);
     }
 
-    pub(super) fn forget_oldest(&mut self) {
-        let Some(index) = self.time_wait.pop_front() else {
-            return;
-        };
+    /// What was over is forgotten: its QP may be used again.
+    pub(super) fn release(&mut self, index: u32) {
         if let Some(qpn) = self.table.slot(index).local_qpn() {
             let id = self.conn(index);
             self.events.push_back(Event::TimeWaitExit { id, qpn });
@@ -132,13 +128,8 @@ impl<R: Random> Manager<R> {
         self.table.remove(index);
     }
 
-    pub(super) fn until(&self, index: u32) -> Instant {
-        let until = self.table.slot(index).state().until();
-        until.expect("what waits to be forgotten has a time for it")
-    }
-
     /// A deadline has passed: send again, ask for patience, or give up.
-    pub(super) fn expire(&mut self, now: Instant, index: u32) {
+    pub(super) fn retry_or_give_up(&mut self, now: Instant, index: u32) {
         let random = self.random.next();
         let again = self.table.update(index, |state| {
             let sent = state.sent()?;

@@ -5,6 +5,7 @@ use super::request::Room;
 use super::state::{Answered as Kept, State};
 use super::table::Subject;
 use super::{Manager, check_qpn, message};
+use crate::driver::Driver;
 use crate::event::Route;
 use crate::message::mad;
 use crate::random::Random;
@@ -137,7 +138,7 @@ impl<R: Random> Manager<R> {
             transaction,
             mad: rep,
         });
-        self.linger(index, State::SidrDone { until, answer });
+        self.remember(index, State::SidrDone { until, answer });
     }
 
     /// The node's owner does not want to know any more.

@@ -16,13 +16,14 @@
 use super::event::CloseReason;
 use crate::message::Mad;
 use crate::retry::Schedule;
+use crate::slots;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::ServiceId;
 
 /// A message that the peer has to answer.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     pub(super) transaction: u64,
     pub(super) schedule: Schedule,
     pub(super) mad: Mad,
@@ -30,7 +31,7 @@ pub(super) struct Sent {
 
 /// A message of the peer that the node's owner has to decide on.
 #[derive(Debug)]
-pub(super) struct Undecided {
+pub(crate) struct Undecided {
     pub(super) transaction: u64,
     /// When the peer is told that it takes time; `None` once it was.
     pub(super) mra_at: Option<Instant>,
@@ -46,17 +47,15 @@ impl Undecided {
 
 /// What is sent again when it turns out to be lost.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(crate) struct Answered {
     pub(super) transaction: u64,
     pub(super) mad: Mad,
 }
 
 /// Where a connection stands.
 #[derive(Debug)]
-pub(super) enum State {
-    Free {
-        next: u32,
-    },
+pub(crate) enum State {
+    Free,
     ReqSent(Box<Sent>),
     Replied(Box<Undecided>),
     Asked(Box<Undecided>),
@@ -75,9 +74,14 @@ pub(super) enum State {
     },
 }
 
-impl State {
-    /// When something happens by itself. What is over waits in a queue of its own.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+impl slots::State for State {
+    const FREE: Self = Self::Free;
+
+    fn is_free(&self) -> bool {
+        matches!(self, Self::Free)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
         match self {
             Self::ReqSent(sent)
             | Self::RepSent(sent)
@@ -86,13 +90,21 @@ impl State {
             Self::Replied(wait) | Self::Asked(wait) | Self::SidrAsked(wait, _) => {
                 Some(wait.deadline())
             }
-            Self::Free { .. }
-            | Self::Established(_)
-            | Self::TimeWait { .. }
-            | Self::SidrDone { .. } => None,
+            Self::Free | Self::Established(_) | Self::TimeWait { .. } | Self::SidrDone { .. } => {
+                None
+            }
         }
     }
 
+    fn until(&self) -> Option<Instant> {
+        match self {
+            Self::TimeWait { until } | Self::SidrDone { until, .. } => Some(*until),
+            _ => None,
+        }
+    }
+}
+
+impl State {
     /// The message that the peer has to answer.
     pub(super) fn sent(&mut self) -> Option<&mut Sent> {
         match self {
@@ -100,14 +112,6 @@ impl State {
             | Self::RepSent(sent)
             | Self::DreqSent(sent, _)
             | Self::SidrSent(sent) => Some(sent),
-            _ => None,
-        }
-    }
-
-    /// When what is over is forgotten.
-    pub(super) const fn until(&self) -> Option<Instant> {
-        match self {
-            Self::TimeWait { until } | Self::SidrDone { until, .. } => Some(*until),
             _ => None,
         }
     }

@@ -5,16 +5,15 @@ use crate::comm_id::Side;
 use crate::event::Route;
 use crate::handshakes::Load;
 use crate::random::Random;
-use crate::slots::{self, NONE, Slots};
+use crate::slots::{Record, Slots, State as _};
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
-use trunkline_conn::time::Instant;
 use trunkline_wire::Qpn;
 use trunkline_wire::cm::CommId;
 
 /// One connection or question.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     tag: u16,
     pub(super) route: Route,
     /// The peer's number for it; 0 until the peer has told it.
@@ -45,23 +44,10 @@ impl Slot {
     }
 }
 
-impl slots::Slot for Slot {
-    fn tag(&self) -> u16 {
-        self.tag
-    }
+impl Record for Slot {
+    type State = State;
 
-    fn deadline(&self) -> Option<Instant> {
-        self.state.deadline()
-    }
-
-    fn next_free(&self) -> Option<u32> {
-        match self.state {
-            State::Free { next } => Some(next),
-            _ => None,
-        }
-    }
-
-    fn free(tag: u16, next: u32) -> Self {
+    fn new(tag: u16) -> Self {
         const NOWHERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED);
         Self {
             tag,
@@ -72,8 +58,16 @@ impl slots::Slot for Slot {
             remote: CommId(0),
             local_qpn: None,
             remote_qp: None,
-            state: State::Free { next },
+            state: State::FREE,
         }
+    }
+
+    fn tag(&self) -> u16 {
+        self.tag
+    }
+
+    fn state(&self) -> &State {
+        &self.state
     }
 }
 
@@ -115,6 +109,14 @@ impl Table {
         &self.load
     }
 
+    pub(super) const fn slots(&self) -> &Slots<Slot> {
+        &self.slots
+    }
+
+    pub(super) const fn slots_mut(&mut self) -> &mut Slots<Slot> {
+        &mut self.slots
+    }
+
     pub(super) fn slot(&self, index: u32) -> &Slot {
         self.slots.get(index)
     }
@@ -150,15 +152,9 @@ impl Table {
 
     /// Takes a place, in no state yet.
     pub(super) fn insert(&mut self, route: Route, random: &mut impl Random) -> u32 {
-        self.slots.insert(random, |tag| Slot {
-            tag,
-            route,
-            remote: CommId(0),
-            local_qpn: None,
-            remote_qp: None,
-            // Not in the list of free places: taken, until a state is set.
-            state: State::Free { next: NONE },
-        })
+        let index = self.slots.insert(random);
+        self.slots.get_mut(index).route = route;
+        index
     }
 
     /// Notes the number under which the peer asked.
@@ -222,11 +218,6 @@ impl Table {
         self.count(address, &old.state, false);
     }
 
-    /// The earliest deadline and its record.
-    pub(super) fn first_timer(&self) -> Option<(Instant, u32)> {
-        self.slots.first_timer()
-    }
-
     fn release_remote_qp(&mut self, index: u32) {
         let slot = self.slots.get(index);
         if let Some((qpn, _)) = slot.remote_qp
@@ -240,7 +231,7 @@ impl Table {
     fn count(&mut self, remote: IpAddr, state: &State, enters: bool) {
         let load = &mut self.load;
         let count = match state {
-            State::Free { .. } => return,
+            State::Free => return,
             State::ReqSent(_) | State::Replied(_) | State::SidrSent(_) => &mut load.opening,
             State::Asked(_) | State::RepSent(_) | State::SidrAsked(..) => &mut load.half_open,
             State::Established(_) => &mut load.established,

@@ -324,7 +324,7 @@ impl Stage {
             return "-";
         };
         match state {
-            State::Free { .. } => "Free",
+            State::Free => "Free",
             State::ReqSent(_) => "ReqSent",
             State::Asked(_) => "Asked",
             State::RepSent(_) => "RepSent",

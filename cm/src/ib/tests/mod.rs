@@ -339,7 +339,7 @@ impl Stage {
             return "-";
         };
         match state {
-            State::Free { .. } => "Free",
+            State::Free => "Free",
             State::ReqSent(_) => "ReqSent",
             State::Replied(_) => "Replied",
             State::Asked(_) => "Asked",

@@ -1,0 +1,88 @@
+//! What drives both managers: datagrams and time come in, and the record that they concern hears
+//! of it.
+
+use crate::event::Route;
+use crate::slots::{Due, Record, Slots};
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::{CmMad, CommId};
+use trunkline_wire::{MAD_LEN, Path};
+
+/// The counters that every manager has.
+#[derive(Debug)]
+pub(crate) struct Counts<'a> {
+    pub(crate) received: &'a mut u64,
+    pub(crate) malformed: &'a mut u64,
+    pub(crate) unknown: &'a mut u64,
+    pub(crate) mismatch: &'a mut u64,
+}
+
+/// A manager, as what drives it sees it.
+pub(crate) trait Driver {
+    type Record: Record;
+
+    fn slots(&self) -> &Slots<Self::Record>;
+    fn slots_mut(&mut self) -> &mut Slots<Self::Record>;
+    fn counts(&mut self) -> Counts<'_>;
+    /// Whose a record is.
+    fn route_of(&self, index: u32) -> Route;
+    /// The peer's number for a record; 0 until the peer has told it.
+    fn remote_of(&self, index: u32) -> CommId;
+    /// Closed connections that are remembered at most.
+    fn time_wait_limit(&self) -> u32;
+
+    /// A message came from the peer at the other end of `route`.
+    fn hear(&mut self, now: Instant, route: Route, mad: &CmMad);
+    /// A deadline has passed: it has to be moved.
+    fn expire(&mut self, now: Instant, index: u32);
+    /// What is over has been remembered long enough: gives its place back.
+    fn forget(&mut self, index: u32);
+
+    /// A management datagram that took `from`.
+    fn handle_datagram(&mut self, now: Instant, from: &Path, bytes: &[u8; MAD_LEN]) {
+        let parsed = CmMad::parse(bytes);
+        let counts = self.counts();
+        *counts.received += 1;
+        match parsed {
+            Ok(mad) => self.hear(now, Route::back(from).canonical(), &mad),
+            Err(_) => *counts.malformed += 1,
+        }
+    }
+
+    /// Does what is due.
+    fn handle_time(&mut self, now: Instant) {
+        while let Some(due) = self.slots_mut().due(now) {
+            match due {
+                Due::Deadline(index) => self.expire(now, index),
+                Due::Forget(index) => self.forget(index),
+            }
+        }
+    }
+
+    /// What is over waits to be forgotten; past the limit the oldest is at once.
+    fn linger(&mut self, index: u32) {
+        let limit = self.time_wait_limit();
+        if let Some(oldest) = self.slots_mut().linger(index, limit) {
+            self.forget(oldest);
+        }
+    }
+
+    /// The record with our number, if it belongs to this peer.
+    fn find(&self, route: Route, local: CommId) -> Option<u32> {
+        let index = self.slots().find(local)?;
+        (self.route_of(index) == route).then_some(index)
+    }
+
+    /// As [`find`](Self::find), where the peer's number has to agree too.
+    fn find_pair(&mut self, route: Route, local: CommId, remote: CommId) -> Option<u32> {
+        let found = self.find(route, local);
+        let Some(index) = found else {
+            *self.counts().unknown += 1;
+            return None;
+        };
+        if self.remote_of(index) != remote {
+            *self.counts().mismatch += 1;
+            return None;
+        }
+        Some(index)
+    }
+}
