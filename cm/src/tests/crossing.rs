@@ -1,7 +1,7 @@
 //! Both ask at once.
 
 use super::air::Weather;
-use super::network::Network;
+use super::nodes::Network;
 use super::{Seeded, Stage, ask, drain, messages, ms, offer};
 use crate::event::{AskError, CloseReason, Event, Refused, Role};
 use crate::hello::{Bind, Binds, Purpose};
@@ -40,7 +40,7 @@ fn exactly_one_connection_comes_of_opens_that_cross() {
             network.exchange_packets();
             network.run(network.now + 3_000 * MILLISECOND);
         }
-        let standing = [0, 1].map(|node: usize| network.nodes[node].standing.len());
+        let standing = [0, 1].map(|node: usize| network.parties[node].standing.len());
         assert!(
             standing == [1, 1] || standing == [0, 0],
             "seed {seed}: {standing:?}"
@@ -50,7 +50,7 @@ fn exactly_one_connection_comes_of_opens_that_cross() {
             none += 1;
             continue;
         }
-        let terms = network.nodes[0]
+        let terms = network.parties[0]
             .standing
             .values()
             .next()
@@ -73,9 +73,9 @@ fn when_both_ask_before_anything_arrives_the_lower_guid_is_the_opener() {
         network.run(ms(1_000));
         let roles = [(0, a), (1, b)].map(|(node, id): (usize, _)| {
             // The handshake that was asked for is the one that stands, at both ends.
-            network.nodes[node].standing[&id.0.0].role
+            network.parties[node].standing[&id.0.0].role
         });
-        let lower = usize::from(network.nodes[1].identity < network.nodes[0].identity);
+        let lower = usize::from(network.parties[1].identity < network.parties[0].identity);
         let mut expected = [Role::Acceptor; 2];
         expected[lower] = Role::Opener;
         assert_eq!(roles, expected, "seed {seed}");
@@ -93,8 +93,8 @@ fn asks_for_different_places_and_private_ones_do_not_cross() {
         network.open(0, 1, first, Retry::ASK).expect("it is free");
         network.open(1, 0, second, Retry::ASK).expect("it is free");
         network.run(ms(1_000));
-        assert_eq!(network.nodes[0].standing.len(), 2, "{first:?} {second:?}");
-        assert_eq!(network.nodes[1].standing.len(), 2, "{first:?} {second:?}");
+        assert_eq!(network.parties[0].standing.len(), 2, "{first:?} {second:?}");
+        assert_eq!(network.parties[1].standing.len(), 2, "{first:?} {second:?}");
     }
 }
 
@@ -273,14 +273,14 @@ fn binds_ride_in_the_ask() {
     let mut network = Network::new(1, 2, Weather::CLEAR);
     let mut ask = ask(&mut Seeded(1), Purpose::Pool(0));
     ask.binds = Binds::first_of(&binds);
-    let opened = network.nodes[0]
+    let opened = network.parties[0]
         .manager
         .open(ms(0), Network::route(0, 1), ask);
     opened.expect("it is free");
     network.settle(0);
     network.run(ms(100));
     let [opener, acceptor] = [0, 1].map(|node: usize| {
-        *network.nodes[node]
+        *network.parties[node]
             .standing
             .values()
             .next()

@@ -1,7 +1,8 @@
 //! Nodes that open, close and restart at random on a bad network: in the end they agree.
 
 use super::air::Weather;
-use super::network::Network;
+use super::network::run_seeds;
+use super::nodes::Network;
 use super::{Seeded, ms};
 use crate::event::{Event, Role};
 use crate::hello::Purpose;
@@ -14,7 +15,7 @@ use trunkline_conn::time::MILLISECOND;
 /// Safety: what the two ends say of a standing connection agrees, and of each place in a pool there
 /// is at most one connection at either end that is not being closed.
 fn check_standing(network: &Network) {
-    for node in &network.nodes {
+    for node in &network.parties {
         let mut places = BTreeMap::new();
         for terms in node.standing.values() {
             let state = node.manager.state_of(terms.id);
@@ -30,7 +31,7 @@ fn check_standing(network: &Network) {
 }
 
 fn random_step(network: &mut Network) {
-    let nodes = network.nodes.len() as u64;
+    let nodes = network.parties.len() as u64;
     let from = network.random.below(nodes) as usize;
     let to = (from + 1 + network.random.below(nodes - 1) as usize) % nodes as usize;
     match network.random.below(20) {
@@ -44,7 +45,7 @@ fn random_step(network: &mut Network) {
             let _ = network.open(from, to, purpose, retry);
         }
         10..=12 => {
-            let ids: Vec<_> = network.nodes[from]
+            let ids: Vec<_> = network.parties[from]
                 .standing
                 .values()
                 .map(|t| t.id)
@@ -55,7 +56,7 @@ fn random_step(network: &mut Network) {
             }
         }
         13 => {
-            let ids: Vec<_> = network.nodes[from]
+            let ids: Vec<_> = network.parties[from]
                 .lives
                 .iter()
                 .map(|life| life.0)
@@ -81,11 +82,11 @@ fn heal(network: &mut Network) {
     }
     network.run(network.now + 5_000 * MILLISECOND);
     check_standing(network);
-    for node in &network.nodes {
+    for node in &network.parties {
         let load = node.manager.load();
         assert_eq!((load.opening, load.half_open, load.closing), (0, 0, 0));
         for terms in node.standing.values() {
-            let others = 0..network.nodes.len();
+            let others = 0..network.parties.len();
             let mirrors = others
                 .filter(|&other| network.mirrored(terms, other))
                 .count();
@@ -96,8 +97,8 @@ fn heal(network: &mut Network) {
 
 /// After everything is closed nothing is left.
 fn close_all(network: &mut Network) {
-    for index in 0..network.nodes.len() {
-        let ids: Vec<_> = network.nodes[index]
+    for index in 0..network.parties.len() {
+        let ids: Vec<_> = network.parties[index]
             .standing
             .values()
             .map(|t| t.id)
@@ -105,7 +106,7 @@ fn close_all(network: &mut Network) {
         ids.into_iter().for_each(|id| network.close(index, id));
     }
     network.run(network.now + 10_000 * MILLISECOND);
-    for node in &network.nodes {
+    for node in &network.parties {
         assert_eq!(
             *node.manager.load(),
             Default::default(),
@@ -135,7 +136,7 @@ fn run(seed: u64) {
     }
     heal(&mut network);
     // Whatever happened before, two nodes can meet now.
-    if network.nodes[0]
+    if network.parties[0]
         .standing
         .values()
         .all(|terms| terms.purpose != Purpose::Pool(7))
@@ -144,7 +145,7 @@ fn run(seed: u64) {
             .open(0, 1, Purpose::Pool(7), Retry::ASK)
             .expect("the place is free");
         network.run(network.now + 100 * MILLISECOND);
-        let terms = network.nodes[0]
+        let terms = network.parties[0]
             .standing
             .get(&id.0.0)
             .expect("nothing is lost");
@@ -155,12 +156,7 @@ fn run(seed: u64) {
 
 #[test]
 fn nodes_agree_in_the_end_whatever_the_network_did() {
-    let seeds = std::env::var("TRUNKLINE_CM_SEEDS").ok();
-    let seeds: u64 = seeds.map_or(2_000, |seeds| seeds.parse().expect("a number of seeds"));
-    for seed in 0..seeds {
-        let failed = std::panic::catch_unwind(|| run(seed)).is_err();
-        assert!(!failed, "seed {seed} fails");
-    }
+    run_seeds(2_000, run);
 }
 
 #[test]
@@ -171,8 +167,8 @@ fn the_same_seed_gives_the_same_run() {
             random_step(&mut network);
             network.run(network.now + 50 * MILLISECOND);
         }
-        let of_node = |node: &super::network::Node| (*node.manager.counters(), node.lives.clone());
-        network.nodes.iter().map(of_node).collect::<Vec<_>>()
+        let of_node = |node: &super::nodes::Node| (*node.manager.counters(), node.lives.clone());
+        network.parties.iter().map(of_node).collect::<Vec<_>>()
     };
     assert_eq!(trace(11), trace(11));
     assert_ne!(trace(11), trace(12));
@@ -187,13 +183,13 @@ fn a_restarted_node_is_met_anew_and_its_old_connections_end() {
             .open(0, 1, Purpose::Pool(0), Retry::ASK)
             .expect("the place is free");
         network.run(ms(100));
-        assert_eq!(network.nodes[0].standing.len(), 1);
+        assert_eq!(network.parties[0].standing.len(), 1);
         network.restart(1);
         network.air.weather = weather;
         // The restarted one asks until it is known.
-        let reborn = network.nodes[1].identity;
+        let reborn = network.parties[1].identity;
         let met = |network: &Network| {
-            let mut standing = network.nodes[0].standing.values();
+            let mut standing = network.parties[0].standing.values();
             standing.any(|terms| terms.identity == reborn)
         };
         while !met(&network) {
@@ -206,7 +202,7 @@ fn a_restarted_node_is_met_anew_and_its_old_connections_end() {
                 .for_each(|(node, id)| network.close(node, id));
         }
         heal(&mut network);
-        let (ours, theirs) = (&network.nodes[0], &network.nodes[1]);
+        let (ours, theirs) = (&network.parties[0], &network.parties[1]);
         assert!(ours.restarts_seen >= 1, "seed {seed}");
         assert!(
             ours.standing

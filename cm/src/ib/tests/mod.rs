@@ -5,7 +5,7 @@ mod admission;
 mod captures;
 mod cells;
 mod hostile;
-mod network;
+mod hosts;
 mod scripts;
 mod sim;
 

@@ -1,8 +1,9 @@
 //! Hosts that connect, ask, close and restart at random on a bad network: in the end they agree.
 
-use super::network::Network;
+use super::hosts::Network;
 use crate::tests::Seeded;
 use crate::tests::air::Weather;
+use crate::tests::network::run_seeds;
 use std::collections::BTreeSet;
 use std::vec::Vec;
 use trunkline_conn::time::{MILLISECOND, SECOND};
@@ -10,7 +11,7 @@ use trunkline_conn::time::{MILLISECOND, SECOND};
 /// Safety: no QP, of this host or of a peer, is in two connections, and the manager counts what its
 /// program knows.
 fn check_standing(network: &Network) {
-    for host in &network.hosts {
+    for host in &network.parties {
         let mut qps = BTreeSet::new();
         for conn in host.conns.values() {
             let qpn = conn.ours.qpn.get();
@@ -33,13 +34,13 @@ fn check_standing(network: &Network) {
 }
 
 fn any_conn(network: &mut Network, host: usize) -> Option<u32> {
-    let ids: Vec<u32> = network.hosts[host].conns.keys().copied().collect();
+    let ids: Vec<u32> = network.parties[host].conns.keys().copied().collect();
     let place = network.random.below(ids.len().max(1) as u64) as usize;
     ids.get(place).copied()
 }
 
 fn random_step(network: &mut Network) {
-    let hosts = network.hosts.len() as u64;
+    let hosts = network.parties.len() as u64;
     let from = network.random.below(hosts) as usize;
     let to = (from + 1 + network.random.below(hosts - 1) as usize) % hosts as usize;
     match network.random.below(20) {
@@ -65,7 +66,7 @@ fn heal(network: &mut Network) {
     }
     network.run(network.now + 30 * SECOND);
     check_standing(network);
-    for (index, host) in network.hosts.iter().enumerate() {
+    for (index, host) in network.parties.iter().enumerate() {
         let load = host.manager.load();
         assert_eq!((load.opening, load.half_open, load.closing), (0, 0, 0));
         assert_eq!(load.time_wait, 0);
@@ -78,12 +79,12 @@ fn heal(network: &mut Network) {
 
 /// After everything is closed nothing is left.
 fn close_all(network: &mut Network) {
-    for index in 0..network.hosts.len() {
-        let ids: Vec<u32> = network.hosts[index].conns.keys().copied().collect();
+    for index in 0..network.parties.len() {
+        let ids: Vec<u32> = network.parties[index].conns.keys().copied().collect();
         ids.into_iter().for_each(|id| network.close(index, id));
     }
     network.run(network.now + 30 * SECOND);
-    for host in &network.hosts {
+    for host in &network.parties {
         assert_eq!(*host.manager.load(), Default::default());
         assert!(host.conns.is_empty() && host.questions == 0);
         assert_eq!(host.manager.poll_timeout(), None);
@@ -103,23 +104,18 @@ fn run(seed: u64) {
     }
     heal(&mut network);
     // Whatever happened before, two hosts can connect now.
-    let before = network.hosts[0].established;
+    let before = network.parties[0].established;
     for _ in 0..20 {
         network.connect(0, 1);
         network.run(network.now + SECOND);
     }
-    assert!(network.hosts[0].established > before);
+    assert!(network.parties[0].established > before);
     close_all(&mut network);
 }
 
 #[test]
 fn hosts_agree_in_the_end_whatever_the_network_did() {
-    let seeds = std::env::var("TRUNKLINE_CM_SEEDS").ok();
-    let seeds: u64 = seeds.map_or(2_000, |seeds| seeds.parse().expect("a number of seeds"));
-    for seed in 0..seeds {
-        let failed = std::panic::catch_unwind(|| run(seed)).is_err();
-        assert!(!failed, "seed {seed} fails");
-    }
+    run_seeds(2_000, run);
 }
 
 #[test]
@@ -140,7 +136,7 @@ fn nearly_all_connections_come_to_stand_in_spite_of_40_per_cent_loss() {
     }
     network.run(network.now + 300 * SECOND);
     // One program in ten rejects, one in twenty never decides, at either end.
-    let both = network.hosts.iter().map(|host| host.standing().count());
+    let both = network.parties.iter().map(|host| host.standing().count());
     let standing: usize = both.sum();
     assert!(standing >= 2 * 780, "{standing} ends of 2,000 stand");
 }
@@ -153,8 +149,8 @@ fn the_same_seed_gives_the_same_run() {
             random_step(&mut network);
             network.run(network.now + 50 * MILLISECOND);
         }
-        let of_host = |host: &super::network::Host| (*host.manager.counters(), host.conns.clone());
-        network.hosts.iter().map(of_host).collect::<Vec<_>>()
+        let of_host = |host: &super::hosts::Host| (*host.manager.counters(), host.conns.clone());
+        network.parties.iter().map(of_host).collect::<Vec<_>>()
     };
     assert_eq!(trace(11), trace(11));
     assert_ne!(trace(11), trace(12));

@@ -1,16 +1,19 @@
-//! Hosts on a bad network, on virtual time. Each is a manager and the least of a program and of QPs
+//! Hosts on a bad network: each is a manager and the least of a program and of QPs
 //! above it: it decides on what is asked after a while, or never, and its QPs exchange packets.
 
 use super::{SERVICE, answer, ask, drain, sidr_answer, sidr_ask};
-use crate::event::Route;
+use crate::event::Outgoing;
 use crate::ib::{Answer, Ask, Config, ConnId, Event, Manager, QpTerms};
+use crate::message::Mad;
 use crate::random::Random;
 use crate::retry::Retry;
-use crate::tests::air::{Air, Weather};
-use crate::tests::{Seeded, address, path};
+use crate::tests::Seeded;
+use crate::tests::air::Weather;
+use crate::tests::network::{self, Party, host_of};
 use std::collections::BTreeMap;
 use std::vec::Vec;
 use trunkline_conn::time::{Instant, MILLISECOND};
+use trunkline_wire::Path;
 use trunkline_wire::cm::{PrivateData, RejReason};
 
 /// What a program knows of a connection.
@@ -37,7 +40,6 @@ enum Pending {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) manager: Manager<Seeded>,
-    number: u8,
     next_qpn: u32,
     /// Connections that have not ended.
     pub(super) conns: BTreeMap<u32, Conn>,
@@ -49,12 +51,11 @@ pub(super) struct Host {
 }
 
 impl Host {
-    fn new(number: u8, guid: u64, seed: u64) -> Self {
+    fn new(guid: u64, seed: u64) -> Self {
         let mut manager = Manager::new(Config::new(guid), Seeded(seed));
         manager.listen(SERVICE);
         Self {
             manager,
-            number,
             next_qpn: 2,
             conns: BTreeMap::new(),
             questions: 0,
@@ -163,41 +164,41 @@ impl Host {
     }
 }
 
-fn host_of(route: Route) -> u8 {
-    (1..=9)
-        .find(|&host| address(host) == route.remote)
-        .expect("nobody else is there")
+impl Party for Host {
+    fn next(&self) -> Option<Instant> {
+        let decisions = self.pending.iter().map(|&(at, _)| at);
+        decisions.chain(self.manager.poll_timeout()).min()
+    }
+
+    fn handle_mad(&mut self, now: Instant, from: &Path, mad: &Mad) {
+        self.manager.handle_mad(now, from, mad);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.manager.handle_timeout(now);
+    }
+
+    fn take_up(&mut self, now: Instant, random: &mut Seeded) -> Option<Vec<Outgoing>> {
+        self.decide(now, random);
+        let (sent, events) = drain(&mut self.manager);
+        for event in &events {
+            self.note(now, event, random);
+        }
+        (!sent.is_empty() || !events.is_empty()).then_some(sent)
+    }
 }
 
-#[derive(Debug)]
-pub(super) struct Network {
-    pub(super) hosts: Vec<Host>,
-    pub(super) now: Instant,
-    pub(super) random: Seeded,
-    pub(super) air: Air,
-}
+pub(super) type Network = network::Network<Host>;
 
 impl Network {
     pub(super) fn new(seed: u64, hosts: u8, weather: Weather) -> Self {
-        let mut random = Seeded(seed);
-        let hosts = (1..=hosts).map(|number| Host::new(number, random.next(), random.next()));
-        Self {
-            hosts: hosts.collect(),
-            now: Instant::ZERO,
-            air: Air::new(weather),
-            random,
-        }
-    }
-
-    fn route(from: usize, to: usize) -> Route {
-        Route {
-            local: address(from as u8 + 1),
-            remote: address(to as u8 + 1),
-        }
+        Self::of(seed, hosts, weather, |_, random| {
+            Host::new(random.next(), random.next())
+        })
     }
 
     pub(super) fn connect(&mut self, from: usize, to: usize) {
-        let host = &mut self.hosts[from];
+        let host = &mut self.parties[from];
         let ask: Ask = ask(host.qpn());
         let route = Self::route(from, to);
         let id = host.manager.connect(self.now, route, &ask, Retry::PLAIN);
@@ -212,7 +213,7 @@ impl Network {
     }
 
     pub(super) fn ask(&mut self, from: usize, to: usize) {
-        let host = &mut self.hosts[from];
+        let host = &mut self.parties[from];
         let route = Self::route(from, to);
         let asked = host.manager.ask(self.now, route, &sidr_ask(), Retry::PLAIN);
         asked.expect("there is room");
@@ -224,7 +225,7 @@ impl Network {
     pub(super) fn close(&mut self, host: usize, id: u32) {
         let id = ConnId(trunkline_wire::cm::CommId(id));
         // It may be closing already.
-        let _ = self.hosts[host]
+        let _ = self.parties[host]
             .manager
             .close(self.now, id, PrivateData::default());
         self.settle(host);
@@ -232,65 +233,15 @@ impl Network {
 
     /// The host loses all it knew and counts its QPs from the beginning, as Linux does.
     pub(super) fn restart(&mut self, host: usize) {
-        let old = &self.hosts[host];
-        let (number, guid) = (old.number, old.manager.config().guid);
-        let seed = self.random.next();
-        self.hosts[host] = Host::new(number, guid, seed);
-    }
-
-    fn settle(&mut self, index: usize) {
-        loop {
-            let host = &mut self.hosts[index];
-            host.decide(self.now, &mut self.random);
-            let (sent, events) = drain(&mut host.manager);
-            if sent.is_empty() && events.is_empty() {
-                return;
-            }
-            for event in &events {
-                host.note(self.now, event, &mut self.random);
-            }
-            for out in sent {
-                let (from, to) = (host.number, host_of(out.route));
-                assert_eq!(out.route.local, address(from));
-                self.air.send(self.now, from, to, out.mad, &mut self.random);
-            }
-        }
-    }
-
-    fn next(&self, host: &Host) -> Option<Instant> {
-        let decisions = host.pending.iter().map(|&(at, _)| at);
-        decisions.chain(host.manager.poll_timeout()).min()
-    }
-
-    /// Lets time pass until `end`.
-    pub(super) fn run(&mut self, end: Instant) {
-        loop {
-            let arrival = self.air.next();
-            let due = self.hosts.iter().filter_map(|host| self.next(host));
-            let next = due.chain(arrival).min();
-            let Some(next) = next.filter(|&next| next <= end) else {
-                self.now = end;
-                return;
-            };
-            self.now = self.now.max(next);
-            if arrival == Some(next) {
-                let (from, to, mad) = self.air.land().expect("one arrives");
-                let index = usize::from(to) - 1;
-                let from = path(address(from), address(to));
-                self.hosts[index].manager.handle_mad(self.now, &from, &mad);
-                self.settle(index);
-            }
-            for index in 0..self.hosts.len() {
-                self.hosts[index].manager.handle_timeout(self.now);
-                self.settle(index);
-            }
-        }
+        let old = &self.parties[host];
+        let (guid, seed) = (old.manager.config().guid, self.random.next());
+        self.parties[host] = Host::new(guid, seed);
     }
 
     /// The other end of a connection as its host knows it.
     pub(super) fn mirror(&self, host: usize, conn: &Conn) -> Option<(usize, u32, &Conn)> {
         let peer = usize::from(conn.peer) - 1;
-        let mut theirs = self.hosts[peer].conns.iter();
+        let mut theirs = self.parties[peer].conns.iter();
         let found = theirs.find(|(_, other)| {
             usize::from(other.peer) == host + 1
                 && (other.ours, other.theirs) == (conn.theirs, conn.ours)
@@ -303,7 +254,7 @@ impl Network {
     pub(super) fn exchange_packets(&mut self) {
         let mut confirmed = Vec::new();
         let mut dead = Vec::new();
-        for (index, host) in self.hosts.iter().enumerate() {
+        for (index, host) in self.parties.iter().enumerate() {
             for (id, conn) in host.standing() {
                 match self.mirror(index, conn) {
                     Some((_, _, other)) if other.stands => {}
@@ -315,7 +266,7 @@ impl Network {
         for (host, id) in confirmed {
             let id = ConnId(trunkline_wire::cm::CommId(id));
             // It may be closing.
-            let _ = self.hosts[host].manager.confirm(id);
+            let _ = self.parties[host].manager.confirm(id);
             self.settle(host);
         }
         for (host, id) in dead {
