@@ -1,16 +1,17 @@
 //! Every cell of the state table: what each state does with everything that can happen to it.
 
+use super::matrix::{Actor, Enter, Input, check, says, unknown};
 use super::{Stage, drain, messages, ms, offer};
 use crate::event::{CloseReason, Event};
+use crate::message::Mad;
 use crate::refusal::RefusalCode;
 use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
-use trunkline_wire::cm::CommId;
+use trunkline_conn::time::Instant;
+use trunkline_wire::cm::{CmMad, CommId};
 
-type Enter = fn(&mut Stage);
-
-const STATES: [(&str, Enter); 8] = [
+const STATES: [(&str, Enter<Stage>); 8] = [
     ("ReqSent", |s| s.open()),
     ("Asked", |s| s.asked()),
     ("RepSent", |s| s.rep_sent()),
@@ -29,83 +30,47 @@ const STATES: [(&str, Enter); 8] = [
     }),
 ];
 
-type Input = fn(&mut Stage) -> Option<&'static str>;
-
-/// The call's failure, if it fails.
-fn unknown<T, E>(result: Result<T, E>) -> Option<&'static str> {
-    result.err().map(|_| "unknown")
-}
-
-const INPUTS: [(&str, Input); 21] = [
-    ("REQ", |s| {
-        s.deliver(&s.req());
-        None
-    }),
-    ("REP", |s| {
-        s.deliver(&s.rep());
-        None
-    }),
-    ("RTU", |s| {
-        s.deliver(&s.rtu());
-        None
-    }),
-    ("REJ", |s| {
-        s.deliver(&s.rej(RefusalCode::Busy));
-        None
-    }),
-    ("MRA", |s| {
-        s.deliver(&s.mra());
-        None
-    }),
-    ("DREQ", |s| {
-        s.deliver(&s.dreq());
-        None
-    }),
-    ("DREP", |s| {
-        s.deliver(&s.drep());
-        None
-    }),
+const INPUTS: [(&str, Input<Stage>); 21] = [
+    ("REQ", |s| says(s, s.req())),
+    ("REP", |s| says(s, s.rep())),
+    ("RTU", |s| says(s, s.rtu())),
+    ("REJ", |s| says(s, s.rej(RefusalCode::Busy))),
+    ("MRA", |s| says(s, s.mra())),
+    ("DREQ", |s| says(s, s.dreq())),
+    ("DREP", |s| says(s, s.drep())),
     // The same with another transaction.
     ("REP'", |s| {
         s.transaction ^= 1;
-        s.deliver(&s.rep());
-        None
+        says(s, s.rep())
     }),
     ("RTU'", |s| {
         s.transaction ^= 1;
-        s.deliver(&s.rtu());
-        None
+        says(s, s.rtu())
     }),
     ("REJ'", |s| {
         s.transaction ^= 1;
-        s.deliver(&s.rej(RefusalCode::Busy));
-        None
+        says(s, s.rej(RefusalCode::Busy))
     }),
     // The same with another number of the peer.
     ("REP*", |s| {
         s.theirs = CommId(0x99);
-        s.deliver(&s.rep());
-        None
+        says(s, s.rep())
     }),
     ("RTU*", |s| {
         s.theirs = CommId(0x99);
-        s.deliver(&s.rtu());
-        None
+        says(s, s.rtu())
     }),
     ("REJ*", |s| {
         s.theirs = CommId(0x99);
-        s.deliver(&s.rej(RefusalCode::Busy));
-        None
+        says(s, s.rej(RefusalCode::Busy))
     }),
     ("DREQ*", |s| {
         s.theirs = CommId(0x99);
-        s.deliver(&s.dreq());
-        None
+        says(s, s.dreq())
     }),
     ("DREP*", |s| {
         s.theirs = CommId(0x99);
-        s.deliver(&s.drep());
-        None
+        says(s, s.drep())
     }),
     ("deadline", |s| {
         s.now = s.manager.poll_timeout().unwrap_or(s.now);
@@ -139,43 +104,38 @@ fn event_name(event: &Event) -> String {
     }
 }
 
-/// What happens: the next state, messages sent, events, and how the call failed. A cell in which
-/// nothing at all happens is empty.
-fn cell(enter: Enter, input: Input) -> String {
-    let mut stage = Stage::new();
-    enter(&mut stage);
-    let (before, timeout) = (stage.state(), stage.manager.poll_timeout());
-    let failed = input(&mut stage);
-    let (sent, events) = drain(&mut stage.manager);
-    let mut parts = Vec::new();
-    if stage.state() != before {
-        parts.push(stage.state().to_string());
+fn message_name(mad: &CmMad) -> String {
+    format!("+{}", mad.message.name())
+}
+
+impl Actor for Stage {
+    fn new() -> Self {
+        Self::new()
     }
-    for mad in messages(&sent) {
-        parts.push(format!("+{}", mad.message.name()));
+
+    fn state(&self) -> &'static str {
+        self.state()
     }
-    parts.extend(events.iter().map(event_name));
-    parts.extend(failed.map(str::to_string));
-    if parts.is_empty() && stage.manager.poll_timeout() != timeout {
-        parts.push("waits longer".to_string());
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.manager.poll_timeout()
     }
-    parts.join(" ")
+
+    fn deliver(&mut self, mad: &Mad) {
+        self.deliver(mad);
+    }
+
+    fn names(&mut self) -> Vec<String> {
+        let (sent, events) = drain(&mut self.manager);
+        let said = messages(&sent);
+        let names = said.iter().map(message_name);
+        names.chain(events.iter().map(event_name)).collect()
+    }
 }
 
 #[test]
 fn every_cell_of_the_state_table_is_as_written() {
-    let mut table = String::new();
-    for (name, input) in INPUTS {
-        for (state, enter) in STATES {
-            let happens = cell(enter, input);
-            if !happens.is_empty() {
-                table += &format!("{state} {name}: {happens}\n");
-            }
-        }
-    }
-    let written: Vec<&str> = TABLE.trim().lines().map(str::trim).collect();
-    let found: Vec<&str> = table.trim().lines().collect();
-    assert_eq!(found, written, "\n{table}");
+    check(&STATES, &INPUTS, TABLE);
 }
 
 /// `state input: next state, messages sent, events, failure of a call`. Of the two that stand,

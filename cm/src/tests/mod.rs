@@ -10,6 +10,7 @@ mod hello;
 mod hostile;
 mod identity;
 mod limits;
+pub(crate) mod matrix;
 pub(crate) mod network;
 mod nodes;
 pub(crate) mod pcap;

@@ -2,14 +2,15 @@
 
 use super::{Stage, answer, drain, messages, ms, sidr_answer};
 use crate::ib::{CloseReason, Event};
+use crate::message::Mad;
+use crate::tests::matrix::{Actor, Enter, Input, check, says, unknown};
 use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
+use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, ApStatus, CmMad, CommId, Message, PrivateData, RejReason};
 
-type Enter = fn(&mut Stage);
-
-const STATES: [(&str, Enter); 12] = [
+const STATES: [(&str, Enter<Stage>); 12] = [
     ("ReqSent", Stage::req_sent),
     ("Replied", Stage::replied),
     ("Asked", Stage::asked),
@@ -29,19 +30,7 @@ const STATES: [(&str, Enter); 12] = [
     }),
 ];
 
-type Input = fn(&mut Stage) -> Option<&'static str>;
-
-fn says(stage: &mut Stage, mad: crate::message::Mad) -> Option<&'static str> {
-    stage.deliver(&mad);
-    None
-}
-
-/// The call's failure, if it fails.
-fn unknown<T, E>(result: Result<T, E>) -> Option<&'static str> {
-    result.err().map(|_| "unknown")
-}
-
-const INPUTS: [(&str, Input); 34] = [
+const INPUTS: [(&str, Input<Stage>); 34] = [
     ("REQ", |s| says(s, s.req())),
     ("REP", |s| says(s, s.rep())),
     ("RTU", |s| says(s, s.rtu())),
@@ -169,41 +158,34 @@ fn message_name(mad: &CmMad) -> String {
     format!("+{}{detail}", mad.message.name())
 }
 
-/// What happens: the next state, messages sent, events, and how the call failed. A cell in which
-/// nothing at all happens is empty.
-fn cell(enter: Enter, input: Input) -> String {
-    let mut stage = Stage::new();
-    enter(&mut stage);
-    let (before, timeout) = (stage.state(), stage.manager.poll_timeout());
-    let failed = input(&mut stage);
-    let (sent, events) = drain(&mut stage.manager);
-    let mut parts = Vec::new();
-    if stage.state() != before {
-        parts.push(stage.state().to_string());
+impl Actor for Stage {
+    fn new() -> Self {
+        Self::new()
     }
-    parts.extend(messages(&sent).iter().map(message_name));
-    parts.extend(events.iter().map(event_name));
-    parts.extend(failed.map(str::to_string));
-    if parts.is_empty() && stage.manager.poll_timeout() != timeout {
-        parts.push("waits longer".to_string());
+
+    fn state(&self) -> &'static str {
+        self.state()
     }
-    parts.join(" ")
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.manager.poll_timeout()
+    }
+
+    fn deliver(&mut self, mad: &Mad) {
+        self.deliver(mad);
+    }
+
+    fn names(&mut self) -> Vec<String> {
+        let (sent, events) = drain(&mut self.manager);
+        let said = messages(&sent);
+        let names = said.iter().map(message_name);
+        names.chain(events.iter().map(event_name)).collect()
+    }
 }
 
 #[test]
 fn every_cell_of_the_state_table_is_as_written() {
-    let mut table = String::new();
-    for (name, input) in INPUTS {
-        for (state, enter) in STATES {
-            let happens = cell(enter, input);
-            if !happens.is_empty() {
-                table += &format!("{state} {name}: {happens}\n");
-            }
-        }
-    }
-    let written: Vec<&str> = TABLE.trim().lines().map(str::trim).collect();
-    let found: Vec<&str> = table.trim().lines().collect();
-    assert_eq!(found, written, "\n{table}");
+    check(&STATES, &INPUTS, TABLE);
 }
 
 /// `state input: next state, messages sent, events, failure of a call`. Asking and Answering are
