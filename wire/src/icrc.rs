@@ -200,9 +200,9 @@ pub fn headers(crc: &mut Crc, bytes: &[u8]) {
 }
 
 impl Crc {
-    /// What to begin with instead of what [`IcrcSeed::start`] gave, so that byte 4 of `bytes`, which
-    /// begin with the BTH, counts as all ones though it is fed as it is. For those who sum by other
-    /// means than [`headers`]; it spares a copy with the byte masked.
+    /// What to begin with instead of what [`IcrcSeed::start`] gave, so that byte 4 of `bytes`,
+    /// which begin with the BTH, counts as all ones though it is fed as it is. For those who sum by
+    /// other means than [`headers`]; it spares a copy with the byte masked.
     ///
     /// # Panics
     /// `bytes` are shorter than a BTH.

@@ -1,4 +1,5 @@
-//! Nodes on a bad network: each is a manager and the least of an engine above it. It accepts what is asked, keeps what stands, and closes what the other end does not know.
+//! Nodes on a bad network: each is a manager and the least of an engine above it. It accepts what
+//! is asked, keeps what stands, and closes what the other end does not know.
 
 use super::air::Weather;
 use super::network::Party;

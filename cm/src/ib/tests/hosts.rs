@@ -1,5 +1,5 @@
-//! Hosts on a bad network: each is a manager and the least of a program and of QPs
-//! above it: it decides on what is asked after a while, or never, and its QPs exchange packets.
+//! Hosts on a bad network: each is a manager and the least of a program and of QPs above it. It
+//! decides on what is asked after a while, or never, and its QPs exchange packets.
 
 use super::{SERVICE, answer, ask, drain, sidr_answer, sidr_ask};
 use crate::event::Outgoing;
