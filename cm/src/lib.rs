@@ -44,6 +44,7 @@ pub mod ib;
 mod identity;
 mod message;
 mod outbox;
+mod phase;
 mod random;
 pub mod rdma;
 mod refusal;
@@ -62,7 +63,7 @@ pub use event::{Role, Route, UnknownHandshake};
 pub use handshakes::{Counters, Load, Manager};
 pub use hello::{Ask, Bind, Binds, End, Hello, HelloError, HelloReply, Offer, Purpose};
 pub use identity::{Identity, IdentityError};
-
+pub use phase::{Phase, Step};
 pub use random::Random;
 pub use refusal::{Refusal, RefusalCode};
 pub use retry::{Patience, Retry};

@@ -13,6 +13,7 @@ use crate::event::{Established, HandshakeId, Refused, Role, Route};
 use crate::hello::{Ask, Hello, HelloReply, Offer, Purpose};
 use crate::identity::Identity;
 use crate::message::Mad;
+use crate::phase::Phase;
 use crate::retry::Schedule;
 use crate::slots;
 use alloc::boxed::Box;
@@ -118,6 +119,19 @@ impl State {
             Self::ReqSent(state) => Some((state.transaction, &mut state.schedule)),
             Self::RepSent(state) => Some((state.transaction, &mut state.schedule)),
             _ => None,
+        }
+    }
+
+    /// How it looks from outside.
+    pub(crate) const fn phase(&self) -> Phase {
+        match self {
+            Self::Free => Phase::Gone,
+            Self::ReqSent(_) => Phase::ReqSent,
+            Self::Asked(_) => Phase::Asked,
+            Self::RepSent(_) => Phase::RepSent,
+            Self::Established(_) => Phase::Established,
+            Self::DreqSent(_) => Phase::DreqSent,
+            Self::TimeWait { .. } => Phase::TimeWait,
         }
     }
 

@@ -4,11 +4,13 @@ use crate::comm_id::Side;
 use crate::event::Route;
 use crate::hello::Purpose;
 use crate::identity::Identity;
+use crate::phase::{Phase, Step};
 use crate::random::Random;
 use crate::slots::{Record, Slots, State as _};
 use crate::state::State;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use trunkline_conn::observer::Observer;
 use trunkline_wire::cm::CommId;
 use trunkline_wire::{Gid, Qpn};
 
@@ -150,6 +152,7 @@ pub(crate) struct Table {
     by_route: Vec<u16>,
     locals: Vec<IpAddr>,
     load: Load,
+    pub(crate) observer: Observer<Step>,
 }
 
 impl Table {
@@ -161,6 +164,7 @@ impl Table {
             by_route: Vec::new(),
             locals: Vec::new(),
             load: Load::default(),
+            observer: Observer::none(),
         }
     }
 
@@ -232,8 +236,10 @@ impl Table {
         if let Some(count) = self.load.count(&state) {
             *count += 1;
         }
+        let to = state.phase();
         let set = |slot: &mut Slot| core::mem::replace(&mut slot.state, state);
         let old = self.slots.update(index, set);
+        self.tell(index, old.phase(), to);
         if let Some(count) = self.load.count(&old) {
             *count -= 1;
         }
@@ -245,8 +251,16 @@ impl Table {
         self.slots.update(index, |slot| change(&mut slot.state))
     }
 
+    fn tell(&mut self, index: u32, from: Phase, to: Phase) {
+        if self.observer.is_watched() {
+            let (id, peer) = (self.slots.id(index), self.route(index).remote);
+            self.observer.tell(|| Step { id, peer, from, to });
+        }
+    }
+
     /// Gives a slot back, and its peer when it was the last.
     pub(crate) fn remove(&mut self, index: u32) {
+        self.tell(index, self.slot(index).state.phase(), Phase::Gone);
         let (peer, next) = (self.slot(index).peer, self.slot(index).next);
         let head = self.peers[usize::from(peer)].head;
         if head == index {

@@ -14,6 +14,7 @@ pub mod egress;
 pub mod host;
 pub mod ingress;
 pub mod mem;
+pub mod observer;
 pub mod rc;
 pub mod src;
 pub mod time;

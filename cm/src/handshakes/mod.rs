@@ -11,6 +11,7 @@ use crate::hello::{Ask, HelloError, Offer, Purpose};
 use crate::identity::Identity;
 use crate::message::{self, Mad};
 use crate::outbox::Outbox;
+use crate::phase::Step;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::retry::Schedule;
@@ -98,6 +99,12 @@ impl<R: Random> Manager<R> {
     /// What it received and dropped.
     pub const fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// From now on `watch` is told of each change of a handshake's state, within the call that
+    /// brings it about.
+    pub fn observe(&mut self, watch: impl FnMut(&Step) + Send + 'static) {
+        self.table.observer.set(watch);
     }
 
     /// Asks a peer for a connection. When the peer's ask for the same one waits for a decision, it

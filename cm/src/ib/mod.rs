@@ -46,6 +46,7 @@ use crate::driver::Driver;
 use crate::event::{Outgoing, Route};
 use crate::message::{Mad, mad};
 use crate::outbox::Outbox;
+use crate::phase::Step;
 use crate::random::Random;
 use crate::retry::{Retry, Schedule};
 use alloc::boxed::Box;
@@ -136,6 +137,12 @@ impl<R: Random> Manager<R> {
     /// What it received and dropped or refused.
     pub const fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// From now on `watch` is told of each change of a connection's or question's state, within the
+    /// call that brings it about.
+    pub fn observe(&mut self, watch: impl FnMut(&Step) + Send + 'static) {
+        self.table.observer.set(watch);
     }
 
     /// Takes asks for a service from now on. False when it did already.

@@ -15,6 +15,7 @@
 
 use super::event::CloseReason;
 use crate::message::Mad;
+use crate::phase::Phase;
 use crate::retry::Schedule;
 use crate::slots;
 use alloc::boxed::Box;
@@ -72,6 +73,25 @@ pub(crate) enum State {
         until: Instant,
         answer: Box<Answered>,
     },
+}
+
+impl State {
+    /// How it looks from outside.
+    pub(super) const fn phase(&self) -> Phase {
+        match self {
+            Self::Free => Phase::Gone,
+            Self::ReqSent(_) => Phase::ReqSent,
+            Self::Replied(_) => Phase::Replied,
+            Self::Asked(_) => Phase::Asked,
+            Self::RepSent(_) => Phase::RepSent,
+            Self::Established(_) => Phase::Established,
+            Self::DreqSent(..) => Phase::DreqSent,
+            Self::TimeWait { .. } => Phase::TimeWait,
+            Self::SidrSent(_) => Phase::SidrSent,
+            Self::SidrAsked(..) => Phase::SidrAsked,
+            Self::SidrDone { .. } => Phase::SidrDone,
+        }
+    }
 }
 
 impl slots::State for State {

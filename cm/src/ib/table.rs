@@ -4,10 +4,12 @@ use super::state::State;
 use crate::comm_id::Side;
 use crate::event::Route;
 use crate::handshakes::Load;
+use crate::phase::{Phase, Step};
 use crate::random::Random;
 use crate::slots::{Record, Slots, State as _};
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
+use trunkline_conn::observer::Observer;
 use trunkline_wire::Qpn;
 use trunkline_wire::cm::CommId;
 
@@ -91,6 +93,7 @@ pub(super) struct Table {
     /// Half-open records of each address that has some.
     half_open: BTreeMap<IpAddr, u32>,
     load: Load,
+    pub(super) observer: Observer<Step>,
 }
 
 impl Table {
@@ -102,6 +105,7 @@ impl Table {
             local_qps: BTreeMap::new(),
             half_open: BTreeMap::new(),
             load: Load::default(),
+            observer: Observer::none(),
         }
     }
 
@@ -185,9 +189,10 @@ impl Table {
     pub(super) fn set_state(&mut self, index: u32, state: State) -> State {
         let remote = self.slot(index).route.remote;
         self.count(remote, &state, true);
-        let ended = !state.is_live();
+        let (ended, to) = (!state.is_live(), state.phase());
         let set = |slot: &mut Slot| core::mem::replace(&mut slot.state, state);
         let old = self.slots.update(index, set);
+        self.tell(index, old.phase(), to);
         self.count(remote, &old, false);
         if ended {
             self.release_remote_qp(index);
@@ -200,8 +205,16 @@ impl Table {
         self.slots.update(index, |slot| change(&mut slot.state))
     }
 
+    fn tell(&mut self, index: u32, from: Phase, to: Phase) {
+        if self.observer.is_watched() {
+            let (id, peer) = (self.slots.id(index), self.slot(index).route.remote);
+            self.observer.tell(|| Step { id, peer, from, to });
+        }
+    }
+
     /// Gives a place back.
     pub(super) fn remove(&mut self, index: u32) {
+        self.tell(index, self.slot(index).state.phase(), Phase::Gone);
         self.release_remote_qp(index);
         let slot = self.slot(index);
         let (remote, address, local) = (slot.remote.0, slot.route.remote, slot.local_qpn);

@@ -3,7 +3,7 @@
 use super::convert::{asked, asking, fit, seen, terms};
 use super::event::{Data, Error, Event, Kind, Params, PeerParams, PortSpace, UdPeer};
 use super::id::{Request, State, Wanted};
-use super::{Id, Manager};
+use super::{Id, IdStep, Manager};
 use crate::event::Route;
 use crate::ib::{self, CloseReason, ConnId};
 use crate::random::Random;
@@ -112,7 +112,7 @@ impl<R: Random> Manager<R> {
         };
         let attributes = asking(&offered, &answer.qp, record.path);
         record.attributes = Some(attributes);
-        record.state = State::Responded { conn };
+        self.set_state(id, State::Responded { conn });
         Some(Event::ConnectResponse {
             id,
             params: seen(&answer.qp, offered.retry_count),
@@ -270,8 +270,14 @@ impl<R: Random> Manager<R> {
 
     pub(super) fn set_state(&mut self, id: Id, state: State) {
         self.leave_backlog(id);
-        if let Some(record) = self.ids.get_mut(&id) {
-            record.state = state;
+        let Some(record) = self.ids.get_mut(&id) else {
+            return;
+        };
+        let (from, to) = (record.state.phase(), state.phase());
+        record.state = state;
+        // Who confirms is told by the connection below that it stands, and knows already.
+        if from != to {
+            self.observer.tell(|| IdStep { id, from, to });
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Id;
 use super::event::{Kind, PortSpace, QpAttributes};
+use super::phase::IdPhase;
 use crate::event::Route;
 use crate::ib;
 use core::net::SocketAddr;
@@ -65,6 +66,23 @@ pub(super) enum State {
 }
 
 impl State {
+    /// How it looks from outside.
+    pub(super) const fn phase(&self) -> IdPhase {
+        match self {
+            Self::Idle => IdPhase::Idle,
+            Self::Listening { .. } => IdPhase::Listening,
+            Self::Resolved { .. } => IdPhase::Resolved,
+            Self::Connecting(_) => IdPhase::Connecting,
+            Self::Responded { .. } => IdPhase::Responded,
+            Self::Requested(_) => IdPhase::Requested,
+            Self::Accepted { .. } => IdPhase::Accepted,
+            Self::Established { .. } => IdPhase::Established,
+            Self::Answered => IdPhase::Answered,
+            Self::Disconnecting { .. } => IdPhase::Disconnecting,
+            Self::Over { .. } => IdPhase::Over,
+        }
+    }
+
     /// The connection below.
     pub(super) const fn conn(&self) -> Option<ib::ConnId> {
         match self {

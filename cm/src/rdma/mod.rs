@@ -25,6 +25,7 @@ mod convert;
 mod event;
 mod handle;
 mod id;
+mod phase;
 mod ports;
 #[cfg(test)]
 mod tests;
@@ -32,9 +33,11 @@ mod tests;
 pub use event::{
     Data, Error, Event, Kind, Params, PeerParams, PortSpace, QpAttributes, Setting, UdPeer,
 };
+pub use phase::{IdPhase, IdStep};
 
 use crate::event::{Outgoing, Route};
 use crate::ib;
+use crate::phase::Step;
 use crate::random::Random;
 use crate::retry::Retry;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -43,6 +46,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use id::{Offered, Record, State};
 use ports::Ports;
+use trunkline_conn::observer::Observer;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{PrivateData, RejReason, SidrStatus, TransportService};
 use trunkline_wire::{MAD_LEN, Path, Psn, Qpn, RdmaCmHeader};
@@ -122,6 +126,7 @@ pub struct Manager<R> {
     ports: Ports,
     events: VecDeque<Event>,
     counters: Counters,
+    observer: Observer<IdStep>,
 }
 
 impl<R: Random> Manager<R> {
@@ -138,6 +143,7 @@ impl<R: Random> Manager<R> {
             ports: Ports::default(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            observer: Observer::none(),
             config,
         }
     }
@@ -155,6 +161,17 @@ impl<R: Random> Manager<R> {
     /// What it refused.
     pub const fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// From now on `watch` is told of each change of an ID's state, within the call that brings it
+    /// about.
+    pub fn observe(&mut self, watch: impl FnMut(&IdStep) + Send + 'static) {
+        self.observer.set(watch);
+    }
+
+    /// As [`observe`](Self::observe), of the connections and questions below.
+    pub fn observe_ib(&mut self, watch: impl FnMut(&Step) + Send + 'static) {
+        self.ib.observe(watch);
     }
 
     /// IDs that are there.
@@ -239,10 +256,8 @@ impl<R: Random> Manager<R> {
             0 => Config::BACKLOG,
             asked => asked.min(Config::BACKLOG),
         };
-        self.record(id)?.state = State::Listening {
-            waiting: 0,
-            backlog,
-        };
+        let waiting = 0;
+        self.set_state(id, State::Listening { waiting, backlog });
         Ok(local)
     }
 
@@ -272,7 +287,7 @@ impl<R: Random> Manager<R> {
         let local = SocketAddr::new(route.local, bound.port());
         let record = self.record(id)?;
         record.local = Some(local);
-        record.state = State::Resolved { route, port };
+        self.set_state(id, State::Resolved { route, port });
         Ok(local)
     }
 
@@ -333,14 +348,15 @@ impl<R: Random> Manager<R> {
             self.ib.connect(now, route, &ask, retry)?
         };
         self.conns.insert(conn.number(), id);
-        self.record(id)?.state = State::Connecting(Offered {
+        let offered = Offered {
             conn,
             route,
             starting_psn,
             responder_resources: params.responder_resources,
             initiator_depth: params.initiator_depth,
             retry_count: params.retry_count.min(7),
-        });
+        };
+        self.set_state(id, State::Connecting(offered));
         Ok(())
     }
 
@@ -354,7 +370,7 @@ impl<R: Random> Manager<R> {
             State::Responded { conn } => {
                 let data = fit(params.private_data, Params::READY)?;
                 self.ib.ready(conn, data).map_err(|_| Error::State(id))?;
-                self.record(id)?.state = State::Established { conn };
+                self.set_state(id, State::Established { conn });
                 Ok(())
             }
             State::Requested(request) => match request.ask {
@@ -430,6 +446,8 @@ impl<R: Random> Manager<R> {
         self.record(id)?;
         self.leave_backlog(id);
         let record = self.ids.remove(&id).ok_or(Error::UnknownId(id))?;
+        let (from, to) = (record.state.phase(), IdPhase::Gone);
+        self.observer.tell(|| IdStep { id, from, to });
         if record.bound
             && let Some(local) = record.local
             && self.ports.release(id, record.space, local.port())
@@ -518,6 +536,8 @@ impl<R: Random> Manager<R> {
     fn insert(&mut self, space: PortSpace, kind: Kind, state: State) -> Id {
         let id = Id(self.next);
         self.next += 1;
+        let (from, to) = (IdPhase::Gone, state.phase());
+        self.observer.tell(|| IdStep { id, from, to });
         let record = Record {
             space,
             kind,

@@ -10,8 +10,9 @@ use crate::identity::Identity;
 use crate::message::Mad;
 use crate::random::Random;
 use crate::retry::Retry;
-use crate::{Config, Manager};
+use crate::{Config, Manager, Phase, Step};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 use trunkline_conn::time::Instant;
 use trunkline_wire::{Path, Qpn};
@@ -26,6 +27,8 @@ pub(super) struct Life {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) manager: Manager<Seeded>,
+    /// What a watcher knows of its handshakes, by number.
+    phases: Arc<Mutex<BTreeMap<u32, Phase>>>,
     pub(super) identity: Identity,
     host: u8,
     /// All handshakes of this incarnation, with what came of them.
@@ -39,10 +42,46 @@ pub(super) struct Node {
     pub(super) restarts_seen: u32,
 }
 
+/// Takes a step down; it begins where the one before has ended.
+fn note(phases: &mut BTreeMap<u32, Phase>, step: &Step) {
+    let before = match step.to {
+        Phase::Gone => phases.remove(&step.id.0),
+        to => phases.insert(step.id.0, to),
+    };
+    assert_eq!(before.unwrap_or(Phase::Gone), step.from, "{step:?}");
+}
+
 impl Node {
+    /// Whoever watches counts what the manager counts.
+    pub(super) fn check_phases(&self) {
+        let phases = self.phases.lock().expect("nobody panics here");
+        let count = |which: &[Phase]| phases.values().filter(|at| which.contains(at)).count();
+        let load = self.manager.load();
+        let counted = [
+            load.opening,
+            load.half_open,
+            load.established,
+            load.closing,
+            load.time_wait,
+        ];
+        let seen = [
+            count(&[Phase::ReqSent]),
+            count(&[Phase::Asked, Phase::RepSent]),
+            count(&[Phase::Established]),
+            count(&[Phase::DreqSent]),
+            count(&[Phase::TimeWait]),
+        ];
+        assert_eq!(counted.map(|count| count as usize), seen);
+    }
+
     fn new(host: u8, identity: Identity, seed: u64) -> Self {
+        let mut manager = Manager::new(Config::new(identity), Seeded(seed));
+        let phases = Arc::default();
+        let seen: Arc<Mutex<_>> = Arc::clone(&phases);
+        manager.observe(move |step| note(&mut seen.lock().expect("nobody panics here"), step));
         Self {
-            manager: Manager::new(Config::new(identity), Seeded(seed)),
+            manager,
+            phases,
             identity,
             host,
             lives: Vec::new(),

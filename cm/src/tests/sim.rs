@@ -16,6 +16,7 @@ use trunkline_conn::time::MILLISECOND;
 /// is at most one connection at either end that is not being closed.
 fn check_standing(network: &Network) {
     for node in &network.parties {
+        node.check_phases();
         let mut places = BTreeMap::new();
         for terms in node.standing.values() {
             let state = node.manager.state_of(terms.id);

@@ -3,6 +3,7 @@
 mod connections;
 mod datagrams;
 mod network;
+mod phases;
 mod ports;
 mod requests;
 
