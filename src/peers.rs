@@ -148,9 +148,9 @@ impl Peers {
             return;
         }
         match self.directory.mode(floor.now, address) {
-            // The answer will bring a connection, unless it was a program that asked for its own.
-            PeerMode::Asking if self.is_pool_opening(address) => {}
             PeerMode::Plain { .. } => floor.engine.peer_is_plain(peer),
+            // The answer will bring a connection. One that a program opens for itself does not.
+            _ if self.is_pool_opening(address) => {}
             _ => self.open_pool(floor, peer),
         }
     }
@@ -190,6 +190,7 @@ impl Peers {
         let opened = place.is_some_and(|place| {
             self.open(floor, peer.address(), Purpose::Pool(place), &options, None)
         });
+        floor.engine.peer_asked(peer);
         if !opened {
             floor.engine.peer_unreachable(peer);
         }
@@ -379,6 +380,7 @@ impl Peers {
             }
             _ => floor.engine.peer_unreachable(peer),
         }
+        self.ask_for_the_late(floor, handshake.peer);
     }
 
     /// Takes a handshake off the books; the number of an end that was never used is free again.
@@ -398,15 +400,16 @@ impl Peers {
         match handshake.conn {
             Some(conn) => floor.engine.close_connection(conn),
             None if handshake.handle.is_some() || reason == CloseReason::Local => {}
-            None => self.abandoned(floor, handshake.peer),
+            None => self.ask_for_the_late(floor, handshake.peer),
         }
         if let Some(handle) = handshake.handle {
             self.private.insert(handle, ConnectionState::Closed);
         }
     }
 
-    /// QPs may have waited for a handshake that the peer began and did not end.
-    fn abandoned(&mut self, floor: &mut Floor<'_>, peer: IpAddr) {
+    /// QPs may still wait when a handshake has come to nothing: those that joined after it began,
+    /// and all of them if the peer began it and did not end it.
+    fn ask_for_the_late(&mut self, floor: &mut Floor<'_>, peer: IpAddr) {
         if floor.engine.waits_for(peer.into()) && self.pool_places(peer).next().is_none() {
             self.open_pool(floor, peer.into());
         }

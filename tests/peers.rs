@@ -3,14 +3,15 @@
 
 mod common;
 
-use common::{End, PATIENCE, Pair, address, inline, next, pattern, until};
+use common::{End, PATIENCE, Pair, address, inline, next, pattern, turn, until};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Attributes, Drive, Error, Gid, Node, Psn, QpAddress, QpOptions, QpState, Qpn, SendOp,
-    Status,
+    Access, Attributes, Clock, Drive, Error, Gid, Node, Psn, QpAddress, QpOptions, QpState, Qpn,
+    SendOp, Status,
 };
 use trunkline_cm::{Ask, Binds, Identity, Manager, Offer, Purpose, Retry, Route, gsi};
+use trunkline_conn::time::{MILLISECOND, SECOND};
 
 /// Where received bytes go.
 const TARGET: usize = 2 << 20;
@@ -129,6 +130,56 @@ fn a_peer_that_vanishes_fails_its_qps_in_the_configured_time() {
         "given up after {took:?}"
     );
     assert_eq!(pair.a.node.connection_count(), 0);
+}
+
+#[test]
+fn qps_that_connect_late_give_a_silent_peer_the_time_of_an_ask() {
+    let clock = Clock::manual();
+    let timed = || inline().clock(clock.clone()).peer_timeout(DEAD_AFTER);
+    let pair = Pair {
+        a: End::new(timed()),
+        b: End::new(timed()),
+    };
+    let (both, one) = ([&pair.a.node, &pair.b.node], [&pair.a.node]);
+    let wait = |nodes: &[&Node], what: &str, done: &mut dyn FnMut() -> bool| {
+        let end = clock.now() + 10 * SECOND;
+        while !done() {
+            clock.set(clock.now() + MILLISECOND);
+            turn(nodes);
+            assert!(clock.now() < end, "still waiting for: {what}");
+        }
+        clock.now()
+    };
+    let (early, _its_peer) = pair.qps();
+    let write = SendOp::Write(pair.b.mr.remote(TARGET));
+    pair.a.post(&early, 1, write, 0, 64);
+    wait(&both, "the first WRITE", &mut || {
+        pair.a
+            .send_cq
+            .poll_one()
+            .is_some_and(|done| done.status == Status::Success)
+    });
+    // Node b is driven no more: its connection dies, and it is asked for another one.
+    pair.a.post(&early, 2, write, 0, 64);
+    let asked = wait(&one, "the end of the connection", &mut || {
+        pair.a.node.connection_count() == 0
+    });
+    let options = QpOptions::default();
+    let half = asked + 500 * MILLISECOND;
+    wait(&one, "half the ask", &mut || clock.now() >= half);
+    let (late, other) = (pair.a.qp(&options), pair.b.qp(&options));
+    late.connect(other.address()).unwrap();
+    let failed = wait(&one, "the end of the ask", &mut || {
+        early.state() == QpState::Error
+    });
+    assert_eq!(late.state(), QpState::Rts, "it has waited half as long");
+    let given_up = wait(&one, "the next one's", &mut || {
+        late.state() == QpState::Error
+    });
+    assert!(
+        given_up.since(failed) >= 150 * MILLISECOND,
+        "{failed:?} to {given_up:?}"
+    );
 }
 
 #[test]

@@ -7,11 +7,9 @@ use super::{ConnId, Engine, Event, Platform, Ready, Timer};
 use crate::error::VerbsError;
 use crate::key::Secret24;
 use crate::slab::NONE;
-use crate::state::QpType;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{self, Connection};
 use trunkline_conn::time::Instant;
-use trunkline_conn::work::Status;
 use trunkline_wire::{Gid, IcrcSeed, Path, Qpn};
 
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
@@ -262,13 +260,6 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// Whether QPs wait for a connection to `address`.
-    pub fn waits_for(&self, address: Gid) -> bool {
-        let peer = self.peer_of.get(&address);
-        self.undecided.contains_key(&address)
-            || peer.is_some_and(|peer| self.stranded.iter().any(|(other, _)| other == peer))
-    }
-
     /// Connections to `address`, newest first, private ones included.
     pub fn connections_to(&self, address: Gid) -> Vec<ConnId> {
         let mut found = Vec::new();
@@ -363,19 +354,12 @@ impl<P: Platform> Engine<P> {
             let conn = self.peers[peer].conns;
             self.remove_connection(conn);
         }
-        let flows = &self.flows;
-        let (fresh, known): (Vec<_>, Vec<_>) = std::mem::take(&mut self.stranded)
-            .into_iter()
-            .partition(|(of, flow)| *of == peer && !flows[*flow].flags.has(Flags::HEARD));
-        self.stranded = known;
-        self.fail_stranded(peer);
-        if fresh.is_empty() {
-            self.peers.remove(peer);
-            self.peer_of.remove(&address);
-        } else {
+        if self.fail_heard(peer) {
             let record = &mut self.peers[peer];
             (record.guid, record.epoch) = UNKNOWN;
-            self.stranded.extend(fresh);
+        } else {
+            self.peers.remove(peer);
+            self.peer_of.remove(&address);
         }
     }
 
@@ -542,8 +526,7 @@ impl<P: Platform> Engine<P> {
             match self.pick(peer) {
                 Some(other) => self.resume_on(flow, other),
                 None => {
-                    self.flows[flow].flags.set(Flags::STRANDED);
-                    self.stranded.push((peer, flow));
+                    self.strand(peer, flow);
                     stranded = true;
                 }
             }
@@ -586,56 +569,6 @@ impl<P: Platform> Engine<P> {
         }
         self.notice(flow);
         self.wake(flow);
-    }
-
-    fn rescue_stranded(&mut self, peer: u32) {
-        let (mine, others) = std::mem::take(&mut self.stranded)
-            .into_iter()
-            .partition(|(p, _)| *p == peer);
-        self.stranded = others;
-        let mine: Vec<(u32, u32)> = mine;
-        for (_, flow) in mine {
-            if let Some(conn) = self.pick(peer) {
-                self.resume_on(flow, conn);
-            }
-        }
-    }
-
-    /// Whether a flow is one of several that an app-managed QP may have, with nothing outstanding.
-    fn is_idle_route(&self, flow: u32) -> bool {
-        let record = &self.flows[flow];
-        self.cold(record.qp).kind == QpType::Src && record.head == NONE
-    }
-
-    fn fail_stranded(&mut self, peer: u32) {
-        let (mine, others) = std::mem::take(&mut self.stranded)
-            .into_iter()
-            .partition(|(p, _)| *p == peer);
-        self.stranded = others;
-        let mine: Vec<(u32, u32)> = mine;
-        for (_, flow) in mine {
-            self.flows[flow].flags.clear(Flags::STRANDED);
-            if self.is_idle_route(flow) {
-                // The QP has others; what is posted to this one later will fail.
-                self.flows[flow].flags.clear(Flags::BOUND);
-                self.flows[flow].flags.clear(Flags::PEER_BOUND);
-                self.reset_responder(flow);
-            } else {
-                self.fail_flow(flow, Status::RetryExceeded);
-            }
-        }
-    }
-
-    /// Nobody answers at `address`: QPs that wait to hear what it is, or for a connection to it,
-    /// go to error.
-    pub fn peer_unreachable(&mut self, address: Gid) {
-        for qp in self.undecided.remove(&address).unwrap_or_default() {
-            self.qps[qp].wire = Wire::None;
-            self.fail_qp(qp, Status::RetryExceeded);
-        }
-        if let Some(&peer) = self.peer_of.get(&address) {
-            self.fail_stranded(peer);
-        }
     }
 
     /// Moves a live QP to another connection to the same peer, at a message boundary: requests

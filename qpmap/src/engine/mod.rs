@@ -18,6 +18,7 @@
 //! | `staging` | packets that wait for an earlier one |
 //! | `jobs` | responses on their way |
 //! | `notice` | answers and BINDs, batched |
+//! | `waiting` | QPs and flows without a connection yet, or any more |
 //! | `plain` | QPs with an IBTA connection of their own, UC and UD |
 
 mod build;
@@ -36,6 +37,7 @@ mod staging;
 mod state_bytes;
 mod transmit;
 mod verbs;
+mod waiting;
 
 pub use counters::Counters;
 pub use link::{ConnectionParams, ConnectionStats, PeerIdentity};
@@ -246,7 +248,7 @@ pub struct Engine<P: Platform> {
     /// Peers by address; ordered, so that walks replay.
     peer_of: BTreeMap<Gid, u32>,
     /// QPs that wait to hear what their peer is.
-    undecided: BTreeMap<Gid, Vec<u32>>,
+    undecided: BTreeMap<Gid, Vec<waiting::Undecided>>,
     conns: Slab<Conn>,
     conn_serials: Vec<u32>,
     /// Numbers of connections: slot -> index, or `NONE` while only drawn.
@@ -259,8 +261,8 @@ pub struct Engine<P: Platform> {
     farewells: Vec<build::Route>,
     /// Flows that move to another connection once they are quiet.
     moves: Vec<(u32, ConnId)>,
-    /// Flows whose connection died, with their peer.
-    stranded: Vec<(u32, u32)>,
+    /// Flows whose connection died.
+    stranded: Vec<waiting::Stranded>,
     windows: Pool<build::Item>,
     requests: Slab<Pending>,
     request_serial: u32,

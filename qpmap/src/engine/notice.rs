@@ -657,7 +657,7 @@ impl<P: Platform> Engine<P> {
                 && match self.conns.get(record.conn) {
                     Some(own) => own.peer == peer,
                     // Between two connections.
-                    None => self.stranded.contains(&(peer, *flow)),
+                    None => self.is_stranded(peer, *flow),
                 }
         };
         if let Wire::Shared(own) = self.qps[qp].wire

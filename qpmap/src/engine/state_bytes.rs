@@ -129,7 +129,6 @@ impl<P: Platform> Engine<P> {
 
     /// What is held now.
     pub fn live_objects(&self) -> LiveObjects {
-        let undecided: usize = self.undecided.values().map(Vec::len).sum();
         LiveObjects {
             qps: self.qps.len(),
             flows: self.flows.len(),
@@ -139,7 +138,7 @@ impl<P: Platform> Engine<P> {
             staged: self.staging.len(),
             notices: self.blobs.len() + self.orphans.len(),
             waiting_binds: self.waiting_binds.len(),
-            waiting_flows: undecided + self.stranded.len() + self.moves.len(),
+            waiting_flows: self.waiting_len() + self.moves.len(),
         }
     }
 }

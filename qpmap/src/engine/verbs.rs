@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, PdId};
-use trunkline_wire::{Gid, Qpn, Rkey};
+use trunkline_wire::{Qpn, Rkey};
 
 /// The engine's index of a queue, and the queue.
 pub type Indexed<Q> = (u32, Arc<Q>);
@@ -383,8 +383,7 @@ impl<P: Platform> Engine<P> {
             self.share(qp, conn);
             return;
         }
-        self.qps[qp].wire = Wire::Undecided;
-        self.undecided.entry(remote).or_default().push(qp);
+        self.wait_undecided(qp);
         self.events.push_back(Event::Ask { peer: remote });
     }
 
@@ -401,25 +400,6 @@ impl<P: Platform> Engine<P> {
         let mut flow = Flow::new(qp, NONE, remote, self.generations[qp as usize]);
         flow.rnr_left = self.cold(qp).attributes.rnr_retry;
         self.flows.insert(flow)
-    }
-
-    /// The peer at `address` shares connections: QPs that waited to hear it bind to one.
-    pub(crate) fn resolve_undecided(&mut self, address: Gid) {
-        for qp in self.undecided.remove(&address).unwrap_or_default() {
-            let peer = self.peer_of[&address];
-            match self.pick(peer) {
-                Some(conn) => self.share(qp, conn),
-                None => self.undecided.entry(address).or_default().push(qp),
-            }
-        }
-    }
-
-    /// The peer at `address` is an ordinary RoCEv2 host: QPs that waited to hear it get an IBTA
-    /// connection of their own.
-    pub fn peer_is_plain(&mut self, address: Gid) {
-        for qp in self.undecided.remove(&address).unwrap_or_default() {
-            self.open_plain(qp);
-        }
     }
 
     /// Lets an app-managed QP ([`QpType::Src`]) address `remote` at the peer of `conn`. Gives the
@@ -540,7 +520,7 @@ impl<P: Platform> Engine<P> {
             }
             self.reset_responder(flow);
             self.detach(flow);
-            self.stranded.retain(|(_, other)| *other != flow);
+            self.leave_stranded(flow);
             self.moves.retain(|(other, _)| *other != flow);
             self.retire(flow);
         }
@@ -550,16 +530,6 @@ impl<P: Platform> Engine<P> {
         }
         self.leave_undecided(qp);
         self.qps[qp].wire = Wire::None;
-    }
-
-    fn leave_undecided(&mut self, qp: u32) {
-        if self.qps[qp].wire == Wire::Undecided {
-            let remote = self.cold(qp).attributes.remote;
-            if let Some(waiting) = self.undecided.get_mut(&remote) {
-                waiting.retain(|other| *other != qp);
-            }
-            self.qps[qp].wire = Wire::None;
-        }
     }
 
     /// Forgets posted requests without reporting them; their slots are free again.
