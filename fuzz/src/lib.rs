@@ -3,12 +3,16 @@
 
 pub mod connections;
 pub mod delivery;
+mod forge;
 pub mod input;
 pub mod memory;
 pub mod packet;
+mod program;
 pub mod rc;
 pub mod rings;
 pub mod transactions;
+pub mod uc;
+pub mod ud;
 pub mod wire;
 
 /// A harness: bytes in, panic when something is wrong.
@@ -27,4 +31,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("reliable", rc::reliable),
     ("rings", rings::rings),
     ("transactions", transactions::transactions),
+    ("uc", uc::uc),
+    ("ud", ud::ud),
 ];

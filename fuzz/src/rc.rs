@@ -1,18 +1,16 @@
 //! Target `reliable`: the InfiniBand reliable connection against a peer that knows its numbers and
 //! says whatever it likes.
 
-mod program;
-
+use crate::forge::{self, Headers};
 use crate::input::Input;
 use crate::memory::Outbox;
-use program::{OPEN_ADDR, Program, REGION};
+use crate::program::{OPEN_ADDR, Program, REGION};
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_conn::rc::{Config, Connection, Mtu, State};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_conn::work::Status;
 use trunkline_wire::{
-    AtomicAckEth, AtomicEth, Bth, Header, Ieth, ImmDt, Opcode, Operation, Path, Psn, Qpn,
-    ROCE_PORT, Reth, Rkey, Transport, icrc, parse_datagram,
+    AtomicEth, Opcode, Operation, Path, Psn, Qpn, ROCE_PORT, Reth, Transport, parse_datagram,
 };
 
 /// Operations of one run.
@@ -24,8 +22,6 @@ const PEER_QPN: Qpn = Qpn::from_wire(0x22);
 const MTU: u32 = Mtu::B256.bytes();
 /// Longest datagram: a full packet with the most headers there are.
 const DATAGRAM: usize = 12 + 28 + MTU as usize + 4;
-/// What all payload is made of that may end in memory.
-const FILL: u8 = 0x11;
 
 /// Drives both halves of a connection by `data`.
 ///
@@ -111,7 +107,9 @@ impl End {
             }
             10 | 11 => self.program.receive(input),
             12 | 13 => self.pass(u64::from(input.u16()) << (input.byte() & 15)),
-            14 => self.raw(input),
+            14 => {
+                self.hand_over(&forge::raw(QPN, input), false);
+            }
             _ => {
                 if input.byte() > 250 {
                     self.connection.abort(&mut self.program, Status::General);
@@ -207,27 +205,10 @@ impl End {
         payload: usize,
         input: &mut Input<'_>,
     ) -> bool {
-        let fate = input.byte();
-        let payload = if opcode.has_payload() { payload } else { 0 };
-        let bth = Bth {
-            opcode,
-            solicited: fate & 1 != 0,
-            mig_req: true,
-            pad: (payload.wrapping_neg() & 3) as u8,
-            pkey: if fate > 250 { 1 } else { 0xffff },
-            dest_qp: if fate == 250 { PEER_QPN } else { QPN },
-            ack_req: fate & 2 != 0,
-            psn: Psn::from_wire(psn),
-            ..Bth::default()
-        };
-        let mut datagram = build(&bth, headers, payload);
-        if fate & 0x78 == 0x78 {
-            let at = usize::from(input.u16()) % datagram.len();
-            datagram[at] ^= 1 + (input.byte() & 0x7f);
-        }
-        let copies = if fate & 0x18 == 0x10 { 2 } else { 1 };
-        (0..copies).fold(false, |taken, _| {
-            taken | self.hand_over(&datagram, fate & 4 != 0)
+        let ends = (QPN, PEER_QPN);
+        let arriving = forge::packet(opcode, psn, headers, payload, ends, input);
+        (0..arriving.copies).fold(false, |taken, _| {
+            taken | self.hand_over(&arriving.datagram, arriving.ce)
         })
     }
 
@@ -248,22 +229,6 @@ impl End {
             );
         }
         result.is_ok()
-    }
-
-    /// Bytes of the fuzzer's own behind a BTH for this QP.
-    fn raw(&mut self, input: &mut Input<'_>) {
-        let length = usize::from(input.byte());
-        let mut datagram = input.bytes(length).to_vec();
-        if datagram.len() >= Bth::LEN {
-            datagram[5..8].copy_from_slice(&QPN.get().to_be_bytes()[1..]);
-            // Payload is the harness's to choose: it must not contain the mark.
-            let known = Opcode(datagram[0])
-                .headers()
-                .map_or(0, |headers| headers.length());
-            let end = datagram.len().min(Bth::LEN + known);
-            datagram[end..].fill(FILL);
-        }
-        self.hand_over(&datagram, false);
     }
 
     /// Lets time pass, timers in their order.
@@ -319,38 +284,4 @@ impl End {
         self.turn();
         self.program.finish();
     }
-}
-
-/// Headers that some opcodes have.
-#[derive(Default)]
-struct Headers {
-    reth: Reth,
-    atomic: AtomicEth,
-    invalidate: Rkey,
-    /// Syndrome, valid or not, and MSN.
-    aeth: [u8; 4],
-}
-
-/// A datagram with a right ICRC, for whoever looks at it.
-fn build(bth: &Bth, headers: &Headers, payload: usize) -> Vec<u8> {
-    let mut out = bth.to_bytes().to_vec();
-    for header in bth
-        .opcode
-        .headers()
-        .iter()
-        .flat_map(|headers| headers.iter())
-    {
-        match header {
-            Header::Reth => out.extend(headers.reth.to_bytes()),
-            Header::AtomicEth => out.extend(headers.atomic.to_bytes()),
-            Header::Aeth => out.extend(headers.aeth),
-            Header::AtomicAckEth => out.extend(AtomicAckEth(7).to_bytes()),
-            Header::ImmDt => out.extend(ImmDt(5).to_bytes()),
-            Header::Ieth => out.extend(Ieth(headers.invalidate).to_bytes()),
-            other => out.extend(vec![0; other.length()]),
-        }
-    }
-    out.extend(vec![FILL; payload]);
-    out.extend(vec![0; usize::from(bth.pad) + icrc::LEN]);
-    out
 }

@@ -1,4 +1,4 @@
-//! The program above a reliable connection: its memory, and what it has posted.
+//! The program above an InfiniBand transport: its memory, and what it has posted.
 
 use crate::input::Input;
 use crate::memory::Region;
@@ -13,15 +13,15 @@ use trunkline_qpmap::regions::Regions;
 use trunkline_wire::{Lkey, Qpn, Rkey};
 
 /// Bytes of each region.
-pub(super) const REGION: usize = 1024;
+pub(crate) const REGION: usize = 1024;
 /// Where the region begins that peers may reach.
-pub(super) const OPEN_ADDR: u64 = 0x1_0000;
+pub(crate) const OPEN_ADDR: u64 = 0x1_0000;
 const LOCAL_ADDR: u64 = 0x2_0000;
 /// Bytes of the local region that requests name; the rest stays as it is.
 const USED: usize = 512;
 
-pub(super) struct Program {
-    pub(super) qpn: Qpn,
+pub(crate) struct Program {
+    pub(crate) qpn: Qpn,
     regions: Regions<Region>,
     pds: [PdId; 2],
     /// Keys: reachable, local, without rights, of another domain.
@@ -29,7 +29,7 @@ pub(super) struct Program {
     local: Region,
     secrets: [Region; 2],
     /// Requests posted that have not ended.
-    pub(super) posted: VecDeque<u64>,
+    pub(crate) posted: VecDeque<u64>,
     receives: VecDeque<Receive>,
     /// Receives taken that have not ended.
     taken: VecDeque<u64>,
@@ -37,7 +37,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut regions = Regions::new(Secret32::new([1, 2]));
         let pds = [regions.alloc_pd(), regions.alloc_pd()];
         let made = [
@@ -74,12 +74,12 @@ impl Program {
         }
     }
 
-    pub(super) fn pd(&self) -> PdId {
+    pub(crate) fn pd(&self) -> PdId {
         self.pds[0]
     }
 
     /// A key that a peer may have, or not.
-    pub(super) fn rkey(&self, choice: u8, input: &mut Input<'_>) -> Rkey {
+    pub(crate) fn rkey(&self, choice: u8, input: &mut Input<'_>) -> Rkey {
         match choice {
             0..=4 => self.keys[0],
             5 => self.keys[usize::from(input.byte()) % self.keys.len()],
@@ -103,7 +103,7 @@ impl Program {
     }
 
     /// The next request to post.
-    pub(super) fn request(&mut self, input: &mut Input<'_>) -> Request {
+    pub(crate) fn request(&mut self, input: &mut Input<'_>) -> Request {
         let remote = Remote {
             addr: 0x1000,
             rkey: Rkey(7),
@@ -148,7 +148,7 @@ impl Program {
     }
 
     /// Posts a receive.
-    pub(super) fn receive(&mut self, input: &mut Input<'_>) {
+    pub(crate) fn receive(&mut self, input: &mut Input<'_>) {
         self.next += 1;
         let sges = self.sges(input).into_iter().collect();
         self.receives.push_back(Receive {
@@ -158,7 +158,7 @@ impl Program {
     }
 
     /// Memory is as it must be.
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         for secret in &self.secrets {
             assert!(
                 secret.is_marked_from(0),
@@ -172,7 +172,7 @@ impl Program {
     }
 
     /// The connection is down: nothing may be outstanding.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         assert!(
             self.posted.is_empty(),
             "{} requests never ended",
