@@ -1,6 +1,6 @@
 //! All benchmarks, in the order in which they are reported.
 
-use crate::{Measurement, Setting, engine, goodput, isolation, resident, scale, udp};
+use crate::{Measurement, Setting, engine, goodput, isolation, resident, scale, udp, warm};
 use anyhow::Result;
 use std::fmt;
 
@@ -82,6 +82,11 @@ pub const ALL: &[Bench] = &[
         name: "isolation_p99",
         what: "latency beside QPs in trouble on the same connection, in virtual time",
         run: |_| Ok(isolation::p99(isolation::LENGTH)),
+    },
+    Bench {
+        name: "cm_warm_qps",
+        what: "QPs connected per second between nodes that know each other, against TCP",
+        run: warm::qps,
     },
 ];
 

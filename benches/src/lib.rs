@@ -8,6 +8,7 @@
 //! | [`turns`] | the scheduler alone |
 //! | [`goodput`] | WRITEs over a modelled link that loses or reorders packets |
 //! | [`isolation`] | calls over the same link, beside QPs in trouble |
+//! | [`warm`] | QPs connected between nodes that know each other, over loopback |
 //! | [`udp`] | two processes over UDP, in two network namespaces |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
@@ -26,6 +27,7 @@ pub mod scale;
 pub mod turns;
 pub mod udp;
 pub mod virtual_link;
+pub mod warm;
 
 use serde::Serialize;
 use std::path::PathBuf;

@@ -73,6 +73,8 @@ counters! {
     executed,
     /// Requests completed.
     completed,
+    /// Times that a peer agreed to a BIND: the QP may send.
+    bound,
     /// Flows that moved because their connection died.
     failovers,
     /// Control messages that asked for too much at once.

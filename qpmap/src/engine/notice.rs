@@ -574,7 +574,10 @@ impl<P: Platform> Engine<P> {
             self.counters.stale += 1;
             return;
         }
-        self.flows[flow].flags.set(Flags::BOUND);
+        if !self.flows[flow].flags.has(Flags::BOUND) {
+            self.flows[flow].flags.set(Flags::BOUND);
+            self.counters.bound += 1;
+        }
         self.wake(flow);
     }
 
