@@ -495,7 +495,7 @@ impl Peers {
             let since = *self.idle_since.entry(id.key()).or_insert(now);
             // What was closed just now may have left this one alone in its pool.
             if now.since(since) >= self.idle_after_ns && engine.idle_connections().contains(&id) {
-                engine.close_connection(id);
+                engine.reclaim_connection(id);
             }
         }
     }

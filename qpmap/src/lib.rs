@@ -35,8 +35,8 @@ pub mod timer;
 pub mod wqe;
 
 pub use engine::{
-    Attributes, Config, ConnId, ConnectionParams, ConnectionStats, Counters, Engine, Event,
-    Indexed, LiveObjects, PeerIdentity, Platform, QpInit, QpModify, QpQueues, StateBytes,
+    Attributes, Cause, Config, ConnId, ConnectionParams, ConnectionStats, Counters, Engine, Event,
+    Indexed, LiveObjects, PeerIdentity, Platform, QpInit, QpModify, QpQueues, StateBytes, Trace,
 };
 pub use error::{RingError, VerbsError};
 pub use state::{QpState, QpType};

@@ -3,7 +3,7 @@
 use super::build::{self, Item, ItemKind, Route};
 use super::notice::Patience;
 use super::qp::{Flags, Wire};
-use super::{ConnId, Engine, Event, Platform, Ready, Timer};
+use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
 use crate::error::VerbsError;
 use crate::key::Secret24;
 use crate::slab::NONE;
@@ -216,11 +216,17 @@ impl<P: Platform> Engine<P> {
         record.conns = index;
         record.conns_len += 1;
         self.arm_conn(index);
+        let conn = self.conn_id(index);
+        self.tell(|_| Trace::Opened {
+            conn,
+            peer: identity.address,
+            private: params.private,
+        });
         if !params.private {
             self.resolve_undecided(identity.address);
             self.rescue_stranded(peer);
         }
-        Ok(self.conn_id(index))
+        Ok(conn)
     }
 
     fn peer_record(&mut self, identity: PeerIdentity) -> Result<u32, VerbsError> {
@@ -336,10 +342,19 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a connection down. Flows on it move to another of its pool, or wait for one.
     pub fn close_connection(&mut self, id: ConnId) {
+        self.close_because(id, Cause::Local);
+    }
+
+    /// As [`close_connection`](Self::close_connection): the pool has no use for it.
+    pub fn reclaim_connection(&mut self, id: ConnId) {
+        self.close_because(id, Cause::Reclaimed);
+    }
+
+    fn close_because(&mut self, id: ConnId, cause: Cause) {
         if self.live(id).is_some() {
             let route = self.route(id.index);
             self.farewells.push(route);
-            self.remove_connection(id.index);
+            self.remove_connection(id.index, cause);
         }
     }
 
@@ -352,7 +367,7 @@ impl<P: Platform> Engine<P> {
         };
         while self.peers[peer].conns != NONE {
             let conn = self.peers[peer].conns;
-            self.remove_connection(conn);
+            self.remove_connection(conn, Cause::PeerGone);
         }
         if self.fail_heard(peer) {
             let record = &mut self.peers[peer];
@@ -423,7 +438,7 @@ impl<P: Platform> Engine<P> {
         while let Some(event) = self.conns[conn].delivery.poll_event() {
             match event {
                 src::Event::Dead => {
-                    self.remove_connection(conn);
+                    self.remove_connection(conn, Cause::Dead);
                     return;
                 }
                 src::Event::KeepAlive => self.pings.push(conn),
@@ -478,7 +493,7 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a connection out. Its flows move on: what they had unacknowledged is sent again, in a
     /// new resend round, over another connection of the pool.
-    pub(crate) fn remove_connection(&mut self, conn: u32) {
+    pub(crate) fn remove_connection(&mut self, conn: u32, cause: Cause) {
         let id = self.conn_id(conn);
         let peer = self.conns[conn].peer;
         self.unlink_from_peer(conn);
@@ -516,6 +531,13 @@ impl<P: Platform> Engine<P> {
         } else {
             self.touch(heir);
         }
+        let address = self.peers[peer].address;
+        self.tell(|_| Trace::Down {
+            conn: id,
+            peer: address,
+            cause,
+            flows: moving.len() as u32,
+        });
         let mut stranded = false;
         for flow in moving {
             self.counters.failovers += 1;
@@ -523,7 +545,14 @@ impl<P: Platform> Engine<P> {
             // The peer agrees to each such round before anything is sent in it. So it knows it or
             // the one before, however many connections die without a packet getting through.
             self.flows[flow].flags.clear(Flags::BOUND);
-            match self.pick(peer) {
+            let heir = self.pick(peer);
+            self.tell(|engine| Trace::Failover {
+                flow,
+                qpn: engine.qp_number(engine.flows[flow].qp),
+                from: id,
+                to: heir.map(|other| engine.conn_id(other)),
+            });
+            match heir {
                 Some(other) => self.resume_on(flow, other),
                 None => {
                     self.strand(peer, flow);
@@ -531,7 +560,6 @@ impl<P: Platform> Engine<P> {
                 }
             }
         }
-        let address = self.peers[peer].address;
         self.events.push_back(Event::ConnectionDown {
             conn: id,
             peer: address,
@@ -626,6 +654,7 @@ impl<P: Platform> Engine<P> {
             self.detach(flow);
             self.resume_on(flow, to.index);
             let qpn = self.qp_number(qp);
+            self.tell(|_| Trace::Moved { qpn, conn: to });
             self.events.push_back(Event::Moved { qpn, conn: to });
         }
         self.wake(flow);

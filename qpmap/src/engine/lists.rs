@@ -4,7 +4,7 @@
 //! while it is in a list stays there, retired, until its turn comes: nothing has to be searched.
 
 use super::qp::{Flags, Flow};
-use super::{Engine, Platform};
+use super::{Engine, Platform, Trace};
 use crate::slab::NONE;
 
 impl<P: Platform> Engine<P> {
@@ -19,6 +19,7 @@ impl<P: Platform> Engine<P> {
             }
         }
         *record = retired;
+        self.tell(|_| Trace::Ended { flow });
         self.free_retired(flow);
     }
 

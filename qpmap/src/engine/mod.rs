@@ -20,6 +20,7 @@
 //! | `notice` | answers and BINDs, batched |
 //! | `waiting` | QPs and flows without a connection yet, or any more |
 //! | `plain` | QPs with an IBTA connection of their own, UC and UD |
+//! | `trace` | what those hear who only watch |
 
 mod build;
 mod counters;
@@ -35,6 +36,7 @@ mod requester;
 mod responder;
 mod staging;
 mod state_bytes;
+mod trace;
 mod transmit;
 mod verbs;
 mod waiting;
@@ -43,6 +45,7 @@ pub use counters::Counters;
 pub use link::{ConnectionParams, ConnectionStats, PeerIdentity};
 pub use qp::{Attributes, QpQueues};
 pub use state_bytes::{LiveObjects, StateBytes};
+pub use trace::{Cause, Trace};
 pub use verbs::{Indexed, QpInit, QpModify};
 
 use crate::cq::{CompletionQueue, Notify};
@@ -67,6 +70,7 @@ use std::sync::Arc;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Bytes, PdId};
+use trunkline_conn::observer::Observer;
 use trunkline_conn::src::{self, Pool};
 use trunkline_conn::time::Instant;
 use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, ROCE_PORT};
@@ -289,6 +293,7 @@ pub struct Engine<P: Platform> {
     counters: Counters,
     /// Counts of windows that were given back, and of connections that are gone.
     past_delivery: src::Counters,
+    observer: Observer<Trace>,
 }
 
 impl<P: Platform> std::fmt::Debug for Engine<P> {
@@ -363,6 +368,7 @@ impl<P: Platform> Engine<P> {
             seed_source: Gid::default(),
             counters: Counters::default(),
             past_delivery: src::Counters::default(),
+            observer: Observer::none(),
             config,
         }
     }

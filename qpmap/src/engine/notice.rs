@@ -6,7 +6,7 @@
 use super::build::{Item, ItemKind, Route};
 use super::qp::{Answer, Flags, Flow, Wire};
 use super::transmit::Turn;
-use super::{Engine, Platform, Timer};
+use super::{Engine, Platform, Timer, Trace};
 use crate::slab::{NONE, Slab};
 use crate::state::{QpState, QpType};
 use std::collections::BTreeMap;
@@ -319,7 +319,7 @@ impl<P: Platform> Engine<P> {
             }
             let mut answers = self.blobs.blank();
             let mut controls = self.blobs.blank();
-            self.collect(conn, limit, &mut answers, &mut controls);
+            self.collect(now, conn, limit, (&mut answers, &mut controls));
             for (kind, opcode, bytes) in [
                 (ItemKind::Control, Opcode::SRC_CONTROL, controls),
                 (ItemKind::Answers, Opcode::SRC_ANSWERS, answers),
@@ -345,7 +345,13 @@ impl<P: Platform> Engine<P> {
         Turn::Idle
     }
 
-    fn collect(&mut self, conn: u32, limit: usize, answers: &mut Vec<u8>, controls: &mut Vec<u8>) {
+    fn collect(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        limit: usize,
+        (answers, controls): (&mut Vec<u8>, &mut Vec<u8>),
+    ) {
         let full = |answers: &Vec<u8>, controls: &Vec<u8>| {
             answers.len() + AnswerEntry::LEN > limit
                 || controls.len() + 2 * ControlEntry::LEN > limit
@@ -378,8 +384,22 @@ impl<P: Platform> Engine<P> {
                     controls.extend(control_entry(record, number, kind, begun).to_bytes());
                 }
             }
+            let binding = record.flags.has(Flags::BIND_DUE);
             for flag in [Flags::ANSWER_DUE, Flags::BIND_DUE, Flags::BOUND_DUE] {
                 record.flags.clear(flag);
+            }
+            if binding {
+                self.tell(|engine| {
+                    let record = &engine.flows[flow];
+                    Trace::BindSent {
+                        now,
+                        flow,
+                        qpn: number,
+                        remote: record.remote,
+                        conn: engine.conn_id(conn),
+                        round: record.round,
+                    }
+                });
             }
         }
     }
@@ -407,7 +427,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// BINDs of the peer and its answers to ours.
-    pub(crate) fn handle_controls(&mut self, conn: u32, payload: &[u8]) {
+    pub(crate) fn handle_controls(&mut self, now: Instant, conn: u32, payload: &[u8]) {
         let Ok(entries) = ControlEntry::entries(payload) else {
             self.counters.malformed += 1;
             return;
@@ -418,8 +438,16 @@ impl<P: Platform> Engine<P> {
                 continue;
             };
             match entry.kind {
-                ControlKind::Bind => self.handle_bind(conn, entry),
-                ControlKind::Bound | ControlKind::Refused => self.handle_bound(conn, &entry),
+                ControlKind::Bind => {
+                    self.tell(|engine| Trace::BindReceived {
+                        qpn: entry.dest_qp,
+                        remote: entry.src_qp,
+                        conn: engine.conn_id(conn),
+                        round: entry.round,
+                    });
+                    self.handle_bind(conn, entry);
+                }
+                ControlKind::Bound | ControlKind::Refused => self.handle_bound(now, conn, &entry),
                 ControlKind::Unbind => self.handle_unbind(conn, &entry),
             }
         }
@@ -556,7 +584,7 @@ impl<P: Platform> Engine<P> {
         self.orphan(conn, content);
     }
 
-    fn handle_bound(&mut self, conn: u32, entry: &ControlEntry) {
+    fn handle_bound(&mut self, now: Instant, conn: u32, entry: &ControlEntry) {
         let found = self
             .qp_index(entry.dest_qp)
             .and_then(|qp| self.flow_from(qp, entry.src_qp, conn))
@@ -565,7 +593,14 @@ impl<P: Platform> Engine<P> {
             self.counters.bad_answer += 1;
             return;
         };
+        let (qpn, remote) = (entry.dest_qp, entry.src_qp);
         if entry.kind == ControlKind::Refused {
+            self.tell(|engine| Trace::BindRefused {
+                flow,
+                qpn,
+                remote,
+                conn: engine.conn_id(conn),
+            });
             self.fail_begun(flow);
             return;
         }
@@ -574,9 +609,18 @@ impl<P: Platform> Engine<P> {
             self.counters.stale += 1;
             return;
         }
+        // Said again, it is no news.
         if !self.flows[flow].flags.has(Flags::BOUND) {
             self.flows[flow].flags.set(Flags::BOUND);
             self.counters.bound += 1;
+            self.tell(|engine| Trace::Bound {
+                now,
+                flow,
+                qpn,
+                remote,
+                conn: engine.conn_id(conn),
+                round: entry.round,
+            });
         }
         self.wake(flow);
     }

@@ -7,7 +7,7 @@
 
 use super::build::{BASE, Item, ItemKind};
 use super::packet::{Packet, Verdict};
-use super::{ConnId, Engine, Platform};
+use super::{Cause, ConnId, Engine, Platform};
 use crate::slab::NONE;
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::mem::{Bytes, Memory};
@@ -60,7 +60,7 @@ impl<P: Platform> Engine<P> {
                 return;
             }
             Opcode::SRC_CLOSE => {
-                self.remove_connection(conn);
+                self.remove_connection(conn, Cause::Peer);
                 return;
             }
             _ => {}
@@ -232,7 +232,7 @@ impl<P: Platform> Engine<P> {
                 Verdict::Accept
             }
             Opcode::SRC_CONTROL => {
-                self.handle_controls(conn, packet.payload);
+                self.handle_controls(now, conn, packet.payload);
                 Verdict::Accept
             }
             Opcode::SRC_PING => Verdict::Accept,
