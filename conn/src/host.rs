@@ -38,6 +38,7 @@ pub enum QpEvent {
     AccessError,
     /// The QP went to error for another reason.
     Fatal,
-    /// The QP in error has taken its last receive from the SRQ.
+    /// The QP in error has taken its last receive from the SRQ. The host says so itself: engines
+    /// do not know where receives come from.
     LastWqeReached,
 }

@@ -78,7 +78,6 @@ impl End {
             max_dest_rd_atomic: 4,
             send_capacity: 16,
             window: 32,
-            srq: shape & 0x80 != 0,
             ..Config::new(QPN, PEER_QPN, path)
         };
         program.qpn = QPN;

@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::Pair;
+use common::{Node, Pair};
+use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::AtomicOp;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Extra, Remote, SendOp, Status, WorkOpcode};
-use trunkline_qpmap::QpType;
+use trunkline_qpmap::{Event, QpModify, QpType};
 use trunkline_wire::Rkey;
 
 fn bytes(seed: u8, len: usize) -> Vec<u8> {
@@ -100,6 +101,49 @@ fn a_plain_peer_hears_why_its_request_sent_the_qp_to_error() {
         let done = pair.completions(0);
         assert_eq!(done.len(), 1, "{:?}", pair.nodes[1].engine.counters());
         assert_eq!(done[0].status, Status::RemoteAccess);
+    }
+}
+
+#[test]
+fn a_qp_on_an_srq_says_once_that_it_takes_no_more_however_it_fails() {
+    for plain in [false, true] {
+        for fails_by_itself in [false, true] {
+            let mut pair = Pair::new(usize::from(!plain));
+            pair.plain = plain;
+            pair.srqs = [0, 1].map(|node| {
+                let Node { engine, pd, .. } = &mut pair.nodes[node];
+                let (srq, _) = engine.create_srq(*pd, 16, 1).expect("a first SRQ");
+                Some(srq)
+            });
+            let [a, b] = pair.connected();
+            let remote = Remote {
+                addr: pair.nodes[1].buffer.addr,
+                rkey: Rkey(!pair.nodes[1].key.0),
+            };
+            pair.run(MILLISECOND);
+            if fails_by_itself {
+                pair.post(0, &a, 1, SendOp::Write(remote), &[pair.sge(0, 0, 8)]);
+            } else {
+                for (node, qp) in [&a, &b].into_iter().enumerate() {
+                    let engine = &mut pair.nodes[node].engine;
+                    let failed = engine.modify_qp(qp.qpn, &QpModify::Error);
+                    failed.expect("any QP can be failed");
+                }
+            }
+            pair.run(MILLISECOND);
+            for node in &mut pair.nodes {
+                let events = std::iter::from_fn(|| node.engine.poll_event());
+                let last = |event: &Event| {
+                    let event = match event {
+                        Event::Qp { event, .. } => event,
+                        _ => return false,
+                    };
+                    *event == QpEvent::LastWqeReached
+                };
+                let case = (plain, fails_by_itself);
+                assert_eq!(events.filter(last).count(), 1, "plain, by itself: {case:?}");
+            }
+        }
     }
 }
 

@@ -94,8 +94,6 @@ pub struct Config {
     /// Rate of the link in bytes per second, where congestion control starts and ends; `None`
     /// stands for 100 Gb/s.
     pub link_rate: Option<u64>,
-    /// Receives come from a shared receive queue: the program hears of the last one.
-    pub srq: bool,
 }
 
 impl Config {
@@ -126,7 +124,6 @@ impl Config {
             send_capacity: 128,
             window: Self::DEFAULT_WINDOW,
             link_rate: None,
-            srq: false,
         }
     }
 }

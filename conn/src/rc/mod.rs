@@ -37,7 +37,7 @@ pub use stats::{Dropped, Stats};
 pub use timers::ack_timeout_ns;
 
 use crate::egress::{Egress, Transmitted};
-use crate::host::{Host, QpEvent};
+use crate::host::Host;
 use crate::time::Instant;
 use crate::work::{Request, Status};
 use build::{Emitted, Headers, Route};
@@ -319,12 +319,7 @@ impl Connection {
     /// As [`abort`](Self::abort), but what is to be said to the peer still is.
     fn enter_error(&mut self, host: &mut impl Host, status: Status) {
         self.requester.fail(host, status);
-        if self.state == State::Ready {
-            self.state = State::Error;
-            if self.config.srq {
-                host.event(QpEvent::LastWqeReached);
-            }
-        }
+        self.state = State::Error;
     }
 
     /// Whether the peer has shown by a request or an answer that it speaks this protocol. Before,

@@ -151,7 +151,6 @@ impl<P: Platform> Engine<P> {
                 max_dest_rd_atomic: attributes.max_dest_rd_atomic.max(1),
                 send_capacity,
                 link_rate: self.config.link_rate_bps.map(|bits| bits / 8),
-                srq: cold.srq != NONE,
                 ..rc::Config::new(qpn, attributes.dest_qpn, path)
             }))),
         }

@@ -136,6 +136,8 @@ pub(crate) struct Pair {
     pub(crate) now: Instant,
     /// Peers are ordinary RoCEv2 hosts.
     pub(crate) plain: bool,
+    /// What QPs made from now on take receives from, by node.
+    pub(crate) srqs: [Option<u32>; 2],
     /// Decides the fate of each datagram: how often it arrives.
     pub(crate) fate: Fate,
     /// Datagrams that a port takes at once; `None`: any number.
@@ -177,6 +179,7 @@ impl Pair {
             conns: Vec::new(),
             now,
             plain: false,
+            srqs: [None; 2],
             fate: Box::new(|_, _| 1),
             room: None,
         };
@@ -231,7 +234,7 @@ impl Pair {
             kind,
             send_cq: *cq_index,
             recv_cq: *cq_index,
-            srq: None,
+            srq: self.srqs[node],
             max_send_wr: 64,
             max_recv_wr: 64,
             max_send_sge: 4,
