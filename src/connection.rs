@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::control::ControlKind;
 use trunkline_qpmap::{ConnId, ConnectionStats};
+use trunkline_wire::Qpn;
 
 /// What a program wants of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -17,6 +18,11 @@ pub struct ConnectionOptions {
     pub traffic_class: u8,
     /// Share of the port beside other connections, 1 to 255.
     pub weight: u8,
+    /// A QP of this node that is to be bound to it; one of the first worker's if not set. Only where
+    /// the node has several workers does it matter.
+    pub local: Option<Qpn>,
+    /// A QP of the peer's that such a QP is connected to; the same holds.
+    pub remote: Option<Qpn>,
     /// UDP source ports to spread its packets over, 1 to 8; the node must have been built with as
     /// many.
     pub source_ports: u8,
@@ -28,6 +34,8 @@ impl Default for ConnectionOptions {
             control: None,
             traffic_class: 0,
             weight: 1,
+            local: None,
+            remote: None,
             source_ports: 1,
         }
     }

@@ -12,10 +12,12 @@ use trunkline_cm::{
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::prng::Prng;
 use trunkline_qpmap::{ConnId, ConnectionParams, Engine, Event, PeerIdentity};
-use trunkline_wire::{Gid, Qpn};
+use trunkline_wire::{Gid, Qpn, Worker, Workers};
 
 /// How long a peer that is no Trunkline node is taken for one that stays so.
 const PLAIN_FOR: u64 = 60 * SECOND;
+/// Stands for a QP that is not known yet: one of the peer's first worker.
+const NO_QP: Qpn = Qpn::from_wire(0);
 /// How often idle connections are looked for.
 const RECLAIM_EVERY: u64 = SECOND;
 
@@ -57,6 +59,8 @@ struct Handshake {
     number: Qpn,
     peer: IpAddr,
     purpose: Purpose,
+    /// Low byte of a number of the peer's worker.
+    toward: u8,
     options: ConnectionOptions,
     /// The program's handle, where it opened the connection.
     handle: Option<u64>,
@@ -67,6 +71,7 @@ struct Handshake {
 #[derive(Debug)]
 pub(crate) struct Peers {
     address: IpAddr,
+    worker: Worker,
     datagram: u32,
     window: u16,
     pool: u32,
@@ -84,6 +89,7 @@ impl Peers {
     pub(crate) fn new(config: &CoreConfig) -> Self {
         Self {
             address: config.engine.address,
+            worker: config.engine.worker,
             datagram: config.engine.datagram,
             window: config.engine.window,
             pool: config.pool.max(1),
@@ -118,10 +124,11 @@ impl Peers {
     /// Takes up an engine event. `false`: it is for the program too.
     pub(crate) fn handle_engine(&mut self, floor: &mut Floor<'_>, event: &Event) -> bool {
         match *event {
-            Event::Ask { peer } => self.decide(floor, peer),
-            Event::Crowded { peer } => {
-                if self.pool_places(peer.address()).count() < self.pool as usize {
-                    self.open_pool(floor, peer);
+            Event::Ask { peer, remote } => self.decide(floor, peer, remote),
+            Event::Crowded { peer, remote } => {
+                let places = self.pool_places(floor.engine, peer.address(), remote);
+                if places.count() < self.pool as usize {
+                    self.open_pool(floor, peer, remote);
                 }
             }
             Event::ConnectionDown {
@@ -130,8 +137,10 @@ impl Peers {
                 stranded,
             } => {
                 self.connection_down(floor, conn);
-                if stranded && !self.is_pool_opening(peer.address()) {
-                    self.open_pool(floor, peer);
+                if let Some(remote) = stranded
+                    && !self.is_pool_opening(floor.engine, peer.address(), remote)
+                {
+                    self.open_pool(floor, peer, remote);
                 }
                 return false;
             }
@@ -140,8 +149,8 @@ impl Peers {
         true
     }
 
-    /// A QP was connected to `peer`, to which there is no connection.
-    fn decide(&mut self, floor: &mut Floor<'_>, peer: Gid) {
+    /// A QP was connected to `remote` of `peer`, to whose worker there is no connection.
+    fn decide(&mut self, floor: &mut Floor<'_>, peer: Gid, remote: Qpn) {
         let address = peer.address();
         if address == self.address {
             self.open_loop(floor, &ConnectionOptions::default(), false);
@@ -150,8 +159,8 @@ impl Peers {
         match self.directory.mode(floor.now, address) {
             PeerMode::Plain { .. } => floor.engine.peer_is_plain(peer),
             // The answer will bring a connection. One that a program opens for itself does not.
-            _ if self.is_pool_opening(address) => {}
-            _ => self.open_pool(floor, peer),
+            _ if self.is_pool_opening(floor.engine, address, remote) => {}
+            _ => self.open_pool(floor, peer, remote),
         }
     }
 
@@ -159,40 +168,59 @@ impl Peers {
     pub(crate) fn learn(&mut self, floor: &mut Floor<'_>, peer: Gid) {
         let address = peer.address();
         if address != self.address && self.directory.mode(floor.now, address) == PeerMode::Unknown {
-            self.open_pool(floor, peer);
+            self.open_pool(floor, peer, NO_QP);
         }
     }
 
-    /// Whether a connection of the pool to `peer` is being opened.
-    fn is_pool_opening(&self, peer: IpAddr) -> bool {
-        self.handshakes.values().any(|handshake| {
-            handshake.peer == peer
-                && handshake.conn.is_none()
-                && matches!(handshake.purpose, Purpose::Pool(_))
-        })
-    }
-
-    /// Places of the pool to `peer` that are taken.
-    fn pool_places(&self, peer: IpAddr) -> impl Iterator<Item = u8> {
+    /// Handshakes for the pool of connections to the worker of `peer` that has the QP `remote`. As
+    /// long as its workers are not known, all to `peer`.
+    fn pool(
+        &self,
+        engine: &Engine<Embedded>,
+        peer: IpAddr,
+        remote: Qpn,
+    ) -> impl Iterator<Item = (u8, &Handshake)> {
+        let known = engine.peer(peer.into());
+        let workers = known.map_or(Workers::ONE, |known| known.workers);
+        let owner = workers.owner(remote.get());
         self.handshakes
             .values()
-            .filter(move |handshake| handshake.peer == peer)
+            .filter(move |shake| shake.peer == peer && workers.owner(shake.toward.into()) == owner)
             .filter_map(|handshake| match handshake.purpose {
-                Purpose::Pool(place) => Some(place),
+                Purpose::Pool(place) => Some((place, handshake)),
                 Purpose::Private => None,
             })
     }
 
-    fn open_pool(&mut self, floor: &mut Floor<'_>, peer: Gid) {
-        let taken: Vec<u8> = self.pool_places(peer.address()).collect();
+    /// Whether a connection of that pool is being opened.
+    fn is_pool_opening(&self, engine: &Engine<Embedded>, peer: IpAddr, remote: Qpn) -> bool {
+        let mut pool = self.pool(engine, peer, remote);
+        pool.any(|(_, handshake)| handshake.conn.is_none())
+    }
+
+    /// Places of that pool that are taken.
+    fn pool_places(
+        &self,
+        engine: &Engine<Embedded>,
+        peer: IpAddr,
+        remote: Qpn,
+    ) -> impl Iterator<Item = u8> {
+        self.pool(engine, peer, remote).map(|(place, _)| place)
+    }
+
+    fn open_pool(&mut self, floor: &mut Floor<'_>, peer: Gid, remote: Qpn) {
+        let taken: Vec<u8> = self
+            .pool_places(floor.engine, peer.address(), remote)
+            .collect();
         let place = (0..Purpose::POOL_LAST).find(|place| !taken.contains(place));
         let options = ConnectionOptions::default();
         let opened = place.is_some_and(|place| {
-            self.open(floor, peer.address(), Purpose::Pool(place), &options, None)
+            let purpose = Purpose::Pool(place);
+            self.open(floor, (peer.address(), remote), purpose, &options, None)
         });
-        floor.engine.peer_asked(peer);
+        floor.engine.peer_asked(peer, remote);
         if !opened {
-            floor.engine.peer_unreachable(peer);
+            floor.engine.peer_unreachable(peer, remote);
         }
     }
 
@@ -211,7 +239,8 @@ impl Peers {
             return Some(handle);
         }
         self.private.insert(handle, ConnectionState::Opening);
-        if self.open(floor, peer, Purpose::Private, options, Some(handle)) {
+        let end = (peer, options.remote.unwrap_or(NO_QP));
+        if self.open(floor, end, Purpose::Private, options, Some(handle)) {
             return Some(handle);
         }
         self.private.remove(&handle);
@@ -221,7 +250,7 @@ impl Peers {
     fn open(
         &mut self,
         floor: &mut Floor<'_>,
-        peer: IpAddr,
+        (peer, remote): (IpAddr, Qpn),
         purpose: Purpose,
         options: &ConnectionOptions,
         handle: Option<u64>,
@@ -233,6 +262,7 @@ impl Peers {
         let ask = Ask {
             offer,
             purpose,
+            toward: remote.get() as u8,
             traffic_class: options.traffic_class,
             weight: options.weight.max(1),
             binds: Binds::default(),
@@ -250,6 +280,7 @@ impl Peers {
                     number: offer.connection,
                     peer,
                     purpose,
+                    toward: ask.toward,
                     options,
                     handle,
                     conn: None,
@@ -273,6 +304,7 @@ impl Peers {
             first_packet: engine.draw_first(),
             packet_size: self.datagram,
             window: self.window,
+            workers: self.worker.of(),
         })
     }
 
@@ -281,9 +313,12 @@ impl Peers {
         self.directory.learn(floor.now, event, PLAIN_FOR);
         match event {
             Cm::Incoming {
-                id, route, hello, ..
+                id,
+                route,
+                remote_id,
+                hello,
             } => {
-                self.incoming(floor, *id, route.remote, hello);
+                self.incoming(floor, *id, (route.remote, *remote_id), hello);
             }
             Cm::Established(terms) => self.established(floor, terms),
             Cm::NotTrunkline { id, .. } => self.failed(floor, *id, "it is no Trunkline node"),
@@ -301,7 +336,13 @@ impl Peers {
         }
     }
 
-    fn incoming(&mut self, floor: &mut Floor<'_>, id: HandshakeId, peer: IpAddr, hello: &Hello) {
+    fn incoming(
+        &mut self,
+        floor: &mut Floor<'_>,
+        id: HandshakeId,
+        (peer, remote): (IpAddr, Qpn),
+        hello: &Hello,
+    ) {
         use trunkline_cm::RefusalCode;
         let options = ConnectionOptions {
             traffic_class: hello.traffic_class,
@@ -322,6 +363,7 @@ impl Peers {
             number: offer.connection,
             peer,
             purpose,
+            toward: remote.get() as u8,
             options,
             handle: None,
             conn: None,
@@ -340,6 +382,7 @@ impl Peers {
             guid: terms.identity.guid,
             epoch: terms.identity.epoch,
             address: terms.route.remote.into(),
+            workers: terms.workers,
         };
         if floor
             .engine
@@ -378,7 +421,9 @@ impl Peers {
             PeerMode::Plain { .. } if floor.engine.peer(peer).is_none() => {
                 floor.engine.peer_is_plain(peer);
             }
-            _ => floor.engine.peer_unreachable(peer),
+            _ => floor
+                .engine
+                .peer_unreachable(peer, Qpn::from_wire(handshake.toward.into())),
         }
         self.ask_for_the_late(floor, handshake.peer);
     }
@@ -410,8 +455,10 @@ impl Peers {
     /// QPs may still wait when a handshake has come to nothing: those that joined after it began,
     /// and all of them if the peer began it and did not end it.
     fn ask_for_the_late(&mut self, floor: &mut Floor<'_>, peer: IpAddr) {
-        if floor.engine.waits_for(peer.into()) && self.pool_places(peer).next().is_none() {
-            self.open_pool(floor, peer.into());
+        for remote in floor.engine.waiting_for(peer.into()) {
+            if self.pool(floor.engine, peer, remote).next().is_none() {
+                self.open_pool(floor, peer.into(), remote);
+            }
         }
     }
 
@@ -457,6 +504,7 @@ impl Peers {
                 guid: own.guid,
                 epoch: own.epoch,
                 address: self.address.into(),
+                workers: self.worker.of(),
             };
             let params = ConnectionParams {
                 local_id: near.connection,

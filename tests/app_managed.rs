@@ -268,6 +268,7 @@ fn a_connection_has_the_attributes_it_was_opened_with() {
             traffic_class: 0x20,
             weight: 3,
             source_ports,
+            ..ConnectionOptions::default()
         };
         let own = open(&nodes, &pair.a, &pair.b, &options);
         let (qa, qb) = (src_qp(&pair.a), src_qp(&pair.b));

@@ -394,10 +394,12 @@ impl Stranger {
             first_packet: 0,
             packet_size: 4096,
             window,
+            workers: trunkline_wire::Workers::ONE,
         };
         let ask = Ask {
             offer,
             purpose: Purpose::Private,
+            toward: 0,
             traffic_class: 0,
             weight: 1,
             binds: Binds::default(),

@@ -13,7 +13,7 @@ use trunkline_qpmap::{
     Attributes, Config, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
     QpQueues, QpType,
 };
-use trunkline_wire::{Lkey, Qpn, Rkey};
+use trunkline_wire::{Lkey, Qpn, Rkey, Workers};
 
 /// The memory of rings.
 pub type Words = Box<[AtomicU64]>;
@@ -275,6 +275,7 @@ fn join(nodes: &mut [End; 2], config: &PairConfig, now: Instant) {
             guid: 1 - i as u64,
             epoch: 1,
             address: address(1 - i).into(),
+            workers: Workers::ONE,
         };
         nodes[i]
             .engine

@@ -1,6 +1,7 @@
 //! Communication IDs that find their record without a search and that strangers cannot guess.
 
 use crate::random::Random;
+use trunkline_wire::Worker;
 use trunkline_wire::cm::CommId;
 
 /// Bits of an ID that hold the place of the record.
@@ -8,8 +9,8 @@ pub(crate) const INDEX_BITS: u32 = 20;
 /// Bits that tell the users of one place apart.
 const TAG_MASK: u16 = 0xfff;
 
-/// Whose records an ID names. The low bit tells: a datagram that names an ID of ours finds its
-/// manager by it, and no ID belongs to both.
+/// Whose records an ID names. The low bit tells, and the bits above it which worker's they are: a
+/// datagram that names an ID of ours finds its manager by them, and no ID belongs to two.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
     /// Handshakes between Trunkline nodes.
@@ -34,22 +35,25 @@ impl Side {
 #[derive(Clone, Debug)]
 pub(crate) struct CommIds {
     side: Side,
+    worker: Worker,
     keys: [u32; 4],
 }
 
 impl CommIds {
-    pub(crate) fn new(side: Side, random: &mut impl Random) -> Self {
+    pub(crate) fn new((side, worker): (Side, Worker), random: &mut impl Random) -> Self {
         Self {
             side,
+            worker,
             keys: core::array::from_fn(|_| random.next() as u32),
         }
     }
 
-    /// A tag for a new user of `index`: another than `last`, one that makes an ID of this side, and
-    /// none that makes it 0, which means "no ID".
+    /// A tag for a new user of `index`: another than `last`, one that makes an ID of this side and
+    /// worker, which one of 128 does at worst, and none that makes it 0, which means "no ID".
     pub(crate) fn draw_tag(&self, index: u32, last: u16, random: &mut impl Random) -> u16 {
         let mut tag = random.next() as u16 & TAG_MASK;
-        let fits = |id: CommId| id.0 != 0 && Side::of(id) == self.side;
+        let (side, worker) = (self.side, self.worker);
+        let fits = |id: CommId| id.0 != 0 && Side::of(id) == side && worker.owns(id.0 >> 1);
         while tag == last || !fits(self.seal(index, tag)) {
             tag = (tag + 1) & TAG_MASK;
         }
@@ -89,6 +93,7 @@ fn mix(half: u16, key: u32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline_wire::Workers;
 
     #[test]
     fn what_was_sealed_opens_and_no_id_is_zero() {
@@ -99,8 +104,13 @@ mod tests {
                 .wrapping_add(1);
             state >> 16
         };
-        for side in [Side::Nodes, Side::Plain] {
-            let ids = CommIds::new(side, &mut random);
+        let many = Workers::new(Workers::MOST)
+            .into_iter()
+            .flat_map(Workers::iter);
+        let workers = many.step_by(21).chain([Worker::ONLY]);
+        let all = workers.flat_map(|worker| [Side::Nodes, Side::Plain].map(|side| (side, worker)));
+        for (side, worker) in all {
+            let ids = CommIds::new((side, worker), &mut random);
             let mut last = 0;
             for index in (0..1 << INDEX_BITS).step_by(997) {
                 let tag = ids.draw_tag(index, last, &mut random);
@@ -108,11 +118,12 @@ mod tests {
                 let id = ids.seal(index, tag);
                 assert_ne!(id, CommId(0));
                 assert_eq!(Side::of(id), side);
+                assert!(worker.owns(id.0 >> 1));
                 assert_eq!(ids.open(id), (index, tag));
                 last = tag;
             }
         }
-        let ids = CommIds::new(Side::Nodes, &mut random);
+        let ids = CommIds::new((Side::Nodes, Worker::ONLY), &mut random);
         let (index, tag) = ids.open(CommId(0));
         let other = ids.draw_tag(index, tag.wrapping_add(1) & TAG_MASK, &mut || {
             u64::from(tag)
@@ -123,7 +134,7 @@ mod tests {
     #[test]
     fn neighbours_have_nothing_in_common() {
         let mut keys = [0x1234_5678_u64, 0x9abc_def0, 0x0f1e_2d3c, 0x4b5a_6978].into_iter();
-        let ids = CommIds::new(Side::Nodes, &mut || {
+        let ids = CommIds::new((Side::Nodes, Worker::ONLY), &mut || {
             keys.next().expect("four keys are drawn")
         });
         let mut changed = 0;

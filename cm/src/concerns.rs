@@ -1,9 +1,10 @@
-//! Which of a node's two managers a management datagram is for.
+//! Which of a node's managers a management datagram is for.
 
 use crate::TRUNKLINE_SERVICE;
 use crate::comm_id::Side;
-use trunkline_wire::MAD_LEN;
+use crate::hello::TOWARD_AT;
 use trunkline_wire::cm::{CmMad, CommId, Message};
+use trunkline_wire::{MAD_LEN, Workers};
 
 /// Whom a management datagram concerns.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -16,17 +17,37 @@ pub enum Concerns {
     Both,
 }
 
+/// Which worker of a node a management datagram is for.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum At {
+    /// The one with this index.
+    One(u8),
+    /// It begins something that each could take up; the number is the same whenever it comes again.
+    Any(u32),
+    /// Any of them: it names no number of ours.
+    All,
+}
+
 impl Concerns {
     /// Goes by the service that is asked for, or by the number of ours that is named. What cannot
     /// be read is left to the handshakes' manager to count.
     pub fn of(mad: &[u8; MAD_LEN]) -> Self {
+        Self::and_worker(mad, Workers::ONE).0
+    }
+
+    /// The same, and which of `workers` has that manager.
+    pub fn and_worker(mad: &[u8; MAD_LEN], workers: Workers) -> (Self, At) {
         let Ok(CmMad { message, .. }) = CmMad::parse(mad) else {
-            return Self::Nodes;
+            return (Self::Nodes, At::Any(0));
         };
         let named = match message {
-            Message::Req(req) if req.service_id == TRUNKLINE_SERVICE => return Self::Nodes,
-            Message::Rej(rej) if rej.remote == CommId(0) => return Self::Both,
-            Message::Req(_) | Message::SidrReq(_) => return Self::Plain,
+            Message::Req(req) if req.service_id == TRUNKLINE_SERVICE => {
+                let toward = req.private_data.0[TOWARD_AT];
+                return (Self::Nodes, At::One(workers.owner(toward.into())));
+            }
+            Message::Rej(rej) if rej.remote == CommId(0) => return (Self::Both, At::All),
+            Message::Req(req) => return (Self::Plain, At::Any(req.local.0)),
+            Message::SidrReq(req) => return (Self::Plain, At::Any(req.request.0)),
             Message::Mra(mra) => mra.remote,
             Message::Rej(rej) => rej.remote,
             Message::Rep(rep) => rep.remote,
@@ -37,9 +58,10 @@ impl Concerns {
             Message::Lap(lap) => lap.remote,
             Message::Apr(apr) => apr.remote,
         };
-        match Side::of(named) {
+        let concerns = match Side::of(named) {
             Side::Nodes => Self::Nodes,
             Side::Plain => Self::Plain,
-        }
+        };
+        (concerns, At::One(workers.owner(named.0 >> 1)))
     }
 }

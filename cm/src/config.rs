@@ -3,6 +3,7 @@
 use crate::identity::Identity;
 use crate::retry::Retry;
 use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_wire::Worker;
 
 /// How a [`Manager`](crate::Manager) works.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,6 +20,8 @@ pub struct Config {
     /// Time for which a closed connection is remembered, in nanoseconds, so that late messages are
     /// not taken for new ones.
     pub time_wait_ns: u64,
+    /// Which worker of its node it is for: its communication IDs show it.
+    pub worker: Worker,
     /// What may be under way.
     pub limits: Limits,
 }
@@ -50,6 +53,7 @@ impl Config {
             close: Retry::KNOWN,
             decide_ns: 500 * MILLISECOND,
             time_wait_ns: 2 * SECOND,
+            worker: Worker::ONLY,
             limits: Limits {
                 connections: 65_536,
                 opening: 4_096,

@@ -5,7 +5,7 @@ use crate::identity::{Identity, IdentityError};
 use crate::refusal::RefusalCode;
 use core::net::IpAddr;
 use trunkline_wire::cm::{CommId, RejReason};
-use trunkline_wire::{MAD_LEN, Path, Qpn};
+use trunkline_wire::{MAD_LEN, Path, Qpn, Workers};
 
 /// One handshake and the connection that comes of it. Each yields exactly one of the events that
 /// end it: [`Event::NotTrunkline`], [`Event::Silent`], [`Event::Refused`] or [`Event::Closed`].
@@ -69,6 +69,8 @@ pub struct Established {
     pub route: Route,
     /// Who the peer is.
     pub identity: Identity,
+    /// The workers of its node.
+    pub workers: Workers,
     /// What the connection is for.
     pub purpose: Purpose,
     /// Number of this end.

@@ -1,5 +1,5 @@
 //! What two nodes tell each other when they meet: private data of REQ (92 bytes) and REP (196
-//! bytes, of which 42 are used), big-endian. Reserved bytes are zero and ignored.
+//! bytes, of which 43 are used), big-endian. Reserved bytes are zero and ignored.
 //!
 //! ```text
 //!  REQ                                          REP
@@ -10,12 +10,16 @@
 //! |             GUID               |  16..24   |      GUID       |  16..24
 //! |         start epoch            |  24..32   |   start epoch   |  24..32
 //! |         first packet           |  32..40   |   first packet  |  32..40
-//! |     window      | weight| BINDs|  40..44    |     window      |  40..42
+//! |     window      | weight| BINDs|  40..44    | window |workers|  40..43
 //! |   three BINDs, 14 bytes each   |  44..86
-//! |           reserved             |  86..92
+//! | workers | toward |  reserved   |  86..92
 //!
 //! BIND: | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | MSN 4 |
 //! ```
+//!
+//! *Workers* counts those of the sending node beside the first. *Toward* is the low byte of the QPN
+//! that the connection is wanted for: it shows, to the asked node alone, which of its workers has
+//! to answer. 0 where no QP wants it yet.
 //!
 //! The number of the sender's end of the connection is the QPN of the REQ or REP, the low 24 bits
 //! of the first packet its starting PSN.
@@ -24,7 +28,7 @@ use crate::bytes::{get, put, u16_at, u24_at, u32_at, u64_at};
 use crate::identity::Identity;
 use crate::retry::Retry;
 use trunkline_wire::cm::PrivateData;
-use trunkline_wire::{Control, ControlKind, Qpn};
+use trunkline_wire::{Control, ControlKind, Qpn, Workers};
 
 pub(crate) const MAGIC: [u8; 4] = *b"TRNK";
 pub(crate) const VERSION: u8 = 1;
@@ -36,6 +40,10 @@ const KIND_POOL: u8 = 0;
 const KIND_PRIVATE: u8 = 1;
 const BINDS_AT: usize = 44;
 const BIND_LEN: usize = 14;
+/// Where REQ and REP say how many workers there are, beside the first.
+const REQ_WORKERS_AT: usize = 86;
+const REP_WORKERS_AT: usize = 42;
+pub(crate) const TOWARD_AT: usize = 87;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -80,6 +88,8 @@ pub struct Offer {
     pub packet_size: u32,
     /// Packets that this end has room for at once, `64 ..= 4096`.
     pub window: u16,
+    /// All workers of this node.
+    pub workers: Workers,
 }
 
 /// A question for a peer: a connection, please.
@@ -89,6 +99,8 @@ pub struct Ask {
     pub offer: Offer,
     /// What it is for.
     pub purpose: Purpose,
+    /// Low byte of a QPN of the peer's: the worker there that has this QP is to answer.
+    pub toward: u8,
     /// DSCP (upper six bits) of the connection's packets.
     pub traffic_class: u8,
     /// Share of the port beside other connections, 1 to 255.
@@ -191,6 +203,8 @@ pub struct End {
     pub packet_size: u32,
     /// Packets that it has room for at once, `64 ..= 4096`.
     pub window: u16,
+    /// All workers of its node.
+    pub workers: Workers,
 }
 
 /// Private data of a REQ to [`TRUNKLINE_SERVICE`](crate::TRUNKLINE_SERVICE).
@@ -200,6 +214,8 @@ pub struct Hello {
     pub end: End,
     /// What the connection is for.
     pub purpose: Purpose,
+    /// Low byte of a QPN of the asked node: the worker that has this QP is to answer.
+    pub toward: u8,
     /// DSCP (upper six bits) of the connection's packets.
     pub traffic_class: u8,
     /// Share of the port beside other connections, 1 to 255.
@@ -249,18 +265,23 @@ impl Offer {
             first_packet: self.first_packet,
             packet_size: self.packet_size,
             window: self.window,
+            workers: self.workers,
         }
     }
 }
 
 impl End {
-    fn parse<const N: usize>(bytes: &[u8; N]) -> Result<Self, HelloError> {
+    fn parse<const N: usize>(bytes: &[u8; N], workers_at: usize) -> Result<Self, HelloError> {
         if get(bytes, 0) != MAGIC {
             return Err(HelloError::Magic);
         }
         if bytes[4] != VERSION {
             return Err(HelloError::Version { version: bytes[4] });
         }
+        let further = bytes[workers_at];
+        let Some(workers) = further.checked_add(1).and_then(Workers::new) else {
+            return invalid("workers", further.into());
+        };
         let end = Self {
             identity: Identity {
                 guid: u64_at(bytes, 16),
@@ -270,6 +291,7 @@ impl End {
             first_packet: u64_at(bytes, 32),
             packet_size: u32_at(bytes, 12),
             window: u16_at(bytes, 40),
+            workers,
         };
         end.check()?;
         Ok(end)
@@ -289,7 +311,7 @@ impl End {
         Ok(())
     }
 
-    fn emit(&self, out: &mut [u8]) {
+    fn emit(&self, out: &mut [u8], workers_at: usize) {
         put(out, 0, MAGIC);
         put(out, 4, [VERSION]);
         put(out, 8, self.token.to_be_bytes());
@@ -298,6 +320,7 @@ impl End {
         put(out, 24, self.identity.epoch.to_be_bytes());
         put(out, 32, self.first_packet.to_be_bytes());
         put(out, 40, self.window.to_be_bytes());
+        put(out, workers_at, [self.workers.count() - 1]);
     }
 }
 
@@ -308,7 +331,7 @@ impl Hello {
     /// It is no hello, of another version, or holds what it may not.
     pub fn parse(data: &PrivateData<92>) -> Result<Self, HelloError> {
         let bytes = data.bytes();
-        let end = End::parse(bytes)?;
+        let end = End::parse(bytes, REQ_WORKERS_AT)?;
         let purpose = match bytes[5] {
             KIND_POOL if bytes[6] <= Purpose::POOL_LAST => Purpose::Pool(bytes[6]),
             KIND_POOL => return invalid("pool index", bytes[6].into()),
@@ -328,6 +351,7 @@ impl Hello {
         Ok(Self {
             end,
             purpose,
+            toward: bytes[TOWARD_AT],
             traffic_class: bytes[7],
             weight,
             binds: Binds::first_of(&binds[..count]),
@@ -337,13 +361,14 @@ impl Hello {
     /// Writes private data.
     pub fn emit(&self) -> PrivateData<92> {
         let mut out = [0; 92];
-        self.end.emit(&mut out);
+        self.end.emit(&mut out, REQ_WORKERS_AT);
         let (kind, index) = match self.purpose {
             Purpose::Pool(index) => (KIND_POOL, index),
             Purpose::Private => (KIND_PRIVATE, 0),
         };
         put(&mut out, 5, [kind, index, self.traffic_class]);
         put(&mut out, 42, [self.weight, self.binds.len]);
+        put(&mut out, TOWARD_AT, [self.toward]);
         for (i, bind) in self.binds.as_slice().iter().enumerate() {
             put(&mut out, BINDS_AT + i * BIND_LEN, bind.emit());
         }
@@ -357,13 +382,13 @@ impl HelloReply {
     /// # Errors
     /// It is no hello, of another version, or holds what it may not.
     pub fn parse(data: &PrivateData<196>) -> Result<Self, HelloError> {
-        End::parse(data.bytes()).map(|end| Self { end })
+        End::parse(data.bytes(), REP_WORKERS_AT).map(|end| Self { end })
     }
 
     /// Writes private data.
     pub fn emit(&self) -> PrivateData<196> {
         let mut out = [0; 196];
-        self.end.emit(&mut out);
+        self.end.emit(&mut out, REP_WORKERS_AT);
         PrivateData(out)
     }
 }

@@ -55,7 +55,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use concerns::Concerns;
+pub use concerns::{At, Concerns};
 pub use config::{Config, Limits};
 pub use directory::{Directory, PeerMode};
 pub use event::{AskError, CloseReason, Established, Event, HandshakeId, Outgoing, Refused};

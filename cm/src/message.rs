@@ -44,6 +44,7 @@ pub(crate) fn req(local: CommId, route: Route, us: Identity, ask: &Ask) -> Req {
     let hello = Hello {
         end: ask.offer.end(us),
         purpose: ask.purpose,
+        toward: ask.toward,
         traffic_class: ask.traffic_class,
         weight: ask.weight,
         binds: ask.binds,

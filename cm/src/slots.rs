@@ -6,6 +6,7 @@ use crate::random::Random;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use trunkline_conn::time::Instant;
+use trunkline_wire::Worker;
 use trunkline_wire::cm::CommId;
 
 /// What is kept in a slab.
@@ -51,9 +52,9 @@ pub(crate) struct Slots<S> {
 }
 
 impl<S: Record> Slots<S> {
-    pub(crate) fn new(side: Side, random: &mut impl Random) -> Self {
+    pub(crate) fn new(whose: (Side, Worker), random: &mut impl Random) -> Self {
         Self {
-            ids: CommIds::new(side, random),
+            ids: CommIds::new(whose, random),
             slots: Vec::new(),
             free: Vec::new(),
             timers: BTreeSet::new(),

@@ -182,6 +182,7 @@ impl ReqSent {
             role: Role::Opener,
             route,
             identity: peer.identity,
+            workers: peer.workers,
             purpose: ask.purpose,
             local_id: ask.offer.connection,
             remote_id,
@@ -211,6 +212,7 @@ impl RepSent {
             role: Role::Acceptor,
             route,
             identity: peer.identity,
+            workers: peer.workers,
             purpose: hello.purpose,
             local_id: self.offer.connection,
             remote_id,
@@ -259,8 +261,12 @@ impl Crossing {
         }
     }
 
-    /// Whether the asks are for one and the same connection.
-    pub(crate) fn of(ours: &Ask, theirs: &Hello) -> bool {
-        matches!(ours.purpose, Purpose::Pool(_)) && ours.purpose == theirs.purpose
+    /// Whether the asks are for one and the same connection: for one place of a pool, and ours to
+    /// the worker that asks for `end`. That theirs is to this worker shows in its having come here.
+    pub(crate) fn of(ours: &Ask, end: Qpn, theirs: &Hello) -> bool {
+        let workers = theirs.end.workers;
+        matches!(ours.purpose, Purpose::Pool(_))
+            && ours.purpose == theirs.purpose
+            && workers.owner(ours.toward.into()) == workers.owner(end.get())
     }
 }

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use trunkline_conn::observer::Observer;
 use trunkline_wire::cm::CommId;
-use trunkline_wire::{Gid, Qpn};
+use trunkline_wire::{Gid, Qpn, Worker, Workers};
 
 /// End of a chain.
 const NONE: u32 = u32::MAX;
@@ -98,6 +98,8 @@ pub(crate) struct Peer {
     known: bool,
     /// Counts only if `known`: proved by a completed handshake.
     identity: Identity,
+    /// The same.
+    workers: Workers,
     head: u32,
 }
 
@@ -156,9 +158,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(random: &mut impl Random) -> Self {
+    pub(crate) fn new(worker: Worker, random: &mut impl Random) -> Self {
         Self {
-            slots: Slots::new(Side::Nodes, random),
+            slots: Slots::new((Side::Nodes, worker), random),
             peers: Vec::new(),
             free_peers: Vec::new(),
             by_route: Vec::new(),
@@ -290,14 +292,28 @@ impl Table {
     }
 
     /// Notes who a peer has proved to be.
-    pub(crate) fn set_identity(&mut self, peer: u16, identity: Identity) {
+    pub(crate) fn set_identity(&mut self, peer: u16, identity: Identity, workers: Workers) {
         let peer = &mut self.peers[usize::from(peer)];
-        (peer.identity, peer.known) = (identity, true);
+        (peer.identity, peer.workers, peer.known) = (identity, workers, true);
+    }
+
+    /// Whether the connection in a slot leads to the worker of the peer that has the QP with the
+    /// low byte `toward`. As long as nothing is known of the peer's workers, it may.
+    pub(crate) fn leads_to(&self, slot: &Slot, toward: u8) -> bool {
+        let peer = &self.peers[usize::from(slot.peer)];
+        let (workers, number) = match slot.state() {
+            State::ReqSent(state) => (peer.workers, state.ask.toward.into()),
+            State::Asked(state) => (state.hello.end.workers, slot.packed),
+            State::RepSent(state) => (state.hello.end.workers, slot.packed),
+            _ => (peer.workers, slot.packed),
+        };
+        workers.owner(number) == workers.owner(toward.into())
     }
 
     /// Who a peer was does not count any more.
     pub(crate) fn forget_identity(&mut self, peer: u16) {
-        self.peers[usize::from(peer)].known = false;
+        let peer = &mut self.peers[usize::from(peer)];
+        (peer.workers, peer.known) = (Workers::ONE, false);
     }
 
     /// All addresses of peers.
@@ -344,6 +360,7 @@ impl Table {
             local,
             known: false,
             identity: Identity { guid: 0, epoch: 0 },
+            workers: Workers::ONE,
             head: NONE,
         };
         let index = match self.free_peers.pop() {

@@ -15,7 +15,7 @@ use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::key::{Secret24, Secret32};
 use trunkline_qpmap::mapping::Mapping;
 use trunkline_qpmap::regions::Regions;
-use trunkline_wire::Crc;
+use trunkline_wire::{Crc, Worker};
 
 const SIZES: [u32; 3] = [64, 1 << 14, 1 << 20];
 
@@ -56,7 +56,7 @@ fn tables(c: &mut Criterion) {
     group.measurement_time(Duration::from_millis(400));
     group.sample_size(20);
 
-    let secret = Secret24::new([1, 2]);
+    let secret = Secret24::new([1, 2], Worker::ONLY);
     group.bench_function("qpn-open", |b| {
         // Each result decides on the next number, so that this is the latency.
         let mut number = 2;

@@ -43,6 +43,12 @@ pub enum VerbsError {
         /// Number of the QP.
         qpn: u32,
     },
+    /// The connection leads to another worker of the peer than the QP there belongs to.
+    #[error("the connection does not lead to the worker of the peer's QP {remote:#08x}")]
+    OtherWorker {
+        /// Number of the QP there.
+        remote: u32,
+    },
     /// There is no such connection (any more).
     #[error("no connection {index}")]
     UnknownConnection {
@@ -185,6 +191,7 @@ impl VerbsError {
             | Self::WrongState { .. }
             | Self::NotShared { .. }
             | Self::OtherPeer { .. }
+            | Self::OtherWorker { .. }
             | Self::UnknownKey { .. }
             | Self::BadAccess { .. }
             | Self::BadRange { .. }

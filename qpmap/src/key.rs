@@ -13,6 +13,7 @@
 
 use crate::slab::NONE;
 use std::cell::Cell;
+use trunkline_wire::Worker;
 
 const ROUNDS: usize = 4;
 
@@ -38,30 +39,32 @@ impl Rounds {
 
     /// `HALF` bits that depend on all of `half`, and on the secret of round `i`.
     #[inline]
-    const fn mix<const HALF: u32>(&self, i: usize, half: u32) -> u32 {
+    const fn mix(&self, i: usize, half: u32, bits: u32) -> u32 {
         let [a, b] = self.0[i];
         let product = a.wrapping_add(half as u64).wrapping_mul(b ^ half as u64);
-        (product >> (64 - HALF)) as u32
+        (product >> (64 - bits)) as u32
+    }
+
+    /// Of a value of `high + low` bits. The halves need not be equal: each round changes one of
+    /// them by the other.
+    #[inline]
+    const fn seal(&self, value: u32, (high, low): (u32, u32)) -> u32 {
+        let (mut left, mut right) = (value >> low, value & ((1 << low) - 1));
+        left ^= self.mix(0, right, high);
+        right ^= self.mix(1, left, low);
+        left ^= self.mix(2, right, high);
+        right ^= self.mix(3, left, low);
+        left << low | right
     }
 
     #[inline]
-    const fn seal<const HALF: u32>(&self, value: u32) -> u32 {
-        let (mut left, mut right) = (value >> HALF, value & ((1 << HALF) - 1));
-        left ^= self.mix::<HALF>(0, right);
-        right ^= self.mix::<HALF>(1, left);
-        left ^= self.mix::<HALF>(2, right);
-        right ^= self.mix::<HALF>(3, left);
-        left << HALF | right
-    }
-
-    #[inline]
-    const fn open<const HALF: u32>(&self, value: u32) -> u32 {
-        let (mut left, mut right) = (value >> HALF, value & ((1 << HALF) - 1));
-        right ^= self.mix::<HALF>(3, left);
-        left ^= self.mix::<HALF>(2, right);
-        right ^= self.mix::<HALF>(1, left);
-        left ^= self.mix::<HALF>(0, right);
-        left << HALF | right
+    const fn open(&self, value: u32, (high, low): (u32, u32)) -> u32 {
+        let (mut left, mut right) = (value >> low, value & ((1 << low) - 1));
+        right ^= self.mix(3, left, low);
+        left ^= self.mix(2, right, high);
+        right ^= self.mix(1, left, low);
+        left ^= self.mix(0, right, high);
+        left << low | right
     }
 }
 
@@ -94,67 +97,87 @@ impl Last {
     }
 }
 
-/// A secret bijection from indices to QPNs and numbers of connections: all 24-bit numbers but 0 and
-/// 1 (management) and 2^24 - 1 (multicast).
+/// A secret bijection from indices to QPNs and numbers of connections of one worker: all 24-bit
+/// numbers that end in the bits of the worker, but 0 and 1 (management), 2^24 - 1 (multicast), and,
+/// of several workers, a few neighbours of these.
 #[derive(Clone)]
 pub struct Secret24 {
     rounds: Rounds,
+    /// Bits of the two halves of what is permuted: a number without the worker's bits.
+    halves: (u32, u32),
+    worker: Worker,
     /// The number opened last, and its index.
     last: Last,
 }
 
 impl Secret24 {
-    /// Indices it takes: those below this.
-    pub const SIZE: u32 = RESERVED_FROM - FIRST;
+    /// Indices that the worker of a node without others takes: those below this.
+    pub const SIZE: u32 = (1 << BITS) - 1 - FIRST;
 
-    /// The bijection that belongs to `seed`: 128 random bits that never leave the node.
-    pub const fn new(seed: [u64; 2]) -> Self {
+    /// The bijection of `worker` that belongs to `seed`: 128 random bits that never leave the node.
+    pub const fn new(seed: [u64; 2], worker: Worker) -> Self {
+        let bits = BITS - worker.of().bits();
         Self {
             rounds: Rounds::new(seed),
+            halves: (bits - bits / 2, bits / 2),
+            worker,
             last: Last::new(0, NONE),
         }
+    }
+
+    /// Indices it takes: those below this.
+    pub const fn size(&self) -> u32 {
+        self.reserved_from() - FIRST
+    }
+
+    /// First of what is permuted that is reserved again, behind those below [`FIRST`].
+    const fn reserved_from(&self) -> u32 {
+        (1 << (self.halves.0 + self.halves.1)) - 1
+    }
+
+    const fn is_reserved(&self, value: u32) -> bool {
+        value < FIRST || value >= self.reserved_from()
     }
 
     /// The number to show for `index`.
     ///
     /// # Panics
-    /// When `index` is not below [`SIZE`](Self::SIZE).
+    /// When `index` is not below [`size`](Self::size).
     #[inline]
     pub const fn seal(&self, index: u32) -> u32 {
-        assert!(index < Self::SIZE, "an index has a number of 24 bits");
-        let mut number = self.rounds.seal::<12>(index + FIRST);
+        assert!(index < self.size(), "an index has a number of 24 bits");
+        let mut value = self.rounds.seal(index + FIRST, self.halves);
         // On from a reserved number until one is not: still a bijection (Black and Rogaway, 2002,
         // "cycle-walking"), since the numbers walked over are no results of others.
-        while is_reserved(number) {
-            number = self.rounds.seal::<12>(number);
+        while self.is_reserved(value) {
+            value = self.rounds.seal(value, self.halves);
         }
-        number
+        value << self.worker.of().bits() | self.worker.index() as u32
     }
 
-    /// The index behind a number; [`NONE`] behind those that no index has.
+    /// The index behind a number; [`NONE`] behind those that no index of this worker has.
     #[inline]
     pub fn open(&self, number: u32) -> u32 {
         self.last.or(number, || {
-            if is_reserved(number) {
+            let value = number >> self.worker.of().bits();
+            if self.is_reserved(value) || !self.worker.owns(number) {
                 return NONE;
             }
-            let mut index = self.rounds.open::<12>(number);
-            while is_reserved(index) {
-                index = self.rounds.open::<12>(index);
+            let mut index = self.rounds.open(value, self.halves);
+            while self.is_reserved(index) {
+                index = self.rounds.open(index, self.halves);
             }
             index - FIRST
         })
     }
 }
 
+/// Bits of a number.
+const BITS: u32 = 24;
 /// First number that is not reserved.
 const FIRST: u32 = 2;
-/// First one after those.
-const RESERVED_FROM: u32 = 0xff_ffff;
 
-const fn is_reserved(number: u32) -> bool {
-    number < FIRST || number >= RESERVED_FROM
-}
+const HALVES_32: (u32, u32) = (16, 16);
 
 /// A secret permutation of all 32-bit numbers, for keys of memory regions.
 #[derive(Clone)]
@@ -168,20 +191,20 @@ impl Secret32 {
     /// The permutation that belongs to `seed`: 128 random bits that never leave the node.
     pub const fn new(seed: [u64; 2]) -> Self {
         let rounds = Rounds::new(seed);
-        let last = Last::new(0, rounds.open::<16>(0));
+        let last = Last::new(0, rounds.open(0, HALVES_32));
         Self { rounds, last }
     }
 
     /// The number to show for `value`.
     #[inline]
     pub const fn seal(&self, value: u32) -> u32 {
-        self.rounds.seal::<16>(value)
+        self.rounds.seal(value, HALVES_32)
     }
 
     /// The value behind a number.
     #[inline]
     pub fn open(&self, number: u32) -> u32 {
-        self.last.or(number, || self.rounds.open::<16>(number))
+        self.last.or(number, || self.rounds.open(number, HALVES_32))
     }
 }
 
@@ -200,12 +223,13 @@ debug_without_secret! { Secret24 Secret32 }
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline_wire::Workers;
 
     const SEED: [u64; 2] = [0x0123_4567_89ab_cdef, 42];
 
     #[test]
     fn every_index_opens_again_and_no_number_is_reserved() {
-        let secret = Secret24::new(SEED);
+        let secret = Secret24::new(SEED, Worker::ONLY);
         for index in 0..Secret24::SIZE {
             let number = secret.seal(index);
             assert!(
@@ -219,7 +243,7 @@ mod tests {
     #[test]
     fn numbers_that_no_index_has_open_to_none() {
         for seed in 0..100 {
-            let secret = Secret24::new([seed, 1]);
+            let secret = Secret24::new([seed, 1], Worker::ONLY);
             for number in [0, 1, 0xff_ffff, 0x100_0000, u32::MAX] {
                 assert_eq!(secret.open(number), NONE);
             }
@@ -228,7 +252,7 @@ mod tests {
 
     #[test]
     fn every_number_but_the_reserved_has_an_index() {
-        let secret = Secret24::new(SEED);
+        let secret = Secret24::new(SEED, Worker::ONLY);
         for number in 2..0xff_ffff {
             let index = secret.open(number);
             assert!(index < Secret24::SIZE, "{number:#x}");
@@ -240,10 +264,10 @@ mod tests {
         // The seeds are searched until some index really lands on a reserved number first.
         let mut walked = 0;
         for seed in 0..20 {
-            let secret = Secret24::new([seed, 7]);
+            let secret = Secret24::new([seed, 7], Worker::ONLY);
             for reserved in [0, 1, 0xff_ffff] {
-                let direct = secret.rounds.open::<12>(reserved);
-                if is_reserved(direct) {
+                let direct = secret.rounds.open(reserved, secret.halves);
+                if secret.is_reserved(direct) {
                     continue;
                 }
                 walked += 1;
@@ -257,7 +281,30 @@ mod tests {
     #[test]
     #[should_panic(expected = "an index has a number")]
     fn an_index_past_the_last_has_no_number() {
-        Secret24::new(SEED).seal(Secret24::SIZE);
+        Secret24::new(SEED, Worker::ONLY).seal(Secret24::SIZE);
+    }
+
+    #[test]
+    fn numbers_of_several_workers_show_whose_they_are_and_open_at_no_other() {
+        for count in [2, 3, 4, 7, 64] {
+            let workers = Workers::new(count).expect("no more than there may be");
+            let secrets: Vec<_> = workers
+                .iter()
+                .map(|worker| Secret24::new([SEED[0], worker.index().into()], worker))
+                .collect();
+            let size = secrets[0].size();
+            for index in (0..size).step_by(101).chain([size - 1]) {
+                for (own, secret) in secrets.iter().enumerate() {
+                    let number = secret.seal(index);
+                    assert!((2..0xff_ffff).contains(&number), "{number:#x}");
+                    assert_eq!(usize::from(workers.owner(number)), own);
+                    for (other, secret) in secrets.iter().enumerate() {
+                        let opened = if own == other { index } else { NONE };
+                        assert_eq!(secret.open(number), opened);
+                    }
+                }
+            }
+        }
     }
 
     #[test]
@@ -294,7 +341,7 @@ mod tests {
 
     #[test]
     fn neighbouring_indices_do_not_get_neighbouring_numbers() {
-        let secret = Secret24::new(SEED);
+        let secret = Secret24::new(SEED, Worker::ONLY);
         let mut distances: Vec<u32> = (0..10_000)
             .map(|index| secret.seal(index + 1).wrapping_sub(secret.seal(index)) & 0xff_ffff)
             .collect();
@@ -307,7 +354,7 @@ mod tests {
     #[test]
     fn other_seeds_give_other_numbers() {
         let numbers = |seed| {
-            let secret = Secret24::new(seed);
+            let secret = Secret24::new(seed, Worker::ONLY);
             (0..1000)
                 .map(|index| secret.seal(index))
                 .collect::<Vec<_>>()
@@ -328,7 +375,10 @@ mod tests {
 
     #[test]
     fn secrets_do_not_show_in_debug_output() {
-        assert_eq!(format!("{:?}", Secret24::new(SEED)), "Secret24 { .. }");
+        assert_eq!(
+            format!("{:?}", Secret24::new(SEED, Worker::ONLY)),
+            "Secret24 { .. }"
+        );
         assert_eq!(format!("{:?}", Secret32::new(SEED)), "Secret32 { .. }");
     }
 }

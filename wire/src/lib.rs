@@ -43,6 +43,7 @@ mod rdma_cm;
 mod reth;
 mod rnr;
 mod udp;
+mod workers;
 
 pub use ack::AckPayload;
 pub use aeth::{Aeth, AethView, NakCode, Syndrome};
@@ -73,3 +74,4 @@ pub use rdma_cm::{Addresses, RdmaCmHeader, RdmaCmView, ServiceId};
 pub use reth::{Reth, RethView};
 pub use rnr::rnr_timer_ns;
 pub use udp::{Udp, UdpView};
+pub use workers::{Worker, Workers};

@@ -78,7 +78,7 @@ impl<R: Random> Manager<R> {
         );
         Self {
             config,
-            table: Table::new(&mut random),
+            table: Table::new(config.worker, &mut random),
             random,
             transmit: Outbox::new(config.limits.transmit),
             events: VecDeque::new(),
@@ -121,7 +121,7 @@ impl<R: Random> Manager<R> {
             return Err(AskError::Families { local, remote });
         }
         check(&ask)?;
-        if let Some((index, slot)) = self.in_place(route, ask.purpose) {
+        if let Some((index, slot)) = self.in_place(route, &ask) {
             let id = self.id(index);
             if !matches!(slot.state(), State::Asked(_)) {
                 return Err(AskError::Exists(id));
@@ -284,14 +284,15 @@ impl<R: Random> Manager<R> {
     }
 
     /// The handshake for a place of the pool, if there is one under way or standing.
-    fn in_place(&self, route: Route, purpose: Purpose) -> Option<(u32, &Slot)> {
-        let Purpose::Pool(_) = purpose else {
+    fn in_place(&self, route: Route, ask: &Ask) -> Option<(u32, &Slot)> {
+        let Purpose::Pool(_) = ask.purpose else {
             return None;
         };
         self.table
             .chain(self.table.peer_at(route)?)
             .find(|(_, slot)| {
-                slot.purpose() == purpose
+                slot.purpose() == ask.purpose
+                    && self.table.leads_to(slot, ask.toward)
                     && !matches!(slot.state(), State::DreqSent(_) | State::TimeWait { .. })
             })
     }

@@ -3,6 +3,7 @@
 use super::Manager;
 use crate::driver::{Counts, Driver};
 use crate::event::{CloseReason, Event, Refused, Route};
+use crate::hello::HelloError;
 use crate::identity::IdentityError;
 use crate::message;
 use crate::random::Random;
@@ -138,6 +139,17 @@ impl<R: Random> Manager<R> {
         if let Err(error) = self.judge(route, reply.end.identity) {
             self.counters.identity += 1;
             let (code, reason) = (RefusalCode::DuplicateGuid, Refused::Identity(error));
+            self.refuse_answer(route, index, transaction, rep, code, reason);
+            return;
+        }
+        let (workers, toward) = (reply.end.workers, state.ask.toward);
+        if workers.owner(rep.qpn.get()) != workers.owner(toward.into()) {
+            self.counters.bad_hello += 1;
+            let reason = Refused::NoSense(HelloError::Invalid {
+                field: "worker",
+                value: rep.qpn.get().into(),
+            });
+            let code = RefusalCode::Malformed;
             self.refuse_answer(route, index, transaction, rep, code, reason);
             return;
         }

@@ -12,8 +12,8 @@ use crate::state::{Asked, Crossing, Exchange, RepSent, State};
 use crate::table::{Ids, Slot};
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
-use trunkline_wire::Gid;
 use trunkline_wire::cm::{Answered, CommId, RejReason, Req, TransportService};
+use trunkline_wire::{Gid, Qpn};
 
 impl<R: Random> Manager<R> {
     pub(super) fn on_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {
@@ -86,7 +86,7 @@ impl<R: Random> Manager<R> {
                 return Err(RefusalCode::Malformed);
             }
         };
-        let crossing = self.crossing(route, &hello);
+        let crossing = self.crossing(route, req.qpn, &hello);
         // Before anything takes time: what a flood is told costs little.
         if crossing.is_none() && !self.has_room(route) {
             self.counters.busy += 1;
@@ -140,10 +140,10 @@ impl<R: Random> Manager<R> {
     }
 
     /// Our own ask for the same connection.
-    fn crossing(&self, route: Route, hello: &Hello) -> Option<u32> {
+    fn crossing(&self, route: Route, end: Qpn, hello: &Hello) -> Option<u32> {
         let mut chain = self.table.chain(self.table.peer_at(route)?);
         let crosses = |state: &State| match state {
-            State::ReqSent(ours) => Crossing::of(&ours.ask, hello),
+            State::ReqSent(ours) => Crossing::of(&ours.ask, end, hello),
             _ => false,
         };
         let found = chain.find(|(_, slot)| crosses(slot.state()));

@@ -96,12 +96,14 @@ impl<R: Random> Manager<R> {
             self.restarted(index, other, old, terms.identity);
         }
         if let Purpose::Pool(_) = terms.purpose {
+            let owner = terms.workers.owner(terms.remote_id.get());
             let superseded: Vec<u32> = self
                 .table
                 .chain(peer)
                 .filter(|(other, slot)| {
                     *other != index
                         && slot.purpose() == terms.purpose
+                        && terms.workers.owner(slot.remote_qpn().get()) == owner
                         && matches!(slot.state(), State::Established(_))
                 })
                 .map(|(other, _)| other)
@@ -110,7 +112,7 @@ impl<R: Random> Manager<R> {
                 self.finish_later(now, other, CloseReason::Replaced);
             }
         }
-        self.table.set_identity(peer, terms.identity);
+        self.table.set_identity(peer, terms.identity, terms.workers);
         let exchange = self.exchange(index);
         self.table.set_state(index, State::Established(exchange));
         self.events.push_back(Event::Established(terms));

@@ -3,6 +3,7 @@
 use crate::config::Limits;
 use crate::retry::{Patience, Retry};
 use trunkline_conn::time::SECOND;
+use trunkline_wire::Worker;
 
 /// How a [`Manager`](super::Manager) works.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,6 +32,8 @@ pub struct Config {
     pub decide_ns: u64,
     /// Time for which a closed connection is remembered and its QP taken, in nanoseconds.
     pub time_wait_ns: u64,
+    /// Which worker of its node it is for: its communication IDs show it.
+    pub worker: Worker,
     /// What may be under way. Questions for datagram services count like connections.
     pub limits: Limits,
 }
@@ -52,6 +55,7 @@ impl Config {
             busy_timeout: 17,
             decide_ns: 60 * SECOND,
             time_wait_ns: SECOND,
+            worker: Worker::ONLY,
             limits: Limits {
                 connections: 65_536,
                 opening: 16_384,

@@ -114,7 +114,7 @@ impl<R: Random> Manager<R> {
             "{connections} connections are more than 2^20"
         );
         Self {
-            table: Table::new(&mut random),
+            table: Table::new(config.worker, &mut random),
             services: BTreeSet::new(),
             random,
             transmit: Outbox::new(config.limits.transmit),

@@ -10,8 +10,8 @@ use crate::slots::{Record, Slots, State as _};
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 use trunkline_conn::observer::Observer;
-use trunkline_wire::Qpn;
 use trunkline_wire::cm::CommId;
+use trunkline_wire::{Qpn, Worker};
 
 /// One connection or question.
 #[derive(Debug)]
@@ -97,9 +97,9 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(random: &mut impl Random) -> Self {
+    pub(super) fn new(worker: Worker, random: &mut impl Random) -> Self {
         Self {
-            slots: Slots::new(Side::Plain, random),
+            slots: Slots::new((Side::Plain, worker), random),
             asked: BTreeMap::new(),
             remote_qps: BTreeMap::new(),
             local_qps: BTreeMap::new(),

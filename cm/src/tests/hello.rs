@@ -5,18 +5,20 @@ use crate::identity::Identity;
 use proptest::prelude::*;
 use std::vec::Vec;
 use trunkline_wire::cm::PrivateData;
-use trunkline_wire::{Control, ControlKind, Qpn};
+use trunkline_wire::{Control, ControlKind, Qpn, Workers};
 
 fn ends() -> impl Strategy<Value = End> {
     let identity = (any::<u64>(), any::<u64>());
-    let sizes = (256_u32..=65_535, 64_u16..=4_096);
+    let workers = (1..=Workers::MOST).prop_filter_map("a count that may be", Workers::new);
+    let sizes = (256_u32..=65_535, 64_u16..=4_096, workers);
     (identity, any::<u32>(), 0..1_u64 << 63, sizes).prop_map(
-        |((guid, epoch), token, first_packet, (packet_size, window))| End {
+        |((guid, epoch), token, first_packet, (packet_size, window, workers))| End {
             identity: Identity { guid, epoch },
             token,
             first_packet,
             packet_size,
             window,
+            workers,
         },
     )
 }
@@ -40,10 +42,11 @@ fn hellos() -> impl Strategy<Value = Hello> {
         (0..=Purpose::POOL_LAST).prop_map(Purpose::Pool)
     ];
     let binds = prop::collection::vec(binds(), 0..=Binds::MOST);
-    (ends(), purpose, any::<u8>(), 1..=u8::MAX, binds).prop_map(
-        |(end, purpose, traffic_class, weight, binds)| Hello {
+    (ends(), purpose, any::<[u8; 2]>(), 1..=u8::MAX, binds).prop_map(
+        |(end, purpose, [toward, traffic_class], weight, binds)| Hello {
             end,
             purpose,
+            toward,
             traffic_class,
             weight,
             binds: Binds::first_of(&binds),
@@ -93,8 +96,10 @@ fn sample() -> Hello {
             first_packet: 0x4142_4344_4546_4748,
             packet_size: 0x5152,
             window: 0x0200,
+            workers: Workers::new(5).expect("five workers may be"),
         },
         purpose: Purpose::Pool(6),
+        toward: 0x62,
         traffic_class: 0x60,
         weight: 0x61,
         binds: Binds::first_of(&[bind(0), bind(1)]),
@@ -115,16 +120,18 @@ fn fields_stand_where_the_map_says() {
     let bind = [1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 0x0a, 0x0b, 0x0c, 0x0d];
     assert_eq!(bytes[44..58], bind);
     assert_eq!(bytes[58..61], [1, 2, 4]);
-    assert_eq!(bytes[72..], [0; 20]);
+    assert_eq!(bytes[72..86], [0; 14]);
+    assert_eq!(bytes[86..], [4, 0x62, 0, 0, 0, 0]);
     let reply = HelloReply { end: sample().end }.emit();
     assert_eq!(reply.bytes()[..8], [b'T', b'R', b'N', b'K', 1, 0, 0, 0]);
     assert_eq!(reply.bytes()[8..42], bytes[8..42]);
-    assert!(reply.bytes()[42..].iter().all(|&byte| byte == 0));
+    assert_eq!(reply.bytes()[42], 4);
+    assert!(reply.bytes()[43..].iter().all(|&byte| byte == 0));
 }
 
 #[test]
 fn what_a_hello_may_not_hold_is_named() {
-    let cases: [(usize, &[u8], HelloError); 8] = [
+    let cases: [(usize, &[u8], HelloError); 10] = [
         (0, b"T", HelloError::Magic),
         (4, &[2], HelloError::Version { version: 2 }),
         (
@@ -175,6 +182,22 @@ fn what_a_hello_may_not_hold_is_named() {
                 value: 4,
             },
         ),
+        (
+            86,
+            &[64],
+            HelloError::Invalid {
+                field: "workers",
+                value: 64,
+            },
+        ),
+        (
+            86,
+            &[255],
+            HelloError::Invalid {
+                field: "workers",
+                value: 255,
+            },
+        ),
     ];
     for (at, bytes, error) in cases {
         let mut data = sample().emit();
@@ -203,7 +226,7 @@ fn what_a_hello_may_not_hold_is_named() {
 #[test]
 fn reserved_bytes_are_ignored() {
     let mut data = sample().emit();
-    data.0[86..].fill(0xff);
+    data.0[88..].fill(0xff);
     // Places of BINDs that are not there.
     data.0[72..86].fill(0xff);
     assert_eq!(Hello::parse(&data), Ok(sample()));

@@ -31,7 +31,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use std::vec::Vec;
 use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_wire::cm::{Answered, CmMad, CommId, Message};
-use trunkline_wire::{Path, Qpn, ROCE_PORT};
+use trunkline_wire::{Path, Qpn, ROCE_PORT, Workers};
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -82,6 +82,7 @@ pub(super) fn offer(random: &mut Seeded) -> Offer {
         first_packet: random.next() >> 1,
         packet_size: 1_500 + random.below(60_000) as u32,
         window: 128 + random.below(3_900) as u16,
+        workers: Workers::ONE,
     }
 }
 
@@ -89,6 +90,7 @@ pub(super) fn ask(random: &mut Seeded, purpose: Purpose) -> Ask {
     Ask {
         offer: offer(random),
         purpose,
+        toward: 0,
         traffic_class: 0,
         weight: 1,
         binds: Binds::default(),
@@ -179,6 +181,7 @@ impl Stage {
         Ask {
             offer: self.peer_offer,
             purpose: self.purpose,
+            toward: 0,
             traffic_class: 0x28,
             weight: 7,
             binds: Binds::default(),

@@ -16,7 +16,7 @@ use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
     QpQueues, QpType,
 };
-use trunkline_wire::{Lkey, Path, Qpn, Rkey};
+use trunkline_wire::{Lkey, Path, Qpn, Rkey, Workers};
 
 type Words = Box<[AtomicU64]>;
 
@@ -200,6 +200,7 @@ impl Node {
             guid: 2,
             epoch: 1,
             address: peer::gid(),
+            workers: Workers::ONE,
         };
         let opened = self.engine.add_connection(self.now, identity, &params);
         let id = opened.expect("the peer is who it was");

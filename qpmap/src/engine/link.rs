@@ -5,12 +5,11 @@ use super::notice::Patience;
 use super::qp::{Flags, Wire};
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
 use crate::error::VerbsError;
-use crate::key::Secret24;
 use crate::slab::NONE;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{self, Connection};
 use trunkline_conn::time::Instant;
-use trunkline_wire::{Gid, IcrcSeed, Path, Qpn};
+use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, Workers};
 
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
 pub(super) const ECT0: u8 = 0b10;
@@ -29,6 +28,8 @@ pub struct PeerIdentity {
     pub epoch: u64,
     /// Where it is reached.
     pub address: Gid,
+    /// Its workers: which of them a QP there belongs to shows in its number.
+    pub workers: Workers,
 }
 
 /// What two nodes agree on when they open a shared connection, and what this end wants of it.
@@ -83,7 +84,7 @@ pub(crate) struct Peer {
     pub(crate) address: Gid,
     /// Its connections, linked.
     pub(crate) conns: u32,
-    pub(crate) conns_len: u32,
+    pub(crate) workers: Workers,
 }
 
 /// A shared connection.
@@ -129,11 +130,12 @@ impl<P: Platform> Engine<P> {
     /// [`VerbsError::Limit`] when there are no numbers left.
     pub fn draw_connection(&mut self) -> Result<(Qpn, u32), VerbsError> {
         let slot = self.conn_ids.insert(NONE);
-        if slot >= Secret24::SIZE {
+        let limit = self.conn_secret.size();
+        if slot >= limit {
             self.conn_ids.remove(slot);
             return Err(VerbsError::Limit {
                 what: "connections",
-                limit: Secret24::SIZE.into(),
+                limit: limit.into(),
             });
         }
         Ok((
@@ -212,9 +214,7 @@ impl<P: Platform> Engine<P> {
             "a connection number is used once"
         );
         self.conn_ids[slot] = index;
-        let record = &mut self.peers[peer];
-        record.conns = index;
-        record.conns_len += 1;
+        self.peers[peer].conns = index;
         self.arm_conn(index);
         let conn = self.conn_id(index);
         self.tell(|_| Trace::Opened {
@@ -225,6 +225,7 @@ impl<P: Platform> Engine<P> {
         if !params.private {
             self.resolve_undecided(identity.address);
             self.rescue_stranded(peer);
+            self.ask_for_waiting(identity.address);
         }
         Ok(conn)
     }
@@ -238,11 +239,12 @@ impl<P: Platform> Engine<P> {
             if (record.guid, record.epoch) == UNKNOWN {
                 let record = &mut self.peers[peer];
                 (record.guid, record.epoch) = (identity.guid, identity.epoch);
+                record.workers = identity.workers;
                 return Ok(peer);
             }
             return Err(VerbsError::Busy {
                 what: "peer",
-                users: record.conns_len,
+                users: self.connections_to(identity.address).len() as u32,
             });
         }
         let peer = self.peers.insert(Peer {
@@ -250,7 +252,7 @@ impl<P: Platform> Engine<P> {
             epoch: identity.epoch,
             address: identity.address,
             conns: NONE,
-            conns_len: 0,
+            workers: identity.workers,
         });
         self.peer_of.insert(identity.address, peer);
         Ok(peer)
@@ -263,6 +265,7 @@ impl<P: Platform> Engine<P> {
             guid: record.guid,
             epoch: record.epoch,
             address,
+            workers: record.workers,
         })
     }
 
@@ -291,11 +294,11 @@ impl<P: Platform> Engine<P> {
 
     /// Connections without flows, of pools that have others.
     pub fn idle_connections(&self) -> Vec<ConnId> {
-        let idle = |conn: &Conn| {
-            let more = self.peers[conn.peer].conns_len > 1;
+        let idle = |index: u32, conn: &Conn| {
+            let more = self.peers[conn.peer].conns != index || conn.next_of_peer != NONE;
             conn.flows == 0 && more && !conn.flags.private && conn.delivery.is_idle()
         };
-        let idle = self.conns.iter().filter(|(_, conn)| idle(conn));
+        let idle = self.conns.iter().filter(|(index, conn)| idle(*index, conn));
         idle.map(|(index, _)| self.conn_id(index)).collect()
     }
 
@@ -372,6 +375,7 @@ impl<P: Platform> Engine<P> {
         if self.fail_heard(peer) {
             let record = &mut self.peers[peer];
             (record.guid, record.epoch) = UNKNOWN;
+            record.workers = Workers::ONE;
         } else {
             self.peers.remove(peer);
             self.peer_of.remove(&address);
@@ -448,18 +452,28 @@ impl<P: Platform> Engine<P> {
         self.touch(conn);
     }
 
-    /// Picks a connection of the pool to `peer`: the one with the fewest flows.
-    pub(crate) fn pick(&self, peer: u32) -> Option<u32> {
+    /// Picks a connection of the pool to the worker of `peer` that has the QP `remote`: the one
+    /// with the fewest flows.
+    pub(crate) fn pick(&self, peer: u32, remote: Qpn) -> Option<u32> {
         let mut best: Option<u32> = None;
         let mut next = self.peers[peer].conns;
         while next != NONE {
             let conn = &self.conns[next];
-            if !conn.flags.private && best.is_none_or(|b| conn.flows < self.conns[b].flows) {
+            if !conn.flags.private
+                && self.leads_to(conn, remote)
+                && best.is_none_or(|b| conn.flows < self.conns[b].flows)
+            {
                 best = Some(next);
             }
             next = conn.next_of_peer;
         }
         best
+    }
+
+    /// Whether a connection leads to the worker of its peer that has the QP `remote`.
+    pub(crate) fn leads_to(&self, conn: &Conn, remote: Qpn) -> bool {
+        let workers = self.peers[conn.peer].workers;
+        workers.owner(conn.delivery.remote_id().get()) == workers.owner(remote.get())
     }
 
     /// Binds a flow to a connection: the row of the mapping follows for a QP's own flow.
@@ -469,7 +483,8 @@ impl<P: Platform> Engine<P> {
         record.flows += 1;
         if record.flows.is_multiple_of(CROWD) && !record.flags.private {
             let peer = self.peers[record.peer].address;
-            self.events.push_back(Event::Crowded { peer });
+            let remote = self.flows[flow].remote;
+            self.events.push_back(Event::Crowded { peer, remote });
         }
         let (qp, generation) = (self.flows[flow].qp, self.flows[flow].generation);
         if self.qps[qp].wire == Wire::Shared(flow) {
@@ -512,7 +527,7 @@ impl<P: Platform> Engine<P> {
         self.conn_deadlines[conn as usize] = Instant::FAR;
         let slot = self.conn_secret.open(record.delivery.local_id().get());
         self.conn_ids.remove(slot);
-        let heir = self.pick(peer).unwrap_or(self.peers[peer].conns);
+        let heir = self.heir(peer, record.delivery.remote_id());
         for item in record.delivery.unacked() {
             if heir != NONE && matches!(item.kind, ItemKind::Control | ItemKind::Answers) {
                 self.rescue_blob(&item, heir);
@@ -538,14 +553,15 @@ impl<P: Platform> Engine<P> {
             cause,
             flows: moving.len() as u32,
         });
-        let mut stranded = false;
+        let mut stranded = None;
         for flow in moving {
             self.counters.failovers += 1;
             self.restart(flow, true);
             // The peer agrees to each such round before anything is sent in it. So it knows it or
             // the one before, however many connections die without a packet getting through.
             self.flows[flow].flags.clear(Flags::BOUND);
-            let heir = self.pick(peer);
+            let remote = self.flows[flow].remote;
+            let heir = self.pick(peer, remote);
             self.tell(|engine| Trace::Failover {
                 flow,
                 qpn: engine.qp_number(engine.flows[flow].qp),
@@ -556,7 +572,7 @@ impl<P: Platform> Engine<P> {
                 Some(other) => self.resume_on(flow, other),
                 None => {
                     self.strand(peer, flow);
-                    stranded = true;
+                    stranded = Some(remote);
                 }
             }
         }
@@ -567,9 +583,18 @@ impl<P: Platform> Engine<P> {
         });
     }
 
+    /// Where that goes which is owed to the worker of `peer` that `remote` is a number of.
+    fn heir(&self, peer: u32, remote: Qpn) -> u32 {
+        let pooled = self.pick(peer, remote);
+        let mut next = self.peers[peer].conns;
+        while pooled.is_none() && next != NONE && !self.leads_to(&self.conns[next], remote) {
+            next = self.conns[next].next_of_peer;
+        }
+        pooled.unwrap_or(next)
+    }
+
     fn unlink_from_peer(&mut self, conn: u32) {
         let (peer, after) = (self.conns[conn].peer, self.conns[conn].next_of_peer);
-        self.peers[peer].conns_len -= 1;
         let mut at = self.peers[peer].conns;
         if at == conn {
             self.peers[peer].conns = after;
@@ -620,6 +645,11 @@ impl<P: Platform> Engine<P> {
             .ok_or(VerbsError::UnknownConnection { index: to.index })?;
         let record = &self.flows[flow];
         let qp = record.qp;
+        if !self.leads_to(target, record.remote) {
+            return Err(VerbsError::OtherWorker {
+                remote: record.remote.get(),
+            });
+        }
         if record.conn == NONE || target.peer != self.conns[record.conn].peer {
             return Err(VerbsError::OtherPeer {
                 qpn: self.qp_number(qp).get(),

@@ -73,7 +73,7 @@ use trunkline_conn::mem::{Bytes, PdId};
 use trunkline_conn::observer::Observer;
 use trunkline_conn::src::{self, Pool};
 use trunkline_conn::time::Instant;
-use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, ROCE_PORT};
+use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, ROCE_PORT, Worker};
 
 /// What the floors above provide: memory behind keys, memory of rings.
 pub trait Platform: 'static {
@@ -113,6 +113,11 @@ pub struct Config {
     pub max_qps: u32,
     /// From which all random numbers are drawn.
     pub seed: u64,
+    /// Which worker of its node it is.
+    pub worker: Worker,
+    /// Of a node with several workers: from which keys of regions are drawn, equal in all of them,
+    /// so that equal registrations in equal order give equal keys.
+    pub region_seed: Option<u64>,
 }
 
 impl Default for Config {
@@ -130,6 +135,8 @@ impl Default for Config {
             staging_bytes: 4 << 20,
             max_qps: 1 << 22,
             seed: 0,
+            worker: Worker::ONLY,
+            region_seed: None,
         }
     }
 }
@@ -151,15 +158,19 @@ impl ConnId {
 /// News for the node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// A QP is connected to an address of which nothing is known: ask.
+    /// A QP is connected to one to whose worker no connection leads: ask.
     Ask {
         /// The address.
         peer: Gid,
+        /// The QP there.
+        remote: Qpn,
     },
     /// A connection of a pool carries many flows: another one may help.
     Crowded {
         /// Address of its peer.
         peer: Gid,
+        /// A QP there that one of them leads to.
+        remote: Qpn,
     },
     /// Something happened to a QP.
     Qp {
@@ -179,8 +190,8 @@ pub enum Event {
         conn: ConnId,
         /// Address of its peer.
         peer: Gid,
-        /// Whether flows wait for another connection to that peer.
-        stranded: bool,
+        /// Of flows that wait for another connection, where there are any, the QP that one leads to.
+        stranded: Option<Qpn>,
     },
     /// A QP finished moving to another connection.
     Moved {
@@ -234,6 +245,8 @@ pub(crate) struct SrqSlot<W> {
 pub struct Engine<P: Platform> {
     pub(crate) config: Config,
     random: Random,
+    /// Randomness of keys.
+    keys: Random,
     qpn_secret: Secret24,
     conn_secret: Secret24,
     pub(crate) regions: Regions<P::Bytes>,
@@ -311,8 +324,12 @@ impl<P: Platform> Engine<P> {
     pub fn new(config: Config) -> Self {
         let mut random = Random::new(config.seed);
         let mut key = || [random.draw(), random.draw()];
-        let (qpn_secret, conn_secret) = (Secret24::new(key()), Secret24::new(key()));
-        let regions = Regions::new(Secret32::new(key()));
+        let worker = config.worker;
+        let qpn_secret = Secret24::new(key(), worker);
+        let conn_secret = Secret24::new(key(), worker);
+        let (own, shared) = (key(), config.region_seed.map(Random::new));
+        let mut keys = shared.unwrap_or(Random::new(own[0]));
+        let regions = Regions::new(Secret32::new([keys.draw(), keys.draw()]));
         let staging = Staging::new(config.staging_bytes);
         let path = Path {
             src: config.address,
@@ -322,6 +339,7 @@ impl<P: Platform> Engine<P> {
         };
         Self {
             random,
+            keys,
             qpn_secret,
             conn_secret,
             regions,

@@ -209,7 +209,7 @@ impl<P: Platform> Engine<P> {
         let held = record.slots.iter().map(|slots| u32::from(*slots)).sum();
         self.close_plain(plain);
         self.qps[qp].cursor.rewind(held);
-        self.share(qp, self.pick(peer).unwrap_or(conn));
+        self.share(qp, self.pick(peer, remote).unwrap_or(conn));
     }
 
     /// The QP goes to error: what it has under way ends. Where its protocol engine is the reason,

@@ -88,7 +88,7 @@ impl<P: Platform> Engine<P> {
         bytes: P::Bytes,
         access: Access,
     ) -> Result<Registered, VerbsError> {
-        let salt = self.random.draw();
+        let salt = self.keys.draw();
         self.regions.register(pd, bytes, access, salt)
     }
 
@@ -179,10 +179,11 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     /// Unknown CQ, SRQ or PD, sizes out of range, or too many QPs.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::Words>>, VerbsError> {
-        if self.qps.len() >= self.config.max_qps as usize {
+        let limit = self.config.max_qps.min(self.qpn_secret.size());
+        if self.qps.len() >= limit as usize {
             return Err(VerbsError::Limit {
                 what: "QPs",
-                limit: self.config.max_qps.into(),
+                limit: limit.into(),
             });
         }
         for cq in [init.send_cq, init.recv_cq] {
@@ -377,14 +378,18 @@ impl<P: Platform> Engine<P> {
                 return;
             }
         }
-        let remote = self.cold(qp).attributes.remote;
-        let pooled = self.peer_of.get(&remote).and_then(|peer| self.pick(*peer));
-        if let Some(conn) = pooled {
+        let Attributes {
+            remote: peer,
+            dest_qpn: remote,
+            ..
+        } = self.cold(qp).attributes;
+        let known = self.peer_of.get(&peer);
+        if let Some(conn) = known.and_then(|known| self.pick(*known, remote)) {
             self.share(qp, conn);
             return;
         }
         self.wait_undecided(qp);
-        self.events.push_back(Event::Ask { peer: remote });
+        self.events.push_back(Event::Ask { peer, remote });
     }
 
     /// A QP's own flow, on `conn`.
@@ -418,8 +423,14 @@ impl<P: Platform> Engine<P> {
         if self.cold(qp).kind != QpType::Src {
             return Err(VerbsError::NotShared { qpn: qpn.get() });
         }
-        self.live(conn)
+        let target = self
+            .live(conn)
             .ok_or(VerbsError::UnknownConnection { index: conn.index })?;
+        if !self.leads_to(target, remote) {
+            return Err(VerbsError::OtherWorker {
+                remote: remote.get(),
+            });
+        }
         let flow = match self.flow_from(qp, remote, conn.index) {
             Some(flow) => flow,
             None => self.open_route(qp, conn.index, remote),

@@ -4,11 +4,12 @@
 //! are not judged by its end: their peer had less time to answer than an ask has.
 
 use super::qp::{Flags, Wire};
-use super::{Engine, Platform};
+use super::{Engine, Event, Platform};
 use crate::slab::NONE;
 use crate::state::QpType;
+use std::collections::BTreeMap;
 use trunkline_conn::work::Status;
-use trunkline_wire::Gid;
+use trunkline_wire::{Gid, Qpn, Workers};
 
 /// A QP whose peer is being asked what it is.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +55,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn resolve_undecided(&mut self, address: Gid) {
         let peer = self.peer_of[&address];
         for Undecided { qp, .. } in self.undecided.remove(&address).unwrap_or_default() {
-            match self.pick(peer) {
+            match self.pick(peer, self.cold(qp).attributes.dest_qpn) {
                 Some(conn) => self.share(qp, conn),
                 None => self.wait_undecided(qp),
             }
@@ -90,9 +91,10 @@ impl<P: Platform> Engine<P> {
 
     /// There is a connection to `peer`: flows that waited for one move to it.
     pub(crate) fn rescue_stranded(&mut self, peer: u32) {
-        for flow in self.take_stranded(|flow| flow.peer == peer) {
-            if let Some(conn) = self.pick(peer) {
-                self.resume_on(flow, conn);
+        for flow in self.take_stranded(|_, at| at.peer == peer) {
+            match self.pick(peer, self.flows[flow].remote) {
+                Some(conn) => self.resume_on(flow, conn),
+                None => self.strand(peer, flow),
             }
         }
     }
@@ -107,10 +109,10 @@ impl<P: Platform> Engine<P> {
         self.stranded.iter().any(|flow| flow.peer == peer)
     }
 
-    fn take_stranded(&mut self, chosen: impl Fn(&Stranded) -> bool) -> Vec<u32> {
+    fn take_stranded(&mut self, chosen: impl Fn(&Self, &Stranded) -> bool) -> Vec<u32> {
         let (taken, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.stranded)
             .into_iter()
-            .partition(|flow| chosen(flow));
+            .partition(|at| chosen(self, at));
         self.stranded = left;
         taken.into_iter().map(|stranded| stranded.flow).collect()
     }
@@ -135,34 +137,65 @@ impl<P: Platform> Engine<P> {
         self.cold(record.qp).kind == QpType::Src && record.head == NONE
     }
 
-    /// Whether QPs wait for a connection to `address`.
-    pub fn waits_for(&self, address: Gid) -> bool {
-        let peer = self.peer_of.get(&address);
-        self.undecided.contains_key(&address)
-            || peer.is_some_and(|peer| self.stranded.iter().any(|flow| flow.peer == *peer))
+    /// QPs at `address` that QPs here wait for a connection to: one of each worker there.
+    pub fn waiting_for(&self, address: Gid) -> Vec<Qpn> {
+        let (peer, workers) = self.peer_and_workers(address);
+        let undecided = self.undecided.get(&address).into_iter().flatten();
+        let undecided = undecided.map(|at| self.cold(at.qp).attributes.dest_qpn);
+        let stranded = self.stranded.iter().filter(|at| Some(at.peer) == peer);
+        let stranded = stranded.map(|at| self.flows[at.flow].remote);
+        let mut found: BTreeMap<u8, Qpn> = BTreeMap::new();
+        for remote in undecided.chain(stranded) {
+            found.entry(workers.owner(remote.get())).or_insert(remote);
+        }
+        found.into_values().collect()
     }
 
-    /// An ask of the peer at `address` begins: [`peer_unreachable`](Self::peer_unreachable) speaks
-    /// for those that wait from now on.
-    pub fn peer_asked(&mut self, address: Gid) {
-        let undecided = self.undecided.get_mut(&address);
-        undecided
-            .into_iter()
-            .flatten()
-            .for_each(|qp| qp.asked = true);
+    /// There is a connection to `peer`, and yet some wait: for other workers of it, which may not
+    /// have been known before.
+    pub(crate) fn ask_for_waiting(&mut self, peer: Gid) {
+        for remote in self.waiting_for(peer) {
+            self.events.push_back(Event::Ask { peer, remote });
+        }
+    }
+
+    /// The peer at `address`, and its workers: one, as long as nothing is known of it.
+    fn peer_and_workers(&self, address: Gid) -> (Option<u32>, Workers) {
         let peer = self.peer_of.get(&address).copied();
-        let stranded = self.stranded.iter_mut();
-        stranded
-            .filter(|flow| Some(flow.peer) == peer)
-            .for_each(|flow| flow.asked = true);
+        let workers = peer.map_or(Workers::ONE, |peer| self.peers[peer].workers);
+        (peer, workers)
     }
 
-    /// The peer at `address` did not answer an ask: QPs that waited for it from its beginning go to
-    /// error. Others may still wait ([`waits_for`](Self::waits_for)): for them it is to be asked
-    /// again.
-    pub fn peer_unreachable(&mut self, address: Gid) {
+    /// An ask of the worker at `address` that has the QP `remote` begins:
+    /// [`peer_unreachable`](Self::peer_unreachable) speaks for those that wait from now on.
+    pub fn peer_asked(&mut self, address: Gid, remote: Qpn) {
+        let (peer, workers) = self.peer_and_workers(address);
+        let owner = workers.owner(remote.get());
+        let mut undecided = self.undecided.remove(&address).unwrap_or_default();
+        for at in &mut undecided {
+            let remote = self.cold(at.qp).attributes.dest_qpn;
+            at.asked |= workers.owner(remote.get()) == owner;
+        }
+        if !undecided.is_empty() {
+            self.undecided.insert(address, undecided);
+        }
+        for at in self.stranded.iter_mut().filter(|at| Some(at.peer) == peer) {
+            at.asked |= workers.owner(self.flows[at.flow].remote.get()) == owner;
+        }
+    }
+
+    /// The worker at `address` that has the QP `remote` did not answer an ask: QPs that waited for
+    /// it from its beginning go to error. Others may still wait
+    /// ([`waiting_for`](Self::waiting_for)): for them it is to be asked again.
+    pub fn peer_unreachable(&mut self, address: Gid, remote: Qpn) {
+        let (peer, workers) = self.peer_and_workers(address);
+        let owner = workers.owner(remote.get());
         if let Some(waiting) = self.undecided.remove(&address) {
-            let (asked, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|qp| qp.asked);
+            let in_vain = |at: &Undecided| {
+                let remote = self.cold(at.qp).attributes.dest_qpn;
+                at.asked && workers.owner(remote.get()) == owner
+            };
+            let (asked, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(in_vain);
             if !others.is_empty() {
                 self.undecided.insert(address, others);
             }
@@ -171,10 +204,12 @@ impl<P: Platform> Engine<P> {
                 self.fail_qp(qp, Status::RetryExceeded);
             }
         }
-        if let Some(&peer) = self.peer_of.get(&address) {
-            let flows = self.take_stranded(|flow| flow.peer == peer && flow.asked);
-            self.fail_stranded(flows);
-        }
+        let to_fail = |engine: &Self, at: &Stranded| {
+            let remote = engine.flows[at.flow].remote;
+            Some(at.peer) == peer && at.asked && workers.owner(remote.get()) == owner
+        };
+        let flows = self.take_stranded(to_fail);
+        self.fail_stranded(flows);
     }
 
     /// QPs and flows that wait.

@@ -13,7 +13,7 @@ use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
     QpQueues, QpType,
 };
-use trunkline_wire::{Crc, Path, Rkey};
+use trunkline_wire::{Crc, Path, Rkey, Workers};
 
 pub(crate) type Words = Box<[AtomicU64]>;
 
@@ -212,6 +212,7 @@ impl Pair {
                 guid: 10 - i as u64,
                 epoch: 1,
                 address,
+                workers: Workers::ONE,
             };
             let now = self.now;
             self.nodes[i]

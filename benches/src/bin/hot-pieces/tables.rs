@@ -6,6 +6,7 @@ use trunkline_dataplane::Region;
 use trunkline_qpmap::key::{Secret24, Secret32};
 use trunkline_qpmap::mapping::Mapping;
 use trunkline_qpmap::regions::Regions;
+use trunkline_wire::Worker;
 
 /// QPs in the table: more than fit the inner caches.
 const QPS: u32 = 1 << 16;
@@ -23,7 +24,7 @@ pub(crate) fn mapping_lookup(repetitions: u32) {
 }
 
 pub(crate) fn qpn_to_index(repetitions: u32) {
-    let secret = Secret24::new([1, 2]);
+    let secret = Secret24::new([1, 2], Worker::ONLY);
     for number in 0..repetitions {
         black_box(secret.open(black_box(number & 0xff_ffff)));
     }

@@ -1,0 +1,125 @@
+//! How the numbers of a node show which of its workers they belong to.
+//!
+//! A node may have several workers, each with QPs, connections and handshakes of its own. The low
+//! bits of every number that it hands out (QPNs, numbers of connections, and above the lowest bit
+//! of communication IDs) are the worker's: whoever sees a packet knows whose it is, and nobody
+//! looks it up.
+
+/// How many workers a node has: 1 to [`Workers::MOST`].
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Workers(u8); // INVARIANT: 1 ..= MOST.
+
+impl Workers {
+    /// Most workers of a node.
+    pub const MOST: u8 = 64;
+    /// One worker: no number shows anything.
+    pub const ONE: Self = Self(1);
+
+    /// `None` when `count` is 0 or more than [`MOST`](Self::MOST).
+    pub const fn new(count: u8) -> Option<Self> {
+        if count >= 1 && count <= Self::MOST {
+            Some(Self(count))
+        } else {
+            None
+        }
+    }
+
+    /// The workers.
+    pub const fn count(self) -> u8 {
+        self.0
+    }
+
+    /// Low bits of a number that are the worker's, 0 to 6.
+    pub const fn bits(self) -> u32 {
+        self.0.next_power_of_two().trailing_zeros()
+    }
+
+    /// The worker that `number` belongs to, going by its low bits. Where those name one that is not
+    /// there, which numbers that were handed out never do, it is one of the first.
+    #[inline]
+    pub const fn owner(self, number: u32) -> u8 {
+        let named = (number & ((1 << self.bits()) - 1)) as u8;
+        if named < self.0 {
+            named
+        } else {
+            named - self.0
+        }
+    }
+
+    /// All of them, in order.
+    pub fn iter(self) -> impl Iterator<Item = Worker> {
+        (0..self.0).map(move |index| Worker { of: self, index })
+    }
+}
+
+/// One worker of a node.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Worker {
+    of: Workers,
+    // INVARIANT: below the number of workers.
+    index: u8,
+}
+
+impl Worker {
+    /// The worker of a node that has no other.
+    pub const ONLY: Self = Self {
+        of: Workers::ONE,
+        index: 0,
+    };
+
+    /// Its place among all, from 0.
+    pub const fn index(self) -> u8 {
+        self.index
+    }
+
+    /// All workers of its node.
+    pub const fn of(self) -> Workers {
+        self.of
+    }
+
+    /// Whether `number` is one of those that this worker hands out.
+    #[inline]
+    pub const fn owns(self, number: u32) -> bool {
+        number & ((1 << self.of.bits()) - 1) == self.index as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_that_no_node_has_are_refused() {
+        assert_eq!(Workers::new(0), None);
+        assert_eq!(Workers::new(65), None);
+        assert_eq!(Workers::new(1), Some(Workers::ONE));
+        assert_eq!(Workers::new(64).map(Workers::count), Some(64));
+    }
+
+    #[test]
+    fn every_number_has_one_owner_that_is_there() {
+        for count in 1..=Workers::MOST {
+            let Some(workers) = Workers::new(count) else {
+                panic!("{count} workers may be");
+            };
+            assert!(1 << workers.bits() >= count && 1_u32 << workers.bits() < 2 * u32::from(count));
+            for number in 0..256 {
+                let owner = workers.owner(number);
+                assert!(owner < count, "{number} of {count}");
+                for worker in workers.iter().filter(|worker| worker.owns(number)) {
+                    assert_eq!(worker.index(), owner);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_low_bits_name_the_worker() {
+        let Some(three) = Workers::new(3) else {
+            panic!("three workers may be");
+        };
+        let owners: [u8; 8] = core::array::from_fn(|number| three.owner(number as u32));
+        assert_eq!(owners, [0, 1, 2, 0, 0, 1, 2, 0]);
+        assert!((0..1000).all(|number| Worker::ONLY.owns(number)));
+    }
+}
