@@ -3,9 +3,12 @@
 use crate::clock::Clock;
 use crate::peers::{Floor, Peers, Seeded};
 use crate::platform::Embedded;
+use crate::probes;
 use crate::qp::Qp;
 use crate::rdma_cm::Desk;
+use crate::status::recorder::Recorder;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use trunkline_cm::{Concerns, Config as CmConfig, Identity, Manager, Outgoing, gsi};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, SECOND};
@@ -51,6 +54,8 @@ pub(crate) struct Core {
     pub(crate) peers: Peers,
     /// Connections of programs that ask for them by IP address and port.
     pub(crate) cm: Desk,
+    /// What connection management counts and times.
+    pub(crate) recorder: Arc<Recorder>,
     manager: Manager<Seeded>,
     random: Prng,
     psn: Psn,
@@ -83,18 +88,21 @@ impl Core {
             guid: random.next_u64(),
             epoch: random.next_u64(),
         };
-        let manager = Manager::new(
+        let mut manager = Manager::new(
             CmConfig::new(identity),
             Seeded(Prng::new(random.next_u64())),
         );
         let peers = Peers::new(&config);
-        let cm = Desk::new(
+        let mut cm = Desk::new(
             identity.guid,
             config.engine.datagram,
             Seeded(Prng::new(random.next_u64())),
         );
+        let mut engine = Engine::new(config.engine);
+        let recorder = Recorder::attach(&clock, &mut engine, &mut manager, &mut cm.manager);
         Self {
-            engine: Engine::new(config.engine),
+            engine,
+            recorder,
             port,
             clock,
             events: VecDeque::new(),
@@ -150,13 +158,16 @@ impl Core {
             manager,
             cm,
             port,
+            recorder,
             bad_management,
             ..
         } = self;
         port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
                 engine.handle_datagram(now, arrival, datagram);
-            } else if !handle_management(now, manager, cm, arrival, datagram) {
+            } else if handle_management(now, manager, cm, arrival, datagram) {
+                recorder.message_received();
+            } else {
                 *bad_management += 1;
             }
         })
@@ -268,6 +279,8 @@ impl Core {
             gsi::build(&path, slot.identification, self.psn, &message.mad, out);
             self.psn = self.psn.advance(1);
             self.port.commit();
+            self.recorder.message_sent();
+            probes::cm_sent(message.route.remote, &message.mad);
         }
     }
 
@@ -298,6 +311,7 @@ fn handle_management(
     };
     match gsi::parse_checked(&arrival.path, known, datagram) {
         Ok(mad) => {
+            probes::cm_received(arrival.path.src, mad);
             let concerns = Concerns::of(mad);
             if concerns != Concerns::Plain {
                 manager.handle_mad(now, &arrival.path, mad);

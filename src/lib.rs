@@ -39,8 +39,10 @@ mod mr;
 mod node;
 mod peers;
 mod platform;
+mod probes;
 mod qp;
 pub mod rdma_cm;
+pub mod status;
 mod worker;
 
 pub use ah::Ah;

@@ -6,6 +6,9 @@ use crate::core::{Core, CoreConfig};
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::mr::{Pd, PdInner};
+use crate::status::recorder::Recorder;
+use crate::status::server::Server;
+use crate::status::{CmStats, Status};
 use crate::worker::{self, Worker};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Deref;
@@ -44,6 +47,8 @@ pub(crate) struct Shared {
     seat: Arc<Seat>,
     /// The thread that drives it; `None` for an inline node.
     worker: Option<Worker>,
+    /// Tells other processes how it is; `None` if it does not.
+    status: Option<Server>,
 }
 
 impl Deref for Shared {
@@ -123,6 +128,7 @@ pub struct Builder {
     config: CoreConfig,
     control: Option<ControlKind>,
     seed: Option<u64>,
+    status: Option<bool>,
 }
 
 impl Default for Builder {
@@ -135,6 +141,7 @@ impl Default for Builder {
             config: CoreConfig::default(),
             control: None,
             seed: None,
+            status: None,
         }
     }
 }
@@ -233,6 +240,14 @@ impl Builder {
         self
     }
 
+    /// Whether other processes of the same user can watch it ([`crate::status`]). If not set, they
+    /// can where it is built on a UDP socket and nobody else has taken the name for that.
+    #[must_use]
+    pub const fn status(mut self, offered: bool) -> Self {
+        self.status = Some(offered);
+        self
+    }
+
     /// A node on a UDP socket.
     ///
     /// # Errors
@@ -246,14 +261,21 @@ impl Builder {
         };
         let port = UdpPort::open(&config)?;
         self.config.engine.control = self.control.unwrap_or(ControlKind::HostDelay);
-        self.build_on(Box::new(port))
+        let default = self.status.is_none();
+        self.status = self.status.or(Some(true));
+        self.finish(Box::new(port), default)
     }
 
     /// A node on a port of the program's choice.
     ///
     /// # Errors
     /// A setting out of range; the operating system has no thread or descriptor left.
-    pub fn build_on(mut self, port: Box<dyn Port + Send>) -> Result<Node, Error> {
+    pub fn build_on(self, port: Box<dyn Port + Send>) -> Result<Node, Error> {
+        self.finish(port, false)
+    }
+
+    /// A node on `port`; it starts without telling others of it where it `may`.
+    fn finish(mut self, port: Box<dyn Port + Send>, may: bool) -> Result<Node, Error> {
         self.check()?;
         let seed = match self.seed {
             Some(seed) => seed,
@@ -267,6 +289,13 @@ impl Builder {
         self.config.engine.address = self.address;
         self.config.engine.seed = seed;
         let core = Core::new(self.config, self.clock, port);
+        let status = match self.status {
+            Some(true) => match offer(self.address, &core.recorder) {
+                Err(_) if may => None,
+                server => Some(server?),
+            },
+            _ => None,
+        };
         let seat = Arc::new(Seat {
             doorbells: Arc::clone(core.engine.doorbells()),
             mapping: Arc::clone(core.engine.mapping()),
@@ -281,7 +310,11 @@ impl Builder {
             Drive::Threaded => Some(Worker::start(&seat)?),
         };
         Ok(Node {
-            shared: Arc::new(Shared { seat, worker }),
+            shared: Arc::new(Shared {
+                seat,
+                worker,
+                status,
+            }),
         })
     }
 }
@@ -313,6 +346,21 @@ impl Builder {
             None => Ok(()),
         }
     }
+}
+
+/// Lets other processes ask how the node is.
+fn offer(address: IpAddr, recorder: &Arc<Recorder>) -> Result<Server, Error> {
+    let (recorder, started) = (Arc::clone(recorder), std::time::Instant::now());
+    Server::start(address, move || {
+        let mut cm = CmStats::default();
+        recorder.add_to(&mut cm);
+        Status {
+            address,
+            pid: std::process::id(),
+            uptime_ns: started.elapsed().as_nanos() as u64,
+            cm,
+        }
+    })
 }
 
 fn system_random() -> Result<u64, Error> {
@@ -410,6 +458,20 @@ impl Node {
     /// What the engine counted.
     pub fn counters(&self) -> Counters {
         *self.shared.core().engine.counters()
+    }
+
+    /// Whether other processes of the same user can watch it.
+    pub fn is_watchable(&self) -> bool {
+        self.shared.status.is_some()
+    }
+
+    /// What its connection management does, and how long each step takes. Cheap: the node goes on
+    /// meanwhile.
+    pub fn cm_stats(&self) -> CmStats {
+        let recorder = Arc::clone(&self.shared.core().recorder);
+        let mut stats = CmStats::default();
+        recorder.add_to(&mut stats);
+        stats
     }
 
     /// What all its shared connections counted, those that are gone included.

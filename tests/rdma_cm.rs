@@ -291,3 +291,31 @@ fn an_active_end_hears_once_that_its_connection_stands() {
         assert!(matches!(kind, CmEventKind::Disconnected { .. }), "{kind:?}");
     });
 }
+
+#[test]
+fn each_step_of_a_connection_is_timed_at_both_ends() {
+    let (server, client) = (Host::new(), Host::new());
+    let listener = server.listen();
+    let ends = connected(&server, &listener, &client);
+    let counts = |host: &Host, steps: &[&str]| -> Vec<u64> {
+        let stats = host.node.cm_stats();
+        steps.iter().map(|step| stats.steps[*step].count).collect()
+    };
+    let asking = [
+        "rdma_address",
+        "rdma_route",
+        "rdma_connect",
+        "ib_answer",
+        "ib_ready",
+        "ib_open",
+    ];
+    assert_eq!(counts(&client, &asking), [1; 6]);
+    let asked = ["rdma_accept", "ib_decide", "ib_confirm", "ib_open"];
+    assert_eq!(counts(&server, &asked), [1; 4]);
+    let stats = client.node.cm_stats();
+    let [answer, open] = ["ib_answer", "ib_open"].map(|step| stats.steps[step].sum_ns);
+    assert!(0 < answer && answer <= open);
+    assert_eq!(stats.connections["established"], 1);
+    assert_eq!(stats.ids["established"], 1);
+    drop(ends);
+}

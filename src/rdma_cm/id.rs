@@ -7,6 +7,7 @@ use crate::cq::Cq;
 use crate::error::Error;
 use crate::mr::Pd;
 use crate::qp::{Qp, QpOptions};
+use crate::status::Span;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicBool;
@@ -95,6 +96,7 @@ impl CmId {
     pub fn resolve_addr(&self, peer: SocketAddr) -> Result<(), Error> {
         let channel = self.channel();
         let local = channel.node.gid.address();
+        let begun = std::time::Instant::now();
         let found = reachable(local, peer);
         if found.is_ok() {
             let route = Route {
@@ -110,6 +112,7 @@ impl CmId {
             })?;
             *lock(&self.0.peer) = Some(peer);
         }
+        self.took(Span::RdmaAddress, begun);
         channel.queue.push(Notice::Address(self.0.id, found));
         Ok(())
     }
@@ -120,11 +123,18 @@ impl CmId {
     /// # Errors
     /// The address is not resolved.
     pub fn resolve_route(&self) -> Result<(), Error> {
+        let begun = std::time::Instant::now();
         if self.peer_addr().is_none() {
             return Err(trunkline_cm::rdma::Error::State(self.0.id).into());
         }
+        self.took(Span::RdmaRoute, begun);
         self.channel().queue.push(Notice::Route(self.0.id));
         Ok(())
+    }
+
+    fn took(&self, span: Span, begun: std::time::Instant) {
+        let recorder = Arc::clone(&self.channel().node.core().recorder);
+        recorder.took(span, begun.elapsed().as_nanos() as u64);
     }
 
     /// Sets something (`rdma_set_option(3)`).

@@ -1,0 +1,163 @@
+//! What a node tells of itself: to its program, and to other processes that watch it.
+//!
+//! A node on a UDP socket answers whoever of its own user asks ([`ask`]), unless
+//! [`Builder::status`](crate::Builder::status) says otherwise: that is how `trunkline cm watch`
+//! looks at it.
+
+mod ask;
+mod histogram;
+pub(crate) mod recorder;
+pub(crate) mod server;
+
+pub use ask::{StatusError, ask, nodes};
+pub use histogram::Times;
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What the names of nodes' sockets begin with.
+const PREFIX: &str = "trunkline/";
+
+/// How a node is.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Status {
+    /// Its address.
+    pub address: IpAddr,
+    /// The process that it is in.
+    pub pid: u32,
+    /// Nanoseconds since it started.
+    pub uptime_ns: u64,
+    /// What its connection management does.
+    pub cm: CmStats,
+}
+
+/// Steps of setting up connections that are timed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Span {
+    NodeAnswer,
+    NodeDecide,
+    NodeConfirm,
+    NodeOpen,
+    NodeClose,
+    Bind,
+    IbAnswer,
+    IbReady,
+    IbDecide,
+    IbConfirm,
+    IbOpen,
+    IbClose,
+    RdmaAddress,
+    RdmaRoute,
+    RdmaConnect,
+    RdmaAccept,
+}
+
+impl Span {
+    pub(crate) const ALL: [Self; 16] = [
+        Self::NodeAnswer,
+        Self::NodeDecide,
+        Self::NodeConfirm,
+        Self::NodeOpen,
+        Self::NodeClose,
+        Self::Bind,
+        Self::IbAnswer,
+        Self::IbReady,
+        Self::IbDecide,
+        Self::IbConfirm,
+        Self::IbOpen,
+        Self::IbClose,
+        Self::RdmaAddress,
+        Self::RdmaRoute,
+        Self::RdmaConnect,
+        Self::RdmaAccept,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::NodeAnswer => "node_answer",
+            Self::NodeDecide => "node_decide",
+            Self::NodeConfirm => "node_confirm",
+            Self::NodeOpen => "node_open",
+            Self::NodeClose => "node_close",
+            Self::Bind => "bind",
+            Self::IbAnswer => "ib_answer",
+            Self::IbReady => "ib_ready",
+            Self::IbDecide => "ib_decide",
+            Self::IbConfirm => "ib_confirm",
+            Self::IbOpen => "ib_open",
+            Self::IbClose => "ib_close",
+            Self::RdmaAddress => "rdma_address",
+            Self::RdmaRoute => "rdma_route",
+            Self::RdmaConnect => "rdma_connect",
+            Self::RdmaAccept => "rdma_accept",
+        }
+    }
+}
+
+/// What a node's connection management does: [`Node::cm_stats`](crate::Node::cm_stats). Counts are
+/// since the node started, unless they say how many there are.
+///
+/// Steps by name, each from its first message until it is done:
+///
+/// | name | from | until |
+/// | --- | --- | --- |
+/// | `node_answer` | a node is asked (REQ) | it has agreed (REP) |
+/// | `node_decide` | a node asks (REQ) | this one agrees (REP) |
+/// | `node_confirm` | this node agrees (REP) | the other confirms (RTU, or its first packet) |
+/// | `node_open` | the first REQ, of whichever end | the connection stands here |
+/// | `node_close`, `ib_close` | DREQ | DREP, or all tries are used up |
+/// | `bind` | a QP's BIND is sent | the peer's BOUND came |
+/// | `ib_answer` | REQ | REP |
+/// | `ib_ready` | REP came | RTU, when the program has made its QP ready |
+/// | `ib_decide` | REQ came | REP, when the program has decided |
+/// | `ib_confirm` | REP | RTU came |
+/// | `ib_open` | REQ | the connection stands at this end |
+/// | `rdma_address` | `rdma_resolve_addr(3)` | the address is resolved, or cannot be |
+/// | `rdma_route` | `rdma_resolve_route(3)` | the route is resolved |
+/// | `rdma_connect` | `rdma_connect(3)` | the connection stands |
+/// | `rdma_accept` | a request came | the connection stands |
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct CmStats {
+    /// Handshakes between nodes that there are, by [`Phase`](trunkline_cm::Phase).
+    pub handshakes: BTreeMap<String, u64>,
+    /// Connections and questions of ordinary hosts that there are, by
+    /// [`Phase`](trunkline_cm::Phase).
+    pub connections: BTreeMap<String, u64>,
+    /// IDs of RDMA-CM that there are, by [`IdPhase`](trunkline_cm::rdma::IdPhase).
+    pub ids: BTreeMap<String, u64>,
+    /// Connections that came to stand: between nodes, and of ordinary hosts.
+    pub established: u64,
+    /// QPs on shared connections to which their peer has consented.
+    pub qps: u64,
+    /// The same once more, after their connection had died.
+    pub rebound: u64,
+    /// QPs that wait for their peer's consent now.
+    pub binding: u64,
+    /// Shared connections opened.
+    pub opened: u64,
+    /// Shared connections gone.
+    pub down: u64,
+    /// QPs whose connection died and that went on with another.
+    pub failovers: u64,
+    /// Management datagrams sent.
+    pub sent: u64,
+    /// Management datagrams received that were whole.
+    pub received: u64,
+    /// How long each step took, by the names above.
+    pub steps: BTreeMap<String, Times>,
+}
+
+impl CmStats {
+    /// Connections and questions under way now: between nodes, and of ordinary hosts.
+    pub fn in_flight(&self) -> u64 {
+        let under_way = |counts: &BTreeMap<String, u64>| -> u64 {
+            let phases = trunkline_cm::Phase::ALL.iter();
+            let phases = phases.filter(|phase| phase.is_under_way());
+            phases.filter_map(|phase| counts.get(phase.name())).sum()
+        };
+        under_way(&self.handshakes) + under_way(&self.connections)
+    }
+}
