@@ -23,6 +23,10 @@
 //! sees the arming and notifies; if it is the worker's, the program's poll sees the completion.
 //! That the program is notified of something it has polled already can happen, and does no harm.
 
+mod merged;
+
+pub use merged::MergedQueue;
+
 use crate::error::VerbsError;
 use crate::ring::Words;
 use std::fmt;
@@ -249,13 +253,26 @@ impl<W: Words> CompletionQueue<W> {
     /// (`ibv_req_notify_cq(3)`), which a failed one also is. Poll once more before sleeping. An
     /// arming for any completion is not narrowed by a later one for solicited ones.
     pub fn arm(&self, solicited_only: bool) {
+        self.arm_with(solicited_only, |armed, wanted| {
+            armed.fetch_max(wanted, Ordering::AcqRel);
+        });
+    }
+
+    /// As [`arm`](Self::arm), whatever it was armed for before.
+    fn arm_anew(&self, solicited_only: bool) {
+        self.arm_with(solicited_only, |armed, wanted| {
+            armed.swap(wanted, Ordering::AcqRel);
+        });
+    }
+
+    fn arm_with(&self, solicited_only: bool, arm: impl FnOnce(&AtomicU64, u64)) {
         let ring = self.ring.get_or_init(|| self.make_ring());
         let wanted = if solicited_only {
             ARMED_SOLICITED
         } else {
             ARMED_ANY
         };
-        ring.as_slice()[ARMED].fetch_max(wanted, Ordering::AcqRel);
+        arm(&ring.as_slice()[ARMED], wanted);
         // Between the store of the arming and the load of the tail; see the head of this file.
         fence(Ordering::SeqCst);
     }

@@ -1,0 +1,335 @@
+//! One completion queue of a program that several workers complete into: a ring for each.
+//!
+//! Every ring keeps its single producer; the program's side merges them when it polls. Completions
+//! of one QP come from one worker, so they stay in order. A queue of one ring is that ring, and
+//! costs nothing more.
+
+use super::{CompletionQueue, Notify};
+use crate::error::VerbsError;
+use crate::ring::Words;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use trunkline_conn::work::Completion;
+
+/// Lets one event through for each arming, whichever ring raises it.
+struct Gate {
+    armed: AtomicBool,
+    notify: Arc<dyn Notify>,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate")
+            .field("armed", &self.armed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Notify for Gate {
+    fn notify(&self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            self.notify.notify();
+        }
+    }
+}
+
+/// The rings of all workers as one queue.
+#[derive(Debug)]
+pub struct MergedQueue<W> {
+    rings: Vec<Arc<CompletionQueue<W>>>,
+    gate: Option<Arc<Gate>>,
+    /// The ring that the next poll begins with, so that none is starved.
+    next: AtomicUsize,
+    arming: Mutex<()>,
+}
+
+impl<W: Words> MergedQueue<W> {
+    /// A queue of one ring for each of `workers`, which `make` makes of whom the ring is to notify.
+    /// One event for each arming reaches `notify`.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    ///
+    /// # Panics
+    /// There are no workers.
+    pub fn new(
+        workers: usize,
+        notify: Arc<dyn Notify>,
+        mut make: impl FnMut(usize, Arc<dyn Notify>) -> Result<Arc<CompletionQueue<W>>, VerbsError>,
+    ) -> Result<Self, VerbsError> {
+        assert!(workers > 0, "somebody has to complete");
+        let gate = (workers > 1).then(|| {
+            Arc::new(Gate {
+                armed: AtomicBool::new(false),
+                notify: Arc::clone(&notify),
+            })
+        });
+        let notify = match &gate {
+            Some(gate) => Arc::clone(gate) as Arc<dyn Notify>,
+            None => notify,
+        };
+        let rings: Result<_, _> = (0..workers)
+            .map(|worker| make(worker, Arc::clone(&notify)))
+            .collect();
+        Ok(Self {
+            rings: rings?,
+            gate,
+            next: AtomicUsize::new(0),
+            arming: Mutex::new(()),
+        })
+    }
+
+    /// Completions that each worker finds room for.
+    pub fn capacity(&self) -> u32 {
+        self.rings[0].capacity()
+    }
+
+    /// Takes completions into `out`, of each worker the oldest first; gives how many.
+    #[inline]
+    pub fn poll(&self, out: &mut [Completion]) -> usize {
+        match &self.rings[..] {
+            [only] => only.poll(out),
+            rings => self.poll_all(rings, out),
+        }
+    }
+
+    fn poll_all(&self, rings: &[Arc<CompletionQueue<W>>], out: &mut [Completion]) -> usize {
+        let first = self.next.load(Ordering::Relaxed);
+        let mut taken = 0;
+        for step in 0..rings.len() {
+            let at = (first + step) % rings.len();
+            taken += rings[at].poll(&mut out[taken..]);
+            if taken == out.len() {
+                // Whoever comes next begins behind the ring that filled this one's room.
+                self.next.store(at + 1, Ordering::Relaxed);
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Asks for one event at the next completion of any worker, or at the next solicited one; see
+    /// [`CompletionQueue::arm`]. Poll once more before sleeping.
+    pub fn arm(&self, solicited_only: bool) {
+        let Some(gate) = &self.gate else {
+            return self.rings[0].arm(solicited_only);
+        };
+        let guard = self.arming.lock().unwrap_or_else(PoisonError::into_inner);
+        // The gate opens first: a ring that is armed from before may fire from here on, which is
+        // the event asked for. Were it the other way round, such a ring could fire in vain and be
+        // left unarmed.
+        let pending = gate.armed.swap(true, Ordering::SeqCst);
+        for ring in &self.rings {
+            if pending {
+                ring.arm(solicited_only);
+            } else {
+                // What is left of an arming that another ring has answered does not count.
+                ring.arm_anew(solicited_only);
+            }
+        }
+        drop(guard);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use crate::ring::heap_words;
+    use std::sync::atomic::AtomicU64;
+    use std::thread;
+    use trunkline_conn::work::{Extra, Status, WorkOpcode};
+    use trunkline_wire::Qpn;
+
+    type Heap = Box<[AtomicU64]>;
+
+    #[derive(Default)]
+    struct Bell(AtomicU64);
+
+    impl Notify for Bell {
+        fn notify(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    struct Merged {
+        queue: MergedQueue<Heap>,
+        notify: Arc<dyn Notify>,
+        bell: Arc<Bell>,
+    }
+
+    fn merged(workers: usize, depth: u32) -> Merged {
+        let bell = Arc::new(Bell::default());
+        let mut given = None;
+        let queue = MergedQueue::new(
+            workers,
+            Arc::clone(&bell) as Arc<dyn Notify>,
+            |_, notify| {
+                given = Some(notify);
+                CompletionQueue::new(depth, heap_words).map(Arc::new)
+            },
+        );
+        Merged {
+            queue: queue.unwrap(),
+            notify: given.unwrap(),
+            bell,
+        }
+    }
+
+    impl Merged {
+        /// What the engine of one worker does in one round.
+        fn complete(&self, worker: usize, wr_id: u64, solicited: bool) {
+            let ring = &self.queue.rings[worker];
+            ring.push(&completion(worker, wr_id, solicited)).unwrap();
+            ring.publish();
+            if ring.take_notification() {
+                self.notify.notify();
+            }
+        }
+
+        fn events(&self) -> u64 {
+            self.bell.0.swap(0, Ordering::SeqCst)
+        }
+
+        fn poll(&self, most: usize) -> Vec<(u32, u64)> {
+            let mut out = vec![completion(0, 0, false); most];
+            let taken = self.queue.poll(&mut out);
+            let parts = out[..taken].iter().map(|one| (one.byte_len, one.wr_id));
+            parts.collect()
+        }
+    }
+
+    fn completion(worker: usize, wr_id: u64, solicited: bool) -> Completion {
+        Completion {
+            wr_id,
+            status: Status::Success,
+            opcode: WorkOpcode::Send,
+            qpn: Qpn::GSI,
+            byte_len: worker as u32,
+            extra: Extra::None,
+            src_qp: Qpn::GSI,
+            solicited,
+        }
+    }
+
+    #[test]
+    fn completions_of_all_workers_come_out_each_worker_s_in_order() {
+        let merged = merged(3, 16);
+        for wr_id in 0..10 {
+            for worker in 0..3 {
+                merged.complete(worker, wr_id, false);
+            }
+        }
+        let mut next = [0; 3];
+        for _ in 0..10 {
+            for (worker, wr_id) in merged.poll(3) {
+                assert_eq!(wr_id, next[worker as usize], "worker {worker}");
+                next[worker as usize] += 1;
+            }
+        }
+        assert_eq!(next, [10; 3]);
+        assert_eq!(merged.poll(3), []);
+    }
+
+    #[test]
+    fn a_busy_worker_does_not_starve_another() {
+        let merged = merged(2, 64);
+        for wr_id in 0..60 {
+            merged.complete(0, wr_id, false);
+        }
+        merged.complete(1, 1000, false);
+        let polled: Vec<_> = (0..2).flat_map(|_| merged.poll(4)).collect();
+        assert!(polled.contains(&(1, 1000)), "{polled:?}");
+    }
+
+    #[test]
+    fn an_arming_raises_one_event_whichever_workers_complete() {
+        let merged = merged(2, 16);
+        merged.complete(0, 0, false);
+        assert_eq!(merged.events(), 0, "nobody armed");
+        for round in 0..4 {
+            merged.queue.arm(false);
+            merged.complete(round % 2, 1, false);
+            merged.complete(1 - round % 2, 2, false);
+            merged.complete(round % 2, 3, false);
+            assert_eq!(merged.events(), 1, "round {round}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_an_arming_for_any_does_not_answer_one_for_solicited() {
+        let merged = merged(2, 16);
+        merged.queue.arm(false);
+        merged.complete(0, 1, false);
+        assert_eq!(merged.events(), 1);
+        merged.queue.arm(true);
+        merged.complete(1, 2, false);
+        assert_eq!(merged.events(), 0, "not solicited");
+        merged.complete(1, 3, true);
+        assert_eq!(merged.events(), 1);
+    }
+
+    #[test]
+    fn an_arming_for_any_is_not_narrowed_by_a_later_one() {
+        let merged = merged(2, 16);
+        merged.queue.arm(false);
+        merged.queue.arm(true);
+        merged.complete(1, 1, false);
+        assert_eq!(merged.events(), 1);
+    }
+
+    #[test]
+    fn a_queue_of_one_ring_notifies_as_that_ring_does() {
+        let merged = merged(1, 16);
+        merged.queue.arm(false);
+        merged.complete(0, 1, false);
+        merged.complete(0, 2, false);
+        assert_eq!(merged.events(), 1);
+        assert_eq!(merged.poll(8), [(0, 1), (0, 2)]);
+    }
+
+    #[test]
+    fn nobody_sleeps_through_a_completion() {
+        const EACH: u64 = 20_000;
+        let merged = Arc::new(merged(2, 1 << 16));
+        let workers: Vec<_> = (0..2)
+            .map(|worker| {
+                let merged = Arc::clone(&merged);
+                thread::spawn(move || {
+                    for wr_id in 0..EACH {
+                        merged.complete(worker, wr_id, false);
+                        if wr_id % 64 == 0 {
+                            thread::yield_now();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut got = 0;
+        while got < 2 * EACH {
+            merged.queue.arm(false);
+            got += merged.poll(256).len() as u64;
+            if got == 2 * EACH {
+                break;
+            }
+            // As a program that sleeps: armed, found nothing more, waits for the event.
+            loop {
+                let more = merged.poll(256).len() as u64;
+                got += more;
+                if more == 0 {
+                    break;
+                }
+            }
+            let mut spins = 0_u64;
+            while got < 2 * EACH && merged.events() == 0 {
+                spins += 1;
+                assert!(spins < 200_000_000, "asleep with {got} of {}", 2 * EACH);
+                std::hint::spin_loop();
+            }
+        }
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    }
+}
