@@ -38,4 +38,8 @@ pub trait Egress {
 
     /// Hands over the slot reserved last.
     fn commit(&mut self);
+
+    /// What is reserved from now on goes to another queue of the receiver than what was before:
+    /// an egress that joins datagrams to larger units begins a new one.
+    fn part(&mut self) {}
 }

@@ -32,6 +32,7 @@ mod owner;
 mod queue;
 mod receive;
 mod socket;
+mod steer;
 
 pub use owner::Owner;
 
@@ -43,7 +44,7 @@ use socket::Sockets;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use trunkline_wire::{Path, ROCE_PORT};
+use trunkline_wire::{Path, ROCE_PORT, Workers};
 
 /// Most bytes of one send, which is also the most of a datagram: what fits an IPv4 packet.
 pub const MAX_SEND: usize = 65_507;
@@ -147,23 +148,25 @@ impl UdpPort {
     /// # Errors
     /// See [`UdpOpenError`].
     pub fn open(config: &UdpConfig) -> Result<Self, UdpOpenError> {
-        let within = |field, value, least, most| {
-            let error = UdpOpenError::OutOfRange {
-                field,
-                value,
-                least,
-                most,
-            };
-            if (least..=most).contains(&value) {
-                Ok(())
-            } else {
-                Err(error)
-            }
-        };
-        within("extra_source_ports", config.extra_source_ports, 0, 64)?;
-        within("burst_bytes", config.burst_bytes, 128 << 10, 16 << 20)?;
-        within("socket_bytes", config.socket_bytes, 0, i32::MAX as usize)?;
-        let sockets = Sockets::open(config)?;
+        check(config)?;
+        Self::on(config, Sockets::open(config)?)
+    }
+
+    /// Opens a port for each worker of a node, all on one address. What comes goes to the port of
+    /// the worker whose number it names ([`Workers`]), the first port being that of worker 0; only
+    /// datagrams that the network or a sender joined to a unit with others may come out elsewhere.
+    /// Close them together.
+    ///
+    /// # Errors
+    /// See [`UdpOpenError`].
+    pub fn open_group(config: &UdpConfig, workers: Workers) -> Result<Vec<Self>, UdpOpenError> {
+        check(config)?;
+        let group = Sockets::open_group(config, workers)?;
+        let ports = group.into_iter().map(|sockets| Self::on(config, sockets));
+        ports.collect()
+    }
+
+    fn on(config: &UdpConfig, sockets: Sockets) -> Result<Self, UdpOpenError> {
         let interface =
             interface::of(config.address, sockets.main().as_fd()).map_err(|source| {
                 UdpOpenError::System {
@@ -259,6 +262,26 @@ impl UdpPort {
     }
 }
 
+/// Whether every value is in its range.
+fn check(config: &UdpConfig) -> Result<(), UdpOpenError> {
+    let within = |field, value, least, most| {
+        let error = UdpOpenError::OutOfRange {
+            field,
+            value,
+            least,
+            most,
+        };
+        if (least..=most).contains(&value) {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    };
+    within("extra_source_ports", config.extra_source_ports, 0, 64)?;
+    within("burst_bytes", config.burst_bytes, 128 << 10, 16 << 20)?;
+    within("socket_bytes", config.socket_bytes, 0, i32::MAX as usize)
+}
+
 impl Egress for UdpPort {
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
         if length == 0 || length > self.max_datagram {
@@ -271,6 +294,10 @@ impl Egress for UdpPort {
 
     fn commit(&mut self) {
         self.queue.commit();
+    }
+
+    fn part(&mut self) {
+        self.queue.part();
     }
 }
 

@@ -8,6 +8,8 @@
 use crate::error::VerbsError;
 use crate::key::Secret32;
 use crate::slab::Slab;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_conn::mem::{Access, AtomicOp, Bytes, Memory, MemoryFault, PdId, Sge};
 use trunkline_wire::{Crc, Lkey, Rkey};
 
@@ -50,7 +52,17 @@ struct Region<B> {
     access: Access,
     /// A peer took the key away.
     invalidated: bool,
+    /// The same, in whichever worker it came to; where the node has several.
+    revoked: Option<Arc<AtomicBool>>,
     bytes: B,
+}
+
+impl<B> Region<B> {
+    #[inline]
+    fn is_invalidated(&self) -> bool {
+        let elsewhere = |revoked: &Arc<AtomicBool>| revoked.load(Ordering::Acquire);
+        self.invalidated || self.revoked.as_ref().is_some_and(elsewhere)
+    }
 }
 
 /// Who is in a protection domain.
@@ -122,14 +134,30 @@ impl<B: Bytes> Regions<B> {
     /// Registers memory (`ibv_reg_mr(3)`). `random` decides on the first key of a slot.
     ///
     /// # Errors
-    /// Remote writes or atomics without local writes, or flags that mean nothing; a range that
-    /// wraps around; no such domain; [`MAX_REGIONS`] regions already.
+    /// As [`register_with`](Self::register_with).
     pub fn register(
         &mut self,
         pd: PdId,
         bytes: B,
         access: Access,
         random: u64,
+    ) -> Result<Registered, VerbsError> {
+        self.register_with(pd, bytes, access, random, None)
+    }
+
+    /// The same of a region that is registered with several workers: `revoked` is one flag for all
+    /// of them, so that a key that a peer takes away at one is gone at all.
+    ///
+    /// # Errors
+    /// Remote writes or atomics without local writes, or flags that mean nothing; a range that
+    /// wraps around; no such domain; [`MAX_REGIONS`] regions already.
+    pub fn register_with(
+        &mut self,
+        pd: PdId,
+        bytes: B,
+        access: Access,
+        random: u64,
+        revoked: Option<Arc<AtomicBool>>,
     ) -> Result<Registered, VerbsError> {
         check_access(access)?;
         let (addr, length) = (bytes.addr(), bytes.len() as u64);
@@ -157,6 +185,7 @@ impl<B: Bytes> Regions<B> {
             pd,
             access,
             invalidated: false,
+            revoked,
             bytes,
         };
         let inserted = self.regions.insert(region);
@@ -210,7 +239,7 @@ impl<B: Bytes> Regions<B> {
     fn usable(&self, pd: PdId, key: u32) -> Result<&Region<B>, MemoryFault> {
         let index = self.secret.open(key) & (MAX_REGIONS - 1);
         match self.regions.get(index) {
-            Some(region) if region.key == key && !region.invalidated => {
+            Some(region) if region.key == key && !region.is_invalidated() => {
                 if region.pd == pd {
                     Ok(region)
                 } else {
@@ -424,7 +453,11 @@ impl<B: Bytes> Memory for Regions<B> {
             return Err(MemoryFault::UnknownKey { key: key.0 });
         }
         let index = self.secret.open(key.0) & (MAX_REGIONS - 1);
-        self.regions[index].invalidated = true;
+        let region = &mut self.regions[index];
+        region.invalidated = true;
+        if let Some(revoked) = &region.revoked {
+            revoked.store(true, Ordering::Release);
+        }
         Ok(())
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct Queue {
     /// The datagram given out: a new unit, or the last one with the datagram added.
     reserved: Option<Reserved>,
     segments: bool,
+    /// The last unit takes no more.
+    parted: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +73,7 @@ impl Queue {
             sent: 0,
             reserved: None,
             segments,
+            parted: false,
         }
     }
 
@@ -82,6 +85,7 @@ impl Queue {
         socket: impl FnOnce(&Path) -> Option<usize>,
     ) -> Option<Slot<'_>> {
         if self.segments
+            && !self.parted
             && let Some(unit) = self.waiting().last()
             && unit.takes(path, length)
         {
@@ -122,6 +126,7 @@ impl Queue {
     pub(super) fn commit(&mut self) {
         let end = match self.reserved.take().expect("commit follows reserve") {
             Reserved::New(unit) => {
+                self.parted = false;
                 self.units.push(unit);
                 unit.start + unit.length
             }
@@ -133,6 +138,12 @@ impl Queue {
             }
         };
         self.used = end.next_multiple_of(ALIGN);
+    }
+
+    /// The next datagram begins a unit.
+    pub(super) const fn part(&mut self) {
+        self.parted = true;
+        self.reserved = None;
     }
 
     fn fits(&self, length: usize) -> bool {
@@ -316,6 +327,20 @@ mod tests {
         queue.advance(10);
         assert_eq!(fill(&mut queue), 10);
         assert_eq!(queue.waiting().len(), ARENA / 4096);
+    }
+
+    #[test]
+    fn datagrams_for_another_queue_of_the_receiver_begin_a_unit() {
+        let mut queue = Queue::new(ARENA, true);
+        for part in [false, false, true, false, false] {
+            if part {
+                queue.part();
+            }
+            queue.reserve(&path(0), 512, |_| Some(0)).unwrap();
+            queue.commit();
+        }
+        let counts: Vec<_> = queue.waiting().iter().map(|unit| unit.count).collect();
+        assert_eq!(counts, [2, 3]);
     }
 
     #[test]

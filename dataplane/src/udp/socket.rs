@@ -6,7 +6,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use trunkline_wire::Path;
+use trunkline_wire::{Path, Workers};
 
 /// The socket that receives, and those that only send.
 #[derive(Debug)]
@@ -22,7 +22,37 @@ pub(super) struct Sockets {
 
 impl Sockets {
     pub(super) fn open(config: &UdpConfig) -> Result<Self, UdpOpenError> {
-        let main = bound(config, config.port)?;
+        Self::around(config, bound(config, config.port, false)?)
+    }
+
+    /// One port for each worker, on one address.
+    ///
+    /// The first is bound as one that shares its address with nobody: where another process has it,
+    /// that fails. Only then may others join it. A stranger who does, which only another process of
+    /// the same user can, gets nothing: packets go to the first ones, by their index.
+    pub(super) fn open_group(
+        config: &UdpConfig,
+        workers: Workers,
+    ) -> Result<Vec<Self>, UdpOpenError> {
+        let system = |call| move |source| UdpOpenError::System { call, source };
+        let first = Self::open(config)?;
+        if workers == Workers::ONE {
+            return Ok(vec![first]);
+        }
+        let share = (libc::SOL_SOCKET, libc::SO_REUSEPORT);
+        set(first.main(), share, 1).map_err(system("setsockopt(SO_REUSEPORT)"))?;
+        let port = first.local.port();
+        let mut group = vec![first];
+        for _ in 1..workers.count() {
+            group.push(Self::around(config, bound(config, port, true)?)?);
+        }
+        super::steer::attach(group[0].main(), workers)
+            .map_err(system("setsockopt(SO_ATTACH_REUSEPORT_CBPF)"))?;
+        Ok(group)
+    }
+
+    /// All sockets of a port, of which `main` receives.
+    fn around(config: &UdpConfig, main: Socket) -> Result<Self, UdpOpenError> {
         let system = |call| move |source| UdpOpenError::System { call, source };
         let local = local_address(&main).map_err(system("getsockname"))?;
         let ipv6 = config.address.is_ipv6();
@@ -61,7 +91,7 @@ impl Sockets {
         let mut sockets = vec![main];
         let mut ports = vec![local.port()];
         for _ in 0..config.extra_source_ports {
-            let socket = bound(config, 0)?;
+            let socket = bound(config, 0, false)?;
             ports.push(
                 local_address(&socket)
                     .map_err(system("getsockname"))?
@@ -118,8 +148,9 @@ impl Sockets {
     }
 }
 
-/// A socket on `port` of the configured address, with what sending needs.
-fn bound(config: &UdpConfig, port: u16) -> Result<Socket, UdpOpenError> {
+/// A socket on `port` of the configured address, with what sending needs. If it `joins`, other
+/// sockets have that port, and share it.
+fn bound(config: &UdpConfig, port: u16, joins: bool) -> Result<Socket, UdpOpenError> {
     let system = |call| move |source| UdpOpenError::System { call, source };
     let address = SocketAddr::new(config.address, port);
     let socket = Socket::new(
@@ -153,6 +184,10 @@ fn bound(config: &UdpConfig, port: u16) -> Result<Socket, UdpOpenError> {
         libc::SO_SNDBUF,
         config.socket_bytes,
     );
+    if joins {
+        let share = (libc::SOL_SOCKET, libc::SO_REUSEPORT);
+        set(&socket, share, 1).map_err(system("setsockopt(SO_REUSEPORT)"))?;
+    }
     let mut name = SockAddr::from(address);
     if let SocketAddr::V6(mut v6) = address
         && v6.ip().is_unicast_link_local()

@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use trunkline_wire::icrc;
 
+mod group;
+
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
 

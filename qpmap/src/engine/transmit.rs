@@ -16,7 +16,7 @@ use trunkline_conn::egress::Egress;
 use trunkline_conn::src::Stamp;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{SendFlags, Status};
-use trunkline_wire::{AckPayload, Close, Opcode};
+use trunkline_wire::{AckPayload, Close, Opcode, Workers};
 
 /// Bytes a flow may send per turn: one full packet, or several small ones.
 const QUANTUM: i32 = 4096;
@@ -114,6 +114,9 @@ impl<P: Platform> Engine<P> {
 
     fn serve(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Served {
         let route = self.route(conn);
+        if self.peers[self.conns[conn].peer].workers != Workers::ONE {
+            egress.part();
+        }
         let before = self.counters.sent;
         let turn = self.serve_turns(now, conn, &route, egress);
         if self.counters.sent != before {

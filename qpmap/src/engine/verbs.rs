@@ -9,7 +9,7 @@ use crate::regions::Registered;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_wire::{Qpn, Rkey};
@@ -88,8 +88,23 @@ impl<P: Platform> Engine<P> {
         bytes: P::Bytes,
         access: Access,
     ) -> Result<Registered, VerbsError> {
+        self.register_with(pd, bytes, access, None)
+    }
+
+    /// Registers memory with one of several workers: they share `revoked`, and get equal keys where
+    /// they register equally in equal order.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn register_with(
+        &mut self,
+        pd: PdId,
+        bytes: P::Bytes,
+        access: Access,
+        revoked: Option<Arc<AtomicBool>>,
+    ) -> Result<Registered, VerbsError> {
         let salt = self.keys.draw();
-        self.regions.register(pd, bytes, access, salt)
+        self.regions.register_with(pd, bytes, access, salt, revoked)
     }
 
     /// Takes a region back. Packets in flight that would read it become VOID.

@@ -1,0 +1,110 @@
+//! Brings each packet to the socket of its worker, inside the kernel.
+//!
+//! The sockets of one port share its address (`SO_REUSEPORT`, socket(7)). A classic BPF program
+//! (`SO_ATTACH_REUSEPORT_CBPF`) picks among them: it reads the number of ours that a packet names,
+//! whose low bits are the worker's ([`Workers`]), and answers the worker's index, which is the
+//! order in which the sockets were bound. Offsets count from the BTH; what a packet is too short
+//! for makes the program answer 0.
+//!
+//! ```text
+//!  BTH.DestQP other than 1:  the number itself
+//!  REQ to a Trunkline node:  the byte of its hello that says which worker is asked
+//!  REQ, SIDR_REQ:            0; the nodes' own code deals them
+//!  other CM messages:        the communication ID of ours, above its lowest bit
+//! ```
+
+use libc::{
+    BPF_A, BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K,
+    BPF_LD, BPF_RET, BPF_RSH, BPF_SUB, BPF_W, sock_filter, sock_fprog,
+};
+use socket2::Socket;
+use std::io;
+use std::os::fd::AsRawFd;
+use trunkline_wire::{Qpn, Workers};
+
+/// Word of the BTH whose lower 24 bits are DestQP.
+const DEST_QP: u32 = 4;
+/// Attribute of a MAD behind BTH and DETH: which message it is (IBTA Vol 1, 13.4.2, 12.6).
+const ATTRIBUTE: u32 = 36;
+const REQ: u32 = 0x10;
+const SIDR_REQ: u32 = 0x17;
+const SIDR_REP: u32 = 0x18;
+/// First word of the message: the sender's communication ID, or the number of a question.
+const FIRST_ID: u32 = 44;
+/// The receiver's communication ID.
+const SECOND_ID: u32 = 48;
+/// First word of a REQ's service ID, and what it is where nodes meet.
+const SERVICE: u32 = 52;
+const NODES: u32 = u32::from_be_bytes(*b"trnk");
+/// Which worker the hello in a REQ's private data is for.
+const TOWARD: u32 = 44 + 140 + 87;
+
+const fn statement(code: u32, k: u32) -> sock_filter {
+    jump(code, k, 0, 0)
+}
+
+const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    }
+}
+
+/// Compares and goes `yes` or `no` statements further.
+const fn equal(k: u32, yes: u8, no: u8) -> sock_filter {
+    jump(BPF_JMP | BPF_JEQ | BPF_K, k, yes, no)
+}
+
+const fn load(size: u32, at: u32) -> sock_filter {
+    statement(BPF_LD | size | BPF_ABS, at)
+}
+
+/// The program for so many workers.
+fn program(workers: Workers) -> [sock_filter; 20] {
+    let count = u32::from(workers.count());
+    let mask = (1 << workers.bits()) - 1;
+    let alu = |operation, k| statement(BPF_ALU | operation | BPF_K, k);
+    [
+        load(BPF_W, DEST_QP),
+        alu(BPF_AND, 0x00ff_ffff),
+        equal(Qpn::GSI.get(), 0, 12), // else: MASK
+        load(BPF_H, ATTRIBUTE),
+        equal(REQ, 7, 0),       // ASK
+        equal(SIDR_REQ, 13, 0), // ZERO
+        equal(SIDR_REP, 2, 0),  // FIRST
+        load(BPF_W, SECOND_ID),
+        statement(BPF_JMP | BPF_JA, 1), // SHIFT
+        load(BPF_W, FIRST_ID),          // FIRST:
+        alu(BPF_RSH, 1),                // SHIFT:
+        statement(BPF_JMP | BPF_JA, 3), // MASK
+        load(BPF_W, SERVICE),           // ASK:
+        equal(NODES, 0, 5),             // else: ZERO
+        load(BPF_B, TOWARD),
+        alu(BPF_AND, mask), // MASK:
+        jump(BPF_JMP | BPF_JGE | BPF_K, count, 0, 1),
+        alu(BPF_SUB, count),
+        statement(BPF_RET | BPF_A, 0),
+        statement(BPF_RET | BPF_K, 0), // ZERO:
+    ]
+}
+
+/// Attaches the program to the sockets that share the address of `socket`.
+pub(super) fn attach(socket: &Socket, workers: Workers) -> io::Result<()> {
+    let mut program = program(workers);
+    let program = sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    let length = size_of::<sock_fprog>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    let value = (&raw const program).cast();
+    // SAFETY: `value` leads to a `sock_fprog` of this length, whose statements outlive the call.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
