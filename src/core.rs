@@ -30,6 +30,8 @@ pub(crate) struct CoreConfig {
     pub(crate) pool: u32,
     /// Idle connections beyond the first of a pool close after so long.
     pub(crate) idle_after_ns: u64,
+    /// Whether connections are shared with peers that do so too.
+    pub(crate) sharing: bool,
     /// Largest datagram, if less than the port carries.
     pub(crate) max_datagram: u32,
 }
@@ -40,6 +42,7 @@ impl Default for CoreConfig {
             engine: Config::default(),
             pool: 4,
             idle_after_ns: 30 * SECOND,
+            sharing: true,
             max_datagram: u32::MAX,
         }
     }
@@ -159,13 +162,15 @@ impl Core {
             cm,
             port,
             recorder,
+            peers,
             bad_management,
             ..
         } = self;
+        let sharing = peers.is_sharing();
         port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
                 engine.handle_datagram(now, arrival, datagram);
-            } else if handle_management(now, manager, cm, arrival, datagram) {
+            } else if handle_management(now, manager, cm, arrival, datagram, sharing) {
                 recorder.message_received();
             } else {
                 *bad_management += 1;
@@ -304,6 +309,7 @@ fn handle_management(
     cm: &mut Desk,
     arrival: &Arrival,
     datagram: &[u8],
+    sharing: bool,
 ) -> bool {
     let known = match arrival.identification {
         Identification::Seen(identification) => Some(identification),
@@ -312,7 +318,12 @@ fn handle_management(
     match gsi::parse_checked(&arrival.path, known, datagram) {
         Ok(mad) => {
             probes::cm_received(arrival.path.src, mad);
-            let concerns = Concerns::of(mad);
+            // To the manager of ordinary hosts the service of Trunkline nodes is one nobody offers.
+            let concerns = if sharing {
+                Concerns::of(mad)
+            } else {
+                Concerns::Plain
+            };
             if concerns != Concerns::Plain {
                 manager.handle_mad(now, &arrival.path, mad);
             }

@@ -182,6 +182,15 @@ impl Builder {
         self
     }
 
+    /// Whether QPs share connections with those of other Trunkline nodes, which is so if not set.
+    /// Otherwise this node is an ordinary host to all others: each RC QP has an InfiniBand
+    /// connection of its own.
+    #[must_use]
+    pub const fn sharing(mut self, sharing: bool) -> Self {
+        self.config.sharing = sharing;
+        self
+    }
+
     /// Congestion control of shared connections. If not set: by delay, with patience for the kernel
     /// on UDP sockets; none on lossless ports.
     #[must_use]

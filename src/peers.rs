@@ -75,6 +75,7 @@ pub(crate) struct Peers {
     datagram: u32,
     window: u16,
     pool: u32,
+    sharing: bool,
     idle_after_ns: u64,
     directory: Directory,
     handshakes: BTreeMap<HandshakeId, Handshake>,
@@ -93,6 +94,7 @@ impl Peers {
             datagram: config.engine.datagram,
             window: config.engine.window,
             pool: config.pool.max(1),
+            sharing: config.sharing,
             idle_after_ns: config.idle_after_ns,
             directory: Directory::default(),
             handshakes: BTreeMap::new(),
@@ -105,6 +107,11 @@ impl Peers {
 
     pub(crate) const fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Whether connections are shared with peers that do so too.
+    pub(crate) const fn is_sharing(&self) -> bool {
+        self.sharing
     }
 
     pub(crate) fn private_state(&self, handle: u64) -> ConnectionState {
@@ -156,6 +163,10 @@ impl Peers {
             self.open_loop(floor, &ConnectionOptions::default(), false);
             return;
         }
+        if !self.sharing {
+            floor.engine.peer_is_plain(peer);
+            return;
+        }
         match self.directory.mode(floor.now, address) {
             PeerMode::Plain { .. } => floor.engine.peer_is_plain(peer),
             // The answer will bring a connection. One that a program opens for itself does not.
@@ -167,7 +178,8 @@ impl Peers {
     /// Asks a peer of which nothing is known.
     pub(crate) fn learn(&mut self, floor: &mut Floor<'_>, peer: Gid) {
         let address = peer.address();
-        if address != self.address && self.directory.mode(floor.now, address) == PeerMode::Unknown {
+        let unknown = self.directory.mode(floor.now, address) == PeerMode::Unknown;
+        if self.sharing && address != self.address && unknown {
             self.open_pool(floor, peer, NO_QP);
         }
     }
@@ -236,6 +248,11 @@ impl Peers {
         if peer == self.address {
             let conn = self.open_loop(floor, options, true)?;
             self.private.insert(handle, ConnectionState::Open(conn));
+            return Some(handle);
+        }
+        if !self.sharing {
+            let why = "this node shares no connections";
+            self.private.insert(handle, ConnectionState::Failed(why));
             return Some(handle);
         }
         self.private.insert(handle, ConnectionState::Opening);

@@ -4,6 +4,7 @@
 mod common;
 
 use common::address;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Request, Resources};
@@ -11,8 +12,8 @@ use trunkline::rdma_cm::{
     CmError, CmEventKind, EventChannel, Kind, Params, PortSpace, RejReason, Setting,
 };
 use trunkline::{
-    Access, Cq, Error, Mr, Node, Pd, Qp, QpOptions, QpState, RecvWr, SendFlags, SendOp, SendWr,
-    Status,
+    Access, Builder, Cq, Error, Mr, Node, Pd, Qp, QpOptions, QpState, RecvWr, SendFlags, SendOp,
+    SendWr, Status,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -29,8 +30,12 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
+        Self::with(Node::builder())
+    }
+
+    fn with(builder: Builder) -> Self {
         let address = address();
-        let node = Node::builder().address(address).build().unwrap();
+        let node = builder.address(address).build().unwrap();
         let pd = node.alloc_pd();
         let (cq, mr) = (
             node.create_cq(256).unwrap(),
@@ -147,6 +152,51 @@ fn a_connection_carries_private_data_and_messages_and_ends_at_both_ends() {
         (near.qp().state(), far.qp().state()),
         (QpState::Error, QpState::Error)
     );
+}
+
+#[test]
+fn a_node_that_shares_no_connections_is_an_ordinary_host() {
+    for (here, there) in [(false, true), (true, false), (false, false)] {
+        let server = Host::with(Node::builder().sharing(there));
+        let client = Host::with(Node::builder().sharing(here));
+        let listener = server.listen();
+        let (near, far) = connected(&server, &listener, &client);
+        server.receive(far.qp());
+        client.send(near.qp(), b"plain");
+        assert_eq!(server.completion(), Status::Success);
+        for host in [&client, &server] {
+            assert_eq!(host.node.connection_count(), 0, "{here} {there}");
+        }
+    }
+}
+
+#[test]
+fn a_channel_is_readable_while_events_wait() {
+    let host = Host::new();
+    let channel = host.node.create_event_channel().unwrap();
+    let readable = || {
+        let mut fds = [PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
+    };
+    assert!(!readable());
+    let ids = [0, 1].map(|_| channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap());
+    for id in &ids {
+        id.resolve_addr((host.address, PORT).into()).unwrap();
+    }
+    for _ in &ids {
+        assert!(matches!(expect(&channel).1, CmEventKind::AddressResolved));
+    }
+    assert!(!readable(), "all were fetched");
+    ids[0].resolve_route().unwrap();
+    ids[1].resolve_route().unwrap();
+    assert!(readable());
+    assert!(channel.poll_event().is_some());
+    assert!(readable(), "one is left");
+    // What goes to another channel waits here no more.
+    let other = host.node.create_event_channel().unwrap();
+    ids[1].migrate(&other).unwrap();
+    assert!(!readable());
+    assert!(other.poll_event().is_some());
 }
 
 #[test]

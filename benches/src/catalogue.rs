@@ -1,6 +1,8 @@
 //! All benchmarks, in the order in which they are reported.
 
-use crate::{Measurement, Setting, engine, goodput, isolation, resident, scale, udp, warm};
+use crate::{
+    Measurement, Setting, connect, engine, goodput, isolation, resident, scale, udp, warm,
+};
 use anyhow::Result;
 use std::fmt;
 
@@ -52,6 +54,11 @@ pub const ALL: &[Bench] = &[
         name: "udp_lat64",
         what: "latency of 64 B SENDs between two namespaces, against TCP",
         run: udp::lat64,
+    },
+    Bench {
+        name: "cm_plain_rate",
+        what: "rate of QPs connected by REQ, REP and RTU each, against TCP",
+        run: connect::plain_rate,
     },
     Bench {
         name: "qp_scale_idle",

@@ -7,6 +7,7 @@
 //! | [`resident`] | memory of idle QPs |
 //! | [`turns`] | the scheduler alone |
 //! | [`goodput`] | WRITEs over a modelled link that loses or reorders packets |
+//! | [`connect`] | connections opened by RDMA-CM |
 //! | [`isolation`] | calls over the same link, beside QPs in trouble |
 //! | [`warm`] | QPs connected between nodes that know each other, over loopback |
 //! | [`udp`] | two processes over UDP, in two network namespaces |
@@ -14,6 +15,7 @@
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
 
 pub mod catalogue;
+pub mod connect;
 pub mod engine;
 pub mod goodput;
 pub mod isolation;

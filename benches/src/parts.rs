@@ -1,7 +1,7 @@
 //! Parts of a benchmark that run in processes of their own: this program again, with a hidden
 //! command.
 
-use crate::{link, resident, udp};
+use crate::{connect, link, resident, udp};
 use anyhow::Result;
 use clap::Subcommand;
 
@@ -14,6 +14,9 @@ pub enum Part {
     /// Connects QPs and says what they take.
     #[command(hide = true)]
     Resident(resident::PartArgs),
+    /// Opens connections and says how long it took.
+    #[command(hide = true)]
+    Connect(connect::ConnectArgs),
     /// Is one end of a link.
     #[command(hide = true)]
     Peer(udp::PeerArgs),
@@ -28,6 +31,7 @@ impl Part {
         match self {
             Self::Guard(arguments) => link::guard(arguments),
             Self::Resident(arguments) => resident::part(arguments),
+            Self::Connect(arguments) => connect::part(arguments),
             Self::Peer(arguments) => udp::peer(arguments),
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new() -> Result<Self, crate::Error> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let fd = eventfd(0, flags).map_err(|e| crate::Error::system("eventfd")(e.into()))?;
         Ok(Self {
             notices: Mutex::default(),
@@ -36,16 +36,27 @@ impl Queue {
     }
 
     pub(crate) fn push(&self, notice: Notice) {
-        self.lock().push_back(notice);
-        // It fails only when the counter is full, and then it is readable already.
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        let mut notices = self.lock();
+        notices.push_back(notice);
+        if notices.len() == 1 {
+            // It fails only when the counter is full, and then it is readable already.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
     }
 
     pub(crate) fn pop(&self) -> Option<Notice> {
-        let notice = self.lock().pop_front()?;
-        // One of the counter's units stands for each notice.
-        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        let mut notices = self.lock();
+        let notice = notices.pop_front()?;
+        self.settle(&notices);
         Some(notice)
+    }
+
+    /// The descriptor is readable while notices wait: a system call where they begin and where they
+    /// end, none in between. The caller holds the lock, so that neither overtakes the other.
+    fn settle(&self, notices: &VecDeque<Notice>) {
+        if notices.is_empty() {
+            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        }
     }
 
     /// Takes out what was said of `id`, or of requests to it.
@@ -57,11 +68,13 @@ impl Queue {
                 break;
             };
             if notice.concerns(id) {
-                let _ = rustix::io::read(&self.fd, &mut [0; 8]);
                 taken.push(notice);
             } else {
                 notices.push_back(notice);
             }
+        }
+        if !taken.is_empty() {
+            self.settle(&notices);
         }
         taken
     }
