@@ -15,6 +15,7 @@ pub mod memory;
 pub mod port;
 pub mod prng;
 pub mod region;
+pub mod routes;
 pub mod udp;
 
 mod prefetch;
@@ -26,4 +27,5 @@ pub use fault::Fault;
 pub use memory::{MemoryConfig, MemoryPort};
 pub use port::{Arrival, Capabilities, Identification, Port, PortCounters, PortError};
 pub use region::Region;
+pub use routes::{KernelRoutes, Neighbour, RouteError, Way};
 pub use udp::{UdpConfig, UdpOpenError, UdpPort};

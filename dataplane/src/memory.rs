@@ -302,6 +302,7 @@ impl Port for MemoryPort {
             sees_identification: true,
             super_packets: false,
             coalesced_receive: false,
+            kernel_routes: false,
             lossless: true,
         }
     }

@@ -68,6 +68,9 @@ pub struct Capabilities {
     pub super_packets: bool,
     /// Received packets come as super-packets where the machine coalesced them.
     pub coalesced_receive: bool,
+    /// The kernel's routing and neighbour tables say where packets go: ask
+    /// [`KernelRoutes`](crate::KernelRoutes).
+    pub kernel_routes: bool,
     /// Nothing is ever lost, reordered or duplicated between the two ends.
     pub lossless: bool,
 }

@@ -27,7 +27,7 @@
 
 mod batch;
 mod control;
-mod interface;
+pub(crate) mod interface;
 mod owner;
 mod queue;
 mod receive;
@@ -308,6 +308,7 @@ impl Port for UdpPort {
             sees_identification: false,
             super_packets: self.queue.segments(),
             coalesced_receive: self.sockets.coalescing(),
+            kernel_routes: true,
             lossless: false,
         }
     }

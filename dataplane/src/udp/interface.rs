@@ -7,11 +7,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// What a port has to know of its interface.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Interface {
+pub(crate) struct Interface {
     /// Bytes of the longest IP packet.
-    pub(super) mtu: usize,
+    pub(crate) mtu: usize,
     /// Its index, which link-local addresses need beside them. 0 when several may be meant.
-    pub(super) scope: u32,
+    pub(crate) scope: u32,
 }
 
 /// MTU when no interface claims the address.
@@ -22,7 +22,7 @@ const ETHERNET: usize = 1500;
 ///
 /// # Errors
 /// When the system does not list its interfaces.
-pub(super) fn of(address: IpAddr, socket: BorrowedFd<'_>) -> io::Result<Interface> {
+pub(crate) fn of(address: IpAddr, socket: BorrowedFd<'_>) -> io::Result<Interface> {
     let all = list()?;
     let mtu = |entry: &Entry| mtu(&entry.name, socket).unwrap_or(ETHERNET);
     if address.is_unspecified() {

@@ -1,0 +1,404 @@
+//! What the kernel knows of the way to an address: its routing and neighbour tables (rtnetlink(7)).
+//!
+//! The kernel answers while it takes the question, so nothing here waits. What takes time, asking a
+//! link for a neighbour, is the kernel's work: [`KernelRoutes::solicit`] makes it begin,
+//! [`KernelRoutes::neighbour`] says how far it is.
+
+use crate::udp::interface;
+use netlink_packet_core::{
+    NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::AsFd;
+
+/// Bytes of the longest answer: that about an interface, with all its counters.
+const ANSWER: usize = 32 << 10;
+/// Where nothing listens (RFC 863): a datagram there makes the kernel look for the neighbour.
+const DISCARD: u16 = 9;
+
+/// The way to a peer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Way {
+    /// Address of ours that packets leave from.
+    pub source: IpAddr,
+    /// Index of the interface.
+    pub interface: u32,
+    /// The neighbour that packets go to: the peer itself, or a gateway.
+    pub next_hop: IpAddr,
+    /// Bytes of the largest IP packet that the path carries, as far as the kernel knows.
+    pub mtu: u32,
+    /// The neighbour has an address of the link that has to be known first. Not so where the
+    /// interface is a loop, or has one neighbour only.
+    pub has_neighbour: bool,
+}
+
+/// What is known of a neighbour.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Neighbour {
+    /// Its address of the link.
+    Known,
+    /// The kernel asks the link for it.
+    Asked,
+    /// Nothing.
+    Unknown,
+    /// It did not answer when it was asked last.
+    Silent,
+}
+
+/// Why there is no way.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// The peer's address is of the other family.
+    #[error("{peer} is not of the family of {local}")]
+    Family {
+        /// Our address.
+        local: IpAddr,
+        /// The peer's.
+        peer: IpAddr,
+    },
+    /// A broadcast or multicast address, or none at all.
+    #[error("{0} is not the address of one host")]
+    NotOneHost(IpAddr),
+    /// The peer is on a link that our address is not on.
+    #[error("interface {asked} is not {ours}, where our address is")]
+    Interface {
+        /// Index that came with the peer's address.
+        asked: u32,
+        /// Index of ours.
+        ours: u32,
+    },
+    /// The kernel has no route: what it says.
+    #[error("no route to {peer} from {local}: {source}")]
+    NoRoute {
+        /// Our address.
+        local: IpAddr,
+        /// The peer's.
+        peer: IpAddr,
+        /// `ENETUNREACH`, `EHOSTUNREACH`, `EACCES` where it is prohibited, and the like.
+        source: io::Error,
+    },
+    /// The kernel could not be asked, or its answer makes no sense.
+    #[error("{call}: {source}")]
+    System {
+        /// What was asked for.
+        call: &'static str,
+        /// What went wrong.
+        source: io::Error,
+    },
+}
+
+/// Asks the kernel about ways from one address of ours. It belongs to the network namespace in
+/// which it was opened.
+#[derive(Debug)]
+pub struct KernelRoutes {
+    local: IpAddr,
+    /// Index of the interface that has our address; 0 when several may be meant.
+    scope: u32,
+    netlink: Socket,
+    probe: UdpSocket,
+    sequence: u32,
+    answer: Box<[u8]>,
+}
+
+/// A link, as far as it matters.
+struct Link {
+    mtu: u32,
+    has_neighbours: bool,
+}
+
+fn system(call: &'static str) -> impl Fn(io::Error) -> RouteError {
+    move |source| RouteError::System { call, source }
+}
+
+fn nonsense() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+impl KernelRoutes {
+    /// For ways from `local`.
+    ///
+    /// # Errors
+    /// The address is not ours, or the system has no descriptor left.
+    pub fn open(local: IpAddr) -> Result<Self, RouteError> {
+        let (domain, protocol) = (Domain::from(libc::AF_NETLINK), libc::NETLINK_ROUTE);
+        let netlink = Socket::new(domain, Type::RAW.cloexec(), Some(Protocol::from(protocol)))
+            .and_then(|socket| socket.set_nonblocking(true).map(|()| socket))
+            .map_err(system("socket(AF_NETLINK)"))?;
+        let own = interface::of(local, netlink.as_fd()).map_err(system("getifaddrs"))?;
+        let from = match local {
+            IpAddr::V4(_) => SocketAddr::new(local, 0),
+            IpAddr::V6(address) => SocketAddrV6::new(address, 0, 0, own.scope).into(),
+        };
+        let probe = UdpSocket::bind(from).map_err(system("bind"))?;
+        Ok(Self {
+            local,
+            scope: own.scope,
+            netlink,
+            probe,
+            sequence: 0,
+            answer: vec![0; ANSWER].into_boxed_slice(),
+        })
+    }
+
+    /// The way to `peer`, whose port does not matter.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
+        let (local, to) = (self.local, peer.ip());
+        if local.is_ipv4() != to.is_ipv4() {
+            return Err(RouteError::Family { local, peer: to });
+        }
+        if to.is_unspecified() || to.is_multicast() {
+            return Err(RouteError::NotOneHost(to));
+        }
+        let scope = self.scope_of(peer)?;
+        let route = self.ask_route(to, scope).map_err(|error| match error {
+            Answer::Refused(source) => RouteError::NoRoute {
+                local,
+                peer: to,
+                source,
+            },
+            Answer::System(source) => system("RTM_GETROUTE")(source),
+        })?;
+        let refused = |kind| RouteError::NoRoute {
+            local,
+            peer: to,
+            source: io::Error::from_raw_os_error(kind),
+        };
+        match route.header.kind {
+            RouteType::Unicast | RouteType::Local => {}
+            RouteType::Prohibit => return Err(refused(libc::EACCES)),
+            RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast => {
+                return Err(RouteError::NotOneHost(to));
+            }
+            _ => return Err(refused(libc::EHOSTUNREACH)),
+        }
+        let found = parse_route(&route, local, to);
+        let (way, limit) = found.ok_or_else(|| system("RTM_GETROUTE")(nonsense()))?;
+        let link = self.ask_link(way.interface);
+        let link = link.map_err(|error| system("RTM_GETLINK")(error.into()))?;
+        Ok(Way {
+            mtu: limit.unwrap_or(link.mtu).min(link.mtu),
+            has_neighbour: way.has_neighbour && link.has_neighbours,
+            ..way
+        })
+    }
+
+    /// What is known of the neighbour on a way.
+    ///
+    /// # Errors
+    /// The kernel could not be asked.
+    pub fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
+        if !way.has_neighbour {
+            return Ok(Neighbour::Known);
+        }
+        let mut question = NeighbourMessage::default();
+        question.header.family = family(way.next_hop);
+        question.header.ifindex = way.interface;
+        let to = NeighbourAttribute::Destination(way.next_hop.into());
+        question.attributes.push(to);
+        match self.ask(Message::GetNeighbour(question)) {
+            Ok(Message::NewNeighbour(found)) => Ok(match found.header.state {
+                NeighbourState::Incomplete => Neighbour::Asked,
+                NeighbourState::Failed => Neighbour::Silent,
+                NeighbourState::None => Neighbour::Unknown,
+                // Old knowledge is good until it proves wrong, and then the kernel asks again.
+                _ => Neighbour::Known,
+            }),
+            Ok(_) => Err(system("RTM_GETNEIGH")(nonsense())),
+            // ENOENT: there is no entry.
+            Err(Answer::Refused(_)) => Ok(Neighbour::Unknown),
+            Err(Answer::System(source)) => Err(system("RTM_GETNEIGH")(source)),
+        }
+    }
+
+    /// Makes the kernel look for the neighbour on the way to `peer`: by a datagram without content
+    /// to the discard port, as entering questions into the neighbour table takes privileges.
+    ///
+    /// # Errors
+    /// The datagram could not be sent.
+    pub fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {
+        let to = match peer.ip() {
+            IpAddr::V4(_) => SocketAddr::new(peer.ip(), DISCARD),
+            IpAddr::V6(address) => {
+                let scope = self.scope_of(peer)?;
+                SocketAddrV6::new(address, DISCARD, 0, scope).into()
+            }
+        };
+        match self.probe.send_to(&[], to) {
+            Ok(_) => Ok(()),
+            // What became of an earlier one.
+            Err(error) if error.kind() == io::ErrorKind::HostUnreachable => Ok(()),
+            Err(error) => Err(system("sendto")(error)),
+        }
+    }
+
+    /// The link that a link-local address belongs to; 0 for others.
+    fn scope_of(&self, peer: SocketAddr) -> Result<u32, RouteError> {
+        let SocketAddr::V6(peer) = peer else {
+            return Ok(0);
+        };
+        let (asked, ours) = (peer.scope_id(), self.scope);
+        if asked != 0 && ours != 0 && asked != ours {
+            return Err(RouteError::Interface { asked, ours });
+        }
+        let link_local = peer.ip().is_unicast_link_local();
+        Ok(if link_local { asked.max(ours) } else { 0 })
+    }
+
+    fn ask_route(&mut self, to: IpAddr, scope: u32) -> Result<RouteMessage, Answer> {
+        let bits = if to.is_ipv4() { 32 } else { 128 };
+        let mut question = RouteMessage::default();
+        question.header.address_family = family(to);
+        question.header.destination_prefix_length = bits;
+        question
+            .attributes
+            .push(RouteAttribute::Destination(to.into()));
+        if !self.local.is_unspecified() {
+            question.header.source_prefix_length = bits;
+            let from = RouteAttribute::Source(self.local.into());
+            question.attributes.push(from);
+        }
+        if scope != 0 {
+            question.attributes.push(RouteAttribute::Oif(scope));
+        }
+        match self.ask(Message::GetRoute(question))? {
+            Message::NewRoute(route) => Ok(route),
+            _ => Err(Answer::System(nonsense())),
+        }
+    }
+
+    fn ask_link(&mut self, interface: u32) -> Result<Link, Answer> {
+        let mut question = LinkMessage::default();
+        question.header.index = interface;
+        let Message::NewLink(link) = self.ask(Message::GetLink(question))? else {
+            return Err(Answer::System(nonsense()));
+        };
+        let mtu = link
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                LinkAttribute::Mtu(mtu) => Some(*mtu),
+                _ => None,
+            });
+        let alone = LinkFlags::Loopback | LinkFlags::Noarp | LinkFlags::Pointopoint;
+        Ok(Link {
+            mtu: mtu.ok_or_else(|| Answer::System(nonsense()))?,
+            has_neighbours: !link.header.flags.intersects(alone),
+        })
+    }
+
+    /// One question and its answer.
+    fn ask(&mut self, question: Message) -> Result<Message, Answer> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.netlink.send(&bytes).map_err(Answer::System)?;
+        loop {
+            let length = (&self.netlink).read(&mut self.answer);
+            let length = length.map_err(Answer::System)?;
+            let answer = parse::<Message>(&self.answer[..length])?;
+            // An answer to a question that was given up would be an older one's.
+            if answer.header.sequence_number != self.sequence {
+                continue;
+            }
+            return match answer.payload {
+                NetlinkPayload::InnerMessage(message) => Ok(message),
+                NetlinkPayload::Error(error) => Err(Answer::Refused(error.to_io())),
+                _ => Err(Answer::System(nonsense())),
+            };
+        }
+    }
+}
+
+/// Why a question has no answer.
+enum Answer {
+    /// The kernel says no.
+    Refused(io::Error),
+    /// It could not be asked, or cannot be understood.
+    System(io::Error),
+}
+
+impl From<Answer> for io::Error {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Refused(error) | Answer::System(error) => error,
+        }
+    }
+}
+
+fn parse<M: NetlinkDeserializable>(bytes: &[u8]) -> Result<NetlinkMessage<M>, Answer> {
+    NetlinkMessage::deserialize(bytes).map_err(|_| Answer::System(nonsense()))
+}
+
+const fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+const fn address(of: &RouteAddress) -> Option<IpAddr> {
+    match of {
+        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
+        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
+        _ => None,
+    }
+}
+
+/// The way that a route tells, and the limit it sets to packets.
+fn parse_route(route: &RouteMessage, local: IpAddr, to: IpAddr) -> Option<(Way, Option<u32>)> {
+    let (mut interface, mut gateway, mut preferred, mut limit) = (None, None, None, None);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(hop) => gateway = address(hop),
+            // An IPv4 route by way of an IPv6 neighbour.
+            RouteAttribute::Via(via) => {
+                gateway = match via {
+                    netlink_packet_route::route::RouteVia::Inet(hop) => Some((*hop).into()),
+                    netlink_packet_route::route::RouteVia::Inet6(hop) => Some((*hop).into()),
+                    _ => None,
+                };
+            }
+            RouteAttribute::PrefSource(source) => preferred = address(source),
+            RouteAttribute::Metrics(metrics) => {
+                limit = metrics.iter().find_map(|metric| match metric {
+                    RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    let way = Way {
+        source: if local.is_unspecified() {
+            preferred?
+        } else {
+            local
+        },
+        interface: interface?,
+        next_hop: gateway.unwrap_or(to),
+        mtu: 0,
+        has_neighbour: route.header.kind != RouteType::Local,
+    };
+    Some((way, limit))
+}
+
+#[cfg(test)]
+mod tests;
