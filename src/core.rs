@@ -13,7 +13,7 @@ use trunkline_cm::{Concerns, Config as CmConfig, Identity, Manager, Outgoing, gs
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::prng::Prng;
-use trunkline_dataplane::{Port, PortError};
+use trunkline_dataplane::{KernelRoutes, Port, PortError};
 use trunkline_qpmap::{Attributes, Config, Engine, Event, QpModify, VerbsError};
 use trunkline_wire::{Gid, Path, Psn};
 
@@ -96,10 +96,17 @@ impl Core {
             Seeded(Prng::new(random.next_u64())),
         );
         let peers = Peers::new(&config);
+        // Where the kernel does not let itself be asked every address counts as resolved, and a
+        // peer that is not there is silent.
+        let routes = capabilities
+            .kernel_routes
+            .then(|| KernelRoutes::open(config.engine.address).ok())
+            .flatten();
         let mut cm = Desk::new(
-            identity.guid,
+            (config.engine.address, identity.guid),
             config.engine.datagram,
             Seeded(Prng::new(random.next_u64())),
+            routes,
         );
         let mut engine = Engine::new(config.engine);
         let recorder = Recorder::attach(&clock, &mut engine, &mut manager, &mut cm.manager);
@@ -131,7 +138,7 @@ impl Core {
         let received = self.receive(now)?;
         self.engine.handle_timeout(now);
         self.manager.handle_timeout(now);
-        self.cm.manager.handle_timeout(now);
+        self.cm.handle_timeout(now, &self.recorder);
         self.engine.handle_doorbells();
         self.pump(now);
         let sent = self.engine.poll_transmit(now, &mut *self.port);
@@ -294,7 +301,7 @@ impl Core {
         let timers = [
             self.engine.poll_timeout(),
             self.manager.poll_timeout(),
-            self.cm.manager.poll_timeout(),
+            self.cm.poll_timeout(),
             self.peers.next_reclaim(),
         ];
         timers.into_iter().flatten().min()

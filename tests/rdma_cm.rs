@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Request, Resources};
 use trunkline::rdma_cm::{
-    CmError, CmEventKind, EventChannel, Kind, Params, PortSpace, RejReason, Setting,
+    CmError, CmEventKind, EventChannel, Kind, Params, PortSpace, RejReason, ResolveError, Setting,
 };
 use trunkline::{
     Access, Builder, Cq, Error, Mr, Node, Pd, Qp, QpOptions, QpState, RecvWr, SendFlags, SendOp,
@@ -181,7 +181,7 @@ fn a_channel_is_readable_while_events_wait() {
     assert!(!readable());
     let ids = [0, 1].map(|_| channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap());
     for id in &ids {
-        id.resolve_addr((host.address, PORT).into()).unwrap();
+        id.resolve_addr((host.address, PORT).into(), LIMIT).unwrap();
     }
     for _ in &ids {
         assert!(matches!(expect(&channel).1, CmEventKind::AddressResolved));
@@ -247,7 +247,8 @@ fn datagram_ids_learn_where_the_service_is() {
     let here = client.node.create_event_channel().unwrap();
     let id = here.create_id(PortSpace::Udp, Kind::Ud).unwrap();
     id.set(Setting::TypeOfService(8)).unwrap();
-    id.resolve_addr((server.address, PORT).into()).unwrap();
+    id.resolve_addr((server.address, PORT).into(), LIMIT)
+        .unwrap();
     assert!(matches!(expect(&here).1, CmEventKind::AddressResolved));
     id.resolve_route().unwrap();
     assert!(matches!(expect(&here).1, CmEventKind::RouteResolved));
@@ -323,7 +324,8 @@ fn an_active_end_hears_once_that_its_connection_stands() {
     let listener = server.listen();
     let channel = client.node.create_event_channel().unwrap();
     let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
-    id.resolve_addr((server.address, PORT).into()).unwrap();
+    id.resolve_addr((server.address, PORT).into(), LIMIT)
+        .unwrap();
     assert!(matches!(expect(&channel).1, CmEventKind::AddressResolved));
     id.create_qp(&client.pd, &client.cq, &client.cq, &client.options)
         .unwrap();
@@ -368,4 +370,34 @@ fn each_step_of_a_connection_is_timed_at_both_ends() {
     assert_eq!(stats.connections["established"], 1);
     assert_eq!(stats.ids["established"], 1);
     drop(ends);
+}
+
+#[test]
+fn an_address_that_does_not_resolve_says_why_in_time() {
+    let host = Host::new();
+    let channel = host.node.create_event_channel().unwrap();
+    // From loopback nothing leads out, and broadcasts have no end.
+    for address in [
+        "192.0.2.1:1",
+        "255.255.255.255:1",
+        "[fd00::1]:1",
+        "0.0.0.0:1",
+    ] {
+        let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
+        let started = std::time::Instant::now();
+        id.resolve_addr(address.parse().unwrap(), Duration::from_secs(2))
+            .unwrap();
+        let (_, kind) = expect(&channel);
+        let CmEventKind::AddressError(why) = kind else {
+            panic!("{address}: {kind:?}")
+        };
+        assert!(matches!(why, ResolveError::Route(_)), "{address}: {why}");
+        assert!(started.elapsed() < Duration::from_secs(3));
+        assert!(id.resolve_route().is_err(), "it is not resolved");
+        // Another address may do.
+        id.resolve_addr((host.address, PORT).into(), LIMIT).unwrap();
+        assert!(matches!(expect(&channel).1, CmEventKind::AddressResolved));
+        id.resolve_route().unwrap();
+        assert!(matches!(expect(&channel).1, CmEventKind::RouteResolved));
+    }
 }

@@ -152,7 +152,8 @@ impl Ends {
         let create = || self.asking.channel.create_id(PortSpace::Tcp, Kind::Rc);
         let ids: Vec<_> = (0..count).map(|_| create()).collect::<Result<_, _>>()?;
         steps.create_id = watch.lap();
-        ids.iter().try_for_each(|id| id.resolve_addr(to))?;
+        ids.iter()
+            .try_for_each(|id| id.resolve_addr(to, PATIENCE))?;
         self.wait_for(count, |kind| matches!(kind, CmEventKind::AddressResolved))?;
         steps.resolve_addr = watch.lap();
         ids.iter().try_for_each(CmId::resolve_route)?;

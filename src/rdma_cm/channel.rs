@@ -136,9 +136,17 @@ impl EventChannel {
     fn tell(&self, notice: Notice) -> Option<CmEvent> {
         let told = |id: Id, kind| self.0.find(id).map(|id| CmEvent { id, kind });
         let event = match notice {
-            Notice::Address(id, Ok(())) => return told(id, CmEventKind::AddressResolved),
-            Notice::Address(id, Err(error)) => return told(id, CmEventKind::AddressError(error)),
-            Notice::Route(id) => return told(id, CmEventKind::RouteResolved),
+            Notice::Address(id, peer, Ok(())) => {
+                let id = self.0.find(id)?;
+                id.is_resolved(peer);
+                let kind = CmEventKind::AddressResolved;
+                return Some(CmEvent { id, kind });
+            }
+            Notice::Address(id, _, Err(error)) => {
+                return told(id, CmEventKind::AddressError(error));
+            }
+            Notice::Route(id, Ok(())) => return told(id, CmEventKind::RouteResolved),
+            Notice::Route(id, Err(error)) => return told(id, CmEventKind::RouteError(error)),
             Notice::Manager(event) => event,
         };
         match event {

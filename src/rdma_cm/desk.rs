@@ -1,18 +1,33 @@
 //! What a node's thread has of RDMA-CM: the manager, and where its events go.
 
 use super::event::Notice;
+use super::resolve::{Outcome, ResolveError, Resolver};
 use crate::peers::Seeded;
+use crate::status::{Recorder, Span};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_cm::ib::PathTerms;
 use trunkline_cm::rdma::{Config, Event, Id, Manager};
 use trunkline_conn::time::Instant;
+use trunkline_dataplane::{KernelRoutes, Way};
 
 /// Payloads that the path MTUs of connections stand for, from code 1 on.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 /// The longest headers beside a payload, BTH and ICRC included.
 const HEADERS: u32 = 12 + 28 + 4 + 4;
+/// What IP and UDP add to that.
+const IPV4_UDP: u32 = 20 + 8;
+const IPV6_UDP: u32 = 40 + 8;
+
+/// Code of the largest path MTU whose packets fit into so many bytes, BTH to ICRC; 0 if none does.
+fn mtu_code(datagram: u32) -> u8 {
+    MTUS.iter()
+        .filter(|mtu| **mtu + HEADERS <= datagram)
+        .count() as u8
+}
 
 /// Events of a channel that the program has not fetched.
 #[derive(Debug)]
@@ -85,18 +100,112 @@ impl Queue {
 pub(crate) struct Desk {
     pub(crate) manager: Manager<Seeded>,
     owners: BTreeMap<Id, Arc<Queue>>,
+    resolver: Resolver<KernelRoutes>,
+    /// Addresses that wait to be resolved, and since when.
+    sought: BTreeMap<Id, (SocketAddr, std::time::Instant)>,
 }
 
 impl Desk {
-    /// A manager for a node with this GUID, whose datagrams have `datagram` bytes at most.
-    pub(crate) fn new(guid: u64, datagram: u32, random: Seeded) -> Self {
+    /// A manager for a node with this address and GUID, whose datagrams have `datagram` bytes at
+    /// most, and go where `routes` say.
+    pub(crate) fn new(
+        (local, guid): (IpAddr, u64),
+        datagram: u32,
+        random: Seeded,
+        routes: Option<KernelRoutes>,
+    ) -> Self {
         let mut config = Config::new(guid);
-        let fitting = MTUS.iter().filter(|mtu| **mtu + HEADERS <= datagram);
-        config.path.mtu = fitting.count().max(1) as u8;
+        config.path.mtu = mtu_code(datagram).max(1);
         Self {
             manager: Manager::new(config, random),
             owners: BTreeMap::new(),
+            resolver: Resolver::new(local, routes),
+            sought: BTreeMap::new(),
         }
+    }
+
+    /// Finds out within `timeout_ns` whether there is a way to `peer`.
+    pub(crate) fn resolve_address(
+        &mut self,
+        now: Instant,
+        id: Id,
+        peer: SocketAddr,
+        timeout_ns: u64,
+        recorder: &Recorder,
+    ) {
+        let sought = (peer, std::time::Instant::now());
+        match self.resolver.begin(now, id, peer, timeout_ns) {
+            Some(outcome) => self.tell_address(id, sought, outcome, recorder),
+            None => {
+                self.sought.insert(id, sought);
+            }
+        }
+    }
+
+    fn tell_address(
+        &self,
+        id: Id,
+        (peer, begun): (SocketAddr, std::time::Instant),
+        outcome: Outcome,
+        recorder: &Recorder,
+    ) {
+        recorder.took(Span::RdmaAddress, begun.elapsed().as_nanos() as u64);
+        self.tell(id, Notice::Address(id, peer, outcome.map(drop)));
+    }
+
+    fn tell(&self, id: Id, notice: Notice) {
+        if let Some(queue) = self.owners.get(&id) {
+            queue.push(notice);
+        }
+    }
+
+    /// Whether the address of an ID is being resolved.
+    pub(crate) fn is_resolving(&self, id: Id) -> bool {
+        self.sought.contains_key(&id)
+    }
+
+    /// Finds out what packets the path to a resolved peer takes.
+    pub(crate) fn resolve_route(&mut self, now: Instant, id: Id, peer: SocketAddr) {
+        let outcome = self.resolver.way(now, peer);
+        let outcome = outcome.and_then(|way| match way {
+            Some(way) => self.take_way(id, &way),
+            None => Ok(()),
+        });
+        self.tell(id, Notice::Route(id, outcome));
+    }
+
+    fn take_way(&mut self, id: Id, way: &Way) -> Result<(), ResolveError> {
+        let headers = match way.source {
+            IpAddr::V4(_) => IPV4_UDP,
+            IpAddr::V6(_) => IPV6_UDP,
+        };
+        let fits = mtu_code(way.mtu.saturating_sub(headers));
+        if fits == 0 {
+            return Err(ResolveError::Narrow(way.mtu));
+        }
+        if let Some(path) = self.manager.path(id) {
+            let mtu = self.manager.config().path.mtu.min(fits);
+            let path = PathTerms { mtu, ..path };
+            // One that is connecting keeps its path.
+            let _ = self.manager.set_path(id, path);
+        }
+        Ok(())
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, recorder: &Recorder) {
+        self.manager.handle_timeout(now);
+        while let Some((id, outcome)) = self.resolver.poll(now) {
+            if let Some(sought) = self.sought.remove(&id) {
+                self.tell_address(id, sought, outcome, recorder);
+            }
+        }
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let timers = [self.manager.poll_timeout(), self.resolver.poll_timeout()];
+        timers.into_iter().flatten().min()
     }
 
     /// Events of `id` go to `queue` from now on (`rdma_migrate_id(3)`), those not fetched too.
@@ -113,6 +222,9 @@ impl Desk {
 
     /// Gives up an ID; requests to it that nobody fetched are refused.
     pub(crate) fn destroy(&mut self, now: Instant, id: Id) {
+        if self.sought.remove(&id).is_some() {
+            self.resolver.forget(id);
+        }
         let unfetched = self.owners.remove(&id).map(|queue| queue.take(id));
         for notice in unfetched.into_iter().flatten() {
             if let Notice::Manager(Event::ConnectRequest { id: new, .. }) = notice

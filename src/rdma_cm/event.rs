@@ -1,7 +1,7 @@
 //! Events, as a program gets them.
 
 use super::id::CmId;
-use std::io;
+use super::resolve::ResolveError;
 use std::net::SocketAddr;
 use trunkline_cm::ib::CloseReason;
 use trunkline_cm::rdma::{Data, Event, Id, PeerParams, UdPeer};
@@ -16,9 +16,9 @@ use trunkline_wire::cm::{RejReason, SidrStatus};
 pub(crate) enum Notice {
     Manager(Event),
     /// An address was looked up.
-    Address(Id, Result<(), io::Error>),
+    Address(Id, SocketAddr, Result<(), ResolveError>),
     /// A route was.
-    Route(Id),
+    Route(Id, Result<(), ResolveError>),
 }
 
 impl Notice {
@@ -29,7 +29,7 @@ impl Notice {
                 listener, id: new, ..
             }) => *listener == id || *new == id,
             Self::Manager(event) => event.id() == id,
-            Self::Address(of, _) | Self::Route(of) => *of == id,
+            Self::Address(of, ..) | Self::Route(of, _) => *of == id,
         }
     }
 }
@@ -50,9 +50,11 @@ pub enum CmEventKind {
     /// There is a way to the peer's address.
     AddressResolved,
     /// There is none.
-    AddressError(io::Error),
+    AddressError(ResolveError),
     /// The route is known, too: connect.
     RouteResolved,
+    /// It is not, or not any more.
+    RouteError(ResolveError),
     /// A peer connects to a listener: accept or reject the new ID.
     ConnectRequest {
         /// The listener.

@@ -1,23 +1,22 @@
 //! IDs: listeners, connections, and what may become either.
 
 use super::channel::{Channel, EventChannel};
-use super::event::Notice;
 use crate::core::Core;
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::mr::Pd;
 use crate::qp::{Qp, QpOptions};
 use crate::status::Span;
-use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use trunkline_cm::Route;
-use trunkline_cm::rdma::{Id, Kind, Params, QpAttributes, Setting};
+use trunkline_cm::rdma::{Error as CmError, Id, Kind, Params, QpAttributes, Setting};
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::Instant;
 use trunkline_qpmap::{Attributes, QpModify, QpType, VerbsError};
-use trunkline_wire::{Gid, ROCE_PORT};
+use trunkline_wire::Gid;
 
 /// An ID (`struct rdma_cm_id`). The last clone gives it up (`rdma_destroy_id(3)`): a listener
 /// refuses what waits, a connection ends.
@@ -88,53 +87,65 @@ impl CmId {
         self.manage(|core, _| Ok(core.cm.manager.listen(self.0.id, backlog)?))
     }
 
-    /// Finds the way to a peer (`rdma_resolve_addr(3)`): `AddressResolved` or `AddressError` comes.
-    /// The peer is asked meanwhile whether it shares connections.
+    /// Finds the way to a peer (`rdma_resolve_addr(3)`): `AddressResolved` or `AddressError` comes,
+    /// within `timeout`.
     ///
     /// # Errors
     /// The ID is bound to another address, or used otherwise.
-    pub fn resolve_addr(&self, peer: SocketAddr) -> Result<(), Error> {
-        let channel = self.channel();
-        let local = channel.node.gid.address();
-        let begun = std::time::Instant::now();
-        let found = reachable(local, peer);
-        if found.is_ok() {
-            let route = Route {
-                local,
-                remote: peer.ip(),
-            };
-            self.manage(|core, now| {
-                core.cm.manager.resolve(self.0.id, route, peer.port())?;
-                if self.0.kind == Kind::Rc {
-                    core.learn(now, Gid::from(peer.ip()));
-                }
-                Ok(())
-            })?;
-            *lock(&self.0.peer) = Some(peer);
-        }
-        self.took(Span::RdmaAddress, begun);
-        channel.queue.push(Notice::Address(self.0.id, found));
-        Ok(())
+    pub fn resolve_addr(&self, peer: SocketAddr, timeout: Duration) -> Result<(), Error> {
+        let local = self.channel().node.gid.address();
+        let peer = match peer.ip().to_canonical() {
+            address if address == peer.ip() => peer,
+            mapped => SocketAddr::new(mapped, peer.port()),
+        };
+        let route = Route {
+            local,
+            remote: peer.ip(),
+        };
+        let id = self.0.id;
+        *lock(&self.0.peer) = None;
+        self.manage(|core, now| {
+            if core.cm.is_resolving(id) {
+                return Err(CmError::State(id).into());
+            }
+            if local.is_ipv4() == peer.is_ipv4() {
+                core.cm.manager.resolve(id, route, peer.port())?;
+            }
+            let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX >> 1);
+            let Core { cm, recorder, .. } = core;
+            cm.resolve_address(now, id, peer, timeout_ns, recorder);
+            Ok(())
+        })
     }
 
-    /// Finds the route to a resolved peer (`rdma_resolve_route(3)`): `RouteResolved` comes. Over IP
-    /// there is nothing more to find.
+    /// The way to the peer was found.
+    pub(crate) fn is_resolved(&self, peer: SocketAddr) {
+        *lock(&self.0.peer) = Some(peer);
+    }
+
+    /// Finds the route to a resolved peer (`rdma_resolve_route(3)`): `RouteResolved` or
+    /// `RouteError` comes. Over IP that is the path MTU, which is known already. The peer is asked meanwhile
+    /// whether it shares connections.
     ///
     /// # Errors
     /// The address is not resolved.
     pub fn resolve_route(&self) -> Result<(), Error> {
-        let begun = std::time::Instant::now();
-        if self.peer_addr().is_none() {
-            return Err(trunkline_cm::rdma::Error::State(self.0.id).into());
-        }
-        self.took(Span::RdmaRoute, begun);
-        self.channel().queue.push(Notice::Route(self.0.id));
-        Ok(())
+        let peer = self.resolved()?;
+        self.manage(|core, now| {
+            let begun = std::time::Instant::now();
+            core.cm.resolve_route(now, self.0.id, peer);
+            let took = begun.elapsed().as_nanos() as u64;
+            core.recorder.took(Span::RdmaRoute, took);
+            if self.0.kind == Kind::Rc {
+                core.learn(now, Gid::from(peer.ip()));
+            }
+            Ok(())
+        })
     }
 
-    fn took(&self, span: Span, begun: std::time::Instant) {
-        let recorder = Arc::clone(&self.channel().node.core().recorder);
-        recorder.took(span, begun.elapsed().as_nanos() as u64);
+    fn resolved(&self) -> Result<SocketAddr, Error> {
+        let state = CmError::State(self.0.id);
+        Ok(self.peer_addr().ok_or(state)?)
     }
 
     /// Sets something (`rdma_set_option(3)`).
@@ -210,6 +221,7 @@ impl CmId {
     /// # Errors
     /// The address is not resolved, there is too much private data, or the QP is taken.
     pub fn connect(&self, params: &Params<'_>) -> Result<(), Error> {
+        self.resolved()?;
         let params = self.with_qp(params);
         self.manage(|core, now| Ok(core.cm.manager.connect(now, self.0.id, &params)?))
     }
@@ -306,7 +318,7 @@ impl CmId {
             let manager = &mut core.cm.manager;
             let found = manager.attributes(self.0.id).copied();
             let Some(found) = found else {
-                return Err(trunkline_cm::rdma::Error::State(self.0.id).into());
+                return Err(CmError::State(self.0.id).into());
             };
             core.ready(&qp, &attributes(&found))?;
             let params = Params::new(qp.qpn());
@@ -362,16 +374,4 @@ pub(crate) fn attributes(found: &QpAttributes) -> Attributes {
         traffic_class: found.path.traffic_class,
         ..Attributes::default()
     }
-}
-
-/// Whether the kernel's routes lead from `local` to `peer`. Where the address is not the kernel's,
-/// as on ports that are not sockets, nothing is known, and the peer will be silent.
-fn reachable(local: std::net::IpAddr, peer: SocketAddr) -> Result<(), io::Error> {
-    if local.is_ipv4() != peer.is_ipv4() {
-        return Err(ErrorKind::AddrNotAvailable.into());
-    }
-    let Ok(socket) = UdpSocket::bind((local, 0)) else {
-        return Ok(());
-    };
-    socket.connect((peer.ip(), ROCE_PORT))
 }

@@ -19,14 +19,17 @@ mod channel;
 mod desk;
 mod event;
 mod id;
+mod resolve;
 pub mod sync;
 
 pub use channel::EventChannel;
 pub(crate) use desk::Desk;
 pub use event::{CmEvent, CmEventKind};
 pub use id::CmId;
+pub use resolve::ResolveError;
 pub use trunkline_cm::ib::{CloseReason, PathTerms};
 pub use trunkline_cm::rdma::{
     Data, Error as CmError, Kind, Params, PeerParams, PortSpace, QpAttributes, Setting, UdPeer,
 };
+pub use trunkline_dataplane::RouteError;
 pub use trunkline_wire::cm::{RejReason, SidrStatus};

@@ -1,7 +1,10 @@
 //! RDMA-CM call by call: each waits for its event (`rdma_create_ep(3)`, and IDs without a channel).
 //! The node has to be driven by its own thread or another one.
 
-use super::{CmEvent, CmEventKind, CmId, Data, EventChannel, Kind, Params, PeerParams, PortSpace};
+use super::{
+    CmEvent, CmEventKind, CmId, Data, EventChannel, Kind, Params, PeerParams, PortSpace,
+    ResolveError,
+};
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::mr::Pd;
@@ -20,7 +23,7 @@ pub enum ConnectError {
     Call(#[from] Error),
     /// There is no way to the address.
     #[error("no way there: {0}")]
-    Address(std::io::Error),
+    Address(ResolveError),
     /// The peer rejects: 8 when nobody listens, 28 when its program says so.
     #[error("rejected, reason {}", reason.code())]
     Rejected {
@@ -74,7 +77,7 @@ impl Endpoint {
     ) -> Result<Self, ConnectError> {
         let channel = node.create_event_channel()?;
         let id = channel.create_id(PortSpace::Tcp, Kind::Rc)?;
-        id.resolve_addr(peer)?;
+        id.resolve_addr(peer, limit)?;
         wait(&channel, limit)?;
         id.resolve_route()?;
         wait(&channel, limit)?;
@@ -248,7 +251,9 @@ impl Request {
 fn wait(channel: &EventChannel, limit: Duration) -> Result<CmEvent, ConnectError> {
     let event = channel.get_event(limit).ok_or(ConnectError::Timeout)?;
     match event.kind {
-        CmEventKind::AddressError(error) => Err(ConnectError::Address(error)),
+        CmEventKind::AddressError(error) | CmEventKind::RouteError(error) => {
+            Err(ConnectError::Address(error))
+        }
         CmEventKind::Rejected { reason, data } => Err(ConnectError::Rejected {
             reason,
             data: Box::new(data),

@@ -291,6 +291,11 @@ impl<R: Random> Manager<R> {
         Ok(local)
     }
 
+    /// What its connection asks for, or will.
+    pub fn path(&self, id: Id) -> Option<ib::PathTerms> {
+        Some(self.ids.get(&id)?.path)
+    }
+
     /// Says what path the connection takes, where it is not to be that of the configuration. Call
     /// it before settings that are part of it.
     ///

@@ -60,7 +60,7 @@ impl End {
     /// An ID that leads to the guest's port.
     pub(crate) fn resolved(&self, space: PortSpace, kind: Kind, port: u16) -> Result<CmId> {
         let id = self.channel.create_id(space, kind)?;
-        id.resolve_addr((self.place.guest.address, port).into())?;
+        id.resolve_addr((self.place.guest.address, port).into(), PATIENCE)?;
         let event = self.event()?;
         let kind = event.kind;
         ensure!(matches!(kind, CmEventKind::AddressResolved), "{kind:?}");

@@ -1,0 +1,232 @@
+//! Finds the way to peers: by the kernel's routes and neighbours, where packets of the port go by
+//! them.
+//!
+//! ```text
+//!   begin --> way? --no--------------------------------------> error
+//!               | yes
+//!             neighbour? --known-----------------------------> resolved
+//!               | unknown, or silent before we asked: solicit
+//!             look again, after pauses that double
+//!               | known --> resolved     silent, or time is up --> error
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use trunkline_cm::rdma::Id;
+use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
+use trunkline_dataplane::{KernelRoutes, Neighbour, RouteError, Way};
+
+/// Pause before a neighbour is looked at again: the first one, and the longest.
+const PAUSES: (u64, u64) = (MILLISECOND, 100 * MILLISECOND);
+/// How long a way is taken for granted.
+const FRESH_FOR: u64 = SECOND;
+/// Ways that are remembered at once.
+const MAX_WAYS: usize = 1024;
+
+/// Why there is no way to an address.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResolveError {
+    /// No route, or none from the node's address.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+    /// The neighbour that packets would go to does not answer.
+    #[error("neighbour {0} does not answer")]
+    Silent(IpAddr),
+    /// The neighbour that packets would go to did not answer in time.
+    #[error("neighbour {0} did not answer in time")]
+    Timeout(IpAddr),
+    /// The path does not even carry the least path MTU.
+    #[error("a path of {0} bytes is too narrow")]
+    Narrow(u32),
+}
+
+/// Who knows ways and neighbours.
+pub(crate) trait Routes {
+    /// The way to a peer.
+    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError>;
+    /// What is known of the neighbour on it.
+    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError>;
+    /// Begins to look for that neighbour.
+    fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError>;
+}
+
+impl Routes for KernelRoutes {
+    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
+        Self::way(self, peer)
+    }
+
+    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
+        Self::neighbour(self, way)
+    }
+
+    fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {
+        Self::solicit(self, peer)
+    }
+}
+
+/// An address that waits for its neighbour.
+#[derive(Debug)]
+struct Waiting {
+    peer: SocketAddr,
+    way: Way,
+    solicited: bool,
+    pause_ns: u64,
+    look_at: Instant,
+    until: Instant,
+}
+
+/// What became of an address; the way is told where there is one to tell.
+pub(crate) type Outcome = Result<Option<Way>, ResolveError>;
+
+/// The addresses that are being resolved.
+#[derive(Debug)]
+pub(crate) struct Resolver<R> {
+    local: IpAddr,
+    /// `None`: nobody knows, and every address counts as resolved.
+    routes: Option<R>,
+    waiting: BTreeMap<Id, Waiting>,
+    /// The same by the time to look at them.
+    due: BTreeSet<(Instant, Id)>,
+    /// Ways that were found not long ago, by address and scope.
+    ways: BTreeMap<(IpAddr, u32), (Way, Instant)>,
+}
+
+impl<R: Routes> Resolver<R> {
+    /// For peers of a node at `local`.
+    pub(crate) const fn new(local: IpAddr, routes: Option<R>) -> Self {
+        Self {
+            local,
+            routes,
+            waiting: BTreeMap::new(),
+            due: BTreeSet::new(),
+            ways: BTreeMap::new(),
+        }
+    }
+
+    /// Resolves an address within `timeout_ns`; `None`: it is not known yet.
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        id: Id,
+        peer: SocketAddr,
+        timeout_ns: u64,
+    ) -> Option<Outcome> {
+        let way = match self.way(now, peer) {
+            Ok(Some(way)) => way,
+            outcome => return Some(outcome),
+        };
+        let waiting = Waiting {
+            peer,
+            way,
+            solicited: false,
+            pause_ns: PAUSES.0,
+            look_at: now,
+            until: now + timeout_ns,
+        };
+        self.look(now, id, waiting)
+    }
+
+    /// The way to a peer, remembered or asked for; its neighbour is known where it is remembered.
+    pub(crate) fn way(&mut self, now: Instant, peer: SocketAddr) -> Outcome {
+        let (local, to) = (self.local, peer.ip());
+        if local.is_ipv4() != to.is_ipv4() {
+            return Err(RouteError::Family { local, peer: to }.into());
+        }
+        let Some(routes) = &mut self.routes else {
+            return Ok(None);
+        };
+        match self.ways.get(&key(peer)) {
+            Some((way, until)) if now < *until => Ok(Some(Way {
+                has_neighbour: false,
+                ..*way
+            })),
+            _ => Ok(Some(routes.way(peer)?)),
+        }
+    }
+
+    /// No longer of interest.
+    pub(crate) fn forget(&mut self, id: Id) {
+        self.take(id);
+    }
+
+    fn take(&mut self, id: Id) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&id)?;
+        self.due.remove(&(waiting.look_at, id));
+        Some(waiting)
+    }
+
+    /// Looks at the neighbours whose time it is, until it is decided what became of one.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<(Id, Outcome)> {
+        while let Some(&(at, id)) = self.due.first()
+            && at <= now
+        {
+            let waiting = self.take(id).expect("who is due waits");
+            if let Some(outcome) = self.look(now, id, waiting) {
+                return Some((id, outcome));
+            }
+        }
+        None
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.due.first().map(|&(at, _)| at)
+    }
+
+    /// Looks at a neighbour; it waits on where nothing is decided.
+    fn look(&mut self, now: Instant, id: Id, mut waiting: Waiting) -> Option<Outcome> {
+        let routes = self.routes.as_mut().expect("somebody found the way");
+        let next_hop = waiting.way.next_hop;
+        match routes.neighbour(&waiting.way) {
+            Err(error) => return Some(Err(error.into())),
+            Ok(Neighbour::Known) => {
+                self.remember(now, &waiting);
+                return Some(Ok(Some(waiting.way)));
+            }
+            Ok(Neighbour::Silent) if waiting.solicited => {
+                return Some(Err(ResolveError::Silent(next_hop)));
+            }
+            Ok(Neighbour::Unknown | Neighbour::Silent) => {
+                if let Err(error) = routes.solicit(waiting.peer) {
+                    return Some(Err(error.into()));
+                }
+                waiting.solicited = true;
+            }
+            Ok(Neighbour::Asked) => {}
+        }
+        if waiting.until <= now {
+            return Some(Err(ResolveError::Timeout(next_hop)));
+        }
+        waiting.look_at = (now + waiting.pause_ns).min(waiting.until);
+        waiting.pause_ns = (waiting.pause_ns * 2).min(PAUSES.1);
+        self.due.insert((waiting.look_at, id));
+        self.waiting.insert(id, waiting);
+        None
+    }
+
+    fn remember(&mut self, now: Instant, found: &Waiting) {
+        let key = key(found.peer);
+        let fresh = |(_, until): &(Way, Instant)| now < *until;
+        // What is remembered does not get fresher by being used.
+        if self.ways.get(&key).is_some_and(fresh) {
+            return;
+        }
+        if self.ways.len() >= MAX_WAYS {
+            self.ways.retain(|_, way| fresh(way));
+        }
+        // With as many peers within a second it does without.
+        if self.ways.len() < MAX_WAYS {
+            self.ways.insert(key, (found.way, now + FRESH_FOR));
+        }
+    }
+}
+
+const fn key(peer: SocketAddr) -> (IpAddr, u32) {
+    match peer {
+        SocketAddr::V4(_) => (peer.ip(), 0),
+        SocketAddr::V6(v6) => (peer.ip(), v6.scope_id()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
