@@ -3,7 +3,8 @@
 use super::event::Notice;
 use super::resolve::{Outcome, ResolveError, Resolver};
 use crate::peers::Seeded;
-use crate::status::{Recorder, Span};
+use crate::status::Span;
+use crate::status::recorder::Recorder;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

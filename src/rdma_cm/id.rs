@@ -124,8 +124,8 @@ impl CmId {
     }
 
     /// Finds the route to a resolved peer (`rdma_resolve_route(3)`): `RouteResolved` or
-    /// `RouteError` comes. Over IP that is the path MTU, which is known already. The peer is asked meanwhile
-    /// whether it shares connections.
+    /// `RouteError` comes. Over IP that is the path MTU, which is known already. The peer is asked
+    /// meanwhile whether it shares connections.
     ///
     /// # Errors
     /// The address is not resolved.
