@@ -148,6 +148,37 @@ fn a_qp_on_an_srq_says_once_that_it_takes_no_more_however_it_fails() {
 }
 
 #[test]
+fn answers_and_binds_are_not_held_up_by_data_that_fills_the_window() {
+    // Packets as large as what pacing lets go at once: hardly ever is there room for two.
+    let mut pair = Pair::with(1, 65_507);
+    let [_, bulk] = pair.connected();
+    let [asking, asked] = pair.connected();
+    pair.run(MILLISECOND);
+    let length = 512 * 1024;
+    let remote = Remote {
+        addr: pair.nodes[0].buffer.addr,
+        rkey: pair.nodes[0].key,
+    };
+    for wr_id in 0..32 {
+        let sge = pair.sge(1, 0, length);
+        pair.post(1, &bulk, wr_id, SendOp::Write(remote), &[sge]);
+    }
+    pair.run(20_000);
+    pair.receive(&asked, 100, &[pair.sge(1, 1 << 19, 64)]);
+    pair.post(0, &asking, 7, SendOp::Send, &[pair.sge(0, 1 << 19, 64)]);
+    // The window is full of data for as long as there is any, and that is far longer.
+    let before = pair.now;
+    while pair.completions(0).is_empty() {
+        pair.run(1_000);
+    }
+    let took = pair.now.since(before);
+    assert!(took < 100_000, "the answer took {took} ns");
+    let written = pair.completions(1);
+    let writes = written.iter().filter(|done| done.wr_id < 32).count();
+    assert!(writes < 16, "{writes} WRITEs went before it");
+}
+
+#[test]
 fn plain_connections_go_on_when_a_full_port_has_room_again() {
     let mut pair = Pair::new(0);
     pair.plain = true;

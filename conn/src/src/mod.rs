@@ -235,12 +235,19 @@ impl<I: Copy> Connection<I> {
         self.activate(now, pool).sender.ready(now)
     }
 
+    /// Whether `count` small packets may be sent now. As soon as there is room for one by bytes and
+    /// pace there is for them: [`ready`](Self::ready) may never promise as many of full size.
+    pub fn ready_small(&mut self, now: Instant, count: u32, pool: &mut Pool<I>) -> bool {
+        self.activate(now, pool).sender.ready_small(now, count)
+    }
+
     /// A packet of `bytes` bytes (BTH to ICRC) that carries `item` is sent: gives it the next
     /// number.
     ///
     /// # Panics
     ///
-    /// If the last call of [`ready`](Self::ready) has not promised it.
+    /// If the last call of [`ready`](Self::ready) or [`ready_small`](Self::ready_small) has not
+    /// promised it.
     #[inline(always)]
     pub fn record(&mut self, now: Instant, item: I, bytes: u32) -> Stamp {
         let window = self.window.as_mut().expect("record without ready");

@@ -19,6 +19,8 @@ use trunkline_wire::{
 
 /// Most bytes of notices in one packet.
 const MAX_BLOB: usize = 4096;
+/// Packets that are sent at a time: one of answers, one of the rest.
+const NOTICE_PACKETS: u32 = 2;
 /// Most answers to packets without a flow that may wait.
 const MAX_ORPHANS: usize = 1024;
 /// Most BINDs that may wait for their QP to become ready.
@@ -165,6 +167,9 @@ impl Patience {
     /// The timer is armed.
     const ARMED: u8 = 4;
 
+    /// Their wait is over, but there was no room for them.
+    const BLOCKED: u8 = 8;
+
     /// Answers owed from which on they go with data.
     const WITH_DATA: u8 = 4;
     /// Answers owed from which on they do not wait for data.
@@ -206,6 +211,16 @@ impl Patience {
             self.flags |= Self::ARMED;
         }
         arm
+    }
+
+    /// There was no room for them when they were to go.
+    const fn block(&mut self) {
+        self.flags |= Self::BLOCKED;
+    }
+
+    /// Whether they go before anything else as soon as there is room.
+    pub(crate) const fn is_blocked(self) -> bool {
+        self.has(Self::BLOCKED)
     }
 
     /// The timer has fired.
@@ -297,7 +312,8 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    fn send_notices(
+    /// Sends all notices, whether they had better wait or not.
+    pub(crate) fn send_notices(
         &mut self,
         now: Instant,
         conn: u32,
@@ -306,7 +322,9 @@ impl<P: Platform> Engine<P> {
     ) -> Turn {
         let limit = usize::from(self.conns[conn].payload).min(MAX_BLOB);
         while self.has_notices(conn) {
-            if self.conns[conn].delivery.ready(now, &mut self.windows) < 2 {
+            let delivery = &mut self.conns[conn].delivery;
+            if !delivery.ready_small(now, NOTICE_PACKETS, &mut self.windows) {
+                self.conns[conn].flags.patience.block();
                 return Turn::Blocked;
             }
             // Room for one is checked before anything is taken off the lists; a second that does

@@ -1,8 +1,8 @@
 //! The scheduler: which packet goes next.
 //!
-//! Connections with something to send take turns; within one, retransmissions go first, then
-//! answers, then the flows by deficit round robin over bytes, then a bare acknowledgement if one is
-//! still due.
+//! Connections with something to send take turns; within one, retransmissions go first, then the
+//! flows by deficit round robin over bytes, then notices, then a bare acknowledgement if one is
+//! still due. Where there is little room notices go before the flows.
 
 use super::build::{self, Draft, Emitted, Item, ItemKind, Payload, Route, emit};
 use super::jobs::Outcome;
@@ -163,7 +163,17 @@ impl<P: Platform> Engine<P> {
             room -= 1;
         }
         // Data goes first, it is what somebody waits for; one packet is kept back for notices.
-        let held = u32::from(self.has_notices(conn)).min(room);
+        // Where that is all there is, or was not enough, they do: data may fill any window for as
+        // long as there is some.
+        let mut held = u32::from(self.has_notices(conn));
+        if held > 0 && (room <= held || self.conns[conn].flags.patience.is_blocked()) {
+            match self.send_notices(now, conn, route, egress) {
+                Turn::Idle => {}
+                other => return other,
+            }
+            held = 0;
+            room = self.conns[conn].delivery.ready(now, &mut self.windows);
+        }
         let before = self.counters.sent;
         let turn = self.serve_flows(now, conn, route, room - held, egress);
         let data = self.counters.sent != before;

@@ -138,6 +138,7 @@ pub(crate) struct Pair {
     pub(crate) plain: bool,
     /// What QPs made from now on take receives from, by node.
     pub(crate) srqs: [Option<u32>; 2],
+    datagram: u32,
     /// Decides the fate of each datagram: how often it arrives.
     pub(crate) fate: Fate,
     /// Datagrams that a port takes at once; `None`: any number.
@@ -148,12 +149,17 @@ const DATAGRAM: u32 = 1024 + 80;
 
 impl Pair {
     pub(crate) fn new(connections: usize) -> Self {
+        Self::with(connections, DATAGRAM)
+    }
+
+    /// On ports that carry `datagram` bytes at once.
+    pub(crate) fn with(connections: usize, datagram: u32) -> Self {
         let nodes = [1u8, 2].map(|i| {
             let address = std::net::IpAddr::from([10, 0, 0, i]);
             let config = Config {
                 address,
                 seed: i.into(),
-                datagram: DATAGRAM,
+                datagram,
                 ..Config::default()
             };
             let mut engine = Engine::new(config);
@@ -179,6 +185,7 @@ impl Pair {
             conns: Vec::new(),
             now,
             plain: false,
+            datagram,
             srqs: [None; 2],
             fate: Box::new(|_, _| 1),
             room: None,
@@ -200,7 +207,7 @@ impl Pair {
                 remote_token: ends[1 - i].1,
                 first_tx: 0xff_fff0 + i as u64,
                 first_rx: 0xff_fff0 + 1 - i as u64,
-                datagram: DATAGRAM,
+                datagram: self.datagram,
                 window: 1024,
                 control: None,
                 traffic_class: 0,
