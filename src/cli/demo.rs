@@ -202,8 +202,15 @@ impl Demo<'_> {
         let count = self.client.qps.len();
         let (mut begun, mut ended) = (0, 0);
         let mut moved = Instant::now();
+        let before = self.report.operations.send;
         while ended < count {
-            while begun < count && begun - ended < ACTIVE {
+            // A response does not say that the SENDs before it have been completed, and their
+            // queues must have room.
+            let unanswered = |sends: u64, begun| 2 * begun - (sends - before) as usize;
+            while begun < count
+                && begun - ended < ACTIVE
+                && unanswered(self.report.operations.send, begun) < 2 * ACTIVE
+            {
                 self.server.receive(begun, 0, size)?;
                 self.client.receive(begun, 0, size)?;
                 let data = pattern(begun as u64, round, size);
