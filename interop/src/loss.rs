@@ -3,7 +3,7 @@
 use crate::pair::{Pair, Place, Terms, Way};
 use crate::station::Op;
 use crate::suite::Case;
-use crate::verbs::{batch, transfer};
+use crate::verbs::{LONGEST, OPERATIONS, batch, target, transfer};
 use anyhow::Result;
 use std::time::Duration;
 use trunkline::QpType;
@@ -83,14 +83,56 @@ pub(crate) fn cases(full: bool) -> Vec<Case> {
         for way in Way::BOTH {
             let name = format!("rc/{}/{}", trouble.name, way.word());
             cases.push(Case::new(name, move |place| {
-                through(place, trouble, way, full)
+                through(place, trouble, || traffic(place, trouble, way, full))
             }));
+        }
+    }
+    if full {
+        cases.extend(matrix());
+    }
+    cases
+}
+
+/// Each operation through each trouble, with messages of all lengths.
+fn matrix() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for trouble in &TROUBLES {
+        for mtu in [1024, 4096] {
+            for way in Way::BOTH {
+                for (name, op) in OPERATIONS {
+                    let name = format!("rc/{name}/{}/mtu{mtu}/{}", trouble.name, way.word());
+                    cases.push(Case::new(name, move |place| {
+                        through(place, trouble, || {
+                            every_length(place, trouble, mtu, way, op)
+                        })
+                    }));
+                }
+            }
         }
     }
     cases
 }
 
-fn through(place: Place, trouble: &Trouble, way: Way, full: bool) -> Result<()> {
+fn every_length(place: Place, trouble: &Trouble, mtu: u16, way: Way, op: Op) -> Result<()> {
+    let terms = Terms {
+        faults: Some(trouble.ours),
+        timeout: QUICK,
+        ..Terms::new(QpType::Rc, mtu, target(LONGEST) + LONGEST)
+    };
+    let mut pair = Pair::open(place, &terms)?;
+    let packet = usize::from(mtu);
+    let lengths = [0, 1, packet, packet + 1, 100_001, 1 << 20, LONGEST];
+    for (seed, length) in (1..).zip(lengths) {
+        let (from, to) = pair.sides(way);
+        let result = transfer(from, to, op, length, 1000 * seed);
+        result.map_err(|e| e.context(format!("{length} bytes")))?;
+    }
+    let (from, to) = pair.sides(way);
+    from.silent()?;
+    to.silent()
+}
+
+fn through(place: Place, trouble: &Trouble, traffic: impl FnOnce() -> Result<()>) -> Result<()> {
     let mend = "/bin/tc qdisc del dev eth0 root 2>/dev/null; true";
     place.guest.run(mend, LIMIT)?;
     let disturb = format!(
@@ -98,7 +140,7 @@ fn through(place: Place, trouble: &Trouble, way: Way, full: bool) -> Result<()> 
         trouble.guests
     );
     place.guest.run(&disturb, LIMIT)?;
-    let result = traffic(place, trouble, way, full);
+    let result = traffic();
     place.guest.run(mend, LIMIT)?;
     result
 }

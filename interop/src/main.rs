@@ -8,6 +8,7 @@ mod guest;
 mod local;
 mod loss;
 mod pair;
+mod perftest;
 mod pingpong;
 mod station;
 mod suite;

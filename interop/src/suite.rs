@@ -1,7 +1,7 @@
 //! The list of cases, run one by one.
 
 use crate::pair::Place;
-use crate::{cm, errors, loss, pingpong, verbs};
+use crate::{cm, errors, loss, perftest, pingpong, verbs};
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt;
@@ -53,6 +53,7 @@ pub(crate) fn cases(full: bool, only: &[String]) -> Vec<Case> {
     let mut cases = verbs::cases(full);
     cases.extend(errors::cases());
     cases.extend(pingpong::cases());
+    cases.extend(perftest::cases(full));
     cases.extend(loss::cases(full));
     cases.extend(cm::cases());
     cases.retain(|case| only.is_empty() || only.iter().any(|part| case.name.contains(part)));

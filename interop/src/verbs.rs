@@ -57,7 +57,7 @@ pub(crate) fn cases(full: bool) -> Vec<Case> {
     cases
 }
 
-const OPERATIONS: [(&str, Op); 5] = [
+pub(crate) const OPERATIONS: [(&str, Op); 5] = [
     ("send", Op::Send),
     ("send-imm", Op::SendImm(IMM)),
     ("write", Op::Write),
@@ -66,7 +66,7 @@ const OPERATIONS: [(&str, Op); 5] = [
 ];
 
 /// Where things lie in buffers: sent from the front, placed behind it.
-const fn target(length: usize) -> usize {
+pub(crate) const fn target(length: usize) -> usize {
     (length + MARGIN).next_multiple_of(4096)
 }
 

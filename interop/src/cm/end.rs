@@ -5,6 +5,7 @@ use crate::pair::Place;
 use crate::station::PATIENCE;
 use anyhow::{Context, Result, bail, ensure};
 use std::time::{Duration, Instant};
+use trunkline::rdma_cm::sync::Resources;
 use trunkline::rdma_cm::{CmEvent, CmEventKind, CmId, EventChannel, Kind, Params, PortSpace};
 use trunkline::{
     Access, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, Qpn, RecvWr, SendFlags, SendOp, SendWr,
@@ -15,7 +16,7 @@ use trunkline::{
 const SIZE: usize = 1 << 20;
 
 pub(crate) struct End {
-    _node: Node,
+    node: Node,
     pub(crate) pd: Pd,
     pub(crate) mr: Mr,
     pub(crate) channel: EventChannel,
@@ -41,9 +42,28 @@ impl End {
             cq: node.create_cq(4096)?,
             channel: node.create_event_channel()?,
             pd,
-            _node: node,
+            node,
             place,
         })
+    }
+
+    pub(crate) const fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// What QPs are made with where calls wait.
+    pub(crate) const fn resources<'a>(&'a self, options: &'a QpOptions) -> Resources<'a> {
+        Resources {
+            pd: &self.pd,
+            send_cq: &self.cq,
+            recv_cq: &self.cq,
+            options,
+        }
+    }
+
+    /// A QP that no ID knows.
+    pub(crate) fn bare_qp(&self, options: &QpOptions) -> Result<Qp> {
+        Ok(self.pd.create_qp(&self.cq, &self.cq, options)?)
     }
 
     /// A QP of the ID's own.

@@ -3,6 +3,7 @@
 
 mod calls;
 mod end;
+mod models;
 mod programs;
 
 use crate::pair::Place;
@@ -13,11 +14,15 @@ type Run = fn(Place) -> Result<()>;
 
 /// All of this folder.
 pub(crate) fn cases() -> Vec<Case> {
-    let list: [(&str, Run); 12] = [
+    let list: [(&str, Run); 16] = [
         ("rping/guest-serves", programs::ping_guest),
         ("rping/guest-asks", programs::pinged_by_guest),
         ("ucmatose/guest-serves", programs::send_to_guest),
         ("ucmatose/guest-asks", programs::sent_by_guest),
+        ("waiting/guest-serves", models::wait_for_guest),
+        ("waiting/guest-asks", models::waited_for_by_guest),
+        ("own-qp/guest-serves", models::own_qp_to_guest),
+        ("own-qp/guest-asks", models::own_qp_for_guest),
         ("udaddy/guest-serves", programs::datagrams_to_guest),
         ("udaddy/guest-asks", programs::datagrams_of_guest),
         ("cmtime/guest-serves", programs::connect_often),

@@ -8,11 +8,11 @@ use trunkline::rdma_cm::{CmEventKind, Kind, PortSpace};
 use trunkline::{Completion, Extra, GRH_LEN, Qp, Remote, Rkey, SendOp};
 
 /// How long a program of the guest may run.
-const LIMIT: Duration = Duration::from_secs(100);
-const RC: (PortSpace, Kind) = (PortSpace::Tcp, Kind::Rc);
+pub(super) const LIMIT: Duration = Duration::from_secs(100);
+pub(super) const RC: (PortSpace, Kind) = (PortSpace::Tcp, Kind::Rc);
 const UD: (PortSpace, Kind) = (PortSpace::Udp, Kind::Ud);
 const PING_PORT: u16 = 7174;
-const OTHER_PORT: u16 = 7471;
+pub(super) const OTHER_PORT: u16 = 7471;
 const UD_PORT: u16 = 7174;
 const ROUNDS: usize = 20;
 /// Bytes of a ping, and where its halves lie: what is read, what is written.
@@ -25,10 +25,10 @@ const INFO_OUT: usize = 256;
 /// Address, key and size, big-endian.
 const INFO: usize = 16;
 /// Messages of ucmatose and udaddy, and their bytes.
-const MESSAGES: usize = 10;
-const MESSAGE: usize = 100;
+pub(super) const MESSAGES: usize = 10;
+pub(super) const MESSAGE: usize = 100;
 /// Room of a message at our end.
-const SLOT: usize = 256;
+pub(super) const SLOT: usize = 256;
 /// Where messages go out from.
 const OUT: usize = 1 << 16;
 /// Connections of cmtime.
@@ -121,11 +121,11 @@ pub(super) fn pinged_by_guest(place: Place) -> Result<()> {
     client.finish().map(drop)
 }
 
-fn receives(end: &End, qp: &Qp, length: usize) -> Result<()> {
+pub(super) fn receives(end: &End, qp: &Qp, length: usize) -> Result<()> {
     (0..MESSAGES).try_for_each(|at| end.receive(qp, 1 + at as u64, SLOT * at, length))
 }
 
-fn sends(end: &End, qp: &Qp, op: SendOp) -> Result<()> {
+pub(super) fn sends(end: &End, qp: &Qp, op: SendOp) -> Result<()> {
     (0..MESSAGES).try_for_each(|_| end.post(qp, op, OUT, MESSAGE))?;
     Ok(())
 }
