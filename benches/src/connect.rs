@@ -16,8 +16,8 @@ use trunkline::rdma_cm::{CmEvent, CmEventKind, CmId, EventChannel, Kind, Params,
 use trunkline::{Cq, Drive, Node, Pd, QpOptions, Qpn};
 
 const CONNECTIONS: usize = 1000;
-const ASKING: [u8; 4] = [127, 0, 0, 1];
-const ASKED: [u8; 4] = [127, 0, 0, 2];
+const ASKING: [u8; 4] = [127, 0, 47, 91];
+const ASKED: [u8; 4] = [127, 0, 47, 92];
 const PORT: u16 = 7471;
 /// No step takes so long.
 const PATIENCE: Duration = Duration::from_secs(60);

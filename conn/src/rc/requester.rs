@@ -90,7 +90,8 @@ struct Next {
 impl Requester {
     pub(super) fn new(config: &Config) -> Self {
         Self {
-            queue: VecDeque::with_capacity(config.send_capacity),
+            // Grows as it is used: of many connections most are idle, and opening them is to be quick.
+            queue: VecDeque::new(),
             capacity: config.send_capacity,
             started: 0,
             next_psn: config.sq_psn,

@@ -146,16 +146,16 @@ pub(super) enum Answered {
 
 impl Responder {
     pub(super) fn new(config: &Config) -> Self {
-        let resources = usize::from(config.max_dest_rd_atomic);
         Self {
             expected: config.rq_psn,
             msn: 0,
             nak_sent: false,
             established: false,
             message: Message::None,
-            queue: VecDeque::with_capacity(2 * resources + 1),
+            // They grow as they are used, up to what `max_dest_rd_atomic` allows.
+            queue: VecDeque::new(),
             nak: None,
-            atomics: VecDeque::with_capacity(resources),
+            atomics: VecDeque::new(),
         }
     }
 
