@@ -6,6 +6,7 @@ pub mod demo;
 pub mod interrupt;
 pub mod progress;
 pub mod usage;
+pub mod watch;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -31,6 +32,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Measure latency, bandwidth or message rate between two processes or hosts.
     Bench(bench::BenchArgs),
+    /// Look at the connection management of a running node.
+    Cm(watch::CmArgs),
     /// Print the RoCEv2, CM and Trunkline packets of a capture (pcap or pcapng).
     Decode(decode::DecodeArgs),
 }
@@ -48,6 +51,7 @@ fn run(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Demo(args) => demo::run(args, &interrupt),
         Command::Bench(args) => bench::run(args, &interrupt),
+        Command::Cm(args) => watch::run(args, &interrupt),
         Command::Decode(args) => decode::run(args, &interrupt),
     }
 }

@@ -116,7 +116,7 @@ mod tests {
             condensed(&["demo", "--qps", "0"]),
             "invalid value '0' for '--qps <QPS>': 0 is not in 1..=200000"
         );
-        assert_eq!(condensed(&[]), "no command given: demo, bench, decode");
+        assert_eq!(condensed(&[]), "no command given: demo, bench, cm, decode");
     }
 
     #[test]

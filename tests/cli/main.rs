@@ -10,6 +10,7 @@ mod decode;
 mod demo;
 mod formats;
 mod usage;
+mod watch;
 
 use std::process::{Command, Output, Stdio};
 
