@@ -1,5 +1,6 @@
 //! The heart of a node: engine, connection manager and port, joined by one loop.
 
+use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::peers::{Floor, Peers, Seeded};
 use crate::platform::Embedded;
@@ -34,6 +35,8 @@ pub(crate) struct CoreConfig {
     pub(crate) sharing: bool,
     /// Largest datagram, if less than the port carries.
     pub(crate) max_datagram: u32,
+    /// Where management datagrams are written down.
+    pub(crate) capture: Option<Capture>,
 }
 
 impl Default for CoreConfig {
@@ -44,6 +47,7 @@ impl Default for CoreConfig {
             idle_after_ns: 30 * SECOND,
             sharing: true,
             max_datagram: u32::MAX,
+            capture: None,
         }
     }
 }
@@ -59,6 +63,7 @@ pub(crate) struct Core {
     pub(crate) cm: Desk,
     /// What connection management counts and times.
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) capture: Option<Capture>,
     manager: Manager<Seeded>,
     random: Prng,
     psn: Psn,
@@ -108,11 +113,13 @@ impl Core {
             Seeded(Prng::new(random.next_u64())),
             routes,
         );
+        let capture = config.capture;
         let mut engine = Engine::new(config.engine);
         let recorder = Recorder::attach(&clock, &mut engine, &mut manager, &mut cm.manager);
         Self {
             engine,
             recorder,
+            capture,
             port,
             clock,
             events: VecDeque::new(),
@@ -143,6 +150,9 @@ impl Core {
         self.pump(now);
         let sent = self.engine.poll_transmit(now, &mut *self.port);
         self.send_management();
+        if let Some(capture) = &self.capture {
+            capture.flush();
+        }
         self.port.flush()?;
         self.engine.publish();
         Ok(posted || received > 0 || sent > 0)
@@ -170,6 +180,7 @@ impl Core {
             port,
             recorder,
             peers,
+            capture,
             bad_management,
             ..
         } = self;
@@ -177,7 +188,12 @@ impl Core {
         port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
                 engine.handle_datagram(now, arrival, datagram);
-            } else if handle_management(now, manager, cm, arrival, datagram, sharing) {
+                return;
+            }
+            if let Some(capture) = capture {
+                capture.received(arrival, datagram);
+            }
+            if handle_management(now, manager, cm, arrival, datagram, sharing) {
                 recorder.message_received();
             } else {
                 *bad_management += 1;
@@ -289,6 +305,9 @@ impl Core {
                 .first_chunk_mut()
                 .expect("exactly that much was reserved");
             gsi::build(&path, slot.identification, self.psn, &message.mad, out);
+            if let Some(capture) = &self.capture {
+                capture.sent(&path, slot.identification, out);
+            }
             self.psn = self.psn.advance(1);
             self.port.commit();
             self.recorder.message_sent();

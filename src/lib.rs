@@ -30,6 +30,7 @@
 //! ```
 
 mod ah;
+mod capture;
 mod clock;
 mod connection;
 mod core;
@@ -46,6 +47,7 @@ pub mod status;
 mod worker;
 
 pub use ah::Ah;
+pub use capture::CaptureState;
 pub use clock::Clock;
 pub use connection::{Connection, ConnectionOptions};
 pub use cq::Cq;

@@ -1,5 +1,6 @@
 //! A node: one software RNIC inside the program.
 
+use crate::capture::{Capture, CaptureState};
 use crate::clock::Clock;
 use crate::connection::{Connection, ConnectionOptions};
 use crate::core::{Core, CoreConfig};
@@ -249,6 +250,20 @@ impl Builder {
         self
     }
 
+    /// Writes the management datagrams that the node sends and receives (those of QP 1) to `writer`
+    /// as pcapng, with their ICRCs. The packets of QPs pass untouched. Where the writer blocks the
+    /// node waits; when it fails the node goes on without, and [`Node::capture_state`] says why.
+    ///
+    /// # Errors
+    /// The head of the file cannot be written.
+    pub fn capture_management(
+        mut self,
+        writer: impl std::io::Write + Send + 'static,
+    ) -> Result<Self, Error> {
+        self.config.capture = Some(Capture::new(Box::new(writer))?);
+        Ok(self)
+    }
+
     /// Whether other processes of the same user can watch it ([`crate::status`]). If not set, they
     /// can where it is built on a UDP socket and nobody else has taken the name for that.
     #[must_use]
@@ -467,6 +482,12 @@ impl Node {
     /// What the engine counted.
     pub fn counters(&self) -> Counters {
         *self.shared.core().engine.counters()
+    }
+
+    /// How the capture of management datagrams goes, if there is one.
+    pub fn capture_state(&self) -> Option<CaptureState> {
+        let capture = self.shared.core().capture.clone();
+        capture.map(|capture| capture.state())
     }
 
     /// Whether other processes of the same user can watch it.

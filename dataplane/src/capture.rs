@@ -1,4 +1,5 @@
-//! A port that writes down what goes through it, as a pcapng file for Wireshark.
+//! A port that writes down what goes through it, as a pcapng file for Wireshark, and the writer for
+//! those that want to write down less.
 //!
 //! Ports carry datagrams; the file gets Ethernet frames around them, with headers such that the
 //! ICRC of a sound datagram is right: where a port only predicts the IPv4 identification, the one
@@ -33,7 +34,7 @@ const OUTBOUND: u32 = 2;
 /// When writing fails, recording ends ([`failure`](Self::failure) says why) and the port goes on.
 pub struct Capture<P, W: Write> {
     port: P,
-    recorder: Recorder<W>,
+    writer: PacketWriter<W>,
     /// The datagram being built, and what was promised for it.
     staged: Vec<u8>,
     reserved: Option<(Path, u16)>,
@@ -43,8 +44,7 @@ impl<P: fmt::Debug, W: Write> fmt::Debug for Capture<P, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Capture")
             .field("port", &self.port)
-            .field("recorded", &self.recorder.recorded)
-            .field("failure", &self.recorder.failure)
+            .field("writer", &self.writer)
             .finish_non_exhaustive()
     }
 }
@@ -55,12 +55,7 @@ impl<P: Port, W: Write> Capture<P, W> {
     /// # Errors
     /// When the file's header cannot be written.
     pub fn new(port: P, writer: W) -> io::Result<Self> {
-        let clock = || {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default()
-        };
-        Self::with_clock(port, writer, clock)
+        Self::with_clock(port, writer, time_of_day)
     }
 
     /// Records with the times that `clock` gives, since 1970.
@@ -72,10 +67,9 @@ impl<P: Port, W: Write> Capture<P, W> {
         writer: W,
         clock: impl FnMut() -> Duration + Send + 'static,
     ) -> io::Result<Self> {
-        let recorder = Recorder::new(writer, Box::new(clock)).map_err(to_io)?;
         Ok(Self {
             port,
-            recorder,
+            writer: PacketWriter::with_clock(writer, clock)?,
             staged: Vec::new(),
             reserved: None,
         })
@@ -83,17 +77,17 @@ impl<P: Port, W: Write> Capture<P, W> {
 
     /// Datagrams recorded so far.
     pub const fn recorded(&self) -> u64 {
-        self.recorder.recorded
+        self.writer.recorded
     }
 
     /// Datagrams no frame can be made for: too long for IP, or with addresses of two families.
     pub const fn skipped(&self) -> u64 {
-        self.recorder.skipped
+        self.writer.skipped
     }
 
     /// Why recording ended, if it did.
     pub const fn failure(&self) -> Option<&io::Error> {
-        self.recorder.failure.as_ref()
+        self.writer.failure.as_ref()
     }
 
     /// The wrapped port.
@@ -111,15 +105,7 @@ impl<P: Port, W: Write> Capture<P, W> {
     /// # Errors
     /// What ended recording earlier, or what flushing said.
     pub fn finish(self) -> io::Result<(P, W)> {
-        let Recorder {
-            writer, failure, ..
-        } = self.recorder;
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
-        let mut writer = writer.into_inner();
-        writer.flush()?;
-        Ok((self.port, writer))
+        Ok((self.port, self.writer.finish()?))
     }
 }
 
@@ -145,8 +131,7 @@ impl<P: Port, W: Write> Egress for Capture<P, W> {
         );
         slot.datagram.copy_from_slice(&self.staged);
         self.port.commit();
-        self.recorder
-            .record(OUTBOUND, &path, identification, &self.staged);
+        self.writer.sent(&path, identification, &self.staged);
     }
 }
 
@@ -165,9 +150,9 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
         limit: usize,
         sink: &mut dyn FnMut(&Arrival, &[u8]),
     ) -> Result<usize, PortError> {
-        let recorder = &mut self.recorder;
+        let writer = &mut self.writer;
         self.port.receive(limit, &mut |arrival, datagram| {
-            recorder.record(INBOUND, &arrival.path, fitting(arrival, datagram), datagram);
+            writer.received(arrival, datagram);
             sink(arrival, datagram);
         })
     }
@@ -197,7 +182,16 @@ fn fitting(arrival: &Arrival, datagram: &[u8]) -> u16 {
     }
 }
 
-struct Recorder<W: Write> {
+fn time_of_day() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// Writes datagrams down, as [`Capture`] does with all that goes through a port.
+///
+/// When writing fails, recording ends ([`failure`](Self::failure) says why).
+pub struct PacketWriter<W: Write> {
     writer: PcapNgWriter<W>,
     clock: Box<dyn FnMut() -> Duration + Send>,
     frame: Vec<u8>,
@@ -206,26 +200,98 @@ struct Recorder<W: Write> {
     failure: Option<io::Error>,
 }
 
-impl<W: Write> Recorder<W> {
-    fn new(writer: W, clock: Box<dyn FnMut() -> Duration + Send>) -> Result<Self, PcapError> {
-        let mut writer = PcapNgWriter::new(writer)?;
-        writer.write_pcapng_block(InterfaceDescriptionBlock {
+impl<W: Write> fmt::Debug for PacketWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PacketWriter")
+            .field("recorded", &self.recorded)
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Write> PacketWriter<W> {
+    /// Begins a file; packets get the time of day.
+    ///
+    /// # Errors
+    /// When the file's header cannot be written.
+    pub fn new(writer: W) -> io::Result<Self> {
+        Self::with_clock(writer, time_of_day)
+    }
+
+    /// Begins a file; packets get the times that `clock` gives, since 1970.
+    ///
+    /// # Errors
+    /// When the file's header cannot be written.
+    pub fn with_clock(
+        writer: W,
+        clock: impl FnMut() -> Duration + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut writer = PcapNgWriter::new(writer).map_err(to_io)?;
+        let interface = InterfaceDescriptionBlock {
             linktype: DataLink::ETHERNET,
             snaplen: 0,
             options: vec![
                 InterfaceDescriptionOption::IfName(Cow::Borrowed("trunkline")),
                 InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
             ],
-        })?;
-        let frame = Vec::new();
+        };
+        writer.write_pcapng_block(interface).map_err(to_io)?;
         Ok(Self {
             writer,
-            clock,
-            frame,
+            clock: Box::new(clock),
+            frame: Vec::new(),
             recorded: 0,
             skipped: 0,
             failure: None,
         })
+    }
+
+    /// A datagram leaves, in a packet with this IPv4 identification.
+    pub fn sent(&mut self, path: &Path, identification: u16, datagram: &[u8]) {
+        self.record(OUTBOUND, path, identification, datagram);
+    }
+
+    /// A datagram came.
+    pub fn received(&mut self, arrival: &Arrival, datagram: &[u8]) {
+        let identification = fitting(arrival, datagram);
+        self.record(INBOUND, &arrival.path, identification, datagram);
+    }
+
+    /// Datagrams recorded so far.
+    pub const fn recorded(&self) -> u64 {
+        self.recorded
+    }
+
+    /// Datagrams no frame can be made for: too long for IP, or with addresses of two families.
+    pub const fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Why recording ended, if it did.
+    pub const fn failure(&self) -> Option<&io::Error> {
+        self.failure.as_ref()
+    }
+
+    /// Passes on what the writer holds back.
+    pub fn flush(&mut self) {
+        if self.failure.is_none()
+            && let Err(error) = self.writer.get_mut().flush()
+        {
+            self.failure = Some(error);
+        }
+    }
+
+    /// Ends recording: the writer, flushed.
+    ///
+    /// # Errors
+    /// What ended recording earlier, or what flushing said.
+    pub fn finish(self) -> io::Result<W> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        let mut writer = self.writer.into_inner();
+        writer.flush()?;
+        Ok(writer)
     }
 
     fn record(&mut self, direction: u32, path: &Path, identification: u16, datagram: &[u8]) {

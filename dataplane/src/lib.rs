@@ -22,7 +22,7 @@ mod prefetch;
 mod reidentify;
 mod ring;
 
-pub use capture::Capture;
+pub use capture::{Capture, PacketWriter};
 pub use fault::Fault;
 pub use memory::{MemoryConfig, MemoryPort};
 pub use port::{Arrival, Capabilities, Identification, Port, PortCounters, PortError};

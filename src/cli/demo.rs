@@ -1,6 +1,7 @@
 //! `trunkline demo`: two nodes on loopback addresses, thousands of QPs on a handful of connections,
 //! every byte checked.
 
+use super::capture;
 use super::interrupt::Interrupt;
 use super::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
@@ -8,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use trunkline::{
     Access, AtomicOp, Completion, Cq, Drive, Mr, Node, Pd, Qp, QpOptions, RecvWr, SendFlags,
@@ -39,6 +41,9 @@ pub struct DemoArgs {
     /// Address of the server's node.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)))]
     server: IpAddr,
+    /// Write what the client's node says and hears of connection management to a pcapng file.
+    #[arg(long, value_name = "FILE")]
+    capture_cm: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -94,8 +99,9 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
         "opening {count} QPs between {} and {}",
         args.client, args.server
     ));
-    let mut client = End::open(args.client, args, count)?;
-    let mut server = End::open(args.server, args, count)?;
+    let capture = args.capture_cm.as_deref();
+    let mut client = End::open(args.client, args, count, capture)?;
+    let mut server = End::open(args.server, args, count, None)?;
     for (a, b) in client.qps.iter().zip(&server.qps) {
         a.connect(b.address())?;
         b.connect(a.address())?;
@@ -122,6 +128,7 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     report.state_bytes_per_connection = state.per_connection;
     report.rc_state_bytes = report.qps * RC_STATE_BYTES;
     report.seconds = started.elapsed().as_secs_f64();
+    capture::check(&client.node)?;
     if args.json {
         writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
     } else {
@@ -132,11 +139,17 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
 }
 
 impl End {
-    fn open(address: IpAddr, args: &DemoArgs, count: usize) -> Result<Self> {
-        let node = Node::builder()
+    fn open(
+        address: IpAddr,
+        args: &DemoArgs,
+        count: usize,
+        capture: Option<&Path>,
+    ) -> Result<Self> {
+        let builder = Node::builder()
             .address(address)
             .drive(Drive::Inline)
-            .pool(args.connections)
+            .pool(args.connections);
+        let node = capture::add(builder, capture)?
             .build()
             .with_context(|| format!("cannot start a node on {address}"))?;
         let pd = node.alloc_pd();

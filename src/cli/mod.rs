@@ -1,6 +1,7 @@
 //! The command line: what there is to type, and what becomes of errors.
 
 pub mod bench;
+pub mod capture;
 pub mod decode;
 pub mod demo;
 pub mod interrupt;

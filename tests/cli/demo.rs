@@ -1,7 +1,7 @@
 //! `trunkline demo`, in small.
 
 use crate::common::address;
-use crate::{complaint, text, trunkline};
+use crate::{complaint, run, text, trunkline};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::File;
@@ -53,4 +53,30 @@ fn ctrl_c_ends_it() {
         (text(&output.stdout), text(&output.stderr)),
         Default::default()
     );
+}
+
+#[test]
+fn the_management_of_its_connections_can_be_captured_and_decoded() {
+    let file = tempfile();
+    let output = demo("20").args(["--capture-cm", &file]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let decoded = run(&["decode", "--json", &file]);
+    assert!(decoded.status.success(), "{}", text(&decoded.stderr));
+    let mut requests = 0;
+    for line in text(&decoded.stdout).lines() {
+        let packet: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(packet["icrc"], Value::from("ok"), "{packet}");
+        assert!(packet["cm"].is_object(), "{packet}");
+        requests += u32::from(packet["cm"]["message"] == Value::from("REQ"));
+    }
+    assert!(requests >= 1);
+    let nowhere = demo("1").args(["--capture-cm", "/nowhere/at/all"]).output();
+    assert!(complaint(&nowhere.unwrap(), 1).starts_with("/nowhere/at/all: "));
+    std::fs::remove_file(file).unwrap();
+}
+
+fn tempfile() -> String {
+    let name = format!("trunkline-{}.pcapng", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    path.to_str().unwrap().to_owned()
 }

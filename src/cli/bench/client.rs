@@ -7,18 +7,20 @@ use super::params::{Mode, Params, Side};
 use super::report::{Found, Latencies, Report, Surroundings, Throughput};
 use super::session::{Session, until_interrupted};
 use super::stream;
+use crate::cli::capture;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::progress::Progress;
 use anyhow::{Context, Result, bail};
 use std::io::{Write, stdout};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Pause of the node while the server makes its QPs.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// What the command line says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// Server.
     pub server: SocketAddr,
@@ -32,6 +34,8 @@ pub struct Plan {
     pub timeout: Duration,
     /// Print JSON.
     pub json: bool,
+    /// Where management datagrams are written to.
+    pub capture: Option<PathBuf>,
 }
 
 /// Measures and prints.
@@ -67,6 +71,7 @@ pub fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     around.connections = session.end.node.connection_count();
     around.counters = session.counters();
     around.verified += session.verified;
+    capture::check(&session.end.node)?;
 
     let report = Report::new(&params, &found, around);
     let mut out = stdout().lock();
@@ -93,7 +98,12 @@ fn meet<'a>(
         bail!("the server's node has {address}: give this one another address with --bind");
     }
     let end = End::open(
-        end::node(address, Some(&params), plan.timeout)?,
+        end::node(
+            address,
+            Some(&params),
+            plan.timeout,
+            plan.capture.as_deref(),
+        )?,
         Side::Client,
         params,
     )?;

@@ -2,8 +2,10 @@
 
 use super::channel::EndAddress;
 use super::params::{Mode, Op, Params, Side};
+use crate::cli::capture;
 use anyhow::{Context, Result, ensure};
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 use trunkline::{
     Access, Completion, Cq, Drive, Gid, Mr, Node, Psn, Qp, QpAddress, QpOptions, Qpn, RecvWr,
@@ -61,18 +63,23 @@ impl Target {
     }
 }
 
-/// Starts a node, as a measurement needs it.
+/// Starts a node, as a measurement needs it; `capture` gets its management datagrams.
 ///
 /// # Errors
-/// The address cannot be bound.
-pub fn node(address: IpAddr, params: Option<&Params>, timeout: Duration) -> Result<Node> {
+/// The address cannot be bound, or the file not made.
+pub fn node(
+    address: IpAddr,
+    params: Option<&Params>,
+    timeout: Duration,
+    capture: Option<&Path>,
+) -> Result<Node> {
     let mut builder = Node::builder();
     if let Some(params) = params {
         builder = builder
             .pool(params.connections)
             .control(params.control.into());
     }
-    builder
+    capture::add(builder, capture)?
         .address(address)
         .drive(Drive::Inline)
         .peer_timeout(timeout)

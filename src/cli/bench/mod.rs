@@ -19,6 +19,7 @@ use latency::Goal;
 use params::{ATOMIC_SIZE, Controller, Mode, Op, Params};
 use size::{parse_seconds, parse_size};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Round trips of `lat`, unless the command line says otherwise.
@@ -89,6 +90,9 @@ pub struct BenchArgs {
     /// those that are left at the end.
     #[arg(long)]
     verify: bool,
+    /// Write what the client's node says and hears of connection management to a pcapng file.
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    capture_cm: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -184,6 +188,7 @@ impl BenchArgs {
             },
             timeout: self.timeout,
             json: self.json,
+            capture: self.capture_cm.clone(),
         })
     }
 }

@@ -39,7 +39,7 @@ pub struct Plan {
 /// served, unless there is to be only one.
 pub fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     // Nodes live as long as their clients; one that cannot start should be told about at once.
-    drop(end::node(plan.address, None, plan.timeout)?);
+    drop(end::node(plan.address, None, plan.timeout, None)?);
     let asked = SocketAddr::new(plan.address, plan.port);
     let listener = TcpListener::bind(asked).with_context(|| format!("cannot listen on {asked}"))?;
     listener.set_nonblocking(true).context("control socket")?;
@@ -89,7 +89,7 @@ fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params
         _ => bail!("it does not say hello"),
     };
     let ready = params.check().map_err(anyhow::Error::from).and_then(|()| {
-        let node = end::node(plan.address, Some(&params), plan.timeout)?;
+        let node = end::node(plan.address, Some(&params), plan.timeout, None)?;
         let end = End::open(node, Side::Server, params)?;
         let target = end.connect(&theirs)?;
         Ok((end, target))
