@@ -18,8 +18,8 @@ pub struct ConnectionOptions {
     pub traffic_class: u8,
     /// Share of the port beside other connections, 1 to 255.
     pub weight: u8,
-    /// A QP of this node that is to be bound to it; one of the first worker's if not set. Only where
-    /// the node has several workers does it matter.
+    /// A QP of this node that is to be bound to it; one of the first worker's if not set. Only
+    /// where the node has several workers does it matter.
     pub local: Option<Qpn>,
     /// A QP of the peer's that such a QP is connected to; the same holds.
     pub remote: Option<Qpn>,

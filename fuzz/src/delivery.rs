@@ -5,7 +5,7 @@ use crate::input::Input;
 use std::collections::BTreeSet;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{
-    AckInfo, Arrival, Config, Connection, MAX_SACK_WORDS, Pool, Received, Violation,
+    AckInfo, Arrival, Config, Connection, MAX_SACK_WORDS, Policy, Pool, Received, Violation,
 };
 use trunkline_conn::time::{Instant, SECOND};
 
@@ -74,16 +74,19 @@ impl End {
                 1 => ControlKind::Dcqcn,
                 _ => ControlKind::Delay,
             },
-            link_rate_bps: (shape & 0x40 != 0).then_some(100_000_000_000),
             window,
-            ack_every: 1 + u16::from(input.byte()),
             source_ports: 1 + (shape >> 7) * 3,
             ..Config::default()
+        };
+        let policy = Policy {
+            link_rate_bps: (shape & 0x40 != 0).then_some(100_000_000_000),
+            ack_every: 1 + u16::from(input.byte()),
+            ..Policy::default()
         };
         let now = Instant::from_nanos(u64::from(input.u32()));
         Self {
             connection: Connection::new(&config, now),
-            pool: Pool::new(),
+            pool: Pool::new(policy),
             now,
             window: u64::from(window),
             next_tx: first_tx,
@@ -104,7 +107,7 @@ impl End {
             3 => self.receive(input),
             4 => {
                 self.now = self.now + (u64::from(input.u16()) << (input.byte() & 15));
-                self.connection.handle_timeout(self.now);
+                self.connection.handle_timeout(self.now, &self.pool);
                 while self.connection.poll_event().is_some() {}
                 self.dead = self.connection.is_dead();
             }

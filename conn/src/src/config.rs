@@ -24,23 +24,39 @@ pub struct Config {
     pub packet_size: u32,
     /// Congestion control.
     pub control: ControlKind,
-    /// Rate of the local link in bits per second, where known: nothing is paced faster.
-    pub link_rate_bps: Option<u64>,
     /// Packets that may be unacknowledged: a power of two in `64 ..= 4096`.
     pub window: u16,
+    /// UDP source ports to spread packets over; at least 1.
+    pub source_ports: u8,
+}
+
+/// What all connections of a node keep to; their [`Pool`](super::Pool) holds it.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Rate of the local link in bits per second, where known: nothing is paced faster.
+    pub link_rate_bps: Option<u64>,
     /// A pure acknowledgement goes out after this many packets at the latest; at least 1.
     pub ack_every: u16,
     /// A pure acknowledgement goes out after this time at the latest, and earlier where the round
-    /// trip is known and short. Kept in whole microseconds, `1 ..= 65535`.
+    /// trip is known and short.
     pub max_ack_delay_ns: u64,
-    /// The connection is dead when nothing has been acknowledged for this long while packets wait
-    /// for it. 0: never. Kept in whole microseconds, at most 71 minutes.
+    /// A connection is dead when nothing has been acknowledged for this long while packets wait
+    /// for it. 0: never.
     pub dead_after_ns: u64,
-    /// A connection that has heard nothing for this long asks for a PING. 0: never. Kept in whole
-    /// microseconds, at most 71 minutes.
+    /// A connection that has heard nothing for this long asks for a PING. 0: never.
     pub keep_alive_ns: u64,
-    /// UDP source ports to spread packets over; at least 1.
-    pub source_ports: u8,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            link_rate_bps: None,
+            ack_every: 32,
+            max_ack_delay_ns: 25 * MICROSECOND,
+            dead_after_ns: 4 * SECOND,
+            keep_alive_ns: 10 * SECOND,
+        }
+    }
 }
 
 impl Default for Config {
@@ -54,12 +70,7 @@ impl Default for Config {
             first_rx: 0,
             packet_size: 4096,
             control: ControlKind::default(),
-            link_rate_bps: None,
             window: 1024,
-            ack_every: 32,
-            max_ack_delay_ns: 25 * MICROSECOND,
-            dead_after_ns: 4 * SECOND,
-            keep_alive_ns: 10 * SECOND,
             source_ports: 1,
         }
     }

@@ -43,8 +43,8 @@ use alloc::boxed::Box;
 use trunkline_wire::Qpn;
 
 pub use config::{
-    AckInfo, AckOut, AckSummary, Arrival, Config, Counters, Event, MAX_SACK_WORDS, Received, Stamp,
-    Stats, Violation,
+    AckInfo, AckOut, AckSummary, Arrival, Config, Counters, Event, MAX_SACK_WORDS, Policy,
+    Received, Stamp, Stats, Violation,
 };
 pub use window::Pool;
 
@@ -57,7 +57,7 @@ use window::Window;
 /// One end of a shared connection. `I` describes what a packet carries; at most 24 bytes keep the
 /// record of a packet in flight within 48.
 ///
-/// Idle, it is only this; active, it holds a window of a [`Pool`], until
+/// Idle, it is only this; active, it holds a window of its [`Pool`], until
 /// [`try_idle`](Self::try_idle) or [`close`](Self::close).
 #[derive(Debug)]
 pub struct Connection<I> {
@@ -79,20 +79,14 @@ pub struct Connection<I> {
     /// Counts of marks received, and reported by the peer, valid while idle.
     ce: u32,
     ce_seen: u32,
-    /// 0 when not known.
-    link_rate_mbps: u32,
-    dead_after_us: u32,
-    keep_alive_us: u32,
-    max_ack_delay_us: u16,
     packet_size: u16,
-    ack_every: u16,
     window_log2: u8,
     source_ports: u8,
     control: ControlKind,
     events: u8,
 }
 
-const _: () = assert!(size_of::<Connection<[u64; 3]>>() <= 96);
+const _: () = assert!(size_of::<Connection<[u64; 3]>>() <= 80);
 
 /// Bits of `Connection::events`.
 const DEAD: u8 = 1;
@@ -105,7 +99,6 @@ impl<I: Copy> Connection<I> {
     ///
     /// If `config` is outside the ranges it documents.
     pub fn new(config: &Config, now: Instant) -> Self {
-        let micros = |ns: u64| u32::try_from(ns.div_ceil(MICROSECOND)).unwrap_or(u32::MAX);
         assert!(
             config.first_tx < 1 << 63 && config.first_rx < 1 << 63,
             "first packet number"
@@ -121,10 +114,7 @@ impl<I: Copy> Connection<I> {
             "packet size {}",
             config.packet_size
         );
-        assert!(
-            config.ack_every > 0 && config.source_ports > 0,
-            "counts start at 1"
-        );
+        assert!(config.source_ports > 0, "counts start at 1");
         Self {
             window: None,
             next_tx: config.first_tx,
@@ -140,16 +130,7 @@ impl<I: Copy> Connection<I> {
             cwnd: 0,
             ce: 0,
             ce_seen: 0,
-            link_rate_mbps: config.link_rate_bps.map_or(0, |rate| {
-                u32::try_from(rate / 1_000_000).unwrap_or(u32::MAX).max(1)
-            }),
-            dead_after_us: micros(config.dead_after_ns),
-            keep_alive_us: micros(config.keep_alive_ns),
-            max_ack_delay_us: u16::try_from(micros(config.max_ack_delay_ns))
-                .unwrap_or(u16::MAX)
-                .max(1),
             packet_size: config.packet_size as u16,
-            ack_every: config.ack_every,
             window_log2: config.window.ilog2() as u8,
             source_ports: config.source_ports,
             control: config.control,
@@ -187,32 +168,27 @@ impl<I: Copy> Connection<I> {
         self.source_ports
     }
 
-    fn micros(&self, micros: u32) -> u64 {
-        u64::from(micros) * MICROSECOND
-    }
-
     /// The window; taken from the pool if there is none.
     #[inline]
     fn activate(&mut self, now: Instant, pool: &mut Pool<I>) -> &mut Window<I> {
         if self.window.is_none() {
-            self.window = Some(self.fill(now, pool.take(self.window_log2)));
+            self.window = Some(self.fill(now, pool));
         }
         self.window.as_mut().expect("just filled")
     }
 
     #[cold]
-    fn fill(&self, now: Instant, mut window: Box<Window<I>>) -> Box<Window<I>> {
+    fn fill(&self, now: Instant, pool: &mut Pool<I>) -> Box<Window<I>> {
+        let mut window = pool.take(self.window_log2);
+        let policy = &pool.policy;
         let packets = 1 << self.window_log2;
         let limits = Limits {
             window: packets,
             packet: u64::from(self.packet_size),
-            link_rate: match self.link_rate_mbps {
-                0 => None,
-                rate => Some(u64::from(rate) * 1_000_000 / 8),
-            },
+            link_rate: policy.link_rate_bps.map(|bits| (bits / 8).max(1)),
             ports: self.source_ports,
-            max_ack_delay_ns: self.micros(u32::from(self.max_ack_delay_us)),
-            dead_after_ns: self.micros(self.dead_after_us),
+            max_ack_delay_ns: policy.max_ack_delay_ns,
+            dead_after_ns: policy.dead_after_ns,
         };
         let rtt = Rtt::restore(now, self.srtt_ns, self.variation_ns, self.min_rtt_ns);
         window
@@ -222,7 +198,7 @@ impl<I: Copy> Connection<I> {
         let packet = u64::from(self.packet_size);
         window
             .receiver
-            .start(self.next_rx, self.ce, packets, packet, self.ack_every);
+            .start(self.next_rx, self.ce, packets, packet, policy.ack_every);
         window.counters = Counters::default();
         window
     }
@@ -287,7 +263,7 @@ impl<I: Copy> Connection<I> {
     #[inline]
     pub fn accept(&mut self, now: Instant, number: u64, packet: &Received, pool: &mut Pool<I>) {
         self.heard_at = now;
-        let max_delay = self.micros(u32::from(self.max_ack_delay_us));
+        let max_delay = pool.policy.max_ack_delay_ns;
         let window = self.activate(now, pool);
         let delay = ack_delay(&window.sender.rtt, max_delay);
         window
@@ -298,7 +274,7 @@ impl<I: Copy> Connection<I> {
     /// A packet came that was accepted before: it is acknowledged again soon.
     pub fn duplicate(&mut self, now: Instant, packet: &Received, pool: &mut Pool<I>) {
         self.heard_at = now;
-        let max_delay = self.micros(u32::from(self.max_ack_delay_us));
+        let max_delay = pool.policy.max_ack_delay_ns;
         let window = self.activate(now, pool);
         let delay = ack_delay(&window.sender.rtt, max_delay);
         window
@@ -356,7 +332,7 @@ impl<I: Copy> Connection<I> {
     }
 
     /// Time has passed: losses, probes, delayed acknowledgements, keep-alive, death.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    pub fn handle_timeout(&mut self, now: Instant, pool: &Pool<I>) {
         let mut in_flight = false;
         if let Some(window) = &mut self.window {
             window.receiver.handle_timeout(now);
@@ -365,28 +341,28 @@ impl<I: Copy> Connection<I> {
             }
             in_flight = !window.sender.is_idle();
         }
-        if !in_flight && now >= self.keep_alive_at() {
+        if !in_flight && now >= self.keep_alive_at(pool) {
             self.heard_at = now;
             self.events |= KEEP_ALIVE;
         }
     }
 
-    fn keep_alive_at(&self) -> Instant {
-        match self.keep_alive_us {
+    fn keep_alive_at(&self, pool: &Pool<I>) -> Instant {
+        match pool.policy.keep_alive_ns {
             0 => Instant::FAR,
-            after => self.heard_at + self.micros(after),
+            after => self.heard_at + after,
         }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout), [`poll_ack`](Self::poll_ack) or a sender held
     /// back by pacing has something to do; a time in the past means at once.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self, pool: &Pool<I>) -> Option<Instant> {
         let at = match &self.window {
-            None => self.keep_alive_at(),
+            None => self.keep_alive_at(pool),
             Some(window) => {
                 let sender = &window.sender;
                 let alive = if sender.is_idle() {
-                    self.keep_alive_at()
+                    self.keep_alive_at(pool)
                 } else {
                     Instant::FAR
                 };

@@ -226,8 +226,8 @@ impl<I: Copy> Sender<I> {
         self.grant
     }
 
-    /// As `ready`, for `count` small packets: bytes and pace have room for them as soon as they have
-    /// for one.
+    /// As `ready`, for `count` small packets: bytes and pace have room for them as soon as they
+    /// have for one.
     pub(super) fn ready_small(&mut self, now: Instant, count: u32) -> bool {
         let numbers = self.limits.window - (self.next - self.una);
         let ready = self.ready(now) > 0 && numbers >= u64::from(count);

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::config::Counters;
+use super::config::{Counters, Policy};
 use super::receiver::Receiver;
 use super::sender::Sender;
 
@@ -19,21 +19,28 @@ pub(super) struct Window<I> {
 const SIZES: usize = 7;
 const SMALLEST: u8 = 6;
 
-/// Recycles the in-flight state of connections: taken when one becomes active, given back when it
-/// is idle. It allocates when it is empty, so it grows to the most connections ever active at once.
+/// What the connections of a node have in common: the [`Policy`] they keep to, and their in-flight
+/// state, taken when one becomes active and given back when it is idle. It allocates when it is
+/// empty, so it grows to the most connections ever active at once.
 #[derive(Debug)]
 pub struct Pool<I> {
     #[expect(clippy::vec_box, reason = "boxes move between pool and connection")]
     free: [Vec<Box<Window<I>>>; SIZES],
     taken: usize,
+    pub(super) policy: Policy,
 }
 
 impl<I: Copy> Pool<I> {
-    /// An empty pool.
-    pub fn new() -> Self {
+    /// An empty pool for connections that keep to `policy`.
+    ///
+    /// # Panics
+    /// If `policy` is outside the ranges it documents.
+    pub fn new(policy: Policy) -> Self {
+        assert!(policy.ack_every > 0, "counts start at 1");
         Self {
             free: [const { Vec::new() }; SIZES],
             taken: 0,
+            policy,
         }
     }
 
@@ -79,6 +86,6 @@ impl<I: Copy> Pool<I> {
 
 impl<I: Copy> Default for Pool<I> {
     fn default() -> Self {
-        Self::new()
+        Self::new(Policy::default())
     }
 }

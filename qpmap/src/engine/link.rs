@@ -2,6 +2,7 @@
 
 use super::build::{self, Item, ItemKind, Route};
 use super::notice::Patience;
+use super::numbers::Numbers;
 use super::qp::{Flags, Wire};
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
 use crate::error::VerbsError;
@@ -118,8 +119,12 @@ pub(crate) struct ConnFlags {
     pub(crate) private: bool,
 }
 
-// DESIGN 4.2, invariant 6: an idle connection with its peer record takes at most 176 bytes.
-const _: () = assert!(size_of::<Conn>() + size_of::<Peer>() <= 176);
+/// Bytes of a connection's rows in tables: number, serial, deadline.
+pub(crate) const CONNECTION_ROWS: usize = Numbers::SLOT + size_of::<u32>() + size_of::<Instant>();
+
+// DESIGN 4.2, invariant 6: an idle connection with its peer record and rows of tables takes at most
+// 176 bytes.
+const _: () = assert!(size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS <= 176);
 
 impl<P: Platform> Engine<P> {
     /// Draws the number and token for our end of a connection that is about to be opened. The
@@ -129,15 +134,13 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     /// [`VerbsError::Limit`] when there are no numbers left.
     pub fn draw_connection(&mut self) -> Result<(Qpn, u32), VerbsError> {
-        let slot = self.conn_ids.insert(NONE);
         let limit = self.conn_secret.size();
-        if slot >= limit {
-            self.conn_ids.remove(slot);
+        let Some(slot) = self.numbers.draw(limit) else {
             return Err(VerbsError::Limit {
                 what: "connections",
                 limit: limit.into(),
             });
-        }
+        };
         Ok((
             Qpn::from_wire(self.conn_secret.seal(slot)),
             self.random.token(),
@@ -147,9 +150,7 @@ impl<P: Platform> Engine<P> {
     /// Gives back a number that [`draw_connection`](Self::draw_connection) drew and nobody used.
     pub fn release_connection(&mut self, id: Qpn) {
         let slot = self.conn_secret.open(id.get());
-        if self.conn_ids.get(slot) == Some(&NONE) {
-            self.conn_ids.remove(slot);
-        }
+        self.numbers.release(slot);
     }
 
     /// Takes up a connection that both ends agreed on. Undecided QPs to that peer bind to it, and
@@ -174,15 +175,10 @@ impl<P: Platform> Engine<P> {
             first_rx: params.first_rx,
             packet_size: params.datagram,
             control: params.control.unwrap_or(self.config.control),
-            link_rate_bps: self.config.link_rate_bps,
             window: params.window,
-            dead_after_ns: self.config.dead_after_ns,
-            keep_alive_ns: self.config.keep_alive_ns,
-            max_ack_delay_ns: self.config.max_ack_delay_ns,
             source_ports: params
                 .source_ports
                 .clamp(1, self.config.source_ports.len() as u8),
-            ..src::Config::default()
         };
         let conn = Conn {
             delivery: Connection::new(&config, now),
@@ -209,11 +205,7 @@ impl<P: Platform> Engine<P> {
         }
         self.conn_serials[index as usize] = self.conn_serials[index as usize].wrapping_add(1);
         let slot = self.conn_secret.open(params.local_id.get());
-        assert_eq!(
-            self.conn_ids[slot], NONE,
-            "a connection number is used once"
-        );
-        self.conn_ids[slot] = index;
+        self.numbers.open(slot, index);
         self.peers[peer].conns = index;
         self.arm_conn(index);
         let conn = self.conn_id(index);
@@ -421,7 +413,7 @@ impl<P: Platform> Engine<P> {
 
     /// Arms the timer of a connection; called when its deadline may have moved closer.
     pub(crate) fn arm_conn(&mut self, conn: u32) {
-        let Some(deadline) = self.conns[conn].delivery.poll_timeout() else {
+        let Some(deadline) = self.conns[conn].delivery.poll_timeout(&self.windows) else {
             return;
         };
         if deadline < self.conn_deadlines[conn as usize] {
@@ -437,7 +429,7 @@ impl<P: Platform> Engine<P> {
         }
         self.conn_deadlines[conn as usize] = Instant::FAR;
         let delivery = &mut self.conns[conn].delivery;
-        delivery.handle_timeout(now);
+        delivery.handle_timeout(now, &self.windows);
         self.rest(conn);
         while let Some(event) = self.conns[conn].delivery.poll_event() {
             match event {
@@ -526,7 +518,7 @@ impl<P: Platform> Engine<P> {
         self.conn_serials[conn as usize] = self.conn_serials[conn as usize].wrapping_add(1);
         self.conn_deadlines[conn as usize] = Instant::FAR;
         let slot = self.conn_secret.open(record.delivery.local_id().get());
-        self.conn_ids.remove(slot);
+        self.numbers.close(slot);
         let heir = self.heir(peer, record.delivery.remote_id());
         for item in record.delivery.unacked() {
             if heir != NONE && matches!(item.kind, ItemKind::Control | ItemKind::Answers) {

@@ -28,6 +28,7 @@ mod jobs;
 mod link;
 mod lists;
 mod notice;
+mod numbers;
 mod packet;
 mod plain;
 mod qp;
@@ -59,6 +60,7 @@ use crate::slab::{NONE, Slab};
 use crate::timer::Timers;
 use jobs::Job;
 use link::{Conn, Peer};
+use numbers::Numbers;
 use plain::Plain;
 use qp::{Cold, Flow, Qp};
 use requester::Pending;
@@ -71,7 +73,7 @@ use trunkline_conn::control::ControlKind;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Bytes, PdId};
 use trunkline_conn::observer::Observer;
-use trunkline_conn::src::{self, Pool};
+use trunkline_conn::src::{self, Policy, Pool};
 use trunkline_conn::time::Instant;
 use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, ROCE_PORT, Worker};
 
@@ -190,7 +192,8 @@ pub enum Event {
         conn: ConnId,
         /// Address of its peer.
         peer: Gid,
-        /// Of flows that wait for another connection, where there are any, the QP that one leads to.
+        /// Of flows that wait for another connection, where there are any, the QP that one leads
+        /// to.
         stranded: Option<Qpn>,
     },
     /// A QP finished moving to another connection.
@@ -268,8 +271,7 @@ pub struct Engine<P: Platform> {
     undecided: BTreeMap<Gid, Vec<waiting::Undecided>>,
     conns: Slab<Conn>,
     conn_serials: Vec<u32>,
-    /// Numbers of connections: slot -> index, or `NONE` while only drawn.
-    conn_ids: Slab<u32>,
+    numbers: Numbers,
     /// When the timer of each connection fires.
     conn_deadlines: Vec<Instant>,
     /// Connections that owe a keep-alive.
@@ -358,13 +360,19 @@ impl<P: Platform> Engine<P> {
             undecided: BTreeMap::new(),
             conns: Slab::new(),
             conn_serials: Vec::new(),
-            conn_ids: Slab::new(),
+            numbers: Numbers::default(),
             conn_deadlines: Vec::new(),
             pings: Vec::new(),
             farewells: Vec::new(),
             moves: Vec::new(),
             stranded: Vec::new(),
-            windows: Pool::new(),
+            windows: Pool::new(Policy {
+                link_rate_bps: config.link_rate_bps,
+                max_ack_delay_ns: config.max_ack_delay_ns,
+                dead_after_ns: config.dead_after_ns,
+                keep_alive_ns: config.keep_alive_ns,
+                ..Policy::default()
+            }),
             requests: Slab::new(),
             request_serial: 0,
             acked: Vec::new(),

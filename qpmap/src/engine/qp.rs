@@ -262,7 +262,7 @@ const fn binding(source: u16, dest: u16) -> u16 {
 
 // DESIGN 4.2, invariant 6: the hot state of a QP takes at most two cache lines.
 const _: () =
-    assert!(size_of::<Qp<Box<[std::sync::atomic::AtomicU64]>>>() + size_of::<Flow>() <= 144);
+    assert!(size_of::<Qp<Box<[std::sync::atomic::AtomicU64]>>>() + size_of::<Flow>() <= 128);
 
 /// Attributes of a QP that its packets seldom need.
 #[derive(Debug)]

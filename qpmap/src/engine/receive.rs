@@ -8,7 +8,6 @@
 use super::build::{BASE, Item, ItemKind};
 use super::packet::{Packet, Verdict};
 use super::{Cause, ConnId, Engine, Platform};
-use crate::slab::NONE;
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::mem::{Bytes, Memory};
 use trunkline_conn::src::{AckInfo, Arrival as Place, Received};
@@ -106,7 +105,7 @@ impl<P: Platform> Engine<P> {
 
     fn connection_for(&mut self, packet: &Packet<'_>) -> Option<u32> {
         let slot = self.conn_secret.open(packet.conn.get());
-        let Some(&conn) = self.conn_ids.get(slot).filter(|conn| **conn != NONE) else {
+        let Some(conn) = self.numbers.get(slot) else {
             self.counters.unknown_connection += 1;
             return None;
         };

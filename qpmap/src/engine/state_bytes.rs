@@ -1,6 +1,6 @@
 //! How much state there is, counted from the structures themselves.
 
-use super::link::{Conn, Peer};
+use super::link::{CONNECTION_ROWS, Conn, Peer};
 use super::qp::{Cold, Flow, Qp, QpQueues};
 use super::{Engine, Platform};
 
@@ -36,8 +36,7 @@ impl<P: Platform> Engine<P> {
             + size_of::<QpQueues<P::Words>>()
             + arc
             + rows;
-        // Rows: number, serial, deadline.
-        let per_connection = size_of::<Conn>() + size_of::<Peer>() + 4 + 4 + 8;
+        let per_connection = size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS;
         StateBytes {
             per_qp: per_qp as u64,
             per_connection: per_connection as u64,

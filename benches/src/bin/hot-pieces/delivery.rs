@@ -17,7 +17,7 @@ fn connection() -> Connection<[u64; 3]> {
 
 /// Batches of packets are sent and acknowledged as one.
 pub(crate) fn send_and_acked(repetitions: u32) {
-    let (mut connection, mut pool) = (connection(), Pool::new());
+    let (mut connection, mut pool) = (connection(), Pool::default());
     let mut next = 0;
     let mut now = Instant::from_nanos(1_000);
     while next < repetitions {
@@ -43,7 +43,7 @@ pub(crate) fn send_and_acked(repetitions: u32) {
 
 /// Batches of packets arrive and are acknowledged as one.
 pub(crate) fn receive_and_ack(repetitions: u32) {
-    let (mut connection, mut pool) = (connection(), Pool::new());
+    let (mut connection, mut pool) = (connection(), Pool::default());
     let mut now = Instant::from_nanos(1_000);
     for number in 0..repetitions {
         black_box(connection.arrival(black_box(u64::from(number))));

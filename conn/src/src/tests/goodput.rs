@@ -2,7 +2,7 @@
 
 use super::std::println;
 
-use super::super::Config;
+use super::super::{Config, Policy};
 use super::link::{Link, World};
 use crate::control::ControlKind;
 use crate::time::MILLISECOND;
@@ -20,7 +20,7 @@ fn config() -> Config {
 
 /// Payload rate in Gb/s from the first packet on, start-up included.
 fn goodput(name: &str, config: &Config, link: Link) -> f64 {
-    let mut world = World::new(1, config, [link; 2], [1 << 17, 0]);
+    let mut world = World::new(1, config, &Policy::default(), [link; 2], [1 << 17, 0]);
     let start = world.now;
     assert!(
         !world.run(start + DURATION_NS, World::is_done),
@@ -117,7 +117,13 @@ fn both_ways_and_both_faults_keep_the_link_busy() {
 
 /// Payload rate in Gb/s of the slower direction.
 fn both_ways(name: &str, link: Link) -> f64 {
-    let mut world = World::new(3, &config(), [link; 2], [1 << 17, 1 << 17]);
+    let mut world = World::new(
+        3,
+        &config(),
+        &Policy::default(),
+        [link; 2],
+        [1 << 17, 1 << 17],
+    );
     let start = world.now;
     assert!(!world.run(start + DURATION_NS, World::is_done));
     let rates = world.ends.each_ref().map(|end| {
@@ -183,7 +189,7 @@ fn a_slow_link_behind_a_fast_one_is_found_without_filling_its_queue() {
         delay_ns: 100_000,
         ..Link::CLEAN
     };
-    let mut world = World::new(1, &config(), [link; 2], [1 << 17, 0]);
+    let mut world = World::new(1, &config(), &Policy::default(), [link; 2], [1 << 17, 0]);
     let start = world.now;
     assert!(!world.run(start + 500 * MILLISECOND, World::is_done));
     let payload = world.ends[1].got_count * 4096 * 8;

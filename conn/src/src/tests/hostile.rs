@@ -18,7 +18,7 @@ fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
         };
         let mut now = Instant::from_nanos(rng.below(1 << 40));
         let mut connection: Connection<u64> = Connection::new(&config, now);
-        let mut pool = Pool::new();
+        let mut pool = Pool::default();
         let mut sent = first;
         let mut acked = Vec::new();
         for _ in 0..200 {
@@ -65,7 +65,7 @@ fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
             }
             assert_eq!(connection.in_flight(), in_flight - settled);
             while connection.poll_retransmit(now).is_some() {}
-            connection.handle_timeout(now);
+            connection.handle_timeout(now, &pool);
             let _ = connection.poll_event();
         }
         let mut rest: Vec<u64> = connection.unacked().chain(acked).collect();
@@ -84,7 +84,7 @@ fn an_acknowledgement_of_the_next_packet_to_be_sent_is_a_violation() {
         ..Config::default()
     };
     let now = Instant::from_nanos(1);
-    let mut pool = Pool::new();
+    let mut pool = Pool::default();
     let mut connection: Connection<u8> = Connection::new(&config, now);
     let ack = |cumulative, sack| AckInfo {
         cumulative,
@@ -139,7 +139,7 @@ fn any_packet_number_is_judged_and_only_new_ones_may_be_accepted() {
             ..Config::default()
         };
         let now = Instant::from_nanos(1);
-        let mut pool = Pool::new();
+        let mut pool = Pool::default();
         let mut connection: Connection<u8> = Connection::new(&config, now);
         let mut seen = alloc::collections::BTreeSet::new();
         let mut next = first;

@@ -3,7 +3,7 @@
 
 use super::std::println;
 
-use super::super::Config;
+use super::super::{Config, Policy};
 use super::link::{Link, Rng, World};
 use crate::control::ControlKind;
 use crate::time::SECOND;
@@ -59,13 +59,16 @@ fn law(seed: u64, control: ControlKind) {
         first_rx: draw_start(&mut rng),
         packet_size: 256 << rng.below(6),
         control,
-        link_rate_bps: (rng.below(2) == 0).then(|| 1_000_000_000 << rng.below(7)),
         window,
+        source_ports: 1 + rng.below(4) as u8,
+        ..Config::default()
+    };
+    let policy = Policy {
+        link_rate_bps: (rng.below(2) == 0).then(|| 1_000_000_000 << rng.below(7)),
         ack_every: 1 + rng.below(64) as u16,
         max_ack_delay_ns: 1_000 << rng.below(7),
         dead_after_ns: 3_600 * SECOND,
-        source_ports: 1 + rng.below(4) as u8,
-        ..Config::default()
+        ..Policy::default()
     };
     let links = [draw_link(&mut rng), draw_link(&mut rng)];
     let both = rng.below(2) == 0;
@@ -73,7 +76,7 @@ fn law(seed: u64, control: ControlKind) {
         1 + rng.below(600),
         if both { 1 + rng.below(600) } else { 0 },
     ];
-    let mut world = World::new(rng.next(), &config, links, want);
+    let mut world = World::new(rng.next(), &config, &policy, links, want);
     world.idle_often = rng.below(2) == 0;
     for end in &mut world.ends {
         end.mixed = rng.below(2) == 0;
@@ -142,7 +145,7 @@ fn the_same_seed_gives_the_same_run() {
             ..Link::CLEAN
         };
         let config = Config::default();
-        let mut world = World::new(77, &config, [link; 2], [2_000, 1_500]);
+        let mut world = World::new(77, &config, &Policy::default(), [link; 2], [2_000, 1_500]);
         assert!(world.run(10 * SECOND, World::is_done));
         (
             world.now,
@@ -155,11 +158,17 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn a_link_that_is_cut_for_a_second_recovers_within_another() {
-    let config = Config {
+    let policy = Policy {
         dead_after_ns: 100 * SECOND,
-        ..Config::default()
+        ..Policy::default()
     };
-    let mut world = World::new(5, &config, [Link::CLEAN; 2], [200_000, 10]);
+    let mut world = World::new(
+        5,
+        &Config::default(),
+        &policy,
+        [Link::CLEAN; 2],
+        [200_000, 10],
+    );
     let half = world.now + 2_000_000;
     assert!(!world.run(half, World::is_done));
     world.cut = true;

@@ -7,7 +7,7 @@ use core::cmp::Reverse;
 
 use trunkline_wire::Qpn;
 
-use super::super::{AckInfo, Arrival, Config, Connection, Event, Pool, Received, Stamp};
+use super::super::{AckInfo, Arrival, Config, Connection, Event, Policy, Pool, Received, Stamp};
 use crate::time::Instant;
 
 /// xorshift64*: enough for tests, and the same everywhere.
@@ -161,7 +161,13 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, config: &Config, links: [Link; 2], want: [u64; 2]) -> Self {
+    pub(super) fn new(
+        seed: u64,
+        config: &Config,
+        policy: &Policy,
+        links: [Link; 2],
+        want: [u64; 2],
+    ) -> Self {
         let start = Instant::from_nanos(1_000_000);
         let end = |want: u64, other: u64, mirrored: bool| {
             let mut config = *config;
@@ -171,7 +177,7 @@ impl World {
             }
             End {
                 connection: Connection::new(&config, start),
-                pool: Pool::new(),
+                pool: Pool::new(*policy),
                 want,
                 sent: 0,
                 packet: config.packet_size,
@@ -282,7 +288,7 @@ impl World {
         let now = Instant::from_nanos(self.now);
         let mut out = Vec::new();
         let end = &mut self.ends[who];
-        end.connection.handle_timeout(now);
+        end.connection.handle_timeout(now, &end.pool);
         while let Some((item, bytes, stamp)) = end.connection.poll_retransmit(now) {
             assert_eq!(item.bytes, bytes);
             assert!(
@@ -336,7 +342,7 @@ impl World {
         }
         let at = end
             .connection
-            .poll_timeout()
+            .poll_timeout(&end.pool)
             .map_or(u64::MAX, Instant::as_nanos);
         assert!(
             at > self.now,

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::super::{AckInfo, Config, Connection, Event, Pool, Received};
+use super::super::{AckInfo, Config, Connection, Event, Policy, Pool, Received};
 use crate::control::ControlKind;
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
@@ -15,11 +15,15 @@ struct Bench {
 
 impl Bench {
     fn new(config: Config) -> Self {
+        Self::with(config, Policy::default())
+    }
+
+    fn with(config: Config, policy: Policy) -> Self {
         let now = Instant::from_nanos(SECOND);
         let connection = Connection::new(&config, now);
         Self {
             connection,
-            pool: Pool::new(),
+            pool: Pool::new(policy),
             now,
             acked: Vec::new(),
         }
@@ -60,7 +64,7 @@ impl Bench {
 
     fn wait(&mut self, ns: u64) {
         self.now = self.now + ns;
-        self.connection.handle_timeout(self.now);
+        self.connection.handle_timeout(self.now, &self.pool);
     }
 
     fn again(&mut self) -> Vec<u64> {
@@ -112,7 +116,10 @@ fn a_hole_with_little_after_it_is_found_lost_by_time() {
     let echo = bench.send(3).timestamp;
     bench.wait(10 * MICROSECOND);
     assert_eq!(bench.ack(100, &[0b10], echo).lost, 0);
-    let at = bench.connection.poll_timeout().expect("a loss is pending");
+    let at = bench
+        .connection
+        .poll_timeout(&bench.pool)
+        .expect("a loss is pending");
     let wait = at.since(bench.now);
     assert!(
         (2 * MICROSECOND..4 * MICROSECOND).contains(&wait),
@@ -151,7 +158,7 @@ fn a_lost_tail_is_probed_and_the_answer_finds_the_rest() {
     bench.wait(10 * MICROSECOND);
     let _ = bench.ack(101, &[], echo);
     bench.send(10);
-    let at = bench.connection.poll_timeout().expect("a probe");
+    let at = bench.connection.poll_timeout(&bench.pool).expect("a probe");
     assert!(at.since(bench.now) <= 100 * MICROSECOND);
     bench.wait(at.since(bench.now));
     let (item, _, stamp) = bench
@@ -167,17 +174,21 @@ fn a_lost_tail_is_probed_and_the_answer_finds_the_rest() {
 
 #[test]
 fn probes_back_off_and_end_in_death() {
-    let mut bench = Bench::new(Config {
+    let config = Config {
         first_tx: 100,
-        dead_after_ns: 100 * MILLISECOND,
         ..Config::default()
-    });
+    };
+    let policy = Policy {
+        dead_after_ns: 100 * MILLISECOND,
+        ..Policy::default()
+    };
+    let mut bench = Bench::with(config, policy);
     bench.send(5);
     let (start, mut probes, mut gap) = (bench.now, 0, 0);
     loop {
         let at = bench
             .connection
-            .poll_timeout()
+            .poll_timeout(&bench.pool)
             .expect("death at the latest");
         let death = bench.now.since(start) + at.since(bench.now) == 100 * MILLISECOND;
         assert!(death || at.since(bench.now) >= gap, "no faster than before");
@@ -193,7 +204,7 @@ fn probes_back_off_and_end_in_death() {
     assert!((5..20).contains(&probes), "{probes}");
     assert!(bench.connection.is_dead());
     assert_eq!(bench.connection.ready(bench.now, &mut bench.pool), 0);
-    assert_eq!(bench.connection.poll_timeout(), None);
+    assert_eq!(bench.connection.poll_timeout(&bench.pool), None);
     assert_eq!(
         bench.connection.unacked().collect::<Vec<_>>(),
         [100, 101, 102, 103, 104]
@@ -216,7 +227,7 @@ fn acknowledgements_wait_for_company_but_not_for_long() {
     }
     let at = bench
         .connection
-        .poll_timeout()
+        .poll_timeout(&bench.pool)
         .expect("a delayed acknowledgement");
     assert_eq!(at.since(bench.now), 25 * MICROSECOND);
     bench.take(531);
@@ -355,7 +366,10 @@ fn an_idle_connection_gives_its_window_back_and_remembers_the_path() {
 fn silence_asks_for_a_ping_again_and_again() {
     let mut bench = Bench::plain();
     for _ in 0..3 {
-        let at = bench.connection.poll_timeout().expect("keep-alive");
+        let at = bench
+            .connection
+            .poll_timeout(&bench.pool)
+            .expect("keep-alive");
         assert_eq!(at.since(bench.now), 10 * SECOND);
         assert_eq!(bench.connection.poll_event(), None);
         bench.wait(10 * SECOND);
@@ -365,19 +379,26 @@ fn silence_asks_for_a_ping_again_and_again() {
     bench.wait(5 * SECOND);
     bench.take(500);
     let _ = bench.connection.poll_ack(bench.now + MILLISECOND);
-    let at = bench.connection.poll_timeout().expect("keep-alive");
+    let at = bench
+        .connection
+        .poll_timeout(&bench.pool)
+        .expect("keep-alive");
     assert_eq!(at.since(bench.now), 10 * SECOND);
 }
 
 #[test]
 fn packets_leave_no_faster_than_the_link_takes_them() {
-    let mut bench = Bench::new(Config {
+    let config = Config {
         control: ControlKind::None,
-        link_rate_bps: Some(8_000_000_000),
         packet_size: 4096,
         window: 4096,
         ..Config::default()
-    });
+    };
+    let policy = Policy {
+        link_rate_bps: Some(8_000_000_000),
+        ..Policy::default()
+    };
+    let mut bench = Bench::with(config, policy);
     let (start, mut sent) = (bench.now, 0);
     while sent < 2_000 {
         let ready = bench.connection.ready(bench.now, &mut bench.pool);
@@ -388,7 +409,7 @@ fn packets_leave_no_faster_than_the_link_takes_them() {
         if ready == 0 {
             let at = bench
                 .connection
-                .poll_timeout()
+                .poll_timeout(&bench.pool)
                 .expect("held back by pacing");
             assert!(at > bench.now);
             bench.wait(at.since(bench.now));
