@@ -148,11 +148,12 @@ impl Core {
         self.cm.handle_timeout(now, &self.recorder);
         self.engine.handle_doorbells();
         self.pump(now);
-        let sent = self.engine.poll_transmit(now, &mut *self.port);
+        // A peer that has our confirmation knows the connection that the packets behind it are on.
         self.send_management();
         if let Some(capture) = &self.capture {
             capture.flush();
         }
+        let sent = self.engine.poll_transmit(now, &mut *self.port);
         self.port.flush()?;
         self.engine.publish();
         Ok(posted || received > 0 || sent > 0)
@@ -176,10 +177,11 @@ impl Core {
         let Self {
             engine,
             manager,
+            peers,
             cm,
+            events,
             port,
             recorder,
-            peers,
             capture,
             bad_management,
             ..
@@ -198,6 +200,13 @@ impl Core {
             } else {
                 *bad_management += 1;
             }
+            // Packets behind a confirmation are on the connection that it opens.
+            let mut floor = Floor {
+                now,
+                engine,
+                manager,
+            };
+            news(&mut floor, peers, cm, events);
         })
     }
 
@@ -216,23 +225,7 @@ impl Core {
             engine,
             manager,
         };
-        loop {
-            let mut idle = true;
-            while let Some(event) = floor.engine.poll_event() {
-                idle = false;
-                if !peers.handle_engine(&mut floor, &event) && events.len() < MAX_EVENTS {
-                    events.push_back(event);
-                }
-            }
-            while let Some(event) = floor.manager.poll_event() {
-                idle = false;
-                peers.handle_manager(&mut floor, &event);
-            }
-            idle &= !cm.pump(now);
-            if idle {
-                break;
-            }
-        }
+        news(&mut floor, peers, cm, events);
         peers.reclaim(now, floor.engine);
     }
 
@@ -324,6 +317,27 @@ impl Core {
             self.peers.next_reclaim(),
         ];
         timers.into_iter().flatten().min()
+    }
+}
+
+/// Lets engine, connection managers and peers talk until none has news.
+fn news(floor: &mut Floor<'_>, peers: &mut Peers, cm: &mut Desk, events: &mut VecDeque<Event>) {
+    loop {
+        let mut idle = true;
+        while let Some(event) = floor.engine.poll_event() {
+            idle = false;
+            if !peers.handle_engine(floor, &event) && events.len() < MAX_EVENTS {
+                events.push_back(event);
+            }
+        }
+        while let Some(event) = floor.manager.poll_event() {
+            idle = false;
+            peers.handle_manager(floor, &event);
+        }
+        idle &= !cm.pump(floor.now);
+        if idle {
+            break;
+        }
     }
 }
 

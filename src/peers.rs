@@ -6,8 +6,8 @@ use crate::platform::Embedded;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use trunkline_cm::{
-    Ask, Binds, CloseReason, Directory, Established, Event as Cm, HandshakeId, Hello, Manager,
-    Offer, PeerMode, Purpose, Refused, Retry, Role, Route,
+    Ask, Bind, Binds, Bound, Bounds, CloseReason, Directory, Established, Event as Cm, HandshakeId,
+    Hello, Manager, Offer, PeerMode, Purpose, Refused, Retry, Role, Route,
 };
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::prng::Prng;
@@ -79,6 +79,9 @@ pub(crate) struct Peers {
     idle_after_ns: u64,
     directory: Directory,
     handshakes: BTreeMap<HandshakeId, Handshake>,
+    /// Those under way, with the peer's address and the token that it is offered, by the number of
+    /// our end.
+    opening: BTreeMap<Qpn, (HandshakeId, IpAddr, u32)>,
     /// Connections that the program opened, by handle.
     private: BTreeMap<u64, ConnectionState>,
     next_handle: u64,
@@ -98,6 +101,7 @@ impl Peers {
             idle_after_ns: config.idle_after_ns,
             directory: Directory::default(),
             handshakes: BTreeMap::new(),
+            opening: BTreeMap::new(),
             private: BTreeMap::new(),
             next_handle: 0,
             idle_since: BTreeMap::new(),
@@ -132,6 +136,11 @@ impl Peers {
     pub(crate) fn handle_engine(&mut self, floor: &mut Floor<'_>, event: &Event) -> bool {
         match *event {
             Event::Ask { peer, remote } => self.decide(floor, peer, remote),
+            Event::Early {
+                connection,
+                token,
+                source,
+            } => self.early(floor, connection, (token, source)),
             Event::Crowded { peer, remote } => {
                 let places = self.pool_places(floor.engine, peer.address(), remote);
                 if places.count() < self.pool as usize {
@@ -275,6 +284,14 @@ impl Peers {
         let Some(offer) = self.offer(floor.engine) else {
             return false;
         };
+        let binds = match purpose {
+            Purpose::Pool(_) => floor
+                .engine
+                .early_binds(peer.into())
+                .map(Bind::from)
+                .collect(),
+            Purpose::Private => Binds::default(),
+        };
         let known = self.directory.mode(floor.now, peer) == PeerMode::Trunkline;
         let ask = Ask {
             offer,
@@ -282,7 +299,7 @@ impl Peers {
             toward: remote.get() as u8,
             traffic_class: options.traffic_class,
             weight: options.weight.max(1),
-            binds: Binds::default(),
+            binds,
             retry: if known { Retry::KNOWN } else { Retry::ASK },
         };
         let route = Route {
@@ -302,7 +319,7 @@ impl Peers {
                     handle,
                     conn: None,
                 };
-                self.handshakes.insert(id, handshake);
+                self.note_opening(id, handshake, offer.token);
                 true
             }
             Err(_) => {
@@ -371,7 +388,15 @@ impl Peers {
             let _ = floor.manager.reject(id, RefusalCode::Busy);
             return;
         };
-        if floor.manager.accept(floor.now, id, offer).is_err() {
+        let consent = |bind: &Bind| floor.engine.consent(peer.into(), &(*bind).into());
+        let bounds: Bounds = hello
+            .binds
+            .as_slice()
+            .iter()
+            .filter_map(consent)
+            .map(Bound::from)
+            .collect();
+        if floor.manager.accept(floor.now, id, offer, bounds).is_err() {
             floor.engine.release_connection(offer.connection);
             return;
         }
@@ -385,7 +410,25 @@ impl Peers {
             handle: None,
             conn: None,
         };
+        self.note_opening(id, handshake, offer.token);
+    }
+
+    fn note_opening(&mut self, id: HandshakeId, handshake: Handshake, token: u32) {
+        let entry = (id, handshake.peer, token);
+        self.opening.insert(handshake.number, entry);
         self.handshakes.insert(id, handshake);
+    }
+
+    /// A packet came on a connection that its opener has not confirmed: if it has the token that we
+    /// offered, the confirmation is late or lost.
+    fn early(&self, floor: &mut Floor<'_>, connection: Qpn, (token, source): (u32, Gid)) {
+        let opening = self.opening.get(&connection);
+        if let Some((id, peer, offered)) = opening
+            && (*offered, Gid::from(*peer)) == (token, source)
+        {
+            // It is confirmed already if this fails.
+            let _ = floor.manager.confirm(floor.now, *id);
+        }
     }
 
     fn established(&mut self, floor: &mut Floor<'_>, terms: &Established) {
@@ -414,6 +457,16 @@ impl Peers {
                 handshake.conn = Some(conn);
                 if let Some(handle) = handshake.handle {
                     self.private.insert(handle, ConnectionState::Open(conn));
+                }
+                self.opening.remove(&handshake.number);
+                for bind in terms.binds.as_slice() {
+                    floor.engine.handle_early(floor.now, conn, (*bind).into());
+                }
+                for bound in terms.bounds.as_slice() {
+                    floor
+                        .engine
+                        .handle_early(floor.now, conn, bound.bind().into());
+                    floor.engine.handle_early(floor.now, conn, (*bound).into());
                 }
             }
             Err(_) => {
@@ -448,6 +501,7 @@ impl Peers {
     /// Takes a handshake off the books; the number of an end that was never used is free again.
     fn take(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
         let handshake = self.handshakes.remove(&id)?;
+        self.opening.remove(&handshake.number);
         if handshake.conn.is_none() {
             floor.engine.release_connection(handshake.number);
         }

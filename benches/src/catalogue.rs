@@ -1,7 +1,7 @@
 //! All benchmarks, in the order in which they are reported.
 
 use crate::{
-    Measurement, Setting, connect, engine, goodput, isolation, resident, scale, udp, warm,
+    Measurement, Setting, cold, connect, engine, goodput, isolation, resident, scale, udp, warm,
 };
 use anyhow::Result;
 use std::fmt;
@@ -94,6 +94,11 @@ pub const ALL: &[Bench] = &[
         name: "cm_warm_qps",
         what: "QPs connected per second between nodes that know each other, against TCP",
         run: warm::qps,
+    },
+    Bench {
+        name: "cm_cold_trips",
+        what: "one-way trips until the first byte is at a node never met, in virtual time",
+        run: |_| cold::trips(),
     },
 ];
 

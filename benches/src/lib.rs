@@ -10,11 +10,13 @@
 //! | [`connect`] | connections opened by RDMA-CM |
 //! | [`isolation`] | calls over the same link, beside QPs in trouble |
 //! | [`warm`] | QPs connected between nodes that know each other, over loopback |
+//! | [`cold`] | the first byte to a node never met |
 //! | [`udp`] | two processes over UDP, in two network namespaces |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
 
 pub mod catalogue;
+pub mod cold;
 pub mod connect;
 pub mod engine;
 pub mod goodput;

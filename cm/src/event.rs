@@ -1,6 +1,7 @@
 //! What comes out of a manager.
 
-use crate::hello::{Binds, Hello, HelloError, Purpose};
+use crate::binds::{Binds, Bounds};
+use crate::hello::{Hello, HelloError, Purpose};
 use crate::identity::{Identity, IdentityError};
 use crate::refusal::RefusalCode;
 use core::net::IpAddr;
@@ -95,6 +96,8 @@ pub struct Established {
     pub weight: u8,
     /// BINDs that the peer sent along; none from an acceptor.
     pub binds: Binds,
+    /// Consent to BINDs that were sent along; none from an opener.
+    pub bounds: Bounds,
 }
 
 /// Why a peer refused.

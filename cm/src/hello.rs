@@ -1,5 +1,5 @@
 //! What two nodes tell each other when they meet: private data of REQ (92 bytes) and REP (196
-//! bytes, of which 43 are used), big-endian. Reserved bytes are zero and ignored.
+//! bytes, of which 86 are used), big-endian. Reserved bytes are zero and ignored.
 //!
 //! ```text
 //!  REQ                                          REP
@@ -10,11 +10,9 @@
 //! |             GUID               |  16..24   |      GUID       |  16..24
 //! |         start epoch            |  24..32   |   start epoch   |  24..32
 //! |         first packet           |  32..40   |   first packet  |  32..40
-//! |     window      | weight| BINDs|  40..44    | window |workers|  40..43
-//! |   three BINDs, 14 bytes each   |  44..86
+//! |     window      | weight| BINDs|  40..44    |  window  | workers | BOUNDs |  40..44
+//! |   three BINDs, 14 bytes each   |  44..86     | three BOUNDs, 14 bytes each
 //! | workers | toward |  reserved   |  86..92
-//!
-//! BIND: | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | MSN 4 |
 //! ```
 //!
 //! *Workers* counts those of the sending node beside the first. *Toward* is the low byte of the QPN
@@ -24,11 +22,13 @@
 //! The number of the sender's end of the connection is the QPN of the REQ or REP, the low 24 bits
 //! of the first packet its starting PSN.
 
-use crate::bytes::{get, put, u16_at, u24_at, u32_at, u64_at};
+use crate::binds::{Binds, Bounds, Few};
+use crate::bytes::{get, put, u16_at, u32_at, u64_at};
 use crate::identity::Identity;
 use crate::retry::Retry;
+use trunkline_wire::Qpn;
+use trunkline_wire::Workers;
 use trunkline_wire::cm::PrivateData;
-use trunkline_wire::{Control, ControlKind, Qpn, Workers};
 
 pub(crate) const MAGIC: [u8; 4] = *b"TRNK";
 pub(crate) const VERSION: u8 = 1;
@@ -38,8 +38,6 @@ const FIRST_PACKET_END: u64 = 1 << 63;
 const WINDOWS: core::ops::RangeInclusive<u16> = 64..=4096;
 const KIND_POOL: u8 = 0;
 const KIND_PRIVATE: u8 = 1;
-const BINDS_AT: usize = 44;
-const BIND_LEN: usize = 14;
 /// Where REQ and REP say how many workers there are, beside the first.
 const REQ_WORKERS_AT: usize = 86;
 const REP_WORKERS_AT: usize = 42;
@@ -111,85 +109,6 @@ pub struct Ask {
     pub retry: Retry,
 }
 
-/// Asks to bind a pair of QPs to the connection: an entry of `SRC_CONTROL` that comes early.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Bind {
-    /// QP of the asking node.
-    pub src_qp: Qpn,
-    /// Resend round of the source QP.
-    pub round: u8,
-    /// QP of the asked node.
-    pub dest_qp: Qpn,
-    /// Incarnation of the binding.
-    pub generation: u16,
-    /// Message number at which it begins.
-    pub msn: u32,
-}
-
-impl From<Bind> for Control {
-    fn from(bind: Bind) -> Self {
-        Self {
-            kind: ControlKind::Bind,
-            src_qp: bind.src_qp,
-            round: bind.round,
-            dest_qp: bind.dest_qp,
-            generation: bind.generation,
-            status: 0,
-            msn: bind.msn,
-        }
-    }
-}
-
-impl Bind {
-    fn parse(bytes: &[u8; BIND_LEN]) -> Self {
-        Self {
-            src_qp: Qpn::from_wire(u24_at(bytes, 0)),
-            round: bytes[3],
-            dest_qp: Qpn::from_wire(u24_at(bytes, 4)),
-            generation: u16_at(bytes, 8),
-            msn: u32_at(bytes, 10),
-        }
-    }
-
-    fn emit(self) -> [u8; BIND_LEN] {
-        let mut out = [0; BIND_LEN];
-        let [_, s0, s1, s2] = self.src_qp.get().to_be_bytes();
-        let [_, d0, d1, d2] = self.dest_qp.get().to_be_bytes();
-        put(&mut out, 0, [s0, s1, s2, self.round, d0, d1, d2]);
-        put(&mut out, 8, self.generation.to_be_bytes());
-        put(&mut out, 10, self.msn.to_be_bytes());
-        out
-    }
-}
-
-/// Up to [`Binds::MOST`] BINDs.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Binds {
-    // INVARIANT: at most MOST; entries behind are the default, so that equality is that of slices.
-    len: u8,
-    entries: [Bind; Self::MOST],
-}
-
-impl Binds {
-    /// As many as a REQ has room for.
-    pub const MOST: usize = 3;
-
-    /// Takes what fits of `binds`, from the front.
-    pub fn first_of(binds: &[Bind]) -> Self {
-        let mut taken = Self::default();
-        for (entry, bind) in taken.entries.iter_mut().zip(binds) {
-            *entry = *bind;
-            taken.len += 1;
-        }
-        taken
-    }
-
-    /// The BINDs.
-    pub fn as_slice(&self) -> &[Bind] {
-        &self.entries[..usize::from(self.len)]
-    }
-}
-
 /// What both hellos say of the end that sends them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct End {
@@ -229,6 +148,8 @@ pub struct Hello {
 pub struct HelloReply {
     /// The asked end.
     pub end: End,
+    /// Consent to BINDs of the REQ.
+    pub bounds: Bounds,
 }
 
 /// Why private data is no hello.
@@ -253,7 +174,7 @@ pub enum HelloError {
     },
 }
 
-const fn invalid<T>(field: &'static str, value: u64) -> Result<T, HelloError> {
+pub(crate) const fn invalid<T>(field: &'static str, value: u64) -> Result<T, HelloError> {
     Err(HelloError::Invalid { field, value })
 }
 
@@ -342,19 +263,13 @@ impl Hello {
         if weight == 0 {
             return invalid("weight", 0);
         }
-        let count = usize::from(bytes[43]);
-        if count > Binds::MOST {
-            return invalid("BINDs", count as u64);
-        }
-        let binds: [Bind; Binds::MOST] =
-            core::array::from_fn(|i| Bind::parse(&get(bytes, BINDS_AT + i * BIND_LEN)));
         Ok(Self {
             end,
             purpose,
             toward: bytes[TOWARD_AT],
             traffic_class: bytes[7],
             weight,
-            binds: Binds::first_of(&binds[..count]),
+            binds: Few::parse(bytes)?,
         })
     }
 
@@ -367,11 +282,9 @@ impl Hello {
             Purpose::Private => (KIND_PRIVATE, 0),
         };
         put(&mut out, 5, [kind, index, self.traffic_class]);
-        put(&mut out, 42, [self.weight, self.binds.len]);
+        put(&mut out, 42, [self.weight]);
         put(&mut out, TOWARD_AT, [self.toward]);
-        for (i, bind) in self.binds.as_slice().iter().enumerate() {
-            put(&mut out, BINDS_AT + i * BIND_LEN, bind.emit());
-        }
+        self.binds.emit(&mut out);
         PrivateData(out)
     }
 }
@@ -382,13 +295,18 @@ impl HelloReply {
     /// # Errors
     /// It is no hello, of another version, or holds what it may not.
     pub fn parse(data: &PrivateData<196>) -> Result<Self, HelloError> {
-        End::parse(data.bytes(), REP_WORKERS_AT).map(|end| Self { end })
+        let bytes = data.bytes();
+        Ok(Self {
+            end: End::parse(bytes, REP_WORKERS_AT)?,
+            bounds: Few::parse(bytes)?,
+        })
     }
 
     /// Writes private data.
     pub fn emit(&self) -> PrivateData<196> {
         let mut out = [0; 196];
         self.end.emit(&mut out, REP_WORKERS_AT);
+        self.bounds.emit(&mut out);
         PrivateData(out)
     }
 }

@@ -30,6 +30,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod binds;
 mod bytes;
 mod comm_id;
 mod concerns;
@@ -55,13 +56,14 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use binds::{Bind, Binds, Bound, Bounds, Entry, Few};
 pub use concerns::{At, Concerns};
 pub use config::{Config, Limits};
 pub use directory::{Directory, PeerMode};
 pub use event::{AskError, CloseReason, Established, Event, HandshakeId, Outgoing, Refused};
 pub use event::{Role, Route, UnknownHandshake};
 pub use handshakes::{Counters, Load, Manager};
-pub use hello::{Ask, Bind, Binds, End, Hello, HelloError, HelloReply, Offer, Purpose};
+pub use hello::{Ask, End, Hello, HelloError, HelloReply, Offer, Purpose};
 pub use identity::{Identity, IdentityError};
 pub use phase::{Phase, Step};
 pub use random::Random;

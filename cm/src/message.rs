@@ -1,5 +1,6 @@
 //! The messages of a handshake as IB communication management writes them.
 
+use crate::binds::Bounds;
 use crate::event::Route;
 use crate::hello::{Ask, Hello, HelloError, HelloReply, Offer};
 use crate::identity::Identity;
@@ -86,7 +87,8 @@ pub(crate) fn hello(req: &Req) -> Result<Hello, HelloError> {
     Ok(hello)
 }
 
-pub(crate) fn rep(ids: Ids, us: Identity, offer: &Offer) -> Rep {
+pub(crate) fn rep(ids: Ids, us: Identity, offer: &Offer, bounds: Bounds) -> Rep {
+    let end = offer.end(us);
     Rep {
         local: ids.local,
         remote: ids.remote,
@@ -95,7 +97,7 @@ pub(crate) fn rep(ids: Ids, us: Identity, offer: &Offer) -> Rep {
         failover: FAILOVER_UNSUPPORTED,
         rnr_retry_count: RETRY_COUNT,
         ca_guid: us.guid,
-        private_data: HelloReply { end: offer.end(us) }.emit(),
+        private_data: HelloReply { end, bounds }.emit(),
         ..Rep::default()
     }
 }

@@ -9,6 +9,7 @@
 //! | [`DreqSent`] | both | DREP, DREQ, tries used up |
 //! | [`State::TimeWait`] | both | time |
 
+use crate::binds::{Binds, Bounds};
 use crate::event::{Established, HandshakeId, Refused, Role, Route};
 use crate::hello::{Ask, Hello, HelloReply, Offer, Purpose};
 use crate::identity::Identity;
@@ -194,7 +195,8 @@ impl ReqSent {
             window: ask.offer.window.min(peer.window),
             traffic_class: ask.traffic_class,
             weight: ask.weight,
-            binds: Default::default(),
+            binds: Binds::default(),
+            bounds: reply.bounds,
         }
     }
 }
@@ -225,6 +227,7 @@ impl RepSent {
             traffic_class: hello.traffic_class,
             weight: hello.weight,
             binds: hello.binds,
+            bounds: Bounds::default(),
         }
     }
 

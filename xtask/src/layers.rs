@@ -12,6 +12,7 @@ const QPMAP: &str = "trunkline-qpmap";
 const CM: &str = "trunkline-cm";
 const DATAPLANE: &str = "trunkline-dataplane";
 const ROOT: &str = "trunkline";
+const SIM: &str = "trunkline-sim";
 
 /// Every member with what it may depend on, lowest floor first. A new edge is its own commit.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -21,10 +22,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (CM, &[WIRE, CONN]),
     (DATAPLANE, &[WIRE, CONN]),
     (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE]),
-    ("trunkline-sim", &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
+    (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (
         "trunkline-benches",
-        &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT],
+        &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT, SIM],
     ),
     ("trunkline-fuzz", &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     ("trunkline-interop", &[WIRE, DATAPLANE, ROOT]),

@@ -4,6 +4,7 @@ mod receive;
 mod request;
 mod settle;
 
+use crate::binds::Bounds;
 use crate::config::Config;
 use crate::driver::Driver;
 use crate::event::{AskError, CloseReason, Event, HandshakeId, Outgoing, Route, UnknownHandshake};
@@ -123,10 +124,11 @@ impl<R: Random> Manager<R> {
         check(&ask)?;
         if let Some((index, slot)) = self.in_place(route, &ask) {
             let id = self.id(index);
-            if !matches!(slot.state(), State::Asked(_)) {
+            let State::Asked(asked) = slot.state() else {
                 return Err(AskError::Exists(id));
-            }
-            self.accept_asked(now, index, ask.offer, Some((ask, 0)));
+            };
+            let bounds = Bounds::mutual(&ask.binds, &asked.hello.binds);
+            self.accept_asked(now, index, ask.offer, bounds, Some((ask, 0)));
             return Ok(id);
         }
         let (load, limits) = (self.table.load(), &self.config.limits);
@@ -144,7 +146,8 @@ impl<R: Random> Manager<R> {
         Ok(self.id(index))
     }
 
-    /// Agrees to a peer's ask. The connection stands once the peer has confirmed.
+    /// Agrees to a peer's ask, and to the BINDs that came with it and have their answer in `bounds`.
+    /// The connection stands once the peer has confirmed.
     ///
     /// # Errors
     /// The handshake does not wait for a decision.
@@ -156,11 +159,12 @@ impl<R: Random> Manager<R> {
         now: Instant,
         id: HandshakeId,
         offer: Offer,
+        bounds: Bounds,
     ) -> Result<(), UnknownHandshake> {
         let valid = offer.end(self.config.identity).check();
         assert!(valid.is_ok(), "{valid:?}");
         let index = self.index(id, |state| matches!(state, State::Asked(_)))?;
-        self.accept_asked(now, index, offer, None);
+        self.accept_asked(now, index, offer, bounds, None);
         Ok(())
     }
 
@@ -327,13 +331,14 @@ impl<R: Random> Manager<R> {
         now: Instant,
         index: u32,
         offer: Offer,
+        bounds: Bounds,
         absorbed: Option<(Ask, u8)>,
     ) {
         let State::Asked(asked) = self.table.slot(index).state() else {
             unreachable!("only undecided handshakes come here")
         };
         let (transaction, hello) = (asked.transaction, asked.hello);
-        let rep = message::rep(self.table.ids(index), self.config.identity, &offer);
+        let rep = message::rep(self.table.ids(index), self.config.identity, &offer, bounds);
         let reply = message::mad(transaction, rep);
         let state = RepSent {
             transaction,

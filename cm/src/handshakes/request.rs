@@ -2,6 +2,7 @@
 
 use super::Manager;
 use crate::TRUNKLINE_SERVICE;
+use crate::binds::Bounds;
 use crate::event::{Event, Route};
 use crate::hello::{Hello, HelloError};
 use crate::message;
@@ -166,7 +167,12 @@ impl<R: Random> Manager<R> {
             unreachable!("only an ask of ours is absorbed")
         };
         let (ask, resumed) = (ours.ask, ours.resumed);
-        let rep = message::rep(self.table.ids(index), self.config.identity, &ask.offer);
+        let rep = message::rep(
+            self.table.ids(index),
+            self.config.identity,
+            &ask.offer,
+            Bounds::mutual(&ask.binds, &hello.binds),
+        );
         let reply = message::mad(transaction, rep);
         let state = RepSent {
             transaction,

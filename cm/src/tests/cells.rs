@@ -2,6 +2,7 @@
 
 use super::matrix::{Actor, Enter, Input, check, says, unknown};
 use super::{Stage, drain, messages, ms, offer};
+use crate::binds::Bounds;
 use crate::event::{CloseReason, Event};
 use crate::message::Mad;
 use crate::refusal::RefusalCode;
@@ -79,7 +80,7 @@ const INPUTS: [(&str, Input<Stage>); 21] = [
     }),
     ("accept", |s| {
         let offer = offer(&mut s.random);
-        unknown(s.manager.accept(s.now, s.id(), offer))
+        unknown(s.manager.accept(s.now, s.id(), offer, Bounds::default()))
     }),
     ("reject", |s| {
         unknown(s.manager.reject(s.id(), RefusalCode::Policy))

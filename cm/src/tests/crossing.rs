@@ -2,9 +2,11 @@
 
 use super::air::Weather;
 use super::nodes::Network;
+use super::nodes::agree;
 use super::{Seeded, Stage, ask, drain, messages, ms, offer};
+use crate::binds::{Bind, Binds, Bounds};
 use crate::event::{AskError, CloseReason, Event, Refused, Role};
-use crate::hello::{Bind, Binds, Purpose};
+use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::refusal::RefusalCode;
 use crate::retry::Retry;
@@ -209,7 +211,12 @@ fn opening_a_place_that_the_peer_is_asking_for_accepts_it() {
     assert_eq!((id, stage.state()), (Ok(stage.id()), "RepSent"));
     // The question was answered by that.
     let late = offer(&mut stage.random);
-    assert!(stage.manager.accept(stage.now, stage.id(), late).is_err());
+    assert!(
+        stage
+            .manager
+            .accept(stage.now, stage.id(), late, Bounds::default())
+            .is_err()
+    );
     stage.deliver(&stage.rtu());
     let (_, events) = drain(&mut stage.manager);
     let [Event::Established(terms)] = events[..] else {
@@ -262,7 +269,7 @@ impl Stage {
 }
 
 #[test]
-fn binds_ride_in_the_ask() {
+fn binds_ride_in_the_ask_and_consent_in_the_answer() {
     let binds = [1, 2, 3, 4].map(|qp| Bind {
         src_qp: Qpn::from_wire(qp),
         dest_qp: Qpn::from_wire(0x0010_0000 + qp),
@@ -288,4 +295,7 @@ fn binds_ride_in_the_ask() {
     });
     assert_eq!(acceptor.binds.as_slice(), &binds[..Binds::MOST]);
     assert_eq!(opener.binds, Binds::default());
+    let consent: Bounds = binds.iter().map(agree).collect();
+    assert_eq!(opener.bounds, consent);
+    assert_eq!(acceptor.bounds, Bounds::default());
 }

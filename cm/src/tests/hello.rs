@@ -1,6 +1,7 @@
 //! Laws and maps of the private data.
 
-use crate::hello::{Bind, Binds, End, Hello, HelloError, HelloReply, Purpose};
+use crate::binds::{Bind, Binds, Bound, Bounds};
+use crate::hello::{End, Hello, HelloError, HelloReply, Purpose};
 use crate::identity::Identity;
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -61,8 +62,11 @@ proptest! {
     }
 
     #[test]
-    fn law_a_reply_that_was_emitted_parses_as_itself(end in ends()) {
-        let reply = HelloReply { end };
+    fn law_a_reply_that_was_emitted_parses_as_itself(
+        end in ends(), binds in prop::collection::vec(binds(), 0..=Bounds::MOST),
+    ) {
+        let bounds = binds.iter().map(consent).collect();
+        let reply = HelloReply { end, bounds };
         prop_assert_eq!(HelloReply::parse(&reply.emit()), Ok(reply));
     }
 
@@ -75,6 +79,16 @@ proptest! {
         if let Ok(parsed) = Hello::parse(&data) {
             prop_assert_eq!(Hello::parse(&parsed.emit()), Ok(parsed));
         }
+    }
+}
+
+fn consent(bind: &Bind) -> Bound {
+    Bound {
+        src_qp: bind.dest_qp,
+        round: bind.round,
+        dest_qp: bind.src_qp,
+        generation: bind.generation,
+        own_generation: bind.msn as u16,
     }
 }
 
@@ -122,11 +136,15 @@ fn fields_stand_where_the_map_says() {
     assert_eq!(bytes[58..61], [1, 2, 4]);
     assert_eq!(bytes[72..86], [0; 14]);
     assert_eq!(bytes[86..], [4, 0x62, 0, 0, 0, 0]);
-    let reply = HelloReply { end: sample().end }.emit();
+    let bounds = sample().binds.as_slice().iter().map(consent).collect();
+    let end = sample().end;
+    let reply = HelloReply { end, bounds }.emit();
     assert_eq!(reply.bytes()[..8], [b'T', b'R', b'N', b'K', 1, 0, 0, 0]);
     assert_eq!(reply.bytes()[8..42], bytes[8..42]);
-    assert_eq!(reply.bytes()[42], 4);
-    assert!(reply.bytes()[43..].iter().all(|&byte| byte == 0));
+    assert_eq!(reply.bytes()[42..44], [4, 2]);
+    let bound = [5, 6, 7, 4, 1, 2, 3, 0, 8, 9, 0x0c, 0x0d, 0, 0];
+    assert_eq!(reply.bytes()[44..58], bound);
+    assert!(reply.bytes()[72..].iter().all(|&byte| byte == 0));
 }
 
 #[test]

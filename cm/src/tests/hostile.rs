@@ -1,6 +1,7 @@
 //! Anybody may send anything.
 
 use super::{Seeded, Stage, US, address, drain, ms, pcap};
+use crate::binds::Bounds;
 use crate::event::Event;
 use crate::identity::Identity;
 use crate::random::Random;
@@ -141,7 +142,7 @@ fn a_flood_of_forged_asks_fills_its_bounds_and_drains_away() {
                 let offer = stage.peer_offer;
                 stage
                     .manager
-                    .accept(stage.now, id, offer)
+                    .accept(stage.now, id, offer, Bounds::default())
                     .expect("it waits for that");
             }
         }

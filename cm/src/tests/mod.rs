@@ -17,8 +17,9 @@ pub(crate) mod pcap;
 mod scripts;
 mod sim;
 
+use crate::binds::{Binds, Bounds};
 use crate::event::{Established, Event, HandshakeId, Outgoing, Route};
-use crate::hello::{Ask, Binds, Offer, Purpose};
+use crate::hello::{Ask, Offer, Purpose};
 use crate::identity::Identity;
 use crate::message::{self, Mad};
 use crate::random::Random;
@@ -201,7 +202,12 @@ impl Stage {
     }
 
     pub(super) fn rep(&self) -> Mad {
-        let rep = message::rep(self.swapped(), self.peer, &self.peer_offer);
+        let rep = message::rep(
+            self.swapped(),
+            self.peer,
+            &self.peer_offer,
+            Bounds::default(),
+        );
         message::mad(self.transaction, rep)
     }
 
@@ -268,7 +274,9 @@ impl Stage {
     pub(super) fn rep_sent(&mut self) {
         self.asked();
         let offer = offer(&mut self.random);
-        let accepted = self.manager.accept(self.now, self.id(), offer);
+        let accepted = self
+            .manager
+            .accept(self.now, self.id(), offer, Bounds::default());
         accepted.expect("it waits for that");
         let (sent, _) = drain(&mut self.manager);
         assert!(matches!(

@@ -4,6 +4,7 @@
 use super::air::Weather;
 use super::network::Party;
 use super::{Seeded, address, ask, drain, offer};
+use crate::binds::{Bind, Bound, Bounds};
 use crate::event::{AskError, Established, Event, HandshakeId, Outgoing};
 use crate::hello::Purpose;
 use crate::identity::Identity;
@@ -140,11 +141,12 @@ impl Party for Node {
         let (sent, events) = drain(&mut self.manager);
         for event in &events {
             self.note(event);
-            if let Event::Incoming { id, .. } = event {
+            if let Event::Incoming { id, hello, .. } = event {
                 self.life(*id);
                 let offer = offer(random);
+                let bounds: Bounds = hello.binds.as_slice().iter().map(agree).collect();
                 // An ask of this node may have taken it up already.
-                if self.manager.accept(now, *id, offer).is_ok() {
+                if self.manager.accept(now, *id, offer, bounds).is_ok() {
                     self.accepted.insert(offer.connection.get(), *id);
                 }
             }
@@ -253,5 +255,16 @@ impl Node {
             matches!(state, crate::state::State::RepSent(state) if state.offer.connection == number)
         });
         waits.then_some(id)
+    }
+}
+
+/// Consent of a QP in its first incarnation.
+pub(super) fn agree(bind: &Bind) -> Bound {
+    Bound {
+        src_qp: bind.dest_qp,
+        round: bind.round,
+        dest_qp: bind.src_qp,
+        generation: bind.generation,
+        own_generation: 1,
     }
 }

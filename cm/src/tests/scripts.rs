@@ -1,6 +1,7 @@
 //! Single handshakes, step by step.
 
 use super::{Stage, drain, messages, ms, offer};
+use crate::binds::Bounds;
 use crate::event::{CloseReason, Event, Refused, Role};
 use crate::hello::HelloError;
 use crate::message;
@@ -368,7 +369,12 @@ fn a_call_on_a_handshake_that_is_over_is_an_error_even_when_its_place_is_taken_a
     stage.open();
     let offer = offer(&mut stage.random);
     assert!(stage.manager.close(stage.now, over).is_err());
-    assert!(stage.manager.accept(stage.now, over, offer).is_err());
+    assert!(
+        stage
+            .manager
+            .accept(stage.now, over, offer, Bounds::default())
+            .is_err()
+    );
     assert_eq!(stage.state(), "ReqSent");
 }
 

@@ -174,6 +174,16 @@ pub enum Event {
         /// A QP there that one of them leads to.
         remote: Qpn,
     },
+    /// A packet for a connection that is still being opened: whoever was offered this number and
+    /// token has accepted. It comes again.
+    Early {
+        /// Number of our end.
+        connection: Qpn,
+        /// Token that it carried.
+        token: u32,
+        /// From where it came.
+        source: Gid,
+    },
     /// Something happened to a QP.
     Qp {
         /// Its number.

@@ -6,7 +6,7 @@
 use super::build::{Item, ItemKind, Route};
 use super::qp::{Answer, Flags, Flow, Wire};
 use super::transmit::Turn;
-use super::{Engine, Platform, Timer, Trace};
+use super::{ConnId, Engine, Platform, Timer, Trace};
 use crate::slab::{NONE, Slab};
 use crate::state::{QpState, QpType};
 use std::collections::BTreeMap;
@@ -14,7 +14,8 @@ use trunkline_conn::egress::Egress;
 use trunkline_conn::time::{Instant, MICROSECOND};
 use trunkline_conn::work::Status;
 use trunkline_wire::{
-    Answer as AnswerEntry, Control as ControlEntry, ControlKind, NakCode, Opcode, Qpn, Syndrome,
+    Answer as AnswerEntry, Control as ControlEntry, ControlKind, Gid, NakCode, Opcode, Qpn,
+    Syndrome,
 };
 
 /// Most bytes of notices in one packet.
@@ -455,20 +456,73 @@ impl<P: Platform> Engine<P> {
                 self.counters.bad_answer += 1;
                 continue;
             };
-            match entry.kind {
-                ControlKind::Bind => {
-                    self.tell(|engine| Trace::BindReceived {
-                        qpn: entry.dest_qp,
-                        remote: entry.src_qp,
-                        conn: engine.conn_id(conn),
-                        round: entry.round,
-                    });
-                    self.handle_bind(conn, entry);
-                }
-                ControlKind::Bound | ControlKind::Refused => self.handle_bound(now, conn, &entry),
-                ControlKind::Unbind => self.handle_unbind(conn, &entry),
-            }
+            self.handle_entry(now, conn, entry);
         }
+    }
+
+    fn handle_entry(&mut self, now: Instant, conn: u32, entry: ControlEntry) {
+        match entry.kind {
+            ControlKind::Bind => {
+                self.tell(|engine| Trace::BindReceived {
+                    qpn: entry.dest_qp,
+                    remote: entry.src_qp,
+                    conn: engine.conn_id(conn),
+                    round: entry.round,
+                });
+                self.handle_bind(conn, entry);
+            }
+            ControlKind::Bound | ControlKind::Refused => self.handle_bound(now, conn, &entry),
+            ControlKind::Unbind => self.handle_unbind(conn, &entry),
+        }
+    }
+
+    /// A BIND or BOUND that came in the handshake of connection `id`, if that still stands and it
+    /// is for a QP of this engine. One for another worker's comes again, where it belongs.
+    pub fn handle_early(&mut self, now: Instant, id: ConnId, entry: ControlEntry) {
+        if self.live(id).is_some() && self.qp_index(entry.dest_qp).is_some() {
+            self.handle_entry(now, id.index, entry);
+        }
+    }
+
+    /// BINDs of the QPs that wait to hear what `peer` is, to go with the question.
+    pub fn early_binds(&self, peer: Gid) -> impl Iterator<Item = ControlEntry> {
+        self.undecided_of(peer).map(|qp| ControlEntry {
+            kind: ControlKind::Bind,
+            src_qp: self.qp_number(qp),
+            round: 0,
+            dest_qp: self.cold(qp).attributes.dest_qpn,
+            generation: self.generations[qp as usize],
+            status: 0,
+            msn: 0,
+        })
+    }
+
+    /// The answer to a BIND that came with the question of a peer which is not known yet, if its QP
+    /// is ready for it. Nothing changes: who asks has proved nothing so far. The BIND itself is
+    /// [taken up](Self::handle_early) once the connection stands.
+    pub fn consent(&self, peer: Gid, bind: &ControlEntry) -> Option<ControlEntry> {
+        if self.peer_of.contains_key(&peer) {
+            return None;
+        }
+        let qp = self.qp_index(bind.dest_qp)?;
+        let (cold, state) = (self.cold(qp), self.qps[qp].state);
+        let waits = || {
+            let named = (cold.attributes.remote, cold.attributes.dest_qpn);
+            self.qps[qp].wire == Wire::Undecided && named == (peer, bind.src_qp)
+        };
+        let meant = match cold.kind {
+            QpType::Src => cold.routes.len() < MAX_PASSIVE,
+            QpType::Rc => waits(),
+            QpType::Uc | QpType::Ud => false,
+        };
+        let ready = matches!(state, QpState::Rtr | QpState::Rts);
+        (meant && ready).then(|| ControlEntry {
+            kind: ControlKind::Bound,
+            src_qp: bind.dest_qp,
+            dest_qp: bind.src_qp,
+            status: self.generations[qp as usize],
+            ..*bind
+        })
     }
 
     /// A peer's QP wants to send to one of ours. `conn` carried the BIND.
@@ -640,6 +694,8 @@ impl<P: Platform> Engine<P> {
                 round: entry.round,
             });
         }
+        // Consent that came in the handshake spares the question.
+        self.flows[flow].flags.clear(Flags::BIND_DUE);
         self.wake(flow);
     }
 

@@ -34,9 +34,14 @@ impl Numbers {
 
     /// Gives back a slot that was drawn and never used. Any other stays as it is.
     pub(crate) fn release(&mut self, slot: u32) {
-        if self.conns.get(slot as usize) == Some(&DRAWN) {
+        if self.is_drawn(slot) {
             self.vacate(slot);
         }
+    }
+
+    /// Whether the slot is taken for a connection to come.
+    pub(crate) fn is_drawn(&self, slot: u32) -> bool {
+        self.conns.get(slot as usize) == Some(&DRAWN)
     }
 
     /// The slot leads to `conn` from now on.

@@ -7,7 +7,7 @@
 
 use super::build::{BASE, Item, ItemKind};
 use super::packet::{Packet, Verdict};
-use super::{Cause, ConnId, Engine, Platform};
+use super::{Cause, ConnId, Engine, Event, Platform};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::mem::{Bytes, Memory};
 use trunkline_conn::src::{AckInfo, Arrival as Place, Received};
@@ -107,6 +107,13 @@ impl<P: Platform> Engine<P> {
         let slot = self.conn_secret.open(packet.conn.get());
         let Some(conn) = self.numbers.get(slot) else {
             self.counters.unknown_connection += 1;
+            if self.numbers.is_drawn(slot) {
+                self.events.push_back(Event::Early {
+                    connection: packet.conn,
+                    token: packet.ext.token,
+                    source: self.seed_source,
+                });
+            }
             return None;
         };
         let record = &self.conns[conn];

@@ -37,6 +37,11 @@ impl<P: Platform> Engine<P> {
         self.undecided.entry(remote).or_default().push(waiter);
     }
 
+    pub(crate) fn undecided_of(&self, peer: Gid) -> impl Iterator<Item = u32> {
+        let waiting = self.undecided.get(&peer);
+        waiting.into_iter().flatten().map(|waiter| waiter.qp)
+    }
+
     pub(crate) fn leave_undecided(&mut self, qp: u32) {
         if self.qps[qp].wire != Wire::Undecided {
             return;

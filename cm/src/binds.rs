@@ -1,0 +1,248 @@
+//! BINDs that a REQ brings along, and the consent to them in the REP: entries of `SRC_CONTROL` that
+//! come early. 14 bytes each, big-endian, behind a count in byte 43 of the private data:
+//!
+//! ```text
+//! BIND:  | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | MSN 4 |
+//! BOUND: | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | own 2 | reserved 2 |
+//! ```
+
+use crate::bytes::{get, put, u16_at, u24_at, u32_at};
+use crate::hello::{HelloError, invalid};
+use trunkline_wire::{Control, ControlKind, Qpn};
+
+const COUNT_AT: usize = 43;
+const ENTRIES_AT: usize = 44;
+const LEN: usize = 14;
+
+/// Asks to bind a pair of QPs to the connection.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Bind {
+    /// QP of the asking node.
+    pub src_qp: Qpn,
+    /// Resend round of the source QP.
+    pub round: u8,
+    /// QP of the asked node.
+    pub dest_qp: Qpn,
+    /// Incarnation of the source QP.
+    pub generation: u16,
+    /// Message number at which it begins.
+    pub msn: u32,
+}
+
+/// Agrees to a BIND. It is the BIND of the QP that agrees, too: in round 0, of `own_generation`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Bound {
+    /// QP of the node that agrees.
+    pub src_qp: Qpn,
+    /// Resend round to which it agrees.
+    pub round: u8,
+    /// QP of the node that asked.
+    pub dest_qp: Qpn,
+    /// Incarnation of the QP that asked.
+    pub generation: u16,
+    /// Incarnation of the QP that agrees.
+    pub own_generation: u16,
+}
+
+/// Something of which a REQ or REP carries a few.
+pub trait Entry: Copy + Default {
+    /// What it is called in errors.
+    const NAME: &'static str;
+
+    /// From the wire.
+    fn parse(bytes: &[u8; 14]) -> Self;
+
+    /// To the wire.
+    fn emit(self) -> [u8; 14];
+}
+
+/// Up to [`Few::MOST`] entries.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Few<T> {
+    // INVARIANT: at most MOST; entries behind are the default, so that equality is that of slices.
+    len: u8,
+    entries: [T; 3],
+}
+
+/// BINDs of a REQ.
+pub type Binds = Few<Bind>;
+/// BOUNDs of a REP.
+pub type Bounds = Few<Bound>;
+
+impl<T: Entry> Few<T> {
+    /// As many as a REQ has room for.
+    pub const MOST: usize = 3;
+
+    /// Takes what fits of `entries`, from the front.
+    pub fn first_of(entries: &[T]) -> Self {
+        entries.iter().copied().collect()
+    }
+
+    /// The entries.
+    pub fn as_slice(&self) -> &[T] {
+        &self.entries[..usize::from(self.len)]
+    }
+
+    pub(crate) fn parse<const N: usize>(bytes: &[u8; N]) -> Result<Self, HelloError> {
+        let count = bytes[COUNT_AT];
+        if usize::from(count) > Self::MOST {
+            return invalid(T::NAME, count.into());
+        }
+        let entry = |at| T::parse(&get(bytes, ENTRIES_AT + usize::from(at) * LEN));
+        Ok((0..count).map(entry).collect())
+    }
+
+    pub(crate) fn emit(&self, out: &mut [u8]) {
+        put(out, COUNT_AT, [self.len]);
+        for (i, entry) in self.as_slice().iter().enumerate() {
+            put(out, ENTRIES_AT + i * LEN, entry.emit());
+        }
+    }
+}
+
+impl Bounds {
+    /// Consent to those of a peer's BINDs that come from where ours lead, and lead to where ours
+    /// come from: both ends have asked.
+    pub(crate) fn mutual(ours: &Binds, theirs: &Binds) -> Self {
+        let agree = |bind: &Bind| {
+            let pair = |own: &&Bind| (own.src_qp, own.dest_qp) == (bind.dest_qp, bind.src_qp);
+            ours.as_slice().iter().find(pair).map(|own| Bound {
+                src_qp: own.src_qp,
+                round: bind.round,
+                dest_qp: own.dest_qp,
+                generation: bind.generation,
+                own_generation: own.generation,
+            })
+        };
+        theirs.as_slice().iter().filter_map(agree).collect()
+    }
+}
+
+impl Bound {
+    /// The BIND that it is, too.
+    pub const fn bind(self) -> Bind {
+        Bind {
+            src_qp: self.src_qp,
+            round: 0,
+            dest_qp: self.dest_qp,
+            generation: self.own_generation,
+            msn: 0,
+        }
+    }
+}
+
+impl<T: Entry> FromIterator<T> for Few<T> {
+    /// Takes what fits, from the front.
+    fn from_iter<I: IntoIterator<Item = T>>(entries: I) -> Self {
+        let mut taken = Self::default();
+        for (place, entry) in taken.entries.iter_mut().zip(entries) {
+            *place = entry;
+            taken.len += 1;
+        }
+        taken
+    }
+}
+
+impl Entry for Bind {
+    const NAME: &'static str = "BINDs";
+
+    fn parse(bytes: &[u8; LEN]) -> Self {
+        Self {
+            src_qp: Qpn::from_wire(u24_at(bytes, 0)),
+            round: bytes[3],
+            dest_qp: Qpn::from_wire(u24_at(bytes, 4)),
+            generation: u16_at(bytes, 8),
+            msn: u32_at(bytes, 10),
+        }
+    }
+
+    fn emit(self) -> [u8; LEN] {
+        let mut out = pair(self.src_qp, self.round, self.dest_qp, self.generation);
+        put(&mut out, 10, self.msn.to_be_bytes());
+        out
+    }
+}
+
+impl Entry for Bound {
+    const NAME: &'static str = "BOUNDs";
+
+    fn parse(bytes: &[u8; LEN]) -> Self {
+        Self {
+            src_qp: Qpn::from_wire(u24_at(bytes, 0)),
+            round: bytes[3],
+            dest_qp: Qpn::from_wire(u24_at(bytes, 4)),
+            generation: u16_at(bytes, 8),
+            own_generation: u16_at(bytes, 10),
+        }
+    }
+
+    fn emit(self) -> [u8; LEN] {
+        let mut out = pair(self.src_qp, self.round, self.dest_qp, self.generation);
+        put(&mut out, 10, self.own_generation.to_be_bytes());
+        out
+    }
+}
+
+/// What both have in common.
+fn pair(src_qp: Qpn, round: u8, dest_qp: Qpn, generation: u16) -> [u8; LEN] {
+    let mut out = [0; LEN];
+    let [_, s0, s1, s2] = src_qp.get().to_be_bytes();
+    let [_, d0, d1, d2] = dest_qp.get().to_be_bytes();
+    put(&mut out, 0, [s0, s1, s2, round, d0, d1, d2]);
+    put(&mut out, 8, generation.to_be_bytes());
+    out
+}
+
+impl From<Control> for Bind {
+    /// Of an entry that is a BIND of a QP that has begun nothing.
+    fn from(entry: Control) -> Self {
+        Self {
+            src_qp: entry.src_qp,
+            round: entry.round,
+            dest_qp: entry.dest_qp,
+            generation: entry.generation,
+            msn: entry.msn,
+        }
+    }
+}
+
+impl From<Control> for Bound {
+    /// Of an entry that is a BOUND.
+    fn from(entry: Control) -> Self {
+        Self {
+            src_qp: entry.src_qp,
+            round: entry.round,
+            dest_qp: entry.dest_qp,
+            generation: entry.generation,
+            own_generation: entry.status,
+        }
+    }
+}
+
+impl From<Bind> for Control {
+    fn from(bind: Bind) -> Self {
+        Self {
+            kind: ControlKind::Bind,
+            src_qp: bind.src_qp,
+            round: bind.round,
+            dest_qp: bind.dest_qp,
+            generation: bind.generation,
+            status: 0,
+            msn: bind.msn,
+        }
+    }
+}
+
+impl From<Bound> for Control {
+    fn from(bound: Bound) -> Self {
+        Self {
+            kind: ControlKind::Bound,
+            src_qp: bound.src_qp,
+            round: bound.round,
+            dest_qp: bound.dest_qp,
+            generation: bound.generation,
+            status: bound.own_generation,
+            msn: 0,
+        }
+    }
+}
