@@ -3,8 +3,8 @@
 //!
 //! What those programs (4.5) say to each other over TCP, where they do not use RDMA-CM: the
 //! version, 16 bytes; page size and cache line, big-endian words; the code of the path MTU, two
-//! characters. Then handshakes, each a line of 108 bytes with all there is to know of the QP: to be
-//! known, to be ready, to be printed, before and after the messages. The client speaks first,
+//! characters. Then handshakes, each a line of 108 bytes with all there is to know of the QP: to
+//! be known, to be ready, to be printed, before and after the messages. The client speaks first,
 //! always.
 //!
 //! ```text

@@ -90,8 +90,7 @@ struct Next {
 impl Requester {
     pub(super) fn new(config: &Config) -> Self {
         Self {
-            // Grows as it is used: of many connections most are idle, and opening them is to be
-            // quick.
+            // Grows as it is used: many connections are idle, and opening them is to be quick.
             queue: VecDeque::new(),
             capacity: config.send_capacity,
             started: 0,

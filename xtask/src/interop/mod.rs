@@ -4,25 +4,22 @@
 //! there `trunkline-interop` runs its list. All packets are captured, and what Trunkline sent is
 //! afterwards looked at by tshark and by `trunkline decode`.
 
+mod cmtime;
+mod guest;
+mod record;
+
 use crate::cargo;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use std::ffi::OsStr;
+use guest::{ADDRESSES, Guest};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Names the script, where it is not in its usual place.
 const SCRIPT: &str = "TRUNKLINE_RXE_VM";
-/// The bridge at the host's end, and what both ends are called.
-const BRIDGE: &str = "rxebr";
-const ADDRESSES: [(&str, &str); 2] = [("10.99.0.1", "10.99.0.2"), ("fd00:99::1", "fd00:99::2")];
-/// Datagrams that may wait for the guest: an unreliable message of 8 MiB comes in one burst, and no
-/// link between paces it.
-const QUEUE: &str = "20000";
-const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const RUN_LIMIT: Duration = Duration::from_secs(8 * 60);
 const FULL_LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Programs that all this needs.
@@ -61,6 +58,13 @@ pub(crate) struct Options {
     /// Write the outcome of every case to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write what came of it to this file, in words: with date and commit.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Instead of the list: how fast connections are opened in the guest, by the kernel (cmtime of
+    /// rdma-core) and by Trunkline.
+    #[arg(long, conflicts_with_all = ["full", "only", "json"])]
+    pub(crate) cmtime: bool,
 }
 
 /// How it went, where nothing failed.
@@ -89,24 +93,46 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
     }
     let folder = cargo::target_dir()?.join("interop");
     std::fs::create_dir_all(&folder)?;
-    let peers = compile(&folder)?;
-    let programs = ["trunkline", "trunkline-interop"];
-    for package in programs {
-        let arguments = ["build", "--quiet", "--release", "--package", package];
-        cargo::run(cargo::cargo(&arguments), None)?;
+    // What was asked for is known before minutes are spent.
+    let record = options
+        .record
+        .as_ref()
+        .map(std::path::absolute)
+        .transpose()?;
+    if options.cmtime {
+        return cmtime::run(script, &stop, record.as_deref());
     }
+    let peers = compile(&folder)?;
+    build(&["trunkline", "trunkline-interop"])?;
+    let json = match &options.json {
+        Some(file) => std::path::absolute(file)?,
+        None => folder.join("outcomes.json"),
+    };
     let capture = folder.join("packets.pcap");
-    let guest = Guest::boot(script, &peers, &capture)?;
-    let result = cases(&guest, options, &stop);
+    let started = Instant::now();
+    let guest = Guest::boot(script, &peers, Some(&capture))?;
+    let result = cases(&guest, options, &json, &stop);
     drop(guest);
     if stop.load(Ordering::Relaxed) {
         bail!("interrupted");
     }
-    result?;
-    let packets = check(&capture)?;
+    let packets = result.and_then(|()| check(&capture));
+    if let Some(file) = &record {
+        let found = packets.as_ref().map_err(|error| format!("{error:#}"));
+        record::write(file, options.full, &json, started.elapsed(), found)?;
+    }
     Ok(Verdict::Passed(format!(
-        "{packets} packets of ours looked at"
+        "{} packets of ours looked at",
+        packets?
     )))
+}
+
+fn build(packages: &[&str]) -> Result<()> {
+    for package in packages {
+        let arguments = ["build", "--quiet", "--release", "--package", package];
+        cargo::run(cargo::cargo(&arguments), None)?;
+    }
+    Ok(())
 }
 
 /// The script, if this machine can run it.
@@ -143,74 +169,7 @@ fn compile(folder: &Path) -> Result<Vec<PathBuf>> {
     ["verbs_peer", "cm_peer"].into_iter().map(compile).collect()
 }
 
-/// A guest that is up; it goes down when dropped.
-struct Guest {
-    script: PathBuf,
-    name: String,
-    namespace: String,
-}
-
-impl Guest {
-    fn boot(script: PathBuf, peers: &[PathBuf], capture: &Path) -> Result<Self> {
-        let id = std::process::id();
-        let guest = Self {
-            script,
-            name: format!("io{id}"),
-            namespace: format!("trunkline-{id}"),
-        };
-        let mut up = Command::new(&guest.script);
-        up.args([
-            "up",
-            "-m",
-            "4200",
-            "-N",
-            &guest.name,
-            "-n",
-            &guest.namespace,
-        ]);
-        up.args(["-b", BRIDGE]);
-        for peer in peers {
-            up.arg("-x").arg(peer);
-        }
-        up.arg("-w").arg(capture);
-        cargo::run(up, Some(BOOT_LIMIT))?;
-        let tap = format!("t-{}", guest.name);
-        let (ours, theirs) = (
-            format!("{}/64", ADDRESSES[1].0),
-            format!("{}/64", ADDRESSES[1].1),
-        );
-        guest.inside(["ip", "link", "set", &tap, "txqueuelen", QUEUE])?;
-        guest.inside(["ip", "addr", "add", &ours, "dev", BRIDGE, "nodad"])?;
-        let address = format!("/bin/ip addr add {theirs} dev eth0 nodad");
-        let mut exec = Command::new(&guest.script);
-        exec.args(["exec", "-N", &guest.name, "-T", "20", "--", &address]);
-        cargo::run(exec, None)?;
-        Ok(guest)
-    }
-
-    /// A command in the namespace.
-    fn command<I: IntoIterator<Item: AsRef<OsStr>>>(&self, arguments: I) -> Command {
-        let mut command = cargo::command("ip", &["netns", "exec", &self.namespace]);
-        command.args(arguments);
-        command
-    }
-
-    fn inside<const N: usize>(&self, arguments: [&str; N]) -> Result<()> {
-        cargo::run(self.command(arguments), None)
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let mut down = Command::new(&self.script);
-        down.args(["down", "-N", &self.name]);
-        if let Err(error) = cargo::run(down, None) {
-            eprintln!("{error:#}");
-        }
-    }
-}
-
-fn cases(guest: &Guest, options: &Options, stop: &AtomicBool) -> Result<()> {
+fn cases(guest: &Guest, options: &Options, json: &Path, stop: &AtomicBool) -> Result<()> {
     if stop.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -225,9 +184,7 @@ fn cases(guest: &Guest, options: &Options, stop: &AtomicBool) -> Result<()> {
     for part in &options.only {
         suite.args(["--only", part]);
     }
-    if let Some(file) = &options.json {
-        suite.arg("--json").arg(std::path::absolute(file)?);
-    }
+    suite.arg("--json").arg(json);
     let limit = if options.full { FULL_LIMIT } else { RUN_LIMIT };
     cargo::run(suite, Some(limit))
 }
