@@ -12,6 +12,7 @@ use trunkline::{
 };
 use trunkline_cm::{Ask, Binds, Identity, Manager, Offer, Purpose, Retry, Route, gsi};
 use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
 /// Where received bytes go.
 const TARGET: usize = 2 << 20;
@@ -65,6 +66,28 @@ fn the_end_that_connects_first_waits_for_the_other() {
     pair.b.receive(&qb, 1, TARGET, 64);
     assert_eq!(pair.next(&pair.b.recv_cq).status, Status::Success);
     assert_eq!(pair.next(&pair.a.send_cq).status, Status::Success);
+}
+
+#[test]
+fn qps_of_one_node_talk_to_each_other_whatever_carries_its_packets() {
+    let (port, _other) = MemoryPort::pair(MemoryConfig::default());
+    let nodes = [
+        inline().build().unwrap(),
+        inline().build_on(Box::new(port)).unwrap(),
+    ];
+    for end in nodes.map(End::of) {
+        let (qa, qb) = (end.qp(&QpOptions::default()), end.qp(&QpOptions::default()));
+        qa.connect(qb.address()).unwrap();
+        qb.connect(qa.address()).unwrap();
+        end.mr.write(0, &pattern(3, 10_000)).unwrap();
+        end.receive(&qb, 1, TARGET, 10_000);
+        end.post(&qa, 2, SendOp::Send, 0, 10_000);
+        let received = next(&[&end.node], &end.recv_cq);
+        assert_eq!((received.wr_id, received.status), (1, Status::Success));
+        let sent = next(&[&end.node], &end.send_cq);
+        assert_eq!((sent.wr_id, sent.status), (2, Status::Success));
+        assert_eq!(end.bytes(TARGET, 10_000), pattern(3, 10_000));
+    }
 }
 
 #[test]

@@ -11,7 +11,9 @@
 //! - a slot given out again for the same path and length, with no flush in between, carries the
 //!   same identification;
 //! - a flush forgets a slot that was not committed;
-//! - the bytes of a slot are those of some earlier packet until they are written.
+//! - the bytes of a slot are those of some earlier packet until they are written;
+//! - a datagram whose path leads to the address that it starts from comes back to the same port:
+//!   QPs of one node may talk to each other.
 
 use std::os::fd::BorrowedFd;
 pub use trunkline_conn::egress::{Egress, Slot};

@@ -44,7 +44,10 @@ pub struct End {
 
 impl End {
     pub fn new(builder: Builder) -> Self {
-        let node = builder.build().unwrap();
+        Self::of(builder.build().unwrap())
+    }
+
+    pub fn of(node: Node) -> Self {
         let pd = node.alloc_pd();
         let (send_cq, recv_cq) = (node.create_cq(4096).unwrap(), node.create_cq(4096).unwrap());
         let mr = pd.register(REGION, Access::ALL).unwrap();

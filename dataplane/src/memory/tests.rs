@@ -157,6 +157,40 @@ fn what_goes_to_an_end_that_is_gone_is_counted_and_its_room_comes_back() {
 }
 
 #[test]
+fn what_a_node_sends_to_itself_comes_back_beside_what_the_other_sends() {
+    let (mut east, mut west) = MemoryPort::pair(SMALL);
+    let own = Path {
+        dst: path(0).src,
+        ..path(9)
+    };
+    for round in 0..10_u8 {
+        let slot = east.reserve(&own, 1).unwrap();
+        slot.datagram.copy_from_slice(&[round]);
+        east.commit();
+        // Given out for one way and then for the other.
+        east.reserve(&own, 3).unwrap();
+        assert!(send(&mut east, 7, b"away"));
+        assert!(send(&mut west, 8, b"hither"));
+        east.flush().unwrap();
+        west.flush().unwrap();
+        assert_eq!(receive(&mut west, 10), [(7, b"away".to_vec())]);
+        let mut got = receive(&mut east, 1);
+        got.extend(receive(&mut east, 1));
+        got.sort_unstable();
+        assert_eq!(got, [(8, b"hither".to_vec()), (9, vec![round])]);
+        assert_eq!(receive(&mut east, 10), []);
+    }
+    assert_eq!(east.counters().sent, 20);
+    assert_eq!(east.counters().received, 20);
+    drop(west);
+    let slot = east.reserve(&own, 1).unwrap();
+    slot.datagram.copy_from_slice(b"x");
+    east.commit();
+    east.flush().unwrap();
+    assert_eq!(receive(&mut east, 10).len(), 1);
+}
+
+#[test]
 fn every_byte_survives_two_threads() {
     const COUNT: u64 = if cfg!(miri) { 200 } else { 100_000 };
     let (mut east, mut west) = MemoryPort::pair(MemoryConfig {
