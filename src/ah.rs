@@ -21,9 +21,8 @@ impl Pd {
     /// # Errors
     /// An address of another family than the node's own.
     pub fn create_ah(&self, remote: Gid, traffic_class: u8) -> Result<Ah, Error> {
-        let mut core = self.0.node.core();
-        let number = core.engine.create_ah(self.0.id, remote, traffic_class)?;
-        drop(core);
+        let node = &self.0.node;
+        let number = node.as_one(|core| core.engine.create_ah(self.0.id, remote, traffic_class))?;
         Ok(Ah {
             pd: self.clone(),
             number,
@@ -62,7 +61,8 @@ impl Ah {
 
 impl Drop for Ah {
     fn drop(&mut self) {
-        let freed = self.pd.0.node.core().engine.destroy_ah(self.number);
+        let node = &self.pd.0.node;
+        let freed = node.as_one(|core| core.engine.destroy_ah(self.number));
         debug_assert!(freed.is_ok(), "a handle exists as long as its owner");
     }
 }

@@ -1,8 +1,8 @@
 //! Connections that programs manage themselves.
 
 use crate::error::Error;
-use crate::node::Shared;
 use crate::peers::ConnectionState;
+use crate::seat::{Seat, Shared};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::control::ControlKind;
@@ -46,6 +46,8 @@ impl Default for ConnectionOptions {
 #[derive(Debug)]
 pub struct Connection {
     node: Arc<Shared>,
+    /// Index of the worker that it belongs to.
+    worker: u8,
     peer: IpAddr,
     kind: Kind,
 }
@@ -64,7 +66,10 @@ impl Connection {
         peer: IpAddr,
         options: &ConnectionOptions,
     ) -> Result<Self, Error> {
-        let mut core = node.core();
+        let local = options.local.map_or(0, Qpn::get);
+        let worker = node.workers.owner(local);
+        let seat = node.seat(worker);
+        let mut core = seat.core();
         let now = core.clock.now();
         let handle = core
             .open_private(now, peer, options)
@@ -72,23 +77,38 @@ impl Connection {
                 peer,
                 why: "too many connections are being opened",
             })?;
+        core.pump(now);
         drop(core);
-        node.wake();
+        seat.wake();
         Ok(Self {
             node: Arc::clone(node),
+            worker,
             peer,
             kind: Kind::Private(handle),
         })
     }
 
     pub(crate) fn of_peer(node: &Arc<Shared>, peer: IpAddr) -> Vec<Self> {
-        let ids = node.core().engine.connections_to(peer.into());
-        let of_pool = |id| Self {
-            node: Arc::clone(node),
-            peer,
-            kind: Kind::Pool(id),
-        };
-        ids.into_iter().map(of_pool).collect()
+        let mut found = Vec::new();
+        for worker in 0..node.workers.count() {
+            let ids = node.seat(worker).core().engine.connections_to(peer.into());
+            found.extend(ids.into_iter().map(|id| Self {
+                node: Arc::clone(node),
+                worker,
+                peer,
+                kind: Kind::Pool(id),
+            }));
+        }
+        found
+    }
+
+    fn seat(&self) -> &Seat {
+        self.node.seat(self.worker)
+    }
+
+    /// Index of the worker of this node that it belongs to, from 0.
+    pub const fn worker(&self) -> u8 {
+        self.worker
     }
 
     /// Address of the peer.
@@ -98,7 +118,7 @@ impl Connection {
 
     /// Where it stands.
     pub fn state(&self) -> ConnectionState {
-        let core = self.node.core();
+        let core = self.seat().core();
         match self.kind {
             Kind::Private(handle) => core.peers.private_state(handle),
             Kind::Pool(id) if core.engine.is_open(id) => ConnectionState::Open(id),
@@ -123,6 +143,20 @@ impl Connection {
         })
     }
 
+    /// Its handle in the engine, for a QP of `worker`.
+    ///
+    /// # Errors
+    /// [`Error::NoConnection`] while it is not open, or where it is another worker's.
+    pub(crate) fn id_at(&self, worker: u8) -> Result<ConnId, Error> {
+        if worker != self.worker {
+            return Err(Error::NoConnection {
+                peer: self.peer,
+                why: "it belongs to another worker than the QP",
+            });
+        }
+        self.id()
+    }
+
     /// Whether QPs may be bound to it.
     pub fn is_open(&self) -> bool {
         matches!(self.state(), ConnectionState::Open(_))
@@ -138,14 +172,14 @@ impl Connection {
             peer: self.peer,
             why: "it was closed",
         };
-        self.node.core().engine.connection_stats(id).ok_or(gone)
+        self.seat().core().engine.connection_stats(id).ok_or(gone)
     }
 
     /// Closes it; QPs on it move to another connection to the same peer.
     pub fn close(&self) {
         if let Ok(id) = self.id() {
-            self.node.core().engine.close_connection(id);
-            self.node.wake();
+            self.seat().core().engine.close_connection(id);
+            self.seat().wake();
         }
     }
 }
@@ -153,12 +187,12 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Kind::Private(handle) = self.kind {
-            let mut core = self.node.core();
+            let mut core = self.seat().core();
             if let Some(id) = core.peers.forget_private(handle) {
                 core.engine.close_connection(id);
             }
             drop(core);
-            self.node.wake();
+            self.seat().wake();
         }
     }
 }

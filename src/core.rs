@@ -2,21 +2,23 @@
 
 use crate::capture::Capture;
 use crate::clock::Clock;
+use crate::mail::{HandOvers, Letter, Mail};
 use crate::peers::{Floor, Peers, Seeded};
 use crate::platform::Embedded;
 use crate::probes;
 use crate::qp::Qp;
 use crate::rdma_cm::Desk;
 use crate::status::recorder::Recorder;
+use crate::worker::Bell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use trunkline_cm::{Concerns, Config as CmConfig, Identity, Manager, Outgoing, gsi};
+use trunkline_cm::{At, Concerns, Config as CmConfig, Identity, Manager, Outgoing, gsi};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::prng::Prng;
 use trunkline_dataplane::{KernelRoutes, Port, PortError};
 use trunkline_qpmap::{Attributes, Config, Engine, Event, QpModify, VerbsError};
-use trunkline_wire::{Gid, Path, Psn};
+use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Worker, Workers};
 
 /// Datagrams taken from the port per round.
 const BURST: usize = 256;
@@ -70,6 +72,8 @@ pub(crate) struct Core {
     bad_management: u64,
     /// A message that the port had no room for.
     unsent: Option<Outgoing>,
+    /// The way to the other workers, if there are any.
+    mail: Option<Mail>,
 }
 
 impl std::fmt::Debug for Core {
@@ -81,7 +85,41 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
-    pub(crate) fn new(mut config: CoreConfig, clock: Clock, port: Box<dyn Port + Send>) -> Self {
+    /// Those of all workers of a node.
+    pub(crate) fn all(
+        config: &CoreConfig,
+        workers: Workers,
+        clock: &Clock,
+        ports: Vec<Box<dyn Port + Send>>,
+        bells: &[Arc<Bell>],
+    ) -> Vec<Self> {
+        let mut random = Prng::new(config.engine.seed);
+        let alone = workers == Workers::ONE;
+        let shared = (!alone).then(|| (draw_identity(&mut random), random.next_u64()));
+        let mails = Mail::between(workers, bells).into_iter().map(Some);
+        let places = workers.iter().zip(ports).zip(mails);
+        places
+            .map(|((worker, port), mail)| {
+                let mut config = config.clone();
+                config.engine.worker = worker;
+                if let Some((_, regions)) = shared {
+                    config.engine.region_seed = Some(regions);
+                    config.engine.seed = random.next_u64();
+                }
+                let identity = shared.map(|(identity, _)| identity);
+                let mail = mail.filter(|_| !alone);
+                Self::new(config, identity, clock.clone(), port, mail)
+            })
+            .collect()
+    }
+
+    fn new(
+        mut config: CoreConfig,
+        identity: Option<Identity>,
+        clock: Clock,
+        port: Box<dyn Port + Send>,
+        mail: Option<Mail>,
+    ) -> Self {
         let capabilities = port.capabilities();
         let carried = u32::try_from(capabilities.max_datagram).unwrap_or(u32::MAX);
         config.engine.datagram = carried.min(config.max_datagram).min(65_535);
@@ -92,12 +130,13 @@ impl Core {
         config.engine.source_ports = ports;
         let mut random = Prng::new(config.engine.seed);
         config.engine.seed = random.next_u64();
-        let identity = Identity {
-            guid: random.next_u64(),
-            epoch: random.next_u64(),
-        };
+        let identity = identity.unwrap_or_else(|| draw_identity(&mut random));
+        let worker = config.engine.worker;
         let mut manager = Manager::new(
-            CmConfig::new(identity),
+            CmConfig {
+                worker,
+                ..CmConfig::new(identity)
+            },
             Seeded(Prng::new(random.next_u64())),
         );
         let peers = Peers::new(&config);
@@ -109,6 +148,7 @@ impl Core {
             .flatten();
         let mut cm = Desk::new(
             (config.engine.address, identity.guid),
+            worker,
             config.engine.datagram,
             Seeded(Prng::new(random.next_u64())),
             routes,
@@ -130,6 +170,7 @@ impl Core {
             random,
             bad_management: 0,
             unsent: None,
+            mail,
         }
     }
 
@@ -142,7 +183,7 @@ impl Core {
     pub(crate) fn poll(&mut self) -> Result<bool, PortError> {
         let now = self.clock.now();
         let posted = self.send_posted(now)?;
-        let received = self.receive(now)?;
+        let received = self.receive(now)? + self.read_mail(now);
         self.engine.handle_timeout(now);
         self.manager.handle_timeout(now);
         self.cm.handle_timeout(now, &self.recorder);
@@ -184,21 +225,36 @@ impl Core {
             recorder,
             capture,
             bad_management,
+            mail,
             ..
         } = self;
         let sharing = peers.is_sharing();
         port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
-                engine.handle_datagram(now, arrival, datagram);
+                let elsewhere = |mail: &mut Mail| mail.pass_on(arrival, datagram);
+                if !mail.as_mut().is_some_and(elsewhere) {
+                    engine.handle_datagram(now, arrival, datagram);
+                }
                 return;
             }
             if let Some(capture) = capture {
                 capture.received(arrival, datagram);
             }
-            if handle_management(now, manager, cm, arrival, datagram, sharing) {
-                recorder.message_received();
-            } else {
+            let Some(mad) = check_management(arrival, datagram) else {
                 *bad_management += 1;
+                return;
+            };
+            recorder.message_received();
+            probes::cm_received(arrival.path.src, mad);
+            let concerns = match mail {
+                None => Some(Concerns::of(mad)),
+                Some(mail) => deliver(mail, &arrival.path, mad),
+            };
+            if let Some(concerns) = concerns {
+                // To the manager of ordinary hosts the service of Trunkline nodes is one nobody
+                // offers.
+                let concerns = if sharing { concerns } else { Concerns::Plain };
+                manage(now, (manager, cm), &arrival.path, mad, concerns);
             }
             // Packets behind a confirmation are on the connection that it opens.
             let mut floor = Floor {
@@ -208,6 +264,63 @@ impl Core {
             };
             news(&mut floor, peers, cm, events);
         })
+    }
+
+    /// Takes up what other workers say; gives how much that was.
+    fn read_mail(&mut self, now: Instant) -> usize {
+        let mut read = 0;
+        while read < BURST
+            && let Some(letter) = self.mail.as_mut().and_then(Mail::next)
+        {
+            read += 1;
+            self.take_up(now, letter);
+        }
+        read
+    }
+
+    fn take_up(&mut self, now: Instant, letter: Letter) {
+        let Self {
+            engine,
+            manager,
+            peers,
+            cm,
+            ..
+        } = self;
+        let mut floor = Floor {
+            now,
+            engine,
+            manager,
+        };
+        match letter {
+            Letter::Packet(packet) => floor.engine.handle_datagram(now, &packet.0, &packet.1),
+            Letter::Mad(mad) => {
+                let (path, mad, concerns) = *mad;
+                manage(now, (manager, cm), &path, &mad, concerns);
+            }
+            Letter::Peer(address, mode) => peers.heard(&mut floor, address, mode),
+            Letter::Loop(ask) => peers.looped_to(&mut floor, &ask),
+            Letter::Looped(near, far) => peers.looped(&mut floor, &near, far.as_ref()),
+        }
+    }
+
+    /// Hands over what the peers of this worker have for other ones.
+    fn post_mail(&mut self) {
+        let Some(mail) = &mut self.mail else { return };
+        while let Some((to, letter)) = self.peers.poll_letter() {
+            mail.send(to, letter);
+        }
+        mail.retry();
+    }
+
+    /// Whether there is something to do right now, apart from packets that come in.
+    pub(crate) fn is_busy(&mut self) -> bool {
+        self.engine.is_busy() || self.mail.as_mut().is_some_and(Mail::is_busy)
+    }
+
+    /// What was handed to other workers.
+    pub(crate) fn hand_overs(&self) -> HandOvers {
+        let mail = self.mail.as_ref();
+        mail.map_or_else(HandOvers::default, |mail| mail.counters)
     }
 
     /// Lets engine, connection manager and peers talk until none has news.
@@ -227,6 +340,7 @@ impl Core {
         };
         news(&mut floor, peers, cm, events);
         peers.reclaim(now, floor.engine);
+        self.post_mail();
     }
 
     /// Takes a QP in INIT to RTS.
@@ -341,37 +455,58 @@ fn news(floor: &mut Floor<'_>, peers: &mut Peers, cm: &mut Desk, events: &mut Ve
     }
 }
 
-/// Hands a management datagram to the connection manager. Foreign peers use identifications that a
-/// UDP socket does not see: where the predicted one is wrong, the right one is solved for.
-fn handle_management(
-    now: Instant,
-    manager: &mut Manager<Seeded>,
-    cm: &mut Desk,
-    arrival: &Arrival,
-    datagram: &[u8],
-    sharing: bool,
-) -> bool {
+/// A management datagram, if it is whole. Foreign peers use identifications that a UDP socket does
+/// not see: where the predicted one is wrong, the right one is solved for.
+fn check_management<'a>(arrival: &Arrival, datagram: &'a [u8]) -> Option<&'a [u8; MAD_LEN]> {
     let known = match arrival.identification {
         Identification::Seen(identification) => Some(identification),
         Identification::Predicted(_) => None,
     };
-    match gsi::parse_checked(&arrival.path, known, datagram) {
-        Ok(mad) => {
-            probes::cm_received(arrival.path.src, mad);
-            // To the manager of ordinary hosts the service of Trunkline nodes is one nobody offers.
-            let concerns = if sharing {
-                Concerns::of(mad)
-            } else {
-                Concerns::Plain
-            };
-            if concerns != Concerns::Plain {
-                manager.handle_mad(now, &arrival.path, mad);
+    gsi::parse_checked(&arrival.path, known, datagram).ok()
+}
+
+/// Hands a management datagram to the workers that it is for; gives whom it concerns here, if it is
+/// for this one too.
+fn deliver(mail: &mut Mail, path: &Path, mad: &[u8; MAD_LEN]) -> Option<Concerns> {
+    let (concerns, at) = Concerns::and_worker(mad, mail.workers());
+    // What ordinary hosts begin is for the first worker, which has the listeners.
+    let to = match at {
+        At::One(worker) => worker,
+        At::Any(_) => 0,
+        At::All => {
+            for other in mail.workers().iter().map(Worker::index) {
+                if other != mail.own() {
+                    mail.pass_on_management(other, path, mad, concerns);
+                }
             }
-            if concerns != Concerns::Nodes {
-                cm.manager.handle_mad(now, &arrival.path, mad);
-            }
-            true
+            mail.own()
         }
-        Err(_) => false,
+    };
+    if to == mail.own() {
+        return Some(concerns);
+    }
+    mail.pass_on_management(to, path, mad, concerns);
+    None
+}
+
+fn manage(
+    now: Instant,
+    (manager, cm): (&mut Manager<Seeded>, &mut Desk),
+    path: &Path,
+    mad: &[u8; MAD_LEN],
+    concerns: Concerns,
+) {
+    if concerns != Concerns::Plain {
+        manager.handle_mad(now, path, mad);
+    }
+    if concerns != Concerns::Nodes {
+        cm.manager.handle_mad(now, path, mad);
+    }
+}
+
+fn draw_identity(random: &mut Prng) -> Identity {
+    Identity {
+        guid: random.next_u64(),
+        epoch: random.next_u64(),
     }
 }

@@ -1,13 +1,14 @@
 //! Completion queues.
 
+use crate::core::Core;
 use crate::error::Error;
-use crate::node::Shared;
 use crate::platform::Heap;
+use crate::seat::Shared;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use trunkline_conn::work::Completion;
-use trunkline_qpmap::cq::{CompletionQueue, Notify};
+use trunkline_qpmap::cq::{MergedQueue, Notify};
 
 /// A completion queue (`ibv_create_cq(3)`) with its completion channel.
 #[derive(Clone, Debug)]
@@ -17,7 +18,7 @@ pub struct Cq(pub(crate) Arc<CqInner>);
 pub(crate) struct CqInner {
     node: Arc<Shared>,
     pub(crate) index: u32,
-    queue: Arc<CompletionQueue<Heap>>,
+    queue: MergedQueue<Heap>,
     event: Arc<EventFd>,
 }
 
@@ -37,7 +38,20 @@ impl Cq {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd")(e.into()))?;
         let event = Arc::new(EventFd(fd));
-        let (index, queue) = node.core().engine.create_cq(depth, Some(event.clone()))?;
+        let workers = usize::from(node.workers.count());
+        let mut index = 0;
+        let notify = Arc::clone(&event) as Arc<dyn Notify>;
+        let queue = MergedQueue::new(workers, notify, |notify| {
+            let make = |core: &mut Core| core.engine.create_cq(depth, Some(Arc::clone(&notify)));
+            let (indices, rings): (Vec<_>, _) = node.on_all(make)?.into_iter().unzip();
+            // All of them together were made in one order, so their numbers are equal.
+            index = indices[0];
+            assert!(
+                indices.iter().all(|other| *other == index),
+                "workers differ"
+            );
+            Ok(rings)
+        })?;
         Ok(Self(Arc::new(CqInner {
             node: Arc::clone(node),
             index,
@@ -48,6 +62,9 @@ impl Cq {
 
     /// Takes completions, oldest first; gives how many (`ibv_poll_cq(3)`). Does not drive the node:
     /// an inline node makes progress in [`Node::poll`](crate::Node::poll).
+    ///
+    /// Where the node has several workers, the completions of each come in their order, and so do
+    /// those of each QP.
     pub fn poll(&self, out: &mut [Completion]) -> usize {
         self.0.queue.poll(out)
     }
@@ -81,7 +98,7 @@ impl Cq {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        let freed = self.node.core().engine.destroy_cq(self.index);
+        let freed = self.node.on_all(|core| core.engine.destroy_cq(self.index));
         debug_assert!(freed.is_ok(), "QPs keep their CQs alive");
     }
 }

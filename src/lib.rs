@@ -36,6 +36,7 @@ mod connection;
 mod core;
 mod cq;
 mod error;
+mod mail;
 mod mr;
 mod node;
 mod peers;
@@ -43,6 +44,7 @@ mod platform;
 mod probes;
 mod qp;
 pub mod rdma_cm;
+mod seat;
 pub mod status;
 mod worker;
 
@@ -52,6 +54,7 @@ pub use clock::Clock;
 pub use connection::{Connection, ConnectionOptions};
 pub use cq::Cq;
 pub use error::Error;
+pub use mail::HandOvers;
 pub use mr::{Mr, Pd};
 pub use node::{Builder, Drive, Node};
 pub use peers::ConnectionState;
@@ -72,4 +75,4 @@ pub use trunkline_qpmap::{
     Attributes, ConnId, ConnectionStats, Counters, Event, LiveObjects, QpModify, QpState, QpType,
     StateBytes, VerbsError,
 };
-pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey};
+pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};

@@ -1,13 +1,14 @@
 //! Protection domains and memory regions.
 
 use crate::error::Error;
-use crate::node::Shared;
+use crate::seat::Shared;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use trunkline_conn::mem::{Access, AtomicOp, Bytes, PdId, Sge};
 use trunkline_conn::work::Remote;
 use trunkline_dataplane::Region;
-use trunkline_wire::{Lkey, Rkey};
+use trunkline_wire::{Lkey, Rkey, Workers};
 
 /// A protection domain (`ibv_alloc_pd(3)`). Freed when the last clone and everything in it is gone.
 #[derive(Clone, Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        let freed = self.node.core().engine.dealloc_pd(self.id);
+        let freed = self.node.as_one(|core| core.engine.dealloc_pd(self.id));
         debug_assert!(freed.is_ok(), "what belongs to a PD keeps it alive");
     }
 }
@@ -57,12 +58,13 @@ impl Pd {
     }
 
     fn register_region(&self, region: Region, access: Access) -> Result<Mr, Error> {
-        let keys = self
-            .0
-            .node
-            .core()
-            .engine
-            .register(self.0.id, region.clone(), access)?;
+        let node = &self.0.node;
+        let several = node.workers != Workers::ONE;
+        let revoked = several.then(|| Arc::new(AtomicBool::new(false)));
+        let keys = node.as_one(|core| {
+            let (engine, revoked) = (&mut core.engine, revoked.clone());
+            engine.register_with(self.0.id, region.clone(), access, revoked)
+        })?;
         Ok(Mr {
             pd: self.clone(),
             region,
@@ -178,7 +180,8 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        let taken = self.pd.0.node.core().engine.deregister(self.rkey);
+        let node = &self.pd.0.node;
+        let taken = node.on_all(|core| core.engine.deregister(self.rkey));
         debug_assert!(taken.is_ok(), "an Mr is registered as long as it lives");
     }
 }

@@ -6,25 +6,23 @@ use crate::connection::{Connection, ConnectionOptions};
 use crate::core::{Core, CoreConfig};
 use crate::cq::Cq;
 use crate::error::Error;
+use crate::mail::HandOvers;
 use crate::mr::{Pd, PdInner};
+use crate::seat::{Seat, Shared};
 use crate::status::recorder::Recorder;
 use crate::status::server::Server;
 use crate::status::{CmStats, Status};
-use crate::worker::{self, Worker};
+use crate::worker::{self, Bell, Thread};
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Deref;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::Counters as DeliveryCounters;
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
-use trunkline_qpmap::doorbell::Doorbells;
-use trunkline_qpmap::mapping::Mapping;
-use trunkline_qpmap::{Counters, Event, VerbsError};
-use trunkline_wire::Gid;
+use trunkline_qpmap::{Counters, Event, LiveObjects, StateBytes, VerbsError};
+use trunkline_wire::{Gid, Workers};
 
 /// Packets that a shared connection may have in flight.
 const WINDOWS: RangeInclusive<u16> = 64..=4096;
@@ -42,73 +40,6 @@ pub struct Node {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What every handle of a node, of its QPs, CQs and regions holds: the last one stops its thread.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    seat: Arc<Seat>,
-    /// The thread that drives it; `None` for an inline node.
-    worker: Option<Worker>,
-    /// Tells other processes how it is; `None` if it does not.
-    status: Option<Server>,
-}
-
-impl Deref for Shared {
-    type Target = Seat;
-
-    fn deref(&self) -> &Seat {
-        &self.seat
-    }
-}
-
-/// What the handles of a node and its thread share.
-#[derive(Debug)]
-pub(crate) struct Seat {
-    core: Mutex<Core>,
-    /// Threads that want the core: the worker gives way to them.
-    waiting: AtomicU32,
-    pub(crate) doorbells: Arc<Doorbells>,
-    pub(crate) mapping: Arc<Mapping>,
-    pub(crate) gid: Gid,
-    /// The worker sleeps: whoever has work for it must wake it.
-    pub(crate) asleep: AtomicBool,
-    pub(crate) waker: OnceLock<worker::Waker>,
-}
-
-impl Seat {
-    /// The core, for a control call. Never held while waiting for anything.
-    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let guard = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        guard
-    }
-
-    /// The core, for the thread that drives the node: others go first.
-    pub(crate) fn core_for_worker(&self) -> MutexGuard<'_, Core> {
-        while self.waiting.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
-        }
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells the worker that a QP has new work.
-    pub(crate) fn ring(&self, qp: u32) {
-        self.doorbells.ring(qp);
-        self.wake();
-    }
-
-    /// Wakes a sleeping worker. The doorbell's read-modify-write comes before this load in the
-    /// total order, as the worker's store of `asleep` comes before its last look at the doorbells:
-    /// one of the two sees the other.
-    pub(crate) fn wake(&self) {
-        if self.asleep.load(Ordering::SeqCst)
-            && let Some(waker) = self.waker.get()
-        {
-            waker.wake();
-        }
-    }
-}
-
 /// Who drives a node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Drive {
@@ -124,6 +55,7 @@ pub enum Drive {
 pub struct Builder {
     address: IpAddr,
     source_ports: usize,
+    workers: u8,
     drive: Drive,
     clock: Clock,
     config: CoreConfig,
@@ -137,6 +69,7 @@ impl Default for Builder {
         Self {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             source_ports: 0,
+            workers: 1,
             drive: Drive::default(),
             clock: Clock::real(),
             config: CoreConfig::default(),
@@ -159,6 +92,14 @@ impl Builder {
     #[must_use]
     pub const fn drive(mut self, drive: Drive) -> Self {
         self.drive = drive;
+        self
+    }
+
+    /// Its workers, 1 to 64: each has QPs and connections of its own, and a thread where the node is
+    /// threaded. 1 if not set.
+    #[must_use]
+    pub const fn workers(mut self, count: u8) -> Self {
+        self.workers = count;
         self
     }
 
@@ -283,11 +224,14 @@ impl Builder {
             extra_source_ports: self.source_ports,
             ..UdpConfig::new(self.address)
         };
-        let port = UdpPort::open(&config)?;
+        let group = UdpPort::open_group(&config, self.all_workers()?)?;
+        let ports = group
+            .into_iter()
+            .map(|port| Box::new(port) as Box<dyn Port + Send>);
         self.config.engine.control = self.control.unwrap_or(ControlKind::HostDelay);
         let default = self.status.is_none();
         self.status = self.status.or(Some(true));
-        self.finish(Box::new(port), default)
+        self.finish(ports.collect(), default)
     }
 
     /// A node on a port of the program's choice.
@@ -295,51 +239,68 @@ impl Builder {
     /// # Errors
     /// A setting out of range; the operating system has no thread or descriptor left.
     pub fn build_on(self, port: Box<dyn Port + Send>) -> Result<Node, Error> {
-        self.finish(port, false)
+        self.build_on_all(vec![port])
     }
 
-    /// A node on `port`; it starts without telling others of it where it `may`.
-    fn finish(mut self, port: Box<dyn Port + Send>, may: bool) -> Result<Node, Error> {
+    /// A node on ports of the program's choice, one for each worker. All have the node's address.
+    /// Each should get what names a number of its worker ([`Workers`]); the rest is handed over.
+    ///
+    /// # Errors
+    /// As [`build_on`](Self::build_on); there are not as many ports as workers.
+    pub fn build_on_all(self, ports: Vec<Box<dyn Port + Send>>) -> Result<Node, Error> {
+        self.finish(ports, false)
+    }
+
+    /// A node on `ports`; it starts without telling others of it where it `may`.
+    fn finish(mut self, ports: Vec<Box<dyn Port + Send>>, may: bool) -> Result<Node, Error> {
         self.check()?;
+        let workers = self.all_workers()?;
+        if ports.len() != usize::from(workers.count()) {
+            let (what, value) = ("ports", ports.len() as u64);
+            return Err(VerbsError::BadAttribute { what, value }.into());
+        }
         let seed = match self.seed {
             Some(seed) => seed,
             None => system_random()?,
         };
         if let Some(control) = self.control {
             self.config.engine.control = control;
-        } else if port.capabilities().lossless {
+        } else if ports.iter().all(|port| port.capabilities().lossless) {
             self.config.engine.control = ControlKind::None;
         }
         self.config.engine.address = self.address;
         self.config.engine.seed = seed;
-        let core = Core::new(self.config, self.clock, port);
+        let bells: Vec<_> = ports.iter().map(|_| Arc::new(Bell::default())).collect();
+        let cores = Core::all(&self.config, workers, &self.clock, ports, &bells);
+        let recorders: Vec<_> = cores
+            .iter()
+            .map(|core| Arc::clone(&core.recorder))
+            .collect();
         let status = match self.status {
-            Some(true) => match offer(self.address, &core.recorder) {
+            Some(true) => match offer(self.address, recorders) {
                 Err(_) if may => None,
                 server => Some(server?),
             },
             _ => None,
         };
-        let seat = Arc::new(Seat {
-            doorbells: Arc::clone(core.engine.doorbells()),
-            mapping: Arc::clone(core.engine.mapping()),
-            gid: self.address.into(),
-            core: Mutex::new(core),
-            waiting: AtomicU32::new(0),
-            asleep: AtomicBool::new(false),
-            waker: OnceLock::new(),
-        });
-        let worker = match self.drive {
-            Drive::Inline => None,
-            Drive::Threaded => Some(Worker::start(&seat)?),
-        };
+        let seats = cores.into_iter().zip(bells);
+        let seats = seats.map(|(core, bell)| Arc::new(Seat::new(core, bell)));
+        let mut shared = Shared::new(workers, self.address.into(), seats.collect());
+        shared.status = status;
+        if self.drive == Drive::Threaded {
+            for seat in &shared.seats {
+                shared.threads.push(Thread::start(seat)?);
+            }
+        }
         Ok(Node {
-            shared: Arc::new(Shared {
-                seat,
-                worker,
-                status,
-            }),
+            shared: Arc::new(shared),
         })
+    }
+
+    fn all_workers(&self) -> Result<Workers, Error> {
+        let (what, value) = ("workers", self.workers.into());
+        let workers = Workers::new(self.workers);
+        Ok(workers.ok_or(VerbsError::BadAttribute { what, value })?)
     }
 }
 
@@ -373,11 +334,13 @@ impl Builder {
 }
 
 /// Lets other processes ask how the node is.
-fn offer(address: IpAddr, recorder: &Arc<Recorder>) -> Result<Server, Error> {
-    let (recorder, started) = (Arc::clone(recorder), std::time::Instant::now());
+fn offer(address: IpAddr, recorders: Vec<Arc<Recorder>>) -> Result<Server, Error> {
+    let started = std::time::Instant::now();
     Server::start(address, move || {
         let mut cm = CmStats::default();
-        recorder.add_to(&mut cm);
+        recorders
+            .iter()
+            .for_each(|recorder| recorder.add_to(&mut cm));
         Status {
             address,
             pid: std::process::id(),
@@ -407,17 +370,37 @@ impl Node {
 
     /// Whether the program drives it.
     pub fn is_inline(&self) -> bool {
-        self.shared.worker.is_none()
+        self.shared.threads.is_empty()
     }
 
-    /// One round of an inline node: takes packets in, sends packets, runs timers, publishes
-    /// completions. Gives whether anything happened. A threaded node needs no polling; calling it
-    /// there is harmless.
+    /// Its workers. The worker of a QP shows in its number.
+    pub fn workers(&self) -> Workers {
+        self.shared.workers
+    }
+
+    /// One round of all workers of an inline node: takes packets in, sends packets, runs timers,
+    /// publishes completions. Gives whether anything happened. A threaded node needs no polling;
+    /// calling it there is harmless.
     ///
     /// # Errors
     /// The port does not work any more.
     pub fn poll(&self) -> Result<bool, Error> {
-        Ok(self.shared.core_for_worker().poll()?)
+        let mut any = false;
+        for seat in &self.shared.seats {
+            any |= seat.core_for_worker().poll()?;
+        }
+        Ok(any)
+    }
+
+    /// The same of one worker, from 0: for programs with a thread for each.
+    ///
+    /// # Errors
+    /// The port does not work any more.
+    ///
+    /// # Panics
+    /// There is no such worker.
+    pub fn poll_worker(&self, worker: u8) -> Result<bool, Error> {
+        Ok(self.shared.seat(worker).core_for_worker().poll()?)
     }
 
     /// Blocks an inline node until a packet comes, a timer is due, or `timeout` is over. Returns at
@@ -426,22 +409,26 @@ impl Node {
     /// # Errors
     /// The port does not work any more.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
-        worker::wait(&self.shared, timeout)
+        let seats: Vec<&Seat> = self.shared.seats.iter().map(|seat| &**seat).collect();
+        worker::wait(&seats, timeout)
     }
 
     /// When a timer of an inline node is due next, by its clock.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.shared.core().next_timeout()
+        let seats = self.shared.seats.iter();
+        seats.filter_map(|seat| seat.core().next_timeout()).min()
     }
 
     /// Whether an inline node has something to do right now, apart from packets that come in.
     pub fn is_busy(&self) -> bool {
-        self.shared.core().engine.is_busy()
+        let mut seats = self.shared.seats.iter();
+        seats.any(|seat| seat.core().is_busy())
     }
 
     /// Allocates a protection domain.
     pub fn alloc_pd(&self) -> Pd {
-        let id = self.shared.core().engine.alloc_pd();
+        let id = self.shared.as_one(|core| Ok(core.engine.alloc_pd()));
+        let id = id.expect("there is always room for one more");
         Pd(Arc::new(PdInner {
             node: Arc::clone(&self.shared),
             id,
@@ -476,17 +463,19 @@ impl Node {
 
     /// The next asynchronous event (`ibv_get_async_event(3)`, without blocking).
     pub fn poll_event(&self) -> Option<Event> {
-        self.shared.core().events.pop_front()
+        let mut seats = self.shared.seats.iter();
+        seats.find_map(|seat| seat.core().events.pop_front())
     }
 
     /// What the engine counted.
     pub fn counters(&self) -> Counters {
-        *self.shared.core().engine.counters()
+        self.shared
+            .sum(|core| *core.engine.counters(), Counters::add)
     }
 
     /// How the capture of management datagrams goes, if there is one.
     pub fn capture_state(&self) -> Option<CaptureState> {
-        let capture = self.shared.core().capture.clone();
+        let capture = self.shared.first().core().capture.clone();
         capture.map(|capture| capture.state())
     }
 
@@ -498,34 +487,46 @@ impl Node {
     /// What its connection management does, and how long each step takes. Cheap: the node goes on
     /// meanwhile.
     pub fn cm_stats(&self) -> CmStats {
-        let recorder = Arc::clone(&self.shared.core().recorder);
         let mut stats = CmStats::default();
-        recorder.add_to(&mut stats);
+        for seat in &self.shared.seats {
+            let recorder = Arc::clone(&seat.core().recorder);
+            recorder.add_to(&mut stats);
+        }
         stats
     }
 
     /// What all its shared connections counted, those that are gone included.
     pub fn delivery_counters(&self) -> DeliveryCounters {
-        self.shared.core().engine.delivery_counters()
+        let of = |core: &Core| core.engine.delivery_counters();
+        self.shared.sum(of, DeliveryCounters::add)
     }
 
     /// What the port counted.
     pub fn port_counters(&self) -> PortCounters {
-        self.shared.core().port.counters()
+        self.shared
+            .sum(|core| core.port.counters(), PortCounters::add)
+    }
+
+    /// What its workers handed to each other because it had come out at another one's port.
+    pub fn hand_overs(&self) -> HandOvers {
+        self.shared.sum(Core::hand_overs, HandOvers::add)
     }
 
     /// Shared connections that are open, of all peers.
     pub fn connection_count(&self) -> usize {
-        self.shared.core().engine.connections().len()
+        let of = |core: &Core| core.engine.connections().len();
+        self.shared.sum(of, |sum, part| *sum += part)
     }
 
     /// What the engine holds on behalf of QPs: nothing, once they are gone and all is delivered.
-    pub fn live_objects(&self) -> trunkline_qpmap::LiveObjects {
-        self.shared.core().engine.live_objects()
+    pub fn live_objects(&self) -> LiveObjects {
+        let of = |core: &Core| core.engine.live_objects();
+        self.shared.sum(of, LiveObjects::add)
     }
 
     /// Bytes of state of its QPs and connections, counted from the structures themselves.
-    pub fn state_bytes(&self) -> trunkline_qpmap::StateBytes {
-        self.shared.core().engine.state_bytes()
+    pub fn state_bytes(&self) -> StateBytes {
+        let of = |core: &Core| core.engine.state_bytes();
+        self.shared.sum(of, StateBytes::add)
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::connection::ConnectionOptions;
 use crate::core::CoreConfig;
+use crate::mail::{Letter, LoopAsk};
 use crate::platform::Embedded;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use trunkline_cm::{
     Ask, Bind, Binds, Bound, Bounds, CloseReason, Directory, Established, Event as Cm, HandshakeId,
@@ -67,7 +68,17 @@ struct Handshake {
     conn: Option<ConnId>,
 }
 
-/// All peers of a node.
+/// A connection within the node, whose other end is another worker's.
+#[derive(Debug)]
+struct OpeningLoop {
+    near: Offer,
+    to: u8,
+    options: ConnectionOptions,
+    /// The program's handle, where it opened the connection.
+    handle: Option<u64>,
+}
+
+/// All peers of a worker.
 #[derive(Debug)]
 pub(crate) struct Peers {
     address: IpAddr,
@@ -85,6 +96,9 @@ pub(crate) struct Peers {
     /// Connections that the program opened, by handle.
     private: BTreeMap<u64, ConnectionState>,
     next_handle: u64,
+    /// Connections within the node whose other end another worker is asked for.
+    loops: Vec<OpeningLoop>,
+    letters: VecDeque<(u8, Letter)>,
     idle_since: BTreeMap<(u32, u32), Instant>,
     reclaim_at: Instant,
 }
@@ -104,6 +118,8 @@ impl Peers {
             opening: BTreeMap::new(),
             private: BTreeMap::new(),
             next_handle: 0,
+            loops: Vec::new(),
+            letters: VecDeque::new(),
             idle_since: BTreeMap::new(),
             reclaim_at: Instant::ZERO,
         }
@@ -169,7 +185,16 @@ impl Peers {
     fn decide(&mut self, floor: &mut Floor<'_>, peer: Gid, remote: Qpn) {
         let address = peer.address();
         if address == self.address {
-            self.open_loop(floor, &ConnectionOptions::default(), false);
+            let options = ConnectionOptions {
+                remote: Some(remote),
+                ..ConnectionOptions::default()
+            };
+            let owner = self.worker.of().owner(remote.get());
+            let asked = |other: &OpeningLoop| other.to == owner && other.handle.is_none();
+            if !self.loops.iter().any(asked) && self.open_loop(floor, &options, None).is_none() {
+                floor.engine.peer_asked(peer, remote);
+                floor.engine.peer_unreachable(peer, remote);
+            }
             return;
         }
         if !self.sharing {
@@ -255,8 +280,8 @@ impl Peers {
         self.next_handle += 1;
         let handle = self.next_handle;
         if peer == self.address {
-            let conn = self.open_loop(floor, options, true)?;
-            self.private.insert(handle, ConnectionState::Open(conn));
+            let state = self.open_loop(floor, options, Some(handle))?;
+            self.private.insert(handle, state);
             return Some(handle);
         }
         if !self.sharing {
@@ -344,7 +369,7 @@ impl Peers {
 
     /// Takes up an event of the connection manager.
     pub(crate) fn handle_manager(&mut self, floor: &mut Floor<'_>, event: &Cm) {
-        self.directory.learn(floor.now, event, PLAIN_FOR);
+        self.learn_of(floor.now, event);
         match event {
             Cm::Incoming {
                 id,
@@ -459,7 +484,9 @@ impl Peers {
                     self.private.insert(handle, ConnectionState::Open(conn));
                 }
                 self.opening.remove(&handshake.number);
-                for bind in terms.binds.as_slice() {
+                // Who asks for the first time does not know yet which QPs are another worker's.
+                let own = |bind: &&Bind| self.worker.owns(bind.dest_qp.get());
+                for bind in terms.binds.as_slice().iter().filter(own) {
                     floor.engine.handle_early(floor.now, conn, (*bind).into());
                 }
                 for bound in terms.bounds.as_slice() {
@@ -559,44 +586,152 @@ impl Peers {
         }
     }
 
-    /// QPs of this node that talk to each other: two connections that lead to one another. Gives
-    /// one of them.
+    /// What a peer proves to be, the other workers need not ask again.
+    fn learn_of(&mut self, now: Instant, event: &Cm) {
+        let peer = event.route().remote;
+        let before = self.directory.mode(now, peer);
+        self.directory.learn(now, event, PLAIN_FOR);
+        let mode = self.directory.mode(now, peer);
+        let known = matches!(mode, PeerMode::Trunkline | PeerMode::Plain { .. });
+        if !known || std::mem::discriminant(&mode) == std::mem::discriminant(&before) {
+            return;
+        }
+        for worker in self
+            .worker
+            .of()
+            .iter()
+            .filter(|other| *other != self.worker)
+        {
+            let letter = Letter::Peer(peer, mode);
+            self.letters.push_back((worker.index(), letter));
+        }
+    }
+
+    /// Another worker has found out what a peer is.
+    pub(crate) fn heard(&mut self, floor: &mut Floor<'_>, peer: IpAddr, mode: PeerMode) {
+        // What this worker is asking itself it will hear itself.
+        if self.directory.mode(floor.now, peer) == PeerMode::Unknown {
+            self.directory.know(peer, mode);
+        }
+    }
+
+    /// The next letter for another worker.
+    pub(crate) fn poll_letter(&mut self) -> Option<(u8, Letter)> {
+        self.letters.pop_front()
+    }
+
+    /// QPs of this node that talk to each other: two connections that lead to one another, where
+    /// the QPs belong to two workers one at each. Gives where this end stands, which a program with
+    /// `handle` wants to know.
     fn open_loop(
-        &self,
+        &mut self,
         floor: &mut Floor<'_>,
         options: &ConnectionOptions,
-        private: bool,
-    ) -> Option<ConnId> {
-        let (a, b) = (self.offer(floor.engine)?, self.offer(floor.engine)?);
-        let own = floor.manager.config().identity;
-        let mut end = None;
-        for (near, far) in [(&a, &b), (&b, &a)] {
-            let identity = PeerIdentity {
-                guid: own.guid,
-                epoch: own.epoch,
-                address: self.address.into(),
-                workers: self.worker.of(),
-            };
-            let params = ConnectionParams {
-                local_id: near.connection,
-                local_token: near.token,
-                remote_id: far.connection,
-                remote_token: far.token,
-                first_tx: far.first_packet,
-                first_rx: near.first_packet,
-                datagram: near.packet_size,
-                window: near.window,
-                control: options.control,
-                traffic_class: options.traffic_class,
-                weight: options.weight.max(1),
-                source_ports: options.source_ports,
-                private,
-            };
-            let added = floor.engine.add_connection(floor.now, identity, &params);
-            debug_assert!(added.is_ok(), "we are no other incarnation of ourselves");
-            end = end.or(added.ok());
+        handle: Option<u64>,
+    ) -> Option<ConnectionState> {
+        let near = self.offer(floor.engine)?;
+        let options = *options;
+        let private = handle.is_some();
+        let remote = options.remote.unwrap_or(NO_QP);
+        let to = self.worker.of().owner(remote.get());
+        if to == self.worker.index() {
+            let far = self.offer(floor.engine)?;
+            let end = self.add_loop(floor, (&near, &far), &options, private);
+            self.add_loop(floor, (&far, &near), &options, private);
+            return Some(ConnectionState::Open(end));
         }
-        end
+        let opening = OpeningLoop {
+            near,
+            to,
+            options,
+            handle,
+        };
+        self.loops.push(opening);
+        let ask = LoopAsk {
+            from: self.worker.index(),
+            near,
+            options,
+            private,
+        };
+        self.letters.push_back((to, Letter::Loop(Box::new(ask))));
+        Some(ConnectionState::Opening)
+    }
+
+    /// One end of a connection within the node.
+    fn add_loop(
+        &self,
+        floor: &mut Floor<'_>,
+        (near, far): (&Offer, &Offer),
+        options: &ConnectionOptions,
+        private: bool,
+    ) -> ConnId {
+        let own = floor.manager.config().identity;
+        let identity = PeerIdentity {
+            guid: own.guid,
+            epoch: own.epoch,
+            address: self.address.into(),
+            workers: self.worker.of(),
+        };
+        let params = ConnectionParams {
+            local_id: near.connection,
+            local_token: near.token,
+            remote_id: far.connection,
+            remote_token: far.token,
+            first_tx: far.first_packet,
+            first_rx: near.first_packet,
+            datagram: near.packet_size,
+            window: near.window,
+            control: options.control,
+            traffic_class: options.traffic_class,
+            weight: options.weight.max(1),
+            source_ports: options.source_ports,
+            private,
+        };
+        let added = floor.engine.add_connection(floor.now, identity, &params);
+        added.expect("we are no other incarnation of ourselves")
+    }
+
+    /// Another worker asks for the other end of such a connection.
+    pub(crate) fn looped_to(&mut self, floor: &mut Floor<'_>, ask: &LoopAsk) {
+        let far = self.offer(floor.engine);
+        if let Some(far) = &far {
+            self.add_loop(floor, (far, &ask.near), &ask.options, ask.private);
+        }
+        let letter = Letter::Looped(ask.near, far);
+        self.letters.push_back((ask.from, letter));
+    }
+
+    /// The other worker has made it.
+    pub(crate) fn looped(&mut self, floor: &mut Floor<'_>, near: &Offer, far: Option<&Offer>) {
+        let mut loops = self.loops.iter();
+        let Some(at) = loops.position(|other| other.near.connection == near.connection) else {
+            return;
+        };
+        let opening = self.loops.swap_remove(at);
+        let private = opening.handle.is_some();
+        let state = match far {
+            Some(far) => {
+                let ends = (near, far);
+                let conn = self.add_loop(floor, ends, &opening.options, private);
+                ConnectionState::Open(conn)
+            }
+            None => {
+                floor.engine.release_connection(near.connection);
+                let remote = opening.options.remote.unwrap_or(NO_QP);
+                if !private {
+                    floor.engine.peer_unreachable(self.address.into(), remote);
+                }
+                ConnectionState::Failed("there are too many connections")
+            }
+        };
+        match (opening.handle, state) {
+            (Some(handle), _) if self.private.contains_key(&handle) => {
+                self.private.insert(handle, state);
+            }
+            // The program has given it up meanwhile.
+            (Some(_), ConnectionState::Open(conn)) => floor.engine.close_connection(conn),
+            _ => {}
+        }
     }
 
     /// Closes connections of pools that have been without QPs for long.

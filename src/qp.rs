@@ -1,16 +1,17 @@
 //! Queue pairs and shared receive queues.
 
 use crate::connection::Connection;
+use crate::core::Core;
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::mr::Pd;
-use crate::node::Shared;
 use crate::platform::Heap;
+use crate::seat::{Seat, Shared};
 use std::sync::Arc;
 use trunkline_conn::mem::Access;
 use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
-use trunkline_qpmap::{Attributes, QpInit, QpModify, QpQueues, QpState, QpType};
+use trunkline_qpmap::{Attributes, QpInit, QpModify, QpQueues, QpState, QpType, VerbsError};
 use trunkline_wire::{Gid, Psn, Qpn};
 
 /// What a QP is made with.
@@ -32,6 +33,9 @@ pub struct QpOptions {
     pub max_inline: u32,
     /// Every send request gets a completion, signalled or not.
     pub signal_all: bool,
+    /// The worker of the node that it belongs to, from 0; if not set, that of its SRQ, or the one
+    /// whose turn it is.
+    pub worker: Option<u8>,
 }
 
 impl Default for QpOptions {
@@ -45,6 +49,7 @@ impl Default for QpOptions {
             max_recv_sge: 4,
             max_inline: 256,
             signal_all: false,
+            worker: None,
         }
     }
 }
@@ -78,7 +83,7 @@ impl Pd {
     /// Creates a QP in the RESET state (`ibv_create_qp(3)`).
     ///
     /// # Errors
-    /// Sizes out of range, or too many QPs.
+    /// Sizes out of range, too many QPs, no such worker, or another one than the SRQ's.
     pub fn create_qp(&self, send_cq: &Cq, recv_cq: &Cq, options: &QpOptions) -> Result<Qp, Error> {
         let init = QpInit {
             pd: self.0.id,
@@ -93,7 +98,14 @@ impl Pd {
             max_inline: options.max_inline,
             signal_all: options.signal_all,
         };
-        let mut core = self.0.node.core();
+        let node = &self.0.node;
+        let of_srq = options.srq.as_ref().map(|srq| srq.0.worker);
+        let worker = node.chosen(options.worker.or(of_srq))?;
+        if of_srq.is_some_and(|of_srq| of_srq != worker) {
+            let (what, value) = ("worker", worker.into());
+            return Err(VerbsError::BadAttribute { what, value }.into());
+        }
+        let mut core = node.seat(worker).core();
         let queues = core.engine.create_qp(&init)?;
         let psn = Psn::from_wire(core.draw() as u32);
         drop(core);
@@ -107,18 +119,27 @@ impl Pd {
         })))
     }
 
-    /// Creates a shared receive queue (`ibv_create_srq(3)`).
+    /// Creates a shared receive queue (`ibv_create_srq(3)`). It belongs to one worker of the node,
+    /// whose turn it is, and so do all QPs that take from it.
     ///
     /// # Errors
     /// Sizes out of range.
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
-        let (index, queue) = self
-            .0
-            .node
-            .core()
-            .engine
-            .create_srq(self.0.id, max_wr, max_sge)?;
+        self.create_srq_at(self.0.node.deal(), max_wr, max_sge)
+    }
+
+    /// The same for QPs of the worker that the program chooses.
+    ///
+    /// # Errors
+    /// Sizes out of range, or no such worker.
+    pub fn create_srq_at(&self, worker: u8, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
+        let node = &self.0.node;
+        let worker = node.chosen(Some(worker))?;
+        let mut core = node.seat(worker).core();
+        let (index, queue) = core.engine.create_srq(self.0.id, max_wr, max_sge)?;
+        drop(core);
         Ok(Srq(Arc::new(SrqInner {
+            worker,
             pd: self.clone(),
             index,
             queue,
@@ -129,6 +150,16 @@ impl Pd {
 impl Qp {
     fn node(&self) -> &Arc<Shared> {
         &self.0.pd.0.node
+    }
+
+    /// The worker that it belongs to.
+    fn seat(&self) -> &Seat {
+        self.node().owner(self.qpn())
+    }
+
+    /// Index of the worker of its node that it belongs to, from 0.
+    pub fn worker(&self) -> u8 {
+        self.node().workers.owner(self.qpn().get())
     }
 
     /// Its number.
@@ -165,12 +196,28 @@ impl Qp {
         self.0.queues.state()
     }
 
+    /// Takes it from INIT to RTS, in a call that has the first worker's core already: no packet
+    /// leaves that before this is done.
+    pub(crate) fn ready(&self, first: &mut Core, attributes: &Attributes) -> Result<(), Error> {
+        if self.worker() == 0 {
+            return Ok(first.ready(self, attributes)?);
+        }
+        let seat = self.seat();
+        let mut core = seat.core();
+        let now = core.clock.now();
+        core.ready(self, attributes)?;
+        core.pump(now);
+        drop(core);
+        seat.wake();
+        Ok(())
+    }
+
     /// State and attributes (`ibv_query_qp(3)`).
     ///
     /// # Errors
     /// Never for a QP that exists.
     pub fn query(&self) -> Result<(QpState, Attributes), Error> {
-        Ok(self.node().core().engine.query_qp(self.qpn())?)
+        Ok(self.seat().core().engine.query_qp(self.qpn())?)
     }
 
     /// Changes its state (`ibv_modify_qp(3)`).
@@ -178,13 +225,13 @@ impl Qp {
     /// # Errors
     /// A step that the state diagram does not have, or attributes out of range.
     pub fn modify(&self, change: &QpModify) -> Result<(), Error> {
-        let node = self.node();
-        let mut core = node.core();
+        let seat = self.seat();
+        let mut core = seat.core();
         let now = core.clock.now();
         core.engine.modify_qp(self.qpn(), change)?;
         core.pump(now);
         drop(core);
-        node.wake();
+        seat.wake();
         Ok(())
     }
 
@@ -228,7 +275,7 @@ impl Qp {
         let queues = &self.0.queues;
         queues.check_send_state()?;
         let posted = queues.send.post(requests);
-        self.node().ring(queues.index);
+        self.seat().ring(queues.index);
         Ok(posted?)
     }
 
@@ -241,7 +288,7 @@ impl Qp {
         let queue = queues.check_recv_state()?;
         let posted = queue.post(requests);
         if queues.is_flushing() {
-            self.node().ring(queues.index);
+            self.seat().ring(queues.index);
         }
         Ok(posted?)
     }
@@ -252,11 +299,10 @@ impl Qp {
     /// # Errors
     /// Not on shared connections, or another peer's connection.
     pub fn bind(&self, connection: &Connection) -> Result<(), Error> {
-        let node = self.node();
         // The handle asks the core, too.
-        let id = connection.id()?;
-        node.core().engine.rebind(self.qpn(), id)?;
-        node.wake();
+        let id = connection.id_at(self.worker())?;
+        self.seat().core().engine.rebind(self.qpn(), id)?;
+        self.seat().wake();
         Ok(())
     }
 
@@ -266,10 +312,13 @@ impl Qp {
     /// # Errors
     /// A QP of another kind, or a connection that is gone.
     pub fn route(&self, connection: &Connection, remote: Qpn) -> Result<u32, Error> {
-        let node = self.node();
-        let id = connection.id()?;
-        let route = node.core().engine.add_route(self.qpn(), id, remote)?;
-        node.wake();
+        let id = connection.id_at(self.worker())?;
+        let route = self
+            .seat()
+            .core()
+            .engine
+            .add_route(self.qpn(), id, remote)?;
+        self.seat().wake();
         Ok(route)
     }
 
@@ -278,21 +327,24 @@ impl Qp {
     /// # Errors
     /// No such route, or another peer's connection.
     pub fn bind_route(&self, route: u32, connection: &Connection) -> Result<(), Error> {
-        let node = self.node();
-        let id = connection.id()?;
-        node.core().engine.rebind_route(self.qpn(), route, id)?;
-        node.wake();
+        let id = connection.id_at(self.worker())?;
+        self.seat()
+            .core()
+            .engine
+            .rebind_route(self.qpn(), route, id)?;
+        self.seat().wake();
         Ok(())
     }
 
     /// All there is to know of its state, as text for people who look for a fault.
     pub fn describe(&self) -> String {
-        self.node().core().engine.describe_qp(self.qpn())
+        self.seat().core().engine.describe_qp(self.qpn())
     }
 
-    /// Index of the connection it is bound to at the moment, read from the mapping without locks.
+    /// Index, among those of its worker, of the connection it is bound to at the moment, read from
+    /// the mapping without locks.
     pub fn connection(&self) -> Option<u32> {
-        self.node()
+        self.seat()
             .mapping
             .get(self.0.queues.index)
             .map(|row| row.connection)
@@ -301,10 +353,10 @@ impl Qp {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
-        let node = &self.pd.0.node;
-        let destroyed = node.core().engine.destroy_qp(self.queues.qpn);
+        let seat = self.pd.0.node.owner(self.queues.qpn);
+        let destroyed = seat.core().engine.destroy_qp(self.queues.qpn);
         debug_assert!(destroyed.is_ok(), "a QP exists as long as its handle");
-        node.wake();
+        seat.wake();
     }
 }
 
@@ -314,6 +366,7 @@ pub struct Srq(Arc<SrqInner>);
 
 #[derive(Debug)]
 struct SrqInner {
+    worker: u8,
     pd: Pd,
     index: u32,
     queue: Arc<RecvQueue<Heap>>,
@@ -331,7 +384,8 @@ impl Srq {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        let freed = self.pd.0.node.core().engine.destroy_srq(self.index);
+        let seat = self.pd.0.node.seat(self.worker);
+        let freed = seat.core().engine.destroy_srq(self.index);
         debug_assert!(freed.is_ok(), "QPs keep their SRQ alive");
     }
 }

@@ -1,11 +1,11 @@
 //! The thread of a threaded node, and how it sleeps.
 
 use crate::error::Error;
-use crate::node::Seat;
+use crate::seat::Seat;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,18 +37,39 @@ impl Waker {
     }
 }
 
-/// A running worker; dropping it stops the thread.
+/// Wakes the worker that has it, if that sleeps.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    /// The worker sleeps: whoever has work for it must wake it.
+    asleep: AtomicBool,
+    waker: OnceLock<Waker>,
+}
+
+impl Bell {
+    /// Wakes a sleeping worker. What there is to do was said before, in the total order: either the
+    /// worker's last look sees it, which comes after its store of `asleep`, or this load sees that.
+    pub(crate) fn ring(&self) {
+        if self.asleep.load(Ordering::SeqCst)
+            && let Some(waker) = self.waker.get()
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// The thread of a worker; dropping it stops it.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct Thread {
     stop: Arc<AtomicBool>,
     seat: Arc<Seat>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Worker {
+impl Thread {
     pub(crate) fn start(seat: &Arc<Seat>) -> Result<Self, Error> {
         let waker = Waker::new()?;
-        seat.waker.set(waker).expect("a node has one worker");
+        let set = seat.bell.waker.set(waker);
+        set.expect("a worker has one thread");
         let stop = Arc::new(AtomicBool::new(false));
         let (flag, node) = (Arc::clone(&stop), Arc::clone(seat));
         let thread = std::thread::Builder::new()
@@ -63,10 +84,10 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for Thread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        if let Some(waker) = self.seat.waker.get() {
+        if let Some(waker) = self.seat.bell.waker.get() {
             waker.wake();
         }
         if let Some(thread) = self.thread.take() {
@@ -95,29 +116,33 @@ fn run(seat: &Seat, stop: &AtomicBool) {
 
 /// Sleeps until a packet comes, a program rings, a timer is due, or `longest` is over.
 fn sleep(seat: &Seat, longest: Duration) -> Result<(), Error> {
-    seat.asleep.store(true, Ordering::SeqCst);
-    let result = wait(seat, longest);
-    seat.asleep.store(false, Ordering::SeqCst);
+    seat.bell.asleep.store(true, Ordering::SeqCst);
+    let result = wait(&[seat], longest);
+    seat.bell.asleep.store(false, Ordering::SeqCst);
     result
 }
 
-pub(crate) fn wait(seat: &Seat, longest: Duration) -> Result<(), Error> {
-    let core = seat.core();
-    if core.engine.is_busy() {
+/// Waits until a packet comes for one of these workers, a program rings one, a timer of one is due,
+/// or `longest` is over.
+pub(crate) fn wait(seats: &[&Seat], longest: Duration) -> Result<(), Error> {
+    let (mut timeout, mut ports) = (longest, Vec::with_capacity(seats.len()));
+    for seat in seats {
+        let mut core = seat.core();
+        if core.is_busy() {
+            return Ok(());
+        }
+        let now = core.clock.now();
+        if let Some(at) = core.next_timeout() {
+            timeout = timeout.min(Duration::from_nanos(at.since(now)));
+        }
+        ports.extend(core.port.fd().map(|fd| fd.try_clone_to_owned()));
+    }
+    if ports.len() < seats.len() {
+        std::thread::sleep(timeout.min(Duration::from_micros(50)));
         return Ok(());
     }
-    let now = core.clock.now();
-    let due = core
-        .next_timeout()
-        .map_or(longest, |at| Duration::from_nanos(at.since(now)));
-    let Some(port) = core.port.fd().map(|fd| fd.try_clone_to_owned()) else {
-        drop(core);
-        std::thread::sleep(due.min(longest).min(Duration::from_micros(50)));
-        return Ok(());
-    };
-    drop(core);
-    let port = port.map_err(Error::system("dup"))?;
-    let timeout = due.min(longest);
+    let ports: Result<Vec<OwnedFd>, _> = ports.into_iter().collect();
+    let ports = ports.map_err(Error::system("dup"))?;
     if timeout.is_zero() {
         return Ok(());
     }
@@ -125,15 +150,16 @@ pub(crate) fn wait(seat: &Seat, longest: Duration) -> Result<(), Error> {
         tv_sec: timeout.as_secs() as i64,
         tv_nsec: i64::from(timeout.subsec_nanos()),
     };
-    let waker = seat.waker.get();
-    let mut fds = vec![PollFd::new(&port, PollFlags::IN)];
-    fds.extend(waker.map(|waker| PollFd::from_borrowed_fd(waker.0.as_fd(), PollFlags::IN)));
+    let wakers = || seats.iter().filter_map(|seat| seat.bell.waker.get());
+    let ports = ports.iter().map(AsFd::as_fd);
+    let mut fds: Vec<_> = ports
+        .chain(wakers().map(|waker| waker.0.as_fd()))
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(Error::system("poll")(error.into())),
     }
-    if let Some(waker) = waker {
-        waker.clear();
-    }
+    wakers().for_each(Waker::clear);
     Ok(())
 }

@@ -76,6 +76,11 @@ impl Directory {
         known.unwrap_or_default().at(now)
     }
 
+    /// Notes what another one has found out of `peer`.
+    pub fn know(&mut self, peer: IpAddr, mode: PeerMode) {
+        self.set(peer, mode);
+    }
+
     /// `peer` is being asked.
     pub fn asked(&mut self, now: Instant, peer: IpAddr) {
         self.set(peer, self.mode(now, peer).asked());

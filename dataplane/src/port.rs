@@ -116,6 +116,28 @@ pub struct PortCounters {
     pub malformed: u64,
 }
 
+impl PortCounters {
+    /// Adds what happened at another port.
+    pub const fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.sent_bytes += other.sent_bytes;
+        self.super_packets_sent += other.super_packets_sent;
+        self.send_calls += other.send_calls;
+        self.received += other.received;
+        self.received_bytes += other.received_bytes;
+        self.super_packets_received += other.super_packets_received;
+        self.receive_calls += other.receive_calls;
+        self.full += other.full;
+        self.too_long += other.too_long;
+        self.no_buffers += other.no_buffers;
+        self.unreachable += other.unreachable;
+        self.misrouted += other.misrouted;
+        self.refused += other.refused;
+        self.split += other.split;
+        self.malformed += other.malformed;
+    }
+}
+
 /// Why a port cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -338,6 +338,7 @@ impl World {
             max_recv_sge: 2,
             max_inline: shape.max_inline as u32,
             signal_all: shape.signal_all,
+            worker: None,
         };
         let made = process
             .pd

@@ -4,8 +4,9 @@ use super::desk::Queue;
 use super::event::{CmEvent, CmEventKind, Notice};
 use super::id::{CmId, IdInner};
 use crate::error::Error;
-use crate::node::{Node, Shared};
+use crate::node::Node;
 use crate::qp::Qp;
+use crate::seat::Shared;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -44,7 +45,7 @@ impl Channel {
     pub(crate) fn release(&self, qp: Option<Qp>) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.extend(qp);
-        let core = self.node.core();
+        let core = self.node.first().core();
         let taken = |qp: &Qp| core.cm.manager.ib().is_taken(qp.qpn());
         let free = ended.iter().take_while(|qp| !taken(qp)).count();
         drop(core);
@@ -62,7 +63,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         // IDs hold their channel: only requests that nobody fetched are left.
-        let mut core = self.node.core();
+        let mut core = self.node.first().core();
         let now = core.clock.now();
         while let Some(notice) = self.queue.pop() {
             if let Notice::Manager(Event::ConnectRequest { id, .. }) = notice {
@@ -93,7 +94,7 @@ impl EventChannel {
     /// # Errors
     /// There are too many, or the kind of QP does not go with the port space.
     pub fn create_id(&self, space: PortSpace, kind: Kind) -> Result<CmId, Error> {
-        let mut core = self.0.node.core();
+        let mut core = self.0.node.first().core();
         let id = core.cm.manager.create(space, kind)?;
         core.cm.own(id, &self.0.queue);
         drop(core);

@@ -14,6 +14,7 @@ use trunkline_cm::ib::PathTerms;
 use trunkline_cm::rdma::{Config, Event, Id, Manager};
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::{KernelRoutes, Way};
+use trunkline_wire::Worker;
 
 /// Payloads that the path MTUs of connections stand for, from code 1 on.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
@@ -107,15 +108,17 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// A manager for a node with this address and GUID, whose datagrams have `datagram` bytes at
-    /// most, and go where `routes` say.
+    /// A manager for one worker of a node with this address and GUID, whose datagrams have
+    /// `datagram` bytes at most, and go where `routes` say.
     pub(crate) fn new(
         (local, guid): (IpAddr, u64),
+        worker: Worker,
         datagram: u32,
         random: Seeded,
         routes: Option<KernelRoutes>,
     ) -> Self {
         let mut config = Config::new(guid);
+        config.ib.worker = worker;
         config.path.mtu = mtu_code(datagram).max(1);
         Self {
             manager: Manager::new(config, random),

@@ -62,12 +62,12 @@ impl CmId {
         work: impl FnOnce(&mut Core, Instant) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let channel = self.channel();
-        let mut core = channel.node.core();
+        let mut core = channel.node.first().core();
         let now = core.clock.now();
         let done = work(&mut core, now);
         core.pump(now);
         drop(core);
-        channel.node.wake();
+        channel.node.first().wake();
         done
     }
 
@@ -190,7 +190,15 @@ impl CmId {
         let mut waiting = Vec::new();
         let qp = loop {
             let qp = pd.create_qp(send_cq, recv_cq, &options)?;
-            if !channel.node.core().cm.manager.ib().is_taken(qp.qpn()) {
+            if !channel
+                .node
+                .first()
+                .core()
+                .cm
+                .manager
+                .ib()
+                .is_taken(qp.qpn())
+            {
                 break qp;
             }
             waiting.push(qp);
@@ -239,7 +247,7 @@ impl CmId {
             manager.accept(now, self.0.id, &params)?;
             // Before the answer leaves, as the peer may send at once when it has it.
             if let (Some(qp), Some(found)) = (qp, manager.attributes(self.0.id).copied()) {
-                core.ready(&qp, &attributes(&found))?;
+                qp.ready(core, &attributes(&found))?;
             }
             Ok(())
         })
@@ -275,7 +283,7 @@ impl CmId {
     /// What a QP that is not the ID's own has to be set to (`rdma_init_qp_attr(3)`).
     pub fn qp_attributes(&self) -> Option<QpAttributes> {
         let channel = self.channel();
-        let core = channel.node.core();
+        let core = channel.node.first().core();
         core.cm.manager.attributes(self.0.id).copied()
     }
 
@@ -294,7 +302,7 @@ impl CmId {
         }
         own.leave(self.0.id);
         to.0.enter(self);
-        to.0.node.core().cm.own(self.0.id, &to.0.queue);
+        to.0.node.first().core().cm.own(self.0.id, &to.0.queue);
         *own = Arc::clone(&to.0);
         Ok(())
     }
@@ -302,7 +310,7 @@ impl CmId {
     /// Its address and port, if it has them (`rdma_get_local_addr(3)`).
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let channel = self.channel();
-        let core = channel.node.core();
+        let core = channel.node.first().core();
         core.cm.manager.local(self.0.id)
     }
 
@@ -320,7 +328,7 @@ impl CmId {
             let Some(found) = found else {
                 return Err(CmError::State(self.0.id).into());
             };
-            core.ready(&qp, &attributes(&found))?;
+            qp.ready(core, &attributes(&found))?;
             let params = Params::new(qp.qpn());
             Ok(core.cm.manager.accept(now, self.0.id, &params)?)
         }))
@@ -348,12 +356,12 @@ impl Drop for IdInner {
     fn drop(&mut self) {
         let channel = lock(&self.channel);
         channel.leave(self.id);
-        let mut core = channel.node.core();
+        let mut core = channel.node.first().core();
         let now = core.clock.now();
         core.cm.destroy(now, self.id);
         core.pump(now);
         drop(core);
-        channel.node.wake();
+        channel.node.first().wake();
         channel.release(lock(&self.qp).take());
     }
 }

@@ -45,18 +45,18 @@ pub struct MergedQueue<W> {
 }
 
 impl<W: Words> MergedQueue<W> {
-    /// A queue of one ring for each of `workers`, which `make` makes of whom the ring is to notify.
-    /// One event for each arming reaches `notify`.
+    /// A queue of one ring for each of `workers`, all of which `make` makes of whom they are to
+    /// notify. One event for each arming reaches `notify`.
     ///
     /// # Errors
     /// Those of `make`.
     ///
     /// # Panics
-    /// There are no workers.
+    /// There are no workers, or not as many rings.
     pub fn new(
         workers: usize,
         notify: Arc<dyn Notify>,
-        mut make: impl FnMut(usize, Arc<dyn Notify>) -> Result<Arc<CompletionQueue<W>>, VerbsError>,
+        make: impl FnOnce(Arc<dyn Notify>) -> Result<Vec<Arc<CompletionQueue<W>>>, VerbsError>,
     ) -> Result<Self, VerbsError> {
         assert!(workers > 0, "somebody has to complete");
         let gate = (workers > 1).then(|| {
@@ -69,11 +69,10 @@ impl<W: Words> MergedQueue<W> {
             Some(gate) => Arc::clone(gate) as Arc<dyn Notify>,
             None => notify,
         };
-        let rings: Result<_, _> = (0..workers)
-            .map(|worker| make(worker, Arc::clone(&notify)))
-            .collect();
+        let rings = make(notify)?;
+        assert_eq!(rings.len(), workers, "a ring for each worker");
         Ok(Self {
-            rings: rings?,
+            rings,
             gate,
             next: AtomicUsize::new(0),
             arming: Mutex::new(()),
@@ -162,14 +161,11 @@ mod tests {
     fn merged(workers: usize, depth: u32) -> Merged {
         let bell = Arc::new(Bell::default());
         let mut given = None;
-        let queue = MergedQueue::new(
-            workers,
-            Arc::clone(&bell) as Arc<dyn Notify>,
-            |_, notify| {
-                given = Some(notify);
-                CompletionQueue::new(depth, heap_words).map(Arc::new)
-            },
-        );
+        let queue = MergedQueue::new(workers, Arc::clone(&bell) as Arc<dyn Notify>, |notify| {
+            given = Some(notify);
+            let ring = |_| CompletionQueue::new(depth, heap_words).map(Arc::new);
+            (0..workers).map(ring).collect()
+        });
         Merged {
             queue: queue.unwrap(),
             notify: given.unwrap(),

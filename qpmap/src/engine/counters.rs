@@ -10,6 +10,11 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Adds what another engine counted.
+            pub const fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+
             /// Every counter with its name, in the order of the fields.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name),)*].into_iter()

@@ -18,6 +18,14 @@ pub struct StateBytes {
 }
 
 impl StateBytes {
+    /// Adds what another engine has. The sizes of one QP and one connection are equal in all.
+    pub fn add(&mut self, other: &Self) {
+        self.per_qp = self.per_qp.max(other.per_qp);
+        self.per_connection = self.per_connection.max(other.per_connection);
+        self.qps += other.qps;
+        self.connections += other.connections;
+    }
+
     /// All of it.
     pub const fn total(&self) -> u64 {
         self.per_qp * self.qps + self.per_connection * self.connections
@@ -70,6 +78,19 @@ pub struct LiveObjects {
 }
 
 impl LiveObjects {
+    /// Adds what another engine holds.
+    pub const fn add(&mut self, other: &Self) {
+        self.qps += other.qps;
+        self.flows += other.flows;
+        self.requests += other.requests;
+        self.responses += other.responses;
+        self.assemblies += other.assemblies;
+        self.staged += other.staged;
+        self.notices += other.notices;
+        self.waiting_binds += other.waiting_binds;
+        self.waiting_flows += other.waiting_flows;
+    }
+
     /// Every number with its name, in the order of the fields.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, usize)> + use<> {
         [

@@ -1,0 +1,256 @@
+//! What workers of one node tell each other: bounded queues without locks, one into each worker.
+//!
+//! Packets that came out at the wrong worker's port, management datagrams for another worker, news
+//! of peers, and the two ends of connections between QPs of the node itself. A full queue loses
+//! packets, as a network does; what must not be lost waits with its sender for the next round.
+
+use crate::connection::ConnectionOptions;
+use crate::worker::Bell;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use trunkline_cm::{Concerns, Offer, PeerMode};
+use trunkline_conn::ingress::Arrival;
+use trunkline_wire::{BthView, MAD_LEN, Path, Qpn, Worker, Workers};
+
+/// Letters that may wait for one worker.
+const ROOM: usize = 1024;
+
+/// Something for another worker.
+#[derive(Debug)]
+pub(crate) enum Letter {
+    /// A packet whose number is the other worker's.
+    Packet(Box<(Arrival, Vec<u8>)>),
+    /// A management datagram, its ICRC checked, with whom it concerns.
+    Mad(Box<(Path, [u8; MAD_LEN], Concerns)>),
+    /// What a peer turned out to be.
+    Peer(IpAddr, PeerMode),
+    /// A QP of the sender talks to one of the other worker.
+    Loop(Box<LoopAsk>),
+    /// The answer: the asking end, and the other end, if there is one.
+    Looped(Offer, Option<Offer>),
+}
+
+/// Asks for the other end of a connection within the node.
+#[derive(Debug)]
+pub(crate) struct LoopAsk {
+    pub(crate) from: u8,
+    pub(crate) near: Offer,
+    pub(crate) options: ConnectionOptions,
+    pub(crate) private: bool,
+}
+
+/// One worker's way to the others.
+#[derive(Debug)]
+pub(crate) struct Mail {
+    own: Worker,
+    inbox: Receiver<Letter>,
+    /// In the order of workers; the own one too.
+    outboxes: Vec<(SyncSender<Letter>, Arc<Bell>)>,
+    /// What has to wait for room.
+    waiting: VecDeque<(u8, Letter)>,
+    /// What came before the worker went to sleep.
+    found: Option<Letter>,
+    pub(crate) counters: HandOvers,
+}
+
+/// What came out at one worker and was for another: none of it where a port knows the workers, but
+/// for what the network or its sender had joined to one unit.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct HandOvers {
+    /// Packets of connections and QPs.
+    pub packets: u64,
+    /// Management datagrams.
+    pub management: u64,
+    /// Of both, those lost because too much waited for the other worker. They come again.
+    pub lost: u64,
+}
+
+impl HandOvers {
+    /// Adds those of another worker.
+    pub const fn add(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.management += other.management;
+        self.lost += other.lost;
+    }
+}
+
+impl Mail {
+    /// The ways of all workers to each other, woken by their bells.
+    pub(crate) fn between(workers: Workers, bells: &[Arc<Bell>]) -> Vec<Self> {
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            bells.iter().map(|_| sync_channel(ROOM)).unzip();
+        let ways: Vec<_> = senders.into_iter().zip(bells.iter().cloned()).collect();
+        workers
+            .iter()
+            .zip(receivers)
+            .map(|(own, inbox)| Self {
+                own,
+                inbox,
+                outboxes: ways.clone(),
+                waiting: VecDeque::new(),
+                found: None,
+                counters: HandOvers::default(),
+            })
+            .collect()
+    }
+
+    /// All workers of the node.
+    pub(crate) const fn workers(&self) -> Workers {
+        self.own.of()
+    }
+
+    /// Index of this worker.
+    pub(crate) const fn own(&self) -> u8 {
+        self.own.index()
+    }
+
+    /// The worker that `number` belongs to, if it is another one.
+    pub(crate) fn other(&self, number: Qpn) -> Option<u8> {
+        let owner = self.workers().owner(number.get());
+        (owner != self.own()).then_some(owner)
+    }
+
+    /// Hands a packet over, if its number is another worker's.
+    pub(crate) fn pass_on(&mut self, arrival: &Arrival, datagram: &[u8]) -> bool {
+        let Ok((bth, _)) = BthView::split(datagram) else {
+            return false;
+        };
+        let Some(to) = self.other(bth.dest_qp()) else {
+            return false;
+        };
+        self.counters.packets += 1;
+        let packet = Box::new((*arrival, datagram.to_vec()));
+        self.try_send(to, Letter::Packet(packet));
+        true
+    }
+
+    /// Hands a management datagram over.
+    pub(crate) fn pass_on_management(
+        &mut self,
+        to: u8,
+        path: &Path,
+        mad: &[u8; MAD_LEN],
+        concerns: Concerns,
+    ) {
+        self.counters.management += 1;
+        self.try_send(to, Letter::Mad(Box::new((*path, *mad, concerns))));
+    }
+
+    /// Sends what may be lost.
+    fn try_send(&mut self, to: u8, letter: Letter) {
+        self.counters.lost += u64::from(self.post(to, letter).is_err());
+    }
+
+    /// Sends what must arrive.
+    pub(crate) fn send(&mut self, to: u8, letter: Letter) {
+        self.waiting.push_back((to, letter));
+        self.retry();
+    }
+
+    /// Sends what waits for room, as far as there is some.
+    pub(crate) fn retry(&mut self) {
+        while let Some((to, letter)) = self.waiting.pop_front() {
+            if let Err(letter) = self.post(to, letter) {
+                self.waiting.push_front((to, letter));
+                return;
+            }
+        }
+    }
+
+    /// Whether something waits to be sent or read. Asked by a worker that is about to sleep, after
+    /// it said so.
+    pub(crate) fn is_busy(&mut self) -> bool {
+        fence(Ordering::SeqCst);
+        self.found = self.found.take().or_else(|| self.inbox.try_recv().ok());
+        self.found.is_some() || !self.waiting.is_empty()
+    }
+
+    /// The next letter from another worker.
+    pub(crate) fn next(&mut self) -> Option<Letter> {
+        self.found.take().or_else(|| self.inbox.try_recv().ok())
+    }
+
+    fn post(&self, to: u8, letter: Letter) -> Result<(), Letter> {
+        let (outbox, bell) = &self.outboxes[usize::from(to)];
+        outbox.try_send(letter).map_err(|error| match error {
+            TrySendError::Full(letter) | TrySendError::Disconnected(letter) => letter,
+        })?;
+        // Between the letter and the look at whether its reader sleeps: one of the two sees the
+        // other, see `is_busy`.
+        fence(Ordering::SeqCst);
+        bell.ring();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use trunkline_conn::ingress::Identification;
+
+    fn two() -> (Mail, Mail) {
+        let workers = Workers::new(2).unwrap();
+        let bells: Vec<_> = (0..2).map(|_| Arc::new(Bell::default())).collect();
+        let mut mails = Mail::between(workers, &bells);
+        let second = mails.pop().unwrap();
+        (mails.pop().unwrap(), second)
+    }
+
+    fn packet_to(qpn: u8) -> Vec<u8> {
+        let mut bytes = vec![0; 16];
+        bytes[7] = qpn;
+        bytes
+    }
+
+    fn arrival() -> Arrival {
+        let address = IpAddr::from([127, 0, 0, 1]);
+        Arrival {
+            path: Path {
+                src: address,
+                dst: address,
+                src_port: 4791,
+                traffic_class: 0,
+            },
+            identification: Identification::Seen(0),
+            ce: false,
+            waited_ns: 0,
+        }
+    }
+
+    #[test]
+    fn a_packet_of_another_worker_is_handed_over_and_an_own_one_is_not() {
+        let (mut first, mut second) = two();
+        assert!(!first.pass_on(&arrival(), &packet_to(4)));
+        assert!(first.pass_on(&arrival(), &packet_to(5)));
+        assert!(!first.pass_on(&arrival(), &[5; 3]), "no packet at all");
+        let Some(Letter::Packet(packet)) = second.next() else {
+            panic!("a packet was handed over");
+        };
+        assert_eq!(packet.1, packet_to(5));
+        assert!(second.next().is_none() && first.next().is_none());
+        assert_eq!((first.counters.packets, first.counters.lost), (1, 0));
+    }
+
+    #[test]
+    fn a_full_queue_loses_packets_and_keeps_what_must_arrive() {
+        let (mut first, mut second) = two();
+        for _ in 0..=ROOM {
+            assert!(first.pass_on(&arrival(), &packet_to(5)));
+        }
+        assert_eq!(first.counters.packets, ROOM as u64 + 1);
+        assert_eq!(first.counters.lost, 1);
+        let peer = IpAddr::from([127, 0, 0, 9]);
+        first.send(1, Letter::Peer(peer, PeerMode::Trunkline));
+        assert!(first.is_busy(), "it waits for room");
+        assert!(second.is_busy());
+        assert_eq!(std::iter::from_fn(|| second.next()).count(), ROOM);
+        first.retry();
+        assert!(!first.is_busy());
+        assert!(matches!(second.next(), Some(Letter::Peer(address, _)) if address == peer));
+        assert!(!second.is_busy());
+    }
+}

@@ -1,0 +1,496 @@
+//! Nodes of several workers.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{End, Pair, address, inline, next, pattern, until};
+use std::net::SocketAddr;
+use std::time::Duration;
+use trunkline::rdma_cm::Params;
+use trunkline::rdma_cm::sync::{Endpoint, Listener, Resources};
+use trunkline::{
+    Access, AtomicOp, Attributes, Connection, ConnectionOptions, ConnectionState, Drive, Error,
+    Extra, HandOvers, LiveObjects, Node, Qp, QpModify, QpOptions, QpState, QpType, RecvWr,
+    SendFlags, SendOp, SendWr, Status, VerbsError,
+};
+use trunkline_dataplane::{MemoryConfig, MemoryPort};
+
+fn pair(a: u8, b: u8) -> Pair {
+    Pair {
+        a: End::new(inline().workers(a)),
+        b: End::new(inline().workers(b)),
+    }
+}
+
+fn at(worker: u8) -> QpOptions {
+    QpOptions {
+        worker: Some(worker),
+        ..QpOptions::default()
+    }
+}
+
+fn connect(qa: &Qp, qb: &Qp) {
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+}
+
+/// One QP at each worker of `a` connected to one at each worker of `b`.
+fn all_pairs(a: &End, b: &End) -> Vec<(Qp, Qp)> {
+    let mut qps = Vec::new();
+    for i in 0..a.node.workers().count() {
+        for j in 0..b.node.workers().count() {
+            let (qa, qb) = (a.qp(&at(i)), b.qp(&at(j)));
+            assert_eq!((qa.worker(), qb.worker()), (i, j));
+            connect(&qa, &qb);
+            qps.push((qa, qb));
+        }
+    }
+    qps
+}
+
+/// All operations of `qa`, a QP of `a`, towards `qb`.
+fn exchange(nodes: &[&Node], (a, qa): (&End, &Qp), (b, qb): (&End, &Qp), seed: u64) {
+    const LENGTH: usize = 20_000;
+    let data = pattern(seed, LENGTH);
+    a.mr.write(0, &data).unwrap();
+    b.receive(qb, 1, 100_000, LENGTH);
+    a.post(qa, 2, SendOp::Send, 0, LENGTH);
+    let received = next(nodes, &b.recv_cq);
+    assert_eq!((received.status, received.qpn), (Status::Success, qb.qpn()));
+    assert!(b.bytes(100_000, LENGTH) == data);
+    let sent = next(nodes, &a.send_cq);
+    assert_eq!((sent.status, sent.qpn), (Status::Success, qa.qpn()));
+    let run = |op, offset, length| {
+        a.post(qa, 3, op, offset, length);
+        assert_eq!(next(nodes, &a.send_cq).status, Status::Success, "{op:?}");
+    };
+    run(SendOp::Write(b.mr.remote(200_000)), 0, LENGTH);
+    assert!(b.bytes(200_000, LENGTH) == data);
+    run(SendOp::Read(b.mr.remote(200_000)), 300_000, LENGTH);
+    assert!(a.bytes(300_000, LENGTH) == data);
+    b.mr.write(400_000, &seed.to_ne_bytes()).unwrap();
+    let add = AtomicOp::FetchAdd { add: 7 };
+    run(SendOp::Atomic(b.mr.remote(400_000), add), 500_000, 8);
+    assert_eq!((a.word(500_000), b.word(400_000)), (seed, seed + 7));
+    b.receive(qb, 6, 0, 0);
+    run(SendOp::WriteImm(b.mr.remote(200_000), 77), 0, 100);
+    assert_eq!(next(nodes, &b.recv_cq).extra, Extra::Immediate(77));
+}
+
+/// Nothing is held any more, at neither node.
+fn all_gone(nodes: &[&Node]) {
+    until(nodes, "nothing is left", || {
+        let mut left = nodes.iter().map(|node| node.live_objects());
+        left.all(|left| left == LiveObjects::default())
+    });
+}
+
+fn every_worker_reaches_every_other(a: u8, b: u8) {
+    let Pair { a, b } = pair(a, b);
+    let nodes = [&a.node, &b.node];
+    let qps = all_pairs(&a, &b);
+    for (seed, (qa, qb)) in (1..).zip(&qps) {
+        exchange(&nodes, (&a, qa), (&b, qb), seed);
+        exchange(&nodes, (&b, qb), (&a, qa), seed + 100);
+    }
+    for end in [&a, &b] {
+        assert!(end.node.connection_count() >= qps.len());
+        // The kernel brings every packet to its worker.
+        let HandOvers { packets, lost, .. } = end.node.hand_overs();
+        assert_eq!((packets, lost), (0, 0));
+    }
+    drop(qps);
+    all_gone(&nodes);
+}
+
+#[test]
+fn two_workers_reach_two() {
+    every_worker_reaches_every_other(2, 2);
+}
+
+#[test]
+fn one_worker_reaches_two() {
+    every_worker_reaches_every_other(1, 2);
+}
+
+#[test]
+fn three_workers_reach_one() {
+    every_worker_reaches_every_other(3, 1);
+}
+
+#[test]
+fn three_workers_reach_four() {
+    every_worker_reaches_every_other(3, 4);
+}
+
+#[test]
+fn qps_are_dealt_to_the_workers_in_turn() {
+    let end = End::new(inline().workers(3));
+    let qps: Vec<_> = (0..6).map(|_| end.qp(&QpOptions::default())).collect();
+    let workers: Vec<_> = qps.iter().map(Qp::worker).collect();
+    assert_eq!(workers, [0, 1, 2, 0, 1, 2]);
+    let refused = end.pd.create_qp(&end.send_cq, &end.recv_cq, &at(3));
+    let Err(Error::Verbs(VerbsError::BadAttribute { what, value })) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((what, value), ("worker", 3));
+}
+
+#[test]
+fn counts_out_of_range_and_ports_that_do_not_match_are_refused() {
+    for count in [0, 65] {
+        let refused = inline().workers(count).build();
+        assert!(matches!(
+            refused,
+            Err(Error::Verbs(VerbsError::BadAttribute { .. }))
+        ));
+    }
+    let (port, _other) = MemoryPort::pair(MemoryConfig::default());
+    let refused = inline().workers(2).build_on(Box::new(port));
+    assert!(matches!(
+        refused,
+        Err(Error::Verbs(VerbsError::BadAttribute { .. }))
+    ));
+}
+
+#[test]
+fn qps_of_one_node_talk_across_its_workers() {
+    let end = End::new(inline().workers(2));
+    let nodes = [&end.node];
+    for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let (qa, qb) = (end.qp(&at(i)), end.qp(&at(j)));
+        connect(&qa, &qb);
+        exchange(&nodes, (&end, &qa), (&end, &qb), 5);
+    }
+    all_gone(&nodes);
+}
+
+#[test]
+fn a_key_that_a_peer_takes_away_at_one_worker_is_gone_at_all() {
+    let Pair { a, b } = pair(1, 2);
+    let nodes = [&a.node, &b.node];
+    let qps = all_pairs(&a, &b);
+    let shared = b.pd.register(4096, Access::ALL).unwrap();
+    let target = shared.remote(0);
+    for (qa, _) in &qps {
+        a.post(qa, 1, SendOp::Write(target), 0, 64);
+        assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
+    }
+    let ((first, at_first), (second, _)) = (&qps[0], &qps[1]);
+    b.receive(at_first, 2, 0, 64);
+    a.post(first, 3, SendOp::SendInvalidate(shared.rkey()), 0, 8);
+    assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
+    a.post(second, 4, SendOp::Write(target), 0, 64);
+    assert_eq!(next(&nodes, &a.send_cq).status, Status::RemoteAccess);
+}
+
+#[test]
+fn an_srq_has_its_qps_at_its_own_worker() {
+    let Pair { a, b } = pair(2, 2);
+    let nodes = [&a.node, &b.node];
+    let srq = b.pd.create_srq_at(1, 64, 1).unwrap();
+    let with_srq = QpOptions {
+        srq: Some(srq.clone()),
+        ..QpOptions::default()
+    };
+    for i in 0..2 {
+        let (qa, qb) = (a.qp(&at(i)), b.qp(&with_srq));
+        assert_eq!(qb.worker(), 1);
+        connect(&qa, &qb);
+        let sges = [b.mr.sge(0, 100)];
+        let request = RecvWr {
+            wr_id: 9,
+            sges: &sges,
+        };
+        srq.post_recv(&[request]).unwrap();
+        a.post(&qa, 1, SendOp::Send, 0, 100);
+        assert_eq!(next(&nodes, &b.recv_cq).wr_id, 9);
+        assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
+    }
+    let elsewhere = QpOptions {
+        worker: Some(0),
+        ..with_srq
+    };
+    let refused = b.pd.create_qp(&b.send_cq, &b.recv_cq, &elsewhere);
+    assert!(matches!(
+        refused,
+        Err(Error::Verbs(VerbsError::BadAttribute { .. }))
+    ));
+}
+
+#[test]
+fn datagrams_and_unreliable_connections_reach_the_worker_that_they_name() {
+    const QKEY: u32 = 0x1111_2222;
+    let Pair { a, b } = pair(2, 3);
+    let nodes = [&a.node, &b.node];
+    let to_b = a.pd.create_ah(b.node.gid(), 0).unwrap();
+    for (i, j) in [(0, 0), (0, 2), (1, 1), (1, 2)] {
+        let of = |kind, worker| QpOptions { kind, ..at(worker) };
+        let (qa, qb) = (a.qp(&of(QpType::Ud, i)), b.qp(&of(QpType::Ud, j)));
+        for qp in [&qa, &qb] {
+            let attributes = Attributes {
+                qkey: QKEY,
+                ..Attributes::default()
+            };
+            let access = Access::LOCAL_READ;
+            qp.modify(&QpModify::Init { access }).unwrap();
+            qp.modify(&QpModify::Rtr(attributes)).unwrap();
+            qp.modify(&QpModify::Rts(attributes)).unwrap();
+        }
+        b.receive(&qb, 7, 0, 200);
+        a.post(&qa, 1, to_b.send(qb.qpn(), QKEY), 0, 100);
+        let received = next(&nodes, &b.recv_cq);
+        assert_eq!((received.wr_id, received.src_qp), (7, qa.qpn()));
+        assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
+
+        let (qa, qb) = (a.qp(&of(QpType::Uc, i)), b.qp(&of(QpType::Uc, j)));
+        connect(&qa, &qb);
+        b.receive(&qb, 8, 0, 200);
+        a.post(&qa, 2, SendOp::Send, 0, 200);
+        assert_eq!(next(&nodes, &b.recv_cq).wr_id, 8);
+        assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
+    }
+    assert_eq!(b.node.hand_overs().packets, 0);
+}
+
+fn open(nodes: &[&Node], a: &End, qa: &Qp, to: &Node, qb: &Qp) -> Connection {
+    let options = ConnectionOptions {
+        local: Some(qa.qpn()),
+        remote: Some(qb.qpn()),
+        ..ConnectionOptions::default()
+    };
+    let connection = a
+        .node
+        .open_connection(to.gid().address(), &options)
+        .unwrap();
+    assert_eq!(connection.worker(), qa.worker());
+    until(nodes, "the connection to open", || {
+        match connection.state() {
+            ConnectionState::Opening => false,
+            ConnectionState::Open(_) => true,
+            other => panic!("{other:?}"),
+        }
+    });
+    connection
+}
+
+fn src_qp(end: &End, worker: u8) -> Qp {
+    let qp = end.qp(&QpOptions {
+        kind: QpType::Src,
+        ..at(worker)
+    });
+    let access = Access::ALL;
+    qp.modify(&QpModify::Init { access }).unwrap();
+    qp.modify(&QpModify::Rtr(Attributes::default())).unwrap();
+    qp.modify(&QpModify::Rts(Attributes::default())).unwrap();
+    qp
+}
+
+fn routed(end: &End, qp: &Qp, route: u32, op: SendOp) {
+    let sges = [end.mr.sge(0, 1000)];
+    let request = SendWr {
+        wr_id: 1,
+        op,
+        flags: SendFlags::SIGNALED,
+        sges: &sges,
+        inline: None,
+        route,
+    };
+    qp.post_send(&[request]).unwrap();
+}
+
+#[test]
+fn programs_route_and_move_qps_over_connections_between_their_workers() {
+    let Pair { a, b } = pair(2, 2);
+    let nodes = [&a.node, &b.node];
+    let qa = src_qp(&a, 1);
+    for j in 0..2 {
+        let qb = src_qp(&b, j);
+        let own = open(&nodes, &a, &qa, &b.node, &qb);
+        let route = qa.route(&own, qb.qpn()).unwrap();
+        routed(&a, &qa, route, SendOp::Write(b.mr.remote(0)));
+        assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
+        let second = open(&nodes, &a, &qa, &b.node, &qb);
+        qa.bind_route(route, &second).unwrap();
+        routed(&a, &qa, route, SendOp::Write(b.mr.remote(0)));
+        assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
+        assert!(second.stats().unwrap().delivery.counters.sent > 1);
+        // To the other worker of the peer neither leads.
+        let other = src_qp(&b, 1 - j);
+        let refused = qa.route(&own, other.qpn());
+        let Err(Error::Verbs(VerbsError::OtherWorker { remote })) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(remote, other.qpn().get());
+        // Nor is it one for QPs of the other worker here.
+        let stranger = src_qp(&a, 0);
+        assert!(matches!(
+            stranger.route(&own, qb.qpn()),
+            Err(Error::NoConnection { .. })
+        ));
+    }
+}
+
+#[test]
+fn qps_move_within_their_pair_of_workers_when_a_connection_closes() {
+    let Pair { a, b } = pair(2, 2);
+    let nodes = [&a.node, &b.node];
+    let qps = all_pairs(&a, &b);
+    for round in 0..3 {
+        for (qa, _) in &qps {
+            a.post(qa, round, SendOp::Write(b.mr.remote(0)), 0, 100_000);
+        }
+        for connection in a.node.connections(b.node.gid().address()) {
+            connection.close();
+        }
+        for _ in &qps {
+            assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
+        }
+    }
+    assert!(a.node.counters().failovers >= qps.len() as u64);
+    for (seed, (qa, qb)) in (1..).zip(&qps) {
+        exchange(&nodes, (&b, qb), (&a, qa), seed);
+    }
+}
+
+#[test]
+fn a_peer_may_restart_with_other_workers() {
+    let a = End::new(inline().workers(2).peer_timeout(Duration::from_millis(300)));
+    let home = address();
+    let node = |workers| {
+        Node::builder()
+            .address(home)
+            .drive(Drive::Inline)
+            .workers(workers)
+    };
+    let first = End::new(node(3));
+    let old = all_pairs(&a, &first);
+    for (qa, _) in &old {
+        a.post(qa, 1, SendOp::Write(first.mr.remote(0)), 0, 64);
+        assert_eq!(
+            next(&[&a.node, &first.node], &a.send_cq).status,
+            Status::Success
+        );
+    }
+    let lost: Vec<_> = old.into_iter().map(|(qa, _)| qa).collect();
+    drop(first);
+    let second = End::new(node(2));
+    let nodes = [&a.node, &second.node];
+    for qa in &lost {
+        a.post(qa, 2, SendOp::Write(second.mr.remote(0)), 0, 64);
+    }
+    for _ in &lost {
+        assert_eq!(next(&nodes, &a.send_cq).status, Status::RetryExceeded);
+    }
+    assert!(lost.iter().all(|qa| qa.state() == QpState::Error));
+    for (seed, (qa, qb)) in (1..).zip(&all_pairs(&a, &second)) {
+        exchange(&nodes, (&a, qa), (&second, qb), seed);
+    }
+}
+
+#[test]
+fn what_comes_out_at_the_wrong_worker_is_handed_over() {
+    // Worker 0 of one node sends to worker 0 of the other alone, and so do the two workers 1.
+    let (mut east, mut west) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let (a, b) = MemoryPort::pair(MemoryConfig::default());
+        east.push(Box::new(a) as Box<dyn trunkline::Port + Send>);
+        west.push(Box::new(b) as Box<dyn trunkline::Port + Send>);
+    }
+    let node = |ports| inline().workers(2).build_on_all(ports).unwrap();
+    let (a, b) = (End::of(node(east)), End::of(node(west)));
+    let nodes = [&a.node, &b.node];
+    for (seed, (qa, qb)) in (1..).zip(&all_pairs(&a, &b)) {
+        exchange(&nodes, (&a, qa), (&b, qb), seed);
+    }
+    for node in nodes {
+        let HandOvers {
+            packets,
+            management,
+            lost,
+        } = node.hand_overs();
+        assert!(packets > 0 && management > 0 && lost == 0);
+    }
+}
+
+#[test]
+fn many_qps_spread_over_all_workers_of_threaded_nodes() {
+    let ends = [(); 2].map(|()| {
+        let node = Node::builder()
+            .address(address())
+            .workers(2)
+            .build()
+            .unwrap();
+        End::of(node)
+    });
+    let [a, b] = &ends;
+    let qps: Vec<_> = (0..200)
+        .map(|_| {
+            let (qa, qb) = (a.qp(&QpOptions::default()), b.qp(&QpOptions::default()));
+            connect(&qa, &qb);
+            (qa, qb)
+        })
+        .collect();
+    for (qa, _) in &qps {
+        a.post(qa, 1, SendOp::Write(b.mr.remote(0)), 0, 5000);
+    }
+    for _ in &qps {
+        assert_eq!(next(&[], &a.send_cq).status, Status::Success);
+    }
+    let at_second = qps.iter().filter(|(qa, _)| qa.worker() == 1).count();
+    assert_eq!(at_second, 100);
+    drop(qps);
+    all_gone(&[]);
+}
+
+#[test]
+fn rdma_cm_connects_qps_of_all_workers() {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let ends = [(); 2].map(|()| {
+        let node = Node::builder()
+            .address(address())
+            .workers(2)
+            .build()
+            .unwrap();
+        End::of(node)
+    });
+    let [a, b] = &ends;
+    let to = SocketAddr::new(b.node.gid().address(), 7471);
+    let listener = Listener::bind(&b.node, to, 16).unwrap();
+    let options = QpOptions::default();
+    let mut seen = [false; 2];
+    for _ in 0..4 {
+        let (asked, accepted) = std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| {
+                let request = listener.get_request(&b.node, LIMIT).unwrap();
+                request
+                    .accept(&resources(b, &options), &params(), LIMIT)
+                    .unwrap()
+            });
+            let asked =
+                Endpoint::connect(&a.node, &resources(a, &options), to, &params(), LIMIT).unwrap();
+            (asked, accepting.join().unwrap())
+        });
+        seen[usize::from(asked.qp().worker())] = true;
+        b.receive(accepted.qp(), 1, 0, 100);
+        a.post(asked.qp(), 2, SendOp::Send, 0, 100);
+        assert_eq!(next(&[], &b.recv_cq).status, Status::Success);
+        assert_eq!(next(&[], &a.send_cq).status, Status::Success);
+        asked.disconnect(LIMIT).unwrap();
+        accepted.wait_for_end(LIMIT).unwrap();
+    }
+    assert_eq!(seen, [true; 2]);
+}
+
+fn resources<'a>(end: &'a End, options: &'a QpOptions) -> Resources<'a> {
+    Resources {
+        pd: &end.pd,
+        send_cq: &end.send_cq,
+        recv_cq: &end.recv_cq,
+        options,
+    }
+}
+
+fn params() -> Params<'static> {
+    Params::new(trunkline::Qpn::from_wire(0))
+}
