@@ -37,6 +37,8 @@ pub(crate) struct CoreConfig {
     pub(crate) sharing: bool,
     /// Largest datagram, if less than the port carries.
     pub(crate) max_datagram: u32,
+    /// Whether connection management is counted, timed and probed.
+    pub(crate) watched: bool,
     /// Where management datagrams are written down.
     pub(crate) capture: Option<Capture>,
 }
@@ -49,6 +51,7 @@ impl Default for CoreConfig {
             idle_after_ns: 30 * SECOND,
             sharing: true,
             max_datagram: u32::MAX,
+            watched: true,
             capture: None,
         }
     }
@@ -155,7 +158,10 @@ impl Core {
         );
         let capture = config.capture;
         let mut engine = Engine::new(config.engine);
-        let recorder = Recorder::attach(&clock, &mut engine, &mut manager, &mut cm.manager);
+        let recorder: Arc<Recorder> = Arc::default();
+        if config.watched {
+            recorder.attach(&clock, &mut engine, &mut manager, &mut cm.manager);
+        }
         Self {
             engine,
             recorder,

@@ -205,6 +205,14 @@ impl Builder {
         Ok(self)
     }
 
+    /// Whether connection management is counted, timed and probed; it is if not set. Without,
+    /// [`Node::cm_stats`] stays at nothing and only messages have probes.
+    #[must_use]
+    pub const fn watched(mut self, watched: bool) -> Self {
+        self.config.watched = watched;
+        self
+    }
+
     /// Whether other processes of the same user can watch it ([`crate::status`]). If not set, they
     /// can where it is built on a UDP socket and nobody else has taken the name for that.
     #[must_use]

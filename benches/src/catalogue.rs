@@ -1,7 +1,8 @@
 //! All benchmarks, in the order in which they are reported.
 
 use crate::{
-    Measurement, Setting, cold, connect, engine, goodput, isolation, resident, scale, udp, warm,
+    Measurement, Setting, cold, connect, engine, goodput, isolation, probes, resident, scale, udp,
+    warm,
 };
 use anyhow::Result;
 use std::fmt;
@@ -99,6 +100,11 @@ pub const ALL: &[Bench] = &[
         name: "cm_cold_trips",
         what: "one-way trips until the first byte is at a node never met, in virtual time",
         run: |_| cold::trips(),
+    },
+    Bench {
+        name: "cm_probes",
+        what: "the same with all that is counted, timed and probed, against none of it",
+        run: probes::cost,
     },
 ];
 

@@ -10,6 +10,7 @@
 //! | [`connect`] | connections opened by RDMA-CM |
 //! | [`isolation`] | calls over the same link, beside QPs in trouble |
 //! | [`warm`] | QPs connected between nodes that know each other, over loopback |
+//! | [`probes`] | the same with and without probes |
 //! | [`cold`] | the first byte to a node never met |
 //! | [`udp`] | two processes over UDP, in two network namespaces |
 //!
@@ -25,6 +26,7 @@ pub mod link;
 pub mod machine;
 pub mod pair;
 pub mod parts;
+pub mod probes;
 pub mod resident;
 pub mod rounds;
 pub mod scale;

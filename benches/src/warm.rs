@@ -18,7 +18,7 @@ const UNIT: &str = "pairs of QPs per second, created and connected at both ends,
 /// # Errors
 /// An address that is taken, or a node that refuses.
 pub fn qps(setting: &Setting) -> Result<Measurement> {
-    let mut pair = Pair::new()?;
+    let mut pair = Pair::new([1, 2], true)?;
     let listener = Listener::new()?;
     let mut away = Vec::new();
     let medians = alternate::<anyhow::Error>(
@@ -46,10 +46,11 @@ struct End {
 }
 
 impl End {
-    fn new(last: u8) -> Result<Self> {
+    fn new(last: u8, watched: bool) -> Result<Self> {
         let node = Node::builder()
             .address(IpAddr::from([127, 77, 1, last]))
             .drive(Drive::Inline)
+            .watched(watched)
             .build()?;
         let (pd, cq) = (node.alloc_pd(), node.create_cq(64)?);
         Ok(Self { node, pd, cq })
@@ -61,15 +62,18 @@ impl End {
     }
 }
 
-struct Pair {
+/// Two nodes that know each other.
+pub(crate) struct Pair {
     ends: [End; 2],
     /// Keeps the nodes acquainted.
     _first: Vec<[Qp; 2]>,
 }
 
 impl Pair {
-    fn new() -> Result<Self> {
-        let ends = [End::new(1)?, End::new(2)?];
+    /// Nodes at 127.77.1.x, for each of `hosts` one; `watched` as for [`trunkline::Builder`].
+    pub(crate) fn new(hosts: [u8; 2], watched: bool) -> Result<Self> {
+        let [a, b] = hosts;
+        let ends = [End::new(a, watched)?, End::new(b, watched)?];
         let mut pair = Self {
             ends,
             _first: Vec::new(),
@@ -106,7 +110,7 @@ impl Pair {
     }
 
     /// Pairs connected per second, and destroyed.
-    fn run(&mut self, duration: Duration) -> Result<(f64, f64)> {
+    pub(crate) fn run(&mut self, duration: Duration) -> Result<(f64, f64)> {
         let (mut connecting, mut destroying) = (Duration::ZERO, Duration::ZERO);
         let mut done = 0;
         while connecting < duration {

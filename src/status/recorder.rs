@@ -51,19 +51,18 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// One that is told everything from now on.
+    /// From now on it is told everything.
     pub(crate) fn attach(
+        self: &Arc<Self>,
         clock: &Clock,
         engine: &mut Engine<Embedded>,
         nodes: &mut Manager<Seeded>,
         rdma: &mut rdma::Manager<Seeded>,
-    ) -> Arc<Self> {
-        let recorder = Arc::default();
-        engine.observe(watch_engine(&recorder));
-        nodes.observe(watch_handshakes(&recorder, clock));
-        rdma.observe_ib(watch_connections(&recorder, clock));
-        rdma.observe(watch_ids(&recorder, clock));
-        recorder
+    ) {
+        engine.observe(watch_engine(self));
+        nodes.observe(watch_handshakes(self, clock));
+        rdma.observe_ib(watch_connections(self, clock));
+        rdma.observe(watch_ids(self, clock));
     }
 
     /// A step took `ns` nanoseconds.
