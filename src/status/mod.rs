@@ -108,7 +108,7 @@ impl Span {
 /// | `node_confirm` | this node agrees (REP) | the other confirms (RTU, or its first packet) |
 /// | `node_open` | the first REQ, of whichever end | the connection stands here |
 /// | `node_close`, `ib_close` | DREQ | DREP, or all tries are used up |
-/// | `bind` | a QP's BIND is sent | the peer's BOUND came |
+/// | `bind` | a QP's BIND is sent, unless in a handshake | the peer's BOUND came |
 /// | `ib_answer` | REQ | REP |
 /// | `ib_ready` | REP came | RTU, when the program has made its QP ready |
 /// | `ib_decide` | REQ came | REP, when the program has decided |
