@@ -1,6 +1,7 @@
 //! Peers and the connections to them; which flow uses which.
 
 use super::build::{self, Item, ItemKind, Route};
+use super::lists::{List, Noticed, Runnable};
 use super::notice::Patience;
 use super::numbers::Numbers;
 use super::qp::{Flags, Wire};
@@ -94,12 +95,8 @@ pub(crate) struct Conn {
     pub(crate) delivery: Connection<Item>,
     pub(crate) peer: u32,
     pub(crate) next_of_peer: u32,
-    /// Flows with packets to send, in the order of their turns.
-    pub(crate) runnable_head: u32,
-    pub(crate) runnable_tail: u32,
-    /// Flows with answers or BINDs to send.
-    pub(crate) notice_head: u32,
-    pub(crate) notice_tail: u32,
+    pub(crate) runnable: List<Runnable>,
+    pub(crate) noticed: List<Noticed>,
     pub(crate) flows: u32,
     /// Acknowledgement that the last packet carried.
     pub(crate) acked: u32,
@@ -184,10 +181,8 @@ impl<P: Platform> Engine<P> {
             delivery: Connection::new(&config, now),
             peer,
             next_of_peer: self.peers[peer].conns,
-            runnable_head: NONE,
-            runnable_tail: NONE,
-            notice_head: NONE,
-            notice_tail: NONE,
+            runnable: List::EMPTY,
+            noticed: List::EMPTY,
             flows: 0,
             acked: params.first_tx as u32,
             payload: build::full_payload(params.datagram.min(self.config.datagram)) as u16,

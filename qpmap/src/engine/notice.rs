@@ -256,20 +256,12 @@ impl<P: Platform> Engine<P> {
             self.touch(conn);
             return;
         }
-        record.flags.set(Flags::NOTICED);
-        record.notice_next = NONE;
-        let list = &mut self.conns[conn];
-        let tail = std::mem::replace(&mut list.notice_tail, flow);
-        if tail == NONE {
-            list.notice_head = flow;
-        } else {
-            self.flows[tail].notice_next = flow;
-        }
+        self.conns[conn].noticed.push(&mut self.flows, flow);
         self.touch(conn);
     }
 
     pub(crate) fn has_notices(&self, conn: u32) -> bool {
-        self.conns[conn].notice_head != NONE
+        !self.conns[conn].noticed.is_empty()
             || self.orphans.iter().any(|orphan| orphan.conn == conn)
     }
 

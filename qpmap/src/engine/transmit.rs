@@ -222,7 +222,7 @@ impl<P: Platform> Engine<P> {
     ) -> Turn {
         let list = &self.conns[conn];
         let quantum = QUANTUM.max(i32::from(list.payload));
-        let alone = list.runnable_tail == flow;
+        let alone = list.runnable.last() == flow;
         let record = &mut self.flows[flow];
         if alone {
             record.deficit = share.bytes;
@@ -598,22 +598,13 @@ impl<P: Platform> Engine<P> {
         if self.qps[qp].state == QpState::Error && self.next_response(flow).is_none() {
             return;
         }
-        let record = &mut self.flows[flow];
-        record.flags.set(Flags::RUNNABLE);
-        record.runnable_next = NONE;
-        let list = &mut self.conns[conn];
-        let tail = std::mem::replace(&mut list.runnable_tail, flow);
-        if tail == NONE {
-            list.runnable_head = flow;
-        } else {
-            self.flows[tail].runnable_next = flow;
-        }
+        self.conns[conn].runnable.push(&mut self.flows, flow);
         self.touch(conn);
     }
 
     /// Ends the turn of the first flow: to the end of the list, or out of it.
     fn rotate(&mut self, conn: u32, flow: u32, again: bool) {
-        if self.conns[conn].runnable_head != flow {
+        if self.conns[conn].runnable.first() != flow {
             return;
         }
         self.pop_runnable(conn);
