@@ -2,8 +2,8 @@
 
 use super::build::{self, Item, ItemKind, Route};
 use super::lists::{List, Noticed, Runnable};
-use super::notice::Patience;
 use super::numbers::Numbers;
+use super::patience::Patience;
 use super::qp::{Flags, Wire};
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
 use crate::error::VerbsError;

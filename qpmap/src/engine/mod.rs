@@ -17,7 +17,7 @@
 //! | `responder` | a peer's requests: order, staging, execution, answers |
 //! | `staging` | packets that wait for an earlier one |
 //! | `jobs` | responses on their way |
-//! | `notice` | answers and BINDs, batched |
+//! | `notice`, `patience` | answers and BINDs, batched; how long they wait for company |
 //! | `waiting` | QPs and flows without a connection yet, or any more |
 //! | `plain` | QPs with an IBTA connection of their own, UC and UD |
 //! | `trace` | what those hear who only watch |
@@ -30,6 +30,7 @@ mod lists;
 mod notice;
 mod numbers;
 mod packet;
+mod patience;
 mod plain;
 mod qp;
 mod receive;

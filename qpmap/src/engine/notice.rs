@@ -4,6 +4,7 @@
 //! way); then everything a connection owes its peer goes out in as few packets as it takes.
 
 use super::build::{Item, ItemKind, Route};
+use super::patience::Patience;
 use super::qp::{Answer, Flags, Flow, Wire};
 use super::transmit::Turn;
 use super::{ConnId, Engine, Platform, Timer, Trace};
@@ -11,7 +12,7 @@ use crate::slab::{NONE, Slab};
 use crate::state::{QpState, QpType};
 use std::collections::BTreeMap;
 use trunkline_conn::egress::Egress;
-use trunkline_conn::time::{Instant, MICROSECOND};
+use trunkline_conn::time::Instant;
 use trunkline_conn::work::Status;
 use trunkline_wire::{
     Answer as AnswerEntry, Control as ControlEntry, ControlKind, Gid, NakCode, Opcode, Qpn,
@@ -151,94 +152,6 @@ impl WaitingBinds {
     }
 }
 
-/// How long answers may wait. They cost a packet, and a program that gets data seldom waits for the
-/// end of its request too; but others do.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
-    /// Answers owed; `u8::MAX` when they must not wait.
-    owed: u8,
-    flags: u8,
-}
-
-impl Patience {
-    /// They have waited one round for company.
-    const WAITED: u8 = 1;
-    /// Data went without them: a timer ends their wait.
-    const DEFERRED: u8 = 2;
-    /// The timer is armed.
-    const ARMED: u8 = 4;
-
-    /// Their wait is over, but there was no room for them.
-    const BLOCKED: u8 = 8;
-
-    /// Answers owed from which on they go with data.
-    const WITH_DATA: u8 = 4;
-    /// Answers owed from which on they do not wait for data.
-    const MANY: u8 = 8;
-    /// Longest they wait, in ns.
-    const MOST_NS: u64 = 50 * MICROSECOND;
-
-    const fn has(self, flag: u8) -> bool {
-        self.flags & flag != 0
-    }
-
-    /// Something is owed, perhaps something that somebody waits for.
-    const fn owe(&mut self, urgent: bool) {
-        self.owed = if urgent {
-            u8::MAX
-        } else {
-            self.owed.saturating_add(1)
-        };
-    }
-
-    /// Whether they go in this round, in which `data` was sent or not.
-    const fn is_over(&mut self, data: bool) -> bool {
-        let enough = if data { Self::WITH_DATA } else { Self::MANY };
-        if self.owed >= enough {
-            return true;
-        }
-        if data && self.has(Self::WAITED) {
-            self.flags |= Self::DEFERRED;
-        }
-        let over = self.has(Self::WAITED) && !self.has(Self::DEFERRED);
-        self.flags |= Self::WAITED;
-        over
-    }
-
-    /// Whether a timer has to be armed; from now on it is.
-    const fn arm(&mut self) -> bool {
-        let arm = self.has(Self::DEFERRED) && !self.has(Self::ARMED);
-        if arm {
-            self.flags |= Self::ARMED;
-        }
-        arm
-    }
-
-    /// There was no room for them when they were to go.
-    const fn block(&mut self) {
-        self.flags |= Self::BLOCKED;
-    }
-
-    /// Whether they go before anything else as soon as there is room.
-    pub(crate) const fn is_blocked(self) -> bool {
-        self.has(Self::BLOCKED)
-    }
-
-    /// The timer has fired.
-    const fn end(&mut self) {
-        self.flags &= !Self::ARMED;
-        if self.has(Self::DEFERRED) {
-            self.owed = u8::MAX;
-        }
-    }
-
-    /// Nothing is owed any more.
-    const fn start_anew(&mut self) {
-        self.owed = 0;
-        self.flags &= Self::ARMED;
-    }
-}
-
 impl<P: Platform> Engine<P> {
     /// Puts a flow that owes its peer something into its connection's list.
     pub(crate) fn notice(&mut self, flow: u32) {
@@ -290,7 +203,7 @@ impl<P: Platform> Engine<P> {
             let timer = Timer::Notices { conn, serial };
             self.timers.arm(now + Patience::MOST_NS, timer);
         }
-        if turn == Turn::Idle && !patience.has(Patience::DEFERRED) {
+        if turn == Turn::Idle && !patience.is_deferred() {
             // The next round asks again.
             return Turn::Yield;
         }
