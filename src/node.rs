@@ -95,7 +95,7 @@ impl Builder {
         self
     }
 
-    /// Its workers, 1 to 64: each has QPs and connections of its own, and a thread where the node is
+    /// Its workers, 1 to 64: each has QPs and connections of its own, and a thread if the node is
     /// threaded. 1 if not set.
     #[must_use]
     pub const fn workers(mut self, count: u8) -> Self {

@@ -2,7 +2,7 @@
 
 use crate::{
     Measurement, Setting, cold, connect, engine, goodput, isolation, probes, resident, scale, udp,
-    warm,
+    warm, workers,
 };
 use anyhow::Result;
 use std::fmt;
@@ -105,6 +105,11 @@ pub const ALL: &[Bench] = &[
         name: "cm_probes",
         what: "the same with all that is counted, timed and probed, against none of it",
         run: probes::cost,
+    },
+    Bench {
+        name: "workers_scale",
+        what: "rate of 64 B WRITEs and of set-up with two workers at each node, against one",
+        run: workers::scale,
     },
 ];
 

@@ -34,6 +34,7 @@ pub mod turns;
 pub mod udp;
 pub mod virtual_link;
 pub mod warm;
+pub mod workers;
 
 use serde::Serialize;
 use std::path::PathBuf;

@@ -114,7 +114,7 @@ fn meet<'a>(
     })?;
     let answer = channel.wait(interrupt, || {
         // The server's node may call before the server says that it is ready.
-        end.node.poll()?;
+        end::turn(&end.node)?;
         std::thread::sleep(PAUSE);
         Ok(())
     });
@@ -162,7 +162,7 @@ fn measure(
     session.channel.say(&Message::Stop { counts })?;
     let node = session.end.node.clone();
     let answer = session.channel.wait(session.interrupt, || {
-        node.poll()?;
+        end::turn(&node)?;
         std::thread::sleep(PAUSE);
         Ok(())
     });

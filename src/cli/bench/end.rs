@@ -73,18 +73,34 @@ pub fn node(
     timeout: Duration,
     capture: Option<&Path>,
 ) -> Result<Node> {
+    // Programs that measure turn one worker themselves: nothing else wakes up for them.
+    let several = params.is_some_and(|params| params.workers > 1);
+    let drive = if several {
+        Drive::Threaded
+    } else {
+        Drive::Inline
+    };
     let mut builder = Node::builder();
     if let Some(params) = params {
         builder = builder
             .pool(params.connections)
-            .control(params.control.into());
+            .control(params.control.into())
+            .workers(params.workers);
     }
     capture::add(builder, capture)?
         .address(address)
-        .drive(Drive::Inline)
+        .drive(drive)
         .peer_timeout(timeout)
         .build()
         .with_context(|| format!("cannot start a node on {address}"))
+}
+
+/// One round of a node that no thread drives.
+///
+/// # Errors
+/// The port does not work any more.
+pub fn turn(node: &Node) -> Result<bool> {
+    Ok(node.is_inline() && node.poll()?)
 }
 
 impl End {

@@ -66,6 +66,9 @@ pub struct BenchArgs {
     /// Shared connections for them.
     #[arg(long, value_name = "N", default_value_t = 1)]
     connections: u32,
+    /// Workers of each node; with several each has a thread of its own.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    workers: u8,
     /// Requests under way on each QP [default: 16; lat: 1].
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
@@ -150,6 +153,7 @@ impl BenchArgs {
                 .unwrap_or(if self.mode == Mode::Lat { 1 } else { 16 }),
             control: self.control,
             verify: self.verify,
+            workers: self.workers,
         };
         if let Err(error) = params.check() {
             return Err(wrong(error.to_string()));

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
-use trunkline::ControlKind;
+use trunkline::{ControlKind, Workers};
 
 /// Most bytes of a message.
 pub const MAX_SIZE: u64 = 1 << 30;
@@ -100,6 +100,13 @@ pub struct Params {
     pub control: Controller,
     /// Whether what arrives is compared with what was sent.
     pub verify: bool,
+    /// Workers of each node; with several each has a thread of its own.
+    #[serde(default = "one")]
+    pub workers: u8,
+}
+
+const fn one() -> u8 {
+    1
 }
 
 /// What there may not be of something.
@@ -160,6 +167,7 @@ impl Params {
             1..=MAX_CONNECTIONS.into(),
         )?;
         within("--depth", self.depth.into(), 1..=MAX_DEPTH.into())?;
+        within("--workers", self.workers.into(), 1..=Workers::MOST.into())?;
         if self.op == Op::Atomic && self.size != ATOMIC_SIZE {
             return Err(OutOfBounds(format!("--size of an atomic is {ATOMIC_SIZE}")));
         }
@@ -257,6 +265,7 @@ mod tests {
         depth: 4,
         control: Controller::Delay,
         verify: true,
+        workers: 1,
     };
 
     #[test]

@@ -284,6 +284,7 @@ mod tests {
         depth: 16,
         control: Controller::Delay,
         verify: false,
+        workers: 1,
     };
 
     #[test]

@@ -1,7 +1,7 @@
 //! What both ends do all the time: drive the node, and look around now and then.
 
 use super::channel::{Channel, Message};
-use super::end::{End, Target};
+use super::end::{End, Target, turn};
 use super::params::{Op, Params, Side, pattern};
 use super::report::PathReport;
 use crate::cli::interrupt::{Interrupt, Interrupted};
@@ -101,7 +101,7 @@ impl<'a> Session<'a> {
     /// The port does not work any more, the other side is gone, or Ctrl-C.
     #[inline]
     pub fn turn(&mut self) -> Result<()> {
-        if self.end.node.poll()? {
+        if turn(&self.end.node)? {
             self.idle = 0;
             self.stirred = true;
         } else {
