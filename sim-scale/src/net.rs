@@ -1,78 +1,29 @@
 //! The network between the nodes: per ordered pair a link with a rate, a queue, a delay and faults,
 //! all on virtual time and all drawn from the seed.
 
+mod link;
+mod packet;
+mod port;
+
+pub use link::Link;
+pub use port::{PortShape, SimPort};
+
 use crate::trace::{Event, Fate, Trace};
+use packet::{HEADERS, carries_data, content_hash, refused};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use trunkline_dataplane::port::{Arrival, Egress, Identification, Slot};
+use trunkline_dataplane::port::{Arrival, Identification};
 use trunkline_dataplane::prng::Prng;
-use trunkline_dataplane::{Capabilities, Port, PortCounters, PortError};
-use trunkline_wire::{NakCode, Opcode, Path, Qpn, Syndrome, icrc, parse_datagram};
+use trunkline_wire::{Opcode, Path, Qpn, icrc};
 
 /// Bytes of Ethernet, IP and UDP around a datagram, as they count on a link: preamble, header,
 /// checksum and gap of Ethernet (38), IPv4 (20), UDP (8).
 const FRAMING: u64 = 66;
 const ECN: u8 = 0b11;
-/// Bytes of BTH and extension header.
-const HEADERS: usize = 52;
 /// BTH and DETH.
 const DATAGRAM_HEADERS: usize = 20;
-
-/// What one direction between two nodes is like.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Link {
-    /// Bits per second.
-    pub rate_bps: u64,
-    /// One way, without queueing, in ns.
-    pub delay_ns: u64,
-    /// Up to so much more, in ns; keeps the order of packets.
-    pub jitter_ns: u64,
-    /// Bytes that may wait for the link; what comes on top is dropped.
-    pub queue_bytes: u64,
-    /// Bytes waiting from which on packets are marked (ECN).
-    pub mark_bytes: u64,
-    /// Packets lost, per million.
-    pub loss_ppm: u32,
-    /// Packets that arrive twice, per million.
-    pub duplicate_ppm: u32,
-    /// Packets held back, per million, ...
-    pub reorder_ppm: u32,
-    /// ... by up to so much, in ns.
-    pub reorder_ns: u64,
-    /// Packets with a bit flipped, per million.
-    pub corrupt_ppm: u32,
-}
-
-impl Link {
-    /// A link without faults: 100 Gb/s, 5 us one way, 4 MiB of queue.
-    pub const CLEAN: Self = Self {
-        rate_bps: 100_000_000_000,
-        delay_ns: 5_000,
-        jitter_ns: 0,
-        queue_bytes: 4 << 20,
-        mark_bytes: 1 << 20,
-        loss_ppm: 0,
-        duplicate_ppm: 0,
-        reorder_ppm: 0,
-        reorder_ns: 0,
-        corrupt_ppm: 0,
-    };
-
-    /// The same link without its faults.
-    #[must_use]
-    pub const fn healed(self) -> Self {
-        Self {
-            loss_ppm: 0,
-            duplicate_ppm: 0,
-            reorder_ppm: 0,
-            corrupt_ppm: 0,
-            ..self
-        }
-    }
-}
 
 /// How a network may be broken on purpose, to see that the simulator notices what it should and
 /// does not mind what it should not.
@@ -215,17 +166,7 @@ impl Network {
         let plug = net.plugs;
         net.plugged[index] = plug;
         net.inboxes[index].clear();
-        SimPort {
-            network: self.clone(),
-            node: index,
-            plug,
-            shape,
-            identification: (plug as u16).wrapping_mul(7919),
-            reserved: None,
-            buffer: Vec::new(),
-            committed: Vec::new(),
-            counters: PortCounters::default(),
-        }
+        SimPort::new(self.clone(), index, plug, shape)
     }
 }
 
@@ -454,195 +395,6 @@ impl Net {
             let headers = if datagram { DATAGRAM_HEADERS } else { HEADERS };
             let content = &bytes[headers..bytes.len() - 4];
             self.trace.print_notices(bytes[0], content);
-        }
-    }
-}
-
-/// The QP that a datagram tells that its request was refused for good, in InfiniBand RC.
-fn refused(datagram: &[u8]) -> Option<Qpn> {
-    if datagram.first() != Some(&Opcode::RC_ACKNOWLEDGE.0) {
-        return None;
-    }
-    let packet = parse_datagram(datagram).ok()?;
-    let aeth = packet.aeth?;
-    let fatal = matches!(aeth.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence);
-    fatal.then_some(packet.bth.dest_qp)
-}
-
-/// Stands for the bytes of a packet, but for what depends on where the machine happened to put
-/// memory: addresses, and the sums that cover them.
-fn content_hash(bytes: &[u8]) -> u64 {
-    let Some(sum_at) = bytes.len().checked_sub(4).filter(|at| *at > HEADERS) else {
-        return hash(0, bytes);
-    };
-    let headers = match bytes[0] {
-        0xc3 | 0xc5 => HEADERS + 16,
-        0xc4 => HEADERS + 20,
-        0xc7 | 0xc8 => HEADERS + 28,
-        0xc1 | 0xc2 => HEADERS + 4,
-        _ => HEADERS,
-    };
-    let address = if headers >= HEADERS + 16 { 8 } else { 0 };
-    let summed = bytes[0] >= 0xc0 && bytes[12] & 2 != 0;
-    let payload = if summed { headers + 4 } else { headers };
-    let parts = [0..HEADERS, HEADERS + address..headers, payload..sum_at];
-    parts.into_iter().fold(0, |sum, part| {
-        hash(sum, bytes.get(part).unwrap_or_default())
-    })
-}
-
-fn hash(start: u64, bytes: &[u8]) -> u64 {
-    let mut sum = start ^ bytes.len() as u64;
-    let (words, rest) = bytes.as_chunks::<8>();
-    for word in words {
-        sum = (sum.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-    rest.iter().fold(sum, |sum, byte| {
-        (sum.rotate_left(5) ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    })
-}
-
-/// Whether a packet is a SEND, a WRITE or READ data with at least one byte in it.
-fn carries_data(bytes: &[u8]) -> bool {
-    let headers = match bytes.first() {
-        Some(0xc0 | 0xc6) => HEADERS,
-        Some(0xc3) => HEADERS + 16,
-        _ => return false,
-    };
-    bytes.len() > headers + 4 + 4
-}
-
-/// What a port can do.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PortShape {
-    /// Most bytes of a datagram, BTH to ICRC.
-    pub max_datagram: usize,
-    /// Datagrams that fit between two flushes.
-    pub ring: usize,
-    /// UDP source ports it has.
-    pub source_ports: &'static [u16],
-}
-
-/// A node's port on the network.
-#[derive(Debug)]
-pub struct SimPort {
-    network: Network,
-    node: usize,
-    plug: u64,
-    shape: PortShape,
-    identification: u16,
-    reserved: Option<(Path, usize)>,
-    buffer: Vec<u8>,
-    committed: Vec<(Path, u16, Vec<u8>)>,
-    counters: PortCounters,
-}
-
-impl Egress for SimPort {
-    fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
-        if length == 0
-            || length > self.shape.max_datagram
-            || self.committed.len() >= self.shape.ring
-        {
-            return None;
-        }
-        self.reserved = Some((*path, length));
-        if self.buffer.len() < length {
-            // What a slot holds before it is written is nobody's business: make that visible.
-            self.buffer.resize(length, 0xdb);
-        }
-        let identification = self.identification;
-        Some(Slot {
-            datagram: &mut self.buffer[..length],
-            identification,
-        })
-    }
-
-    fn commit(&mut self) {
-        let (path, length) = self.reserved.take().expect("commit follows reserve");
-        let blank = self.network.net().spare.pop().unwrap_or_default();
-        let mut bytes = std::mem::replace(&mut self.buffer, blank);
-        bytes.truncate(length);
-        self.committed.push((path, self.identification, bytes));
-        self.identification = self.identification.wrapping_add(1);
-    }
-}
-
-impl Port for SimPort {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            max_datagram: self.shape.max_datagram,
-            sees_identification: true,
-            super_packets: false,
-            coalesced_receive: false,
-            kernel_routes: false,
-            lossless: false,
-        }
-    }
-
-    fn flush(&mut self) -> Result<(), PortError> {
-        if self.committed.is_empty() {
-            return Ok(());
-        }
-        let mut net = self.network.net();
-        let here = net.plugged[self.node] == self.plug;
-        self.counters.send_calls += 1;
-        for (path, identification, bytes) in self.committed.drain(..) {
-            self.counters.sent += 1;
-            self.counters.sent_bytes += bytes.len() as u64;
-            if here && path.src == net.addresses[self.node] {
-                net.send(self.node, &path, identification, bytes);
-            } else {
-                self.counters.misrouted += 1;
-                net.spare.push(bytes);
-            }
-        }
-        Ok(())
-    }
-
-    fn receive(
-        &mut self,
-        limit: usize,
-        sink: &mut dyn FnMut(&Arrival, &[u8]),
-    ) -> Result<usize, PortError> {
-        let mut count = 0;
-        while count < limit {
-            let mut net = self.network.net();
-            if net.plugged[self.node] != self.plug {
-                break;
-            }
-            let Some((arrival, bytes)) = net.inboxes[self.node].pop_front() else {
-                break;
-            };
-            drop(net);
-            sink(&arrival, &bytes);
-            self.counters.received += 1;
-            self.counters.received_bytes += bytes.len() as u64;
-            self.network.net().spare.push(bytes);
-            count += 1;
-        }
-        self.counters.receive_calls += u64::from(count > 0);
-        Ok(count)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.counters
-    }
-
-    fn source_ports(&self) -> &[u16] {
-        self.shape.source_ports
-    }
-}
-
-impl Drop for SimPort {
-    fn drop(&mut self) {
-        let mut net = self.network.net();
-        if net.plugged[self.node] == self.plug {
-            net.plugged[self.node] = 0;
-            net.inboxes[self.node].clear();
         }
     }
 }

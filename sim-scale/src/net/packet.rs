@@ -1,0 +1,60 @@
+//! What the network looks at in a packet.
+
+use trunkline_wire::{NakCode, Opcode, Qpn, Syndrome, parse_datagram};
+
+/// Bytes of BTH and extension header.
+pub(super) const HEADERS: usize = 52;
+
+/// The QP that a datagram tells that its request was refused for good, in InfiniBand RC.
+pub(super) fn refused(datagram: &[u8]) -> Option<Qpn> {
+    if datagram.first() != Some(&Opcode::RC_ACKNOWLEDGE.0) {
+        return None;
+    }
+    let packet = parse_datagram(datagram).ok()?;
+    let aeth = packet.aeth?;
+    let fatal = matches!(aeth.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence);
+    fatal.then_some(packet.bth.dest_qp)
+}
+
+/// Stands for the bytes of a packet, but for what depends on where the machine happened to put
+/// memory: addresses, and the sums that cover them.
+pub(super) fn content_hash(bytes: &[u8]) -> u64 {
+    let Some(sum_at) = bytes.len().checked_sub(4).filter(|at| *at > HEADERS) else {
+        return hash(0, bytes);
+    };
+    let headers = match bytes[0] {
+        0xc3 | 0xc5 => HEADERS + 16,
+        0xc4 => HEADERS + 20,
+        0xc7 | 0xc8 => HEADERS + 28,
+        0xc1 | 0xc2 => HEADERS + 4,
+        _ => HEADERS,
+    };
+    let address = if headers >= HEADERS + 16 { 8 } else { 0 };
+    let summed = bytes[0] >= 0xc0 && bytes[12] & 2 != 0;
+    let payload = if summed { headers + 4 } else { headers };
+    let parts = [0..HEADERS, HEADERS + address..headers, payload..sum_at];
+    parts.into_iter().fold(0, |sum, part| {
+        hash(sum, bytes.get(part).unwrap_or_default())
+    })
+}
+
+fn hash(start: u64, bytes: &[u8]) -> u64 {
+    let mut sum = start ^ bytes.len() as u64;
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        sum = (sum.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    rest.iter().fold(sum, |sum, byte| {
+        (sum.rotate_left(5) ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    })
+}
+
+/// Whether a packet is a SEND, a WRITE or READ data with at least one byte in it.
+pub(super) fn carries_data(bytes: &[u8]) -> bool {
+    let headers = match bytes.first() {
+        Some(0xc0 | 0xc6) => HEADERS,
+        Some(0xc3) => HEADERS + 16,
+        _ => return false,
+    };
+    bytes.len() > headers + 4 + 4
+}
