@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! BIND:  | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | MSN 4 |
-//! BOUND: | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | own 2 | reserved 2 |
+//! BOUND: | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | own 2 | zero 2 |
 //! ```
 
 use crate::bytes::{get, put, u16_at, u24_at, u32_at};

@@ -146,8 +146,8 @@ impl<R: Random> Manager<R> {
         Ok(self.id(index))
     }
 
-    /// Agrees to a peer's ask, and to the BINDs that came with it and have their answer in `bounds`.
-    /// The connection stands once the peer has confirmed.
+    /// Agrees to a peer's ask, and to the BINDs that came with it and have their answer in
+    /// `bounds`. The connection stands once the peer has confirmed.
     ///
     /// # Errors
     /// The handshake does not wait for a decision.
