@@ -200,10 +200,9 @@ impl Core {
         if let Some(capture) = &self.capture {
             capture.flush();
         }
-        let sent = self.engine.poll_transmit(now, &mut *self.port);
-        self.port.flush()?;
+        let sent = self.transmit(now)?;
         self.engine.publish();
-        Ok(posted || received > 0 || sent > 0)
+        Ok(posted || received > 0 || sent)
     }
 
     /// What was posted since the last round goes out before the port is asked for more: asking
@@ -213,10 +212,14 @@ impl Core {
             return Ok(false);
         }
         self.engine.handle_doorbells();
+        self.transmit(now)
+    }
+
+    /// What the engine has to send leaves, with all that is in the port already. Gives whether
+    /// there was any.
+    fn transmit(&mut self, now: Instant) -> Result<bool, PortError> {
         let sent = self.engine.poll_transmit(now, &mut *self.port);
-        if sent > 0 {
-            self.port.flush()?;
-        }
+        self.port.flush()?;
         Ok(sent > 0)
     }
 
