@@ -32,8 +32,10 @@ impl Pacer {
             return;
         };
         self.cost = ((SECOND << COST_SHIFT) / rate.max(1)).max(1);
-        self.burst_ns = self.time(BURST_BYTES.max(window / 8));
-        self.packet_ns = self.time(packet).max(1);
+        // Whole ones: a packet more would take a way of its own through the kernel.
+        let bursts = (window / 8 / BURST_BYTES).max(1);
+        self.burst_ns = self.time(bursts * BURST_BYTES).max(1);
+        self.packet_ns = self.time(packet).clamp(1, self.burst_ns);
     }
 
     const fn time(&self, bytes: u64) -> u64 {
@@ -46,15 +48,11 @@ impl Pacer {
         if self.cost == 0 {
             return u64::MAX;
         }
-        let horizon = now + self.burst_ns;
-        if self.free_at > horizon {
-            self.held_back = true;
-            return 0;
-        }
-        self.held_back = false;
         // What has drained before now is no credit.
-        let room = horizon.since(self.free_at).min(self.burst_ns);
-        room / self.packet_ns + 1
+        let backlog = self.free_at.as_nanos().saturating_sub(now.as_nanos());
+        let packets = self.burst_ns.saturating_sub(backlog) / self.packet_ns;
+        self.held_back = packets == 0;
+        packets
     }
 
     #[inline]
@@ -74,16 +72,62 @@ impl Pacer {
         self.held_back &= now < self.timeout();
     }
 
-    /// When a sender that was held back may send a quarter of a burst, or [`Instant::FAR`].
+    /// When a sender that was held back may send a quarter of a burst, and a packet at least, or
+    /// [`Instant::FAR`].
     pub(super) fn timeout(&self) -> Instant {
         if self.held_back && self.cost != 0 {
-            Instant::from_nanos(
-                self.free_at
-                    .as_nanos()
-                    .saturating_sub(self.burst_ns / 4 * 3),
-            )
+            let backlog = (self.burst_ns / 4 * 3).min(self.burst_ns - self.packet_ns);
+            Instant::from_nanos(self.free_at.as_nanos().saturating_sub(backlog))
         } else {
             Instant::FAR
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pacer(rate: u64, packet: u64, window: u64) -> Pacer {
+        let mut pacer = Pacer::default();
+        pacer.set_rate(Some(rate), packet, window);
+        pacer
+    }
+
+    #[test]
+    fn a_burst_is_whole_super_packets_and_nothing_after_them() {
+        let now = Instant::from_nanos(SECOND);
+        let mut pacer = pacer(10_000_000_000, 8268, 256 << 10);
+        assert_eq!(pacer.allowance(now), 7);
+        pacer.sent(now, 7 * 8268);
+        assert_eq!(pacer.allowance(now), 0, "the rest of 64 KiB holds none");
+        let at = pacer.timeout();
+        assert!(at > now);
+        assert!(pacer.allowance(at) > 0, "it waited for so much");
+    }
+
+    #[test]
+    fn a_packet_as_large_as_a_burst_waits_until_there_is_room_for_it() {
+        let mut now = Instant::from_nanos(SECOND);
+        let mut pacer = pacer(1_000_000_000, 65_535, 256 << 10);
+        for _ in 0..100 {
+            assert_eq!(pacer.allowance(now), 1);
+            pacer.sent(now, 65_535);
+            assert_eq!(pacer.allowance(now), 0);
+            now = pacer.timeout();
+        }
+        let took = now.since(Instant::from_nanos(SECOND));
+        assert!((6_400_000..6_600_000).contains(&took), "{took}");
+    }
+
+    #[test]
+    fn no_rate_is_too_high_to_send_at() {
+        let now = Instant::from_nanos(SECOND);
+        for rate in [u64::MAX, 1 << 50, 1 << 40] {
+            let mut pacer = pacer(rate, 8268, 1 << 20);
+            assert!(pacer.allowance(now) > 0, "{rate}");
+            pacer.sent(now, 8268);
+            assert!(pacer.allowance(now + 1_000) > 0, "{rate}");
         }
     }
 }
