@@ -2,6 +2,7 @@
 
 use crate::capture::Capture;
 use crate::clock::Clock;
+use crate::cm_counters::CmCounters;
 use crate::mail::{HandOvers, Letter, Mail};
 use crate::peers::{Floor, Peers, Seeded};
 use crate::platform::Embedded;
@@ -428,6 +429,16 @@ impl Core {
             self.port.commit();
             self.recorder.message_sent();
             probes::cm_sent(message.route.remote, &message.mad);
+        }
+    }
+
+    /// What connection management dropped or refused.
+    pub(crate) const fn cm_counters(&self) -> CmCounters {
+        CmCounters {
+            unreadable: self.bad_management,
+            nodes: *self.manager.counters(),
+            hosts: *self.cm.manager.ib().counters(),
+            rdma: *self.cm.manager.counters(),
         }
     }
 

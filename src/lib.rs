@@ -32,6 +32,7 @@
 mod ah;
 mod capture;
 mod clock;
+mod cm_counters;
 mod connection;
 mod core;
 mod cq;
@@ -51,6 +52,7 @@ mod worker;
 pub use ah::Ah;
 pub use capture::CaptureState;
 pub use clock::Clock;
+pub use cm_counters::CmCounters;
 pub use connection::{Connection, ConnectionOptions};
 pub use cq::Cq;
 pub use error::Error;

@@ -2,6 +2,7 @@
 
 use crate::capture::{Capture, CaptureState};
 use crate::clock::Clock;
+use crate::cm_counters::CmCounters;
 use crate::connection::{Connection, ConnectionOptions};
 use crate::core::{Core, CoreConfig};
 use crate::cq::Cq;
@@ -501,6 +502,12 @@ impl Node {
             recorder.add_to(&mut stats);
         }
         stats
+    }
+
+    /// What the connection management of each of its workers dropped or refused, by reason.
+    pub fn cm_counters(&self) -> Vec<CmCounters> {
+        let seats = self.shared.seats.iter();
+        seats.map(|seat| seat.core().cm_counters()).collect()
     }
 
     /// What all its shared connections counted, those that are gone included.

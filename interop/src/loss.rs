@@ -116,7 +116,6 @@ fn matrix() -> Vec<Case> {
 fn every_length(place: Place, trouble: &Trouble, mtu: u16, way: Way, op: Op) -> Result<()> {
     let terms = Terms {
         faults: Some(trouble.ours),
-        timeout: QUICK,
         ..Terms::new(QpType::Rc, mtu, target(LONGEST) + LONGEST)
     };
     let mut pair = Pair::open(place, &terms)?;

@@ -32,8 +32,9 @@ const PAGE: u32 = 4096;
 const CACHE_LINE: u32 = 64;
 /// Bytes of a handshake, a zero byte at the end included.
 const LINE: usize = 108;
-/// What a report of bandwidth consists of: size, iterations and seven numbers, 8 bytes each.
-const REPORT: usize = 9;
+/// What a report of bandwidth consists of: size, iterations, peak, average and rate of messages, 8
+/// bytes each.
+const REPORT: usize = 5;
 /// READs and atomics under way.
 const OUT_READS: u32 = 16;
 /// Requests under way, receives posted ahead.

@@ -1,0 +1,375 @@
+//! Connection management under attack: what a stranger sends is answered or counted, memory stays
+//! bounded, and neither what stands nor who comes honestly notices.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::address;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Resources};
+use trunkline::rdma_cm::{Params, RejReason};
+use trunkline::{
+    Access, CmCounters, Cq, Mr, Node, Pd, Qp, QpOptions, Qpn, RecvWr, SendFlags, SendOp, SendWr,
+    Status,
+};
+use trunkline_cm::{TRUNKLINE_SERVICE, gsi};
+use trunkline_conn::egress::Egress;
+use trunkline_dataplane::prng::Prng;
+use trunkline_dataplane::{Port, UdpConfig, UdpPort};
+use trunkline_wire::cm::{
+    Answered, CmMad, CommId, Dreq, Message, PathRecord, PrivateData, Rej, Rep, Req, Rtu,
+    TransportService,
+};
+use trunkline_wire::{Addresses, Gid, MAD_LEN, Path, Psn, ROCE_PORT, RdmaCmHeader, ServiceId};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const PORT: u16 = 7471;
+const TCP: u8 = 0x06;
+/// Rounds of one burst of the attacker.
+const BURST: u32 = 8;
+/// Datagrams that may be on their way to the victim. More would only push others out of its
+/// socket: volume is another matter.
+const AHEAD: u64 = 256;
+
+/// A node with what its QPs need.
+struct Host {
+    node: Node,
+    address: IpAddr,
+    pd: Pd,
+    cq: Cq,
+    mr: Mr,
+    options: QpOptions,
+}
+
+impl Host {
+    fn new() -> Self {
+        let address = address();
+        let node = Node::builder().address(address).build().unwrap();
+        let pd = node.alloc_pd();
+        Self {
+            cq: node.create_cq(256).unwrap(),
+            mr: pd.register(4096, Access::ALL).unwrap(),
+            options: QpOptions::default(),
+            pd,
+            node,
+            address,
+        }
+    }
+
+    const fn resources(&self) -> Resources<'_> {
+        Resources {
+            pd: &self.pd,
+            send_cq: &self.cq,
+            recv_cq: &self.cq,
+            options: &self.options,
+        }
+    }
+
+    fn connect(&self, to: SocketAddr) -> Result<Endpoint, ConnectError> {
+        let params = Params::new(Qpn::default());
+        Endpoint::connect(&self.node, &self.resources(), to, &params, LIMIT)
+    }
+
+    fn done(&self) {
+        let end = Instant::now() + LIMIT;
+        let done = loop {
+            if let Some(done) = self.cq.poll_one() {
+                break done;
+            }
+            assert!(Instant::now() < end, "no completion");
+            std::thread::yield_now();
+        };
+        assert_eq!(done.status, Status::Success);
+    }
+
+    fn receive(&self, qp: &Qp) {
+        let sges = [self.mr.sge(2048, 64)];
+        let receive = RecvWr {
+            wr_id: 2,
+            sges: &sges,
+        };
+        qp.post_recv(&[receive]).unwrap();
+    }
+
+    fn send(&self, qp: &Qp) {
+        let request = SendWr {
+            wr_id: 1,
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            sges: &[self.mr.sge(0, 64)],
+            inline: None,
+            route: 0,
+        };
+        qp.post_send(&[request]).unwrap();
+        self.done();
+    }
+}
+
+/// What the only worker of a node has counted.
+fn counted(node: &Node) -> CmCounters {
+    node.cm_counters()[0]
+}
+
+/// A host that sends what it likes.
+struct Attacker {
+    port: UdpPort,
+    path: Path,
+    random: Prng,
+    serial: u32,
+    sent: u64,
+}
+
+/// Says that it is over, however the test ends: its threads have to.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Attacker {
+    fn new(victim: IpAddr) -> Self {
+        let address = address();
+        Self {
+            port: UdpPort::open(&UdpConfig::new(address)).unwrap(),
+            path: Path {
+                src: address,
+                dst: victim,
+                src_port: ROCE_PORT,
+                traffic_class: 0,
+            },
+            random: Prng::new(7),
+            serial: 1,
+            sent: 0,
+        }
+    }
+
+    /// Sends `length` bytes of a management datagram, the byte at `damaged` changed.
+    fn send(&mut self, mad: &[u8; MAD_LEN], length: usize, damaged: Option<usize>) {
+        let slot = loop {
+            // The borrow checker wants the slot of the last round only.
+            if self.port.reserve(&self.path, length).is_some() {
+                break self.port.reserve(&self.path, length).unwrap();
+            }
+            self.port.flush().unwrap();
+        };
+        let mut whole = [0; gsi::LEN];
+        let psn = Psn::from_wire(self.serial);
+        gsi::build(&self.path, slot.identification, psn, mad, &mut whole);
+        if let Some(at) = damaged {
+            whole[at] ^= 0x10;
+        }
+        slot.datagram.copy_from_slice(&whole[..length]);
+        self.port.commit();
+        self.sent += 1;
+    }
+
+    fn say(&mut self, transaction_id: u64, message: impl Into<Message>) {
+        let mad = CmMad {
+            transaction_id,
+            message: message.into(),
+        };
+        self.send(&mad.to_bytes(), gsi::LEN, None);
+    }
+
+    /// A request that every host would take, under a number and from a QP that nobody has used yet.
+    fn request(&mut self, service_id: ServiceId) -> Req {
+        self.serial += 1;
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = (self.path.src, self.path.dst) else {
+            unreachable!("loopback addresses of IPv4")
+        };
+        let header = RdmaCmHeader {
+            src_port: 1000,
+            addresses: Addresses::V4(src, dst),
+        };
+        let mut private_data = PrivateData::default();
+        private_data.0[..RdmaCmHeader::LEN].copy_from_slice(&header.to_bytes());
+        Req {
+            local: CommId(self.serial),
+            service_id,
+            ca_guid: 0x6666,
+            qpn: Qpn::from_wire(0x100 + self.serial),
+            service: TransportService::Rc,
+            path_mtu: 3,
+            remote_response_timeout: 20,
+            primary: PathRecord {
+                local_gid: Gid::from(self.path.src),
+                remote_gid: Gid::from(self.path.dst),
+                ..PathRecord::default()
+            },
+            private_data,
+            ..Req::default()
+        }
+    }
+
+    /// As much as the victim takes.
+    fn burst(&mut self, victim: &Node) {
+        (0..BURST).for_each(|_| self.round());
+        self.port.flush().unwrap();
+        // Answers have to go somewhere.
+        self.port.receive(4096, &mut |_, _| {}).unwrap();
+        let taken = || {
+            let found = counted(victim);
+            found.unreadable + found.nodes.received + found.hosts.received
+        };
+        let give_up = Instant::now() + Duration::from_millis(20);
+        while taken() + AHEAD < self.sent && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// One datagram of each kind.
+    fn round(&mut self) {
+        let listened = ServiceId::ip(TCP, PORT);
+        let good = self.request(listened);
+        // Asked twice with one number: a replay.
+        let transaction = self.random.next_u64();
+        self.say(transaction, good);
+        self.say(transaction, good);
+        let unknown = self.request(ServiceId::ip(TCP, PORT + 1));
+        self.say(1, unknown);
+        let hello = self.request(TRUNKLINE_SERVICE);
+        self.say(2, hello);
+        let mut forged = self.request(listened);
+        forged.primary.local_gid = Gid::from(IpAddr::from([10, 9, 8, 7]));
+        self.say(3, forged);
+        let mut headless = self.request(listened);
+        headless.private_data = PrivateData([0xff; 92]);
+        self.say(4, headless);
+        // Whose numbers are guessed: even ones are ordinary hosts', odd ones nodes'.
+        let remote = CommId(self.random.next_u64() as u32);
+        let local = good.local;
+        self.say(
+            5,
+            Rep {
+                local,
+                remote,
+                ..Rep::default()
+            },
+        );
+        self.say(
+            6,
+            Rtu {
+                local,
+                remote,
+                ..Rtu::default()
+            },
+        );
+        self.say(
+            7,
+            Dreq {
+                local,
+                remote,
+                ..Dreq::default()
+            },
+        );
+        let reason = RejReason::ConsumerDefined;
+        self.say(8, Rej::new(local, remote, Answered::Req, reason));
+        let mut bytes = [0; MAD_LEN];
+        bytes.fill_with(|| self.random.next_u64() as u8);
+        self.send(&bytes, gsi::LEN, None);
+        let whole = CmMad {
+            transaction_id: 9,
+            message: good.into(),
+        }
+        .to_bytes();
+        let at = self.random.next_u64() as usize;
+        self.send(&whole, gsi::LEN, Some(40 + at % 200));
+        self.send(&whole, 40 + at % 200, None);
+    }
+}
+
+#[test]
+fn a_flood_of_every_sort_touches_neither_what_stands_nor_who_comes() {
+    let (server, client) = (Host::new(), Host::new());
+    let listener = Listener::bind(&server.node, (server.address, PORT).into(), 0).unwrap();
+    let to = listener.local_addr().unwrap();
+    let mut attacker = Attacker::new(server.address);
+    let enemy = attacker.path.src;
+    let over = AtomicBool::new(false);
+    let (accepted, standing) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let until = Until(&over);
+        // The program at the server: it knows whom it wants.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let Ok(request) = listener.get_request(&server.node, Duration::from_millis(50))
+                else {
+                    continue;
+                };
+                if request.peer.ip() == enemy {
+                    // Whoever has given up meanwhile needs no answer.
+                    let _ = request.reject(b"");
+                    continue;
+                }
+                let params = Params::new(Qpn::default());
+                let end = request.accept(&server.resources(), &params, LIMIT);
+                accepted.send(end.unwrap()).unwrap();
+            }
+        });
+        let near = client.connect(to).unwrap();
+        let far = standing.recv_timeout(LIMIT).unwrap();
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                attacker.burst(&server.node);
+            }
+        });
+        for turn in 0..200 {
+            server.receive(far.qp());
+            client.send(near.qp());
+            server.done();
+            if turn % 50 == 0 {
+                let honest = client.connect(to).unwrap();
+                let there = standing.recv_timeout(LIMIT).unwrap();
+                drop((honest, there));
+            }
+        }
+        drop(until);
+    });
+    let found = counted(&server.node);
+    let reasons = [
+        ("cut short or damaged", found.unreadable),
+        ("no message", found.nodes.malformed),
+        ("no hello", found.nodes.bad_hello),
+        ("replayed", found.hosts.duplicate),
+        ("service that nobody offers", found.hosts.no_service),
+        ("forged addresses", found.hosts.address_mismatch),
+        ("guessed numbers of hosts", found.hosts.unknown),
+        ("guessed numbers of nodes", found.nodes.unknown),
+        ("no header of RDMA-CM", found.rdma.bad_header),
+    ];
+    for (what, count) in reasons {
+        assert!(count > 0, "{what}: {found:?}");
+    }
+    let stats = server.node.cm_stats();
+    let held: u64 = stats.connections.values().sum();
+    // Half of the room for requests, and what is remembered of those that were refused.
+    assert!(held <= 4096 + 16_384, "{stats:?}");
+}
+
+#[test]
+fn a_flood_that_no_program_looks_at_is_bounded_and_refused() {
+    let server = Host::new();
+    let listener = Listener::bind(&server.node, (server.address, PORT).into(), 16).unwrap();
+    let mut attacker = Attacker::new(server.address);
+    let give_up = Instant::now() + LIMIT;
+    while counted(&server.node).rdma.backlog < 1000 {
+        assert!(Instant::now() < give_up, "{:?}", counted(&server.node));
+        attacker.burst(&server.node);
+    }
+    let stats = server.node.cm_stats();
+    let waiting = stats.ids.iter().filter(|(phase, _)| *phase != "listening");
+    assert!(
+        waiting.map(|(_, count)| count).sum::<u64>() <= 16,
+        "{stats:?}"
+    );
+    // Whoever looks at last finds as many as were kept.
+    let request = || listener.get_request(&server.node, LIMIT).unwrap();
+    let kept: Vec<_> = (0..16).map(|_| request()).collect();
+    let none = listener.get_request(&server.node, Duration::from_millis(20));
+    assert!(matches!(none, Err(ConnectError::Timeout)));
+    drop(kept);
+}
