@@ -32,6 +32,8 @@ pub(crate) struct CoreConfig {
     pub(crate) engine: Config,
     /// Most connections of a pool.
     pub(crate) pool: u32,
+    /// GUID of the node; `None` draws one.
+    pub(crate) guid: Option<u64>,
     /// Idle connections beyond the first of a pool close after so long.
     pub(crate) idle_after_ns: u64,
     /// Whether connections are shared with peers that do so too.
@@ -49,6 +51,7 @@ impl Default for CoreConfig {
         Self {
             engine: Config::default(),
             pool: 4,
+            guid: None,
             idle_after_ns: 30 * SECOND,
             sharing: true,
             max_datagram: u32::MAX,
@@ -99,7 +102,7 @@ impl Core {
     ) -> Vec<Self> {
         let mut random = Prng::new(config.engine.seed);
         let alone = workers == Workers::ONE;
-        let shared = (!alone).then(|| (draw_identity(&mut random), random.next_u64()));
+        let shared = (!alone).then(|| (draw_identity(config.guid, &mut random), random.next_u64()));
         let mails = Mail::between(workers, bells).into_iter().map(Some);
         let places = workers.iter().zip(ports).zip(mails);
         places
@@ -134,7 +137,7 @@ impl Core {
         config.engine.source_ports = ports;
         let mut random = Prng::new(config.engine.seed);
         config.engine.seed = random.next_u64();
-        let identity = identity.unwrap_or_else(|| draw_identity(&mut random));
+        let identity = identity.unwrap_or_else(|| draw_identity(config.guid, &mut random));
         let worker = config.engine.worker;
         let mut manager = Manager::new(
             CmConfig {
@@ -348,6 +351,7 @@ impl Core {
             engine,
             manager,
         };
+        peers.ask_again(&mut floor);
         news(&mut floor, peers, cm, events);
         peers.reclaim(now, floor.engine);
         self.post_mail();
@@ -448,7 +452,7 @@ impl Core {
             self.engine.poll_timeout(),
             self.manager.poll_timeout(),
             self.cm.poll_timeout(),
-            self.peers.next_reclaim(),
+            self.peers.next_timeout(),
         ];
         timers.into_iter().flatten().min()
     }
@@ -524,9 +528,11 @@ fn manage(
     }
 }
 
-fn draw_identity(random: &mut Prng) -> Identity {
+/// An identity with the GUID that the program gave, if it gave one.
+fn draw_identity(guid: Option<u64>, random: &mut Prng) -> Identity {
+    let drawn = random.next_u64();
     Identity {
-        guid: random.next_u64(),
+        guid: guid.unwrap_or(drawn),
         epoch: random.next_u64(),
     }
 }

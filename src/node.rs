@@ -185,6 +185,15 @@ impl Builder {
         self
     }
 
+    /// GUID by which peers know it, the same whenever it starts (an EUI-64, say); no two nodes may
+    /// have the same. If not set, each start draws one. Peers tell a start from the one before by
+    /// an epoch that is always drawn.
+    #[must_use]
+    pub const fn guid(mut self, guid: u64) -> Self {
+        self.config.guid = Some(guid);
+        self
+    }
+
     /// Fixes all randomness: for simulation. Otherwise it comes from the operating system.
     #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use trunkline_cm::{
     Ask, Bind, Binds, Bound, Bounds, CloseReason, Directory, Established, Event as Cm, HandshakeId,
-    Hello, Manager, Offer, PeerMode, Purpose, Refused, Retry, Role, Route,
+    Hello, Manager, Offer, PeerMode, Purpose, RefusalCode, Refused, Retry, Role, Route,
 };
-use trunkline_conn::time::{Instant, SECOND};
+use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
 use trunkline_dataplane::prng::Prng;
 use trunkline_qpmap::{ConnId, ConnectionParams, Engine, Event, PeerIdentity};
 use trunkline_wire::{Gid, Qpn, Worker, Workers};
@@ -21,6 +21,10 @@ const PLAIN_FOR: u64 = 60 * SECOND;
 const NO_QP: Qpn = Qpn::from_wire(0);
 /// How often idle connections are looked for.
 const RECLAIM_EVERY: u64 = SECOND;
+/// Asks that a busy peer may refuse before the QPs that wait for it fail, and the first pause
+/// between them: each is twice as long as the one before, 2.5 s in all.
+const BUSY_TRIES: u8 = 8;
+const BUSY_PAUSE: u64 = 10 * MILLISECOND;
 
 /// Randomness for the connection manager.
 #[derive(Debug)]
@@ -68,6 +72,15 @@ struct Handshake {
     conn: Option<ConnId>,
 }
 
+/// A peer's worker that had no room for what it was asked.
+#[derive(Debug)]
+struct Busy {
+    /// Asks in a row that it refused.
+    times: u8,
+    /// When it is asked again; `None` while it is.
+    again: Option<Instant>,
+}
+
 /// A connection within the node, whose other end is another worker's.
 #[derive(Debug)]
 struct OpeningLoop {
@@ -99,6 +112,8 @@ pub(crate) struct Peers {
     /// Connections within the node whose other end another worker is asked for.
     loops: Vec<OpeningLoop>,
     letters: VecDeque<(u8, Letter)>,
+    /// By address, and by the QP that the worker was asked for, as in an ask.
+    busy: BTreeMap<(IpAddr, u8), Busy>,
     idle_since: BTreeMap<(u32, u32), Instant>,
     reclaim_at: Instant,
 }
@@ -120,6 +135,7 @@ impl Peers {
             next_handle: 0,
             loops: Vec::new(),
             letters: VecDeque::new(),
+            busy: BTreeMap::new(),
             idle_since: BTreeMap::new(),
             reclaim_at: Instant::ZERO,
         }
@@ -241,7 +257,12 @@ impl Peers {
     /// Whether a connection of that pool is being opened.
     fn is_pool_opening(&self, engine: &Engine<Embedded>, peer: IpAddr, remote: Qpn) -> bool {
         let mut pool = self.pool(engine, peer, remote);
+        let known = engine.peer(peer.into());
+        let workers = known.map_or(Workers::ONE, |known| known.workers);
+        let same = |toward: u8| workers.owner(toward.into()) == workers.owner(remote.get());
+        let mut pauses = self.busy.iter().filter(|(_, busy)| busy.again.is_some());
         pool.any(|(_, handshake)| handshake.conn.is_none())
+            || pauses.any(|((busy, toward), _)| *busy == peer && same(*toward))
     }
 
     /// Places of that pool that are taken.
@@ -382,6 +403,11 @@ impl Peers {
             Cm::Established(terms) => self.established(floor, terms),
             Cm::NotTrunkline { id, .. } => self.failed(floor, *id, "it is no Trunkline node"),
             Cm::Silent { id, .. } => self.failed(floor, *id, "it does not answer"),
+            Cm::Refused {
+                id,
+                reason: Refused::Trunkline(RefusalCode::Busy),
+                ..
+            } => self.told_to_wait(floor, *id),
             Cm::Refused { id, reason, .. } => {
                 let why = match reason {
                     Refused::Identity(_) => "another live node has the same GUID",
@@ -402,7 +428,6 @@ impl Peers {
         (peer, remote): (IpAddr, Qpn),
         hello: &Hello,
     ) {
-        use trunkline_cm::RefusalCode;
         let options = ConnectionOptions {
             traffic_class: hello.traffic_class,
             weight: hello.weight,
@@ -484,6 +509,7 @@ impl Peers {
                     self.private.insert(handle, ConnectionState::Open(conn));
                 }
                 self.opening.remove(&handshake.number);
+                self.busy.remove(&(handshake.peer, handshake.toward));
                 // Who asks for the first time does not know yet which QPs are another worker's.
                 let own = |bind: &&Bind| self.worker.owns(bind.dest_qp.get());
                 for bind in terms.binds.as_slice().iter().filter(own) {
@@ -503,6 +529,40 @@ impl Peers {
         }
     }
 
+    /// The peer has no room now. QPs wait for it, up to a limit; programs decide for themselves.
+    fn told_to_wait(&mut self, floor: &mut Floor<'_>, id: HandshakeId) {
+        let asked = self.handshakes.get(&id).filter(|at| at.handle.is_none());
+        let key = asked.map(|at| (at.peer, at.toward));
+        let times = |key| self.busy.get(&key).map_or(0, |busy| busy.times);
+        let Some((key, times)) = key
+            .map(|key| (key, times(key)))
+            .filter(|(_, n)| *n < BUSY_TRIES)
+        else {
+            self.failed(floor, id, "it is busy");
+            return;
+        };
+        self.take(floor, id);
+        let again = Some(floor.now + (BUSY_PAUSE << times));
+        let times = times + 1;
+        self.busy.insert(key, Busy { times, again });
+    }
+
+    /// Asks peers again that were busy, when their pauses are over and QPs still wait for them.
+    pub(crate) fn ask_again(&mut self, floor: &mut Floor<'_>) {
+        let due = |busy: &Busy| busy.again.is_some_and(|again| again <= floor.now);
+        let due = self.busy.iter().filter(|(_, busy)| due(busy));
+        let due: Vec<(IpAddr, u8)> = due.map(|(key, _)| *key).collect();
+        for key in due {
+            let waiting = !floor.engine.waiting_for(key.0.into()).is_empty();
+            if waiting && let Some(busy) = self.busy.get_mut(&key) {
+                busy.again = None;
+                self.open_pool(floor, key.0.into(), Qpn::from_wire(key.1.into()));
+            } else {
+                self.busy.remove(&key);
+            }
+        }
+    }
+
     /// A handshake came to nothing.
     fn failed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, why: &'static str) {
         let Some(handshake) = self.take(floor, id) else {
@@ -512,6 +572,7 @@ impl Peers {
             self.private.insert(handle, ConnectionState::Failed(why));
             return;
         }
+        self.busy.remove(&(handshake.peer, handshake.toward));
         // A host that never shared connections is an ordinary one; a node that did is gone.
         let peer = Gid::from(handshake.peer);
         match self.directory.mode(floor.now, handshake.peer) {
@@ -754,8 +815,10 @@ impl Peers {
         }
     }
 
-    pub(crate) fn next_reclaim(&self) -> Option<Instant> {
-        (!self.idle_since.is_empty()).then_some(self.reclaim_at)
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let reclaim = (!self.idle_since.is_empty()).then_some(self.reclaim_at);
+        let pauses = self.busy.values().filter_map(|busy| busy.again);
+        pauses.chain(reclaim).min()
     }
 }
 

@@ -10,7 +10,7 @@ use trunkline::{
     Access, Attributes, Clock, Drive, Error, Gid, Node, Psn, QpAddress, QpOptions, QpState, Qpn,
     SendOp, Status,
 };
-use trunkline_cm::{Ask, Binds, Identity, Manager, Offer, Purpose, Retry, Route, gsi};
+use trunkline_cm::{Ask, Binds, Bounds, Identity, Manager, Offer, Purpose, Retry, Route, gsi};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -394,6 +394,17 @@ struct Stranger {
     psn: Psn,
 }
 
+fn offer(window: u16) -> Offer {
+    Offer {
+        connection: Qpn::from_wire(u32::from(window) + 2),
+        token: 1,
+        first_packet: 0,
+        packet_size: 4096,
+        window,
+        workers: trunkline_wire::Workers::ONE,
+    }
+}
+
 impl Stranger {
     fn new(node: &Node) -> Self {
         let (local, remote) = (address(), node.gid().address());
@@ -411,16 +422,8 @@ impl Stranger {
     }
 
     fn ask(&mut self, window: u16) {
-        let offer = Offer {
-            connection: Qpn::from_wire(u32::from(window) + 2),
-            token: 1,
-            first_packet: 0,
-            packet_size: 4096,
-            window,
-            workers: trunkline_wire::Workers::ONE,
-        };
         let ask = Ask {
-            offer,
+            offer: offer(window),
             purpose: Purpose::Private,
             toward: 0,
             traffic_class: 0,
@@ -463,6 +466,40 @@ impl Stranger {
             }
         }
     }
+}
+
+#[test]
+fn a_peer_that_has_no_room_is_asked_again_later() {
+    let a = End::new(inline());
+    let mut stranger = Stranger::new(&a.node);
+    let roomy = *stranger.manager.config();
+    let mut crowded = roomy;
+    crowded.limits.half_open = 0;
+    let random: fn() -> u64 = || 0x1234_5678_9abc_def0;
+    stranger.manager = Manager::new(crowded, random);
+    let qp = a.qp(&QpOptions::default());
+    let peer = QpAddress {
+        gid: Gid::from(stranger.route.local),
+        qpn: Qpn::from_wire(77),
+        psn: qp.address().psn,
+    };
+    qp.connect(peer).unwrap();
+    until(&[&a.node], "three refusals", || {
+        stranger.turn();
+        stranger.manager.counters().busy >= 3
+    });
+    assert_eq!(qp.state(), QpState::Rts, "it waits for the peer");
+    stranger.manager = Manager::new(roomy, random);
+    until(&[&a.node], "the connection", || {
+        stranger.turn();
+        while let Some(event) = stranger.manager.poll_event() {
+            if let trunkline_cm::Event::Incoming { id, .. } = event {
+                let (now, bounds) = (trunkline::Instant::ZERO, Bounds::default());
+                stranger.manager.accept(now, id, offer(64), bounds).unwrap();
+            }
+        }
+        a.node.connection_count() == 1
+    });
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! All benchmarks, in the order in which they are reported.
 
 use crate::{
-    Measurement, Setting, cold, connect, engine, goodput, isolation, probes, resident, scale, udp,
-    warm, workers,
+    Measurement, Setting, cold, connect, engine, goodput, isolation, probes, resident, scale,
+    storm, udp, warm, workers,
 };
 use anyhow::Result;
 use std::fmt;
@@ -110,6 +110,11 @@ pub const ALL: &[Bench] = &[
         name: "workers_scale",
         what: "rate of 64 B WRITEs and of set-up with two workers at each node, against one",
         run: workers::scale,
+    },
+    Bench {
+        name: "cm_storm",
+        what: "10,048 QPs from 64 nodes to one that they never met, over loopback",
+        run: |_| storm::storm(),
     },
 ];
 

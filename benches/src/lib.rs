@@ -12,6 +12,7 @@
 //! | [`warm`] | QPs connected between nodes that know each other, over loopback |
 //! | [`probes`] | the same with and without probes |
 //! | [`cold`] | the first byte to a node never met |
+//! | [`storm`] | 64 nodes that connect to one at the same time |
 //! | [`udp`] | two processes over UDP, in two network namespaces |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
@@ -30,6 +31,7 @@ pub mod probes;
 pub mod resident;
 pub mod rounds;
 pub mod scale;
+pub mod storm;
 pub mod turns;
 pub mod udp;
 pub mod virtual_link;
