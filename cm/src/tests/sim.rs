@@ -161,6 +161,35 @@ fn nodes_agree_in_the_end_whatever_the_network_did() {
 }
 
 #[test]
+fn with_a_fifth_of_the_messages_lost_every_connection_stands_and_none_twice() {
+    const LOSSY: Weather = Weather {
+        loss_per_mille: 200,
+        ..Weather::CLEAR
+    };
+    run_seeds(20, |seed| {
+        let mut network = Network::new(seed, 5, LOSSY);
+        for place in 0..16 {
+            for from in 1..5 {
+                let opened = network.open(from, 0, Purpose::Pool(place), Retry::KNOWN);
+                opened.expect("the place is free");
+            }
+        }
+        for step in 1..=60 {
+            network.run(ms(50 * step));
+            // The first packet that gets through confirms, whatever became of the RTU.
+            network.exchange_packets();
+        }
+        check_standing(&network);
+        for (index, node) in network.parties.iter().enumerate().skip(1) {
+            assert_eq!(node.standing.len(), 16, "of node {index}");
+            let terms = node.standing.values();
+            assert!(terms.into_iter().all(|terms| network.mirrored(terms, 0)));
+        }
+        assert_eq!(network.parties[0].standing.len(), 64);
+    });
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let trace = |seed| {
         let mut network = Network::new(seed, 3, Weather::bad(&mut Seeded(seed)));
