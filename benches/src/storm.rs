@@ -113,7 +113,7 @@ impl Storm {
         }
         let started = Instant::now();
         let mut qps = Vec::with_capacity(2 * NODES * EACH);
-        let mut times: Vec<Vec<f64>> = vec![Vec::with_capacity(EACH); NODES];
+        let mut times = vec![Vec::new(); NODES];
         // Each node's program has one request after the other; all nodes at the same time.
         for at in 0..EACH {
             for end in &ends {

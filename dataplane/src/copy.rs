@@ -171,7 +171,7 @@ impl Copier {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             // SAFETY: the invariant of `Kernel`.
-            Kernel::Avx512 if bytes.len() >= avx512::SUM_FROM => unsafe {
+            Kernel::Avx512 if avx512::SUMS.contains(&bytes.len()) => unsafe {
                 avx512::sum(bytes, state)
             },
             _ => resume(state, bytes),

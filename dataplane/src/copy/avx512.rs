@@ -11,13 +11,16 @@ use core::arch::x86_64::{
     _mm512_extracti32x4_epi32, _mm512_maskz_mov_epi8, _mm512_set_epi64, _mm512_set1_epi32,
     _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
+use core::ops::RangeInclusive;
 
 /// Bytes of a block.
 const BLOCK: usize = 64;
 /// From this many blocks on, four sums run side by side.
 const WIDE_FROM: usize = 8;
 /// Below this many bytes sums by table are quicker.
-pub(super) const SUM_FROM: usize = 16;
+const SUM_FROM: usize = 16;
+/// Bytes that [`sum`] is the quickest for: with more, several sums side by side are.
+pub(super) const SUMS: RangeInclusive<usize> = SUM_FROM..=512;
 
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
