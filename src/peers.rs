@@ -1,18 +1,21 @@
 //! What a node knows of its peers: who shares connections, and the pools of connections to them.
 
+mod handshakes;
+mod loops;
+
 use crate::connection::ConnectionOptions;
 use crate::core::CoreConfig;
-use crate::mail::{Letter, LoopAsk};
+use crate::mail::Letter;
 use crate::platform::Embedded;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use trunkline_cm::{
-    Ask, Bind, Binds, Bound, Bounds, CloseReason, Directory, Established, Event as Cm, HandshakeId,
-    Hello, Manager, Offer, PeerMode, Purpose, RefusalCode, Refused, Retry, Role, Route,
+    Ask, Bind, Binds, Directory, Event as Cm, HandshakeId, Manager, Offer, PeerMode, Purpose,
+    Retry, Route,
 };
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
 use trunkline_dataplane::prng::Prng;
-use trunkline_qpmap::{ConnId, ConnectionParams, Engine, Event, PeerIdentity};
+use trunkline_qpmap::{ConnId, Engine, Event};
 use trunkline_wire::{Gid, Qpn, Worker, Workers};
 
 /// How long a peer that is no Trunkline node is taken for one that stays so.
@@ -388,229 +391,6 @@ impl Peers {
         })
     }
 
-    /// Takes up an event of the connection manager.
-    pub(crate) fn handle_manager(&mut self, floor: &mut Floor<'_>, event: &Cm) {
-        self.learn_of(floor.now, event);
-        match event {
-            Cm::Incoming {
-                id,
-                route,
-                remote_id,
-                hello,
-            } => {
-                self.incoming(floor, *id, (route.remote, *remote_id), hello);
-            }
-            Cm::Established(terms) => self.established(floor, terms),
-            Cm::NotTrunkline { id, .. } => self.failed(floor, *id, "it is no Trunkline node"),
-            Cm::Silent { id, .. } => self.failed(floor, *id, "it does not answer"),
-            Cm::Refused {
-                id,
-                reason: Refused::Trunkline(RefusalCode::Busy),
-                ..
-            } => self.told_to_wait(floor, *id),
-            Cm::Refused { id, reason, .. } => {
-                let why = match reason {
-                    Refused::Identity(_) => "another live node has the same GUID",
-                    Refused::NoSense(_) => "its answer makes no sense",
-                    _ => "it refused",
-                };
-                self.failed(floor, *id, why);
-            }
-            Cm::PeerRestarted { route, .. } => floor.engine.drop_peer(route.remote.into()),
-            Cm::Closed { id, reason, .. } => self.closed(floor, *id, *reason),
-        }
-    }
-
-    fn incoming(
-        &mut self,
-        floor: &mut Floor<'_>,
-        id: HandshakeId,
-        (peer, remote): (IpAddr, Qpn),
-        hello: &Hello,
-    ) {
-        let options = ConnectionOptions {
-            traffic_class: hello.traffic_class,
-            weight: hello.weight,
-            ..ConnectionOptions::default()
-        };
-        let Some(offer) = self.offer(floor.engine) else {
-            // It is over already if this fails.
-            let _ = floor.manager.reject(id, RefusalCode::Busy);
-            return;
-        };
-        let consent = |bind: &Bind| floor.engine.consent(peer.into(), &(*bind).into());
-        let bounds: Bounds = hello
-            .binds
-            .as_slice()
-            .iter()
-            .filter_map(consent)
-            .map(Bound::from)
-            .collect();
-        if floor.manager.accept(floor.now, id, offer, bounds).is_err() {
-            floor.engine.release_connection(offer.connection);
-            return;
-        }
-        let purpose = hello.purpose;
-        let handshake = Handshake {
-            number: offer.connection,
-            peer,
-            purpose,
-            toward: remote.get() as u8,
-            options,
-            handle: None,
-            conn: None,
-        };
-        self.note_opening(id, handshake, offer.token);
-    }
-
-    fn note_opening(&mut self, id: HandshakeId, handshake: Handshake, token: u32) {
-        let entry = (id, handshake.peer, token);
-        self.opening.insert(handshake.number, entry);
-        self.handshakes.insert(id, handshake);
-    }
-
-    /// A packet came on a connection that its opener has not confirmed: if it has the token that we
-    /// offered, the confirmation is late or lost.
-    fn early(&self, floor: &mut Floor<'_>, connection: Qpn, (token, source): (u32, Gid)) {
-        let opening = self.opening.get(&connection);
-        if let Some((id, peer, offered)) = opening
-            && (*offered, Gid::from(*peer)) == (token, source)
-        {
-            // It is confirmed already if this fails.
-            let _ = floor.manager.confirm(floor.now, *id);
-        }
-    }
-
-    fn established(&mut self, floor: &mut Floor<'_>, terms: &Established) {
-        let Some(handshake) = self.handshakes.get_mut(&terms.id) else {
-            let _ = floor.manager.close(floor.now, terms.id);
-            return;
-        };
-        // An ask of ours that the peer's absorbed keeps what the program wanted of it.
-        let options = handshake.options;
-        let identity = PeerIdentity {
-            guid: terms.identity.guid,
-            epoch: terms.identity.epoch,
-            address: terms.route.remote.into(),
-            workers: terms.workers,
-        };
-        if floor
-            .engine
-            .peer(identity.address)
-            .is_some_and(|known| known != identity)
-        {
-            floor.engine.drop_peer(identity.address);
-        }
-        let params = params(terms, &options);
-        match floor.engine.add_connection(floor.now, identity, &params) {
-            Ok(conn) => {
-                handshake.conn = Some(conn);
-                if let Some(handle) = handshake.handle {
-                    self.private.insert(handle, ConnectionState::Open(conn));
-                }
-                self.opening.remove(&handshake.number);
-                self.busy.remove(&(handshake.peer, handshake.toward));
-                // Who asks for the first time does not know yet which QPs are another worker's.
-                let own = |bind: &&Bind| self.worker.owns(bind.dest_qp.get());
-                for bind in terms.binds.as_slice().iter().filter(own) {
-                    floor.engine.handle_early(floor.now, conn, (*bind).into());
-                }
-                for bound in terms.bounds.as_slice() {
-                    floor
-                        .engine
-                        .handle_early(floor.now, conn, bound.bind().into());
-                    floor.engine.handle_early(floor.now, conn, (*bound).into());
-                }
-            }
-            Err(_) => {
-                self.failed(floor, terms.id, "another incarnation of it is still there");
-                let _ = floor.manager.close(floor.now, terms.id);
-            }
-        }
-    }
-
-    /// The peer has no room now. QPs wait for it, up to a limit; programs decide for themselves.
-    fn told_to_wait(&mut self, floor: &mut Floor<'_>, id: HandshakeId) {
-        let asked = self.handshakes.get(&id).filter(|at| at.handle.is_none());
-        let key = asked.map(|at| (at.peer, at.toward));
-        let times = |key| self.busy.get(&key).map_or(0, |busy| busy.times);
-        let Some((key, times)) = key
-            .map(|key| (key, times(key)))
-            .filter(|(_, n)| *n < BUSY_TRIES)
-        else {
-            self.failed(floor, id, "it is busy");
-            return;
-        };
-        self.take(floor, id);
-        let again = Some(floor.now + (BUSY_PAUSE << times));
-        let times = times + 1;
-        self.busy.insert(key, Busy { times, again });
-    }
-
-    /// Asks peers again that were busy, when their pauses are over and QPs still wait for them.
-    pub(crate) fn ask_again(&mut self, floor: &mut Floor<'_>) {
-        let due = |busy: &Busy| busy.again.is_some_and(|again| again <= floor.now);
-        let due = self.busy.iter().filter(|(_, busy)| due(busy));
-        let due: Vec<(IpAddr, u8)> = due.map(|(key, _)| *key).collect();
-        for key in due {
-            let waiting = !floor.engine.waiting_for(key.0.into()).is_empty();
-            if waiting && let Some(busy) = self.busy.get_mut(&key) {
-                busy.again = None;
-                self.open_pool(floor, key.0.into(), Qpn::from_wire(key.1.into()));
-            } else {
-                self.busy.remove(&key);
-            }
-        }
-    }
-
-    /// A handshake came to nothing.
-    fn failed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, why: &'static str) {
-        let Some(handshake) = self.take(floor, id) else {
-            return;
-        };
-        if let Some(handle) = handshake.handle {
-            self.private.insert(handle, ConnectionState::Failed(why));
-            return;
-        }
-        self.busy.remove(&(handshake.peer, handshake.toward));
-        // A host that never shared connections is an ordinary one; a node that did is gone.
-        let peer = Gid::from(handshake.peer);
-        match self.directory.mode(floor.now, handshake.peer) {
-            PeerMode::Plain { .. } if floor.engine.peer(peer).is_none() => {
-                floor.engine.peer_is_plain(peer);
-            }
-            _ => floor
-                .engine
-                .peer_unreachable(peer, Qpn::from_wire(handshake.toward.into())),
-        }
-        self.ask_for_the_late(floor, handshake.peer);
-    }
-
-    /// Takes a handshake off the books; the number of an end that was never used is free again.
-    fn take(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
-        let handshake = self.handshakes.remove(&id)?;
-        self.opening.remove(&handshake.number);
-        if handshake.conn.is_none() {
-            floor.engine.release_connection(handshake.number);
-        }
-        Some(handshake)
-    }
-
-    /// The peer ended a connection, or nothing came of its ask.
-    fn closed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, reason: CloseReason) {
-        let Some(handshake) = self.take(floor, id) else {
-            return;
-        };
-        match handshake.conn {
-            Some(conn) => floor.engine.close_connection(conn),
-            None if handshake.handle.is_some() || reason == CloseReason::Local => {}
-            None => self.ask_for_the_late(floor, handshake.peer),
-        }
-        if let Some(handle) = handshake.handle {
-            self.private.insert(handle, ConnectionState::Closed);
-        }
-    }
-
     /// QPs may still wait when a handshake has come to nothing: those that joined after it began,
     /// and all of them if the peer began it and did not end it.
     fn ask_for_the_late(&mut self, floor: &mut Floor<'_>, peer: IpAddr) {
@@ -681,120 +461,6 @@ impl Peers {
         self.letters.pop_front()
     }
 
-    /// QPs of this node that talk to each other: two connections that lead to one another, where
-    /// the QPs belong to two workers one at each. Gives where this end stands, which a program with
-    /// `handle` wants to know.
-    fn open_loop(
-        &mut self,
-        floor: &mut Floor<'_>,
-        options: &ConnectionOptions,
-        handle: Option<u64>,
-    ) -> Option<ConnectionState> {
-        let near = self.offer(floor.engine)?;
-        let options = *options;
-        let private = handle.is_some();
-        let remote = options.remote.unwrap_or(NO_QP);
-        let to = self.worker.of().owner(remote.get());
-        if to == self.worker.index() {
-            let far = self.offer(floor.engine)?;
-            let end = self.add_loop(floor, (&near, &far), &options, private);
-            self.add_loop(floor, (&far, &near), &options, private);
-            return Some(ConnectionState::Open(end));
-        }
-        let opening = OpeningLoop {
-            near,
-            to,
-            options,
-            handle,
-        };
-        self.loops.push(opening);
-        let ask = LoopAsk {
-            from: self.worker.index(),
-            near,
-            options,
-            private,
-        };
-        self.letters.push_back((to, Letter::Loop(Box::new(ask))));
-        Some(ConnectionState::Opening)
-    }
-
-    /// One end of a connection within the node.
-    fn add_loop(
-        &self,
-        floor: &mut Floor<'_>,
-        (near, far): (&Offer, &Offer),
-        options: &ConnectionOptions,
-        private: bool,
-    ) -> ConnId {
-        let own = floor.manager.config().identity;
-        let identity = PeerIdentity {
-            guid: own.guid,
-            epoch: own.epoch,
-            address: self.address.into(),
-            workers: self.worker.of(),
-        };
-        let params = ConnectionParams {
-            local_id: near.connection,
-            local_token: near.token,
-            remote_id: far.connection,
-            remote_token: far.token,
-            first_tx: far.first_packet,
-            first_rx: near.first_packet,
-            datagram: near.packet_size,
-            window: near.window,
-            control: options.control,
-            traffic_class: options.traffic_class,
-            weight: options.weight.max(1),
-            source_ports: options.source_ports,
-            private,
-        };
-        let added = floor.engine.add_connection(floor.now, identity, &params);
-        added.expect("we are no other incarnation of ourselves")
-    }
-
-    /// Another worker asks for the other end of such a connection.
-    pub(crate) fn looped_to(&mut self, floor: &mut Floor<'_>, ask: &LoopAsk) {
-        let far = self.offer(floor.engine);
-        if let Some(far) = &far {
-            self.add_loop(floor, (far, &ask.near), &ask.options, ask.private);
-        }
-        let letter = Letter::Looped(ask.near, far);
-        self.letters.push_back((ask.from, letter));
-    }
-
-    /// The other worker has made it.
-    pub(crate) fn looped(&mut self, floor: &mut Floor<'_>, near: &Offer, far: Option<&Offer>) {
-        let mut loops = self.loops.iter();
-        let Some(at) = loops.position(|other| other.near.connection == near.connection) else {
-            return;
-        };
-        let opening = self.loops.swap_remove(at);
-        let private = opening.handle.is_some();
-        let state = match far {
-            Some(far) => {
-                let ends = (near, far);
-                let conn = self.add_loop(floor, ends, &opening.options, private);
-                ConnectionState::Open(conn)
-            }
-            None => {
-                floor.engine.release_connection(near.connection);
-                let remote = opening.options.remote.unwrap_or(NO_QP);
-                if !private {
-                    floor.engine.peer_unreachable(self.address.into(), remote);
-                }
-                ConnectionState::Failed("there are too many connections")
-            }
-        };
-        match (opening.handle, state) {
-            (Some(handle), _) if self.private.contains_key(&handle) => {
-                self.private.insert(handle, state);
-            }
-            // The program has given it up meanwhile.
-            (Some(_), ConnectionState::Open(conn)) => floor.engine.close_connection(conn),
-            _ => {}
-        }
-    }
-
     /// Closes connections of pools that have been without QPs for long.
     pub(crate) fn reclaim(&mut self, now: Instant, engine: &mut Engine<Embedded>) {
         if now < self.reclaim_at {
@@ -819,33 +485,5 @@ impl Peers {
         let reclaim = (!self.idle_since.is_empty()).then_some(self.reclaim_at);
         let pauses = self.busy.values().filter_map(|busy| busy.again);
         pauses.chain(reclaim).min()
-    }
-}
-
-fn params(terms: &Established, options: &ConnectionOptions) -> ConnectionParams {
-    let acceptor = terms.role == Role::Acceptor;
-    ConnectionParams {
-        local_id: terms.local_id,
-        local_token: terms.local_token,
-        remote_id: terms.remote_id,
-        remote_token: terms.remote_token,
-        first_tx: terms.first_tx,
-        first_rx: terms.first_rx,
-        datagram: terms.packet_size,
-        // A peer may offer any number; both ends use the power of two below the smaller offer.
-        window: 1 << terms.window.max(1).ilog2(),
-        control: options.control,
-        traffic_class: if acceptor {
-            terms.traffic_class
-        } else {
-            options.traffic_class
-        },
-        weight: if acceptor {
-            terms.weight
-        } else {
-            options.weight
-        },
-        source_ports: options.source_ports,
-        private: terms.purpose == Purpose::Private,
     }
 }

@@ -1,0 +1,269 @@
+//! What comes of handshakes: connections of pools and of programs, refusals, silence.
+
+use super::{BUSY_PAUSE, BUSY_TRIES, Busy, ConnectionState, Floor, Handshake, Peers};
+use crate::connection::ConnectionOptions;
+use std::net::IpAddr;
+use trunkline_cm::{
+    Bind, Bound, Bounds, CloseReason, Established, Event as Cm, HandshakeId, Hello, PeerMode,
+    Purpose, RefusalCode, Refused, Role,
+};
+use trunkline_qpmap::{ConnectionParams, PeerIdentity};
+use trunkline_wire::{Gid, Qpn};
+
+impl Peers {
+    /// Takes up an event of the connection manager.
+    pub(crate) fn handle_manager(&mut self, floor: &mut Floor<'_>, event: &Cm) {
+        self.learn_of(floor.now, event);
+        match event {
+            Cm::Incoming {
+                id,
+                route,
+                remote_id,
+                hello,
+            } => {
+                self.incoming(floor, *id, (route.remote, *remote_id), hello);
+            }
+            Cm::Established(terms) => self.established(floor, terms),
+            Cm::NotTrunkline { id, .. } => self.failed(floor, *id, "it is no Trunkline node"),
+            Cm::Silent { id, .. } => self.failed(floor, *id, "it does not answer"),
+            Cm::Refused {
+                id,
+                reason: Refused::Trunkline(RefusalCode::Busy),
+                ..
+            } => self.told_to_wait(floor, *id),
+            Cm::Refused { id, reason, .. } => {
+                let why = match reason {
+                    Refused::Identity(_) => "another live node has the same GUID",
+                    Refused::NoSense(_) => "its answer makes no sense",
+                    _ => "it refused",
+                };
+                self.failed(floor, *id, why);
+            }
+            Cm::PeerRestarted { route, .. } => floor.engine.drop_peer(route.remote.into()),
+            Cm::Closed { id, reason, .. } => self.closed(floor, *id, *reason),
+        }
+    }
+
+    fn incoming(
+        &mut self,
+        floor: &mut Floor<'_>,
+        id: HandshakeId,
+        (peer, remote): (IpAddr, Qpn),
+        hello: &Hello,
+    ) {
+        let options = ConnectionOptions {
+            traffic_class: hello.traffic_class,
+            weight: hello.weight,
+            ..ConnectionOptions::default()
+        };
+        let Some(offer) = self.offer(floor.engine) else {
+            // It is over already if this fails.
+            let _ = floor.manager.reject(id, RefusalCode::Busy);
+            return;
+        };
+        let consent = |bind: &Bind| floor.engine.consent(peer.into(), &(*bind).into());
+        let bounds: Bounds = hello
+            .binds
+            .as_slice()
+            .iter()
+            .filter_map(consent)
+            .map(Bound::from)
+            .collect();
+        if floor.manager.accept(floor.now, id, offer, bounds).is_err() {
+            floor.engine.release_connection(offer.connection);
+            return;
+        }
+        let purpose = hello.purpose;
+        let handshake = Handshake {
+            number: offer.connection,
+            peer,
+            purpose,
+            toward: remote.get() as u8,
+            options,
+            handle: None,
+            conn: None,
+        };
+        self.note_opening(id, handshake, offer.token);
+    }
+
+    pub(super) fn note_opening(&mut self, id: HandshakeId, handshake: Handshake, token: u32) {
+        let entry = (id, handshake.peer, token);
+        self.opening.insert(handshake.number, entry);
+        self.handshakes.insert(id, handshake);
+    }
+
+    /// A packet came on a connection that its opener has not confirmed: if it has the token that we
+    /// offered, the confirmation is late or lost.
+    pub(super) fn early(
+        &self,
+        floor: &mut Floor<'_>,
+        connection: Qpn,
+        (token, source): (u32, Gid),
+    ) {
+        let opening = self.opening.get(&connection);
+        if let Some((id, peer, offered)) = opening
+            && (*offered, Gid::from(*peer)) == (token, source)
+        {
+            // It is confirmed already if this fails.
+            let _ = floor.manager.confirm(floor.now, *id);
+        }
+    }
+
+    fn established(&mut self, floor: &mut Floor<'_>, terms: &Established) {
+        let Some(handshake) = self.handshakes.get_mut(&terms.id) else {
+            let _ = floor.manager.close(floor.now, terms.id);
+            return;
+        };
+        // An ask of ours that the peer's absorbed keeps what the program wanted of it.
+        let options = handshake.options;
+        let identity = PeerIdentity {
+            guid: terms.identity.guid,
+            epoch: terms.identity.epoch,
+            address: terms.route.remote.into(),
+            workers: terms.workers,
+        };
+        if floor
+            .engine
+            .peer(identity.address)
+            .is_some_and(|known| known != identity)
+        {
+            floor.engine.drop_peer(identity.address);
+        }
+        let params = params(terms, &options);
+        match floor.engine.add_connection(floor.now, identity, &params) {
+            Ok(conn) => {
+                handshake.conn = Some(conn);
+                if let Some(handle) = handshake.handle {
+                    self.private.insert(handle, ConnectionState::Open(conn));
+                }
+                self.opening.remove(&handshake.number);
+                self.busy.remove(&(handshake.peer, handshake.toward));
+                // Who asks for the first time does not know yet which QPs are another worker's.
+                let own = |bind: &&Bind| self.worker.owns(bind.dest_qp.get());
+                for bind in terms.binds.as_slice().iter().filter(own) {
+                    floor.engine.handle_early(floor.now, conn, (*bind).into());
+                }
+                for bound in terms.bounds.as_slice() {
+                    floor
+                        .engine
+                        .handle_early(floor.now, conn, bound.bind().into());
+                    floor.engine.handle_early(floor.now, conn, (*bound).into());
+                }
+            }
+            Err(_) => {
+                self.failed(floor, terms.id, "another incarnation of it is still there");
+                let _ = floor.manager.close(floor.now, terms.id);
+            }
+        }
+    }
+
+    /// The peer has no room now. QPs wait for it, up to a limit; programs decide for themselves.
+    fn told_to_wait(&mut self, floor: &mut Floor<'_>, id: HandshakeId) {
+        let asked = self.handshakes.get(&id).filter(|at| at.handle.is_none());
+        let key = asked.map(|at| (at.peer, at.toward));
+        let times = |key| self.busy.get(&key).map_or(0, |busy| busy.times);
+        let Some((key, times)) = key
+            .map(|key| (key, times(key)))
+            .filter(|(_, n)| *n < BUSY_TRIES)
+        else {
+            self.failed(floor, id, "it is busy");
+            return;
+        };
+        self.take(floor, id);
+        let again = Some(floor.now + (BUSY_PAUSE << times));
+        let times = times + 1;
+        self.busy.insert(key, Busy { times, again });
+    }
+
+    /// Asks peers again that were busy, when their pauses are over and QPs still wait for them.
+    pub(crate) fn ask_again(&mut self, floor: &mut Floor<'_>) {
+        let due = |busy: &Busy| busy.again.is_some_and(|again| again <= floor.now);
+        let due = self.busy.iter().filter(|(_, busy)| due(busy));
+        let due: Vec<(IpAddr, u8)> = due.map(|(key, _)| *key).collect();
+        for key in due {
+            let waiting = !floor.engine.waiting_for(key.0.into()).is_empty();
+            if waiting && let Some(busy) = self.busy.get_mut(&key) {
+                busy.again = None;
+                self.open_pool(floor, key.0.into(), Qpn::from_wire(key.1.into()));
+            } else {
+                self.busy.remove(&key);
+            }
+        }
+    }
+
+    /// A handshake came to nothing.
+    fn failed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, why: &'static str) {
+        let Some(handshake) = self.take(floor, id) else {
+            return;
+        };
+        if let Some(handle) = handshake.handle {
+            self.private.insert(handle, ConnectionState::Failed(why));
+            return;
+        }
+        self.busy.remove(&(handshake.peer, handshake.toward));
+        // A host that never shared connections is an ordinary one; a node that did is gone.
+        let peer = Gid::from(handshake.peer);
+        match self.directory.mode(floor.now, handshake.peer) {
+            PeerMode::Plain { .. } if floor.engine.peer(peer).is_none() => {
+                floor.engine.peer_is_plain(peer);
+            }
+            _ => floor
+                .engine
+                .peer_unreachable(peer, Qpn::from_wire(handshake.toward.into())),
+        }
+        self.ask_for_the_late(floor, handshake.peer);
+    }
+
+    /// Takes a handshake off the books; the number of an end that was never used is free again.
+    fn take(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
+        let handshake = self.handshakes.remove(&id)?;
+        self.opening.remove(&handshake.number);
+        if handshake.conn.is_none() {
+            floor.engine.release_connection(handshake.number);
+        }
+        Some(handshake)
+    }
+
+    /// The peer ended a connection, or nothing came of its ask.
+    fn closed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, reason: CloseReason) {
+        let Some(handshake) = self.take(floor, id) else {
+            return;
+        };
+        match handshake.conn {
+            Some(conn) => floor.engine.close_connection(conn),
+            None if handshake.handle.is_some() || reason == CloseReason::Local => {}
+            None => self.ask_for_the_late(floor, handshake.peer),
+        }
+        if let Some(handle) = handshake.handle {
+            self.private.insert(handle, ConnectionState::Closed);
+        }
+    }
+}
+
+fn params(terms: &Established, options: &ConnectionOptions) -> ConnectionParams {
+    let acceptor = terms.role == Role::Acceptor;
+    ConnectionParams {
+        local_id: terms.local_id,
+        local_token: terms.local_token,
+        remote_id: terms.remote_id,
+        remote_token: terms.remote_token,
+        first_tx: terms.first_tx,
+        first_rx: terms.first_rx,
+        datagram: terms.packet_size,
+        // A peer may offer any number; both ends use the power of two below the smaller offer.
+        window: 1 << terms.window.max(1).ilog2(),
+        control: options.control,
+        traffic_class: if acceptor {
+            terms.traffic_class
+        } else {
+            options.traffic_class
+        },
+        weight: if acceptor {
+            terms.weight
+        } else {
+            options.weight
+        },
+        source_ports: options.source_ports,
+        private: terms.purpose == Purpose::Private,
+    }
+}

@@ -1,0 +1,123 @@
+//! Connections within the node, between QPs of its own.
+
+use super::{ConnectionState, Floor, NO_QP, OpeningLoop, Peers};
+use crate::connection::ConnectionOptions;
+use crate::mail::{Letter, LoopAsk};
+use trunkline_cm::Offer;
+use trunkline_qpmap::{ConnId, ConnectionParams, PeerIdentity};
+
+impl Peers {
+    /// QPs of this node that talk to each other: two connections that lead to one another, where
+    /// the QPs belong to two workers one at each. Gives where this end stands, which a program with
+    /// `handle` wants to know.
+    pub(super) fn open_loop(
+        &mut self,
+        floor: &mut Floor<'_>,
+        options: &ConnectionOptions,
+        handle: Option<u64>,
+    ) -> Option<ConnectionState> {
+        let near = self.offer(floor.engine)?;
+        let options = *options;
+        let private = handle.is_some();
+        let remote = options.remote.unwrap_or(NO_QP);
+        let to = self.worker.of().owner(remote.get());
+        if to == self.worker.index() {
+            let far = self.offer(floor.engine)?;
+            let end = self.add_loop(floor, (&near, &far), &options, private);
+            self.add_loop(floor, (&far, &near), &options, private);
+            return Some(ConnectionState::Open(end));
+        }
+        let opening = OpeningLoop {
+            near,
+            to,
+            options,
+            handle,
+        };
+        self.loops.push(opening);
+        let ask = LoopAsk {
+            from: self.worker.index(),
+            near,
+            options,
+            private,
+        };
+        self.letters.push_back((to, Letter::Loop(Box::new(ask))));
+        Some(ConnectionState::Opening)
+    }
+
+    /// One end of a connection within the node.
+    fn add_loop(
+        &self,
+        floor: &mut Floor<'_>,
+        (near, far): (&Offer, &Offer),
+        options: &ConnectionOptions,
+        private: bool,
+    ) -> ConnId {
+        let own = floor.manager.config().identity;
+        let identity = PeerIdentity {
+            guid: own.guid,
+            epoch: own.epoch,
+            address: self.address.into(),
+            workers: self.worker.of(),
+        };
+        let params = ConnectionParams {
+            local_id: near.connection,
+            local_token: near.token,
+            remote_id: far.connection,
+            remote_token: far.token,
+            first_tx: far.first_packet,
+            first_rx: near.first_packet,
+            datagram: near.packet_size,
+            window: near.window,
+            control: options.control,
+            traffic_class: options.traffic_class,
+            weight: options.weight.max(1),
+            source_ports: options.source_ports,
+            private,
+        };
+        let added = floor.engine.add_connection(floor.now, identity, &params);
+        added.expect("we are no other incarnation of ourselves")
+    }
+
+    /// Another worker asks for the other end of such a connection.
+    pub(crate) fn looped_to(&mut self, floor: &mut Floor<'_>, ask: &LoopAsk) {
+        let far = self.offer(floor.engine);
+        if let Some(far) = &far {
+            self.add_loop(floor, (far, &ask.near), &ask.options, ask.private);
+        }
+        let letter = Letter::Looped(ask.near, far);
+        self.letters.push_back((ask.from, letter));
+    }
+
+    /// The other worker has made it.
+    pub(crate) fn looped(&mut self, floor: &mut Floor<'_>, near: &Offer, far: Option<&Offer>) {
+        let mut loops = self.loops.iter();
+        let Some(at) = loops.position(|other| other.near.connection == near.connection) else {
+            return;
+        };
+        let opening = self.loops.swap_remove(at);
+        let private = opening.handle.is_some();
+        let state = match far {
+            Some(far) => {
+                let ends = (near, far);
+                let conn = self.add_loop(floor, ends, &opening.options, private);
+                ConnectionState::Open(conn)
+            }
+            None => {
+                floor.engine.release_connection(near.connection);
+                let remote = opening.options.remote.unwrap_or(NO_QP);
+                if !private {
+                    floor.engine.peer_unreachable(self.address.into(), remote);
+                }
+                ConnectionState::Failed("there are too many connections")
+            }
+        };
+        match (opening.handle, state) {
+            (Some(handle), _) if self.private.contains_key(&handle) => {
+                self.private.insert(handle, state);
+            }
+            // The program has given it up meanwhile.
+            (Some(_), ConnectionState::Open(conn)) => floor.engine.close_connection(conn),
+            _ => {}
+        }
+    }
+}
