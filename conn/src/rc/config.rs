@@ -97,8 +97,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// Packets in flight where nothing else is known.
-    pub const DEFAULT_WINDOW: u32 = 4096;
+    /// Packets in flight where nothing else is known: a megabyte at the largest MTU, which is more
+    /// than data centres hold in a round trip. What the queues of switches and of hosts that do
+    /// RoCE in software do not hold is lost, and go-back-N sends all behind it again.
+    pub const DEFAULT_WINDOW: u32 = 256;
     /// The partition every port is a full member of.
     pub const DEFAULT_PKEY: u16 = 0xffff;
 
