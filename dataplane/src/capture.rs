@@ -352,7 +352,8 @@ mod tests {
 
     fn path(v6: bool) -> Path {
         let (src, dst): (IpAddr, IpAddr) = if v6 {
-            (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into())
+            let last = |last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last);
+            (last(1).into(), last(2).into())
         } else {
             (
                 Ipv4Addr::new(10, 0, 0, 1).into(),
