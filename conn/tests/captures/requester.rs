@@ -245,6 +245,8 @@ pub(crate) fn replay(name: &str, talk: &Conversation) -> usize {
         dest_qpn: responder.qpn,
         timeout: 1,
         rnr_retry: 3,
+        // The captured peer had up to so many in flight.
+        window: 512,
         ..responder
     };
     let mut replay = Replay {
