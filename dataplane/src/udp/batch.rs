@@ -7,6 +7,11 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use trunkline_wire::Path;
 
+/// Traffic class of what sockets send unless a message says otherwise: best effort, ECN-capable
+/// (ECT(0)), as shared connections have it. Saying it with each costs about
+/// 0.3 us.
+pub(super) const USUAL_CLASS: u8 = 0b10;
+
 /// What all messages of a port have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Addressing {
@@ -221,7 +226,7 @@ impl Addressing {
         let class = i32::from(traffic_class).to_ne_bytes();
         match src {
             IpAddr::V4(src) => {
-                if traffic_class != 0 {
+                if traffic_class != USUAL_CLASS {
                     used = control.push(used, libc::IPPROTO_IP, libc::IP_TOS, &class);
                 }
                 if self.set_source {
@@ -232,7 +237,7 @@ impl Addressing {
                 }
             }
             IpAddr::V6(src) => {
-                if traffic_class != 0 {
+                if traffic_class != USUAL_CLASS {
                     used = control.push(used, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class);
                 }
                 if self.set_source {

@@ -1,5 +1,6 @@
 //! Makes the sockets of a port and sets their options.
 
+use super::batch::USUAL_CLASS;
 use super::owner::Owner;
 use super::{UdpConfig, UdpOpenError};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -162,10 +163,10 @@ fn bound(config: &UdpConfig, port: u16, joins: bool) -> Result<Socket, UdpOpenEr
     socket
         .set_nonblocking(true)
         .map_err(system("fcntl(O_NONBLOCK)"))?;
-    let discover = match config.address {
+    let (discover, class) = match config.address {
         IpAddr::V4(_) => (
             (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
-            libc::IP_PMTUDISC_DO,
+            (libc::IPPROTO_IP, libc::IP_TOS),
         ),
         IpAddr::V6(_) => {
             socket
@@ -173,11 +174,13 @@ fn bound(config: &UdpConfig, port: u16, joins: bool) -> Result<Socket, UdpOpenEr
                 .map_err(system("setsockopt(IPV6_V6ONLY)"))?;
             (
                 (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
-                libc::IPV6_PMTUDISC_DO,
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
             )
         }
     };
-    set(&socket, discover.0, discover.1).map_err(system("setsockopt(IP_MTU_DISCOVER)"))?;
+    const { assert!(libc::IP_PMTUDISC_DO == libc::IPV6_PMTUDISC_DO) }
+    set(&socket, discover, libc::IP_PMTUDISC_DO).map_err(system("setsockopt(IP_MTU_DISCOVER)"))?;
+    set(&socket, class, USUAL_CLASS.into()).map_err(system("setsockopt(IP_TOS)"))?;
     grow(
         &socket,
         libc::SO_SNDBUFFORCE,
