@@ -8,8 +8,7 @@ use std::os::fd::RawFd;
 use trunkline_wire::Path;
 
 /// Traffic class of what sockets send unless a message says otherwise: best effort, ECN-capable
-/// (ECT(0)), as shared connections have it. Saying it with each costs about
-/// 0.3 us.
+/// (ECT(0)), as shared connections have it. Saying it with each costs 0.3 us.
 pub(super) const USUAL_CLASS: u8 = 0b10;
 
 /// What all messages of a port have in common.
