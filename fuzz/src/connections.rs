@@ -76,13 +76,10 @@ pub fn connections(data: &[u8]) {
         now: Instant::ZERO,
         flying: VecDeque::new(),
     };
-    for _ in 0..MAX_OPERATIONS {
-        if input.is_empty() {
-            break;
-        }
-        world.step(&mut input);
+    input.drive(MAX_OPERATIONS, |input| {
+        world.step(input);
         world.settle();
-    }
+    });
     world.finish();
 }
 

@@ -20,13 +20,10 @@ const MAX_OPERATIONS: usize = 4096;
 pub fn delivery(data: &[u8]) {
     let mut input = Input::new(data);
     let mut end = End::new(&mut input);
-    for _ in 0..MAX_OPERATIONS {
-        if input.is_empty() {
-            break;
-        }
-        end.step(&mut input);
+    input.drive(MAX_OPERATIONS, |input| {
+        end.step(input);
         end.check();
-    }
+    });
     // What was accepted is acknowledged in the end, whatever was sent meanwhile.
     end.now = end.now + SECOND;
     end.acknowledge();

@@ -16,6 +16,16 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
+    /// Calls `step` until all bytes are used up, or `most` times.
+    pub fn drive(&mut self, most: usize, mut step: impl FnMut(&mut Self)) {
+        for _ in 0..most {
+            if self.is_empty() {
+                break;
+            }
+            step(self);
+        }
+    }
+
     /// The next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut out = [0; N];

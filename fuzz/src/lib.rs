@@ -9,6 +9,7 @@ pub mod memory;
 pub mod packet;
 mod program;
 pub mod rc;
+mod requests;
 pub mod rings;
 pub mod transactions;
 pub mod uc;

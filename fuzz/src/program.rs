@@ -2,12 +2,11 @@
 
 use crate::input::Input;
 use crate::memory::Region;
+use crate::requests;
 use std::collections::VecDeque;
 use trunkline_conn::host::{Host, QpEvent};
-use trunkline_conn::mem::{Access, AtomicOp, PdId, Sge};
-use trunkline_conn::work::{
-    Completion, Local, Receive, Remote, Request, SendFlags, SendOp, Status,
-};
+use trunkline_conn::mem::{Access, PdId, Sge};
+use trunkline_conn::work::{Completion, Local, Receive, Request, SendFlags, SendOp, Status};
 use trunkline_qpmap::key::Secret32;
 use trunkline_qpmap::regions::Regions;
 use trunkline_wire::{Lkey, Qpn, Rkey};
@@ -89,41 +88,12 @@ impl Program {
     }
 
     fn sges(&self, input: &mut Input<'_>) -> Vec<Sge> {
-        let count = usize::from(input.byte() & 3);
-        let sge = |input: &mut Input<'_>| {
-            let offset = usize::from(input.u16()) % USED;
-            let length = usize::from(input.u16()) % (USED - offset + 1);
-            Sge {
-                addr: LOCAL_ADDR + offset as u64,
-                length: length as u32,
-                lkey: Lkey(self.keys[1].0),
-            }
-        };
-        (0..count).map(|_| sge(input)).collect()
+        requests::sges(LOCAL_ADDR, USED, self.keys[1], input)
     }
 
     /// The next request to post.
     pub(crate) fn request(&mut self, input: &mut Input<'_>) -> Request {
-        let remote = Remote {
-            addr: 0x1000,
-            rkey: Rkey(7),
-        };
-        let op = match input.byte() & 7 {
-            0 => SendOp::Send,
-            1 => SendOp::SendImm(1),
-            2 => SendOp::SendInvalidate(Rkey(7)),
-            3 => SendOp::Write(remote),
-            4 => SendOp::WriteImm(remote, 2),
-            5 => SendOp::Read(remote),
-            6 => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: 1 }),
-            _ => SendOp::Atomic(
-                remote,
-                AtomicOp::CompareSwap {
-                    compare: 0,
-                    swap: 1,
-                },
-            ),
-        };
+        let op = requests::operation(input);
         let flags = SendFlags(u32::from(input.byte()) & 7);
         let mut sges = self.sges(input);
         if matches!(op, SendOp::Atomic(..)) {

@@ -31,13 +31,10 @@ const DATAGRAM: usize = 12 + 28 + MTU as usize + 4;
 pub fn reliable(data: &[u8]) {
     let mut input = Input::new(data);
     let mut end = End::new(&mut input);
-    for _ in 0..MAX_OPERATIONS {
-        if input.is_empty() {
-            break;
-        }
-        end.step(&mut input);
+    input.drive(MAX_OPERATIONS, |input| {
+        end.step(input);
         end.turn();
-    }
+    });
     end.finish();
 }
 

@@ -61,12 +61,9 @@ pub fn rings(data: &[u8]) {
         scribbled: false,
         next: 0,
     };
-    for _ in 0..MAX_OPERATIONS {
-        if input.is_empty() {
-            break;
-        }
-        program.step(&mut input);
-    }
+    input.drive(MAX_OPERATIONS, |input| {
+        program.step(input);
+    });
 }
 
 /// The sizes asked for are within all limits.

@@ -20,15 +20,12 @@ pub fn transactions(data: &[u8]) {
     let mut input = Input::new(data);
     let mut node = Node::new(u64::from(input.byte()));
     let mut peer = Peer::new(&mut node, input.byte());
-    for _ in 0..MAX_OPERATIONS {
-        if input.is_empty() {
-            break;
-        }
+    input.drive(MAX_OPERATIONS, |input| {
         match input.byte() {
-            op @ 0..128 => peer.step(&mut node, op, &mut input),
-            op => node.step(op & 127, &mut input, &mut peer),
+            op @ 0..128 => peer.step(&mut node, op, input),
+            op => node.step(op & 127, input, &mut peer),
         }
         peer.hear(node.turn());
-    }
+    });
     node.end();
 }

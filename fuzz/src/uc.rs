@@ -30,13 +30,10 @@ const DATAGRAM: usize = 12 + 16 + 4 + MTU as usize + 4;
 pub fn uc(data: &[u8]) {
     let mut input = Input::new(data);
     let mut end = End::new(&mut input);
-    for _ in 0..MAX_OPERATIONS {
-        if input.is_empty() {
-            break;
-        }
-        end.step(&mut input);
+    input.drive(MAX_OPERATIONS, |input| {
+        end.step(input);
         end.turn();
-    }
+    });
     end.finish();
 }
 

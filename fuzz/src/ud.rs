@@ -32,13 +32,10 @@ const DATAGRAM: usize = 12 + 8 + 4 + MTU as usize + 4;
 pub fn ud(data: &[u8]) {
     let mut input = Input::new(data);
     let mut end = End::new();
-    for _ in 0..MAX_OPERATIONS {
-        if input.is_empty() {
-            break;
-        }
-        end.step(&mut input);
+    input.drive(MAX_OPERATIONS, |input| {
+        end.step(input);
         end.turn();
-    }
+    });
     end.finish();
 }
 

@@ -3,20 +3,21 @@
 use super::peer::{self, Peer};
 use crate::input::Input;
 use crate::memory::{Outbox, Region};
+use crate::requests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::{Access, AtomicOp, PdId, Sge};
+use trunkline_conn::mem::{Access, PdId, Sge};
 use trunkline_conn::time::{Instant, SECOND};
-use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp};
+use trunkline_conn::work::{Completion, SendFlags};
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
     QpQueues, QpType,
 };
-use trunkline_wire::{Lkey, Path, Qpn, Rkey, Workers};
+use trunkline_wire::{Path, Qpn, Rkey, Workers};
 
 type Words = Box<[AtomicU64]>;
 
@@ -224,17 +225,7 @@ impl Node {
     }
 
     fn local_sges(&self, input: &mut Input<'_>) -> Vec<Sge> {
-        let count = usize::from(input.byte() & 3);
-        let sge = |input: &mut Input<'_>| {
-            let offset = usize::from(input.u16()) % USED;
-            let length = usize::from(input.u16()) % (USED - offset + 1);
-            Sge {
-                addr: 0x2_0000 + offset as u64,
-                length: length as u32,
-                lkey: Lkey(self.local_key.0),
-            }
-        };
-        (0..count).map(|_| sge(input)).collect()
+        requests::sges(0x2_0000, USED, self.local_key, input)
     }
 
     fn cookie(&mut self, kind: u64) -> u64 {
@@ -243,26 +234,7 @@ impl Node {
     }
 
     fn post_send(&mut self, index: usize, input: &mut Input<'_>) {
-        let remote = Remote {
-            addr: 0x1000,
-            rkey: Rkey(7),
-        };
-        let op = match input.byte() & 7 {
-            0 => SendOp::Send,
-            1 => SendOp::SendImm(1),
-            2 => SendOp::SendInvalidate(Rkey(7)),
-            3 => SendOp::Write(remote),
-            4 => SendOp::WriteImm(remote, 2),
-            5 => SendOp::Read(remote),
-            6 => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: 1 }),
-            _ => SendOp::Atomic(
-                remote,
-                AtomicOp::CompareSwap {
-                    compare: 0,
-                    swap: 1,
-                },
-            ),
-        };
+        let op = requests::operation(input);
         let fence = u32::from(input.byte()) & SendFlags::FENCE.0;
         let sges = self.local_sges(input);
         let wr_id = self.cookie(0);
