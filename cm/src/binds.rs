@@ -73,11 +73,6 @@ impl<T: Entry> Few<T> {
     /// As many as a REQ has room for.
     pub const MOST: usize = 3;
 
-    /// Takes what fits of `entries`, from the front.
-    pub fn first_of(entries: &[T]) -> Self {
-        entries.iter().copied().collect()
-    }
-
     /// The entries.
     pub fn as_slice(&self) -> &[T] {
         &self.entries[..usize::from(self.len)]
@@ -147,11 +142,12 @@ impl Entry for Bind {
     const NAME: &'static str = "BINDs";
 
     fn parse(bytes: &[u8; LEN]) -> Self {
+        let (src_qp, round, dest_qp, generation) = pair_of(bytes);
         Self {
-            src_qp: Qpn::from_wire(u24_at(bytes, 0)),
-            round: bytes[3],
-            dest_qp: Qpn::from_wire(u24_at(bytes, 4)),
-            generation: u16_at(bytes, 8),
+            src_qp,
+            round,
+            dest_qp,
+            generation,
             msn: u32_at(bytes, 10),
         }
     }
@@ -167,11 +163,12 @@ impl Entry for Bound {
     const NAME: &'static str = "BOUNDs";
 
     fn parse(bytes: &[u8; LEN]) -> Self {
+        let (src_qp, round, dest_qp, generation) = pair_of(bytes);
         Self {
-            src_qp: Qpn::from_wire(u24_at(bytes, 0)),
-            round: bytes[3],
-            dest_qp: Qpn::from_wire(u24_at(bytes, 4)),
-            generation: u16_at(bytes, 8),
+            src_qp,
+            round,
+            dest_qp,
+            generation,
             own_generation: u16_at(bytes, 10),
         }
     }
@@ -183,7 +180,17 @@ impl Entry for Bound {
     }
 }
 
-/// What both have in common.
+/// What both have in common, from the wire.
+fn pair_of(bytes: &[u8; LEN]) -> (Qpn, u8, Qpn, u16) {
+    (
+        Qpn::from_wire(u24_at(bytes, 0)),
+        bytes[3],
+        Qpn::from_wire(u24_at(bytes, 4)),
+        u16_at(bytes, 8),
+    )
+}
+
+/// And to it.
 fn pair(src_qp: Qpn, round: u8, dest_qp: Qpn, generation: u16) -> [u8; LEN] {
     let mut out = [0; LEN];
     let [_, s0, s1, s2] = src_qp.get().to_be_bytes();

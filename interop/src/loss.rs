@@ -3,7 +3,7 @@
 use crate::pair::{Pair, Place, Terms, Way};
 use crate::station::Op;
 use crate::suite::Case;
-use crate::verbs::{LONGEST, OPERATIONS, batch, target, transfer};
+use crate::verbs::{LONGEST, OPERATIONS, batch, in_turn, target, transfer};
 use anyhow::Result;
 use std::time::Duration;
 use trunkline::QpType;
@@ -116,19 +116,13 @@ fn matrix() -> Vec<Case> {
 fn every_length(place: Place, trouble: &Trouble, mtu: u16, way: Way, op: Op) -> Result<()> {
     let terms = Terms {
         faults: Some(trouble.ours),
+        timeout: QUICK,
         ..Terms::new(QpType::Rc, mtu, target(LONGEST) + LONGEST)
     };
     let mut pair = Pair::open(place, &terms)?;
     let packet = usize::from(mtu);
     let lengths = [0, 1, packet, packet + 1, 100_001, 1 << 20, LONGEST];
-    for (seed, length) in (1..).zip(lengths) {
-        let (from, to) = pair.sides(way);
-        let result = transfer(from, to, op, length, 1000 * seed);
-        result.map_err(|e| e.context(format!("{length} bytes")))?;
-    }
-    let (from, to) = pair.sides(way);
-    from.silent()?;
-    to.silent()
+    in_turn(&mut pair, way, op, lengths)
 }
 
 fn through(place: Place, trouble: &Trouble, traffic: impl FnOnce() -> Result<()>) -> Result<()> {

@@ -73,12 +73,21 @@ pub(crate) const fn target(length: usize) -> usize {
 fn transfers(place: Place, kind: QpType, mtu: u16, way: Way, op: Op, full: bool) -> Result<()> {
     let size = target(LONGEST) + LONGEST;
     let mut pair = Pair::open(place, &Terms::new(kind, mtu, size))?;
-    for (seed, length) in (1..).zip(lengths(mtu.into(), full)) {
-        let (from, to) = pair.sides(way);
+    in_turn(&mut pair, way, op, lengths(mtu.into(), full))
+}
+
+/// One message of each length, and nothing more.
+pub(crate) fn in_turn(
+    pair: &mut Pair,
+    way: Way,
+    op: Op,
+    lengths: impl IntoIterator<Item = usize>,
+) -> Result<()> {
+    let (from, to) = pair.sides(way);
+    for (seed, length) in (1..).zip(lengths) {
         let result = transfer(from, to, op, length, 1000 * seed);
         result.map_err(|e| e.context(format!("{length} bytes")))?;
     }
-    let (from, to) = pair.sides(way);
     from.silent()?;
     to.silent()
 }

@@ -111,9 +111,6 @@ pub struct Secret24 {
 }
 
 impl Secret24 {
-    /// Indices that the worker of a node without others takes: those below this.
-    pub const SIZE: u32 = (1 << BITS) - 1 - FIRST;
-
     /// The bijection of `worker` that belongs to `seed`: 128 random bits that never leave the node.
     pub const fn new(seed: [u64; 2], worker: Worker) -> Self {
         let bits = BITS - worker.of().bits();
@@ -226,11 +223,13 @@ mod tests {
     use trunkline_wire::Workers;
 
     const SEED: [u64; 2] = [0x0123_4567_89ab_cdef, 42];
+    /// Indices that the worker of a node without others takes: those below this.
+    const SIZE: u32 = (1 << BITS) - 1 - FIRST;
 
     #[test]
     fn every_index_opens_again_and_no_number_is_reserved() {
         let secret = Secret24::new(SEED, Worker::ONLY);
-        for index in 0..Secret24::SIZE {
+        for index in 0..SIZE {
             let number = secret.seal(index);
             assert!(
                 (2..0xff_ffff).contains(&number),
@@ -255,7 +254,7 @@ mod tests {
         let secret = Secret24::new(SEED, Worker::ONLY);
         for number in 2..0xff_ffff {
             let index = secret.open(number);
-            assert!(index < Secret24::SIZE, "{number:#x}");
+            assert!(index < SIZE, "{number:#x}");
         }
     }
 
@@ -281,7 +280,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "an index has a number")]
     fn an_index_past_the_last_has_no_number() {
-        Secret24::new(SEED, Worker::ONLY).seal(Secret24::SIZE);
+        Secret24::new(SEED, Worker::ONLY).seal(SIZE);
     }
 
     #[test]

@@ -53,6 +53,12 @@ pub struct Resources<'a> {
     pub options: &'a QpOptions,
 }
 
+impl Resources<'_> {
+    fn create_qp(&self, id: &CmId) -> Result<Qp, Error> {
+        id.create_qp(self.pd, self.send_cq, self.recv_cq, self.options)
+    }
+}
+
 /// A connected ID with its QP.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -81,13 +87,7 @@ impl Endpoint {
         wait(&channel, limit)?;
         id.resolve_route()?;
         wait(&channel, limit)?;
-        let Resources {
-            pd,
-            send_cq,
-            recv_cq,
-            options,
-        } = *resources;
-        let qp = id.create_qp(pd, send_cq, recv_cq, options)?;
+        let qp = resources.create_qp(&id)?;
         id.connect(params)?;
         match wait(&channel, limit)?.kind {
             CmEventKind::Established { data, .. } => Ok(Self {
@@ -223,13 +223,7 @@ impl Request {
 
     /// Gives it a QP, for receives that have to be there before the peer may send.
     fn prepare(self, resources: &Resources<'_>) -> Result<Endpoint, Error> {
-        let Resources {
-            pd,
-            send_cq,
-            recv_cq,
-            options,
-        } = *resources;
-        let qp = self.id.create_qp(pd, send_cq, recv_cq, options)?;
+        let qp = resources.create_qp(&self.id)?;
         Ok(Endpoint {
             channel: self.channel,
             id: self.id,

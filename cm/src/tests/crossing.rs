@@ -279,7 +279,7 @@ fn binds_ride_in_the_ask_and_consent_in_the_answer() {
     });
     let mut network = Network::new(1, 2, Weather::CLEAR);
     let mut ask = ask(&mut Seeded(1), Purpose::Pool(0));
-    ask.binds = Binds::first_of(&binds);
+    ask.binds = binds.into_iter().collect();
     let opened = network.parties[0]
         .manager
         .open(ms(0), Network::route(0, 1), ask);

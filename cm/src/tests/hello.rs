@@ -50,7 +50,7 @@ fn hellos() -> impl Strategy<Value = Hello> {
             toward,
             traffic_class,
             weight,
-            binds: Binds::first_of(&binds),
+            binds: binds.into_iter().collect(),
         },
     )
 }
@@ -116,7 +116,7 @@ fn sample() -> Hello {
         toward: 0x62,
         traffic_class: 0x60,
         weight: 0x61,
-        binds: Binds::first_of(&[bind(0), bind(1)]),
+        binds: [bind(0), bind(1)].into_iter().collect(),
     }
 }
 
@@ -261,6 +261,6 @@ fn a_bind_is_the_control_entry_that_it_stands_for() {
     );
     let rest = (control.round, control.generation, control.msn);
     assert_eq!(rest, (bind.round, bind.generation, bind.msn));
-    let many: Vec<Bind> = (0..9).map(|_| bind).collect();
-    assert_eq!(Binds::first_of(&many).as_slice().len(), Binds::MOST);
+    let many: Binds = (0..9).map(|_| bind).collect();
+    assert_eq!(many.as_slice().len(), Binds::MOST);
 }
