@@ -4,7 +4,6 @@ use crate::binds::{Bind, Binds, Bound, Bounds};
 use crate::hello::{End, Hello, HelloError, HelloReply, Purpose};
 use crate::identity::Identity;
 use proptest::prelude::*;
-use std::vec::Vec;
 use trunkline_wire::cm::PrivateData;
 use trunkline_wire::{Control, ControlKind, Qpn, Workers};
 
