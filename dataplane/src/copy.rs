@@ -179,6 +179,8 @@ impl Copier {
     }
 }
 
+/// By a library: not inlined, so that who does not need it does not pay for it.
+#[inline(never)]
 fn resume(state: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(state);
     hasher.update(bytes);

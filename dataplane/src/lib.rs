@@ -18,6 +18,7 @@ pub mod region;
 pub mod routes;
 pub mod udp;
 
+mod mapping;
 mod prefetch;
 mod reidentify;
 mod ring;

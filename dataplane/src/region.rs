@@ -5,6 +5,7 @@
 //! by any number of threads, of this process and of others, and a race costs bytes, not soundness.
 
 use crate::copy::Copier;
+use crate::mapping::Mapping;
 use crate::prefetch::prefetch;
 use std::io;
 use std::ptr::NonNull;
@@ -12,9 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use trunkline_conn::mem::{AtomicOp, Bytes};
 use trunkline_wire::Crc;
-
-/// From this size on huge pages are asked for.
-const HUGE_FROM: usize = 4 << 20;
 
 /// A range of memory. Clones share it; owned memory is given back with the last one.
 #[derive(Clone, Debug)]
@@ -32,45 +30,6 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-/// An anonymous mapping.
-#[derive(Debug)]
-struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: an address range that is only ever unmapped, once.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; it has no method that takes a shared reference.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(bytes: usize) -> io::Result<Self> {
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        );
-        // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        if bytes >= HUGE_FROM && !cfg!(miri) {
-            // SAFETY: advice on the mapping just made; refusal does no harm.
-            unsafe { libc::madvise(base, bytes, libc::MADV_HUGEPAGE) };
-        }
-        let base = NonNull::new(base.cast()).expect("mmap does not map page 0 unasked");
-        Ok(Self { base, bytes })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new`; the last Region that reached it is gone.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
 impl Region {
     /// New zeroed memory of `len` bytes, starting at a page. Pages are taken when first touched.
     ///
@@ -78,7 +37,7 @@ impl Region {
     /// When the system has no such room.
     pub fn allocate(len: usize) -> io::Result<Self> {
         let mapping = Mapping::new(len.max(1))?;
-        let base = mapping.base;
+        let base = mapping.base();
         Ok(Self {
             base,
             len,
@@ -152,6 +111,7 @@ impl Bytes for Region {
         self.len
     }
 
+    #[inline]
     fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>) {
         let src = self.at(offset, out.len());
         announce(src, out.len());
@@ -166,6 +126,7 @@ impl Bytes for Region {
         }
     }
 
+    #[inline]
     fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>) {
         let dst = self.at(offset, data.len());
         announce(dst, data.len());
@@ -195,6 +156,7 @@ impl Bytes for Region {
         }
     }
 
+    #[inline]
     fn sum(bytes: &[u8], crc: &mut Crc) {
         *crc = Crc::resume(Copier::detect().sum(bytes, crc.value()));
     }

@@ -280,7 +280,7 @@ impl<B: Bytes> Regions<B> {
 
     /// Runs `copy` on each piece of the `length` bytes that begin `offset` bytes into the buffer:
     /// its memory, its offset in that, and where in the `length` bytes it is.
-    #[inline]
+    #[inline(always)]
     fn each_piece(
         &self,
         pd: PdId,

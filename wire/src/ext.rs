@@ -75,15 +75,111 @@ impl SrcExtView<'_> {
         self.0[0] & 0xf
     }
 
+    /// Last packet of its message.
+    #[inline]
+    pub const fn last(self) -> bool {
+        self.has(LAST)
+    }
+
+    /// The sum over the headers follows them.
+    #[inline]
+    pub const fn header_crc(self) -> bool {
+        self.has(HEADER_CRC)
+    }
+
+    /// The QP that this is for is to be aborted.
+    #[inline]
+    pub const fn abort(self) -> bool {
+        self.has(ABORT)
+    }
+
+    /// Incarnation of the binding of source and destination QP.
+    #[inline]
+    pub const fn generation(self) -> u16 {
+        u16_at(self.0, 2)
+    }
+
     /// Token of the receiving connection.
+    #[inline]
     pub const fn token(self) -> u32 {
         u32_at(self.0, 4)
     }
 
+    /// QP the packet comes from.
+    #[inline]
+    pub const fn src_qp(self) -> Qpn {
+        Qpn::from_wire(u24_at(self.0, 8))
+    }
+
+    /// Resend round of the source QP.
+    #[inline]
+    pub const fn round(self) -> u8 {
+        self.0[11]
+    }
+
+    /// QP the packet is for.
+    #[inline]
+    pub const fn dest_qp(self) -> Qpn {
+        Qpn::from_wire(u24_at(self.0, 12))
+    }
+
     /// Bits 24 to 63 of the packet number, shifted down.
+    #[inline]
     pub const fn psn_high(self) -> u64 {
         let [a, b, c, d, e] = [self.0[15], self.0[16], self.0[17], self.0[18], self.0[19]];
         u64::from_be_bytes([0, 0, 0, a, b, c, d, e])
+    }
+
+    /// Message number on its QP.
+    #[inline]
+    pub const fn msn(self) -> u32 {
+        u32_at(self.0, 20)
+    }
+
+    /// Where in its message the payload stands, in bytes.
+    #[inline]
+    pub const fn offset(self) -> u32 {
+        u32_at(self.0, 24)
+    }
+
+    /// Sender's clock, in units of 16 ns.
+    #[inline]
+    pub const fn timestamp(self) -> u32 {
+        u32_at(self.0, 28)
+    }
+
+    /// Timestamp being echoed; 0: none.
+    #[inline]
+    pub const fn echo(self) -> u32 {
+        u32_at(self.0, 32)
+    }
+
+    /// Low 32 bits of the next packet number expected of the reverse direction.
+    #[inline]
+    pub const fn ack(self) -> u32 {
+        u32_at(self.0, 36)
+    }
+
+    /// The same view, of a header that can be read.
+    ///
+    /// # Errors
+    /// A version other than 1.
+    #[inline]
+    pub const fn known(self) -> Result<Self, WireError> {
+        if self.version() == VERSION {
+            return Ok(self);
+        }
+        Err(WireError::Invalid {
+            header: "SrcExt",
+            field: "version",
+            value: self.version() as u32,
+        })
+    }
+
+    /// The whole packet number, of which the BTH of the same packet carries the low 24 bits.
+    #[inline]
+    pub const fn psn64(self, psn: Psn) -> u64 {
+        psn64(self.psn_high(), psn)
     }
 
     const fn has(self, flag: u8) -> bool {
@@ -98,32 +194,27 @@ impl SrcExt {
     /// A version other than 1.
     #[inline]
     pub const fn parse(view: SrcExtView<'_>) -> Result<Self, WireError> {
-        if view.version() != VERSION {
-            let value = view.version() as u32;
-            return Err(WireError::Invalid {
-                header: "SrcExt",
-                field: "version",
-                value,
-            });
-        }
-        let bytes = view.0;
+        let view = match view.known() {
+            Ok(view) => view,
+            Err(error) => return Err(error),
+        };
         Ok(Self {
-            last: view.has(LAST),
-            header_crc: view.has(HEADER_CRC),
-            abort: view.has(ABORT),
+            last: view.last(),
+            header_crc: view.header_crc(),
+            abort: view.abort(),
             sealed: view.has(SEALED),
-            attempt: bytes[1],
-            generation: u16_at(bytes, 2),
+            attempt: view.0[1],
+            generation: view.generation(),
             token: view.token(),
-            src_qp: Qpn::from_wire(u24_at(bytes, 8)),
-            round: bytes[11],
-            dest_qp: Qpn::from_wire(u24_at(bytes, 12)),
+            src_qp: view.src_qp(),
+            round: view.round(),
+            dest_qp: view.dest_qp(),
             psn_high: view.psn_high(),
-            msn: u32_at(bytes, 20),
-            offset: u32_at(bytes, 24),
-            timestamp: u32_at(bytes, 28),
-            echo: u32_at(bytes, 32),
-            ack: u32_at(bytes, 36),
+            msn: view.msn(),
+            offset: view.offset(),
+            timestamp: view.timestamp(),
+            echo: view.echo(),
+            ack: view.ack(),
         })
     }
 
@@ -147,20 +238,25 @@ impl SrcExt {
         put(out, 4, self.token.to_be_bytes());
         put_u24(out, 8, self.src_qp.get());
         out[11] = self.round;
-        // Destination and upper number are one 64-bit word.
+        // Two fields are one 64-bit word. What was set just before is read best in the size it was
+        // written in; of four words of 32 bits a compiler makes one vector.
         let word = u64::from(self.dest_qp.get()) << HIGH_BITS | self.psn_high;
         put(out, 12, word.to_be_bytes());
-        put(out, 20, self.msn.to_be_bytes());
-        put(out, 24, self.offset.to_be_bytes());
-        put(out, 28, self.timestamp.to_be_bytes());
-        put(out, 32, self.echo.to_be_bytes());
+        let word = u64::from(self.msn) << 32 | u64::from(self.offset);
+        put(out, 20, word.to_be_bytes());
+        let word = u64::from(self.timestamp) << 32 | u64::from(self.echo);
+        put(out, 28, word.to_be_bytes());
         put(out, 36, self.ack.to_be_bytes());
     }
 
     /// The whole packet number, of which the BTH of the same packet carries the low 24 bits.
     pub const fn psn64(&self, psn: Psn) -> u64 {
-        self.psn_high << 24 | psn.get() as u64
+        psn64(self.psn_high, psn)
     }
+}
+
+const fn psn64(high: u64, psn: Psn) -> u64 {
+    high << 24 | psn.get() as u64
 }
 
 #[cfg(test)]

@@ -260,7 +260,7 @@ impl<I: Copy> Connection<I> {
     /// # Panics
     ///
     /// If [`arrival`](Self::arrival) does not call it new.
-    #[inline]
+    #[inline(always)]
     pub fn accept(&mut self, now: Instant, number: u64, packet: &Received, pool: &mut Pool<I>) {
         self.heard_at = now;
         let max_delay = pool.policy.max_ack_delay_ns;

@@ -129,14 +129,18 @@ pub(super) fn sum(bytes: &[u8], state: u32) -> u32 {
     // SAFETY: the mask covers only the bytes of `first`, which end a block.
     let first = unsafe { load_masked(first.as_ptr().wrapping_sub(zeros), !0u64 << zeros) };
     let mut sum = _mm512_xor_si512(first, state);
-    let step = multiplier(512);
-    for block in blocks.as_chunks::<BLOCK>().0 {
+    let Some((last, others)) = blocks.as_chunks::<BLOCK>().0.split_last() else {
+        return finish(sum);
+    };
+    for block in others {
         // SAFETY: a whole block.
         let block = unsafe { load_masked(block.as_ptr(), !0) };
-        sum = folded(sum, step, _mm512_xor_si512(block, pending));
+        sum = folded(sum, multiplier(512), _mm512_xor_si512(block, pending));
         pending = _mm512_set1_epi32(0);
     }
-    finish(sum)
+    // SAFETY: as above.
+    let last = unsafe { load_masked(last.as_ptr(), !0) };
+    finish_after(sum, _mm512_xor_si512(last, pending))
 }
 
 /// Copies and sums as many groups of four blocks as there are in `blocks`, with four sums side by
@@ -231,21 +235,49 @@ fn folded(sum: __m512i, multipliers: __m512i, block: __m512i) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
 fn finish(sum: __m512i) -> u32 {
-    let lanes = const {
-        let ([a, b], [c, d], [e, f]) = (fold::by(384), fold::by(256), fold::by(128));
-        [a, b, c, d, e, f]
-    }
-    .map(u64::cast_signed);
-    let [a, b, c, d, e, f] = lanes;
-    let zero = _mm512_set1_epi32(0);
-    let moved = folded(sum, _mm512_set_epi64(0, 0, f, e, d, c, b, a), zero);
+    gathered(moved(sum, _mm512_set1_epi32(0)), sum)
+}
+
+/// The CRC of a message whose folded sum before its last block is `before`: quicker than to fold
+/// that into the last one first, as neither waits for the other.
+#[inline]
+#[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
+fn finish_after(before: __m512i, last: __m512i) -> u32 {
+    const LANES: [[u64; 2]; 4] = [fold::by(896), fold::by(768), fold::by(640), fold::by(512)];
+    let before = folded(before, lanes(LANES), _mm512_set1_epi32(0));
+    gathered(moved(last, before), last)
+}
+
+/// The first three lanes of `sum` moved to the place of the fourth, plus `others`.
+#[inline]
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn moved(sum: __m512i, others: __m512i) -> __m512i {
+    const LANES: [[u64; 2]; 4] = [fold::by(384), fold::by(256), fold::by(128), [0, 0]];
+    folded(sum, lanes(LANES), others)
+}
+
+/// A multiplier for each lane of 128 bits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn lanes(by: [[u64; 2]; 4]) -> __m512i {
+    let [[a, b], [c, d], [e, f], [g, h]] = by.map(|by| by.map(u64::cast_signed));
+    _mm512_set_epi64(h, g, f, e, d, c, b, a)
+}
+
+/// The CRC of what the lanes of `moved` and the last lane of `sum` add up to.
+#[inline]
+#[target_feature(enable = "avx512f,pclmulqdq,sse4.1")]
+fn gathered(moved: __m512i, sum: __m512i) -> u32 {
     let one = _mm_xor_si128(
         _mm512_castsi512_si128(moved),
         _mm512_extracti32x4_epi32(moved, 1),
     );
     let two = _mm_xor_si128(
         _mm512_extracti32x4_epi32(moved, 2),
-        _mm512_extracti32x4_epi32(sum, 3),
+        _mm_xor_si128(
+            _mm512_extracti32x4_epi32(moved, 3),
+            _mm512_extracti32x4_epi32(sum, 3),
+        ),
     );
     pclmul::reduce(_mm_xor_si128(one, two))
 }

@@ -4,8 +4,8 @@
 use super::{fold, resume};
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m128i, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_extract_epi32,
-    _mm_set_epi32, _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128,
+    __m128i, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_extract_epi32, _mm_set_epi64x,
+    _mm_srli_si128, _mm_xor_si128,
 };
 
 /// Bytes of a block.
@@ -136,22 +136,17 @@ fn folded(sum: __m128i, multipliers: __m128i, block: __m128i) -> __m128i {
 #[inline]
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 pub(super) fn reduce(sum: __m128i) -> u32 {
-    let low_32 = _mm_set_epi32(0, 0, 0, !0);
     let [_, second] = const { fold::by(128) };
-    let multipliers = _mm_set_epi64x(const { fold::LAST.cast_signed() }, second.cast_signed());
-    let sum = _mm_xor_si128(
-        _mm_clmulepi64_si128(sum, multipliers, 0x00),
-        _mm_srli_si128(sum, 8),
-    );
-    let sum = _mm_xor_si128(
-        _mm_clmulepi64_si128(_mm_and_si128(sum, low_32), multipliers, 0x10),
-        _mm_srli_si128(sum, 4),
-    );
     let barrett = const { (fold::QUOTIENT.cast_signed(), fold::POLYNOMIAL.cast_signed()) };
     let barrett = _mm_set_epi64x(barrett.0, barrett.1);
-    let quotient = _mm_clmulepi64_si128(_mm_and_si128(sum, low_32), barrett, 0x10);
-    let product = _mm_clmulepi64_si128(_mm_and_si128(quotient, low_32), barrett, 0x00);
-    !_mm_extract_epi32(_mm_xor_si128(product, sum), 1).cast_unsigned()
+    // The sum times x^32, as 96 bits.
+    let rest = _mm_xor_si128(
+        _mm_clmulepi64_si128(sum, multiplier([second, 0]), 0x00),
+        _mm_srli_si128(sum, 8),
+    );
+    let quotient = _mm_clmulepi64_si128(rest, barrett, 0x10);
+    let product = _mm_clmulepi64_si128(quotient, barrett, 0x00);
+    !_mm_extract_epi32(_mm_xor_si128(product, rest), 2).cast_unsigned()
 }
 
 /// Copies at most a block, byte by byte, and sums it.

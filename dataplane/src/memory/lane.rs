@@ -1,10 +1,10 @@
 //! One direction of a memory pair: packet slots, and who owns them.
 
 use super::MemoryConfig;
+use crate::mapping::Mapping;
 use crate::port::{Arrival, Identification, PortCounters, Slot};
 use crate::prefetch::{LINE, prefetch};
 use crate::ring::Ring;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,32 +32,18 @@ const AHEAD: usize = (HEADER + 72).div_ceil(LINE);
 /// until publishing it on the ring of empty ones. Publishing releases, taking acquires.
 #[derive(Debug)]
 struct Slab {
-    base: NonNull<u8>,
-    layout: Layout,
+    memory: Mapping,
     stride: usize,
     slots: u32,
 }
-
-// SAFETY: the slab is plain memory whose slots pass from thread to thread by the rings' release and
-// acquire; what is in them (addresses and bytes) is Send.
-unsafe impl Send for Slab {}
-// SAFETY: as above; the slab itself is only read through a shared reference.
-unsafe impl Sync for Slab {}
 
 impl Slab {
     fn new(config: MemoryConfig) -> Self {
         // An odd number of cache lines, so that the first lines of slots spread over all sets.
         let stride = ((HEADER + config.slot_bytes).div_ceil(LINE) | 1) * LINE;
-        let bytes = stride * config.slots as usize;
-        let layout = Layout::from_size_align(bytes, LINE).expect("at most 65,536 slots of 64 KiB");
-        // SAFETY: `layout` has a size above 0.
-        let base = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else {
-            handle_alloc_error(layout)
-        };
+        let memory = Mapping::new(stride * config.slots as usize);
         Self {
-            base,
-            layout,
+            memory: memory.expect("memory for the slots"),
             stride,
             slots: config.slots,
         }
@@ -67,7 +53,7 @@ impl Slab {
     fn slot(&self, number: u32) -> NonNull<u8> {
         assert!(number < self.slots, "slot {number} of {}", self.slots);
         // SAFETY: `number` is below `slots`, so the slot lies inside the allocation.
-        unsafe { self.base.add(number as usize * self.stride) }
+        unsafe { self.memory.base().add(number as usize * self.stride) }
     }
 
     /// Fetches the beginning of a slot that is used next.
@@ -84,13 +70,6 @@ impl Slab {
     fn datagram(&self, number: u32) -> NonNull<u8> {
         // SAFETY: every slot is longer than its header.
         unsafe { self.slot(number).add(HEADER) }
-    }
-}
-
-impl Drop for Slab {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 

@@ -110,35 +110,44 @@ pub(crate) enum Payload<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Everything of a packet but its number.
+/// Everything of a packet but its number. All packets of a message are cut from one draft.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'a> {
     pub(crate) opcode: Opcode,
-    pub(crate) op: Option<&'a SendOp>,
-    /// Of the whole message; RETH carries it.
-    pub(crate) message: u32,
-    pub(crate) solicited: bool,
+    op: Option<&'a SendOp>,
+    /// Bytes of the headers behind the extension header, without the HCRC.
+    further: u8,
+    /// What RETH says of the whole message.
+    message: u32,
+    /// Payload bytes of all its packets.
+    pub(crate) whole: u32,
+    /// The last of them asks for an event.
+    solicited: bool,
+    abort: bool,
+    source: Qpn,
+    dest: Qpn,
+    generation: u16,
+    round: u8,
+    msn: u32,
+    /// The packet: its bytes of the payload, and whether it is the last.
+    offset: u32,
+    length: u32,
     pub(crate) last: bool,
-    pub(crate) abort: bool,
-    pub(crate) source: Qpn,
-    pub(crate) dest: Qpn,
-    pub(crate) generation: u16,
-    pub(crate) round: u8,
-    pub(crate) msn: u32,
-    pub(crate) offset: u32,
-    pub(crate) length: u32,
-    pub(crate) payload: Payload<'a>,
+    /// Of all its packets.
+    payload: Payload<'a>,
 }
 
 impl<'a> Draft<'a> {
     /// A packet without a QP: answers, control, keep-alive, acknowledgements.
     pub(crate) fn bare(opcode: Opcode, payload: &'a [u8]) -> Self {
+        let length = payload.len() as u32;
         Self {
             opcode,
             op: None,
-            message: 0,
+            further: 0,
+            message: length,
+            whole: length,
             solicited: false,
-            last: true,
             abort: false,
             source: Qpn::default(),
             dest: Qpn::default(),
@@ -146,53 +155,66 @@ impl<'a> Draft<'a> {
             round: 0,
             msn: 0,
             offset: 0,
-            length: payload.len() as u32,
-            payload: if payload.is_empty() {
-                Payload::None
-            } else {
-                Payload::Bytes(payload)
-            },
+            length,
+            last: true,
+            payload: Payload::Bytes(payload),
         }
     }
 
-    /// `length` bytes of a request, from `offset` on.
-    pub(crate) fn request(
-        flow: &Flow,
-        source: Qpn,
-        pd: PdId,
-        pending: &'a Pending,
-        (offset, length): (u32, u32),
-    ) -> Self {
+    /// A request, to be [`cut`](Self::cut) into packets.
+    pub(crate) fn request(flow: &Flow, source: Qpn, pd: PdId, pending: &'a Pending) -> Self {
         let request = &pending.request;
         let payload = match (&request.op, &request.local) {
             (SendOp::Read(_) | SendOp::Atomic(..), _) => Payload::None,
             (_, Local::Sges(sges)) => Payload::Gather(pd, sges),
-            (_, Local::Inline(bytes)) => {
-                Payload::Bytes(&bytes[offset as usize..(offset + length) as usize])
-            }
+            (_, Local::Inline(bytes)) => Payload::Bytes(bytes),
         };
-        let carried = if matches!(payload, Payload::None) {
-            0
-        } else {
-            length
-        };
-        let last = request.op.has_response_data() || offset + length == request.length;
         Self {
             opcode: opcode_of(&request.op),
             op: Some(&request.op),
-            message: request.length,
-            solicited: last && request.flags.contains(SendFlags::SOLICITED),
-            last,
-            abort: false,
+            further: further_length(&request.op) as u8,
+            whole: match payload {
+                Payload::None => 0,
+                _ => request.length,
+            },
+            solicited: request.flags.contains(SendFlags::SOLICITED),
+            payload,
+            ..Self::of(flow, source, (request.length, pending.msn, pending.round))
+        }
+    }
+
+    /// A response: the opposite direction of its flow. To be [`cut`](Self::cut) into packets.
+    pub(crate) fn response(
+        opcode: Opcode,
+        flow: &Flow,
+        source: Qpn,
+        (message, msn, round): (u32, u32, u8),
+        payload: Payload<'a>,
+    ) -> Self {
+        Self {
+            opcode,
+            payload,
+            ..Self::of(flow, source, (message, msn, round))
+        }
+    }
+
+    fn of(flow: &Flow, source: Qpn, (message, msn, round): (u32, u32, u8)) -> Self {
+        Self {
             source,
             dest: flow.remote,
             generation: flow.sent_generation(),
-            round: pending.round,
-            msn: pending.msn,
-            offset,
-            length: carried,
-            payload,
+            message,
+            whole: message,
+            msn,
+            round,
+            ..Self::bare(Opcode::SRC_VOID, &[])
         }
+    }
+
+    /// The packet with `length` bytes of the payload, from `offset` on.
+    pub(crate) const fn cut(&mut self, offset: u32, length: u32) {
+        (self.offset, self.length) = (offset, length);
+        self.last = offset + length == self.whole;
     }
 
     /// The same place in the stream, with nothing in it. Its offset says whose data is gone: the
@@ -202,6 +224,7 @@ impl<'a> Draft<'a> {
             offset: u32::from(self.opcode == Opcode::SRC_READ_RESP),
             opcode: Opcode::SRC_VOID,
             op: None,
+            further: 0,
             last: true,
             abort,
             solicited: false,
@@ -211,19 +234,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn has_header_crc(&self) -> bool {
+    const fn has_header_crc(&self) -> bool {
         !self.last && self.length > 0
     }
 
     fn headers(&self) -> usize {
-        let further = match self.op {
-            None | Some(SendOp::Send | SendOp::SendTo(_)) => 0,
-            Some(SendOp::SendImm(_) | SendOp::SendInvalidate(_)) => 4,
-            Some(SendOp::Write(_) | SendOp::Read(_)) => Reth::LEN,
-            Some(SendOp::WriteImm(..)) => Reth::LEN + ImmDt::LEN,
-            Some(SendOp::Atomic(..)) => AtomicEth::LEN,
-        };
-        BASE + further + if self.has_header_crc() { ICRC } else { 0 }
+        BASE + usize::from(self.further) + if self.has_header_crc() { ICRC } else { 0 }
     }
 
     /// Bytes of the datagram.
@@ -272,6 +288,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
+    #[inline(always)]
     fn write_payload<B: Bytes>(
         &self,
         regions: &Regions<B>,
@@ -286,9 +303,9 @@ impl<'a> Draft<'a> {
                 regions.read(pd, key, addr, payload, sum)
             }
             Payload::Bytes(bytes) => {
-                payload.copy_from_slice(bytes);
+                payload.copy_from_slice(&bytes[self.offset as usize..][..payload.len()]);
                 if let Some(crc) = sum {
-                    B::sum(bytes, crc);
+                    B::sum(payload, crc);
                 }
                 Ok(())
             }
@@ -296,6 +313,7 @@ impl<'a> Draft<'a> {
     }
 
     /// All headers but the HCRC, for which room is left behind them.
+    #[inline(always)]
     fn write_headers(&self, route: &Route, stamp: &Stamp, head: &mut [u8]) {
         let (base, further) = head
             .split_first_chunk_mut()
@@ -307,7 +325,7 @@ impl<'a> Draft<'a> {
     fn write_base(&self, route: &Route, stamp: &Stamp, out: &mut [u8; BASE]) {
         let bth = Bth {
             opcode: self.opcode,
-            solicited: self.solicited,
+            solicited: self.solicited && self.last,
             mig_req: true,
             pad: 0,
             pkey: 0xffff,
@@ -377,6 +395,17 @@ impl<'a> Draft<'a> {
                 put(&header.to_bytes());
             }
         }
+    }
+}
+
+const fn further_length(op: &SendOp) -> usize {
+    match op {
+        SendOp::Send | SendOp::SendTo(_) => 0,
+        SendOp::SendImm(_) => ImmDt::LEN,
+        SendOp::SendInvalidate(_) => Ieth::LEN,
+        SendOp::Write(_) | SendOp::Read(_) => Reth::LEN,
+        SendOp::WriteImm(..) => Reth::LEN + ImmDt::LEN,
+        SendOp::Atomic(..) => AtomicEth::LEN,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::slab::NONE;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{self, Connection};
 use trunkline_conn::time::Instant;
-use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, Workers};
+use trunkline_wire::{Gid, Path, Qpn, Workers};
 
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
 pub(super) const ECT0: u8 = 0b10;
@@ -381,7 +381,7 @@ impl<P: Platform> Engine<P> {
         self.conns.get(id.index)
     }
 
-    pub(crate) fn route(&self, conn: u32) -> Route {
+    pub(crate) fn route(&mut self, conn: u32) -> Route {
         let record = &self.conns[conn];
         let path = Path {
             src: self.config.address,
@@ -389,9 +389,10 @@ impl<P: Platform> Engine<P> {
             src_port: self.config.source_ports[0],
             traffic_class: record.traffic_class,
         };
+        self.departed.turn_to(&path);
         Route {
             path,
-            seed: IcrcSeed::new(&path),
+            seed: self.departed.seed,
             remote_id: record.delivery.remote_id(),
             token: record.delivery.remote_token(),
         }
@@ -514,6 +515,7 @@ impl<P: Platform> Engine<P> {
         self.conn_deadlines[conn as usize] = Instant::FAR;
         let slot = self.conn_secret.open(record.delivery.local_id().get());
         self.numbers.close(slot);
+        self.heard_on = None;
         let heir = self.heir(peer, record.delivery.remote_id());
         for item in record.delivery.unacked() {
             if heir != NONE && matches!(item.kind, ItemKind::Control | ItemKind::Answers) {

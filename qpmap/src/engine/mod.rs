@@ -312,10 +312,12 @@ pub struct Engine<P: Platform> {
     timers: Timers<Timer>,
     ready: VecDeque<Ready>,
     events: VecDeque<Event>,
-    /// Path of the last packet that came, with what follows from it.
-    seed_path: Option<Path>,
-    seed: IcrcSeed,
-    seed_source: Gid,
+    /// Path of the last packet that came, and the connection that a packet on this path named, with
+    /// its number.
+    arrived: Seeded,
+    heard_on: Option<(Qpn, u32)>,
+    /// Path of the last packet that went.
+    departed: Seeded,
     counters: Counters,
     /// Counts of windows that were given back, and of connections that are gone.
     past_delivery: src::Counters,
@@ -400,9 +402,9 @@ impl<P: Platform> Engine<P> {
             timers: Timers::new(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
-            seed_path: None,
-            seed: IcrcSeed::new(&path),
-            seed_source: Gid::default(),
+            arrived: Seeded::new(path),
+            heard_on: None,
+            departed: Seeded::new(path),
             counters: Counters::default(),
             past_delivery: src::Counters::default(),
             observer: Observer::none(),
@@ -509,6 +511,34 @@ impl<P: Platform> Engine<P> {
 
     pub(crate) fn qp_number(&self, qp: u32) -> Qpn {
         self.qps[qp].queues.qpn
+    }
+}
+
+/// A path with what follows from it. Packets come and go in runs of one path.
+#[derive(Clone, Copy, Debug)]
+struct Seeded {
+    path: Path,
+    seed: IcrcSeed,
+    source: Gid,
+}
+
+impl Seeded {
+    fn new(path: Path) -> Self {
+        Self {
+            path,
+            seed: IcrcSeed::new(&path),
+            source: path.src.into(),
+        }
+    }
+
+    /// Whether it is another than before.
+    #[inline]
+    fn turn_to(&mut self, path: &Path) -> bool {
+        let other = self.path != *path;
+        if other {
+            *self = Self::new(*path);
+        }
+        other
     }
 }
 

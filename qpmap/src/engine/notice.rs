@@ -675,16 +675,11 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The flow of a local QP to `remote` at the peer of `conn`.
+    #[inline]
     pub(crate) fn flow_from(&self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
-        let peer = self.conns[conn].peer;
         let fits = |flow: &u32| {
             let record = &self.flows[*flow];
-            record.remote == remote
-                && match self.conns.get(record.conn) {
-                    Some(own) => own.peer == peer,
-                    // Between two connections.
-                    None => self.is_stranded(peer, *flow),
-                }
+            record.remote == remote && (record.conn == conn || self.is_of_peer(*flow, conn))
         };
         if let Wire::Shared(own) = self.qps[qp].wire
             && fits(&own)
@@ -697,6 +692,16 @@ impl<P: Platform> Engine<P> {
             .copied()
             .filter(|flow| *flow != NONE)
             .find(fits)
+    }
+
+    /// Whether a flow that is not on `conn` is for its peer.
+    fn is_of_peer(&self, flow: u32, conn: u32) -> bool {
+        let peer = self.conns[conn].peer;
+        match self.conns.get(self.flows[flow].conn) {
+            Some(own) => own.peer == peer,
+            // Between two connections.
+            None => self.is_stranded(peer, flow),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::build::{BASE, ICRC};
 use trunkline_conn::mem::Bytes;
 use trunkline_wire::{
-    AtomicEth, Bth, Crc, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExt, WireError, icrc,
+    AtomicEth, Bth, Crc, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExtView, WireError, icrc,
 };
 
 /// A parsed packet of a shared connection.
@@ -15,7 +15,7 @@ pub(crate) struct Packet<'a> {
     /// The connection, and the packet's number in it.
     pub(crate) conn: Qpn,
     pub(crate) number: u64,
-    pub(crate) ext: SrcExt,
+    pub(crate) ext: SrcExtView<'a>,
     /// The headers behind the extension header, as many bytes as the opcode asks for.
     further: &'a [u8],
     pub(crate) payload: &'a [u8],
@@ -44,9 +44,10 @@ impl<'a> Packet<'a> {
     #[inline(always)]
     pub(crate) fn parse(datagram: &'a [u8]) -> Result<Self, WireError> {
         let (bth, rest) = Bth::read(datagram)?;
-        let (ext, rest) = SrcExt::read(rest)?;
+        let (ext, rest) = SrcExtView::split(rest)?;
+        let ext = ext.known()?;
         let further = further_length(bth.opcode);
-        let hcrc = if ext.header_crc { ICRC } else { 0 };
+        let hcrc = if ext.header_crc() { ICRC } else { 0 };
         let need = further + hcrc + ICRC;
         if rest.len() < need {
             return Err(WireError::Truncated {
@@ -95,10 +96,11 @@ impl<'a> Packet<'a> {
 
     /// What a sum over the headers is compared with, and how many bytes it is over: up to the HCRC
     /// where there is one, else up to the ICRC.
+    #[inline(always)]
     pub(crate) fn first_sum(&self) -> (usize, [u8; ICRC]) {
         let headers = BASE + self.further.len();
         match self.datagram[headers..].first_chunk() {
-            Some(sum) if self.ext.header_crc => (headers, *sum),
+            Some(sum) if self.ext.header_crc() => (headers, *sum),
             _ => (self.datagram.len() - ICRC, self.trailer()),
         }
     }

@@ -13,7 +13,7 @@ use trunkline_conn::mem::{Bytes, Memory};
 use trunkline_conn::src::{AckInfo, Arrival as Place, Received};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, SendOp, Status};
-use trunkline_wire::{AckPayload, IcrcSeed, Opcode, icrc};
+use trunkline_wire::{AckPayload, Opcode, icrc};
 
 /// Highest IP identification a Trunkline sender on a plain UDP socket produces: the index of a
 /// segment within one send.
@@ -40,11 +40,8 @@ impl<P: Platform> Engine<P> {
             self.counters.malformed += 1;
             return;
         };
-        if self.seed_path != Some(arrival.path) {
-            // Packets come in runs of one path.
-            self.seed_path = Some(arrival.path);
-            self.seed = IcrcSeed::new(&arrival.path);
-            self.seed_source = arrival.path.src.into();
+        if self.arrived.turn_to(&arrival.path) {
+            self.heard_on = None;
         }
         let Some(conn) = self.connection_for(&packet) else {
             return;
@@ -69,7 +66,7 @@ impl<P: Platform> Engine<P> {
         // As if it had been sent later by what it waited here.
         let waited = arrival.waited_ns / TICK_NS;
         let received = Received {
-            timestamp: packet.ext.timestamp.wrapping_add(waited).max(1),
+            timestamp: packet.ext.timestamp().wrapping_add(waited).max(1),
             ce: arrival.ce,
             ack_req: packet.ack_req,
         };
@@ -103,29 +100,42 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// The connection that a packet names, if it has its token and comes from its peer.
     fn connection_for(&mut self, packet: &Packet<'_>) -> Option<u32> {
+        let known = self.heard_on.filter(|(number, _)| *number == packet.conn);
+        let conn = match known {
+            Some((_, conn)) => conn,
+            None => self.connection_numbered(packet)?,
+        };
+        let record = &self.conns[conn];
+        if packet.ext.token() != record.delivery.local_token() {
+            self.counters.bad_token += 1;
+            return None;
+        }
+        if known.is_none() {
+            if self.peers[record.peer].address != self.arrived.source {
+                self.counters.bad_source += 1;
+                return None;
+            }
+            self.heard_on = Some((packet.conn, conn));
+        }
+        Some(conn)
+    }
+
+    fn connection_numbered(&mut self, packet: &Packet<'_>) -> Option<u32> {
         let slot = self.conn_secret.open(packet.conn.get());
-        let Some(conn) = self.numbers.get(slot) else {
+        let conn = self.numbers.get(slot);
+        if conn.is_none() {
             self.counters.unknown_connection += 1;
             if self.numbers.is_drawn(slot) {
                 self.events.push_back(Event::Early {
                     connection: packet.conn,
-                    token: packet.ext.token,
-                    source: self.seed_source,
+                    token: packet.ext.token(),
+                    source: self.arrived.source,
                 });
             }
-            return None;
-        };
-        let record = &self.conns[conn];
-        if packet.ext.token != record.delivery.local_token() {
-            self.counters.bad_token += 1;
-            return None;
         }
-        if self.peers[record.peer].address != self.seed_source {
-            self.counters.bad_source += 1;
-            return None;
-        }
-        Some(conn)
+        conn
     }
 
     /// Checks the whole ICRC, or the sum over the headers where the payload is summed later.
@@ -133,11 +143,15 @@ impl<P: Platform> Engine<P> {
         let datagram = packet.datagram;
         let tried = arrival.identification.guess();
         let (summed, found) = packet.first_sum();
-        if packet.ext.header_crc {
+        if packet.ext.header_crc() {
             packet.sum = Some(icrc::SUMMED_ITSELF);
         }
         let first = &datagram[..summed];
-        let mut crc = self.seed.start(datagram.len(), tried).masking(first);
+        let mut crc = self
+            .arrived
+            .seed
+            .start(datagram.len(), tried)
+            .masking(first);
         P::Bytes::sum(first, &mut crc);
         if icrc::trailer(crc) == found {
             return true;
@@ -145,7 +159,7 @@ impl<P: Platform> Engine<P> {
         // Right with another identification than predicted, one that a Trunkline sender could have
         // used?
         let predicted = matches!(arrival.identification, Identification::Predicted(_));
-        let solved = || self.seed.solve_from(summed, tried, crc, found);
+        let solved = || self.arrived.seed.solve_from(summed, tried, crc, found);
         let right = predicted && solved().is_some_and(|id| id <= MAX_SEGMENT);
         self.counters.identification_solved += u64::from(right);
         right
@@ -162,9 +176,9 @@ impl<P: Platform> Engine<P> {
             *place = word;
         }
         let info = AckInfo {
-            cumulative: packet.ext.ack,
+            cumulative: packet.ext.ack(),
             sack: &words[..count],
-            echo: packet.ext.echo,
+            echo: packet.ext.echo(),
             ce: Some(payload.ce_count),
             delay_ns: payload.delay_ns.saturating_add(waited_ns),
         };
@@ -172,15 +186,15 @@ impl<P: Platform> Engine<P> {
     }
 
     fn piggybacked(&mut self, now: Instant, conn: u32, packet: &Packet<'_>, waited_ns: u32) {
-        let known = std::mem::replace(&mut self.conns[conn].acked, packet.ext.ack);
-        if known == packet.ext.ack && packet.ext.echo == 0 {
+        let known = std::mem::replace(&mut self.conns[conn].acked, packet.ext.ack());
+        if known == packet.ext.ack() && packet.ext.echo() == 0 {
             // Says nothing new: most packets of a stream in one direction.
             return;
         }
         let info = AckInfo {
-            cumulative: packet.ext.ack,
+            cumulative: packet.ext.ack(),
             sack: &[],
-            echo: packet.ext.echo,
+            echo: packet.ext.echo(),
             ce: None,
             delay_ns: waited_ns,
         };
@@ -251,34 +265,34 @@ impl<P: Platform> Engine<P> {
     }
 
     fn flow_of(&self, conn: u32, packet: &Packet<'_>) -> Option<u32> {
-        let ext = &packet.ext;
-        let qp = self.qp_index(ext.dest_qp)?;
-        self.flow_from(qp, ext.src_qp, conn)
+        let ext = packet.ext;
+        let qp = self.qp_index(ext.dest_qp())?;
+        self.flow_from(qp, ext.src_qp(), conn)
     }
 
     /// Data of a READ or the result of an atomic.
     fn handle_response(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
-        let ext = &packet.ext;
+        let ext = packet.ext;
         let found = self
             .flow_of(conn, packet)
-            .and_then(|flow| Some((flow, self.find_request(flow, ext.msn)?)))
+            .and_then(|flow| Some((flow, self.find_request(flow, ext.msn())?)))
             .filter(|(_, at)| {
                 // Data of one READ does not mix; what an atomic found is the same whenever it is
                 // told.
                 let once = packet.opcode == Opcode::SRC_ATOMIC_RESP;
-                once || self.requests[*at].round == ext.round
+                once || self.requests[*at].round == ext.round()
             });
-        let current = |flow: u32| self.flows[flow].received_generation() == ext.generation;
+        let current = |flow: u32| self.flows[flow].received_generation() == ext.generation();
         let Some((flow, at)) = found.filter(|(flow, _)| current(*flow)) else {
             self.counters.stale += 1;
             return Verdict::Accept;
         };
         let pending = &self.requests[at];
-        let fits = u64::from(ext.offset) + packet.payload.len() as u64
+        let fits = u64::from(ext.offset()) + packet.payload.len() as u64
             <= u64::from(pending.request.length);
         let kind = match pending.request.op {
             SendOp::Read(_) => packet.opcode == Opcode::SRC_READ_RESP,
-            SendOp::Atomic(..) => packet.opcode == Opcode::SRC_ATOMIC_RESP && ext.offset == 0,
+            SendOp::Atomic(..) => packet.opcode == Opcode::SRC_ATOMIC_RESP && ext.offset() == 0,
             _ => false,
         };
         let whole = packet.opcode != Opcode::SRC_ATOMIC_RESP || packet.payload.len() == 8;
@@ -297,7 +311,7 @@ impl<P: Platform> Engine<P> {
         };
         let pd = self.qps[self.flows[flow].qp].pd;
         let placed = match &pending.request.local {
-            Local::Sges(sges) => self.regions.scatter(pd, sges, ext.offset, payload, crc),
+            Local::Sges(sges) => self.regions.scatter(pd, sges, ext.offset(), payload, crc),
             Local::Inline(_) => Ok(()),
         };
         if placed.is_err() {
@@ -323,17 +337,17 @@ impl<P: Platform> Engine<P> {
     /// A packet whose data is gone at the sender.
     fn handle_void(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
         let ext = packet.ext;
-        let Some(flow) = self.flow_of(conn, packet).filter(|_| ext.abort) else {
+        let Some(flow) = self.flow_of(conn, packet).filter(|_| ext.abort()) else {
             return Verdict::Accept;
         };
-        if self.flows[flow].received_generation() != ext.generation {
+        if self.flows[flow].received_generation() != ext.generation() {
             self.counters.stale += 1;
             return Verdict::Accept;
         }
         self.counters.void_received += 1;
-        if ext.offset == 0 {
-            self.abort_responder(flow, ext.msn);
-        } else if self.find_request(flow, ext.msn).is_some() {
+        if ext.offset() == 0 {
+            self.abort_responder(flow, ext.msn());
+        } else if self.find_request(flow, ext.msn()).is_some() {
             self.fail_flow(flow, Status::RemoteOperation);
         }
         Verdict::Accept

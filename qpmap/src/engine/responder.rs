@@ -62,49 +62,49 @@ impl Packet<'_> {
 impl<P: Platform> Engine<P> {
     /// A request packet for one of our QPs.
     pub(crate) fn handle_request(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
-        let ext = &packet.ext;
+        let ext = packet.ext;
         let flow = self
-            .qp_index(ext.dest_qp)
-            .and_then(|qp| self.flow_from(qp, ext.src_qp, conn));
+            .qp_index(ext.dest_qp())
+            .and_then(|qp| self.flow_from(qp, ext.src_qp(), conn));
         let bound = flow.filter(|flow| self.flows[*flow].flags.has(Flags::PEER_BOUND));
         let Some(flow) = bound else {
             self.counters.unknown_qp += 1;
             self.refuse_orphan(
                 conn,
                 AnswerEntry {
-                    requester: ext.src_qp,
-                    responder: ext.dest_qp,
+                    requester: ext.src_qp(),
+                    responder: ext.dest_qp(),
                     syndrome: Syndrome::Nak(NakCode::InvalidRd),
-                    msn: ext.msn,
-                    generation: ext.generation,
-                    round: ext.round,
+                    msn: ext.msn(),
+                    generation: ext.generation(),
+                    round: ext.round(),
                 },
             );
             return Verdict::Accept;
         };
-        if ext.generation != self.flows[flow].received_generation() {
+        if ext.generation() != self.flows[flow].received_generation() {
             self.counters.stale += 1;
             return Verdict::Accept;
         }
-        if !self.enter_round(flow, ext.round) {
+        if !self.enter_round(flow, ext.round()) {
             self.counters.stale += 1;
             return Verdict::Accept;
         }
-        let expected = self.flows[flow].expected_msn;
-        if before(ext.msn, expected) {
+        let record = &self.flows[flow];
+        let (qp, expected) = (record.qp, record.expected_msn);
+        if before(ext.msn(), expected) {
             // Also by a QP in error: what it executed before it may have to be answered again.
             return self.repeat(flow, packet);
         }
-        if self.flows[flow].flags.has(Flags::REFUSED) {
+        if record.flags.has(Flags::REFUSED) {
             self.counters.stale += 1;
             return Verdict::Accept;
         }
-        let qp = self.flows[flow].qp;
         if !self.qps[qp].state.receives() {
             self.refuse(flow, Answer::Nak(NakCode::RemoteOperational.code()));
             return Verdict::Accept;
         }
-        if ext.msn != expected {
+        if ext.msn() != expected {
             return self.stage(flow, packet);
         }
         match self.execute(flow, packet) {
@@ -122,7 +122,13 @@ impl<P: Platform> Engine<P> {
     /// Takes up a later resend round; `false` for an earlier one, of which packets and BINDs may be
     /// held up for long. A requester begins one when we answered in the one before, or when its
     /// connection died, and after that none before we agreed: it is never further ahead than this.
+    #[inline(always)]
     pub(crate) fn enter_round(&mut self, flow: u32, round: u8) -> bool {
+        round == self.flows[flow].remote_round || self.enter_other_round(flow, round)
+    }
+
+    #[inline(never)]
+    fn enter_other_round(&mut self, flow: u32, round: u8) -> bool {
         let record = &mut self.flows[flow];
         let ahead = round.wrapping_sub(record.remote_round);
         if (1..=MAX_AHEAD).contains(&ahead) {
@@ -146,7 +152,7 @@ impl<P: Platform> Engine<P> {
     /// A message that was executed before comes again: the peer missed the answer.
     fn repeat(&mut self, flow: u32, packet: &Packet<'_>) -> Verdict {
         self.counters.duplicate += 1;
-        let ext = &packet.ext;
+        let ext = packet.ext;
         match packet.opcode {
             Opcode::SRC_READ_REQ => {
                 if let Some(reth) = packet.reth() {
@@ -163,16 +169,16 @@ impl<P: Platform> Engine<P> {
                     if allowed.is_err() {
                         // The memory has gone since: so has the chance to answer.
                         self.refuse_repeat(flow);
-                    } else if !self.answer_again(flow, ext.msn, ext.round, Some(read)) {
+                    } else if !self.answer_again(flow, ext.msn(), ext.round(), Some(read)) {
                         if !self.make_room(flow) {
                             return Verdict::Drop;
                         }
-                        self.add_job(flow, ext.msn, ext.round, read);
+                        self.add_job(flow, ext.msn(), ext.round(), read);
                     }
                 }
             }
             Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => {
-                self.answer_again(flow, ext.msn, ext.round, None);
+                self.answer_again(flow, ext.msn(), ext.round(), None);
             }
             _ => self.answer(flow),
         }
@@ -212,8 +218,8 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         if self.staging.add(
             &mut record.staged,
-            packet.ext.msn,
-            packet.ext.last,
+            packet.ext.msn(),
+            packet.ext.last(),
             packet.datagram,
         ) {
             self.counters.staged += 1;
@@ -225,7 +231,15 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Runs packets that waited for the message that just went on, message after message.
+    #[inline(always)]
     pub(crate) fn advance(&mut self, flow: u32) {
+        if self.flows[flow].staged != NONE {
+            self.run_staged(flow);
+        }
+    }
+
+    #[inline(never)]
+    fn run_staged(&mut self, flow: u32) {
         while self.flows[flow].staged != NONE {
             let expected = self.flows[flow].expected_msn;
             let list = &mut self.flows[flow].staged;
@@ -251,6 +265,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Runs a packet of the head message.
+    #[inline(always)]
     fn execute(&mut self, flow: u32, packet: &Packet<'_>) -> Step {
         let begun = self.assemblies.get(self.flows[flow].assembly);
         let done = match packet.opcode {
@@ -297,10 +312,10 @@ impl<P: Platform> Engine<P> {
     }
 
     fn execute_send(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
-        let ext = &packet.ext;
+        let ext = packet.ext;
         let qp = self.flows[flow].qp;
         let pd = self.qps[qp].pd;
-        if ext.last && ext.offset == 0 && self.flows[flow].assembly == NONE {
+        if ext.last() && ext.offset() == 0 && self.flows[flow].assembly == NONE {
             // All of it in one packet: nothing to put together.
             let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
             if let Err(refusal) = self.place(pd, &receive, packet) {
@@ -310,7 +325,7 @@ impl<P: Platform> Engine<P> {
             return self.end_send(flow, packet, &receive);
         }
         let at = self.assembly(flow, packet.opcode);
-        if ext.last && self.assemblies[at].placed != ext.offset {
+        if ext.last() && self.assemblies[at].placed != ext.offset() {
             return Ok(Step::Early);
         }
         let held = self.assemblies[at].receive.take();
@@ -318,7 +333,7 @@ impl<P: Platform> Engine<P> {
             .or_else(|| self.take_receive(qp))
             .ok_or(Refusal::NotReady)?;
         let placed = self.place(pd, &receive, packet);
-        if placed.is_err() || !ext.last {
+        if placed.is_err() || !ext.last() {
             self.assemblies[at].receive = Some(receive);
             placed?;
             let placed = &mut self.assemblies[at].placed;
@@ -330,11 +345,11 @@ impl<P: Platform> Engine<P> {
 
     /// Puts a packet of a SEND where it belongs in its receive request.
     fn place(&mut self, pd: PdId, receive: &Receive, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let end = u64::from(packet.ext.offset) + packet.payload.len() as u64;
+        let end = u64::from(packet.ext.offset()) + packet.payload.len() as u64;
         if end > receive.capacity() || end > u64::from(MAX_MESSAGE) {
             return Err(Refusal::Own(Status::LocalLength, NakCode::InvalidRequest));
         }
-        let (offset, mut sum) = (packet.ext.offset, packet.sum);
+        let (offset, mut sum) = (packet.ext.offset(), packet.sum);
         self.regions
             .scatter(pd, &receive.sges, offset, packet.payload, sum.as_mut())
             .map_err(|_| Refusal::Own(Status::LocalProtection, NakCode::RemoteOperational))?;
@@ -354,7 +369,7 @@ impl<P: Platform> Engine<P> {
         packet: &Packet<'_>,
         receive: &Receive,
     ) -> Result<Step, Refusal> {
-        let end = packet.ext.offset + packet.payload.len() as u32;
+        let end = packet.ext.offset() + packet.payload.len() as u32;
         let pd = self.qps[self.flows[flow].qp].pd;
         let mut extra = packet.imm().map_or(Extra::None, Extra::Immediate);
         if let Some(key) = packet.invalidate() {
@@ -369,26 +384,26 @@ impl<P: Platform> Engine<P> {
     }
 
     fn execute_write(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
-        let ext = &packet.ext;
+        let ext = packet.ext;
         let qp = self.flows[flow].qp;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
         let Some(reth) = packet.reth() else {
             return Err(invalid);
         };
         let length = packet.payload.len() as u32;
-        let end = u64::from(ext.offset) + u64::from(length);
-        if end > u64::from(reth.length) || (ext.last && end != u64::from(reth.length)) {
+        let end = u64::from(ext.offset()) + u64::from(length);
+        if end > u64::from(reth.length) || (ext.last() && end != u64::from(reth.length)) {
             return Err(invalid);
         }
         let pd = self.qps[qp].pd;
         if !self.cold(qp).access.contains(Access::REMOTE_WRITE) {
             return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
         }
-        let whole = ext.offset == 0 && ext.last;
+        let whole = ext.offset() == 0 && ext.last();
         if !whole {
             let at = self.assembly(flow, packet.opcode);
             let placed = self.assemblies[at].placed;
-            if ext.last && placed != ext.offset {
+            if ext.last() && placed != ext.offset() {
                 return Ok(Step::Early);
             }
             if placed == 0 {
@@ -398,16 +413,16 @@ impl<P: Platform> Engine<P> {
                     .check_remote(pd, reth.rkey, reth.va, reth.length, access)?;
             }
         }
-        let ready = packet.opcode != Opcode::SRC_WRITE_IMM || !ext.last || self.has_receive(qp);
-        if !ready {
+        let takes = packet.opcode == Opcode::SRC_WRITE_IMM && ext.last();
+        if takes && !self.has_receive(qp) {
             return Err(Refusal::NotReady);
         }
         let mut sum = packet.sum;
-        let addr = reth.va.wrapping_add(u64::from(ext.offset));
+        let addr = reth.va.wrapping_add(u64::from(ext.offset()));
         self.regions
             .write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
         packet.check_end(sum)?;
-        if !ext.last {
+        if !ext.last() {
             let begun = &mut self.assemblies[self.flows[flow].assembly];
             begun.placed = begun.placed.saturating_add(length);
             return Ok(Step::Placed);
@@ -450,7 +465,7 @@ impl<P: Platform> Engine<P> {
             addr: reth.va,
             length: reth.length,
         };
-        self.add_job(flow, packet.ext.msn, packet.ext.round, read);
+        self.add_job(flow, packet.ext.msn(), packet.ext.round(), read);
         Ok(Step::Done)
     }
 
@@ -483,8 +498,8 @@ impl<P: Platform> Engine<P> {
         };
         self.add_job(
             flow,
-            packet.ext.msn,
-            packet.ext.round,
+            packet.ext.msn(),
+            packet.ext.round(),
             Outcome::Value(before),
         );
         Ok(Step::Done)
@@ -540,16 +555,23 @@ impl<P: Platform> Engine<P> {
             .is_some_and(|slot| slot.queue.has_entry())
     }
 
+    #[inline(always)]
     fn assembly(&mut self, flow: u32, opcode: Opcode) -> u32 {
-        if self.flows[flow].assembly == NONE {
-            let blank = Assembly {
-                opcode,
-                receive: None,
-                placed: 0,
-            };
-            self.flows[flow].assembly = self.assemblies.insert(blank);
+        match self.flows[flow].assembly {
+            NONE => self.begin_assembly(flow, opcode),
+            begun => begun,
         }
-        self.flows[flow].assembly
+    }
+
+    #[inline(never)]
+    fn begin_assembly(&mut self, flow: u32, opcode: Opcode) -> u32 {
+        let at = self.assemblies.insert(Assembly {
+            opcode,
+            receive: None,
+            placed: 0,
+        });
+        self.flows[flow].assembly = at;
+        at
     }
 
     pub(crate) fn discard_assembly(&mut self, flow: u32) -> Option<Receive> {

@@ -345,17 +345,12 @@ impl<P: Platform> Engine<P> {
         let Conn {
             delivery, payload, ..
         } = &mut self.conns[conn];
-        let ports = &self.config.source_ports;
-        let data = pending.request.op.has_response_data();
-        let whole = pending.request.length;
-        loop {
+        let (most, ports) = (u32::from(*payload), &self.config.source_ports);
+        let mut draft = Draft::request(record, qp.queues.qpn, qp.pd, pending);
+        let emitted = loop {
             let offset = record.sent_bytes;
-            let length = if data {
-                whole
-            } else {
-                (whole - offset).min(u32::from(*payload))
-            };
-            let draft = Draft::request(record, qp.queues.qpn, qp.pd, pending, (offset, length));
+            let length = (draft.whole - offset).min(most);
+            draft.cut(offset, length);
             let item = Item {
                 kind: ItemKind::Request,
                 round: record.round,
@@ -366,7 +361,6 @@ impl<P: Platform> Engine<P> {
                 length,
             };
             let bytes = draft.datagram() as u32;
-            let last = draft.last;
             let emitted = emit(&draft, route, ports, &self.regions, egress, || {
                 delivery.record(now, item, bytes)
             });
@@ -376,23 +370,24 @@ impl<P: Platform> Engine<P> {
             self.counters.sent += 1;
             record.deficit -= share.take(bytes);
             record.sent_bytes = offset + length;
-            if last {
-                record.sending = pending.flow_next;
-                record.sent_bytes = 0;
-                if data {
-                    pending.reading = true;
-                    record.reads_out += 1;
-                }
+            let over = draft.last || record.deficit <= 0 || share.is_spent();
+            if over || emitted == Emitted::Voided {
+                break emitted;
             }
-            if emitted == Emitted::Voided {
-                self.counters.void_sent += 1;
-                self.fail_flow(flow, Status::LocalProtection);
-                return emitted;
-            }
-            if last || record.deficit <= 0 || share.is_spent() {
-                return emitted;
+        };
+        if draft.last {
+            record.sending = pending.flow_next;
+            record.sent_bytes = 0;
+            if pending.request.op.has_response_data() {
+                pending.reading = true;
+                record.reads_out += 1;
             }
         }
+        if emitted == Emitted::Voided {
+            self.counters.void_sent += 1;
+            self.fail_flow(flow, Status::LocalProtection);
+        }
+        emitted
     }
 
     /// Sends the next packet of a response.
@@ -459,22 +454,11 @@ impl<P: Platform> Engine<P> {
             Outcome::Read { .. } => (Opcode::SRC_READ_RESP, Payload::None),
             Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
         };
-        Draft {
-            opcode,
-            op: None,
-            message: response.length(),
-            solicited: false,
-            last: offset + length == response.length(),
-            abort: false,
-            source: self.qp_number(record.qp),
-            dest: record.remote,
-            generation: record.sent_generation(),
-            round: response.round,
-            msn: response.msn,
-            offset,
-            length,
-            payload,
-        }
+        let message = (response.length(), response.msn, response.round);
+        let source = self.qp_number(record.qp);
+        let mut draft = Draft::response(opcode, record, source, message, payload);
+        draft.cut(offset, length);
+        draft
     }
 
     /// Sends a lost packet again, or a VOID in its place when nobody waits for its content.
@@ -488,7 +472,6 @@ impl<P: Platform> Engine<P> {
         let ports = &self.config.source_ports;
         let stamped = || *stamp;
         self.counters.sent += 1;
-        let place = (item.offset, item.length);
         match item.kind {
             ItemKind::Request => {
                 let current = self
@@ -498,7 +481,8 @@ impl<P: Platform> Engine<P> {
                 if let Some(pending) = current {
                     let flow = &self.flows[item.flow];
                     let qp = &self.qps[flow.qp];
-                    let draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending, place);
+                    let mut draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending);
+                    draft.cut(item.offset, item.length);
                     return emit(&draft, route, ports, &self.regions, egress, stamped);
                 }
             }
@@ -509,7 +493,12 @@ impl<P: Platform> Engine<P> {
                     .filter(|job| job.serial == item.serial);
                 if let Some(job) = current {
                     let value = job.value_bytes();
-                    let draft = self.response_draft(item.flow, item.slot, place, &value);
+                    let draft = self.response_draft(
+                        item.flow,
+                        item.slot,
+                        (item.offset, item.length),
+                        &value,
+                    );
                     return emit(&draft, route, ports, &self.regions, egress, stamped);
                 }
             }
