@@ -24,6 +24,7 @@
 
 mod build;
 mod counters;
+mod execute;
 mod jobs;
 mod link;
 mod lists;
@@ -59,13 +60,13 @@ use crate::regions::Regions;
 use crate::ring::Words;
 use crate::slab::{NONE, Slab};
 use crate::timer::Timers;
+use execute::Assembly;
 use jobs::Job;
 use link::{Conn, Peer};
 use numbers::Numbers;
 use plain::Plain;
 use qp::{Cold, Flow, Qp};
 use requester::Pending;
-use responder::Assembly;
 use staging::Staging;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

@@ -1,0 +1,390 @@
+//! Executing what a peer asks for: one packet of the head message of a flow at a time.
+
+use super::jobs::Outcome;
+use super::packet::Packet;
+use super::qp::{Answer, Flags};
+use super::{Engine, Platform};
+use crate::slab::NONE;
+use crate::state::QpState;
+use trunkline_conn::host::QpEvent;
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId};
+use trunkline_conn::work::{Completion, Extra, MAX_MESSAGE, Receive, Status, WorkOpcode};
+use trunkline_wire::{NakCode, Opcode, Reth};
+
+/// A message being put together.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    /// Of all its packets.
+    opcode: Opcode,
+    pub(super) receive: Option<Receive>,
+    /// Bytes placed so far.
+    pub(super) placed: u32,
+}
+
+/// Why a message was not executed.
+enum Refusal {
+    /// No receive request: again later.
+    NotReady,
+    /// The peer is at fault.
+    Peer(NakCode, QpEvent),
+    /// We are: the receive request ends with this status.
+    Own(Status, NakCode),
+    /// The payload's sum is wrong: as if the packet had never come.
+    Corrupt,
+    /// Too many responses are on their way: as if the packet had not come yet.
+    Busy,
+}
+
+impl From<MemoryFault> for Refusal {
+    fn from(_: MemoryFault) -> Self {
+        Self::Peer(NakCode::RemoteAccess, QpEvent::AccessError)
+    }
+}
+
+impl Packet<'_> {
+    fn check_end(&self, sum: Option<trunkline_wire::Crc>) -> Result<(), Refusal> {
+        if self.ends_in(sum) {
+            Ok(())
+        } else {
+            Err(Refusal::Corrupt)
+        }
+    }
+}
+
+/// How far a packet brought its message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Step {
+    /// To its end.
+    Done,
+    /// Not to its end.
+    Placed,
+    /// Nowhere: it is the last packet, and others are missing.
+    Early,
+    /// Nowhere: the message was refused.
+    Refused,
+    /// Nowhere for now: too many responses are on their way.
+    Busy,
+    /// Nowhere: its sum is wrong.
+    Corrupt,
+}
+
+impl<P: Platform> Engine<P> {
+    /// Runs a packet of the head message.
+    #[inline(always)]
+    pub(super) fn execute(&mut self, flow: u32, packet: &Packet<'_>) -> Step {
+        let begun = self.assemblies.get(self.flows[flow].assembly);
+        let done = match packet.opcode {
+            // One message is of one kind.
+            opcode if begun.is_some_and(|begun| begun.opcode != opcode) => Err(Refusal::Peer(
+                NakCode::InvalidRequest,
+                QpEvent::RequestError,
+            )),
+            Opcode::SRC_SEND | Opcode::SRC_SEND_IMM | Opcode::SRC_SEND_INV => {
+                self.execute_send(flow, packet)
+            }
+            Opcode::SRC_WRITE | Opcode::SRC_WRITE_IMM => self.execute_write(flow, packet),
+            Opcode::SRC_READ_REQ => self.execute_read(flow, packet),
+            _ => self.execute_atomic(flow, packet),
+        };
+        match done {
+            Ok(Step::Done) => {
+                self.counters.executed += 1;
+                self.discard_assembly(flow);
+                let record = &mut self.flows[flow];
+                record.expected_msn = record.expected_msn.wrapping_add(1);
+                self.answer(flow);
+                Step::Done
+            }
+            Ok(step) => step,
+            Err(Refusal::Corrupt) => Step::Corrupt,
+            Err(Refusal::Busy) => Step::Busy,
+            Err(Refusal::NotReady) => {
+                let qp = self.flows[flow].qp;
+                let timer = self.cold(qp).attributes.min_rnr_timer;
+                self.counters.rnr_sent += 1;
+                self.refuse(flow, Answer::Rnr(timer));
+                Step::Refused
+            }
+            Err(Refusal::Peer(code, event)) => {
+                self.refuse_for_good(flow, code, event, Status::RemoteInvalidRequest);
+                Step::Refused
+            }
+            Err(Refusal::Own(status, code)) => {
+                self.refuse_for_good(flow, code, QpEvent::Fatal, status);
+                Step::Refused
+            }
+        }
+    }
+
+    fn execute_send(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        let ext = packet.ext;
+        let qp = self.flows[flow].qp;
+        let pd = self.qps[qp].pd;
+        if ext.last() && ext.offset() == 0 && self.flows[flow].assembly == NONE {
+            // All of it in one packet: nothing to put together.
+            let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
+            if let Err(refusal) = self.place(pd, &receive, packet) {
+                self.keep_receive(flow, packet, receive);
+                return Err(refusal);
+            }
+            return self.end_send(flow, packet, &receive);
+        }
+        let at = self.assembly(flow, packet.opcode);
+        if ext.last() && self.assemblies[at].placed != ext.offset() {
+            return Ok(Step::Early);
+        }
+        let held = self.assemblies[at].receive.take();
+        let receive = held
+            .or_else(|| self.take_receive(qp))
+            .ok_or(Refusal::NotReady)?;
+        let placed = self.place(pd, &receive, packet);
+        if placed.is_err() || !ext.last() {
+            self.assemblies[at].receive = Some(receive);
+            placed?;
+            let placed = &mut self.assemblies[at].placed;
+            *placed = placed.saturating_add(packet.payload.len() as u32);
+            return Ok(Step::Placed);
+        }
+        self.end_send(flow, packet, &receive)
+    }
+
+    /// Puts a packet of a SEND where it belongs in its receive request.
+    fn place(&mut self, pd: PdId, receive: &Receive, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let end = u64::from(packet.ext.offset()) + packet.payload.len() as u64;
+        if end > receive.capacity() || end > u64::from(MAX_MESSAGE) {
+            return Err(Refusal::Own(Status::LocalLength, NakCode::InvalidRequest));
+        }
+        let (offset, mut sum) = (packet.ext.offset(), packet.sum);
+        self.regions
+            .scatter(pd, &receive.sges, offset, packet.payload, sum.as_mut())
+            .map_err(|_| Refusal::Own(Status::LocalProtection, NakCode::RemoteOperational))?;
+        packet.check_end(sum)
+    }
+
+    /// A receive request that was taken and not used up stays with the message.
+    fn keep_receive(&mut self, flow: u32, packet: &Packet<'_>, receive: Receive) {
+        let at = self.assembly(flow, packet.opcode);
+        self.assemblies[at].receive = Some(receive);
+    }
+
+    /// All of a SEND is there.
+    fn end_send(
+        &mut self,
+        flow: u32,
+        packet: &Packet<'_>,
+        receive: &Receive,
+    ) -> Result<Step, Refusal> {
+        let end = packet.ext.offset() + packet.payload.len() as u32;
+        let pd = self.qps[self.flows[flow].qp].pd;
+        let mut extra = packet.imm().map_or(Extra::None, Extra::Immediate);
+        if let Some(key) = packet.invalidate() {
+            if self.regions.invalidate(pd, key).is_err() {
+                self.keep_receive(flow, packet, receive.clone());
+                return Err(Refusal::Own(Status::LocalAccess, NakCode::RemoteAccess));
+            }
+            extra = Extra::Invalidated(key);
+        }
+        self.deliver(flow, packet, receive, WorkOpcode::Receive, end, extra);
+        Ok(Step::Done)
+    }
+
+    fn execute_write(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        let ext = packet.ext;
+        let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
+        let Some(reth) = packet.reth() else {
+            return Err(invalid);
+        };
+        let (offset, last) = (ext.offset(), ext.last());
+        let length = packet.payload.len() as u32;
+        let end = u64::from(offset) + u64::from(length);
+        if end > u64::from(reth.length) || (last && end != u64::from(reth.length)) {
+            return Err(invalid);
+        }
+        let qp = self.flows[flow].qp;
+        let pd = self.qps[qp].pd;
+        let whole = offset == 0 && last;
+        let at = if whole {
+            NONE
+        } else {
+            self.assembly(flow, packet.opcode)
+        };
+        let placed = self.assemblies.get(at).map_or(0, |begun| begun.placed);
+        if last && placed != offset {
+            return Ok(Step::Early);
+        }
+        if placed == 0 {
+            // Nothing is written when any of it would be out of range.
+            self.check_write(qp, pd, &reth)?;
+        }
+        let takes = packet.opcode == Opcode::SRC_WRITE_IMM && last;
+        if takes && !self.has_receive(qp) {
+            return Err(Refusal::NotReady);
+        }
+        let mut sum = packet.sum;
+        let addr = reth.va.wrapping_add(u64::from(offset));
+        self.regions
+            .write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
+        packet.check_end(sum)?;
+        if !last {
+            let begun = &mut self.assemblies[at];
+            begun.placed = begun.placed.saturating_add(length);
+            return Ok(Step::Placed);
+        }
+        if let Some(imm) = packet.imm() {
+            let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
+            let extra = Extra::Immediate(imm);
+            self.deliver(
+                flow,
+                packet,
+                &receive,
+                WorkOpcode::ReceiveWriteImm,
+                reth.length,
+                extra,
+            );
+        }
+        Ok(Step::Done)
+    }
+
+    /// Whether the QP, and the region, let a peer write all of a message.
+    fn check_write(&self, qp: u32, pd: PdId, reth: &Reth) -> Result<(), Refusal> {
+        if !self.cold(qp).access.contains(Access::REMOTE_WRITE) {
+            return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
+        }
+        let access = Access::REMOTE_WRITE;
+        self.regions
+            .check_remote(pd, reth.rkey, reth.va, reth.length, access)?;
+        Ok(())
+    }
+
+    fn execute_read(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        let qp = self.flows[flow].qp;
+        let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
+        let Some(reth) = packet.reth() else {
+            return Err(invalid);
+        };
+        if reth.length > MAX_MESSAGE {
+            return Err(invalid);
+        }
+        if !self.cold(qp).access.contains(Access::REMOTE_READ) {
+            return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
+        }
+        let pd = self.qps[qp].pd;
+        self.regions
+            .check_remote(pd, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
+        if !self.make_room(flow) {
+            return Err(Refusal::Busy);
+        }
+        let read = Outcome::Read {
+            key: reth.rkey,
+            addr: reth.va,
+            length: reth.length,
+        };
+        self.add_job(flow, packet.ext.msn(), packet.ext.round(), read);
+        Ok(Step::Done)
+    }
+
+    fn execute_atomic(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        let qp = self.flows[flow].qp;
+        let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
+        let Some(atomic) = packet.atomic() else {
+            return Err(invalid);
+        };
+        if !self.make_room(flow) {
+            return Err(Refusal::Busy);
+        }
+        if !self.cold(qp).access.contains(Access::REMOTE_ATOMIC) {
+            return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
+        }
+        let op = if packet.opcode == Opcode::SRC_CMP_SWAP {
+            AtomicOp::CompareSwap {
+                compare: atomic.compare,
+                swap: atomic.swap_or_add,
+            }
+        } else {
+            AtomicOp::FetchAdd {
+                add: atomic.swap_or_add,
+            }
+        };
+        let pd = self.qps[qp].pd;
+        let before = match self.regions.atomic(pd, atomic.rkey, atomic.va, op) {
+            Err(MemoryFault::Misaligned { .. }) => return Err(invalid),
+            other => other?,
+        };
+        self.add_job(
+            flow,
+            packet.ext.msn(),
+            packet.ext.round(),
+            Outcome::Value(before),
+        );
+        Ok(Step::Done)
+    }
+
+    fn deliver(
+        &mut self,
+        flow: u32,
+        packet: &Packet<'_>,
+        receive: &Receive,
+        opcode: WorkOpcode,
+        byte_len: u32,
+        extra: Extra,
+    ) {
+        let record = &mut self.flows[flow];
+        let (qp, src_qp) = (record.qp, record.remote);
+        if !record.flags.has(Flags::ESTABLISHED) {
+            record.flags.set(Flags::ESTABLISHED);
+            if self.qps[qp].state == QpState::Rtr {
+                self.qp_event(qp, QpEvent::CommunicationEstablished);
+            }
+        }
+        let completion = Completion {
+            wr_id: receive.wr_id,
+            status: Status::Success,
+            opcode,
+            qpn: self.qp_number(qp),
+            byte_len,
+            extra,
+            src_qp,
+            solicited: packet.solicited,
+        };
+        let cq = self.cold(qp).recv_cq;
+        self.complete(cq, &completion);
+    }
+
+    fn take_receive(&mut self, qp: u32) -> Option<Receive> {
+        if let Some(own) = &self.qps[qp].queues.receive {
+            return own.fetch().ok().flatten();
+        }
+        let srq = self.cold(qp).srq;
+        self.srqs
+            .get(srq)
+            .and_then(|slot| slot.queue.fetch().ok().flatten())
+    }
+
+    fn has_receive(&self, qp: u32) -> bool {
+        if let Some(own) = &self.qps[qp].queues.receive {
+            return own.has_entry();
+        }
+        self.srqs
+            .get(self.cold(qp).srq)
+            .is_some_and(|slot| slot.queue.has_entry())
+    }
+
+    #[inline(always)]
+    fn assembly(&mut self, flow: u32, opcode: Opcode) -> u32 {
+        match self.flows[flow].assembly {
+            NONE => self.begin_assembly(flow, opcode),
+            begun => begun,
+        }
+    }
+
+    #[inline(never)]
+    fn begin_assembly(&mut self, flow: u32, opcode: Opcode) -> u32 {
+        let at = self.assemblies.insert(Assembly {
+            opcode,
+            receive: None,
+            placed: 0,
+        });
+        self.flows[flow].assembly = at;
+        at
+    }
+}
