@@ -32,6 +32,8 @@ pub(crate) struct CoreConfig {
     pub(crate) engine: Config,
     /// Most connections of a pool.
     pub(crate) pool: u32,
+    /// Peers that are asked for connections at once.
+    pub(crate) asks: u32,
     /// GUID of the node; `None` draws one.
     pub(crate) guid: Option<u64>,
     /// Idle connections beyond the first of a pool close after so long.
@@ -51,6 +53,7 @@ impl Default for CoreConfig {
         Self {
             engine: Config::default(),
             pool: 4,
+            asks: 4096,
             guid: None,
             idle_after_ns: 30 * SECOND,
             sharing: true,
@@ -139,14 +142,11 @@ impl Core {
         config.engine.seed = random.next_u64();
         let identity = identity.unwrap_or_else(|| draw_identity(config.guid, &mut random));
         let worker = config.engine.worker;
-        let mut manager = Manager::new(
-            CmConfig {
-                worker,
-                ..CmConfig::new(identity)
-            },
-            Seeded(Prng::new(random.next_u64())),
-        );
-        let peers = Peers::new(&config);
+        let mut nodes = CmConfig::new(identity);
+        (nodes.worker, nodes.limits.opening) = (worker, config.asks);
+        let mut manager = Manager::new(nodes, Seeded(Prng::new(random.next_u64())));
+        let recorder: Arc<Recorder> = Arc::default();
+        let peers = Peers::new(&config, Arc::clone(&recorder));
         // Where the kernel does not let itself be asked every address counts as resolved, and a
         // peer that is not there is silent.
         let routes = capabilities
@@ -162,7 +162,6 @@ impl Core {
         );
         let capture = config.capture;
         let mut engine = Engine::new(config.engine);
-        let recorder: Arc<Recorder> = Arc::default();
         if config.watched {
             recorder.attach(&clock, &mut engine, &mut manager, &mut cm.manager);
         }

@@ -31,6 +31,8 @@ const WINDOWS: RangeInclusive<u16> = 64..=4096;
 const MIN_DATAGRAM: u32 = 256;
 /// Connections of a pool.
 const POOLS: RangeInclusive<u32> = 1..=254;
+/// Peers asked at once.
+const ASKS: RangeInclusive<u32> = 1..=65_536;
 /// Source ports beside 4791.
 const MAX_EXTRA_SOURCE_PORTS: usize = 7;
 
@@ -122,6 +124,15 @@ impl Builder {
     #[must_use]
     pub const fn pool(mut self, connections: u32) -> Self {
         self.config.pool = connections;
+        self
+    }
+
+    /// Most peers that each worker asks for connections at once, 1 to 65,536; 4,096 if not set. QPs
+    /// that need others wait, in the order in which they began to, and their patience begins when
+    /// their peer is asked.
+    #[must_use]
+    pub const fn asks(mut self, peers: u32) -> Self {
+        self.config.asks = peers;
         self
     }
 
@@ -337,6 +348,11 @@ impl Builder {
                 "pool",
                 self.config.pool.into(),
                 POOLS.contains(&self.config.pool),
+            ),
+            (
+                "asks",
+                self.config.asks.into(),
+                ASKS.contains(&self.config.asks),
             ),
             (
                 "extra_source_ports",

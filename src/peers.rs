@@ -1,14 +1,17 @@
 //! What a node knows of its peers: who shares connections, and the pools of connections to them.
 
 mod handshakes;
+mod line;
 mod loops;
 
 use crate::connection::ConnectionOptions;
 use crate::core::CoreConfig;
 use crate::mail::Letter;
 use crate::platform::Embedded;
+use crate::status::recorder::Recorder;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use trunkline_cm::{
     Ask, Bind, Binds, Directory, Event as Cm, HandshakeId, Manager, Offer, PeerMode, Purpose,
     Retry, Route,
@@ -117,12 +120,15 @@ pub(crate) struct Peers {
     letters: VecDeque<(u8, Letter)>,
     /// By address, and by the QP that the worker was asked for, as in an ask.
     busy: BTreeMap<(IpAddr, u8), Busy>,
+    /// Those to be asked when fewer are being asked, named in the same way: each once.
+    line: VecDeque<(IpAddr, u8)>,
+    recorder: Arc<Recorder>,
     idle_since: BTreeMap<(u32, u32), Instant>,
     reclaim_at: Instant,
 }
 
 impl Peers {
-    pub(crate) fn new(config: &CoreConfig) -> Self {
+    pub(crate) fn new(config: &CoreConfig, recorder: Arc<Recorder>) -> Self {
         Self {
             address: config.engine.address,
             worker: config.engine.worker,
@@ -139,6 +145,8 @@ impl Peers {
             loops: Vec::new(),
             letters: VecDeque::new(),
             busy: BTreeMap::new(),
+            line: VecDeque::new(),
+            recorder,
             idle_since: BTreeMap::new(),
             reclaim_at: Instant::ZERO,
         }
@@ -178,7 +186,8 @@ impl Peers {
             } => self.early(floor, connection, (token, source)),
             Event::Crowded { peer, remote } => {
                 let places = self.pool_places(floor.engine, peer.address(), remote);
-                if places.count() < self.pool as usize {
+                // To grow is no need: it waits until nobody else does.
+                if places.count() < self.pool as usize && self.is_nobody_in_line(floor) {
                     self.open_pool(floor, peer, remote);
                 }
             }
@@ -189,7 +198,7 @@ impl Peers {
             } => {
                 self.connection_down(floor, conn);
                 if let Some(remote) = stranded
-                    && !self.is_pool_opening(floor.engine, peer.address(), remote)
+                    && !self.is_pool_opening(floor, peer.address(), remote)
                 {
                     self.open_pool(floor, peer, remote);
                 }
@@ -223,16 +232,17 @@ impl Peers {
         match self.directory.mode(floor.now, address) {
             PeerMode::Plain { .. } => floor.engine.peer_is_plain(peer),
             // The answer will bring a connection. One that a program opens for itself does not.
-            _ if self.is_pool_opening(floor.engine, address, remote) => {}
+            _ if self.is_pool_opening(floor, address, remote) => {}
             _ => self.open_pool(floor, peer, remote),
         }
     }
 
-    /// Asks a peer of which nothing is known.
+    /// Asks a peer of which nothing is known, unless others wait to be asked for a QP's sake.
     pub(crate) fn learn(&mut self, floor: &mut Floor<'_>, peer: Gid) {
         let address = peer.address();
         let unknown = self.directory.mode(floor.now, address) == PeerMode::Unknown;
-        if self.sharing && address != self.address && unknown {
+        let may = self.sharing && self.is_nobody_in_line(floor);
+        if may && address != self.address && unknown {
             self.open_pool(floor, peer, NO_QP);
         }
     }
@@ -245,8 +255,7 @@ impl Peers {
         peer: IpAddr,
         remote: Qpn,
     ) -> impl Iterator<Item = (u8, &Handshake)> {
-        let known = engine.peer(peer.into());
-        let workers = known.map_or(Workers::ONE, |known| known.workers);
+        let workers = workers_of(engine, peer);
         let owner = workers.owner(remote.get());
         self.handshakes
             .values()
@@ -257,15 +266,15 @@ impl Peers {
             })
     }
 
-    /// Whether a connection of that pool is being opened.
-    fn is_pool_opening(&self, engine: &Engine<Embedded>, peer: IpAddr, remote: Qpn) -> bool {
-        let mut pool = self.pool(engine, peer, remote);
-        let known = engine.peer(peer.into());
-        let workers = known.map_or(Workers::ONE, |known| known.workers);
+    /// Whether a connection of that pool is being opened, or will be.
+    fn is_pool_opening(&self, floor: &Floor<'_>, peer: IpAddr, remote: Qpn) -> bool {
+        let mut pool = self.pool(floor.engine, peer, remote);
+        let workers = workers_of(floor.engine, peer);
         let same = |toward: u8| workers.owner(toward.into()) == workers.owner(remote.get());
         let mut pauses = self.busy.iter().filter(|(_, busy)| busy.again.is_some());
         pool.any(|(_, handshake)| handshake.conn.is_none())
             || pauses.any(|((busy, toward), _)| *busy == peer && same(*toward))
+            || self.is_in_line(floor, peer, remote)
     }
 
     /// Places of that pool that are taken.
@@ -278,7 +287,7 @@ impl Peers {
         self.pool(engine, peer, remote).map(|(place, _)| place)
     }
 
-    fn open_pool(&mut self, floor: &mut Floor<'_>, peer: Gid, remote: Qpn) {
+    fn ask_pool(&mut self, floor: &mut Floor<'_>, peer: Gid, remote: Qpn) {
         let taken: Vec<u8> = self
             .pool_places(floor.engine, peer.address(), remote)
             .collect();
@@ -486,4 +495,10 @@ impl Peers {
         let pauses = self.busy.values().filter_map(|busy| busy.again);
         pauses.chain(reclaim).min()
     }
+}
+
+/// The workers of a peer: one, as long as they are not known.
+fn workers_of(engine: &Engine<Embedded>, peer: IpAddr) -> Workers {
+    let known = engine.peer(peer.into());
+    known.map_or(Workers::ONE, |known| known.workers)
 }

@@ -42,6 +42,7 @@ impl Peers {
             Cm::PeerRestarted { route, .. } => floor.engine.drop_peer(route.remote.into()),
             Cm::Closed { id, reason, .. } => self.closed(floor, *id, *reason),
         }
+        self.ask_next(floor);
     }
 
     fn incoming(
@@ -175,8 +176,13 @@ impl Peers {
         self.busy.insert(key, Busy { times, again });
     }
 
-    /// Asks peers again that were busy, when their pauses are over and QPs still wait for them.
+    /// Asks peers again that were busy, when their pauses are over and QPs still wait for them, and
+    /// those whose turn it is.
     pub(crate) fn ask_again(&mut self, floor: &mut Floor<'_>) {
+        self.ask_next(floor);
+        if self.busy.is_empty() {
+            return;
+        }
         let due = |busy: &Busy| busy.again.is_some_and(|again| again <= floor.now);
         let due = self.busy.iter().filter(|(_, busy)| due(busy));
         let due: Vec<(IpAddr, u8)> = due.map(|(key, _)| *key).collect();

@@ -146,6 +146,10 @@ pub struct CmStats {
     pub sent: u64,
     /// Management datagrams received that were whole.
     pub received: u64,
+    /// Peers that wait now until they are asked ([`Builder::asks`](crate::Builder::asks)).
+    pub in_line: u64,
+    /// Peers that had to wait until they were asked.
+    pub queued: u64,
     /// How long each step took, by the names above.
     pub steps: BTreeMap<String, Times>,
 }

@@ -27,6 +27,10 @@ impl Count {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
+    fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -47,6 +51,8 @@ pub(crate) struct Recorder {
     failovers: Count,
     sent: Count,
     received: Count,
+    in_line: Count,
+    queued: Count,
     spans: [Histogram; Span::ALL.len()],
 }
 
@@ -80,6 +86,17 @@ impl Recorder {
         self.received.up();
     }
 
+    /// One more peer has to wait until it is asked; so many do now.
+    pub(crate) fn queued(&self, in_line: u64) {
+        self.queued.up();
+        self.in_line(in_line);
+    }
+
+    /// So many peers wait to be asked.
+    pub(crate) fn in_line(&self, count: u64) {
+        self.in_line.set(count);
+    }
+
     /// Adds what it knows to `stats`.
     pub(crate) fn add_to(&self, stats: &mut CmStats) {
         let name = |phase: Phase| phase.name();
@@ -97,6 +114,8 @@ impl Recorder {
             (&mut stats.failovers, &self.failovers),
             (&mut stats.sent, &self.sent),
             (&mut stats.received, &self.received),
+            (&mut stats.in_line, &self.in_line),
+            (&mut stats.queued, &self.queued),
         ] {
             *sum += count.get();
         }

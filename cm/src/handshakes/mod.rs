@@ -108,6 +108,11 @@ impl<R: Random> Manager<R> {
         self.table.observer.set(watch);
     }
 
+    /// Whether there is room for another ask of this node's ([`Limits`](crate::Limits)`::opening`).
+    pub const fn may_ask(&self) -> bool {
+        self.table.load().opening < self.config.limits.opening
+    }
+
     /// Asks a peer for a connection. When the peer's ask for the same one waits for a decision, it
     /// is accepted instead: the handshake is then that of its [`Event::Incoming`], and the BINDs do
     /// not travel.
@@ -133,7 +138,7 @@ impl<R: Random> Manager<R> {
         }
         let (load, limits) = (self.table.load(), &self.config.limits);
         let busy = |what, limit| Err(AskError::Busy { what, limit });
-        if load.opening >= limits.opening {
+        if !self.may_ask() {
             return busy("connections being opened", limits.opening);
         }
         if load.connections() >= limits.connections {

@@ -1,0 +1,152 @@
+//! Who is asked, and who is let in, when there are more than there is room for.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{End, address, inline, turn, until};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, UdpSocket};
+use trunkline::{Clock, Gid, Node, Qp, QpAddress, QpOptions, QpState, Qpn};
+use trunkline_conn::time::{Instant, MILLISECOND};
+
+/// Until an ask that nobody answers is over, jitter included.
+const ASK: u64 = 226 * MILLISECOND;
+
+/// A QP of `end` on its way to one at `peer` that is not there yet.
+fn connect(end: &End, peer: IpAddr) -> Qp {
+    let qp = end.qp(&QpOptions::default());
+    let to = QpAddress {
+        gid: Gid::from(peer),
+        qpn: Qpn::from_wire(77),
+        psn: qp.address().psn,
+    };
+    qp.connect(to).unwrap();
+    qp
+}
+
+fn is_met(end: &End, peer: IpAddr) -> bool {
+    !end.node.connections(peer).is_empty()
+}
+
+/// An address where every question is heard and none answered.
+fn silent() -> UdpSocket {
+    let socket = UdpSocket::bind((address(), 4791)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+fn at(socket: &UdpSocket) -> IpAddr {
+    socket.local_addr().unwrap().ip()
+}
+
+fn heard(socket: &UdpSocket) -> usize {
+    let mut packet = [0; 2048];
+    std::iter::from_fn(|| socket.recv_from(&mut packet).ok()).count()
+}
+
+#[test]
+fn peers_beyond_the_limit_are_asked_in_order_and_all_are_met() {
+    let asking = End::new(inline().asks(1));
+    let peers: Vec<Node> = (0..20).map(|_| inline().build().unwrap()).collect();
+    let addresses: Vec<IpAddr> = peers.iter().map(|peer| peer.gid().address()).collect();
+    let mut qps: Vec<Qp> = addresses.iter().map(|at| connect(&asking, *at)).collect();
+    // Who stands in line already does so once.
+    qps.extend(addresses.iter().map(|at| connect(&asking, *at)));
+    asking.node.poll().unwrap();
+    let stats = asking.node.cm_stats();
+    assert_eq!((stats.in_line, stats.queued), (19, 19));
+    let mut nodes: Vec<&Node> = peers.iter().collect();
+    nodes.push(&asking.node);
+    let mut order: Vec<IpAddr> = Vec::new();
+    until(&nodes, "all peers to be met", || {
+        let new = |at: &&IpAddr| !order.contains(at) && is_met(&asking, **at);
+        let met: Vec<IpAddr> = addresses.iter().filter(new).copied().collect();
+        order.extend(met);
+        order.len() == addresses.len()
+    });
+    assert_eq!(order, addresses);
+    assert!(qps.iter().all(|qp| qp.state() == QpState::Rts));
+    let stats = asking.node.cm_stats();
+    assert_eq!((stats.in_line, stats.queued), (0, 19));
+}
+
+#[test]
+fn a_silent_peer_keeps_others_waiting_only_for_its_own_handshake() {
+    let clock = Clock::manual();
+    let asking = End::new(inline().asks(1).clock(clock.clone()));
+    let last = inline().clock(clock.clone()).build().unwrap();
+    let silent: Vec<UdpSocket> = (0..3).map(|_| silent()).collect();
+    let early: Vec<Qp> = silent
+        .iter()
+        .map(|peer| connect(&asking, at(peer)))
+        .collect();
+    let late = connect(&asking, last.gid().address());
+    let mut met: Option<Instant> = None;
+    let (mut questions, mut begun) = ([0; 3], [None; 3]);
+    while met.is_none() {
+        clock.set(clock.now() + MILLISECOND);
+        turn(&[&asking.node, &last]);
+        for (peer, (count, since)) in silent.iter().zip(questions.iter_mut().zip(&mut begun)) {
+            *count += heard(peer);
+            *since = since.or((*count > 0).then(|| clock.now()));
+        }
+        met = is_met(&asking, last.gid().address()).then(|| clock.now());
+        assert!(clock.now() < Instant::from_nanos(10 * ASK), "{questions:?}");
+    }
+    // Each had its whole patience, from when it was asked.
+    assert_eq!(questions, [3; 3]);
+    let begun = begun.map(Option::unwrap);
+    for (from, to) in begun.iter().zip(begun.iter().skip(1).chain(&met)) {
+        let took = to.since(*from);
+        assert!((ASK / 2..=ASK + 10 * MILLISECOND).contains(&took), "{took}");
+    }
+    // Who is silent is an ordinary host. Nobody has failed for having waited.
+    let states: BTreeSet<&str> = early
+        .iter()
+        .chain([&late])
+        .map(|qp| {
+            if qp.state() == QpState::Rts {
+                "ready"
+            } else {
+                "failed"
+            }
+        })
+        .collect();
+    assert_eq!(states, BTreeSet::from(["ready"]));
+}
+
+#[test]
+fn a_silent_peer_leaves_the_other_places_to_those_that_wait() {
+    let clock = Clock::manual();
+    let asking = End::new(inline().asks(2).clock(clock.clone()));
+    let silent = silent();
+    let _early = connect(&asking, at(&silent));
+    let peers: Vec<Node> = (0..10)
+        .map(|_| inline().clock(clock.clone()).build().unwrap())
+        .collect();
+    let met = |peer: &Node| is_met(&asking, peer.gid().address());
+    let _qps: Vec<Qp> = peers
+        .iter()
+        .map(|peer| connect(&asking, peer.gid().address()))
+        .collect();
+    let mut nodes: Vec<&Node> = peers.iter().collect();
+    nodes.push(&asking.node);
+    // No time passes: the silent one is still being asked when all others are met.
+    until(&nodes, "all that answer", || peers.iter().all(met));
+    assert_eq!(asking.node.cm_stats().handshakes["req_sent"], 1);
+}
+
+#[test]
+fn qps_that_go_while_they_wait_are_not_asked_for() {
+    let asking = End::new(inline().asks(1));
+    let (first, gone, last) = (silent(), silent(), silent());
+    let _first = connect(&asking, at(&first));
+    let waits = connect(&asking, at(&gone));
+    let _last = connect(&asking, at(&last));
+    asking.node.poll().unwrap();
+    assert_eq!(asking.node.cm_stats().in_line, 2);
+    drop(waits);
+    until(&[&asking.node], "the last to be asked", || heard(&last) > 0);
+    assert_eq!((heard(&first), heard(&gone)), (3, 0));
+    assert_eq!(asking.node.cm_stats().in_line, 0);
+}
