@@ -44,7 +44,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         ),
         (
             &["bench", "lat"],
-            "not provided: --listen <ADDR>",
+            "--listen ADDR or --connect ADDR is needed",
             "trunkline bench",
         ),
         (

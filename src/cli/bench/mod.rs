@@ -39,8 +39,7 @@ pub struct BenchArgs {
     #[arg(value_enum)]
     mode: Mode,
     /// Serve clients on this IP address, one after another.
-    #[arg(long, value_name = "ADDR", required_unless_present = "connect")]
-    #[arg(conflicts_with = "connect")]
+    #[arg(long, value_name = "ADDR", conflicts_with = "connect")]
     listen: Option<IpAddr>,
     /// Measure against the server at this IP address.
     #[arg(long, value_name = "ADDR")]
