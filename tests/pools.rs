@@ -1,0 +1,290 @@
+//! The pools of connections to peers: a peer is asked once what it is; connections come on demand,
+//! grow in number, go when they are idle, and are others once the peer is. All in virtual time.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{End, Pair, address, inline, turn};
+use std::time::Duration;
+use trunkline::{Builder, Clock, Node, Qp, QpOptions, QpState, SendOp, Status};
+use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_dataplane::{MemoryConfig, MemoryPort};
+
+/// Where received bytes go.
+const TARGET: usize = 2 << 20;
+/// QPs on one connection from which on the pool grows.
+const CROWD: usize = 1024;
+/// QPs that connect at the same time.
+const PART: usize = 128;
+/// What virtual time moves by in one round of the nodes.
+const STEP: u64 = MILLISECOND / 10;
+/// A node looks for idle connections this often.
+const LOOK: u64 = SECOND;
+/// Virtual time that nothing takes.
+const PATIENCE: u64 = 30 * SECOND;
+/// Connections close after so long.
+const IDLE: u64 = 5 * SECOND;
+
+/// Two nodes on a memory pair, and the time that both have.
+struct Ends {
+    pair: Pair,
+    clock: Clock,
+}
+
+impl Ends {
+    fn new(pool: u32) -> Self {
+        Self::with(|builder| builder.pool(pool), |builder| builder.pool(pool))
+    }
+
+    fn with(a: impl FnOnce(Builder) -> Builder, b: impl FnOnce(Builder) -> Builder) -> Self {
+        let clock = Clock::manual();
+        let (near, far) = MemoryPort::pair(MemoryConfig::default());
+        let end = |set: Builder, port| {
+            let idle = Duration::from_nanos(IDLE);
+            let set = set.clock(clock.clone()).idle_timeout(idle);
+            End::of(set.build_on(Box::new(port)).unwrap())
+        };
+        let pair = Pair {
+            a: end(a(inline()), near),
+            b: end(b(inline()), far),
+        };
+        Self { pair, clock }
+    }
+
+    /// Both run until `done`.
+    fn until(&self, what: &str, done: impl FnMut() -> bool) {
+        let nodes = [&self.pair.a.node, &self.pair.b.node];
+        until(&self.clock, &nodes, what, done);
+    }
+
+    fn run_for(&self, time_ns: u64) {
+        let end = self.clock.now() + time_ns;
+        self.until("time to pass", || self.clock.now() >= end);
+    }
+
+    /// `count` pairs of QPs, connected to each other.
+    fn connect(&self, count: usize) -> Vec<(Qp, Qp)> {
+        let bound = || [&self.pair.a, &self.pair.b].map(|end| end.node.counters().bound);
+        let wanted = bound().map(|before| before + count as u64);
+        let qps = (0..count).map(|_| self.pair.qps()).collect();
+        self.until("all QPs to be bound", || bound() == wanted);
+        qps
+    }
+
+    /// The same, some at a time, as programs come and go.
+    fn connect_by_and_by(&self, count: usize) -> Vec<(Qp, Qp)> {
+        let part = |at| self.connect(PART.min(count - at));
+        (0..count).step_by(PART).flat_map(part).collect()
+    }
+
+    /// Nodes that have asked each other, so that no more has to be asked, with their first QPs.
+    fn acquainted(pool: u32) -> (Self, (Qp, Qp)) {
+        let ends = Self::new(pool);
+        let (a, b) = (&ends.pair.a, &ends.pair.b);
+        let (qa, qb) = (a.qp(&QpOptions::default()), b.qp(&QpOptions::default()));
+        qa.connect(qb.address()).unwrap();
+        ends.until("an answer", || ends.connections() == (1, 1));
+        qb.connect(qa.address()).unwrap();
+        ends.until("both to be bound", || {
+            [a, b].map(|end| end.node.counters().bound) == [1, 1]
+        });
+        (ends, (qa, qb))
+    }
+
+    /// That a QP of node a reaches its peer.
+    fn write(&self, qp: &Qp) {
+        let Pair { a, b } = &self.pair;
+        a.post(qp, 7, SendOp::Write(b.mr.remote(TARGET)), 0, 64);
+        self.until("a WRITE", || {
+            let done = a.send_cq.poll_one();
+            done.is_some_and(|done| {
+                assert_eq!(done.status, Status::Success);
+                true
+            })
+        });
+    }
+
+    fn connections(&self) -> (usize, usize) {
+        let Pair { a, b } = &self.pair;
+        (a.node.connection_count(), b.node.connection_count())
+    }
+
+    /// Management datagrams that each node has sent.
+    fn said(&self) -> [u64; 2] {
+        [&self.pair.a, &self.pair.b].map(|end| end.node.cm_stats().sent)
+    }
+}
+
+fn until(clock: &Clock, nodes: &[&Node], what: &str, mut done: impl FnMut() -> bool) {
+    let end = clock.now() + PATIENCE;
+    while !done() {
+        clock.set(clock.now() + STEP);
+        turn(nodes);
+        assert!(clock.now() < end, "still waiting for: {what}");
+    }
+}
+
+#[test]
+fn a_peer_is_asked_once_what_it_is() {
+    let (ends, _first) = Ends::acquainted(1);
+    // REQ and RTU; REP.
+    assert_eq!(ends.said(), [2, 1]);
+    let _more = ends.connect(200);
+    ends.run_for(SECOND);
+    assert_eq!(ends.said(), [2, 1]);
+}
+
+#[test]
+fn an_ordinary_host_is_asked_again_only_when_its_answer_is_a_minute_old() {
+    let ends = Ends::with(|a| a, |b| b.sharing(false));
+    // REQ; REJ.
+    ends.write(&ends.pair.qps().0);
+    assert_eq!((ends.said(), ends.connections()), ([1, 1], (0, 0)));
+    (0..5).for_each(|_| ends.write(&ends.pair.qps().0));
+    (0..2).for_each(|_| ends.run_for(29 * SECOND));
+    ends.write(&ends.pair.qps().0);
+    assert_eq!(ends.said(), [1, 1]);
+    ends.run_for(3 * SECOND);
+    ends.write(&ends.pair.qps().0);
+    assert_eq!(ends.said(), [2, 2]);
+}
+
+#[test]
+fn a_connection_is_opened_when_the_first_qp_needs_one() {
+    let ends = Ends::new(4);
+    let Pair { a, b } = &ends.pair;
+    let (qa, qb) = (a.qp(&QpOptions::default()), b.qp(&QpOptions::default()));
+    ends.run_for(SECOND);
+    assert_eq!((ends.connections(), ends.said()), ((0, 0), [0, 0]));
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+    ends.write(&qa);
+    assert_eq!(ends.connections(), (1, 1));
+    // The next ones do not.
+    let _more = ends.connect(20);
+    ends.run_for(SECOND);
+    assert_eq!(ends.connections(), (1, 1));
+}
+
+#[test]
+fn a_pool_grows_with_its_qps_up_to_its_limit() {
+    for limit in 1..=3 {
+        let ends = Ends::new(limit);
+        let few = ends.connect_by_and_by(CROWD - 100);
+        ends.run_for(SECOND);
+        assert_eq!(ends.connections(), (1, 1), "few QPs, at most {limit}");
+        let more = ends.connect_by_and_by(3 * CROWD);
+        ends.run_for(SECOND);
+        let limit = limit as usize;
+        assert_eq!(ends.connections(), (limit, limit));
+        for (qp, _) in [&few[0], &more[0], &more[3 * CROWD - 1]] {
+            ends.write(qp);
+        }
+        // New ones go where there are fewest.
+        let pool = ends
+            .pair
+            .a
+            .node
+            .connections(ends.pair.b.node.gid().address());
+        let flows: Vec<_> = pool.iter().map(|one| one.stats().unwrap().flows).collect();
+        assert_eq!(flows.iter().sum::<u32>() as usize, few.len() + more.len());
+        assert!(flows.iter().all(|&flows| flows >= 900), "{flows:?}");
+    }
+}
+
+#[test]
+fn an_idle_connection_closes_and_comes_back_on_demand() {
+    let (ends, first) = Ends::acquainted(2);
+    for _ in 0..2 {
+        let qps = ends.connect_by_and_by(CROWD + 200);
+        ends.run_for(SECOND);
+        assert_eq!(ends.connections(), (2, 2));
+        // Connections that have QPs stay, however quiet they are.
+        ends.run_for(IDLE + 2 * LOOK);
+        assert_eq!(ends.connections(), (2, 2));
+        ends.write(&qps[CROWD + 199].0);
+        drop(qps);
+        ends.run_for(IDLE - LOOK);
+        assert_eq!(ends.connections(), (2, 2), "closed too early");
+        ends.run_for(4 * LOOK);
+        assert_eq!(ends.connections(), (1, 1));
+        ends.write(&first.0);
+    }
+}
+
+#[test]
+fn a_peer_that_restarts_under_its_guid_has_other_connections() {
+    let clock = Clock::manual();
+    let at = [address(), address()];
+    let start = |end: usize| {
+        let dead_after = Duration::from_millis(300);
+        let builder = inline().address(at[end]).guid(end as u64 + 1);
+        End::new(builder.clock(clock.clone()).peer_timeout(dead_after))
+    };
+    let connected = |a: &End, b: &End| {
+        let (qa, qb) = (a.qp(&QpOptions::default()), b.qp(&QpOptions::default()));
+        qa.connect(qb.address()).unwrap();
+        qb.connect(qa.address()).unwrap();
+        (qa, qb)
+    };
+    let next = |a: &End, b: &End| {
+        let mut found = None;
+        until(&clock, &[&a.node, &b.node], "a completion", || {
+            found = a.send_cq.poll_one();
+            found.is_some()
+        });
+        let found = found.unwrap();
+        (found.wr_id, found.status)
+    };
+    let (a, first) = (start(0), start(1));
+    let ((old, its_peer), (quiet, other)) = (connected(&a, &first), connected(&a, &first));
+    let stale = SendOp::Write(first.mr.remote(TARGET));
+    a.post(&old, 1, stale, 0, 64);
+    assert_eq!(next(&a, &first), (1, Status::Success));
+    drop((its_peer, other, first));
+
+    let second = start(1);
+    a.post(&old, 2, stale, 0, 64);
+    a.post(&old, 3, stale, 0, 64);
+    assert_eq!(next(&a, &second), (2, Status::RetryExceeded));
+    assert_eq!(next(&a, &second), (3, Status::Flushed));
+    // Those that had nothing to say fail too: what they talked to is gone.
+    until(&clock, &[&a.node, &second.node], "the other QP", || {
+        quiet.state() == QpState::Error
+    });
+    let (qa, _qb) = connected(&a, &second);
+    a.post(&qa, 4, SendOp::Write(second.mr.remote(TARGET)), 0, 64);
+    assert_eq!(next(&a, &second), (4, Status::Success));
+    assert_eq!(
+        a.node.counters().executed,
+        0,
+        "nothing was asked of this end"
+    );
+    assert_eq!(second.node.counters().executed, 1, "nothing of the old QPs");
+    assert_eq!(
+        (a.node.connection_count(), second.node.connection_count()),
+        (1, 1)
+    );
+}
+
+#[test]
+fn qps_that_connect_at_once_to_a_known_peer_cost_few_packets() {
+    const QPS: usize = 512;
+    let (ends, _first) = Ends::acquainted(1);
+    ends.run_for(SECOND);
+    let sent = || [&ends.pair.a, &ends.pair.b].map(|end| end.node.counters().sent);
+    let (before, said) = (sent(), ends.said());
+    let qps = ends.connect(QPS);
+    ends.run_for(10 * MILLISECOND);
+    let after = sent();
+    let packets = [after[0] - before[0], after[1] - before[1]];
+    assert_eq!((ends.said(), ends.connections()), (said, (1, 1)));
+    assert!(
+        packets.iter().all(|&packets| packets <= QPS as u64 / 32),
+        "{packets:?}"
+    );
+    // They may send without another round trip.
+    for (qa, _) in [&qps[0], &qps[QPS - 1]] {
+        ends.write(qa);
+    }
+}
