@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{End, Pair, inline, next, pattern, until};
+use common::{End, Pair, inline, next, open, pattern, src_qp, until};
 use std::collections::VecDeque;
 use std::time::Duration;
 use trunkline::{
-    Access, Attributes, Connection, ConnectionOptions, ConnectionState, ControlKind, Error, Event,
-    Node, Qp, QpModify, QpOptions, QpState, QpType, SendFlags, SendOp, SendWr, Status, VerbsError,
+    ConnectionOptions, ConnectionState, ControlKind, Error, Event, Qp, QpState, SendFlags, SendOp,
+    SendWr, Status, VerbsError,
 };
 
 /// Where received bytes go.
@@ -17,37 +17,6 @@ const TARGET: usize = 2 << 20;
 const MESSAGE: usize = 10_000;
 /// Messages of a stream in flight.
 const DEPTH: u64 = 16;
-
-/// Opens a connection and waits until it is open.
-fn open(nodes: &[&Node], from: &End, to: &End, options: &ConnectionOptions) -> Connection {
-    let connection = from
-        .node
-        .open_connection(to.node.gid().address(), options)
-        .unwrap();
-    until(nodes, "the connection to open", || {
-        match connection.state() {
-            ConnectionState::Opening => false,
-            ConnectionState::Open(_) => true,
-            other => panic!("{other:?}"),
-        }
-    });
-    connection
-}
-
-/// An app-managed QP, ready to send and receive.
-fn src_qp(end: &End) -> Qp {
-    let qp = end.qp(&QpOptions {
-        kind: QpType::Src,
-        ..QpOptions::default()
-    });
-    qp.modify(&QpModify::Init {
-        access: Access::ALL,
-    })
-    .unwrap();
-    qp.modify(&QpModify::Rtr(Attributes::default())).unwrap();
-    qp.modify(&QpModify::Rts(Attributes::default())).unwrap();
-    qp
-}
 
 /// Sends numbered messages from one end to the other, as many as fit, and checks that each arrives
 /// once, whole, and in its turn.
@@ -176,7 +145,7 @@ fn a_program_routes_one_qp_to_two_peers() {
         open(&nodes, &a, &b, &options),
         open(&nodes, &a, &c, &options),
     );
-    let (qa, qb, qc) = (src_qp(&a), src_qp(&b), src_qp(&c));
+    let (qa, qb, qc) = (src_qp(&a, None), src_qp(&b, None), src_qp(&c, None));
     let routes = [
         qa.route(&to_b, qb.qpn()).unwrap(),
         qa.route(&to_c, qc.qpn()).unwrap(),
@@ -271,7 +240,7 @@ fn a_connection_has_the_attributes_it_was_opened_with() {
             ..ConnectionOptions::default()
         };
         let own = open(&nodes, &pair.a, &pair.b, &options);
-        let (qa, qb) = (src_qp(&pair.a), src_qp(&pair.b));
+        let (qa, qb) = (src_qp(&pair.a, None), src_qp(&pair.b, None));
         let route = qa.route(&own, qb.qpn()).unwrap();
         let mut stream = Stream::new(&pair, &qa, &qb, route);
         stream.run(100);
@@ -321,7 +290,7 @@ fn a_route_moves_while_it_is_used() {
         open(&nodes, &pair.a, &pair.b, &options),
         open(&nodes, &pair.a, &pair.b, &options),
     ];
-    let (qa, qb) = (src_qp(&pair.a), src_qp(&pair.b));
+    let (qa, qb) = (src_qp(&pair.a, None), src_qp(&pair.b, None));
     let route = qa.route(&own[0], qb.qpn()).unwrap();
     let mut stream = Stream::new(&pair, &qa, &qb, route);
     for round in 1..20 {

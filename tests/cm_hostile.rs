@@ -5,15 +5,13 @@
 mod common;
 
 use common::address;
-use std::net::{IpAddr, SocketAddr};
+use common::host::{Host, PORT};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Resources};
+use trunkline::rdma_cm::sync::ConnectError;
 use trunkline::rdma_cm::{Params, RejReason};
-use trunkline::{
-    Access, CmCounters, Cq, Mr, Node, Pd, Qp, QpOptions, Qpn, RecvWr, SendFlags, SendOp, SendWr,
-    Status,
-};
+use trunkline::{CmCounters, Node, Qpn};
 use trunkline_cm::{TRUNKLINE_SERVICE, gsi};
 use trunkline_conn::egress::Egress;
 use trunkline_dataplane::prng::Prng;
@@ -25,87 +23,12 @@ use trunkline_wire::cm::{
 use trunkline_wire::{Addresses, Gid, MAD_LEN, Path, Psn, ROCE_PORT, RdmaCmHeader, ServiceId};
 
 const LIMIT: Duration = Duration::from_secs(30);
-const PORT: u16 = 7471;
 const TCP: u8 = 0x06;
 /// Rounds of one burst of the attacker.
 const BURST: u32 = 8;
 /// Datagrams that may be on their way to the victim. More would only push others out of its
 /// socket: volume is another matter.
 const AHEAD: u64 = 256;
-
-/// A node with what its QPs need.
-struct Host {
-    node: Node,
-    address: IpAddr,
-    pd: Pd,
-    cq: Cq,
-    mr: Mr,
-    options: QpOptions,
-}
-
-impl Host {
-    fn new() -> Self {
-        let address = address();
-        let node = Node::builder().address(address).build().unwrap();
-        let pd = node.alloc_pd();
-        Self {
-            cq: node.create_cq(256).unwrap(),
-            mr: pd.register(4096, Access::ALL).unwrap(),
-            options: QpOptions::default(),
-            pd,
-            node,
-            address,
-        }
-    }
-
-    const fn resources(&self) -> Resources<'_> {
-        Resources {
-            pd: &self.pd,
-            send_cq: &self.cq,
-            recv_cq: &self.cq,
-            options: &self.options,
-        }
-    }
-
-    fn connect(&self, to: SocketAddr) -> Result<Endpoint, ConnectError> {
-        let params = Params::new(Qpn::default());
-        Endpoint::connect(&self.node, &self.resources(), to, &params, LIMIT)
-    }
-
-    fn done(&self) {
-        let end = Instant::now() + LIMIT;
-        let done = loop {
-            if let Some(done) = self.cq.poll_one() {
-                break done;
-            }
-            assert!(Instant::now() < end, "no completion");
-            std::thread::yield_now();
-        };
-        assert_eq!(done.status, Status::Success);
-    }
-
-    fn receive(&self, qp: &Qp) {
-        let sges = [self.mr.sge(2048, 64)];
-        let receive = RecvWr {
-            wr_id: 2,
-            sges: &sges,
-        };
-        qp.post_recv(&[receive]).unwrap();
-    }
-
-    fn send(&self, qp: &Qp) {
-        let request = SendWr {
-            wr_id: 1,
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            sges: &[self.mr.sge(0, 64)],
-            inline: None,
-            route: 0,
-        };
-        qp.post_send(&[request]).unwrap();
-        self.done();
-    }
-}
 
 /// What the only worker of a node has counted.
 fn counted(node: &Node) -> CmCounters {
@@ -285,7 +208,7 @@ impl Attacker {
 #[test]
 fn a_flood_of_every_sort_touches_neither_what_stands_nor_who_comes() {
     let (server, client) = (Host::new(), Host::new());
-    let listener = Listener::bind(&server.node, (server.address, PORT).into(), 0).unwrap();
+    let listener = server.listen(0);
     let to = listener.local_addr().unwrap();
     let mut attacker = Attacker::new(server.address);
     let enemy = attacker.path.src;
@@ -310,7 +233,7 @@ fn a_flood_of_every_sort_touches_neither_what_stands_nor_who_comes() {
                 accepted.send(end.unwrap()).unwrap();
             }
         });
-        let near = client.connect(to).unwrap();
+        let near = client.connect(to, b"").unwrap();
         let far = standing.recv_timeout(LIMIT).unwrap();
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
@@ -319,10 +242,10 @@ fn a_flood_of_every_sort_touches_neither_what_stands_nor_who_comes() {
         });
         for turn in 0..200 {
             server.receive(far.qp());
-            client.send(near.qp());
+            client.send(near.qp(), &[7; 64]);
             server.done();
             if turn % 50 == 0 {
-                let honest = client.connect(to).unwrap();
+                let honest = client.connect(to, b"").unwrap();
                 let there = standing.recv_timeout(LIMIT).unwrap();
                 drop((honest, there));
             }
@@ -353,7 +276,7 @@ fn a_flood_of_every_sort_touches_neither_what_stands_nor_who_comes() {
 #[test]
 fn a_flood_that_no_program_looks_at_is_bounded_and_refused() {
     let server = Host::new();
-    let listener = Listener::bind(&server.node, (server.address, PORT).into(), 16).unwrap();
+    let listener = server.listen(16);
     let mut attacker = Attacker::new(server.address);
     let give_up = Instant::now() + LIMIT;
     while counted(&server.node).rdma.backlog < 1000 {

@@ -3,111 +3,17 @@
 
 mod common;
 
-use common::address;
+use common::host::{Host, PORT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
-use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Request, Resources};
+use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Request};
 use trunkline::rdma_cm::{
     CmError, CmEventKind, EventChannel, Kind, Params, PortSpace, RejReason, ResolveError, Setting,
 };
-use trunkline::{
-    Access, Builder, Cq, Error, Mr, Node, Pd, Qp, QpOptions, QpState, RecvWr, SendFlags, SendOp,
-    SendWr, Status,
-};
+use trunkline::{Error, Node, QpState};
 
 const LIMIT: Duration = Duration::from_secs(20);
-const PORT: u16 = 7471;
-
-struct Host {
-    node: Node,
-    address: IpAddr,
-    pd: Pd,
-    cq: Cq,
-    mr: Mr,
-    options: QpOptions,
-}
-
-impl Host {
-    fn new() -> Self {
-        Self::with(Node::builder())
-    }
-
-    fn with(builder: Builder) -> Self {
-        let address = address();
-        let node = builder.address(address).build().unwrap();
-        let pd = node.alloc_pd();
-        let (cq, mr) = (
-            node.create_cq(256).unwrap(),
-            pd.register(4096, Access::ALL).unwrap(),
-        );
-        Self {
-            node,
-            address,
-            pd,
-            cq,
-            mr,
-            options: QpOptions::default(),
-        }
-    }
-
-    const fn resources(&self) -> Resources<'_> {
-        Resources {
-            pd: &self.pd,
-            send_cq: &self.cq,
-            recv_cq: &self.cq,
-            options: &self.options,
-        }
-    }
-
-    fn connect(&self, to: SocketAddr, data: &[u8]) -> Result<Endpoint, ConnectError> {
-        let params = Params {
-            private_data: data,
-            responder_resources: 4,
-            initiator_depth: 4,
-            ..Params::new(trunkline::Qpn::default())
-        };
-        Endpoint::connect(&self.node, &self.resources(), to, &params, LIMIT)
-    }
-
-    fn listen(&self) -> Listener {
-        Listener::bind(&self.node, (self.address, PORT).into(), 0).unwrap()
-    }
-
-    fn completion(&self) -> Status {
-        let end = std::time::Instant::now() + LIMIT;
-        loop {
-            if let Some(done) = self.cq.poll_one() {
-                return done.status;
-            }
-            assert!(std::time::Instant::now() < end, "no completion");
-            std::thread::yield_now();
-        }
-    }
-
-    fn send(&self, qp: &Qp, bytes: &[u8]) {
-        self.mr.write(0, bytes).unwrap();
-        qp.post_send(&[SendWr {
-            wr_id: 1,
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            sges: &[self.mr.sge(0, bytes.len())],
-            inline: None,
-            route: 0,
-        }])
-        .unwrap();
-        assert_eq!(self.completion(), Status::Success);
-    }
-
-    fn receive(&self, qp: &Qp) {
-        let sges = [self.mr.sge(2048, 1024)];
-        qp.post_recv(&[RecvWr {
-            wr_id: 2,
-            sges: &sges,
-        }])
-        .unwrap();
-    }
-}
 
 fn accept(server: &Host, request: Request, data: &[u8]) -> Endpoint {
     let params = Params {
@@ -135,12 +41,12 @@ fn connected(server: &Host, listener: &Listener, client: &Host) -> (Endpoint, En
 #[test]
 fn a_connection_carries_private_data_and_messages_and_ends_at_both_ends() {
     let (server, client) = (Host::new(), Host::new());
-    let listener = server.listen();
+    let listener = server.listen(0);
     let (near, far) = connected(&server, &listener, &client);
     assert_eq!(&near.data()[..6], b"answer");
     server.receive(far.qp());
     client.send(near.qp(), b"hello");
-    assert_eq!(server.completion(), Status::Success);
+    server.done();
     let mut bytes = [0; 5];
     server.mr.read(2048, &mut bytes).unwrap();
     assert_eq!(&bytes, b"hello");
@@ -159,11 +65,11 @@ fn a_node_that_shares_no_connections_is_an_ordinary_host() {
     for (here, there) in [(false, true), (true, false), (false, false)] {
         let server = Host::with(Node::builder().sharing(there));
         let client = Host::with(Node::builder().sharing(here));
-        let listener = server.listen();
+        let listener = server.listen(0);
         let (near, far) = connected(&server, &listener, &client);
         server.receive(far.qp());
         client.send(near.qp(), b"plain");
-        assert_eq!(server.completion(), Status::Success);
+        server.done();
         for host in [&client, &server] {
             assert_eq!(host.node.connection_count(), 0, "{here} {there}");
         }
@@ -210,7 +116,7 @@ fn who_is_refused_hears_why() {
         other => panic!("{other}"),
     };
     assert_eq!(reason(nobody).0, RejReason::InvalidServiceId);
-    let listener = server.listen();
+    let listener = server.listen(0);
     let to = listener.local_addr().unwrap();
     let refused = std::thread::scope(|scope| {
         let asked = scope.spawn(|| client.connect(to, b"").unwrap_err());
@@ -295,7 +201,7 @@ fn an_id_says_when_it_is_asked_at_the_wrong_time() {
 #[test]
 fn requests_that_nobody_takes_end_with_their_listener() {
     let (server, client) = (Host::new(), Host::new());
-    let listener = server.listen();
+    let listener = server.listen(0);
     let to = listener.local_addr().unwrap();
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| client.connect(to, b"").unwrap_err());
@@ -310,7 +216,7 @@ fn requests_that_nobody_takes_end_with_their_listener() {
 #[test]
 fn a_hundred_connections_come_and_go() {
     let (server, client) = (Host::new(), Host::new());
-    let listener = server.listen();
+    let listener = server.listen(0);
     for _ in 0..100 {
         let (near, far) = connected(&server, &listener, &client);
         near.disconnect(LIMIT).unwrap();
@@ -321,7 +227,7 @@ fn a_hundred_connections_come_and_go() {
 #[test]
 fn an_active_end_hears_once_that_its_connection_stands() {
     let (server, client) = (Host::new(), Host::new());
-    let listener = server.listen();
+    let listener = server.listen(0);
     let channel = client.node.create_event_channel().unwrap();
     let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
     id.resolve_addr((server.address, PORT).into(), LIMIT)
@@ -347,7 +253,7 @@ fn an_active_end_hears_once_that_its_connection_stands() {
 #[test]
 fn each_step_of_a_connection_is_timed_at_both_ends() {
     let (server, client) = (Host::new(), Host::new());
-    let listener = server.listen();
+    let listener = server.listen(0);
     let ends = connected(&server, &listener, &client);
     let counts = |host: &Host, steps: &[&str]| -> Vec<u64> {
         let stats = host.node.cm_stats();

@@ -3,15 +3,15 @@
 
 mod common;
 
-use common::{End, Pair, address, inline, next, pattern, until};
+use common::{End, Pair, address, inline, next, pattern, src_qp, until};
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::{Endpoint, Listener, Resources};
 use trunkline::{
-    Access, AtomicOp, Attributes, Connection, ConnectionOptions, ConnectionState, Drive, Error,
-    Extra, HandOvers, LiveObjects, Node, Qp, QpModify, QpOptions, QpState, QpType, RecvWr,
-    SendFlags, SendOp, SendWr, Status, VerbsError,
+    Access, AtomicOp, Attributes, Connection, ConnectionOptions, Drive, Error, Extra, HandOvers,
+    LiveObjects, Node, Qp, QpModify, QpOptions, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr,
+    Status, VerbsError,
 };
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -20,6 +20,11 @@ fn pair(a: u8, b: u8) -> Pair {
         a: End::new(inline().workers(a)),
         b: End::new(inline().workers(b)),
     }
+}
+
+/// Two nodes of two workers, each with a thread.
+fn two_threaded() -> [End; 2] {
+    [(); 2].map(|()| End::new(Node::builder().address(address()).workers(2)))
 }
 
 fn at(worker: u8) -> QpOptions {
@@ -253,37 +258,15 @@ fn datagrams_and_unreliable_connections_reach_the_worker_that_they_name() {
     assert_eq!(b.node.hand_overs().packets, 0);
 }
 
-fn open(nodes: &[&Node], a: &End, qa: &Qp, to: &Node, qb: &Qp) -> Connection {
+fn open(nodes: &[&Node], a: &End, qa: &Qp, b: &End, qb: &Qp) -> Connection {
     let options = ConnectionOptions {
         local: Some(qa.qpn()),
         remote: Some(qb.qpn()),
         ..ConnectionOptions::default()
     };
-    let connection = a
-        .node
-        .open_connection(to.gid().address(), &options)
-        .unwrap();
+    let connection = common::open(nodes, a, b, &options);
     assert_eq!(connection.worker(), qa.worker());
-    until(nodes, "the connection to open", || {
-        match connection.state() {
-            ConnectionState::Opening => false,
-            ConnectionState::Open(_) => true,
-            other => panic!("{other:?}"),
-        }
-    });
     connection
-}
-
-fn src_qp(end: &End, worker: u8) -> Qp {
-    let qp = end.qp(&QpOptions {
-        kind: QpType::Src,
-        ..at(worker)
-    });
-    let access = Access::ALL;
-    qp.modify(&QpModify::Init { access }).unwrap();
-    qp.modify(&QpModify::Rtr(Attributes::default())).unwrap();
-    qp.modify(&QpModify::Rts(Attributes::default())).unwrap();
-    qp
 }
 
 fn routed(end: &End, qp: &Qp, route: u32, op: SendOp) {
@@ -303,27 +286,27 @@ fn routed(end: &End, qp: &Qp, route: u32, op: SendOp) {
 fn programs_route_and_move_qps_over_connections_between_their_workers() {
     let Pair { a, b } = pair(2, 2);
     let nodes = [&a.node, &b.node];
-    let qa = src_qp(&a, 1);
+    let qa = src_qp(&a, Some(1));
     for j in 0..2 {
-        let qb = src_qp(&b, j);
-        let own = open(&nodes, &a, &qa, &b.node, &qb);
+        let qb = src_qp(&b, Some(j));
+        let own = open(&nodes, &a, &qa, &b, &qb);
         let route = qa.route(&own, qb.qpn()).unwrap();
         routed(&a, &qa, route, SendOp::Write(b.mr.remote(0)));
         assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
-        let second = open(&nodes, &a, &qa, &b.node, &qb);
+        let second = open(&nodes, &a, &qa, &b, &qb);
         qa.bind_route(route, &second).unwrap();
         routed(&a, &qa, route, SendOp::Write(b.mr.remote(0)));
         assert_eq!(next(&nodes, &a.send_cq).status, Status::Success);
         assert!(second.stats().unwrap().delivery.counters.sent > 1);
         // To the other worker of the peer neither leads.
-        let other = src_qp(&b, 1 - j);
+        let other = src_qp(&b, Some(1 - j));
         let refused = qa.route(&own, other.qpn());
         let Err(Error::Verbs(VerbsError::OtherWorker { remote })) = refused else {
             panic!("{refused:?}");
         };
         assert_eq!(remote, other.qpn().get());
         // Nor is it one for QPs of the other worker here.
-        let stranger = src_qp(&a, 0);
+        let stranger = src_qp(&a, Some(0));
         assert!(matches!(
             stranger.route(&own, qb.qpn()),
             Err(Error::NoConnection { .. })
@@ -415,14 +398,7 @@ fn what_comes_out_at_the_wrong_worker_is_handed_over() {
 
 #[test]
 fn many_qps_spread_over_all_workers_of_threaded_nodes() {
-    let ends = [(); 2].map(|()| {
-        let node = Node::builder()
-            .address(address())
-            .workers(2)
-            .build()
-            .unwrap();
-        End::of(node)
-    });
+    let ends = two_threaded();
     let [a, b] = &ends;
     let qps: Vec<_> = (0..200)
         .map(|_| {
@@ -446,14 +422,7 @@ fn many_qps_spread_over_all_workers_of_threaded_nodes() {
 #[test]
 fn rdma_cm_connects_qps_of_all_workers() {
     const LIMIT: Duration = Duration::from_secs(20);
-    let ends = [(); 2].map(|()| {
-        let node = Node::builder()
-            .address(address())
-            .workers(2)
-            .build()
-            .unwrap();
-        End::of(node)
-    });
+    let ends = two_threaded();
     let [a, b] = &ends;
     let to = SocketAddr::new(b.node.gid().address(), 7471);
     let listener = Listener::bind(&b.node, to, 16).unwrap();

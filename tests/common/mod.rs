@@ -6,12 +6,14 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+pub mod host;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Attributes, Builder, Completion, Cq, Drive, Mr, Node, Pd, Qp, QpOptions, RecvWr,
-    SendFlags, SendOp, SendWr,
+    Access, Attributes, Builder, Completion, Connection, ConnectionOptions, ConnectionState, Cq,
+    Drive, Mr, Node, Pd, Qp, QpModify, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr,
 };
 
 /// How long anything may take before the test gives up on it: far more than it should.
@@ -187,6 +189,36 @@ pub fn next(nodes: &[&Node], cq: &Cq) -> Completion {
         found.is_some()
     });
     found.unwrap()
+}
+
+/// Opens a connection and waits until it is open.
+pub fn open(nodes: &[&Node], from: &End, to: &End, options: &ConnectionOptions) -> Connection {
+    let connection = from
+        .node
+        .open_connection(to.node.gid().address(), options)
+        .unwrap();
+    until(nodes, "the connection to open", || {
+        match connection.state() {
+            ConnectionState::Opening => false,
+            ConnectionState::Open(_) => true,
+            other => panic!("{other:?}"),
+        }
+    });
+    connection
+}
+
+/// An app-managed QP, ready to send and receive.
+pub fn src_qp(end: &End, worker: Option<u8>) -> Qp {
+    let qp = end.qp(&QpOptions {
+        kind: QpType::Src,
+        worker,
+        ..QpOptions::default()
+    });
+    let access = Access::ALL;
+    qp.modify(&QpModify::Init { access }).unwrap();
+    qp.modify(&QpModify::Rtr(Attributes::default())).unwrap();
+    qp.modify(&QpModify::Rts(Attributes::default())).unwrap();
+    qp
 }
 
 /// Bytes that differ from place to place and from seed to seed.
