@@ -1,12 +1,10 @@
 //! The first byte to a node that was never met, in one-way trips of virtual time.
 
 use crate::Measurement;
+use crate::end::End;
 use anyhow::{Result, ensure};
 use std::net::IpAddr;
-use trunkline::{
-    Access, Clock, Cq, Drive, Instant, Mr, Node, Pd, Qp, QpAddress, QpOptions, QpType, RecvWr,
-    SendFlags, SendOp, SendWr, Status,
-};
+use trunkline::{Clock, Drive, Instant, Node, Qp, QpAddress, QpOptions, QpType, RecvWr, Status};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_sim::net::{Link, Network, PortShape};
 use trunkline_sim::trace::Trace;
@@ -32,59 +30,34 @@ pub fn trips() -> Result<Measurement> {
     )
 }
 
-struct End {
-    node: Node,
-    pd: Pd,
-    cq: Cq,
-    mr: Mr,
+fn end(network: &Network, index: usize, clock: &Clock) -> Result<End> {
+    let shape = PortShape {
+        max_datagram: 4176,
+        ring: 64,
+        source_ports: &[4791],
+    };
+    let node = Node::builder()
+        .address(address(index))
+        .drive(Drive::Inline)
+        .clock(clock.clone())
+        .seed(index as u64 + 1)
+        .build_on(Box::new(network.plug(index, shape)))?;
+    End::new(node, 64)
 }
 
-impl End {
-    fn new(network: &Network, index: usize, clock: &Clock) -> Result<Self> {
-        let shape = PortShape {
-            max_datagram: 4176,
-            ring: 64,
-            source_ports: &[4791],
-        };
-        let node = Node::builder()
-            .address(address(index))
-            .drive(Drive::Inline)
-            .clock(clock.clone())
-            .seed(index as u64 + 1)
-            .build_on(Box::new(network.plug(index, shape)))?;
-        let (pd, cq) = (node.alloc_pd(), node.create_cq(64)?);
-        let mr = pd.register(64, Access::ALL)?;
-        Ok(Self { node, pd, cq, mr })
-    }
+fn qp(end: &End, kind: QpType) -> Result<Qp> {
+    end.qp(&QpOptions {
+        kind,
+        ..QpOptions::default()
+    })
+}
 
-    fn qp(&self, kind: QpType) -> Result<Qp> {
-        let options = QpOptions {
-            kind,
-            ..QpOptions::default()
-        };
-        Ok(self.pd.create_qp(&self.cq, &self.cq, &options)?)
-    }
-
-    fn receive(&self, qp: &Qp) -> Result<()> {
-        let sges = [self.mr.sge(0, 8)];
-        Ok(qp.post_recv(&[RecvWr {
-            wr_id: 0,
-            sges: &sges,
-        }])?)
-    }
-
-    fn send(&self, qp: &Qp) -> Result<()> {
-        let (op, flags) = (SendOp::Send, SendFlags::SIGNALED);
-        let request = SendWr {
-            wr_id: 0,
-            op,
-            flags,
-            sges: &[self.mr.sge(0, 8)],
-            inline: None,
-            route: 0,
-        };
-        Ok(qp.post_send(&[request])?)
-    }
+fn receive(end: &End, qp: &Qp) -> Result<()> {
+    let sges = [end.mr.sge(0, 8)];
+    Ok(qp.post_recv(&[RecvWr {
+        wr_id: 0,
+        sges: &sges,
+    }])?)
 }
 
 struct World {
@@ -107,10 +80,7 @@ impl World {
         let clock = Clock::manual();
         clock.set(Instant::from_nanos(SECOND));
         network.net().set_now(SECOND);
-        let ends = [
-            End::new(&network, 0, &clock)?,
-            End::new(&network, 1, &clock)?,
-        ];
+        let ends = [end(&network, 0, &clock)?, end(&network, 1, &clock)?];
         Ok(Self {
             network,
             clock,
@@ -121,26 +91,26 @@ impl World {
     /// From a QP that connects to a QP of the other node that listens to everybody.
     fn first_byte(&self) -> Result<f64> {
         let [near, far] = &self.ends;
-        let listener = far.qp(QpType::Src)?;
+        let listener = qp(far, QpType::Src)?;
         listener.connect(QpAddress {
             gid: near.node.gid(),
             ..listener.address()
         })?;
-        far.receive(&listener)?;
-        let qp = near.qp(QpType::Rc)?;
-        qp.connect(listener.address())?;
-        near.send(&qp)?;
+        receive(far, &listener)?;
+        let sender = qp(near, QpType::Rc)?;
+        sender.connect(listener.address())?;
+        near.send(&sender, 0)?;
         self.until_received()
     }
 
     /// Both programs connect their QPs at the same time.
     fn both_ask(&self) -> Result<f64> {
         let [near, far] = &self.ends;
-        let (qp, other) = (near.qp(QpType::Rc)?, far.qp(QpType::Rc)?);
-        qp.connect(other.address())?;
-        other.connect(qp.address())?;
-        far.receive(&other)?;
-        near.send(&qp)?;
+        let (sender, other) = (qp(near, QpType::Rc)?, qp(far, QpType::Rc)?);
+        sender.connect(other.address())?;
+        other.connect(sender.address())?;
+        receive(far, &other)?;
+        near.send(&sender, 0)?;
         self.until_received()
     }
 

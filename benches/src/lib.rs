@@ -20,6 +20,7 @@
 pub mod catalogue;
 pub mod cold;
 pub mod connect;
+mod end;
 pub mod engine;
 pub mod goodput;
 pub mod isolation;

@@ -2,13 +2,12 @@
 //! The one node runs on its own thread, all others take turns on another.
 
 use crate::Measurement;
+use crate::end::End;
 use crate::rounds::percentile;
 use anyhow::{Result, ensure};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use trunkline::{
-    Access, Cq, Drive, Mr, Node, Pd, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr, Srq, Status,
-};
+use trunkline::{Drive, Node, QpOptions, RecvWr, Status};
 
 /// Nodes that connect.
 const NODES: usize = 64;
@@ -61,63 +60,34 @@ struct Storm {
     p99: f64,
 }
 
-struct End {
-    node: Node,
-    pd: Pd,
-    cq: Cq,
-    mr: Mr,
-}
-
-impl End {
-    fn new(last: u8, drive: Drive) -> Result<Self> {
-        let node = Node::builder()
-            .address(IpAddr::from([127, 77, 2, last]))
-            .drive(drive)
-            .build()?;
-        let (pd, cq) = (node.alloc_pd(), node.create_cq(16_384)?);
-        let mr = pd.register(64, Access::ALL)?;
-        Ok(Self { node, pd, cq, mr })
-    }
-
-    fn qp(&self, srq: Option<Srq>) -> Result<Qp> {
-        let options = QpOptions {
-            srq,
-            ..QpOptions::default()
-        };
-        Ok(self.pd.create_qp(&self.cq, &self.cq, &options)?)
-    }
-
-    fn send(&self, qp: &Qp, wr_id: u64) -> Result<()> {
-        let request = SendWr {
-            wr_id,
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            sges: &[self.mr.sge(0, 8)],
-            inline: None,
-            route: 0,
-        };
-        Ok(qp.post_send(&[request])?)
-    }
+fn end(last: u8, drive: Drive) -> Result<End> {
+    let address = IpAddr::from([127, 77, 2, last]);
+    let node = Node::builder().address(address).drive(drive).build()?;
+    End::new(node, 16_384)
 }
 
 impl Storm {
     fn run() -> Result<Self> {
-        let target = End::new(1, Drive::Threaded)?;
+        let target = end(1, Drive::Threaded)?;
         let ends = (0..NODES)
-            .map(|node| End::new(node as u8 + 2, Drive::Inline))
+            .map(|node| end(node as u8 + 2, Drive::Inline))
             .collect::<Result<Vec<_>>>()?;
         let srq = target.pd.create_srq((NODES * EACH) as u32, 1)?;
         for wr_id in 0..(NODES * EACH) as u64 {
             let sges = [target.mr.sge(0, 8)];
             srq.post_recv(&[RecvWr { wr_id, sges: &sges }])?;
         }
+        let listening = QpOptions {
+            srq: Some(srq),
+            ..QpOptions::default()
+        };
         let started = Instant::now();
         let mut qps = Vec::with_capacity(2 * NODES * EACH);
         let mut times = vec![Vec::new(); NODES];
         // Each node's program has one request after the other; all nodes at the same time.
         for at in 0..EACH {
             for end in &ends {
-                let (near, far) = (end.qp(None)?, target.qp(Some(srq.clone()))?);
+                let (near, far) = (end.qp(&QpOptions::default())?, target.qp(&listening)?);
                 near.connect(far.address())?;
                 far.connect(near.address())?;
                 end.send(&near, at as u64)?;

@@ -1,13 +1,14 @@
 //! QPs connected per second where the two nodes know each other: one thread drives both nodes, over
 //! UDP on loopback.
 
+use crate::end::{End, connect_pairs};
 use crate::rounds::alternate;
 use crate::{Measurement, Setting};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use socket2::{Domain, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
-use trunkline::{Cq, Drive, Node, Pd, Qp, QpOptions};
+use trunkline::{Drive, Node, Qp};
 
 /// QPs that are connected at a time.
 const BATCH: usize = 256;
@@ -39,27 +40,13 @@ pub fn qps(setting: &Setting) -> Result<Measurement> {
     )
 }
 
-struct End {
-    node: Node,
-    pd: Pd,
-    cq: Cq,
-}
-
-impl End {
-    fn new(last: u8, watched: bool) -> Result<Self> {
-        let node = Node::builder()
-            .address(IpAddr::from([127, 77, 1, last]))
-            .drive(Drive::Inline)
-            .watched(watched)
-            .build()?;
-        let (pd, cq) = (node.alloc_pd(), node.create_cq(64)?);
-        Ok(Self { node, pd, cq })
-    }
-
-    fn qp(&self) -> Result<Qp> {
-        let options = QpOptions::default();
-        Ok(self.pd.create_qp(&self.cq, &self.cq, &options)?)
-    }
+fn end(last: u8, watched: bool) -> Result<End> {
+    let node = Node::builder()
+        .address(IpAddr::from([127, 77, 1, last]))
+        .drive(Drive::Inline)
+        .watched(watched)
+        .build()?;
+    End::new(node, 64)
 }
 
 /// Two nodes that know each other.
@@ -73,7 +60,7 @@ impl Pair {
     /// Nodes at 127.77.1.x, for each of `hosts` one; `watched` as for [`trunkline::Builder`].
     pub(crate) fn new(hosts: [u8; 2], watched: bool) -> Result<Self> {
         let [a, b] = hosts;
-        let ends = [End::new(a, watched)?, End::new(b, watched)?];
+        let ends = [end(a, watched)?, end(b, watched)?];
         let mut pair = Self {
             ends,
             _first: Vec::new(),
@@ -82,24 +69,8 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Connects `count` pairs, until the QPs of both ends may send.
     fn connect(&self, count: usize) -> Result<Vec<[Qp; 2]>> {
-        let [a, b] = &self.ends;
-        let bound = || self.ends.each_ref().map(|end| end.node.counters().bound);
-        let wanted = bound().map(|before| before + count as u64);
-        let mut pairs = Vec::with_capacity(count);
-        for _ in 0..count {
-            let (qa, qb) = (a.qp()?, b.qp()?);
-            qa.connect(qb.address())?;
-            qb.connect(qa.address())?;
-            pairs.push([qa, qb]);
-        }
-        let started = Instant::now();
-        while bound() != wanted {
-            self.turn()?;
-            ensure!(started.elapsed().as_secs() < 10, "QPs are not connected");
-        }
-        Ok(pairs)
+        connect_pairs(&self.ends, count, || self.turn())
     }
 
     fn turn(&self) -> Result<()> {

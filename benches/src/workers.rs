@@ -1,16 +1,13 @@
 //! What a second worker brings: two nodes on loopback, one thread for each worker of either.
 
+use crate::end::{End, REGION as SIZE, connect_pairs};
 use crate::rounds::alternate;
 use crate::{Measurement, Setting};
 use anyhow::{Result, ensure};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use trunkline::{
-    Access, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, SendFlags, SendOp, SendWr, Status,
-};
+use trunkline::{Completion, Node, Qp, SendFlags, SendOp, SendWr, Status};
 
-/// Bytes of a message.
-const SIZE: usize = 64;
 /// QPs at each worker.
 const QPS: usize = 16;
 /// Requests outstanding on each.
@@ -50,26 +47,10 @@ pub fn scale(setting: &Setting) -> Result<Measurement> {
     Ok(Measurement::new("workers_scale", UNIT, yardstick, medians).note(note))
 }
 
-struct End {
-    node: Node,
-    pd: Pd,
-    cq: Cq,
-    mr: Mr,
-}
-
-impl End {
-    fn new(workers: u8, last: u8) -> Result<Self> {
-        let address = IpAddr::from([127, 77, 2 + workers, last]);
-        let node = Node::builder().address(address).workers(workers).build()?;
-        let (pd, cq) = (node.alloc_pd(), node.create_cq(4096)?);
-        let mr = pd.register(SIZE, Access::ALL)?;
-        Ok(Self { node, pd, cq, mr })
-    }
-
-    fn qp(&self) -> Result<Qp> {
-        let options = QpOptions::default();
-        Ok(self.pd.create_qp(&self.cq, &self.cq, &options)?)
-    }
+fn end(workers: u8, last: u8) -> Result<End> {
+    let address = IpAddr::from([127, 77, 2 + workers, last]);
+    let node = Node::builder().address(address).workers(workers).build()?;
+    End::new(node, 4096)
 }
 
 struct Pair {
@@ -79,31 +60,18 @@ struct Pair {
 
 impl Pair {
     fn new(workers: u8) -> Result<Self> {
-        let ends = [End::new(workers, 1)?, End::new(workers, 2)?];
+        let ends = [end(workers, 1)?, end(workers, 2)?];
         let qps = Vec::new();
         let mut pair = Self { ends, qps };
         pair.qps = pair.connect(QPS * usize::from(workers))?;
         Ok(pair)
     }
 
-    /// Connects `count` pairs, until the QPs of both ends may send.
     fn connect(&self, count: usize) -> Result<Vec<[Qp; 2]>> {
-        let [a, b] = &self.ends;
-        let bound = || self.ends.each_ref().map(|end| end.node.counters().bound);
-        let wanted = bound().map(|before| before + count as u64);
-        let mut pairs = Vec::with_capacity(count);
-        for _ in 0..count {
-            let (qa, qb) = (a.qp()?, b.qp()?);
-            qa.connect(qb.address())?;
-            qb.connect(qa.address())?;
-            pairs.push([qa, qb]);
-        }
-        let started = Instant::now();
-        while bound() != wanted {
+        connect_pairs(&self.ends, count, || {
             std::thread::yield_now();
-            ensure!(started.elapsed() < PATIENCE, "QPs are not connected");
-        }
-        Ok(pairs)
+            Ok(())
+        })
     }
 
     /// Pairs connected per second.
