@@ -16,6 +16,20 @@ pub(crate) struct Counts<'a> {
     pub(crate) mismatch: &'a mut u64,
 }
 
+/// [`Counts`] among the counters of a manager.
+macro_rules! counts {
+    ($counters:expr) => {{
+        let counters = &mut $counters;
+        $crate::driver::Counts {
+            received: &mut counters.received,
+            malformed: &mut counters.malformed,
+            unknown: &mut counters.unknown,
+            mismatch: &mut counters.mismatch,
+        }
+    }};
+}
+pub(crate) use counts;
+
 /// A manager, as what drives it sees it.
 pub(crate) trait Driver {
     type Record: Record;

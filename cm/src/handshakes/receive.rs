@@ -1,7 +1,7 @@
 //! What a peer says about a handshake that is under way.
 
 use super::Manager;
-use crate::driver::{Counts, Driver};
+use crate::driver::{Counts, Driver, counts};
 use crate::event::{CloseReason, Event, Refused, Route};
 use crate::hello::HelloError;
 use crate::identity::IdentityError;
@@ -30,13 +30,7 @@ impl<R: Random> Driver for Manager<R> {
     }
 
     fn counts(&mut self) -> Counts<'_> {
-        let counters = &mut self.counters;
-        Counts {
-            received: &mut counters.received,
-            malformed: &mut counters.malformed,
-            unknown: &mut counters.unknown,
-            mismatch: &mut counters.mismatch,
-        }
+        counts!(self.counters)
     }
 
     fn route_of(&self, index: u32) -> Route {

@@ -5,7 +5,7 @@ use super::event::{Answer, CloseReason, Event};
 use super::message::{self, Ids};
 use super::state::State;
 use super::table::{Slot, Subject};
-use crate::driver::{Counts, Driver};
+use crate::driver::{Counts, Driver, counts};
 use crate::event::Route;
 use crate::message::mad;
 use crate::random::Random;
@@ -29,13 +29,7 @@ impl<R: Random> Driver for Manager<R> {
     }
 
     fn counts(&mut self) -> Counts<'_> {
-        let counters = &mut self.counters;
-        Counts {
-            received: &mut counters.received,
-            malformed: &mut counters.malformed,
-            unknown: &mut counters.unknown,
-            mismatch: &mut counters.mismatch,
-        }
+        counts!(self.counters)
     }
 
     fn route_of(&self, index: u32) -> Route {
