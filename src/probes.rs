@@ -58,66 +58,61 @@ impl Message<'_> {
     }
 }
 
+/// A probe about a management datagram.
+macro_rules! message {
+    ($name:ident, $peer:expr, $mad:expr) => {{
+        let (message, peer) = (Message($mad), || Gid::from($peer));
+        probe_lazy!(
+            trunkline,
+            $name,
+            message.attribute(),
+            message.transaction(),
+            message.sender(),
+            message.receiver(),
+            high(peer()),
+            low(peer())
+        );
+    }};
+}
+
+/// A probe about a step of a connection.
+macro_rules! step {
+    ($name:ident, $step:expr) => {{
+        let (step, peer) = ($step, || Gid::from($step.peer));
+        probe_lazy!(
+            trunkline,
+            $name,
+            step.id.0,
+            step.from as u8,
+            step.to as u8,
+            high(peer()),
+            low(peer())
+        );
+    }};
+}
+
 /// A management datagram was handed to the port.
 #[inline]
 pub(crate) fn cm_sent(peer: IpAddr, mad: &[u8; MAD_LEN]) {
-    let (message, peer) = (Message(mad), || Gid::from(peer));
-    probe_lazy!(
-        trunkline,
-        cm_sent,
-        message.attribute(),
-        message.transaction(),
-        message.sender(),
-        message.receiver(),
-        high(peer()),
-        low(peer())
-    );
+    message!(cm_sent, peer, mad);
 }
 
 /// A management datagram came that is whole.
 #[inline]
 pub(crate) fn cm_received(peer: IpAddr, mad: &[u8; MAD_LEN]) {
-    let (message, peer) = (Message(mad), || Gid::from(peer));
-    probe_lazy!(
-        trunkline,
-        cm_received,
-        message.attribute(),
-        message.transaction(),
-        message.sender(),
-        message.receiver(),
-        high(peer()),
-        low(peer())
-    );
+    message!(cm_received, peer, mad);
 }
 
 /// A handshake between nodes moved on.
 #[inline]
 pub(crate) fn node_state(step: &Step) {
-    let peer = || Gid::from(step.peer);
-    probe_lazy!(
-        trunkline,
-        node_state,
-        step.id.0,
-        step.from as u8,
-        step.to as u8,
-        high(peer()),
-        low(peer())
-    );
+    step!(node_state, step);
 }
 
 /// A connection or question of an ordinary host moved on.
 #[inline]
 pub(crate) fn ib_state(step: &Step) {
-    let peer = || Gid::from(step.peer);
-    probe_lazy!(
-        trunkline,
-        ib_state,
-        step.id.0,
-        step.from as u8,
-        step.to as u8,
-        high(peer()),
-        low(peer())
-    );
+    step!(ib_state, step);
 }
 
 /// An ID of RDMA-CM moved on.
@@ -179,6 +174,20 @@ pub(crate) fn trace(trace: &Trace) {
     }
 }
 
+/// A probe about a BIND or the consent to one.
+macro_rules! binding {
+    ($name:ident, $qpn:expr, $remote:expr, $conn:expr, $round:expr) => {{
+        probe_lazy!(
+            trunkline,
+            $name,
+            $qpn.get(),
+            $remote.get(),
+            number($conn),
+            $round
+        );
+    }};
+}
+
 fn bind(trace: &Trace) {
     match *trace {
         Trace::BindSent {
@@ -187,47 +196,20 @@ fn bind(trace: &Trace) {
             conn,
             round,
             ..
-        } => {
-            probe_lazy!(
-                trunkline,
-                bind_sent,
-                qpn.get(),
-                remote.get(),
-                number(conn),
-                round
-            );
-        }
+        } => binding!(bind_sent, qpn, remote, conn, round),
         Trace::BindReceived {
             qpn,
             remote,
             conn,
             round,
-        } => {
-            probe_lazy!(
-                trunkline,
-                bind_received,
-                qpn.get(),
-                remote.get(),
-                number(conn),
-                round
-            );
-        }
+        } => binding!(bind_received, qpn, remote, conn, round),
         Trace::Bound {
             qpn,
             remote,
             conn,
             round,
             ..
-        } => {
-            probe_lazy!(
-                trunkline,
-                bound,
-                qpn.get(),
-                remote.get(),
-                number(conn),
-                round
-            );
-        }
+        } => binding!(bound, qpn, remote, conn, round),
         Trace::BindRefused {
             qpn, remote, conn, ..
         } => {
