@@ -97,6 +97,16 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
             "trunkline bench",
         ),
         (
+            &["bench", "bw", "--connect", "::1", "--workers", "65"],
+            "65 is not in 1..=64",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--workers", "999"],
+            "999 is not in 1..=64",
+            "trunkline bench",
+        ),
+        (
             &["bench", "bw", "--connect", "::1", "--duration", "0"],
             "nothing to measure",
             "trunkline bench",

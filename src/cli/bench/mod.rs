@@ -14,13 +14,15 @@ pub mod stream;
 use super::interrupt::Interrupt;
 use super::usage::wrong;
 use anyhow::Result;
-use clap::Args;
+use clap::builder::TypedValueParser;
+use clap::{Args, value_parser};
 use latency::Goal;
 use params::{ATOMIC_SIZE, Controller, Mode, Op, Params};
 use size::{parse_seconds, parse_size};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use trunkline::Workers;
 
 /// Round trips of `lat`, unless the command line says otherwise.
 const ITERATIONS: u64 = 10_000;
@@ -66,7 +68,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     connections: u32,
     /// Workers of each node; with several each has a thread of its own.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = workers())]
     workers: u8,
     /// Requests under way on each QP [default: 16; lat: 1].
     #[arg(long, value_name = "N")]
@@ -127,6 +129,11 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
         (None, Some(server)) => client::run(&args.plan(server)?, interrupt),
         (None, None) => Err(wrong("--listen ADDR or --connect ADDR is needed")),
     }
+}
+
+/// Reads a number of workers that a node may have.
+fn workers() -> impl TypedValueParser<Value = u8> {
+    value_parser!(u8).range(1..=i64::from(Workers::MOST))
 }
 
 impl BenchArgs {
