@@ -9,6 +9,7 @@ use crate::platform::Embedded;
 use crate::probes;
 use crate::qp::Qp;
 use crate::rdma_cm::Desk;
+use crate::state_bytes::StateBytes;
 use crate::status::recorder::Recorder;
 use crate::worker::Bell;
 use std::collections::VecDeque;
@@ -181,6 +182,12 @@ impl Core {
             unsent: None,
             mail,
         }
+    }
+
+    pub(crate) fn state_bytes(&self) -> StateBytes {
+        let management =
+            self.manager.state_bytes() + self.cm.manager.state_bytes() + self.peers.state_bytes();
+        StateBytes::of(&self.engine.state_bytes(), management)
     }
 
     pub(crate) fn draw(&mut self) -> u64 {

@@ -46,6 +46,7 @@ mod probes;
 mod qp;
 pub mod rdma_cm;
 mod seat;
+mod state_bytes;
 pub mod status;
 mod worker;
 
@@ -62,6 +63,7 @@ pub use node::{Builder, Drive, Node};
 pub use peers::ConnectionState;
 pub use platform::{Embedded, Heap};
 pub use qp::{Qp, QpAddress, QpOptions, Srq};
+pub use state_bytes::StateBytes;
 pub use trunkline_conn::control::ControlKind;
 pub use trunkline_conn::host::QpEvent;
 pub use trunkline_conn::mem::{Access, AtomicOp, Sge};
@@ -75,6 +77,6 @@ pub use trunkline_dataplane::{Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
     Attributes, ConnId, ConnectionStats, Counters, Event, LiveObjects, QpModify, QpState, QpType,
-    StateBytes, VerbsError,
+    VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::mail::HandOvers;
 use crate::mr::{Pd, PdInner};
 use crate::seat::{Seat, Shared};
+use crate::state_bytes::StateBytes;
 use crate::status::recorder::Recorder;
 use crate::status::server::Server;
 use crate::status::{CmStats, Status};
@@ -22,7 +23,7 @@ use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::Counters as DeliveryCounters;
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
-use trunkline_qpmap::{Counters, Event, LiveObjects, StateBytes, VerbsError};
+use trunkline_qpmap::{Counters, Event, LiveObjects, VerbsError};
 use trunkline_wire::{Gid, Workers};
 
 /// Packets that a shared connection may have in flight.
@@ -564,9 +565,9 @@ impl Node {
         self.shared.sum(of, LiveObjects::add)
     }
 
-    /// Bytes of state of its QPs and connections, counted from the structures themselves.
+    /// Bytes of state of its QPs and connections and of their management, counted from the
+    /// structures themselves.
     pub fn state_bytes(&self) -> StateBytes {
-        let of = |core: &Core| core.engine.state_bytes();
-        self.shared.sum(of, StateBytes::add)
+        self.shared.sum(Core::state_bytes, StateBytes::add)
     }
 }

@@ -152,6 +152,20 @@ impl Peers {
         }
     }
 
+    /// Bytes of what is known of peers and wanted of them, without what maps need beside their
+    /// entries.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.directory.state_bytes()
+            + self.handshakes.len() * size_of::<(HandshakeId, Handshake)>()
+            + self.opening.len() * size_of::<(Qpn, (HandshakeId, IpAddr, u32))>()
+            + self.private.len() * size_of::<(u64, ConnectionState)>()
+            + self.loops.len() * size_of::<OpeningLoop>()
+            + self.letters.len() * size_of::<(u8, Letter)>()
+            + self.busy.len() * size_of::<((IpAddr, u8), Busy)>()
+            + self.line.len() * size_of::<(IpAddr, u8)>()
+            + self.idle_since.len() * size_of::<((u32, u32), Instant)>()
+    }
+
     pub(crate) const fn address(&self) -> IpAddr {
         self.address
     }

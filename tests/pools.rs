@@ -288,3 +288,32 @@ fn qps_that_connect_at_once_to_a_known_peer_cost_few_packets() {
         ends.write(qa);
     }
 }
+
+#[test]
+fn state_is_counted_with_that_of_connection_management() {
+    let ends = Ends::new(2);
+    let state = || ends.pair.a.node.state_bytes();
+    assert_eq!(state().total(), 0);
+    let few = ends.connect(100);
+    ends.run_for(SECOND);
+    let one = state();
+    assert_eq!((one.qps, one.connections), (100, 1));
+    // A handshake, the peer in two books and in the directory, what became of the handshake.
+    assert!((32 + 40..1000).contains(&one.management), "{one:?}");
+    // More QPs cost management nothing, another connection does.
+    let more = ends.connect_by_and_by(CROWD - 200);
+    ends.run_for(SECOND);
+    assert_eq!(state().management, one.management);
+    let last = ends.connect_by_and_by(200);
+    ends.run_for(SECOND);
+    let two = state();
+    assert_eq!((two.qps, two.connections), (CROWD as u64 + 100, 2));
+    let more_management = two.management - one.management;
+    assert!(
+        (32..500).contains(&more_management),
+        "{two:?} after {one:?}"
+    );
+    let parts = two.per_qp * two.qps + two.per_connection * 2 + two.management;
+    assert_eq!(two.total(), parts);
+    drop((few, more, last));
+}

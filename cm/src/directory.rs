@@ -97,6 +97,11 @@ impl Directory {
         self.0.retain(|_, mode| mode.at(now) != PeerMode::Unknown);
     }
 
+    /// Bytes of what is known, without what the map needs beside its entries.
+    pub fn state_bytes(&self) -> usize {
+        self.0.len() * size_of::<(IpAddr, PeerMode)>()
+    }
+
     /// Addresses of which something is known.
     pub fn len(&self) -> usize {
         self.0.len()

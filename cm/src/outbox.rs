@@ -31,6 +31,11 @@ impl Outbox {
         self.queue.push_back(Outgoing { route, mad });
     }
 
+    /// Bytes of what waits.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.queue.len() * size_of::<Outgoing>()
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Outgoing> {
         self.queue.pop_front()
     }

@@ -27,6 +27,8 @@ pub(crate) trait State {
     fn is_free(&self) -> bool;
     /// When something happens to it by itself.
     fn deadline(&self) -> Option<Instant>;
+    /// Bytes that it holds beside its record.
+    fn boxed_bytes(&self) -> usize;
     /// When it is forgotten, once all is over. All wait for that equally long.
     fn until(&self) -> Option<Instant>;
 }
@@ -125,6 +127,16 @@ impl<S: Record> Slots<S> {
         (self.over.len() > limit as usize)
             .then(|| self.over.pop_front())
             .flatten()
+    }
+
+    /// Bytes of the records, of what their states hold and of their timers.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let boxed = self.slots.iter().map(|slot| slot.state().boxed_bytes());
+        size_of_val(self.slots.as_slice())
+            + boxed.sum::<usize>()
+            + size_of_val(self.free.as_slice())
+            + self.timers.len() * size_of::<(Instant, u32)>()
+            + self.over.len() * size_of::<u32>()
     }
 
     /// When something is due next.

@@ -105,6 +105,16 @@ impl slots::State for State {
         }
     }
 
+    fn boxed_bytes(&self) -> usize {
+        match self {
+            Self::ReqSent(state) => size_of_val(&**state),
+            Self::Asked(state) => size_of_val(&**state),
+            Self::RepSent(state) => size_of_val(&**state),
+            Self::DreqSent(state) => size_of_val(&**state),
+            Self::Free | Self::Established(_) | Self::TimeWait { .. } => 0,
+        }
+    }
+
     fn until(&self) -> Option<Instant> {
         match self {
             Self::TimeWait { until, .. } => Some(*until),

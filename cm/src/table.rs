@@ -174,6 +174,15 @@ impl Table {
         &self.load
     }
 
+    /// Bytes of the records, of peers and handshakes.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.slots.state_bytes()
+            + size_of_val(self.peers.as_slice())
+            + size_of_val(self.free_peers.as_slice())
+            + size_of_val(self.by_route.as_slice())
+            + size_of_val(self.locals.as_slice())
+    }
+
     pub(crate) const fn slots(&self) -> &Slots<Slot> {
         &self.slots
     }

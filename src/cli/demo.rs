@@ -61,6 +61,7 @@ struct Report {
     rc_state_bytes: u64,
     state_bytes_per_qp: u64,
     state_bytes_per_connection: u64,
+    state_bytes_management: u64,
     setup_seconds: f64,
     seconds: f64,
 }
@@ -126,6 +127,7 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     report.state_bytes = state.total();
     report.state_bytes_per_qp = state.per_qp;
     report.state_bytes_per_connection = state.per_connection;
+    report.state_bytes_management = state.management;
     report.rc_state_bytes = report.qps * RC_STATE_BYTES;
     report.seconds = started.elapsed().as_secs_f64();
     capture::check(&client.node)?;
@@ -516,6 +518,11 @@ fn print_table(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
         out,
         "    bytes per connection          {:>12}",
         report.state_bytes_per_connection
+    )?;
+    writeln!(
+        out,
+        "    bytes to manage connections   {:>12}",
+        report.state_bytes_management
     )?;
     writeln!(
         out,

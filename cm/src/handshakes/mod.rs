@@ -97,6 +97,14 @@ impl<R: Random> Manager<R> {
         self.table.load()
     }
 
+    /// Bytes of its records, and of what waits to be sent or told. Free room, and what maps need
+    /// beside their entries, is not counted.
+    pub fn state_bytes(&self) -> usize {
+        self.table.state_bytes()
+            + self.transmit.state_bytes()
+            + self.events.len() * size_of::<Event>()
+    }
+
     /// What it received and dropped.
     pub const fn counters(&self) -> &Counters {
         &self.counters

@@ -134,6 +134,15 @@ impl<R: Random> Manager<R> {
         self.table.load()
     }
 
+    /// Bytes of its records, and of what waits to be sent or told. Free room, and what maps need
+    /// beside their entries, is not counted.
+    pub fn state_bytes(&self) -> usize {
+        self.table.state_bytes()
+            + self.services.len() * size_of::<u64>()
+            + self.transmit.state_bytes()
+            + self.events.len() * size_of::<Event>()
+    }
+
     /// What it received and dropped or refused.
     pub const fn counters(&self) -> &Counters {
         &self.counters

@@ -116,6 +116,21 @@ impl slots::State for State {
         }
     }
 
+    fn boxed_bytes(&self) -> usize {
+        match self {
+            Self::ReqSent(sent)
+            | Self::RepSent(sent)
+            | Self::DreqSent(sent, _)
+            | Self::SidrSent(sent) => size_of_val(&**sent),
+            Self::Replied(asked) | Self::Asked(asked) | Self::SidrAsked(asked, _) => {
+                size_of_val(&**asked)
+            }
+            Self::Established(answered) => answered.as_deref().map_or(0, size_of_val),
+            Self::SidrDone { answer, .. } => size_of_val(&**answer),
+            Self::Free | Self::TimeWait { .. } => 0,
+        }
+    }
+
     fn until(&self) -> Option<Instant> {
         match self {
             Self::TimeWait { until } | Self::SidrDone { until, .. } => Some(*until),

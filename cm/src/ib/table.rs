@@ -113,6 +113,15 @@ impl Table {
         &self.load
     }
 
+    /// Bytes of the records, and of what finds them.
+    pub(super) fn state_bytes(&self) -> usize {
+        self.slots.state_bytes()
+            + self.asked.len() * size_of::<((IpAddr, Subject, u32), u32)>()
+            + self.remote_qps.len() * size_of::<((IpAddr, Qpn), u32)>()
+            + self.local_qps.len() * size_of::<(Qpn, u32)>()
+            + self.half_open.len() * size_of::<(IpAddr, u32)>()
+    }
+
     pub(super) const fn slots(&self) -> &Slots<Slot> {
         &self.slots
     }

@@ -158,6 +158,16 @@ impl<R: Random> Manager<R> {
         &self.ib
     }
 
+    /// Bytes of its IDs and ports, of what waits to be told, and of what is below. Free room, and
+    /// what maps need beside their entries, is not counted.
+    pub fn state_bytes(&self) -> usize {
+        self.ib.state_bytes()
+            + self.ids.len() * size_of::<(Id, Record)>()
+            + self.conns.len() * size_of::<(u32, Id)>()
+            + self.ports.state_bytes()
+            + self.events.len() * size_of::<Event>()
+    }
+
     /// What it refused.
     pub const fn counters(&self) -> &Counters {
         &self.counters

@@ -58,6 +58,15 @@ pub(super) struct Ports {
 }
 
 impl Ports {
+    /// Bytes of all claims.
+    pub(super) fn state_bytes(&self) -> usize {
+        let claims = self
+            .claims
+            .values()
+            .map(|claims| size_of_val(claims.as_slice()));
+        self.claims.len() * size_of::<((PortSpace, u16), Vec<Claim>)>() + claims.sum::<usize>()
+    }
+
     /// Gives `id` the address; port 0 is replaced by a free one.
     pub(super) fn bind(
         &mut self,

@@ -17,21 +17,6 @@ pub struct StateBytes {
     pub connections: u64,
 }
 
-impl StateBytes {
-    /// Adds what another engine has. The sizes of one QP and one connection are equal in all.
-    pub fn add(&mut self, other: &Self) {
-        self.per_qp = self.per_qp.max(other.per_qp);
-        self.per_connection = self.per_connection.max(other.per_connection);
-        self.qps += other.qps;
-        self.connections += other.connections;
-    }
-
-    /// All of it.
-    pub const fn total(&self) -> u64 {
-        self.per_qp * self.qps + self.per_connection * self.connections
-    }
-}
-
 impl<P: Platform> Engine<P> {
     /// State of the QPs and connections that exist now.
     pub fn state_bytes(&self) -> StateBytes {

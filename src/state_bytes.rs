@@ -1,0 +1,46 @@
+//! How much state a node has, counted from the structures themselves.
+
+/// Bytes of state of a node: [`Node::state_bytes`](crate::Node::state_bytes). Rings, packets under
+/// way and registered memory are not state in this sense.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct StateBytes {
+    /// One idle QP: hot and cold part, flow, rows of tables, queues without their rings.
+    pub per_qp: u64,
+    /// One idle connection with its peer record and table slots.
+    pub per_connection: u64,
+    /// QPs there are.
+    pub qps: u64,
+    /// Connections there are.
+    pub connections: u64,
+    /// All that the management of connections has now: handshakes and connections of ordinary
+    /// hosts, IDs and ports of RDMA-CM, what is known of peers, and messages that wait.
+    pub management: u64,
+}
+
+impl StateBytes {
+    /// Of one worker.
+    pub(crate) const fn of(engine: &trunkline_qpmap::StateBytes, management: usize) -> Self {
+        Self {
+            per_qp: engine.per_qp,
+            per_connection: engine.per_connection,
+            qps: engine.qps,
+            connections: engine.connections,
+            management: management as u64,
+        }
+    }
+
+    /// Adds what another worker has. The sizes of one QP and one connection are equal in all.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.per_qp = self.per_qp.max(other.per_qp);
+        self.per_connection = self.per_connection.max(other.per_connection);
+        self.qps += other.qps;
+        self.connections += other.connections;
+        self.management += other.management;
+    }
+
+    /// All of it.
+    pub const fn total(&self) -> u64 {
+        self.per_qp * self.qps + self.per_connection * self.connections + self.management
+    }
+}
