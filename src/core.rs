@@ -18,7 +18,7 @@ use trunkline_cm::{At, Concerns, Config as CmConfig, Identity, Manager, Outgoing
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::prng::Prng;
-use trunkline_dataplane::{KernelRoutes, Port, PortError};
+use trunkline_dataplane::{Port, PortError};
 use trunkline_qpmap::{Attributes, Config, Engine, Event, QpModify, VerbsError};
 use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Worker, Workers};
 
@@ -148,18 +148,12 @@ impl Core {
         let mut manager = Manager::new(nodes, Seeded(Prng::new(random.next_u64())));
         let recorder: Arc<Recorder> = Arc::default();
         let peers = Peers::new(&config, Arc::clone(&recorder));
-        // Where the kernel does not let itself be asked every address counts as resolved, and a
-        // peer that is not there is silent.
-        let routes = capabilities
-            .kernel_routes
-            .then(|| KernelRoutes::open(config.engine.address).ok())
-            .flatten();
         let mut cm = Desk::new(
             (config.engine.address, identity.guid),
             worker,
             config.engine.datagram,
             Seeded(Prng::new(random.next_u64())),
-            routes,
+            port.routes(config.engine.address),
         );
         let capture = config.capture;
         let mut engine = Engine::new(config.engine);

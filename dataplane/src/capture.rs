@@ -7,6 +7,7 @@
 //! of the IP address), the UDP destination port is always 4791.
 
 use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, Slot};
+use crate::routes::Routes;
 use crate::{Identification, udp::MAX_SEND};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -167,6 +168,10 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
 
     fn source_ports(&self) -> &[u16] {
         self.port.source_ports()
+    }
+
+    fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
+        self.port.routes(local)
     }
 }
 

@@ -12,8 +12,10 @@ use crate::port::{
 };
 use crate::prng::Prng;
 use crate::reidentify::reidentify;
+use crate::routes::Routes;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use trunkline_conn::time::Instant;
 use trunkline_wire::Path;
@@ -260,6 +262,10 @@ impl<P: Port> Port for Fault<P> {
 
     fn source_ports(&self) -> &[u16] {
         self.port.source_ports()
+    }
+
+    fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
+        self.port.routes(local)
     }
 }
 

@@ -12,6 +12,7 @@ pub mod capture;
 pub mod copy;
 pub mod fault;
 pub mod memory;
+pub mod neighbours;
 pub mod port;
 pub mod prng;
 pub mod region;
@@ -19,6 +20,8 @@ pub mod routes;
 pub mod udp;
 
 mod mapping;
+#[cfg(test)]
+mod netns;
 mod prefetch;
 mod reidentify;
 mod ring;
@@ -26,7 +29,8 @@ mod ring;
 pub use capture::{Capture, PacketWriter};
 pub use fault::Fault;
 pub use memory::{MemoryConfig, MemoryPort};
+pub use neighbours::{Interface, Neighbours};
 pub use port::{Arrival, Capabilities, Identification, Port, PortCounters, PortError};
 pub use region::Region;
-pub use routes::{KernelRoutes, Neighbour, RouteError, Way};
+pub use routes::{KernelRoutes, Neighbour, RouteError, Routes, Way};
 pub use udp::{UdpConfig, UdpOpenError, UdpPort};

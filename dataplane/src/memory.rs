@@ -127,7 +127,6 @@ impl Port for MemoryPort {
             super_packets: false,
             coalesced_receive: false,
             lossless: true,
-            kernel_routes: false,
         }
     }
 

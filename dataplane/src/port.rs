@@ -15,6 +15,8 @@
 //! - a datagram whose path leads to the address that it starts from comes back to the same port:
 //!   QPs of one node may talk to each other.
 
+use crate::routes::Routes;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 pub use trunkline_conn::egress::{Egress, Slot};
 pub use trunkline_conn::ingress::{Arrival, Identification};
@@ -55,6 +57,15 @@ pub trait Port: Egress {
     fn source_ports(&self) -> &[u16] {
         &[]
     }
+
+    /// Who knows the ways of packets from `local`: the kernel, where the interface is its own
+    /// ([`KernelRoutes`](crate::KernelRoutes)), else the port
+    /// ([`Neighbours`](crate::Neighbours)). `None`: every address counts as reachable, and who is
+    /// not there is silent.
+    fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
+        let _ = local;
+        None
+    }
 }
 
 /// What a port can do.
@@ -70,9 +81,6 @@ pub struct Capabilities {
     pub super_packets: bool,
     /// Received packets come as super-packets where the machine coalesced them.
     pub coalesced_receive: bool,
-    /// The kernel's routing and neighbour tables say where packets go: ask
-    /// [`KernelRoutes`](crate::KernelRoutes).
-    pub kernel_routes: bool,
     /// Nothing is ever lost, reordered or duplicated between the two ends.
     pub lossless: bool,
 }

@@ -96,6 +96,43 @@ pub enum RouteError {
     },
 }
 
+/// Who knows the ways of a port's packets, and the neighbours on them. Nothing here waits: what
+/// takes time is begun by [`solicit`](Self::solicit), and [`neighbour`](Self::neighbour) says how
+/// far it is.
+pub trait Routes: std::fmt::Debug {
+    /// The way to a peer; its port does not count.
+    ///
+    /// # Errors
+    /// There is none.
+    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError>;
+
+    /// What is known of the neighbour on a way.
+    ///
+    /// # Errors
+    /// Whoever knows cannot be asked.
+    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError>;
+
+    /// Begins to look for the neighbour on the way to a peer.
+    ///
+    /// # Errors
+    /// As [`way`](Self::way).
+    fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError>;
+}
+
+impl<R: Routes + ?Sized> Routes for Box<R> {
+    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
+        (**self).way(peer)
+    }
+
+    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
+        (**self).neighbour(way)
+    }
+
+    fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {
+        (**self).solicit(peer)
+    }
+}
+
 /// Asks the kernel about ways from one address of ours. It belongs to the network namespace in
 /// which it was opened.
 #[derive(Debug)]
@@ -147,100 +184,6 @@ impl KernelRoutes {
             sequence: 0,
             answer: vec![0; ANSWER].into_boxed_slice(),
         })
-    }
-
-    /// The way to `peer`, whose port does not matter.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
-        let (local, to) = (self.local, peer.ip());
-        if local.is_ipv4() != to.is_ipv4() {
-            return Err(RouteError::Family { local, peer: to });
-        }
-        if to.is_unspecified() || to.is_multicast() {
-            return Err(RouteError::NotOneHost(to));
-        }
-        let scope = self.scope_of(peer)?;
-        let route = self.ask_route(to, scope).map_err(|error| match error {
-            Answer::Refused(source) => RouteError::NoRoute {
-                local,
-                peer: to,
-                source,
-            },
-            Answer::System(source) => system("RTM_GETROUTE")(source),
-        })?;
-        let refused = |kind| RouteError::NoRoute {
-            local,
-            peer: to,
-            source: io::Error::from_raw_os_error(kind),
-        };
-        match route.header.kind {
-            RouteType::Unicast | RouteType::Local => {}
-            RouteType::Prohibit => return Err(refused(libc::EACCES)),
-            RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast => {
-                return Err(RouteError::NotOneHost(to));
-            }
-            _ => return Err(refused(libc::EHOSTUNREACH)),
-        }
-        let found = parse_route(&route, local, to);
-        let (way, limit) = found.ok_or_else(|| system("RTM_GETROUTE")(nonsense()))?;
-        let link = self.ask_link(way.interface);
-        let link = link.map_err(|error| system("RTM_GETLINK")(error.into()))?;
-        Ok(Way {
-            mtu: limit.unwrap_or(link.mtu).min(link.mtu),
-            has_neighbour: way.has_neighbour && link.has_neighbours,
-            ..way
-        })
-    }
-
-    /// What is known of the neighbour on a way.
-    ///
-    /// # Errors
-    /// The kernel could not be asked.
-    pub fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
-        if !way.has_neighbour {
-            return Ok(Neighbour::Known);
-        }
-        let mut question = NeighbourMessage::default();
-        question.header.family = family(way.next_hop);
-        question.header.ifindex = way.interface;
-        let to = NeighbourAttribute::Destination(way.next_hop.into());
-        question.attributes.push(to);
-        match self.ask(Message::GetNeighbour(question)) {
-            Ok(Message::NewNeighbour(found)) => Ok(match found.header.state {
-                NeighbourState::Incomplete => Neighbour::Asked,
-                NeighbourState::Failed => Neighbour::Silent,
-                NeighbourState::None => Neighbour::Unknown,
-                // Old knowledge is good until it proves wrong, and then the kernel asks again.
-                _ => Neighbour::Known,
-            }),
-            Ok(_) => Err(system("RTM_GETNEIGH")(nonsense())),
-            // ENOENT: there is no entry.
-            Err(Answer::Refused(_)) => Ok(Neighbour::Unknown),
-            Err(Answer::System(source)) => Err(system("RTM_GETNEIGH")(source)),
-        }
-    }
-
-    /// Makes the kernel look for the neighbour on the way to `peer`: by a datagram without content
-    /// to the discard port, as entering questions into the neighbour table takes privileges.
-    ///
-    /// # Errors
-    /// The datagram could not be sent.
-    pub fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {
-        let to = match peer.ip() {
-            IpAddr::V4(_) => SocketAddr::new(peer.ip(), DISCARD),
-            IpAddr::V6(address) => {
-                let scope = self.scope_of(peer)?;
-                SocketAddrV6::new(address, DISCARD, 0, scope).into()
-            }
-        };
-        match self.probe.send_to(&[], to) {
-            Ok(_) => Ok(()),
-            // What became of an earlier one.
-            Err(error) if error.kind() == io::ErrorKind::HostUnreachable => Ok(()),
-            Err(error) => Err(system("sendto")(error)),
-        }
     }
 
     /// The link that a link-local address belongs to; 0 for others.
@@ -322,6 +265,91 @@ impl KernelRoutes {
                 NetlinkPayload::Error(error) => Err(Answer::Refused(error.to_io())),
                 _ => Err(Answer::System(nonsense())),
             };
+        }
+    }
+}
+
+impl Routes for KernelRoutes {
+    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
+        let (local, to) = (self.local, peer.ip());
+        if local.is_ipv4() != to.is_ipv4() {
+            return Err(RouteError::Family { local, peer: to });
+        }
+        if to.is_unspecified() || to.is_multicast() {
+            return Err(RouteError::NotOneHost(to));
+        }
+        let scope = self.scope_of(peer)?;
+        let route = self.ask_route(to, scope).map_err(|error| match error {
+            Answer::Refused(source) => RouteError::NoRoute {
+                local,
+                peer: to,
+                source,
+            },
+            Answer::System(source) => system("RTM_GETROUTE")(source),
+        })?;
+        let refused = |kind| RouteError::NoRoute {
+            local,
+            peer: to,
+            source: io::Error::from_raw_os_error(kind),
+        };
+        match route.header.kind {
+            RouteType::Unicast | RouteType::Local => {}
+            RouteType::Prohibit => return Err(refused(libc::EACCES)),
+            RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast => {
+                return Err(RouteError::NotOneHost(to));
+            }
+            _ => return Err(refused(libc::EHOSTUNREACH)),
+        }
+        let found = parse_route(&route, local, to);
+        let (way, limit) = found.ok_or_else(|| system("RTM_GETROUTE")(nonsense()))?;
+        let link = self.ask_link(way.interface);
+        let link = link.map_err(|error| system("RTM_GETLINK")(error.into()))?;
+        Ok(Way {
+            mtu: limit.unwrap_or(link.mtu).min(link.mtu),
+            has_neighbour: way.has_neighbour && link.has_neighbours,
+            ..way
+        })
+    }
+
+    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
+        if !way.has_neighbour {
+            return Ok(Neighbour::Known);
+        }
+        let mut question = NeighbourMessage::default();
+        question.header.family = family(way.next_hop);
+        question.header.ifindex = way.interface;
+        let to = NeighbourAttribute::Destination(way.next_hop.into());
+        question.attributes.push(to);
+        match self.ask(Message::GetNeighbour(question)) {
+            Ok(Message::NewNeighbour(found)) => Ok(match found.header.state {
+                NeighbourState::Incomplete => Neighbour::Asked,
+                NeighbourState::Failed => Neighbour::Silent,
+                NeighbourState::None => Neighbour::Unknown,
+                // Old knowledge is good until it proves wrong, and then the kernel asks again.
+                _ => Neighbour::Known,
+            }),
+            Ok(_) => Err(system("RTM_GETNEIGH")(nonsense())),
+            // ENOENT: there is no entry.
+            Err(Answer::Refused(_)) => Ok(Neighbour::Unknown),
+            Err(Answer::System(source)) => Err(system("RTM_GETNEIGH")(source)),
+        }
+    }
+
+    /// Makes the kernel look for it: by a datagram without content to the discard port, as entering
+    /// questions into the neighbour table takes privileges.
+    fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {
+        let to = match peer.ip() {
+            IpAddr::V4(_) => SocketAddr::new(peer.ip(), DISCARD),
+            IpAddr::V6(address) => {
+                let scope = self.scope_of(peer)?;
+                SocketAddrV6::new(address, DISCARD, 0, scope).into()
+            }
+        };
+        match self.probe.send_to(&[], to) {
+            Ok(_) => Ok(()),
+            // What became of an earlier one.
+            Err(error) if error.kind() == io::ErrorKind::HostUnreachable => Ok(()),
+            Err(error) => Err(system("sendto")(error)),
         }
     }
 }

@@ -37,6 +37,7 @@ mod steer;
 pub use owner::Owner;
 
 use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, Slot};
+use crate::routes::{KernelRoutes, Routes};
 use batch::{Addressing, Batch};
 use queue::{Queue, Unit};
 use receive::Receiver;
@@ -308,7 +309,6 @@ impl Port for UdpPort {
             sees_identification: false,
             super_packets: self.queue.segments(),
             coalesced_receive: self.sockets.coalescing(),
-            kernel_routes: true,
             lossless: false,
         }
     }
@@ -360,6 +360,12 @@ impl Port for UdpPort {
 
     fn source_ports(&self) -> &[u16] {
         self.sockets.source_ports()
+    }
+
+    fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
+        // Where the kernel does not let itself be asked, nobody knows.
+        let routes = KernelRoutes::open(local).ok()?;
+        Some(Box::new(routes))
     }
 }
 

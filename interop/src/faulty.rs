@@ -1,11 +1,12 @@
 //! A port with faults for a node that runs by the clock.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant as Clock;
 use trunkline::{Instant, Port, PortCounters, PortError};
 use trunkline_dataplane::fault::{Direction, Faults};
 use trunkline_dataplane::port::{Arrival, Capabilities, Egress, Slot};
-use trunkline_dataplane::{Fault, UdpPort};
+use trunkline_dataplane::{Fault, Routes, UdpPort};
 
 /// A UDP port whose outgoing datagrams have faults: those that come in have theirs from the other
 /// end. It is polled, as what is held back leaves without a packet coming in.
@@ -70,5 +71,9 @@ impl Port for Faulty {
 
     fn source_ports(&self) -> &[u16] {
         self.fault.source_ports()
+    }
+
+    fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
+        self.fault.routes(local)
     }
 }

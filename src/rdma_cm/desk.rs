@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_cm::ib::PathTerms;
 use trunkline_cm::rdma::{Config, Event, Id, Manager};
 use trunkline_conn::time::Instant;
-use trunkline_dataplane::{KernelRoutes, Way};
+use trunkline_dataplane::{Routes, Way};
 use trunkline_wire::Worker;
 
 /// Payloads that the path MTUs of connections stand for, from code 1 on.
@@ -102,7 +102,7 @@ impl Queue {
 pub(crate) struct Desk {
     pub(crate) manager: Manager<Seeded>,
     owners: BTreeMap<Id, Arc<Queue>>,
-    resolver: Resolver<KernelRoutes>,
+    resolver: Resolver<Box<dyn Routes + Send>>,
     /// Addresses that wait to be resolved, and since when.
     sought: BTreeMap<Id, (SocketAddr, std::time::Instant)>,
 }
@@ -115,7 +115,7 @@ impl Desk {
         worker: Worker,
         datagram: u32,
         random: Seeded,
-        routes: Option<KernelRoutes>,
+        routes: Option<Box<dyn Routes + Send>>,
     ) -> Self {
         let mut config = Config::new(guid);
         config.ib.worker = worker;

@@ -1,5 +1,4 @@
-//! Finds the way to peers: by the kernel's routes and neighbours, where packets of the port go by
-//! them.
+//! Finds the way to peers: by the routes and neighbours of the port.
 //!
 //! ```text
 //!   begin --> way? --no--------------------------------------> error
@@ -14,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use trunkline_cm::rdma::Id;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
-use trunkline_dataplane::{KernelRoutes, Neighbour, RouteError, Way};
+use trunkline_dataplane::{Neighbour, RouteError, Routes, Way};
 
 /// Pause before a neighbour is looked at again: the first one, and the longest.
 const PAUSES: (u64, u64) = (MILLISECOND, 100 * MILLISECOND);
@@ -39,30 +38,6 @@ pub enum ResolveError {
     /// The path does not even carry the least path MTU.
     #[error("a path of {0} bytes is too narrow")]
     Narrow(u32),
-}
-
-/// Who knows ways and neighbours.
-pub(crate) trait Routes {
-    /// The way to a peer.
-    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError>;
-    /// What is known of the neighbour on it.
-    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError>;
-    /// Begins to look for that neighbour.
-    fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError>;
-}
-
-impl Routes for KernelRoutes {
-    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
-        Self::way(self, peer)
-    }
-
-    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
-        Self::neighbour(self, way)
-    }
-
-    fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {
-        Self::solicit(self, peer)
-    }
 }
 
 /// An address that waits for its neighbour.

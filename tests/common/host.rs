@@ -30,7 +30,10 @@ impl Host {
 
     pub fn with(builder: Builder) -> Self {
         let address = address();
-        let node = builder.address(address).build().unwrap();
+        Self::of(builder.address(address).build().unwrap(), address)
+    }
+
+    pub fn of(node: Node, address: IpAddr) -> Self {
         let pd = node.alloc_pd();
         Self {
             cq: node.create_cq(256).unwrap(),

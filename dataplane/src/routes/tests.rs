@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use std::process::Command;
-use std::sync::mpsc;
+use crate::netns::{beside_a_neighbour, ip};
+use crate::routes::Routes;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,63 +10,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn at(address: &str) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), 7471)
-}
-
-fn ip(words: &str) {
-    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
-    assert!(output.status.success(), "ip {words}: {output:?}");
-}
-
-/// Gives this thread a network namespace of its own; `false` where that takes privileges.
-fn enter_namespace() -> bool {
-    // SAFETY: concerns this thread only, which began for that.
-    let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
-    if entered {
-        ip("link set lo up");
-    } else {
-        eprintln!("skipped: a network namespace takes privileges");
-    }
-    entered
-}
-
-/// Runs `test` beside another namespace, which has 10.9.0.2 and fd09::2 at the other end of `near`.
-fn beside_a_neighbour(test: impl FnOnce() + Send + 'static) {
-    let run = move || {
-        if !enter_namespace() {
-            return;
-        }
-        ip("link add near type veth peer name far");
-        let (ready, wait) = mpsc::channel();
-        let (over, until_over) = mpsc::channel::<()>();
-        let neighbour = thread::spawn(move || {
-            assert!(enter_namespace());
-            // SAFETY: asks for the number of this thread.
-            ready.send(unsafe { libc::gettid() }).unwrap();
-            let _ = until_over.recv();
-        });
-        let thread = wait.recv().unwrap();
-        ip(&format!("link set far netns {thread}"));
-        let far = format!("--net=/proc/{}/task/{thread}/ns/net", std::process::id());
-        for words in [
-            "addr add 10.9.0.2/24 dev far",
-            "addr add fd09::2/64 dev far nodad",
-            "link set far up",
-        ] {
-            let output = Command::new("nsenter")
-                .args([&far, "ip"])
-                .args(words.split(' '))
-                .output();
-            let output = output.unwrap();
-            assert!(output.status.success(), "{words}: {output:?}");
-        }
-        ip("addr add 10.9.0.1/24 dev near");
-        ip("addr add fd09::1/64 dev near nodad");
-        ip("link set near mtu 4200 up");
-        test();
-        drop(over);
-        neighbour.join().unwrap();
-    };
-    thread::spawn(run).join().unwrap();
 }
 
 /// The neighbour, once it is not being asked any more.
@@ -104,7 +47,7 @@ fn addresses_of_no_host_or_of_another_family_have_no_way() {
 
 #[test]
 fn a_neighbour_is_known_once_it_was_asked_for() {
-    beside_a_neighbour(|| {
+    beside_a_neighbour(|_| {
         for (local, peer) in [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2")] {
             let mut routes = KernelRoutes::open(local.parse().unwrap()).unwrap();
             let way = routes.way(at(peer)).unwrap();
@@ -119,7 +62,7 @@ fn a_neighbour_is_known_once_it_was_asked_for() {
 
 #[test]
 fn a_neighbour_that_does_not_answer_is_silent() {
-    beside_a_neighbour(|| {
+    beside_a_neighbour(|_| {
         std::fs::write("/proc/sys/net/ipv4/neigh/near/retrans_time_ms", "20").unwrap();
         let mut routes = KernelRoutes::open(IpAddr::from([10, 9, 0, 1])).unwrap();
         let nobody = at("10.9.0.77");
@@ -134,7 +77,7 @@ fn a_neighbour_that_does_not_answer_is_silent() {
 
 #[test]
 fn routes_say_gateways_limits_and_what_is_forbidden() {
-    beside_a_neighbour(|| {
+    beside_a_neighbour(|_| {
         ip("route add 10.20.0.0/16 via 10.9.0.2 mtu lock 1400");
         ip("route add prohibit 10.30.0.0/16");
         ip("route add unreachable 10.40.0.0/16");
@@ -153,7 +96,7 @@ fn routes_say_gateways_limits_and_what_is_forbidden() {
 
 #[test]
 fn link_local_peers_are_on_our_own_link() {
-    beside_a_neighbour(|| {
+    beside_a_neighbour(|_| {
         ip("addr add fe80::9/64 dev near nodad");
         let mut routes = KernelRoutes::open("fe80::9".parse().unwrap()).unwrap();
         let peer = |scope| SocketAddrV6::new("fe80::1".parse().unwrap(), 1, 0, scope).into();

@@ -84,7 +84,6 @@ impl Port for SimPort {
             sees_identification: true,
             super_packets: false,
             coalesced_receive: false,
-            kernel_routes: false,
             lossless: false,
         }
     }

@@ -1,0 +1,249 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod kernel;
+
+use super::*;
+use crate::prng::Prng;
+use trunkline_conn::time::MILLISECOND;
+
+const EAST: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const WEST: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const NOW: Instant = Instant::from_nanos(SECOND);
+
+fn address(words: &str) -> IpAddr {
+    words.parse().unwrap()
+}
+
+fn interface(mac: Mac, own: &str) -> Interface {
+    let address = address(own);
+    Interface {
+        mac,
+        address,
+        prefix: if address.is_ipv4() { 24 } else { 64 },
+        gateway: None,
+        mtu: 1500,
+    }
+}
+
+/// Two neighbours, and their addresses, in both families.
+fn pairs() -> [[(Neighbours, IpAddr); 2]; 2] {
+    [["10.9.0.1", "10.9.0.2"], ["fd09::1", "fd09::2"]].map(|own| {
+        let [east, west] = own;
+        [(EAST, east), (WEST, west)]
+            .map(|(mac, own)| (Neighbours::new(interface(mac, own)), address(own)))
+    })
+}
+
+/// Carries what `from` has to send to `to`.
+fn carry(now: Instant, from: &mut Neighbours, to: &mut Neighbours) -> usize {
+    let mut frames = 0;
+    while let Some(frame) = from.poll_transmit() {
+        assert!(to.receive(now, &frame), "it is of the protocol");
+        frames += 1;
+    }
+    frames
+}
+
+/// A frame with which the owner of `mac` says that it has `address`, asked or not.
+fn claim(mac: Mac, own: &str, to: IpAddr) -> Vec<u8> {
+    let question = Message {
+        from: Some(to),
+        mac: Some(EAST),
+        asks_for_us: true,
+        overrides: true,
+    };
+    message::answer(&interface(mac, own), &question)
+}
+
+#[test]
+fn who_asks_is_answered_and_learns_while_who_answers_keeps_nothing() {
+    for [(mut east, _), (mut west, peer)] in pairs() {
+        assert_eq!(east.neighbour(peer), Neighbour::Unknown);
+        east.solicit(peer);
+        assert_eq!(east.neighbour(peer), Neighbour::Asked);
+        assert_eq!(carry(NOW, &mut east, &mut west), 1);
+        assert_eq!(carry(NOW, &mut west, &mut east), 1);
+        assert_eq!(east.neighbour(peer), Neighbour::Known);
+        assert_eq!(east.mac(peer), Some(WEST));
+        assert_eq!((west.counters().answered, east.counters().learned), (1, 1));
+        assert!(west.entries.is_empty(), "questions take no memory");
+        assert_eq!(east.poll_timeout(), None);
+        // Known is known: nothing is asked again.
+        east.solicit(peer);
+        assert_eq!(east.poll_transmit(), None);
+    }
+}
+
+#[test]
+fn a_question_over_ipv4_is_the_frame_of_the_standard() {
+    let mut east = Neighbours::new(interface(EAST, "10.9.0.1"));
+    east.solicit(address("10.9.0.2"));
+    let expected = [
+        &[0xff; 6][..],
+        &EAST.0,
+        &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
+        &EAST.0,
+        &[10, 9, 0, 1],
+        &[0; 6],
+        &[10, 9, 0, 2],
+    ];
+    assert_eq!(east.poll_transmit().unwrap(), expected.concat());
+}
+
+#[test]
+fn after_three_questions_a_neighbour_is_silent_and_may_be_asked_anew() {
+    for [(mut east, _), (_, peer)] in pairs() {
+        east.handle_timeout(NOW);
+        east.solicit(peer);
+        let mut now = NOW;
+        for question in 1..=3 {
+            assert!(east.poll_transmit().is_some(), "question {question}");
+            assert_eq!(east.neighbour(peer), Neighbour::Asked);
+            assert_eq!(east.poll_timeout(), Some(now + SECOND));
+            east.handle_timeout(now + 999 * MILLISECOND);
+            assert_eq!(east.poll_transmit(), None, "not before its time");
+            now = now + SECOND;
+            east.handle_timeout(now);
+        }
+        assert_eq!(east.neighbour(peer), Neighbour::Silent);
+        assert_eq!((east.poll_timeout(), east.counters().asked), (None, 3));
+        east.solicit(peer);
+        assert_eq!(east.neighbour(peer), Neighbour::Asked);
+    }
+}
+
+#[test]
+fn what_was_known_long_ago_is_used_while_it_is_asked_for_again() {
+    for [(mut east, _), (mut west, peer)] in pairs() {
+        east.solicit(peer);
+        carry(NOW, &mut east, &mut west);
+        carry(NOW, &mut west, &mut east);
+        let later = NOW + 31 * SECOND;
+        east.handle_timeout(later);
+        assert_eq!(east.poll_transmit(), None, "nobody used it");
+        assert_eq!(east.mac(peer), Some(WEST));
+        assert!(east.poll_transmit().is_some(), "it was used");
+        assert_eq!(east.neighbour(peer), Neighbour::Known);
+        for second in 1..=3 {
+            east.handle_timeout(later + second * SECOND);
+        }
+        assert_eq!(east.neighbour(peer), Neighbour::Silent);
+        assert_eq!(east.mac(peer), None);
+    }
+}
+
+#[test]
+fn a_neighbour_that_moved_is_followed() {
+    let moved = Mac([2, 0, 0, 0, 0, 9]);
+    for [(mut east, own), (mut west, peer)] in pairs() {
+        east.solicit(peer);
+        carry(NOW, &mut east, &mut west);
+        carry(NOW, &mut west, &mut east);
+        east.receive(NOW, &claim(moved, &peer.to_string(), own));
+        assert_eq!(east.mac(peer), Some(moved));
+    }
+}
+
+#[test]
+fn what_strangers_say_takes_no_memory() {
+    let own = address("10.9.0.1");
+    let mut east = Neighbours::new(interface(EAST, "10.9.0.1"));
+    for n in 0..10_000_u16 {
+        let [a, b] = n.to_be_bytes();
+        let frame = claim(WEST, &format!("10.9.{a}.{b}"), own);
+        east.receive(NOW, &frame);
+    }
+    assert!(east.entries.is_empty());
+    // One of them said that our address is its own.
+    assert_eq!(
+        (east.counters().unasked, east.counters().conflicts),
+        (9_999, 1)
+    );
+}
+
+#[test]
+fn neither_neighbours_nor_frames_are_without_number() {
+    let mut east = Neighbours::new(interface(EAST, "10.9.0.1"));
+    let host = |n: usize| IpAddr::from([10, 9, (n >> 8) as u8, n as u8]);
+    for n in 0..MOST + 10 {
+        east.solicit(host(n));
+    }
+    assert_eq!((east.entries.len(), east.frames.len()), (MOST, MOST_FRAMES));
+    let dropped = MOST + 10 - MOST_FRAMES;
+    assert_eq!(east.counters().overflow, dropped as u64);
+    // Who is silent makes room.
+    for second in 0..=3 {
+        east.handle_timeout(NOW + second * SECOND);
+        while east.poll_transmit().is_some() {}
+    }
+    east.solicit(host(MOST + 10));
+    assert_eq!(east.neighbour(host(MOST + 10)), Neighbour::Asked);
+    assert_eq!(east.entries.len(), 1);
+}
+
+#[test]
+fn frames_that_were_cut_or_changed_teach_nothing_wrong() {
+    let mut random = Prng::new(7);
+    for [(_, own), (_, peer)] in pairs() {
+        let words = (own.to_string(), peer.to_string());
+        let good = claim(WEST, &words.1, own);
+        for length in 0..good.len() {
+            let mut east = Neighbours::new(interface(EAST, &words.0));
+            east.solicit(peer);
+            east.receive(NOW, &good[..length]);
+            assert_eq!(east.mac(peer), None, "{length} bytes");
+        }
+        for _ in 0..20_000 {
+            let mut east = Neighbours::new(interface(EAST, &words.0));
+            east.solicit(peer);
+            let mut frame = good.clone();
+            let at = random.next_u64() as usize % frame.len();
+            frame[at] ^= 1 << (random.next_u64() % 8);
+            east.receive(NOW, &frame);
+            // Over IPv6 a checksum covers it. Over IPv4 nothing does, but an address of many, or of
+            // none, is never taken.
+            let learned = east.mac(peer);
+            assert!(own.is_ipv4() || learned.is_none_or(|mac| mac == WEST));
+            assert!(learned.is_none_or(|mac| mac.0[0] & 1 == 0 && mac != Mac([0; 6])));
+        }
+    }
+}
+
+#[test]
+fn a_message_that_a_router_passed_on_is_refused() {
+    let own = address("fd09::1");
+    let mut frame = claim(WEST, "fd09::2", own);
+    // The hop limit, which the checksum does not cover.
+    frame[14 + 7] = 254;
+    let mut east = Neighbours::new(interface(EAST, "fd09::1"));
+    east.solicit(address("fd09::2"));
+    assert!(east.receive(NOW, &frame));
+    assert_eq!(east.counters().malformed, 1);
+    assert_eq!(east.neighbour(address("fd09::2")), Neighbour::Asked);
+}
+
+#[test]
+fn ways_lead_to_the_peer_or_to_the_gateway() {
+    let mut own = interface(EAST, "10.9.0.1");
+    let direct = Neighbours::new(own).way(address("10.9.0.77")).unwrap();
+    assert_eq!(direct.next_hop, address("10.9.0.77"));
+    assert_eq!((direct.mtu, direct.has_neighbour), (1500, true));
+    let itself = Neighbours::new(own).way(own.address).unwrap();
+    assert!(!itself.has_neighbour);
+    let far = address("192.0.2.1");
+    let refused = Neighbours::new(own).way(far).unwrap_err();
+    assert!(matches!(refused, RouteError::NoRoute { .. }), "{refused}");
+    own.gateway = Some(address("10.9.0.254"));
+    let neighbours = Neighbours::new(own);
+    assert_eq!(neighbours.way(far).unwrap().next_hop, address("10.9.0.254"));
+    for nobody in ["224.0.0.1", "255.255.255.255", "0.0.0.0"] {
+        let refused = neighbours.way(address(nobody)).unwrap_err();
+        assert!(matches!(refused, RouteError::NotOneHost(_)), "{refused}");
+    }
+    let family = neighbours.way(address("fd09::2")).unwrap_err();
+    assert!(matches!(family, RouteError::Family { .. }), "{family}");
+    let six = Neighbours::new(interface(EAST, "fd09::1"));
+    let local = address("fe80::7");
+    assert_eq!(six.way(local).unwrap().next_hop, local);
+    assert!(six.way(address("fd10::1")).is_err());
+}

@@ -1,0 +1,81 @@
+//! Network namespaces for tests that need the kernel at the other end of a link.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+
+/// Runs `ip` in the namespace of this thread, and gives what it says.
+pub(crate) fn ip(words: &str) -> String {
+    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {words}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Gives this thread a network namespace of its own; `false` where that takes privileges.
+pub(crate) fn enter_namespace() -> bool {
+    // SAFETY: concerns this thread only, which began for that.
+    let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    if entered {
+        ip("link set lo up");
+    } else {
+        eprintln!("skipped: a network namespace takes privileges");
+    }
+    entered
+}
+
+/// The namespace of the neighbour.
+#[derive(Debug)]
+pub(crate) struct Far(String);
+
+impl Far {
+    /// Runs a program there, and gives what it says.
+    pub(crate) fn run(&self, words: &str) -> String {
+        let output = Command::new("nsenter")
+            .arg(&self.0)
+            .args(words.split(' '))
+            .output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{words}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+/// Runs `test` beside another namespace, which has 10.9.0.2 and fd09::2 at the other end of `near`.
+pub(crate) fn beside_a_neighbour(test: impl FnOnce(&Far) + Send + 'static) {
+    let run = move || {
+        if !enter_namespace() {
+            return;
+        }
+        ip("link add near type veth peer name far");
+        let (ready, wait) = mpsc::channel();
+        let (over, until_over) = mpsc::channel::<()>();
+        let neighbour = thread::spawn(move || {
+            assert!(enter_namespace());
+            // SAFETY: asks for the number of this thread.
+            ready.send(unsafe { libc::gettid() }).unwrap();
+            let _ = until_over.recv();
+        });
+        let thread = wait.recv().unwrap();
+        ip(&format!("link set far netns {thread}"));
+        let far = Far(format!(
+            "--net=/proc/{}/task/{thread}/ns/net",
+            std::process::id()
+        ));
+        for words in [
+            "addr add 10.9.0.2/24 dev far",
+            "addr add fd09::2/64 dev far nodad",
+            "link set far up",
+        ] {
+            far.run(&format!("ip {words}"));
+        }
+        ip("addr add 10.9.0.1/24 dev near");
+        ip("addr add fd09::1/64 dev near nodad");
+        ip("link set near mtu 4200 up");
+        test(&far);
+        drop(over);
+        neighbour.join().unwrap();
+    };
+    thread::spawn(run).join().unwrap();
+}
