@@ -6,6 +6,7 @@ pub mod delivery;
 mod forge;
 pub mod input;
 pub mod memory;
+pub mod neighbours;
 pub mod packet;
 mod program;
 pub mod rc;
@@ -28,6 +29,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("frame", packet::frame),
     ("headers", wire::headers),
     ("management", packet::management),
+    ("neighbours", neighbours::neighbours),
     ("payloads", wire::payloads),
     ("reliable", rc::reliable),
     ("rings", rings::rings),
