@@ -440,6 +440,7 @@ impl Core {
     pub(crate) const fn cm_counters(&self) -> CmCounters {
         CmCounters {
             unreadable: self.bad_management,
+            unresolved: self.cm.unresolved,
             nodes: *self.manager.counters(),
             hosts: *self.cm.manager.ib().counters(),
             rdma: *self.cm.manager.counters(),

@@ -306,4 +306,5 @@ fn an_address_that_does_not_resolve_says_why_in_time() {
         id.resolve_route().unwrap();
         assert!(matches!(expect(&channel).1, CmEventKind::RouteResolved));
     }
+    assert_eq!(host.node.cm_counters()[0].unresolved, 4);
 }

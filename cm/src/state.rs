@@ -124,6 +124,14 @@ impl slots::State for State {
 }
 
 impl State {
+    /// Whether the peer has to answer a message of ours.
+    pub(crate) const fn waits_for_peer(&self) -> bool {
+        matches!(
+            self,
+            Self::ReqSent(_) | Self::RepSent(_) | Self::DreqSent(_)
+        )
+    }
+
     /// The schedule of the message that the peer has to answer, with the transaction.
     pub(crate) fn waiting(&mut self) -> Option<(u64, &mut Schedule)> {
         match self {

@@ -101,6 +101,8 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub(crate) manager: Manager<Seeded>,
+    /// Addresses and routes that could not be resolved.
+    pub(crate) unresolved: u64,
     owners: BTreeMap<Id, Arc<Queue>>,
     resolver: Resolver<Box<dyn Routes + Send>>,
     /// Addresses that wait to be resolved, and since when.
@@ -122,6 +124,7 @@ impl Desk {
         config.path.mtu = mtu_code(datagram).max(1);
         Self {
             manager: Manager::new(config, random),
+            unresolved: 0,
             owners: BTreeMap::new(),
             resolver: Resolver::new(local, routes),
             sought: BTreeMap::new(),
@@ -147,12 +150,13 @@ impl Desk {
     }
 
     fn tell_address(
-        &self,
+        &mut self,
         id: Id,
         (peer, begun): (SocketAddr, std::time::Instant),
         outcome: Outcome,
         recorder: &Recorder,
     ) {
+        self.unresolved += u64::from(outcome.is_err());
         recorder.took(Span::RdmaAddress, begun.elapsed().as_nanos() as u64);
         self.tell(id, Notice::Address(id, peer, outcome.map(drop)));
     }
@@ -175,6 +179,7 @@ impl Desk {
             Some(way) => self.take_way(id, &way),
             None => Ok(()),
         });
+        self.unresolved += u64::from(outcome.is_err());
         self.tell(id, Notice::Route(id, outcome));
     }
 

@@ -51,6 +51,8 @@ pub struct Counters {
     pub busy: u64,
     /// An ask with a GUID that it cannot have; refused.
     pub identity: u64,
+    /// Peers that were given up as they did not answer one of our messages, through all tries.
+    pub silent: u64,
     /// Datagrams to send that were dropped because too many waited.
     pub transmit_full: u64,
 }

@@ -195,7 +195,9 @@ impl<R: Random> Manager<R> {
             self.send(route, mad);
             return;
         }
-        match self.table.slot(index).state() {
+        let state = self.table.slot(index).state();
+        self.counters.silent += u64::from(state.waits_for_peer());
+        match state {
             State::ReqSent(_) => self.finish_with(index, Event::Silent { id, route }),
             State::Asked(_) => {
                 self.refuse_asked(index, RefusalCode::Busy, CloseReason::Undecided);

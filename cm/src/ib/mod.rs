@@ -85,6 +85,8 @@ pub struct Counters {
     pub stale: u64,
     /// Proposals for alternate paths; refused.
     pub alternate: u64,
+    /// Peers that were given up as they did not answer one of our messages, through all tries.
+    pub silent: u64,
     /// Datagrams to send that were dropped because too many waited.
     pub transmit_full: u64,
 }

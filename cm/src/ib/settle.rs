@@ -140,7 +140,9 @@ impl<R: Random> Manager<R> {
             self.send(index, mad);
             return;
         }
-        match self.table.slot(index).state() {
+        let state = self.table.slot(index).state();
+        self.counters.silent += u64::from(state.waits_for_peer());
+        match state {
             State::ReqSent(sent) => {
                 let transaction = sent.transaction;
                 self.send_timeout(index, transaction);

@@ -76,6 +76,14 @@ pub(crate) enum State {
 }
 
 impl State {
+    /// Whether the peer has to answer a message of ours.
+    pub(super) const fn waits_for_peer(&self) -> bool {
+        matches!(
+            self,
+            Self::ReqSent(_) | Self::RepSent(_) | Self::DreqSent(..) | Self::SidrSent(_)
+        )
+    }
+
     /// How it looks from outside.
     pub(super) const fn phase(&self) -> Phase {
         match self {

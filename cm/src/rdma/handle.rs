@@ -312,7 +312,7 @@ impl<R: Random> Manager<R> {
         let answer = ib::Answer {
             qp,
             ack_delay: ib::Answer::ACK_DELAY,
-            private_data: fit(params.private_data, Params::ACCEPT)?,
+            private_data: self.noted(fit(params.private_data, Params::ACCEPT))?,
         };
         let accepted = self.ib.accept(now, request.conn, &answer);
         accepted.map_err(|error| refusal(id, error))?;
@@ -332,7 +332,7 @@ impl<R: Random> Manager<R> {
             status: SidrStatus::Success,
             qpn: params.qpn,
             qkey: params.qkey,
-            private_data: fit(params.private_data, Params::ACCEPT_UD)?,
+            private_data: self.noted(fit(params.private_data, Params::ACCEPT_UD))?,
         };
         self.answer(now, id, request, &answer)
     }

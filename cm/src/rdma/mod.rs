@@ -111,6 +111,8 @@ pub struct Counters {
     pub backlog: u64,
     /// There are as many IDs as may be.
     pub ids: u64,
+    /// Calls of our own program with more private data than the message has room for.
+    pub too_long: u64,
 }
 
 /// The IDs of one node.
@@ -345,7 +347,11 @@ impl<R: Random> Manager<R> {
             let ask = ib::SidrAsk {
                 service_id,
                 pkey: path.pkey,
-                private_data: behind(&header, params.private_data, Params::CONNECT_UD)?,
+                private_data: self.noted(behind(
+                    &header,
+                    params.private_data,
+                    Params::CONNECT_UD,
+                ))?,
             };
             self.ib.ask(now, route, &ask, retry)?
         } else {
@@ -358,7 +364,7 @@ impl<R: Random> Manager<R> {
                 qp: terms(params, starting_psn),
                 retry_count: params.retry_count.min(7),
                 path,
-                private_data: behind(&header, params.private_data, Params::CONNECT)?,
+                private_data: self.noted(behind(&header, params.private_data, Params::CONNECT))?,
             };
             self.ib.connect(now, route, &ask, retry)?
         };
@@ -383,7 +389,7 @@ impl<R: Random> Manager<R> {
     pub fn accept(&mut self, now: Instant, id: Id, params: &Params<'_>) -> Result<(), Error> {
         match self.record(id)?.state {
             State::Responded { conn } => {
-                let data = fit(params.private_data, Params::READY)?;
+                let data = self.noted(fit(params.private_data, Params::READY))?;
                 self.ib.ready(conn, data).map_err(|_| Error::State(id))?;
                 self.set_state(id, State::Established { conn });
                 Ok(())
@@ -409,14 +415,14 @@ impl<R: Random> Manager<R> {
                     status: SidrStatus::Refused,
                     qpn: Qpn::from_wire(0),
                     qkey: 0,
-                    private_data: fit(private_data, Params::ACCEPT_UD)?,
+                    private_data: self.noted(fit(private_data, Params::ACCEPT_UD))?,
                 };
                 return self.answer(now, id, &request, &answer);
             }
             State::Requested(request) => request.conn,
             _ => return Err(Error::State(id)),
         };
-        let data = fit(private_data, Params::REJECT)?;
+        let data = self.noted(fit(private_data, Params::REJECT))?;
         let reason = RejReason::ConsumerDefined;
         let rejected = self.ib.reject(now, conn, reason, data);
         rejected.map_err(|_| Error::State(id))?;
@@ -530,6 +536,12 @@ impl<R: Random> Manager<R> {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.ib.handle_timeout(now);
         self.handle_events(now);
+    }
+
+    /// Counts private data that is too long.
+    fn noted<T>(&mut self, fitted: Result<T, Error>) -> Result<T, Error> {
+        self.counters.too_long += u64::from(fitted.is_err());
+        fitted
     }
 
     fn record(&mut self, id: Id) -> Result<&mut Record, Error> {

@@ -251,3 +251,25 @@ fn the_captured_refusal_of_an_ordinary_host_means_plain() {
     }
     assert!(seen >= 1, "the captures hold refusals");
 }
+
+#[test]
+fn a_peer_that_stops_answering_at_any_step_is_given_up_and_counted() {
+    type Enter = fn(&mut Stage);
+    let steps: [(&str, Enter); 3] = [
+        ("REQ", Stage::open),
+        ("REP", Stage::rep_sent),
+        ("DREQ", Stage::dreq_sent),
+    ];
+    for (what, enter) in steps {
+        let mut stage = Stage::new();
+        enter(&mut stage);
+        // All that is due, until nothing is left of it: not even time wait.
+        while let Some(due) = stage.manager.poll_timeout() {
+            stage.now = due;
+            stage.manager.handle_timeout(due);
+            drain(&mut stage.manager);
+        }
+        assert_eq!(stage.manager.counters().silent, 1, "{what}");
+        assert_eq!(*stage.manager.load(), Default::default(), "{what}");
+    }
+}

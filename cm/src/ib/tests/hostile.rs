@@ -271,3 +271,26 @@ fn every_datagram_finds_its_manager() {
         Concerns::Plain
     );
 }
+
+#[test]
+fn a_peer_that_stops_answering_at_any_step_is_given_up_and_counted() {
+    type Enter = fn(&mut Stage);
+    let steps: [(&str, Enter); 4] = [
+        ("REQ", Stage::req_sent),
+        ("REP", Stage::rep_sent),
+        ("DREQ", Stage::dreq_sent),
+        ("SIDR_REQ", Stage::sidr_sent),
+    ];
+    for (what, enter) in steps {
+        let mut stage = Stage::new();
+        enter(&mut stage);
+        // All that is due, until nothing is left of it: not even time wait.
+        while let Some(due) = stage.manager.poll_timeout() {
+            stage.now = due;
+            stage.manager.handle_timeout(due);
+            drain(&mut stage.manager);
+        }
+        assert_eq!(stage.manager.counters().silent, 1, "{what}");
+        assert_eq!(stage.manager.load().connections(), 0, "{what}");
+    }
+}

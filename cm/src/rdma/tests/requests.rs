@@ -113,6 +113,8 @@ fn private_data_fits_or_is_an_error_that_names_the_limit() {
     cable.hosts[0]
         .accept(now, asking, &with(224))
         .expect("it fits");
+    let refused = [0, 1].map(|host: usize| cable.hosts[host].counters().too_long);
+    assert_eq!(refused, [3, 2]);
     let event = cable.only(1);
     assert!(matches!(event, Event::Established { data, .. } if data[..] == [1; 224]));
 }
