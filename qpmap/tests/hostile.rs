@@ -281,6 +281,44 @@ fn what_a_peer_says_out_of_date_or_out_of_place_is_counted_and_ignored() {
 }
 
 #[test]
+fn packets_that_find_no_room_to_wait_come_again() {
+    const WRITES: usize = 20;
+    const EACH: usize = 1000;
+    let mut pair = Pair::with_staging(1, 1104, 8192);
+    let [a, _b] = pair.connected();
+    pair.run(5 * MILLISECOND);
+    // The first WRITE is lost: all others have to wait for it.
+    let mut lost = false;
+    pair.fate = Box::new(move |from, datagram| {
+        let first = from == 0 && Opcode(datagram[0]) == Opcode::SRC_WRITE && !lost;
+        lost |= first;
+        usize::from(!first)
+    });
+    for at in 0..WRITES {
+        pair.nodes[0].buffer.set(at * EACH, &[at as u8 + 1; EACH]);
+        let target = Remote {
+            addr: pair.nodes[1].buffer.addr + (TARGET + at * EACH) as u64,
+            rkey: pair.nodes[1].key,
+        };
+        let from = [pair.sge(0, (at * EACH) as u64, EACH as u32)];
+        pair.post(0, &a, at as u64, SendOp::Write(target), &from);
+    }
+    pair.run(500 * MILLISECOND);
+    let counters = *pair.nodes[1].engine.counters();
+    assert!(
+        counters.staged > 0 && counters.staging_full > 0,
+        "{counters:?}"
+    );
+    let done = pair.completions(0);
+    assert!(done.iter().all(|done| done.status == Status::Success));
+    assert!(done.iter().map(|done| done.wr_id).eq(0..WRITES as u64));
+    for at in 0..WRITES {
+        let found = pair.nodes[1].buffer.get(TARGET + at * EACH, EACH);
+        assert_eq!(found, [at as u8 + 1; EACH], "WRITE {at}");
+    }
+}
+
+#[test]
 fn acknowledgements_of_what_was_never_sent_are_counted() {
     let mut stage = Stage::new();
     let (path, mut datagram) = (stage.path, stage.write.clone());

@@ -154,12 +154,19 @@ impl Pair {
 
     /// On ports that carry `datagram` bytes at once.
     pub(crate) fn with(connections: usize, datagram: u32) -> Self {
+        let staging_bytes = Config::default().staging_bytes;
+        Self::with_staging(connections, datagram, staging_bytes)
+    }
+
+    /// And with so much room for packets that wait for an earlier one.
+    pub(crate) fn with_staging(connections: usize, datagram: u32, staging_bytes: usize) -> Self {
         let nodes = [1u8, 2].map(|i| {
             let address = std::net::IpAddr::from([10, 0, 0, i]);
             let config = Config {
                 address,
                 seed: i.into(),
                 datagram,
+                staging_bytes,
                 ..Config::default()
             };
             let mut engine = Engine::new(config);
