@@ -1,7 +1,7 @@
 //! What connection management dropped or refused.
 
-/// Management datagrams that moved nothing here, or were refused, and attempts that came to nothing,
-/// by who noticed and why:
+/// Management datagrams that moved nothing here or were refused, and attempts that came to
+/// nothing, by who noticed and why:
 /// [`Node::cm_counters`](crate::Node::cm_counters). All since the node started.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
