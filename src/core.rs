@@ -405,35 +405,45 @@ impl Core {
     }
 
     fn send_management(&mut self) {
-        loop {
-            // Who is asked what it is hears so before our answer, and its QPs are known in time.
-            let next = self.unsent.take();
-            let next = next.or_else(|| self.manager.poll_transmit());
-            let next = next.or_else(|| self.cm.manager.poll_transmit());
-            let Some(message) = next else { return };
-            let path = Path {
-                src: self.peers.address(),
-                dst: message.route.remote,
-                src_port: trunkline_wire::ROCE_PORT,
-                traffic_class: 0,
-            };
-            let Some(slot) = self.port.reserve(&path, gsi::LEN) else {
-                self.unsent = Some(message);
-                return;
-            };
-            let out = slot
-                .datagram
-                .first_chunk_mut()
-                .expect("exactly that much was reserved");
-            gsi::build(&path, slot.identification, self.psn, &message.mad, out);
-            if let Some(capture) = &self.capture {
-                capture.sent(&path, slot.identification, out);
-            }
-            self.psn = self.psn.advance(1);
-            self.port.commit();
-            self.recorder.message_sent();
-            probes::cm_sent(message.route.remote, &message.mad);
+        let mut any = false;
+        while self.send_message() {
+            any = true;
         }
+        if any {
+            self.recorder.counted(&self.cm_counters());
+        }
+    }
+
+    /// Sends one message, if there is one and the port has room for it.
+    fn send_message(&mut self) -> bool {
+        // Who is asked what it is hears so before our answer, and its QPs are known in time.
+        let next = self.unsent.take();
+        let next = next.or_else(|| self.manager.poll_transmit());
+        let next = next.or_else(|| self.cm.manager.poll_transmit());
+        let Some(message) = next else { return false };
+        let path = Path {
+            src: self.peers.address(),
+            dst: message.route.remote,
+            src_port: trunkline_wire::ROCE_PORT,
+            traffic_class: 0,
+        };
+        let Some(slot) = self.port.reserve(&path, gsi::LEN) else {
+            self.unsent = Some(message);
+            return false;
+        };
+        let out = slot
+            .datagram
+            .first_chunk_mut()
+            .expect("exactly that much was reserved");
+        gsi::build(&path, slot.identification, self.psn, &message.mad, out);
+        if let Some(capture) = &self.capture {
+            capture.sent(&path, slot.identification, out);
+        }
+        self.psn = self.psn.advance(1);
+        self.port.commit();
+        self.recorder.message_sent();
+        probes::cm_sent(message.route.remote, &message.mad);
+        true
     }
 
     /// What connection management dropped or refused.

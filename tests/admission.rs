@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::stranger::Stranger;
 use common::{End, address, inline, turn, until};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
@@ -149,4 +150,35 @@ fn qps_that_go_while_they_wait_are_not_asked_for() {
     until(&[&asking.node], "the last to be asked", || heard(&last) > 0);
     assert_eq!((heard(&first), heard(&gone)), (3, 0));
     assert_eq!(asking.node.cm_stats().in_line, 0);
+}
+
+#[test]
+fn a_node_that_asks_for_everything_leaves_room_for_others() {
+    let asked = End::new(inline());
+    let mut greedy = Stranger::new(&asked.node);
+    // It confirms nothing, so that all it gets stays under way.
+    (0..100).for_each(|_| greedy.ask(64));
+    greedy.say();
+    let refused = |name: &str| asked.node.cm_stats().overload[name];
+    until(&[&asked.node], "answers to all", || {
+        asked.node.cm_stats().handshakes["rep_sent"] + refused("node_share") == 100
+    });
+    assert_eq!((refused("node_share"), refused("node_busy")), (36, 0));
+    let honest = End::new(inline());
+    let _qp = connect(&honest, asked.node.gid().address());
+    until(&[&asked.node, &honest.node], "the other to be met", || {
+        is_met(&honest, asked.node.gid().address())
+    });
+    // All that were refused were told so.
+    let busy = trunkline_cm::Refused::Trunkline(trunkline_cm::RefusalCode::Busy);
+    let mut told = 0;
+    until(&[&asked.node], "all refusals", || {
+        greedy.turn();
+        while let Some(event) = greedy.manager.poll_event() {
+            let refused =
+                matches!(event, trunkline_cm::Event::Refused { reason, .. } if reason == busy);
+            told += u64::from(refused);
+        }
+        told == 36
+    });
 }

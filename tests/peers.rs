@@ -3,14 +3,15 @@
 
 mod common;
 
+use common::stranger::{Stranger, offer};
 use common::{End, PATIENCE, Pair, address, inline, next, pattern, turn, until};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Attributes, Clock, Drive, Error, Gid, Node, Psn, QpAddress, QpOptions, QpState, Qpn,
-    SendOp, Status,
+    Access, Attributes, Clock, Drive, Error, Gid, Node, QpAddress, QpOptions, QpState, Qpn, SendOp,
+    Status,
 };
-use trunkline_cm::{Ask, Binds, Bounds, Identity, Manager, Offer, Purpose, Retry, Route, gsi};
+use trunkline_cm::{Bounds, Manager};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -383,88 +384,6 @@ fn settings_out_of_range_are_refused_by_name() {
         ),
     ] {
         assert_eq!(builder.build().unwrap_err().to_string(), complaint);
-    }
-}
-
-/// A node of another make: a manager of its own behind a bare socket.
-struct Stranger {
-    manager: Manager<fn() -> u64>,
-    socket: UdpSocket,
-    route: Route,
-    psn: Psn,
-}
-
-fn offer(window: u16) -> Offer {
-    Offer {
-        connection: Qpn::from_wire(u32::from(window) + 2),
-        token: 1,
-        first_packet: 0,
-        packet_size: 4096,
-        window,
-        workers: trunkline_wire::Workers::ONE,
-    }
-}
-
-impl Stranger {
-    fn new(node: &Node) -> Self {
-        let (local, remote) = (address(), node.gid().address());
-        let socket = UdpSocket::bind((local, 4791)).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let config = trunkline_cm::Config::new(Identity { guid: 7, epoch: 1 });
-        let random: fn() -> u64 = || 0x1234_5678_9abc_def0;
-        let manager = Manager::new(config, random);
-        Self {
-            manager,
-            socket,
-            route: Route { local, remote },
-            psn: Psn::default(),
-        }
-    }
-
-    fn ask(&mut self, window: u16) {
-        let ask = Ask {
-            offer: offer(window),
-            purpose: Purpose::Private,
-            toward: 0,
-            traffic_class: 0,
-            weight: 1,
-            binds: Binds::default(),
-            retry: Retry::KNOWN,
-        };
-        self.manager
-            .open(trunkline::Instant::ZERO, self.route, ask)
-            .unwrap();
-    }
-
-    /// Sends what the manager has to say, and hears what came.
-    fn turn(&mut self) {
-        let path = trunkline_wire::Path {
-            src: self.route.local,
-            dst: self.route.remote,
-            src_port: 4791,
-            traffic_class: 0,
-        };
-        while let Some(message) = self.manager.poll_transmit() {
-            let mut datagram = [0; gsi::LEN];
-            gsi::build(&path, 0, self.psn, &message.mad, &mut datagram);
-            self.psn = self.psn.advance(1);
-            self.socket
-                .send_to(&datagram, (self.route.remote, 4791))
-                .unwrap();
-        }
-        let back = trunkline_wire::Path {
-            src: path.dst,
-            dst: path.src,
-            ..path
-        };
-        let mut packet = [0; 2048];
-        while let Ok((length, _)) = self.socket.recv_from(&mut packet) {
-            if length == gsi::LEN {
-                let mad = packet[20..276].try_into().unwrap();
-                self.manager
-                    .handle_mad(trunkline::Instant::ZERO, &back, mad);
-            }
-        }
     }
 }
 

@@ -50,6 +50,7 @@ mod random;
 pub mod rdma;
 mod refusal;
 mod retry;
+mod room;
 mod slots;
 mod state;
 mod table;

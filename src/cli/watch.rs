@@ -122,9 +122,12 @@ struct View {
     per_second: Rates,
     in_flight: u64,
     binding: u64,
+    in_line: u64,
     handshakes: BTreeMap<String, u64>,
     connections: BTreeMap<String, u64>,
     ids: BTreeMap<String, u64>,
+    /// Since the start of the interval.
+    overload: BTreeMap<String, u64>,
     steps: BTreeMap<String, Step>,
 }
 
@@ -190,6 +193,10 @@ impl View {
                 .map_or_else(|| times.clone(), |old| times.since(old));
             (times.count > 0).then(|| (name.clone(), Step::of(&times)))
         };
+        let overload = |(name, count): (&String, &u64)| {
+            let before = old.overload.get(name).copied().unwrap_or(0);
+            (name.clone(), count.saturating_sub(before))
+        };
         Self {
             address: now.address,
             pid: now.pid,
@@ -207,9 +214,11 @@ impl View {
             },
             in_flight: new.in_flight(),
             binding: new.binding,
+            in_line: new.in_line,
             handshakes: new.handshakes.clone(),
             connections: new.connections.clone(),
             ids: new.ids.clone(),
+            overload: new.overload.iter().map(overload).collect(),
             steps: new.steps.iter().filter_map(step).collect(),
         }
     }
@@ -224,8 +233,8 @@ impl View {
         )?;
         writeln!(
             out,
-            "  connections set up {:>12.1}/s   in flight {:>8}",
-            rates.established, self.in_flight
+            "  connections set up {:>12.1}/s   in flight {:>8}   peers in line {:>8}",
+            rates.established, self.in_flight, self.in_line
         )?;
         writeln!(
             out,
@@ -246,6 +255,7 @@ impl View {
             ("handshakes", &self.handshakes),
             ("connections", &self.connections),
             ("IDs", &self.ids),
+            ("overload", &self.overload),
         ];
         for (what, counts) in counts {
             writeln!(out, "  {what:<11} {}", by_state(counts))?;

@@ -79,7 +79,8 @@ impl CmId {
         self.manage(|core, _| Ok(core.cm.manager.bind(self.0.id, address)?))
     }
 
-    /// Takes connections (`rdma_listen(3)`); requests over `backlog` are refused.
+    /// Takes connections (`rdma_listen(3)`). An address may have `backlog` requests waiting, and
+    /// some of others find room then; those over it are refused.
     ///
     /// # Errors
     /// Another ID listens there, or the ID is used otherwise.

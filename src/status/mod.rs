@@ -118,6 +118,19 @@ impl Span {
 /// | `rdma_route` | `rdma_resolve_route(3)` | the route is resolved |
 /// | `rdma_connect` | `rdma_connect(3)` | the connection stands |
 /// | `rdma_accept` | a request came | the connection stands |
+///
+/// What there was no room for, and how it was answered:
+///
+/// | name | what | answer |
+/// | --- | --- | --- |
+/// | `node_busy` | a node asks, and no place is free | REJ: it asks again |
+/// | `node_share` | a node asks whose address has its share of the places | the same |
+/// | `ib_busy` | a host asks, and no place is free | MRA; to questions SIDR_REP |
+/// | `ib_share` | a host asks whose address has its share of the places | REJ; SIDR_REP |
+/// | `ib_late` | a program has not decided in time | MRA |
+/// | `backlog` | a listener has as many requests waiting as it may | REJ, SIDR_REP |
+/// | `backlog_share` | an address has its share of a listener's requests | REJ, SIDR_REP |
+/// | `ids` | there are as many IDs as may be | REJ, SIDR_REP |
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct CmStats {
@@ -150,6 +163,8 @@ pub struct CmStats {
     pub in_line: u64,
     /// Peers that had to wait until they were asked.
     pub queued: u64,
+    /// How often there was no room, or no decision in time, by the names above.
+    pub overload: BTreeMap<String, u64>,
     /// How long each step took, by the names above.
     pub steps: BTreeMap<String, Times>,
 }

@@ -3,6 +3,7 @@
 use super::histogram::{Histogram, Times};
 use super::{CmStats, Span};
 use crate::clock::Clock;
+use crate::cm_counters::CmCounters;
 use crate::peers::Seeded;
 use crate::platform::Embedded;
 use crate::probes;
@@ -13,6 +14,21 @@ use trunkline_cm::rdma::{self, Id, IdPhase, IdStep};
 use trunkline_cm::{Manager, Phase, Step};
 use trunkline_conn::time::Instant;
 use trunkline_qpmap::{Engine, Trace};
+
+/// One of the counters.
+type Counter = fn(&CmCounters) -> u64;
+
+/// Those that say that there was too much, with the names under which they are shown.
+const OVERLOAD: [(&str, Counter); 8] = [
+    ("node_busy", |of| of.nodes.busy),
+    ("node_share", |of| of.nodes.unfair),
+    ("ib_busy", |of| of.hosts.busy),
+    ("ib_share", |of| of.hosts.unfair),
+    ("ib_late", |of| of.hosts.late),
+    ("backlog", |of| of.rdma.backlog),
+    ("backlog_share", |of| of.rdma.unfair),
+    ("ids", |of| of.rdma.ids),
+];
 
 /// A number that goes up and down.
 #[derive(Debug, Default)]
@@ -53,6 +69,7 @@ pub(crate) struct Recorder {
     received: Count,
     in_line: Count,
     queued: Count,
+    overload: [Count; OVERLOAD.len()],
     spans: [Histogram; Span::ALL.len()],
 }
 
@@ -97,6 +114,13 @@ impl Recorder {
         self.in_line.set(count);
     }
 
+    /// Each of them is answered, so that they are told with the messages sent.
+    pub(crate) fn counted(&self, counters: &CmCounters) {
+        for (count, (_, of)) in self.overload.iter().zip(OVERLOAD) {
+            count.set(of(counters));
+        }
+    }
+
     /// Adds what it knows to `stats`.
     pub(crate) fn add_to(&self, stats: &mut CmStats) {
         let name = |phase: Phase| phase.name();
@@ -118,6 +142,9 @@ impl Recorder {
             (&mut stats.queued, &self.queued),
         ] {
             *sum += count.get();
+        }
+        for (count, (name, _)) in self.overload.iter().zip(OVERLOAD) {
+            *stats.overload.entry(name.to_owned()).or_default() += count.get();
         }
         for (span, histogram) in Span::ALL.into_iter().zip(&self.spans) {
             let mut times = Times::default();

@@ -26,6 +26,8 @@ fn looking_once_shows_what_a_node_has_done() {
     assert_eq!(seen["steps"]["node_open"]["count"], Value::from(opened));
     assert!(seen["steps"]["node_open"]["p99_us"].as_f64().unwrap() > 0.0);
     assert!(seen["handshakes"]["established"].as_u64().unwrap() > 0);
+    assert_eq!(seen["overload"]["node_share"], Value::from(0));
+    assert_eq!(seen["in_line"], Value::from(0));
     let output = run(&["cm", "watch", &node, "--once"]);
     let table = text(&output.stdout);
     assert!(table.contains("slowest steps") && table.contains("node_open"));

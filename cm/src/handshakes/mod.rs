@@ -47,8 +47,10 @@ pub struct Counters {
     pub duplicate: u64,
     /// An ask that crossed one of ours and lost to it.
     pub crossed: u64,
-    /// An ask for which there was no room; refused.
+    /// An ask for which there was no room; refused for now.
     pub busy: u64,
+    /// An ask of an address that has as much under way as it may; refused for now.
+    pub unfair: u64,
     /// An ask with a GUID that it cannot have; refused.
     pub identity: u64,
     /// Peers that were given up as they did not answer one of our messages, through all tries.

@@ -9,6 +9,7 @@ use crate::message;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::retry::Schedule;
+use crate::room::Room;
 use crate::state::{Asked, Crossing, Exchange, RepSent, State};
 use crate::table::{Ids, Slot};
 use alloc::boxed::Box;
@@ -89,9 +90,18 @@ impl<R: Random> Manager<R> {
         };
         let crossing = self.crossing(route, req.qpn, &hello);
         // Before anything takes time: what a flood is told costs little.
-        if crossing.is_none() && !self.has_room(route) {
-            self.counters.busy += 1;
-            return Err(RefusalCode::Busy);
+        if crossing.is_none() {
+            match self.room(route) {
+                Room::Enough => {}
+                Room::PeerHasItsShare => {
+                    self.counters.unfair += 1;
+                    return Err(RefusalCode::Busy);
+                }
+                Room::None => {
+                    self.counters.busy += 1;
+                    return Err(RefusalCode::Busy);
+                }
+            }
         }
         if self.judge(route, hello.end.identity).is_err() {
             self.counters.identity += 1;
@@ -124,20 +134,15 @@ impl<R: Random> Manager<R> {
         Ok(())
     }
 
-    fn has_room(&self, route: Route) -> bool {
+    fn room(&self, route: Route) -> Room {
+        let of_peer = self.table.peer_at(route).map_or(0, |peer| {
+            let slots = self.table.chain(peer);
+            slots
+                .filter(|(_, slot)| slot.state().is_half_open())
+                .count()
+        });
         let (load, limits) = (self.table.load(), &self.config.limits);
-        if load.half_open >= limits.half_open
-            || load.connections() >= limits.connections
-            || self.events.len() as u64 >= u64::from(limits.connections)
-        {
-            return false;
-        }
-        let Some(peer) = self.table.peer_at(route) else {
-            return true;
-        };
-        let of_peer = self.table.chain(peer);
-        let half_open = of_peer.filter(|(_, slot)| slot.state().is_half_open());
-        half_open.count() < limits.half_open_per_peer as usize
+        Room::of(limits, load, self.events.len(), of_peer as u32)
     }
 
     /// Our own ask for the same connection.

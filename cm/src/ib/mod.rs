@@ -81,6 +81,8 @@ pub struct Counters {
     pub busy: u64,
     /// An ask of an address that has as much under way as it may; refused.
     pub unfair: u64,
+    /// An ask or answer that nobody had decided on in time; asked for patience.
+    pub late: u64,
     /// An ask or answer of a QP that is still connected; refused, and the old connection ended.
     pub stale: u64,
     /// Proposals for alternate paths; refused.

@@ -9,19 +9,11 @@ use crate::event::Route;
 use crate::message::mad;
 use crate::random::Random;
 use crate::retry::timeout_ns;
+use crate::room::Room;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, CommId, PrivateData, RejReason, Req, TransportService};
 use trunkline_wire::{Gid, Qpn};
-
-/// Whether there is room for a peer's ask.
-pub(super) enum Room {
-    Enough,
-    /// For others, not for this peer.
-    PeerHasItsShare,
-    /// Later.
-    None,
-}
 
 impl<R: Random> Manager<R> {
     pub(super) fn on_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {
@@ -144,22 +136,10 @@ impl<R: Random> Manager<R> {
         true
     }
 
-    /// A peer may have as much half-open as is left for all others: one that floods leaves half of
-    /// the room free, and whoever has nothing under way finds some as long as there is any.
     pub(super) fn room(&self, route: Route) -> Room {
-        let (load, limits) = (self.table.load(), &self.config.limits);
         let of_peer = self.table.half_open_of(route.remote);
-        let left = limits.half_open.saturating_sub(load.half_open);
-        if of_peer >= limits.half_open_per_peer {
-            Room::PeerHasItsShare
-        } else if of_peer >= left
-            || load.connections() >= limits.connections
-            || self.events.len() as u64 >= u64::from(limits.connections)
-        {
-            Room::None
-        } else {
-            Room::Enough
-        }
+        let (load, limits) = (self.table.load(), &self.config.limits);
+        Room::of(limits, load, self.events.len(), of_peer)
     }
 
     fn take_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {

@@ -192,6 +192,7 @@ impl<R: Random> Manager<R> {
                 undecided.mra_at = None;
             }
         });
+        self.counters.late += 1;
         self.send_mra(index, transaction, what);
     }
 

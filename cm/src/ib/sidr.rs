@@ -1,7 +1,6 @@
 //! Questions for datagram services (SIDR).
 
 use super::event::{AskError, ConnId, Event, SidrAnswer, SidrAsk};
-use super::request::Room;
 use super::state::{Answered as Kept, State};
 use super::table::Subject;
 use super::{Manager, check_qpn, message};
@@ -10,6 +9,7 @@ use crate::event::Route;
 use crate::message::mad;
 use crate::random::Random;
 use crate::retry::Retry;
+use crate::room::Room;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{CommId, PrivateData, SidrRep, SidrReq, SidrStatus};

@@ -7,7 +7,7 @@ use super::{Id, IdStep, Manager};
 use crate::event::Route;
 use crate::ib::{self, CloseReason, ConnId};
 use crate::random::Random;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{PrivateData, RejReason, SidrStatus, TransportService};
 use trunkline_wire::{Psn, Qpn, RdmaCmHeader, ServiceId};
@@ -152,7 +152,8 @@ impl<R: Random> Manager<R> {
             TransportService::Uc => Kind::Uc,
             _ => Kind::Rc,
         };
-        self.enter_backlog(listener, kind).map_err(Fault::reason)?;
+        let from = (listener, route.remote);
+        self.enter_backlog(from, kind).map_err(Fault::reason)?;
         let request = Request {
             conn,
             listener,
@@ -183,8 +184,8 @@ impl<R: Random> Manager<R> {
     ) -> Result<(), SidrStatus> {
         let arrived = self.arrival(ask.service_id, route, ask.private_data.bytes());
         let (listener, space, local, peer) = arrived.map_err(Fault::status)?;
-        self.enter_backlog(listener, Kind::Ud)
-            .map_err(Fault::status)?;
+        let from = (listener, route.remote);
+        self.enter_backlog(from, Kind::Ud).map_err(Fault::status)?;
         let request = Request {
             conn,
             listener,
@@ -232,8 +233,10 @@ impl<R: Random> Manager<R> {
         Ok((listener, space, local, peer))
     }
 
-    fn enter_backlog(&mut self, listener: Id, kind: Kind) -> Result<(), Fault> {
+    fn enter_backlog(&mut self, from: (Id, IpAddr), kind: Kind) -> Result<(), Fault> {
         let full = self.is_full();
+        let of_peer = self.waiting.get(&from).copied().unwrap_or(0);
+        let (listener, _) = from;
         let record = self.ids.get_mut(&listener);
         let record = record.expect("who listens is there");
         let State::Listening { waiting, backlog } = &mut record.state else {
@@ -243,8 +246,13 @@ impl<R: Random> Manager<R> {
             self.counters.wrong_kind += 1;
             return Err(Fault::Kind);
         }
-        if *waiting >= *backlog {
+        let left = 2 * *backlog - *waiting;
+        if left == 0 {
             self.counters.backlog += 1;
+            return Err(Fault::Room);
+        }
+        if of_peer >= left {
+            self.counters.unfair += 1;
             return Err(Fault::Room);
         }
         if full {
@@ -252,6 +260,7 @@ impl<R: Random> Manager<R> {
             return Err(Fault::Room);
         }
         *waiting += 1;
+        self.waiting.insert(from, of_peer + 1);
         Ok(())
     }
 
@@ -260,6 +269,11 @@ impl<R: Random> Manager<R> {
         let Some(State::Requested(request)) = self.ids.get(&id).map(|record| record.state) else {
             return;
         };
+        let from = (request.listener, request.route.remote);
+        match self.waiting.get_mut(&from) {
+            Some(of_peer) if *of_peer > 1 => *of_peer -= 1,
+            _ => drop(self.waiting.remove(&from)),
+        }
         // The listener may be gone.
         if let Some(listener) = self.ids.get_mut(&request.listener)
             && let State::Listening { waiting, .. } = &mut listener.state

@@ -43,7 +43,7 @@ use crate::retry::Retry;
 use alloc::collections::{BTreeMap, VecDeque};
 use convert::{ANY, addresses, behind, fit, service, terms};
 use core::fmt;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use id::{Offered, Record, State};
 use ports::Ports;
 use trunkline_conn::observer::Observer;
@@ -107,8 +107,10 @@ pub struct Counters {
     pub no_listener: u64,
     /// The listener wants another kind of QP.
     pub wrong_kind: u64,
-    /// The listener has as many requests waiting as its backlog allows.
+    /// The listener has as many requests waiting as it may.
     pub backlog: u64,
+    /// The address has as many requests waiting at the listener as it may.
+    pub unfair: u64,
     /// There are as many IDs as may be.
     pub ids: u64,
     /// Calls of our own program with more private data than the message has room for.
@@ -126,6 +128,8 @@ pub struct Manager<R> {
     /// IDs by the number of the connection below.
     conns: BTreeMap<u32, Id>,
     ports: Ports,
+    /// Requests that wait for a decision, by listener and the peer's address.
+    waiting: BTreeMap<(Id, IpAddr), u32>,
     events: VecDeque<Event>,
     counters: Counters,
     observer: Observer<IdStep>,
@@ -143,6 +147,7 @@ impl<R: Random> Manager<R> {
             next: 0,
             conns: BTreeMap::new(),
             ports: Ports::default(),
+            waiting: BTreeMap::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
             observer: Observer::none(),
@@ -167,6 +172,7 @@ impl<R: Random> Manager<R> {
             + self.ids.len() * size_of::<(Id, Record)>()
             + self.conns.len() * size_of::<(u32, Id)>()
             + self.ports.state_bytes()
+            + self.waiting.len() * size_of::<((Id, IpAddr), u32)>()
             + self.events.len() * size_of::<Event>()
     }
 
@@ -246,8 +252,10 @@ impl<R: Random> Manager<R> {
     }
 
     /// Takes connections to the ID's address from now on (`rdma_listen(3)`), one of every address
-    /// on a free port if it has none. Requests over `backlog` are refused; 0 stands for
-    /// [`Config::BACKLOG`], which is also the most.
+    /// on a free port if it has none. A peer's address may have `backlog` requests waiting, and 0
+    /// stands for [`Config::BACKLOG`], which is also the most. There is room for twice as many in
+    /// all, of which no address gets more than what is left for all others: who floods leaves some.
+    /// Those over it are refused.
     ///
     /// # Errors
     /// Another ID listens there, no port is free, or the ID is used otherwise.

@@ -72,11 +72,36 @@ fn half_open_asks_are_bounded_by_peer_and_in_all_and_the_rest_is_told() {
         (stage.manager.load().half_open, stage.manager.load().peers),
         (4, 3)
     );
-    assert_eq!(stage.manager.counters().busy, 6);
+    let counters = stage.manager.counters();
+    assert_eq!((counters.busy, counters.unfair), (4, 2));
     // Nobody decides: they are gone, and their peers with them.
     stage.now = stage.now + stage.manager.config().decide_ns;
     stage.manager.handle_timeout(stage.now);
     assert_eq!(*stage.manager.load(), Default::default());
+}
+
+#[test]
+fn a_node_that_asks_for_everything_leaves_room_for_all_others() {
+    let mut config = Config::new(US);
+    (config.limits.half_open, config.limits.half_open_per_peer) = (64, 48);
+    let mut stage = Stage::with(config);
+    deliver_asks(&mut stage, 2..3, 1_000);
+    assert_eq!(stage.manager.load().half_open, 32, "half of the room");
+    // Those that come later are served as they come, the last place to one that has none.
+    deliver_asks(&mut stage, 3..35, 1);
+    assert_eq!(
+        (stage.manager.load().half_open, stage.manager.load().peers),
+        (64, 33)
+    );
+    let counters = stage.manager.counters();
+    assert_eq!((counters.busy, counters.unfair), (968, 0));
+    deliver_asks(&mut stage, 35..36, 1);
+    assert_eq!(stage.manager.counters().busy, 969);
+    let (sent, events) = drain(&mut stage.manager);
+    assert_eq!((sent.len(), events.len()), (969, 64), "nobody is ignored");
+    let asked = events.iter().map(|event| event.route().remote);
+    let expected = core::iter::repeat_n(2, 32).chain(3..35).map(address);
+    assert!(asked.eq(expected), "in the order in which they came");
 }
 
 #[test]

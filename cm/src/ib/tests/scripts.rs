@@ -199,6 +199,7 @@ fn a_program_that_takes_its_time_lets_the_peer_know() {
         [0x00, 0xc0],
         "as Linux 6.1 writes it"
     );
+    assert_eq!(stage.manager.counters().late, 1);
     // A peer that asks again, as it did not hear of it, is told again.
     stage.deliver(&stage.req());
     assert_eq!(names(&mut stage), ["MRA"]);

@@ -2,9 +2,11 @@
 
 use super::{Cable, params};
 use crate::message::mad;
-use crate::rdma::{Config, Error, Event, Kind, Params, PortSpace};
-use crate::tests::path;
-use trunkline_wire::cm::{CmMad, Message, RejReason, Req, TransportService};
+use crate::rdma::{Config, Error, Event, Id, Kind, Params, PortSpace};
+use crate::tests::{address, path};
+use std::vec::Vec;
+use trunkline_wire::cm::{CmMad, CommId, Message, RejReason, Req, TransportService};
+use trunkline_wire::{Gid, Qpn};
 
 /// Lets host 1's REQ reach host 2 after `change`; what host 2 says to it.
 fn changed(change: fn(&mut Req)) -> (Cable, CmMad) {
@@ -140,7 +142,7 @@ fn a_backlog_bounds_the_requests_that_wait() {
     let event = cable.only(0);
     let reason = RejReason::NoResources;
     assert!(matches!(event, Event::Rejected { reason: told, .. } if told == reason));
-    assert_eq!(cable.hosts[1].counters().backlog, 1);
+    assert_eq!(cable.hosts[1].counters().unfair, 1);
     // Whatever becomes of one, there is room for another.
     cable.hosts[1]
         .reject(now, waiting[0].id(), b"")
@@ -153,6 +155,88 @@ fn a_backlog_bounds_the_requests_that_wait() {
             .expect("all is well");
     }
     assert_eq!(cable.heard(1).len(), 2);
+}
+
+/// A REQ to port 5 of host 2 as from another host, under a number of its own.
+fn deliver_request(cable: &mut Cable, host: u8, number: u32) {
+    let id = cable.resolved(0, PortSpace::Tcp, Kind::Rc, 5);
+    let now = cable.now;
+    cable.hosts[0]
+        .connect(now, id, &params(number))
+        .expect("all is well");
+    let sent = cable.hosts[0].poll_transmit().expect("a REQ goes out");
+    cable.hosts[0].destroy(now, id).expect("there");
+    while cable.hosts[0].poll_transmit().is_some() {}
+    let CmMad {
+        transaction_id,
+        message: Message::Req(mut req),
+    } = CmMad::parse(&sent.mad).expect("it parses")
+    else {
+        panic!("a REQ goes first")
+    };
+    let from = address(host);
+    (req.local, req.qpn) = (CommId(number), Qpn::from_wire(number));
+    req.primary.local_gid = Gid::from(from);
+    req.private_data.0[19] = host;
+    let path = path(from, cable.address(1));
+    cable.hosts[1].handle_mad(now, &path, &mad(transaction_id, req));
+}
+
+/// Requests that the program of host 2 has heard of, and refusals on their way to others.
+fn outcome(cable: &mut Cable) -> (Vec<Id>, usize) {
+    let now = cable.now;
+    let heard = core::iter::from_fn(|| cable.hosts[1].poll_event(now));
+    let heard = heard.map(|event| event.id()).collect();
+    (
+        heard,
+        core::iter::from_fn(|| cable.hosts[1].poll_transmit()).count(),
+    )
+}
+
+#[test]
+fn a_flood_of_one_address_leaves_room_in_the_backlog_for_others() {
+    let mut cable = Cable::new();
+    let listener = cable.hosts[1]
+        .create(PortSpace::Tcp, Kind::Rc)
+        .expect("room");
+    let address = (cable.address(1), 5).into();
+    cable.hosts[1].bind(listener, address).expect("free");
+    cable.hosts[1].listen(listener, 8).expect("free");
+    for number in 0..100 {
+        deliver_request(&mut cable, 3, 0x100 + number);
+    }
+    let (flood, refused) = outcome(&mut cable);
+    assert_eq!(
+        (flood.len(), refused),
+        (8, 92),
+        "all that the program asked for"
+    );
+    // Each of the others gets half of what is left, rounded up.
+    for (host, expected) in [(4, 4), (5, 2), (6, 1), (7, 1), (8, 0)] {
+        for number in 0..10 {
+            deliver_request(&mut cable, host, 0x1000 + u32::from(host) * 0x100 + number);
+        }
+        assert_eq!(outcome(&mut cable).0.len(), expected, "host {host}");
+    }
+    let counters = *cable.hosts[1].counters();
+    assert_eq!(
+        (counters.unfair, counters.backlog),
+        (92 + 6 + 8 + 9, 9 + 10)
+    );
+    // Whatever becomes of requests, their places are free again.
+    let now = cable.now;
+    for (at, id) in flood.into_iter().enumerate() {
+        if at % 2 == 0 {
+            cable.hosts[1].reject(now, id, b"").expect("asked");
+        } else {
+            cable.hosts[1].destroy(now, id).expect("there");
+        }
+    }
+    outcome(&mut cable);
+    for number in 0..10 {
+        deliver_request(&mut cable, 9, 0x4000 + number);
+    }
+    assert_eq!(outcome(&mut cable).0.len(), 4, "half of 8");
 }
 
 #[test]
