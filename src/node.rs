@@ -197,9 +197,12 @@ impl Builder {
         self
     }
 
-    /// GUID by which peers know it, the same whenever it starts (an EUI-64, say); no two nodes may
-    /// have the same. If not set, each start draws one. Peers tell a start from the one before by
-    /// an epoch that is always drawn.
+    /// GUID by which peers know it, the same whenever it starts (an EUI-64, say). If not set, each
+    /// start draws one. Peers tell a start from the one before by an epoch that is always drawn.
+    ///
+    /// No two nodes may have the same. A node refuses another that has its own, or that of a peer
+    /// behind another address to which it has a connection: QPs towards it fail, and what stands
+    /// stays.
     #[must_use]
     pub const fn guid(mut self, guid: u64) -> Self {
         self.config.guid = Some(guid);
