@@ -147,7 +147,7 @@ impl Core {
         (nodes.worker, nodes.limits.opening) = (worker, config.asks);
         let mut manager = Manager::new(nodes, Seeded(Prng::new(random.next_u64())));
         let recorder: Arc<Recorder> = Arc::default();
-        let peers = Peers::new(&config, Arc::clone(&recorder));
+        let peers = Peers::new(&config, Arc::clone(&recorder), Prng::new(random.next_u64()));
         let mut cm = Desk::new(
             (config.engine.address, identity.guid),
             worker,

@@ -28,7 +28,8 @@ const NO_QP: Qpn = Qpn::from_wire(0);
 /// How often idle connections are looked for.
 const RECLAIM_EVERY: u64 = SECOND;
 /// Asks that a busy peer may refuse before the QPs that wait for it fail, and the first pause
-/// between them: each is twice as long as the one before, 2.5 s in all.
+/// between them: each is twice as long as the one before, 2.5 s in all, give or take half. Those
+/// that were refused together must not come again together.
 const BUSY_TRIES: u8 = 8;
 const BUSY_PAUSE: u64 = 10 * MILLISECOND;
 
@@ -123,12 +124,13 @@ pub(crate) struct Peers {
     /// Those to be asked when fewer are being asked, named in the same way: each once.
     line: VecDeque<(IpAddr, u8)>,
     recorder: Arc<Recorder>,
+    random: Prng,
     idle_since: BTreeMap<(u32, u32), Instant>,
     reclaim_at: Instant,
 }
 
 impl Peers {
-    pub(crate) fn new(config: &CoreConfig, recorder: Arc<Recorder>) -> Self {
+    pub(crate) fn new(config: &CoreConfig, recorder: Arc<Recorder>, random: Prng) -> Self {
         Self {
             address: config.engine.address,
             worker: config.engine.worker,
@@ -147,6 +149,7 @@ impl Peers {
             busy: BTreeMap::new(),
             line: VecDeque::new(),
             recorder,
+            random,
             idle_since: BTreeMap::new(),
             reclaim_at: Instant::ZERO,
         }

@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::stranger::Stranger;
+use common::stranger::{Stranger, offer};
 use common::{End, address, inline, turn, until};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
 use trunkline::{Clock, Gid, Node, Qp, QpAddress, QpOptions, QpState, Qpn};
+use trunkline_cm::{Bounds, Manager};
 use trunkline_conn::time::{Instant, MILLISECOND};
 
 /// Until an ask that nobody answers is over, jitter included.
@@ -181,4 +182,31 @@ fn a_node_that_asks_for_everything_leaves_room_for_others() {
         }
         told == 36
     });
+}
+
+#[test]
+fn nodes_that_are_told_to_come_again_all_get_in() {
+    let nodes: Vec<End> = (0..40).map(|_| End::new(inline())).collect();
+    let mut asked = Stranger::new(&nodes[0].node);
+    let mut crowded = *asked.manager.config();
+    crowded.limits.half_open = 4;
+    let random: fn() -> u64 = || 0x1234_5678_9abc_def0;
+    asked.manager = Manager::new(crowded, random);
+    let at = asked.route.local;
+    let qps: Vec<Qp> = nodes.iter().map(|node| connect(node, at)).collect();
+    let all: Vec<&Node> = nodes.iter().map(|end| &end.node).collect();
+    until(&all, "all to be in", || {
+        // It looks after all of them have asked.
+        asked.turn();
+        assert!(asked.manager.load().half_open <= 4);
+        while let Some(event) = asked.manager.poll_event() {
+            if let trunkline_cm::Event::Incoming { id, .. } = event {
+                let (now, bounds) = (Instant::ZERO, Bounds::default());
+                asked.manager.accept(now, id, offer(64), bounds).unwrap();
+            }
+        }
+        all.iter().all(|node| node.connection_count() == 1)
+    });
+    assert!(asked.manager.counters().busy >= 36);
+    assert!(qps.iter().all(|qp| qp.state() == QpState::Rts));
 }

@@ -171,7 +171,8 @@ impl Peers {
             return;
         };
         self.take(floor, id);
-        let again = Some(floor.now + (BUSY_PAUSE << times));
+        let pause = BUSY_PAUSE << times;
+        let again = Some(floor.now + pause / 2 + self.random.next_u64() % pause);
         let times = times + 1;
         self.busy.insert(key, Busy { times, again });
     }

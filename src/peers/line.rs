@@ -48,6 +48,7 @@ impl Peers {
             // The peer has asked itself meanwhile, or the QPs are gone.
             self.busy.remove(&at);
         } else if let PeerMode::Plain { .. } = self.directory.mode(floor.now, at.0) {
+            self.busy.remove(&at);
             floor.engine.peer_is_plain(peer);
         } else if !self.is_pool_opening(floor, at.0, remote) {
             self.ask_pool(floor, peer, remote);

@@ -63,20 +63,20 @@ impl Stranger {
     }
 
     pub fn say(&mut self) {
-        let path = path(self.route.local, self.route.remote);
         while let Some(message) = self.manager.poll_transmit() {
+            let path = path(self.route.local, message.route.remote);
             let mut datagram = [0; gsi::LEN];
             gsi::build(&path, 0, self.psn, &message.mad, &mut datagram);
             self.psn = self.psn.advance(1);
-            let to = (self.route.remote, path.src_port);
+            let to = (path.dst, path.src_port);
             self.socket.send_to(&datagram, to).unwrap();
         }
     }
 
     fn hear(&mut self) {
-        let path = path(self.route.remote, self.route.local);
         let mut packet = [0; 2048];
-        while let Ok((length, _)) = self.socket.recv_from(&mut packet) {
+        while let Ok((length, from)) = self.socket.recv_from(&mut packet) {
+            let path = path(from.ip(), self.route.local);
             if length == gsi::LEN {
                 let mad = packet[20..276].try_into().unwrap();
                 self.manager.handle_mad(Instant::ZERO, &path, mad);
