@@ -15,10 +15,15 @@
 mod area;
 mod channel;
 mod chaos;
+mod connect;
 mod endpoint;
+mod groups;
 mod judge;
+mod plan;
+mod poison;
 mod post;
 mod setup;
+mod teardown;
 mod words;
 
 pub mod failure;
