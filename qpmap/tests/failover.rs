@@ -173,6 +173,81 @@ fn data_of_a_read_that_comes_after_its_round_does_not_count() {
     assert_eq!(pair.nodes[0].buffer.get(0, LENGTH), data);
 }
 
+/// Bytes of a READ, and an offset behind them.
+const READ: usize = 4 << 10;
+const BEHIND: u64 = 8 << 10;
+
+/// A pair whose requests go over one connection and responses over another. QP `a` has sent a READ,
+/// whose data do not arrive, and a SEND for which there is no receive: its RNR pause runs.
+fn read_without_data_before_a_send(pair: &mut Pair) -> [Arc<QpQueues<Words>>; 2] {
+    let [a, b] = pair.connected();
+    for (node, qp) in [(0, &a), (1, &b)] {
+        let conn = pair.conns[node][node];
+        let engine = &mut pair.nodes[node].engine;
+        engine.rebind(qp.qpn, conn).expect("it is open");
+    }
+    pair.run(5 * MILLISECOND);
+    let remote = Remote {
+        addr: pair.nodes[1].buffer.addr,
+        rkey: pair.nodes[1].key,
+    };
+    pair.nodes[1].buffer.set(0, &[7; READ]);
+    hold(pair, |from, opcode| {
+        from == 1 && opcode == Opcode::SRC_READ_RESP
+    });
+    let [into, from] = [pair.sge(0, 0, READ as u32), pair.sge(0, BEHIND, 100)];
+    pair.post(0, &a, 1, SendOp::Read(remote), &[into]);
+    pair.post(0, &a, 2, SendOp::Send, &[from]);
+    pair.run(MILLISECOND / 10);
+    assert_eq!(pair.nodes[0].engine.counters().rnr_received, 1);
+    [a, b]
+}
+
+fn read_and_send_are_done(mut pair: Pair) {
+    pair.fate = Box::new(|_, _| 1);
+    pair.run(50 * MILLISECOND);
+    let done = pair.completions(0);
+    assert_eq!(done.len(), 2, "{done:?}");
+    assert!(done.iter().all(|done| done.status == Status::Success));
+    assert_eq!(pair.nodes[0].buffer.get(0, READ), [7; READ]);
+}
+
+#[test]
+fn a_read_whose_data_are_lost_comes_again_though_another_round_has_begun_since() {
+    let mut pair = Pair::new(2);
+    let [_a, b] = read_without_data_before_a_send(&mut pair);
+    hold(&mut pair, |from, opcode| {
+        from == 1 && [Opcode::SRC_READ_RESP, Opcode::SRC_ANSWERS].contains(&opcode)
+    });
+    // What says that the data went down with their connection is late itself.
+    let gone = pair.conns[1][1];
+    pair.nodes[1].engine.close_connection(gone);
+    pair.run(5 * MILLISECOND);
+    pair.receive(&b, 1, &[pair.sge(1, BEHIND, 100)]);
+    read_and_send_are_done(pair);
+}
+
+#[test]
+fn a_read_whose_data_are_lost_comes_again_though_a_new_round_came_before_that_was_said() {
+    let mut pair = Pair::new(2);
+    let [_a, b] = read_without_data_before_a_send(&mut pair);
+    let held = hold(&mut pair, |from, opcode| {
+        from == 0 && opcode == Opcode::SRC_SEND || opcode == Opcode::SRC_READ_RESP
+    });
+    pair.run(5 * MILLISECOND);
+    pair.receive(&b, 1, &[pair.sge(1, BEHIND, 100)]);
+    let gone = pair.conns[1][1];
+    pair.nodes[1].engine.close_connection(gone);
+    let late = taken(&held);
+    let sends: Vec<_> = late
+        .into_iter()
+        .filter(|datagram| opcode(datagram) == Opcode::SRC_SEND)
+        .collect();
+    assert!(!sends.is_empty(), "the pause is over");
+    release(&mut pair, 0, &sends);
+    read_and_send_are_done(pair);
+}
+
 #[test]
 fn a_plain_qp_that_is_destroyed_gives_back_the_receive_it_took_from_its_srq() {
     let mut pair = Pair::new(0);

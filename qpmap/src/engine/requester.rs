@@ -323,7 +323,9 @@ impl<P: Platform> Engine<P> {
                 self.acknowledged(flow, msn);
                 self.not_ready(now, flow, msn, timer);
             }
-            Syndrome::Nak(NakCode::PsnSequence) if round == record.round => {
+            Syndrome::Nak(NakCode::PsnSequence)
+                if round == record.round || self.misses_data_of(flow, round) =>
+            {
                 self.acknowledged(flow, msn);
                 self.restart(flow, true);
                 self.wake(flow);
@@ -343,6 +345,19 @@ impl<P: Platform> Engine<P> {
             // About an earlier round: its messages were sent again since.
             _ => self.counters.stale += 1,
         }
+    }
+
+    /// Whether data are outstanding that the peer sent in `round`, or before. A round that follows a
+    /// refusal does not ask for them again.
+    fn misses_data_of(&self, flow: u32, round: u8) -> bool {
+        let mut next = self.flows[flow].head;
+        while let Some(pending) = self.requests.get(next) {
+            if pending.reading && round.wrapping_sub(pending.round).cast_signed() >= 0 {
+                return true;
+            }
+            next = pending.flow_next;
+        }
+        false
     }
 
     /// Whether `msn` is the first message that the peer has not executed, and it is outstanding.

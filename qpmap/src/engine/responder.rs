@@ -17,7 +17,7 @@ use trunkline_conn::work::{Receive, Status};
 use trunkline_wire::{Answer as AnswerEntry, NakCode, Opcode, Syndrome};
 
 /// Most resend rounds that a requester can be ahead of what we have heard.
-const MAX_AHEAD: u8 = 2;
+const MAX_AHEAD: u8 = 3;
 
 impl<P: Platform> Engine<P> {
     /// A request packet for one of our QPs.
@@ -80,8 +80,9 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes up a later resend round; `false` for an earlier one, of which packets and BINDs may be
-    /// held up for long. A requester begins one when we answered in the one before, or when its
-    /// connection died, and after that none before we agreed: it is never further ahead than this.
+    /// held up for long. A requester begins one when we answered in the one before, when we told it
+    /// in an earlier one that data were lost, which it asks for anew then, or when its connection
+    /// died, and after that none before we agreed: it is never further ahead than this.
     #[inline(always)]
     pub(crate) fn enter_round(&mut self, flow: u32, round: u8) -> bool {
         round == self.flows[flow].remote_round || self.enter_other_round(flow, round)
@@ -93,7 +94,10 @@ impl<P: Platform> Engine<P> {
         let ahead = round.wrapping_sub(record.remote_round);
         if (1..=MAX_AHEAD).contains(&ahead) {
             record.remote_round = round;
-            record.flags.clear(Flags::LOST);
+            if !record.flags.has(Flags::ANSWER_DUE) {
+                // It was told: whatever it asks for again, it does in a round of its own.
+                record.flags.clear(Flags::LOST);
+            }
             self.staging.clear(&mut record.staged);
             if matches!(record.answer, Answer::Nak(_)) {
                 // That stands; the peer may have missed it.
