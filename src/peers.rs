@@ -76,6 +76,8 @@ struct Handshake {
     options: ConnectionOptions,
     /// The program's handle, where it opened the connection.
     handle: Option<u64>,
+    /// The peer was asked when nothing was known of it: a few times only.
+    stranger: bool,
     conn: Option<ConnId>,
 }
 
@@ -392,6 +394,7 @@ impl Peers {
                     toward: ask.toward,
                     options,
                     handle,
+                    stranger: !known,
                     conn: None,
                 };
                 self.note_opening(id, handshake, offer.token);

@@ -422,6 +422,45 @@ fn a_peer_that_has_no_room_is_asked_again_later() {
 }
 
 #[test]
+fn a_peer_whose_answers_were_lost_is_asked_again_once_it_is_known_to_be_a_node() {
+    let a = End::new(inline());
+    let mut stranger = Stranger::new(&a.node);
+    let qp = a.qp(&QpOptions::default());
+    let peer = QpAddress {
+        gid: Gid::from(stranger.route.local),
+        qpn: Qpn::from_wire(77),
+        psn: qp.address().psn,
+    };
+    qp.connect(peer).unwrap();
+    // It is asked, and says nothing to that, but opens a connection of its own.
+    stranger.ask(64);
+    until(&[&a.node], "its connection", || {
+        stranger.turn();
+        a.node.connection_count() == 1
+    });
+    let mut asks = Vec::new();
+    until(&[&a.node], "another ask", || {
+        stranger.turn();
+        while let Some(event) = stranger.manager.poll_event() {
+            if let trunkline_cm::Event::Incoming { id, .. } = event {
+                asks.push(id);
+            }
+        }
+        asks.len() == 2
+    });
+    assert_eq!(qp.state(), QpState::Rts, "it waits for the peer");
+    let (now, bounds) = (trunkline::Instant::ZERO, Bounds::default());
+    stranger
+        .manager
+        .accept(now, asks[1], offer(128), bounds)
+        .unwrap();
+    until(&[&a.node], "the connection of the pool", || {
+        stranger.turn();
+        a.node.connection_count() == 2
+    });
+}
+
+#[test]
 fn a_peer_may_offer_any_window() {
     let a = End::new(inline());
     let mut stranger = Stranger::new(&a.node);

@@ -13,6 +13,11 @@ use trunkline_wire::{Gid, Qpn};
 impl Peers {
     /// Takes up an event of the connection manager.
     pub(crate) fn handle_manager(&mut self, floor: &mut Floor<'_>, event: &Cm) {
+        if let Cm::Silent { id, .. } = event
+            && self.ask_the_met(floor, *id)
+        {
+            return;
+        }
         self.learn_of(floor.now, event);
         match event {
             Cm::Incoming {
@@ -82,6 +87,7 @@ impl Peers {
             toward: remote.get() as u8,
             options,
             handle: None,
+            stranger: false,
             conn: None,
         };
         self.note_opening(id, handshake, offer.token);
@@ -198,11 +204,39 @@ impl Peers {
         }
     }
 
+    /// A peer that kept silent, asked as a stranger, and has shown meanwhile that it is a node, by
+    /// an ask of its own or the answer to another one, is asked again, as often as one that is
+    /// known: its answers were lost. Gives whether it is.
+    fn ask_the_met(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> bool {
+        let met = |at: &&Handshake| {
+            at.stranger && self.directory.mode(floor.now, at.peer) == PeerMode::Trunkline
+        };
+        if self.handshakes.get(&id).filter(met).is_none() {
+            return false;
+        }
+        let Some(handshake) = self.take(floor, id) else {
+            return false;
+        };
+        let remote = Qpn::from_wire(handshake.toward.into());
+        if handshake.handle.is_none() {
+            self.ask_for_the_late(floor, handshake.peer);
+            return true;
+        }
+        let (end, purpose) = ((handshake.peer, remote), handshake.purpose);
+        if !self.open(floor, end, purpose, &handshake.options, handshake.handle) {
+            self.came_to_nothing(floor, &handshake, "it does not answer");
+        }
+        true
+    }
+
     /// A handshake came to nothing.
     fn failed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, why: &'static str) {
-        let Some(handshake) = self.take(floor, id) else {
-            return;
-        };
+        if let Some(handshake) = self.take(floor, id) {
+            self.came_to_nothing(floor, &handshake, why);
+        }
+    }
+
+    fn came_to_nothing(&mut self, floor: &mut Floor<'_>, handshake: &Handshake, why: &'static str) {
         if let Some(handle) = handshake.handle {
             self.private.insert(handle, ConnectionState::Failed(why));
             return;

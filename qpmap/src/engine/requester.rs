@@ -347,8 +347,8 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Whether data are outstanding that the peer sent in `round`, or before. A round that follows a
-    /// refusal does not ask for them again.
+    /// Whether data are outstanding that the peer sent in `round`, or before. A round that follows
+    /// a refusal does not ask for them again.
     fn misses_data_of(&self, flow: u32, round: u8) -> bool {
         let mut next = self.flows[flow].head;
         while let Some(pending) = self.requests.get(next) {
