@@ -78,6 +78,8 @@ pub(crate) struct Channel {
     pub(crate) window: Range<usize>,
     /// The receiver's end was closed: its memory is not this channel's business any more.
     pub(crate) closed: bool,
+    /// A request that was posted after the last fault has succeeded.
+    pub(crate) proved: bool,
     /// Packets with wrong bits are about: placed while they are summed, they leave traces in the
     /// range of their message until they come again.
     wild: bool,
@@ -97,6 +99,7 @@ impl Channel {
             route: 0,
             window,
             closed: false,
+            proved: false,
             wild,
             open: VecDeque::new(),
             past: VecDeque::new(),

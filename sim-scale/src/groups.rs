@@ -37,6 +37,7 @@ impl World {
                 members: Vec::new(),
                 doom: None,
                 phase: Phase::Down,
+                built_at: 0,
             });
             let delay = self.random.below(2 * MS);
             self.after(delay, Action::Rebuild(group));
@@ -82,7 +83,7 @@ impl World {
 
     /// Builds a group, for the first time or again.
     pub(crate) fn build(&mut self, group: usize) -> Verdict {
-        if self.calm && self.tally.built > 0 {
+        if self.groups[group].phase != Phase::Down {
             return Ok(());
         }
         let nodes: Vec<usize> = self.groups[group]
@@ -132,6 +133,7 @@ impl World {
         let state = &mut self.groups[group];
         state.members = (first..first + count).collect();
         state.phase = Phase::Up;
+        state.built_at = self.now;
         state.doom = match (cut, impatient) {
             (true, _) => Some(Doom::Any("its nodes were cut off when it was built")),
             (_, true) => Some(Doom::Any("few RNR retries")),

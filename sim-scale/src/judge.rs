@@ -37,15 +37,32 @@ impl World {
     }
 
     /// Something bad was reported of an endpoint: is there a reason?
-    pub(crate) fn may_fail(&self, endpoint: usize, what: &str) -> Verdict {
+    pub(crate) fn may_fail(&mut self, endpoint: usize, what: &str) -> Verdict {
         let group = self.endpoints[endpoint].group;
         match self.groups[group].doom {
             Some(_) => Ok(()),
+            None if self.kept_silent(group) => {
+                self.act("kept silent", endpoint, group);
+                self.groups[group].doom = Some(Doom::Silence);
+                self.tally.silences += 1;
+                Ok(())
+            }
             None => Err(Failure::wrong(format!(
                 "e{endpoint} of group {group} reports {what}, but nothing was done to it or its \
                  peers"
             ))),
         }
+    }
+
+    /// Whether the network has let a node of a group seem to be gone to another one of it.
+    fn kept_silent(&self, group: usize) -> bool {
+        let group = &self.groups[group];
+        let net = self.network.net();
+        let nodes = || group.shapes.iter().map(|shape| shape.node);
+        nodes().any(|a| {
+            let mut others = nodes().filter(|b| *b > a);
+            others.any(|b| net.asks.kept_silent(a, b, group.built_at, self.now))
+        })
     }
 
     /// A process takes all its completions.
@@ -164,6 +181,7 @@ impl World {
         self.tally.succeeded += 1;
         self.arrived(posted.channel, seq)?;
         let channel = &mut self.channels[posted.channel];
+        channel.proved |= self.calm && posted.at >= self.calm_at;
         if let Some(area) = &mut self.endpoints[channel.to].area {
             channel.settle(area, seq + 1, "its requester was told so")?;
         }
@@ -298,7 +316,7 @@ impl World {
             let lost = self.network.net().refusal_lost(state.node, state.qpn);
             // A plain QP whose peer refused, and was not heard, asks a QP in error until it gives
             // up on the oldest request that it knows nothing of.
-            let unheard = lost.is_some_and(|at| at >= posted.at)
+            let unheard = (lost.is_some_and(|at| at >= posted.at) || self.kept_silent(group))
                 && (status == Status::RetryExceeded || !first && status == Status::Flushed);
             if wanted != Some(status) && !unheard {
                 return Err(Failure::wrong(format!(
@@ -307,6 +325,14 @@ impl World {
                     wanted.unwrap_or(Status::Success)
                 )));
             }
+        }
+        if self.groups[group].doom == Some(Doom::Silence)
+            && !matches!(status, Status::RetryExceeded | Status::Flushed)
+        {
+            return Err(Failure::wrong(format!(
+                "e{endpoint} #{seq} ended as {status:?}, where all that is wrong is a peer that \
+                 kept silent"
+            )));
         }
         // Where one flow of an app-managed QP fails behind another, the reason comes in its turn.
         let one_flow = self.groups[group].members.len() == 2;

@@ -6,6 +6,18 @@
 //! After a phase with faults everything is healed, and all that was posted has to end. Equal seeds
 //! give equal runs, packet for packet.
 //!
+//! What goes wrong, each in a share of the seeds: packets are lost, doubled, reordered, delayed,
+//! corrupted; management packets (to QP 1) on top of that, up to a fifth of them lost, and late by
+//! more than a handshake waits for an answer; pairs of nodes are cut off from each other, nodes
+//! restart, connections are closed, live QPs moved, QPs and regions taken away, requests are bad,
+//! receives late, programs slow or silent.
+//!
+//! No loss of management packets excuses a QP that fails, but one: the network, which knows what it
+//! carried, finds that a node asked its peer as often as it does and that nothing that could answer
+//! arrived in time ([`net`], `asks.rs`). In the calm at the end every QP that nothing was done to
+//! must be connected, be it one that is made only then, and carry a request to each peer; the nodes
+//! must agree on the connections between them, and none may have been confirmed twice.
+//!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`run`] | one seed, from options to report |

@@ -12,6 +12,10 @@ use trunkline_sim::failure::Kind;
 use trunkline_sim::run::{Report, Settings, run};
 
 /// Runs seeds of the simulator: a cluster of real nodes on virtual time, against a model.
+///
+/// Each seed draws its faults: packets lost, doubled, reordered, corrupted; management packets on
+/// top of that, up to 20 % of them lost, and late; partitions, restarts, closed connections, QPs
+/// moved or destroyed, regions taken away, bad requests, late receives, slow programs.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-sim", version, max_term_width = 100)]
 #[command(group(ArgGroup::new("seeds").required(true).args(["seed", "count"])))]
@@ -49,6 +53,7 @@ struct Summary {
     failed: u64,
     received: u64,
     troubles: u64,
+    silences: u64,
     packets: u64,
     dropped: u64,
     virtual_seconds: f64,
@@ -65,6 +70,7 @@ impl Summary {
         self.failed += report.failed;
         self.received += report.received;
         self.troubles += report.troubles;
+        self.silences += report.silences;
         self.packets += report.packets;
         self.dropped += report.dropped;
         self.virtual_seconds += report.virtual_ns as f64 / 1e9;
@@ -200,7 +206,8 @@ fn print_summary(cli: &Cli, summary: &Summary) {
     }
     println!(
         "{} seeds in {:.1} s ({:.1} per second), {} failed\n{} requests posted: {} succeeded, {} \
-         did not; {} messages received; {} troubles\n{} packets, {} of them lost; {:.1} s of \
+         did not; {} messages received; {} troubles; {} groups lost a peer that the network kept \
+         silent\n{} packets, {} of them lost; {:.1} s of \
          virtual time",
         summary.seeds,
         summary.seconds,
@@ -211,6 +218,7 @@ fn print_summary(cli: &Cli, summary: &Summary) {
         summary.failed,
         summary.received,
         summary.troubles,
+        summary.silences,
         summary.packets,
         summary.dropped,
         summary.virtual_seconds

@@ -1,29 +1,29 @@
 //! The network between the nodes: per ordered pair a link with a rate, a queue, a delay and faults,
 //! all on virtual time and all drawn from the seed.
 
+mod asks;
 mod link;
 mod packet;
 mod port;
 
-pub use link::Link;
+pub use link::{Link, ManagementFaults};
 pub use port::{PortShape, SimPort};
 
 use crate::trace::{Event, Fate, Trace};
-use packet::{HEADERS, carries_data, content_hash, refused};
+use asks::Asks;
+use packet::{carries_data, content, content_hash, management, refused};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_dataplane::port::{Arrival, Identification};
 use trunkline_dataplane::prng::Prng;
-use trunkline_wire::{Opcode, Path, Qpn, icrc};
+use trunkline_wire::{Path, Qpn, icrc};
 
 /// Bytes of Ethernet, IP and UDP around a datagram, as they count on a link: preamble, header,
 /// checksum and gap of Ethernet (38), IPv4 (20), UDP (8).
 const FRAMING: u64 = 66;
 const ECN: u8 = 0b11;
-/// BTH and DETH.
-const DATAGRAM_HEADERS: usize = 20;
 
 /// How a network may be broken on purpose, to see that the simulator notices what it should and
 /// does not mind what it should not.
@@ -117,6 +117,8 @@ pub struct Net {
     counters: NetCounters,
     /// When a refusal on its way to a QP was lost last, by node and number of the QP.
     lost_refusals: BTreeMap<(usize, Qpn), u64>,
+    /// What became of questions whether a peer shares connections.
+    pub(crate) asks: Asks,
     /// What happened.
     pub trace: Trace,
 }
@@ -150,6 +152,7 @@ impl Network {
             sabotage: Sabotage::None,
             counters: NetCounters::default(),
             lost_refusals: BTreeMap::new(),
+            asks: Asks::default(),
             trace,
         })))
     }
@@ -264,8 +267,9 @@ impl Net {
             waited_ns: 0,
         };
         let refused = refused(&bytes);
+        let mad = management(&bytes);
         let fate = match to {
-            Some(to) => self.fly(from, to, &mut arrival, &mut bytes),
+            Some(to) => self.fly(from, to, &mut arrival, &mut bytes, mad.is_some()),
             None => Err(Fate::Unreachable),
         };
         let (shown, at) = match fate {
@@ -278,6 +282,10 @@ impl Net {
         {
             self.lost_refusals.insert((to, qpn), self.now);
         }
+        if let (Some(to), Some(mad)) = (to, &mad) {
+            let heard = at.filter(|_| shown != Fate::Corrupted);
+            self.asks.said(self.now, (from, to), mad, heard);
+        }
         let (Some(at), Some(to)) = (at, to) else {
             self.counters.dropped += 1;
             self.spare.push(bytes);
@@ -285,7 +293,11 @@ impl Net {
         };
         if shown == Fate::Doubled {
             self.counters.doubled += 1;
-            let later = at + 1 + self.random.below(1_000_000);
+            let spread = match mad {
+                Some(_) => self.wires[self.wire(from, to)].link.management.delay_ns,
+                None => 0,
+            };
+            let later = at + 1 + self.random.below(spread.max(1_000_000));
             let copy = bytes.clone();
             self.launch(later, to, arrival, copy);
         }
@@ -310,6 +322,7 @@ impl Net {
         to: usize,
         arrival: &mut Arrival,
         bytes: &mut [u8],
+        management: bool,
     ) -> Result<(Fate, u64), Fate> {
         let (now, at) = (self.now, self.wire(from, to));
         let wire = self.wires[at];
@@ -326,7 +339,11 @@ impl Net {
         let sending = u128::from(on_wire) * 1_000_000_000 / u128::from(link.rate_bps);
         let sent_at = start + sending as u64;
         self.wires[at].free_at = sent_at;
-        if self.random.chance(link.loss_ppm) {
+        let more = match management {
+            true => link.management,
+            false => ManagementFaults::NONE,
+        };
+        if self.random.chance(link.loss_ppm) || self.random.chance(more.loss_ppm) {
             return Err(Fate::Lost);
         }
         let mut fate = Fate::Carried;
@@ -345,15 +362,19 @@ impl Net {
             self.counters.delayed += 1;
             arrives += 1 + self.random.below(link.reorder_ns.max(1));
             fate = Fate::Delayed;
+        } else if self.random.chance(more.delay_ppm) {
+            self.counters.delayed += 1;
+            arrives += 1 + self.random.below(more.delay_ns.max(1));
+            fate = Fate::Delayed;
         } else {
             self.wires[at].last_at = arrives;
         }
-        if self.random.chance(link.corrupt_ppm) {
+        if self.random.chance(link.corrupt_ppm) || self.random.chance(more.corrupt_ppm) {
             let bit = self.random.below(bytes.len() as u64 * 8);
             bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
             self.counters.corrupted += 1;
             fate = Fate::Corrupted;
-        } else if self.random.chance(link.duplicate_ppm) {
+        } else if self.random.chance(link.duplicate_ppm) || self.random.chance(more.duplicate_ppm) {
             fate = Fate::Doubled;
         }
         Ok((self.spoil(arrival, bytes, fate), arrives))
@@ -390,11 +411,10 @@ impl Net {
             fate,
         };
         self.trace.record(self.now, event);
-        if self.trace.prints() && bytes.len() > HEADERS + 4 {
-            let datagram = bytes[0] == Opcode::UD_SEND_ONLY.0;
-            let headers = if datagram { DATAGRAM_HEADERS } else { HEADERS };
-            let content = &bytes[headers..bytes.len() - 4];
-            self.trace.print_notices(bytes[0], content);
+        if self.trace.prints()
+            && let (Some(opcode), Some(content)) = (bytes.first(), content(bytes))
+        {
+            self.trace.print_notices(*opcode, content);
         }
     }
 }

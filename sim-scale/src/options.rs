@@ -1,7 +1,7 @@
 //! What a seed decides beside the program itself: the shape of the cluster, its network, and which
 //! kinds of trouble there will be.
 
-use crate::net::{Link, PortShape};
+use crate::net::{Link, ManagementFaults, PortShape};
 use std::fmt;
 use trunkline_conn::control::ControlKind;
 use trunkline_dataplane::prng::Prng;
@@ -87,7 +87,7 @@ impl Options {
         let largest = pick(random, &[256, 4096, 4096, 20_000, 20_000, 60_000, 1 << 20]);
         let max_datagram = pick(random, &[1104, 2128, 4176, 4176, 8272]);
         let link = draw_link(random);
-        Self {
+        let mut options = Self {
             nodes,
             v6: random.below(4) == 0,
             processes: pick(random, &[1, 1, 2, 3]),
@@ -122,7 +122,9 @@ impl Options {
             staging: pick(random, &[32 << 10, 256 << 10, 4 << 20]),
             troubles: draw_troubles(random),
             trouble_every_ns: pick(random, &[200 * US, 2 * MS, 20 * MS]),
-        }
+        };
+        options.link.management = draw_management(random);
+        options
     }
 }
 
@@ -153,6 +155,21 @@ fn draw_link(random: &mut Prng) -> Link {
         reorder_ppm,
         reorder_ns: pick(random, &[5 * US, 50 * US, 2 * MS]),
         corrupt_ppm,
+        management: ManagementFaults::NONE,
+    }
+}
+
+/// What befalls management packets alone, in a third of the seeds.
+fn draw_management(random: &mut Prng) -> ManagementFaults {
+    if random.below(3) > 0 {
+        return ManagementFaults::NONE;
+    }
+    ManagementFaults {
+        loss_ppm: pick(random, &[0, 20_000, 100_000, 200_000, 200_000]),
+        duplicate_ppm: pick(random, &[0, 0, 20_000, 200_000]),
+        delay_ppm: pick(random, &[0, 0, 20_000, 200_000]),
+        delay_ns: pick(random, &[MS, 20 * MS, 150 * MS]),
+        corrupt_ppm: pick(random, &[0, 0, 20_000]),
     }
 }
 
@@ -201,6 +218,19 @@ impl fmt::Display for Options {
             link.reorder_ns as f64 / 1e3,
             percent(link.corrupt_ppm)
         )?;
+        if link.management != ManagementFaults::NONE {
+            let more = &link.management;
+            writeln!(
+                f,
+                "management packets beside that: loss {} % dup {} % late {} % by up to {} ms \
+                 corrupt {} %",
+                percent(more.loss_ppm),
+                percent(more.duplicate_ppm),
+                percent(more.delay_ppm),
+                more.delay_ns / MS,
+                percent(more.corrupt_ppm)
+            )?;
+        }
         writeln!(
             f,
             "ports: datagram {} B ring {} source ports {}; pool {} window {} control {:?} peer \

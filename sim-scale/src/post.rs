@@ -62,9 +62,36 @@ impl World {
         Ok(())
     }
 
+    /// A request over every channel of an endpoint of which it is not known since the last fault
+    /// that requests get through.
+    pub(crate) fn prove(&mut self, endpoint: usize) -> Verdict {
+        for channel in self.endpoints[endpoint].outgoing.clone() {
+            let state = &self.endpoints[endpoint];
+            let mut tries = state
+                .posted
+                .iter()
+                .filter(|posted| posted.channel == channel);
+            let under_way = tries.any(|posted| posted.at >= self.calm_at);
+            let to = self.channels[channel].to;
+            if !self.channels[channel].proved
+                && !under_way
+                && state.posted.len() < state.max_send
+                && self.endpoints[to].stage == Stage::Live
+            {
+                self.post_over(endpoint, channel, true)?;
+                self.places[self.endpoints[endpoint].node].stirred = true;
+            }
+        }
+        Ok(())
+    }
+
     fn post_one(&mut self, endpoint: usize, signaled: bool) -> Verdict {
         let outgoing = &self.endpoints[endpoint].outgoing;
         let channel = outgoing[self.random.below(outgoing.len() as u64) as usize];
+        self.post_over(endpoint, channel, signaled)
+    }
+
+    fn post_over(&mut self, endpoint: usize, channel: usize, signaled: bool) -> Verdict {
         let to = self.channels[channel].to;
         if self.endpoints[to].area.is_none() || self.channels[channel].closed {
             return Ok(());

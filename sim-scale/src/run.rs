@@ -43,6 +43,8 @@ pub struct Report {
     pub received: u64,
     /// Troubles made.
     pub troubles: u64,
+    /// Groups that took a peer for gone, as the network let no answer of it through.
+    pub silences: u64,
     /// Packets sent.
     pub packets: u64,
     /// Packets lost.
@@ -124,6 +126,7 @@ pub fn run_with(seed: u64, options: Options, settings: &Settings) -> Report {
         failed: tally.failed,
         received: tally.received,
         troubles: tally.troubles,
+        silences: tally.silences,
         packets: counters.packets,
         dropped: counters.dropped,
         error: failure.as_ref().map(ToString::to_string),
@@ -166,7 +169,7 @@ impl World {
     /// The faults are over.
     fn calm_down(&mut self) -> Verdict {
         self.act("calm", 0, 0);
-        self.calm = true;
+        (self.calm, self.calm_at) = (true, self.now);
         self.idle_until = 0;
         self.network.net().heal();
         for index in 0..self.places.len() {
@@ -180,7 +183,9 @@ impl World {
             }
             self.places[index].stirred = true;
         }
-        (0..self.endpoints.len()).try_for_each(|endpoint| self.top_up(endpoint))
+        (0..self.endpoints.len()).try_for_each(|endpoint| self.top_up(endpoint))?;
+        // Nothing is in the way any more: what is made now has to come about.
+        (0..self.groups.len()).try_for_each(|group| self.build(group))
     }
 
     /// Whether everything posted has ended and everything sent was received.
@@ -193,6 +198,13 @@ impl World {
             {
                 self.nudge(endpoint)?;
             }
+            let state = &self.endpoints[endpoint];
+            if state.stage == Stage::Live && self.groups[state.group].doom.is_none() {
+                self.prove(endpoint)?;
+            }
+        }
+        if let Some(twice) = self.network.net().asks.set_up_twice() {
+            return Err(Failure::wrong(twice));
         }
         Ok(self.first_open().is_none())
     }
@@ -208,6 +220,13 @@ impl World {
         for (index, state) in self.endpoints.iter().enumerate() {
             if matches!(state.stage, Stage::Gone) {
                 continue;
+            }
+            let group = &self.groups[state.group];
+            if state.stage == Stage::Made && group.doom.is_none() {
+                return Some(format!(
+                    "e{index} of group {} is not connected",
+                    state.group
+                ));
             }
             if let Some(posted) = state.posted.front() {
                 return Some(format!(
@@ -230,13 +249,47 @@ impl World {
                 && self.groups[self.endpoints[channel.to].group].doom.is_none()
                 && channel.expected_messages() > 0
         };
-        self.channels.iter().find(waiting).map(|channel| {
+        let late = self.channels.iter().find(waiting).map(|channel| {
             format!(
                 "{} messages have not arrived at e{}",
                 channel.expected_messages(),
                 channel.to
             )
+        });
+        late.or_else(|| self.first_unproved())
+            .or_else(|| self.first_odd_pool())
+    }
+
+    /// A channel without a request that was posted after the last fault and succeeded.
+    fn first_unproved(&self) -> Option<String> {
+        let unproved = |channel: &&crate::channel::Channel| {
+            let from = &self.endpoints[channel.from];
+            !channel.proved
+                && from.stage == Stage::Live
+                && self.groups[from.group].phase == Phase::Up
+                && self.groups[from.group].doom.is_none()
+        };
+        self.channels.iter().find(unproved).map(|channel| {
+            format!(
+                "nothing has gone from e{} to e{} since",
+                channel.from, channel.to
+            )
         })
+    }
+
+    /// Two nodes that do not agree on how many connections there are between them.
+    fn first_odd_pool(&self) -> Option<String> {
+        let all = |a: usize, b: usize| {
+            let node = self.node(a);
+            node.map_or(0, |node| node.connections(self.addresses[b]).len())
+        };
+        let pairs = (0..self.places.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+        let mut odd = pairs.filter_map(|(a, b)| {
+            let (here, there) = (all(a, b), all(b, a));
+            (here != there)
+                .then(|| format!("node {a} has {here} connections to node {b}, which has {there}"))
+        });
+        odd.next()
     }
 
     /// What the nodes counted, for people who look for a fault.

@@ -72,6 +72,9 @@ pub(crate) struct Shape {
 pub(crate) enum Doom {
     /// This endpoint posted a request that must fail, and nothing else is wrong.
     Poison(usize, u64),
+    /// The network kept every try of a question between its nodes from being answered, so that one
+    /// took the other for gone.
+    Silence,
     /// Something was done to one of its QPs, regions or nodes.
     Any(&'static str),
 }
@@ -95,6 +98,8 @@ pub(crate) struct Group {
     pub(crate) members: Vec<usize>,
     pub(crate) doom: Option<Doom>,
     pub(crate) phase: Phase,
+    /// When its QPs were made.
+    pub(crate) built_at: u64,
 }
 
 /// A node's place in the cluster.
@@ -125,6 +130,8 @@ pub struct Tally {
     pub built: u64,
     /// Troubles made.
     pub troubles: u64,
+    /// Groups that took a peer for gone, as the network let no answer of it through.
+    pub silences: u64,
 }
 
 /// The cluster.
@@ -145,6 +152,8 @@ pub struct World {
     pub(crate) left: u64,
     /// Faults are over; everything has to end well.
     pub(crate) calm: bool,
+    /// Since then, if they are.
+    pub(crate) calm_at: u64,
     /// Pairs of nodes that are cut off from each other for long.
     pub(crate) long_cuts: Vec<(usize, usize)>,
     /// Nothing is posted before this time.
@@ -192,6 +201,7 @@ impl World {
             agenda: BinaryHeap::new(),
             serial: 0,
             calm: false,
+            calm_at: 0,
             long_cuts: Vec::new(),
             idle_until: 0,
             tally: Tally::default(),

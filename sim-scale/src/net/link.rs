@@ -23,6 +23,34 @@ pub struct Link {
     pub reorder_ns: u64,
     /// Packets with a bit flipped, per million.
     pub corrupt_ppm: u32,
+    /// What management packets see on top of that.
+    pub management: ManagementFaults,
+}
+
+/// What befalls packets to QP 1 on top of what befalls all.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ManagementFaults {
+    /// Lost, per million.
+    pub loss_ppm: u32,
+    /// Arriving twice, per million.
+    pub duplicate_ppm: u32,
+    /// Held back, per million, ...
+    pub delay_ppm: u32,
+    /// ... by up to so much, in ns; the second of two that arrive, too.
+    pub delay_ns: u64,
+    /// With a bit flipped, per million.
+    pub corrupt_ppm: u32,
+}
+
+impl ManagementFaults {
+    /// None.
+    pub const NONE: Self = Self {
+        loss_ppm: 0,
+        duplicate_ppm: 0,
+        delay_ppm: 0,
+        delay_ns: 0,
+        corrupt_ppm: 0,
+    };
 }
 
 impl Link {
@@ -38,6 +66,7 @@ impl Link {
         reorder_ppm: 0,
         reorder_ns: 0,
         corrupt_ppm: 0,
+        management: ManagementFaults::NONE,
     };
 
     /// The same link without its faults.
@@ -48,6 +77,7 @@ impl Link {
             duplicate_ppm: 0,
             reorder_ppm: 0,
             corrupt_ppm: 0,
+            management: ManagementFaults::NONE,
             ..self
         }
     }

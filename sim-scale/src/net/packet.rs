@@ -1,5 +1,6 @@
 //! What the network looks at in a packet.
 
+use trunkline_wire::cm::CmMad;
 use trunkline_wire::{NakCode, Opcode, Qpn, Syndrome, parse_datagram};
 
 /// Bytes of BTH and extension header.
@@ -14,6 +15,32 @@ pub(super) fn refused(datagram: &[u8]) -> Option<Qpn> {
     let aeth = packet.aeth?;
     let fatal = matches!(aeth.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence);
     fatal.then_some(packet.bth.dest_qp)
+}
+
+/// Bytes of BTH and DETH.
+const DATAGRAM_HEADERS: usize = 20;
+
+/// What a datagram to QP 1 says.
+pub(super) fn management(datagram: &[u8]) -> Option<CmMad> {
+    if !is_management(datagram) {
+        return None;
+    }
+    CmMad::parse(content(datagram)?).ok()
+}
+
+/// Whether a datagram is for QP 1.
+const fn is_management(datagram: &[u8]) -> bool {
+    matches!(datagram, [opcode, _, _, _, _, 0, 0, 1, ..] if *opcode == Opcode::UD_SEND_ONLY.0)
+}
+
+/// What is between the headers and the sum.
+pub(super) fn content(datagram: &[u8]) -> Option<&[u8]> {
+    let end = datagram.len().checked_sub(4)?;
+    let headers = match datagram.first() {
+        Some(opcode) if *opcode == Opcode::UD_SEND_ONLY.0 => DATAGRAM_HEADERS,
+        _ => HEADERS,
+    };
+    datagram.get(headers..end)
 }
 
 /// Stands for the bytes of a packet, but for what depends on where the machine happened to put
