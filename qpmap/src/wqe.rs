@@ -17,15 +17,16 @@
 //! Either takes whole slots: one is enough for two elements, 32 inline bytes, an atomic with its
 //! element, or a receive of three elements. The consumer reads each word once and believes nothing.
 
-use crate::error::{RingError, VerbsError};
-use crate::ring::{Cursor, CursorCell, Ring, SLOT_WORDS, Words};
-use smallvec::SmallVec;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod take;
+
+pub(crate) use take::{take_recv, take_send};
+
+use crate::error::VerbsError;
+use crate::ring::{Ring, SLOT_WORDS, Words};
+use std::sync::atomic::Ordering;
 use trunkline_conn::mem::{AtomicOp, Sge};
-use trunkline_conn::work::{
-    Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Receive, Remote, Request, SendFlags, SendOp,
-};
-use trunkline_wire::{Lkey, Qpn, Rkey};
+use trunkline_conn::work::{MAX_MESSAGE, Remote, SendFlags, SendOp};
+use trunkline_wire::Rkey;
 
 /// Route of a request that goes where its QP is bound.
 pub const OWN_BINDING: u32 = 0;
@@ -70,9 +71,6 @@ const SGE_WORDS: usize = 2;
 const WORD_BYTES: usize = size_of::<u64>();
 /// Bytes that an atomic returns.
 const ATOMIC_BYTES: u32 = 8;
-/// Capacities of the lists in [`Request`] before they spill to the heap.
-const NEAR_SGES: usize = 3;
-const NEAR_BYTES: usize = 48;
 
 const FLAGS: u32 =
     SendFlags::FENCE.0 | SendFlags::SIGNALED.0 | SendFlags::SOLICITED.0 | SendFlags::INLINE.0;
@@ -267,244 +265,11 @@ impl Post for RecvWr<'_> {
     }
 }
 
-/// A send request, its route, and the slots it takes.
-type Taken = (Request, u32, u16);
-
 /// Takes the next send request off a ring. On an error the cursor stays.
 // Most requests have one or two elements. Their way is written so that values stay in registers
 // until they are stored where they belong: what is put together on the stack and moved from there
 // makes the processor wait for the small stores before the large loads, longer than all the rest
 // takes.
-#[inline]
-pub(crate) fn take_send<W: Words>(
-    ring: &Ring<W>,
-    cursor: &mut Cursor,
-) -> Result<Option<Taken>, RingError> {
-    let have = cursor.available(ring)?;
-    if have == 0 {
-        return Ok(None);
-    }
-    let slot = cursor.slot();
-    let words = ring.slot(slot);
-    let what = words[1].load(Ordering::Relaxed);
-    let (code, flags, count, extra) = fields(what);
-    let near = count <= 2 && code <= opcode::READ && flags.0 & !(FLAGS & !SendFlags::INLINE.0) == 0;
-    if !near {
-        return far_send(ring, cursor, what, have);
-    }
-    let ([rkey, route], addr) = (halves(load(words, 3)), load(words, 2));
-    let [first, second] = near_sges(
-        [
-            load(words, 4),
-            load(words, 5),
-            load(words, 6),
-            load(words, 7),
-        ],
-        count,
-    );
-    let length = u64::from(first.length) + u64::from(second.length);
-    if length > u64::from(MAX_MESSAGE) {
-        return Err(RingError::MessageTooLong {
-            length,
-            max: MAX_MESSAGE,
-        });
-    }
-    cursor.advance(1);
-    let (wr_id, length, remote) = (
-        load(words, 0),
-        length as u32,
-        Remote {
-            addr,
-            rkey: Rkey(rkey),
-        },
-    );
-    macro_rules! taken {
-        ($op:expr) => {{
-            let sges = SmallVec::from_buf_and_len([first, second, Sge::default()], count);
-            let local = Local::Sges(sges);
-            Ok(Some((
-                Request {
-                    wr_id,
-                    op: $op,
-                    flags,
-                    length,
-                    local,
-                },
-                route,
-                1,
-            )))
-        }};
-    }
-    match code {
-        opcode::WRITE => taken!(SendOp::Write(remote)),
-        opcode::WRITE_IMM => taken!(SendOp::WriteImm(remote, extra)),
-        opcode::SEND => taken!(SendOp::Send),
-        opcode::SEND_IMM => taken!(SendOp::SendImm(extra)),
-        // No other is near.
-        _ => taken!(SendOp::Read(remote)),
-    }
-}
-
-/// Takes a request of any kind; `what` is its word 1, which has been read.
-#[inline(never)]
-fn far_send<W: Words>(
-    ring: &Ring<W>,
-    cursor: &mut Cursor,
-    what: u64,
-    have: u32,
-) -> Result<Option<Taken>, RingError> {
-    let slot = cursor.slot();
-    let (code, flags, count, extra) = fields(what);
-    let inline = flags.contains(SendFlags::INLINE);
-    let atomic = matches!(code, opcode::COMPARE_SWAP | opcode::FETCH_ADD);
-    if flags.0 & !FLAGS != 0 || inline && (atomic || code == opcode::READ) {
-        return Err(RingError::BadFlags {
-            flags: flags.0 as u8,
-        });
-    }
-    if atomic && count > 1 {
-        return Err(RingError::TooManySge {
-            count: count as u32,
-            max: 1,
-        });
-    }
-    let data = SEND_HEAD + if atomic { ATOMIC_WORDS } else { 0 };
-    let need = check_slots(
-        data + if inline {
-            inline_words(count)?
-        } else {
-            sge_words(count)?
-        },
-        have,
-    )?;
-
-    let (local, length) = if inline {
-        (Local::Inline(load_bytes(ring, slot, count)), count as u32)
-    } else {
-        let (sges, length) = load_sges(ring, slot, data, count)?;
-        (Local::Sges(sges), length)
-    };
-    if atomic && length < ATOMIC_BYTES {
-        return Err(RingError::BadAtomic {
-            length: length.into(),
-        });
-    }
-    let [rkey, route] = halves(ring.load(slot, 3));
-    let remote = Remote {
-        addr: ring.load(slot, 2),
-        rkey: Rkey(rkey),
-    };
-    let operand = |n| ring.load(slot, SEND_HEAD + n);
-    let op = match code {
-        opcode::SEND => SendOp::Send,
-        opcode::SEND_IMM => SendOp::SendImm(extra),
-        opcode::SEND_INVALIDATE => SendOp::SendInvalidate(Rkey(extra)),
-        opcode::SEND_TO | opcode::SEND_TO_IMM => {
-            let [qkey, qpn] = halves(remote.addr);
-            SendOp::SendTo(Datagram {
-                ah: route,
-                qpn: Qpn::from_wire(qpn),
-                qkey,
-                imm: (code == opcode::SEND_TO_IMM).then_some(extra),
-            })
-        }
-        opcode::WRITE => SendOp::Write(remote),
-        opcode::WRITE_IMM => SendOp::WriteImm(remote, extra),
-        opcode::READ => SendOp::Read(remote),
-        opcode::COMPARE_SWAP => {
-            let op = AtomicOp::CompareSwap {
-                compare: operand(0),
-                swap: operand(1),
-            };
-            SendOp::Atomic(remote, op)
-        }
-        opcode::FETCH_ADD => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: operand(0) }),
-        opcode => return Err(RingError::UnknownOpcode { opcode }),
-    };
-    cursor.advance(need);
-    let length = if atomic { ATOMIC_BYTES } else { length };
-    let request = Request {
-        wr_id: ring.load(slot, 0),
-        op,
-        flags,
-        length,
-        local,
-    };
-    Ok(Some((request, route, need as u16)))
-}
-
-/// Takes the next receive request off a ring and releases its slots; the consumer's cursor is kept
-/// in `state`. On an error the cursor stays.
-#[inline]
-pub(crate) fn take_recv<W: Words>(
-    ring: &Ring<W>,
-    state: &CursorCell,
-) -> Result<Option<Receive>, RingError> {
-    let mut cursor = state.get();
-    let have = cursor.available(ring)?;
-    if have == 0 {
-        return Ok(None);
-    }
-    let words = ring.slot(cursor.slot());
-    let count = load(words, 1);
-    if count > 2 {
-        return far_recv(ring, state, cursor, count, have);
-    }
-    let count = count as usize;
-    let data = [
-        load(words, 2),
-        load(words, 3),
-        load(words, 4),
-        load(words, 5),
-    ];
-    let [first, second] = near_sges(data, count);
-    let length = u64::from(first.length) + u64::from(second.length);
-    if length > u64::from(MAX_MESSAGE) {
-        return Err(RingError::MessageTooLong {
-            length,
-            max: MAX_MESSAGE,
-        });
-    }
-    let wr_id = load(words, 0);
-    cursor.advance(1);
-    state.set(cursor);
-    ring.release(1);
-    let sges = SmallVec::from_buf_and_len([first, second, Sge::default()], count);
-    Ok(Some(Receive { wr_id, sges }))
-}
-
-/// Takes a request of any size; `count` is its word 1, which has been read.
-#[inline(never)]
-fn far_recv<W: Words>(
-    ring: &Ring<W>,
-    state: &CursorCell,
-    mut cursor: Cursor,
-    count: u64,
-    have: u32,
-) -> Result<Option<Receive>, RingError> {
-    let slot = cursor.slot();
-    let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let need = check_slots(RECV_HEAD + sge_words(count)?, have)?;
-    let (sges, _) = load_sges(ring, slot, RECV_HEAD, count)?;
-    let wr_id = ring.load(slot, 0);
-    cursor.advance(need);
-    state.set(cursor);
-    ring.release(need);
-    Ok(Some(Receive { wr_id, sges }))
-}
-
-/// Opcode, flags, count and extra of a send request's word 1.
-#[inline]
-const fn fields(what: u64) -> (u8, SendFlags, usize, u32) {
-    let flags = SendFlags((what >> 8) as u8 as u32);
-    (
-        what as u8,
-        flags,
-        (what >> 16) as u16 as usize,
-        (what >> 32) as u32,
-    )
-}
-
 /// Checks what programs list; gives the bytes.
 #[inline]
 fn check_sges(sges: &[Sge], limits: Limits) -> Result<u32, VerbsError> {
@@ -524,38 +289,6 @@ fn check_sges(sges: &[Sge], limits: Limits) -> Result<u32, VerbsError> {
     Ok(length as u32)
 }
 
-#[inline]
-const fn inline_words(count: usize) -> Result<usize, RingError> {
-    if count > MAX_INLINE {
-        return Err(RingError::InlineTooLong {
-            length: count as u32,
-            max: MAX_INLINE as u32,
-        });
-    }
-    Ok(count.div_ceil(WORD_BYTES))
-}
-
-#[inline]
-const fn sge_words(count: usize) -> Result<usize, RingError> {
-    if count > MAX_SGE {
-        return Err(RingError::TooManySge {
-            count: count as u32,
-            max: MAX_SGE as u32,
-        });
-    }
-    Ok(count * SGE_WORDS)
-}
-
-#[inline]
-const fn check_slots(words: usize, have: u32) -> Result<u32, RingError> {
-    let need = slots(words);
-    if need > have {
-        Err(RingError::Truncated { need, have })
-    } else {
-        Ok(need)
-    }
-}
-
 /// Gives the words of the whole entry.
 #[inline]
 fn store_sges<W: Words>(ring: &Ring<W>, slot: u32, at: usize, sges: &[Sge]) -> usize {
@@ -564,77 +297,6 @@ fn store_sges<W: Words>(ring: &Ring<W>, slot: u32, at: usize, sges: &[Sge]) -> u
         ring.store(slot, at + n * SGE_WORDS + 1, pair(sge.length, sge.lkey.0));
     }
     at + sges.len() * SGE_WORDS
-}
-
-/// The first `count` of two elements; what does not count has no bytes.
-#[inline]
-const fn near_sges(words: [u64; 2 * SGE_WORDS], count: usize) -> [Sge; 2] {
-    let [addr0, rest0, addr1, rest1] = words;
-    let (addr0, rest0) = if count > 0 { (addr0, rest0) } else { (0, 0) };
-    let (addr1, rest1) = if count > 1 { (addr1, rest1) } else { (0, 0) };
-    [sge(addr0, rest0), sge(addr1, rest1)]
-}
-
-/// `count` elements from word `at` on, and their bytes together.
-fn load_sges<W: Words>(
-    ring: &Ring<W>,
-    slot: u32,
-    at: usize,
-    count: usize,
-) -> Result<(SmallVec<[Sge; NEAR_SGES]>, u32), RingError> {
-    let word = |n| ring.load(slot, at + n);
-    let element = |n| sge(word(n * SGE_WORDS), word(n * SGE_WORDS + 1));
-    let sges: SmallVec<[Sge; NEAR_SGES]> = (0..count).map(element).collect();
-    // At most 16 times 2^32.
-    let length: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-    if length > u64::from(MAX_MESSAGE) {
-        return Err(RingError::MessageTooLong {
-            length,
-            max: MAX_MESSAGE,
-        });
-    }
-    Ok((sges, length as u32))
-}
-
-/// `count` inline bytes.
-#[inline]
-fn load_bytes<W: Words>(ring: &Ring<W>, slot: u32, count: usize) -> SmallVec<[u8; NEAR_BYTES]> {
-    if count <= NEAR_BYTES {
-        let mut near = [0; NEAR_BYTES];
-        fill(&mut near, ring, slot, count);
-        return SmallVec::from_buf_and_len(near, count);
-    }
-    let mut far = SmallVec::from_elem(0, count.next_multiple_of(WORD_BYTES));
-    fill(&mut far, ring, slot, count);
-    far.truncate(count);
-    far
-}
-
-#[inline]
-fn fill<W: Words>(bytes: &mut [u8], ring: &Ring<W>, slot: u32, count: usize) {
-    let words = bytes.as_chunks_mut::<WORD_BYTES>().0;
-    for (n, word) in words
-        .iter_mut()
-        .enumerate()
-        .take(count.div_ceil(WORD_BYTES))
-    {
-        *word = ring.load(slot, SEND_HEAD + n).to_le_bytes();
-    }
-}
-
-#[inline]
-fn load(words: &[AtomicU64; SLOT_WORDS], at: usize) -> u64 {
-    words[at].load(Ordering::Relaxed)
-}
-
-#[inline]
-const fn sge(addr: u64, rest: u64) -> Sge {
-    let [length, lkey] = halves(rest);
-    Sge {
-        addr,
-        length,
-        lkey: Lkey(lkey),
-    }
 }
 
 /// Gives the words of the whole entry.
@@ -655,9 +317,4 @@ fn store_bytes<W: Words>(ring: &Ring<W>, slot: u32, at: usize, bytes: &[u8]) -> 
 #[inline]
 const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
-}
-
-#[inline]
-const fn halves(word: u64) -> [u32; 2] {
-    [word as u32, (word >> 32) as u32]
 }

@@ -1,38 +1,21 @@
-//! Peers and the connections to them; which flow uses which.
+//! Connections: how they are opened, closed and kept alive, and what becomes of their flows.
 
 use super::build::{self, Item, ItemKind, Route};
 use super::lists::{List, Noticed, Runnable};
 use super::numbers::Numbers;
 use super::patience::Patience;
-use super::qp::{Flags, Wire};
+use super::peers::{Peer, PeerIdentity};
+use super::qp::Flags;
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{self, Connection};
 use trunkline_conn::time::Instant;
-use trunkline_wire::{Gid, Path, Qpn, Workers};
+use trunkline_wire::{Gid, Path, Qpn};
 
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
 pub(super) const ECT0: u8 = 0b10;
-/// Flows on one connection that call for another.
-const CROWD: u32 = 1024;
-
-/// GUID and epoch of a peer whose next incarnation has not introduced itself.
-const UNKNOWN: (u64, u64) = (0, 0);
-
-/// Who a peer is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PeerIdentity {
-    /// Its node GUID.
-    pub guid: u64,
-    /// When this incarnation of it started: another one means it restarted.
-    pub epoch: u64,
-    /// Where it is reached.
-    pub address: Gid,
-    /// Its workers: which of them a QP there belongs to shows in its number.
-    pub workers: Workers,
-}
 
 /// What two nodes agree on when they open a shared connection, and what this end wants of it.
 #[derive(Clone, Copy, Debug)]
@@ -76,17 +59,6 @@ pub struct ConnectionStats {
     pub in_flight: u32,
     /// Address of the peer.
     pub peer: Gid,
-}
-
-/// A peer that shares connections with us.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) guid: u64,
-    pub(crate) epoch: u64,
-    pub(crate) address: Gid,
-    /// Its connections, linked.
-    pub(crate) conns: u32,
-    pub(crate) workers: Workers,
 }
 
 /// A shared connection.
@@ -217,68 +189,6 @@ impl<P: Platform> Engine<P> {
         Ok(conn)
     }
 
-    fn peer_record(&mut self, identity: PeerIdentity) -> Result<u32, VerbsError> {
-        if let Some(&peer) = self.peer_of.get(&identity.address) {
-            let record = &self.peers[peer];
-            if (record.guid, record.epoch) == (identity.guid, identity.epoch) {
-                return Ok(peer);
-            }
-            if (record.guid, record.epoch) == UNKNOWN {
-                let record = &mut self.peers[peer];
-                (record.guid, record.epoch) = (identity.guid, identity.epoch);
-                record.workers = identity.workers;
-                return Ok(peer);
-            }
-            return Err(VerbsError::Busy {
-                what: "peer",
-                users: self.connections_to(identity.address).len() as u32,
-            });
-        }
-        let peer = self.peers.insert(Peer {
-            guid: identity.guid,
-            epoch: identity.epoch,
-            address: identity.address,
-            conns: NONE,
-            workers: identity.workers,
-        });
-        self.peer_of.insert(identity.address, peer);
-        Ok(peer)
-    }
-
-    /// The identity of the peer at `address`, if it shares connections with us.
-    pub fn peer(&self, address: Gid) -> Option<PeerIdentity> {
-        let record = &self.peers[*self.peer_of.get(&address)?];
-        Some(PeerIdentity {
-            guid: record.guid,
-            epoch: record.epoch,
-            address,
-            workers: record.workers,
-        })
-    }
-
-    /// Connections to `address`, newest first, private ones included.
-    pub fn connections_to(&self, address: Gid) -> Vec<ConnId> {
-        let mut found = Vec::new();
-        let Some(&peer) = self.peer_of.get(&address) else {
-            return found;
-        };
-        let mut next = self.peers[peer].conns;
-        while next != NONE {
-            found.push(self.conn_id(next));
-            next = self.conns[next].next_of_peer;
-        }
-        found
-    }
-
-    /// Connections of the pool to `address`.
-    pub fn pool_size(&self, address: Gid) -> u32 {
-        let private = |id: &ConnId| self.conns[id.index].flags.private;
-        self.connections_to(address)
-            .iter()
-            .filter(|id| !private(id))
-            .count() as u32
-    }
-
     /// Connections without flows, of pools that have others.
     pub fn idle_connections(&self) -> Vec<ConnId> {
         let idle = |index: u32, conn: &Conn| {
@@ -345,27 +255,6 @@ impl<P: Platform> Engine<P> {
             let route = self.route(id.index);
             self.farewells.push(route);
             self.remove_connection(id.index, cause);
-        }
-    }
-
-    /// The peer at `address` is gone or another incarnation of itself: its connections are dropped
-    /// and the QPs that talked to it go to error. Those that never heard of it wait for the next
-    /// incarnation: it is the one that their programs know.
-    pub fn drop_peer(&mut self, address: Gid) {
-        let Some(&peer) = self.peer_of.get(&address) else {
-            return;
-        };
-        while self.peers[peer].conns != NONE {
-            let conn = self.peers[peer].conns;
-            self.remove_connection(conn, Cause::PeerGone);
-        }
-        if self.fail_heard(peer) {
-            let record = &mut self.peers[peer];
-            (record.guid, record.epoch) = UNKNOWN;
-            record.workers = Workers::ONE;
-        } else {
-            self.peers.remove(peer);
-            self.peer_of.remove(&address);
         }
     }
 
@@ -438,60 +327,6 @@ impl<P: Platform> Engine<P> {
         }
         // Its turn arms the timer again: what is due may only be known after it.
         self.touch(conn);
-    }
-
-    /// Picks a connection of the pool to the worker of `peer` that has the QP `remote`: the one
-    /// with the fewest flows.
-    pub(crate) fn pick(&self, peer: u32, remote: Qpn) -> Option<u32> {
-        let mut best: Option<u32> = None;
-        let mut next = self.peers[peer].conns;
-        while next != NONE {
-            let conn = &self.conns[next];
-            if !conn.flags.private
-                && self.leads_to(conn, remote)
-                && best.is_none_or(|b| conn.flows < self.conns[b].flows)
-            {
-                best = Some(next);
-            }
-            next = conn.next_of_peer;
-        }
-        best
-    }
-
-    /// Whether a connection leads to the worker of its peer that has the QP `remote`.
-    pub(crate) fn leads_to(&self, conn: &Conn, remote: Qpn) -> bool {
-        let workers = self.peers[conn.peer].workers;
-        workers.owner(conn.delivery.remote_id().get()) == workers.owner(remote.get())
-    }
-
-    /// Binds a flow to a connection: the row of the mapping follows for a QP's own flow.
-    pub(crate) fn attach(&mut self, flow: u32, conn: u32) {
-        self.flows[flow].conn = conn;
-        let record = &mut self.conns[conn];
-        record.flows += 1;
-        if record.flows.is_multiple_of(CROWD) && !record.flags.private {
-            let peer = self.peers[record.peer].address;
-            let remote = self.flows[flow].remote;
-            self.events.push_back(Event::Crowded { peer, remote });
-        }
-        let (qp, generation) = (self.flows[flow].qp, self.flows[flow].generation);
-        if self.qps[qp].wire == Wire::Shared(flow) {
-            self.mapping.set(qp, conn, generation);
-        }
-    }
-
-    /// Takes a flow from its connection, but not out of its lists.
-    pub(crate) fn detach(&mut self, flow: u32) {
-        let conn = self.flows[flow].conn;
-        if conn == NONE {
-            return;
-        }
-        self.conns[conn].flows -= 1;
-        self.flows[flow].conn = NONE;
-        let qp = self.flows[flow].qp;
-        if self.qps[qp].wire == Wire::Shared(flow) {
-            self.mapping.clear(qp);
-        }
     }
 
     /// Takes a connection out. Its flows move on: what they had unacknowledged is sent again, in a
@@ -570,112 +405,5 @@ impl<P: Platform> Engine<P> {
             peer: address,
             stranded,
         });
-    }
-
-    /// Where that goes which is owed to the worker of `peer` that `remote` is a number of.
-    fn heir(&self, peer: u32, remote: Qpn) -> u32 {
-        let pooled = self.pick(peer, remote);
-        let mut next = self.peers[peer].conns;
-        while pooled.is_none() && next != NONE && !self.leads_to(&self.conns[next], remote) {
-            next = self.conns[next].next_of_peer;
-        }
-        pooled.unwrap_or(next)
-    }
-
-    fn unlink_from_peer(&mut self, conn: u32) {
-        let (peer, after) = (self.conns[conn].peer, self.conns[conn].next_of_peer);
-        let mut at = self.peers[peer].conns;
-        if at == conn {
-            self.peers[peer].conns = after;
-            return;
-        }
-        while self.conns[at].next_of_peer != conn {
-            at = self.conns[at].next_of_peer;
-        }
-        self.conns[at].next_of_peer = after;
-    }
-
-    /// Puts a flow to work on `conn`: its BIND if that is still open, its unsent messages, its
-    /// answers.
-    pub(crate) fn resume_on(&mut self, flow: u32, conn: u32) {
-        self.flows[flow].flags.clear(Flags::STRANDED);
-        self.attach(flow, conn);
-        let flags = &mut self.flows[flow].flags;
-        if !flags.has(Flags::BOUND) {
-            flags.set(Flags::BIND_DUE);
-        }
-        if flags.has(Flags::PEER_BOUND) {
-            // The peer may have missed them on the connection that died.
-            flags.set(Flags::BOUND_DUE);
-            flags.set(Flags::ANSWER_DUE);
-        }
-        self.notice(flow);
-        self.wake(flow);
-    }
-
-    /// Moves a live QP to another connection to the same peer, at a message boundary: requests
-    /// already begun finish where they are, later ones go the new way. Invisible to the program;
-    /// [`Event::Moved`] tells when it is done.
-    ///
-    /// # Errors
-    /// No such QP or connection, a QP that is not on shared connections, or another peer's
-    /// connection.
-    pub fn rebind(&mut self, qpn: Qpn, to: ConnId) -> Result<(), VerbsError> {
-        let qp = self.known(qpn)?;
-        let Wire::Shared(flow) = self.qps[qp].wire else {
-            return Err(VerbsError::NotShared { qpn: qpn.get() });
-        };
-        self.move_flow(flow, to)
-    }
-
-    pub(crate) fn move_flow(&mut self, flow: u32, to: ConnId) -> Result<(), VerbsError> {
-        let target = self
-            .live(to)
-            .ok_or(VerbsError::UnknownConnection { index: to.index })?;
-        let record = &self.flows[flow];
-        let qp = record.qp;
-        if !self.leads_to(target, record.remote) {
-            return Err(VerbsError::OtherWorker {
-                remote: record.remote.get(),
-            });
-        }
-        if record.conn == NONE || target.peer != self.conns[record.conn].peer {
-            return Err(VerbsError::OtherPeer {
-                qpn: self.qp_number(qp).get(),
-            });
-        }
-        self.moves.retain(|(other, _)| *other != flow);
-        self.moves.push((flow, to));
-        self.flows[flow].flags.set(Flags::QUIESCING);
-        self.try_move(flow);
-        Ok(())
-    }
-
-    /// Moves a quiescing flow once nothing of it is in flight. Requests that were taken from the
-    /// ring but not begun go with it.
-    pub(crate) fn try_move(&mut self, flow: u32) {
-        let record = &self.flows[flow];
-        let begun = self
-            .requests
-            .get(record.head)
-            .is_some_and(|pending| pending.begun);
-        if !record.flags.has(Flags::QUIESCING) || begun {
-            return;
-        }
-        let qp = record.qp;
-        self.flows[flow].flags.clear(Flags::QUIESCING);
-        let at = self.moves.iter().position(|(other, _)| *other == flow);
-        let to = at.map(|at| self.moves.swap_remove(at).1);
-        if let Some(to) = to.filter(|to| self.live(*to).is_some())
-            && self.flows[flow].conn != NONE
-        {
-            self.unlist(self.flows[flow].conn, flow);
-            self.detach(flow);
-            self.resume_on(flow, to.index);
-            let qpn = self.qp_number(qp);
-            self.tell(|_| Trace::Moved { qpn, conn: to });
-            self.events.push_back(Event::Moved { qpn, conn: to });
-        }
-        self.wake(flow);
     }
 }

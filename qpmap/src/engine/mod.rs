@@ -7,7 +7,9 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `verbs` | QPs, CQs, SRQs, regions: what programs ask for |
-//! | `link` | peers and connections, binding, moving, failover |
+//! | `link`, `peers` | connections and their end; who is at the other end of them |
+//! | `flows` | which connection a flow uses, and how it moves |
+//! | `binds` | BINDs and consent: how QPs of two nodes find each other |
 //! | `requester` | work requests become messages; answers become completions |
 //! | `transmit` | the scheduler: which packet goes next |
 //! | `lists` | flows that wait for their turn |
@@ -18,20 +20,26 @@
 //! | `staging` | packets that wait for an earlier one |
 //! | `jobs` | responses on their way |
 //! | `notice`, `patience` | answers and BINDs, batched; how long they wait for company |
+//! | `blobs`, `orphans` | what such packets hold; what is told where there is no flow |
 //! | `waiting` | QPs and flows without a connection yet, or any more |
 //! | `plain` | QPs with an IBTA connection of their own, UC and UD |
 //! | `trace` | what those hear who only watch |
 
+mod binds;
+mod blobs;
 mod build;
 mod counters;
 mod execute;
+mod flows;
 mod jobs;
 mod link;
 mod lists;
 mod notice;
 mod numbers;
+mod orphans;
 mod packet;
 mod patience;
+mod peers;
 mod plain;
 mod qp;
 mod receive;
@@ -45,7 +53,8 @@ mod verbs;
 mod waiting;
 
 pub use counters::Counters;
-pub use link::{ConnectionParams, ConnectionStats, PeerIdentity};
+pub use link::{ConnectionParams, ConnectionStats};
+pub use peers::PeerIdentity;
 pub use qp::{Attributes, QpQueues};
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
@@ -60,10 +69,14 @@ use crate::regions::Regions;
 use crate::ring::Words;
 use crate::slab::{NONE, Slab};
 use crate::timer::Timers;
+use binds::WaitingBinds;
+use blobs::Blobs;
 use execute::Assembly;
 use jobs::Job;
-use link::{Conn, Peer};
+use link::Conn;
 use numbers::Numbers;
+use orphans::Orphan;
+use peers::Peer;
 use plain::Plain;
 use qp::{Cold, Flow, Qp};
 use requester::Pending;
@@ -303,9 +316,9 @@ pub struct Engine<P: Platform> {
     job_serial: u32,
     assemblies: Slab<Assembly>,
     staging: Staging,
-    blobs: notice::Blobs,
-    orphans: VecDeque<notice::Orphan>,
-    waiting_binds: notice::WaitingBinds,
+    blobs: Blobs,
+    orphans: VecDeque<Orphan>,
+    waiting_binds: WaitingBinds,
     plains: Slab<Plain>,
     plain_serial: u32,
     /// Scratch of `with_plain`.
@@ -394,9 +407,9 @@ impl<P: Platform> Engine<P> {
             job_serial: 0,
             assemblies: Slab::new(),
             staging,
-            blobs: notice::Blobs::default(),
+            blobs: Blobs::default(),
             orphans: VecDeque::new(),
-            waiting_binds: notice::WaitingBinds::default(),
+            waiting_binds: WaitingBinds::default(),
             plains: Slab::new(),
             plain_serial: 0,
             plain_news: plain::News::default(),

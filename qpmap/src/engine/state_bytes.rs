@@ -1,6 +1,7 @@
 //! How much state there is, counted from the structures themselves.
 
-use super::link::{CONNECTION_ROWS, Conn, Peer};
+use super::link::{CONNECTION_ROWS, Conn};
+use super::peers::Peer;
 use super::qp::{Cold, Flow, Qp, QpQueues};
 use super::{Engine, Platform};
 

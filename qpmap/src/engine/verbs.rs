@@ -1,6 +1,6 @@
 //! What programs ask of the engine: protection domains, regions, queues, QPs and their states.
 
-use super::qp::{Attributes, Cold, Flags, Flow, Qp, QpQueues, Wire};
+use super::qp::{Attributes, Cold, Flags, Qp, QpQueues, Wire};
 use super::{CqSlot, Engine, Event, Platform, SrqSlot};
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
@@ -407,21 +407,6 @@ impl<P: Platform> Engine<P> {
         self.events.push_back(Event::Ask { peer, remote });
     }
 
-    /// A QP's own flow, on `conn`.
-    pub(crate) fn share(&mut self, qp: u32, conn: u32) {
-        let remote = self.cold(qp).attributes.dest_qpn;
-        let flow = self.new_flow(qp, remote);
-        self.qps[qp].wire = Wire::Shared(flow);
-        self.resume_on(flow, conn);
-        self.admit_waiting(qp);
-    }
-
-    fn new_flow(&mut self, qp: u32, remote: Qpn) -> u32 {
-        let mut flow = Flow::new(qp, NONE, remote, self.generations[qp as usize]);
-        flow.rnr_left = self.cold(qp).attributes.rnr_retry;
-        self.flows.insert(flow)
-    }
-
     /// Lets an app-managed QP ([`QpType::Src`]) address `remote` at the peer of `conn`. Gives the
     /// number to name in [`SendWr::route`](crate::wqe::SendWr), from 1 on. A route that the peer
     /// opened first is the same one.
@@ -478,18 +463,6 @@ impl<P: Platform> Engine<P> {
         self.move_flow(flow, to)
     }
 
-    /// A flow of an app-managed QP beside its own; it takes the next free route.
-    pub(crate) fn open_route(&mut self, qp: u32, conn: u32, remote: Qpn) -> u32 {
-        let flow = self.new_flow(qp, remote);
-        let first = self.cold(qp).routes.is_empty();
-        self.cold_mut(qp).routes.push(flow);
-        if first {
-            self.qps[qp].wire = Wire::Shared(flow);
-        }
-        self.resume_on(flow, conn);
-        flow
-    }
-
     /// Everything outstanding is flushed; the peer hears of it when it asks for more. So the flows
     /// still wait for a connection, if they have none.
     pub(crate) fn enter_error(&mut self, qp: u32) {
@@ -522,16 +495,6 @@ impl<P: Platform> Engine<P> {
         self.forget_waiting(qp);
         let generation = &mut self.generations[qp as usize];
         *generation = generation.wrapping_add(1);
-    }
-
-    pub(crate) fn flows_of(&self, qp: u32) -> Vec<u32> {
-        let mut flows = self.cold(qp).routes.clone();
-        if let Wire::Shared(own) = self.qps[qp].wire
-            && !flows.contains(&own)
-        {
-            flows.push(own);
-        }
-        flows
     }
 
     fn disconnect(&mut self, qp: u32) {
