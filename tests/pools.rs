@@ -193,6 +193,44 @@ fn a_pool_grows_with_its_qps_up_to_its_limit() {
 }
 
 #[test]
+fn connections_that_come_later_take_over_qps_of_the_crowded_ones() {
+    const QPS: usize = 3 * CROWD;
+    let ends = Ends::new(3);
+    // All at once: there is one connection when they are bound.
+    let qps: Vec<_> = (0..QPS).map(|_| ends.pair.qps()).collect();
+    let Pair { a, b } = &ends.pair;
+    let word = |at: usize| at as u64 + 1;
+    for (at, (qa, _)) in qps.iter().enumerate() {
+        a.mr.write(at * 8, &word(at).to_ne_bytes()).unwrap();
+        let there = SendOp::Write(b.mr.remote(TARGET + at * 8));
+        a.post(qa, at as u64, there, at * 8, 8);
+    }
+    let mut done = 0;
+    ends.until("all WRITEs", || {
+        while let Some(found) = a.send_cq.poll_one() {
+            assert_eq!(found.status, Status::Success);
+            done += 1;
+        }
+        done == QPS
+    });
+    assert!((0..QPS).all(|at| b.word(TARGET + at * 8) == word(at)));
+    ends.run_for(2 * SECOND);
+    for (near, far) in [(a, b), (b, a)] {
+        let pool = near.node.connections(far.node.gid().address());
+        let flows: Vec<_> = pool.iter().map(|one| one.stats().unwrap().flows).collect();
+        assert_eq!(flows.len(), 3);
+        assert_eq!(flows.iter().sum::<u32>() as usize, QPS);
+        assert!(flows.iter().all(|&flows| flows >= 900), "{flows:?}");
+    }
+    for (qa, _) in qps.iter().step_by(7) {
+        ends.write(qa);
+    }
+    assert_eq!(ends.pair.a.node.counters().failovers, 0);
+    ends.run_for(IDLE + 2 * LOOK);
+    assert_eq!(ends.connections(), (3, 3), "none is idle");
+}
+
+#[test]
 fn an_idle_connection_closes_and_comes_back_on_demand() {
     let (ends, first) = Ends::acquainted(2);
     for _ in 0..2 {

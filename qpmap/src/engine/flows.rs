@@ -125,6 +125,55 @@ impl<P: Platform> Engine<P> {
         self.wake(flow);
     }
 
+    /// A connection of a pool is new. Where the others of it are crowded it takes over as many
+    /// QPs as make it their equal, of those that have nothing under way. Routes stay: programs
+    /// choose their connections.
+    pub(crate) fn relieve_crowded(&mut self, fresh: u32) {
+        let record = &self.conns[fresh];
+        let (peer, remote) = (record.peer, record.delivery.remote_id());
+        let (mut flows, mut count, mut crowded) = (0, 0, false);
+        let mut next = self.peers[peer].conns;
+        while next != NONE {
+            let conn = &self.conns[next];
+            if !conn.flags.private && self.leads_to(conn, remote) {
+                flows += conn.flows;
+                count += 1;
+                crowded |= conn.flows >= CROWD;
+            }
+            next = conn.next_of_peer;
+        }
+        let share: u32 = flows / count;
+        if !crowded || self.conns[fresh].flows >= share {
+            return;
+        }
+        let idle = |index: u32, flow: &Flow| {
+            let pending = self.requests.get(flow.head);
+            self.qps[flow.qp].wire == Wire::Shared(index)
+                && !flow.flags.has(Flags::QUIESCING)
+                && pending.is_none_or(|pending| !pending.begun)
+        };
+        let on_pool = |conn: u32| {
+            let own = self.conns.get(conn).filter(|_| conn != fresh);
+            own.is_some_and(|own| {
+                own.peer == peer && !own.flags.private && self.leads_to(own, remote)
+            })
+        };
+        let movable = self.flows.iter();
+        let movable = movable.filter(|(index, flow)| on_pool(flow.conn) && idle(*index, flow));
+        let movable: Vec<u32> = movable.map(|(index, _)| index).collect();
+        for flow in movable {
+            let from = self.flows[flow].conn;
+            if self.conns[fresh].flows >= share {
+                break;
+            }
+            if self.conns[from].flows > share {
+                self.unlist(from, flow);
+                self.detach(flow);
+                self.resume_on(flow, fresh);
+            }
+        }
+    }
+
     /// Moves a live QP to another connection to the same peer, at a message boundary: requests
     /// already begun finish where they are, later ones go the new way. Invisible to the program;
     /// [`Event::Moved`] tells when it is done.

@@ -184,6 +184,7 @@ impl<P: Platform> Engine<P> {
         if !params.private {
             self.resolve_undecided(identity.address);
             self.rescue_stranded(peer);
+            self.relieve_crowded(index);
             self.ask_for_waiting(identity.address);
         }
         Ok(conn)
