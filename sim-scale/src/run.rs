@@ -417,3 +417,18 @@ impl World {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_qp_fails_for_a_fifth_of_the_management_packets_lost() {
+        for seed in 0..60 {
+            let mut options = Options::draw(&mut Prng::new(seed));
+            options.link.management.loss_ppm = 200_000;
+            let report = run_with(seed, options, &Settings::default());
+            assert_eq!((report.error, report.silences), (None, 0), "seed {seed}");
+        }
+    }
+}
