@@ -1,7 +1,7 @@
 //! Packets that are lost, overtaken and doubled on their way, in both directions.
 
 use crate::pair::{Pair, Place, Terms, Way};
-use crate::station::Op;
+use crate::station::{Op, PATIENT};
 use crate::suite::Case;
 use crate::verbs::{LONGEST, OPERATIONS, batch, in_turn, target, transfer};
 use anyhow::Result;
@@ -13,9 +13,6 @@ use trunkline_dataplane::fault::Faults;
 const ONE_PERCENT: u32 = 10_000;
 /// ACK timeout where many packets have to be sent again: 67 ms.
 const QUICK: u8 = 14;
-/// The same where an answer may stand in line behind megabytes that an emulated guest still sends
-/// for the request before it: 0.5 s.
-const PATIENT: u8 = 17;
 /// Changes to what the guest sends take no longer.
 const LIMIT: Duration = Duration::from_secs(20);
 

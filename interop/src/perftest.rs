@@ -15,7 +15,7 @@
 use crate::guest::Guest;
 use crate::local::{Local, node};
 use crate::pair::Place;
-use crate::station::{Done, Op, PATIENCE, Post, Station};
+use crate::station::{Done, Op, PATIENCE, PATIENT, Post, Station};
 use crate::suite::Case;
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
@@ -290,6 +290,7 @@ fn play(place: Place, mut talk: Talk, test: Test) -> Result<()> {
     let theirs = talk.handshake(&ours)?;
     let attributes = Attributes {
         path_mtu: test.mtu,
+        timeout: PATIENT,
         ..Attributes::default()
     };
     local
