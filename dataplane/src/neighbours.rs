@@ -113,6 +113,8 @@ pub struct Neighbours {
     interface: Interface,
     entries: BTreeMap<IpAddr, Entry>,
     frames: VecDeque<Vec<u8>>,
+    /// No question is due before: who polls in a loop looks through the entries only then.
+    due: Instant,
     now: Instant,
     counters: NeighbourCounters,
 }
@@ -124,6 +126,7 @@ impl Neighbours {
             interface,
             entries: BTreeMap::new(),
             frames: VecDeque::new(),
+            due: Instant::FAR,
             now: Instant::ZERO,
             counters: NeighbourCounters {
                 asked: 0,
@@ -234,7 +237,9 @@ impl Neighbours {
     }
 
     fn ask(&mut self, address: IpAddr, mac: Option<Mac>) {
-        let state = State::Asked(1, self.now + PAUSE);
+        let at = self.now + PAUSE;
+        self.due = self.due.min(at);
+        let state = State::Asked(1, at);
         self.entries.insert(address, Entry { state, mac });
         self.question(address);
     }
@@ -270,6 +275,9 @@ impl Neighbours {
     /// Time has passed: asks again, or gives up.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
+        if now < self.due {
+            return;
+        }
         let mut again = Vec::new();
         for (address, entry) in &mut self.entries {
             let State::Asked(questions, at) = &mut entry.state else {
@@ -288,6 +296,7 @@ impl Neighbours {
         for address in again {
             self.question(address);
         }
+        self.due = self.poll_timeout().unwrap_or(Instant::FAR);
     }
 
     /// Takes in a frame, from the Ethernet header on. Gives whether it was of this protocol: all

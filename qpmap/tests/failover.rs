@@ -137,18 +137,23 @@ fn start_again(pair: &mut Pair, qp: &QpQueues<Words>, peer: &QpQueues<Words>) {
     pair.connect(1, qp, peer);
 }
 
-#[test]
-fn data_of_a_read_that_comes_after_its_round_does_not_count() {
-    const LENGTH: usize = 8 << 10;
-    let mut pair = Pair::new(2);
-    let [a, b] = pair.connected();
-    // Requests go over one connection, responses over the other.
-    for (node, qp) in [(0, &a), (1, &b)] {
+/// QPs whose requests go over one connection and responses over the other.
+fn connected_apart(pair: &mut Pair) -> [Arc<QpQueues<Words>>; 2] {
+    let qps = pair.connected();
+    for (node, qp) in qps.iter().enumerate() {
         let conn = pair.conns[node][node];
         let engine = &mut pair.nodes[node].engine;
         engine.rebind(qp.qpn, conn).expect("it is open");
     }
     pair.run(5 * MILLISECOND);
+    qps
+}
+
+#[test]
+fn data_of_a_read_that_comes_after_its_round_does_not_count() {
+    const LENGTH: usize = 8 << 10;
+    let mut pair = Pair::new(2);
+    let [a, _] = connected_apart(&mut pair);
     let data: Vec<u8> = (0..LENGTH).map(|i| (i / 7) as u8).collect();
     pair.nodes[1].buffer.set(0, &data);
     let remote = Remote {
@@ -177,16 +182,10 @@ fn data_of_a_read_that_comes_after_its_round_does_not_count() {
 const READ: usize = 4 << 10;
 const BEHIND: u64 = 8 << 10;
 
-/// A pair whose requests go over one connection and responses over another. QP `a` has sent a READ,
-/// whose data do not arrive, and a SEND for which there is no receive: its RNR pause runs.
+/// QPs on connections apart, the first of which has sent a READ, whose data do not arrive, and a
+/// SEND for which there is no receive: its RNR pause runs.
 fn read_without_data_before_a_send(pair: &mut Pair) -> [Arc<QpQueues<Words>>; 2] {
-    let [a, b] = pair.connected();
-    for (node, qp) in [(0, &a), (1, &b)] {
-        let conn = pair.conns[node][node];
-        let engine = &mut pair.nodes[node].engine;
-        engine.rebind(qp.qpn, conn).expect("it is open");
-    }
-    pair.run(5 * MILLISECOND);
+    let [a, b] = connected_apart(pair);
     let remote = Remote {
         addr: pair.nodes[1].buffer.addr,
         rkey: pair.nodes[1].key,

@@ -118,11 +118,20 @@ impl Cable {
     }
 
     pub(super) fn listen(&mut self, host: usize, space: PortSpace, kind: Kind, port: u16) -> Id {
+        self.listen_with(host, (space, kind, port), 0)
+    }
+
+    pub(super) fn listen_with(
+        &mut self,
+        host: usize,
+        (space, kind, port): (PortSpace, Kind, u16),
+        backlog: u32,
+    ) -> Id {
         let address = SocketAddr::new(self.address(host), port);
         let manager = &mut self.hosts[host];
         let id = manager.create(space, kind).expect("there is room");
         manager.bind(id, address).expect("the port is free");
-        manager.listen(id, 0).expect("nobody listens there");
+        manager.listen(id, backlog).expect("nobody listens there");
         id
     }
 

@@ -124,12 +124,7 @@ fn private_data_fits_or_is_an_error_that_names_the_limit() {
 #[test]
 fn a_backlog_bounds_the_requests_that_wait() {
     let mut cable = Cable::new();
-    let listener = cable.hosts[1]
-        .create(PortSpace::Tcp, Kind::Rc)
-        .expect("room");
-    let address = (cable.address(1), 5).into();
-    cable.hosts[1].bind(listener, address).expect("free");
-    cable.hosts[1].listen(listener, 2).expect("free");
+    cable.listen_with(1, (PortSpace::Tcp, Kind::Rc, 5), 2);
     let now = cable.now;
     for qpn in 10..13 {
         let id = cable.resolved(0, PortSpace::Tcp, Kind::Rc, 5);
@@ -196,12 +191,7 @@ fn outcome(cable: &mut Cable) -> (Vec<Id>, usize) {
 #[test]
 fn a_flood_of_one_address_leaves_room_in_the_backlog_for_others() {
     let mut cable = Cable::new();
-    let listener = cable.hosts[1]
-        .create(PortSpace::Tcp, Kind::Rc)
-        .expect("room");
-    let address = (cable.address(1), 5).into();
-    cable.hosts[1].bind(listener, address).expect("free");
-    cable.hosts[1].listen(listener, 8).expect("free");
+    cable.listen_with(1, (PortSpace::Tcp, Kind::Rc, 5), 8);
     for number in 0..100 {
         deliver_request(&mut cable, 3, 0x100 + number);
     }
