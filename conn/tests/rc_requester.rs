@@ -635,7 +635,8 @@ fn long_messages_ask_for_acknowledgements_on_the_way_and_wait_for_the_window() {
 #[test]
 fn a_long_read_does_not_close_the_window_for_what_follows() {
     let mut bench = Bench::new(Config {
-        window: 4,
+        window: 20,
+        max_rd_atomic: 1,
         ..config()
     });
     bench.post(0, read(0), 20 * MTU);
@@ -645,7 +646,11 @@ fn a_long_read_does_not_close_the_window_for_what_follows() {
 
 #[test]
 fn half_the_circle_of_psns_is_the_most_that_is_outstanding() {
-    let mut bench = bench();
+    let mut bench = Bench::new(Config {
+        window: u32::MAX,
+        max_rd_atomic: 1,
+        ..config()
+    });
     let room = vec![0; MAX_MESSAGE as usize];
     bench.qp.ram.regions.push(Region::new(0x55, 0x1000, room));
     let huge = request(0, read(0), sge(0x55, 0x1000, MAX_MESSAGE));

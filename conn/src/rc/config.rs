@@ -89,7 +89,8 @@ pub struct Config {
     pub max_dest_rd_atomic: u8,
     /// Send requests that fit.
     pub send_capacity: usize,
-    /// Packets that may be in flight unacknowledged, READ responses apart; at least 1.
+    /// Packets that may be in flight unacknowledged, and READ responses that may be: so many each,
+    /// at least 1.
     pub window: u32,
     /// Rate of the link in bytes per second, where congestion control starts and ends; `None`
     /// stands for 100 Gb/s.
@@ -127,6 +128,41 @@ impl Config {
             window: Self::DEFAULT_WINDOW,
             link_rate: None,
         }
+    }
+}
+
+/// Pieces of READs.
+impl Config {
+    /// Pieces that share the window, where so many READs may be outstanding.
+    const PIECES: u32 = 4;
+
+    /// Packets of a piece, which one READ request asks for; the last piece of a READ may be
+    /// shorter. With few outstanding, pieces are as much longer, so that the window is full.
+    pub const fn read_piece(&self) -> u32 {
+        let pieces = match self.max_rd_atomic as u32 {
+            0 | 1 => 1,
+            Self::PIECES.. => Self::PIECES,
+            some => some,
+        };
+        match self.window / pieces {
+            0 => 1,
+            packets => packets,
+        }
+    }
+
+    /// Where the piece with packet `packet` ends, of a READ of `packets`.
+    pub(super) const fn piece_end(&self, packet: u32, packets: u32) -> u32 {
+        let piece = self.read_piece();
+        let rest = piece - packet % piece;
+        if packets - packet < rest {
+            packets
+        } else {
+            packet + rest
+        }
+    }
+
+    pub(super) const fn is_first_of_piece(&self, packet: u32) -> bool {
+        packet.is_multiple_of(self.read_piece())
     }
 }
 

@@ -8,6 +8,10 @@
 //!
 //! Only the head of the queue has partial progress: acknowledged packets of a SEND or WRITE,
 //! responses of a READ. Everything is repeated from there (go-back-N): `cursor` goes back to `una`.
+//!
+//! A READ is asked for in *pieces* of [`Config::read_piece`] packets, each a READ request of its
+//! own to the responder, which has an MSN, takes a READ resource, and is repeated from the packet
+//! that was lost to its own end. MSNs are not looked at here: what is done, PSNs say.
 
 mod answers;
 
@@ -54,7 +58,8 @@ pub(super) struct Requester {
     /// What is sent next: an entry and a packet of it.
     cursor: usize,
     packet: u32,
-    /// READs and atomics among the started ones, and the PSNs they still wait for.
+    /// Pieces of READs, and atomics, that were asked for and not answered in full, and the PSNs
+    /// they still wait for.
     reads: u32,
     read_psns: u32,
     unasked: u32,
@@ -83,6 +88,7 @@ struct Next {
     offset: u32,
     /// Bytes of payload.
     length: u32,
+    /// Nothing of the request comes after it.
     last: bool,
     ack_req: bool,
 }
@@ -179,30 +185,29 @@ impl Requester {
         if entry.fault.is_some() {
             return None;
         }
-        let new = self.cursor >= self.started;
-        let answered = entry.request.op.has_response_data();
-        if new {
-            let held = self.outstanding() + entry.packets > segment::MAX_OUTSTANDING
-                || answered && self.reads >= u32::from(config.max_rd_atomic)
-                || entry.request.flags.contains(SendFlags::FENCE) && self.reads > 0;
-            if held {
-                return None;
-            }
-        }
-        let psn = if new {
+        let first = self.cursor >= self.started;
+        let psn = if first {
             self.next_psn
         } else {
             entry.psn.advance(self.packet)
         };
+        let answered = entry.request.op.has_response_data();
+        let span = match answered {
+            true => config.piece_end(self.packet, entry.packets) - self.packet,
+            false => 1,
+        };
+        let fenced = first && entry.request.flags.contains(SendFlags::FENCE) && self.reads > 0;
+        if fenced || psn == self.next_psn && self.is_held(config, answered, span) {
+            return None;
+        }
+        let mtu = config.path_mtu.bytes();
         if answered {
-            let span = entry.packets - self.packet;
-            let offset = self.packet * config.path_mtu.bytes();
             return Some(Next {
                 psn,
                 span,
-                offset,
+                offset: self.packet * mtu,
                 length: 0,
-                last: true,
+                last: self.packet + span == entry.packets,
                 ack_req: true,
             });
         }
@@ -211,7 +216,6 @@ impl Requester {
         if in_flight >= window {
             return None;
         }
-        let mtu = config.path_mtu.bytes();
         let (offset, length) = segment::part(entry.request.length, mtu, self.packet);
         let last = self.packet + 1 == entry.packets;
         let ack_req =
@@ -224,6 +228,14 @@ impl Requester {
             last,
             ack_req,
         })
+    }
+
+    /// Whether a packet of `span` PSNs that were never sent has to wait for answers; `answered`: it
+    /// asks for data.
+    fn is_held(&self, config: &Config, answered: bool, span: u32) -> bool {
+        let many = self.reads >= u32::from(config.max_rd_atomic)
+            || self.reads > 0 && self.read_psns + span > config.window;
+        answered && many || self.outstanding() + span > segment::MAX_OUTSTANDING
     }
 
     /// Builds the next packet, if there is one.
@@ -294,7 +306,9 @@ impl Requester {
                 }
                 let mut remote = *remote;
                 remote.addr = remote.addr.wrapping_add(u64::from(next.offset));
-                headers.put(&build::reth(&remote, request.length - next.offset));
+                let rest = request.length - next.offset;
+                let piece = next.span.saturating_mul(config.path_mtu.bytes());
+                headers.put(&build::reth(&remote, rest.min(piece)));
                 return route.emit_bare(out, &headers);
             }
             (SendOp::Atomic(remote, op), Local::Sges(sges)) => {
@@ -313,23 +327,22 @@ impl Requester {
 
     fn sent(&mut self, config: &Config, now: Instant, next: &Next) {
         let entry = &mut self.queue[self.cursor];
-        let answered = entry.request.op.has_response_data();
         if self.cursor >= self.started {
             entry.psn = next.psn;
             self.started += 1;
-            if answered {
-                self.reads += 1;
-                self.read_psns += entry.packets;
-            }
         }
         if next.psn == self.next_psn {
             self.next_psn = self.next_psn.advance(next.span);
+            if entry.request.op.has_response_data() {
+                self.reads += 1;
+                self.read_psns += next.span;
+            }
         }
         self.unasked = if next.ack_req { 0 } else { self.unasked + 1 };
         if next.last {
             (self.cursor, self.packet) = (self.cursor + 1, 0);
         } else {
-            self.packet += 1;
+            self.packet += next.span;
         }
         self.timers.sent(config, now);
     }
@@ -337,13 +350,7 @@ impl Requester {
     /// Takes the oldest request off the queue.
     fn pop(&mut self) -> Option<Request> {
         let entry = self.queue.pop_front()?;
-        if self.started > 0 {
-            self.started -= 1;
-            if entry.request.op.has_response_data() {
-                self.reads -= 1;
-                self.read_psns -= entry.packets - entry.progress;
-            }
-        }
+        self.started = self.started.saturating_sub(1);
         match self.cursor.checked_sub(1) {
             Some(cursor) => self.cursor = cursor,
             None => self.packet = 0,
@@ -358,6 +365,7 @@ impl Requester {
             host.sent(request, status, 0);
             status = Status::Flushed;
         }
+        (self.reads, self.read_psns) = (0, 0);
         self.timers.stop();
     }
 

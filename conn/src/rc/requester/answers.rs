@@ -256,13 +256,15 @@ impl Requester {
             .front_mut()
             .expect("outstanding PSNs belong to requests");
         let is_read = packet.opcode().operation() == Some(Operation::ReadResponse);
+        let answered = head.progress + 1 == config.piece_end(head.progress, head.packets);
         let memory = host.memory();
         let placed = match (&head.request.op, &head.request.local) {
             (SendOp::Read(_), Local::Sges(sges)) if is_read => {
                 let mtu = config.path_mtu.bytes();
                 let (offset, length) = segment::part(head.request.length, mtu, head.progress);
-                let last = head.progress + 1 == head.packets;
-                if packet.payload.len() != length as usize || !fits(packet, head.progress, last) {
+                if packet.payload.len() != length as usize
+                    || !fits(packet, config.is_first_of_piece(head.progress), answered)
+                {
                     return Outcome::BAD;
                 }
                 memory.scatter(config.pd, sges, offset, packet.payload, None)
@@ -281,20 +283,21 @@ impl Requester {
         }
         head.progress += 1;
         self.read_psns -= 1;
+        self.reads -= u32::from(answered);
         self.settle_head(host);
         self.on_progress(config, now);
         Outcome::DONE
     }
 }
 
-/// Whether the opcode suits packet `place` of a READ response. A repeated request begins anew in
-/// the middle, so that only the first and the last packet are certain.
-fn fits(packet: &Packet<'_>, place: u32, last: bool) -> bool {
+/// Whether the opcode suits a packet of a READ response, the `first` or the `last` of its piece. A
+/// repeated request begins anew in the middle, so that only these two are certain.
+fn fits(packet: &Packet<'_>, first: bool, last: bool) -> bool {
     match packet.opcode().position() {
         Some(Position::Only) => last,
-        Some(Position::Last) => last && place > 0,
+        Some(Position::Last) => last && !first,
         Some(Position::First) => !last,
-        Some(Position::Middle) => !last && place > 0,
+        Some(Position::Middle) => !last && !first,
         None => false,
     }
 }
