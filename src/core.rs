@@ -484,6 +484,7 @@ fn news(floor: &mut Floor<'_>, peers: &mut Peers, cm: &mut Desk, events: &mut Ve
             peers.handle_manager(floor, &event);
         }
         idle &= !cm.pump(floor.now);
+        idle &= !peers.ask_next(floor);
         if idle {
             break;
         }

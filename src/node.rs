@@ -129,8 +129,8 @@ impl Builder {
     }
 
     /// Most peers that each worker asks for connections at once, 1 to 65,536; 4,096 if not set. QPs
-    /// that need others wait, in the order in which they began to, and their patience begins when
-    /// their peer is asked.
+    /// that need others, and connections that the program opens, wait in the order in which they
+    /// began to, and their patience begins when their peer is asked.
     #[must_use]
     pub const fn asks(mut self, peers: u32) -> Self {
         self.config.asks = peers;

@@ -9,6 +9,7 @@ use crate::core::CoreConfig;
 use crate::mail::Letter;
 use crate::platform::Embedded;
 use crate::status::recorder::Recorder;
+use line::{Waiting, Wanted};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ pub(crate) struct Floor<'a> {
 /// Where a connection that a program opened stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionState {
-    /// The peer was asked.
+    /// The peer was asked, or is once fewer others are being asked (`Builder::asks`).
     Opening,
     /// QPs may be bound to it.
     Open(ConnId),
@@ -123,8 +124,8 @@ pub(crate) struct Peers {
     letters: VecDeque<(u8, Letter)>,
     /// By address, and by the QP that the worker was asked for, as in an ask.
     busy: BTreeMap<(IpAddr, u8), Busy>,
-    /// Those to be asked when fewer are being asked, named in the same way: each once.
-    line: VecDeque<(IpAddr, u8)>,
+    /// What is asked for when fewer are being asked.
+    line: VecDeque<Waiting>,
     recorder: Arc<Recorder>,
     random: Prng,
     idle_since: BTreeMap<(u32, u32), Instant>,
@@ -167,7 +168,7 @@ impl Peers {
             + self.loops.len() * size_of::<OpeningLoop>()
             + self.letters.len() * size_of::<(u8, Letter)>()
             + self.busy.len() * size_of::<((IpAddr, u8), Busy)>()
-            + self.line.len() * size_of::<(IpAddr, u8)>()
+            + self.line.len() * size_of::<Waiting>()
             + self.idle_since.len() * size_of::<((u32, u32), Instant)>()
     }
 
@@ -185,6 +186,13 @@ impl Peers {
             .get(&handle)
             .copied()
             .unwrap_or(ConnectionState::Closed)
+    }
+
+    /// Where a connection that a program opened stands now, unless it has been given up.
+    fn tell(&mut self, handle: u64, state: ConnectionState) {
+        if let Some(stands) = self.private.get_mut(&handle) {
+            *stands = state;
+        }
     }
 
     pub(crate) fn forget_private(&mut self, handle: u64) -> Option<ConnId> {
@@ -342,8 +350,12 @@ impl Peers {
             return Some(handle);
         }
         self.private.insert(handle, ConnectionState::Opening);
-        let end = (peer, options.remote.unwrap_or(NO_QP));
-        if self.open(floor, end, Purpose::Private, options, Some(handle)) {
+        let wanted = Wanted {
+            handle,
+            peer,
+            options: *options,
+        };
+        if self.open_wanted(floor, wanted) {
             return Some(handle);
         }
         self.private.remove(&handle);
@@ -449,10 +461,8 @@ impl Peers {
         self.handshakes.remove(&id);
         // It is over already where the connection manager said so first.
         let _ = floor.manager.release(floor.now, id);
-        if let Some(handle) = handle
-            && self.private.contains_key(&handle)
-        {
-            self.private.insert(handle, ConnectionState::Closed);
+        if let Some(handle) = handle {
+            self.tell(handle, ConnectionState::Closed);
         }
     }
 

@@ -7,7 +7,10 @@ use common::stranger::{Stranger, offer};
 use common::{End, address, inline, turn, until};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
-use trunkline::{Clock, Gid, Node, Qp, QpAddress, QpOptions, QpState, Qpn};
+use trunkline::{
+    Clock, Connection, ConnectionOptions, ConnectionState, Gid, Node, Qp, QpAddress, QpOptions,
+    QpState, Qpn,
+};
 use trunkline_cm::{Bounds, Manager};
 use trunkline_conn::time::{Instant, MILLISECOND};
 
@@ -151,6 +154,109 @@ fn qps_that_go_while_they_wait_are_not_asked_for() {
     until(&[&asking.node], "the last to be asked", || heard(&last) > 0);
     assert_eq!((heard(&first), heard(&gone)), (3, 0));
     assert_eq!(asking.node.cm_stats().in_line, 0);
+}
+
+fn open(end: &End, peer: IpAddr) -> Connection {
+    let options = ConnectionOptions::default();
+    end.node.open_connection(peer, &options).unwrap()
+}
+
+#[test]
+fn connections_that_a_program_opens_wait_in_line_as_qps_do() {
+    let asking = End::new(inline().asks(1));
+    let peers: Vec<Node> = (0..5).map(|_| inline().build().unwrap()).collect();
+    let addresses: Vec<IpAddr> = peers.iter().map(|peer| peer.gid().address()).collect();
+    let silent = silent();
+    let nobody = open(&asking, at(&silent));
+    // Two to each, as no connection of a program's stands for another; a QP stands among them.
+    let twice = || addresses.iter().chain(&addresses);
+    let own: Vec<Connection> = twice().map(|peer| open(&asking, *peer)).collect();
+    let qp = connect(&asking, at(&silent));
+    let stats = asking.node.cm_stats();
+    assert_eq!((stats.in_line, stats.queued), (11, 11));
+    let opening = |one: &Connection| one.state() == ConnectionState::Opening;
+    assert!(own.iter().chain([&nobody]).all(opening));
+    let mut nodes: Vec<&Node> = peers.iter().collect();
+    nodes.push(&asking.node);
+    let mut order: Vec<usize> = Vec::new();
+    until(&nodes, "all to be open", || {
+        let new = |at: &usize| !order.contains(at) && own[*at].is_open();
+        let opened: Vec<usize> = (0..own.len()).filter(new).collect();
+        order.extend(opened);
+        order.len() == own.len()
+    });
+    assert_eq!(order, (0..own.len()).collect::<Vec<_>>());
+    let why = "it does not answer";
+    assert_eq!(nobody.state(), ConnectionState::Failed(why));
+    until(&nodes, "the QP to be an ordinary one", || {
+        qp.state() == QpState::Rts
+    });
+    assert_eq!(asking.node.cm_stats().in_line, 0);
+}
+
+#[test]
+fn a_connection_that_fails_after_its_turn_says_the_same_as_one_that_had_not_to_wait() {
+    let asking = End::new(inline().asks(1));
+    let plain = inline().sharing(false).build().unwrap();
+    let (early, late) = (silent(), silent());
+    let own: Vec<Connection> = [at(&early), plain.gid().address(), at(&late)]
+        .map(|peer| open(&asking, peer))
+        .into();
+    let state = || own.iter().map(Connection::state).collect::<Vec<_>>();
+    until(&[&asking.node, &plain], "all to fail", || {
+        !state().contains(&ConnectionState::Opening)
+    });
+    let silence = ConnectionState::Failed("it does not answer");
+    let ordinary = ConnectionState::Failed("it is no Trunkline node");
+    assert_eq!(state(), [silence, ordinary, silence]);
+    assert_eq!((heard(&early), heard(&late)), (3, 3));
+}
+
+#[test]
+fn a_connection_that_is_given_up_while_it_waits_is_not_asked_for() {
+    let asking = End::new(inline().asks(1));
+    let (first, gone, last) = (silent(), silent(), silent());
+    let _first = open(&asking, at(&first));
+    let waits = open(&asking, at(&gone));
+    let _last = open(&asking, at(&last));
+    drop(waits);
+    until(&[&asking.node], "the last to be asked", || heard(&last) > 0);
+    assert_eq!((heard(&first), heard(&gone)), (3, 0));
+}
+
+#[test]
+fn a_connection_that_is_given_up_while_it_is_opened_closes() {
+    let ends = [(); 2].map(|()| End::new(inline()));
+    let nodes = [&ends[0].node, &ends[1].node];
+    drop(open(&ends[0], nodes[1].gid().address()));
+    let gone = |node: &Node| {
+        let stats = node.cm_stats();
+        (stats.opened, stats.down, node.connection_count()) == (1, 1, 0)
+    };
+    until(&nodes, "it to close at both", || {
+        nodes.iter().all(|node| gone(node))
+    });
+}
+
+#[test]
+fn the_place_of_an_ask_that_the_peers_own_ends_goes_to_the_next_within_the_round() {
+    // Of two asks that cross one ends by the other's: which one, the GUIDs say.
+    for (near, far) in [(1, 2), (2, 1)] {
+        let asking = End::new(inline().asks(1).guid(near));
+        let peer = End::new(inline().guid(far));
+        let next = silent();
+        let (_crossing, _next) = (
+            connect(&asking, peer.node.gid().address()),
+            connect(&asking, at(&next)),
+        );
+        let _theirs = connect(&peer, asking.node.gid().address());
+        asking.node.poll().unwrap();
+        assert_eq!((heard(&next), asking.node.cm_stats().in_line), (0, 1));
+        // It had asked before it hears this.
+        peer.node.poll().unwrap();
+        asking.node.poll().unwrap();
+        assert_eq!((heard(&next), asking.node.cm_stats().in_line), (1, 0));
+    }
 }
 
 #[test]

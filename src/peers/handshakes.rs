@@ -1,5 +1,6 @@
 //! What comes of handshakes: connections of pools and of programs, refusals, silence.
 
+use super::line::Wanted;
 use super::{BUSY_PAUSE, BUSY_TRIES, Busy, ConnectionState, Floor, Handshake, Peers};
 use crate::connection::ConnectionOptions;
 use std::net::IpAddr;
@@ -47,7 +48,6 @@ impl Peers {
             Cm::PeerRestarted { route, .. } => floor.engine.drop_peer(route.remote.into()),
             Cm::Closed { id, reason, .. } => self.closed(floor, *id, *reason),
         }
-        self.ask_next(floor);
     }
 
     fn incoming(
@@ -140,11 +140,17 @@ impl Peers {
         match floor.engine.add_connection(floor.now, identity, &params) {
             Ok(conn) => {
                 handshake.conn = Some(conn);
-                if let Some(handle) = handshake.handle {
-                    self.private.insert(handle, ConnectionState::Open(conn));
-                }
+                let handle = handshake.handle;
                 self.opening.remove(&handshake.number);
                 self.busy.remove(&(handshake.peer, handshake.toward));
+                match handle {
+                    Some(handle) if self.private.contains_key(&handle) => {
+                        self.tell(handle, ConnectionState::Open(conn));
+                    }
+                    // The program has given it up meanwhile.
+                    Some(_) => floor.engine.close_connection(conn),
+                    None => {}
+                }
                 // Who asks for the first time does not know yet which QPs are another worker's.
                 let own = |bind: &&Bind| self.worker.owns(bind.dest_qp.get());
                 for bind in terms.binds.as_slice().iter().filter(own) {
@@ -183,10 +189,8 @@ impl Peers {
         self.busy.insert(key, Busy { times, again });
     }
 
-    /// Asks peers again that were busy, when their pauses are over and QPs still wait for them, and
-    /// those whose turn it is.
+    /// Asks peers again that were busy, when their pauses are over and QPs still wait for them.
     pub(crate) fn ask_again(&mut self, floor: &mut Floor<'_>) {
-        self.ask_next(floor);
         if self.busy.is_empty() {
             return;
         }
@@ -217,13 +221,16 @@ impl Peers {
         let Some(handshake) = self.take(floor, id) else {
             return false;
         };
-        let remote = Qpn::from_wire(handshake.toward.into());
-        if handshake.handle.is_none() {
+        let Some(handle) = handshake.handle else {
             self.ask_for_the_late(floor, handshake.peer);
             return true;
-        }
-        let (end, purpose) = ((handshake.peer, remote), handshake.purpose);
-        if !self.open(floor, end, purpose, &handshake.options, handshake.handle) {
+        };
+        let wanted = Wanted {
+            handle,
+            peer: handshake.peer,
+            options: handshake.options,
+        };
+        if !self.open_wanted(floor, wanted) {
             self.came_to_nothing(floor, &handshake, "it does not answer");
         }
         true
@@ -238,7 +245,7 @@ impl Peers {
 
     fn came_to_nothing(&mut self, floor: &mut Floor<'_>, handshake: &Handshake, why: &'static str) {
         if let Some(handle) = handshake.handle {
-            self.private.insert(handle, ConnectionState::Failed(why));
+            self.tell(handle, ConnectionState::Failed(why));
             return;
         }
         self.busy.remove(&(handshake.peer, handshake.toward));
@@ -276,7 +283,7 @@ impl Peers {
             None => self.ask_for_the_late(floor, handshake.peer),
         }
         if let Some(handle) = handshake.handle {
-            self.private.insert(handle, ConnectionState::Closed);
+            self.tell(handle, ConnectionState::Closed);
         }
     }
 }

@@ -112,9 +112,7 @@ impl Peers {
             }
         };
         match (opening.handle, state) {
-            (Some(handle), _) if self.private.contains_key(&handle) => {
-                self.private.insert(handle, state);
-            }
+            (Some(handle), _) if self.private.contains_key(&handle) => self.tell(handle, state),
             // The program has given it up meanwhile.
             (Some(_), ConnectionState::Open(conn)) => floor.engine.close_connection(conn),
             _ => {}
