@@ -224,7 +224,9 @@ impl Peers {
                 stranded,
             } => {
                 self.connection_down(floor, conn);
+                // Where the peer proved to be another incarnation, its connection may be there.
                 if let Some(remote) = stranded
+                    && self.is_waited_for(floor, peer.address(), remote)
                     && !self.is_pool_opening(floor, peer.address(), remote)
                 {
                     self.open_pool(floor, peer, remote);

@@ -306,6 +306,33 @@ fn a_peer_that_restarts_under_its_guid_has_other_connections() {
 }
 
 #[test]
+fn qps_that_a_restarted_peers_connection_takes_over_ask_for_no_other() {
+    let clock = Clock::manual();
+    let at = [address(), address()];
+    let start = |end: usize| End::new(inline().address(at[end]).clock(clock.clone()));
+    let (a, first) = (start(0), start(1));
+    let (qa, absent) = (a.qp(&QpOptions::default()), first.qp(&QpOptions::default()));
+    // What it is connected to has not connected yet, so that it may be any incarnation's.
+    qa.connect(absent.address()).unwrap();
+    until(&clock, &[&a.node, &first.node], "a connection", || {
+        a.node.connection_count() == 1
+    });
+    drop((absent, first));
+    let second = start(1);
+    let other = second.qp(&QpOptions::default());
+    other.connect(qa.address()).unwrap();
+    let nodes = [&a.node, &second.node];
+    until(&clock, &nodes, "the new connection", || {
+        second.node.connection_count() == 1
+    });
+    let end = clock.now() + SECOND;
+    until(&clock, &nodes, "time to pass", || clock.now() >= end);
+    assert_eq!(nodes.map(Node::connection_count), [1, 1]);
+    assert_eq!(a.node.cm_stats().opened, 2);
+    assert_eq!(qa.state(), QpState::Rts);
+}
+
+#[test]
 fn qps_that_connect_at_once_to_a_known_peer_cost_few_packets() {
     const QPS: usize = 512;
     let (ends, _first) = Ends::acquainted(1);
