@@ -294,7 +294,7 @@ impl Qp {
     }
 
     /// Moves it to another connection to the same peer, at a message boundary; requests in flight
-    /// finish where they are.
+    /// finish where they are. It stays there as long as that connection stands.
     ///
     /// # Errors
     /// Not on shared connections, or another peer's connection.

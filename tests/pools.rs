@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{End, Pair, address, inline, turn};
+use common::{End, Pair, address, inline, src_qp, turn};
 use std::time::Duration;
 use trunkline::{Builder, Clock, Node, Qp, QpOptions, QpState, SendOp, Status};
 use trunkline_conn::time::{MILLISECOND, SECOND};
@@ -228,6 +228,46 @@ fn connections_that_come_later_take_over_qps_of_the_crowded_ones() {
     assert_eq!(ends.pair.a.node.counters().failovers, 0);
     ends.run_for(IDLE + 2 * LOOK);
     assert_eq!(ends.connections(), (3, 3), "none is idle");
+}
+
+#[test]
+fn qps_that_their_program_bound_stay_when_a_connection_comes_to_relieve_theirs() {
+    let ends = Ends::new(2);
+    let Pair { a, b } = &ends.pair;
+    let pool = || a.node.connections(b.node.gid().address());
+    let bound = ends.connect_by_and_by(300);
+    let first = pool().remove(0);
+    for (qa, _) in &bound {
+        qa.bind(&first).unwrap();
+    }
+    // A route stays by itself.
+    let (route, peer) = (src_qp(a, None), src_qp(b, None));
+    assert_eq!(route.route(&first, peer.qpn()).unwrap(), 1);
+    let at = bound[0].0.connection();
+    let is_at = |qp: &Qp| qp.connection() == at;
+    let others: Vec<_> = (0..2 * CROWD).map(|_| ends.pair.qps()).collect();
+    ends.until("the second connection", || ends.connections() == (2, 2));
+    ends.run_for(SECOND);
+    assert!(bound.iter().all(|(qa, _)| is_at(qa)) && is_at(&route));
+    let stayed = others.iter().filter(|(qa, _)| is_at(qa)).count();
+    assert!((800..1000).contains(&stayed), "{stayed}");
+    // When the connection that they were bound to goes, they are like all others.
+    first.close();
+    ends.until("the other to be left", || ends.connections() == (1, 1));
+    let left = bound[0].0.connection();
+    let more: Vec<_> = (0..CROWD).map(|_| ends.pair.qps()).collect();
+    ends.run_for(2 * SECOND);
+    let pool = pool();
+    let flows: Vec<_> = pool.iter().map(|one| one.stats().unwrap().flows).collect();
+    assert!(
+        flows.len() == 2 && flows.iter().all(|&flows| flows >= 1000),
+        "{flows:?}"
+    );
+    let mut bound_now = bound.iter().map(|(qa, _)| qa.connection());
+    assert!(bound_now.any(|at| at != left));
+    for (qa, _) in bound.iter().chain(&others).chain(&more).step_by(100) {
+        ends.write(qa);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::qp::{Flags, Flow, Wire};
 use super::{ConnId, Engine, Event, Platform, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
+use crate::state::QpType;
 use trunkline_wire::Qpn;
 
 /// Flows on one connection that call for another.
@@ -15,6 +16,7 @@ impl<P: Platform> Engine<P> {
         let remote = self.cold(qp).attributes.dest_qpn;
         let flow = self.new_flow(qp, remote);
         self.qps[qp].wire = Wire::Shared(flow);
+        self.cold_mut(qp).pinned = false;
         self.resume_on(flow, conn);
         self.admit_waiting(qp);
     }
@@ -126,8 +128,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A connection of a pool is new. Where the others of it are crowded it takes over as many
-    /// QPs as make it their equal, of those that have nothing under way. Routes stay: programs
-    /// choose their connections.
+    /// QPs as make it their equal, of those that have nothing under way. Those whose connections
+    /// their programs chose stay: QPs that were bound by hand, and routes.
     pub(crate) fn relieve_crowded(&mut self, fresh: u32) {
         let record = &self.conns[fresh];
         let (peer, remote) = (record.peer, record.delivery.remote_id());
@@ -146,9 +148,12 @@ impl<P: Platform> Engine<P> {
         if !crowded || self.conns[fresh].flows >= share {
             return;
         }
-        let idle = |index: u32, flow: &Flow| {
+        let movable = |index: u32, flow: &Flow| {
             let pending = self.requests.get(flow.head);
+            let cold = self.cold(flow.qp);
             self.qps[flow.qp].wire == Wire::Shared(index)
+                && cold.kind == QpType::Rc
+                && !cold.pinned
                 && !flow.flags.has(Flags::QUIESCING)
                 && pending.is_none_or(|pending| !pending.begun)
         };
@@ -158,10 +163,10 @@ impl<P: Platform> Engine<P> {
                 own.peer == peer && !own.flags.private && self.leads_to(own, remote)
             })
         };
-        let movable = self.flows.iter();
-        let movable = movable.filter(|(index, flow)| on_pool(flow.conn) && idle(*index, flow));
-        let movable: Vec<u32> = movable.map(|(index, _)| index).collect();
-        for flow in movable {
+        let moving = self.flows.iter();
+        let moving = moving.filter(|(index, flow)| on_pool(flow.conn) && movable(*index, flow));
+        let moving: Vec<u32> = moving.map(|(index, _)| index).collect();
+        for flow in moving {
             let from = self.flows[flow].conn;
             if self.conns[fresh].flows >= share {
                 break;
@@ -233,6 +238,7 @@ impl<P: Platform> Engine<P> {
             self.unlist(self.flows[flow].conn, flow);
             self.detach(flow);
             self.resume_on(flow, to.index);
+            self.cold_mut(qp).pinned = true;
             let qpn = self.qp_number(qp);
             self.tell(|_| Trace::Moved { qpn, conn: to });
             self.events.push_back(Event::Moved { qpn, conn: to });

@@ -5,7 +5,7 @@ use super::lists::{List, Noticed, Runnable};
 use super::numbers::Numbers;
 use super::patience::Patience;
 use super::peers::{Peer, PeerIdentity};
-use super::qp::Flags;
+use super::qp::{Flags, Flow};
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
@@ -385,7 +385,8 @@ impl<P: Platform> Engine<P> {
             // The peer agrees to each such round before anything is sent in it. So it knows it or
             // the one before, however many connections die without a packet getting through.
             self.flows[flow].flags.clear(Flags::BOUND);
-            let remote = self.flows[flow].remote;
+            let Flow { qp, remote, .. } = self.flows[flow];
+            self.cold_mut(qp).pinned = false;
             let heir = self.pick(peer, remote);
             self.tell(|engine| Trace::Failover {
                 flow,

@@ -275,6 +275,8 @@ pub(crate) struct Cold {
     pub(crate) attributes: Attributes,
     /// In SQD, and the program has not been told that all is done.
     pub(crate) draining: bool,
+    /// Its program chose its connection, which still stands.
+    pub(crate) pinned: bool,
     /// Flows beside the QP's own: the rows an app-managed QP may name in a request.
     pub(crate) routes: Vec<u32>,
 }

@@ -263,6 +263,7 @@ impl<P: Platform> Engine<P> {
             access: Access::LOCAL_READ,
             attributes: Attributes::default(),
             draining: false,
+            pinned: false,
             routes: Vec::new(),
         });
     }
