@@ -242,11 +242,12 @@ impl Core {
             ..
         } = self;
         let sharing = peers.is_sharing();
+        let mut burst = engine.burst(now);
         port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
                 let elsewhere = |mail: &mut Mail| mail.pass_on(arrival, datagram);
                 if !mail.as_mut().is_some_and(elsewhere) {
-                    engine.handle_datagram(now, arrival, datagram);
+                    burst.handle_datagram(arrival, datagram);
                 }
                 return;
             }
@@ -272,7 +273,7 @@ impl Core {
             // Packets behind a confirmation are on the connection that it opens.
             let mut floor = Floor {
                 now,
-                engine,
+                engine: burst.engine(),
                 manager,
             };
             news(&mut floor, peers, cm, events);

@@ -239,8 +239,9 @@ impl Ends {
     pub fn turn_at(&mut self, now: Instant) {
         for end in &mut self.nodes {
             let End { engine, port, .. } = end;
+            let mut burst = engine.burst(now);
             port.receive(256, &mut |arrival, datagram| {
-                engine.handle_datagram(now, arrival, datagram);
+                burst.handle_datagram(arrival, datagram);
             })
             .expect("memory does not fail");
             engine.handle_timeout(now);

@@ -5,7 +5,6 @@ mod common;
 use common::{Node, Pair, Words};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::wqe::RecvWr;
@@ -43,17 +42,11 @@ fn release(pair: &mut Pair, from: usize, datagrams: &[Vec<u8>]) {
         src_port: ROCE_PORT,
         traffic_class: 0,
     };
-    for datagram in datagrams {
-        let arrival = Arrival {
-            path,
-            identification: Identification::Predicted(0),
-            ce: false,
-            waited_ns: 0,
-        };
-        let engine = &mut pair.nodes[1 - from].engine;
-        engine.handle_datagram(pair.now, &arrival, datagram);
-        engine.publish();
-    }
+    let datagrams: Vec<_> = datagrams
+        .iter()
+        .map(|bytes| (path, bytes.clone()))
+        .collect();
+    pair.deliver(1 - from, &datagrams);
 }
 
 fn taken(held: &Held) -> Vec<Vec<u8>> {

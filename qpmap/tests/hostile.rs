@@ -7,7 +7,6 @@ mod common;
 use common::{Pair, Words};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Counters, QpQueues};
@@ -93,15 +92,7 @@ impl Stage {
 
     /// The second node receives a datagram that took `path`.
     fn deliver(&mut self, path: &Path, datagram: &[u8]) {
-        let arrival = Arrival {
-            path: *path,
-            identification: Identification::Predicted(0),
-            ce: false,
-            waited_ns: 0,
-        };
-        let engine = &mut self.pair.nodes[1].engine;
-        engine.handle_datagram(self.pair.now, &arrival, datagram);
-        engine.publish();
+        self.pair.deliver(1, &[(*path, datagram.to_vec())]);
     }
 
     /// Delivers; gives the counters that went up, each by one.

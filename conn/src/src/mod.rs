@@ -255,6 +255,13 @@ impl<I: Copy> Connection<I> {
         }
     }
 
+    /// Whether `number` is the one that comes next in order, and none behind it has come before.
+    #[inline(always)]
+    pub fn is_next(&self, number: u64) -> bool {
+        let window = self.window.as_ref();
+        window.is_some_and(|window| window.receiver.is_next(number))
+    }
+
     /// Packet `number` is staged or executed: from now on it counts as received.
     ///
     /// # Panics

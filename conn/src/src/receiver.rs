@@ -98,6 +98,11 @@ impl Receiver {
         }
     }
 
+    #[inline(always)]
+    pub(super) const fn is_next(&self, number: u64) -> bool {
+        number == self.next && self.held == 0
+    }
+
     #[inline]
     pub(super) fn accept(
         &mut self,
@@ -111,7 +116,7 @@ impl Receiver {
             self.arrival(number) == Arrival::New,
             "only new packets are accepted"
         );
-        if number == self.next && self.held == 0 {
+        if self.is_next(number) {
             self.next += 1;
             self.high = self.next;
         } else {

@@ -26,6 +26,8 @@ macro_rules! counters {
 counters! {
     /// Datagrams handed in.
     received,
+    /// Those of them that went the way of the one before.
+    streamed,
     /// Datagrams built.
     sent,
     /// Dropped: shorter than its headers say.

@@ -15,6 +15,7 @@
 //! | `lists` | flows that wait for their turn |
 //! | `build` | headers, payload, ICRC of one packet |
 //! | `packet` | one packet taken apart |
+//! | `burst` | datagrams one right after another, and what one says about the next |
 //! | `receive` | from a datagram to the flow it is for |
 //! | `responder` | a peer's requests: order, staging, execution, answers |
 //! | `staging` | packets that wait for an earlier one |
@@ -28,6 +29,7 @@
 mod binds;
 mod blobs;
 mod build;
+mod burst;
 mod counters;
 mod execute;
 mod flows;
@@ -52,6 +54,7 @@ mod transmit;
 mod verbs;
 mod waiting;
 
+pub use burst::Burst;
 pub use counters::Counters;
 pub use link::{ConnectionParams, ConnectionStats};
 pub use peers::PeerIdentity;

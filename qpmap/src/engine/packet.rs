@@ -1,6 +1,7 @@
 //! One packet of a shared connection, taken apart.
 
 use super::build::{BASE, ICRC};
+use super::burst::Message;
 use trunkline_conn::mem::Bytes;
 use trunkline_wire::{
     AtomicEth, Bth, Crc, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExtView, WireError, icrc,
@@ -130,6 +131,8 @@ impl<'a> Packet<'a> {
 pub(crate) enum Verdict {
     /// Acknowledge it.
     Accept,
+    /// The same; more of its message is to come.
+    Placed(Message),
     /// Not now: it will come again.
     Drop,
     /// Its bytes are wrong: it will come again.

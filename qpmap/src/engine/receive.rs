@@ -6,6 +6,7 @@
 //! summed while it is placed.
 
 use super::build::{BASE, Item, ItemKind};
+use super::burst::{Message, Stream};
 use super::packet::{Packet, Verdict};
 use super::{Cause, ConnId, Engine, Event, Platform};
 use trunkline_conn::ingress::{Arrival, Identification};
@@ -13,7 +14,7 @@ use trunkline_conn::mem::{Bytes, Memory};
 use trunkline_conn::src::{AckInfo, Arrival as Place, Received};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, SendOp, Status};
-use trunkline_wire::{AckPayload, Opcode, icrc};
+use trunkline_wire::{AckPayload, Opcode, SrcExtView, icrc};
 
 /// Highest IP identification a Trunkline sender on a plain UDP socket produces: the index of a
 /// segment within one send.
@@ -23,50 +24,56 @@ const MAX_SEGMENT: u16 = 127;
 const TICK_NS: u32 = 16;
 
 impl<P: Platform> Engine<P> {
-    /// Takes in one datagram (BTH up to and including the ICRC). Whatever is wrong with it is
-    /// counted; nothing else moves then. Datagrams to QP 1 are for the connection manager, not for
-    /// here.
-    pub fn handle_datagram(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) {
+    /// Takes in one datagram, whatever it is; gives what to expect next.
+    #[inline(never)]
+    pub(super) fn take_in(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        datagram: &[u8],
+    ) -> Option<Stream> {
         self.counters.received += 1;
         match datagram.first().map(|byte| Opcode(*byte)) {
-            Some(opcode) if opcode.is_src() => self.handle_shared(now, arrival, datagram),
+            Some(opcode) if opcode.is_src() => return self.handle_shared(now, arrival, datagram),
             Some(_) => self.handle_plain(now, arrival, datagram),
             None => self.counters.malformed += 1,
         }
+        None
     }
 
-    fn handle_shared(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) {
+    fn handle_shared(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        datagram: &[u8],
+    ) -> Option<Stream> {
         let Ok(mut packet) = Packet::parse(datagram) else {
             self.counters.malformed += 1;
-            return;
+            return None;
         };
         if self.arrived.turn_to(&arrival.path) {
             self.heard_on = None;
         }
-        let Some(conn) = self.connection_for(&packet) else {
-            return;
-        };
+        let conn = self.connection_for(&packet)?;
         if !self.check_icrc(&mut packet, arrival) {
             self.counters.bad_icrc += 1;
-            return;
+            return None;
         }
         match packet.opcode {
             Opcode::SRC_ACK => {
                 self.handle_ack(now, conn, &packet, arrival.waited_ns);
-                return;
+                return None;
             }
             Opcode::SRC_CLOSE => {
                 self.remove_connection(conn, Cause::Peer);
-                return;
+                return None;
             }
             _ => {}
         }
         self.piggybacked(now, conn, &packet, arrival.waited_ns);
         let number = packet.number;
-        // As if it had been sent later by what it waited here.
-        let waited = arrival.waited_ns / TICK_NS;
         let received = Received {
-            timestamp: packet.ext.timestamp().wrapping_add(waited).max(1),
+            timestamp: Self::sent_at(packet.ext, arrival.waited_ns),
             ce: arrival.ce,
             ack_req: packet.ack_req,
         };
@@ -77,20 +84,18 @@ impl<P: Platform> Engine<P> {
                 let delivery = &mut self.conns[conn].delivery;
                 delivery.duplicate(now, &received, &mut self.windows);
                 self.touch(conn);
-                return;
+                return None;
             }
             Place::Beyond => {
                 self.counters.outside_window += 1;
-                return;
+                return None;
             }
         }
         let verdict = self.dispatch(now, conn, &packet);
         // Whatever the packet did, it may have taken its connection down with it.
-        if self.conns.get(conn).is_none() {
-            return;
-        }
+        self.conns.get(conn)?;
         match verdict {
-            Verdict::Accept => {
+            Verdict::Accept | Verdict::Placed(_) => {
                 let delivery = &mut self.conns[conn].delivery;
                 delivery.accept(now, number, &received, &mut self.windows);
                 self.touch(conn);
@@ -98,6 +103,18 @@ impl<P: Platform> Engine<P> {
             Verdict::Drop => {}
             Verdict::Corrupt => self.counters.bad_icrc += 1,
         }
+        match verdict {
+            Verdict::Placed(message) => self.stream_behind(conn, message, arrival, &packet),
+            _ => None,
+        }
+    }
+
+    /// When the peer sent a packet, by its clock: as if it had been later by what the packet waited
+    /// here.
+    #[inline(always)]
+    pub(super) fn sent_at(ext: SrcExtView<'_>, waited_ns: u32) -> u32 {
+        let waited = waited_ns / TICK_NS;
+        ext.timestamp().wrapping_add(waited).max(1)
     }
 
     /// The connection that a packet names, if it has its token and comes from its peer.
@@ -330,8 +347,9 @@ impl<P: Platform> Engine<P> {
                 self.flows[flow].reads_out -= 1;
             }
             self.acknowledged(flow, msn.wrapping_add(1));
+            return Verdict::Accept;
         }
-        Verdict::Accept
+        Verdict::Placed(Message::Response { flow, request: at })
     }
 
     /// A packet whose data is gone at the sender.

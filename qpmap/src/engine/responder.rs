@@ -4,6 +4,7 @@
 //! messages wait in [`Staging`](super::staging::Staging) without touching anything, and run when
 //! their turn comes.
 
+use super::burst::Message;
 use super::execute::Step;
 use super::jobs::Outcome;
 use super::packet::{Packet, Verdict};
@@ -68,6 +69,9 @@ impl<P: Platform> Engine<P> {
             return self.stage(flow, packet);
         }
         match self.execute(flow, packet) {
+            Step::Placed if self.flows[flow].staged == NONE => {
+                Verdict::Placed(Message::Request { flow })
+            }
             Step::Done | Step::Placed => {
                 self.advance(flow);
                 Verdict::Accept

@@ -345,33 +345,45 @@ impl Pair {
 
     /// Gives node `i` one round.
     pub(crate) fn step(&mut self, i: usize) -> bool {
-        let now = self.now;
+        let sent = self.sent_by(i);
+        let moved = !sent.is_empty() || self.nodes[i].engine.is_busy();
+        let mut arriving = Vec::new();
+        for (path, datagram) in sent {
+            let copies = (self.fate)(i, &datagram);
+            arriving.extend(std::iter::repeat_n((path, datagram), copies));
+        }
+        self.deliver(1 - i, &arriving);
+        moved
+    }
+
+    /// What node `i` sends in one round.
+    pub(crate) fn sent_by(&mut self, i: usize) -> Vec<(Path, Vec<u8>)> {
         let mut outbox = Outbox {
             room: self.room,
             ..Outbox::default()
         };
         let engine = &mut self.nodes[i].engine;
-        engine.handle_timeout(now);
+        engine.handle_timeout(self.now);
         engine.handle_doorbells();
-        engine.poll_transmit(now, &mut outbox);
+        engine.poll_transmit(self.now, &mut outbox);
         engine.publish();
-        let moved = !outbox.sent.is_empty() || engine.is_busy();
-        for (path, datagram) in outbox.sent {
-            for _ in 0..(self.fate)(i, &datagram) {
-                let identification = Identification::Predicted(0);
-                let arrival = Arrival {
-                    path,
-                    identification,
-                    ce: false,
-                    waited_ns: 0,
-                };
-                self.nodes[1 - i]
-                    .engine
-                    .handle_datagram(now, &arrival, &datagram);
-            }
+        outbox.sent
+    }
+
+    /// Datagrams arrive at node `i`, one right after another.
+    pub(crate) fn deliver(&mut self, i: usize, datagrams: &[(Path, Vec<u8>)]) {
+        let engine = &mut self.nodes[i].engine;
+        let mut burst = engine.burst(self.now);
+        for (path, datagram) in datagrams {
+            let arrival = Arrival {
+                path: *path,
+                identification: Identification::Predicted(0),
+                ce: false,
+                waited_ns: 0,
+            };
+            burst.handle_datagram(&arrival, datagram);
         }
-        self.nodes[1 - i].engine.publish();
-        moved
+        engine.publish();
     }
 
     pub(crate) fn completions(&self, node: usize) -> Vec<Completion> {
