@@ -457,10 +457,26 @@ impl Node {
         seats.filter_map(|seat| seat.core().next_timeout()).min()
     }
 
+    /// The same of one worker, from 0.
+    ///
+    /// # Panics
+    /// There is no such worker.
+    pub fn worker_timeout(&self, worker: u8) -> Option<Instant> {
+        self.shared.seat(worker).core().next_timeout()
+    }
+
     /// Whether an inline node has something to do right now, apart from packets that come in.
     pub fn is_busy(&self) -> bool {
         let mut seats = self.shared.seats.iter();
         seats.any(|seat| seat.core().is_busy())
+    }
+
+    /// The same of one worker, from 0.
+    ///
+    /// # Panics
+    /// There is no such worker.
+    pub fn is_worker_busy(&self, worker: u8) -> bool {
+        self.shared.seat(worker).core().is_busy()
     }
 
     /// Allocates a protection domain.

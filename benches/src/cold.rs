@@ -8,6 +8,7 @@ use trunkline::{Clock, Drive, Instant, Node, Qp, QpAddress, QpOptions, QpType, R
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_sim::net::{Link, Network, PortShape};
 use trunkline_sim::trace::Trace;
+use trunkline_wire::Workers;
 
 /// One way, in virtual ns: long against the time that packets take to be sent.
 const TRIP: u64 = 10 * MILLISECOND;
@@ -41,7 +42,7 @@ fn end(network: &Network, index: usize, clock: &Clock) -> Result<End> {
         .drive(Drive::Inline)
         .clock(clock.clone())
         .seed(index as u64 + 1)
-        .build_on(Box::new(network.plug(index, shape)))?;
+        .build_on_all(network.plug(index, Workers::ONE, shape))?;
     End::new(node, 64)
 }
 

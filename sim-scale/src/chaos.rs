@@ -2,7 +2,7 @@
 
 use crate::endpoint::Stage;
 use crate::failure::Verdict;
-use crate::options::{MS, between, pick};
+use crate::options::{MS, US, between, pick};
 use crate::setup::refused;
 use crate::world::{Action, Doom, Phase, World};
 use trunkline::{Connection, QpModify, QpType};
@@ -37,6 +37,7 @@ impl World {
             (t.restarts, 6),
             (t.stopped_readers, 7),
             (t.idling, 8),
+            (t.slow_workers, 9),
         ];
         let present: Vec<u8> = kinds
             .iter()
@@ -53,7 +54,8 @@ impl World {
             5 => self.cut_pair(),
             6 => self.restart()?,
             7 => self.stop_reader(),
-            _ => self.idle(),
+            8 => self.idle(),
+            _ => self.stop_worker(),
         }
         let delay = self.random.below(2 * self.options.trouble_every_ns);
         self.after(delay, Action::Trouble);
@@ -223,6 +225,21 @@ impl World {
         self.act("stop reading", node, process);
         self.places[node].processes[process].stopped_until = self.now + duration;
         self.after(duration, Action::Resume(node, process));
+    }
+
+    /// A worker gets no processor for a while: less than what takes anybody for gone.
+    fn stop_worker(&mut self) {
+        let node = self.random.below(self.options.nodes as u64) as usize;
+        let workers = self.places[node].stopped.len() as u64;
+        if workers == 0 {
+            return;
+        }
+        let worker = self.random.below(workers) as usize;
+        let longest = pick(&mut self.random, &[50 * US, MS, 5 * MS]);
+        let duration = between(&mut self.random, US, longest);
+        self.act("stop worker", node, worker);
+        self.places[node].stopped[worker] = self.now + duration;
+        self.after(duration, Action::Wake(node));
     }
 
     fn idle(&mut self) {

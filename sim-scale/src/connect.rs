@@ -3,12 +3,13 @@
 use crate::endpoint::{Cookie, Stage, post_receive};
 use crate::failure::{Failure, Verdict};
 use crate::options::{US, pick};
+use crate::place::Ends;
 use crate::setup::refused;
-use crate::world::{Action, World};
+use crate::world::{Action, Doom, World};
 use std::sync::Arc;
 use trunkline::{
-    Access, Attributes, Connection, ConnectionOptions, ConnectionState, Qp, QpModify, QpType,
-    RecvWr,
+    Access, Attributes, Connection, ConnectionOptions, ConnectionState, Error, Node, Qp, QpModify,
+    QpType, RecvWr,
 };
 
 /// Bytes of a spare.
@@ -64,17 +65,13 @@ impl World {
 
     /// Opens the routes of an app-managed QP. `false`: a connection is still being opened.
     fn open_routes(&mut self, endpoint: usize, attributes: &Attributes) -> Result<bool, Failure> {
-        let here = self.endpoints[endpoint].node;
         let mut peers = Vec::new();
         for channel in self.endpoints[endpoint].outgoing.clone() {
             let to = self.channels[channel].to;
-            let Some(remote) = self.endpoints[to].qp.as_ref().map(Qp::qpn) else {
+            let Some(connection) = self.own_connection(endpoint, to)? else {
                 return Ok(false);
             };
-            let Some(connection) = self.own_connection(here, self.endpoints[to].node)? else {
-                return Ok(false);
-            };
-            peers.push((channel, remote, connection));
+            peers.push((channel, self.endpoints[to].qpn, connection));
         }
         let qp = self.endpoints[endpoint]
             .qp
@@ -95,6 +92,11 @@ impl World {
                 Ok(route) => self.channels[channel].route = route,
                 Err(error) => {
                     let group = self.endpoints[endpoint].group;
+                    // Its worker got no processor, so that the node heard only now of the end of
+                    // a connection that seemed open a moment ago.
+                    if let Error::NoConnection { .. } = error {
+                        self.doom(group, Doom::Any("a connection closed before it was used"));
+                    }
                     if self.groups[group].doom.is_none() {
                         return Err(refused("route")(error));
                     }
@@ -104,14 +106,28 @@ impl World {
         Ok(true)
     }
 
-    /// A connection that the program opened itself, or opens now: `None` while it is not open.
-    pub(crate) fn own_connection(
+    /// A connection for two QPs that the program opened itself, or opens now: `None` while it is not
+    /// open.
+    fn own_connection(
         &mut self,
-        here: usize,
-        there: usize,
+        from: usize,
+        to: usize,
     ) -> Result<Option<Arc<Connection>>, Failure> {
-        let address = self.addresses[there];
-        let place = &mut self.places[here];
+        let (from, to) = (&self.endpoints[from], &self.endpoints[to]);
+        let (Some(local), Some(remote)) = (&from.qp, &to.qp) else {
+            return Ok(None);
+        };
+        let Some(workers) = self.node(to.node).map(Node::workers) else {
+            return Ok(None);
+        };
+        let ends = Ends {
+            worker: local.worker(),
+            node: to.node,
+            peer_worker: (remote.worker(), workers),
+        };
+        let (local, remote) = (local.qpn(), remote.qpn());
+        let address = self.addresses[to.node];
+        let place = &mut self.places[from.node];
         let dead = |connection: &Connection| {
             matches!(
                 connection.state(),
@@ -119,7 +135,7 @@ impl World {
             )
         };
         place.own.retain(|(_, connection)| !dead(connection));
-        let found = place.own.iter().find(|(to, _)| *to == there);
+        let found = place.own.iter().find(|(other, _)| *other == ends);
         if let Some((_, connection)) = found {
             return Ok(connection.is_open().then(|| Arc::clone(connection)));
         }
@@ -129,12 +145,14 @@ impl World {
         let options = ConnectionOptions {
             source_ports: pick(&mut self.random, &[1, 4]),
             weight: pick(&mut self.random, &[1, 1, 3]),
+            local: Some(local),
+            remote: Some(remote),
             ..ConnectionOptions::default()
         };
         let opened = node
             .open_connection(address, &options)
             .map_err(refused("open_connection"))?;
-        place.own.push((there, Arc::new(opened)));
+        place.own.push((ends, Arc::new(opened)));
         place.stirred = true;
         Ok(None)
     }

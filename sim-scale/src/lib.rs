@@ -12,6 +12,9 @@
 //! restart, connections are closed, live QPs moved, QPs and regions taken away, requests are bad,
 //! receives late, programs slow or silent.
 //!
+//! A node has up to three workers, another number at each start, that take turns in any order and
+//! may get none for a while; packets come out at the port of the worker that they name, or at any.
+//!
 //! No loss of management packets excuses a QP that fails, but one: the network, which knows what it
 //! carried, finds that a node asked its peer as often as it does and that nothing that could answer
 //! arrived in time ([`net`], `asks.rs`). In the calm at the end every QP that nothing was done to
@@ -31,6 +34,7 @@ mod connect;
 mod endpoint;
 mod groups;
 mod judge;
+mod place;
 mod plan;
 mod poison;
 mod post;

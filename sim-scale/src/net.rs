@@ -11,14 +11,15 @@ pub use port::{PortShape, SimPort};
 
 use crate::trace::{Event, Fate, Trace};
 use asks::Asks;
-use packet::{carries_data, content, content_hash, management, refused};
+use packet::{carries_data, content, content_hash, management, refused, worker_of};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_dataplane::Port;
 use trunkline_dataplane::port::{Arrival, Identification};
 use trunkline_dataplane::prng::Prng;
-use trunkline_wire::{Path, Qpn, icrc};
+use trunkline_wire::{Path, Qpn, Worker, Workers, icrc};
 
 /// Bytes of Ethernet, IP and UDP around a datagram, as they count on a link: preamble, header,
 /// checksum and gap of Ethernet (38), IPv4 (20), UDP (8).
@@ -47,6 +48,8 @@ struct Wire {
     /// When the last packet that was not held back arrives.
     last_at: u64,
 }
+
+type Inbox = VecDeque<(Arrival, Vec<u8>)>;
 
 #[derive(Debug)]
 struct Packet {
@@ -108,7 +111,12 @@ pub struct Net {
     wires: Vec<Wire>,
     flying: BinaryHeap<Reverse<Packet>>,
     serial: u64,
-    inboxes: Vec<VecDeque<(Arrival, Vec<u8>)>>,
+    /// By node, and by worker there.
+    inboxes: Vec<Vec<Inbox>>,
+    /// Workers of the node at each address.
+    workers: Vec<Workers>,
+    /// Packets that come out at any worker's port instead of the right one's, per million.
+    astray_ppm: u32,
     /// Which port is plugged in at each address; 0: none.
     plugged: Vec<u64>,
     plugs: u64,
@@ -145,7 +153,9 @@ impl Network {
             wires: vec![wire; count * count],
             flying: BinaryHeap::new(),
             serial: 0,
-            inboxes: vec![VecDeque::new(); count],
+            inboxes: vec![Vec::new(); count],
+            workers: vec![Workers::ONE; count],
+            astray_ppm: 0,
             plugged: vec![0; count],
             plugs: 0,
             spare: Vec::new(),
@@ -162,14 +172,25 @@ impl Network {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A port at the address of node `index`. A port that was there before hears nothing any more.
-    pub fn plug(&self, index: usize, shape: PortShape) -> SimPort {
+    /// Ports at the address of node `index`, one for each of its workers. Those that were there
+    /// before hear nothing any more.
+    pub fn plug(
+        &self,
+        index: usize,
+        workers: Workers,
+        shape: PortShape,
+    ) -> Vec<Box<dyn Port + Send>> {
         let mut net = self.net();
         net.plugs += 1;
         let plug = net.plugs;
         net.plugged[index] = plug;
-        net.inboxes[index].clear();
-        SimPort::new(self.clone(), index, plug, shape)
+        net.workers[index] = workers;
+        net.inboxes[index] = workers.iter().map(|_| Inbox::new()).collect();
+        let port = |worker| {
+            let port = SimPort::new(self.clone(), (index, worker), plug, shape);
+            Box::new(port) as Box<dyn Port + Send>
+        };
+        workers.iter().map(Worker::index).map(port).collect()
     }
 }
 
@@ -182,6 +203,12 @@ impl Net {
     /// Breaks the network on purpose.
     pub const fn sabotage(&mut self, how: Sabotage) {
         self.sabotage = how;
+    }
+
+    /// Lets so many packets per million come out at the port of any worker of their node. The kernel
+    /// does so where it brings several packets as one.
+    pub const fn lead_astray(&mut self, ppm: u32) {
+        self.astray_ppm = ppm;
     }
 
     /// What it did so far.
@@ -239,9 +266,22 @@ impl Net {
                 self.spare.push(packet.bytes);
                 continue;
             }
-            self.inboxes[packet.to].push_back((packet.arrival, packet.bytes));
+            let worker = self.port_of(packet.to, &packet.bytes);
+            self.inboxes[packet.to][worker].push_back((packet.arrival, packet.bytes));
             woken(packet.to);
         }
+    }
+
+    /// The worker of node `to` whose port a packet comes out at.
+    fn port_of(&mut self, to: usize, bytes: &[u8]) -> usize {
+        let workers = self.workers[to];
+        if workers == Workers::ONE {
+            return 0;
+        }
+        if self.random.chance(self.astray_ppm) {
+            return self.random.below(workers.count().into()) as usize;
+        }
+        worker_of(bytes, workers).into()
     }
 
     /// When the last refusal was lost that an InfiniBand QP, `qpn` of node `index`, was to hear. It
@@ -250,9 +290,9 @@ impl Net {
         self.lost_refusals.get(&(index, qpn)).copied()
     }
 
-    /// Whether packets wait for node `index` to read them.
-    pub fn has_mail(&self, index: usize) -> bool {
-        !self.inboxes[index].is_empty()
+    /// Whether packets wait for a worker of node `index` to read them.
+    pub fn has_mail(&self, index: usize, worker: u8) -> bool {
+        !self.inboxes[index][usize::from(worker)].is_empty()
     }
 
     /// Takes a packet from node `from`.

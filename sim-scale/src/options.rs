@@ -43,6 +43,8 @@ pub struct Troubles {
     pub stopped_readers: bool,
     /// Long times in which nothing happens.
     pub idling: bool,
+    /// Workers that get no processor for a while, beside others of their node that do.
+    pub slow_workers: bool,
 }
 
 /// All of it.
@@ -74,6 +76,10 @@ pub struct Options {
     pub peer_timeout_ns: u64,
     /// Bytes of packets that may wait for an earlier one.
     pub staging: usize,
+    /// Most workers of a node; each start draws how many it has.
+    pub workers: u8,
+    /// Packets that come out at the port of any worker instead of the right one's, per million.
+    pub astray_ppm: u32,
     /// What goes wrong.
     pub troubles: Troubles,
     /// Mean time between troubles, in ns.
@@ -120,10 +126,15 @@ impl Options {
             ),
             peer_timeout_ns: pick(random, &[100, 300, 2000]) * MS,
             staging: pick(random, &[32 << 10, 256 << 10, 4 << 20]),
+            workers: 1,
+            astray_ppm: 0,
             troubles: draw_troubles(random),
             trouble_every_ns: pick(random, &[200 * US, 2 * MS, 20 * MS]),
         };
         options.link.management = draw_management(random);
+        options.workers = pick(random, &[1, 2, 3, 3]);
+        options.astray_ppm = pick(random, &[0, 0, 20_000, 1_000_000]);
+        options.troubles.slow_workers = options.workers > 1 && random.below(2) == 0;
         options
     }
 }
@@ -186,6 +197,7 @@ fn draw_troubles(random: &mut Prng) -> Troubles {
         restarts: in_ten(2),
         stopped_readers: in_ten(3),
         idling: in_ten(2),
+        slow_workers: false,
     }
 }
 
@@ -244,6 +256,14 @@ impl fmt::Display for Options {
             self.peer_timeout_ns / MS,
             self.staging >> 10
         )?;
+        if self.workers > 1 {
+            writeln!(
+                f,
+                "up to {} workers, {} % of the packets at any of them",
+                self.workers,
+                percent(self.astray_ppm)
+            )?;
+        }
         write!(f, "troubles every {} us:", self.trouble_every_ns / US)?;
         let t = &self.troubles;
         for (on, name) in [
@@ -257,6 +277,7 @@ impl fmt::Display for Options {
             (t.restarts, "restarts"),
             (t.stopped_readers, "stopped readers"),
             (t.idling, "idling"),
+            (t.slow_workers, "slow workers"),
         ] {
             if on {
                 write!(f, " [{name}]")?;

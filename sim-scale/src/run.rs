@@ -181,6 +181,7 @@ impl World {
                 self.read_completions(index, process)?;
                 self.top_up_shared(index, process)?;
             }
+            self.places[index].stopped.fill(0);
             self.places[index].stirred = true;
         }
         (0..self.endpoints.len()).try_for_each(|endpoint| self.top_up(endpoint))?;
@@ -406,6 +407,12 @@ impl World {
         self.check_words()?;
         for (index, place) in self.places.iter().enumerate() {
             let Some(node) = &place.node else { continue };
+            let handed = node.hand_overs().packets;
+            if handed > 0 && self.options.astray_ppm == 0 {
+                return Err(Failure::wrong(format!(
+                    "node {index} handed over {handed} packets that came out where they belong"
+                )));
+            }
             for (what, count) in node.live_objects().named() {
                 if count != 0 {
                     return Err(Failure::wrong(format!(
@@ -421,6 +428,26 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_of_several_workers_pass_wherever_packets_come_out_and_whoever_is_slow() {
+        let drawn = |seed, astray_ppm| {
+            let mut options = Options::draw(&mut Prng::new(seed));
+            (options.workers, options.astray_ppm) = (3, astray_ppm);
+            options.troubles.slow_workers = true;
+            run_with(seed, options, &Settings::default())
+        };
+        let mut differing = 0;
+        for seed in 0..20 {
+            let (right, anywhere) = (drawn(seed, 0), drawn(seed, 1_000_000));
+            assert_eq!((right.error, anywhere.error), (None, None), "seed {seed}");
+            differing += u32::from(right.digest != anywhere.digest);
+            let again = drawn(seed, 1_000_000);
+            assert_eq!(again.digest, anywhere.digest, "seed {seed}");
+        }
+        // In some all nodes draw one worker.
+        assert!(differing > 10, "{differing} of 20");
+    }
 
     #[test]
     fn no_qp_fails_for_a_fifth_of_the_management_packets_lost() {

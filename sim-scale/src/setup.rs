@@ -3,11 +3,12 @@
 use crate::area::Area;
 use crate::endpoint::{Process, Receives, WORDS};
 use crate::failure::{Failure, Verdict};
-use crate::options::pick;
+use crate::options::{between, pick};
 use crate::words::{Cell, Counter};
 use crate::world::World;
 use std::time::Duration;
 use trunkline::{Access, Drive, Node};
+use trunkline_wire::Workers;
 
 /// Slots of an SRQ, and bytes of each.
 const SHARED_SLOTS: usize = 48;
@@ -31,7 +32,8 @@ impl World {
     /// Starts a node, as a new incarnation if there was one before.
     pub(crate) fn boot(&mut self, index: usize) -> Verdict {
         self.act("boot", index, self.places[index].starts as usize);
-        let port = self.network.plug(index, self.options.port);
+        let workers = self.draw_workers();
+        let ports = self.network.plug(index, workers, self.options.port);
         let place = &mut self.places[index];
         place.starts += 1;
         let seed = self.random.next_u64();
@@ -47,9 +49,11 @@ impl World {
             .staging(options.staging)
             .peer_timeout(Duration::from_nanos(options.peer_timeout_ns))
             .max_datagram(options.port.max_datagram as u32)
-            .build_on(Box::new(port))
+            .workers(workers.count())
+            .build_on_all(ports)
             .map_err(refused("start of a node"))?;
         place.node = Some(node);
+        place.stopped = vec![0; workers.count().into()];
         place.stirred = true;
         for process in 0..self.options.processes {
             let made = self
@@ -59,6 +63,15 @@ impl World {
             self.top_up_shared(index, process)?;
         }
         Ok(())
+    }
+
+    /// How many workers a node has that starts now.
+    fn draw_workers(&mut self) -> Workers {
+        let count = match self.options.workers {
+            1 => 1,
+            most => between(&mut self.random, 1, most.into()) as u8,
+        };
+        Workers::new(count).expect("options allow few workers")
     }
 
     fn make_process(&mut self, node: usize, process: usize) -> Result<Process, trunkline::Error> {

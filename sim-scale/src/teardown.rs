@@ -192,6 +192,7 @@ impl World {
         }
         let place = &mut self.places[index];
         place.processes.clear();
+        place.stopped.clear();
         place.own.clear();
         place.node = None;
         Ok(())

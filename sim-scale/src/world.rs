@@ -1,21 +1,18 @@
 //! A cluster of real nodes on virtual time: what there is, and how time goes on.
 
 use crate::channel::Channel;
-use crate::endpoint::{Endpoint, Process};
+use crate::endpoint::Endpoint;
 use crate::failure::{Failure, Verdict};
 use crate::net::{Network, Sabotage};
 use crate::options::{MS, Options};
+use crate::place::Place;
 use crate::trace::{Event, Trace};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
-use trunkline::{Clock, Connection, Node, QpType};
+use trunkline::{Clock, Node, QpType};
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::prng::Prng;
-
-/// Polls of one node at one instant after which it is clear that it will never be quiet.
-const RESTLESS: u32 = 20_000;
 
 /// Something that is to happen at a certain time.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -42,6 +39,8 @@ pub(crate) enum Action {
     Join(usize, usize),
     /// A node that stopped starts.
     Boot(usize),
+    /// A worker of a node has a processor again.
+    Wake(usize),
 }
 
 /// What a member of a group is made with, in every incarnation.
@@ -100,19 +99,6 @@ pub(crate) struct Group {
     pub(crate) phase: Phase,
     /// When its QPs were made.
     pub(crate) built_at: u64,
-}
-
-/// A node's place in the cluster.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) node: Option<Node>,
-    pub(crate) clock: Clock,
-    pub(crate) processes: Vec<Process>,
-    pub(crate) starts: u64,
-    /// Connections that the program opened for itself, with the node they lead to.
-    pub(crate) own: Vec<(usize, Arc<Connection>)>,
-    /// The world did something to it: poll it.
-    pub(crate) stirred: bool,
 }
 
 /// How much happened.
@@ -188,6 +174,7 @@ impl World {
             Trace::new(print),
         );
         network.net().sabotage(sabotage);
+        network.net().lead_astray(options.astray_ppm);
         let mut world = Self {
             left: options.requests,
             random,
@@ -216,6 +203,7 @@ impl World {
                 starts: 0,
                 own: Vec::new(),
                 stirred: true,
+                stopped: Vec::new(),
             });
             world.boot(index)?;
         }
@@ -298,11 +286,7 @@ impl World {
         sooner(stirred.then_some(self.now));
         let mut due = Vec::new();
         for (index, place) in self.places.iter().enumerate() {
-            let at = place
-                .node
-                .as_ref()
-                .and_then(Node::next_timeout)
-                .map(Instant::as_nanos);
+            let at = place.next_timeout();
             sooner(at);
             due.extend(at.map(|at| (index, at)));
         }
@@ -337,41 +321,8 @@ impl World {
         }
     }
 
-    /// Polls every node that has something to do until none has.
-    fn poll_nodes(&mut self) -> Verdict {
-        for index in 0..self.places.len() {
-            if !std::mem::take(&mut self.places[index].stirred) {
-                continue;
-            }
-            let Some(node) = self.places[index].node.clone() else {
-                continue;
-            };
-            let mut polls = 0;
-            loop {
-                node.poll()
-                    .map_err(|error| Failure::wrong(format!("node {index}: {error}")))?;
-                let mail = self.network.net().has_mail(index);
-                let due = node
-                    .next_timeout()
-                    .is_some_and(|at| at.as_nanos() <= self.now);
-                if !mail && !due && !node.is_busy() {
-                    break;
-                }
-                polls += 1;
-                if polls > RESTLESS {
-                    return Err(Failure::stuck(format!(
-                        "node {index} has been busy for {RESTLESS} rounds at one instant (timer \
-                         due: {due}, mail: {mail})"
-                    )));
-                }
-            }
-            self.look_around(index)?;
-        }
-        Ok(())
-    }
-
     /// The programs of a node look at what happened.
-    fn look_around(&mut self, index: usize) -> Verdict {
+    pub(crate) fn look_around(&mut self, index: usize) -> Verdict {
         self.take_events(index)?;
         for process in 0..self.places[index].processes.len() {
             if self.places[index].processes[process].stopped_until <= self.now {
@@ -418,6 +369,10 @@ impl World {
                 self.act("join", a, b);
                 self.network.net().cut(a, b, false);
                 self.long_cuts.retain(|pair| *pair != (a, b));
+                Ok(())
+            }
+            Action::Wake(node) => {
+                self.places[node].stirred = true;
                 Ok(())
             }
             Action::Boot(node) if self.node(node).is_some() => Ok(()),

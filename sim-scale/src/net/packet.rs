@@ -1,7 +1,8 @@
 //! What the network looks at in a packet.
 
+use trunkline_cm::{At, Concerns};
 use trunkline_wire::cm::CmMad;
-use trunkline_wire::{NakCode, Opcode, Qpn, Syndrome, parse_datagram};
+use trunkline_wire::{BthView, NakCode, Opcode, Qpn, Syndrome, Workers, parse_datagram};
 
 /// Bytes of BTH and extension header.
 pub(super) const HEADERS: usize = 52;
@@ -31,6 +32,22 @@ pub(super) fn management(datagram: &[u8]) -> Option<CmMad> {
 /// Whether a datagram is for QP 1.
 const fn is_management(datagram: &[u8]) -> bool {
     matches!(datagram, [opcode, _, _, _, _, 0, 0, 1, ..] if *opcode == Opcode::UD_SEND_ONLY.0)
+}
+
+/// The worker whose port a datagram comes out at, as the kernel picks it where the port is made of
+/// its sockets (`trunkline-dataplane`, `udp/steer.rs`).
+pub(super) fn worker_of(datagram: &[u8], workers: Workers) -> u8 {
+    let Ok((bth, _)) = BthView::split(datagram) else {
+        return 0;
+    };
+    if bth.dest_qp() != Qpn::GSI {
+        return workers.owner(bth.dest_qp().get());
+    }
+    let mad = content(datagram).and_then(|mad| mad.try_into().ok());
+    match mad.map(|mad| Concerns::and_worker(mad, workers).1) {
+        Some(At::One(worker)) => worker,
+        _ => 0,
+    }
 }
 
 /// What is between the headers and the sum.

@@ -17,11 +17,12 @@ pub struct PortShape {
     pub source_ports: &'static [u16],
 }
 
-/// A node's port on the network.
+/// The port of one worker of a node on the network.
 #[derive(Debug)]
 pub struct SimPort {
     network: Network,
     node: usize,
+    worker: u8,
     plug: u64,
     shape: PortShape,
     identification: u16,
@@ -32,13 +33,19 @@ pub struct SimPort {
 }
 
 impl SimPort {
-    pub(super) fn new(network: Network, node: usize, plug: u64, shape: PortShape) -> Self {
+    pub(super) fn new(
+        network: Network,
+        (node, worker): (usize, u8),
+        plug: u64,
+        shape: PortShape,
+    ) -> Self {
         Self {
             network,
             node,
+            worker,
             plug,
             shape,
-            identification: (plug as u16).wrapping_mul(7919),
+            identification: (plug as u16).wrapping_mul(7919) ^ u16::from(worker) << 8,
             reserved: None,
             buffer: Vec::new(),
             committed: Vec::new(),
@@ -119,7 +126,9 @@ impl Port for SimPort {
             if net.plugged[self.node] != self.plug {
                 break;
             }
-            let Some((arrival, bytes)) = net.inboxes[self.node].pop_front() else {
+            let Some((arrival, bytes)) =
+                net.inboxes[self.node][usize::from(self.worker)].pop_front()
+            else {
                 break;
             };
             drop(net);
