@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_cm::{
-    Ask, Bind, Binds, Directory, Event as Cm, HandshakeId, Manager, Offer, PeerMode, Purpose,
-    Retry, Route,
+    Ask, AskError, Bind, Binds, Directory, Event as Cm, HandshakeId, Manager, Offer, PeerMode,
+    Purpose, Retry, Route,
 };
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
 use trunkline_dataplane::prng::Prng;
@@ -414,9 +414,12 @@ impl Peers {
                 self.note_opening(id, handshake, offer.token);
                 true
             }
-            Err(_) => {
+            Err(error) => {
                 floor.engine.release_connection(offer.connection);
-                false
+                // Only a peer that started again with other workers is asked for what it is opening
+                // itself, while we go by those it had. Who waits is looked after when that stands,
+                // or has come to nothing.
+                matches!(error, AskError::Exists(_))
             }
         }
     }

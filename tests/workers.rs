@@ -372,6 +372,41 @@ fn a_peer_may_restart_with_other_workers() {
 }
 
 #[test]
+fn who_connects_while_a_restarted_peer_of_other_workers_opens_waits_for_it() {
+    let a = End::new(inline());
+    let home = address();
+    let node = |workers| Node::builder().address(home).workers(workers);
+    let start = |workers| End::new(node(workers).drive(Drive::Inline));
+    let first = start(2);
+    let nodes = [&a.node, &first.node];
+    let (qa, qb) = (a.qp(&QpOptions::default()), first.qp(&at(0)));
+    connect(&qa, &qb);
+    exchange(&nodes, (&a, &qa), (&first, &qb), 1);
+    drop((qb, first));
+    // One of its QPs was the first worker's as they were before, the other one the second's.
+    let second = start(1);
+    let qps: Vec<Qp> = (0..64).map(|_| second.qp(&QpOptions::default())).collect();
+    let of = |worker: u32| {
+        let mut found = qps.iter().filter(|qp| qp.qpn().get() & 1 == worker);
+        found.next().unwrap()
+    };
+    let (even, odd) = (of(0), of(1));
+    let [qc, qd] = [(); 2].map(|()| a.qp(&QpOptions::default()));
+    even.connect(qc.address()).unwrap();
+    // It asks and is answered, and gets no time to confirm.
+    second.node.poll().unwrap();
+    let before = a.node.cm_stats().sent;
+    until(&[&a.node], "an answer", || a.node.cm_stats().sent > before);
+    qd.connect(odd.address()).unwrap();
+    assert_eq!(qd.state(), QpState::Rts);
+    qc.connect(even.address()).unwrap();
+    odd.connect(qd.address()).unwrap();
+    let nodes = [&a.node, &second.node];
+    exchange(&nodes, (&a, &qd), (&second, odd), 2);
+    exchange(&nodes, (&a, &qc), (&second, even), 3);
+}
+
+#[test]
 fn what_comes_out_at_the_wrong_worker_is_handed_over() {
     // Worker 0 of one node sends to worker 0 of the other alone, and so do the two workers 1.
     let (mut east, mut west) = (Vec::new(), Vec::new());
