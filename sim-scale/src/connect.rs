@@ -106,8 +106,8 @@ impl World {
         Ok(true)
     }
 
-    /// A connection for two QPs that the program opened itself, or opens now: `None` while it is not
-    /// open.
+    /// A connection for two QPs that the program opened itself, or opens now: `None` while it is
+    /// not open.
     fn own_connection(
         &mut self,
         from: usize,

@@ -205,8 +205,8 @@ impl Net {
         self.sabotage = how;
     }
 
-    /// Lets so many packets per million come out at the port of any worker of their node. The kernel
-    /// does so where it brings several packets as one.
+    /// Lets so many packets per million come out at the port of any worker of their node. The
+    /// kernel does so where it brings several packets as one.
     pub const fn lead_astray(&mut self, ppm: u32) {
         self.astray_ppm = ppm;
     }
