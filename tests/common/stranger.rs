@@ -3,15 +3,55 @@
 use super::address;
 use std::net::{IpAddr, UdpSocket};
 use trunkline::{Instant, Node, Psn, Qpn};
-use trunkline_cm::{Ask, Binds, Config, Identity, Manager, Offer, Purpose, Retry, Route, gsi};
-use trunkline_wire::{Path, Workers};
+use trunkline_cm::{
+    Ask, Binds, Config, Identity, Manager, Offer, Outgoing, Purpose, Retry, Route, gsi,
+};
+use trunkline_wire::{MAD_LEN, Path, Workers};
+
+/// A bare socket for management datagrams between an address and a node.
+pub struct Wire {
+    socket: UdpSocket,
+    pub route: Route,
+    psn: Psn,
+}
+
+impl Wire {
+    pub fn to(node: &Node) -> Self {
+        let (local, remote) = (address(), node.gid().address());
+        let socket = UdpSocket::bind((local, 4791)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Self {
+            socket,
+            route: Route { local, remote },
+            psn: Psn::default(),
+        }
+    }
+
+    pub fn say(&mut self, message: &Outgoing) {
+        let path = path(self.route.local, message.route.remote);
+        let mut datagram = [0; gsi::LEN];
+        gsi::build(&path, 0, self.psn, &message.mad, &mut datagram);
+        self.psn = self.psn.advance(1);
+        let to = (path.dst, path.src_port);
+        self.socket.send_to(&datagram, to).unwrap();
+    }
+
+    pub fn hear(&self, mut heard: impl FnMut(&Path, &[u8; MAD_LEN])) {
+        let mut packet = [0; 2048];
+        while let Ok((length, from)) = self.socket.recv_from(&mut packet) {
+            if length == gsi::LEN {
+                let path = path(from.ip(), self.route.local);
+                heard(&path, packet[20..276].try_into().unwrap());
+            }
+        }
+    }
+}
 
 /// A node of another make: a manager of its own behind a bare socket.
 pub struct Stranger {
     pub manager: Manager<fn() -> u64>,
-    socket: UdpSocket,
     pub route: Route,
-    psn: Psn,
+    wire: Wire,
 }
 
 /// Its end of a connection.
@@ -28,17 +68,14 @@ pub fn offer(window: u16) -> Offer {
 
 impl Stranger {
     pub fn new(node: &Node) -> Self {
-        let (local, remote) = (address(), node.gid().address());
-        let socket = UdpSocket::bind((local, 4791)).unwrap();
-        socket.set_nonblocking(true).unwrap();
+        let wire = Wire::to(node);
         let config = Config::new(Identity { guid: 7, epoch: 1 });
         let random: fn() -> u64 = || 0x1234_5678_9abc_def0;
         let manager = Manager::new(config, random);
         Self {
             manager,
-            socket,
-            route: Route { local, remote },
-            psn: Psn::default(),
+            route: wire.route,
+            wire,
         }
     }
 
@@ -59,28 +96,14 @@ impl Stranger {
     /// Sends what the manager has to say, and hears what came.
     pub fn turn(&mut self) {
         self.say();
-        self.hear();
+        let manager = &mut self.manager;
+        self.wire
+            .hear(|path, mad| manager.handle_mad(Instant::ZERO, path, mad));
     }
 
     pub fn say(&mut self) {
         while let Some(message) = self.manager.poll_transmit() {
-            let path = path(self.route.local, message.route.remote);
-            let mut datagram = [0; gsi::LEN];
-            gsi::build(&path, 0, self.psn, &message.mad, &mut datagram);
-            self.psn = self.psn.advance(1);
-            let to = (path.dst, path.src_port);
-            self.socket.send_to(&datagram, to).unwrap();
-        }
-    }
-
-    fn hear(&mut self) {
-        let mut packet = [0; 2048];
-        while let Ok((length, from)) = self.socket.recv_from(&mut packet) {
-            let path = path(from.ip(), self.route.local);
-            if length == gsi::LEN {
-                let mad = packet[20..276].try_into().unwrap();
-                self.manager.handle_mad(Instant::ZERO, &path, mad);
-            }
+            self.wire.say(&message);
         }
     }
 }

@@ -113,12 +113,12 @@ impl<R: Random> Manager<R> {
     /// The GUID has to be the one with which the QP was connected. Of a Trunkline peer nobody can
     /// guess it, so that forged messages end nothing.
     pub(super) fn is_stale(&mut self, now: Instant, route: Route, qpn: Qpn, guid: u64) -> bool {
-        let found = self.table.find_remote_qp(route.remote, qpn);
+        let found = self.table.find_remote_qp(route.remote, qpn, guid);
         let Some(index) = found else {
             return false;
         };
         let slot = self.table.slot(index);
-        if slot.route != route || slot.remote_qp() != Some((qpn, guid)) {
+        if slot.route != route {
             return false;
         }
         self.counters.stale += 1;

@@ -87,7 +87,7 @@ pub(super) struct Table {
     /// What peers asked for, by the number that they gave it.
     asked: BTreeMap<(IpAddr, Subject, u32), u32>,
     /// Connections by the peer's QP, while it may be connected.
-    remote_qps: BTreeMap<(IpAddr, Qpn), u32>,
+    remote_qps: BTreeMap<(IpAddr, Qpn, u64), u32>,
     /// Records by the QP of this end, until they are forgotten.
     local_qps: BTreeMap<Qpn, u32>,
     /// Half-open records of each address that has some.
@@ -117,7 +117,7 @@ impl Table {
     pub(super) fn state_bytes(&self) -> usize {
         self.slots.state_bytes()
             + self.asked.len() * size_of::<((IpAddr, Subject, u32), u32)>()
-            + self.remote_qps.len() * size_of::<((IpAddr, Qpn), u32)>()
+            + self.remote_qps.len() * size_of::<((IpAddr, Qpn, u64), u32)>()
             + self.local_qps.len() * size_of::<(Qpn, u32)>()
             + self.half_open.len() * size_of::<(IpAddr, u32)>()
     }
@@ -148,9 +148,9 @@ impl Table {
         self.asked.get(&(remote, subject, id.0)).copied()
     }
 
-    /// The connection of a peer's QP.
-    pub(super) fn find_remote_qp(&self, remote: IpAddr, qpn: Qpn) -> Option<u32> {
-        self.remote_qps.get(&(remote, qpn)).copied()
+    /// The connection of a peer's QP that told this GUID.
+    pub(super) fn find_remote_qp(&self, remote: IpAddr, qpn: Qpn, guid: u64) -> Option<u32> {
+        self.remote_qps.get(&(remote, qpn, guid)).copied()
     }
 
     /// Whether a QP of this end has a connection, or had one that is not forgotten.
@@ -191,7 +191,8 @@ impl Table {
     pub(super) fn set_remote_qp(&mut self, index: u32, qpn: Qpn, guid: u64) {
         let slot = self.slots.get_mut(index);
         slot.remote_qp = Some((qpn, guid));
-        self.remote_qps.insert((slot.route.remote, qpn), index);
+        self.remote_qps
+            .insert((slot.route.remote, qpn, guid), index);
     }
 
     /// Moves a record to another state; the old one comes back.
@@ -242,10 +243,11 @@ impl Table {
 
     fn release_remote_qp(&mut self, index: u32) {
         let slot = self.slots.get(index);
-        if let Some((qpn, _)) = slot.remote_qp
-            && self.remote_qps.get(&(slot.route.remote, qpn)) == Some(&index)
-        {
-            self.remote_qps.remove(&(slot.route.remote, qpn));
+        if let Some((qpn, guid)) = slot.remote_qp {
+            let key = (slot.route.remote, qpn, guid);
+            if self.remote_qps.get(&key) == Some(&index) {
+                self.remote_qps.remove(&key);
+            }
         }
     }
 

@@ -95,6 +95,40 @@ fn who_has_not_the_guid_of_a_connected_qp_ends_nothing() {
 }
 
 #[test]
+fn a_forged_request_hides_no_connection_from_its_peer() {
+    let mut stage = Stage::new();
+    stage.answering();
+    let (guid, old) = (stage.peer_guid, stage.id());
+    // They are taken; the peer starts again when one of them has been refused.
+    for number in [0x5555, 0x5557] {
+        (stage.theirs, stage.peer_guid) = (CommId(number), number.into());
+        stage.transaction += 1;
+        stage.asked();
+    }
+    let (now, forged) = (stage.now, stage.id());
+    let reason = RejReason::ConsumerDefined;
+    let refused = stage
+        .manager
+        .reject(now, forged, reason, PrivateData::default());
+    refused.expect("it waits for a decision");
+    drain(&mut stage.manager);
+    (stage.theirs, stage.peer_guid) = (CommId(0x5559), guid);
+    stage.transaction += 1;
+    stage.deliver(&stage.req());
+    let (sent, _) = drain(&mut stage.manager);
+    let said = messages(&sent);
+    assert!(matches!(
+        said[..],
+        [
+            CmMad { message: Message::Dreq(_), .. },
+            CmMad { message: Message::Rej(rej), .. }
+        ] if rej.reason == RejReason::StaleConnection
+    ));
+    stage.id = Some(old);
+    assert_eq!(stage.state(), "DreqSent");
+}
+
+#[test]
 fn an_answer_from_a_qp_that_is_connected_is_refused() {
     let mut stage = Stage::new();
     stage.answering();
