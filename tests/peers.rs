@@ -153,7 +153,9 @@ fn a_peer_that_vanishes_fails_its_qps_in_the_configured_time() {
         took < DEAD_AFTER + Duration::from_secs(5),
         "given up after {took:?}"
     );
-    assert_eq!(pair.a.node.connection_count(), 0);
+    let node = &pair.a.node;
+    let counted = (node.cm_stats().down, node.cm_counters()[0].nodes.silent);
+    assert_eq!((node.connection_count(), counted), (0, (1, 1)));
 }
 
 #[test]
@@ -275,6 +277,7 @@ fn a_restarted_peer_that_asks_first_is_recognised() {
     until(&nodes, "the old QP to fail", || {
         old.state() == QpState::Error
     });
+    assert_eq!(a.node.cm_stats().down, 1);
     qa.connect(qb.address()).unwrap();
     second.post(&qb, 2, SendOp::Write(a.mr.remote(TARGET)), 0, 64);
     assert_eq!(next(&nodes, &second.send_cq).status, Status::Success);
@@ -322,7 +325,8 @@ fn an_address_where_nobody_is_fails_in_bounded_time() {
         "took {:?}",
         started.elapsed()
     );
-    assert_eq!(a.node.connection_count(), 0);
+    let silent = a.node.cm_counters()[0].nodes.silent;
+    assert_eq!((a.node.connection_count(), silent), (0, 1));
 }
 
 #[test]

@@ -340,6 +340,10 @@ fn a_peer_that_restarts_under_its_guid_has_other_connections() {
     );
     assert_eq!(second.node.counters().executed, 1, "nothing of the old QPs");
     assert_eq!(
+        (a.node.cm_stats().down, second.node.cm_stats().down),
+        (1, 0)
+    );
+    assert_eq!(
         (a.node.connection_count(), second.node.connection_count()),
         (1, 1)
     );

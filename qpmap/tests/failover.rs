@@ -164,7 +164,13 @@ fn data_of_a_read_that_comes_after_its_round_does_not_count() {
     // The requests' connection closes; the READ is not asked for again yet.
     let gone = pair.conns[0][0];
     pair.nodes[0].engine.close_connection(gone);
-    release(&mut pair, 1, &late);
+    let (soon, too_late) = late.split_at(3);
+    release(&mut pair, 1, soon);
+    // Now it is, and what was lost has not been sent again yet.
+    pair.run(MILLISECOND / 20);
+    release(&mut pair, 1, too_late);
+    let stale = pair.nodes[0].engine.counters().stale;
+    assert_eq!(stale, too_late.len() as u64);
     pair.fate = Box::new(|_, _| 1);
     pair.run(50 * MILLISECOND);
     assert_eq!(pair.completions(0).len(), 1);

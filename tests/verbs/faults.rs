@@ -209,6 +209,7 @@ fn a_key_of_our_own_that_is_wrong_fails_the_request_in_its_turn() {
     assert_eq!(ended(&pair.next(&pair.a.send_cq)), expected);
     assert_eq!(pair.next(&pair.b.recv_cq).status, Status::Success);
     assert_eq!(qa.state(), QpState::Error);
+    assert_eq!(pair.a.node.counters().completed, 2);
 }
 
 #[test]

@@ -94,6 +94,7 @@ fn who_guesses_numbers_moves_nothing() {
         let (_, events) = drain(&mut stage.manager);
         assert!(events.is_empty());
     }
+    assert_eq!(stage.manager.counters().unknown, 200_000);
     assert_eq!(stage.manager.load().established, 1);
     assert!(stage.manager.close(stage.now, standing.id).is_ok());
 }
@@ -119,6 +120,32 @@ fn messages_from_another_address_than_the_peers_move_nothing() {
         assert!(drain(&mut stage.manager).1.is_empty());
     }
     assert_eq!(*stage.manager.load(), before);
+    let counters = stage.manager.counters();
+    let found = (counters.unknown, counters.address_mismatch);
+    assert_eq!(found, (42, 7), "{counters:?}");
+}
+
+#[test]
+fn a_request_that_comes_again_gets_the_same_answer() {
+    let mut stage = Stage::new();
+    stage.rep_sent();
+    let mut again = || {
+        stage.deliver(&stage.req());
+        let (sent, events) = drain(&mut stage.manager);
+        assert!(events.is_empty(), "{events:?}");
+        super::messages(&sent)
+    };
+    let (first, second) = (again(), again());
+    assert!(matches!(
+        first[..],
+        [CmMad {
+            message: Message::Rep(_),
+            ..
+        }]
+    ));
+    assert_eq!(first, second);
+    assert_eq!(stage.manager.counters().duplicate, 2);
+    assert_eq!(stage.manager.load().half_open, 1);
 }
 
 #[test]

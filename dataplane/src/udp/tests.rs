@@ -409,6 +409,18 @@ fn the_longest_datagram_arrives() {
 }
 
 #[test]
+fn an_empty_datagram_is_dropped_and_counted() {
+    let (mut a, mut b) = pair(|_| ());
+    let stranger = std::net::UdpSocket::bind((A, 0)).unwrap();
+    stranger.send_to(&[], b.local()).unwrap();
+    let path = path(&a, &b);
+    commit(&mut a, &path, 7, 100);
+    a.flush().unwrap();
+    assert_eq!(shape(&receive(&mut b, 1)), [(7, 100)]);
+    assert_eq!((b.counters().malformed, b.counters().received), (1, 1));
+}
+
+#[test]
 fn a_port_on_all_addresses_answers_from_the_one_it_was_asked_on() {
     let config = config(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let mut port = UdpPort::open(&config).unwrap();

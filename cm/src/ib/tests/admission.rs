@@ -88,6 +88,7 @@ fn a_storm_of_many_hosts_is_told_to_wait_and_finds_room_later() {
     }
     let (taken, waiting, refused) = outcome(&mut stage);
     assert_eq!((taken, waiting, refused), (16, 249 - 16, 0));
+    assert_eq!(stage.manager.counters().busy, 249 - 16);
     // Nobody decides: they are told so, and the next have their turn.
     stage.now = ms(100_000);
     stage.manager.handle_timeout(stage.now);

@@ -82,6 +82,7 @@ fn damaged_forged_and_truncated_datagrams_leave_memory_bounded() {
 fn who_guesses_numbers_moves_nothing() {
     let (mut stage, good) = crowded();
     let before = *stage.manager.load();
+    let heard = stage.manager.counters().received;
     let mut random = Seeded(6);
     for _ in 0..100_000 {
         let mad = good[random.below(good.len() as u64) as usize];
@@ -108,6 +109,9 @@ fn who_guesses_numbers_moves_nothing() {
         let (_, events) = drain(&mut stage.manager);
         assert!(events.is_empty(), "{events:?}");
     }
+    let counters = stage.manager.counters();
+    let counted = counters.unknown + counters.alternate;
+    assert_eq!(counted, counters.received - heard, "{counters:?}");
     assert_eq!(*stage.manager.load(), before);
 }
 
