@@ -89,9 +89,12 @@ impl MemoryPort {
         self.sender.in_flight()
     }
 
+    /// Room in the lane to itself.
     #[cold]
-    fn make_own(config: MemoryConfig) -> Box<(Sender, Receiver)> {
-        Box::new(lane(config))
+    fn reserve_own(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+        let config = self.config;
+        let own = self.own.get_or_insert_with(|| Box::new(lane(config)));
+        own.0.reserve(path, length)
     }
 }
 
@@ -103,9 +106,7 @@ impl Egress for MemoryPort {
         }
         self.reserved_own = path.src == path.dst;
         if self.reserved_own {
-            let config = self.config;
-            let own = self.own.get_or_insert_with(|| Self::make_own(config));
-            return own.0.reserve(path, length);
+            return self.reserve_own(path, length);
         }
         self.sender.reserve(path, length)
     }

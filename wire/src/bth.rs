@@ -144,25 +144,21 @@ impl Bth {
         );
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
         let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
-        let [_, p0, p1, p2] = self.psn.get().to_be_bytes();
-        let second = flag(self.solicited, SOLICITED) | flag(self.mig_req, MIG_REQ) | self.pad << 4;
+        let second = flag(self.mig_req, MIG_REQ) | self.pad << 4;
         let congestion = flag(self.fecn, FECN) | flag(self.becn, BECN);
         put(out, 0, [self.opcode.0, second]);
         put(out, 2, self.pkey.to_be_bytes());
-        put(
-            out,
-            4,
-            [
-                congestion,
-                q0,
-                q1,
-                q2,
-                flag(self.ack_req, ACK_REQ),
-                p0,
-                p1,
-                p2,
-            ],
-        );
+        put(out, 4, [congestion, q0, q1, q2]);
+        Self::emit_part(out, self.solicited, self.ack_req, self.psn);
+    }
+
+    /// Completes a header that has all but the fields in which packets of one message differ, and
+    /// is not solicited.
+    #[inline]
+    pub fn emit_part(out: &mut [u8; Self::LEN], solicited: bool, ack_req: bool, psn: Psn) {
+        out[1] |= if solicited { SOLICITED } else { 0 };
+        let ack_req = if ack_req { ACK_REQ } else { 0 };
+        put(out, 8, (u32::from(ack_req) << 24 | psn.get()).to_be_bytes());
     }
 }
 

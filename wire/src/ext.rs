@@ -224,34 +224,76 @@ impl SrcExt {
     /// `psn_high` takes more than 40 bits.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
-        assert!(
-            self.psn_high >> HIGH_BITS == 0,
-            "the upper part of a packet number has 40 bits"
-        );
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-        let flags = flag(self.last, LAST)
-            | flag(self.header_crc, HEADER_CRC)
-            | flag(self.abort, ABORT)
-            | flag(self.sealed, SEALED);
-        put(out, 0, [VERSION << 4 | flags, self.attempt]);
+        let flags = flag(self.abort, ABORT) | flag(self.sealed, SEALED);
+        put(out, 0, [VERSION << 4 | flags, 0]);
         put(out, 2, self.generation.to_be_bytes());
         put(out, 4, self.token.to_be_bytes());
         put_u24(out, 8, self.src_qp.get());
         out[11] = self.round;
-        // Two fields are one 64-bit word. What was set just before is read best in the size it was
-        // written in; of four words of 32 bits a compiler makes one vector.
-        let word = u64::from(self.dest_qp.get()) << HIGH_BITS | self.psn_high;
-        put(out, 12, word.to_be_bytes());
-        let word = u64::from(self.msn) << 32 | u64::from(self.offset);
-        put(out, 20, word.to_be_bytes());
-        let word = u64::from(self.timestamp) << 32 | u64::from(self.echo);
-        put(out, 28, word.to_be_bytes());
-        put(out, 36, self.ack.to_be_bytes());
+        put_u24(out, 12, self.dest_qp.get());
+        put(out, 20, self.msn.to_be_bytes());
+        SrcExtPart {
+            last: self.last,
+            header_crc: self.header_crc,
+            attempt: self.attempt,
+            psn_high: self.psn_high,
+            offset: self.offset,
+            timestamp: self.timestamp,
+            echo: self.echo,
+            ack: self.ack,
+        }
+        .emit(out);
     }
 
     /// The whole packet number, of which the BTH of the same packet carries the low 24 bits.
     pub const fn psn64(&self, psn: Psn) -> u64 {
         psn64(self.psn_high, psn)
+    }
+}
+
+/// The fields in which packets of one message differ: see [`SrcExt`].
+#[derive(Clone, Copy, Debug)]
+pub struct SrcExtPart {
+    /// Last packet of its message.
+    pub last: bool,
+    /// The sum over the headers follows them.
+    pub header_crc: bool,
+    /// Transmissions of this packet number before this one.
+    pub attempt: u8,
+    /// Bits 24 to 63 of the packet number, shifted down: below 2^40.
+    pub psn_high: u64,
+    /// Where in its message the payload stands, in bytes.
+    pub offset: u32,
+    /// Sender's clock, in units of 16 ns, wrapping.
+    pub timestamp: u32,
+    /// Timestamp being echoed; 0: none.
+    pub echo: u32,
+    /// Low 32 bits of the next packet number expected of the reverse direction.
+    pub ack: u32,
+}
+
+impl SrcExtPart {
+    /// Completes a header that has all other fields, and the flags `last` and `header_crc` not set.
+    ///
+    /// # Panics
+    /// `psn_high` takes more than 40 bits.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; SrcExt::LEN]) {
+        assert!(
+            self.psn_high >> HIGH_BITS == 0,
+            "the upper part of a packet number has 40 bits"
+        );
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        out[0] |= flag(self.last, LAST) | flag(self.header_crc, HEADER_CRC);
+        out[1] = self.attempt;
+        let [_, _, _, a, b @ ..] = self.psn_high.to_be_bytes();
+        put(out, 15, [a]);
+        put(out, 16, b);
+        put(out, 24, self.offset.to_be_bytes());
+        put(out, 28, self.timestamp.to_be_bytes());
+        put(out, 32, self.echo.to_be_bytes());
+        put(out, 36, self.ack.to_be_bytes());
     }
 }
 

@@ -58,7 +58,7 @@ pub use crc::Crc;
 pub use deth::{Deth, DethView};
 pub use error::WireError;
 pub use eth::{Eth, EthView, EtherType, Mac, Vlan, VlanView};
-pub use ext::{SrcExt, SrcExtView};
+pub use ext::{SrcExt, SrcExtPart, SrcExtView};
 pub use frame::{Content, Frame, Ip, Roce};
 pub use icrc::IcrcSeed;
 pub use id::{Gid, Lkey, Psn, Qpn, Rkey};

@@ -21,6 +21,7 @@ pub(super) fn is_available() -> bool {
 ///
 /// # Safety
 /// [`is_available`]; `src` readable and `dst` writable for `length` bytes, not overlapping.
+#[inline(never)]
 pub(super) unsafe fn copy(mut dst: *mut u8, mut src: *const u8, length: usize) {
     let mut left = length;
     while left > 4 * BLOCK {

@@ -6,6 +6,7 @@ const WORD: usize = size_of::<u64>();
 
 /// # Safety
 /// `src` must be readable for `out.len()` bytes.
+#[inline(never)]
 pub(super) unsafe fn copy_out(out: &mut [u8], src: *mut u8) {
     let head = src.align_offset(WORD).min(out.len());
     let (bytes, rest) = out.split_at_mut(head);
@@ -28,6 +29,7 @@ pub(super) unsafe fn copy_out(out: &mut [u8], src: *mut u8) {
 
 /// # Safety
 /// `dst` must be writable for `data.len()` bytes.
+#[inline(never)]
 pub(super) unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
     let Some((last, data)) = data.split_last() else {
         return;

@@ -202,6 +202,7 @@ impl Sender {
     }
 
     /// Takes back the slots the receiver is done with.
+    #[inline(never)]
     fn reclaim(&mut self) {
         let end = self.lane.empty.published();
         while self.reclaimed != end {

@@ -8,7 +8,8 @@ use trunkline_conn::mem::{AtomicOp, Bytes, Memory, MemoryFault, PdId, Sge};
 use trunkline_conn::src::Stamp;
 use trunkline_conn::work::{Local, SendFlags, SendOp};
 use trunkline_wire::{
-    AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, icrc,
+    AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, SrcExtPart,
+    icrc,
 };
 
 /// Bytes of the ICRC, and of the HCRC.
@@ -110,25 +111,22 @@ pub(crate) enum Payload<'a> {
     Bytes(&'a [u8]),
 }
 
+/// Bytes of the longest headers: of an atomic.
+const HEADERS: usize = BASE + AtomicEth::LEN;
+
 /// Everything of a packet but its number. All packets of a message are cut from one draft.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'a> {
-    pub(crate) opcode: Opcode,
-    op: Option<&'a SendOp>,
-    /// Bytes of the headers behind the extension header, without the HCRC.
+    opcode: Opcode,
+    label: Label,
+    /// Headers, but for what each packet has of its own.
+    headers: [u8; HEADERS],
+    /// Bytes of those behind the extension header, without the HCRC.
     further: u8,
-    /// What RETH says of the whole message.
-    message: u32,
     /// Payload bytes of all its packets.
     pub(crate) whole: u32,
     /// The last of them asks for an event.
     solicited: bool,
-    abort: bool,
-    source: Qpn,
-    dest: Qpn,
-    generation: u16,
-    round: u8,
-    msn: u32,
     /// The packet: its bytes of the payload, and whether it is the last.
     offset: u32,
     length: u32,
@@ -137,78 +135,89 @@ pub(crate) struct Draft<'a> {
     payload: Payload<'a>,
 }
 
+/// Between which QPs a message goes, and which one of theirs it is. Nothing for packets without.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Label {
+    source: Qpn,
+    dest: Qpn,
+    generation: u16,
+    round: u8,
+    msn: u32,
+}
+
+impl Label {
+    /// A message of a flow whose QP is `source`.
+    pub(crate) fn of(flow: &Flow, source: Qpn, msn: u32, round: u8) -> Self {
+        Self {
+            source,
+            dest: flow.remote,
+            generation: flow.sent_generation(),
+            round,
+            msn,
+        }
+    }
+}
+
 impl<'a> Draft<'a> {
     /// A packet without a QP: answers, control, keep-alive, acknowledgements.
-    pub(crate) fn bare(opcode: Opcode, payload: &'a [u8]) -> Self {
+    pub(crate) fn bare(route: &Route, opcode: Opcode, payload: &'a [u8]) -> Self {
         let length = payload.len() as u32;
-        Self {
+        Self::new(
+            route,
             opcode,
-            op: None,
-            further: 0,
-            message: length,
-            whole: length,
-            solicited: false,
-            abort: false,
-            source: Qpn::default(),
-            dest: Qpn::default(),
-            generation: 0,
-            round: 0,
-            msn: 0,
-            offset: 0,
+            Label::default(),
             length,
-            last: true,
-            payload: Payload::Bytes(payload),
-        }
+            Payload::Bytes(payload),
+        )
     }
 
     /// A request, to be [`cut`](Self::cut) into packets.
-    pub(crate) fn request(flow: &Flow, source: Qpn, pd: PdId, pending: &'a Pending) -> Self {
+    pub(crate) fn request(
+        route: &Route,
+        flow: &Flow,
+        source: Qpn,
+        pd: PdId,
+        pending: &'a Pending,
+    ) -> Self {
         let request = &pending.request;
         let payload = match (&request.op, &request.local) {
             (SendOp::Read(_) | SendOp::Atomic(..), _) => Payload::None,
             (_, Local::Sges(sges)) => Payload::Gather(pd, sges),
             (_, Local::Inline(bytes)) => Payload::Bytes(bytes),
         };
-        Self {
-            opcode: opcode_of(&request.op),
-            op: Some(&request.op),
-            further: further_length(&request.op) as u8,
-            whole: match payload {
-                Payload::None => 0,
-                _ => request.length,
-            },
-            solicited: request.flags.contains(SendFlags::SOLICITED),
-            payload,
-            ..Self::of(flow, source, (request.length, pending.msn, pending.round))
-        }
+        let whole = match payload {
+            Payload::None => 0,
+            _ => request.length,
+        };
+        let label = Label::of(flow, source, pending.msn, pending.round);
+        let mut draft = Self::new(route, opcode_of(&request.op), label, whole, payload);
+        draft.solicited = request.flags.contains(SendFlags::SOLICITED);
+        draft.write_further(&request.op, request.length);
+        draft
     }
 
-    /// A response: the opposite direction of its flow. To be [`cut`](Self::cut) into packets.
-    pub(crate) fn response(
+    /// A message of `whole` bytes, at first in one packet.
+    pub(crate) fn new(
+        route: &Route,
         opcode: Opcode,
-        flow: &Flow,
-        source: Qpn,
-        (message, msn, round): (u32, u32, u8),
+        label: Label,
+        whole: u32,
         payload: Payload<'a>,
     ) -> Self {
-        Self {
+        let mut draft = Self {
             opcode,
+            label,
+            headers: [0; HEADERS],
+            further: 0,
+            whole,
+            solicited: false,
+            offset: 0,
+            length: whole,
+            last: true,
             payload,
-            ..Self::of(flow, source, (message, msn, round))
-        }
-    }
-
-    fn of(flow: &Flow, source: Qpn, (message, msn, round): (u32, u32, u8)) -> Self {
-        Self {
-            source,
-            dest: flow.remote,
-            generation: flow.sent_generation(),
-            message,
-            whole: message,
-            msn,
-            round,
-            ..Self::bare(Opcode::SRC_VOID, &[])
-        }
+        };
+        draft.write_base(route, false);
+        draft
     }
 
     /// The packet with `length` bytes of the payload, from `offset` on.
@@ -219,19 +228,11 @@ impl<'a> Draft<'a> {
 
     /// The same place in the stream, with nothing in it. Its offset says whose data is gone: the
     /// requester's (0) or the responder's (1).
-    pub(crate) fn voided(self, abort: bool) -> Self {
-        Self {
-            offset: u32::from(self.opcode == Opcode::SRC_READ_RESP),
-            opcode: Opcode::SRC_VOID,
-            op: None,
-            further: 0,
-            last: true,
-            abort,
-            solicited: false,
-            length: 0,
-            payload: Payload::None,
-            ..self
-        }
+    fn voided(&self, route: &Route) -> Self {
+        let mut void = Self::new(route, Opcode::SRC_VOID, self.label, 0, Payload::None);
+        void.offset = u32::from(self.opcode == Opcode::SRC_READ_RESP);
+        void.write_base(route, true);
+        void
     }
 
     const fn has_header_crc(&self) -> bool {
@@ -263,8 +264,8 @@ impl<'a> Draft<'a> {
         let (sealed, trailer) = datagram
             .split_last_chunk_mut()
             .expect("a datagram ends in its ICRC");
+        self.write_headers(stamp, sealed);
         let (head, payload) = sealed.split_at_mut(self.headers());
-        self.write_headers(route, stamp, head);
         let mut crc = start;
         if self.has_header_crc() {
             // The payload's sum does not depend on the headers'. These come second, so that their
@@ -312,76 +313,85 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// All headers but the HCRC, for which room is left behind them.
+    /// The headers of this one packet, but for the HCRC.
     #[inline(always)]
-    fn write_headers(&self, route: &Route, stamp: &Stamp, head: &mut [u8]) {
-        let (base, further) = head
-            .split_first_chunk_mut()
-            .expect("every packet has a BTH and an extension header");
-        self.write_base(route, stamp, base);
-        self.write_further(further);
-    }
-
-    fn write_base(&self, route: &Route, stamp: &Stamp, out: &mut [u8; BASE]) {
-        let bth = Bth {
-            opcode: self.opcode,
-            solicited: self.solicited && self.last,
-            mig_req: true,
-            pad: 0,
-            pkey: 0xffff,
-            fecn: false,
-            becn: false,
-            dest_qp: route.remote_id,
-            ack_req: stamp.ack_req,
-            psn: Psn::from_wire(stamp.number as u32),
-        };
-        let ext = SrcExt {
+    fn write_headers(&self, stamp: &Stamp, out: &mut [u8]) {
+        // Nearly always there is room for all, and what is too much is written over later.
+        match out.first_chunk_mut() {
+            Some(all) => *all = self.headers,
+            None => out.copy_from_slice(&self.headers[..out.len()]),
+        }
+        let (bth, rest) = out.split_first_chunk_mut().expect("they begin with a BTH");
+        let solicited = self.solicited && self.last;
+        Bth::emit_part(
+            bth,
+            solicited,
+            stamp.ack_req,
+            Psn::from_wire(stamp.number as u32),
+        );
+        SrcExtPart {
             last: self.last,
             header_crc: self.has_header_crc(),
-            abort: self.abort,
-            sealed: false,
             attempt: stamp.attempt,
-            generation: self.generation,
-            token: route.token,
-            src_qp: self.source,
-            round: self.round,
-            dest_qp: self.dest,
             psn_high: stamp.number >> 24,
-            msn: self.msn,
             offset: self.offset,
             timestamp: stamp.timestamp,
             echo: stamp.echo,
             ack: stamp.ack,
-        };
-        let (head, rest) = out.split_first_chunk_mut().expect("BASE holds a BTH");
-        bth.emit(head);
-        ext.emit(
+        }
+        .emit(
             rest.first_chunk_mut()
-                .expect("BASE holds the extension header"),
+                .expect("the extension header follows"),
         );
     }
 
-    fn write_further(&self, out: &mut [u8]) {
+    /// What BTH and extension header are in all packets.
+    fn write_base(&mut self, route: &Route, abort: bool) {
+        let bth = Bth {
+            opcode: self.opcode,
+            mig_req: true,
+            pkey: 0xffff,
+            dest_qp: route.remote_id,
+            ..Bth::default()
+        };
+        let ext = SrcExt {
+            abort,
+            generation: self.label.generation,
+            token: route.token,
+            src_qp: self.label.source,
+            round: self.label.round,
+            dest_qp: self.label.dest,
+            msn: self.label.msn,
+            ..SrcExt::default()
+        };
+        let (head, rest) = self.headers.split_first_chunk_mut().expect("a BTH");
+        bth.emit(head);
+        ext.emit(rest.first_chunk_mut().expect("the extension header"));
+    }
+
+    /// The headers that follow, of a message of `length` bytes.
+    fn write_further(&mut self, op: &SendOp, length: u32) {
         let reth = |remote: &trunkline_conn::work::Remote| Reth {
             va: remote.addr,
             rkey: remote.rkey,
-            length: self.message,
+            length,
         };
-        let mut at = 0;
+        let (out, mut at) = (&mut self.headers[BASE..], 0);
         let mut put = |bytes: &[u8]| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
-        match self.op {
-            None | Some(SendOp::Send | SendOp::SendTo(_)) => {}
-            Some(SendOp::SendImm(value)) => put(&ImmDt(*value).to_bytes()),
-            Some(SendOp::SendInvalidate(key)) => put(&Ieth(*key).to_bytes()),
-            Some(SendOp::Write(remote) | SendOp::Read(remote)) => put(&reth(remote).to_bytes()),
-            Some(SendOp::WriteImm(remote, value)) => {
+        match op {
+            // Datagrams are refused when they are taken from the ring.
+            SendOp::Send | SendOp::SendTo(_) => {}
+            SendOp::SendImm(value) => put(&ImmDt(*value).to_bytes()),
+            SendOp::SendInvalidate(key) => put(&Ieth(*key).to_bytes()),
+            SendOp::Write(remote) | SendOp::Read(remote) => put(&reth(remote).to_bytes()),
+            SendOp::WriteImm(remote, value) => {
                 put(&reth(remote).to_bytes());
                 put(&ImmDt(*value).to_bytes());
             }
-            Some(SendOp::Atomic(remote, op)) => {
+            SendOp::Atomic(remote, op) => {
                 let (swap_or_add, compare) = match *op {
                     AtomicOp::CompareSwap { compare, swap } => (swap, compare),
                     AtomicOp::FetchAdd { add } => (add, 0),
@@ -395,17 +405,7 @@ impl<'a> Draft<'a> {
                 put(&header.to_bytes());
             }
         }
-    }
-}
-
-const fn further_length(op: &SendOp) -> usize {
-    match op {
-        SendOp::Send | SendOp::SendTo(_) => 0,
-        SendOp::SendImm(_) => ImmDt::LEN,
-        SendOp::SendInvalidate(_) => Ieth::LEN,
-        SendOp::Write(_) | SendOp::Read(_) => Reth::LEN,
-        SendOp::WriteImm(..) => Reth::LEN + ImmDt::LEN,
-        SendOp::Atomic(..) => AtomicEth::LEN,
+        self.further = at as u8;
     }
 }
 
@@ -423,44 +423,52 @@ const fn opcode_of(op: &SendOp) -> Opcode {
     }
 }
 
-/// Reserves room for `draft`, stamps it, builds it there and hands it over.
-///
-/// `stamp` gives the packet its number once there is room, and one of the source `ports`. A payload
-/// that cannot be had any more goes out as a VOID of the same number, so that the stream has no
-/// hole; it aborts the QP it was for.
-pub(crate) fn emit<B: Bytes>(
-    draft: &Draft<'_>,
-    route: &Route,
-    ports: &[u16],
-    regions: &Regions<B>,
-    egress: &mut (impl Egress + ?Sized),
-    stamp: impl FnOnce() -> Stamp,
-) -> Emitted {
-    let Some(slot) = egress.reserve(&route.path, draft.datagram()) else {
-        return Emitted::NoRoom;
-    };
-    let stamp = stamp();
-    let other = route.over(ports, stamp.port);
-    let built = match &other {
-        None => draft.build(route, &stamp, slot.identification, regions, slot.datagram),
-        Some(route) => match egress.reserve(&route.path, draft.datagram()) {
-            Some(slot) => draft.build(route, &stamp, slot.identification, regions, slot.datagram),
-            // It counts as sent and lost.
-            None => return Emitted::Sent,
-        },
-    };
-    if built.is_ok() {
-        egress.commit();
-        return Emitted::Sent;
+/// Where packets are built.
+pub(super) struct Out<'a, B, E: ?Sized> {
+    pub(super) route: &'a Route,
+    /// UDP source ports; all but the first are for connections that use several.
+    pub(super) ports: &'a [u16],
+    pub(super) regions: &'a Regions<B>,
+    pub(super) egress: &'a mut E,
+}
+
+impl<B: Bytes, E: Egress + ?Sized> Out<'_, B, E> {
+    /// Reserves room for `draft`, stamps it, builds it there and hands it over.
+    ///
+    /// `stamp` gives the packet its number once there is room, and one of the source ports. A
+    /// payload that cannot be had any more goes out as a VOID of the same number, so that the
+    /// stream has no hole; it aborts the QP it was for.
+    pub(super) fn emit(&mut self, draft: &Draft<'_>, stamp: impl FnOnce() -> Stamp) -> Emitted {
+        let (route, regions) = (self.route, self.regions);
+        let Some(slot) = self.egress.reserve(&route.path, draft.datagram()) else {
+            return Emitted::NoRoom;
+        };
+        let stamp = stamp();
+        let other = route.over(self.ports, stamp.port);
+        let built = match &other {
+            None => draft.build(route, &stamp, slot.identification, regions, slot.datagram),
+            Some(route) => match self.egress.reserve(&route.path, draft.datagram()) {
+                Some(slot) => {
+                    draft.build(route, &stamp, slot.identification, regions, slot.datagram)
+                }
+                // It counts as sent and lost.
+                None => return Emitted::Sent,
+            },
+        };
+        if built.is_ok() {
+            self.egress.commit();
+            return Emitted::Sent;
+        }
+        let route = other.as_ref().unwrap_or(route);
+        let void = draft.voided(route);
+        let Some(slot) = self.egress.reserve(&route.path, void.datagram()) else {
+            return Emitted::Voided;
+        };
+        void.build(route, &stamp, slot.identification, regions, slot.datagram)
+            .expect("a packet without payload reads no memory");
+        self.egress.commit();
+        Emitted::Voided
     }
-    let (void, route) = (draft.voided(true), other.as_ref().unwrap_or(route));
-    let Some(slot) = egress.reserve(&route.path, void.datagram()) else {
-        return Emitted::Voided;
-    };
-    void.build(route, &stamp, slot.identification, regions, slot.datagram)
-        .expect("a packet without payload reads no memory");
-    egress.commit();
-    Emitted::Voided
 }
 
 /// What became of a packet.

@@ -12,6 +12,7 @@
 //! | `binds` | BINDs and consent: how QPs of two nodes find each other |
 //! | `requester` | work requests become messages; answers become completions |
 //! | `transmit` | the scheduler: which packet goes next |
+//! | `send` | packets of requests, responses and notices; what is sent again |
 //! | `lists` | flows that wait for their turn |
 //! | `build` | headers, payload, ICRC of one packet |
 //! | `packet` | one packet taken apart |
@@ -47,6 +48,7 @@ mod qp;
 mod receive;
 mod requester;
 mod responder;
+mod send;
 mod staging;
 mod state_bytes;
 mod trace;

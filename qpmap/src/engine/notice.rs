@@ -4,10 +4,11 @@
 //! way); then everything a connection owes its peer goes out in as few packets as it takes.
 
 use super::blobs::MAX_BLOB;
-use super::build::{Item, ItemKind, Route};
+use super::build::{Item, ItemKind};
 use super::orphans::OrphanContent;
 use super::patience::Patience;
 use super::qp::{Answer, Flags, Flow};
+use super::send::Way;
 use super::transmit::Turn;
 use super::{Engine, Platform, Timer, Trace};
 use crate::slab::NONE;
@@ -47,20 +48,19 @@ impl<P: Platform> Engine<P> {
 
     /// Sends notices, unless they had better wait; `data` says whether other packets were sent in
     /// this round, whose turn ended as `turn`.
-    pub(crate) fn serve_notices(
+    pub(super) fn serve_notices(
         &mut self,
-        now: Instant,
-        conn: u32,
-        route: &Route,
-        (data, turn): (bool, Turn),
-        egress: &mut (impl Egress + ?Sized),
+        way: &mut Way<'_, impl Egress + ?Sized>,
+        data: bool,
+        turn: Turn,
     ) -> Turn {
+        let (now, conn) = (way.now, way.conn);
         if turn == Turn::Full || !self.has_notices(conn) {
             return turn;
         }
         let patience = &mut self.conns[conn].flags.patience;
         if patience.is_over(data) {
-            return match self.send_notices(now, conn, route, egress) {
+            return match self.send_notices(way) {
                 Turn::Idle => turn,
                 other => other,
             };
@@ -86,13 +86,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sends all notices, whether they had better wait or not.
-    pub(crate) fn send_notices(
-        &mut self,
-        now: Instant,
-        conn: u32,
-        route: &Route,
-        egress: &mut (impl Egress + ?Sized),
-    ) -> Turn {
+    pub(super) fn send_notices(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Turn {
+        let (now, conn) = (way.now, way.conn);
         let limit = usize::from(self.conns[conn].payload).min(MAX_BLOB);
         while self.has_notices(conn) {
             let delivery = &mut self.conns[conn].delivery;
@@ -102,10 +97,7 @@ impl<P: Platform> Engine<P> {
             }
             // Room for one is checked before anything is taken off the lists; a second that does
             // not fit counts as lost on the way and is sent again.
-            if egress
-                .reserve(&route.path, limit + super::build::OVERHEAD as usize)
-                .is_none()
-            {
+            if !way.has_room(limit + super::build::OVERHEAD as usize) {
                 return Turn::Full;
             }
             let mut answers = self.blobs.blank();
@@ -127,7 +119,7 @@ impl<P: Platform> Engine<P> {
                     serial,
                     ..Item::PING
                 };
-                if !self.send_blob(now, conn, route, item, opcode, egress) {
+                if !self.send_blob(way, item, opcode) {
                     self.conns[conn].delivery.record(now, item, datagram);
                 }
             }

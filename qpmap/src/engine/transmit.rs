@@ -4,19 +4,17 @@
 //! flows by deficit round robin over bytes, then notices, then a bare acknowledgement if one is
 //! still due. Where there is little room notices go before the flows.
 
-use super::build::{self, Draft, Emitted, Item, ItemKind, Payload, Route, emit};
-use super::jobs::Outcome;
-use super::link::Conn;
+use super::build::{Emitted, Item};
 use super::qp::{Flags, Wire};
 use super::requester::before;
+use super::send::Way;
 use super::{Engine, Platform, Ready};
 use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::egress::Egress;
-use trunkline_conn::src::Stamp;
 use trunkline_conn::time::Instant;
-use trunkline_conn::work::{SendFlags, Status};
-use trunkline_wire::{AckPayload, Close, Opcode, Workers};
+use trunkline_conn::work::SendFlags;
+use trunkline_wire::{Opcode, Workers};
 
 /// Bytes a flow may send per turn: one full packet, or several small ones.
 const QUANTUM: i32 = 4096;
@@ -40,18 +38,18 @@ pub(crate) enum Turn {
 
 /// What a connection may still send in this round.
 #[derive(Clone, Copy, Debug)]
-struct Share {
+pub(super) struct Share {
     packets: u32,
     bytes: i32,
 }
 
 impl Share {
-    const fn is_spent(&self) -> bool {
+    pub(super) const fn is_spent(&self) -> bool {
         self.packets == 0 || self.bytes <= 0
     }
 
     /// Counts a packet, and gives its bytes as a deficit counts them.
-    const fn take(&mut self, bytes: u32) -> i32 {
+    pub(super) const fn take(&mut self, bytes: u32) -> i32 {
         self.packets -= 1;
         self.bytes -= bytes as i32;
         bytes as i32
@@ -89,40 +87,23 @@ impl<P: Platform> Engine<P> {
         self.counters.sent - before
     }
 
-    /// Tells peers of connections that were closed. Said once: a peer that misses it finds out when
-    /// nobody answers.
-    fn send_farewells(&mut self, egress: &mut (impl Egress + ?Sized)) {
-        let stamp = Stamp {
-            number: 0,
-            attempt: 0,
-            timestamp: 0,
-            echo: 0,
-            ack: 0,
-            port: 0,
-            ack_req: false,
-        };
-        let reason = Close(0).to_bytes();
-        let ports = &self.config.source_ports;
-        for route in std::mem::take(&mut self.farewells) {
-            let draft = Draft::bare(Opcode::SRC_CLOSE, &reason);
-            let sent = emit(&draft, &route, ports, &self.regions, egress, || stamp);
-            if sent == Emitted::Sent {
-                self.counters.sent += 1;
-            }
-        }
-    }
-
     fn serve(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Served {
-        let route = self.route(conn);
         if self.peers[self.conns[conn].peer].workers != Workers::ONE {
             egress.part();
         }
+        let route = self.route(conn);
+        let mut way = Way {
+            now,
+            conn,
+            route,
+            egress,
+        };
         let before = self.counters.sent;
-        let turn = self.serve_turns(now, conn, &route, egress);
+        let turn = self.serve_turns(&mut way);
         if self.counters.sent != before {
             self.conns[conn].delivery.ack_piggybacked();
         }
-        let ack = turn == Turn::Full || self.send_ack(now, conn, &route, egress);
+        let ack = turn == Turn::Full || self.send_ack(&mut way);
         self.rest(conn);
         let record = &mut self.conns[conn];
         let served = match turn {
@@ -139,15 +120,10 @@ impl<P: Platform> Engine<P> {
         served
     }
 
-    fn serve_turns(
-        &mut self,
-        now: Instant,
-        conn: u32,
-        route: &Route,
-        egress: &mut (impl Egress + ?Sized),
-    ) -> Turn {
+    fn serve_turns(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Turn {
+        let (now, conn) = (way.now, way.conn);
         while let Some((item, _, stamp)) = self.conns[conn].delivery.poll_retransmit(now) {
-            if self.send_again(route, &item, &stamp, egress) == Emitted::NoRoom {
+            if self.send_again(way, &item, &stamp) == Emitted::NoRoom {
                 return Turn::Full;
             }
         }
@@ -156,7 +132,7 @@ impl<P: Platform> Engine<P> {
             if room == 0 {
                 return Turn::Blocked;
             }
-            if !self.send_blob(now, conn, route, Item::PING, Opcode::SRC_PING, egress) {
+            if !self.send_blob(way, Item::PING, Opcode::SRC_PING) {
                 return Turn::Full;
             }
             self.pings.swap_remove(at);
@@ -167,7 +143,7 @@ impl<P: Platform> Engine<P> {
         // long as there is some.
         let mut held = u32::from(self.has_notices(conn));
         if held > 0 && (room <= held || self.conns[conn].flags.patience.is_blocked()) {
-            match self.send_notices(now, conn, route, egress) {
+            match self.send_notices(way) {
                 Turn::Idle => {}
                 other => return other,
             }
@@ -175,19 +151,13 @@ impl<P: Platform> Engine<P> {
             room = self.conns[conn].delivery.ready(now, &mut self.windows);
         }
         let before = self.counters.sent;
-        let turn = self.serve_flows(now, conn, route, room - held, egress);
+        let turn = self.serve_flows(way, room - held);
         let data = self.counters.sent != before;
-        self.serve_notices(now, conn, route, (data, turn), egress)
+        self.serve_notices(way, data, turn)
     }
 
-    fn serve_flows(
-        &mut self,
-        now: Instant,
-        conn: u32,
-        route: &Route,
-        room: u32,
-        egress: &mut (impl Egress + ?Sized),
-    ) -> Turn {
+    fn serve_flows(&mut self, way: &mut Way<'_, impl Egress + ?Sized>, room: u32) -> Turn {
+        let conn = way.conn;
         let weight = self.conns[conn].weight;
         let mut share = Share {
             packets: room.min(u32::from(weight) * BURST),
@@ -197,7 +167,7 @@ impl<P: Platform> Engine<P> {
             let Some(flow) = self.first_runnable(conn) else {
                 return Turn::Idle;
             };
-            match self.serve_flow(now, conn, flow, route, &mut share, egress) {
+            match self.serve_flow(way, flow, &mut share) {
                 Turn::Idle => self.rotate(conn, flow, false),
                 Turn::Yield => self.rotate(conn, flow, true),
                 Turn::Blocked if room == 0 => return Turn::Blocked,
@@ -213,14 +183,11 @@ impl<P: Platform> Engine<P> {
     /// has the connection to itself may use all of that.
     fn serve_flow(
         &mut self,
-        now: Instant,
-        conn: u32,
+        way: &mut Way<'_, impl Egress + ?Sized>,
         flow: u32,
-        route: &Route,
         share: &mut Share,
-        egress: &mut (impl Egress + ?Sized),
     ) -> Turn {
-        let list = &self.conns[conn];
+        let list = &self.conns[way.conn];
         let quantum = QUANTUM.max(i32::from(list.payload));
         let alone = list.runnable.last() == flow;
         let record = &mut self.flows[flow];
@@ -236,11 +203,9 @@ impl<P: Platform> Engine<P> {
                 return Turn::Blocked;
             }
             let sent = match self.next_response(flow) {
-                Some(job) => self.send_response(now, conn, flow, job, route, share, egress),
+                Some(job) => self.send_response(way, flow, job, share),
                 None => match self.next_chunk(flow) {
-                    Some(request) => {
-                        self.send_request(now, conn, flow, request, route, share, egress)
-                    }
+                    Some(request) => self.send_request(way, flow, request, share),
                     None => {
                         self.flows[flow].deficit = 0;
                         return Turn::Idle;
@@ -317,262 +282,6 @@ impl<P: Platform> Engine<P> {
         }
         !request.op.has_response_data()
             || record.reads_out < self.cold(record.qp).attributes.max_rd_atomic.max(1)
-    }
-
-    /// Sends packets of a request: to its end, while the flow's deficit lasts, and `share`.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "all of it is what a turn goes with"
-    )]
-    fn send_request(
-        &mut self,
-        now: Instant,
-        conn: u32,
-        flow: u32,
-        at: u32,
-        route: &Route,
-        share: &mut Share,
-        egress: &mut (impl Egress + ?Sized),
-    ) -> Emitted {
-        let record = &mut self.flows[flow];
-        let pending = &mut self.requests[at];
-        if pending.round != record.round {
-            // Responses to the last round counted until now, and do not from now on.
-            (pending.round, pending.returned) = (record.round, 0);
-        }
-        pending.begun = true;
-        let qp = &self.qps[record.qp];
-        let Conn {
-            delivery, payload, ..
-        } = &mut self.conns[conn];
-        let (most, ports) = (u32::from(*payload), &self.config.source_ports);
-        let mut draft = Draft::request(record, qp.queues.qpn, qp.pd, pending);
-        let emitted = loop {
-            let offset = record.sent_bytes;
-            let length = (draft.whole - offset).min(most);
-            draft.cut(offset, length);
-            let item = Item {
-                kind: ItemKind::Request,
-                round: record.round,
-                flow,
-                slot: at,
-                serial: pending.serial,
-                offset,
-                length,
-            };
-            let bytes = draft.datagram() as u32;
-            let emitted = emit(&draft, route, ports, &self.regions, egress, || {
-                delivery.record(now, item, bytes)
-            });
-            if emitted == Emitted::NoRoom {
-                return emitted;
-            }
-            self.counters.sent += 1;
-            record.deficit -= share.take(bytes);
-            record.sent_bytes = offset + length;
-            let over = draft.last || record.deficit <= 0 || share.is_spent();
-            if over || emitted == Emitted::Voided {
-                break emitted;
-            }
-        };
-        if draft.last {
-            record.sending = pending.flow_next;
-            record.sent_bytes = 0;
-            if pending.request.op.has_response_data() {
-                pending.reading = true;
-                record.reads_out += 1;
-            }
-        }
-        if emitted == Emitted::Voided {
-            self.counters.void_sent += 1;
-            self.fail_flow(flow, Status::LocalProtection);
-        }
-        emitted
-    }
-
-    /// Sends the next packet of a response.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "all of it is what a turn goes with"
-    )]
-    fn send_response(
-        &mut self,
-        now: Instant,
-        conn: u32,
-        flow: u32,
-        job: u32,
-        route: &Route,
-        share: &mut Share,
-        egress: &mut (impl Egress + ?Sized),
-    ) -> Emitted {
-        let record = &self.jobs[job];
-        let offset = record.sent_bytes;
-        let length = (record.length() - offset).min(self.conns[conn].payload.into());
-        let item = Item {
-            kind: ItemKind::Response,
-            round: record.round,
-            flow,
-            slot: job,
-            serial: record.serial,
-            offset,
-            length,
-        };
-        let value = record.value_bytes();
-        let draft = self.response_draft(flow, job, (offset, length), &value);
-        let bytes = draft.datagram() as u32;
-        let delivery = &mut self.conns[conn].delivery;
-        let ports = &self.config.source_ports;
-        let emitted = emit(&draft, route, ports, &self.regions, egress, || {
-            delivery.record(now, item, bytes)
-        });
-        if emitted == Emitted::NoRoom {
-            return emitted;
-        }
-        self.counters.sent += 1;
-        self.counters.void_sent += u64::from(emitted == Emitted::Voided);
-        self.flows[flow].deficit -= share.take(bytes);
-        let record = &mut self.jobs[job];
-        record.sent_bytes = offset + length;
-        record.sent_all = record.sent_bytes == record.length();
-        record.unacked += 1;
-        emitted
-    }
-
-    fn response_draft<'a>(
-        &self,
-        flow: u32,
-        job: u32,
-        (offset, length): (u32, u32),
-        value: &'a [u8; 8],
-    ) -> Draft<'a> {
-        let (record, response) = (&self.flows[flow], &self.jobs[job]);
-        let (opcode, payload) = match response.outcome {
-            Outcome::Read { key, addr, .. } if length > 0 => (
-                Opcode::SRC_READ_RESP,
-                Payload::Read(self.qps[record.qp].pd, key, addr),
-            ),
-            Outcome::Read { .. } => (Opcode::SRC_READ_RESP, Payload::None),
-            Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
-        };
-        let message = (response.length(), response.msn, response.round);
-        let source = self.qp_number(record.qp);
-        let mut draft = Draft::response(opcode, record, source, message, payload);
-        draft.cut(offset, length);
-        draft
-    }
-
-    /// Sends a lost packet again, or a VOID in its place when nobody waits for its content.
-    fn send_again(
-        &mut self,
-        route: &Route,
-        item: &Item,
-        stamp: &Stamp,
-        egress: &mut (impl Egress + ?Sized),
-    ) -> Emitted {
-        let ports = &self.config.source_ports;
-        let stamped = || *stamp;
-        self.counters.sent += 1;
-        match item.kind {
-            ItemKind::Request => {
-                let current = self
-                    .requests
-                    .get(item.slot)
-                    .filter(|pending| pending.serial == item.serial && pending.round == item.round);
-                if let Some(pending) = current {
-                    let flow = &self.flows[item.flow];
-                    let qp = &self.qps[flow.qp];
-                    let mut draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending);
-                    draft.cut(item.offset, item.length);
-                    return emit(&draft, route, ports, &self.regions, egress, stamped);
-                }
-            }
-            ItemKind::Response => {
-                let current = self
-                    .jobs
-                    .get(item.slot)
-                    .filter(|job| job.serial == item.serial);
-                if let Some(job) = current {
-                    let value = job.value_bytes();
-                    let draft = self.response_draft(
-                        item.flow,
-                        item.slot,
-                        (item.offset, item.length),
-                        &value,
-                    );
-                    return emit(&draft, route, ports, &self.regions, egress, stamped);
-                }
-            }
-            ItemKind::Answers | ItemKind::Control => {
-                if let Some(blob) = self.blobs.get(item.slot, item.serial) {
-                    let opcode = if item.kind == ItemKind::Answers {
-                        Opcode::SRC_ANSWERS
-                    } else {
-                        Opcode::SRC_CONTROL
-                    };
-                    let draft = Draft::bare(opcode, blob);
-                    return emit(&draft, route, ports, &self.regions, egress, stamped);
-                }
-            }
-            ItemKind::Ping => {}
-        }
-        let draft = Draft::bare(Opcode::SRC_VOID, &[]);
-        emit(&draft, route, ports, &self.regions, egress, stamped)
-    }
-
-    /// Sends a counted packet that belongs to no QP. `false`: the port is full.
-    pub(crate) fn send_blob(
-        &mut self,
-        now: Instant,
-        conn: u32,
-        route: &Route,
-        item: Item,
-        opcode: Opcode,
-        egress: &mut (impl Egress + ?Sized),
-    ) -> bool {
-        let content = self.blobs.get(item.slot, item.serial).unwrap_or(&[]);
-        let draft = Draft::bare(opcode, content);
-        let bytes = draft.datagram() as u32;
-        let delivery = &mut self.conns[conn].delivery;
-        let ports = &self.config.source_ports;
-        let emitted = emit(&draft, route, ports, &self.regions, egress, || {
-            delivery.record(now, item, bytes)
-        });
-        self.counters.sent += u64::from(emitted != Emitted::NoRoom);
-        emitted != Emitted::NoRoom
-    }
-
-    /// Sends a bare acknowledgement if one is due. `false`: the port is full.
-    fn send_ack(
-        &mut self,
-        now: Instant,
-        conn: u32,
-        route: &Route,
-        egress: &mut (impl Egress + ?Sized),
-    ) -> bool {
-        const ROOM: usize = AckPayload::length(AckPayload::MAX_WORDS);
-        let most = (build::BASE + ROOM + build::ICRC).min(self.config.datagram as usize);
-        if egress.reserve(&route.path, most).is_none() {
-            return false;
-        }
-        let Some(out) = self.conns[conn].delivery.poll_ack(now) else {
-            return true;
-        };
-        let mut payload = [0; ROOM];
-        let length = AckPayload::emit(out.ce, out.delay_ns, out.sack, &mut payload);
-        let draft = Draft::bare(Opcode::SRC_ACK, &payload[..length]);
-        let stamp = Stamp {
-            number: 0,
-            attempt: 0,
-            timestamp: out.timestamp,
-            echo: out.echo,
-            ack: out.cumulative,
-            port: 0,
-            ack_req: false,
-        };
-        let ports = &self.config.source_ports;
-        emit(&draft, route, ports, &self.regions, egress, || stamp);
-        self.counters.sent += 1;
-        true
     }
 
     /// Puts a flow with something to send into its connection's turns.

@@ -1,0 +1,326 @@
+//! Packets of one connection, once it is decided which are next.
+
+use super::build::{self, Draft, Emitted, Item, ItemKind, Label, Out, Payload, Route};
+use super::jobs::{Job, Outcome};
+use super::link::Conn;
+use super::transmit::Share;
+use super::{Engine, Platform};
+use crate::regions::Regions;
+use trunkline_conn::egress::Egress;
+use trunkline_conn::mem::Bytes;
+use trunkline_conn::src::{Connection, Stamp};
+use trunkline_conn::time::Instant;
+use trunkline_conn::work::Status;
+use trunkline_wire::{AckPayload, Close, Opcode};
+
+/// The way that packets of a connection take out of the node.
+pub(super) struct Way<'a, E: ?Sized> {
+    pub(super) now: Instant,
+    pub(super) conn: u32,
+    pub(super) route: Route,
+    pub(super) egress: &'a mut E,
+}
+
+impl<E: Egress + ?Sized> Way<'_, E> {
+    /// Whether the port has room for a datagram of `length` bytes.
+    pub(super) fn has_room(&mut self, length: usize) -> bool {
+        self.egress.reserve(&self.route.path, length).is_some()
+    }
+
+    const fn out<'a, B>(&'a mut self, ports: &'a [u16], regions: &'a Regions<B>) -> Out<'a, B, E> {
+        Out {
+            route: &self.route,
+            ports,
+            regions,
+            egress: self.egress,
+        }
+    }
+}
+
+/// How far a message has been sent.
+struct Progress<'a> {
+    /// Its bytes that are on their way.
+    sent_bytes: &'a mut u32,
+    /// What its flow may still send in this turn, in bytes.
+    deficit: &'a mut i32,
+    /// And its connection.
+    share: &'a mut Share,
+    /// Packets sent.
+    packets: &'a mut u64,
+}
+
+impl Progress<'_> {
+    /// Sends packets of a message: to its end, or as many as flow and connection may send.
+    #[inline(always)]
+    fn send<B: Bytes, E: Egress + ?Sized>(
+        self,
+        now: Instant,
+        (draft, mut item, most): (&mut Draft<'_>, Item, u32),
+        delivery: &mut Connection<Item>,
+        mut out: Out<'_, B, E>,
+    ) -> Emitted {
+        loop {
+            let offset = *self.sent_bytes;
+            let length = (draft.whole - offset).min(most);
+            draft.cut(offset, length);
+            (item.offset, item.length) = (offset, length);
+            let bytes = draft.datagram() as u32;
+            let emitted = out.emit(draft, || delivery.record(now, item, bytes));
+            if emitted == Emitted::NoRoom {
+                return emitted;
+            }
+            *self.packets += 1;
+            *self.deficit -= self.share.take(bytes);
+            *self.sent_bytes = offset + length;
+            let over = draft.last || *self.deficit <= 0 || self.share.is_spent();
+            if over || emitted == Emitted::Voided {
+                return emitted;
+            }
+        }
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// Tells peers of connections that were closed. Said once: a peer that misses it finds out when
+    /// nobody answers.
+    pub(super) fn send_farewells(&mut self, egress: &mut (impl Egress + ?Sized)) {
+        let stamp = Stamp {
+            number: 0,
+            attempt: 0,
+            timestamp: 0,
+            echo: 0,
+            ack: 0,
+            port: 0,
+            ack_req: false,
+        };
+        let reason = Close(0).to_bytes();
+        for route in std::mem::take(&mut self.farewells) {
+            let draft = Draft::bare(&route, Opcode::SRC_CLOSE, &reason);
+            let mut out = Out {
+                route: &route,
+                ports: &self.config.source_ports,
+                regions: &self.regions,
+                egress,
+            };
+            if out.emit(&draft, || stamp) == Emitted::Sent {
+                self.counters.sent += 1;
+            }
+        }
+    }
+
+    /// Sends packets of a request, as many as its flow may in this turn.
+    pub(super) fn send_request(
+        &mut self,
+        way: &mut Way<'_, impl Egress + ?Sized>,
+        flow: u32,
+        at: u32,
+        share: &mut Share,
+    ) -> Emitted {
+        let record = &mut self.flows[flow];
+        let pending = &mut self.requests[at];
+        if pending.round != record.round {
+            // Responses to the last round counted until now, and do not from now on.
+            (pending.round, pending.returned) = (record.round, 0);
+        }
+        pending.begun = true;
+        let qp = &self.qps[record.qp];
+        let Conn {
+            delivery, payload, ..
+        } = &mut self.conns[way.conn];
+        let mut draft = Draft::request(&way.route, record, qp.queues.qpn, qp.pd, pending);
+        let item = Item {
+            kind: ItemKind::Request,
+            round: record.round,
+            flow,
+            slot: at,
+            serial: pending.serial,
+            ..Item::PING
+        };
+        let progress = Progress {
+            sent_bytes: &mut record.sent_bytes,
+            deficit: &mut record.deficit,
+            share,
+            packets: &mut self.counters.sent,
+        };
+        let now = way.now;
+        let out = way.out(&self.config.source_ports, &self.regions);
+        let message = (&mut draft, item, u32::from(*payload));
+        let emitted = progress.send(now, message, delivery, out);
+        if emitted == Emitted::NoRoom {
+            return emitted;
+        }
+        if draft.last {
+            record.sending = pending.flow_next;
+            record.sent_bytes = 0;
+            if pending.request.op.has_response_data() {
+                pending.reading = true;
+                record.reads_out += 1;
+            }
+        }
+        if emitted == Emitted::Voided {
+            self.counters.void_sent += 1;
+            self.fail_flow(flow, Status::LocalProtection);
+        }
+        emitted
+    }
+
+    /// Sends packets of a response, as many as its flow may in this turn.
+    pub(super) fn send_response(
+        &mut self,
+        way: &mut Way<'_, impl Egress + ?Sized>,
+        flow: u32,
+        at: u32,
+        share: &mut Share,
+    ) -> Emitted {
+        let job = &self.jobs[at];
+        let item = Item {
+            kind: ItemKind::Response,
+            round: job.round,
+            flow,
+            slot: at,
+            serial: job.serial,
+            ..Item::PING
+        };
+        let value = job.value_bytes();
+        let mut draft = self.response_draft(&way.route, flow, job, &value);
+        let job = &mut self.jobs[at];
+        let Conn {
+            delivery, payload, ..
+        } = &mut self.conns[way.conn];
+        let mut packets = 0;
+        let progress = Progress {
+            sent_bytes: &mut job.sent_bytes,
+            deficit: &mut self.flows[flow].deficit,
+            share,
+            packets: &mut packets,
+        };
+        let now = way.now;
+        let out = way.out(&self.config.source_ports, &self.regions);
+        let message = (&mut draft, item, u32::from(*payload));
+        let emitted = progress.send(now, message, delivery, out);
+        job.unacked += packets as u32;
+        job.sent_all = emitted != Emitted::NoRoom && draft.last;
+        self.counters.sent += packets;
+        self.counters.void_sent += u64::from(emitted == Emitted::Voided);
+        emitted
+    }
+
+    fn response_draft<'a>(
+        &self,
+        route: &Route,
+        flow: u32,
+        job: &Job,
+        value: &'a [u8; 8],
+    ) -> Draft<'a> {
+        let record = &self.flows[flow];
+        let qp = &self.qps[record.qp];
+        let (opcode, payload) = match job.outcome {
+            Outcome::Read { key, addr, .. } => {
+                (Opcode::SRC_READ_RESP, Payload::Read(qp.pd, key, addr))
+            }
+            Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
+        };
+        let label = Label::of(record, qp.queues.qpn, job.msn, job.round);
+        Draft::new(route, opcode, label, job.length(), payload)
+    }
+
+    /// Sends a lost packet again, or a VOID in its place when nobody waits for its content.
+    pub(super) fn send_again(
+        &mut self,
+        way: &mut Way<'_, impl Egress + ?Sized>,
+        item: &Item,
+        stamp: &Stamp,
+    ) -> Emitted {
+        let route = way.route;
+        let mut out = way.out(&self.config.source_ports, &self.regions);
+        let stamped = || *stamp;
+        self.counters.sent += 1;
+        match item.kind {
+            ItemKind::Request => {
+                let current = self
+                    .requests
+                    .get(item.slot)
+                    .filter(|pending| pending.serial == item.serial && pending.round == item.round);
+                if let Some(pending) = current {
+                    let flow = &self.flows[item.flow];
+                    let qp = &self.qps[flow.qp];
+                    let mut draft = Draft::request(&route, flow, qp.queues.qpn, qp.pd, pending);
+                    draft.cut(item.offset, item.length);
+                    return out.emit(&draft, stamped);
+                }
+            }
+            ItemKind::Response => {
+                let current = self
+                    .jobs
+                    .get(item.slot)
+                    .filter(|job| job.serial == item.serial);
+                if let Some(job) = current {
+                    let value = job.value_bytes();
+                    let mut draft = self.response_draft(&route, item.flow, job, &value);
+                    draft.cut(item.offset, item.length);
+                    return out.emit(&draft, stamped);
+                }
+            }
+            ItemKind::Answers | ItemKind::Control => {
+                if let Some(blob) = self.blobs.get(item.slot, item.serial) {
+                    let opcode = if item.kind == ItemKind::Answers {
+                        Opcode::SRC_ANSWERS
+                    } else {
+                        Opcode::SRC_CONTROL
+                    };
+                    let draft = Draft::bare(&route, opcode, blob);
+                    return out.emit(&draft, stamped);
+                }
+            }
+            ItemKind::Ping => {}
+        }
+        let draft = Draft::bare(&route, Opcode::SRC_VOID, &[]);
+        out.emit(&draft, stamped)
+    }
+
+    /// Sends a counted packet that belongs to no QP. `false`: the port is full.
+    pub(super) fn send_blob(
+        &mut self,
+        way: &mut Way<'_, impl Egress + ?Sized>,
+        item: Item,
+        opcode: Opcode,
+    ) -> bool {
+        let content = self.blobs.get(item.slot, item.serial).unwrap_or(&[]);
+        let (now, conn) = (way.now, way.conn);
+        let draft = Draft::bare(&way.route, opcode, content);
+        let bytes = draft.datagram() as u32;
+        let delivery = &mut self.conns[conn].delivery;
+        let mut out = way.out(&self.config.source_ports, &self.regions);
+        let emitted = out.emit(&draft, || delivery.record(now, item, bytes));
+        self.counters.sent += u64::from(emitted != Emitted::NoRoom);
+        emitted != Emitted::NoRoom
+    }
+
+    /// Sends a bare acknowledgement if one is due. `false`: the port is full.
+    pub(super) fn send_ack(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> bool {
+        const ROOM: usize = AckPayload::length(AckPayload::MAX_WORDS);
+        let most = (build::BASE + ROOM + build::ICRC).min(self.config.datagram as usize);
+        if !way.has_room(most) {
+            return false;
+        }
+        let Some(ack) = self.conns[way.conn].delivery.poll_ack(way.now) else {
+            return true;
+        };
+        let mut payload = [0; ROOM];
+        let length = AckPayload::emit(ack.ce, ack.delay_ns, ack.sack, &mut payload);
+        let draft = Draft::bare(&way.route, Opcode::SRC_ACK, &payload[..length]);
+        let stamp = Stamp {
+            number: 0,
+            attempt: 0,
+            timestamp: ack.timestamp,
+            echo: ack.echo,
+            ack: ack.cumulative,
+            port: 0,
+            ack_req: false,
+        };
+        let mut out = way.out(&self.config.source_ports, &self.regions);
+        out.emit(&draft, || stamp);
+        self.counters.sent += 1;
+        true
+    }
+}
