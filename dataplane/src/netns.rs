@@ -66,6 +66,9 @@ pub(crate) fn beside_a_neighbour(test: impl FnOnce(&Far) + Send + 'static) {
         for words in [
             "addr add 10.9.0.2/24 dev far",
             "addr add fd09::2/64 dev far nodad",
+            // The one that it would give itself is of no use for two seconds.
+            "link set far addrgenmode none",
+            "addr add fe80::2/64 dev far nodad",
             "link set far up",
         ] {
             far.run(&format!("ip {words}"));

@@ -79,6 +79,13 @@ fn known_to(far: &Far, own: &str) -> String {
 fn the_kernel_and_we_find_each_other() {
     beside_a_neighbour(|far| {
         let mac = mac_of_near();
+        // The kernel has seen us ask, but has to confirm it: after five seconds if not told
+        // otherwise.
+        for table in ["arp_cache", "ndisc_cache"] {
+            far.run(&format!(
+                "ip ntable change name {table} dev far delay_probe 0"
+            ));
+        }
         // The kernel at this end has other addresses than these.
         for (own, peer) in [("10.9.0.9", "10.9.0.2"), ("fd09::9", "fd09::2")] {
             let mut neighbours = Neighbours::new(interface(mac, own));
