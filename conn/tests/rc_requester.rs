@@ -4,7 +4,7 @@
 mod common;
 
 use common::bench::{
-    ADDR, Bench, MTU, PRIVATE, ack, answer, atomic_response, config, numbers, packet,
+    ADDR, Bench, MTU, PEER, PRIVATE, US, ack, answer, atomic_response, config, numbers, packet,
     read_response, remote, with_reth,
 };
 use common::capture::Seen;
@@ -630,6 +630,41 @@ fn long_messages_ask_for_acknowledgements_on_the_way_and_wait_for_the_window() {
     assert_eq!(asking, [63, 99]);
     assert_eq!(bench.feed(ack(63)), Ok(()));
     assert_eq!(bench.sent().len(), 30);
+}
+
+#[test]
+fn what_is_sent_again_asks_for_acknowledgements_sooner() {
+    let mut bench = bench();
+    bench.post(0, SendOp::Send, 130 * MTU);
+    bench.sent();
+    assert!(bench.next_timer());
+    let again = bench.sent();
+    let asking = again.iter().filter(|one| one.bth.ack_req).cloned();
+    let asking: Vec<Seen> = asking.collect();
+    assert_eq!(numbers(&asking), [0, 2, 6, 14, 30, 62, 126, 129]);
+}
+
+#[test]
+fn a_path_that_carries_few_packets_at_once_is_got_through() {
+    const AT_ONCE: usize = 63;
+    let mut bench = bench();
+    let mut peer = Bench::new(Config {
+        qpn: PEER,
+        dest_qpn: US,
+        ..config()
+    });
+    peer.receives(1, 256 * MTU as u32);
+    bench.post(0, SendOp::Send, 200 * MTU);
+    while bench.ends().is_empty() {
+        for one in bench.sent().into_iter().take(AT_ONCE) {
+            let _ = peer.feed(one.packet());
+        }
+        for one in peer.sent() {
+            let _ = bench.feed(one.packet());
+        }
+        assert!(bench.next_timer() || !bench.ends().is_empty());
+    }
+    assert_eq!(bench.ends(), [(0, Status::Success)]);
 }
 
 #[test]

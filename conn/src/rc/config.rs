@@ -1,7 +1,7 @@
 //! What a connection is set up with.
 
 use crate::mem::{Access, PdId};
-use trunkline_wire::{Path, Psn, Qpn};
+use trunkline_wire::{Operation, Packet, Path, Psn, Qpn, Transport};
 
 /// Payload bytes of a full packet, with the values of `enum ibv_mtu`.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -128,6 +128,26 @@ impl Config {
             window: Self::DEFAULT_WINDOW,
             link_rate: None,
         }
+    }
+}
+
+/// How a peer begins.
+impl Config {
+    /// Whether a packet is the first one that the peer's QP has to send to this one: it begins a
+    /// request, with the PSN that is expected first. Its ICRC and the address that it came from are
+    /// the caller's to check.
+    pub fn is_opened_by(&self, packet: &Packet<'_>) -> bool {
+        let (bth, opcode) = (&packet.bth, packet.opcode());
+        let answer = matches!(
+            opcode.operation(),
+            Some(Operation::Acknowledge | Operation::ReadResponse | Operation::AtomicResponse)
+        );
+        opcode.transport() == Transport::Rc
+            && !answer
+            && opcode.position().is_some_and(|place| place.starts())
+            && bth.dest_qp == self.qpn
+            && bth.psn == self.rq_psn
+            && pkeys_match(bth.pkey, self.pkey)
     }
 }
 

@@ -30,7 +30,9 @@ use trunkline_wire::{Bth, Ieth, ImmDt, Psn};
 
 pub(super) use answers::Fatal;
 
-/// Packets after which an acknowledgement is asked for inside of a long message.
+/// Packets after which an acknowledgement is asked for inside of a long message. What is sent again
+/// asks sooner, at first with each packet, then half as often each time: a path may carry fewer at
+/// once.
 const ACK_EVERY: u32 = 64;
 
 /// A send request in the queue.
@@ -63,6 +65,8 @@ pub(super) struct Requester {
     reads: u32,
     read_psns: u32,
     unasked: u32,
+    /// Packets after which the next acknowledgement is asked for.
+    ask_after: u32,
     /// Progress at which missing responses were last asked for again.
     implied: Option<Psn>,
     pub(super) timers: Timers,
@@ -106,6 +110,7 @@ impl Requester {
             reads: 0,
             read_psns: 0,
             unasked: 0,
+            ask_after: ACK_EVERY,
             implied: None,
             timers: Timers::new(config),
         }
@@ -218,8 +223,10 @@ impl Requester {
         }
         let (offset, length) = segment::part(entry.request.length, mtu, self.packet);
         let last = self.packet + 1 == entry.packets;
-        let ack_req =
-            paced || last || self.unasked + 1 >= ACK_EVERY.min(window) || in_flight + 1 >= window;
+        let ack_req = paced
+            || last
+            || self.unasked + 1 >= self.ask_after.min(window)
+            || in_flight + 1 >= window;
         Some(Next {
             psn,
             span: 1,
@@ -338,7 +345,12 @@ impl Requester {
                 self.read_psns += next.span;
             }
         }
-        self.unasked = if next.ack_req { 0 } else { self.unasked + 1 };
+        if next.ack_req {
+            self.unasked = 0;
+            self.ask_after = ACK_EVERY.min(2 * self.ask_after);
+        } else {
+            self.unasked += 1;
+        }
         if next.last {
             (self.cursor, self.packet) = (self.cursor + 1, 0);
         } else {
@@ -376,7 +388,7 @@ impl Requester {
             Some(head) if self.started > 0 => head.progress,
             _ => 0,
         };
-        self.unasked = 0;
+        (self.unasked, self.ask_after) = (0, 1);
         self.timers.stop_ack();
     }
 

@@ -115,9 +115,12 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A BIND or BOUND that came in the handshake of connection `id`, if that still stands and it
-    /// is for a QP of this engine. One for another worker's comes again, where it belongs.
+    /// is for a QP of this engine. One for another worker's comes again, where it belongs. So does
+    /// one for a plain QP: since it left with the question, the QP that it speaks for may have gone
+    /// plain, too.
     pub fn handle_early(&mut self, now: Instant, id: ConnId, entry: ControlEntry) {
-        if self.live(id).is_some() && self.qp_index(entry.dest_qp).is_some() {
+        let wire = self.qp_index(entry.dest_qp).map(|qp| self.qps[qp].wire);
+        if self.live(id).is_some() && !matches!(wire, None | Some(Wire::Plain(_))) {
             self.handle_entry(now, id.index, entry);
         }
     }

@@ -3,7 +3,7 @@
 //! The protocol is in [`trunkline_conn::rc`], `uc` and `ud`; here they meet the QP: its rings, its
 //! completion queues, its memory.
 
-use super::qp::Wire;
+use super::qp::{Attributes, Wire};
 use super::transmit::Served;
 use super::{Engine, Platform, Ready, Timer};
 use crate::error::VerbsError;
@@ -92,8 +92,8 @@ impl<B: Bytes, W: crate::ring::Words> Host for PlainHost<'_, B, W> {
 }
 
 impl<P: Platform> Engine<P> {
-    /// Gives a QP whose peer is known a protocol engine of its own.
-    pub(crate) fn open_plain(&mut self, qp: u32) {
+    /// Gives a QP whose peer is known a protocol engine of its own; its index.
+    pub(crate) fn open_plain(&mut self, qp: u32) -> u32 {
         let protocol = self.protocol(qp);
         self.plain_serial = self.plain_serial.wrapping_add(1);
         let plain = self.plains.insert(Plain {
@@ -106,13 +106,14 @@ impl<P: Platform> Engine<P> {
         });
         self.qps[qp].wire = Wire::Plain(plain);
         self.feed_plain(qp, plain);
+        plain
     }
 
     fn protocol(&self, qp: u32) -> Protocol {
         let cold = self.cold(qp);
         let attributes = &cold.attributes;
         let (qpn, pd) = (self.qp_number(qp), self.qps[qp].pd);
-        let mtu = rc::Mtu::from_bytes(attributes.path_mtu).expect("checked when it was set");
+        let mtu = path_mtu(attributes);
         let path = self.plain_path(attributes.remote, qpn, attributes.traffic_class);
         let send_capacity = self.qps[qp].queues.send.max_wr() as usize;
         match cold.kind {
@@ -137,22 +138,32 @@ impl<P: Platform> Engine<P> {
                 pd,
                 send_capacity,
             }))),
-            QpType::Rc | QpType::Src => Protocol::Rc(Box::new(rc::Connection::new(rc::Config {
-                path_mtu: mtu,
-                sq_psn: attributes.sq_psn,
-                rq_psn: attributes.rq_psn,
-                pd,
-                access: cold.access,
-                timeout: attributes.timeout,
-                retry_cnt: attributes.retry_count,
-                rnr_retry: attributes.rnr_retry,
-                min_rnr_timer: attributes.min_rnr_timer,
-                max_rd_atomic: attributes.max_rd_atomic.max(1),
-                max_dest_rd_atomic: attributes.max_dest_rd_atomic.max(1),
-                send_capacity,
-                link_rate: self.config.link_rate_bps.map(|bits| bits / 8),
-                ..rc::Config::new(qpn, attributes.dest_qpn, path)
-            }))),
+            QpType::Rc | QpType::Src => {
+                Protocol::Rc(Box::new(rc::Connection::new(self.rc_config(qp))))
+            }
+        }
+    }
+
+    fn rc_config(&self, qp: u32) -> rc::Config {
+        let cold = self.cold(qp);
+        let attributes = &cold.attributes;
+        let qpn = self.qp_number(qp);
+        let path = self.plain_path(attributes.remote, qpn, attributes.traffic_class);
+        rc::Config {
+            path_mtu: path_mtu(attributes),
+            sq_psn: attributes.sq_psn,
+            rq_psn: attributes.rq_psn,
+            pd: self.qps[qp].pd,
+            access: cold.access,
+            timeout: attributes.timeout,
+            retry_cnt: attributes.retry_count,
+            rnr_retry: attributes.rnr_retry,
+            min_rnr_timer: attributes.min_rnr_timer,
+            max_rd_atomic: attributes.max_rd_atomic.max(1),
+            max_dest_rd_atomic: attributes.max_dest_rd_atomic.max(1),
+            send_capacity: self.qps[qp].queues.send.max_wr() as usize,
+            link_rate: self.config.link_rate_bps.map(|bits| bits / 8),
+            ..rc::Config::new(qpn, attributes.dest_qpn, path)
         }
     }
 
@@ -210,6 +221,22 @@ impl<P: Platform> Engine<P> {
         self.close_plain(plain);
         self.qps[qp].cursor.rewind(held);
         self.share(qp, self.pick(peer, remote).unwrap_or(conn));
+    }
+
+    /// The peer of a QP that waits to hear what its peer is has sent it a first request of its own:
+    /// it took us for an ordinary host, as its question or our answer was lost. What was posted
+    /// here meanwhile goes the same way. `None`: the packet is no such request, and changes
+    /// nothing.
+    ///
+    /// A question of ours that is under way does not matter: the BIND that went with it counts no
+    /// more ([`handle_early`](Self::handle_early)).
+    fn adopt_plain(&mut self, qp: u32, arrival: &Arrival, packet: &Packet<'_>) -> Option<u32> {
+        let named = self.cold(qp).attributes.remote == Gid::from(arrival.path.src);
+        if !named || !self.rc_config(qp).is_opened_by(packet) {
+            return None;
+        }
+        self.leave_undecided(qp);
+        Some(self.open_plain(qp))
     }
 
     /// The QP goes to error: what it has under way ends. Where its protocol engine is the reason,
@@ -481,10 +508,13 @@ impl<P: Platform> Engine<P> {
             self.counters.bad_icrc += 1;
             return;
         }
-        let plain = self
-            .qp_index(packet.bth.dest_qp)
-            .map(|qp| self.qps[qp].wire);
-        let Some(Wire::Plain(plain)) = plain else {
+        let qp = self.qp_index(packet.bth.dest_qp);
+        let plain = qp.and_then(|qp| match self.qps[qp].wire {
+            Wire::Plain(plain) => Some(plain),
+            Wire::Undecided => self.adopt_plain(qp, arrival, &packet),
+            Wire::None | Wire::Shared(_) => None,
+        });
+        let Some(plain) = plain else {
             self.counters.plain_unknown_qp += 1;
             return;
         };
@@ -526,6 +556,10 @@ impl<P: Platform> Engine<P> {
         }
         self.cold(record.qp).attributes.remote == Gid::from(arrival.path.src)
     }
+}
+
+fn path_mtu(attributes: &Attributes) -> rc::Mtu {
+    rc::Mtu::from_bytes(attributes.path_mtu).expect("checked when it was set")
 }
 
 /// A datagram as its protocol engine knows it: who gets it stands beside it.
