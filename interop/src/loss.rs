@@ -1,7 +1,7 @@
 //! Packets that are lost, overtaken and doubled on their way, in both directions.
 
 use crate::pair::{Pair, Place, Terms, Way};
-use crate::station::{Op, PATIENT};
+use crate::station::Op;
 use crate::suite::Case;
 use crate::verbs::{LONGEST, OPERATIONS, batch, in_turn, target, transfer};
 use anyhow::Result;
@@ -114,10 +114,9 @@ fn matrix() -> Vec<Case> {
 }
 
 fn every_length(place: Place, trouble: &Trouble, mtu: u16, way: Way, op: Op) -> Result<()> {
-    let guest_streams = op == Op::Read && matches!(way, Way::Us);
     let terms = Terms {
         faults: Some(trouble.ours),
-        timeout: if guest_streams { PATIENT } else { QUICK },
+        timeout: QUICK,
         ..Terms::new(QpType::Rc, mtu, target(LONGEST) + LONGEST)
     };
     let mut pair = Pair::open(place, &terms)?;

@@ -15,7 +15,7 @@
 use crate::guest::Guest;
 use crate::local::{Local, node};
 use crate::pair::Place;
-use crate::station::{Done, Op, PATIENCE, PATIENT, Post, Station};
+use crate::station::{Done, Op, PATIENCE, Post, Station};
 use crate::suite::Case;
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
@@ -43,8 +43,6 @@ const WINDOW: u64 = 32;
 const MEET: Duration = Duration::from_secs(20);
 /// How long the guest's program may run.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Bytes from which on a READ is large.
-const LARGE: usize = 1 << 20;
 /// Cookie of receives; requests have their number.
 const RECEIVE: u64 = 1 << 32;
 
@@ -290,18 +288,9 @@ fn play(place: Place, mut talk: Talk, test: Test) -> Result<()> {
         memory: local.remote(0),
     };
     let theirs = talk.handshake(&ours)?;
-    let usual = Attributes::default();
     let attributes = Attributes {
         path_mtu: test.mtu,
-        timeout: PATIENT,
-        // The guest sends all that was asked for before it takes up what was lost of it: large
-        // READs go one by one.
-        max_rd_atomic: if test.size > LARGE {
-            1
-        } else {
-            usual.max_rd_atomic
-        },
-        ..usual
+        ..Attributes::default()
     };
     local
         .qp

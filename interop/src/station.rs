@@ -6,11 +6,9 @@ use trunkline::{Remote, Rkey, SendFlags, Status, WorkOpcode};
 
 /// Bytes behind every buffer that is used, which nobody may touch.
 pub(crate) const MARGIN: usize = 64;
-/// How long a completion may take: the guest is emulated, and repeats what was lost slowly.
+/// How long a completion may take: the guest is emulated, and asks for the rest of megabytes anew
+/// with each packet of a READ that was lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// ACK timeout of a guest that is emulated on a busy machine, and whose answers may stand in line
-/// behind megabytes that it still sends for the requests before: 0.5 s.
-pub(crate) const PATIENT: u8 = 17;
 
 /// What a send request asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
