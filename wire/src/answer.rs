@@ -9,7 +9,7 @@
 //! ```
 
 use crate::aeth::Syndrome;
-use crate::bytes::{header, put, put_u24, u16_at, u24_at, u32_at};
+use crate::bytes::{entries, header, put, put_u24, u16_at, u24_at, u32_at};
 use crate::{Qpn, WireError};
 
 /// An answer to one QP.
@@ -85,19 +85,10 @@ impl Answer {
     pub fn entries(
         payload: &[u8],
     ) -> Result<impl ExactSizeIterator<Item = Result<Self, WireError>>, WireError> {
-        match payload.as_chunks() {
-            (entries, []) => Ok(entries
-                .iter()
-                .map(|bytes| Self::parse(AnswerView::new(bytes)))),
-            _ => {
-                let value = payload.len() as u32;
-                Err(WireError::Invalid {
-                    header: "answer",
-                    field: "length",
-                    value,
-                })
-            }
-        }
+        let entries = entries("answer", payload)?;
+        Ok(entries
+            .iter()
+            .map(|bytes| Self::parse(AnswerView::new(bytes))))
     }
 }
 

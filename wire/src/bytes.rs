@@ -1,5 +1,7 @@
 //! What every header needs: big-endian fields at fixed places, and its view.
 
+use crate::WireError;
+
 /// The `N` bytes at `at`. Only for constant places inside arrays of fixed length.
 #[inline(always)]
 pub(crate) const fn get<const N: usize, const LEN: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
@@ -52,6 +54,24 @@ pub(crate) fn append(rest: &mut &mut [u8], bytes: &[u8]) {
         .split_off_mut(..bytes.len())
         .expect("the room was reckoned beforehand");
     place.copy_from_slice(bytes);
+}
+
+/// A payload as entries of `N` bytes each.
+///
+/// # Errors
+/// It is not a whole number of them.
+pub(crate) fn entries<'a, const N: usize>(
+    header: &'static str,
+    payload: &'a [u8],
+) -> Result<&'a [[u8; N]], WireError> {
+    match payload.as_chunks() {
+        (entries, []) => Ok(entries),
+        _ => Err(WireError::Invalid {
+            header,
+            field: "length",
+            value: payload.len() as u32,
+        }),
+    }
 }
 
 /// The view of a header, and what its representation gets from having a fixed length.

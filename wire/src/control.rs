@@ -8,7 +8,7 @@
 //! |                    MSN                      |  12..16
 //! ```
 
-use crate::bytes::{header, put, put_u24, u16_at, u24_at, u32_at};
+use crate::bytes::{entries, header, put, put_u24, u16_at, u24_at, u32_at};
 use crate::{Qpn, WireError};
 
 /// What a control entry says.
@@ -112,19 +112,10 @@ impl Control {
     pub fn entries(
         payload: &[u8],
     ) -> Result<impl ExactSizeIterator<Item = Result<Self, WireError>>, WireError> {
-        match payload.as_chunks() {
-            (entries, []) => Ok(entries
-                .iter()
-                .map(|bytes| Self::parse(ControlView::new(bytes)))),
-            _ => {
-                let value = payload.len() as u32;
-                Err(WireError::Invalid {
-                    header: "control",
-                    field: "length",
-                    value,
-                })
-            }
-        }
+        let entries = entries("control", payload)?;
+        Ok(entries
+            .iter()
+            .map(|bytes| Self::parse(ControlView::new(bytes))))
     }
 }
 

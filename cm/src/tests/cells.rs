@@ -126,6 +126,11 @@ impl Actor for Stage {
         self.deliver(mad);
     }
 
+    fn wait(&mut self, due: Instant) {
+        self.now = due;
+        self.manager.handle_timeout(due);
+    }
+
     fn names(&mut self) -> Vec<String> {
         let (sent, events) = drain(&mut self.manager);
         let said = messages(&sent);

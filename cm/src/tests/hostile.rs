@@ -1,5 +1,6 @@
 //! Anybody may send anything.
 
+use super::matrix::run_out;
 use super::{Seeded, Stage, US, address, drain, ms, pcap};
 use crate::binds::Bounds;
 use crate::event::Event;
@@ -7,6 +8,7 @@ use crate::identity::Identity;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::{Config, Manager};
+use core::net::IpAddr;
 use std::vec::Vec;
 use trunkline_wire::cm::{CmMad, CommId, Message, RejReason};
 use trunkline_wire::{MAD_LEN, Path};
@@ -39,24 +41,30 @@ fn crowded() -> (Stage, Vec<[u8; MAD_LEN]>) {
     (stage, good)
 }
 
+/// One of the good messages made bad, or from another address than the peer's, which is host 2.
+pub(crate) fn spoilt(good: &[[u8; MAD_LEN]], random: &mut Seeded) -> ([u8; MAD_LEN], IpAddr) {
+    let (mut mad, mut from) = (good[random.below(good.len() as u64) as usize], address(2));
+    match random.below(4) {
+        0 => mad = core::array::from_fn(|_| random.next() as u8),
+        1 => {
+            for _ in 0..=random.below(3) {
+                mad[random.below(256) as usize] ^= 1 << random.below(8);
+            }
+        }
+        2 => mad[random.below(256) as usize..].fill(0),
+        _ => from = address(3 + random.below(200) as u8),
+    }
+    (mad, from)
+}
+
 #[test]
 fn damaged_forged_and_truncated_datagrams_move_nothing_but_what_they_may() {
     let (mut stage, good) = crowded();
     let mut random = Seeded(5);
     let most = stage.manager.config().limits;
     for round in 0..200_000_u64 {
-        let mut mad = good[random.below(good.len() as u64) as usize];
-        match random.below(4) {
-            0 => mad = core::array::from_fn(|_| random.next() as u8),
-            1 => {
-                for _ in 0..=random.below(3) {
-                    mad[random.below(256) as usize] ^= 1 << random.below(8);
-                }
-            }
-            2 => mad[random.below(256) as usize..].fill(0),
-            // A true message from somewhere else.
-            _ => stage.peer_address = address(3 + random.below(200) as u8),
-        }
+        let (mad, from) = spoilt(&good, &mut random);
+        stage.peer_address = from;
         stage.deliver(&mad);
         stage.peer_address = address(2);
         if round % 64 == 0 {
@@ -290,12 +298,8 @@ fn a_peer_that_stops_answering_at_any_step_is_given_up_and_counted() {
     for (what, enter) in steps {
         let mut stage = Stage::new();
         enter(&mut stage);
-        // All that is due, until nothing is left of it: not even time wait.
-        while let Some(due) = stage.manager.poll_timeout() {
-            stage.now = due;
-            stage.manager.handle_timeout(due);
-            drain(&mut stage.manager);
-        }
+        // Not even time wait is left of it.
+        run_out(&mut stage);
         assert_eq!(stage.manager.counters().silent, 1, "{what}");
         assert_eq!(*stage.manager.load(), Default::default(), "{what}");
     }

@@ -13,8 +13,18 @@ pub(crate) trait Actor: Sized {
     fn state(&self) -> &'static str;
     fn poll_timeout(&self) -> Option<Instant>;
     fn deliver(&mut self, mad: &Mad);
+    /// Time passes up to what is due then.
+    fn wait(&mut self, due: Instant);
     /// Names of the messages sent and of the events that came since it was last asked.
     fn names(&mut self) -> Vec<String>;
+}
+
+/// The peer is silent from now on: all that is due happens.
+pub(crate) fn run_out(actor: &mut impl Actor) {
+    while let Some(due) = actor.poll_timeout() {
+        actor.wait(due);
+        actor.names();
+    }
 }
 
 /// The way into a state.

@@ -7,7 +7,7 @@ mod crossing;
 mod directory;
 mod gsi;
 mod hello;
-mod hostile;
+pub(crate) mod hostile;
 mod identity;
 mod limits;
 pub(crate) mod matrix;
@@ -106,7 +106,7 @@ pub(super) fn drain(manager: &mut Manager<Seeded>) -> (Vec<Outgoing>, Vec<Event>
     (sent, events)
 }
 
-pub(super) fn messages(sent: &[Outgoing]) -> Vec<CmMad> {
+pub(crate) fn messages(sent: &[Outgoing]) -> Vec<CmMad> {
     let parse = |out: &Outgoing| CmMad::parse(&out.mad).expect("a manager sends what parses");
     sent.iter().map(parse).collect()
 }

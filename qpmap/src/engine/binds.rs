@@ -85,17 +85,9 @@ impl WaitingBinds {
 impl<P: Platform> Engine<P> {
     /// BINDs of the peer and its answers to ours.
     pub(crate) fn handle_controls(&mut self, now: Instant, conn: u32, payload: &[u8]) {
-        let Ok(entries) = ControlEntry::entries(payload) else {
-            self.counters.malformed += 1;
-            return;
-        };
-        for entry in entries {
-            let Ok(entry) = entry else {
-                self.counters.bad_answer += 1;
-                continue;
-            };
-            self.handle_entry(now, conn, entry);
-        }
+        self.each_entry(ControlEntry::entries(payload), |engine, entry| {
+            engine.handle_entry(now, conn, entry);
+        });
     }
 
     fn handle_entry(&mut self, now: Instant, conn: u32, entry: ControlEntry) {

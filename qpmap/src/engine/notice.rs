@@ -16,6 +16,7 @@ use trunkline_conn::egress::Egress;
 use trunkline_conn::time::Instant;
 use trunkline_wire::{
     Answer as AnswerEntry, Control as ControlEntry, ControlKind, NakCode, Opcode, Qpn, Syndrome,
+    WireError,
 };
 
 /// Packets that are sent at a time: one of answers, one of the rest.
@@ -189,22 +190,32 @@ impl<P: Platform> Engine<P> {
 
     /// Answers of the peer to requests of ours.
     pub(crate) fn handle_answers(&mut self, now: Instant, conn: u32, payload: &[u8]) {
-        let Ok(entries) = AnswerEntry::entries(payload) else {
+        self.each_entry(AnswerEntry::entries(payload), |engine, entry| {
+            let found = engine
+                .qp_index(entry.requester)
+                .and_then(|qp| engine.flow_from(qp, entry.responder, conn))
+                .filter(|flow| engine.flows[*flow].sent_generation() == entry.generation);
+            match found {
+                Some(flow) => engine.answered(now, flow, entry.syndrome, entry.msn, entry.round),
+                None => engine.counters.bad_answer += 1,
+            }
+        });
+    }
+
+    /// Takes up the entries of a payload, each judged by itself; what makes no sense is counted.
+    pub(super) fn each_entry<T>(
+        &mut self,
+        entries: Result<impl Iterator<Item = Result<T, WireError>>, WireError>,
+        mut take_up: impl FnMut(&mut Self, T),
+    ) {
+        let Ok(entries) = entries else {
             self.counters.malformed += 1;
             return;
         };
         for entry in entries {
-            let Ok(entry) = entry else {
-                self.counters.bad_answer += 1;
-                continue;
-            };
-            let found = self
-                .qp_index(entry.requester)
-                .and_then(|qp| self.flow_from(qp, entry.responder, conn))
-                .filter(|flow| self.flows[*flow].sent_generation() == entry.generation);
-            match found {
-                Some(flow) => self.answered(now, flow, entry.syndrome, entry.msn, entry.round),
-                None => self.counters.bad_answer += 1,
+            match entry {
+                Ok(entry) => take_up(self, entry),
+                Err(_) => self.counters.bad_answer += 1,
             }
         }
     }

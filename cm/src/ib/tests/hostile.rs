@@ -3,6 +3,8 @@
 use super::{Stage, drain, messages};
 use crate::ib::{ConnId, Counters};
 use crate::random::Random;
+use crate::tests::hostile::spoilt;
+use crate::tests::matrix::run_out;
 use crate::tests::{Seeded, address, ms, pcap};
 use crate::{Concerns, TRUNKLINE_SERVICE};
 use std::vec::Vec;
@@ -46,18 +48,8 @@ fn damaged_forged_and_truncated_datagrams_leave_memory_bounded() {
     let mut random = Seeded(5);
     let limits = stage.manager.config().limits;
     for round in 0..200_000_u64 {
-        let mut mad = good[random.below(good.len() as u64) as usize];
-        match random.below(4) {
-            0 => mad = core::array::from_fn(|_| random.next() as u8),
-            1 => {
-                for _ in 0..=random.below(3) {
-                    mad[random.below(256) as usize] ^= 1 << random.below(8);
-                }
-            }
-            2 => mad[random.below(256) as usize..].fill(0),
-            // A true message from somewhere else.
-            _ => stage.peer_address = address(3 + random.below(200) as u8),
-        }
+        let (mad, from) = spoilt(&good, &mut random);
+        stage.peer_address = from;
         stage.deliver(&mad);
         stage.peer_address = address(2);
         if round % 97 == 0 {
@@ -288,12 +280,8 @@ fn a_peer_that_stops_answering_at_any_step_is_given_up_and_counted() {
     for (what, enter) in steps {
         let mut stage = Stage::new();
         enter(&mut stage);
-        // All that is due, until nothing is left of it: not even time wait.
-        while let Some(due) = stage.manager.poll_timeout() {
-            stage.now = due;
-            stage.manager.handle_timeout(due);
-            drain(&mut stage.manager);
-        }
+        // Not even time wait is left of it.
+        run_out(&mut stage);
         assert_eq!(stage.manager.counters().silent, 1, "{what}");
         assert_eq!(stage.manager.load().connections(), 0, "{what}");
     }

@@ -15,12 +15,13 @@ use super::{Answer, Ask, Config, ConnId, Event, Manager, PathTerms, QpTerms, Sid
 use crate::event::{Outgoing, Route};
 use crate::message::{Mad, mad};
 use crate::retry::Retry;
+pub(super) use crate::tests::messages;
 use crate::tests::{Seeded, address, ms, path};
 use core::net::IpAddr;
 use std::vec::Vec;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{
-    Answered, ApStatus, Apr, CmMad, CommId, Lap, Message, PrivateData, RejReason, SidrStatus,
+    Answered, ApStatus, Apr, CommId, Lap, Message, PrivateData, RejReason, SidrStatus,
     TransportService,
 };
 use trunkline_wire::{Psn, Qpn, ServiceId};
@@ -81,11 +82,6 @@ pub(super) fn drain(manager: &mut Manager<Seeded>) -> (Vec<Outgoing>, Vec<Event>
     let sent = core::iter::from_fn(|| manager.poll_transmit()).collect();
     let events = core::iter::from_fn(|| manager.poll_event()).collect();
     (sent, events)
-}
-
-pub(super) fn messages(sent: &[Outgoing]) -> Vec<CmMad> {
-    let parse = |out: &Outgoing| CmMad::parse(&out.mad).expect("a manager sends what parses");
-    sent.iter().map(parse).collect()
 }
 
 /// A manager at host 1, and the numbers of a peer at host 2 whose part the test plays.
