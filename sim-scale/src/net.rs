@@ -11,7 +11,7 @@ pub use port::{PortShape, SimPort};
 
 use crate::trace::{Event, Fate, Trace};
 use asks::Asks;
-use packet::{carries_data, content, content_hash, management, refused, worker_of};
+use packet::{answered, carries_data, content, content_hash, management, worker_of};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -123,8 +123,8 @@ pub struct Net {
     spare: Vec<Vec<u8>>,
     sabotage: Sabotage,
     counters: NetCounters,
-    /// When a refusal on its way to a QP was lost last, by node and number of the QP.
-    lost_refusals: BTreeMap<(usize, Qpn), u64>,
+    /// When a refusal or data on its way to a QP was lost last, by node and number of the QP.
+    lost_answers: BTreeMap<(usize, Qpn), u64>,
     /// What became of questions whether a peer shares connections.
     pub(crate) asks: Asks,
     /// What happened.
@@ -161,7 +161,7 @@ impl Network {
             spare: Vec::new(),
             sabotage: Sabotage::None,
             counters: NetCounters::default(),
-            lost_refusals: BTreeMap::new(),
+            lost_answers: BTreeMap::new(),
             asks: Asks::default(),
             trace,
         })))
@@ -284,10 +284,11 @@ impl Net {
         worker_of(bytes, workers).into()
     }
 
-    /// When the last refusal was lost that an InfiniBand QP, `qpn` of node `index`, was to hear. It
-    /// is said once: the QP that said it is in error and answers no more.
-    pub fn refusal_lost(&self, index: usize, qpn: Qpn) -> Option<u64> {
-        self.lost_refusals.get(&(index, qpn)).copied()
+    /// When the last refusal, READ data or result of an atomic was lost that an InfiniBand QP, `qpn`
+    /// of node `index`, was to hear. A refusal is said once, and data before it not again: the QP
+    /// that said it is in error and answers no more.
+    pub fn answer_lost(&self, index: usize, qpn: Qpn) -> Option<u64> {
+        self.lost_answers.get(&(index, qpn)).copied()
     }
 
     /// Whether packets wait for a worker of node `index` to read them.
@@ -306,7 +307,7 @@ impl Net {
             ce: path.traffic_class & ECN == ECN,
             waited_ns: 0,
         };
-        let refused = refused(&bytes);
+        let answered = answered(&bytes);
         let mad = management(&bytes);
         let fate = match to {
             Some(to) => self.fly(from, to, &mut arrival, &mut bytes, mad.is_some()),
@@ -317,10 +318,10 @@ impl Net {
             Err(fate) => (fate, None),
         };
         self.note(from, to.unwrap_or(from), &bytes, shown);
-        if let (Some(to), Some(qpn)) = (to, refused)
+        if let (Some(to), Some(qpn)) = (to, answered)
             && (at.is_none() || shown == Fate::Corrupted)
         {
-            self.lost_refusals.insert((to, qpn), self.now);
+            self.lost_answers.insert((to, qpn), self.now);
         }
         if let (Some(to), Some(mad)) = (to, &mad) {
             let heard = at.filter(|_| shown != Fate::Corrupted);

@@ -458,4 +458,14 @@ mod tests {
             assert_eq!((report.error, report.silences), (None, 0), "seed {seed}");
         }
     }
+
+    #[test]
+    fn peers_that_take_each_other_for_ordinary_hosts_meet_all_the_same() {
+        for seed in 0..40 {
+            let mut options = Options::draw(&mut Prng::new(seed));
+            options.link.management.loss_ppm = 700_000;
+            let report = run_with(seed, options, &Settings::default());
+            assert_eq!(report.error, None, "seed {seed}");
+        }
+    }
 }

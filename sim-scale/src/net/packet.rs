@@ -2,20 +2,29 @@
 
 use trunkline_cm::{At, Concerns};
 use trunkline_wire::cm::CmMad;
-use trunkline_wire::{BthView, NakCode, Opcode, Qpn, Syndrome, Workers, parse_datagram};
+use trunkline_wire::{
+    Aeth, BthView, NakCode, Opcode, Operation, Qpn, Syndrome, Workers, parse_datagram,
+};
 
 /// Bytes of BTH and extension header.
 pub(super) const HEADERS: usize = 52;
 
-/// The QP that a datagram tells that its request was refused for good, in InfiniBand RC.
-pub(super) fn refused(datagram: &[u8]) -> Option<Qpn> {
-    if datagram.first() != Some(&Opcode::RC_ACKNOWLEDGE.0) {
-        return None;
-    }
+/// The QP that a datagram tells, in InfiniBand RC, what a peer in error does not tell again: that a
+/// request was refused for good, READ data, the result of an atomic.
+pub(super) fn answered(datagram: &[u8]) -> Option<Qpn> {
+    let operation = Opcode(*datagram.first()?).operation()?;
+    let data = match operation {
+        Operation::Acknowledge => false,
+        Operation::ReadResponse | Operation::AtomicResponse => true,
+        _ => return None,
+    };
     let packet = parse_datagram(datagram).ok()?;
-    let aeth = packet.aeth?;
-    let fatal = matches!(aeth.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence);
-    fatal.then_some(packet.bth.dest_qp)
+    let refusal = |aeth: &Aeth| match aeth.syndrome {
+        Syndrome::Nak(code) => code != NakCode::PsnSequence,
+        _ => false,
+    };
+    let once = data || packet.aeth.as_ref().is_some_and(refusal);
+    once.then_some(packet.bth.dest_qp)
 }
 
 /// Bytes of BTH and DETH.
