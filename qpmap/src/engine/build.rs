@@ -119,10 +119,12 @@ const HEADERS: usize = BASE + AtomicEth::LEN;
 pub(crate) struct Draft<'a> {
     opcode: Opcode,
     label: Label,
-    /// Headers, but for what each packet has of its own.
-    headers: [u8; HEADERS],
-    /// Bytes of those behind the extension header, without the HCRC.
+    abort: bool,
+    op: Option<&'a SendOp>,
+    /// Bytes of the headers behind the extension header, without the HCRC.
     further: u8,
+    /// What RETH says of the whole message.
+    message: u32,
     /// Payload bytes of all its packets.
     pub(crate) whole: u32,
     /// The last of them asks for an event.
@@ -133,6 +135,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) last: bool,
     /// Of all its packets.
     payload: Payload<'a>,
+    /// Their headers, but for what each has of its own: worth keeping when there are several.
+    picture: Option<[u8; HEADERS]>,
 }
 
 /// Between which QPs a message goes, and which one of theirs it is. Nothing for packets without.
@@ -160,25 +164,13 @@ impl Label {
 
 impl<'a> Draft<'a> {
     /// A packet without a QP: answers, control, keep-alive, acknowledgements.
-    pub(crate) fn bare(route: &Route, opcode: Opcode, payload: &'a [u8]) -> Self {
+    pub(crate) fn bare(opcode: Opcode, payload: &'a [u8]) -> Self {
         let length = payload.len() as u32;
-        Self::new(
-            route,
-            opcode,
-            Label::default(),
-            length,
-            Payload::Bytes(payload),
-        )
+        Self::new(opcode, Label::default(), length, Payload::Bytes(payload))
     }
 
     /// A request, to be [`cut`](Self::cut) into packets.
-    pub(crate) fn request(
-        route: &Route,
-        flow: &Flow,
-        source: Qpn,
-        pd: PdId,
-        pending: &'a Pending,
-    ) -> Self {
+    pub(crate) fn request(flow: &Flow, source: Qpn, pd: PdId, pending: &'a Pending) -> Self {
         let request = &pending.request;
         let payload = match (&request.op, &request.local) {
             (SendOp::Read(_) | SendOp::Atomic(..), _) => Payload::None,
@@ -190,34 +182,46 @@ impl<'a> Draft<'a> {
             _ => request.length,
         };
         let label = Label::of(flow, source, pending.msn, pending.round);
-        let mut draft = Self::new(route, opcode_of(&request.op), label, whole, payload);
-        draft.solicited = request.flags.contains(SendFlags::SOLICITED);
-        draft.write_further(&request.op, request.length);
-        draft
+        Self {
+            op: Some(&request.op),
+            further: further_length(&request.op) as u8,
+            message: request.length,
+            solicited: request.flags.contains(SendFlags::SOLICITED),
+            ..Self::new(opcode_of(&request.op), label, whole, payload)
+        }
     }
 
     /// A message of `whole` bytes, at first in one packet.
-    pub(crate) fn new(
-        route: &Route,
+    pub(crate) const fn new(
         opcode: Opcode,
         label: Label,
         whole: u32,
         payload: Payload<'a>,
     ) -> Self {
-        let mut draft = Self {
+        Self {
             opcode,
             label,
-            headers: [0; HEADERS],
+            abort: false,
+            op: None,
             further: 0,
+            message: whole,
             whole,
             solicited: false,
             offset: 0,
             length: whole,
             last: true,
             payload,
-        };
-        draft.write_base(route, false);
-        draft
+            picture: None,
+        }
+    }
+
+    /// More packets follow this one.
+    pub(super) fn keep_picture(&mut self, route: &Route) {
+        if self.picture.is_none() {
+            let mut picture = [0; HEADERS];
+            self.write_common(route, &mut picture);
+            self.picture = Some(picture);
+        }
     }
 
     /// The packet with `length` bytes of the payload, from `offset` on.
@@ -228,11 +232,12 @@ impl<'a> Draft<'a> {
 
     /// The same place in the stream, with nothing in it. Its offset says whose data is gone: the
     /// requester's (0) or the responder's (1).
-    fn voided(&self, route: &Route) -> Self {
-        let mut void = Self::new(route, Opcode::SRC_VOID, self.label, 0, Payload::None);
-        void.offset = u32::from(self.opcode == Opcode::SRC_READ_RESP);
-        void.write_base(route, true);
-        void
+    fn voided(&self) -> Self {
+        Self {
+            abort: true,
+            offset: u32::from(self.opcode == Opcode::SRC_READ_RESP),
+            ..Self::new(Opcode::SRC_VOID, self.label, 0, Payload::None)
+        }
     }
 
     const fn has_header_crc(&self) -> bool {
@@ -264,7 +269,7 @@ impl<'a> Draft<'a> {
         let (sealed, trailer) = datagram
             .split_last_chunk_mut()
             .expect("a datagram ends in its ICRC");
-        self.write_headers(stamp, sealed);
+        self.write_headers(route, stamp, sealed);
         let (head, payload) = sealed.split_at_mut(self.headers());
         let mut crc = start;
         if self.has_header_crc() {
@@ -315,11 +320,11 @@ impl<'a> Draft<'a> {
 
     /// The headers of this one packet, but for the HCRC.
     #[inline(always)]
-    fn write_headers(&self, stamp: &Stamp, out: &mut [u8]) {
-        // Nearly always there is room for all, and what is too much is written over later.
-        match out.first_chunk_mut() {
-            Some(all) => *all = self.headers,
-            None => out.copy_from_slice(&self.headers[..out.len()]),
+    fn write_headers(&self, route: &Route, stamp: &Stamp, out: &mut [u8]) {
+        match (&self.picture, out.first_chunk_mut()) {
+            // What is too much is written over later.
+            (Some(picture), Some(all)) => *all = *picture,
+            _ => self.write_common(route, out),
         }
         let (bth, rest) = out.split_first_chunk_mut().expect("they begin with a BTH");
         let solicited = self.solicited && self.last;
@@ -345,8 +350,8 @@ impl<'a> Draft<'a> {
         );
     }
 
-    /// What BTH and extension header are in all packets.
-    fn write_base(&mut self, route: &Route, abort: bool) {
+    /// What the headers are in all packets.
+    fn write_common(&self, route: &Route, out: &mut [u8]) {
         let bth = Bth {
             opcode: self.opcode,
             mig_req: true,
@@ -355,7 +360,7 @@ impl<'a> Draft<'a> {
             ..Bth::default()
         };
         let ext = SrcExt {
-            abort,
+            abort: self.abort,
             generation: self.label.generation,
             token: route.token,
             src_qp: self.label.source,
@@ -364,25 +369,27 @@ impl<'a> Draft<'a> {
             msn: self.label.msn,
             ..SrcExt::default()
         };
-        let (head, rest) = self.headers.split_first_chunk_mut().expect("a BTH");
+        let (head, rest) = out.split_first_chunk_mut().expect("a BTH");
         bth.emit(head);
-        ext.emit(rest.first_chunk_mut().expect("the extension header"));
+        let (head, further) = rest.split_first_chunk_mut().expect("an extension header");
+        ext.emit(head);
+        if let Some(op) = self.op {
+            self.write_further(op, further);
+        }
     }
 
-    /// The headers that follow, of a message of `length` bytes.
-    fn write_further(&mut self, op: &SendOp, length: u32) {
+    fn write_further(&self, op: &SendOp, out: &mut [u8]) {
         let reth = |remote: &trunkline_conn::work::Remote| Reth {
             va: remote.addr,
             rkey: remote.rkey,
-            length,
+            length: self.message,
         };
-        let (out, mut at) = (&mut self.headers[BASE..], 0);
+        let mut at = 0;
         let mut put = |bytes: &[u8]| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
         match op {
-            // Datagrams are refused when they are taken from the ring.
             SendOp::Send | SendOp::SendTo(_) => {}
             SendOp::SendImm(value) => put(&ImmDt(*value).to_bytes()),
             SendOp::SendInvalidate(key) => put(&Ieth(*key).to_bytes()),
@@ -405,7 +412,17 @@ impl<'a> Draft<'a> {
                 put(&header.to_bytes());
             }
         }
-        self.further = at as u8;
+    }
+}
+
+const fn further_length(op: &SendOp) -> usize {
+    match op {
+        SendOp::Send | SendOp::SendTo(_) => 0,
+        SendOp::SendImm(_) => ImmDt::LEN,
+        SendOp::SendInvalidate(_) => Ieth::LEN,
+        SendOp::Write(_) | SendOp::Read(_) => Reth::LEN,
+        SendOp::WriteImm(..) => Reth::LEN + ImmDt::LEN,
+        SendOp::Atomic(..) => AtomicEth::LEN,
     }
 }
 
@@ -438,6 +455,7 @@ impl<B: Bytes, E: Egress + ?Sized> Out<'_, B, E> {
     /// `stamp` gives the packet its number once there is room, and one of the source ports. A
     /// payload that cannot be had any more goes out as a VOID of the same number, so that the
     /// stream has no hole; it aborts the QP it was for.
+    #[inline(always)]
     pub(super) fn emit(&mut self, draft: &Draft<'_>, stamp: impl FnOnce() -> Stamp) -> Emitted {
         let (route, regions) = (self.route, self.regions);
         let Some(slot) = self.egress.reserve(&route.path, draft.datagram()) else {
@@ -460,7 +478,7 @@ impl<B: Bytes, E: Egress + ?Sized> Out<'_, B, E> {
             return Emitted::Sent;
         }
         let route = other.as_ref().unwrap_or(route);
-        let void = draft.voided(route);
+        let void = draft.voided();
         let Some(slot) = self.egress.reserve(&route.path, void.datagram()) else {
             return Emitted::Voided;
         };

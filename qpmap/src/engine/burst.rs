@@ -51,7 +51,10 @@ impl<P: Platform> Burst<'_, P> {
         {
             return;
         }
-        self.stream = self.engine.take_in(self.now, arrival, datagram);
+        self.stream = None;
+        if let Some((conn, message)) = self.engine.take_in(self.now, arrival, datagram) {
+            self.stream = self.engine.stream_behind(conn, message, arrival, datagram);
+        }
     }
 
     /// The engine, for something else.
@@ -144,15 +147,16 @@ impl<P: Platform> Engine<P> {
     /// What to expect behind a packet that was placed. Nothing where some other packet is waited
     /// for, or this one did more than to bring its data.
     #[inline(never)]
-    pub(super) fn stream_behind(
+    fn stream_behind(
         &self,
         conn: u32,
         message: Message,
         arrival: &Arrival,
-        packet: &Packet<'_>,
+        datagram: &[u8],
     ) -> Option<Stream> {
+        let packet = Packet::parse(datagram).ok()?;
         let (headers, _) = packet.first_sum();
-        let bytes: &[u8; HEADERS] = packet.datagram.first_chunk()?;
+        let bytes: &[u8; HEADERS] = datagram.first_chunk()?;
         if !packet.ext.header_crc() || packet.ext.echo() != 0 || headers > HEADERS {
             return None;
         }
@@ -179,7 +183,7 @@ impl<P: Platform> Engine<P> {
             },
         };
         let (mask, identification) = (words(&fixed), arrival.identification.guess());
-        let length = packet.datagram.len();
+        let length = datagram.len();
         let start = self.arrived.seed.start(length, identification);
         let bytes = words(bytes);
         Some(Stream {
@@ -187,7 +191,7 @@ impl<P: Platform> Engine<P> {
             mask,
             headers,
             datagram: length,
-            start: start.masking(packet.datagram),
+            start: start.masking(datagram),
             identification,
             conn,
             place,

@@ -6,7 +6,7 @@
 //! summed while it is placed.
 
 use super::build::{BASE, Item, ItemKind};
-use super::burst::{Message, Stream};
+use super::burst::Message;
 use super::packet::{Packet, Verdict};
 use super::{Cause, ConnId, Engine, Event, Platform};
 use trunkline_conn::ingress::{Arrival, Identification};
@@ -24,14 +24,15 @@ const MAX_SEGMENT: u16 = 127;
 const TICK_NS: u32 = 16;
 
 impl<P: Platform> Engine<P> {
-    /// Takes in one datagram, whatever it is; gives what to expect next.
+    /// Takes in one datagram, whatever it is; tells the message that it did not complete, and its
+    /// connection.
     #[inline(never)]
     pub(super) fn take_in(
         &mut self,
         now: Instant,
         arrival: &Arrival,
         datagram: &[u8],
-    ) -> Option<Stream> {
+    ) -> Option<(u32, Message)> {
         self.counters.received += 1;
         match datagram.first().map(|byte| Opcode(*byte)) {
             Some(opcode) if opcode.is_src() => return self.handle_shared(now, arrival, datagram),
@@ -46,7 +47,7 @@ impl<P: Platform> Engine<P> {
         now: Instant,
         arrival: &Arrival,
         datagram: &[u8],
-    ) -> Option<Stream> {
+    ) -> Option<(u32, Message)> {
         let Ok(mut packet) = Packet::parse(datagram) else {
             self.counters.malformed += 1;
             return None;
@@ -104,7 +105,7 @@ impl<P: Platform> Engine<P> {
             Verdict::Corrupt => self.counters.bad_icrc += 1,
         }
         match verdict {
-            Verdict::Placed(message) => self.stream_behind(conn, message, arrival, &packet),
+            Verdict::Placed(message) => Some((conn, message)),
             _ => None,
         }
     }

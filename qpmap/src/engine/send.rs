@@ -76,6 +76,7 @@ impl Progress<'_> {
             if over || emitted == Emitted::Voided {
                 return emitted;
             }
+            draft.keep_picture(out.route);
         }
     }
 }
@@ -95,7 +96,7 @@ impl<P: Platform> Engine<P> {
         };
         let reason = Close(0).to_bytes();
         for route in std::mem::take(&mut self.farewells) {
-            let draft = Draft::bare(&route, Opcode::SRC_CLOSE, &reason);
+            let draft = Draft::bare(Opcode::SRC_CLOSE, &reason);
             let mut out = Out {
                 route: &route,
                 ports: &self.config.source_ports,
@@ -127,7 +128,7 @@ impl<P: Platform> Engine<P> {
         let Conn {
             delivery, payload, ..
         } = &mut self.conns[way.conn];
-        let mut draft = Draft::request(&way.route, record, qp.queues.qpn, qp.pd, pending);
+        let mut draft = Draft::request(record, qp.queues.qpn, qp.pd, pending);
         let item = Item {
             kind: ItemKind::Request,
             round: record.round,
@@ -182,7 +183,7 @@ impl<P: Platform> Engine<P> {
             ..Item::PING
         };
         let value = job.value_bytes();
-        let mut draft = self.response_draft(&way.route, flow, job, &value);
+        let mut draft = self.response_draft(flow, job, &value);
         let job = &mut self.jobs[at];
         let Conn {
             delivery, payload, ..
@@ -205,13 +206,7 @@ impl<P: Platform> Engine<P> {
         emitted
     }
 
-    fn response_draft<'a>(
-        &self,
-        route: &Route,
-        flow: u32,
-        job: &Job,
-        value: &'a [u8; 8],
-    ) -> Draft<'a> {
+    fn response_draft<'a>(&self, flow: u32, job: &Job, value: &'a [u8; 8]) -> Draft<'a> {
         let record = &self.flows[flow];
         let qp = &self.qps[record.qp];
         let (opcode, payload) = match job.outcome {
@@ -221,7 +216,7 @@ impl<P: Platform> Engine<P> {
             Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
         };
         let label = Label::of(record, qp.queues.qpn, job.msn, job.round);
-        Draft::new(route, opcode, label, job.length(), payload)
+        Draft::new(opcode, label, job.length(), payload)
     }
 
     /// Sends a lost packet again, or a VOID in its place when nobody waits for its content.
@@ -231,7 +226,6 @@ impl<P: Platform> Engine<P> {
         item: &Item,
         stamp: &Stamp,
     ) -> Emitted {
-        let route = way.route;
         let mut out = way.out(&self.config.source_ports, &self.regions);
         let stamped = || *stamp;
         self.counters.sent += 1;
@@ -244,7 +238,7 @@ impl<P: Platform> Engine<P> {
                 if let Some(pending) = current {
                     let flow = &self.flows[item.flow];
                     let qp = &self.qps[flow.qp];
-                    let mut draft = Draft::request(&route, flow, qp.queues.qpn, qp.pd, pending);
+                    let mut draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending);
                     draft.cut(item.offset, item.length);
                     return out.emit(&draft, stamped);
                 }
@@ -256,7 +250,7 @@ impl<P: Platform> Engine<P> {
                     .filter(|job| job.serial == item.serial);
                 if let Some(job) = current {
                     let value = job.value_bytes();
-                    let mut draft = self.response_draft(&route, item.flow, job, &value);
+                    let mut draft = self.response_draft(item.flow, job, &value);
                     draft.cut(item.offset, item.length);
                     return out.emit(&draft, stamped);
                 }
@@ -268,13 +262,13 @@ impl<P: Platform> Engine<P> {
                     } else {
                         Opcode::SRC_CONTROL
                     };
-                    let draft = Draft::bare(&route, opcode, blob);
+                    let draft = Draft::bare(opcode, blob);
                     return out.emit(&draft, stamped);
                 }
             }
             ItemKind::Ping => {}
         }
-        let draft = Draft::bare(&route, Opcode::SRC_VOID, &[]);
+        let draft = Draft::bare(Opcode::SRC_VOID, &[]);
         out.emit(&draft, stamped)
     }
 
@@ -287,7 +281,7 @@ impl<P: Platform> Engine<P> {
     ) -> bool {
         let content = self.blobs.get(item.slot, item.serial).unwrap_or(&[]);
         let (now, conn) = (way.now, way.conn);
-        let draft = Draft::bare(&way.route, opcode, content);
+        let draft = Draft::bare(opcode, content);
         let bytes = draft.datagram() as u32;
         let delivery = &mut self.conns[conn].delivery;
         let mut out = way.out(&self.config.source_ports, &self.regions);
@@ -308,7 +302,7 @@ impl<P: Platform> Engine<P> {
         };
         let mut payload = [0; ROOM];
         let length = AckPayload::emit(ack.ce, ack.delay_ns, ack.sack, &mut payload);
-        let draft = Draft::bare(&way.route, Opcode::SRC_ACK, &payload[..length]);
+        let draft = Draft::bare(Opcode::SRC_ACK, &payload[..length]);
         let stamp = Stamp {
             number: 0,
             attempt: 0,
