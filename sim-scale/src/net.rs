@@ -285,8 +285,8 @@ impl Net {
     }
 
     /// When the last refusal, READ data or result of an atomic was lost that an InfiniBand QP,
-    /// `qpn` of node `index`, was to hear. A refusal is said once, and data before it not again: the
-    /// QP that said it is in error and answers no more.
+    /// `qpn` of node `index`, was to hear. A refusal is said once, and data before it not again:
+    /// the QP that said it is in error and answers no more.
     pub fn answer_lost(&self, index: usize, qpn: Qpn) -> Option<u64> {
         self.lost_answers.get(&(index, qpn)).copied()
     }
