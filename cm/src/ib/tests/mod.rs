@@ -6,6 +6,7 @@ mod captures;
 mod cells;
 mod hostile;
 mod hosts;
+mod qps;
 mod scripts;
 mod sim;
 

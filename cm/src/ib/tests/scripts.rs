@@ -1,7 +1,7 @@
 //! Single stories, message by message.
 
-use super::{GUID, SERVICE, Stage, answer, ask, drain, messages, sidr_ask};
-use crate::ib::{AcceptError, AskError, CloseReason, Config, Event, message};
+use super::{GUID, SERVICE, Stage, ask, drain, messages, sidr_ask};
+use crate::ib::{AskError, CloseReason, Config, Event, message};
 use crate::message::mad;
 use crate::retry::{Patience, Retry};
 use crate::tests::ms;
@@ -26,127 +26,6 @@ fn only(stage: &mut Stage) -> Message {
         panic!("one message, not {sent:?}")
     };
     message.clone()
-}
-
-#[test]
-fn a_restarted_peer_connects_with_the_qp_of_a_connection_that_it_lost() {
-    let mut stage = Stage::new();
-    stage.answering();
-    let old = stage.id();
-    let (ours, theirs, transaction) = (stage.ours, stage.theirs, stage.transaction);
-    // Reborn: another number, the same QP.
-    (stage.theirs, stage.transaction) = (CommId(0x5555), 0x99);
-    stage.deliver(&stage.req());
-    let (sent, events) = drain(&mut stage.manager);
-    let said = messages(&sent);
-    let [
-        CmMad {
-            transaction_id,
-            message: Message::Dreq(dreq),
-        },
-        CmMad {
-            message: Message::Rej(rej),
-            ..
-        },
-    ] = &said[..]
-    else {
-        panic!("the old connection ends, the new one is refused: {said:?}")
-    };
-    assert_eq!(
-        (dreq.local, dreq.remote, dreq.remote_qpn.get()),
-        (ours, theirs, 0x22)
-    );
-    assert_eq!(
-        (rej.remote, rej.reason),
-        (stage.theirs, RejReason::StaleConnection)
-    );
-    assert!(
-        events.is_empty(),
-        "the old one ends when the peer has answered"
-    );
-    // Who knows nothing of a connection confirms its end.
-    stage.deliver(&mad(
-        *transaction_id,
-        message::drep(message::Ids {
-            local: theirs,
-            remote: ours,
-        }),
-    ));
-    let (_, events) = drain(&mut stage.manager);
-    assert!(
-        matches!(events[..], [Event::Closed { id, reason: CloseReason::Stale, .. }] if id == old)
-    );
-    // The next try finds nothing in its way.
-    (stage.theirs, stage.transaction) = (CommId(0x5556), transaction + 1);
-    stage.asked();
-    assert_eq!(stage.manager.counters().stale, 1);
-}
-
-#[test]
-fn who_has_not_the_guid_of_a_connected_qp_ends_nothing() {
-    let mut stage = Stage::new();
-    stage.answering();
-    let old = stage.id();
-    (stage.theirs, stage.peer_guid) = (CommId(0x5555), 0xbad);
-    stage.deliver(&stage.req());
-    let (sent, events) = drain(&mut stage.manager);
-    assert!(sent.is_empty() && matches!(events[..], [Event::Incoming { .. }]));
-    assert_eq!((stage.id(), stage.state()), (old, "Established"));
-}
-
-#[test]
-fn a_forged_request_hides_no_connection_from_its_peer() {
-    let mut stage = Stage::new();
-    stage.answering();
-    let (guid, old) = (stage.peer_guid, stage.id());
-    // They are taken; the peer starts again when one of them has been refused.
-    for number in [0x5555, 0x5557] {
-        (stage.theirs, stage.peer_guid) = (CommId(number), number.into());
-        stage.transaction += 1;
-        stage.asked();
-    }
-    let (now, forged) = (stage.now, stage.id());
-    let reason = RejReason::ConsumerDefined;
-    let refused = stage
-        .manager
-        .reject(now, forged, reason, PrivateData::default());
-    refused.expect("it waits for a decision");
-    drain(&mut stage.manager);
-    (stage.theirs, stage.peer_guid) = (CommId(0x5559), guid);
-    stage.transaction += 1;
-    stage.deliver(&stage.req());
-    let (sent, _) = drain(&mut stage.manager);
-    let said = messages(&sent);
-    assert!(matches!(
-        said[..],
-        [
-            CmMad { message: Message::Dreq(_), .. },
-            CmMad { message: Message::Rej(rej), .. }
-        ] if rej.reason == RejReason::StaleConnection
-    ));
-    stage.id = Some(old);
-    assert_eq!(stage.state(), "DreqSent");
-}
-
-#[test]
-fn an_answer_from_a_qp_that_is_connected_is_refused() {
-    let mut stage = Stage::new();
-    stage.answering();
-    let old = stage.id();
-    (stage.our_qpn, stage.theirs) = (0x12, CommId(0x5555));
-    stage.req_sent();
-    let asking = stage.id();
-    stage.deliver(&stage.rep());
-    let (sent, events) = drain(&mut stage.manager);
-    let said = messages(&sent);
-    assert!(matches!(
-        &said[..],
-        [CmMad { message: Message::Dreq(_), .. }, CmMad { message: Message::Rej(rej), .. }]
-            if rej.refused == Answered::Rep && rej.reason == RejReason::StaleConnection
-    ));
-    assert!(matches!(events[..], [Event::Rejected { id, .. }] if id == asking));
-    stage.id = Some(old);
-    assert_eq!(stage.state(), "DreqSent");
 }
 
 #[test]
@@ -319,58 +198,6 @@ fn a_rejection_that_crosses_the_confirmation_ends_the_connection() {
         (stage.state(), stage.manager.counters().duplicate),
         ("TimeWait", 1)
     );
-}
-
-#[test]
-fn the_number_of_a_disconnected_qp_has_to_be_right() {
-    let mut stage = Stage::new();
-    stage.answering();
-    let right = core::mem::replace(&mut stage.our_qpn, 0x77);
-    stage.deliver(&stage.dreq());
-    assert_eq!(
-        (stage.state(), stage.manager.counters().mismatch),
-        ("Established", 1)
-    );
-    stage.our_qpn = right;
-    stage.deliver(&stage.dreq());
-    assert_eq!(stage.state(), "TimeWait");
-}
-
-#[test]
-fn a_qp_has_one_connection_at_a_time() {
-    let mut stage = Stage::new();
-    stage.asking();
-    let qpn = Qpn::from_wire(stage.our_qpn);
-    let in_use = AskError::QpInUse(qpn);
-    let route = stage.route();
-    let again = stage
-        .manager
-        .connect(stage.now, route, &ask(stage.our_qpn), Retry::PLAIN);
-    assert_eq!(again, Err(in_use));
-    (stage.theirs, stage.peer_qpn) = (CommId(0x5555), 0x23);
-    stage.asked();
-    let accepted = stage
-        .manager
-        .accept(stage.now, stage.id(), &answer(stage.our_qpn));
-    assert_eq!(accepted, Err(AcceptError::Ask(in_use)));
-    assert_eq!(stage.state(), "Asked", "another QP may do");
-    let accepted = stage.manager.accept(stage.now, stage.id(), &answer(0x44));
-    assert_eq!(accepted, Ok(()));
-}
-
-#[test]
-fn a_qp_that_the_peer_takes_for_connected_is_kept_out_of_use_for_a_while() {
-    let mut stage = Stage::new();
-    stage.req_sent();
-    let rej = message::rej(stage.swapped(), Answered::Req, RejReason::StaleConnection);
-    stage.deliver(&mad(stage.transaction, rej));
-    let (_, events) = drain(&mut stage.manager);
-    assert!(matches!(events[..], [Event::Rejected { .. }]));
-    assert_eq!(stage.state(), "TimeWait");
-    stage.now = stage.manager.poll_timeout().expect("time wait ends");
-    stage.manager.handle_timeout(stage.now);
-    let (_, events) = drain(&mut stage.manager);
-    assert!(matches!(events[..], [Event::TimeWaitExit { qpn, .. }] if qpn.get() == 0x11));
 }
 
 #[test]
