@@ -6,7 +6,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `verbs` | QPs, CQs, SRQs, regions: what programs ask for |
+//! | `verbs`, `resources` | what programs ask for: QPs; domains, regions, CQs, SRQs |
 //! | `link`, `peers` | connections and their end; who is at the other end of them |
 //! | `flows` | which connection a flow uses, and how it moves |
 //! | `binds` | BINDs and consent: how QPs of two nodes find each other |
@@ -47,6 +47,7 @@ mod plain;
 mod qp;
 mod receive;
 mod requester;
+mod resources;
 mod responder;
 mod send;
 mod staging;
@@ -61,9 +62,10 @@ pub use counters::Counters;
 pub use link::{ConnectionParams, ConnectionStats};
 pub use peers::PeerIdentity;
 pub use qp::{Attributes, QpQueues};
+pub use resources::Indexed;
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
-pub use verbs::{Indexed, QpInit, QpModify};
+pub use verbs::{QpInit, QpModify};
 
 use crate::cq::{CompletionQueue, Notify};
 use crate::doorbell::Doorbells;

@@ -1,21 +1,16 @@
-//! What programs ask of the engine: protection domains, regions, queues, QPs and their states.
+//! What programs ask of QPs: to be made, changed, asked and destroyed.
 
 use super::qp::{Attributes, Cold, Flags, Qp, QpQueues, Wire};
-use super::{CqSlot, Engine, Event, Platform, SrqSlot};
-use crate::cq::{CompletionQueue, Notify};
+use super::{Engine, Event, Platform};
 use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue};
-use crate::regions::Registered;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, PdId};
-use trunkline_wire::{Qpn, Rkey};
-
-/// The engine's index of a queue, and the queue.
-pub type Indexed<Q> = (u32, Arc<Q>);
+use trunkline_wire::Qpn;
 
 /// What a QP is made with (`ibv_create_qp(3)`).
 #[derive(Clone, Copy, Debug)]
@@ -65,130 +60,6 @@ pub enum QpModify {
 }
 
 impl<P: Platform> Engine<P> {
-    /// Allocates a protection domain.
-    pub fn alloc_pd(&mut self) -> PdId {
-        self.regions.alloc_pd()
-    }
-
-    /// Frees a protection domain.
-    ///
-    /// # Errors
-    /// [`VerbsError::Busy`] while anything belongs to it.
-    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        self.regions.dealloc_pd(pd)
-    }
-
-    /// Registers memory (`ibv_reg_mr(3)`).
-    ///
-    /// # Errors
-    /// Remote rights without local write, or no key left.
-    pub fn register(
-        &mut self,
-        pd: PdId,
-        bytes: P::Bytes,
-        access: Access,
-    ) -> Result<Registered, VerbsError> {
-        self.register_with(pd, bytes, access, None)
-    }
-
-    /// Registers memory with one of several workers: they share `revoked`, and get equal keys where
-    /// they register equally in equal order.
-    ///
-    /// # Errors
-    /// As [`register`](Self::register).
-    pub fn register_with(
-        &mut self,
-        pd: PdId,
-        bytes: P::Bytes,
-        access: Access,
-        revoked: Option<Arc<AtomicBool>>,
-    ) -> Result<Registered, VerbsError> {
-        let salt = self.keys.draw();
-        self.regions.register_with(pd, bytes, access, salt, revoked)
-    }
-
-    /// Takes a region back. Packets in flight that would read it become VOID.
-    ///
-    /// # Errors
-    /// No region has this key.
-    pub fn deregister(&mut self, key: Rkey) -> Result<P::Bytes, VerbsError> {
-        self.regions.deregister(key)
-    }
-
-    /// Creates a completion queue for `depth` completions (`ibv_create_cq(3)`).
-    ///
-    /// # Errors
-    /// A depth of 0 or beyond what a CQ can hold.
-    pub fn create_cq(
-        &mut self,
-        depth: u32,
-        notify: Option<Arc<dyn Notify>>,
-    ) -> Result<Indexed<CompletionQueue<P::Words>>, VerbsError> {
-        let queue = Arc::new(CompletionQueue::new(depth, P::words)?);
-        let slot = CqSlot {
-            queue: Arc::clone(&queue),
-            notify,
-            dirty: false,
-            overrun: false,
-            users: 0,
-        };
-        Ok((self.cqs.insert(slot), queue))
-    }
-
-    /// Destroys a completion queue.
-    ///
-    /// # Errors
-    /// [`VerbsError::Busy`] while QPs use it.
-    pub fn destroy_cq(&mut self, cq: u32) -> Result<(), VerbsError> {
-        let slot = self.cqs.get(cq).ok_or(VerbsError::UnknownCq { cq })?;
-        if slot.users > 0 {
-            return Err(VerbsError::Busy {
-                what: "CQ",
-                users: slot.users,
-            });
-        }
-        self.cqs.remove(cq);
-        self.dirty_cqs.retain(|dirty| *dirty != cq);
-        Ok(())
-    }
-
-    /// Creates a shared receive queue (`ibv_create_srq(3)`).
-    ///
-    /// # Errors
-    /// Sizes out of range.
-    pub fn create_srq(
-        &mut self,
-        pd: PdId,
-        max_wr: u32,
-        max_sge: u32,
-    ) -> Result<Indexed<RecvQueue<P::Words>>, VerbsError> {
-        let queue = Arc::new(RecvQueue::new(max_wr, max_sge, P::words)?);
-        self.regions.pd_ref(pd)?;
-        let slot = SrqSlot {
-            queue: Arc::clone(&queue),
-            pd,
-            users: 0,
-        };
-        Ok((self.srqs.insert(slot), queue))
-    }
-
-    /// Destroys a shared receive queue.
-    ///
-    /// # Errors
-    /// [`VerbsError::Busy`] while QPs use it.
-    pub fn destroy_srq(&mut self, srq: u32) -> Result<(), VerbsError> {
-        let slot = self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
-        if slot.users > 0 {
-            return Err(VerbsError::Busy {
-                what: "SRQ",
-                users: slot.users,
-            });
-        }
-        let slot = self.srqs.remove(srq);
-        self.regions.pd_unref(slot.pd);
-        Ok(())
-    }
-
     /// Creates a QP in the RESET state (`ibv_create_qp(3)`).
     ///
     /// # Errors
