@@ -311,6 +311,7 @@ impl Core {
                 let (path, mad, concerns) = *mad;
                 manage(now, (manager, cm), &path, &mad, concerns);
             }
+            Letter::Met(met) => cm.manager.handle_met(now, &met),
             Letter::Peer(address, mode) => peers.heard(&mut floor, address, mode),
             Letter::Loop(ask) => peers.looped_to(&mut floor, &ask),
             Letter::Looped(near, far) => peers.looped(&mut floor, &near, far.as_ref()),
@@ -322,6 +323,9 @@ impl Core {
         let Some(mail) = &mut self.mail else { return };
         while let Some((to, letter)) = self.peers.poll_letter() {
             mail.send(to, letter);
+        }
+        while let Some(met) = self.cm.manager.poll_met() {
+            mail.send_all(|| Letter::Met(met));
         }
         mail.retry();
     }
@@ -506,10 +510,9 @@ fn check_management<'a>(arrival: &Arrival, datagram: &'a [u8]) -> Option<&'a [u8
 /// for this one too.
 fn deliver(mail: &mut Mail, path: &Path, mad: &[u8; MAD_LEN]) -> Option<Concerns> {
     let (concerns, at) = Concerns::and_worker(mad, mail.workers());
-    // What ordinary hosts begin is for the first worker, which has the listeners.
     let to = match at {
         At::One(worker) => worker,
-        At::Any(_) => 0,
+        At::Any(number) => mail.workers().spread(number),
         At::All => {
             for other in mail.workers().iter().map(Worker::index) {
                 if other != mail.own() {

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use trunkline_cm::ib::Met;
 use trunkline_cm::{Concerns, Offer, PeerMode};
 use trunkline_conn::ingress::Arrival;
 use trunkline_wire::{BthView, MAD_LEN, Path, Qpn, Worker, Workers};
@@ -25,6 +26,8 @@ pub(crate) enum Letter {
     Packet(Box<(Arrival, Vec<u8>)>),
     /// A management datagram, its ICRC checked, with whom it concerns.
     Mad(Box<(Path, [u8; MAD_LEN], Concerns)>),
+    /// A QP of an ordinary host that the sender has a new connection with.
+    Met(Met),
     /// What a peer turned out to be.
     Peer(IpAddr, PeerMode),
     /// A QP of the sender talks to one of the other worker.
@@ -148,6 +151,15 @@ impl Mail {
     pub(crate) fn send(&mut self, to: u8, letter: Letter) {
         self.waiting.push_back((to, letter));
         self.retry();
+    }
+
+    /// Sends to all others what must arrive.
+    pub(crate) fn send_all(&mut self, letter: impl Fn() -> Letter) {
+        for other in self.workers().iter().map(Worker::index) {
+            if other != self.own() {
+                self.send(other, letter());
+            }
+        }
     }
 
     /// Sends what waits for room, as far as there is some.

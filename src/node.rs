@@ -529,7 +529,7 @@ impl Node {
 
     /// How the capture of management datagrams goes, if there is one.
     pub fn capture_state(&self) -> Option<CaptureState> {
-        let capture = self.shared.first().core().capture.clone();
+        let capture = self.shared.seat(0).core().capture.clone();
         capture.map(|capture| capture.state())
     }
 

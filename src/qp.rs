@@ -1,7 +1,6 @@
 //! Queue pairs and shared receive queues.
 
 use crate::connection::Connection;
-use crate::core::Core;
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::mr::Pd;
@@ -194,22 +193,6 @@ impl Qp {
     /// Its state.
     pub fn state(&self) -> QpState {
         self.0.queues.state()
-    }
-
-    /// Takes it from INIT to RTS, in a call that has the first worker's core already: no packet
-    /// leaves that before this is done.
-    pub(crate) fn ready(&self, first: &mut Core, attributes: &Attributes) -> Result<(), Error> {
-        if self.worker() == 0 {
-            return Ok(first.ready(self, attributes)?);
-        }
-        let seat = self.seat();
-        let mut core = seat.core();
-        let now = core.clock.now();
-        core.ready(self, attributes)?;
-        core.pump(now);
-        drop(core);
-        seat.wake();
-        Ok(())
     }
 
     /// State and attributes (`ibv_query_qp(3)`).

@@ -6,6 +6,8 @@ use crate::status::server::Server;
 use crate::worker::{Bell, Thread};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_cm::rdma::Id;
+use trunkline_conn::time::Instant;
 use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::mapping::Mapping;
@@ -21,8 +23,9 @@ pub(crate) struct Shared {
     pub(crate) status: Option<Server>,
     pub(crate) gid: Gid,
     pub(crate) workers: Workers,
-    /// The worker that gets the next QP.
+    /// The worker that gets the next QP, and the one that gets the next ID of RDMA-CM.
     dealt: AtomicU8,
+    dealt_ids: AtomicU8,
     /// Held while something happens in all workers, so that it does in one order: then they give
     /// equal numbers to what they share.
     order: Mutex<()>,
@@ -37,6 +40,7 @@ impl Shared {
             gid,
             workers,
             dealt: AtomicU8::new(0),
+            dealt_ids: AtomicU8::new(0),
             order: Mutex::new(()),
         }
     }
@@ -54,18 +58,30 @@ impl Shared {
         self.seat(self.workers.owner(number.get()))
     }
 
-    /// The worker that has what a node has once: connections by IP address and port.
-    pub(crate) fn first(&self) -> &Seat {
-        self.seat(0)
+    /// The worker that an ID of RDMA-CM belongs to.
+    pub(crate) fn owner_of_id(&self, id: Id) -> &Seat {
+        self.seat(id.worker(self.workers))
     }
 
-    /// The worker whose turn it is to get something.
+    /// The worker that keeps a port of RDMA-CM.
+    pub(crate) fn keeper(&self, port: u16) -> &Seat {
+        self.seat(self.workers.owner(port.into()))
+    }
+
+    /// The worker whose turn it is to get a QP.
     pub(crate) fn deal(&self) -> u8 {
+        self.next(&self.dealt)
+    }
+
+    /// The worker whose turn it is to get an ID of RDMA-CM.
+    pub(crate) fn deal_id(&self) -> u8 {
+        self.next(&self.dealt_ids)
+    }
+
+    fn next(&self, dealt: &AtomicU8) -> u8 {
         let count = self.workers.count();
         let next = |at: u8| Some((at + 1) % count);
-        let dealt = self
-            .dealt
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let dealt = dealt.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         dealt.unwrap_or(0)
     }
 
@@ -85,6 +101,37 @@ impl Shared {
         }
     }
 
+    /// Works on the cores of two workers, of which the second may be the first: there is no second
+    /// core then. What they have to send goes out at once.
+    pub(crate) fn on_two<T>(
+        &self,
+        (one, two): (u8, u8),
+        work: impl FnOnce(&mut Core, Option<&mut Core>, Instant) -> T,
+    ) -> T {
+        let (low, high) = (self.seat(one.min(two)), self.seat(one.max(two)));
+        let mut first = low.core();
+        let mut second = (one != two).then(|| high.core());
+        let now = first.clock.now();
+        let done = match &mut second {
+            None => work(&mut first, None, now),
+            Some(second) if one < two => work(&mut first, Some(second), now),
+            Some(second) => work(second, Some(&mut first), now),
+        };
+        first.pump(now);
+        if let Some(second) = &mut second {
+            second.pump(now);
+        }
+        drop((first, second));
+        low.wake();
+        high.wake();
+        done
+    }
+
+    /// Keeps others from doing anything in all workers meanwhile.
+    pub(crate) fn in_order(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Does the same in all workers: gives what each gave.
     ///
     /// # Errors
@@ -96,7 +143,7 @@ impl Shared {
         &self,
         mut work: impl FnMut(&mut Core) -> Result<T, VerbsError>,
     ) -> Result<Vec<T>, VerbsError> {
-        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = self.in_order();
         let mut done = Vec::with_capacity(self.seats.len());
         for seat in &self.seats {
             match work(&mut seat.core()) {

@@ -22,7 +22,8 @@ pub enum Concerns {
 pub enum At {
     /// The one with this index.
     One(u8),
-    /// It begins something that each could take up; the number is the same whenever it comes again.
+    /// It begins something that each could take up, and is [spread](Workers::spread) by this
+    /// number: the same whenever it comes again, and for all that the QP of a peer asks for.
     Any(u32),
     /// Any of them: it names no number of ours.
     All,
@@ -46,7 +47,7 @@ impl Concerns {
                 return (Self::Nodes, At::One(workers.owner(toward.into())));
             }
             Message::Rej(rej) if rej.remote == CommId(0) => return (Self::Both, At::All),
-            Message::Req(req) => return (Self::Plain, At::Any(req.local.0)),
+            Message::Req(req) => return (Self::Plain, At::Any(req.qpn.get())),
             Message::SidrReq(req) => return (Self::Plain, At::Any(req.request.0)),
             Message::Mra(mra) => mra.remote,
             Message::Rej(rej) => rej.remote,

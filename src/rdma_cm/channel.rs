@@ -24,9 +24,9 @@ pub(crate) struct Channel {
     pub(crate) node: Arc<Shared>,
     pub(crate) queue: Arc<Queue>,
     ids: Mutex<BTreeMap<Id, Weak<IdInner>>>,
-    /// QPs of connections that have ended not long ago, oldest first: their numbers are kept from
-    /// use until nothing comes for them any more.
-    ended: Mutex<VecDeque<Qp>>,
+    /// QPs of connections that have ended not long ago, each with the worker of its connection,
+    /// oldest first: their numbers are kept from use until nothing comes for them any more.
+    ended: Mutex<VecDeque<(u8, Qp)>>,
 }
 
 impl Channel {
@@ -42,16 +42,55 @@ impl Channel {
     }
 
     /// Keeps a QP until its connection is forgotten, and frees those whose are.
-    pub(crate) fn release(&self, qp: Option<Qp>) {
+    pub(crate) fn release(&self, qp: Option<(u8, Qp)>) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.extend(qp);
-        let core = self.node.first().core();
-        let taken = |qp: &Qp| core.cm.manager.ib().is_taken(qp.qpn());
-        let free = ended.iter().take_while(|qp| !taken(qp)).count();
-        drop(core);
+        let taken = |(worker, qp): &(u8, Qp)| self.is_taken(*worker, qp);
+        let free = ended.iter().take_while(|ended| !taken(ended)).count();
         let freed: Vec<_> = ended.drain(..free).collect();
         drop(ended);
         drop(freed);
+    }
+
+    /// Whether a worker knows of a connection of a QP, be it over.
+    pub(crate) fn is_taken(&self, worker: u8, qp: &Qp) -> bool {
+        let core = self.node.seat(worker).core();
+        core.cm.manager.ib().is_taken(qp.qpn())
+    }
+
+    /// Gives up an ID that its worker alone knows.
+    fn destroy(&self, id: Id) {
+        let seat = self.node.owner_of_id(id);
+        let mut core = seat.core();
+        let now = core.clock.now();
+        // A request to a listener has none of its own.
+        core.cm.destroy(now, id);
+        core.pump(now);
+        drop(core);
+        seat.wake();
+    }
+
+    /// Gives up an ID, with its port, and what waits for it where it listens.
+    pub(crate) fn give_up(&self, id: Id) {
+        let home = self.node.owner_of_id(id);
+        let claim = home.core().cm.manager.claim_of(id);
+        let elsewhere = |port| !std::ptr::eq(self.node.keeper(port), home);
+        let Some(claim) = claim.filter(|claim| claim.listens || elsewhere(claim.port)) else {
+            return self.destroy(id);
+        };
+        let order = self.node.in_order();
+        let mut requests = Vec::new();
+        for seat in &self.node.seats {
+            let mut core = seat.core();
+            let now = core.clock.now();
+            requests.extend(core.cm.destroy(now, id));
+            core.cm.manager.give_back(id, &claim);
+            core.pump(now);
+            drop(core);
+            seat.wake();
+        }
+        drop(order);
+        requests.into_iter().for_each(|id| self.destroy(id));
     }
 
     fn find(&self, id: Id) -> Option<CmId> {
@@ -63,11 +102,9 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         // IDs hold their channel: only requests that nobody fetched are left.
-        let mut core = self.node.first().core();
-        let now = core.clock.now();
         while let Some(notice) = self.queue.pop() {
             if let Notice::Manager(Event::ConnectRequest { id, .. }) = notice {
-                core.cm.destroy(now, id);
+                self.destroy(id);
             }
         }
     }
@@ -94,7 +131,8 @@ impl EventChannel {
     /// # Errors
     /// There are too many, or the kind of QP does not go with the port space.
     pub fn create_id(&self, space: PortSpace, kind: Kind) -> Result<CmId, Error> {
-        let mut core = self.0.node.first().core();
+        let node = &self.0.node;
+        let mut core = node.seat(node.deal_id()).core();
         let id = core.cm.manager.create(space, kind)?;
         core.cm.own(id, &self.0.queue);
         drop(core);

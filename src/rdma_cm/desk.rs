@@ -217,6 +217,11 @@ impl Desk {
         timers.into_iter().flatten().min()
     }
 
+    /// Whether an ID is known here: a listener is at all workers.
+    pub(crate) fn knows(&self, id: Id) -> bool {
+        self.owners.contains_key(&id)
+    }
+
     /// Events of `id` go to `queue` from now on (`rdma_migrate_id(3)`), those not fetched too.
     pub(crate) fn own(&mut self, id: Id, queue: &Arc<Queue>) {
         if let Some(before) = self.owners.insert(id, Arc::clone(queue))
@@ -229,22 +234,21 @@ impl Desk {
         }
     }
 
-    /// Gives up an ID; requests to it that nobody fetched are refused.
-    pub(crate) fn destroy(&mut self, now: Instant, id: Id) {
+    /// Gives up an ID. Requests to it that nobody fetched come back: destroy them, each at its
+    /// worker, so that they are refused.
+    pub(crate) fn destroy(&mut self, now: Instant, id: Id) -> Vec<Id> {
         if self.sought.remove(&id).is_some() {
             self.resolver.forget(id);
         }
         let unfetched = self.owners.remove(&id).map(|queue| queue.take(id));
-        for notice in unfetched.into_iter().flatten() {
-            if let Notice::Manager(Event::ConnectRequest { id: new, .. }) = notice
-                && new != id
-            {
-                self.owners.remove(&new);
-                let _ = self.manager.destroy(now, new);
-            }
-        }
         // It is gone already where its listener took it along.
         let _ = self.manager.destroy(now, id);
+        let request = |notice| match notice {
+            Notice::Manager(Event::ConnectRequest { id: new, .. }) => Some(new),
+            _ => None,
+        };
+        let requests = unfetched.into_iter().flatten().filter_map(request);
+        requests.filter(|new| *new != id).collect()
     }
 
     /// Hands out what happened; gives whether anything did.

@@ -16,7 +16,7 @@ use trunkline_cm::rdma::{Error as CmError, Id, Kind, Params, QpAttributes, Setti
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::Instant;
 use trunkline_qpmap::{Attributes, QpModify, QpType, VerbsError};
-use trunkline_wire::Gid;
+use trunkline_wire::{Gid, Worker};
 
 /// An ID (`struct rdma_cm_id`). The last clone gives it up (`rdma_destroy_id(3)`): a listener
 /// refuses what waits, a connection ends.
@@ -56,19 +56,28 @@ impl CmId {
         Arc::clone(&lock(&self.0.channel))
     }
 
-    /// Runs `work` on the node's manager; what it has to send goes out at once.
+    /// Index of the worker of its node that it belongs to, from 0. Requests to a listener are at
+    /// any.
+    pub fn worker(&self) -> u8 {
+        self.0.id.worker(self.channel().node.workers)
+    }
+
+    /// Runs `work` on its worker's manager; what it has to send goes out at once.
     fn manage<T>(
         &self,
         work: impl FnOnce(&mut Core, Instant) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let channel = self.channel();
-        let mut core = channel.node.first().core();
-        let now = core.clock.now();
-        let done = work(&mut core, now);
-        core.pump(now);
-        drop(core);
-        channel.node.first().wake();
-        done
+        self.manage_with(self.worker(), |core, _, now| work(core, now))
+    }
+
+    /// The same with another worker's core, if `with` is another.
+    fn manage_with<T>(
+        &self,
+        with: u8,
+        work: impl FnOnce(&mut Core, Option<&mut Core>, Instant) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let node = Arc::clone(&self.channel().node);
+        node.on_two((self.worker(), with), work)
     }
 
     /// Gives it an address and a port, a free one for port 0 (`rdma_bind_addr(3)`).
@@ -76,16 +85,55 @@ impl CmId {
     /// # Errors
     /// The address is in use, or the ID has one.
     pub fn bind(&self, address: SocketAddr) -> Result<SocketAddr, Error> {
-        self.manage(|core, _| Ok(core.cm.manager.bind(self.0.id, address)?))
+        let keeper = match address.port() {
+            0 => self.worker(),
+            port => self.channel().node.workers.owner(port.into()),
+        };
+        self.manage_with(keeper, |core, keeper, _| {
+            let manager = &mut core.cm.manager;
+            let Some(keeper) = keeper else {
+                return Ok(manager.bind(self.0.id, address)?);
+            };
+            let wish = manager.wish(self.0.id, address)?;
+            let got = keeper.cm.manager.grant(&wish)?;
+            manager.granted(&wish);
+            Ok(got)
+        })
     }
 
     /// Takes connections (`rdma_listen(3)`). An address may have `backlog` requests waiting, and
-    /// some of others find room then; those over it are refused.
+    /// some of others find room then; those over it are refused. Each worker of the node takes its
+    /// share of the requests, and has as much room.
     ///
     /// # Errors
     /// Another ID listens there, or the ID is used otherwise.
     pub fn listen(&self, backlog: u32) -> Result<SocketAddr, Error> {
-        self.manage(|core, _| Ok(core.cm.manager.listen(self.0.id, backlog)?))
+        let node = Arc::clone(&self.channel().node);
+        let id = self.0.id;
+        let order = node.in_order();
+        // One that has no port gets one that its own worker keeps.
+        let bound = node.owner_of_id(id).core().cm.manager.local(id);
+        let keeper = bound.map_or(self.worker(), |at| node.workers.owner(at.port().into()));
+        let listener = self.manage_with(keeper, |core, keeper, _| {
+            let manager = &mut core.cm.manager;
+            let listener = manager.listener(id, backlog)?;
+            match keeper {
+                Some(keeper) => keeper.cm.manager.claim_listening(&listener)?,
+                None => manager.claim_listening(&listener)?,
+            }
+            manager.listen_too(&listener);
+            Ok(listener)
+        })?;
+        let queue = Arc::clone(&self.channel().queue);
+        for (worker, seat) in (0..).zip(&node.seats) {
+            if worker != self.worker() {
+                let mut core = seat.core();
+                core.cm.manager.listen_too(&listener);
+                core.cm.own(id, &queue);
+            }
+        }
+        drop(order);
+        Ok(listener.local)
     }
 
     /// Finds the way to a peer (`rdma_resolve_addr(3)`): `AddressResolved` or `AddressError` comes,
@@ -183,23 +231,25 @@ impl CmId {
         };
         let options = QpOptions {
             kind,
+            // One worker does all there is to do for the connection, if the program has no other
+            // wish.
+            worker: match (options.worker, &options.srq) {
+                (None, None) => Some(self.worker()),
+                (chosen, _) => chosen,
+            },
             ..options.clone()
         };
         let channel = self.channel();
         channel.release(None);
+        let taken = |qp: &Qp| {
+            let mut workers = channel.node.workers.iter().map(Worker::index);
+            workers.any(|worker| channel.is_taken(worker, qp))
+        };
         // A number that a connection had not long ago must not be a new one's.
         let mut waiting = Vec::new();
         let qp = loop {
             let qp = pd.create_qp(send_cq, recv_cq, &options)?;
-            if !channel
-                .node
-                .first()
-                .core()
-                .cm
-                .manager
-                .ib()
-                .is_taken(qp.qpn())
-            {
+            if !taken(&qp) {
                 break qp;
             }
             waiting.push(qp);
@@ -243,12 +293,13 @@ impl CmId {
     pub fn accept(&self, params: &Params<'_>) -> Result<(), Error> {
         let params = self.with_qp(params);
         let qp = self.qp().filter(|_| self.0.kind != Kind::Ud);
-        self.manage(|core, now| {
+        let with = qp.as_ref().map_or(self.worker(), Qp::worker);
+        self.manage_with(with, |core, other, now| {
             let manager = &mut core.cm.manager;
             manager.accept(now, self.0.id, &params)?;
             // Before the answer leaves, as the peer may send at once when it has it.
             if let (Some(qp), Some(found)) = (qp, manager.attributes(self.0.id).copied()) {
-                qp.ready(core, &attributes(&found))?;
+                other.unwrap_or(core).ready(&qp, &attributes(&found))?;
             }
             Ok(())
         })
@@ -284,7 +335,7 @@ impl CmId {
     /// What a QP that is not the ID's own has to be set to (`rdma_init_qp_attr(3)`).
     pub fn qp_attributes(&self) -> Option<QpAttributes> {
         let channel = self.channel();
-        let core = channel.node.first().core();
+        let core = channel.node.owner_of_id(self.0.id).core();
         core.cm.manager.attributes(self.0.id).copied()
     }
 
@@ -303,7 +354,18 @@ impl CmId {
         }
         own.leave(self.0.id);
         to.0.enter(self);
-        to.0.node.first().core().cm.own(self.0.id, &to.0.queue);
+        let home = to.0.node.owner_of_id(self.0.id);
+        home.core().cm.own(self.0.id, &to.0.queue);
+        let claim = home.core().cm.manager.claim_of(self.0.id);
+        if claim.is_some_and(|claim| claim.listens) {
+            let _order = to.0.node.in_order();
+            for seat in &to.0.node.seats {
+                let mut core = seat.core();
+                if core.cm.knows(self.0.id) {
+                    core.cm.own(self.0.id, &to.0.queue);
+                }
+            }
+        }
         *own = Arc::clone(&to.0);
         Ok(())
     }
@@ -311,7 +373,7 @@ impl CmId {
     /// Its address and port, if it has them (`rdma_get_local_addr(3)`).
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let channel = self.channel();
-        let core = channel.node.first().core();
+        let core = channel.node.owner_of_id(self.0.id).core();
         core.cm.manager.local(self.0.id)
     }
 
@@ -323,13 +385,15 @@ impl CmId {
     /// The peer has accepted: readies the QP and confirms. `None`: the ID has no QP.
     pub(crate) fn respond(&self) -> Option<Result<(), Error>> {
         let qp = self.qp()?;
-        Some(self.manage(|core, now| {
-            let manager = &mut core.cm.manager;
-            let found = manager.attributes(self.0.id).copied();
+        Some(self.manage_with(qp.worker(), |core, other, now| {
+            let found = core.cm.manager.attributes(self.0.id).copied();
             let Some(found) = found else {
                 return Err(CmError::State(self.0.id).into());
             };
-            qp.ready(core, &attributes(&found))?;
+            match other {
+                Some(other) => other.ready(&qp, &attributes(&found))?,
+                None => core.ready(&qp, &attributes(&found))?,
+            }
             let params = Params::new(qp.qpn());
             Ok(core.cm.manager.accept(now, self.0.id, &params)?)
         }))
@@ -357,13 +421,9 @@ impl Drop for IdInner {
     fn drop(&mut self) {
         let channel = lock(&self.channel);
         channel.leave(self.id);
-        let mut core = channel.node.first().core();
-        let now = core.clock.now();
-        core.cm.destroy(now, self.id);
-        core.pump(now);
-        drop(core);
-        channel.node.first().wake();
-        channel.release(lock(&self.qp).take());
+        channel.give_up(self.id);
+        let worker = self.id.worker(channel.node.workers);
+        channel.release(lock(&self.qp).take().map(|qp| (worker, qp)));
     }
 }
 

@@ -46,6 +46,17 @@ impl Workers {
         }
     }
 
+    /// The worker for what a peer begins and names by `number`, one of its own: the same whenever
+    /// it names it, and each gets a like share of any run of numbers. The kernel does the same sum
+    /// where it picks sockets (dataplane/src/udp/steer.rs).
+    pub const fn spread(self, number: u32) -> u8 {
+        let mixed = number.wrapping_mul(Self::SPREAD) >> 16;
+        ((mixed * self.0 as u32) >> 16) as u8
+    }
+
+    /// What numbers are multiplied with for that: 2^32 divided by the golden ratio.
+    pub const SPREAD: u32 = 0x9e37_79b1;
+
     /// All of them, in order.
     pub fn iter(self) -> impl Iterator<Item = Worker> {
         (0..self.0).map(move |index| Worker { of: self, index })
@@ -109,6 +120,29 @@ mod tests {
                 for worker in workers.iter().filter(|worker| worker.owns(number)) {
                     assert_eq!(worker.index(), owner);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn any_run_of_numbers_is_spread_evenly() {
+        for count in 1..=Workers::MOST {
+            let Some(workers) = Workers::new(count) else {
+                panic!("{count} workers may be");
+            };
+            for step in [1, 2, 64, 1000] {
+                let mut shares = [0_u32; Workers::MOST as usize];
+                for number in 0..1000_u32 {
+                    shares[usize::from(workers.spread(0x12_3456 + number * step))] += 1;
+                }
+                let even = 1000 / u32::from(count);
+                let (taken, none) = shares.split_at(count.into());
+                assert!(
+                    taken
+                        .iter()
+                        .all(|share| (even / 2..=2 * even + 2).contains(share))
+                );
+                assert_eq!(none.iter().sum::<u32>(), 0);
             }
         }
     }

@@ -26,6 +26,7 @@
 mod config;
 mod event;
 mod message;
+mod met;
 mod receive;
 mod request;
 mod settle;
@@ -41,6 +42,7 @@ pub use event::{
     AcceptError, Answer, Ask, AskError, CloseReason, ConnId, Event, PathTerms, QpTerms, SidrAnswer,
     SidrAsk, UnknownConn,
 };
+pub use met::Met;
 
 use crate::driver::Driver;
 use crate::event::{Outgoing, Route};
@@ -103,6 +105,8 @@ pub struct Manager<R> {
     services: BTreeSet<u64>,
     transmit: Outbox,
     events: VecDeque<Event>,
+    /// What other workers of the node have to hear.
+    met: VecDeque<Met>,
     counters: Counters,
 }
 
@@ -123,6 +127,7 @@ impl<R: Random> Manager<R> {
             random,
             transmit: Outbox::new(config.limits.transmit),
             events: VecDeque::new(),
+            met: VecDeque::new(),
             counters: Counters::default(),
             config,
         }
@@ -145,6 +150,7 @@ impl<R: Random> Manager<R> {
             + self.services.len() * size_of::<u64>()
             + self.transmit.state_bytes()
             + self.events.len() * size_of::<Event>()
+            + self.met.len() * size_of::<Met>()
     }
 
     /// What it received and dropped or refused.

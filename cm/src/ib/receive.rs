@@ -140,7 +140,7 @@ impl<R: Random> Manager<R> {
         }
         let undecided = self.decision(now, transaction, u64::MAX);
         self.table.set_state(index, State::Replied(undecided));
-        self.table.set_remote_qp(index, rep.qpn, rep.ca_guid);
+        self.meet(index, rep.qpn, rep.ca_guid);
         self.events.push_back(Event::Replied {
             id: self.conn(index),
             route,

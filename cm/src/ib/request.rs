@@ -148,7 +148,7 @@ impl<R: Random> Manager<R> {
         let granted = timeout_ns(req.remote_response_timeout);
         let undecided = self.decision(now, transaction, granted);
         self.table.set_state(index, State::Asked(undecided));
-        self.table.set_remote_qp(index, req.qpn, req.ca_guid);
+        self.meet(index, req.qpn, req.ca_guid);
         self.events.push_back(Event::Incoming {
             id: self.conn(index),
             route,

@@ -114,3 +114,25 @@ pub(super) struct Record {
     /// Once both ends have spoken.
     pub(super) attributes: Option<QpAttributes>,
 }
+
+impl Record {
+    /// One that was just made.
+    pub(super) const fn new(
+        space: PortSpace,
+        kind: Kind,
+        path: ib::PathTerms,
+        state: State,
+    ) -> Self {
+        Self {
+            space,
+            kind,
+            local: None,
+            bound: false,
+            reuse: false,
+            v6_only: false,
+            path,
+            state,
+            attributes: None,
+        }
+    }
+}

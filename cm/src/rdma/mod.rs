@@ -29,11 +29,13 @@ mod phase;
 mod ports;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 pub use event::{
     Data, Error, Event, Kind, Params, PeerParams, PortSpace, QpAttributes, Setting, UdPeer,
 };
 pub use phase::{IdPhase, IdStep};
+pub use workers::{Claim, Listener, Wish};
 
 use crate::event::{Outgoing, Route};
 use crate::ib;
@@ -41,7 +43,7 @@ use crate::phase::Step;
 use crate::random::Random;
 use crate::retry::Retry;
 use alloc::collections::{BTreeMap, VecDeque};
-use convert::{ANY, addresses, behind, fit, service, terms};
+use convert::{addresses, behind, fit, service, terms};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use id::{Offered, Record, State};
@@ -49,9 +51,10 @@ use ports::Ports;
 use trunkline_conn::observer::Observer;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{PrivateData, RejReason, SidrStatus, TransportService};
-use trunkline_wire::{MAD_LEN, Path, Psn, Qpn, RdmaCmHeader};
+use trunkline_wire::{MAD_LEN, Path, Psn, Qpn, RdmaCmHeader, Workers};
 
-/// A listener, a connection, or what may become either. Numbers are never used again.
+/// A listener, a connection, or what may become either. Numbers are never used again; their low
+/// bits are the worker's.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Id(u64);
 
@@ -59,6 +62,11 @@ impl Id {
     /// The number.
     pub const fn number(self) -> u64 {
         self.0
+    }
+
+    /// Index of the worker that it belongs to, out of `workers`.
+    pub const fn worker(self, workers: Workers) -> u8 {
+        workers.owner(self.0 as u32)
     }
 }
 
@@ -117,13 +125,13 @@ pub struct Counters {
     pub too_long: u64,
 }
 
-/// The IDs of one node.
+/// The IDs of one worker of a node.
 #[derive(Debug)]
 pub struct Manager<R> {
     config: Config,
     ib: ib::Manager<R>,
     ids: BTreeMap<Id, Record>,
-    /// Number of the next ID.
+    /// Number of the next ID, without the worker's bits.
     next: u64,
     /// IDs by the number of the connection below.
     conns: BTreeMap<u32, Id>,
@@ -146,7 +154,7 @@ impl<R: Random> Manager<R> {
             ids: BTreeMap::new(),
             next: 0,
             conns: BTreeMap::new(),
-            ports: Ports::default(),
+            ports: Ports::new(config.ib.worker),
             waiting: BTreeMap::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
@@ -238,7 +246,7 @@ impl<R: Random> Manager<R> {
     }
 
     /// Gives an ID an address and a port, a free one for port 0 (`rdma_bind_addr(3)`). What it got
-    /// comes back.
+    /// comes back. Ports that another worker keeps take [`wish`](Self::wish) and what follows it.
     ///
     /// # Errors
     /// The address is in use, no port is free, or the ID has one.
@@ -260,25 +268,10 @@ impl<R: Random> Manager<R> {
     /// # Errors
     /// Another ID listens there, no port is free, or the ID is used otherwise.
     pub fn listen(&mut self, id: Id, backlog: u32) -> Result<SocketAddr, Error> {
-        let record = self.record(id)?;
-        if !matches!(record.state, State::Idle) {
-            return Err(Error::State(id));
-        }
-        let space = record.space;
-        let local = match record.local {
-            Some(local) => local,
-            None => self.claim(id, ANY)?,
-        };
-        if self.ports.listen(id, space, local)? {
-            self.ib.listen(service(space, local.port()));
-        }
-        let backlog = match backlog {
-            0 => Config::BACKLOG,
-            asked => asked.min(Config::BACKLOG),
-        };
-        let waiting = 0;
-        self.set_state(id, State::Listening { waiting, backlog });
-        Ok(local)
+        let listener = self.listener(id, backlog)?;
+        self.claim_listening(&listener)?;
+        self.listen_too(&listener);
+        Ok(listener.local)
     }
 
     /// Says where the peer is (`rdma_resolve_addr(3)` and `rdma_resolve_route(3)`, once the owner
@@ -476,7 +469,9 @@ impl<R: Random> Manager<R> {
         self.leave_backlog(id);
         let record = self.ids.remove(&id).ok_or(Error::UnknownId(id))?;
         let (from, to) = (record.state.phase(), IdPhase::Gone);
-        self.observer.tell(|| IdStep { id, from, to });
+        if self.is_own(id) {
+            self.observer.tell(|| IdStep { id, from, to });
+        }
         if record.bound
             && let Some(local) = record.local
             && self.ports.release(id, record.space, local.port())
@@ -569,22 +564,13 @@ impl<R: Random> Manager<R> {
     }
 
     fn insert(&mut self, space: PortSpace, kind: Kind, state: State) -> Id {
-        let id = Id(self.next);
+        let worker = self.config.ib.worker;
+        let id = Id(self.next << worker.of().bits() | u64::from(worker.index()));
         self.next += 1;
         let (from, to) = (IdPhase::Gone, state.phase());
         self.observer.tell(|| IdStep { id, from, to });
-        let record = Record {
-            space,
-            kind,
-            local: None,
-            bound: false,
-            reuse: false,
-            v6_only: false,
-            path: self.config.path,
-            state,
-            attributes: None,
-        };
-        self.ids.insert(id, record);
+        let path = self.config.path;
+        self.ids.insert(id, Record::new(space, kind, path, state));
         id
     }
 

@@ -1,11 +1,13 @@
 //! Which ID has which port.
 
 use super::event::{Error, PortSpace};
+use super::workers::Listener;
 use super::{Id, Random};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
+use trunkline_wire::Worker;
 
 /// Ports that are picked when none is asked for; those of Linux.
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
@@ -51,13 +53,27 @@ impl Claim {
     }
 }
 
-/// The ports of all spaces.
-#[derive(Debug, Default)]
+/// The ports of all spaces: all claims on those that this worker keeps, which are those whose low
+/// bits are its own, and listeners on any.
+#[derive(Debug)]
 pub(super) struct Ports {
+    worker: Worker,
     claims: BTreeMap<(PortSpace, u16), Vec<Claim>>,
 }
 
 impl Ports {
+    pub(super) const fn new(worker: Worker) -> Self {
+        Self {
+            worker,
+            claims: BTreeMap::new(),
+        }
+    }
+
+    /// The worker that keeps a port: who else wants it has to ask there.
+    pub(super) const fn keeper(&self, port: u16) -> u8 {
+        self.worker.of().owner(port as u32)
+    }
+
     /// Bytes of all claims.
     pub(super) fn state_bytes(&self) -> usize {
         let claims = self
@@ -67,7 +83,7 @@ impl Ports {
         self.claims.len() * size_of::<((PortSpace, u16), Vec<Claim>)>() + claims.sum::<usize>()
     }
 
-    /// Gives `id` the address; port 0 is replaced by a free one.
+    /// Gives `id` the address, whose port this worker keeps; port 0 is replaced by a free one.
     pub(super) fn bind(
         &mut self,
         id: Id,
@@ -100,16 +116,17 @@ impl Ports {
         let (low, high) = (*EPHEMERAL.start(), *EPHEMERAL.end());
         let start = (random.next() % u64::from(high - low + 1)) as u16;
         let mut ports = (low + start..=high).chain(low..low + start);
-        ports.find(|&port| !self.claims.contains_key(&(space, port)))
+        let free = |port| !self.claims.contains_key(&(space, port));
+        ports.find(|&port| self.worker.owns(port.into()) && free(port))
     }
 
-    /// Makes a bound ID the one that listens. True when nobody did on this port.
-    pub(super) fn listen(
+    /// Makes a bound ID the one that listens.
+    pub(super) fn claim_listening(
         &mut self,
         id: Id,
         space: PortSpace,
         address: SocketAddr,
-    ) -> Result<bool, Error> {
+    ) -> Result<(), Error> {
         let claims = self.of(space, address.port());
         let at = claims.iter().position(|claim| claim.id == id);
         let at = at.expect("a bound ID has its claim");
@@ -119,16 +136,34 @@ impl Ports {
         if others.any(|other| claim.conflicts(other)) {
             return Err(Error::AddressInUse(address));
         }
-        let first = !claims.iter().any(|claim| claim.listens);
         claims[at] = claim;
-        Ok(first)
+        Ok(())
     }
 
-    /// Gives up what `id` has. True when it was the last that listened on the port.
+    /// Notes one that listens, on a port that this worker keeps or another.
+    pub(super) fn listen(&mut self, listener: &Listener) {
+        let port = listener.local.port();
+        let claims = self.claims.entry((listener.space, port)).or_default();
+        if !claims.iter().any(|claim| claim.id == listener.id) {
+            claims.push(Claim {
+                id: listener.id,
+                address: listener.local.ip(),
+                reuse: listener.reuse,
+                v6_only: listener.v6_only,
+                listens: true,
+            });
+        }
+    }
+
+    /// Gives up what `id` has here. True when it was the last that listened on the port.
     pub(super) fn release(&mut self, id: Id, space: PortSpace, port: u16) -> bool {
-        let claims = self.of(space, port);
-        let at = claims.iter().position(|claim| claim.id == id);
-        let claim = claims.swap_remove(at.expect("a bound ID has its claim"));
+        let Some(claims) = self.claims.get_mut(&(space, port)) else {
+            return false;
+        };
+        let Some(at) = claims.iter().position(|claim| claim.id == id) else {
+            return false;
+        };
+        let claim = claims.swap_remove(at);
         let last = claim.listens && !claims.iter().any(|claim| claim.listens);
         if claims.is_empty() {
             self.claims.remove(&(space, port));

@@ -9,13 +9,14 @@
 //! ```text
 //!  BTH.DestQP other than 1:  the number itself
 //!  REQ to a Trunkline node:  the byte of its hello that says which worker is asked
-//!  REQ, SIDR_REQ:            0; the nodes' own code deals them
+//!  REQ:                      the QP that asks, spread ([`Workers::spread`])
+//!  SIDR_REQ:                 the number of the question, spread
 //!  other CM messages:        the communication ID of ours, above its lowest bit
 //! ```
 
 use libc::{
     BPF_A, BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K,
-    BPF_LD, BPF_RET, BPF_RSH, BPF_SUB, BPF_W, sock_filter, sock_fprog,
+    BPF_LD, BPF_MUL, BPF_RET, BPF_RSH, BPF_SUB, BPF_W, sock_filter, sock_fprog,
 };
 use socket2::Socket;
 use std::io;
@@ -36,6 +37,8 @@ const SECOND_ID: u32 = 48;
 /// First word of a REQ's service ID, and what it is where nodes meet.
 const SERVICE: u32 = 52;
 const NODES: u32 = u32::from_be_bytes(*b"trnk");
+/// Word of a REQ whose upper 24 bits are the QP that asks.
+const ASKING_QP: u32 = 76;
 /// Which worker the hello in a REQ's private data is for.
 const TOWARD: u32 = 44 + 140 + 87;
 
@@ -62,31 +65,41 @@ const fn load(size: u32, at: u32) -> sock_filter {
 }
 
 /// The program for so many workers.
-fn program(workers: Workers) -> [sock_filter; 20] {
+fn program(workers: Workers) -> [sock_filter; 29] {
     let count = u32::from(workers.count());
     let mask = (1 << workers.bits()) - 1;
     let alu = |operation, k| statement(BPF_ALU | operation | BPF_K, k);
+    let go = |further| statement(BPF_JMP | BPF_JA, further);
     [
         load(BPF_W, DEST_QP),
         alu(BPF_AND, 0x00ff_ffff),
-        equal(Qpn::GSI.get(), 0, 12), // else: MASK
+        equal(Qpn::GSI.get(), 0, 22), // else: MASK
         load(BPF_H, ATTRIBUTE),
-        equal(REQ, 7, 0),       // ASK
-        equal(SIDR_REQ, 13, 0), // ZERO
-        equal(SIDR_REP, 2, 0),  // FIRST
+        equal(REQ, 9, 0),      // ASK
+        equal(SIDR_REQ, 6, 0), // QUESTION
+        equal(SIDR_REP, 2, 0), // FIRST
         load(BPF_W, SECOND_ID),
-        statement(BPF_JMP | BPF_JA, 1), // SHIFT
-        load(BPF_W, FIRST_ID),          // FIRST:
-        alu(BPF_RSH, 1),                // SHIFT:
-        statement(BPF_JMP | BPF_JA, 3), // MASK
-        load(BPF_W, SERVICE),           // ASK:
-        equal(NODES, 0, 5),             // else: ZERO
+        go(1),                 // SHIFT
+        load(BPF_W, FIRST_ID), // FIRST:
+        alu(BPF_RSH, 1),       // SHIFT:
+        go(13),                // MASK
+        load(BPF_W, FIRST_ID), // QUESTION:
+        go(6),                 // SPREAD
+        load(BPF_W, SERVICE),  // ASK:
+        equal(NODES, 0, 2),    // else: HOST
         load(BPF_B, TOWARD),
+        go(7),                  // MASK
+        load(BPF_W, ASKING_QP), // HOST:
+        alu(BPF_RSH, 8),
+        alu(BPF_MUL, Workers::SPREAD), // SPREAD:
+        alu(BPF_RSH, 16),
+        alu(BPF_MUL, count),
+        alu(BPF_RSH, 16),
+        statement(BPF_RET | BPF_A, 0),
         alu(BPF_AND, mask), // MASK:
         jump(BPF_JMP | BPF_JGE | BPF_K, count, 0, 1),
         alu(BPF_SUB, count),
         statement(BPF_RET | BPF_A, 0),
-        statement(BPF_RET | BPF_K, 0), // ZERO:
     ]
 }
 

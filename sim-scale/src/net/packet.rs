@@ -55,7 +55,8 @@ pub(super) fn worker_of(datagram: &[u8], workers: Workers) -> u8 {
     let mad = content(datagram).and_then(|mad| mad.try_into().ok());
     match mad.map(|mad| Concerns::and_worker(mad, workers).1) {
         Some(At::One(worker)) => worker,
-        _ => 0,
+        Some(At::Any(number)) => workers.spread(number),
+        Some(At::All) | None => 0,
     }
 }
 

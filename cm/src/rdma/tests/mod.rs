@@ -6,6 +6,7 @@ mod network;
 mod phases;
 mod ports;
 mod requests;
+mod workers;
 
 use super::{Config, Event, Id, Kind, Manager, Params, PortSpace};
 use crate::event::Route;
@@ -147,7 +148,11 @@ impl Cable {
     /// Host 1 connects to port 7174 of host 2, which listens: the two IDs, the second undecided.
     pub(super) fn requested(&mut self, params: &Params<'_>) -> (Id, Id) {
         self.listen(1, PortSpace::Tcp, Kind::Rc, 7174);
-        let id = self.resolved(0, PortSpace::Tcp, Kind::Rc, 7174);
+        self.requested_at(7174, params)
+    }
+
+    fn requested_at(&mut self, port: u16, params: &Params<'_>) -> (Id, Id) {
+        let id = self.resolved(0, PortSpace::Tcp, Kind::Rc, port);
         let now = self.now;
         let connected = self.hosts[0].connect(now, id, params);
         connected.expect("all is well");
@@ -160,7 +165,17 @@ impl Cable {
 
     /// The same, and host 2 accepts and host 1 confirms.
     pub(super) fn established(&mut self) -> (Id, Id) {
-        let (asking, asked) = self.requested(&params(17));
+        let ids = self.requested(&params(17));
+        self.establish(ids)
+    }
+
+    /// The same where host 2 listens at this port already.
+    pub(super) fn established_at(&mut self, port: u16) -> (Id, Id) {
+        let ids = self.requested_at(port, &params(17));
+        self.establish(ids)
+    }
+
+    fn establish(&mut self, (asking, asked): (Id, Id)) -> (Id, Id) {
         let now = self.now;
         let accepted = self.hosts[1].accept(now, asked, &params(18));
         accepted.expect("it waits for that");

@@ -66,14 +66,30 @@ fn management_datagrams_go_to_the_worker_that_they_name() {
     // SIDR_REP names the number of our question first.
     let change = [gsi, (36, &message(0x18)), (44, &4_u32.to_be_bytes())];
     assert_eq!(receivers(&mut group, &change), [2]);
-    // A node that asks says whom; ordinary asks go to the first.
+    // A node that asks says whom.
     let hello: [(usize, &[u8]); 2] = [(52, b"trnkline"), (44 + 140 + 87, &[0xf5])];
     let change = [gsi, (36, &message(0x10)), hello[0], hello[1]];
     assert_eq!(receivers(&mut group, &change), [1]);
-    let change = [gsi, (36, &message(0x10)), hello[1], (48, &[0xff; 4])];
-    assert_eq!(receivers(&mut group, &change), [0]);
-    let change = [gsi, (36, &message(0x17)), (48, &[0xff; 4])];
-    assert_eq!(receivers(&mut group, &change), [0]);
+}
+
+#[test]
+fn what_ordinary_hosts_begin_is_spread_over_all_workers() {
+    let mut group = group(A, 3);
+    let workers = Workers::new(3).unwrap();
+    let gsi: (usize, &[u8]) = (4, &[0, 0, 0, 1]);
+    let mut asked = [0; 3];
+    for number in [2, 17, 18, 19, 20, 0x1234, 0xab_cdef, 0xff_ffff_u32] {
+        let owner = usize::from(workers.spread(number));
+        asked[owner] += 1;
+        // REQ: the QP in the upper bits of its word. The ID beside it does not count.
+        let qp = (number << 8 | 0xff).to_be_bytes();
+        let req = [gsi, (36, &[0, 0x10]), (44, &[7; 4]), (76, &qp)];
+        assert_eq!(receivers(&mut group, &req), [owner], "{number:#x}");
+        let question = number.to_be_bytes();
+        let req = [gsi, (36, &[0, 0x17]), (44, &question), (48, &[0xff; 4])];
+        assert_eq!(receivers(&mut group, &req), [owner], "{number:#x}");
+    }
+    assert!(asked.iter().all(|asked| *asked > 0), "{asked:?}");
 }
 
 #[test]
