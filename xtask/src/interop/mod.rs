@@ -200,6 +200,8 @@ fn check(capture: &Path) -> Result<usize> {
     for protocol in GUESSES {
         tshark.args(["--disable-protocol", protocol]);
     }
+    // The same of Ethernet frames, which as a protocol are needed.
+    tshark.args(["--disable-heuristic", "eth_over_ib"]);
     let text = cargo::output(tshark)?;
     let mut packets = 0;
     let mut wrong = Vec::new();
