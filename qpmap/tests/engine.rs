@@ -4,11 +4,11 @@ mod common;
 
 use common::{Node, Pair};
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::mem::AtomicOp;
+use trunkline_conn::mem::{Access, AtomicOp};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Extra, Remote, SendOp, Status, WorkOpcode};
-use trunkline_qpmap::{Event, QpModify, QpType};
-use trunkline_wire::Rkey;
+use trunkline_qpmap::{Attributes, Event, QpModify, QpType};
+use trunkline_wire::{Psn, Rkey};
 
 fn bytes(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
@@ -47,6 +47,44 @@ fn every_operation_does_what_it_says_as_plain_rc() {
         let mut pair = Pair::new(0);
         pair.plain = true;
         every_operation(pair, size);
+    }
+}
+
+#[test]
+fn what_a_qp_gets_for_sending_when_it_goes_to_rts_holds_though_its_peer_was_known_before() {
+    let mut pair = Pair::new(0);
+    pair.plain = true;
+    for kind in [QpType::Rc, QpType::Rc, QpType::Uc] {
+        let qps = [pair.qp(0, kind), pair.qp(1, kind)];
+        for node in [0, 1] {
+            let to_receive = Attributes {
+                remote: std::net::IpAddr::from([10, 0, 0, 2 - node as u8]).into(),
+                dest_qpn: qps[1 - node].qpn,
+                rq_psn: Psn::from_wire(1000),
+                ..Attributes::default()
+            };
+            let to_send = Attributes {
+                sq_psn: Psn::from_wire(1000),
+                ..to_receive
+            };
+            let engine = &mut pair.nodes[node].engine;
+            for step in [
+                QpModify::Init {
+                    access: Access::ALL,
+                },
+                QpModify::Rtr(to_receive),
+                QpModify::Rts(to_send),
+            ] {
+                let done = engine.modify_qp(qps[node].qpn, &step);
+                done.expect("a legal step");
+            }
+            engine.peer_is_plain(to_receive.remote);
+        }
+        pair.receive(&qps[1], 7, &[pair.sge(1, 100, 64)]);
+        pair.post(0, &qps[0], 9, SendOp::Send, &[pair.sge(0, 0, 64)]);
+        pair.run(MILLISECOND);
+        assert_eq!(pair.completions(0).len(), 1, "{kind:?}");
+        assert_eq!(pair.completions(1).len(), 1, "{kind:?}");
     }
 }
 

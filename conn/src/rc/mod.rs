@@ -98,6 +98,25 @@ impl Connection {
         }
     }
 
+    /// The QP goes to RTS: what `config` says of sending holds from now on, whatever
+    /// [`new`](Self::new) was told (`ibv_modify_qp(3)`: PSN, timeout, retries and READs outstanding
+    /// come with that step).
+    ///
+    /// # Panics
+    /// A request was posted before.
+    pub fn start_sending(&mut self, config: &Config) {
+        assert!(self.requester.len() == 0, "requests are for QPs in RTS");
+        self.config = Config {
+            sq_psn: config.sq_psn,
+            timeout: config.timeout,
+            retry_cnt: config.retry_cnt,
+            rnr_retry: config.rnr_retry,
+            max_rd_atomic: config.max_rd_atomic,
+            ..self.config
+        };
+        self.requester = Requester::new(&self.config);
+    }
+
     /// Queues a request.
     ///
     /// # Errors

@@ -77,6 +77,11 @@ impl Connection {
         }
     }
 
+    /// The QP goes to RTS: its packets begin with this PSN.
+    pub const fn start_sending(&mut self, sq_psn: Psn) {
+        self.next_psn = sq_psn;
+    }
+
     /// Queues a SEND or WRITE.
     ///
     /// # Errors

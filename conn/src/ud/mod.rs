@@ -82,6 +82,11 @@ impl Endpoint {
         }
     }
 
+    /// The QP goes to RTS: its packets begin with this PSN.
+    pub const fn start_sending(&mut self, sq_psn: Psn) {
+        self.next_psn = sq_psn;
+    }
+
     /// Queues a SEND, with or without immediate, of at most one packet.
     ///
     /// # Errors

@@ -144,6 +144,16 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// The QP may send from now on: tells its protocol engine what came with that.
+    pub(super) fn start_plain(&mut self, qp: u32, plain: u32) {
+        let config = self.rc_config(qp);
+        match &mut self.plains[plain].protocol {
+            Protocol::Rc(rc) => rc.start_sending(&config),
+            Protocol::Uc(uc) => uc.start_sending(config.sq_psn),
+            Protocol::Ud(ud) => ud.start_sending(config.sq_psn),
+        }
+    }
+
     fn rc_config(&self, qp: u32) -> rc::Config {
         let cold = self.cold(qp);
         let attributes = &cold.attributes;

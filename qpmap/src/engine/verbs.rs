@@ -203,7 +203,9 @@ impl<P: Platform> Engine<P> {
             }
             QpModify::Rts(attributes) => {
                 check_attributes(attributes)?;
-                self.start_sending(qp, attributes);
+                if from == QpState::Rtr {
+                    self.start_sending(qp, attributes);
+                }
             }
             QpModify::Drain => self.cold_mut(qp).draining = true,
             QpModify::Error => {
@@ -227,8 +229,10 @@ impl<P: Platform> Engine<P> {
         own.retry_count = attributes.retry_count;
         own.rnr_retry = attributes.rnr_retry;
         own.max_rd_atomic = attributes.max_rd_atomic;
-        if let Wire::Shared(flow) = self.qps[qp].wire {
-            self.flows[flow].rnr_left = attributes.rnr_retry;
+        match self.qps[qp].wire {
+            Wire::Shared(flow) => self.flows[flow].rnr_left = attributes.rnr_retry,
+            Wire::Plain(plain) => self.start_plain(qp, plain),
+            Wire::None | Wire::Undecided => {}
         }
     }
 
