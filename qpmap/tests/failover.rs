@@ -9,7 +9,7 @@ use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{QpInit, QpModify, QpQueues, QpType};
-use trunkline_wire::{Opcode, Path, ROCE_PORT};
+use trunkline_wire::{Control, ControlKind, Opcode, Path, ROCE_PORT};
 
 /// Datagrams that were held up on their way.
 type Held = Arc<Mutex<Vec<Vec<u8>>>>;
@@ -83,6 +83,37 @@ fn a_qp_outlives_any_number_of_connections_that_carry_nothing() {
         "{done:?}"
     );
     assert_eq!(pair.completions(1).len(), 2, "received once each");
+}
+
+#[test]
+fn a_peer_that_hears_of_a_qp_in_its_second_round_first_agrees_to_that() {
+    let mut pair = Pair::new(1);
+    pair.fate = Box::new(|_, _| 0);
+    let [a, b] = pair.connected();
+    // Consent that came in the handshake: what is sent then may get lost with all that follows.
+    let consent = Control {
+        kind: ControlKind::Bound,
+        src_qp: b.qpn,
+        dest_qp: a.qpn,
+        generation: 1,
+        status: 1,
+        round: 0,
+        msn: 0,
+    };
+    let (now, [here, _]) = (pair.now, pair.conns[0]);
+    pair.nodes[0].engine.handle_early(now, here, consent);
+    pair.receive(&b, 1, &[pair.sge(1, 0, 100)]);
+    pair.post(0, &a, 1, SendOp::Send, &[pair.sge(0, 0, 100)]);
+    pair.run(MILLISECOND);
+    let ends = pair.conns.pop().expect("one is open");
+    for (node, end) in pair.nodes.iter_mut().zip(ends) {
+        node.engine.close_connection(end);
+    }
+    pair.open();
+    pair.fate = Box::new(|_, _| 1);
+    pair.run(50 * MILLISECOND);
+    assert_eq!(pair.completions(0).len(), 1);
+    assert_eq!(pair.completions(1).len(), 1);
 }
 
 #[test]

@@ -220,7 +220,11 @@ impl<P: Platform> Engine<P> {
                 self.counters.stale += 1;
                 return;
             }
-            self.flows[flow].flags.set(Flags::PEER_BOUND);
+            // Nothing of that incarnation was executed yet. It may have begun a round before this was
+            // heard: where consent came in the handshake and the connection died at once.
+            let record = &mut self.flows[flow];
+            record.flags.set(Flags::PEER_BOUND);
+            record.remote_round = entry.round;
         } else if !self.enter_round(flow, entry.round) {
             // It was held up on its way. Consent to a later round may have been lost, though.
             self.counters.stale += 1;
