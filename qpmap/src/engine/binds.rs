@@ -220,8 +220,8 @@ impl<P: Platform> Engine<P> {
                 self.counters.stale += 1;
                 return;
             }
-            // Nothing of that incarnation was executed yet. It may have begun a round before this was
-            // heard: where consent came in the handshake and the connection died at once.
+            // Nothing of that incarnation was executed yet. It may have begun a round before this
+            // was heard: where consent came in the handshake and the connection died at once.
             let record = &mut self.flows[flow];
             record.flags.set(Flags::PEER_BOUND);
             record.remote_round = entry.round;
