@@ -20,7 +20,7 @@ use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::prng::Prng;
 use trunkline_dataplane::{Port, PortError};
 use trunkline_qpmap::{Attributes, Config, Engine, Event, QpModify, VerbsError};
-use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Worker, Workers};
+use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Qpn, Worker, Workers};
 
 /// Datagrams taken from the port per round.
 const BURST: usize = 256;
@@ -360,6 +360,21 @@ impl Core {
         news(&mut floor, peers, cm, events);
         peers.reclaim(now, floor.engine);
         self.post_mail();
+    }
+
+    /// Changes the state of a QP.
+    pub(crate) fn modify_qp(&mut self, qpn: Qpn, change: &QpModify) -> Result<(), VerbsError> {
+        self.engine.modify_qp(qpn, change)?;
+        if matches!(change, QpModify::Reset) {
+            self.manager.withdraw(qpn);
+        }
+        Ok(())
+    }
+
+    /// Destroys a QP.
+    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
+        self.manager.withdraw(qpn);
+        self.engine.destroy_qp(qpn)
     }
 
     /// Takes a QP in INIT to RTS.

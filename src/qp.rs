@@ -211,7 +211,7 @@ impl Qp {
         let seat = self.seat();
         let mut core = seat.core();
         let now = core.clock.now();
-        core.engine.modify_qp(self.qpn(), change)?;
+        core.modify_qp(self.qpn(), change)?;
         core.pump(now);
         drop(core);
         seat.wake();
@@ -337,7 +337,7 @@ impl Qp {
 impl Drop for QpInner {
     fn drop(&mut self) {
         let seat = self.pd.0.node.owner(self.queues.qpn);
-        let destroyed = seat.core().engine.destroy_qp(self.queues.qpn);
+        let destroyed = seat.core().destroy_qp(self.queues.qpn);
         debug_assert!(destroyed.is_ok(), "a QP exists as long as its handle");
         seat.wake();
     }

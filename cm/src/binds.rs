@@ -78,6 +78,12 @@ impl<T: Entry> Few<T> {
         &self.entries[..usize::from(self.len)]
     }
 
+    /// All but those that are `gone`.
+    pub(crate) fn without(&self, gone: impl Fn(&T) -> bool) -> Self {
+        let entries = self.as_slice().iter().copied();
+        entries.filter(|entry| !gone(entry)).collect()
+    }
+
     pub(crate) fn parse<const N: usize>(bytes: &[u8; N]) -> Result<Self, HelloError> {
         let count = bytes[COUNT_AT];
         if usize::from(count) > Self::MOST {

@@ -9,7 +9,7 @@
 //! | [`DreqSent`] | both | DREP, DREQ, tries used up |
 //! | [`State::TimeWait`] | both | time |
 
-use crate::binds::{Binds, Bounds};
+use crate::binds::{Binds, Bound, Bounds};
 use crate::event::{Established, HandshakeId, Refused, Role, Route};
 use crate::hello::{Ask, Hello, HelloReply, Offer, Purpose};
 use crate::identity::Identity;
@@ -48,6 +48,7 @@ pub(crate) struct RepSent {
     pub(crate) transaction: u64,
     pub(crate) hello: Hello,
     pub(crate) offer: Offer,
+    pub(crate) bounds: Bounds,
     pub(crate) schedule: Schedule,
     /// The ask of this node that the peer's absorbed, and how often it had begun anew.
     pub(crate) absorbed: Option<(Ask, u8)>,
@@ -151,6 +152,21 @@ impl State {
             Self::Established(_) => Phase::Established,
             Self::DreqSent(_) => Phase::DreqSent,
             Self::TimeWait { .. } => Phase::TimeWait,
+        }
+    }
+
+    /// Whether messages that may be sent again name a QP of this node.
+    pub(crate) fn speaks_for(&self, qp: Qpn) -> bool {
+        let asks = |ask: &Ask| ask.binds.as_slice().iter().any(|bind| bind.src_qp == qp);
+        match self {
+            Self::ReqSent(state) => asks(&state.ask),
+            Self::RepSent(state) => {
+                let agrees = |bound: &Bound| bound.src_qp == qp;
+                let absorbed = state.absorbed.as_ref();
+                state.bounds.as_slice().iter().any(agrees)
+                    || absorbed.is_some_and(|(ask, _)| asks(ask))
+            }
+            _ => false,
         }
     }
 

@@ -3,6 +3,7 @@
 mod receive;
 mod request;
 mod settle;
+mod withdraw;
 
 use crate::binds::Bounds;
 use crate::config::Config;
@@ -361,6 +362,7 @@ impl<R: Random> Manager<R> {
             transaction,
             hello,
             offer,
+            bounds,
             schedule: Schedule::start(now, self.config.reply, self.random.next()),
             absorbed,
             knew: self.known(index),

@@ -172,17 +172,15 @@ impl<R: Random> Manager<R> {
             unreachable!("only an ask of ours is absorbed")
         };
         let (ask, resumed) = (ours.ask, ours.resumed);
-        let rep = message::rep(
-            self.table.ids(index),
-            self.config.identity,
-            &ask.offer,
-            Bounds::mutual(&ask.binds, &hello.binds),
-        );
+        let bounds = Bounds::mutual(&ask.binds, &hello.binds);
+        let ids = self.table.ids(index);
+        let rep = message::rep(ids, self.config.identity, &ask.offer, bounds);
         let reply = message::mad(transaction, rep);
         let state = RepSent {
             transaction,
             hello,
             offer: ask.offer,
+            bounds,
             schedule: Schedule::start(now, self.config.reply, self.random.next()),
             absorbed: Some((ask, resumed)),
             knew: self.known(index),

@@ -6,7 +6,7 @@ use super::nodes::agree;
 use super::{Seeded, Stage, ask, drain, messages, ms, offer};
 use crate::binds::{Bind, Binds, Bounds};
 use crate::event::{AskError, CloseReason, Event, Refused, Role};
-use crate::hello::Purpose;
+use crate::hello::{Hello, HelloReply, Purpose};
 use crate::identity::Identity;
 use crate::refusal::RefusalCode;
 use crate::retry::Retry;
@@ -298,4 +298,91 @@ fn binds_ride_in_the_ask_and_consent_in_the_answer() {
     let consent: Bounds = binds.iter().map(agree).collect();
     assert_eq!(opener.bounds, consent);
     assert_eq!(acceptor.bounds, Bounds::default());
+}
+
+/// BINDs of QPs 1 and 2 of a node.
+fn two_binds() -> [Bind; 2] {
+    [1, 2].map(|qp| Bind {
+        src_qp: Qpn::from_wire(qp),
+        dest_qp: Qpn::from_wire(0x0010_0000 + qp),
+        ..Bind::default()
+    })
+}
+
+/// What is sent when time has passed without an answer.
+fn said_again(stage: &mut Stage) -> Message {
+    stage.now = stage.manager.poll_timeout().expect("it waits");
+    stage.manager.handle_timeout(stage.now);
+    let (sent, _) = drain(&mut stage.manager);
+    let mut said = messages(&sent);
+    assert_eq!(said.len(), 1);
+    said.remove(0).message
+}
+
+#[test]
+fn an_ask_that_is_said_again_speaks_no_more_for_qps_that_are_gone() {
+    let [gone, left] = two_binds();
+    let mut stage = Stage::new();
+    let mut ask = ask(&mut Seeded(1), Purpose::Pool(0));
+    ask.binds = [gone, left].into_iter().collect();
+    let opened = stage.manager.open(stage.now, stage.route(), ask);
+    opened.expect("there is room");
+    drain(&mut stage.manager);
+    stage.manager.withdraw(gone.src_qp);
+    let Message::Req(req) = said_again(&mut stage) else {
+        panic!("it asks again")
+    };
+    let hello = Hello::parse(&req.private_data).expect("a hello");
+    assert_eq!(hello.binds.as_slice(), [left]);
+}
+
+#[test]
+fn an_answer_that_is_said_again_consents_no_more_for_qps_that_are_gone() {
+    let consent: Bounds = two_binds().iter().map(agree).collect();
+    let [gone, left] = [0, 1].map(|at: usize| consent.as_slice()[at]);
+    let mut stage = Stage::new();
+    stage.asked();
+    let offer = offer(&mut Seeded(2));
+    let accepted = stage.manager.accept(stage.now, stage.id(), offer, consent);
+    accepted.expect("it waits for that");
+    drain(&mut stage.manager);
+    stage.manager.withdraw(gone.src_qp);
+    let Message::Rep(rep) = said_again(&mut stage) else {
+        panic!("it answers again")
+    };
+    let reply = HelloReply::parse(&rep.private_data).expect("a hello");
+    assert_eq!(reply.bounds.as_slice(), [left]);
+}
+
+#[test]
+fn an_ask_that_another_absorbs_consents_for_no_qps_that_are_gone() {
+    let [gone, left] = two_binds();
+    let mut stage = Stage::new();
+    stage.peer = LOWER;
+    let mut ours = ask(&mut Seeded(1), Purpose::Pool(0));
+    ours.binds = [gone, left].into_iter().collect();
+    let opened = stage.manager.open(stage.now, stage.route(), ours);
+    opened.expect("there is room");
+    drain(&mut stage.manager);
+    stage.manager.withdraw(gone.src_qp);
+    let theirs = [gone, left].map(|bind| Bind {
+        src_qp: bind.dest_qp,
+        dest_qp: bind.src_qp,
+        ..bind
+    });
+    let req = stage.req_with(theirs.into_iter().collect());
+    stage.deliver(&req);
+    let (sent, _) = drain(&mut stage.manager);
+    let [
+        CmMad {
+            message: Message::Rep(rep),
+            ..
+        },
+    ] = &messages(&sent)[..]
+    else {
+        panic!("{sent:?}")
+    };
+    let reply = HelloReply::parse(&rep.private_data).expect("a hello");
+    let agreed = reply.bounds.as_slice().iter().map(|bound| bound.src_qp);
+    assert_eq!(agreed.collect::<Vec<_>>(), [left.src_qp]);
 }

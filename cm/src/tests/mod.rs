@@ -193,11 +193,19 @@ impl Stage {
     // What the peer may say.
 
     pub(super) fn req(&self) -> Mad {
+        self.req_with(Binds::default())
+    }
+
+    pub(super) fn req_with(&self, binds: Binds) -> Mad {
         let route = Route {
             local: self.peer_address,
             remote: address(1),
         };
-        let req = message::req(self.theirs, route, self.peer, &self.peer_ask());
+        let ask = Ask {
+            binds,
+            ..self.peer_ask()
+        };
+        let req = message::req(self.theirs, route, self.peer, &ask);
         message::mad(self.transaction, req)
     }
 

@@ -1,0 +1,52 @@
+//! What was said for a QP that has begun another life since.
+
+use super::Manager;
+use crate::message;
+use crate::random::Random;
+use crate::state::State;
+use alloc::vec::Vec;
+use trunkline_wire::Qpn;
+
+impl<R: Random> Manager<R> {
+    /// A QP of this node is gone, or was reset: its BIND and its consent in handshakes under way are
+    /// not said again. A peer that hears of them late would talk to somebody who is not there, and
+    /// take the QP's next life for the end of the one it was told of.
+    pub fn withdraw(&mut self, qp: Qpn) {
+        let load = self.table.load();
+        if load.opening + load.half_open == 0 {
+            return;
+        }
+        let peers = self
+            .table
+            .peers()
+            .flat_map(|(peer, _)| self.table.chain(peer));
+        let said: Vec<u32> = peers
+            .filter(|(_, slot)| slot.state().speaks_for(qp))
+            .map(|(index, _)| index)
+            .collect();
+        for index in said {
+            self.say_without(index, qp);
+        }
+    }
+
+    fn say_without(&mut self, index: u32, qp: Qpn) {
+        let (ids, route) = (self.table.ids(index), self.table.route(index));
+        let us = self.config.identity;
+        self.table.update(index, |state| match state {
+            State::ReqSent(state) => {
+                state.ask.binds = state.ask.binds.without(|bind| bind.src_qp == qp);
+                let req = message::req(ids.local, route, us, &state.ask);
+                state.request = message::mad(state.transaction, req);
+            }
+            State::RepSent(state) => {
+                if let Some((ask, _)) = &mut state.absorbed {
+                    ask.binds = ask.binds.without(|bind| bind.src_qp == qp);
+                }
+                state.bounds = state.bounds.without(|bound| bound.src_qp == qp);
+                let rep = message::rep(ids, us, &state.offer, state.bounds);
+                state.reply = message::mad(state.transaction, rep);
+            }
+            _ => {}
+        });
+    }
+}
