@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use trunkline_wire::Qpn;
 
 impl<R: Random> Manager<R> {
-    /// A QP of this node is gone, or was reset: its BIND and its consent in handshakes under way are
-    /// not said again. A peer that hears of them late would talk to somebody who is not there, and
-    /// take the QP's next life for the end of the one it was told of.
+    /// A QP of this node is gone, or was reset: its BIND and its consent in handshakes under way
+    /// are not said again. A peer that hears of them late would talk to somebody who is not there,
+    /// and take the QP's next life for the end of the one it was told of.
     pub fn withdraw(&mut self, qp: Qpn) {
         let load = self.table.load();
         if load.opening + load.half_open == 0 {
