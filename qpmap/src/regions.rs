@@ -235,7 +235,7 @@ impl<B: Bytes> Regions<B> {
             .map(|_| index)
     }
 
-    #[inline]
+    #[inline(always)]
     fn usable(&self, pd: PdId, key: u32) -> Result<&Region<B>, MemoryFault> {
         let index = self.secret.open(key) & (MAX_REGIONS - 1);
         match self.regions.get(index) {
@@ -252,7 +252,7 @@ impl<B: Bytes> Regions<B> {
 
     /// The region of `key` and the place of `addr` in it, if `length` bytes from there on may be
     /// used for `access`.
-    #[inline]
+    #[inline(always)]
     fn range(
         &self,
         pd: PdId,
@@ -421,6 +421,7 @@ impl<B: Bytes> Memory for Regions<B> {
         Ok(())
     }
 
+    #[inline]
     fn write(
         &self,
         pd: PdId,

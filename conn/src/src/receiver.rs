@@ -103,7 +103,7 @@ impl Receiver {
         number == self.next && self.held == 0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn accept(
         &mut self,
         now: Instant,
