@@ -3,15 +3,15 @@
 use crate::error::Error;
 use crate::mr::Pd;
 use trunkline_conn::work::{Datagram, SendOp};
+use trunkline_qpmap::VerbsError;
 use trunkline_wire::{Gid, Qpn};
 
-/// An address handle (`ibv_create_ah(3)`). Drop it when the requests that name it have completed:
-/// those not looked at by then end with an error.
-#[derive(Debug)]
+/// An address handle (`ibv_create_ah(3)`). Requests take with them what it says, so it may be
+/// dropped as soon as they are posted.
+#[derive(Clone, Debug)]
 pub struct Ah {
     pd: Pd,
-    number: u32,
-    remote: Gid,
+    to: Datagram,
 }
 
 impl Pd {
@@ -22,47 +22,52 @@ impl Pd {
     /// An address of another family than the node's own.
     pub fn create_ah(&self, remote: Gid, traffic_class: u8) -> Result<Ah, Error> {
         let node = &self.0.node;
-        let number = node.as_one(|core| core.engine.create_ah(self.0.id, remote, traffic_class))?;
-        Ok(Ah {
-            pd: self.clone(),
-            number,
+        if remote.address().is_ipv4() != node.gid.address().is_ipv4() {
+            return Err(VerbsError::Unsupported {
+                what: "a peer of another family of addresses",
+            }
+            .into());
+        }
+        let to = Datagram {
             remote,
-        })
+            traffic_class,
+            pd: self.0.id()?,
+            node: node.tag,
+            ..Datagram::default()
+        };
+        let pd = self.clone();
+        Ok(Ah { pd, to })
     }
 }
 
 impl Ah {
     /// The node it leads to.
     pub const fn remote(&self) -> Gid {
-        self.remote
+        self.to.remote
+    }
+
+    /// Its protection domain.
+    pub const fn pd(&self) -> &Pd {
+        &self.pd
     }
 
     /// A datagram to QP `qpn` there, which has to know `qkey`; with the highest bit set, the Q_Key
     /// of the sending QP goes instead. For [`SendWr::op`](crate::SendWr).
     pub const fn send(&self, qpn: Qpn, qkey: u32) -> SendOp {
         SendOp::SendTo(Datagram {
-            ah: self.number,
             qpn,
             qkey,
-            imm: None,
+            ..self.to
         })
     }
 
     /// The same with immediate data.
     pub const fn send_imm(&self, qpn: Qpn, qkey: u32, imm: u32) -> SendOp {
         SendOp::SendTo(Datagram {
-            ah: self.number,
             qpn,
             qkey,
             imm: Some(imm),
+            ..self.to
         })
-    }
-}
-
-impl Drop for Ah {
-    fn drop(&mut self) {
-        let node = &self.pd.0.node;
-        let freed = node.as_one(|core| core.engine.destroy_ah(self.number));
-        debug_assert!(freed.is_ok(), "a handle exists as long as its owner");
     }
 }

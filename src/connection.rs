@@ -1,12 +1,12 @@
 //! Connections that programs manage themselves.
 
-use crate::error::Error;
+use crate::error::{Error, NoConnection};
 use crate::peers::ConnectionState;
 use crate::seat::{Seat, Shared};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::control::ControlKind;
-use trunkline_qpmap::{ConnId, ConnectionStats};
+use trunkline_qpmap::{ConnId, ConnectionStats, VerbsError};
 use trunkline_wire::Qpn;
 
 /// What a program wants of a connection.
@@ -41,6 +41,27 @@ impl Default for ConnectionOptions {
     }
 }
 
+impl ConnectionOptions {
+    /// Whether everything is in its range, at a node that has `ports` UDP source ports.
+    fn check(&self, ports: usize) -> Result<(), VerbsError> {
+        let settings = [
+            ("weight", self.weight, self.weight > 0),
+            (
+                "source_ports",
+                self.source_ports,
+                (1..=ports).contains(&self.source_ports.into()),
+            ),
+        ];
+        match settings.into_iter().find(|(.., good)| !good) {
+            Some((what, value, _)) => {
+                let value = value.into();
+                Err(VerbsError::BadAttribute { what, value })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// A shared connection. Dropping the handle of one that the program opened closes it; QPs on it
 /// move to the pool.
 #[derive(Debug)]
@@ -66,20 +87,17 @@ impl Connection {
         peer: IpAddr,
         options: &ConnectionOptions,
     ) -> Result<Self, Error> {
+        node.life.check()?;
         let local = options.local.map_or(0, Qpn::get);
         let worker = node.workers.owner(local);
-        let seat = node.seat(worker);
-        let mut core = seat.core();
-        let now = core.clock.now();
-        let handle = core
-            .open_private(now, peer, options)
-            .ok_or(Error::NoConnection {
-                peer,
-                why: "too many connections are being opened",
-            })?;
-        core.pump(now);
-        drop(core);
-        seat.wake();
+        options.check(node.seat(worker).core()?.engine.source_ports())?;
+        let opened = node
+            .seat(worker)
+            .act(|core, now| core.open_private(now, peer, options))?;
+        let handle = opened.ok_or(Error::NoConnection {
+            peer,
+            why: NoConnection::TooMany,
+        })?;
         Ok(Self {
             node: Arc::clone(node),
             worker,
@@ -91,7 +109,11 @@ impl Connection {
     pub(crate) fn of_peer(node: &Arc<Shared>, peer: IpAddr) -> Vec<Self> {
         let mut found = Vec::new();
         for worker in 0..node.workers.count() {
-            let ids = node.seat(worker).core().engine.connections_to(peer.into());
+            let Ok(core) = node.seat(worker).core() else {
+                continue;
+            };
+            let ids = core.engine.connections_to(peer.into());
+            drop(core);
             found.extend(ids.into_iter().map(|id| Self {
                 node: Arc::clone(node),
                 worker,
@@ -118,7 +140,9 @@ impl Connection {
 
     /// Where it stands.
     pub fn state(&self) -> ConnectionState {
-        let core = self.seat().core();
+        let Ok(core) = self.seat().core() else {
+            return ConnectionState::Closed;
+        };
         match self.kind {
             Kind::Private(handle) => core.peers.private_state(handle),
             Kind::Pool(id) if core.engine.is_open(id) => ConnectionState::Open(id),
@@ -133,9 +157,9 @@ impl Connection {
     pub(crate) fn id(&self) -> Result<ConnId, Error> {
         let why = match self.state() {
             ConnectionState::Open(id) => return Ok(id),
-            ConnectionState::Opening => "it is still being opened",
+            ConnectionState::Opening => NoConnection::Opening,
             ConnectionState::Failed(why) => why,
-            ConnectionState::Closed => "it was closed",
+            ConnectionState::Closed => NoConnection::Closed,
         };
         Err(Error::NoConnection {
             peer: self.peer,
@@ -143,15 +167,17 @@ impl Connection {
         })
     }
 
-    /// Its handle in the engine, for a QP of `worker`.
+    /// Its handle in the engine, for a QP of `worker` of `node`.
     ///
     /// # Errors
-    /// [`Error::NoConnection`] while it is not open, or where it is another worker's.
-    pub(crate) fn id_at(&self, worker: u8) -> Result<ConnId, Error> {
+    /// [`Error::NoConnection`] while it is not open, or where it is another worker's;
+    /// [`VerbsError::InvalidArgument`] where it is another node's.
+    pub(crate) fn id_at(&self, node: &Arc<Shared>, worker: u8) -> Result<ConnId, Error> {
+        self.node.check_same(node, "connection")?;
         if worker != self.worker {
             return Err(Error::NoConnection {
                 peer: self.peer,
-                why: "it belongs to another worker than the QP",
+                why: NoConnection::OtherWorker,
             });
         }
         self.id()
@@ -170,15 +196,18 @@ impl Connection {
         let id = self.id()?;
         let gone = Error::NoConnection {
             peer: self.peer,
-            why: "it was closed",
+            why: NoConnection::Closed,
         };
-        self.seat().core().engine.connection_stats(id).ok_or(gone)
+        self.seat().core()?.engine.connection_stats(id).ok_or(gone)
     }
 
     /// Closes it; QPs on it move to another connection to the same peer.
     pub fn close(&self) {
-        if let Ok(id) = self.id() {
-            self.seat().core().engine.close_connection(id);
+        if let Ok(id) = self.id()
+            && let Ok(mut core) = self.seat().core()
+        {
+            core.engine.close_connection(id);
+            drop(core);
             self.seat().wake();
         }
     }
@@ -187,7 +216,9 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Kind::Private(handle) = self.kind {
-            let mut core = self.seat().core();
+            let Ok(mut core) = self.seat().core() else {
+                return;
+            };
             if let Some(id) = core.peers.forget_private(handle) {
                 core.engine.close_connection(id);
             }

@@ -3,8 +3,9 @@
 use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::cm_counters::CmCounters;
+use crate::deadline::Deadline;
 use crate::mail::{HandOvers, Letter, Mail};
-use crate::peers::{Floor, Peers, Seeded};
+use crate::peers::{Floor, Peers};
 use crate::platform::Embedded;
 use crate::probes;
 use crate::qp::Qp;
@@ -13,11 +14,15 @@ use crate::state_bytes::StateBytes;
 use crate::status::recorder::Recorder;
 use crate::worker::Bell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use trunkline_cm::{At, Concerns, Config as CmConfig, Identity, Manager, Outgoing, gsi};
+use std::time::Duration;
+use trunkline_cm::ib::Guids;
+use trunkline_cm::{Concerns, Config as CmConfig, Identity, Manager, Outgoing, gsi};
+use trunkline_conn::egress::Transmitted;
 use trunkline_conn::ingress::{Arrival, Identification};
+use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::time::{Instant, SECOND};
-use trunkline_dataplane::prng::Prng;
 use trunkline_dataplane::{Port, PortError};
 use trunkline_qpmap::{Attributes, Config, Engine, Event, QpModify, VerbsError};
 use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Qpn, Worker, Workers};
@@ -26,6 +31,12 @@ use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Qpn, Worker, Workers};
 const BURST: usize = 256;
 /// Most asynchronous events that wait for the program.
 const MAX_EVENTS: usize = 65_536;
+
+/// Longest that a node which ends waits for its port to take what it has to say.
+const GOODBYE: Duration = Duration::from_millis(100);
+/// IDs whose ends are said before the port is given what that makes: less than a manager's outbox
+/// holds.
+const ENDED_AT_ONCE: usize = 1024;
 
 /// How a [`Core`] is set up.
 #[derive(Clone, Debug)]
@@ -77,12 +88,13 @@ pub(crate) struct Core {
     /// What connection management counts and times.
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) capture: Option<Capture>,
-    manager: Manager<Seeded>,
-    random: Prng,
+    manager: Manager<Stream>,
+    psns: Stream,
     psn: Psn,
     bad_management: u64,
     /// A message that the port had no room for.
     unsent: Option<Outgoing>,
+    said_goodbye: bool,
     /// The way to the other workers, if there are any.
     mail: Option<Mail>,
 }
@@ -104,29 +116,27 @@ impl Core {
         ports: Vec<Box<dyn Port + Send>>,
         bells: &[Arc<Bell>],
     ) -> Vec<Self> {
-        let mut random = Prng::new(config.engine.seed);
+        let secret = config.engine.secret;
         let alone = workers == Workers::ONE;
-        let shared = (!alone).then(|| (draw_identity(config.guid, &mut random), random.next_u64()));
+        let identity = draw_identity(config.guid, &secret);
+        let guids = secret.derive(Purpose::HostGuids);
         let mails = Mail::between(workers, bells).into_iter().map(Some);
         let places = workers.iter().zip(ports).zip(mails);
         places
             .map(|((worker, port), mail)| {
                 let mut config = config.clone();
                 config.engine.worker = worker;
-                if let Some((_, regions)) = shared {
-                    config.engine.region_seed = Some(regions);
-                    config.engine.seed = random.next_u64();
-                }
-                let identity = shared.map(|(identity, _)| identity);
+                config.engine.region_secret = Some(secret.derive(Purpose::Regions));
+                config.engine.secret = secret.derive(Purpose::Worker(worker.index()));
                 let mail = mail.filter(|_| !alone);
-                Self::new(config, identity, clock.clone(), port, mail)
+                Self::new(config, (identity, guids), clock.clone(), port, mail)
             })
             .collect()
     }
 
     fn new(
         mut config: CoreConfig,
-        identity: Option<Identity>,
+        (identity, guids): (Identity, Secret),
         clock: Clock,
         port: Box<dyn Port + Send>,
         mail: Option<Mail>,
@@ -139,23 +149,24 @@ impl Core {
             ports.push(trunkline_wire::ROCE_PORT);
         }
         config.engine.source_ports = ports;
-        let mut random = Prng::new(config.engine.seed);
-        config.engine.seed = random.next_u64();
-        let identity = identity.unwrap_or_else(|| draw_identity(config.guid, &mut random));
+        let secret = config.engine.secret;
+        config.engine.secret = secret.derive(Purpose::Engine);
         let worker = config.engine.worker;
         let mut nodes = CmConfig::new(identity);
         (nodes.worker, nodes.limits.opening) = (worker, config.asks);
-        let mut manager = Manager::new(nodes, Seeded(Prng::new(random.next_u64())));
+        let mut manager = Manager::new(nodes, secret.stream(Purpose::Nodes));
         let recorder: Arc<Recorder> = Arc::default();
-        let peers = Peers::new(&config, Arc::clone(&recorder), Prng::new(random.next_u64()));
+        let pauses = secret.stream(Purpose::Pauses);
+        let peers = Peers::new(&config, Arc::clone(&recorder), pauses);
         let mut cm = Desk::new(
-            (config.engine.address, identity.guid),
+            (config.engine.address, Guids::PerPeer(guids)),
             worker,
             config.engine.datagram,
-            Seeded(Prng::new(random.next_u64())),
+            secret.stream(Purpose::Hosts),
             port.routes(config.engine.address),
         );
         let capture = config.capture;
+        let mut psns = secret.stream(Purpose::Psns);
         let mut engine = Engine::new(config.engine);
         if config.watched {
             recorder.attach(&clock, &mut engine, &mut manager, &mut cm.manager);
@@ -170,12 +181,88 @@ impl Core {
             peers,
             cm,
             manager,
-            psn: Psn::from_wire(random.next_u64() as u32),
-            random,
+            psn: draw_psn(&mut psns),
+            psns,
             bad_management: 0,
             unsent: None,
+            said_goodbye: false,
             mail,
         }
+    }
+
+    /// The node has failed: all QPs are in error, and what they had outstanding is flushed. Where
+    /// a panic left the engine in pieces, as far as that goes: no QP takes requests at least.
+    pub(crate) fn bury(&mut self) {
+        for qpn in self.engine.qp_numbers() {
+            let ended = catch_unwind(AssertUnwindSafe(|| self.engine.end_qp(qpn)));
+            if ended.is_err() {
+                self.engine.condemn_qps();
+                break;
+            }
+        }
+        // There is nobody left to tell if this fails.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.engine.publish()));
+    }
+
+    /// The IDs of a node that failed hear so; whether their peers do is left to chance.
+    pub(crate) fn abandon_ids(&mut self) {
+        let now = self.clock.now();
+        let abandon = || {
+            while self.cm.manager.end_some(now, ENDED_AT_ONCE) {}
+            self.cm.pump(now);
+        };
+        // There is nobody left to tell if this fails.
+        let _ = catch_unwind(AssertUnwindSafe(abandon));
+    }
+
+    /// The node ends: what is queued leaves, IDs and connections end, and their peers are told. It
+    /// waits for nobody but the port, and not long.
+    pub(crate) fn say_goodbye(&mut self) {
+        if std::mem::replace(&mut self.said_goodbye, true) {
+            return;
+        }
+        let end = Deadline::after(GOODBYE);
+        let now = self.clock.now();
+        self.engine.handle_doorbells();
+        self.pump(now);
+        self.engine.hasten();
+        self.send_out(end);
+        loop {
+            let more = self.cm.manager.end_some(now, ENDED_AT_ONCE);
+            self.cm.pump(now);
+            self.send_out(end);
+            if !more {
+                break;
+            }
+        }
+        self.engine.say_goodbye();
+        let mut floor = Floor {
+            now,
+            engine: &mut self.engine,
+            manager: &mut self.manager,
+        };
+        self.peers.end_connections(&mut floor, &mut self.events);
+        self.send_out(end);
+        self.engine.publish();
+    }
+
+    /// Sends what there is to send, until `end` if the port has no room.
+    fn send_out(&mut self, end: Deadline) {
+        while end.left().is_some() {
+            let now = self.clock.now();
+            match self.transmit(now) {
+                Ok(true) => {}
+                Err(error) if !error.is_passing() => return,
+                // A connection that waits for acknowledgements has nothing to send.
+                Ok(false) if self.unsent.is_none() && !self.engine.owes_farewells() => return,
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Whether all that programs posted is done, and all that is owed to peers has left.
+    pub(crate) fn is_drained(&mut self) -> bool {
+        self.engine.is_drained() && self.unsent.is_none() && !self.is_busy()
     }
 
     pub(crate) fn state_bytes(&self) -> StateBytes {
@@ -184,23 +271,29 @@ impl Core {
         StateBytes::of(&self.engine.state_bytes(), management)
     }
 
-    pub(crate) fn draw(&mut self) -> u64 {
-        self.random.next_u64()
+    /// A PSN to begin with.
+    pub(crate) fn draw_psn(&mut self) -> Psn {
+        draw_psn(&mut self.psns)
     }
 
     /// One round: packets in, timers, new work, packets out, completions. Gives whether anything
     /// happened.
+    ///
+    /// The clock is read anew where time has passed that somebody measures: after packets have
+    /// arrived, for all of them; and before packets are built, which are stamped with it.
     pub(crate) fn poll(&mut self) -> Result<bool, PortError> {
-        let now = self.clock.now();
-        let posted = self.send_posted(now)?;
-        let received = self.receive(now)? + self.read_mail(now);
+        let posted = self.send_posted(self.clock.now())?;
+        let fetched = self.port.fetch()?;
+        let mut now = self.clock.now();
+        let received = if fetched { self.receive(now)? } else { 0 } + self.read_mail(now);
+        if received > 0 {
+            now = self.clock.now();
+        }
         self.engine.handle_timeout(now);
         self.manager.handle_timeout(now);
         self.cm.handle_timeout(now, &self.recorder);
         self.engine.handle_doorbells();
         self.pump(now);
-        // A peer that has our confirmation knows the connection that the packets behind it are on.
-        self.send_management();
         if let Some(capture) = &self.capture {
             capture.flush();
         }
@@ -221,8 +314,36 @@ impl Core {
 
     /// What the engine has to send leaves, with all that is in the port already. Gives whether
     /// there was any.
+    ///
+    /// Management goes first: a peer that has our confirmation knows the connection that the
+    /// packets behind it are on.
     fn transmit(&mut self, now: Instant) -> Result<bool, PortError> {
-        let sent = self.engine.poll_transmit(now, &mut *self.port);
+        let Self {
+            engine,
+            manager,
+            peers,
+            cm,
+            port,
+            recorder,
+            capture,
+            psn,
+            unsent,
+            ..
+        } = self;
+        let mut clerk = Clerk {
+            manager,
+            cm,
+            recorder,
+            capture: capture.as_ref(),
+            address: peers.address(),
+            psn,
+            unsent,
+            sent: false,
+        };
+        let sent = engine.poll_transmit_with(now, &mut **port, &mut |port| clerk.send(port));
+        if clerk.sent {
+            self.recorder.counted(&self.cm_counters());
+        }
         self.port.flush()?;
         Ok(sent > 0)
     }
@@ -312,6 +433,7 @@ impl Core {
                 manage(now, (manager, cm), &path, &mad, concerns);
             }
             Letter::Met(met) => cm.manager.handle_met(now, &met),
+            Letter::QpFailed(qpn) => cm.manager.qp_failed(now, qpn),
             Letter::Peer(address, mode) => peers.heard(&mut floor, address, mode),
             Letter::Loop(ask) => peers.looped_to(&mut floor, &ask),
             Letter::Looped(near, far) => peers.looped(&mut floor, &near, far.as_ref()),
@@ -330,9 +452,16 @@ impl Core {
         mail.retry();
     }
 
-    /// Whether there is something to do right now, apart from packets that come in.
+    /// Whether there is something to do right now, apart from packets that come in. What waits for
+    /// the medium to take more ([`Port::full`]) is not.
     pub(crate) fn is_busy(&mut self) -> bool {
-        self.engine.is_busy() || self.mail.as_mut().is_some_and(Mail::is_busy)
+        let waits = self.engine.is_out_of_room() && self.port.full().is_some();
+        let busy = if waits {
+            self.engine.has_work()
+        } else {
+            self.engine.is_busy() || self.unsent.is_some()
+        };
+        busy || self.mail.as_mut().is_some_and(Mail::is_busy)
     }
 
     /// What was handed to other workers.
@@ -366,22 +495,15 @@ impl Core {
     pub(crate) fn modify_qp(&mut self, qpn: Qpn, change: &QpModify) -> Result<(), VerbsError> {
         self.engine.modify_qp(qpn, change)?;
         if matches!(change, QpModify::Reset) {
-            self.manager.withdraw(qpn);
+            self.peers.withdraw(&mut self.manager, qpn);
         }
         Ok(())
     }
 
     /// Destroys a QP.
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
-        self.manager.withdraw(qpn);
+        self.peers.withdraw(&mut self.manager, qpn);
         self.engine.destroy_qp(qpn)
-    }
-
-    /// Takes a QP in INIT to RTS.
-    pub(crate) fn ready(&mut self, qp: &Qp, attributes: &Attributes) -> Result<(), VerbsError> {
-        let (qpn, engine) = (qp.qpn(), &mut self.engine);
-        engine.modify_qp(qpn, &QpModify::Rtr(*attributes))?;
-        engine.modify_qp(qpn, &QpModify::Rts(*attributes))
     }
 
     /// Asks a peer what it is, before a QP needs to know.
@@ -424,48 +546,6 @@ impl Core {
         )
     }
 
-    fn send_management(&mut self) {
-        let mut any = false;
-        while self.send_message() {
-            any = true;
-        }
-        if any {
-            self.recorder.counted(&self.cm_counters());
-        }
-    }
-
-    /// Sends one message, if there is one and the port has room for it.
-    fn send_message(&mut self) -> bool {
-        // Who is asked what it is hears so before our answer, and its QPs are known in time.
-        let next = self.unsent.take();
-        let next = next.or_else(|| self.manager.poll_transmit());
-        let next = next.or_else(|| self.cm.manager.poll_transmit());
-        let Some(message) = next else { return false };
-        let path = Path {
-            src: self.peers.address(),
-            dst: message.route.remote,
-            src_port: trunkline_wire::ROCE_PORT,
-            traffic_class: 0,
-        };
-        let Some(slot) = self.port.reserve(&path, gsi::LEN) else {
-            self.unsent = Some(message);
-            return false;
-        };
-        let out = slot
-            .datagram
-            .first_chunk_mut()
-            .expect("exactly that much was reserved");
-        gsi::build(&path, slot.identification, self.psn, &message.mad, out);
-        if let Some(capture) = &self.capture {
-            capture.sent(&path, slot.identification, out);
-        }
-        self.psn = self.psn.advance(1);
-        self.port.commit();
-        self.recorder.message_sent();
-        probes::cm_sent(message.route.remote, &message.mad);
-        true
-    }
-
     /// What connection management dropped or refused.
     pub(crate) const fn cm_counters(&self) -> CmCounters {
         CmCounters {
@@ -489,12 +569,28 @@ impl Core {
     }
 }
 
+/// Takes a QP in INIT to RTS.
+pub(crate) fn ready(
+    engine: &mut Engine<Embedded>,
+    qp: &Qp,
+    attributes: &Attributes,
+) -> Result<(), VerbsError> {
+    engine.modify_qp(qp.qpn(), &QpModify::Rtr(*attributes))?;
+    engine.modify_qp(qp.qpn(), &QpModify::Rts(*attributes))
+}
+
 /// Lets engine, connection managers and peers talk until none has news.
 fn news(floor: &mut Floor<'_>, peers: &mut Peers, cm: &mut Desk, events: &mut VecDeque<Event>) {
     loop {
         let mut idle = true;
         while let Some(event) = floor.engine.poll_event() {
             idle = false;
+            if let Event::QpFailed { qpn } = event {
+                if let Some(other) = cm.qp_failed(floor.now, qpn) {
+                    peers.write(other, Letter::QpFailed(qpn));
+                }
+                continue;
+            }
             if !peers.handle_engine(floor, &event) && events.len() < MAX_EVENTS {
                 events.push_back(event);
             }
@@ -502,6 +598,9 @@ fn news(floor: &mut Floor<'_>, peers: &mut Peers, cm: &mut Desk, events: &mut Ve
         while let Some(event) = floor.manager.poll_event() {
             idle = false;
             peers.handle_manager(floor, &event);
+        }
+        while let Some((handle, peer)) = peers.poll_unexplained() {
+            peers.explain(handle, cm.why_silent(floor.now, peer));
         }
         idle &= !cm.pump(floor.now);
         idle &= !peers.ask_next(floor);
@@ -525,18 +624,14 @@ fn check_management<'a>(arrival: &Arrival, datagram: &'a [u8]) -> Option<&'a [u8
 /// for this one too.
 fn deliver(mail: &mut Mail, path: &Path, mad: &[u8; MAD_LEN]) -> Option<Concerns> {
     let (concerns, at) = Concerns::and_worker(mad, mail.workers());
-    let to = match at {
-        At::One(worker) => worker,
-        At::Any(number) => mail.workers().spread(number),
-        At::All => {
-            for other in mail.workers().iter().map(Worker::index) {
-                if other != mail.own() {
-                    mail.pass_on_management(other, path, mad, concerns);
-                }
+    let to = at.worker(mail.workers()).unwrap_or_else(|| {
+        for other in mail.workers().iter().map(Worker::index) {
+            if other != mail.own() {
+                mail.pass_on_management(other, path, mad, concerns);
             }
-            mail.own()
         }
-    };
+        mail.own()
+    });
     if to == mail.own() {
         return Some(concerns);
     }
@@ -546,7 +641,7 @@ fn deliver(mail: &mut Mail, path: &Path, mad: &[u8; MAD_LEN]) -> Option<Concerns
 
 fn manage(
     now: Instant,
-    (manager, cm): (&mut Manager<Seeded>, &mut Desk),
+    (manager, cm): (&mut Manager<Stream>, &mut Desk),
     path: &Path,
     mad: &[u8; MAD_LEN],
     concerns: Concerns,
@@ -560,10 +655,64 @@ fn manage(
 }
 
 /// An identity with the GUID that the program gave, if it gave one.
-fn draw_identity(guid: Option<u64>, random: &mut Prng) -> Identity {
+fn draw_identity(guid: Option<u64>, secret: &Secret) -> Identity {
+    let mut random = secret.stream(Purpose::Identity);
     let drawn = random.next_u64();
     Identity {
         guid: guid.unwrap_or(drawn),
         epoch: random.next_u64(),
+    }
+}
+
+fn draw_psn(random: &mut Stream) -> Psn {
+    Psn::from_wire(random.next_u64() as u32)
+}
+
+/// Sends what connection managers have to say.
+struct Clerk<'a> {
+    manager: &'a mut Manager<Stream>,
+    cm: &'a mut Desk,
+    recorder: &'a Recorder,
+    capture: Option<&'a Capture>,
+    address: std::net::IpAddr,
+    psn: &'a mut Psn,
+    unsent: &'a mut Option<Outgoing>,
+    sent: bool,
+}
+
+impl Clerk<'_> {
+    /// Sends one message, if there is one and the port has room for it.
+    fn send(&mut self, port: &mut (dyn Port + Send)) -> Transmitted {
+        // Who is asked what it is hears so before our answer, and its QPs are known in time.
+        let next = self.unsent.take();
+        let next = next.or_else(|| self.manager.poll_transmit());
+        let next = next.or_else(|| self.cm.manager.poll_transmit());
+        let Some(message) = next else {
+            return Transmitted::Nothing;
+        };
+        let path = Path {
+            src: self.address,
+            dst: message.route.remote,
+            src_port: trunkline_wire::ROCE_PORT,
+            traffic_class: 0,
+        };
+        let Some(slot) = port.reserve(&path, gsi::LEN) else {
+            *self.unsent = Some(message);
+            return Transmitted::NoRoom;
+        };
+        let out = slot
+            .datagram
+            .first_chunk_mut()
+            .expect("exactly that much was reserved");
+        gsi::build(&path, slot.identification, *self.psn, &message.mad, out);
+        if let Some(capture) = self.capture {
+            capture.sent(&path, slot.identification, out);
+        }
+        *self.psn = self.psn.advance(1);
+        port.commit();
+        self.recorder.message_sent();
+        probes::cm_sent(message.route.remote, &message.mad);
+        self.sent = true;
+        Transmitted::Packet
     }
 }

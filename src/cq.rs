@@ -16,7 +16,7 @@ pub struct Cq(pub(crate) Arc<CqInner>);
 
 #[derive(Debug)]
 pub(crate) struct CqInner {
-    node: Arc<Shared>,
+    pub(crate) node: Arc<Shared>,
     pub(crate) index: u32,
     queue: MergedQueue<Heap>,
     event: Arc<EventFd>,
@@ -35,6 +35,7 @@ impl Notify for EventFd {
 
 impl Cq {
     pub(crate) fn create(node: &Arc<Shared>, depth: u32) -> Result<Self, Error> {
+        node.life.check()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd")(e.into()))?;
         let event = Arc::new(EventFd(fd));
@@ -50,7 +51,7 @@ impl Cq {
                 indices.iter().all(|other| *other == index),
                 "workers differ"
             );
-            Ok(rings)
+            Ok::<_, Error>(rings)
         })?;
         Ok(Self(Arc::new(CqInner {
             node: Arc::clone(node),
@@ -66,6 +67,9 @@ impl Cq {
     /// Where the node has several workers, the completions of each come in their order, and so do
     /// those of each QP.
     pub fn poll(&self, out: &mut [Completion]) -> usize {
+        if self.0.node.life.is_forked() {
+            return 0;
+        }
         self.0.queue.poll(out)
     }
 
@@ -78,6 +82,9 @@ impl Cq {
     /// Asks for one event at the next completion (`ibv_req_notify_cq(3)`), of solicited ones only
     /// if so wished. Poll once more afterwards: what came before raises none.
     pub fn arm(&self, solicited_only: bool) {
+        if self.0.node.life.is_forked() {
+            return;
+        }
         self.0.queue.arm(solicited_only);
     }
 
@@ -88,6 +95,9 @@ impl Cq {
 
     /// Takes the events that have come; gives how many (`ibv_get_cq_event(3)`, without blocking).
     pub fn take_events(&self) -> u64 {
+        if self.0.node.life.is_forked() {
+            return 0;
+        }
         let mut count = [0; 8];
         match rustix::io::read(&self.0.event.0, &mut count) {
             Ok(8) => u64::from_ne_bytes(count),
@@ -99,6 +109,6 @@ impl Cq {
 impl Drop for CqInner {
     fn drop(&mut self) {
         let freed = self.node.on_all(|core| core.engine.destroy_cq(self.index));
-        debug_assert!(freed.is_ok(), "QPs keep their CQs alive");
+        self.node.gave_up(freed, "QPs keep their CQs alive");
     }
 }

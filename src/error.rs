@@ -1,8 +1,9 @@
 //! What can go wrong, by who is at fault.
 
+use crate::life::Down;
 use std::net::IpAddr;
 use trunkline_dataplane::{PortError, UdpOpenError};
-use trunkline_qpmap::VerbsError;
+use trunkline_qpmap::{PostError, VerbsError};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +12,15 @@ pub enum Error {
     /// The program asked for what cannot be.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
+    /// A list of requests was posted up to one that cannot be.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The node does nothing any more.
+    #[error(transparent)]
+    Down(#[from] Down),
+    /// A node was shut down with requests or answers still under way.
+    #[error("time was up before all was done")]
+    Unfinished,
     /// The port does not work.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -25,13 +35,21 @@ pub enum Error {
         /// What it said.
         source: std::io::Error,
     },
-    /// The peer does not answer, or is no Trunkline node.
+    /// No packet can come to, or come from, this address.
+    #[error("{address} cannot be used: {why}")]
+    BadAddress {
+        /// The address.
+        address: IpAddr,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// There is no shared connection to the peer.
     #[error("no shared connection to {peer}: {why}")]
     NoConnection {
         /// Its address.
         peer: IpAddr,
         /// What happened.
-        why: &'static str,
+        why: NoConnection,
     },
     /// RDMA-CM refuses.
     #[error(transparent)]
@@ -46,6 +64,57 @@ pub enum Error {
         /// Size of the region.
         size: usize,
     },
+}
+
+/// Why there is no shared connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoConnection {
+    /// This host knows no way to the address.
+    #[error("there is no route to it")]
+    NoRoute,
+    /// There is a way, and nobody at its end: the link's neighbour does not answer.
+    #[error("there is no host at that address")]
+    NoHost,
+    /// A host is there, and no Trunkline node, or one that shares no connections.
+    #[error("it is no Trunkline node")]
+    NoNode,
+    /// Nothing came back: the host may be down or behind a firewall.
+    #[error("it does not answer")]
+    Silent,
+    /// The address leads to this node.
+    #[error("it is this node itself")]
+    Itself,
+    /// Its answer is not one that a node gives.
+    #[error("its answer makes no sense")]
+    NoSense,
+    /// It has no room for one more, and had none whenever it was asked.
+    #[error("it is busy")]
+    Busy,
+    /// This node's address has as many as the peer leaves to one address.
+    #[error("this node's address has its share of the peer's connections")]
+    Share,
+    /// It has started anew, and what the one before had is not gone yet.
+    #[error("another incarnation of it is still there")]
+    Incarnation,
+    /// It does not want one.
+    #[error("it refused")]
+    Refused,
+    /// This node has no room for one more.
+    #[error("too many connections are being opened")]
+    TooMany,
+    /// This node was built without ([`Builder::sharing`](crate::Builder::sharing)).
+    #[error("this node shares no connections")]
+    NotSharing,
+    /// It will be there when the peer has answered.
+    #[error("it is still being opened")]
+    Opening,
+    /// It was there.
+    #[error("it was closed")]
+    Closed,
+    /// A QP moves among connections of its own worker.
+    #[error("it belongs to another worker than the QP")]
+    OtherWorker,
 }
 
 impl Error {

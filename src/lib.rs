@@ -36,7 +36,9 @@ mod cm_counters;
 mod connection;
 mod core;
 mod cq;
+mod deadline;
 mod error;
+mod life;
 mod mail;
 mod mr;
 mod node;
@@ -56,7 +58,8 @@ pub use clock::Clock;
 pub use cm_counters::CmCounters;
 pub use connection::{Connection, ConnectionOptions};
 pub use cq::Cq;
-pub use error::Error;
+pub use error::{Error, NoConnection};
+pub use life::{Down, Health};
 pub use mail::HandOvers;
 pub use mr::{Mr, Pd};
 pub use node::{Builder, Drive, Node};
@@ -76,7 +79,7 @@ pub use trunkline_conn::work::{
 pub use trunkline_dataplane::{Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
-    Attributes, ConnId, ConnectionStats, Counters, Event, LiveObjects, QpModify, QpState, QpType,
-    VerbsError,
+    Attributes, Changes, ConnId, ConnectionStats, Counters, Event, LiveObjects, PostError,
+    QpModify, QpState, QpType, VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};

@@ -28,6 +28,8 @@ pub(crate) enum Letter {
     Mad(Box<(Path, [u8; MAD_LEN], Concerns)>),
     /// A QP of an ordinary host that the sender has a new connection with.
     Met(Met),
+    /// A QP whose connection belongs to an ID of the receiver has failed.
+    QpFailed(Qpn),
     /// What a peer turned out to be.
     Peer(IpAddr, PeerMode),
     /// A QP of the sender talks to one of the other worker.

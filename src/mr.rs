@@ -1,6 +1,7 @@
 //! Protection domains and memory regions.
 
 use crate::error::Error;
+use crate::life::Down;
 use crate::seat::Shared;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -17,13 +18,27 @@ pub struct Pd(pub(crate) Arc<PdInner>);
 #[derive(Debug)]
 pub(crate) struct PdInner {
     pub(crate) node: Arc<Shared>,
-    pub(crate) id: PdId,
+    /// `None`: its node was down when it was made.
+    pub(crate) id: Option<PdId>,
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        let freed = self.node.as_one(|core| core.engine.dealloc_pd(self.id));
-        debug_assert!(freed.is_ok(), "what belongs to a PD keeps it alive");
+        let Some(id) = self.id else { return };
+        let freed = self.node.as_one(|core| core.engine.dealloc_pd(id));
+        self.node
+            .gave_up(freed, "what belongs to a PD keeps it alive");
+    }
+}
+
+impl PdInner {
+    /// What the engines know it by.
+    ///
+    /// # Errors
+    /// The node is down.
+    pub(crate) fn id(&self) -> Result<PdId, Error> {
+        self.node.life.check()?;
+        Ok(self.id.ok_or(Down::ShutDown)?)
     }
 }
 
@@ -59,11 +74,12 @@ impl Pd {
 
     fn register_region(&self, region: Region, access: Access) -> Result<Mr, Error> {
         let node = &self.0.node;
+        let id = self.0.id()?;
         let several = node.workers != Workers::ONE;
         let revoked = several.then(|| Arc::new(AtomicBool::new(false)));
         let keys = node.as_one(|core| {
             let (engine, revoked) = (&mut core.engine, revoked.clone());
-            engine.register_with(self.0.id, region.clone(), access, revoked)
+            engine.register_with(id, region.clone(), access, revoked)
         })?;
         Ok(Mr {
             pd: self.clone(),
@@ -113,11 +129,12 @@ impl Mr {
     }
 
     /// A scatter-gather element of `length` bytes from `offset` on. Whether the range fits is
-    /// checked when it is used, as in verbs.
+    /// checked when it is used, as in verbs. An element holds less than 2^32 bytes, and no message
+    /// more than 2^31: a greater length becomes 2^32 - 1, with which no request can be posted.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         Sge {
-            addr: self.addr() + offset as u64,
-            length: length as u32,
+            addr: self.addr().wrapping_add(offset as u64),
+            length: u32::try_from(length).unwrap_or(u32::MAX),
             lkey: self.lkey,
         }
     }
@@ -125,7 +142,7 @@ impl Mr {
     /// How a peer names the byte at `offset`.
     pub fn remote(&self, offset: usize) -> Remote {
         Remote {
-            addr: self.addr() + offset as u64,
+            addr: self.addr().wrapping_add(offset as u64),
             rkey: self.rkey,
         }
     }
@@ -182,6 +199,6 @@ impl Drop for Mr {
     fn drop(&mut self) {
         let node = &self.pd.0.node;
         let taken = node.on_all(|core| core.engine.deregister(self.rkey));
-        debug_assert!(taken.is_ok(), "an Mr is registered as long as it lives");
+        node.gave_up(taken, "an Mr is registered as long as it lives");
     }
 }

@@ -6,7 +6,9 @@ use crate::cm_counters::CmCounters;
 use crate::connection::{Connection, ConnectionOptions};
 use crate::core::{Core, CoreConfig};
 use crate::cq::Cq;
+use crate::deadline::Deadline;
 use crate::error::Error;
+use crate::life::{Down, Health, Life};
 use crate::mail::HandOvers;
 use crate::mr::{Pd, PdInner};
 use crate::seat::{Seat, Shared};
@@ -17,23 +19,28 @@ use crate::status::{CmStats, Status};
 use crate::worker::{self, Bell, Thread};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::src::Counters as DeliveryCounters;
-use trunkline_conn::time::Instant;
+use trunkline_conn::secret::Secret;
+use trunkline_conn::src::{Counters as DeliveryCounters, MAX_WINDOW};
+use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
 use trunkline_qpmap::{Counters, Event, LiveObjects, VerbsError};
 use trunkline_wire::{Gid, Workers};
 
 /// Packets that a shared connection may have in flight.
-const WINDOWS: RangeInclusive<u16> = 64..=4096;
+const WINDOWS: RangeInclusive<u32> = 64..=MAX_WINDOW;
 /// Least that a node must be able to send at once: headers and some payload.
 const MIN_DATAGRAM: u32 = 256;
 /// Connections of a pool.
 const POOLS: RangeInclusive<u32> = 1..=254;
 /// Peers asked at once.
 const ASKS: RangeInclusive<u32> = 1..=65_536;
+/// Least pause before a silent connection is asked for a sign of life, in ns.
+const MIN_KEEP_ALIVE_NS: u64 = MILLISECOND;
+/// Pause between two looks at whether a node that ends has done all it had to.
+const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 /// Source ports beside 4791.
 const MAX_EXTRA_SOURCE_PORTS: usize = 7;
 
@@ -161,24 +168,47 @@ impl Builder {
         self
     }
 
-    /// Packets a shared connection may have in flight: a power of two, 64 to 4096.
+    /// Packets a shared connection may have in flight: a power of two, 64 to 65,536, which it is
+    /// unless set. Memory is only taken for those that are.
     #[must_use]
-    pub const fn window(mut self, packets: u16) -> Self {
+    pub const fn window(mut self, packets: u32) -> Self {
         self.config.engine.window = packets;
         self
     }
 
-    /// A peer that acknowledges nothing for so long is gone.
+    /// A connection whose peer acknowledges nothing for so long is dead; 2 s if not set. Where its
+    /// QPs have no other, the peer is asked for one, for a quarter of that time more: QPs to a peer
+    /// that vanished fail within a third more than this, unless their own timeout and retry count
+    /// ask for more than [`failover_grace`](Self::failover_grace).
     #[must_use]
     pub fn peer_timeout(mut self, timeout: Duration) -> Self {
-        self.config.engine.dead_after_ns = timeout.as_nanos() as u64;
+        self.config.engine.dead_after_ns = nanoseconds(timeout);
+        self
+    }
+
+    /// How long QPs on shared connections wait for a silent peer at least, whatever their timeout
+    /// and retry count say: time for another connection to take over. 3 s if not set. With less,
+    /// down to nothing, a QP that asks for a short time ends after it, though another connection
+    /// might have saved it.
+    #[must_use]
+    pub fn failover_grace(mut self, grace: Duration) -> Self {
+        self.config.engine.failover_grace_ns = nanoseconds(grace);
+        self
+    }
+
+    /// A shared connection over which nothing came for so long is asked for a sign of life; 10 s if
+    /// not set, at least 1 ms. A peer that vanished is found out this time and
+    /// [`peer_timeout`](Self::peer_timeout) later, though nothing was sent to it.
+    #[must_use]
+    pub fn keep_alive(mut self, pause: Duration) -> Self {
+        self.config.engine.keep_alive_ns = nanoseconds(pause);
         self
     }
 
     /// Idle connections beyond the first of a pool close after so long.
     #[must_use]
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
-        self.config.idle_after_ns = timeout.as_nanos() as u64;
+        self.config.idle_after_ns = nanoseconds(timeout);
         self
     }
 
@@ -190,7 +220,8 @@ impl Builder {
         self
     }
 
-    /// Bytes of packets that may wait for an earlier one of their QP.
+    /// Bytes that packets which wait for an earlier one of their QP may take at each worker, 8 MiB
+    /// if not set. A lone peer gets half of it at most, a lone QP pair a quarter.
     #[must_use]
     pub const fn staging(mut self, bytes: usize) -> Self {
         self.config.engine.staging_bytes = bytes;
@@ -200,16 +231,17 @@ impl Builder {
     /// GUID by which peers know it, the same whenever it starts (an EUI-64, say). If not set, each
     /// start draws one. Peers tell a start from the one before by an epoch that is always drawn.
     ///
-    /// No two nodes may have the same. A node refuses another that has its own, or that of a peer
-    /// behind another address to which it has a connection: QPs towards it fail, and what stands
-    /// stays.
+    /// No two nodes should have the same. A peer is its address, its GUID and its epoch: nodes with
+    /// one GUID at two addresses are two peers, and [`CmCounters`] counts them
+    /// (`nodes.duplicate_guid`). Hosts that are no Trunkline nodes are told GUIDs that are drawn.
     #[must_use]
     pub const fn guid(mut self, guid: u64) -> Self {
         self.config.guid = Some(guid);
         self
     }
 
-    /// Fixes all randomness: for simulation. Otherwise it comes from the operating system.
+    /// Fixes all randomness: for simulation. Otherwise 32 bytes of the operating system decide.
+    /// Whoever knows the seed knows all QPNs, keys and tokens of the node.
     #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -261,7 +293,7 @@ impl Builder {
         let ports = group
             .into_iter()
             .map(|port| Box::new(port) as Box<dyn Port + Send>);
-        self.config.engine.control = self.control.unwrap_or(ControlKind::HostDelay);
+        self.config.engine.control = self.control.unwrap_or_default();
         let default = self.status.is_none();
         self.status = self.status.or(Some(true));
         self.finish(ports.collect(), default)
@@ -292,9 +324,9 @@ impl Builder {
             let (what, value) = ("ports", ports.len() as u64);
             return Err(VerbsError::BadAttribute { what, value }.into());
         }
-        let seed = match self.seed {
-            Some(seed) => seed,
-            None => system_random()?,
+        let secret = match self.seed {
+            Some(seed) => Secret::from_seed(seed),
+            None => system_secret()?,
         };
         if let Some(control) = self.control {
             self.config.engine.control = control;
@@ -302,23 +334,27 @@ impl Builder {
             self.config.engine.control = ControlKind::None;
         }
         self.config.engine.address = self.address;
-        self.config.engine.seed = seed;
+        self.config.engine.secret = secret;
         let bells: Vec<_> = ports.iter().map(|_| Arc::new(Bell::default())).collect();
+        let life = Arc::new(Life::new(bells.clone())?);
         let cores = Core::all(&self.config, workers, &self.clock, ports, &bells);
         let recorders: Vec<_> = cores
             .iter()
             .map(|core| Arc::clone(&core.recorder))
             .collect();
         let status = match self.status {
-            Some(true) => match offer(self.address, recorders) {
+            Some(true) => match offer(&life, self.address, recorders) {
                 Err(_) if may => None,
                 server => Some(server?),
             },
             _ => None,
         };
-        let seats = cores.into_iter().zip(bells);
-        let seats = seats.map(|(core, bell)| Arc::new(Seat::new(core, bell)));
-        let mut shared = Shared::new(workers, self.address.into(), seats.collect());
+        let mut seats = Vec::with_capacity(cores.len());
+        for ((index, core), bell) in (0..).zip(cores).zip(bells) {
+            let seat = Seat::new(Arc::clone(&life), index, core, bell)?;
+            seats.push(Arc::new(seat));
+        }
+        let mut shared = Shared::new(life, workers, self.address.into(), seats);
         shared.status = status;
         if self.drive == Drive::Threaded {
             for seat in &shared.seats {
@@ -338,9 +374,26 @@ impl Builder {
 }
 
 impl Builder {
+    /// Whether packets can come to its address.
+    fn check_address(&self) -> Result<(), Error> {
+        let address = self.address.to_canonical();
+        let why = if address.is_unspecified() {
+            "a node has one address, which its peers know it by"
+        } else if address.is_multicast() {
+            "it is a multicast address"
+        } else if address == IpAddr::V4(Ipv4Addr::BROADCAST) {
+            "it is the broadcast address"
+        } else {
+            return Ok(());
+        };
+        Err(Error::BadAddress { address, why })
+    }
+
     /// Whether every setting is in its range.
     fn check(&self) -> Result<(), Error> {
+        self.check_address()?;
         let (window, datagram) = (self.config.engine.window, self.config.max_datagram);
+        let keep_alive = self.config.engine.keep_alive_ns;
         let settings = [
             (
                 "window",
@@ -353,6 +406,7 @@ impl Builder {
                 self.config.pool.into(),
                 POOLS.contains(&self.config.pool),
             ),
+            ("keep_alive", keep_alive, keep_alive >= MIN_KEEP_ALIVE_NS),
             (
                 "asks",
                 self.config.asks.into(),
@@ -372,9 +426,13 @@ impl Builder {
 }
 
 /// Lets other processes ask how the node is.
-fn offer(address: IpAddr, recorders: Vec<Arc<Recorder>>) -> Result<Server, Error> {
+fn offer(
+    life: &Arc<Life>,
+    address: IpAddr,
+    recorders: Vec<Arc<Recorder>>,
+) -> Result<Server, Error> {
     let started = std::time::Instant::now();
-    Server::start(address, move || {
+    Server::start(life, address, move || {
         let mut cm = CmStats::default();
         recorders
             .iter()
@@ -388,11 +446,22 @@ fn offer(address: IpAddr, recorders: Vec<Arc<Recorder>>) -> Result<Server, Error
     })
 }
 
-fn system_random() -> Result<u64, Error> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|e| Error::system("getrandom")(e.into()))?;
-    Ok(u64::from_ne_bytes(bytes))
+/// A time of a setting; one that no node lives to see is as long as can be.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn system_secret() -> Result<Secret, Error> {
+    let mut bytes = [0; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        let rest = &mut bytes[filled..];
+        // A signal may interrupt it while the system's source is not ready yet.
+        filled += rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut *rest, flags))
+            .map_err(|e| Error::system("getrandom")(e.into()))?;
+    }
+    Ok(Secret::new(bytes))
 }
 
 impl Node {
@@ -421,11 +490,12 @@ impl Node {
     /// calling it there is harmless.
     ///
     /// # Errors
-    /// The port does not work any more.
+    /// The node does not work any more ([`health`](Self::health)), or an error that passes: poll
+    /// again then.
     pub fn poll(&self) -> Result<bool, Error> {
         let mut any = false;
-        for seat in &self.shared.seats {
-            any |= seat.core_for_worker().poll()?;
+        for worker in 0..self.shared.workers.count() {
+            any |= self.poll_worker(worker)?;
         }
         Ok(any)
     }
@@ -433,19 +503,99 @@ impl Node {
     /// The same of one worker, from 0: for programs with a thread for each.
     ///
     /// # Errors
-    /// The port does not work any more.
+    /// As [`poll`](Self::poll).
     ///
     /// # Panics
     /// There is no such worker.
     pub fn poll_worker(&self, worker: u8) -> Result<bool, Error> {
-        Ok(self.shared.seat(worker).core_for_worker().poll()?)
+        let seat = self.shared.seat(worker);
+        let polled = match seat.core_for_worker() {
+            Ok(mut core) => core.poll(),
+            Err(down) => {
+                self.shared.bury();
+                return Err(down);
+            }
+        };
+        polled.map_err(|error| {
+            if error.is_passing() {
+                self.shared.life.note_passing();
+            } else {
+                seat.fail(&error.to_string());
+                self.shared.bury();
+            }
+            error.into()
+        })
+    }
+
+    /// Whether it works, and why not.
+    ///
+    /// A worker ends by itself when its port is gone or when something in it panics. Then all QPs
+    /// of the node are in error with their requests flushed, [`poll_event`](Self::poll_event) gives
+    /// [`Event::DeviceFatal`], one line on standard error says why, and calls fail with
+    /// [`Error::Down`]. In a child that `fork(2)` made, calls fail in the same way: the node goes
+    /// on in the parent, and dropping it in the child does nothing.
+    pub fn health(&self) -> Health {
+        self.shared.life.health()
+    }
+
+    /// Ends it: what was posted is done and what peers are owed has reached them, or `timeout` is
+    /// over; then every connection ends, peers and IDs of RDMA-CM hear so, and all QPs are in error
+    /// with the rest flushed. Handles stay valid; calls that begin something fail with
+    /// [`Error::Down`]. An inline node is driven meanwhile.
+    ///
+    /// Programs stop posting before: what is posted meanwhile is waited for too. Receives are not
+    /// waited for. Dropping the last handle of a node ends it in the same way, but waits for
+    /// nothing.
+    ///
+    /// # Errors
+    /// Time was up: [`Error::Unfinished`]. The node is down for another reason than this.
+    pub fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
+        match self.health().down {
+            None => {}
+            Some(Down::ShutDown) => return Ok(()),
+            Some(down) => return Err(down.into()),
+        }
+        let drained = self.drain(Deadline::after(timeout))?;
+        self.shared.life.end(Down::ShutDown);
+        self.shared.bury();
+        while !self.shared.threads.iter().all(Thread::is_over) {
+            std::thread::sleep(DRAIN_PAUSE);
+        }
+        if drained {
+            Ok(())
+        } else {
+            Err(Error::Unfinished)
+        }
+    }
+
+    /// Waits until nothing is under way; `false`: time was up.
+    fn drain(&self, end: Deadline) -> Result<bool, Error> {
+        loop {
+            let mut drained = true;
+            for seat in &self.shared.seats {
+                drained &= seat.core()?.is_drained();
+            }
+            if drained {
+                return Ok(true);
+            }
+            let Some(left) = end.wait() else {
+                return Ok(false);
+            };
+            if self.is_inline() {
+                self.poll()?;
+                self.wait(left.min(DRAIN_PAUSE))?;
+            } else {
+                self.shared.life.check()?;
+                std::thread::sleep(left.min(DRAIN_PAUSE));
+            }
+        }
     }
 
     /// Blocks an inline node until a packet comes, a timer is due, or `timeout` is over. Returns at
-    /// once when there is something to do.
+    /// once when there is something to do, and now and then for no reason.
     ///
     /// # Errors
-    /// The port does not work any more.
+    /// The node does not work any more.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         let seats: Vec<&Seat> = self.shared.seats.iter().map(|seat| &**seat).collect();
         worker::wait(&seats, timeout)
@@ -454,7 +604,9 @@ impl Node {
     /// When a timer of an inline node is due next, by its clock.
     pub fn next_timeout(&self) -> Option<Instant> {
         let seats = self.shared.seats.iter();
-        seats.filter_map(|seat| seat.core().next_timeout()).min()
+        seats
+            .filter_map(|seat| seat.core().ok()?.next_timeout())
+            .min()
     }
 
     /// The same of one worker, from 0.
@@ -462,13 +614,15 @@ impl Node {
     /// # Panics
     /// There is no such worker.
     pub fn worker_timeout(&self, worker: u8) -> Option<Instant> {
-        self.shared.seat(worker).core().next_timeout()
+        self.shared.seat(worker).core().ok()?.next_timeout()
     }
 
     /// Whether an inline node has something to do right now, apart from packets that come in.
     pub fn is_busy(&self) -> bool {
-        let mut seats = self.shared.seats.iter();
-        seats.any(|seat| seat.core().is_busy())
+        let workers = 0..self.shared.workers.count();
+        workers
+            .into_iter()
+            .any(|worker| self.is_worker_busy(worker))
     }
 
     /// The same of one worker, from 0.
@@ -476,13 +630,14 @@ impl Node {
     /// # Panics
     /// There is no such worker.
     pub fn is_worker_busy(&self, worker: u8) -> bool {
-        self.shared.seat(worker).core().is_busy()
+        let core = self.shared.seat(worker).core();
+        core.is_ok_and(|mut core| core.is_busy())
     }
 
-    /// Allocates a protection domain.
+    /// Allocates a protection domain. Of a node that is down nothing can be made in it.
     pub fn alloc_pd(&self) -> Pd {
-        let id = self.shared.as_one(|core| Ok(core.engine.alloc_pd()));
-        let id = id.expect("there is always room for one more");
+        // There is always room for one more, so only a node that is down refuses.
+        let id = self.shared.as_one(|core| Ok(core.engine.alloc_pd())).ok();
         Pd(Arc::new(PdInner {
             node: Arc::clone(&self.shared),
             id,
@@ -517,8 +672,11 @@ impl Node {
 
     /// The next asynchronous event (`ibv_get_async_event(3)`, without blocking).
     pub fn poll_event(&self) -> Option<Event> {
+        if self.shared.life.tell_failure() {
+            return Some(Event::DeviceFatal);
+        }
         let mut seats = self.shared.seats.iter();
-        seats.find_map(|seat| seat.core().events.pop_front())
+        seats.find_map(|seat| seat.core().ok()?.events.pop_front())
     }
 
     /// What the engine counted.
@@ -529,7 +687,7 @@ impl Node {
 
     /// How the capture of management datagrams goes, if there is one.
     pub fn capture_state(&self) -> Option<CaptureState> {
-        let capture = self.shared.seat(0).core().capture.clone();
+        let capture = self.shared.seat(0).core().ok()?.capture.clone();
         capture.map(|capture| capture.state())
     }
 
@@ -542,8 +700,9 @@ impl Node {
     /// meanwhile.
     pub fn cm_stats(&self) -> CmStats {
         let mut stats = CmStats::default();
-        for seat in &self.shared.seats {
-            let recorder = Arc::clone(&seat.core().recorder);
+        for core in self.shared.seats.iter().filter_map(|seat| seat.core().ok()) {
+            let recorder = Arc::clone(&core.recorder);
+            drop(core);
             recorder.add_to(&mut stats);
         }
         stats
@@ -552,7 +711,10 @@ impl Node {
     /// What the connection management of each of its workers dropped or refused, by reason.
     pub fn cm_counters(&self) -> Vec<CmCounters> {
         let seats = self.shared.seats.iter();
-        seats.map(|seat| seat.core().cm_counters()).collect()
+        let counters = |core: MutexGuard<'_, Core>| core.cm_counters();
+        seats
+            .filter_map(|seat| seat.core().ok().map(counters))
+            .collect()
     }
 
     /// What all its shared connections counted, those that are gone included.

@@ -1,26 +1,31 @@
 //! What a node knows of its peers: who shares connections, and the pools of connections to them.
 
+mod book;
 mod handshakes;
 mod line;
 mod loops;
+mod turns;
 
 use crate::connection::ConnectionOptions;
 use crate::core::CoreConfig;
+use crate::error::NoConnection;
 use crate::mail::Letter;
 use crate::platform::Embedded;
 use crate::status::recorder::Recorder;
-use line::{Waiting, Wanted};
+use book::Book;
+use line::{Line, Wanted};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_cm::{
     Ask, AskError, Bind, Binds, Directory, Event as Cm, HandshakeId, Manager, Offer, PeerMode,
-    Purpose, Retry, Route,
+    Purpose, Retry, Route, WINDOW_UNIT,
 };
+use trunkline_conn::secret::Stream;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
-use trunkline_dataplane::prng::Prng;
 use trunkline_qpmap::{ConnId, Engine, Event};
 use trunkline_wire::{Gid, Qpn, Worker, Workers};
+use turns::Turns;
 
 /// How long a peer that is no Trunkline node is taken for one that stays so.
 const PLAIN_FOR: u64 = 60 * SECOND;
@@ -34,21 +39,11 @@ const RECLAIM_EVERY: u64 = SECOND;
 const BUSY_TRIES: u8 = 8;
 const BUSY_PAUSE: u64 = 10 * MILLISECOND;
 
-/// Randomness for the connection manager.
-#[derive(Debug)]
-pub(crate) struct Seeded(pub(crate) Prng);
-
-impl trunkline_cm::Random for Seeded {
-    fn next(&mut self) -> u64 {
-        self.0.next_u64()
-    }
-}
-
 /// The connection manager and the engine of a node: what [`Peers`] works with.
 pub(crate) struct Floor<'a> {
     pub(crate) now: Instant,
     pub(crate) engine: &'a mut Engine<Embedded>,
-    pub(crate) manager: &'a mut Manager<Seeded>,
+    pub(crate) manager: &'a mut Manager<Stream>,
 }
 
 /// Where a connection that a program opened stands.
@@ -58,8 +53,8 @@ pub enum ConnectionState {
     Opening,
     /// QPs may be bound to it.
     Open(ConnId),
-    /// The peer is not there, is no Trunkline node, or refused.
-    Failed(&'static str),
+    /// There is none, and why.
+    Failed(NoConnection),
     /// It was open and is gone.
     Closed,
 }
@@ -107,17 +102,20 @@ pub(crate) struct Peers {
     address: IpAddr,
     worker: Worker,
     datagram: u32,
-    window: u16,
+    window: u32,
     pool: u32,
     sharing: bool,
     idle_after_ns: u64,
+    dead_after_ns: u64,
     directory: Directory,
-    handshakes: BTreeMap<HandshakeId, Handshake>,
+    handshakes: Book,
     /// Those under way, with the peer's address and the token that it is offered, by the number of
     /// our end.
     opening: BTreeMap<Qpn, (HandshakeId, IpAddr, u32)>,
     /// Connections that the program opened, by handle.
     private: BTreeMap<u64, ConnectionState>,
+    /// Those whose peers did not answer, until somebody has looked why.
+    unexplained: Vec<(u64, IpAddr)>,
     next_handle: u64,
     /// Connections within the node whose other end another worker is asked for.
     loops: Vec<OpeningLoop>,
@@ -125,15 +123,17 @@ pub(crate) struct Peers {
     /// By address, and by the QP that the worker was asked for, as in an ask.
     busy: BTreeMap<(IpAddr, u8), Busy>,
     /// What is asked for when fewer are being asked.
-    line: VecDeque<Waiting>,
+    line: Line,
+    /// Connections of programs that wait for their peers.
+    turns: Turns,
     recorder: Arc<Recorder>,
-    random: Prng,
+    pauses: Stream,
     idle_since: BTreeMap<(u32, u32), Instant>,
     reclaim_at: Instant,
 }
 
 impl Peers {
-    pub(crate) fn new(config: &CoreConfig, recorder: Arc<Recorder>, random: Prng) -> Self {
+    pub(crate) fn new(config: &CoreConfig, recorder: Arc<Recorder>, pauses: Stream) -> Self {
         Self {
             address: config.engine.address,
             worker: config.engine.worker,
@@ -142,17 +142,20 @@ impl Peers {
             pool: config.pool.max(1),
             sharing: config.sharing,
             idle_after_ns: config.idle_after_ns,
+            dead_after_ns: config.engine.dead_after_ns,
             directory: Directory::default(),
-            handshakes: BTreeMap::new(),
+            handshakes: Book::default(),
             opening: BTreeMap::new(),
             private: BTreeMap::new(),
+            unexplained: Vec::new(),
             next_handle: 0,
             loops: Vec::new(),
             letters: VecDeque::new(),
             busy: BTreeMap::new(),
-            line: VecDeque::new(),
+            line: Line::default(),
+            turns: Turns::default(),
             recorder,
-            random,
+            pauses,
             idle_since: BTreeMap::new(),
             reclaim_at: Instant::ZERO,
         }
@@ -162,13 +165,14 @@ impl Peers {
     /// entries.
     pub(crate) fn state_bytes(&self) -> usize {
         self.directory.state_bytes()
-            + self.handshakes.len() * size_of::<(HandshakeId, Handshake)>()
+            + self.handshakes.state_bytes()
+            + self.turns.state_bytes()
             + self.opening.len() * size_of::<(Qpn, (HandshakeId, IpAddr, u32))>()
             + self.private.len() * size_of::<(u64, ConnectionState)>()
             + self.loops.len() * size_of::<OpeningLoop>()
             + self.letters.len() * size_of::<(u8, Letter)>()
             + self.busy.len() * size_of::<((IpAddr, u8), Busy)>()
-            + self.line.len() * size_of::<Waiting>()
+            + self.line.state_bytes()
             + self.idle_since.len() * size_of::<((u32, u32), Instant)>()
     }
 
@@ -193,6 +197,16 @@ impl Peers {
         if let Some(stands) = self.private.get_mut(&handle) {
             *stands = state;
         }
+    }
+
+    /// A peer that did not answer a program's question.
+    pub(crate) fn poll_unexplained(&mut self) -> Option<(u64, IpAddr)> {
+        self.unexplained.pop()
+    }
+
+    /// Why it did not.
+    pub(crate) fn explain(&mut self, handle: u64, why: NoConnection) {
+        self.tell(handle, ConnectionState::Failed(why));
     }
 
     pub(crate) fn forget_private(&mut self, handle: u64) -> Option<ConnId> {
@@ -287,8 +301,8 @@ impl Peers {
         let workers = workers_of(engine, peer);
         let owner = workers.owner(remote.get());
         self.handshakes
-            .values()
-            .filter(move |shake| shake.peer == peer && workers.owner(shake.toward.into()) == owner)
+            .pools_of(peer)
+            .filter(move |shake| workers.owner(shake.toward.into()) == owner)
             .filter_map(|handshake| match handshake.purpose {
                 Purpose::Pool(place) => Some((place, handshake)),
                 Purpose::Private => None,
@@ -300,9 +314,10 @@ impl Peers {
         let mut pool = self.pool(floor.engine, peer, remote);
         let workers = workers_of(floor.engine, peer);
         let same = |toward: u8| workers.owner(toward.into()) == workers.owner(remote.get());
-        let mut pauses = self.busy.iter().filter(|(_, busy)| busy.again.is_some());
+        let of_peer = self.busy.range((peer, 0)..=(peer, u8::MAX));
+        let mut pauses = of_peer.filter(|(_, busy)| busy.again.is_some());
         pool.any(|(_, handshake)| handshake.conn.is_none())
-            || pauses.any(|((busy, toward), _)| *busy == peer && same(*toward))
+            || pauses.any(|((_, toward), _)| same(*toward))
             || self.is_in_line(floor, peer, remote)
     }
 
@@ -347,7 +362,7 @@ impl Peers {
             return Some(handle);
         }
         if !self.sharing {
-            let why = "this node shares no connections";
+            let why = NoConnection::NotSharing;
             self.private.insert(handle, ConnectionState::Failed(why));
             return Some(handle);
         }
@@ -362,6 +377,18 @@ impl Peers {
         }
         self.private.remove(&handle);
         None
+    }
+
+    /// How patiently a peer is asked. One whose connections have died of silence, with flows on
+    /// them, has had its time already: it gets a quarter of that more.
+    fn patience(&self, engine: &Engine<Embedded>, peer: IpAddr, known: bool) -> Retry {
+        if !known {
+            Retry::ASK
+        } else if self.dead_after_ns > 0 && engine.has_stranded(peer.into()) {
+            Retry::KNOWN.within(self.dead_after_ns / 4)
+        } else {
+            Retry::KNOWN
+        }
     }
 
     fn open(
@@ -389,9 +416,8 @@ impl Peers {
             purpose,
             toward: remote.get() as u8,
             traffic_class: options.traffic_class,
-            weight: options.weight.max(1),
             binds,
-            retry: if known { Retry::KNOWN } else { Retry::ASK },
+            retry: self.patience(floor.engine, peer, known),
         };
         let route = Route {
             local: self.address,
@@ -432,7 +458,7 @@ impl Peers {
             token,
             first_packet: engine.draw_first(),
             packet_size: self.datagram,
-            window: self.window,
+            window: (self.window / WINDOW_UNIT) as u16,
             workers: self.worker.of(),
         })
     }
@@ -449,11 +475,9 @@ impl Peers {
 
     /// A connection is gone: so is its handshake.
     fn connection_down(&mut self, floor: &mut Floor<'_>, conn: ConnId) {
-        let found = self
-            .handshakes
-            .iter()
-            .find(|(_, handshake)| handshake.conn == Some(conn));
-        let Some((&id, handshake)) = found else {
+        let id = self.handshakes.of_connection(conn);
+        let Some((id, handshake)) = id.and_then(|id| Some((id, self.handshakes.remove(id)?)))
+        else {
             // One that leads back to this node had none.
             for state in self.private.values_mut() {
                 if *state == ConnectionState::Open(conn) {
@@ -463,7 +487,6 @@ impl Peers {
             return;
         };
         let handle = handshake.handle;
-        self.handshakes.remove(&id);
         // It is over already where the connection manager said so first.
         let _ = floor.manager.release(floor.now, id);
         if let Some(handle) = handle {
@@ -500,6 +523,24 @@ impl Peers {
         }
     }
 
+    /// The node ends, and with it all connections: nobody is asked for others.
+    pub(crate) fn end_connections(&mut self, floor: &mut Floor<'_>, events: &mut VecDeque<Event>) {
+        while let Some(event) = floor.engine.poll_event() {
+            if let Event::ConnectionDown { conn, .. } = event {
+                self.connection_down(floor, conn);
+                events.push_back(event);
+            }
+        }
+        for state in self.private.values_mut() {
+            *state = ConnectionState::Closed;
+        }
+    }
+
+    /// Has something to say to another worker.
+    pub(crate) fn write(&mut self, to: u8, letter: Letter) {
+        self.letters.push_back((to, letter));
+    }
+
     /// The next letter for another worker.
     pub(crate) fn poll_letter(&mut self) -> Option<(u8, Letter)> {
         self.letters.pop_front()
@@ -528,7 +569,7 @@ impl Peers {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let reclaim = (!self.idle_since.is_empty()).then_some(self.reclaim_at);
         let pauses = self.busy.values().filter_map(|busy| busy.again);
-        pauses.chain(reclaim).min()
+        pauses.chain(reclaim).chain(self.turns.next_timeout()).min()
     }
 }
 

@@ -8,9 +8,12 @@ use crate::platform::Heap;
 use crate::seat::{Seat, Shared};
 use std::sync::Arc;
 use trunkline_conn::mem::Access;
+use trunkline_conn::work::SendOp;
 use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
-use trunkline_qpmap::{Attributes, QpInit, QpModify, QpQueues, QpState, QpType, VerbsError};
+use trunkline_qpmap::{
+    Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, VerbsError,
+};
 use trunkline_wire::{Gid, Psn, Qpn};
 
 /// What a QP is made with.
@@ -71,6 +74,7 @@ pub struct Qp(Arc<QpInner>);
 #[derive(Debug)]
 struct QpInner {
     pd: Pd,
+    kind: QpType,
     queues: Arc<QpQueues<Heap>>,
     psn: Psn,
     send_cq: Cq,
@@ -82,10 +86,17 @@ impl Pd {
     /// Creates a QP in the RESET state (`ibv_create_qp(3)`).
     ///
     /// # Errors
-    /// Sizes out of range, too many QPs, no such worker, or another one than the SRQ's.
+    /// Sizes out of range, too many QPs, no such worker, or another one than the SRQ's; a CQ or SRQ
+    /// of another node.
     pub fn create_qp(&self, send_cq: &Cq, recv_cq: &Cq, options: &QpOptions) -> Result<Qp, Error> {
+        let node = &self.0.node;
+        send_cq.0.node.check_same(node, "CQ")?;
+        recv_cq.0.node.check_same(node, "CQ")?;
+        if let Some(srq) = &options.srq {
+            srq.0.pd.0.node.check_same(node, "SRQ")?;
+        }
         let init = QpInit {
-            pd: self.0.id,
+            pd: self.0.id()?,
             kind: options.kind,
             send_cq: send_cq.0.index,
             recv_cq: recv_cq.0.index,
@@ -97,19 +108,19 @@ impl Pd {
             max_inline: options.max_inline,
             signal_all: options.signal_all,
         };
-        let node = &self.0.node;
         let of_srq = options.srq.as_ref().map(|srq| srq.0.worker);
         let worker = node.chosen(options.worker.or(of_srq))?;
         if of_srq.is_some_and(|of_srq| of_srq != worker) {
             let (what, value) = ("worker", worker.into());
             return Err(VerbsError::BadAttribute { what, value }.into());
         }
-        let mut core = node.seat(worker).core();
+        let mut core = node.seat(worker).core()?;
         let queues = core.engine.create_qp(&init)?;
-        let psn = Psn::from_wire(core.draw() as u32);
+        let psn = core.draw_psn();
         drop(core);
         Ok(Qp(Arc::new(QpInner {
             pd: self.clone(),
+            kind: options.kind,
             queues,
             psn,
             send_cq: send_cq.clone(),
@@ -134,8 +145,8 @@ impl Pd {
     pub fn create_srq_at(&self, worker: u8, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         let node = &self.0.node;
         let worker = node.chosen(Some(worker))?;
-        let mut core = node.seat(worker).core();
-        let (index, queue) = core.engine.create_srq(self.0.id, max_wr, max_sge)?;
+        let mut core = node.seat(worker).core()?;
+        let (index, queue) = core.engine.create_srq(self.0.id()?, max_wr, max_sge)?;
         drop(core);
         Ok(Srq(Arc::new(SrqInner {
             worker,
@@ -200,7 +211,7 @@ impl Qp {
     /// # Errors
     /// Never for a QP that exists.
     pub fn query(&self) -> Result<(QpState, Attributes), Error> {
-        Ok(self.seat().core().engine.query_qp(self.qpn())?)
+        Ok(self.seat().core()?.engine.query_qp(self.qpn())?)
     }
 
     /// Changes its state (`ibv_modify_qp(3)`).
@@ -208,14 +219,11 @@ impl Qp {
     /// # Errors
     /// A step that the state diagram does not have, or attributes out of range.
     pub fn modify(&self, change: &QpModify) -> Result<(), Error> {
-        let seat = self.seat();
-        let mut core = seat.core();
-        let now = core.clock.now();
-        core.modify_qp(self.qpn(), change)?;
-        core.pump(now);
-        drop(core);
-        seat.wake();
-        Ok(())
+        self.node().life.check()?;
+        let modified = self
+            .seat()
+            .act(|core, _| core.modify_qp(self.qpn(), change))?;
+        Ok(modified?)
     }
 
     /// Connects to a peer: RESET to INIT to RTR to RTS with default attributes. Both ends have to
@@ -250,28 +258,58 @@ impl Qp {
         self.modify(&QpModify::Rts(attributes))
     }
 
-    /// Posts send requests (`ibv_post_send(3)`): all of them, in order, or none.
+    /// Posts send requests (`ibv_post_send(3)`) in order, up to the first that is refused.
     ///
     /// # Errors
-    /// A QP that is not ready to send, a request out of range, a queue without room for all.
+    /// A QP that is not ready to send: none was posted. [`Error::Post`] for a request out of range
+    /// or without room in the queue: it says how many were posted before it.
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), Error> {
-        let queues = &self.0.queues;
+        let (queues, life) = (&self.0.queues, &self.node().life);
+        life.check()?;
         queues.check_send_state()?;
-        let posted = queues.send.post(requests);
+        let posted = match self.foreign(requests) {
+            None => queues.send.post(requests),
+            // As any other bad request: what precedes it is posted.
+            Some(posted) => queues.send.post(&requests[..posted]).and(Err(PostError {
+                posted,
+                error: VerbsError::InvalidArgument {
+                    what: "address handle",
+                },
+            })),
+        };
         self.seat().ring(queues.index);
+        if !life.is_up() {
+            self.seat().flush_late();
+        }
         Ok(posted?)
     }
 
-    /// Posts receive requests (`ibv_post_recv(3)`): all of them, in order, or none.
+    /// The first request with an address handle of another node.
+    fn foreign(&self, requests: &[SendWr<'_>]) -> Option<usize> {
+        if self.0.kind != QpType::Ud {
+            return None;
+        }
+        let own = self.node().tag;
+        let foreign =
+            |request: &SendWr<'_>| matches!(request.op, SendOp::SendTo(to) if to.node != own);
+        requests.iter().position(foreign)
+    }
+
+    /// Posts receive requests (`ibv_post_recv(3)`) in order, up to the first that is refused.
     ///
     /// # Errors
-    /// A QP in RESET or with an SRQ, a request out of range, a queue without room for all.
+    /// A QP in RESET or with an SRQ: none was posted. [`Error::Post`] for a request out of range or
+    /// without room in the queue: it says how many were posted before it.
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), Error> {
-        let queues = &self.0.queues;
+        let (queues, life) = (&self.0.queues, &self.node().life);
+        life.check()?;
         let queue = queues.check_recv_state()?;
         let posted = queue.post(requests);
         if queues.is_flushing() {
             self.seat().ring(queues.index);
+            if !life.is_up() {
+                self.seat().flush_late();
+            }
         }
         Ok(posted?)
     }
@@ -280,29 +318,49 @@ impl Qp {
     /// finish where they are. It stays there as long as that connection stands.
     ///
     /// # Errors
-    /// Not on shared connections, or another peer's connection.
+    /// Not on shared connections, or another peer's or node's connection.
     pub fn bind(&self, connection: &Connection) -> Result<(), Error> {
         // The handle asks the core, too.
-        let id = connection.id_at(self.worker())?;
-        self.seat().core().engine.rebind(self.qpn(), id)?;
+        let id = connection.id_at(self.node(), self.worker())?;
+        self.seat().core()?.engine.rebind(self.qpn(), id)?;
         self.seat().wake();
         Ok(())
     }
 
     /// Lets an app-managed QP address `remote` over `connection`; gives the number to put into
-    /// [`SendWr::route`].
+    /// [`SendWr::route`], and that completions carry. It stays the program's until
+    /// [`close_route`](Self::close_route).
+    ///
+    /// A route to `remote` that is there already, opened by either end, is the same one; where it
+    /// uses another connection it moves to this one, as by [`bind_route`](Self::bind_route). What
+    /// goes wrong on a route (a request that the peer refuses, a peer that ends or is gone, local
+    /// memory that is gone) ends that route: the request completes with the error, those behind it
+    /// are flushed, and so is what is posted to it later. The QP and its other routes go on. To
+    /// talk to that QP again, ask for a route again.
     ///
     /// # Errors
-    /// A QP of another kind, or a connection that is gone.
+    /// A QP of another kind or in error, or a connection that is gone.
     pub fn route(&self, connection: &Connection, remote: Qpn) -> Result<u32, Error> {
-        let id = connection.id_at(self.worker())?;
+        let id = connection.id_at(self.node(), self.worker())?;
         let route = self
             .seat()
-            .core()
+            .core()?
             .engine
             .add_route(self.qpn(), id, remote)?;
         self.seat().wake();
         Ok(route)
+    }
+
+    /// Ends a route: what is outstanding on it is flushed, the peer is told, and the number may be
+    /// given to another one.
+    ///
+    /// # Errors
+    /// No such route.
+    pub fn close_route(&self, route: u32) -> Result<(), Error> {
+        let seat = self.seat();
+        seat.core()?.engine.close_route(self.qpn(), route)?;
+        seat.wake();
+        Ok(())
     }
 
     /// Moves one route of an app-managed QP to another connection to the same peer.
@@ -310,18 +368,26 @@ impl Qp {
     /// # Errors
     /// No such route, or another peer's connection.
     pub fn bind_route(&self, route: u32, connection: &Connection) -> Result<(), Error> {
-        let id = connection.id_at(self.worker())?;
+        let id = connection.id_at(self.node(), self.worker())?;
         self.seat()
-            .core()
+            .core()?
             .engine
             .rebind_route(self.qpn(), route, id)?;
         self.seat().wake();
         Ok(())
     }
 
+    /// Whether nobody else has a handle to it.
+    pub(crate) fn is_last_handle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// All there is to know of its state, as text for people who look for a fault.
     pub fn describe(&self) -> String {
-        self.seat().core().engine.describe_qp(self.qpn())
+        match self.seat().core() {
+            Ok(core) => core.engine.describe_qp(self.qpn()),
+            Err(down) => down.to_string(),
+        }
     }
 
     /// Index, among those of its worker, of the connection it is bound to at the moment, read from
@@ -337,8 +403,10 @@ impl Qp {
 impl Drop for QpInner {
     fn drop(&mut self) {
         let seat = self.pd.0.node.owner(self.queues.qpn);
-        let destroyed = seat.core().destroy_qp(self.queues.qpn);
+        let Ok(mut core) = seat.core() else { return };
+        let destroyed = core.destroy_qp(self.queues.qpn);
         debug_assert!(destroyed.is_ok(), "a QP exists as long as its handle");
+        drop(core);
         seat.wake();
     }
 }
@@ -356,11 +424,13 @@ struct SrqInner {
 }
 
 impl Srq {
-    /// Posts receive requests (`ibv_post_srq_recv(3)`): all of them, in order, or none.
+    /// Posts receive requests (`ibv_post_srq_recv(3)`) in order, up to the first that is refused.
     ///
     /// # Errors
-    /// A request out of range, a queue without room for all.
+    /// [`Error::Post`] for a request out of range or without room in the queue: it says how many
+    /// were posted before it.
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), Error> {
+        self.0.pd.0.node.life.check()?;
         Ok(self.0.queue.post(requests)?)
     }
 }
@@ -368,7 +438,8 @@ impl Srq {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         let seat = self.pd.0.node.seat(self.worker);
-        let freed = seat.core().engine.destroy_srq(self.index);
+        let Ok(mut core) = seat.core() else { return };
+        let freed = core.engine.destroy_srq(self.index);
         debug_assert!(freed.is_ok(), "QPs keep their SRQ alive");
     }
 }

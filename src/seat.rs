@@ -2,26 +2,38 @@
 
 use crate::core::Core;
 use crate::error::Error;
+use crate::life::{Down, Life};
+use crate::rdma_cm::Ids;
 use crate::status::server::Server;
 use crate::worker::{Bell, Thread};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use trunkline_cm::rdma::Id;
+use std::sync::{Arc, LockResult, Mutex, MutexGuard, PoisonError};
+use trunkline_cm::rdma::{Id, keeper};
 use trunkline_conn::time::Instant;
 use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::mapping::Mapping;
 use trunkline_wire::{Gid, Qpn, Workers};
 
+/// Nodes that the program has made.
+static NODES: AtomicU32 = AtomicU32::new(0);
+
 /// What every handle of a node, of its QPs, CQs and regions holds: the last one stops its threads.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    pub(crate) life: Arc<Life>,
     pub(crate) seats: Vec<Arc<Seat>>,
     /// Those that drive the workers; none for an inline node.
     pub(crate) threads: Vec<Thread>,
     /// Tells other processes how it is; `None` if it does not.
     pub(crate) status: Option<Server>,
     pub(crate) gid: Gid,
+    /// The handles of its IDs of RDMA-CM.
+    pub(crate) ids: Ids,
+    /// Tells it from other nodes of the program.
+    pub(crate) tag: u32,
     pub(crate) workers: Workers,
     /// The worker that gets the next QP, and the one that gets the next ID of RDMA-CM.
     dealt: AtomicU8,
@@ -32,16 +44,35 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) const fn new(workers: Workers, gid: Gid, seats: Vec<Arc<Seat>>) -> Self {
+    pub(crate) fn new(life: Arc<Life>, workers: Workers, gid: Gid, seats: Vec<Arc<Seat>>) -> Self {
         Self {
+            life,
             seats,
             threads: Vec::new(),
             status: None,
             gid,
+            ids: Ids::default(),
+            tag: NODES.fetch_add(1, Ordering::Relaxed),
             workers,
             dealt: AtomicU8::new(0),
             dealt_ids: AtomicU8::new(0),
             order: Mutex::new(()),
+        }
+    }
+
+    /// Whether an object of this node serves one of `other`.
+    ///
+    /// # Errors
+    /// It is another node; `what` names the object.
+    pub(crate) fn check_same(
+        self: &Arc<Self>,
+        other: &Arc<Self>,
+        what: &'static str,
+    ) -> Result<(), VerbsError> {
+        if Arc::ptr_eq(self, other) {
+            Ok(())
+        } else {
+            Err(VerbsError::InvalidArgument { what })
         }
     }
 
@@ -64,8 +95,8 @@ impl Shared {
     }
 
     /// The worker that keeps a port of RDMA-CM.
-    pub(crate) fn keeper(&self, port: u16) -> &Seat {
-        self.seat(self.workers.owner(port.into()))
+    pub(crate) const fn keeper(&self, port: u16) -> u8 {
+        keeper(port, self.workers)
     }
 
     /// The worker whose turn it is to get a QP.
@@ -103,28 +134,31 @@ impl Shared {
 
     /// Works on the cores of two workers, of which the second may be the first: there is no second
     /// core then. What they have to send goes out at once.
+    ///
+    /// # Errors
+    /// The node failed, or is another process's: nothing was done.
     pub(crate) fn on_two<T>(
         &self,
         (one, two): (u8, u8),
         work: impl FnOnce(&mut Core, Option<&mut Core>, Instant) -> T,
-    ) -> T {
+    ) -> Result<T, Error> {
+        if one == two {
+            return self.seat(one).act(|core, now| work(core, None, now));
+        }
         let (low, high) = (self.seat(one.min(two)), self.seat(one.max(two)));
-        let mut first = low.core();
-        let mut second = (one != two).then(|| high.core());
+        let (mut first, mut second) = (low.core()?, high.core()?);
         let now = first.clock.now();
-        let done = match &mut second {
-            None => work(&mut first, None, now),
-            Some(second) if one < two => work(&mut first, Some(second), now),
-            Some(second) => work(second, Some(&mut first), now),
+        let done = if one < two {
+            work(&mut first, Some(&mut second), now)
+        } else {
+            work(&mut second, Some(&mut first), now)
         };
         first.pump(now);
-        if let Some(second) = &mut second {
-            second.pump(now);
-        }
+        second.pump(now);
         drop((first, second));
         low.wake();
         high.wake();
-        done
+        Ok(done)
     }
 
     /// Keeps others from doing anything in all workers meanwhile.
@@ -135,20 +169,25 @@ impl Shared {
     /// Does the same in all workers: gives what each gave.
     ///
     /// # Errors
-    /// That of the first worker: nothing has happened then.
+    /// That of the first worker: nothing has happened then. The node failed.
     ///
     /// # Panics
     /// The first could and another could not, though they are equal in what they share.
     pub(crate) fn on_all<T>(
         &self,
         mut work: impl FnMut(&mut Core) -> Result<T, VerbsError>,
-    ) -> Result<Vec<T>, VerbsError> {
+    ) -> Result<Vec<T>, Error> {
+        if self.life.is_forked() {
+            // A thread of the parent may have held the lock.
+            return Err(Down::Forked.into());
+        }
         let order = self.in_order();
         let mut done = Vec::with_capacity(self.seats.len());
         for seat in &self.seats {
-            match work(&mut seat.core()) {
+            let mut core = seat.core()?;
+            match work(&mut core) {
                 Ok(given) => done.push(given),
-                Err(error) if done.is_empty() => return Err(error),
+                Err(error) if done.is_empty() => return Err(error.into()),
                 Err(error) => panic!("workers differ: {error}"),
             }
         }
@@ -166,28 +205,68 @@ impl Shared {
     pub(crate) fn as_one<T: PartialEq>(
         &self,
         work: impl FnMut(&mut Core) -> Result<T, VerbsError>,
-    ) -> Result<T, VerbsError> {
+    ) -> Result<T, Error> {
         let mut given = self.on_all(work)?.into_iter();
         let first = given.next().expect("a node has a worker");
         assert!(given.all(|other| other == first), "workers differ");
         Ok(first)
     }
 
-    /// What all workers together have.
+    /// What all workers together have; nothing of one whose state is lost.
     pub(crate) fn sum<T: Default>(&self, of: impl Fn(&Core) -> T, add: impl Fn(&mut T, &T)) -> T {
         let mut sum = T::default();
-        for seat in &self.seats {
-            let part = of(&seat.core());
+        for core in self.seats.iter().filter_map(|seat| seat.core().ok()) {
+            let part = of(&core);
             add(&mut sum, &part);
         }
         sum
+    }
+
+    /// The outcome of giving an object up: only a node that is down may refuse, and has nothing to
+    /// give it back to.
+    pub(crate) fn gave_up<T>(&self, outcome: Result<T, Error>, law: &str) {
+        let fine = !matches!(outcome, Err(Error::Verbs(_)));
+        debug_assert!(fine, "{law}");
+    }
+
+    /// After [`Life::end`]: the QPs of all workers are in error, and peers are told, where no
+    /// threads see to it.
+    pub(crate) fn bury(&self) {
+        if self.threads.is_empty() {
+            for seat in &self.seats {
+                seat.bury();
+                seat.say_goodbye();
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.life.is_forked() {
+            // The parent's threads were in the middle of it when the child was made: it is neither
+            // whole nor ours. Its descriptors go when the child ends or becomes another program.
+            std::mem::forget(std::mem::take(&mut self.seats));
+            return;
+        }
+        if self.threads.is_empty() {
+            self.seats.iter().for_each(|seat| seat.say_goodbye());
+        }
+        // All at once, and then one after the other is waited for.
+        self.threads.iter().for_each(Thread::stop);
     }
 }
 
 /// What the handles of a node and the thread of one worker share.
 #[derive(Debug)]
 pub(crate) struct Seat {
+    life: Arc<Life>,
+    /// Index of the worker.
+    index: u8,
     core: Mutex<Core>,
+    /// What the port is slept on by, if it can be: opened once, as a sleep must not need a
+    /// descriptor that may not be there.
+    pub(crate) ports: Vec<OwnedFd>,
     /// Threads that want the core: the worker gives way to them.
     waiting: AtomicU32,
     pub(crate) doorbells: Arc<Doorbells>,
@@ -196,31 +275,125 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    pub(crate) fn new(core: Core, bell: Arc<Bell>) -> Self {
-        Self {
+    /// That of the worker with this index.
+    ///
+    /// # Errors
+    /// The operating system has no descriptor left.
+    pub(crate) fn new(
+        life: Arc<Life>,
+        index: u8,
+        core: Core,
+        bell: Arc<Bell>,
+    ) -> Result<Self, Error> {
+        let fds = core.port.fds().into_iter();
+        let ports: std::io::Result<_> = fds.map(|fd| fd.try_clone_to_owned()).collect();
+        Ok(Self {
+            life,
+            index,
+            ports: ports.map_err(Error::system("dup"))?,
             doorbells: Arc::clone(core.engine.doorbells()),
             mapping: Arc::clone(core.engine.mapping()),
             core: Mutex::new(core),
             waiting: AtomicU32::new(0),
             bell,
-        }
+        })
+    }
+
+    pub(crate) const fn life(&self) -> &Arc<Life> {
+        &self.life
     }
 
     /// The core, for a control call. Never held while waiting for anything but the core of a later
-    /// worker.
-    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+    /// worker. A node that was shut down still has it: its objects can be looked at and given up.
+    ///
+    /// # Errors
+    /// Whoever had it panicked: the node fails. Or it is another process's.
+    pub(crate) fn core(&self) -> Result<MutexGuard<'_, Core>, Error> {
+        if self.life.is_forked() {
+            return Err(Down::Forked.into());
+        }
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let guard = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.core.lock();
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        guard
+        self.unless_poisoned(guard)
+    }
+
+    /// What is behind a lock whose holder panicked cannot be believed any more.
+    fn unless_poisoned<'a>(
+        &self,
+        guard: LockResult<MutexGuard<'a, Core>>,
+    ) -> Result<MutexGuard<'a, Core>, Error> {
+        guard.map_err(|poisoned| {
+            drop(poisoned);
+            self.life.fail(self.index, "a thread panicked in it");
+            self.life.check().err().unwrap_or(Down::ShutDown.into())
+        })
+    }
+
+    /// After [`Life::end`]: all QPs are in error, and what they had outstanding is flushed, as far
+    /// as the state can still be worked on.
+    pub(crate) fn bury(&self) {
+        if self.life.is_forked() {
+            return;
+        }
+        match self.core.lock() {
+            Ok(mut core) => core.bury(),
+            Err(poisoned) => {
+                let mut core = poisoned.into_inner();
+                core.bury();
+                core.abandon_ids();
+            }
+        }
+    }
+
+    /// The node ends: its peers hear so, unless a panic left the core in pieces.
+    pub(crate) fn say_goodbye(&self) {
+        if !self.life.is_forked()
+            && let Ok(mut core) = self.core.lock()
+        {
+            // There is nobody left to tell if this fails.
+            let _ = catch_unwind(AssertUnwindSafe(|| core.say_goodbye()));
+        }
+    }
+
+    /// Flushes what a program posted while the node went down, behind the last look of its worker.
+    #[cold]
+    pub(crate) fn flush_late(&self) {
+        if let Ok(mut core) = self.core() {
+            core.engine.handle_doorbells();
+            core.engine.publish();
+        }
+    }
+
+    /// The worker met an error that does not pass.
+    pub(crate) fn fail(&self, why: &str) {
+        self.life.fail(self.index, why);
+    }
+
+    /// Works on the core. What it has to send goes out at once.
+    ///
+    /// # Errors
+    /// As [`core`](Self::core).
+    pub(crate) fn act<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> Result<T, Error> {
+        let mut core = self.core()?;
+        let now = core.clock.now();
+        let done = work(&mut core, now);
+        core.pump(now);
+        drop(core);
+        self.wake();
+        Ok(done)
     }
 
     /// The core, for the thread that drives the worker: others go first.
-    pub(crate) fn core_for_worker(&self) -> MutexGuard<'_, Core> {
+    ///
+    /// # Errors
+    /// The node does not work any more.
+    pub(crate) fn core_for_worker(&self) -> Result<MutexGuard<'_, Core>, Error> {
+        self.life.check()?;
         while self.waiting.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unless_poisoned(self.core.lock())
     }
 
     /// Tells the worker that a QP has new work. The doorbell's read-modify-write comes before the

@@ -8,10 +8,10 @@ use common::{End, address, inline, turn, until};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
 use trunkline::{
-    Clock, Connection, ConnectionOptions, ConnectionState, Gid, Node, Qp, QpAddress, QpOptions,
-    QpState, Qpn,
+    Clock, Connection, ConnectionOptions, ConnectionState, Gid, NoConnection, Node, Qp, QpAddress,
+    QpOptions, QpState, Qpn,
 };
-use trunkline_cm::{Bounds, Manager};
+use trunkline_cm::{Bounds, Manager, RefusalCode};
 use trunkline_conn::time::{Instant, MILLISECOND};
 
 /// Until an ask that nobody answers is over, jitter included.
@@ -186,7 +186,7 @@ fn connections_that_a_program_opens_wait_in_line_as_qps_do() {
         order.len() == own.len()
     });
     assert_eq!(order, (0..own.len()).collect::<Vec<_>>());
-    let why = "it does not answer";
+    let why = NoConnection::Silent;
     assert_eq!(nobody.state(), ConnectionState::Failed(why));
     until(&nodes, "the QP to be an ordinary one", || {
         qp.state() == QpState::Rts
@@ -206,8 +206,8 @@ fn a_connection_that_fails_after_its_turn_says_the_same_as_one_that_had_not_to_w
     until(&[&asking.node, &plain], "all to fail", || {
         !state().contains(&ConnectionState::Opening)
     });
-    let silence = ConnectionState::Failed("it does not answer");
-    let ordinary = ConnectionState::Failed("it is no Trunkline node");
+    let silence = ConnectionState::Failed(NoConnection::Silent);
+    let ordinary = ConnectionState::Failed(NoConnection::NoNode);
     assert_eq!(state(), [silence, ordinary, silence]);
     assert_eq!((heard(&early), heard(&late)), (3, 3));
 }
@@ -315,4 +315,67 @@ fn nodes_that_are_told_to_come_again_all_get_in() {
     });
     assert!(asked.manager.counters().busy >= 36);
     assert!(qps.iter().all(|qp| qp.state() == QpState::Rts));
+}
+
+#[test]
+fn any_number_of_connections_to_one_peer_open_as_the_peer_admits_them() {
+    // Far more than a node lets one address have half-open.
+    const COUNT: usize = 1_000;
+    let (asking, asked) = (End::new(inline()), End::new(inline()));
+    let own: Vec<Connection> = (0..COUNT)
+        .map(|_| open(&asking, asked.node.gid().address()))
+        .collect();
+    until(&[&asking.node, &asked.node], "all to be open", || {
+        own.iter().all(|one| match one.state() {
+            ConnectionState::Open(_) => true,
+            ConnectionState::Opening => false,
+            other => panic!("{other:?}"),
+        })
+    });
+    let counters = asked.node.cm_counters()[0].nodes;
+    assert_eq!((counters.unfair, counters.busy), (0, 0), "none was refused");
+}
+
+#[test]
+fn a_peer_that_is_busy_is_asked_until_it_admits_a_connection() {
+    let asking = End::new(inline());
+    let mut peer = Stranger::new(&asking.node);
+    let own: Vec<Connection> = (0..3).map(|_| open(&asking, peer.route.local)).collect();
+    let (mut refused, mut accepted) = (0, 0);
+    until(&[&asking.node], "all to be open", || {
+        peer.turn();
+        while let Some(event) = peer.manager.poll_event() {
+            let trunkline_cm::Event::Incoming { id, .. } = event else {
+                continue;
+            };
+            // More often than a QP's pool would ask.
+            if refused < 12 {
+                refused += 1;
+                peer.manager.reject(id, RefusalCode::Busy).unwrap();
+            } else {
+                accepted += 1;
+                let now = Instant::ZERO;
+                let (manager, offer) = (&mut peer.manager, offer(64 + accepted));
+                manager.accept(now, id, offer, Bounds::default()).unwrap();
+            }
+        }
+        own.iter().all(Connection::is_open)
+    });
+    assert_eq!(refused, 12);
+}
+
+#[test]
+fn a_connection_beyond_the_share_of_an_address_fails_and_says_so() {
+    let asking = End::new(inline());
+    let mut peer = Stranger::new(&asking.node);
+    let own = open(&asking, peer.route.local);
+    until(&[&asking.node], "the refusal", || {
+        peer.turn();
+        if let Some(trunkline_cm::Event::Incoming { id, .. }) = peer.manager.poll_event() {
+            peer.manager.reject(id, RefusalCode::Share).unwrap();
+        }
+        own.state() != ConnectionState::Opening
+    });
+    let why = NoConnection::Share;
+    assert_eq!(own.state(), ConnectionState::Failed(why));
 }

@@ -9,8 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline::{
-    Clock, ConnectionOptions, ConnectionState, Drive, Gid, Node, QpAddress, QpOptions, QpState,
-    Qpn, SendOp, Status,
+    Clock, ConnectionOptions, Drive, Gid, Node, QpAddress, QpOptions, Qpn, SendOp, Status,
 };
 use trunkline_cm::gsi;
 use trunkline_conn::egress::{Egress, Slot};
@@ -69,6 +68,18 @@ impl Port for Unconfirmed {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.fd()
+    }
+
+    fn fetch(&mut self) -> Result<bool, PortError> {
+        self.port.fetch()
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.port.fds()
+    }
+
+    fn full(&self) -> Option<usize> {
+        self.port.full()
     }
 
     fn counters(&self) -> PortCounters {
@@ -171,28 +182,23 @@ fn a_guid_that_is_not_given_is_another_at_each_start() {
 }
 
 #[test]
-fn two_nodes_with_one_guid_do_not_meet() {
+fn two_nodes_with_one_guid_meet_and_count_it() {
     let twins = [(); 2].map(|()| End::new(inline().guid(GUID)));
     let nodes = [&twins[0].node, &twins[1].node];
-    let (near, far) = (
-        twins[0].qp(&QpOptions::default()),
-        twins[1].qp(&QpOptions::default()),
-    );
+    let options = QpOptions::default();
+    let (near, far) = (twins[0].qp(&options), twins[1].qp(&options));
     near.connect(far.address()).unwrap();
-    until(&nodes, "the QP to fail", || near.state() == QpState::Error);
-    let own = nodes[0].open_connection(nodes[1].gid().address(), &ConnectionOptions::default());
-    let own = own.unwrap();
-    until(&nodes, "the refusal", || {
-        own.state() != ConnectionState::Opening
-    });
-    let why = "another live node has the same GUID";
-    assert_eq!(own.state(), ConnectionState::Failed(why));
-    assert!(nodes[1].cm_counters()[0].nodes.identity >= 2);
-    assert_eq!(nodes.map(Node::connection_count), [0, 0]);
+    far.connect(near.address()).unwrap();
+    let to = SendOp::Write(twins[1].mr.remote(TARGET));
+    twins[0].post(&near, 1, to, 0, 64);
+    assert_eq!(next(&nodes, &twins[0].send_cq).status, Status::Success);
+    for node in nodes {
+        assert_eq!(node.cm_counters()[0].nodes.duplicate_guid, 1);
+    }
 }
 
 #[test]
-fn of_two_nodes_with_one_guid_the_one_that_came_first_stays() {
+fn nodes_with_one_guid_at_two_addresses_are_two_peers() {
     let middle = End::new(inline());
     let twins = [(); 2].map(|()| End::new(inline().guid(GUID)));
     let nodes = [&middle.node, &twins[0].node, &twins[1].node];
@@ -207,12 +213,51 @@ fn of_two_nodes_with_one_guid_the_one_that_came_first_stays() {
         assert_eq!((done.wr_id, done.status), (wr_id, Status::Success));
     };
     write(1);
-    let second = twins[1].qp(&options);
-    let unused = middle.qp(&options);
-    second.connect(unused.address()).unwrap();
-    until(&nodes, "the second to fail", || {
-        second.state() == QpState::Error
+    let (second, other) = (twins[1].qp(&options), middle.qp(&options));
+    second.connect(other.address()).unwrap();
+    other.connect(second.address()).unwrap();
+    let to = SendOp::Write(twins[1].mr.remote(TARGET));
+    middle.post(&other, 2, to, 0, 64);
+    let done = next(&nodes, &middle.send_cq);
+    assert_eq!((done.wr_id, done.status), (2, Status::Success));
+    write(3);
+    assert_eq!(middle.node.cm_counters()[0].nodes.duplicate_guid, 1);
+}
+
+#[test]
+fn only_a_packet_with_the_token_that_was_offered_stands_for_a_lost_confirmation() {
+    let end = End::new(inline());
+    let mut stranger = Stranger::new(&end.node);
+    stranger.ask(64);
+    let mut terms = None;
+    until(&[&end.node], "the answer", || {
+        // Its confirmation is never said.
+        if end.node.cm_stats().handshakes["rep_sent"] == 0 {
+            stranger.say();
+        }
+        stranger.hear();
+        while let Some(event) = stranger.manager.poll_event() {
+            if let trunkline_cm::Event::Established(established) = event {
+                terms = Some(established);
+            }
+        }
+        terms.is_some()
     });
-    write(2);
-    assert_eq!(middle.node.cm_counters()[0].nodes.identity, 1);
+    let terms = terms.unwrap();
+    let unknown = || end.node.counters().unknown_connection;
+    for guess in [
+        0,
+        1,
+        terms.remote_token ^ 1,
+        terms.remote_token.swap_bytes(),
+    ] {
+        let before = unknown();
+        stranger.send_packet(terms.remote_id, guess);
+        until(&[&end.node], "the packet", || unknown() > before);
+        assert_eq!(end.node.connection_count(), 0, "token {guess:#x}");
+    }
+    stranger.send_packet(terms.remote_id, terms.remote_token);
+    until(&[&end.node], "the connection", || {
+        end.node.connection_count() == 1
+    });
 }

@@ -1,11 +1,15 @@
 //! Every operation and every way it can fail, between two nodes on loopback.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "verbs/attributes.rs"]
+mod attributes;
 mod common;
 #[path = "verbs/datagrams.rs"]
 mod datagrams;
 #[path = "verbs/faults.rs"]
 mod faults;
+#[path = "verbs/objects.rs"]
+mod objects;
 #[path = "verbs/queues.rs"]
 mod queues;
 #[path = "verbs/threads.rs"]
@@ -13,7 +17,7 @@ mod threads;
 
 use common::{Pair, pattern};
 use trunkline::{
-    Access, AtomicOp, Completion, Error, Extra, SendOp, Status, VerbsError, WorkOpcode,
+    Access, AtomicOp, Completion, Error, Extra, PostError, SendOp, Status, VerbsError, WorkOpcode,
 };
 
 /// Where received or read bytes go; what is sent lies at 0.
@@ -25,7 +29,7 @@ fn ended(done: &Completion) -> (u64, Status, WorkOpcode) {
 
 fn verbs_error(error: Error) -> VerbsError {
     match error {
-        Error::Verbs(error) => error,
+        Error::Verbs(error) | Error::Post(PostError { error, .. }) => error,
         other => panic!("not an error of verbs: {other}"),
     }
 }
@@ -103,7 +107,8 @@ fn immediate_data_comes_with_its_message() {
 fn an_invalidated_key_is_reported_and_dead() {
     let pair = Pair::new();
     let (qa, qb) = pair.qps();
-    let window = pair.b.pd.register(4096, Access::ALL).unwrap();
+    let access = Access::ALL | Access::REMOTE_INVALIDATE;
+    let window = pair.b.pd.register(4096, access).unwrap();
     pair.b.receive(&qb, 1, TARGET, 64);
     pair.a
         .post(&qa, 2, SendOp::SendInvalidate(window.rkey()), 0, 5);

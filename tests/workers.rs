@@ -175,7 +175,8 @@ fn a_key_that_a_peer_takes_away_at_one_worker_is_gone_at_all() {
     let Pair { a, b } = pair(1, 2);
     let nodes = [&a.node, &b.node];
     let qps = all_pairs(&a, &b);
-    let shared = b.pd.register(4096, Access::ALL).unwrap();
+    let access = Access::ALL | Access::REMOTE_INVALIDATE;
+    let shared = b.pd.register(4096, access).unwrap();
     let target = shared.remote(0);
     for (qa, _) in &qps {
         a.post(qa, 1, SendOp::Write(target), 0, 64);

@@ -57,6 +57,16 @@ pub const ALL: &[Bench] = &[
         run: udp::lat64,
     },
     Bench {
+        name: "shaped_alone",
+        what: "bandwidth of 1 MiB WRITEs through 100 Mb/s with 2 ms, against TCP",
+        run: udp::alone,
+    },
+    Bench {
+        name: "shaped_beside",
+        what: "the same at the same time as a TCP stream",
+        run: udp::beside,
+    },
+    Bench {
         name: "cm_plain_rate",
         what: "rate of QPs connected by REQ, REP and RTU each, against TCP",
         run: connect::plain_rate,

@@ -13,13 +13,14 @@
 //! | [`probes`] | the same with and without probes |
 //! | [`cold`] | the first byte to a node never met |
 //! | [`storm`] | 64 nodes that connect to one at the same time |
-//! | [`udp`] | two processes over UDP, in two network namespaces |
+//! | [`udp`] | two processes over UDP, in two namespaces, with a bottleneck between them or none |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
 
 pub mod catalogue;
 pub mod cold;
 pub mod connect;
+pub mod delay;
 mod end;
 pub mod engine;
 pub mod goodput;

@@ -1,9 +1,10 @@
-//! Two network namespaces, joined by a veth pair with jumbo frames.
+//! Two network namespaces, joined by a veth pair with jumbo frames, or by a path with a bottleneck.
 //!
 //! A guard makes them: this program again, in a process group of its own. It removes them when its
 //! standard input ends, and that ends however the benchmark does: in order, by a failure, by
 //! Ctrl-C, or killed.
 
+use crate::delay;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -20,11 +21,27 @@ pub const WEST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2));
 /// What the guard says when all is there.
 const READY: &str = "ready";
 
+/// A bottleneck from east to west, with frames of Ethernet's ordinary size.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Shape {
+    /// Rate in bits per second of Ethernet frames.
+    #[arg(long, default_value_t = 0)]
+    pub rate: u64,
+    /// Bytes that may wait.
+    #[arg(long, default_value_t = 0)]
+    pub queue: u64,
+    /// Round trip without queueing in ns.
+    #[arg(long, default_value_t = 0)]
+    pub rtt: u64,
+}
+
 /// Arguments of the guard.
 #[derive(Args, Debug)]
 pub struct GuardArgs {
     east: String,
     west: String,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 /// Two namespaces and their guard.
@@ -50,12 +67,33 @@ impl Link {
     /// # Errors
     /// Not root, no `ip`, or it refuses.
     pub fn new(program: &Path) -> Result<Self> {
+        Self::make(program, &[])
+    }
+
+    /// Makes them with a bottleneck between them.
+    ///
+    /// # Errors
+    /// Not root, no `ip`, `tc` or `ethtool`, or one refuses.
+    pub fn shaped(program: &Path, shape: Shape) -> Result<Self> {
+        need("tc", "iproute2")?;
+        need("ethtool", "ethtool")?;
+        let Shape { rate, queue, rtt } = shape;
+        let words = [("--rate", rate), ("--queue", queue), ("--rtt", rtt)];
+        let words: Vec<String> = words
+            .into_iter()
+            .flat_map(|(name, value)| [name.to_owned(), value.to_string()])
+            .collect();
+        Self::make(program, &words)
+    }
+
+    fn make(program: &Path, shape: &[String]) -> Result<Self> {
         ensure!(geteuid().is_root(), "needs root, for network namespaces");
         need("ip", "iproute2")?;
         let name = |side| format!("tlbench{}-{side}", std::process::id());
         let (east, west) = (name("east"), name("west"));
         let mut guard = Command::new(program)
             .args(["guard", &east, &west])
+            .args(shape)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -108,19 +146,70 @@ pub fn need(program: &str, package: &str) -> Result<()> {
 /// # Errors
 /// `ip` refuses.
 pub fn guard(arguments: &GuardArgs) -> Result<()> {
-    let GuardArgs { east, west } = arguments;
-    let made = make(east, west);
-    if made.is_ok() {
+    let GuardArgs { east, west, shape } = arguments;
+    let middle = format!("{east}-west");
+    let shaped = shape.rate > 0;
+    let made = if shaped {
+        make_path(east, west, &middle, *shape)
+    } else {
+        make(east, west)
+    };
+    let made = made.map(|_line| {
         println!("{READY}");
         // However it ends, it has ended.
         let _ = stdin().read_to_end(&mut Vec::new());
+    });
+    if shaped {
+        remove(&middle);
     }
     remove(east);
     remove(west);
     made
 }
 
-fn make(east: &str, west: &str) -> Result<()> {
+/// East and west with a namespace between them, which delays and shapes. Gives the process that
+/// delays.
+fn make_path(east: &str, west: &str, middle: &str, shape: Shape) -> Result<Option<Child>> {
+    for namespace in [east, west, middle] {
+        ip(&format!("netns add {namespace}"))?;
+    }
+    for (namespace, address, end) in [(east, EAST, "left"), (west, WEST, "right")] {
+        ip(&format!(
+            "-n {namespace} link add veth0 type veth peer name {end} netns {middle}"
+        ))?;
+        ip(&format!(
+            "-n {namespace} address add {address}/24 dev veth0"
+        ))?;
+        ip(&format!("-n {namespace} link set lo up"))?;
+        // Nobody behind a packet socket finishes checksums or cuts super-packets.
+        run(&format!(
+            "ip netns exec {namespace} ethtool -K veth0 tx off tso off gso off gro off"
+        ))?;
+        ip(&format!("-n {namespace} link set veth0 gso_max_segs 1"))?;
+        ip(&format!("-n {namespace} link set veth0 up"))?;
+        ip(&format!("-n {middle} link set {end} addrgenmode none"))?;
+        ip(&format!("-n {middle} link set {end} up"))?;
+    }
+    let Shape { rate, queue, rtt } = shape;
+    // A bucket of two frames: what leaves is spaced as on a link of that rate.
+    run(&format!(
+        "tc -n {middle} qdisc add dev right root tbf rate {rate}bit burst 3100 limit {queue}"
+    ))?;
+    let mut line = Command::new("ip");
+    line.args(["netns", "exec", middle])
+        .arg(std::env::current_exe()?)
+        .args(["delay", "left", "right", &(rtt / 2).to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut line = line.spawn().context("cannot start the line of delay")?;
+    let said = line.stdout.take().expect("a pipe");
+    let mut word = String::new();
+    BufReader::new(said).read_line(&mut word)?;
+    ensure!(word.trim() == delay::READY, "no line of delay");
+    Ok(Some(line))
+}
+
+fn make(east: &str, west: &str) -> Result<Option<Child>> {
     ip(&format!("netns add {east}"))?;
     ip(&format!("netns add {west}"))?;
     ip(&format!(
@@ -133,13 +222,19 @@ fn make(east: &str, west: &str) -> Result<()> {
         ip(&format!("-n {namespace} link set lo up"))?;
         ip(&format!("-n {namespace} link set veth0 mtu 9000 up"))?;
     }
-    Ok(())
+    Ok(None)
 }
 
 fn ip(arguments: &str) -> Result<()> {
-    let status = Command::new("ip").args(arguments.split(' ')).status()?;
+    run(&format!("ip {arguments}"))
+}
+
+fn run(line: &str) -> Result<()> {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().unwrap_or_default());
+    let status = command.args(words).stdout(Stdio::null()).status()?;
     if !status.success() {
-        bail!("`ip {arguments}`: {status}");
+        bail!("`{line}`: {status}");
     }
     Ok(())
 }

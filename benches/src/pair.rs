@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::mem::{Access, Bytes, PdId, Sge};
+use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, MICROSECOND};
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
 use trunkline_qpmap::cq::CompletionQueue;
@@ -46,7 +47,7 @@ pub struct PairConfig {
     /// Largest datagram.
     pub datagram: u32,
     /// Packets in flight on the connection, and slots of the port.
-    pub window: u16,
+    pub window: u32,
     /// Congestion control of the connection.
     pub control: ControlKind,
     /// QPs have InfiniBand connections of their own instead of the shared one.
@@ -120,14 +121,14 @@ impl Ends {
     pub fn new(config: &PairConfig) -> Self {
         let memory = MemoryConfig {
             slot_bytes: config.datagram as usize + 64,
-            slots: config.window.into(),
+            slots: config.window,
         };
         let (a, b) = MemoryPort::pair(memory);
         let mut ports = [Some(a), Some(b)];
         let mut nodes = [0usize, 1].map(|i| {
             let engine = Engine::new(Config {
                 address: address(i),
-                seed: i as u64 + 1,
+                secret: Secret::from_seed(i as u64 + 1),
                 datagram: config.datagram,
                 ..Config::default()
             });

@@ -1,7 +1,7 @@
 //! Parts of a benchmark that run in processes of their own: this program again, with a hidden
 //! command.
 
-use crate::{connect, link, resident, udp};
+use crate::{connect, delay, link, resident, udp};
 use anyhow::Result;
 use clap::Subcommand;
 
@@ -11,6 +11,9 @@ pub enum Part {
     /// Makes two namespaces, and removes them when its standard input ends.
     #[command(hide = true)]
     Guard(link::GuardArgs),
+    /// Moves frames between two interfaces, each after a time.
+    #[command(hide = true)]
+    Delay(delay::DelayArgs),
     /// Connects QPs and says what they take.
     #[command(hide = true)]
     Resident(resident::PartArgs),
@@ -30,6 +33,7 @@ impl Part {
     pub fn run(&self) -> Result<()> {
         match self {
             Self::Guard(arguments) => link::guard(arguments),
+            Self::Delay(arguments) => delay::run(arguments),
             Self::Resident(arguments) => resident::part(arguments),
             Self::Connect(arguments) => connect::part(arguments),
             Self::Peer(arguments) => udp::peer(arguments),

@@ -2,11 +2,11 @@
 //! come early. 14 bytes each, big-endian, behind a count in byte 43 of the private data:
 //!
 //! ```text
-//! BIND:  | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | MSN 4 |
-//! BOUND: | source QP 3 | round 1 | destination QP 3 | reserved 1 | generation 2 | own 2 | zero 2 |
+//! BIND:  | source QP 3 | destination QP 3 | generation 4 | reserved 4 |
+//! BOUND: | source QP 3 | destination QP 3 | generation 4 | own generation 4 |
 //! ```
 
-use crate::bytes::{get, put, u16_at, u24_at, u32_at};
+use crate::bytes::{get, put, u24_at, u32_at};
 use crate::hello::{HelloError, invalid};
 use trunkline_wire::{Control, ControlKind, Qpn};
 
@@ -14,34 +14,28 @@ const COUNT_AT: usize = 43;
 const ENTRIES_AT: usize = 44;
 const LEN: usize = 14;
 
-/// Asks to bind a pair of QPs to the connection.
+/// Asks to bind a pair of QPs to the connection: the source QP is in its first round.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Bind {
     /// QP of the asking node.
     pub src_qp: Qpn,
-    /// Resend round of the source QP.
-    pub round: u8,
     /// QP of the asked node.
     pub dest_qp: Qpn,
     /// Incarnation of the source QP.
-    pub generation: u16,
-    /// Message number at which it begins.
-    pub msn: u32,
+    pub generation: u32,
 }
 
-/// Agrees to a BIND. It is the BIND of the QP that agrees, too: in round 0, of `own_generation`.
+/// Agrees to a BIND. It is the BIND of the QP that agrees, too: of `own_generation`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Bound {
     /// QP of the node that agrees.
     pub src_qp: Qpn,
-    /// Resend round to which it agrees.
-    pub round: u8,
     /// QP of the node that asked.
     pub dest_qp: Qpn,
     /// Incarnation of the QP that asked.
-    pub generation: u16,
+    pub generation: u32,
     /// Incarnation of the QP that agrees.
-    pub own_generation: u16,
+    pub own_generation: u32,
 }
 
 /// Something of which a REQ or REP carries a few.
@@ -109,7 +103,6 @@ impl Bounds {
             let pair = |own: &&Bind| (own.src_qp, own.dest_qp) == (bind.dest_qp, bind.src_qp);
             ours.as_slice().iter().find(pair).map(|own| Bound {
                 src_qp: own.src_qp,
-                round: bind.round,
                 dest_qp: own.dest_qp,
                 generation: bind.generation,
                 own_generation: own.generation,
@@ -124,10 +117,8 @@ impl Bound {
     pub const fn bind(self) -> Bind {
         Bind {
             src_qp: self.src_qp,
-            round: 0,
             dest_qp: self.dest_qp,
             generation: self.own_generation,
-            msn: 0,
         }
     }
 }
@@ -148,20 +139,16 @@ impl Entry for Bind {
     const NAME: &'static str = "BINDs";
 
     fn parse(bytes: &[u8; LEN]) -> Self {
-        let (src_qp, round, dest_qp, generation) = pair_of(bytes);
+        let (src_qp, dest_qp, generation) = pair_of(bytes);
         Self {
             src_qp,
-            round,
             dest_qp,
             generation,
-            msn: u32_at(bytes, 10),
         }
     }
 
     fn emit(self) -> [u8; LEN] {
-        let mut out = pair(self.src_qp, self.round, self.dest_qp, self.generation);
-        put(&mut out, 10, self.msn.to_be_bytes());
-        out
+        pair(self.src_qp, self.dest_qp, self.generation)
     }
 }
 
@@ -169,52 +156,48 @@ impl Entry for Bound {
     const NAME: &'static str = "BOUNDs";
 
     fn parse(bytes: &[u8; LEN]) -> Self {
-        let (src_qp, round, dest_qp, generation) = pair_of(bytes);
+        let (src_qp, dest_qp, generation) = pair_of(bytes);
         Self {
             src_qp,
-            round,
             dest_qp,
             generation,
-            own_generation: u16_at(bytes, 10),
+            own_generation: u32_at(bytes, 10),
         }
     }
 
     fn emit(self) -> [u8; LEN] {
-        let mut out = pair(self.src_qp, self.round, self.dest_qp, self.generation);
+        let mut out = pair(self.src_qp, self.dest_qp, self.generation);
         put(&mut out, 10, self.own_generation.to_be_bytes());
         out
     }
 }
 
 /// What both have in common, from the wire.
-fn pair_of(bytes: &[u8; LEN]) -> (Qpn, u8, Qpn, u16) {
+fn pair_of(bytes: &[u8; LEN]) -> (Qpn, Qpn, u32) {
     (
         Qpn::from_wire(u24_at(bytes, 0)),
-        bytes[3],
-        Qpn::from_wire(u24_at(bytes, 4)),
-        u16_at(bytes, 8),
+        Qpn::from_wire(u24_at(bytes, 3)),
+        u32_at(bytes, 6),
     )
 }
 
 /// And to it.
-fn pair(src_qp: Qpn, round: u8, dest_qp: Qpn, generation: u16) -> [u8; LEN] {
+fn pair(src_qp: Qpn, dest_qp: Qpn, generation: u32) -> [u8; LEN] {
     let mut out = [0; LEN];
     let [_, s0, s1, s2] = src_qp.get().to_be_bytes();
     let [_, d0, d1, d2] = dest_qp.get().to_be_bytes();
-    put(&mut out, 0, [s0, s1, s2, round, d0, d1, d2]);
-    put(&mut out, 8, generation.to_be_bytes());
+    put(&mut out, 0, [s0, s1, s2, d0, d1, d2]);
+    put(&mut out, 6, generation.to_be_bytes());
     out
 }
 
 impl From<Control> for Bind {
-    /// Of an entry that is a BIND of a QP that has begun nothing.
+    /// Of an entry that is a BIND of a QP that has begun nothing, in its first round.
     fn from(entry: Control) -> Self {
         Self {
             src_qp: entry.src_qp,
-            round: entry.round,
             dest_qp: entry.dest_qp,
             generation: entry.generation,
-            msn: entry.msn,
         }
     }
 }
@@ -224,7 +207,6 @@ impl From<Control> for Bound {
     fn from(entry: Control) -> Self {
         Self {
             src_qp: entry.src_qp,
-            round: entry.round,
             dest_qp: entry.dest_qp,
             generation: entry.generation,
             own_generation: entry.status,
@@ -237,11 +219,11 @@ impl From<Bind> for Control {
         Self {
             kind: ControlKind::Bind,
             src_qp: bind.src_qp,
-            round: bind.round,
+            round: 0,
             dest_qp: bind.dest_qp,
             generation: bind.generation,
             status: 0,
-            msn: bind.msn,
+            msn: 0,
         }
     }
 }
@@ -251,7 +233,7 @@ impl From<Bound> for Control {
         Self {
             kind: ControlKind::Bound,
             src_qp: bound.src_qp,
-            round: bound.round,
+            round: 0,
             dest_qp: bound.dest_qp,
             generation: bound.generation,
             status: bound.own_generation,

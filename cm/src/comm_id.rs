@@ -1,6 +1,7 @@
 //! Communication IDs that find their record without a search and that strangers cannot guess.
 
 use crate::random::Random;
+use trunkline_conn::secret::Permutation32;
 use trunkline_wire::Worker;
 use trunkline_wire::cm::CommId;
 
@@ -29,14 +30,13 @@ impl Side {
     }
 }
 
-/// A secret permutation of 32 bits (a Feistel network of four rounds): place and tag go in, what
-/// looks random comes out. Guessing the ID of one of `n` records takes 2^32 / `n` tries, and the
-/// peer's ID has to be guessed with it.
+/// A secret permutation of 32 bits: place and tag go in, what looks random comes out. Guessing the
+/// ID of one of `n` records takes 2^32 / `n` tries, and the peer's ID has to be guessed with it.
 #[derive(Clone, Debug)]
 pub(crate) struct CommIds {
     side: Side,
     worker: Worker,
-    keys: [u32; 4],
+    secret: Permutation32,
 }
 
 impl CommIds {
@@ -44,7 +44,7 @@ impl CommIds {
         Self {
             side,
             worker,
-            keys: core::array::from_fn(|_| random.next() as u32),
+            secret: Permutation32::draw(|| random.next()),
         }
     }
 
@@ -62,32 +62,17 @@ impl CommIds {
 
     pub(crate) fn seal(&self, index: u32, tag: u16) -> CommId {
         let plain = u32::from(tag) << INDEX_BITS | index;
-        let (mut left, mut right) = ((plain >> 16) as u16, plain as u16);
-        for key in self.keys {
-            (left, right) = (right, left ^ mix(right, key));
-        }
-        CommId(u32::from(left) << 16 | u32::from(right))
+        CommId(self.secret.seal(plain))
     }
 
     /// Place and tag.
     pub(crate) fn open(&self, id: CommId) -> (u32, u16) {
-        let (mut left, mut right) = ((id.0 >> 16) as u16, id.0 as u16);
-        for key in self.keys.iter().rev() {
-            (left, right) = (right ^ mix(left, *key), left);
-        }
-        let plain = u32::from(left) << 16 | u32::from(right);
+        let plain = self.secret.open(id.0);
         (
             plain & ((1 << INDEX_BITS) - 1),
             (plain >> INDEX_BITS) as u16,
         )
     }
-}
-
-fn mix(half: u16, key: u32) -> u16 {
-    let mut x = (u32::from(half) ^ key).wrapping_mul(0x9e37_79b1);
-    x ^= x >> 15;
-    x = x.wrapping_mul(0x85eb_ca77) ^ key.rotate_left(11);
-    (x >> 16) as u16 ^ x as u16
 }
 
 #[cfg(test)]
@@ -133,9 +118,9 @@ mod tests {
 
     #[test]
     fn neighbours_have_nothing_in_common() {
-        let mut keys = [0x1234_5678_u64, 0x9abc_def0, 0x0f1e_2d3c, 0x4b5a_6978].into_iter();
+        let mut keys = (1..).map(|n: u64| n.wrapping_mul(0x1234_5678_9abc_def1));
         let ids = CommIds::new((Side::Nodes, Worker::ONLY), &mut || {
-            keys.next().expect("four keys are drawn")
+            keys.next().expect("they do not end")
         });
         let mut changed = 0;
         for index in 0..1_000 {

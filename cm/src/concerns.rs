@@ -29,6 +29,17 @@ pub enum At {
     All,
 }
 
+impl At {
+    /// That worker, out of `workers`; `None` for all of them.
+    pub const fn worker(self, workers: Workers) -> Option<u8> {
+        match self {
+            Self::One(worker) => Some(worker),
+            Self::Any(number) => Some(workers.spread(number)),
+            Self::All => None,
+        }
+    }
+}
+
 impl Concerns {
     /// Goes by the service that is asked for, or by the number of ours that is named. What cannot
     /// be read is left to the handshakes' manager to count.

@@ -65,7 +65,12 @@ impl PeerMode {
     }
 }
 
-/// The peers of a node, by address. Ordered, so that walks replay.
+/// Most addresses of which something is remembered. Anybody can say that it is a node in the name
+/// of any address.
+const MOST: usize = if cfg!(test) { 64 } else { 65_536 };
+
+/// The peers of a node, by address, 65,536 of them: what is known of one more replaces what is
+/// known of another, which is asked again when that matters. Ordered, so that walks replay.
 #[derive(Clone, Debug, Default)]
 pub struct Directory(BTreeMap<IpAddr, PeerMode>);
 
@@ -113,9 +118,17 @@ impl Directory {
     }
 
     fn set(&mut self, peer: IpAddr, mode: PeerMode) {
-        match mode {
-            PeerMode::Unknown => self.0.remove(&peer.to_canonical()),
-            mode => self.0.insert(peer.to_canonical(), mode),
-        };
+        let peer = peer.to_canonical();
+        if mode == PeerMode::Unknown {
+            self.0.remove(&peer);
+            return;
+        }
+        if self.0.len() >= MOST && !self.0.contains_key(&peer) {
+            let next = self.0.range(peer..).next().or(self.0.first_key_value());
+            if let Some((&other, _)) = next {
+                self.0.remove(&other);
+            }
+        }
+        self.0.insert(peer, mode);
     }
 }

@@ -88,12 +88,10 @@ pub struct Established {
     pub first_rx: u64,
     /// Largest datagram (BTH to ICRC) that both paths carry, in bytes.
     pub packet_size: u32,
-    /// Packets that both ends have room for at once, `64 ..= 4096`.
+    /// Packets that both ends have room for at once, in units of 64: `1 ..= 1024`.
     pub window: u16,
     /// DSCP that the opener asked for.
     pub traffic_class: u8,
-    /// Weight that the opener asked for, 1 to 255.
-    pub weight: u8,
     /// BINDs that the peer sent along; none from an acceptor.
     pub binds: Binds,
     /// Consent to BINDs that were sent along; none from an opener.
@@ -109,7 +107,7 @@ pub enum Refused {
     Ib(RejReason),
     /// Its answer is not what a Trunkline node says, or not in a version spoken here.
     NoSense(HelloError),
-    /// It has a GUID that it cannot have.
+    /// It is this node.
     Identity(IdentityError),
 }
 
@@ -140,8 +138,6 @@ pub enum CloseReason {
     PeerRestarted,
     /// The peer opened its place in the pool anew: it had lost this one.
     Replaced,
-    /// The peer has the GUID of another that is alive.
-    Identity(IdentityError),
 }
 
 /// What happened.

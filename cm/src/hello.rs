@@ -10,7 +10,7 @@
 //! |             GUID               |  16..24   |      GUID       |  16..24
 //! |         start epoch            |  24..32   |   start epoch   |  24..32
 //! |         first packet           |  32..40   |   first packet  |  32..40
-//! |     window      | weight| BINDs|  40..44    |  window  | workers | BOUNDs |  40..44
+//! |     window      | resvd | BINDs|  40..44    |  window  | workers | BOUNDs |  40..44
 //! |   three BINDs, 14 bytes each   |  44..86     | three BOUNDs, 14 bytes each
 //! | workers | toward |  reserved   |  86..92
 //! ```
@@ -35,7 +35,9 @@ pub(crate) const VERSION: u8 = 1;
 const PACKET_SIZES: core::ops::RangeInclusive<u32> = 256..=65_535;
 /// First packet numbers are below this, so that the numbers never wrap.
 const FIRST_PACKET_END: u64 = 1 << 63;
-const WINDOWS: core::ops::RangeInclusive<u16> = 64..=4096;
+/// Packets that [`Offer::window`] and [`End::window`] count as one.
+pub const WINDOW_UNIT: u32 = 64;
+const WINDOWS: core::ops::RangeInclusive<u16> = 1..=1024;
 const KIND_POOL: u8 = 0;
 const KIND_PRIVATE: u8 = 1;
 /// Where REQ and REP say how many workers there are, beside the first.
@@ -84,7 +86,7 @@ pub struct Offer {
     pub first_packet: u64,
     /// Largest datagram (BTH to ICRC) that this end's path carries, in bytes, `256 ..= 65535`.
     pub packet_size: u32,
-    /// Packets that this end has room for at once, `64 ..= 4096`.
+    /// Packets that this end has room for at once, in units of 64: `1 ..= 1024`.
     pub window: u16,
     /// All workers of this node.
     pub workers: Workers,
@@ -101,8 +103,6 @@ pub struct Ask {
     pub toward: u8,
     /// DSCP (upper six bits) of the connection's packets.
     pub traffic_class: u8,
-    /// Share of the port beside other connections, 1 to 255.
-    pub weight: u8,
     /// First BINDs, to spare them the round trip.
     pub binds: Binds,
     /// How patiently the answer is waited for.
@@ -120,7 +120,7 @@ pub struct End {
     pub first_packet: u64,
     /// Largest datagram that its path carries, in bytes, `256 ..= 65535`.
     pub packet_size: u32,
-    /// Packets that it has room for at once, `64 ..= 4096`.
+    /// Packets that it has room for at once, in units of 64: `1 ..= 1024`.
     pub window: u16,
     /// All workers of its node.
     pub workers: Workers,
@@ -137,8 +137,6 @@ pub struct Hello {
     pub toward: u8,
     /// DSCP (upper six bits) of the connection's packets.
     pub traffic_class: u8,
-    /// Share of the port beside other connections, 1 to 255.
-    pub weight: u8,
     /// First BINDs.
     pub binds: Binds,
 }
@@ -259,16 +257,11 @@ impl Hello {
             KIND_PRIVATE => Purpose::Private,
             kind => return invalid("kind", kind.into()),
         };
-        let weight = bytes[42];
-        if weight == 0 {
-            return invalid("weight", 0);
-        }
         Ok(Self {
             end,
             purpose,
             toward: bytes[TOWARD_AT],
             traffic_class: bytes[7],
-            weight,
             binds: Few::parse(bytes)?,
         })
     }
@@ -282,7 +275,6 @@ impl Hello {
             Purpose::Private => (KIND_PRIVATE, 0),
         };
         put(&mut out, 5, [kind, index, self.traffic_class]);
-        put(&mut out, 42, [self.weight]);
         put(&mut out, TOWARD_AT, [self.toward]);
         self.binds.emit(&mut out);
         PrivateData(out)

@@ -47,7 +47,6 @@ pub(crate) fn req(local: CommId, route: Route, us: Identity, ask: &Ask) -> Req {
         purpose: ask.purpose,
         toward: ask.toward,
         traffic_class: ask.traffic_class,
-        weight: ask.weight,
         binds: ask.binds,
     };
     Req {

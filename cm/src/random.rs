@@ -1,8 +1,10 @@
 //! Randomness as an argument.
 
+use trunkline_conn::secret::Stream;
+
 /// A source of random numbers. A node takes one that strangers cannot predict: communication and
-/// transaction IDs, by which forged datagrams are told from real ones, come from it. A simulator
-/// takes a seeded one.
+/// transaction IDs, by which forged datagrams are told from real ones, come from it: the
+/// [`Stream`] of a secret.
 pub trait Random {
     /// 64 bits, evenly distributed.
     fn next(&mut self) -> u64;
@@ -11,5 +13,11 @@ pub trait Random {
 impl<F: FnMut() -> u64> Random for F {
     fn next(&mut self) -> u64 {
         self()
+    }
+}
+
+impl Random for Stream {
+    fn next(&mut self) -> u64 {
+        self.next_u64()
     }
 }

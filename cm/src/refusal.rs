@@ -61,8 +61,8 @@ codes! {
     Policy = 1, ConsumerDefined, "not allowed by the peer's rules";
     /// Too much is under way; ask again later.
     Busy = 2, NoResources, "the peer is busy";
-    /// The GUID is that of another node that is alive.
-    DuplicateGuid = 3, ConsumerDefined, "two nodes have one GUID";
+    /// The asking node is the asked one: their GUIDs and epochs are the same.
+    DuplicateGuid = 3, ConsumerDefined, "a node asks itself";
     /// The version of the hello is not spoken here.
     Version = 4, Unsupported, "the peer does not speak this version";
     /// The hello makes no sense.
@@ -71,6 +71,8 @@ codes! {
     Cancelled = 6, ConsumerDefined, "cancelled by the peer";
     /// The asking side did not confirm in time.
     Unconfirmed = 7, Timeout, "not confirmed in time";
+    /// The address, or its IPv6 network, has its share of the node's connections.
+    Share = 8, NoResources, "this address has its share of the peer's connections";
 }
 
 /// A refusal and who refuses.
@@ -124,7 +126,7 @@ mod tests {
             assert_eq!(refusal.code.to_byte(), byte);
             assert_eq!(Refusal::parse(&refusal.emit()), Some(refusal));
         }
-        assert_eq!(RefusalCode::ALL.len(), 7);
+        assert_eq!(RefusalCode::ALL.len(), 8);
     }
 
     #[test]

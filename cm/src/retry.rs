@@ -30,6 +30,15 @@ impl Retry {
         total_ns: 25_000 * MILLISECOND,
     };
 
+    /// The same tries within less time, where there is less.
+    #[must_use]
+    pub fn within(self, total_ns: u64) -> Self {
+        Self {
+            total_ns: self.total_ns.min(total_ns),
+            ..self
+        }
+    }
+
     /// The wait after try number `sent` (1 is the first), with jitter from `random`.
     fn wait_ns(self, sent: u8, random: u64) -> u64 {
         let units = (1 << self.tries) - 1;

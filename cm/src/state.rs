@@ -10,6 +10,7 @@
 //! | [`State::TimeWait`] | both | time |
 
 use crate::binds::{Binds, Bound, Bounds};
+use crate::credit::Credit;
 use crate::event::{Established, HandshakeId, Refused, Role, Route};
 use crate::hello::{Ask, Hello, HelloReply, Offer, Purpose};
 use crate::identity::Identity;
@@ -55,6 +56,8 @@ pub(crate) struct RepSent {
     /// Who the peer had proved to be when this was sent.
     pub(crate) knew: Option<Identity>,
     pub(crate) reply: Mad,
+    /// What may still be sent to an address that has not proved to be the asker's.
+    pub(crate) credit: Credit,
 }
 
 /// A peer is told that the connection ends.
@@ -67,10 +70,13 @@ pub(crate) struct DreqSent {
 
 /// What is kept of the transaction in which a connection was opened: an ask that comes once more is
 /// told by it from a new one. A peer whose ask was absorbed asks anew under the same ID.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Exchange(u32);
 
 impl Exchange {
+    /// The last in order.
+    pub(crate) const LAST: Self = Self(u32::MAX);
+
     /// Of a transaction, which is random.
     pub(crate) const fn of(transaction: u64) -> Self {
         Self(transaction as u32)
@@ -228,7 +234,6 @@ impl ReqSent {
             packet_size: ask.offer.packet_size.min(peer.packet_size),
             window: ask.offer.window.min(peer.window),
             traffic_class: ask.traffic_class,
-            weight: ask.weight,
             binds: Binds::default(),
             bounds: reply.bounds,
         }
@@ -259,7 +264,6 @@ impl RepSent {
             packet_size: self.offer.packet_size.min(peer.packet_size),
             window: self.offer.window.min(peer.window),
             traffic_class: hello.traffic_class,
-            weight: hello.weight,
             binds: hello.binds,
             bounds: Bounds::default(),
         }
@@ -289,9 +293,10 @@ pub(crate) enum Crossing {
 }
 
 impl Crossing {
-    /// The ask of the node with the lower GUID wins. They differ: see [`Identity::tell_apart`].
-    pub(crate) const fn settle(us: Identity, them: Identity) -> Self {
-        if us.guid < them.guid {
+    /// The ask of the node with the lower GUID wins, of nodes with one GUID that with the lower
+    /// epoch. They differ: see [`Identity::tell_apart`].
+    pub(crate) fn settle(us: Identity, them: Identity) -> Self {
+        if us < them {
             Self::OursWins
         } else {
             Self::TheirsWins

@@ -6,16 +6,15 @@ use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::phase::{Phase, Step};
 use crate::random::Random;
+use crate::shares::{Held, Shares};
 use crate::slots::{Record, Slots, State as _};
-use crate::state::State;
+use crate::state::{Exchange, State};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use trunkline_conn::observer::Observer;
 use trunkline_wire::cm::CommId;
 use trunkline_wire::{Gid, Qpn, Worker, Workers};
-
-/// End of a chain.
-const NONE: u32 = u32::MAX;
 
 /// The communication IDs of the two ends; 0 where there is none.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,10 +28,11 @@ pub(crate) struct Ids {
 pub(crate) struct Slot {
     tag: u16,
     peer: u16,
-    /// Next slot of the same peer.
-    next: u32,
-    /// The peer's communication ID; 0 until it has told it.
-    pub(crate) remote: CommId,
+    /// The peer asked for it.
+    theirs: bool,
+    /// The peer's communication ID; 0 until it has told it. Changed by the table alone, which finds
+    /// slots by it.
+    remote: CommId,
     /// Purpose in the upper 8 bits, number of the peer's end in the lower 24.
     packed: u32,
     // Changed by `Table::set_state` alone, which keeps timers and counts.
@@ -56,9 +56,8 @@ impl Slot {
         Purpose::from_byte((self.packed >> 24) as u8)
     }
 
-    pub(crate) const fn set_remote(&mut self, remote: CommId, qpn: Qpn) {
-        self.remote = remote;
-        self.packed = self.packed & 0xff00_0000 | qpn.get();
+    pub(crate) const fn remote(&self) -> CommId {
+        self.remote
     }
 
     pub(crate) const fn peer(&self) -> u16 {
@@ -73,7 +72,7 @@ impl Record for Slot {
         Self {
             tag,
             peer: 0,
-            next: NONE,
+            theirs: false,
             remote: CommId(0),
             packed: 0,
             state: State::FREE,
@@ -100,7 +99,8 @@ pub(crate) struct Peer {
     identity: Identity,
     /// The same.
     workers: Workers,
-    head: u32,
+    /// Slots of it.
+    slots: u32,
 }
 
 impl Peer {
@@ -144,14 +144,24 @@ impl Load {
     }
 }
 
+/// What finds a slot: its peer, the peer's number for it, the exchange that opened it.
+type Place = (u16, u32, Exchange, u32);
+
 /// All records. Slots are named by index; what comes from outside goes through [`Table::find`].
 #[derive(Debug)]
 pub(crate) struct Table {
     slots: Slots<Slot>,
     peers: Vec<Peer>,
     free_peers: Vec<u16>,
-    /// Peers in the order of their routes.
-    by_route: Vec<u16>,
+    /// Peers by their address and the index of ours.
+    by_route: BTreeMap<(Gid, u8), u16>,
+    /// Peers by the GUID that each has proved to have.
+    by_guid: BTreeSet<(u64, u16)>,
+    /// All slots.
+    by_exchange: BTreeSet<Place>,
+    /// Slots of pools, by peer and place.
+    by_purpose: BTreeSet<(u16, u8, u32)>,
+    shares: Shares,
     locals: Vec<IpAddr>,
     load: Load,
     pub(crate) observer: Observer<Step>,
@@ -163,7 +173,11 @@ impl Table {
             slots: Slots::new((Side::Nodes, worker), random),
             peers: Vec::new(),
             free_peers: Vec::new(),
-            by_route: Vec::new(),
+            by_route: BTreeMap::new(),
+            by_guid: BTreeSet::new(),
+            by_exchange: BTreeSet::new(),
+            by_purpose: BTreeSet::new(),
+            shares: Shares::default(),
             locals: Vec::new(),
             load: Load::default(),
             observer: Observer::none(),
@@ -179,7 +193,11 @@ impl Table {
         self.slots.state_bytes()
             + size_of_val(self.peers.as_slice())
             + size_of_val(self.free_peers.as_slice())
-            + size_of_val(self.by_route.as_slice())
+            + self.by_route.len() * size_of::<((Gid, u8), u16)>()
+            + self.by_guid.len() * size_of::<(u64, u16)>()
+            + self.by_exchange.len() * size_of::<Place>()
+            + self.by_purpose.len() * size_of::<(u16, u8, u32)>()
+            + self.shares.state_bytes()
             + size_of_val(self.locals.as_slice())
     }
 
@@ -195,8 +213,59 @@ impl Table {
         self.slots.get(index)
     }
 
-    pub(crate) fn slot_mut(&mut self, index: u32) -> &mut Slot {
-        self.slots.get_mut(index)
+    pub(crate) const fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// Notes the numbers that the peer has told: that of the handshake, and that of its end.
+    pub(crate) fn set_remote(&mut self, index: u32, remote: CommId, qpn: Qpn) {
+        self.set_comm_id(index, remote);
+        let slot = self.slots.get_mut(index);
+        slot.packed = slot.packed & 0xff00_0000 | qpn.get();
+    }
+
+    /// The peer's number is not known any more.
+    pub(crate) fn forget_remote(&mut self, index: u32) {
+        self.set_comm_id(index, CommId(0));
+    }
+
+    fn set_comm_id(&mut self, index: u32, remote: CommId) {
+        self.by_exchange.remove(&self.place(index));
+        self.slots.get_mut(index).remote = remote;
+        self.by_exchange.insert(self.place(index));
+    }
+
+    fn place(&self, index: u32) -> Place {
+        let slot = self.slot(index);
+        let exchange = slot.state.exchange().unwrap_or_default();
+        (slot.peer, slot.remote.0, exchange, index)
+    }
+
+    /// The slot of what a peer calls `remote`, and opened in an exchange.
+    pub(crate) fn find_theirs(
+        &self,
+        route: Route,
+        remote: CommId,
+        exchange: Exchange,
+    ) -> Option<u32> {
+        let at = (self.peer_at(route)?, remote.0, exchange);
+        let mut found = self.by_exchange.range((at.0, at.1, at.2, 0)..);
+        let &(peer, id, opened, index) = found.next()?;
+        ((peer, id, opened) == at).then_some(index)
+    }
+
+    /// The slots for one place of a peer's pools: of each of its workers one that stands at most,
+    /// and what is under way.
+    pub(crate) fn in_place(
+        &self,
+        peer: u16,
+        purpose: Purpose,
+    ) -> impl Iterator<Item = (u32, &Slot)> {
+        let place = purpose.to_byte();
+        let all = self
+            .by_purpose
+            .range((peer, place, 0)..=(peer, place, u32::MAX));
+        all.map(|&(_, _, index)| (index, self.slot(index)))
     }
 
     pub(crate) fn ids(&self, index: u32) -> Ids {
@@ -224,21 +293,29 @@ impl Table {
         self.slots.find(id)
     }
 
-    /// Takes a slot for a handshake with whom `route` leads to; its state is to be set next. `None`
-    /// when there are too many peers or addresses of ours.
+    /// Takes a slot for a handshake with whom `route` leads to, asked for by the peer if it is
+    /// `theirs`; its state is to be set next. `None` when there are too many peers or addresses of
+    /// ours.
     pub(crate) fn insert(
         &mut self,
         route: Route,
-        purpose: Purpose,
+        (purpose, theirs): (Purpose, bool),
         random: &mut impl Random,
     ) -> Option<u32> {
         let peer = self.peer_or_new(route)?;
-        let head = self.peers[usize::from(peer)].head;
         let index = self.slots.insert(random);
         let slot = self.slots.get_mut(index);
-        (slot.peer, slot.next) = (peer, head);
+        (slot.peer, slot.theirs) = (peer, theirs);
         slot.packed = u32::from(purpose.to_byte()) << 24;
-        self.peers[usize::from(peer)].head = index;
+        self.peers[usize::from(peer)].slots += 1;
+        self.by_exchange.insert(self.place(index));
+        if let Purpose::Pool(place) = purpose {
+            self.by_purpose.insert((peer, place, index));
+        }
+        if theirs {
+            let more = |held: &mut Held| held.connections += 1;
+            self.shares.update(route.remote, more);
+        }
         Some(index)
     }
 
@@ -247,14 +324,26 @@ impl Table {
         if let Some(count) = self.load.count(&state) {
             *count += 1;
         }
-        let to = state.phase();
+        let (to, opens) = (state.phase(), state.is_half_open());
+        self.by_exchange.remove(&self.place(index));
         let set = |slot: &mut Slot| core::mem::replace(&mut slot.state, state);
         let old = self.slots.update(index, set);
+        self.by_exchange.insert(self.place(index));
         self.tell(index, old.phase(), to);
+        self.share_half_open(index, old.is_half_open(), opens);
         if let Some(count) = self.load.count(&old) {
             *count -= 1;
         }
         old
+    }
+
+    /// What is half-open counts for the peer's address.
+    fn share_half_open(&mut self, index: u32, was: bool, is: bool) {
+        if was != is {
+            let (less, more) = (u32::from(was), u32::from(is));
+            let change = |held: &mut Held| held.half_open = held.half_open + more - less;
+            self.shares.update(self.route(index).remote, change);
+        }
     }
 
     /// Changes what a state holds, its deadline included.
@@ -272,18 +361,18 @@ impl Table {
     /// Gives a slot back, and its peer when it was the last.
     pub(crate) fn remove(&mut self, index: u32) {
         self.tell(index, self.slot(index).state.phase(), Phase::Gone);
-        let (peer, next) = (self.slot(index).peer, self.slot(index).next);
-        let head = self.peers[usize::from(peer)].head;
-        if head == index {
-            self.peers[usize::from(peer)].head = next;
-        } else {
-            let mut before = head;
-            while self.slot(before).next != index {
-                before = self.slot(before).next;
-            }
-            self.slot_mut(before).next = next;
+        let slot = self.slot(index);
+        let (peer, theirs, purpose) = (slot.peer, slot.theirs, slot.purpose());
+        self.share_half_open(index, slot.state.is_half_open(), false);
+        if theirs {
+            let less = |held: &mut Held| held.connections -= 1;
+            self.shares.update(self.peer_route(peer).remote, less);
         }
-        if self.peers[usize::from(peer)].head == NONE {
+        self.by_exchange.remove(&self.place(index));
+        self.by_purpose.remove(&(peer, purpose.to_byte(), index));
+        let slots = &mut self.peers[usize::from(peer)].slots;
+        *slots -= 1;
+        if *slots == 0 {
             self.remove_peer(peer);
         }
         let old = self.slots.remove(index);
@@ -293,7 +382,13 @@ impl Table {
     }
 
     pub(crate) fn peer_at(&self, route: Route) -> Option<u16> {
-        self.search(route).ok().map(|at| self.by_route[at])
+        let local = self.local_at(route)?;
+        self.by_route.get(&(route.remote.into(), local)).copied()
+    }
+
+    fn local_at(&self, route: Route) -> Option<u8> {
+        let local = self.locals.iter().position(|&local| local == route.local)?;
+        u8::try_from(local).ok()
     }
 
     pub(crate) fn peer(&self, peer: u16) -> &Peer {
@@ -302,8 +397,16 @@ impl Table {
 
     /// Notes who a peer has proved to be.
     pub(crate) fn set_identity(&mut self, peer: u16, identity: Identity, workers: Workers) {
+        self.forget_identity(peer);
+        self.by_guid.insert((identity.guid, peer));
         let peer = &mut self.peers[usize::from(peer)];
         (peer.identity, peer.workers, peer.known) = (identity, workers, true);
+    }
+
+    /// Whether another peer has proved to have this GUID.
+    pub(crate) fn has_twin(&self, peer: u16, guid: u64) -> bool {
+        let with = self.by_guid.range((guid, 0)..=(guid, u16::MAX));
+        with.take(2).any(|&(_, other)| other != peer)
     }
 
     /// Whether the connection in a slot leads to the worker of the peer that has the QP with the
@@ -321,48 +424,32 @@ impl Table {
 
     /// Who a peer was does not count any more.
     pub(crate) fn forget_identity(&mut self, peer: u16) {
-        let peer = &mut self.peers[usize::from(peer)];
-        (peer.workers, peer.known) = (Workers::ONE, false);
-    }
-
-    /// All addresses of peers.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = (u16, &Peer)> {
-        self.by_route.iter().map(|&peer| (peer, self.peer(peer)))
+        let record = &mut self.peers[usize::from(peer)];
+        if record.known {
+            self.by_guid.remove(&(record.identity.guid, peer));
+        }
+        (record.workers, record.known) = (Workers::ONE, false);
     }
 
     /// Slots of one peer.
-    pub(crate) fn chain(&self, peer: u16) -> impl Iterator<Item = (u32, &Slot)> {
-        let mut next = self.peers[usize::from(peer)].head;
-        core::iter::from_fn(move || {
-            if next == NONE {
-                return None;
-            }
-            let index = next;
-            next = self.slot(index).next;
-            Some((index, self.slot(index)))
-        })
-    }
-
-    fn search(&self, route: Route) -> Result<usize, usize> {
-        self.by_route
-            .binary_search_by_key(&route, |&peer| self.peer_route(peer))
+    pub(crate) fn slots_of(&self, peer: u16) -> impl Iterator<Item = (u32, &Slot)> {
+        let last = Exchange::LAST;
+        let all = (peer, 0, Exchange::default(), 0)..=(peer, u32::MAX, last, u32::MAX);
+        let all = self.by_exchange.range(all);
+        all.map(|&(.., index)| (index, self.slot(index)))
     }
 
     fn peer_or_new(&mut self, route: Route) -> Option<u16> {
-        let at = match self.search(route) {
-            Ok(at) => return Some(self.by_route[at]),
-            Err(at) => at,
-        };
-        let local = match self.locals.iter().position(|&local| local == route.local) {
+        if let Some(peer) = self.peer_at(route) {
+            return Some(peer);
+        }
+        let local = match self.local_at(route) {
             Some(local) => local,
             None => {
+                let local = u8::try_from(self.locals.len()).ok()?;
                 self.locals.push(route.local);
-                self.locals.len() - 1
+                local
             }
-        };
-        let Ok(local) = u8::try_from(local) else {
-            self.locals.pop();
-            return None;
         };
         let peer = Peer {
             remote: Gid::from(route.remote),
@@ -370,7 +457,7 @@ impl Table {
             known: false,
             identity: Identity { guid: 0, epoch: 0 },
             workers: Workers::ONE,
-            head: NONE,
+            slots: 0,
         };
         let index = match self.free_peers.pop() {
             Some(index) => {
@@ -383,15 +470,16 @@ impl Table {
                 index
             }
         };
-        self.by_route.insert(at, index);
+        self.by_route.insert((route.remote.into(), local), index);
         self.load.peers += 1;
         Some(index)
     }
 
     fn remove_peer(&mut self, peer: u16) {
-        let at = self.search(self.peer_route(peer));
-        let at = at.expect("every peer stands in the order of routes");
-        self.by_route.remove(at);
+        self.forget_identity(peer);
+        let record = self.peer(peer);
+        let key = (record.remote, record.local);
+        self.by_route.remove(&key);
         self.free_peers.push(peer);
         self.load.peers -= 1;
     }

@@ -33,7 +33,11 @@ impl Transmitted {
 /// Somewhere packets can be built in place. Every port is one.
 pub trait Egress {
     /// Room for a datagram of exactly `length` bytes along `path`, or `None` when there is none at
-    /// the moment. A slot that is not committed is given out again.
+    /// the moment. A slot that is not committed is given out again: where a long datagram had room,
+    /// a shorter one has.
+    ///
+    /// A datagram longer than this egress carries at all finds room, and is dropped: others must
+    /// not wait for what never fits.
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>>;
 
     /// Hands over the slot reserved last.

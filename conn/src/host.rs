@@ -14,6 +14,12 @@ pub trait Host {
     /// The next receive request of the QP or its SRQ; `None` means receiver not ready.
     fn take_receive(&mut self) -> Option<Receive>;
 
+    /// Receive requests that are posted and not taken, which the peer is granted credits for;
+    /// `None` where there are no credits, as with an SRQ.
+    fn receives(&self) -> Option<u32> {
+        None
+    }
+
     /// A send request ended. Called once for every request, in posting order, whether signalled or
     /// not; the host decides on the completion. `byte_len` is that of `ibv_wc`.
     fn sent(&mut self, request: Request, status: Status, byte_len: u32);

@@ -16,6 +16,7 @@ pub mod ingress;
 pub mod mem;
 pub mod observer;
 pub mod rc;
+pub mod secret;
 pub mod src;
 pub mod time;
 pub mod uc;

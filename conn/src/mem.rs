@@ -22,9 +22,13 @@ impl Access {
     pub const REMOTE_READ: Self = Self(1 << 2);
     /// Peers may run atomics on it.
     pub const REMOTE_ATOMIC: Self = Self(1 << 3);
+    /// A peer may take the key away by a SEND with invalidate. A bit of Trunkline's own: verbs
+    /// gives this right to memory windows, and to regions of kernel programs. It needs no other
+    /// remote right, and no right of the QP.
+    pub const REMOTE_INVALIDATE: Self = Self(1 << 30);
     /// Placement need not follow the order of messages.
     pub const RELAXED_ORDERING: Self = Self(1 << 20);
-    /// Everything but relaxed ordering.
+    /// Everything but relaxed ordering and remote invalidation.
     pub const ALL: Self = Self(0b1111);
 
     /// The bits, as verbs programs pass them.
@@ -216,10 +220,10 @@ pub trait Memory {
     /// The fault; nothing is changed then.
     fn atomic(&self, pd: PdId, key: Rkey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
 
-    /// Invalidates `key` for a peer (SEND with invalidate).
+    /// Invalidates `key` for a peer (SEND with invalidate); checks [`Access::REMOTE_INVALIDATE`].
     ///
     /// # Errors
-    /// When `pd` has no such key.
+    /// When `pd` has no such key, or its region does not allow it.
     fn invalidate(&mut self, pd: PdId, key: Rkey) -> Result<(), MemoryFault>;
 }
 

@@ -1,8 +1,8 @@
 //! Work requests and completions in the words of verbs: what an engine is handed and hands back.
 
-use crate::mem::{AtomicOp, Sge};
+use crate::mem::{AtomicOp, PdId, Sge};
 use smallvec::SmallVec;
-use trunkline_wire::{Qpn, Rkey};
+use trunkline_wire::{Gid, Qpn, Rkey};
 
 /// Most scatter-gather elements of one work request.
 pub const MAX_SGE: usize = 16;
@@ -51,11 +51,18 @@ impl SendOp {
     }
 }
 
-/// Who gets a datagram (`wr.ud` of `struct ibv_send_wr`), and what goes with it.
+/// Who gets a datagram (`wr.ud` of `struct ibv_send_wr`), and what goes with it. It holds what its
+/// address handle says, so that a request goes where its handle led when it was posted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Datagram {
-    /// Number of the address handle.
-    pub ah: u32,
+    /// The node that it goes to.
+    pub remote: Gid,
+    /// Traffic class of its packet.
+    pub traffic_class: u8,
+    /// Protection domain of the address handle.
+    pub pd: PdId,
+    /// Tells the domains of several nodes in one program apart.
+    pub node: u32,
     /// The QP there.
     pub qpn: Qpn,
     /// Its Q_Key; with the highest bit set, that of the sending QP goes instead.
@@ -236,6 +243,9 @@ pub struct Completion {
     pub extra: Extra,
     /// UD only: the sender's QP.
     pub src_qp: Qpn,
+    /// App-managed QPs only: the route, as its program calls it, that the request went by or the
+    /// message came by, whatever the status. 0 where the program never asked for a number.
+    pub route: u32,
     /// The sender asked for a solicited event.
     pub solicited: bool,
 }
@@ -250,6 +260,7 @@ impl Completion {
         byte_len: 0,
         extra: Extra::None,
         src_qp: Qpn::from_wire(0),
+        route: 0,
         solicited: false,
     };
 }

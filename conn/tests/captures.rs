@@ -44,6 +44,8 @@ fn config(name: &str, talk: &Conversation) -> Config {
         max_rd_atomic: 128,
         max_dest_rd_atomic: 128,
         send_capacity: 1000,
+        // The captured hosts count none.
+        flow_control: false,
         ..Config::new(responder, requester, path(2, 1))
     }
 }

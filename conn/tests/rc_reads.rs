@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::bench::{ADDR, Bench, KEY, MTU, PRIVATE, ack, config, numbers, read_response, remote};
+use common::bench::{
+    ADDR, Bench, KEY, MTU, PRIVATE, ack, atomic_response, config, numbers, read_response, remote,
+};
 use common::capture::Seen;
 use common::{Region, Rng, pattern, request, sge};
 use std::collections::VecDeque;
@@ -139,14 +141,19 @@ fn what_was_lost_is_asked_for_up_to_the_end_of_its_piece() {
     assert_eq!(numbers(&bench.sent()), [0, 4, 8]);
     answer(&mut bench, 0, &PIECE[..1]);
     let later = read_response(Opcode::RC_READ_RESPONSE_MIDDLE, 2, &[2; MTU]);
-    assert_eq!(bench.feed(later), Err(Dropped::MissingResponse));
+    assert_eq!(bench.feed(later), Ok(()));
+    assert!(bench.sent().is_empty(), "it may be late");
+    assert!(bench.next_timer());
     let packet = MTU as u32;
     let expected = [(1, 3 * packet), (4, 4 * packet), (8, 2 * packet)];
     let expected = expected.map(|(number, length)| (number, u64::from(number * packet), length));
     assert_eq!(asked(&bench.sent()), expected);
     let middle = Opcode::RC_READ_RESPONSE_MIDDLE;
     let (first, last) = (PIECE[0], PIECE[1]);
-    answer(&mut bench, 1, &[first, middle, last]);
+    answer(&mut bench, 1, &[first]);
+    let again = read_response(middle, 2, &[2; MTU]);
+    assert_eq!(bench.feed(again), Err(Dropped::StaleResponse), "it came");
+    answer(&mut bench, 3, &[last]);
     answer(&mut bench, 4, &[first, middle, middle, last, first, last]);
     assert_eq!(bench.ends(), [(0, Status::Success)]);
     assert_eq!(bench.engine.poll_timeout(), None);
@@ -160,10 +167,100 @@ fn a_piece_that_was_lost_itself_is_asked_for_again() {
     assert_eq!(numbers(&bench.sent()), [0, 2, 4, 6]);
     answer(&mut bench, 0, &PIECE);
     assert_eq!(bench.feed(ack(6)), Err(Dropped::MissingResponse));
+    assert!(bench.next_timer());
     assert_eq!(numbers(&bench.sent()), [2, 4, 6]);
     answer(&mut bench, 2, &[PIECE, PIECE].concat());
     assert_eq!(bench.feed(ack(6)), Ok(()));
     assert_eq!(bench.ends(), [(0, Status::Success), (1, Status::Success)]);
+}
+
+/// Answers of three READs of four packets, two pieces each, and of an atomic and a SEND among them.
+fn answers() -> Vec<(Opcode, u32, Vec<u8>)> {
+    let [first, last] = PIECE;
+    let data = |opcode, number: u32| (opcode, number, vec![number as u8; MTU]);
+    let mut answers: Vec<_> = (0..6)
+        .flat_map(|piece| [data(first, 2 * piece), data(last, 2 * piece + 1)])
+        .collect();
+    answers.push((Opcode::RC_ATOMIC_ACKNOWLEDGE, 12, Vec::new()));
+    answers.push((Opcode::RC_ACKNOWLEDGE, 13, Vec::new()));
+    answers
+}
+
+#[test]
+fn answers_that_paths_reorder_are_placed_and_nothing_is_asked_for_twice() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let mut bench = bench();
+        for wr_id in 0..3 {
+            bench.post(wr_id, read(wr_id * 64), 4 * MTU);
+        }
+        let fetch_add = AtomicOp::FetchAdd { add: 1 };
+        bench.post(3, SendOp::Atomic(remote(0), fetch_add), 8);
+        bench.post(4, SendOp::Send, 4);
+        let (mut left, mut asked, mut refused) = (answers(), numbers(&bench.sent()), false);
+        let mut overtaken = 0;
+        while bench.ends().len() < 5 {
+            // One of the next few that were asked for, so that none is overtaken by many.
+            let may_come = |number: u32| match number {
+                0..12 => asked.contains(&(number & !1)),
+                _ => asked.contains(&number) && (number == 12 || !refused || left.len() == 1),
+            };
+            let next: Vec<_> = (0..left.len()).filter(|at| may_come(left[*at].1)).collect();
+            let at = match overtaken {
+                0..2 => next[rng.below(next.len().min(4) as u64) as usize],
+                _ => next[0],
+            };
+            overtaken = if at == next[0] { 0 } else { overtaken + 1 };
+            let (opcode, number, data) = left[at].clone();
+            let packet = match opcode {
+                Opcode::RC_ACKNOWLEDGE => ack(number),
+                Opcode::RC_ATOMIC_ACKNOWLEDGE => atomic_response(number, 77),
+                _ => read_response(opcode, number, &data),
+            };
+            match bench.feed(packet) {
+                Ok(()) => drop(left.remove(at)),
+                verdict => {
+                    assert_eq!((verdict, number), (Err(Dropped::MissingResponse), 13));
+                    refused = true;
+                }
+            }
+            asked.extend(numbers(&bench.sent()));
+        }
+        assert_eq!(bench.engine.stats().implied_naks, 0, "seed {seed}");
+        assert_eq!(bench.engine.stats().retransmitted, 0, "seed {seed}");
+        for wr_id in 0..3 {
+            for packet in 0..4 {
+                let at = ADDR + wr_id * 4096 + packet * MTU as u64;
+                let expected = (wr_id * 4 + packet) as u8;
+                assert_eq!(bench.qp.ram.bytes(PRIVATE, at, MTU), [expected; MTU]);
+            }
+        }
+        let result = bench.qp.ram.bytes(PRIVATE, ADDR + 3 * 4096, 8);
+        assert_eq!(result, 77_u64.to_ne_bytes());
+        assert_eq!(bench.engine.poll_timeout(), None, "seed {seed}");
+    }
+}
+
+#[test]
+fn an_answer_that_several_have_overtaken_counts_as_lost_at_once() {
+    let mut bench = Bench::new(Config {
+        window: 64,
+        ..config()
+    });
+    bench.post(0, read(0), 16 * MTU);
+    assert_eq!(numbers(&bench.sent()), [0]);
+    for number in 1..3 {
+        let late = read_response(Opcode::RC_READ_RESPONSE_MIDDLE, number, &[1; MTU]);
+        assert_eq!(bench.feed(late), Ok(()));
+        assert!(bench.sent().is_empty());
+    }
+    let third = read_response(Opcode::RC_READ_RESPONSE_MIDDLE, 3, &[1; MTU]);
+    assert_eq!(bench.feed(third), Ok(()));
+    assert_eq!(numbers(&bench.sent()), [0]);
+    assert_eq!(bench.engine.stats().implied_naks, 1);
+    let first = read_response(PIECE[0], 0, &[1; MTU]);
+    assert_eq!(bench.feed(first), Ok(()));
+    assert!(bench.sent().is_empty(), "it is not asked for twice");
 }
 
 #[test]

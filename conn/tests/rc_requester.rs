@@ -2,6 +2,8 @@
 //! end of the circle.
 
 mod common;
+#[path = "rc_requester/credits.rs"]
+mod credits;
 #[path = "rc_requester/failures.rs"]
 mod failures;
 #[path = "rc_requester/reads.rs"]

@@ -306,3 +306,43 @@ fn a_read_of_two_gib_is_half_the_circle_of_psns() {
     longer.reth.as_mut().expect("it is a READ").length += 1;
     assert_eq!(bench.feed(longer), Err(Dropped::Refused));
 }
+
+/// Credits of the acknowledgement that a SEND gets.
+fn credits(bench: &mut Bench, number: u32) -> u8 {
+    let send = packet(Opcode::RC_SEND_ONLY, number, b"text");
+    assert_eq!(bench.feed(send), Ok(()));
+    match only_answer(&bench.sent()) {
+        (_, Syndrome::Ack { credits }, _) => credits,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn acknowledgements_grant_credits_for_the_receives_that_are_left() {
+    let mut bench = bench();
+    bench.receives(10, 64);
+    assert_eq!(
+        credits(&mut bench, 0),
+        31,
+        "not where nobody counts receives"
+    );
+    bench.qp.counts_receives = true;
+    // 8, 7, 6, 5, 4, ... receives are left.
+    let granted: Vec<u8> = (1..10).map(|number| credits(&mut bench, number)).collect();
+    assert_eq!(granted, [6, 5, 5, 4, 4, 3, 2, 1, 0]);
+    bench.receives(40_000, 64);
+    assert_eq!(credits(&mut bench, 10), 30);
+}
+
+#[test]
+fn the_receive_of_a_message_that_is_coming_is_granted_with_the_others() {
+    let mut bench = bench();
+    bench.qp.counts_receives = true;
+    bench.receives(3, 1024);
+    let mut first = packet(Opcode::RC_SEND_FIRST, 0, &[1; MTU]);
+    first.bth.ack_req = true;
+    assert_eq!(bench.feed(first), Ok(()));
+    // No message is done, so the limit of the peer is the third.
+    let (_, syndrome, msn) = only_answer(&bench.sent());
+    assert_eq!((syndrome, msn), (Syndrome::Ack { credits: 3 }, 0));
+}

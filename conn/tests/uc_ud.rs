@@ -133,8 +133,15 @@ fn uc_knows_no_reads_no_atomics_and_no_invalidation() {
         atomic,
         SendOp::SendInvalidate(Rkey(1)),
     ] {
-        let back = uc.engine.post_send(request(5, op, sge(PRIVATE, ADDR, 8)));
-        assert_eq!(back.map_err(|request| request.wr_id), Err(5));
+        let mut uc = Uc::new(uc_config());
+        let first = request(4, SendOp::Send, sge(PRIVATE, ADDR, 8));
+        assert!(uc.engine.post_send(first).is_ok());
+        let unknown = request(5, op, sge(PRIVATE, ADDR, 8));
+        assert!(uc.engine.post_send(unknown).is_ok());
+        assert_eq!(uc.sent().len(), 1, "what precedes it is sent");
+        let ends: Vec<_> = uc.qp.sent.iter().map(|one| one.status).collect();
+        assert_eq!(ends, [Status::Success, Status::LocalQpOperation]);
+        assert_eq!(uc.engine.state(), State::SendError);
     }
     for wr_id in 0..5 {
         let fits = uc
@@ -146,7 +153,7 @@ fn uc_knows_no_reads_no_atomics_and_no_invalidation() {
 }
 
 #[test]
-fn uc_local_memory_that_is_gone_is_an_error_of_the_qp() {
+fn uc_local_memory_that_is_gone_ends_sending_until_the_program_resumes() {
     let mut uc = Uc::new(uc_config());
     post_receives(&mut uc.qp, 1, 1024);
     assert_eq!(uc.feed(packet(Opcode::UC_SEND_FIRST, 0, &FULL)), Ok(()));
@@ -156,10 +163,51 @@ fn uc_local_memory_that_is_gone_is_an_error_of_the_qp() {
     assert!(uc.sent().is_empty());
     let ends: Vec<_> = uc.qp.sent.iter().map(|one| one.status).collect();
     assert_eq!(ends, [Status::LocalProtection, Status::Flushed]);
-    assert_eq!(uc.qp.received[0].status, Status::Flushed);
-    assert_eq!(uc.engine.state(), State::Error);
-    let late = uc.feed(packet(Opcode::UC_SEND_LAST, 1, b"end"));
+    assert_eq!(uc.engine.state(), State::SendError);
+    let more = request(2, SendOp::Send, sge(PRIVATE, ADDR, 8));
+    assert!(uc.engine.post_send(more.clone()).is_err());
+    // Receiving goes on.
+    let last = packet(Opcode::UC_SEND_LAST, 1, b"end");
+    assert_eq!(uc.feed(last), Ok(()));
+    assert_eq!(uc.qp.received[0].status, Status::Success);
+    uc.engine.resume();
+    assert!(uc.engine.post_send(more).is_ok());
+    assert_eq!(uc.sent().len(), 1);
+    uc.engine.abort(&mut uc.qp, Status::Flushed);
+    uc.engine.resume();
+    assert_eq!(uc.engine.state(), State::Error, "that is for good");
+    let late = uc.feed(packet(Opcode::UC_SEND_ONLY, 2, b"end"));
     assert_eq!(late, Err(Dropped::QpInError));
+}
+
+#[test]
+fn a_uc_message_that_failed_halfway_is_dropped_by_the_peer_and_the_next_one_arrives() {
+    let mut from = Uc::new(uc_config());
+    let mut to = Uc::new(uc::Config {
+        qpn: common::bench::PEER,
+        dest_qpn: common::bench::US,
+        ..uc_config()
+    });
+    post_receives(&mut to.qp, 2, 1024);
+    let long = request(0, SendOp::Send, sge(PRIVATE, ADDR, 3 * MTU as u32));
+    assert!(from.engine.post_send(long).is_ok());
+    from.port.room = 1;
+    for one in from.sent() {
+        assert_eq!(to.feed(one.packet()), Ok(()));
+    }
+    let regions = std::mem::take(&mut from.qp.ram.regions);
+    from.port.room = usize::MAX;
+    assert!(from.sent().is_empty());
+    assert_eq!(from.engine.state(), State::SendError);
+    from.qp.ram.regions = regions;
+    from.engine.resume();
+    let next = request(1, SendOp::Send, sge(PRIVATE, ADDR, 8));
+    assert!(from.engine.post_send(next).is_ok());
+    for one in from.sent() {
+        assert_eq!(to.feed(one.packet()), Ok(()));
+    }
+    let ends: Vec<_> = to.qp.received.iter().map(|one| one.byte_len).collect();
+    assert_eq!(ends, [8]);
 }
 
 #[test]
@@ -312,7 +360,7 @@ fn a_datagram_arrives_behind_the_header_it_came_with() {
             qkey: QKEY,
         };
         let data = request(3, SendOp::SendImm(5), sge(PRIVATE, ADDR, 5));
-        assert!(from.post_send(data, to).is_ok());
+        assert!(from.post_send(data, Some(to)).is_ok());
         assert!(from.poll_transmit(&mut sender, &mut port).is_packet());
         assert_eq!(sender.sent[0].status, Status::Success);
         let datagram = port.take().expect("it was sent");
@@ -407,11 +455,27 @@ fn ud_takes_sends_of_one_packet_and_lends_its_key() {
         (SendOp::SendInvalidate(Rkey(1)), 4),
     ];
     for (op, length) in refused {
-        let back = endpoint.post_send(request(5, op, sge(PRIVATE, ADDR, length)), to);
-        assert_eq!(back.map_err(|request| request.wr_id), Err(5));
+        let mut endpoint = ud::Endpoint::new(ud_config(0x31));
+        let (mut qp, mut port) = (self::qp(), Port::default());
+        let first = request(4, SendOp::Send, sge(PRIVATE, ADDR, 4));
+        assert!(endpoint.post_send(first.clone(), Some(to)).is_ok());
+        let refused = request(5, op, sge(PRIVATE, ADDR, length));
+        assert!(endpoint.post_send(refused, Some(to)).is_ok());
+        assert!(endpoint.poll_transmit(&mut qp, &mut port).is_packet());
+        assert!(!endpoint.poll_transmit(&mut qp, &mut port).is_packet());
+        let expected = match length {
+            1025 => Status::LocalLength,
+            _ => Status::LocalQpOperation,
+        };
+        let ends: Vec<_> = qp.sent.iter().map(|one| one.status).collect();
+        assert_eq!(ends, [Status::Success, expected]);
+        assert_eq!(endpoint.state(), State::SendError);
+        assert!(endpoint.post_send(first.clone(), Some(to)).is_err());
+        endpoint.resume();
+        assert!(endpoint.post_send(first, Some(to)).is_ok());
     }
     let full = request(6, SendOp::Send, sge(PRIVATE, ADDR, 1024));
-    assert!(endpoint.post_send(full, to).is_ok());
+    assert!(endpoint.post_send(full, Some(to)).is_ok());
     assert!(endpoint.poll_transmit(&mut qp, &mut port).is_packet());
     assert!(!endpoint.poll_transmit(&mut qp, &mut port).is_packet());
     let bytes = port.take().expect("it was sent");
@@ -419,10 +483,10 @@ fn ud_takes_sends_of_one_packet_and_lends_its_key() {
     assert_eq!(packet.deth.map(|deth| deth.qkey), Some(QKEY));
     assert_eq!(packet.payload.len(), 1024);
     let bad = request(7, SendOp::Send, sge(0x999, ADDR, 4));
-    assert!(endpoint.post_send(bad, to).is_ok());
+    assert!(endpoint.post_send(bad, Some(to)).is_ok());
     assert!(!endpoint.poll_transmit(&mut qp, &mut port).is_packet());
     assert_eq!(qp.sent[1].status, Status::LocalProtection);
-    assert_eq!(endpoint.state(), State::Error);
+    assert_eq!(endpoint.state(), State::SendError);
 }
 
 #[test]
@@ -564,7 +628,7 @@ fn captured_datagrams_arrive_and_leave_as_they_were() {
                 qpn: seen.bth.dest_qp,
                 qkey: deth.qkey,
             };
-            assert!(sender.post_send(request(0, op, element), to).is_ok());
+            assert!(sender.post_send(request(0, op, element), Some(to)).is_ok());
             assert!(sender.poll_transmit(&mut qp, &mut port).is_packet());
             let bytes = port.take().expect("it was sent");
             let ours = parse_datagram(&bytes).expect("it parses");

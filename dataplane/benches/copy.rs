@@ -10,7 +10,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use trunkline_dataplane::copy::Copier;
+use trunkline_dataplane::copy::{Bounds, Copier};
 
 /// Copies `data` to `out` block by block with `copy`, which carries the sum along.
 fn blocks(
@@ -75,16 +75,18 @@ fn copies(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new("fused", copier.name()), |b| {
                 b.iter(|| {
                     blocks(out, data, block, |out, data, state| {
+                        let (from, length) = (data.as_mut_ptr(), data.len());
                         // SAFETY: two slices of `block` bytes of different buffers.
-                        unsafe { copier.copy_out_crc(out, data.as_mut_ptr(), state) }
+                        unsafe { copier.copy_out_crc(out, from, state, Bounds::of(from, length)) }
                     })
                 });
             });
             group.bench_function(BenchmarkId::new("copy", copier.name()), |b| {
                 b.iter(|| {
                     blocks(out, data, block, |out, data, state| {
+                        let (from, length) = (data.as_mut_ptr(), data.len());
                         // SAFETY: as above.
-                        unsafe { copier.copy_out(out, data.as_mut_ptr()) };
+                        unsafe { copier.copy_out(out, from, Bounds::of(from, length)) };
                         state
                     })
                 });

@@ -153,6 +153,18 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
         self.port.fd()
     }
 
+    fn fetch(&mut self) -> Result<bool, PortError> {
+        self.port.fetch()
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.port.fds()
+    }
+
+    fn full(&self) -> Option<usize> {
+        self.port.full()
+    }
+
     fn counters(&self) -> PortCounters {
         self.port.counters()
     }

@@ -4,14 +4,16 @@
 //! One side of every copy is memory that the program, another process or a peer's packets may write
 //! at the same moment, like the buffers of a device that masters the bus. So that side is never a
 //! reference, only an address, and it is touched only by single loads and stores the optimiser
-//! cannot see through: relaxed atomics in the portable kernel, inline assembly in the others. Every
-//! byte is read once: the sum is over exactly the bytes that were copied, even when a writer raced.
-//! What a race leaves behind is some mixture of old and new bytes, never undefined behaviour.
+//! cannot see through: relaxed atomics in the portable kernel, inline assembly in the others. The
+//! atomics that reach a byte are all of one size ([`Bounds`]), whatever the lengths of copies.
+//! Every byte is read once: the sum is over exactly the bytes that were copied, even when a writer
+//! raced. What a race leaves behind is some mixture of old and new bytes, never undefined
+//! behaviour.
 //!
 //! # Order of stores
-//! [`Copier::copy_in`] stores in ascending order and the last byte by a store of its own, after all
-//! others (x86 keeps stores in order; the portable kernel stores it with release): a program that
-//! polls the last byte of a WRITE finds the rest in place.
+//! [`Copier::copy_in`] stores in ascending order and the last byte after all others (x86 keeps
+//! stores in order; the portable kernel stores its word with release): a program that polls the
+//! last byte of a WRITE finds the rest in place.
 //!
 //! # Speed
 //! On a Zen 4 core the fused AVX-512 kernel moves 4 KiB blocks at 0.7 to 0.85 of the speed of
@@ -29,6 +31,39 @@ mod portable;
 mod tests;
 
 use std::sync::OnceLock;
+
+/// The range of memory that copies reach, of one region: its whole aligned words, which are
+/// accessed as words only, and the bytes around them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Bounds {
+    /// Address of the first whole word, and behind the last one.
+    words: usize,
+    end: usize,
+}
+
+impl Bounds {
+    /// Of `length` bytes at `base`.
+    #[inline]
+    pub fn of(base: *mut u8, length: usize) -> Self {
+        let start = base.addr();
+        Self {
+            words: start.next_multiple_of(portable::WORD),
+            end: (start + length) / portable::WORD * portable::WORD,
+        }
+    }
+
+    /// Whether the byte at `address` is one of a whole word.
+    const fn has_word(self, address: usize) -> bool {
+        self.words <= address && address < self.end
+    }
+
+    /// Whole words among the `length` bytes at `address`, where a word begins.
+    const fn words_from(self, address: usize, length: usize) -> usize {
+        let left = self.end.saturating_sub(address);
+        let length = if length < left { length } else { left };
+        length / portable::WORD
+    }
+}
 
 /// A kernel that suits this machine. Made once (it asks the CPU), then copied around.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -85,9 +120,10 @@ impl Copier {
     ///
     /// # Safety
     /// `src` must be readable for `out.len()` bytes and not overlap `out`. Others may write there,
-    /// so it must not come from a shared reference; nothing is written through it.
+    /// so it must not come from a shared reference; nothing is written through it. It must lie in
+    /// the memory of `within`, of which `src` may reach all.
     #[inline]
-    pub unsafe fn copy_out(self, out: &mut [u8], src: *mut u8) {
+    pub unsafe fn copy_out(self, out: &mut [u8], src: *mut u8, within: Bounds) {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             // SAFETY: the caller's promise, and the invariant of `Kernel`.
@@ -96,7 +132,7 @@ impl Copier {
             // SAFETY: as above.
             Kernel::Pclmul => unsafe { pclmul::copy(out.as_mut_ptr(), src, out.len()) },
             // SAFETY: the caller's promise.
-            Kernel::Portable => unsafe { portable::copy_out(out, src) },
+            Kernel::Portable => unsafe { portable::copy_out(out, src, within) },
         }
     }
 
@@ -107,7 +143,13 @@ impl Copier {
     /// As [`copy_out`](Self::copy_out).
     #[inline]
     #[must_use]
-    pub unsafe fn copy_out_crc(self, out: &mut [u8], src: *mut u8, state: u32) -> u32 {
+    pub unsafe fn copy_out_crc(
+        self,
+        out: &mut [u8],
+        src: *mut u8,
+        state: u32,
+        within: Bounds,
+    ) -> u32 {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             // SAFETY: the caller's promise, and the invariant of `Kernel`.
@@ -117,7 +159,7 @@ impl Copier {
             Kernel::Pclmul => unsafe { pclmul::copy_crc(out.as_mut_ptr(), src, out.len(), state) },
             Kernel::Portable => {
                 // SAFETY: the caller's promise.
-                unsafe { portable::copy_out(out, src) };
+                unsafe { portable::copy_out(out, src, within) };
                 resume(state, out)
             }
         }
@@ -126,9 +168,10 @@ impl Copier {
     /// Copies `data` to `dst`, the last byte last.
     ///
     /// # Safety
-    /// `dst` must be writable for `data.len()` bytes and not overlap `data`. Others may access it.
+    /// `dst` must be readable and writable for `data.len()` bytes and not overlap `data`. Others
+    /// may access it. It must lie in the memory of `within`, of which `dst` may reach all.
     #[inline]
-    pub unsafe fn copy_in(self, dst: *mut u8, data: &[u8]) {
+    pub unsafe fn copy_in(self, dst: *mut u8, data: &[u8], within: Bounds) {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             // SAFETY: the caller's promise, and the invariant of `Kernel`.
@@ -137,7 +180,7 @@ impl Copier {
             // SAFETY: as above.
             Kernel::Pclmul => unsafe { pclmul::copy(dst, data.as_ptr(), data.len()) },
             // SAFETY: the caller's promise.
-            Kernel::Portable => unsafe { portable::copy_in(dst, data) },
+            Kernel::Portable => unsafe { portable::copy_in(dst, data, within) },
         }
     }
 
@@ -148,7 +191,7 @@ impl Copier {
     /// As [`copy_in`](Self::copy_in).
     #[inline]
     #[must_use]
-    pub unsafe fn copy_in_crc(self, dst: *mut u8, data: &[u8], state: u32) -> u32 {
+    pub unsafe fn copy_in_crc(self, dst: *mut u8, data: &[u8], state: u32, within: Bounds) -> u32 {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             // SAFETY: the caller's promise, and the invariant of `Kernel`.
@@ -158,7 +201,7 @@ impl Copier {
             Kernel::Pclmul => unsafe { pclmul::copy_crc(dst, data.as_ptr(), data.len(), state) },
             Kernel::Portable => {
                 // SAFETY: the caller's promise.
-                unsafe { portable::copy_in(dst, data) };
+                unsafe { portable::copy_in(dst, data, within) };
                 resume(state, data)
             }
         }
@@ -177,6 +220,15 @@ impl Copier {
             _ => resume(state, bytes),
         }
     }
+}
+
+/// The byte at `src`, and with it all that was written before.
+///
+/// # Safety
+/// `src` must be inside the memory of `within`, and reach all of it for reading.
+pub(crate) unsafe fn load_byte(src: *mut u8, within: Bounds) -> u8 {
+    // SAFETY: the caller's promise.
+    unsafe { portable::load_byte(src, within) }
 }
 
 /// By a library: not inlined, so that who does not need it does not pay for it.

@@ -256,6 +256,20 @@ impl<P: Port> Port for Fault<P> {
         self.port.fd()
     }
 
+    /// What is held here may be due, whatever the port says.
+    fn fetch(&mut self) -> Result<bool, PortError> {
+        self.port.fetch()?;
+        Ok(true)
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.port.fds()
+    }
+
+    fn full(&self) -> Option<usize> {
+        self.port.full()
+    }
+
     fn counters(&self) -> PortCounters {
         self.port.counters()
     }

@@ -15,6 +15,7 @@ pub mod memory;
 pub mod neighbours;
 pub mod port;
 pub mod prng;
+pub mod process;
 pub mod region;
 pub mod routes;
 pub mod udp;

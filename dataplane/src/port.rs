@@ -6,8 +6,9 @@
 //!
 //! What `reserve` means to a port, beyond the contract of [`Egress`]:
 //! - `None` says that nothing more fits before the next flush (or, when flushing does not help,
-//!   before the medium took something), or that `length` is 0 or above
-//!   [`Capabilities::max_datagram`];
+//!   before the medium took something), or that `length` is 0 or above 65,507;
+//! - a datagram above [`Capabilities::max_datagram`] finds room like any other, and is dropped and
+//!   counted ([`PortCounters::too_long`]) at the latest when it is flushed;
 //! - a slot given out again for the same path and length, with no flush in between, carries the
 //!   same identification;
 //! - a flush forgets a slot that was not committed;
@@ -35,9 +36,23 @@ pub trait Port: Egress {
     /// When the port itself cannot go on.
     fn flush(&mut self) -> Result<(), PortError>;
 
+    /// Takes from the medium what it has, unless something of the last time is still to be given
+    /// out. Gives whether there may be something to give out.
+    ///
+    /// This is when it has arrived: what [`Arrival::waited_ns`] says of it is counted up to here.
+    /// So whoever measures round trips reads the clock after this call, once for all that the next
+    /// [`receive`](Self::receive) gives out: a reading from before belongs to nothing that came
+    /// later, and makes round trips shorter than the path.
+    ///
+    /// # Errors
+    /// When the port itself cannot go on.
+    fn fetch(&mut self) -> Result<bool, PortError> {
+        Ok(true)
+    }
+
     /// Gives up to `limit` received datagrams to `sink`, in place, and says how many. When it is
     /// fewer than `limit` nothing was left over inside the port, and [`fd`](Self::fd) may be slept
-    /// on.
+    /// on. Without a [`fetch`](Self::fetch) before it, it begins with one.
     ///
     /// # Errors
     /// When the port itself cannot go on.
@@ -49,6 +64,19 @@ pub trait Port: Egress {
 
     /// Readable when something may be received. `None`: the port has to be polled.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// All descriptors of the port: that of [`fd`](Self::fd) first, others only send. They stay
+    /// what they are as long as the port lives.
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.fd().into_iter().collect()
+    }
+
+    /// Which of [`fds`](Self::fds) is writable when the medium takes more, after a flush left
+    /// something behind because it was full. `None`: nothing was left behind, or the port has to be
+    /// polled.
+    fn full(&self) -> Option<usize> {
+        None
+    }
 
     /// What happened so far.
     fn counters(&self) -> PortCounters;
@@ -158,4 +186,66 @@ pub enum PortError {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+impl PortError {
+    /// Whether the same call may work later, though nobody repairs anything: a shortage of memory,
+    /// buffers or descriptors, an interruption, a network that is down. Everything else says that
+    /// the port itself is gone.
+    pub fn is_passing(&self) -> bool {
+        use std::io::ErrorKind;
+        let Self::System { source, .. } = self;
+        match source.raw_os_error() {
+            Some(code) => !matches!(
+                code,
+                libc::EBADF
+                    | libc::ENOTSOCK
+                    | libc::EFAULT
+                    | libc::EINVAL
+                    | libc::ENODEV
+                    | libc::ENXIO
+                    | libc::ENOSYS
+            ),
+            None => matches!(
+                source.kind(),
+                ErrorKind::Interrupted
+                    | ErrorKind::WouldBlock
+                    | ErrorKind::TimedOut
+                    | ErrorKind::OutOfMemory
+                    | ErrorKind::ResourceBusy
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PortError;
+    use std::io::{Error, ErrorKind};
+
+    fn passes(source: Error) -> bool {
+        let call = "send";
+        PortError::System { call, source }.is_passing()
+    }
+
+    #[test]
+    fn shortages_pass_and_a_descriptor_that_is_none_does_not() {
+        for code in [
+            libc::EINTR,
+            libc::EAGAIN,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOBUFS,
+            libc::ENOMEM,
+            libc::ENETDOWN,
+            libc::EPERM,
+        ] {
+            assert!(passes(Error::from_raw_os_error(code)), "{code}");
+        }
+        for code in [libc::EBADF, libc::ENOTSOCK, libc::EFAULT, libc::ENODEV] {
+            assert!(!passes(Error::from_raw_os_error(code)), "{code}");
+        }
+        assert!(passes(ErrorKind::Interrupted.into()));
+        assert!(!passes(Error::other("it broke")));
+    }
 }

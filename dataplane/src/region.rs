@@ -4,13 +4,13 @@
 //! [`crate::copy`] explains, and 8 of them at a time can be changed atomically. So it may be shared
 //! by any number of threads, of this process and of others, and a race costs bytes, not soundness.
 
-use crate::copy::Copier;
+use crate::copy::{self, Bounds, Copier};
 use crate::mapping::Mapping;
 use crate::prefetch::prefetch;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_conn::mem::{AtomicOp, Bytes};
 use trunkline_wire::Crc;
 
@@ -69,15 +69,18 @@ impl Region {
     pub fn byte(&self, offset: usize) -> u8 {
         let at = self.at(offset, 1);
         // SAFETY: inside the region, which is only accessed atomically or by raw copies.
-        let cell = unsafe { AtomicU8::from_ptr(at) };
-        cell.load(Ordering::Acquire)
+        unsafe { copy::load_byte(at, self.bounds()) }
     }
 
     /// Copies in with a kernel of the caller's choice.
     #[cfg(test)]
     pub(crate) fn copy_in_with(&self, copier: Copier, offset: usize, data: &[u8]) {
         // SAFETY: `at` checks the range; `data` is private, so it does not overlap.
-        unsafe { copier.copy_in(self.at(offset, data.len()), data) };
+        unsafe { copier.copy_in(self.at(offset, data.len()), data, self.bounds()) };
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds::of(self.base.as_ptr(), self.len)
     }
 
     /// Address of `length` bytes at `offset`.
@@ -118,11 +121,14 @@ impl Bytes for Region {
         match crc {
             Some(crc) => {
                 // SAFETY: `at` has checked the range; `out` is private, so it does not overlap.
-                let sum = unsafe { self.copier.copy_out_crc(out, src, crc.value()) };
+                let sum = unsafe {
+                    self.copier
+                        .copy_out_crc(out, src, crc.value(), self.bounds())
+                };
                 *crc = Crc::resume(sum);
             }
             // SAFETY: as above.
-            None => unsafe { self.copier.copy_out(out, src) },
+            None => unsafe { self.copier.copy_out(out, src, self.bounds()) },
         }
     }
 
@@ -133,19 +139,22 @@ impl Bytes for Region {
         match crc {
             Some(crc) => {
                 // SAFETY: `at` has checked the range; `data` is private, so it does not overlap.
-                let sum = unsafe { self.copier.copy_in_crc(dst, data, crc.value()) };
+                let sum = unsafe {
+                    self.copier
+                        .copy_in_crc(dst, data, crc.value(), self.bounds())
+                };
                 *crc = Crc::resume(sum);
             }
             // SAFETY: as above.
-            None => unsafe { self.copier.copy_in(dst, data) },
+            None => unsafe { self.copier.copy_in(dst, data, self.bounds()) },
         }
     }
 
     fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
         let at = self.at(offset, 8);
         assert!(at.addr().is_multiple_of(8), "atomic at {:#x}", at.addr());
-        // SAFETY: 8 aligned bytes inside the region, which is only accessed atomically or by raw
-        // copies.
+        // SAFETY: 8 aligned bytes inside the region, which is only accessed atomically, as words
+        // where they are whole, or by raw copies.
         let cell = unsafe { AtomicU64::from_ptr(at.cast()) };
         match op {
             AtomicOp::CompareSwap { compare, swap } => {
@@ -277,6 +286,47 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(region.atomic(0, AtomicOp::FetchAdd { add: 0 }), 4 * ROUNDS);
+    }
+
+    /// Copies of all lengths from and to the same bytes, beside atomics: for Miri, which sees
+    /// whether sizes mix.
+    #[test]
+    fn accesses_of_any_length_may_race() {
+        const ROUNDS: usize = if cfg!(miri) { 20 } else { 2_000 };
+        // So that the region begins and ends within a word.
+        let mut memory = [0_u64; 8];
+        let base = NonNull::from(&mut memory).cast::<u8>();
+        // SAFETY: inside `memory`.
+        let start = unsafe { base.add(3) };
+        // SAFETY: 50 bytes from there are inside `memory`, which is not touched while the region
+        // lives.
+        let region = unsafe { Region::foreign(start, 50) };
+        let accesses: [fn(&Region); 5] = [
+            |region| region.copy_in(0, &[7; 8], None),
+            |region| region.copy_out(0, &mut [0; 7], None),
+            |region| region.copy_in(1, &[7; 49], Some(&mut Crc::resume(0))),
+            |region| region.copy_out(6, &mut [0; 44], Some(&mut Crc::resume(0))),
+            |region| {
+                region.atomic(5, AtomicOp::FetchAdd { add: 0 });
+                assert!([0, 7].contains(&region.byte(9)));
+                region.copy_in(7, &[7; 3], None);
+            },
+        ];
+        std::thread::scope(|scope| {
+            for access in accesses {
+                let region = region.clone();
+                scope.spawn(move || (0..ROUNDS).for_each(|_| access(&region)));
+            }
+        });
+        let mut out = [0; 50];
+        region.copy_out(0, &mut out, None);
+        assert_eq!(out, [7; 50]);
+        drop(region);
+        let expected: Vec<u8> = (0..64)
+            .map(|at| 7 * u8::from((3..53).contains(&at)))
+            .collect();
+        let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(bytes, expected);
     }
 
     #[test]

@@ -140,7 +140,19 @@ pub struct UdpPort {
     batch: Batch,
     receiver: Receiver,
     counters: PortCounters,
+    /// The socket whose buffer was full at the last flush.
+    full: Option<usize>,
+    /// Bytes that may wait: few where they do not get away.
+    backlog: usize,
+    /// More was to wait since the last flush.
+    backed_up: bool,
+    /// Something was fetched that the next call gives out.
+    fetched: bool,
 }
+
+/// Bytes that may wait here for a socket whose buffer is full: what goes before data must not stand
+/// behind a long queue.
+const BACKLOG: usize = 64 << 10;
 
 impl UdpPort {
     /// Opens the sockets. The interface's MTU is read now; a later change is not noticed, datagrams
@@ -188,6 +200,10 @@ impl UdpPort {
             receiver: Receiver::new(sockets.local().ip()),
             counters: PortCounters::default(),
             sockets,
+            full: None,
+            backlog: config.burst_bytes,
+            backed_up: false,
+            fetched: false,
         })
     }
 
@@ -198,17 +214,24 @@ impl UdpPort {
 
     /// Drops the units at the front that cannot leave from here; then how many units at the front
     /// leave from one socket, and which.
-    fn next_run(&mut self) -> Option<(usize, BorrowedFd<'_>)> {
+    fn next_run(&mut self) -> Option<(usize, usize)> {
         while let Some(unit) = self.queue.waiting().first() {
             if let Some(socket) = unit.socket {
                 let same = |unit: &&Unit| unit.socket == Some(socket);
                 let run = self.queue.waiting().iter().take_while(same).count();
-                return Some((run.min(Batch::MOST), self.sockets.get(socket)));
+                return Some((run.min(Batch::MOST), socket));
             }
             self.counters.misrouted += unit.count as u64;
             self.queue.advance(1);
         }
         None
+    }
+
+    /// Whether enough waits for the network, so that `length` bytes more had better wait where it
+    /// is still open who sends them.
+    fn is_backed_up(&self, length: usize) -> bool {
+        let waiting = self.queue.waiting_bytes();
+        waiting > 0 && waiting + length > self.backlog
     }
 
     /// The first `sent` waiting units are with the kernel.
@@ -236,6 +259,8 @@ impl UdpPort {
             libc::EINTR => return Ok(true),
             libc::EAGAIN => {
                 counters.full += 1;
+                self.full = unit.socket;
+                self.backlog = BACKLOG;
                 return Ok(false);
             }
             libc::EIO | libc::EINVAL | libc::EMSGSIZE if unit.count > 1 => {
@@ -285,7 +310,12 @@ fn check(config: &UdpConfig) -> Result<(), UdpOpenError> {
 
 impl Egress for UdpPort {
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
-        if length == 0 || length > self.max_datagram {
+        // What is longer than the interface carries is refused by the kernel, and dropped.
+        if length == 0 || length > MAX_SEND {
+            return None;
+        }
+        if self.is_backed_up(length) {
+            self.backed_up = true;
             return None;
         }
         let sockets = &self.sockets;
@@ -314,8 +344,10 @@ impl Port for UdpPort {
     }
 
     fn flush(&mut self) -> Result<(), PortError> {
+        self.full = None;
+        let filled = std::mem::take(&mut self.backed_up);
         while let Some((run, socket)) = self.next_run() {
-            let socket = socket.as_raw_fd();
+            let socket = self.sockets.get(socket).as_raw_fd();
             let (units, arena) = self.queue.sendable(run);
             let going_on = match self.batch.send(socket, units, arena) {
                 Ok(sent) => {
@@ -325,10 +357,24 @@ impl Port for UdpPort {
                 Err(error) => self.refused(error)?,
             };
             if !going_on {
-                break;
+                return Ok(());
             }
         }
+        if filled {
+            // All of it got away: there may be more at once.
+            self.backlog = self.backlog.saturating_mul(2);
+        }
         Ok(())
+    }
+
+    fn fetch(&mut self) -> Result<bool, PortError> {
+        self.fetched = true;
+        let socket = self.sockets.main();
+        let any = self.receiver.has_more() || self.receiver.fetch(socket, &mut self.counters)?;
+        if any {
+            self.receiver.arrived();
+        }
+        Ok(any)
     }
 
     fn receive(
@@ -336,22 +382,23 @@ impl Port for UdpPort {
         limit: usize,
         sink: &mut dyn FnMut(&Arrival, &[u8]),
     ) -> Result<usize, PortError> {
-        self.receiver.asked();
-        let mut given = self.receiver.deliver(limit, &mut self.counters, sink);
-        if given < limit
-            && self
-                .receiver
-                .fetch(self.sockets.main(), &mut self.counters)?
-        {
-            given += self
-                .receiver
-                .deliver(limit - given, &mut self.counters, sink);
+        if !std::mem::take(&mut self.fetched) {
+            self.fetch()?;
+            self.fetched = false;
         }
-        Ok(given)
+        Ok(self.receiver.deliver(limit, &mut self.counters, sink))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.sockets.main().as_fd())
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.sockets.all().collect()
+    }
+
+    fn full(&self) -> Option<usize> {
+        self.full
     }
 
     fn counters(&self) -> PortCounters {

@@ -1,5 +1,5 @@
 //! UDP ports in two network namespaces that a veth pair with jumbo frames joins: what really goes
-//! over the wire, and how fast. Needs root and `ip`:
+//! over the wire, and how fast. Needs root and `ip`; `cargo xtask test` runs them where it may:
 //!
 //! ```text
 //! cargo test --release -p trunkline-dataplane --test veth -- --ignored --nocapture --test-threads

@@ -8,6 +8,7 @@ use trunkline_conn::src::{
     AckInfo, Arrival, Config, Connection, MAX_SACK_WORDS, Policy, Pool, Received, Violation,
 };
 use trunkline_conn::time::{Instant, SECOND};
+use trunkline_wire::AckPayload;
 
 /// Operations of one run: enough for a window to wrap, few enough to be quick.
 const MAX_OPERATIONS: usize = 4096;
@@ -144,12 +145,8 @@ impl End {
     fn acknowledged_honestly(&mut self, input: &mut Input<'_>) {
         let oldest = self.unacked.first().copied().unwrap_or(self.next_tx);
         let cumulative = oldest + u64::from(input.byte()) % (self.next_tx - oldest + 1);
-        let known = self.next_tx.saturating_sub(cumulative + 1).min(64);
-        let mask = if known == 64 {
-            u64::MAX
-        } else {
-            (1 << known) - 1
-        };
+        let known = self.next_tx.saturating_sub(cumulative + 1).min(48);
+        let mask = (1 << known) - 1;
         let sack = [input.u64() & mask];
         let echo = ((self.now.as_nanos() >> 4) as u32).wrapping_sub(u32::from(input.byte()));
         let ack = AckInfo {
@@ -258,9 +255,10 @@ impl End {
 
     fn retransmit(&mut self) {
         for _ in 0..self.window {
-            let Some((item, _, stamp)) = self.connection.poll_retransmit(self.now) else {
+            let Some((item, _)) = self.connection.peek_retransmit(self.now) else {
                 return;
             };
+            let stamp = self.connection.retransmit(self.now);
             assert_eq!(item, stamp.number);
             assert!(
                 self.unacked.contains(&item),
@@ -277,16 +275,19 @@ impl End {
         (self.told, self.owed) = (self.next_rx, false);
         assert_eq!(ack.cumulative, self.next_rx as u32);
         assert!(ack.sack.len() <= MAX_SACK_WORDS);
-        for (index, word) in ack.sack.iter().enumerate() {
-            for bit in 0..64 {
-                let number = self.next_rx + 1 + 64 * index as u64 + bit;
-                let told = word >> bit & 1 == 1;
-                assert_eq!(
-                    told,
-                    self.above.contains(&number),
-                    "packet {number} in the bitmap"
-                );
-            }
+        let mut told: Vec<u64> = Vec::new();
+        for entry in ack.sack {
+            let base = self.next_rx + 1 + (entry >> AckPayload::BITS) * u64::from(AckPayload::BITS);
+            let bits = (0..u64::from(AckPayload::BITS)).filter(|bit| entry >> bit & 1 == 1);
+            told.extend(bits.map(|bit| base + bit));
+        }
+        assert!(
+            told.iter().all(|number| self.above.contains(number)),
+            "{told:?} in the bitmap"
+        );
+        let last = self.above.last().map_or(0, |last| last - self.next_rx);
+        if ack.sack.len() < MAX_SACK_WORDS && last <= 16 * u64::from(AckPayload::BITS) {
+            assert_eq!(told.len(), self.above.len(), "there is room for all");
         }
     }
 

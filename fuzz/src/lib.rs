@@ -4,9 +4,11 @@
 pub mod connections;
 pub mod delivery;
 mod forge;
+pub mod handshakes;
 pub mod input;
 pub mod memory;
 pub mod neighbours;
+pub mod nodes;
 pub mod packet;
 mod program;
 pub mod rc;
@@ -27,9 +29,11 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("datagram", packet::datagram),
     ("delivery", delivery::delivery),
     ("frame", packet::frame),
+    ("handshakes", handshakes::handshakes),
     ("headers", wire::headers),
     ("management", packet::management),
     ("neighbours", neighbours::neighbours),
+    ("nodes", nodes::nodes),
     ("payloads", wire::payloads),
     ("reliable", rc::reliable),
     ("rings", rings::rings),

@@ -6,6 +6,7 @@ use crate::requests;
 use std::collections::VecDeque;
 use trunkline_conn::host::{Host, QpEvent};
 use trunkline_conn::mem::{Access, PdId, Sge};
+use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::work::{Completion, Local, Receive, Request, SendFlags, SendOp, Status};
 use trunkline_qpmap::key::Secret32;
 use trunkline_qpmap::regions::Regions;
@@ -37,10 +38,16 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn new() -> Self {
-        let mut regions = Regions::new(Secret32::new([1, 2]));
+        let mut regions = Regions::new(Secret32::new(
+            Secret::from_seed(1).stream(Purpose::RegionKeys),
+        ));
         let pds = [regions.alloc_pd(), regions.alloc_pd()];
         let made = [
-            (pds[0], Region::new(OPEN_ADDR, REGION), Access::ALL),
+            (
+                pds[0],
+                Region::new(OPEN_ADDR, REGION),
+                Access::ALL | Access::REMOTE_INVALIDATE,
+            ),
             (
                 pds[0],
                 Region::new(LOCAL_ADDR, REGION).marked(),

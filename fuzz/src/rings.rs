@@ -224,6 +224,7 @@ impl Program {
             byte_len: input.u32(),
             extra: Extra::Immediate(input.u32()),
             src_qp: Qpn::default(),
+            route: 0,
             solicited: input.flag(),
         };
         if input.flag() {

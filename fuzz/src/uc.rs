@@ -102,6 +102,8 @@ impl End {
                 if input.byte() > 250 {
                     self.connection.abort(&mut self.program, Status::General);
                     assert_eq!(self.connection.state(), State::Error);
+                } else {
+                    self.connection.resume();
                 }
             }
         }

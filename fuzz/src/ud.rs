@@ -86,6 +86,8 @@ impl End {
                 if input.byte() > 250 {
                     self.endpoint.abort(&mut self.program, Status::General);
                     assert_eq!(self.endpoint.state(), State::Error);
+                } else {
+                    self.endpoint.resume();
                 }
             }
         }
@@ -100,7 +102,7 @@ impl End {
             qpn: Qpn::from_wire(u32::from(input.byte())),
             qkey: input.near(OWN_QKEY),
         };
-        if self.endpoint.post_send(request, to).is_ok() {
+        if self.endpoint.post_send(request, Some(to)).is_ok() {
             self.program.posted.push_back(wr_id);
             self.qkeys.push(to.qkey);
         }

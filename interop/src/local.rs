@@ -80,7 +80,8 @@ impl Local {
 
     /// Another region of the same domain: its key may be invalidated without harm to the first.
     pub(crate) fn register(&self, length: usize) -> Result<Mr> {
-        Ok(self.pd.register(length, Access::ALL)?)
+        let access = Access::ALL | Access::REMOTE_INVALIDATE;
+        Ok(self.pd.register(length, access)?)
     }
 
     /// Requests of connected QPs, or datagrams.

@@ -97,6 +97,7 @@ fn completion_queue(c: &mut Criterion) {
         byte_len: 64,
         extra: Extra::None,
         src_qp: Qpn::default(),
+        route: 0,
         solicited: false,
     };
     let queue = CompletionQueue::new(256, heap_words).expect("a depth within limits");

@@ -11,6 +11,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
 use trunkline_conn::mem::{Access, AtomicOp, Bytes, Memory};
+use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::key::{Secret24, Secret32};
 use trunkline_qpmap::mapping::Mapping;
@@ -56,7 +57,7 @@ fn tables(c: &mut Criterion) {
     group.measurement_time(Duration::from_millis(400));
     group.sample_size(20);
 
-    let secret = Secret24::new([1, 2], Worker::ONLY);
+    let secret = Secret24::new(Secret::from_seed(1).stream(Purpose::Qpns), Worker::ONLY);
     group.bench_function("qpn-open", |b| {
         // Each result decides on the next number, so that this is the latency.
         let mut number = 2;
@@ -65,7 +66,7 @@ fn tables(c: &mut Criterion) {
             number
         });
     });
-    let secret = Secret32::new([1, 2]);
+    let secret = Secret32::new(Secret::from_seed(1).stream(Purpose::RegionKeys));
     group.bench_function("key-open", |b| {
         let mut number = 2;
         b.iter(|| {
@@ -82,7 +83,9 @@ fn tables(c: &mut Criterion) {
             b.iter(|| mapping.get(walk.step() as u32));
         });
 
-        let mut regions = Regions::new(Secret32::new([1, 2]));
+        let mut regions = Regions::new(Secret32::new(
+            Secret::from_seed(1).stream(Purpose::RegionKeys),
+        ));
         let pd = regions.alloc_pd();
         let keys: Vec<_> = (0..size)
             .filter_map(|i| {

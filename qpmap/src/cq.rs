@@ -10,7 +10,7 @@
 //!             0  wr_id
 //!             1  bytes; immediate, or key invalidated (high half)
 //!             2  QPN; source QP (high half)
-//!             3  bits 0-7 status, 8-15 opcode, 16-23 flags
+//!             3  bits 0-7 status, 8-15 opcode, 16-23 flags; route (high half)
 //! ```
 //!
 //! The worker writes entries as they come and publishes them once per burst. A full queue loses
@@ -339,7 +339,10 @@ fn encode(completion: &Completion) -> [u64; CQE_WORDS] {
         completion.wr_id,
         u64::from(completion.byte_len) | u64::from(extra) << 32,
         u64::from(completion.qpn.get()) | u64::from(completion.src_qp.get()) << 32,
-        completion.status as u64 | (completion.opcode as u64) << 8 | u64::from(flags) << 16,
+        completion.status as u64
+            | (completion.opcode as u64) << 8
+            | u64::from(flags) << 16
+            | u64::from(completion.route) << 32,
     ]
 }
 
@@ -362,6 +365,7 @@ fn decode(words: [u64; CQE_WORDS]) -> Completion {
             Extra::None
         },
         src_qp: Qpn::from_wire((qps >> 32) as u32),
+        route: (how >> 32) as u32,
         solicited: flags & FLAG_SOLICITED != 0,
     }
 }

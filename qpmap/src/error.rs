@@ -67,12 +67,6 @@ pub enum VerbsError {
         /// Its index.
         srq: u32,
     },
-    /// There is no such address handle (any more).
-    #[error("no address handle {ah}")]
-    UnknownAh {
-        /// Its number.
-        ah: u32,
-    },
     /// There is no such protection domain (any more).
     #[error("no protection domain {pd}")]
     UnknownPd {
@@ -114,6 +108,20 @@ pub enum VerbsError {
         what: &'static str,
         /// Its value.
         value: u64,
+    },
+    /// An attribute that does not change in this step, or not for QPs of this type.
+    #[error("{what} cannot change in {state}")]
+    FixedAttribute {
+        /// Its name in the man page.
+        what: &'static str,
+        /// State of the QP.
+        state: QpState,
+    },
+    /// An object of another node, where only one of the same node will do.
+    #[error("the {what} belongs to another node")]
+    InvalidArgument {
+        /// What it is.
+        what: &'static str,
     },
     /// QPs of this type, or in this use, cannot do that.
     #[error("{what} is not supported here")]
@@ -177,6 +185,24 @@ pub enum VerbsError {
     },
 }
 
+/// A list of requests that was not posted whole: those before `posted` are, in order, and the one
+/// at `posted` (`*bad_wr` of `ibv_post_send(3)`) is refused with all behind it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("request {posted} of the list: {error}")]
+pub struct PostError {
+    /// Requests that were posted.
+    pub posted: usize,
+    /// What is wrong with the next one.
+    pub error: VerbsError,
+}
+
+impl From<VerbsError> for PostError {
+    /// Nothing was posted.
+    fn from(error: VerbsError) -> Self {
+        Self { posted: 0, error }
+    }
+}
+
 const ENOENT: i32 = 2;
 const ENOMEM: i32 = 12;
 const EBUSY: i32 = 16;
@@ -196,6 +222,8 @@ impl VerbsError {
             | Self::BadAccess { .. }
             | Self::BadRange { .. }
             | Self::BadAttribute { .. }
+            | Self::FixedAttribute { .. }
+            | Self::InvalidArgument { .. }
             | Self::TooManySge { .. }
             | Self::BadSge { .. }
             | Self::InlineTooLong { .. }
@@ -204,7 +232,6 @@ impl VerbsError {
             | Self::UnknownConnection { .. }
             | Self::UnknownCq { .. }
             | Self::UnknownSrq { .. }
-            | Self::UnknownAh { .. }
             | Self::UnknownPd { .. }
             | Self::UnknownRoute { .. } => ENOENT,
             Self::Unsupported { .. } => EOPNOTSUPP,

@@ -19,11 +19,13 @@
 
 #![forbid(unsafe_code)]
 
+mod chain;
 mod chunks;
 pub mod cq;
 pub mod doorbell;
 pub mod engine;
 pub mod error;
+mod hash;
 pub mod key;
 pub mod mapping;
 pub mod queue;
@@ -35,8 +37,9 @@ pub mod timer;
 pub mod wqe;
 
 pub use engine::{
-    Attributes, Cause, Config, ConnId, ConnectionParams, ConnectionStats, Counters, Engine, Event,
-    Indexed, LiveObjects, PeerIdentity, Platform, QpInit, QpModify, QpQueues, StateBytes, Trace,
+    Attributes, Cause, Changes, Config, ConnId, ConnectionParams, ConnectionStats, Counters,
+    Engine, Event, FIRST_MSN, Indexed, LiveObjects, PeerIdentity, Platform, QpInit, QpModify,
+    QpQueues, StateBytes, Trace,
 };
-pub use error::{RingError, VerbsError};
+pub use error::{PostError, RingError, VerbsError};
 pub use state::{QpState, QpType};

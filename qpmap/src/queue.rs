@@ -4,7 +4,7 @@
 //! first post. Posting takes a lock that only threads of the same program contend for; the worker
 //! takes none.
 
-use crate::error::{RingError, VerbsError};
+use crate::error::{PostError, RingError, VerbsError};
 use crate::ring::{CursorCell, MAX_SLOTS, Position, Ring, Words};
 use crate::wqe::{self, Limits, Post, RecvWr, SendWr};
 use std::sync::atomic::AtomicU64;
@@ -52,6 +52,7 @@ const _: () = {
     let limits = Limits {
         max_inline: MAX_INLINE as u16,
         max_sge: MAX_SGE as u8,
+        datagrams: true,
     };
     assert!((MAX_WR * wqe::max_send_slots(limits)).next_power_of_two() <= MAX_SLOTS);
     assert!((MAX_WR * wqe::max_recv_slots(limits)).next_power_of_two() <= MAX_SLOTS);
@@ -69,12 +70,35 @@ impl<W: Words> SendQueue<W> {
         max_inline: u32,
         words: fn(usize) -> W,
     ) -> Result<Self, VerbsError> {
+        Self::of(max_wr, max_sge, (max_inline, false), words)
+    }
+
+    /// The same for a UD QP, whose requests name their receivers.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn for_datagrams(
+        max_wr: u32,
+        max_sge: u32,
+        max_inline: u32,
+        words: fn(usize) -> W,
+    ) -> Result<Self, VerbsError> {
+        Self::of(max_wr, max_sge, (max_inline, true), words)
+    }
+
+    fn of(
+        max_wr: u32,
+        max_sge: u32,
+        (max_inline, datagrams): (u32, bool),
+        words: fn(usize) -> W,
+    ) -> Result<Self, VerbsError> {
         at_most("max_send_wr", max_wr, MAX_WR)?;
         at_most("max_send_sge", max_sge, MAX_SGE as u32)?;
         at_most("max_inline_data", max_inline, MAX_INLINE as u32)?;
         let limits = Limits {
             max_inline: max_inline as u16,
             max_sge: max_sge as u8,
+            datagrams,
         };
         let slots = ring_slots(max_wr, wqe::max_send_slots(limits));
         Ok(Self {
@@ -82,13 +106,14 @@ impl<W: Words> SendQueue<W> {
         })
     }
 
-    /// Posts all of `requests` in order, or none. The doorbell is the caller's to ring.
+    /// Posts `requests` in order, up to the first that is refused. The doorbell is the caller's to
+    /// ring.
     ///
     /// # Errors
     /// What `ibv_post_send(3)` refuses: too many elements, too many bytes, flags that make no
-    /// sense; [`VerbsError::QueueFull`] when fewer than all of them fit.
+    /// sense; [`VerbsError::QueueFull`] when it does not fit any more.
     #[inline]
-    pub fn post(&self, requests: &[SendWr<'_>]) -> Result<(), VerbsError> {
+    pub fn post(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         self.queue.post(requests)
     }
 
@@ -110,6 +135,12 @@ impl<W: Words> SendQueue<W> {
     #[inline]
     pub fn has_entry(&self, cursor: &SendCursor) -> bool {
         self.queue.has_entry(*cursor)
+    }
+
+    /// Worker: whether nothing that was posted is outstanding.
+    pub fn is_empty(&self) -> bool {
+        let ring = self.queue.ring.get();
+        ring.is_none_or(|ring| ring.head() == ring.tail())
     }
 
     /// Worker: gives back the slots of one request, in the order in which they were fetched.
@@ -149,6 +180,7 @@ impl<W: Words> RecvQueue<W> {
         let limits = Limits {
             max_inline: 0,
             max_sge: max_sge as u8,
+            datagrams: false,
         };
         let slots = ring_slots(max_wr, wqe::max_recv_slots(limits));
         let queue = Queue::new(max_wr, limits, slots, words);
@@ -158,13 +190,13 @@ impl<W: Words> RecvQueue<W> {
         })
     }
 
-    /// Posts all of `requests` in order, or none.
+    /// Posts `requests` in order, up to the first that is refused.
     ///
     /// # Errors
     /// What `ibv_post_recv(3)` refuses: too many elements, too many bytes;
-    /// [`VerbsError::QueueFull`] when fewer than all of them fit.
+    /// [`VerbsError::QueueFull`] when it does not fit any more.
     #[inline]
-    pub fn post(&self, requests: &[RecvWr<'_>]) -> Result<(), VerbsError> {
+    pub fn post(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         self.queue.post(requests)
     }
 
@@ -184,6 +216,15 @@ impl<W: Words> RecvQueue<W> {
     #[inline]
     pub fn has_entry(&self) -> bool {
         self.queue.has_entry(self.cursor.get())
+    }
+
+    /// Worker: requests that were posted and not taken.
+    #[inline]
+    pub fn posted(&self) -> u32 {
+        let ring = self.queue.ring.get();
+        let posted = ring.map_or(0, |ring| ring.tail().since(ring.head()).entries);
+        // The program may have scribbled on its tail.
+        posted.min(self.max_wr())
     }
 
     /// Worker: drops everything posted so far and mends a broken ring.
@@ -220,35 +261,48 @@ impl<W: Words> Queue<W> {
     }
 
     #[inline]
-    fn post<E: Post>(&self, requests: &[E]) -> Result<(), VerbsError> {
+    fn post<E: Post>(&self, requests: &[E]) -> Result<(), PostError> {
         if requests.is_empty() {
             return Ok(());
         }
-        let full = VerbsError::QueueFull {
-            capacity: self.max_wr.into(),
-        };
-        let count = u32::try_from(requests.len()).map_err(|_| full)?;
         // A panic cannot leave the position half written: it is copied in one go.
         let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = self.ring.get_or_init(|| self.make_ring());
         // Only holders of this lock write the tail.
-        let mut tail = ring.tail();
-        let fits = |released: Position| {
-            u64::from(tail.since(released).entries) + u64::from(count) <= u64::from(self.max_wr)
-        };
-        if !fits(*released) {
+        let start = ring.tail();
+        let mut room = self.room(start, *released);
+        if room < requests.len() {
             *released = ring.head();
-            if !fits(*released) {
-                return Err(full);
+            room = self.room(start, *released);
+        }
+        let mut tail = start;
+        let mut refused = None;
+        for request in &requests[..room.min(requests.len())] {
+            match request.write(self.limits, ring, tail.slots) {
+                Ok(slots) => tail = tail.advance(slots, 1),
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
             }
         }
-        for request in requests {
-            // What precedes a request that is refused stays unpublished.
-            let slots = request.write(self.limits, ring, tail.slots)?;
-            tail = tail.advance(slots, 1);
+        let posted = tail.since(start).entries as usize;
+        if posted > 0 {
+            ring.publish(tail);
         }
-        ring.publish(tail);
-        Ok(())
+        if posted == requests.len() {
+            return Ok(());
+        }
+        let error = refused.unwrap_or(VerbsError::QueueFull {
+            capacity: self.max_wr.into(),
+        });
+        Err(PostError { posted, error })
+    }
+
+    /// Requests that fit behind `tail`.
+    #[inline]
+    const fn room(&self, tail: Position, released: Position) -> usize {
+        (self.max_wr as u32).saturating_sub(tail.since(released).entries) as usize
     }
 
     #[cold]

@@ -20,6 +20,8 @@ const INDEX_BITS: u32 = 20;
 const SALT_MASK: u16 = 0xfff;
 /// Flags that a provider may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: u32 = 0x3ff0_0000;
+/// The memory is of huge pages (`IBV_ACCESS_HUGETLB`): nothing to a NIC that copies.
+const HUGETLB: u32 = 1 << 7;
 
 /// What [`Regions::register`] gives.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -337,7 +339,8 @@ impl<B: Bytes> Regions<B> {
 fn check_access(access: Access) -> Result<(), VerbsError> {
     let bits = access.bits();
     let writes = Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
-    let known = Access::ALL.bits() | OPTIONAL;
+    let invalidate = Access::REMOTE_INVALIDATE.bits();
+    let known = Access::ALL.bits() | invalidate | HUGETLB | OPTIONAL;
     if bits & !known != 0 || (bits & writes != 0 && !access.contains(Access::LOCAL_WRITE)) {
         return Err(VerbsError::BadAccess { bits });
     }
@@ -446,12 +449,16 @@ impl<B: Bytes> Memory for Regions<B> {
         Ok(region.bytes.atomic(at, op))
     }
 
-    /// The key refuses all use, local too, until its owner deregisters it. A region without remote
-    /// rights has no key that a peer could name.
+    /// The key refuses all use, local too, until its owner deregisters it. Only of a region that
+    /// was registered for that: any other one is none of the peer's business.
     fn invalidate(&mut self, pd: PdId, key: Rkey) -> Result<(), MemoryFault> {
-        let remote = Access::ALL.bits() & !Access::LOCAL_WRITE.bits();
-        if self.usable(pd, key.0)?.access.bits() & remote == 0 {
-            return Err(MemoryFault::UnknownKey { key: key.0 });
+        let (allowed, wanted) = (self.usable(pd, key.0)?.access, Access::REMOTE_INVALIDATE);
+        if !allowed.contains(wanted) {
+            return Err(MemoryFault::NotAllowed {
+                key: key.0,
+                allowed: allowed.bits(),
+                wanted: wanted.bits(),
+            });
         }
         let index = self.secret.open(key.0) & (MAX_REGIONS - 1);
         let region = &mut self.regions[index];

@@ -8,8 +8,8 @@
 //!          bits 16-31  elements, or inline bytes
 //!          bits 32-63  immediate, or key to invalidate
 //! word 2   remote address; datagrams: Q_Key, QP (high half)
-//! word 3   remote key; route, datagrams: address handle (high half)
-//! word 4.. atomics only: compare or add, swap
+//! word 3   remote key; datagrams: traffic class; route; datagrams: domain (high half)
+//! word 4.. atomics: compare or add, swap; datagrams: GID, big-endian
 //! then     elements, two words each: address; length, lkey (high half)
 //!          or the inline bytes, little-endian
 //! ```
@@ -44,7 +44,7 @@ pub struct SendWr<'a> {
     pub sges: &'a [Sge],
     /// The message itself, copied when posted.
     pub inline: Option<&'a [u8]>,
-    /// Where to: [`OWN_BINDING`], or a route that an app-managed QP opened.
+    /// Where to: [`OWN_BINDING`], or, of an app-managed QP, which has none, one of its routes.
     pub route: u32,
 }
 
@@ -62,10 +62,13 @@ pub struct RecvWr<'a> {
 pub(crate) struct Limits {
     pub(crate) max_inline: u16,
     pub(crate) max_sge: u8,
+    /// Requests name their receivers.
+    pub(crate) datagrams: bool,
 }
 
 const SEND_HEAD: usize = 4;
 const ATOMIC_WORDS: usize = 2;
+const GID_WORDS: usize = 2;
 const RECV_HEAD: usize = 2;
 const SGE_WORDS: usize = 2;
 const WORD_BYTES: usize = size_of::<u64>();
@@ -88,13 +91,20 @@ mod opcode {
     /// Verbs tell datagrams by the type of their QP, which a ring does not know: ours.
     pub(super) const SEND_TO: u8 = 0x82;
     pub(super) const SEND_TO_IMM: u8 = 0x83;
+    /// A datagram of a QP of another type: it fails in its turn, whoever was to get it.
+    pub(super) const SEND_ASTRAY: u8 = 0x84;
 }
 
 /// Slots of the largest send request within limits, so that a ring can be made large enough.
 pub(crate) const fn max_send_slots(limits: Limits) -> u32 {
     // An atomic has one element, so it fits one slot, as everything does that has two.
-    let sges = SEND_HEAD + limits.max_sge as usize * SGE_WORDS;
-    let inline = SEND_HEAD + (limits.max_inline as usize).div_ceil(WORD_BYTES);
+    let head = if limits.datagrams {
+        SEND_HEAD + GID_WORDS
+    } else {
+        SEND_HEAD
+    };
+    let sges = head + limits.max_sge as usize * SGE_WORDS;
+    let inline = head + (limits.max_inline as usize).div_ceil(WORD_BYTES);
     slots(if sges > inline { sges } else { inline })
 }
 
@@ -176,6 +186,15 @@ impl SendWr<'_> {
         }
     }
 
+    /// Where it goes: its route, or the domain of its address handle.
+    #[inline]
+    const fn place(&self) -> u32 {
+        match self.op {
+            SendOp::SendTo(to) => to.pd.0,
+            _ => self.route,
+        }
+    }
+
     /// Opcode, remote memory, and immediate or key.
     #[inline]
     const fn parts(&self) -> (u8, Remote, u32) {
@@ -190,7 +209,7 @@ impl SendWr<'_> {
             SendOp::SendTo(to) => {
                 let receiver = Remote {
                     addr: pair(to.qkey, to.qpn.get()),
-                    rkey: Rkey(0),
+                    rkey: Rkey(to.traffic_class as u32),
                 };
                 match to.imm {
                     Some(immediate) => (opcode::SEND_TO_IMM, receiver, immediate),
@@ -217,7 +236,11 @@ impl Post for SendWr<'_> {
         slot: u32,
     ) -> Result<u32, VerbsError> {
         self.check(limits)?;
-        let (code, remote, extra) = self.parts();
+        let (mut code, remote, extra) = self.parts();
+        let datagram = matches!(self.op, SendOp::SendTo(_));
+        if datagram && !limits.datagrams {
+            code = opcode::SEND_ASTRAY;
+        }
         let (flags, count) = match self.inline {
             Some(inline) => (self.flags.with(SendFlags::INLINE), inline.len()),
             None => (self.flags, self.sges.len()),
@@ -227,23 +250,28 @@ impl Post for SendWr<'_> {
         words[0].store(self.wr_id, Ordering::Relaxed);
         words[1].store(what | u64::from(extra) << 32, Ordering::Relaxed);
         words[2].store(remote.addr, Ordering::Relaxed);
-        let route = match self.op {
-            SendOp::SendTo(to) => to.ah,
-            _ => self.route,
-        };
-        words[3].store(pair(remote.rkey.0, route), Ordering::Relaxed);
-        let end = match (self.op, self.inline) {
-            (_, Some(inline)) => store_bytes(ring, slot, SEND_HEAD, inline),
-            (SendOp::Atomic(_, op), None) => {
+        words[3].store(pair(remote.rkey.0, self.place()), Ordering::Relaxed);
+        let data = match self.op {
+            SendOp::Atomic(_, op) => {
                 let (first, second) = match op {
                     AtomicOp::CompareSwap { compare, swap } => (compare, swap),
                     AtomicOp::FetchAdd { add } => (add, 0),
                 };
                 words[4].store(first, Ordering::Relaxed);
                 words[5].store(second, Ordering::Relaxed);
-                store_sges(ring, slot, SEND_HEAD + ATOMIC_WORDS, self.sges)
+                SEND_HEAD + ATOMIC_WORDS
             }
-            _ => store_sges(ring, slot, SEND_HEAD, self.sges),
+            SendOp::SendTo(to) if limits.datagrams => {
+                let gid = u128::from_be_bytes(to.remote.0);
+                words[4].store((gid >> 64) as u64, Ordering::Relaxed);
+                words[5].store(gid as u64, Ordering::Relaxed);
+                SEND_HEAD + GID_WORDS
+            }
+            _ => SEND_HEAD,
+        };
+        let end = match self.inline {
+            Some(inline) => store_bytes(ring, slot, data, inline),
+            None => store_sges(ring, slot, data, self.sges),
         };
         Ok(slots(end))
     }

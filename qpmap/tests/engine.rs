@@ -4,7 +4,7 @@ mod common;
 
 use common::{Node, Pair};
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::mem::{Access, AtomicOp};
+use trunkline_conn::mem::AtomicOp;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Extra, Remote, SendOp, Status, WorkOpcode};
 use trunkline_qpmap::{Attributes, Event, QpModify, QpType};
@@ -67,18 +67,7 @@ fn what_a_qp_gets_for_sending_when_it_goes_to_rts_holds_though_its_peer_was_know
                 sq_psn: Psn::from_wire(1000),
                 ..to_receive
             };
-            let engine = &mut pair.nodes[node].engine;
-            for step in [
-                QpModify::Init {
-                    access: Access::ALL,
-                },
-                QpModify::Rtr(to_receive),
-                QpModify::Rts(to_send),
-            ] {
-                let done = engine.modify_qp(qps[node].qpn, &step);
-                done.expect("a legal step");
-            }
-            engine.peer_is_plain(to_receive.remote);
+            pair.take_to_rts(node, &qps[node], to_receive, to_send);
         }
         pair.receive(&qps[1], 7, &[pair.sge(1, 100, 64)]);
         pair.post(0, &qps[0], 9, SendOp::Send, &[pair.sge(0, 0, 64)]);

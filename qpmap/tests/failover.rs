@@ -53,6 +53,15 @@ fn taken(held: &Held) -> Vec<Vec<u8>> {
     std::mem::take(&mut *held.lock().expect("no test panics while it holds it"))
 }
 
+/// The newest connection ends at both ends, and another begins.
+fn replace_connection(pair: &mut Pair) {
+    let ends = pair.conns.pop().expect("one is open");
+    for (node, end) in pair.nodes.iter_mut().zip(ends) {
+        node.engine.close_connection(end);
+    }
+    pair.open();
+}
+
 #[test]
 fn a_qp_outlives_any_number_of_connections_that_carry_nothing() {
     let mut pair = Pair::new(1);
@@ -69,11 +78,7 @@ fn a_qp_outlives_any_number_of_connections_that_carry_nothing() {
     // A round has 8 bits: so many look like earlier ones.
     for _ in 0..200 {
         pair.run(MILLISECOND);
-        let ends = pair.conns.pop().expect("one is open");
-        for (node, end) in pair.nodes.iter_mut().zip(ends) {
-            node.engine.close_connection(end);
-        }
-        pair.open();
+        replace_connection(&mut pair);
     }
     pair.fate = Box::new(|_, _| 1);
     pair.run(50 * MILLISECOND);
@@ -105,11 +110,7 @@ fn a_peer_that_hears_of_a_qp_in_its_second_round_first_agrees_to_that() {
     pair.receive(&b, 1, &[pair.sge(1, 0, 100)]);
     pair.post(0, &a, 1, SendOp::Send, &[pair.sge(0, 0, 100)]);
     pair.run(MILLISECOND);
-    let ends = pair.conns.pop().expect("one is open");
-    for (node, end) in pair.nodes.iter_mut().zip(ends) {
-        node.engine.close_connection(end);
-    }
-    pair.open();
+    replace_connection(&mut pair);
     pair.fate = Box::new(|_, _| 1);
     pair.run(50 * MILLISECOND);
     assert_eq!(pair.completions(0).len(), 1);

@@ -27,6 +27,7 @@ mod at {
     pub(super) const ROUND: usize = 23;
     pub(super) const QP: usize = 26;
     pub(super) const NUMBER_HIGH: usize = 31;
+    pub(super) const MSN: usize = 32;
     pub(super) const ACK: usize = 48;
     pub(super) const PAYLOAD: usize = 68;
 }
@@ -275,7 +276,7 @@ fn what_a_peer_says_out_of_date_or_out_of_place_is_counted_and_ignored() {
 fn packets_that_find_no_room_to_wait_come_again() {
     const WRITES: usize = 20;
     const EACH: usize = 1000;
-    let mut pair = Pair::with_staging(1, 1104, 8192);
+    let mut pair = Pair::with_staging(1, 1104, 16_384);
     let [a, _b] = pair.connected();
     pair.run(5 * MILLISECOND);
     // The first WRITE is lost: all others have to wait for it.
@@ -307,6 +308,64 @@ fn packets_that_find_no_room_to_wait_come_again() {
         let found = pair.nodes[1].buffer.get(TARGET + at * EACH, EACH);
         assert_eq!(found, [at as u8 + 1; EACH], "WRITE {at}");
     }
+}
+
+/// The stage's WRITE as message `msn`, in the packet `behind` the first one.
+fn another(stage: &Stage, msn: u32, behind: u64) -> Vec<u8> {
+    let mut datagram = stage.write.clone();
+    let mut number = [0; 8];
+    number[..5].copy_from_slice(&datagram[at::NUMBER_HIGH - 4..=at::NUMBER_HIGH]);
+    number[5..].copy_from_slice(&datagram[at::NUMBER..at::NUMBER + 3]);
+    let number = (u64::from_be_bytes(number) + behind).to_be_bytes();
+    datagram[at::NUMBER_HIGH - 4..=at::NUMBER_HIGH].copy_from_slice(&number[..5]);
+    datagram[at::NUMBER..at::NUMBER + 3].copy_from_slice(&number[5..]);
+    let first = u32::from_be_bytes(datagram[at::MSN..at::MSN + 4].try_into().expect("4 bytes"));
+    datagram[at::MSN..at::MSN + 4].copy_from_slice(&first.wrapping_add(msn).to_be_bytes());
+    seal(&stage.path, &mut datagram);
+    datagram
+}
+
+#[test]
+fn a_packet_that_many_waited_for_makes_only_so_much_work_at_a_time() {
+    const MANY: u32 = 1000;
+    let mut stage = Stage::new();
+    let (path, write) = (stage.path, stage.write.clone());
+    for msn in 1..=MANY {
+        let datagram = another(&stage, msn, msn.into());
+        stage.deliver(&path, &datagram);
+    }
+    let counters = |stage: &Stage| *stage.pair.nodes[1].engine.counters();
+    assert_eq!(counters(&stage).staged, MANY.into());
+    stage.deliver(&path, &write);
+    let mut done = counters(&stage).executed;
+    assert!((1..=65).contains(&done), "{done}");
+    // The rest runs in later rounds of the loop, which the engine asks for.
+    let mut rounds = 0;
+    while done <= MANY.into() {
+        assert!(stage.pair.nodes[1].engine.is_busy());
+        stage.pair.sent_by(1);
+        let now = counters(&stage).executed;
+        assert!(now > done && now - done <= 256, "{} at once", now - done);
+        (done, rounds) = (now, rounds + 1);
+    }
+    assert!(rounds > 3);
+    assert_eq!(done, u64::from(MANY) + 1);
+    assert_eq!(stage.pair.nodes[1].engine.live_objects().staged, 0);
+}
+
+#[test]
+fn packets_that_wait_leave_room_to_other_flows_of_their_peer() {
+    const STAGING: usize = 64 << 10;
+    let mut stage = Stage::of(Pair::with_staging(1, 1104, STAGING));
+    let path = stage.path;
+    for msn in 1..=1000 {
+        let datagram = another(&stage, msn, msn.into());
+        stage.deliver(&path, &datagram);
+    }
+    let counters = *stage.pair.nodes[1].engine.counters();
+    assert!(counters.staging_full > 0);
+    // A quarter, at 512 bytes for 173.
+    assert_eq!(counters.staged, (STAGING / 4 / 512) as u64);
 }
 
 #[test]

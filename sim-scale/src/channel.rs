@@ -61,6 +61,8 @@ pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
     /// What comes with it.
     pub(crate) brings: Brings,
+    /// Its sender asked for an event.
+    pub(crate) solicited: bool,
     /// It must not be delivered.
     pub(crate) fails: bool,
 }
@@ -78,8 +80,12 @@ pub(crate) struct Channel {
     pub(crate) window: Range<usize>,
     /// The receiver's end was closed: its memory is not this channel's business any more.
     pub(crate) closed: bool,
+    /// A send request ended badly.
+    pub(crate) send_failed: bool,
     /// A request that was posted after the last fault has succeeded.
     pub(crate) proved: bool,
+    /// The last message that its receiver took with success.
+    pub(crate) taken: Option<u64>,
     /// Packets with wrong bits are about: placed while they are summed, they leave traces in the
     /// range of their message until they come again.
     wild: bool,
@@ -100,6 +106,8 @@ impl Channel {
             window,
             closed: false,
             proved: false,
+            taken: None,
+            send_failed: false,
             wild,
             open: VecDeque::new(),
             past: VecDeque::new(),
@@ -152,7 +160,11 @@ impl Channel {
 
     /// The message that has to come next.
     pub(crate) fn take_message(&mut self) -> Option<Message> {
-        self.messages.pop_front()
+        let message = self.messages.pop_front();
+        if let Some(message) = &message {
+            self.taken = Some(message.seq);
+        }
+        message
     }
 
     /// Everything posted before `seq` was executed: its bytes must be there.

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Verdict};
 use crate::options::{US, pick};
 use crate::place::Ends;
 use crate::setup::refused;
-use crate::world::{Action, Doom, World};
+use crate::world::{Action, Denied, Doom, World};
 use std::sync::Arc;
 use trunkline::{
     Access, Attributes, Connection, ConnectionOptions, ConnectionState, Error, Node, Qp, QpModify,
@@ -28,9 +28,13 @@ impl World {
             .position(|member| *member == endpoint);
         let Some(at) = at else { return Ok(()) };
         let shape = self.groups[group].shapes[at];
+        let shapes = self.groups[group].shapes.iter().enumerate();
+        let theirs = shapes.filter(|(member, _)| *member != at);
+        let theirs = theirs.map(|(_, shape)| shape.rd_atomic).max().unwrap_or(1);
         let attributes = Attributes {
             max_rd_atomic: shape.rd_atomic,
-            max_dest_rd_atomic: 16,
+            // Exactly what the peers may have outstanding.
+            max_dest_rd_atomic: theirs,
             min_rnr_timer: shape.rnr_timer,
             rnr_retry: shape.rnr_retry,
             ..Attributes::default()
@@ -45,7 +49,7 @@ impl World {
                     // The peer's node stopped before.
                     return Ok(());
                 };
-                qp.connect_with(address, Access::ALL, &attributes)
+                qp.connect_with(address, Denied::rights(shape.denied), &attributes)
                     .map_err(refused("connect"))?;
                 true
             }
@@ -142,8 +146,9 @@ impl World {
         let Some(node) = &place.node else {
             return Ok(None);
         };
+        let ports = self.options.port.source_ports.len();
         let options = ConnectionOptions {
-            source_ports: pick(&mut self.random, &[1, 4]),
+            source_ports: pick(&mut self.random, &[1, 4]).min(ports as u8),
             weight: pick(&mut self.random, &[1, 1, 3]),
             local: Some(local),
             remote: Some(remote),
@@ -207,7 +212,7 @@ impl World {
             if spare.0.is_none() {
                 let mr = process
                     .pd
-                    .register(SPARE, Access::ALL)
+                    .register(SPARE, Access::ALL | Access::REMOTE_INVALIDATE)
                     .map_err(refused("registration"))?;
                 *spare = (Some(mr), false);
             }

@@ -3,6 +3,7 @@
 use crate::area::Area;
 use crate::failure::{Failure, Verdict};
 use crate::words::{Cell, Counter};
+use crate::world::Denied;
 use std::collections::VecDeque;
 use std::ops::Range;
 use trunkline::{Cq, Mr, Pd, Qp, Qpn, RecvWr, Sge, Srq, Status};
@@ -358,6 +359,8 @@ pub(crate) struct Endpoint {
     pub(crate) outgoing: Vec<usize>,
     /// Channels that end here.
     pub(crate) incoming: Vec<usize>,
+    /// What its QP lets no peer do.
+    pub(crate) denied: Option<Denied>,
     /// How far it is.
     pub(crate) stage: Stage,
     /// Requests whose end is not known, in order.
@@ -378,8 +381,6 @@ pub(crate) struct Endpoint {
     pub(crate) late: bool,
     /// A top-up is on the agenda.
     pub(crate) top_up_due: bool,
-    /// A send request ended badly.
-    pub(crate) send_failed: bool,
     /// Requests after this one must not succeed: it was posted to fail.
     pub(crate) poisoned: bool,
 }

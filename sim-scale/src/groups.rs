@@ -6,7 +6,7 @@ use crate::endpoint::{Endpoint, GAP, Landings, Receives, Stage};
 use crate::failure::{Failure, Verdict};
 use crate::options::{MS, US, between, pick};
 use crate::setup::refused;
-use crate::world::{Action, Doom, Group, Phase, Shape, World};
+use crate::world::{Action, Denied, Doom, Group, Phase, Shape, World};
 use std::collections::VecDeque;
 use trunkline::{Access, Qp, QpOptions, QpType};
 
@@ -27,7 +27,7 @@ impl World {
             let shapes = (0..size as usize)
                 .map(|i| {
                     let node = (first + i) % self.options.nodes;
-                    self.draw_shape(node)
+                    self.draw_shape(node, app)
                 })
                 .collect();
             let kind = if app { QpType::Src } else { QpType::Rc };
@@ -45,16 +45,19 @@ impl World {
         Ok(())
     }
 
-    fn draw_shape(&mut self, node: usize) -> Shape {
+    fn draw_shape(&mut self, node: usize, app: bool) -> Shape {
         let largest = self.options.largest;
         let big = largest > 100_000;
         let process = self.random.below(self.options.processes as u64) as usize;
         let random = &mut self.random;
         let late = self.options.troubles.late_receives && random.below(2) == 0;
         let impatient = self.options.troubles.bad_requests && late && random.below(3) == 0;
+        let denies = self.options.troubles.bad_requests && !app && random.below(4) == 0;
+        let rights = [Denied::Writes, Denied::Reads, Denied::Atomics];
         Shape {
             node,
             process,
+            denied: denies.then(|| pick(random, &rights)),
             shared_receives: random.below(3) == 0,
             max_send: if big {
                 4
@@ -213,8 +216,8 @@ impl World {
             max_inline: shape.max_inline,
             signal_all: shape.signal_all,
             late: shape.late,
+            denied: shape.denied,
             top_up_due: false,
-            send_failed: false,
             poisoned: false,
         });
         Ok(())

@@ -6,6 +6,7 @@ use crate::failure::{Failure, Verdict};
 use crate::options::{MS, US, between};
 use crate::trace::Event as Traced;
 use crate::world::{Action, Doom, World};
+use std::collections::VecDeque;
 use trunkline::{Completion, Event, Extra, QpEvent, Status, WorkOpcode};
 
 impl World {
@@ -141,14 +142,25 @@ impl World {
         };
         let signal_all = state.signal_all;
         let good = completion.status == Status::Success;
-        let failed = state.send_failed;
-        let ended: Vec<Posted> = state.posted.drain(..=at).collect();
-        for (i, posted) in ended.into_iter().enumerate() {
-            let last = i == at;
+        // Completions are in order on each channel: an ordinary QP has one, a QP that its program
+        // routes several.
+        let channel = state.posted[at].channel;
+        let failed = self.channels[channel].send_failed;
+        let until = |posted: &Posted| posted.channel == channel && posted.seq <= seq;
+        let posted = std::mem::take(&mut state.posted).into_iter();
+        let (ended, left): (VecDeque<_>, VecDeque<_>) = posted.partition(until);
+        state.posted = left;
+        for posted in ended {
+            let last = posted.seq == seq;
             if !last && (posted.signaled || signal_all || failed) {
                 return Err(Failure::wrong(format!(
                     "e{endpoint} #{seq} completed before #{}, which was posted earlier",
                     posted.seq
+                )));
+            }
+            if last && good && !(posted.signaled || signal_all) {
+                return Err(Failure::wrong(format!(
+                    "e{endpoint} #{seq} completed, but nobody asked for that"
                 )));
             }
             if last && !good {
@@ -299,11 +311,40 @@ impl World {
         Ok(())
     }
 
+    /// What a receiver has taken with success must not fail at its sender, whatever becomes of the
+    /// receiver's QP: as long as the connection lives, it tells what it has executed.
+    fn check_not_executed(&self, endpoint: usize, posted: &Posted, status: Status) -> Verdict {
+        let t = &self.options.troubles;
+        let channel = &self.channels[posted.channel];
+        let taken = channel.taken.is_some_and(|taken| posted.seq <= taken);
+        let sent = matches!(posted.doing, Doing::Sends) && posted.expect == Expect::Success;
+        let cut = [t.closing, t.partitions, t.restarts, t.slow_workers].contains(&true);
+        if status != Status::RetryExceeded || !taken || !sent || cut {
+            return Ok(());
+        }
+        let ends = [endpoint, channel.to].map(|end| self.endpoints[end].node);
+        let lived = ends.iter().all(|node| {
+            let node = self.node(*node);
+            node.is_some_and(|node| node.counters().failovers == 0)
+        });
+        let shared = |qp: &trunkline::Qp| qp.describe().contains("Shared");
+        let qp = &self.endpoints[endpoint].qp;
+        if lived && qp.as_ref().is_some_and(shared) {
+            return Err(Failure::wrong(format!(
+                "e{endpoint} #{} ended as {status:?}, but e{} had taken it with success",
+                posted.seq, channel.to
+            )));
+        }
+        Ok(())
+    }
+
     fn ended_badly(&mut self, endpoint: usize, posted: Posted, status: Status) -> Verdict {
         let seq = posted.seq;
         self.may_fail(endpoint, &format!("request #{seq} ended as {status:?}"))?;
+        self.check_not_executed(endpoint, &posted, status)?;
         let group = self.endpoints[endpoint].group;
-        let first = !std::mem::replace(&mut self.endpoints[endpoint].send_failed, true);
+        let channel = &mut self.channels[posted.channel];
+        let first = !std::mem::replace(&mut channel.send_failed, true);
         if let Some(Doom::Poison(culprit, poison)) = self.groups[group].doom
             && culprit == endpoint
         {
@@ -334,9 +375,7 @@ impl World {
                  kept silent"
             )));
         }
-        // Where one flow of an app-managed QP fails behind another, the reason comes in its turn.
-        let one_flow = self.groups[group].members.len() == 2;
-        if !first && one_flow && status != Status::Flushed {
+        if !first && status != Status::Flushed {
             return Err(Failure::wrong(format!(
                 "e{endpoint} #{seq} ended as {status:?} although an earlier one had failed already"
             )));
@@ -480,10 +519,11 @@ impl World {
             }
         };
         let found = (completion.opcode, completion.byte_len, completion.extra);
-        if found != (opcode, length, extra) {
+        let wanted = (opcode, length, extra);
+        if (found, completion.solicited) != (wanted, message.solicited) {
             return Err(Failure::wrong(format!(
-                "{at} as {found:?}, not {:?}",
-                (opcode, length, extra)
+                "{at} as {found:?}, solicited {}, not {wanted:?}, {}",
+                completion.solicited, message.solicited
             )));
         }
         let state = &mut self.endpoints[endpoint];

@@ -26,6 +26,7 @@
 //! | [`run`] | one seed, from options to report |
 //! | [`world`] | nodes, programs, events, time |
 //! | [`net`] | the network between the nodes |
+//! | [`path`] | connections over one bottleneck, with models of TCP beside them |
 
 mod area;
 mod channel;
@@ -45,6 +46,7 @@ mod words;
 pub mod failure;
 pub mod net;
 pub mod options;
+pub mod path;
 pub mod run;
 pub mod trace;
 pub mod world;

@@ -1,14 +1,15 @@
 //! `trunkline-sim`: runs seeds of the simulator. Exit code 0: all went well; 1: something happened
 //! that must not happen; 101: the code under test panicked; 128: something did not happen in time.
 
-use anyhow::Result;
-use clap::{ArgGroup, Parser};
+use anyhow::{Result, bail};
+use clap::{ArgGroup, Parser, Subcommand};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_sim::failure::Kind;
+use trunkline_sim::path::command;
 use trunkline_sim::run::{Report, Settings, run};
 
 /// Runs seeds of the simulator: a cluster of real nodes on virtual time, against a model.
@@ -20,7 +21,10 @@ use trunkline_sim::run::{Report, Settings, run};
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-sim", version, max_term_width = 100)]
 #[command(group(ArgGroup::new("seeds").required(true).args(["seed", "count"])))]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Runs this seed.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -43,6 +47,17 @@ struct Cli {
     #[arg(long)]
     json: bool,
 }
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Connections over one bottleneck in virtual time, beside TCP if asked for.
+    Path(command::PathArgs),
+    /// The table of such paths, each held to a law.
+    Suite(command::SuiteArgs),
+}
+
+/// Exit code of a path that broke its law.
+const BROKEN: u8 = 1;
 
 #[derive(Debug, Default, Serialize)]
 struct Summary {
@@ -83,22 +98,38 @@ impl Summary {
 
 /// What all threads share.
 struct Shared {
-    next: AtomicU64,
-    end: u64,
+    start: u64,
+    /// Seeds that were taken, and of how many.
+    taken: AtomicU64,
+    count: u64,
     stop: AtomicBool,
     summary: Mutex<(Summary, Option<Kind>)>,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let paths = match &cli.command {
+        Some(Command::Path(args)) => Some(command::path(args).map(|()| true)),
+        Some(Command::Suite(args)) => Some(command::suite(args)),
+        None => None,
+    };
+    if let Some(result) = paths {
+        return match result {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::from(BROKEN),
+            Err(error) => complain(&error),
+        };
+    }
     match execute(&cli) {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(kind)) => ExitCode::from(kind as u8),
-        Err(error) => {
-            eprintln!("trunkline-sim: {error:#}");
-            ExitCode::from(2)
-        }
+        Err(error) => complain(&error),
     }
+}
+
+fn complain(error: &anyhow::Error) -> ExitCode {
+    eprintln!("trunkline-sim: {error:#}");
+    ExitCode::from(2)
 }
 
 fn execute(cli: &Cli) -> Result<Option<Kind>> {
@@ -109,9 +140,17 @@ fn execute(cli: &Cli) -> Result<Option<Kind>> {
         Some(seed) => (seed, 1),
         None => (cli.start, cli.count.unwrap_or(0)),
     };
+    let last = start.checked_add(count.saturating_sub(1));
+    if last.is_none() {
+        bail!(
+            "--count {count} from {start} on goes beyond the last seed, {}",
+            u64::MAX
+        );
+    }
     let shared = Shared {
-        next: AtomicU64::new(start),
-        end: start.saturating_add(count),
+        start,
+        taken: AtomicU64::new(0),
+        count,
         stop: AtomicBool::new(false),
         summary: Mutex::new((Summary::default(), None)),
     };
@@ -164,10 +203,11 @@ fn work(cli: &Cli, shared: &Shared) {
         ..Settings::default()
     };
     while !shared.stop.load(Ordering::Relaxed) {
-        let seed = shared.next.fetch_add(1, Ordering::Relaxed);
-        if seed >= shared.end {
+        let taken = shared.taken.fetch_add(1, Ordering::Relaxed);
+        if taken >= shared.count {
             return;
         }
+        let seed = shared.start + taken;
         let report = run(seed, &settings);
         let mut summary = shared
             .summary

@@ -69,7 +69,7 @@ pub struct Options {
     /// Connections per pool.
     pub pool: u32,
     /// Packets in flight per connection.
-    pub window: u16,
+    pub window: u32,
     /// Congestion control.
     pub control: ControlKind,
     /// Silence after which a peer is gone, in ns.

@@ -3,7 +3,7 @@
 use crate::channel::Brings;
 use crate::endpoint::{Doing, WORDS};
 use crate::options::{between, pick};
-use crate::world::World;
+use crate::world::{Denied, World};
 use std::ops::Range;
 use trunkline::{AtomicOp, SendOp, Sge};
 
@@ -96,12 +96,14 @@ impl World {
         {
             return None;
         }
+        let denied = self.endpoints[self.channels[channel].to].denied;
+        let allowed = |right| denied != Some(right);
         match self.random.below(16) {
-            0..=3 => self.plan_send(endpoint, channel),
-            4..=8 => self.plan_write(endpoint, channel, false),
-            9 => self.plan_write(endpoint, channel, true),
-            10..=12 => self.plan_read(endpoint, channel),
-            _ => self.plan_atomic(endpoint, channel),
+            4..=8 if allowed(Denied::Writes) => self.plan_write(endpoint, channel, false),
+            9 if allowed(Denied::Writes) => self.plan_write(endpoint, channel, true),
+            10..=12 if allowed(Denied::Reads) => self.plan_read(endpoint, channel),
+            13.. if allowed(Denied::Atomics) => self.plan_atomic(endpoint, channel),
+            _ => self.plan_send(endpoint, channel),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::endpoint::{Doing, Expect, Stage};
 use crate::failure::Verdict;
 use crate::options::between;
 use crate::plan::{Effect, Plan};
-use crate::world::{Doom, Phase, World};
+use crate::world::{Denied, Doom, Phase, World};
 use trunkline::{AtomicOp, Remote, Rkey, SendOp, Status};
 
 impl World {
@@ -48,6 +48,10 @@ impl World {
         let to = self.channels[channel].to;
         let target = self.endpoints[to].area.as_ref()?.mr()?;
         let (good, end) = (target.remote(0), target.remote(target.len()));
+        let denied = self.endpoints[to].denied;
+        if let Some(denied) = denied.filter(|_| self.random.below(2) == 0) {
+            return self.plan_denied(endpoint, channel, denied, good);
+        }
         let bad = Rkey(good.rkey.0 ^ 1 << self.random.below(32));
         let length = between(&mut self.random, 1, self.options.largest as u64) as usize;
         let (sges, bytes) = self.gather(endpoint, length);
@@ -61,7 +65,7 @@ impl World {
             effect,
         };
         let write = |remote, what, sges| plan(SendOp::Write(remote), what, sges, Effect::None);
-        Some(match self.random.below(8) {
+        let (plan, status) = match self.random.below(9) {
             0 => {
                 let remote = Remote { rkey: bad, ..good };
                 (
@@ -126,6 +130,17 @@ impl World {
                 plan.length = length;
                 (plan, Status::RemoteInvalidRequest)
             }
+            7 => {
+                // What the peer's other QPs use, too.
+                let key = self.process_at(channel)?.words.region().rkey();
+                let length = length.min(self.slot_of(to)?);
+                let (sges, bytes) = self.gather(endpoint, length);
+                let effect = Effect::Message(bytes, Brings::Nothing);
+                let op = SendOp::SendInvalidate(key);
+                let mut plan = plan(op, "poison: takes a key away", sges, effect);
+                plan.length = length;
+                (plan, Status::RemoteAccess)
+            }
             _ => {
                 let mut sges = sges;
                 sges.iter_mut().for_each(|sge| sge.lkey.0 ^= 1 << 7);
@@ -135,6 +150,63 @@ impl World {
                     Status::LocalProtection,
                 )
             }
-        })
+        };
+        // What a QP allows nobody is refused before keys are looked at.
+        let forbidden = matches!(
+            (denied, &plan.op),
+            (Some(Denied::Writes), SendOp::Write(_))
+                | (Some(Denied::Reads), SendOp::Read(_))
+                | (Some(Denied::Atomics), SendOp::Atomic(..))
+        );
+        let status = if forbidden {
+            Status::RemoteInvalidRequest
+        } else {
+            status
+        };
+        Some((plan, status))
+    }
+
+    /// What the QP of the peer allows nobody, with a key and a range that would do.
+    fn plan_denied(
+        &mut self,
+        endpoint: usize,
+        channel: usize,
+        denied: Denied,
+        good: Remote,
+    ) -> Option<(Plan, Status)> {
+        let plan = |op, what, sges, doing| Plan {
+            op,
+            what,
+            sges,
+            inline: None,
+            length: 8,
+            doing,
+            effect: Effect::None,
+        };
+        let plan = match denied {
+            Denied::Writes => {
+                let (sges, _) = self.gather(endpoint, 8);
+                let op = SendOp::Write(good);
+                plan(
+                    op,
+                    "poison: WRITE to a QP that allows none",
+                    sges,
+                    Doing::Sends,
+                )
+            }
+            Denied::Reads => {
+                let (slot, sges) = self.landing(endpoint, 8)?;
+                let (op, doing) = (SendOp::Read(good), Doing::ReadsWindow(slot, 8));
+                plan(op, "poison: READ of a QP that allows none", sges, doing)
+            }
+            Denied::Atomics => {
+                let (slot, sges) = self.landing(endpoint, 8)?;
+                let word = self.process_at(channel)?.words.region().remote(0);
+                let op = SendOp::Atomic(word, AtomicOp::FetchAdd { add: 1 });
+                let doing = Doing::ReadsWindow(slot, 8);
+                plan(op, "poison: atomic at a QP that allows none", sges, doing)
+            }
+        };
+        Some((plan, Status::RemoteInvalidRequest))
     }
 }

@@ -99,7 +99,10 @@ impl World {
         let Some(plan) = self.plan(endpoint, channel) else {
             return Ok(());
         };
-        let signaled = signaled || self.endpoints[endpoint].silent >= 6 || self.random.below(5) < 3;
+        // One without a completion ends with the next one of its channel, which may be long.
+        let many = self.endpoints[endpoint].outgoing.len() > 1;
+        let silent = self.endpoints[endpoint].silent;
+        let signaled = signaled || many || silent >= 6 || self.random.below(5) < 3;
         let fence = self.random.below(7) == 0;
         let solicited = self.random.below(5) == 0;
         self.submit(
@@ -167,7 +170,8 @@ impl World {
             (true, _) => Expect::Flushed,
             (false, expect) => expect,
         };
-        self.tell(channel, seq, plan.effect, expect == Expect::Success);
+        let good = expect == Expect::Success;
+        self.tell(channel, seq, plan.effect, (solicited, good));
         if fence {
             self.channels[channel].fence(seq);
         }
@@ -193,7 +197,7 @@ impl World {
     }
 
     /// Tells the model what a request will do; `good`: unless something goes wrong.
-    fn tell(&mut self, channel: usize, seq: u64, effect: Effect, good: bool) {
+    fn tell(&mut self, channel: usize, seq: u64, effect: Effect, (solicited, good): (bool, bool)) {
         let channel = &mut self.channels[channel];
         match effect {
             Effect::None => {}
@@ -204,6 +208,7 @@ impl World {
                     seq,
                     bytes,
                     brings,
+                    solicited,
                     fails: !good,
                 });
             }
@@ -216,6 +221,7 @@ impl World {
                     seq,
                     bytes: Vec::new(),
                     brings,
+                    solicited,
                     fails: !good,
                 });
             }

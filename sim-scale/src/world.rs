@@ -10,7 +10,7 @@ use crate::trace::{Event, Trace};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use trunkline::{Clock, Node, QpType};
+use trunkline::{Access, Clock, Node, QpType};
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::prng::Prng;
 
@@ -64,6 +64,29 @@ pub(crate) struct Shape {
     pub(crate) rnr_timer: u8,
     /// Retries after receiver-not-ready; 7: for ever.
     pub(crate) rnr_retry: u8,
+    /// What its QP lets no peer do.
+    pub(crate) denied: Option<Denied>,
+}
+
+/// A right that a QP does not give.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Denied {
+    Writes,
+    Reads,
+    Atomics,
+}
+
+impl Denied {
+    /// What is left to peers of a QP.
+    pub(crate) fn rights(denied: Option<Self>) -> Access {
+        let without = match denied {
+            None => return Access::ALL,
+            Some(Self::Writes) => Access::REMOTE_WRITE,
+            Some(Self::Reads) => Access::REMOTE_READ,
+            Some(Self::Atomics) => Access::REMOTE_ATOMIC,
+        };
+        Access::from_bits(Access::ALL.bits() & !without.bits())
+    }
 }
 
 /// Why requests of a group may fail.

@@ -1,6 +1,7 @@
 //! `trunkline demo`: two nodes on loopback addresses, thousands of QPs on a handful of connections,
 //! every byte checked.
 
+mod slots;
 mod work;
 
 use super::capture;
@@ -9,6 +10,7 @@ use super::progress::Progress;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
+use slots::{Slots, Work};
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -20,10 +22,12 @@ use work::Demo;
 
 /// State of one RC connection in hardware, in bytes: the figure of the SRC paper's table.
 const RC_STATE_BYTES: u64 = 750;
-/// Bytes of each QP's own part of the buffers.
+/// Bytes of the buffers that each operation under way has for itself.
 const SLICE: usize = 8192;
-/// QPs with an operation under way at any time.
+/// Operations under way at any time, each on another QP.
 const ACTIVE: usize = 256;
+/// QPs made, connected or destroyed between looks at Ctrl-C.
+const STRIDE: usize = 256;
 /// How long a demo may stand still before it is called off.
 const STALL: Duration = Duration::from_secs(10);
 
@@ -32,7 +36,7 @@ const STALL: Duration = Duration::from_secs(10);
 pub struct DemoArgs {
     /// QPs to open.
     #[arg(long, default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=200_000))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     qps: u32,
     /// Shared connections to open for them.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=8))]
@@ -83,7 +87,7 @@ struct End {
     recv_cq: Cq,
     qps: Vec<Qp>,
     mr: Mr,
-    _pd: Pd,
+    pd: Pd,
 }
 
 /// Runs the demo.
@@ -103,16 +107,27 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
         args.client, args.server
     ));
     let capture = args.capture_cm.as_deref();
-    let mut client = End::open(args.client, args, count, capture)?;
-    let mut server = End::open(args.server, args, count, None)?;
-    for (a, b) in client.qps.iter().zip(&server.qps) {
+    let mut client = End::open(args.client, args, Drive::Inline, capture)?;
+    // The other end has a thread of its own, so that two cores share the work.
+    let mut server = End::open(args.server, args, Drive::Threaded, None)?;
+    for at in 0..count {
+        if at.is_multiple_of(STRIDE) {
+            interrupt.check()?;
+            progress.show(at, count);
+            // What connecting has to say leaves meanwhile.
+            client.node.poll()?;
+        }
+        let (a, b) = (client.open_qp()?, server.open_qp()?);
         a.connect(b.address())?;
         b.connect(a.address())?;
+        client.qps.push(a);
+        server.qps.push(b);
     }
     let mut demo = Demo {
         client: &mut client,
         server: &mut server,
         report: &mut report,
+        slots: Slots::new(),
         progress,
         interrupt,
     };
@@ -124,6 +139,7 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     demo.writes()?;
     demo.reads()?;
     demo.atomics()?;
+    let Demo { progress, .. } = demo;
     let state = client.node.state_bytes();
     report.connections = client.node.connection_count() as u64;
     report.state_bytes = state.total();
@@ -139,6 +155,14 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
         print_table(&report, &mut stdout().lock())?;
     }
     ensure!(report.errors == 0, "{} operations failed", report.errors);
+    progress.say("closing");
+    while let (Some(a), Some(b)) = (client.qps.pop(), server.qps.pop()) {
+        drop((a, b));
+        if client.qps.len().is_multiple_of(STRIDE) {
+            interrupt.check()?;
+            client.node.poll()?;
+        }
+    }
     Ok(())
 }
 
@@ -146,20 +170,31 @@ impl End {
     fn open(
         address: IpAddr,
         args: &DemoArgs,
-        count: usize,
+        drive: Drive,
         capture: Option<&Path>,
     ) -> Result<Self> {
         let builder = Node::builder()
             .address(address)
-            .drive(Drive::Inline)
+            .drive(drive)
             .pool(args.connections);
         let node = capture::add(builder, capture)?
             .build()
             .with_context(|| format!("cannot start a node on {address}"))?;
         let pd = node.alloc_pd();
-        let mr = pd.register(count * SLICE, Access::ALL)?;
+        let mr = pd.register(ACTIVE * SLICE, Access::ALL)?;
         let send_cq = node.create_cq(4 * ACTIVE as u32)?;
         let recv_cq = node.create_cq(4 * ACTIVE as u32)?;
+        Ok(Self {
+            node,
+            send_cq,
+            recv_cq,
+            qps: Vec::with_capacity(args.qps as usize),
+            mr,
+            pd,
+        })
+    }
+
+    fn open_qp(&self) -> Result<Qp> {
         let options = QpOptions {
             max_send_wr: 4,
             max_recv_wr: 4,
@@ -169,38 +204,28 @@ impl End {
             signal_all: true,
             ..QpOptions::default()
         };
-        let qps = (0..count)
-            .map(|_| pd.create_qp(&send_cq, &recv_cq, &options))
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
-            node,
-            send_cq,
-            recv_cq,
-            qps,
-            mr,
-            _pd: pd,
-        })
+        Ok(self.pd.create_qp(&self.send_cq, &self.recv_cq, &options)?)
     }
 
-    fn receive(&self, at: usize, offset: usize, length: usize) -> Result<()> {
-        let sges = [self.mr.sge(at * SLICE + offset, length)];
-        Ok(self.qps[at].post_recv(&[RecvWr {
-            wr_id: at as u64,
+    fn receive(&self, work: Work, offset: usize, length: usize) -> Result<()> {
+        let sges = [self.mr.sge(work.slot * SLICE + offset, length)];
+        Ok(self.qps[work.qp].post_recv(&[RecvWr {
+            wr_id: work.wr_id(),
             sges: &sges,
         }])?)
     }
 
-    fn post(&self, at: usize, op: SendOp, offset: usize, length: usize) -> Result<()> {
-        let sges = [self.mr.sge(at * SLICE + offset, length)];
+    fn post(&self, work: Work, op: SendOp, offset: usize, length: usize) -> Result<()> {
+        let sges = [self.mr.sge(work.slot * SLICE + offset, length)];
         let request = SendWr {
-            wr_id: at as u64,
+            wr_id: work.wr_id(),
             op,
             flags: SendFlags::SIGNALED,
             sges: &sges,
             inline: None,
             route: 0,
         };
-        Ok(self.qps[at].post_send(&[request])?)
+        Ok(self.qps[work.qp].post_send(&[request])?)
     }
 }
 

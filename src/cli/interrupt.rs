@@ -2,9 +2,15 @@
 
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::flag;
-use std::io;
+use signal_hook::low_level::pipe;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// What a command may take to end cleanly after the first signal.
+const GRACE: Duration = Duration::from_millis(700);
 
 /// Someone wants the command to end. Clones share one flag.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +31,8 @@ impl Interrupted {
 }
 
 impl Interrupt {
-    /// Catches Ctrl-C and SIGTERM from now on; the second one ends the process at once. SIGPIPE
+    /// Catches Ctrl-C and SIGTERM from now on. Who does not end by itself within a moment of the
+    /// first, wherever it is busy, is ended; the second one ends the process at once. SIGPIPE
     /// ends it quietly, as other tools, where Rust's default would make a closed pipe an error.
     ///
     /// # Errors
@@ -33,6 +40,7 @@ impl Interrupt {
     pub fn install() -> io::Result<Self> {
         let interrupt = Self::default();
         let again = Arc::new(AtomicBool::new(false));
+        let (heard, told) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM] {
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
             flag::register(signal, Arc::clone(&again))?;
@@ -41,9 +49,26 @@ impl Interrupt {
                 Arc::clone(&interrupt.0),
                 signal.unsigned_abs() as usize,
             )?;
+            pipe::register(signal, told.try_clone()?)?;
         }
         flag::register_conditional_default(SIGPIPE, Arc::new(AtomicBool::new(true)))?;
+        interrupt.end_late(heard)?;
         Ok(interrupt)
+    }
+
+    /// Ends the process a moment after the first signal, unless it has ended by then.
+    fn end_late(&self, mut heard: UnixStream) -> io::Result<()> {
+        let interrupt = self.clone();
+        let watch = move || {
+            if heard.read_exact(&mut [0]).is_ok() {
+                std::thread::sleep(GRACE);
+                if let Err(interrupted) = interrupt.check() {
+                    std::process::exit(interrupted.exit_code().into());
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("interrupt".into());
+        thread.spawn(watch).map(drop)
     }
 
     /// Whether it is time to end.

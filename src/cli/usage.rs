@@ -1,8 +1,9 @@
 //! Wrong command lines: one line that says what is wrong and what to type.
 
-use super::{Cli, complain};
+use super::{Cli, FAILED, complain};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 /// Exit code of a wrong command line.
@@ -32,11 +33,17 @@ pub(super) fn report(error: &clap::Error, words: &[String]) -> ExitCode {
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     ) {
-        // A reader who has seen enough is no reason to complain.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        return match error.print().and_then(|()| stdout().flush()) {
+            Ok(()) => ExitCode::SUCCESS,
+            // A reader who has seen enough is no reason to complain.
+            Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            Err(cause) => {
+                complain(&format!("cannot write: {cause}"));
+                ExitCode::from(FAILED)
+            }
+        };
     }
-    refuse(&one_line(error), words)
+    refuse(&one_line(error, words), words)
 }
 
 /// Says what is wrong with the command line `words`, and what to type.
@@ -47,25 +54,31 @@ pub(super) fn refuse(what: &str, words: &[String]) -> ExitCode {
 
 /// The subcommand that was meant, as far as it can be told.
 fn command_of(words: &[String]) -> String {
-    let cli = Cli::command();
-    let known = |word: &&String| {
-        cli.get_subcommands()
-            .any(|command| command.get_name() == **word)
-    };
-    let first = words.iter().find(|word| !word.starts_with('-'));
-    match first.filter(known) {
-        Some(command) => format!("trunkline {command}"),
-        None => "trunkline".to_owned(),
+    meant(words).1
+}
+
+/// The innermost subcommand that the words name, and its name with those around it.
+fn meant(words: &[String]) -> (clap::Command, String) {
+    let mut command = Cli::command();
+    let mut name = "trunkline".to_owned();
+    for word in words.iter().filter(|word| !word.starts_with('-')) {
+        let Some(inner) = command.find_subcommand(word) else {
+            break;
+        };
+        name = format!("{name} {word}");
+        command = inner.clone();
     }
+    (command, name)
 }
 
 /// What is wrong.
-fn one_line(error: &clap::Error) -> String {
+fn one_line(error: &clap::Error, words: &[String]) -> String {
     if error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return condense(&error.render().to_string());
     }
-    let cli = Cli::command();
-    let names: Vec<_> = cli.get_subcommands().map(clap::Command::get_name).collect();
+    let (command, _) = meant(words);
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    let names: Vec<_> = names.collect();
     format!("no command given: {}", names.join(", "))
 }
 
@@ -96,9 +109,10 @@ mod tests {
     use clap::Parser;
 
     fn condensed(words: &[&str]) -> String {
-        let words = ["trunkline"].iter().chain(words);
-        let error = Cli::try_parse_from(words).expect_err("it is wrong");
-        one_line(&error)
+        let all = ["trunkline"].iter().chain(words);
+        let error = Cli::try_parse_from(all).expect_err("it is wrong");
+        let words: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
+        one_line(&error, &words)
     }
 
     #[test]
@@ -114,9 +128,10 @@ mod tests {
         );
         assert_eq!(
             condensed(&["demo", "--qps", "0"]),
-            "invalid value '0' for '--qps <QPS>': 0 is not in 1..=200000"
+            "invalid value '0' for '--qps <QPS>': 0 is not in 1..=1000000"
         );
         assert_eq!(condensed(&[]), "no command given: demo, bench, cm, decode");
+        assert_eq!(condensed(&["cm"]), "no command given: watch");
     }
 
     #[test]
@@ -131,6 +146,7 @@ mod tests {
         };
         assert_eq!(of(&["bench", "lat"]), "trunkline bench");
         assert_eq!(of(&["--verbose", "decode"]), "trunkline decode");
+        assert_eq!(of(&["cm", "watch", "127.0.0.1"]), "trunkline cm watch");
         assert_eq!(of(&["frobnicate", "bench"]), "trunkline");
         assert_eq!(of(&[]), "trunkline");
     }

@@ -1,13 +1,15 @@
 //! What comes of handshakes: connections of pools and of programs, refusals, silence.
 
-use super::line::Wanted;
+use super::line::{Waiting, Wanted};
 use super::{BUSY_PAUSE, BUSY_TRIES, Busy, ConnectionState, Floor, Handshake, Peers};
 use crate::connection::ConnectionOptions;
+use crate::error::NoConnection;
 use std::net::IpAddr;
 use trunkline_cm::{
-    Bind, Bound, Bounds, CloseReason, Established, Event as Cm, HandshakeId, Hello, PeerMode,
-    Purpose, RefusalCode, Refused, Role,
+    Bind, Bound, Bounds, CloseReason, Established, Event as Cm, HandshakeId, Hello, Manager,
+    PeerMode, Purpose, RefusalCode, Refused, Role, WINDOW_UNIT,
 };
+use trunkline_conn::secret::Stream;
 use trunkline_qpmap::{ConnectionParams, PeerIdentity};
 use trunkline_wire::{Gid, Qpn};
 
@@ -30,18 +32,18 @@ impl Peers {
                 self.incoming(floor, *id, (route.remote, *remote_id), hello);
             }
             Cm::Established(terms) => self.established(floor, terms),
-            Cm::NotTrunkline { id, .. } => self.failed(floor, *id, "it is no Trunkline node"),
-            Cm::Silent { id, .. } => self.failed(floor, *id, "it does not answer"),
+            Cm::NotTrunkline { id, .. } => self.failed(floor, *id, NoConnection::NoNode),
+            Cm::Silent { id, .. } => self.failed(floor, *id, NoConnection::Silent),
             Cm::Refused {
                 id,
-                reason: Refused::Trunkline(RefusalCode::Busy),
+                reason: Refused::Trunkline(code @ (RefusalCode::Busy | RefusalCode::Share)),
                 ..
-            } => self.told_to_wait(floor, *id),
+            } => self.told_to_wait(floor, *id, *code),
             Cm::Refused { id, reason, .. } => {
                 let why = match reason {
-                    Refused::Identity(_) => "another live node has the same GUID",
-                    Refused::NoSense(_) => "its answer makes no sense",
-                    _ => "it refused",
+                    Refused::Identity(_) => NoConnection::Itself,
+                    Refused::NoSense(_) => NoConnection::NoSense,
+                    _ => NoConnection::Refused,
                 };
                 self.failed(floor, *id, why);
             }
@@ -59,7 +61,6 @@ impl Peers {
     ) {
         let options = ConnectionOptions {
             traffic_class: hello.traffic_class,
-            weight: hello.weight,
             ..ConnectionOptions::default()
         };
         let Some(offer) = self.offer(floor.engine) else {
@@ -99,6 +100,13 @@ impl Peers {
         self.handshakes.insert(id, handshake);
     }
 
+    /// A QP is gone, or begins another life: handshakes under way speak no more for it.
+    pub(crate) fn withdraw(&self, manager: &mut Manager<Stream>, qp: Qpn) {
+        for (id, _, _) in self.opening.values() {
+            manager.withdraw(*id, qp);
+        }
+    }
+
     /// A packet came on a connection that its opener has not confirmed: if it has the token that we
     /// offered, the confirmation is late or lost.
     pub(super) fn early(
@@ -117,7 +125,7 @@ impl Peers {
     }
 
     fn established(&mut self, floor: &mut Floor<'_>, terms: &Established) {
-        let Some(handshake) = self.handshakes.get_mut(&terms.id) else {
+        let Some(handshake) = self.handshakes.get(terms.id) else {
             let _ = floor.manager.close(floor.now, terms.id);
             return;
         };
@@ -139,10 +147,13 @@ impl Peers {
         let params = params(terms, &options);
         match floor.engine.add_connection(floor.now, identity, &params) {
             Ok(conn) => {
-                handshake.conn = Some(conn);
-                let handle = handshake.handle;
+                let (handle, peer) = (handshake.handle, handshake.peer);
                 self.opening.remove(&handshake.number);
-                self.busy.remove(&(handshake.peer, handshake.toward));
+                self.busy.remove(&(peer, handshake.toward));
+                self.handshakes.stands(terms.id, conn);
+                if handle.is_some() {
+                    self.turn_ends(peer, true);
+                }
                 match handle {
                     Some(handle) if self.private.contains_key(&handle) => {
                         self.tell(handle, ConnectionState::Open(conn));
@@ -164,33 +175,82 @@ impl Peers {
                 }
             }
             Err(_) => {
-                self.failed(floor, terms.id, "another incarnation of it is still there");
+                self.failed(floor, terms.id, NoConnection::Incarnation);
                 let _ = floor.manager.close(floor.now, terms.id);
             }
         }
     }
 
     /// The peer has no room now. QPs wait for it, up to a limit; programs decide for themselves.
-    fn told_to_wait(&mut self, floor: &mut Floor<'_>, id: HandshakeId) {
-        let asked = self.handshakes.get(&id).filter(|at| at.handle.is_none());
+    fn told_to_wait(&mut self, floor: &mut Floor<'_>, id: HandshakeId, code: RefusalCode) {
+        let why = match code {
+            RefusalCode::Share => NoConnection::Share,
+            _ => NoConnection::Busy,
+        };
+        let asked = self.handshakes.get(id);
+        if let Some(handle) = asked.and_then(|at| at.handle) {
+            if code == RefusalCode::Share {
+                self.failed(floor, id, why);
+            } else {
+                self.program_told_to_wait(floor, id, handle);
+            }
+            return;
+        }
         let key = asked.map(|at| (at.peer, at.toward));
         let times = |key| self.busy.get(&key).map_or(0, |busy| busy.times);
         let Some((key, times)) = key
             .map(|key| (key, times(key)))
             .filter(|(_, n)| *n < BUSY_TRIES)
         else {
-            self.failed(floor, id, "it is busy");
+            self.failed(floor, id, why);
             return;
         };
         self.take(floor, id);
         let pause = BUSY_PAUSE << times;
-        let again = Some(floor.now + pause / 2 + self.random.next_u64() % pause);
+        let again = Some(floor.now + pause / 2 + self.pauses.next_u64() % pause);
         let times = times + 1;
         self.busy.insert(key, Busy { times, again });
     }
 
+    /// A connection that a program opens waits until the peer admits it, with those behind it.
+    fn program_told_to_wait(&mut self, floor: &mut Floor<'_>, id: HandshakeId, handle: u64) {
+        let Some(handshake) = self.off_the_books(floor, id) else {
+            return;
+        };
+        let wanted = Wanted {
+            handle,
+            peer: handshake.peer,
+            options: handshake.options,
+        };
+        let pauses = &mut self.pauses;
+        let pause = |times: u32| {
+            let pause = BUSY_PAUSE << times.min(BUSY_TRIES.into());
+            pause / 2 + pauses.next_u64() % pause
+        };
+        if self.turns.refused(floor.now, pause, wanted).is_err() {
+            self.tell(handle, ConnectionState::Failed(NoConnection::Busy));
+            self.turn_is_free(handshake.peer);
+        }
+    }
+
+    /// An ask of a program to `peer` is over: the next that waits for it stands in line.
+    fn turn_ends(&mut self, peer: IpAddr, stands: bool) {
+        if let Some(next) = self.turns.end(peer, stands) {
+            self.stand_in_line(Waiting::Private(next));
+        }
+    }
+
+    pub(super) fn turn_is_free(&mut self, peer: IpAddr) {
+        if let Some(next) = self.turns.next(peer) {
+            self.stand_in_line(Waiting::Private(next));
+        }
+    }
+
     /// Asks peers again that were busy, when their pauses are over and QPs still wait for them.
     pub(crate) fn ask_again(&mut self, floor: &mut Floor<'_>) {
+        for wanted in self.turns.resume(floor.now) {
+            self.stand_in_line(Waiting::Private(wanted));
+        }
         if self.busy.is_empty() {
             return;
         }
@@ -215,7 +275,7 @@ impl Peers {
         let met = |at: &&Handshake| {
             at.stranger && self.directory.mode(floor.now, at.peer) == PeerMode::Trunkline
         };
-        if self.handshakes.get(&id).filter(met).is_none() {
+        if self.handshakes.get(id).filter(met).is_none() {
             return false;
         }
         let Some(handshake) = self.take(floor, id) else {
@@ -231,21 +291,24 @@ impl Peers {
             options: handshake.options,
         };
         if !self.open_wanted(floor, wanted) {
-            self.came_to_nothing(floor, &handshake, "it does not answer");
+            self.came_to_nothing(floor, &handshake, NoConnection::Silent);
         }
         true
     }
 
     /// A handshake came to nothing.
-    fn failed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, why: &'static str) {
+    fn failed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, why: NoConnection) {
         if let Some(handshake) = self.take(floor, id) {
             self.came_to_nothing(floor, &handshake, why);
         }
     }
 
-    fn came_to_nothing(&mut self, floor: &mut Floor<'_>, handshake: &Handshake, why: &'static str) {
+    fn came_to_nothing(&mut self, floor: &mut Floor<'_>, handshake: &Handshake, why: NoConnection) {
         if let Some(handle) = handshake.handle {
             self.tell(handle, ConnectionState::Failed(why));
+            if why == NoConnection::Silent {
+                self.unexplained.push((handle, handshake.peer));
+            }
             return;
         }
         self.busy.remove(&(handshake.peer, handshake.toward));
@@ -255,16 +318,28 @@ impl Peers {
             PeerMode::Plain { .. } if floor.engine.peer(peer).is_none() => {
                 floor.engine.peer_is_plain(peer);
             }
-            _ => floor
-                .engine
-                .peer_unreachable(peer, Qpn::from_wire(handshake.toward.into())),
+            _ => {
+                let remote = Qpn::from_wire(handshake.toward.into());
+                match why {
+                    NoConnection::Silent => floor.engine.peer_silent(peer, remote),
+                    _ => floor.engine.peer_unreachable(peer, remote),
+                }
+            }
         }
         self.ask_for_the_late(floor, handshake.peer);
     }
 
     /// Takes a handshake off the books; the number of an end that was never used is free again.
     fn take(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
-        let handshake = self.handshakes.remove(&id)?;
+        let handshake = self.off_the_books(floor, id)?;
+        if handshake.handle.is_some() && handshake.conn.is_none() {
+            self.turn_ends(handshake.peer, false);
+        }
+        Some(handshake)
+    }
+
+    fn off_the_books(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
+        let handshake = self.handshakes.remove(id)?;
         self.opening.remove(&handshake.number);
         if handshake.conn.is_none() {
             floor.engine.release_connection(handshake.number);
@@ -299,18 +374,15 @@ fn params(terms: &Established, options: &ConnectionOptions) -> ConnectionParams 
         first_rx: terms.first_rx,
         datagram: terms.packet_size,
         // A peer may offer any number; both ends use the power of two below the smaller offer.
-        window: 1 << terms.window.max(1).ilog2(),
+        window: WINDOW_UNIT << terms.window.max(1).ilog2(),
         control: options.control,
         traffic_class: if acceptor {
             terms.traffic_class
         } else {
             options.traffic_class
         },
-        weight: if acceptor {
-            terms.weight
-        } else {
-            options.weight
-        },
+        // Each end weighs its own: a peer's wish would be at the expense of others.
+        weight: options.weight,
         source_ports: options.source_ports,
         private: terms.purpose == Purpose::Private,
     }

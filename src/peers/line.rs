@@ -6,6 +6,8 @@
 
 use super::{ConnectionState, Floor, NO_QP, Peers, workers_of};
 use crate::connection::ConnectionOptions;
+use crate::error::NoConnection;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use trunkline_cm::{PeerMode, Purpose};
 use trunkline_wire::{Gid, Qpn};
@@ -26,6 +28,43 @@ pub(super) struct Wanted {
     pub(super) options: ConnectionOptions,
 }
 
+/// Who waits, in order.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    waiting: VecDeque<Waiting>,
+    /// Those of pools: each is in the line once.
+    pools: BTreeSet<(IpAddr, u8)>,
+}
+
+impl Line {
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        if let Waiting::Pool(peer, toward) = waiting {
+            self.pools.insert((peer, toward));
+        }
+        self.waiting.push_back(waiting);
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let next = self.waiting.pop_front()?;
+        if let Waiting::Pool(peer, toward) = next {
+            self.pools.remove(&(peer, toward));
+        }
+        Some(next)
+    }
+
+    pub(super) fn state_bytes(&self) -> usize {
+        self.waiting.len() * size_of::<Waiting>() + self.pools.len() * size_of::<(IpAddr, u8)>()
+    }
+}
+
 impl Peers {
     /// Asks the worker of `peer` that has the QP `remote` for a connection of the pool, now or in
     /// its turn.
@@ -40,13 +79,16 @@ impl Peers {
     /// The same for a connection that a program opens. Gives whether it may come to be: not if
     /// there are too many already.
     pub(super) fn open_wanted(&mut self, floor: &mut Floor<'_>, wanted: Wanted) -> bool {
-        if self.is_nobody_in_line(floor) {
+        let has_to_wait = self.turns.has_to_wait(wanted.peer);
+        if !has_to_wait && self.is_nobody_in_line(floor) {
             return self.ask_wanted(floor, &wanted);
         }
         // Programs bring entries of their own: no more than could ever be connections.
         let most = floor.manager.config().limits.connections;
-        let room = self.line.len() < most as usize;
-        if room {
+        let room = self.line.len() + self.turns.len() < most as usize;
+        if room && has_to_wait {
+            self.turns.wait(wanted);
+        } else if room {
             self.stand_in_line(Waiting::Private(wanted));
         }
         room
@@ -55,11 +97,15 @@ impl Peers {
     fn ask_wanted(&mut self, floor: &mut Floor<'_>, wanted: &Wanted) -> bool {
         let end = (wanted.peer, wanted.options.remote.unwrap_or(NO_QP));
         let handle = Some(wanted.handle);
-        self.open(floor, end, Purpose::Private, &wanted.options, handle)
+        let opened = self.open(floor, end, Purpose::Private, &wanted.options, handle);
+        if opened {
+            self.turns.begin(wanted.peer);
+        }
+        opened
     }
 
-    fn stand_in_line(&mut self, waiting: Waiting) {
-        self.line.push_back(waiting);
+    pub(super) fn stand_in_line(&mut self, waiting: Waiting) {
+        self.line.push(waiting);
         self.recorder.queued(self.line.len() as u64);
     }
 
@@ -71,17 +117,15 @@ impl Peers {
     pub(super) fn is_in_line(&self, floor: &Floor<'_>, peer: IpAddr, remote: Qpn) -> bool {
         let workers = workers_of(floor.engine, peer);
         let owner = workers.owner(remote.get());
-        self.line.iter().any(|waiting| match *waiting {
-            Waiting::Pool(at, toward) => at == peer && workers.owner(toward.into()) == owner,
-            Waiting::Private(_) => false,
-        })
+        let mut of_peer = self.line.pools.range((peer, 0)..=(peer, u8::MAX));
+        of_peer.any(|(_, toward)| workers.owner((*toward).into()) == owner)
     }
 
     /// Asks the next in line, as many as there are places free. Gives whether there was one.
     pub(crate) fn ask_next(&mut self, floor: &mut Floor<'_>) -> bool {
         let before = self.line.len();
         while floor.manager.may_ask()
-            && let Some(next) = self.line.pop_front()
+            && let Some(next) = self.line.pop()
         {
             self.recorder.in_line(self.line.len() as u64);
             match next {
@@ -93,10 +137,15 @@ impl Peers {
     }
 
     fn program_has_turn(&mut self, floor: &mut Floor<'_>, wanted: &Wanted) {
-        // The program may have given it up meanwhile.
-        if self.private.contains_key(&wanted.handle) && !self.ask_wanted(floor, wanted) {
-            let why = "too many connections are being opened";
+        if !self.private.contains_key(&wanted.handle) {
+            // The program has given it up meanwhile.
+            self.turn_is_free(wanted.peer);
+        } else if !self.turns.is_free(wanted.peer) {
+            self.turns.wait(*wanted);
+        } else if !self.ask_wanted(floor, wanted) {
+            let why = NoConnection::TooMany;
             self.tell(wanted.handle, ConnectionState::Failed(why));
+            self.turn_is_free(wanted.peer);
         }
     }
 

@@ -2,8 +2,9 @@
 
 use super::{ConnectionState, Floor, NO_QP, OpeningLoop, Peers};
 use crate::connection::ConnectionOptions;
+use crate::error::NoConnection;
 use crate::mail::{Letter, LoopAsk};
-use trunkline_cm::Offer;
+use trunkline_cm::{Offer, WINDOW_UNIT};
 use trunkline_qpmap::{ConnId, ConnectionParams, PeerIdentity};
 
 impl Peers {
@@ -67,7 +68,7 @@ impl Peers {
             first_tx: far.first_packet,
             first_rx: near.first_packet,
             datagram: near.packet_size,
-            window: near.window,
+            window: WINDOW_UNIT * u32::from(near.window),
             control: options.control,
             traffic_class: options.traffic_class,
             weight: options.weight.max(1),
@@ -108,7 +109,7 @@ impl Peers {
                 if !private {
                     floor.engine.peer_unreachable(self.address.into(), remote);
                 }
-                ConnectionState::Failed("there are too many connections")
+                ConnectionState::Failed(NoConnection::TooMany)
             }
         };
         match (opening.handle, state) {

@@ -2,7 +2,8 @@
 
 use super::desk::Queue;
 use super::event::{CmEvent, CmEventKind, Notice};
-use super::id::{CmId, IdInner};
+use super::id::{CmId, IdInner, Response};
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::node::Node;
 use crate::qp::Qp;
@@ -11,36 +12,52 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use trunkline_cm::rdma::{Event, Id, Kind, PortSpace};
 
 /// Where the events of [`CmId`]s come out (`rdma_create_event_channel(3)`).
 #[derive(Clone, Debug)]
 pub struct EventChannel(pub(crate) Arc<Channel>);
 
+/// The handles of a node's IDs. Not of a channel's: an event that one thread has taken out while
+/// another moves its ID to another channel finds it all the same.
+#[derive(Debug, Default)]
+pub(crate) struct Ids(Mutex<BTreeMap<Id, Weak<IdInner>>>);
+
+impl Ids {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, Weak<IdInner>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Events of this ID find it from now on.
+    pub(crate) fn enter(&self, id: &CmId) {
+        self.lock().insert(id.0.id, Arc::downgrade(&id.0));
+    }
+
+    pub(crate) fn leave(&self, id: Id) {
+        self.lock().remove(&id);
+    }
+
+    fn find(&self, id: Id) -> Option<CmId> {
+        let found = self.lock().get(&id)?.upgrade();
+        found.map(CmId)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) node: Arc<Shared>,
     pub(crate) queue: Arc<Queue>,
-    ids: Mutex<BTreeMap<Id, Weak<IdInner>>>,
+    /// Held from where an event is taken out until its ID has heard of it: what comes behind it,
+    /// of an ID that it brings, say, is told by another thread only then.
+    fetching: Mutex<()>,
     /// QPs of connections that have ended not long ago, each with the worker of its connection,
     /// oldest first: their numbers are kept from use until nothing comes for them any more.
     ended: Mutex<VecDeque<(u8, Qp)>>,
 }
 
 impl Channel {
-    /// Events of this ID find it from now on.
-    pub(crate) fn enter(&self, id: &CmId) {
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.insert(id.0.id, Arc::downgrade(&id.0));
-    }
-
-    pub(crate) fn leave(&self, id: Id) {
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.remove(&id);
-    }
-
     /// Keeps a QP until its connection is forgotten, and frees those whose are.
     pub(crate) fn release(&self, qp: Option<(u8, Qp)>) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,52 +72,52 @@ impl Channel {
     /// Whether a worker knows of a connection of a QP, be it over.
     pub(crate) fn is_taken(&self, worker: u8, qp: &Qp) -> bool {
         let core = self.node.seat(worker).core();
-        core.cm.manager.ib().is_taken(qp.qpn())
+        core.is_ok_and(|core| core.cm.manager.ib().is_taken(qp.qpn()))
     }
 
-    /// Gives up an ID that its worker alone knows.
+    /// Gives up an ID that its worker alone knows. No listener: no requests come back.
     fn destroy(&self, id: Id) {
-        let seat = self.node.owner_of_id(id);
-        let mut core = seat.core();
-        let now = core.clock.now();
-        // A request to a listener has none of its own.
-        core.cm.destroy(now, id);
-        core.pump(now);
-        drop(core);
-        seat.wake();
+        let home = self.node.owner_of_id(id);
+        // A node that is down has nothing left to give up.
+        let _ = home.act(|core, now| core.cm.destroy(now, id));
     }
 
     /// Gives up an ID, with its port, and what waits for it where it listens.
     pub(crate) fn give_up(&self, id: Id) {
-        let home = self.node.owner_of_id(id);
-        let claim = home.core().cm.manager.claim_of(id);
-        let elsewhere = |port| !std::ptr::eq(self.node.keeper(port), home);
+        let Ok(core) = self.node.owner_of_id(id).core() else {
+            return;
+        };
+        let claim = core.cm.manager.claim_of(id);
+        drop(core);
+        let home = id.worker(self.node.workers);
+        let elsewhere = |port| self.node.keeper(port) != home;
         let Some(claim) = claim.filter(|claim| claim.listens || elsewhere(claim.port)) else {
             return self.destroy(id);
         };
         let order = self.node.in_order();
         let mut requests = Vec::new();
         for seat in &self.node.seats {
-            let mut core = seat.core();
-            let now = core.clock.now();
-            requests.extend(core.cm.destroy(now, id));
-            core.cm.manager.give_back(id, &claim);
-            core.pump(now);
-            drop(core);
-            seat.wake();
+            let given_up = seat.act(|core, now| {
+                let requests = core.cm.destroy(now, id);
+                core.cm.manager.give_back(id, &claim);
+                requests
+            });
+            requests.extend(given_up.into_iter().flatten());
         }
         drop(order);
         requests.into_iter().for_each(|id| self.destroy(id));
     }
 
     fn find(&self, id: Id) -> Option<CmId> {
-        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(CmId(ids.get(&id)?.upgrade()?))
+        self.node.ids.find(id)
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if self.node.life.is_forked() {
+            return;
+        }
         // IDs hold their channel: only requests that nobody fetched are left.
         while let Some(notice) = self.queue.pop() {
             if let Notice::Manager(Event::ConnectRequest { id, .. }) = notice {
@@ -119,7 +136,7 @@ impl Node {
         Ok(EventChannel(Arc::new(Channel {
             node: Arc::clone(&self.shared),
             queue: Arc::new(Queue::new()?),
-            ids: Mutex::default(),
+            fetching: Mutex::default(),
             ended: Mutex::default(),
         })))
     }
@@ -132,7 +149,8 @@ impl EventChannel {
     /// There are too many, or the kind of QP does not go with the port space.
     pub fn create_id(&self, space: PortSpace, kind: Kind) -> Result<CmId, Error> {
         let node = &self.0.node;
-        let mut core = node.seat(node.deal_id()).core();
+        node.life.check()?;
+        let mut core = node.seat(node.deal_id()).core()?;
         let id = core.cm.manager.create(space, kind)?;
         core.cm.own(id, &self.0.queue);
         drop(core);
@@ -141,6 +159,11 @@ impl EventChannel {
 
     /// The next event, if there is one (`rdma_get_cm_event(3)`, without blocking).
     pub fn poll_event(&self) -> Option<CmEvent> {
+        if self.0.node.life.is_forked() {
+            return None;
+        }
+        let fetching = self.0.fetching.lock();
+        let _fetching = fetching.unwrap_or_else(PoisonError::into_inner);
         loop {
             // What belongs to an ID that was dropped meanwhile is not told.
             if let Some(event) = self.tell(self.0.queue.pop()?) {
@@ -152,12 +175,15 @@ impl EventChannel {
     /// The next event, waited for until `timeout` (`rdma_get_cm_event(3)`). The node has to be
     /// driven by its own thread or another one.
     pub fn get_event(&self, timeout: Duration) -> Option<CmEvent> {
-        let end = Instant::now() + timeout;
+        let end = Deadline::after(timeout);
         loop {
             if let Some(event) = self.poll_event() {
                 return Some(event);
             }
-            let left = end.checked_duration_since(Instant::now())?;
+            if self.0.node.life.is_forked() {
+                return None;
+            }
+            let left = end.wait()?;
             let left = Timespec {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: left.subsec_nanos().into(),
@@ -174,6 +200,12 @@ impl EventChannel {
 
     fn tell(&self, notice: Notice) -> Option<CmEvent> {
         let told = |id: Id, kind| self.0.find(id).map(|id| CmEvent { id, kind });
+        // What ends an attempt, or a connection, ends what its QP has under way.
+        let ended = |id: Id, kind| {
+            let id = self.0.find(id)?;
+            id.is_over();
+            Some(CmEvent { id, kind })
+        };
         let event = match notice {
             Notice::Address(id, peer, Ok(())) => {
                 let id = self.0.find(id)?;
@@ -196,7 +228,11 @@ impl EventChannel {
                 params,
                 data,
             } => {
-                let listener = self.0.find(listener)?;
+                let Some(listener) = self.0.find(listener) else {
+                    // It was given up since this was taken out: nobody will decide.
+                    self.0.destroy(id);
+                    return None;
+                };
                 let id = CmId::new(&self.0, id, listener.0.kind);
                 let kind = CmEventKind::ConnectRequest {
                     listener,
@@ -209,19 +245,21 @@ impl EventChannel {
             Event::ConnectResponse { id, params, data } => {
                 let id = self.0.find(id)?;
                 let kind = match id.respond() {
-                    Some(Ok(())) => {
+                    Response::Confirmed => {
                         id.0.told.store(true, Ordering::Relaxed);
                         CmEventKind::Established { ud: None, data }
                     }
-                    Some(Err(_)) => CmEventKind::ConnectError,
-                    None => CmEventKind::ConnectResponse { params, data },
+                    Response::Failed => CmEventKind::ConnectError,
+                    // What ended it is told behind this.
+                    Response::Late => return None,
+                    Response::Program => CmEventKind::ConnectResponse { params, data },
                 };
                 Some(CmEvent { id, kind })
             }
-            Event::ConnectError { id } => told(id, CmEventKind::ConnectError),
-            Event::Unreachable { id, status } => told(id, CmEventKind::Unreachable { status }),
+            Event::ConnectError { id } => ended(id, CmEventKind::ConnectError),
+            Event::Unreachable { id, status } => ended(id, CmEventKind::Unreachable { status }),
             Event::Rejected { id, reason, data } => {
-                told(id, CmEventKind::Rejected { reason, data })
+                ended(id, CmEventKind::Rejected { reason, data })
             }
             Event::Established { id, ud, data } => {
                 let id = self.0.find(id)?;
@@ -229,12 +267,12 @@ impl EventChannel {
                 (!id.0.told.load(Ordering::Relaxed)).then_some(CmEvent { id, kind })
             }
             Event::Disconnected { id, reason, .. } => {
-                let id = self.0.find(id)?;
-                id.fail_qp();
-                let kind = CmEventKind::Disconnected { reason };
-                Some(CmEvent { id, kind })
+                ended(id, CmEventKind::Disconnected { reason })
             }
             Event::TimewaitExit { id } => told(id, CmEventKind::TimewaitExit),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

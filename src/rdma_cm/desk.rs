@@ -2,7 +2,7 @@
 
 use super::event::Notice;
 use super::resolve::{Outcome, ResolveError, Resolver};
-use crate::peers::Seeded;
+use crate::error::NoConnection;
 use crate::status::Span;
 use crate::status::recorder::Recorder;
 use rustix::event::{EventfdFlags, eventfd};
@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use trunkline_cm::ib::PathTerms;
+use trunkline_cm::ib::{Guids, PathTerms};
 use trunkline_cm::rdma::{Config, Event, Id, Manager};
+use trunkline_conn::secret::Stream;
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::{Routes, Way};
-use trunkline_wire::Worker;
+use trunkline_wire::{Qpn, Worker};
 
 /// Payloads that the path MTUs of connections stand for, from code 1 on.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
@@ -100,35 +101,44 @@ impl Queue {
 /// The manager of a node, and whose its IDs are.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    pub(crate) manager: Manager<Seeded>,
+    pub(crate) manager: Manager<Stream>,
     /// Addresses and routes that could not be resolved.
     pub(crate) unresolved: u64,
     owners: BTreeMap<Id, Arc<Queue>>,
+    /// QPs of this worker whose connections are another one's, where programs wished for that.
+    elsewhere: BTreeMap<Qpn, u8>,
     resolver: Resolver<Box<dyn Routes + Send>>,
     /// Addresses that wait to be resolved, and since when.
     sought: BTreeMap<Id, (SocketAddr, std::time::Instant)>,
 }
 
 impl Desk {
-    /// A manager for one worker of a node with this address and GUID, whose datagrams have
+    /// A manager for one worker of a node with this address and these GUIDs, whose datagrams have
     /// `datagram` bytes at most, and go where `routes` say.
     pub(crate) fn new(
-        (local, guid): (IpAddr, u64),
+        (local, guids): (IpAddr, Guids),
         worker: Worker,
         datagram: u32,
-        random: Seeded,
+        random: Stream,
         routes: Option<Box<dyn Routes + Send>>,
     ) -> Self {
-        let mut config = Config::new(guid);
+        let mut config = Config::new(0);
+        config.ib.guids = guids;
         config.ib.worker = worker;
         config.path.mtu = mtu_code(datagram).max(1);
         Self {
             manager: Manager::new(config, random),
             unresolved: 0,
             owners: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
             resolver: Resolver::new(local, routes),
             sought: BTreeMap::new(),
         }
+    }
+
+    /// What routes and neighbours say of a peer that does not answer.
+    pub(crate) fn why_silent(&mut self, now: Instant, peer: IpAddr) -> NoConnection {
+        self.resolver.why_silent(now, peer)
     }
 
     /// Finds out within `timeout_ns` whether there is a way to `peer`.
@@ -215,6 +225,26 @@ impl Desk {
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let timers = [self.manager.poll_timeout(), self.resolver.poll_timeout()];
         timers.into_iter().flatten().min()
+    }
+
+    /// A QP of this worker has its connection at another one.
+    pub(crate) fn serve_elsewhere(&mut self, qpn: Qpn, worker: u8) {
+        self.elsewhere.insert(qpn, worker);
+    }
+
+    /// A QP has a connection no longer.
+    pub(crate) fn serve_no_longer(&mut self, qpn: Qpn) {
+        self.elsewhere.remove(&qpn);
+    }
+
+    /// A QP of this worker has failed: so has its connection. Gives the worker that has to hear of
+    /// it, if it is another one.
+    pub(crate) fn qp_failed(&mut self, now: Instant, qpn: Qpn) -> Option<u8> {
+        let other = self.elsewhere.get(&qpn).copied();
+        if other.is_none() {
+            self.manager.qp_failed(now, qpn);
+        }
+        other
     }
 
     /// Whether an ID is known here: a listener is at all workers.

@@ -1,14 +1,14 @@
 //! IDs: listeners, connections, and what may become either.
 
 use super::channel::{Channel, EventChannel};
-use crate::core::Core;
+use crate::core::{self, Core};
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::mr::Pd;
 use crate::qp::{Qp, QpOptions};
 use crate::status::Span;
-use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_cm::Route;
@@ -31,6 +31,8 @@ pub(crate) struct IdInner {
     qp: Mutex<Option<Qp>>,
     /// The program has heard that the connection stands, with what the peer said.
     pub(crate) told: AtomicBool,
+    /// The program has heard that the connection, or the attempt at one, is over.
+    over: AtomicBool,
     peer: Mutex<Option<SocketAddr>>,
 }
 
@@ -46,9 +48,10 @@ impl CmId {
             kind,
             qp: Mutex::default(),
             told: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             peer: Mutex::default(),
         }));
-        channel.enter(&new);
+        channel.node.ids.enter(&new);
         new
     }
 
@@ -77,17 +80,20 @@ impl CmId {
         work: impl FnOnce(&mut Core, Option<&mut Core>, Instant) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let node = Arc::clone(&self.channel().node);
-        node.on_two((self.worker(), with), work)
+        node.life.check()?;
+        node.on_two((self.worker(), with), work)?
     }
 
     /// Gives it an address and a port, a free one for port 0 (`rdma_bind_addr(3)`).
     ///
     /// # Errors
-    /// The address is in use, or the ID has one.
+    /// The address is in use, or the ID has one. Nobody can connect to it: it is neither the node's
+    /// own nor an unspecified one.
     pub fn bind(&self, address: SocketAddr) -> Result<SocketAddr, Error> {
+        check_local(self.channel().node.gid.address(), address.ip())?;
         let keeper = match address.port() {
             0 => self.worker(),
-            port => self.channel().node.workers.owner(port.into()),
+            port => self.channel().node.keeper(port),
         };
         self.manage_with(keeper, |core, keeper, _| {
             let manager = &mut core.cm.manager;
@@ -112,8 +118,8 @@ impl CmId {
         let id = self.0.id;
         let order = node.in_order();
         // One that has no port gets one that its own worker keeps.
-        let bound = node.owner_of_id(id).core().cm.manager.local(id);
-        let keeper = bound.map_or(self.worker(), |at| node.workers.owner(at.port().into()));
+        let bound = node.owner_of_id(id).core()?.cm.manager.local(id);
+        let keeper = bound.map_or(self.worker(), |at| node.keeper(at.port()));
         let listener = self.manage_with(keeper, |core, keeper, _| {
             let manager = &mut core.cm.manager;
             let listener = manager.listener(id, backlog)?;
@@ -127,7 +133,7 @@ impl CmId {
         let queue = Arc::clone(&self.channel().queue);
         for (worker, seat) in (0..).zip(&node.seats) {
             if worker != self.worker() {
-                let mut core = seat.core();
+                let mut core = seat.core()?;
                 core.cm.manager.listen_too(&listener);
                 core.cm.own(id, &queue);
             }
@@ -208,7 +214,7 @@ impl CmId {
     /// Gives it a QP of its kind, in INIT; one for datagrams in RTS (`rdma_create_qp(3)`).
     ///
     /// # Errors
-    /// As [`Pd::create_qp`]; it has a QP.
+    /// As [`Pd::create_qp`]; it has a QP, or the domain is another node's.
     pub fn create_qp(
         &self,
         pd: &Pd,
@@ -216,6 +222,7 @@ impl CmId {
         recv_cq: &Cq,
         options: &QpOptions,
     ) -> Result<Qp, Error> {
+        pd.0.node.check_same(&self.channel().node, "PD")?;
         let mut own = lock(&self.0.qp);
         if own.is_some() {
             return Err(VerbsError::Busy {
@@ -255,6 +262,10 @@ impl CmId {
             waiting.push(qp);
         };
         drop(waiting);
+        if qp.worker() != self.worker() {
+            let mut core = channel.node.seat(qp.worker()).core()?;
+            core.cm.serve_elsewhere(qp.qpn(), self.worker());
+        }
         let access = Access::ALL;
         qp.modify(&QpModify::Init { access })?;
         if self.0.kind == Kind::Ud {
@@ -289,19 +300,26 @@ impl CmId {
     /// (`rdma_accept(3)`).
     ///
     /// # Errors
-    /// The ID waits for no such decision, there is too much private data, or the QP is taken.
+    /// The ID waits for no such decision, there is too much private data, or the QP is taken or
+    /// cannot be made ready. Nothing was said to the peer then, and the ID waits on.
     pub fn accept(&self, params: &Params<'_>) -> Result<(), Error> {
         let params = self.with_qp(params);
         let qp = self.qp().filter(|_| self.0.kind != Kind::Ud);
-        let with = qp.as_ref().map_or(self.worker(), Qp::worker);
+        self.accept_with(qp.as_ref(), &params)
+    }
+
+    /// Agrees, with a QP that has to be ready before the answer leaves: the peer may send at once
+    /// when it has it.
+    fn accept_with(&self, qp: Option<&Qp>, params: &Params<'_>) -> Result<(), Error> {
+        let with = qp.map_or(self.worker(), Qp::worker);
         self.manage_with(with, |core, other, now| {
-            let manager = &mut core.cm.manager;
-            manager.accept(now, self.0.id, &params)?;
-            // Before the answer leaves, as the peer may send at once when it has it.
-            if let (Some(qp), Some(found)) = (qp, manager.attributes(self.0.id).copied()) {
-                other.unwrap_or(core).ready(&qp, &attributes(&found))?;
-            }
-            Ok(())
+            let Core { cm, engine, .. } = core;
+            let engine = other.map_or(engine, |other| &mut other.engine);
+            let ready = |agreed: &QpAttributes| match qp {
+                Some(qp) => Ok(core::ready(engine, qp, &attributes(agreed))?),
+                None => Ok(()),
+            };
+            cm.manager.accept_with(now, self.0.id, params, ready)
         })
     }
 
@@ -317,7 +335,7 @@ impl CmId {
     /// error.
     ///
     /// # Errors
-    /// The ID has no connection.
+    /// The ID never had a connection. One that the peer has ended is no error.
     pub fn disconnect(&self) -> Result<(), Error> {
         self.manage(|core, now| Ok(core.cm.manager.disconnect(now, self.0.id)?))?;
         self.fail_qp();
@@ -335,7 +353,7 @@ impl CmId {
     /// What a QP that is not the ID's own has to be set to (`rdma_init_qp_attr(3)`).
     pub fn qp_attributes(&self) -> Option<QpAttributes> {
         let channel = self.channel();
-        let core = channel.node.owner_of_id(self.0.id).core();
+        let core = channel.node.owner_of_id(self.0.id).core().ok()?;
         core.cm.manager.attributes(self.0.id).copied()
     }
 
@@ -352,15 +370,15 @@ impl CmId {
             }
             .into());
         }
-        own.leave(self.0.id);
-        to.0.enter(self);
         let home = to.0.node.owner_of_id(self.0.id);
-        home.core().cm.own(self.0.id, &to.0.queue);
-        let claim = home.core().cm.manager.claim_of(self.0.id);
+        let mut core = home.core()?;
+        core.cm.own(self.0.id, &to.0.queue);
+        let claim = core.cm.manager.claim_of(self.0.id);
+        drop(core);
         if claim.is_some_and(|claim| claim.listens) {
             let _order = to.0.node.in_order();
             for seat in &to.0.node.seats {
-                let mut core = seat.core();
+                let mut core = seat.core()?;
                 if core.cm.knows(self.0.id) {
                     core.cm.own(self.0.id, &to.0.queue);
                 }
@@ -373,7 +391,7 @@ impl CmId {
     /// Its address and port, if it has them (`rdma_get_local_addr(3)`).
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let channel = self.channel();
-        let core = channel.node.owner_of_id(self.0.id).core();
+        let core = channel.node.owner_of_id(self.0.id).core().ok()?;
         core.cm.manager.local(self.0.id)
     }
 
@@ -382,27 +400,41 @@ impl CmId {
         *lock(&self.0.peer)
     }
 
-    /// The peer has accepted: readies the QP and confirms. `None`: the ID has no QP.
-    pub(crate) fn respond(&self) -> Option<Result<(), Error>> {
-        let qp = self.qp()?;
-        Some(self.manage_with(qp.worker(), |core, other, now| {
-            let found = core.cm.manager.attributes(self.0.id).copied();
-            let Some(found) = found else {
-                return Err(CmError::State(self.0.id).into());
-            };
-            match other {
-                Some(other) => other.ready(&qp, &attributes(&found))?,
-                None => core.ready(&qp, &attributes(&found))?,
+    /// The peer has accepted: readies the QP, if the ID has one, and confirms.
+    pub(crate) fn respond(&self) -> Response {
+        let Some(qp) = self.qp() else {
+            return Response::Program;
+        };
+        match self.accept_with(Some(&qp), &Params::new(qp.qpn())) {
+            Ok(()) => Response::Confirmed,
+            Err(Error::Cm(CmError::State(_))) => {
+                self.fail_qp();
+                Response::Late
             }
-            let params = Params::new(qp.qpn());
-            Ok(core.cm.manager.accept(now, self.0.id, &params)?)
-        }))
+            Err(_) => {
+                // The peer must not wait for a confirmation. It has changed its mind if this fails.
+                let _ = self.reject(&[]);
+                self.is_over();
+                Response::Failed
+            }
+        }
+    }
+
+    /// The program hears that the connection, or the attempt at one, is over.
+    pub(crate) fn is_over(&self) {
+        self.0.over.store(true, Ordering::Release);
+        self.fail_qp();
+    }
+
+    /// Whether the program has heard that.
+    pub(crate) fn was_over(&self) -> bool {
+        self.0.over.load(Ordering::Acquire)
     }
 
     /// The connection is over: so is what its QP has under way.
-    pub(crate) fn fail_qp(&self) {
+    fn fail_qp(&self) {
         if let Some(qp) = self.qp().filter(|_| self.0.kind != Kind::Ud) {
-            // One that never left INIT cannot fail, and need not.
+            // One in RESET has nothing under way; that of a node that is down is in error already.
             let _ = qp.modify(&QpModify::Error);
         }
     }
@@ -420,11 +452,64 @@ impl CmId {
 impl Drop for IdInner {
     fn drop(&mut self) {
         let channel = lock(&self.channel);
-        channel.leave(self.id);
+        if channel.node.life.is_forked() {
+            return;
+        }
+        channel.node.ids.leave(self.id);
         channel.give_up(self.id);
+        let Some(qp) = lock(&self.qp).take() else {
+            return;
+        };
+        if let Ok(mut core) = channel.node.seat(qp.worker()).core() {
+            core.cm.serve_no_longer(qp.qpn());
+        }
+        if self.kind == Kind::Ud {
+            return;
+        }
+        // Its number rests, but no packet reaches memory through it any more. Where the program has
+        // a handle still it is told what was outstanding.
+        let change = match qp.is_last_handle() {
+            true => QpModify::Reset,
+            false => QpModify::Error,
+        };
+        let _ = qp.modify(&change);
         let worker = self.id.worker(channel.node.workers);
-        channel.release(lock(&self.qp).take().map(|qp| (worker, qp)));
+        channel.release(Some((worker, qp)));
     }
+}
+
+/// What became of a peer's agreement.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Response {
+    /// It was confirmed: the connection stands.
+    Confirmed,
+    /// The QP could not be made ready; the peer was told.
+    Failed,
+    /// The connection has ended meanwhile.
+    Late,
+    /// The program has to confirm, since the ID has no QP.
+    Program,
+}
+
+/// Whether peers can connect to `address` of a node at `own`.
+fn check_local(own: IpAddr, address: IpAddr) -> Result<(), Error> {
+    let local = address.to_canonical();
+    let why = if local == own.to_canonical() {
+        return Ok(());
+    } else if local.is_unspecified() {
+        // `::` takes connections over IPv4 too.
+        if local.is_ipv6() || own.is_ipv4() {
+            return Ok(());
+        }
+        "the node has an IPv6 address"
+    } else if local.is_multicast() {
+        "it is a multicast address"
+    } else if local == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        "it is the broadcast address"
+    } else {
+        "it is not the address of the node"
+    };
+    Err(Error::BadAddress { address, why })
 }
 
 /// What a QP needs to know of a connection, in the words of verbs.

@@ -23,6 +23,7 @@ mod resolve;
 pub mod sync;
 
 pub use channel::EventChannel;
+pub(crate) use channel::Ids;
 pub(crate) use desk::Desk;
 pub use event::{CmEvent, CmEventKind};
 pub use id::CmId;

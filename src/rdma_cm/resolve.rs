@@ -9,6 +9,7 @@
 //!               | known --> resolved     silent, or time is up --> error
 //! ```
 
+use crate::error::NoConnection;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use trunkline_cm::rdma::Id;
@@ -100,6 +101,21 @@ impl<R: Routes> Resolver<R> {
             until: now + timeout_ns,
         };
         self.look(now, id, waiting)
+    }
+
+    /// What routes and neighbours say of a peer that does not answer.
+    pub(crate) fn why_silent(&mut self, now: Instant, peer: IpAddr) -> NoConnection {
+        match self.way(now, SocketAddr::new(peer, 0)) {
+            Err(_) => NoConnection::NoRoute,
+            Ok(Some(way)) if way.has_neighbour => {
+                let routes = self.routes.as_mut().map(|routes| routes.neighbour(&way));
+                match routes {
+                    Some(Ok(Neighbour::Silent | Neighbour::Unknown)) => NoConnection::NoHost,
+                    _ => NoConnection::Silent,
+                }
+            }
+            Ok(_) => NoConnection::Silent,
+        }
     }
 
     /// The way to a peer, remembered or asked for; its neighbour is known where it is remembered.

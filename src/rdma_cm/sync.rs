@@ -6,6 +6,7 @@ use super::{
     ResolveError,
 };
 use crate::cq::Cq;
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::mr::Pd;
 use crate::node::Node;
@@ -81,15 +82,16 @@ impl Endpoint {
         params: &Params<'_>,
         limit: Duration,
     ) -> Result<Self, ConnectError> {
+        let end = Deadline::after(limit);
         let channel = node.create_event_channel()?;
         let id = channel.create_id(PortSpace::Tcp, Kind::Rc)?;
         id.resolve_addr(peer, limit)?;
-        wait(&channel, limit)?;
+        wait(&channel, end)?;
         id.resolve_route()?;
-        wait(&channel, limit)?;
+        wait(&channel, end)?;
         let qp = resources.create_qp(&id)?;
         id.connect(params)?;
-        match wait(&channel, limit)?.kind {
+        match wait(&channel, end)?.kind {
             CmEventKind::Established { data, .. } => Ok(Self {
                 channel,
                 id,
@@ -120,8 +122,9 @@ impl Endpoint {
     /// # Errors
     /// There is no connection, or the peer is silent.
     pub fn disconnect(&self, limit: Duration) -> Result<(), ConnectError> {
+        let end = Deadline::after(limit);
         self.id.disconnect()?;
-        self.wait_for_end(limit)
+        self.wait_until(end)
     }
 
     /// Waits until the connection has ended, at whichever end.
@@ -129,12 +132,15 @@ impl Endpoint {
     /// # Errors
     /// It did not in time.
     pub fn wait_for_end(&self, limit: Duration) -> Result<(), ConnectError> {
-        loop {
-            let event = self.channel.get_event(limit).ok_or(ConnectError::Timeout)?;
-            if let CmEventKind::Disconnected { .. } = event.kind {
-                return Ok(());
-            }
+        self.wait_until(Deadline::after(limit))
+    }
+
+    fn wait_until(&self, end: Deadline) -> Result<(), ConnectError> {
+        while !self.id.was_over() {
+            let event = self.channel.get_event(end.rest());
+            event.ok_or(ConnectError::Timeout)?;
         }
+        Ok(())
     }
 }
 
@@ -181,8 +187,10 @@ impl Listener {
     /// # Errors
     /// None came, or the operating system has no descriptor left.
     pub fn get_request(&self, node: &Node, limit: Duration) -> Result<Request, ConnectError> {
+        let end = Deadline::after(limit);
         loop {
-            let event = self.channel.get_event(limit).ok_or(ConnectError::Timeout)?;
+            let event = self.channel.get_event(end.rest());
+            let event = event.ok_or(ConnectError::Timeout)?;
             if let CmEventKind::ConnectRequest {
                 peer, params, data, ..
             } = event.kind
@@ -215,7 +223,7 @@ impl Request {
     ) -> Result<Endpoint, ConnectError> {
         let pending = self.prepare(resources)?;
         pending.id.accept(params)?;
-        match wait(&pending.channel, limit)?.kind {
+        match wait(&pending.channel, Deadline::after(limit))?.kind {
             CmEventKind::Established { .. } => Ok(pending),
             _ => Err(ConnectError::Unreachable),
         }
@@ -242,8 +250,9 @@ impl Request {
 }
 
 /// The next event, if it is no bad one.
-fn wait(channel: &EventChannel, limit: Duration) -> Result<CmEvent, ConnectError> {
-    let event = channel.get_event(limit).ok_or(ConnectError::Timeout)?;
+fn wait(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> {
+    let event = channel.get_event(end.rest());
+    let event = event.ok_or(ConnectError::Timeout)?;
     match event.kind {
         CmEventKind::AddressError(error) | CmEventKind::RouteError(error) => {
             Err(ConnectError::Address(error))

@@ -4,7 +4,6 @@ use super::histogram::{Histogram, Times};
 use super::{CmStats, Span};
 use crate::clock::Clock;
 use crate::cm_counters::CmCounters;
-use crate::peers::Seeded;
 use crate::platform::Embedded;
 use crate::probes;
 use std::collections::BTreeMap;
@@ -12,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_cm::rdma::{self, Id, IdPhase, IdStep};
 use trunkline_cm::{Manager, Phase, Step};
+use trunkline_conn::secret::Stream;
 use trunkline_conn::time::Instant;
 use trunkline_qpmap::{Engine, Trace};
 
@@ -79,8 +79,8 @@ impl Recorder {
         self: &Arc<Self>,
         clock: &Clock,
         engine: &mut Engine<Embedded>,
-        nodes: &mut Manager<Seeded>,
-        rdma: &mut rdma::Manager<Seeded>,
+        nodes: &mut Manager<Stream>,
+        rdma: &mut rdma::Manager<Stream>,
     ) {
         engine.observe(watch_engine(self));
         nodes.observe(watch_handshakes(self, clock));

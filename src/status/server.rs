@@ -2,6 +2,7 @@
 
 use super::Status;
 use crate::error::Error;
+use crate::life::Life;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::socket_peercred;
 use std::io::{self, Write};
@@ -11,6 +12,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
+use trunkline_dataplane::process::with_signals_blocked;
 
 /// Least time between two answers: whoever asks without end gets little of a processor.
 const PAUSE: Timespec = Timespec {
@@ -28,6 +31,7 @@ pub(super) fn name(address: IpAddr) -> String {
 /// `describe` says, and reads nothing that an asker sends.
 #[derive(Debug)]
 pub(crate) struct Server {
+    life: Arc<Life>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,6 +42,7 @@ impl Server {
     /// # Errors
     /// Somebody else has the name; there is no descriptor or thread left.
     pub(crate) fn start(
+        life: &Arc<Life>,
         address: IpAddr,
         describe: impl Fn() -> Status + Send + 'static,
     ) -> Result<Self, Error> {
@@ -50,11 +55,12 @@ impl Server {
         let stop = eventfd(0, flags).map_err(|e| Error::system("eventfd")(e.into()))?;
         let stop = Arc::new(stop);
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("trunkline-stat".into())
-            .spawn(move || serve(&listener, &stopped, describe))
-            .map_err(Error::system("thread"))?;
+        let thread = std::thread::Builder::new().name("trunkline-stat".into());
+        let serving = move || serve(&listener, &stopped, describe);
+        let thread =
+            with_signals_blocked(|| thread.spawn(serving)).map_err(Error::system("thread"))?;
         Ok(Self {
+            life: Arc::clone(life),
             stop,
             thread: Some(thread),
         })
@@ -63,6 +69,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.life.is_forked() {
+            // The thread and the descriptor by which it hears are the parent's.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         // It fails only when the counter is full, and then it is readable anyway.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
@@ -80,7 +91,8 @@ fn serve(listener: &UnixListener, stop: &OwnedFd, describe: impl Fn() -> Status)
         ];
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
+            // No memory just now: the descriptors are our own.
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
         if !fds[0].revents().is_empty() {
             return;

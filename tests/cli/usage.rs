@@ -20,6 +20,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
             "unexpected argument '--frobnicate' found",
             "trunkline",
         ),
+        (&["cm"], "no command given: watch", "trunkline cm"),
         (&["decode"], "not provided: <FILE>", "trunkline decode"),
         (
             &["decode", "a", "b"],
@@ -142,6 +143,17 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
 fn control_characters_of_a_command_line_do_not_reach_the_terminal() {
     let line = complaint(&run(&["decode", "--a\x1b[31m\nb"]), 2);
     assert!(!line.chars().any(char::is_control), "{line:?}");
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for words in [&["--help"][..], &["--version"], &["bench", "--help"]] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_trunkline"));
+        let output = command.args(words).stdout(full).output().unwrap();
+        let line = complaint(&output, 1);
+        assert!(line.contains("cannot write"), "{words:?}: {line}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 pub mod host;
+pub mod mute;
 pub mod stranger;
 
 use std::net::{IpAddr, Ipv4Addr};

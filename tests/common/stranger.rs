@@ -6,7 +6,7 @@ use trunkline::{Instant, Node, Psn, Qpn};
 use trunkline_cm::{
     Ask, Binds, Config, Identity, Manager, Offer, Outgoing, Purpose, Retry, Route, gsi,
 };
-use trunkline_wire::{MAD_LEN, Path, Workers};
+use trunkline_wire::{Bth, MAD_LEN, Opcode, Path, SrcExt, Workers, icrc};
 
 /// A bare socket for management datagrams between an address and a node.
 pub struct Wire {
@@ -34,6 +34,12 @@ impl Wire {
         self.psn = self.psn.advance(1);
         let to = (path.dst, path.src_port);
         self.socket.send_to(&datagram, to).unwrap();
+    }
+
+    /// Sends a datagram that is no management.
+    pub fn send(&self, datagram: &[u8]) {
+        let to = (self.route.remote, 4791);
+        self.socket.send_to(datagram, to).unwrap();
     }
 
     pub fn hear(&self, mut heard: impl FnMut(&Path, &[u8; MAD_LEN])) {
@@ -86,7 +92,6 @@ impl Stranger {
             purpose: Purpose::Private,
             toward: 0,
             traffic_class: 0,
-            weight: 1,
             binds: Binds::default(),
             retry: Retry::KNOWN,
         };
@@ -96,9 +101,31 @@ impl Stranger {
     /// Sends what the manager has to say, and hears what came.
     pub fn turn(&mut self) {
         self.say();
+        self.hear();
+    }
+
+    /// Hears what came.
+    pub fn hear(&mut self) {
         let manager = &mut self.manager;
         self.wire
             .hear(|path, mad| manager.handle_mad(Instant::ZERO, path, mad));
+    }
+
+    /// A bare acknowledgement for a connection of the node, without a valid sum.
+    pub fn send_packet(&self, connection: Qpn, token: u32) {
+        let bth = Bth {
+            opcode: Opcode::SRC_ACK,
+            dest_qp: connection,
+            ..Bth::default()
+        };
+        let ext = SrcExt {
+            token,
+            ..SrcExt::default()
+        };
+        let mut datagram = bth.to_bytes().to_vec();
+        datagram.extend(ext.to_bytes());
+        datagram.extend([0; icrc::LEN]);
+        self.wire.send(&datagram);
     }
 
     pub fn say(&mut self) {

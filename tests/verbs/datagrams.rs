@@ -1,10 +1,10 @@
 //! Unreliable datagrams and address handles.
 
-use crate::common::{End, Pair, pattern};
+use crate::common::{End, Pair, inline, next, pattern};
 use crate::{TARGET, ended, verbs_error};
 use trunkline::{
-    Access, Attributes, Extra, GRH_LEN, Gid, Qp, QpModify, QpOptions, QpType, SendOp, Status,
-    VerbsError, WorkOpcode,
+    Access, Attributes, Error, Extra, GRH_LEN, Gid, PostError, Qp, QpModify, QpOptions, QpType,
+    SendFlags, SendOp, SendWr, Status, VerbsError, WorkOpcode,
 };
 
 const QKEY: u32 = 0x1111_2222;
@@ -60,16 +60,64 @@ fn a_datagram_without_a_handle_of_its_domain_is_an_error_of_its_qp() {
     let pair = Pair::new();
     let other = pair.a.node.alloc_pd();
     let strange = other.create_ah(pair.b.node.gid(), 0).unwrap();
-    let gone = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
     let qpn = ready(&pair.b).qpn();
-    let ops = [SendOp::Send, strange.send(qpn, QKEY), gone.send(qpn, QKEY)];
-    drop(gone);
-    for op in ops {
+    for op in [SendOp::Send, strange.send(qpn, QKEY)] {
         let qa = ready(&pair.a);
         pair.a.post(&qa, 1, op, 0, 10);
         let done = pair.next(&pair.a.send_cq);
         assert_eq!(done.status, Status::LocalQpOperation, "{op:?}");
     }
+}
+
+#[test]
+fn queued_datagrams_go_where_their_handles_led() {
+    let pair = Pair::new();
+    let c = End::new(inline());
+    let (qa, qb, qc) = (ready(&pair.a), ready(&pair.b), ready(&c));
+    let nodes = [&pair.a.node, &pair.b.node, &c.node];
+    pair.b.receive(&qb, 1, TARGET, 1000);
+    c.receive(&qc, 1, TARGET, 1000);
+    let to_b = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
+    // The same QP number and key at either.
+    pair.a.post(&qa, 1, to_b.send_imm(qb.qpn(), QKEY, 1), 0, 8);
+    drop(to_b);
+    let to_c = pair.a.pd.create_ah(c.node.gid(), 0).unwrap();
+    pair.a.post(&qa, 2, to_c.send_imm(qc.qpn(), QKEY, 2), 0, 8);
+    drop(to_c);
+    let received = next(&nodes, &pair.b.recv_cq);
+    assert_eq!(received.extra, Extra::Immediate(1));
+    assert_eq!(next(&nodes, &c.recv_cq).extra, Extra::Immediate(2));
+    for wr_id in [1, 2] {
+        let done = next(&nodes, &pair.a.send_cq);
+        assert_eq!((done.wr_id, done.status), (wr_id, Status::Success));
+    }
+}
+
+#[test]
+fn handles_of_another_node_are_refused() {
+    let pair = Pair::new();
+    let (qa, qb) = (ready(&pair.a), ready(&pair.b));
+    let theirs = pair.b.pd.create_ah(pair.b.node.gid(), 0).unwrap();
+    let ours = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
+    let sges = [pair.a.mr.sge(0, 8)];
+    let request = |wr_id, ah: &trunkline::Ah| SendWr {
+        wr_id,
+        op: ah.send(qb.qpn(), QKEY),
+        flags: SendFlags::SIGNALED,
+        sges: &sges,
+        inline: None,
+        route: 0,
+    };
+    let list = [request(0, &ours), request(1, &theirs), request(2, &ours)];
+    let what = "address handle";
+    let error = VerbsError::InvalidArgument { what };
+    match qa.post_send(&list) {
+        Err(Error::Post(found)) => assert_eq!(found, PostError { posted: 1, error }),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(pair.next(&pair.a.send_cq).wr_id, 0);
+    pair.run_for(std::time::Duration::from_millis(1));
+    assert_eq!(pair.a.send_cq.poll_one(), None);
 }
 
 #[test]

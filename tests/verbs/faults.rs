@@ -21,6 +21,13 @@ fn fails_alone(pair: &Pair, op: SendOp, length: usize) -> Status {
         pair.b.receive(&peer, 5, TARGET, 64);
     }
     let good = pair.qps();
+    let bound = || bad.connection().is_some() && good.0.connection().is_some();
+    pair.until("both to be bound", bound);
+    assert_eq!(
+        bad.connection(),
+        good.0.connection(),
+        "the fault is on the connection that both use"
+    );
     pair.a.post(
         &good.0,
         1,
@@ -67,7 +74,6 @@ fn fails_alone(pair: &Pair, op: SendOp, length: usize) -> Status {
         1,
         "the connection outlives the fault"
     );
-    assert!(bad.connection().is_none() || bad.connection() == good.0.connection());
     done[1].status
 }
 
@@ -152,8 +158,11 @@ fn rights_of_region_domain_and_qp_are_all_needed() {
     pair.a
         .post(&qa, 2, SendOp::Write(pair.b.mr.remote(0)), 0, 8);
     assert_eq!(pair.next(&pair.a.send_cq).status, Status::Success);
-    assert_eq!(pair.next(&pair.a.send_cq).status, Status::RemoteAccess);
-    assert!(has_event(&pair.b.node, qb.qpn(), QpEvent::AccessError));
+    assert_eq!(
+        pair.next(&pair.a.send_cq).status,
+        Status::RemoteInvalidRequest
+    );
+    assert!(has_event(&pair.b.node, qb.qpn(), QpEvent::RequestError));
 }
 
 #[test]

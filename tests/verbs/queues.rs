@@ -4,8 +4,8 @@ use super::common::{Pair, pattern};
 use super::{TARGET, ended, verbs_error};
 use std::time::Duration;
 use trunkline::{
-    Access, Attributes, Event, QpEvent, QpModify, QpOptions, QpState, QpType, RecvWr, SendFlags,
-    SendOp, SendWr, Status, VerbsError, WorkOpcode,
+    Access, Attributes, Changes, Error, Event, PostError, QpEvent, QpModify, QpOptions, QpState,
+    QpType, RecvWr, SendFlags, SendOp, SendWr, Status, VerbsError, WorkOpcode,
 };
 
 #[test]
@@ -192,8 +192,54 @@ fn a_failed_request_completes_even_when_unsignalled() {
     assert_eq!((done.wr_id, done.status), (7, Status::RemoteAccess));
 }
 
+/// How many requests of a list were posted, and what is wrong with the next.
+fn refused(posted: Result<(), Error>) -> (usize, VerbsError) {
+    match posted {
+        Err(Error::Post(PostError { posted, error })) => (posted, error),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn a_queue_takes_a_list_whole_or_not_at_all_and_says_how_much_it_holds() {
+fn a_list_with_a_bad_request_is_posted_up_to_it_and_the_bad_one_is_named() {
+    let pair = Pair::new();
+    let (qa, qb) = pair.qps();
+    let (good, bad) = ([pair.a.mr.sge(0, 64)], [pair.a.mr.sge(0, 64); 5]);
+    let write = |wr_id: u64| SendWr {
+        wr_id,
+        op: SendOp::Write(pair.b.mr.remote(TARGET)),
+        flags: SendFlags::SIGNALED,
+        sges: if wr_id == 2 { &bad } else { &good },
+        inline: None,
+        route: 0,
+    };
+    let list: Vec<_> = (0..4).map(write).collect();
+    let many = VerbsError::TooManySge { count: 5, max: 4 };
+    assert_eq!(refused(qa.post_send(&list)), (2, many));
+    for wr_id in 0..2 {
+        let done = pair.next(&pair.a.send_cq);
+        assert_eq!((done.wr_id, done.status), (wr_id, Status::Success));
+    }
+
+    let sges = [pair.b.mr.sge(0, 64); 5];
+    let receive = |wr_id: u64| RecvWr {
+        wr_id,
+        sges: if wr_id == 2 { &sges } else { &sges[..1] },
+    };
+    let list: Vec<_> = (0..4).map(receive).collect();
+    assert_eq!(refused(qb.post_recv(&list)), (2, many));
+    let srq = pair.b.pd.create_srq(8, 4).unwrap();
+    assert_eq!(refused(srq.post_recv(&list)), (2, many));
+    qb.modify(&QpModify::Error).unwrap();
+    for wr_id in 0..2 {
+        let done = pair.next(&pair.b.recv_cq);
+        assert_eq!((done.wr_id, done.status), (wr_id, Status::Flushed));
+    }
+    assert_eq!(pair.b.recv_cq.poll_one(), None, "two were posted");
+}
+
+#[test]
+fn a_queue_takes_a_list_as_far_as_it_has_room_and_says_how_much_it_holds() {
     let pair = Pair::new();
     let options = QpOptions {
         max_send_wr: 4,
@@ -211,9 +257,8 @@ fn a_queue_takes_a_list_whole_or_not_at_all_and_says_how_much_it_holds() {
         route: 0,
     };
     let five: Vec<_> = (0..5).map(write).collect();
-    let error = verbs_error(qa.post_send(&five).unwrap_err());
-    assert_eq!(error, VerbsError::QueueFull { capacity: 4 });
-    qa.post_send(&five[..4]).unwrap();
+    let full = VerbsError::QueueFull { capacity: 4 };
+    assert_eq!(refused(qa.post_send(&five)), (4, full));
     let error = verbs_error(qa.post_send(&five[4..]).unwrap_err());
     assert_eq!(error, VerbsError::QueueFull { capacity: 4 });
     for wr_id in 0..4 {
@@ -316,7 +361,7 @@ fn a_draining_qp_finishes_says_so_and_goes_on_later() {
         pair.a.send_cq.poll_one().is_none(),
         "nothing new is begun while it drains"
     );
-    qa.modify(&QpModify::Rts(Attributes::default())).unwrap();
+    qa.modify(&QpModify::Resume(Changes::default())).unwrap();
     assert_eq!(
         ended(&pair.next(&pair.a.send_cq)),
         (2, Status::Success, WorkOpcode::Write)
@@ -424,7 +469,7 @@ fn an_unreliable_connection_carries_sends_and_writes() {
         (4, Status::LocalQpOperation),
         "UC has no READ"
     );
-    assert_eq!(qa.state(), QpState::Error);
+    assert_eq!(qa.state(), QpState::Sqe);
 }
 
 #[test]

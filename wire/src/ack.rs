@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! | CE-marked packets so far  |         delay, ns         |  0..8
-//! |   bitmap word w: bit i stands for packet number          8 + 8 w ..
-//! |   ack + 1 + 64 w + i, least significant bit first    |
+//! |    x     |  bit i stands for packet number              8 + 8 e ..
+//! |          |  ack + 1 + 48 x + i, least significant first |
 //! ```
 
 use crate::WireError;
@@ -22,8 +22,10 @@ pub struct AckPayload<'a> {
 }
 
 impl<'a> AckPayload<'a> {
-    /// Most bitmap words.
+    /// Most entries of the bitmap.
     pub const MAX_WORDS: usize = 64;
+    /// Packet numbers that an entry speaks of, in its low bits; those above say which.
+    pub const BITS: u32 = 48;
 
     /// Reads a whole payload.
     ///
@@ -55,7 +57,7 @@ impl<'a> AckPayload<'a> {
         })
     }
 
-    /// The bitmap, 64 packet numbers a word, from `ack + 1` on.
+    /// The entries of the bitmap, 48 packet numbers each, in any order.
     pub fn words(&self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
         self.words.iter().map(|&word| u64::from_be_bytes(word))
     }

@@ -69,7 +69,35 @@ impl NakCode {
     }
 }
 
+/// Receives that each code of credits stands for (IBTA Vol 1, 9.7.7.2.4): powers of two, and the
+/// sums of two neighbours between them. Code 31 says that there is no end-to-end flow control.
+const CREDITS: [u16; 31] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768,
+];
+
 impl Syndrome {
+    /// An acknowledgement of a responder that has so many receives posted: the code of as many, or
+    /// of the next number below that has one.
+    pub const fn ack_with(receives: u32) -> Self {
+        let mut code = CREDITS.len() - 1;
+        while CREDITS[code] as u32 > receives {
+            code -= 1;
+        }
+        Self::Ack {
+            credits: code as u8,
+        }
+    }
+
+    /// Receives that a code of credits stands for; `None`: no end-to-end flow control.
+    pub const fn receives(credits: u8) -> Option<u32> {
+        if (credits as usize) < CREDITS.len() {
+            Some(CREDITS[credits as usize] as u32)
+        } else {
+            None
+        }
+    }
+
     /// Credits of a responder without end-to-end flow control.
     pub const ACK_WITHOUT_CREDITS: Self = Self::Ack { credits: 31 };
 
@@ -175,6 +203,62 @@ mod tests {
         assert_eq!(of(97), Syndrome::Nak(NakCode::InvalidRequest));
         assert_eq!(of(98), Syndrome::Nak(NakCode::RemoteAccess));
         assert_eq!(of(99), Syndrome::Nak(NakCode::RemoteOperational));
+    }
+
+    #[test]
+    fn credits_are_the_largest_number_with_a_code_that_is_not_more() {
+        let code = |receives| match Syndrome::ack_with(receives) {
+            Syndrome::Ack { credits } => credits,
+            other => panic!("{other:?}"),
+        };
+        // Each code at its boundaries.
+        let table = [
+            (0, 0),
+            (1, 1),
+            (2, 2),
+            (3, 3),
+            (4, 4),
+            (5, 6),
+            (6, 8),
+            (7, 12),
+            (8, 16),
+            (9, 24),
+            (10, 32),
+            (11, 48),
+            (12, 64),
+            (13, 96),
+            (14, 128),
+            (15, 192),
+            (16, 256),
+            (17, 384),
+            (18, 512),
+            (19, 768),
+            (20, 1024),
+            (21, 1536),
+            (22, 2048),
+            (23, 3072),
+            (24, 4096),
+            (25, 6144),
+            (26, 8192),
+            (27, 12_288),
+            (28, 16_384),
+            (29, 24_576),
+            (30, 32_768),
+        ];
+        for (expected, receives) in table {
+            assert_eq!(code(receives), expected, "{receives} receives");
+            assert_eq!(Syndrome::receives(expected), Some(receives));
+            if receives > 0 {
+                assert_eq!(
+                    code(receives - 1),
+                    expected - 1,
+                    "{} receives",
+                    receives - 1
+                );
+            }
+        }
+        assert_eq!(code(u32::MAX), 30, "31 would mean something else");
+        assert_eq!(Syndrome::receives(31), None);
     }
 
     #[test]

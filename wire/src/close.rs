@@ -20,6 +20,11 @@ impl CloseView<'_> {
 }
 
 impl Close {
+    /// The connection ends.
+    pub const CONNECTION: Self = Self(0);
+    /// The whole node ends: whoever waits for it waits in vain.
+    pub const NODE: Self = Self(1);
+
     /// Reads what the view shows.
     #[inline]
     pub const fn parse(view: CloseView<'_>) -> Self {

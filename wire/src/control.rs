@@ -1,14 +1,15 @@
 //! Entries of [`Opcode::SRC_CONTROL`](crate::Opcode::SRC_CONTROL): QPs come to a shared connection
-//! and leave it. Big-endian, 16 bytes each.
+//! and leave it. Big-endian, 20 bytes each.
 //!
 //! ```text
 //! |   kind   |            source QP             |  0..4
 //! |  round   |          destination QP          |  4..8
-//! |      generation       |       status        |  8..12
-//! |                    MSN                      |  12..16
+//! |                 generation                  |  8..12
+//! |                   status                    |  12..16
+//! |                    MSN                      |  16..20
 //! ```
 
-use crate::bytes::{entries, header, put, put_u24, u16_at, u24_at, u32_at};
+use crate::bytes::{entries, header, put, put_u24, u24_at, u32_at};
 use crate::{Qpn, WireError};
 
 /// What a control entry says.
@@ -21,7 +22,7 @@ pub enum ControlKind {
     Bound = 2,
     /// Does not, for the reason in the status.
     Refused = 3,
-    /// The pair is no longer bound.
+    /// The QP that says it is gone, or in error: its last word to the other QP.
     Unbind = 4,
 }
 
@@ -45,20 +46,23 @@ pub struct Control {
     pub kind: ControlKind,
     /// QP of the node that says it.
     pub src_qp: Qpn,
-    /// Resend round: of the sender of a BIND, or the last one that the sender of a BOUND has heard.
+    /// Resend round: of the sender of a BIND, of the BIND that is refused, or the last one that the
+    /// sender of a BOUND has heard. In an UNBIND, the verdict on message `msn`, coded as in an
+    /// AETH: an acknowledgement where that message was not refused.
     pub round: u8,
     /// QP of the other node.
     pub dest_qp: Qpn,
     /// Incarnation of the QP that asks, or is gone.
-    pub generation: u16,
+    pub generation: u32,
     /// Reason of a refusal; incarnation of the QP that agrees; in a BIND, that of the destination
-    /// QP if something was begun with it, or 0.
-    pub status: u16,
-    /// Message number at which the entry holds.
+    /// QP if something was begun with it, or 0; in an UNBIND, that of the destination QP whose BIND
+    /// was taken, or 0.
+    pub status: u32,
+    /// In an UNBIND, the first message of the destination QP that was not executed. Else 0.
     pub msn: u32,
 }
 
-header!(ControlView of Control, 16 bytes, "control", checked);
+header!(ControlView of Control, 20 bytes, "control", checked);
 
 impl ControlView<'_> {
     /// Kind, not judged.
@@ -87,9 +91,9 @@ impl Control {
             src_qp: Qpn::from_wire(u24_at(view.0, 1)),
             round: view.0[4],
             dest_qp: Qpn::from_wire(u24_at(view.0, 5)),
-            generation: u16_at(view.0, 8),
-            status: u16_at(view.0, 10),
-            msn: u32_at(view.0, 12),
+            generation: u32_at(view.0, 8),
+            status: u32_at(view.0, 12),
+            msn: u32_at(view.0, 16),
         })
     }
 
@@ -101,8 +105,8 @@ impl Control {
         out[4] = self.round;
         put_u24(out, 5, self.dest_qp.get());
         put(out, 8, self.generation.to_be_bytes());
-        put(out, 10, self.status.to_be_bytes());
-        put(out, 12, self.msn.to_be_bytes());
+        put(out, 12, self.status.to_be_bytes());
+        put(out, 16, self.msn.to_be_bytes());
     }
 
     /// The entries of a payload, each judged by itself.
@@ -130,9 +134,9 @@ mod tests {
             src_qp: Qpn::from_wire(0x0002_0304),
             round: 5,
             dest_qp: Qpn::from_wire(0x0006_0708),
-            generation: 0x090a,
-            status: 0x0b0c,
-            msn: 0x0d0e_0f10,
+            generation: 0x090a_0b0c,
+            status: 0x0d0e_0f10,
+            msn: 0x1112_1314,
         };
         assert_eq!(control.to_bytes(), core::array::from_fn(|i| i as u8 + 1));
     }
@@ -140,13 +144,13 @@ mod tests {
     #[test]
     fn unknown_kinds_and_parts_of_entries_are_refused() {
         for kind in 0..=255 {
-            let mut bytes = [0; 16];
+            let mut bytes = [0; 20];
             bytes[0] = kind;
             assert_eq!(Control::read(&bytes).is_ok(), (1..=4).contains(&kind));
         }
-        assert!(Control::entries(&[1; 17]).is_err());
+        assert!(Control::entries(&[1; 21]).is_err());
         assert_eq!(
-            Control::entries(&[1; 32]).expect("two whole entries").len(),
+            Control::entries(&[1; 40]).expect("two whole entries").len(),
             2
         );
     }

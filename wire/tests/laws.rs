@@ -51,7 +51,7 @@ const CASES: &[Case] = &[
     (law::cnp, 16, as_they_are),
     (law::src_ext, 40, |b| b[0] = b[0] & 0xf | 0x10),
     (law::answer, Answer::LEN, |b| syndrome(&mut b[3])),
-    (law::control, 16, |b| b[0] = b[0] % 4 + 1),
+    (law::control, 20, |b| b[0] = b[0] % 4 + 1),
     (law::close, 4, as_they_are),
     (law::mad_header, 24, |b| b[0] = 1),
     (law::rdma_cm_header, 36, |b| {

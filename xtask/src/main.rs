@@ -39,7 +39,8 @@ enum Task {
     NoStd,
     /// Checks what no other tool does: line and file lengths, dead files, stray marks, changelog.
     Tidy,
-    /// Runs the simulator (release build): one seed, or a range of them.
+    /// Runs the simulator (release build): one seed or a range of them; `sim path` runs connections
+    /// over one bottleneck, `sim suite` the table of such paths.
     Sim(Sim),
     /// Runs the benchmarks (release build) with the arguments given.
     Bench(Bench),
@@ -55,7 +56,10 @@ enum Task {
 
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("seeds").required(true).args(["seed", "count"])))]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Sim {
+    #[command(subcommand)]
+    paths: Option<Paths>,
     /// Replays this seed.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -70,8 +74,45 @@ struct Sim {
     json: bool,
 }
 
+/// What the simulator does besides seeds; it says itself what there is to type.
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+enum Paths {
+    /// Connections over one bottleneck in virtual time, beside TCP if asked for.
+    #[command(disable_help_flag = true)]
+    Path(HandedOn),
+    /// The table of such paths, each held to a law.
+    #[command(disable_help_flag = true)]
+    Suite(HandedOn),
+}
+
+/// Arguments of theirs that a file follows.
+const FILES: [&str; 3] = ["--json", "--svg", "--markdown"];
+
+#[derive(Args, Debug)]
+struct HandedOn {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
+}
+
 impl Sim {
     fn arguments(&self) -> Vec<String> {
+        let paths = match &self.paths {
+            Some(Paths::Path(path)) => Some(("path", path)),
+            Some(Paths::Suite(suite)) => Some(("suite", suite)),
+            None => None,
+        };
+        if let Some((name, HandedOn { rest })) = paths {
+            let mut arguments = vec![name.to_owned()];
+            let mut is_file = false;
+            for argument in rest {
+                // The simulator runs in the root of the repository, the path is meant from here.
+                let file = std::path::absolute(argument).ok().filter(|_| is_file);
+                is_file = FILES.contains(&argument.as_str());
+                arguments.push(file.map_or_else(|| argument.clone(), |f| f.display().to_string()));
+            }
+            return arguments;
+        }
         let mut arguments = Vec::new();
         for (name, value) in [
             ("--seed", self.seed),
@@ -222,5 +263,17 @@ mod tests {
             panic!("not the sim task")
         };
         assert_eq!(sim.arguments(), ["--count", "5", "--start", "7"]);
+        let cli = Cli::try_parse_from(["xtask", "sim", "path", "--at", "2s:rtt=6ms", "--help"])
+            .expect("what a path is the simulator judges");
+        let Task::Sim(sim) = cli.task else {
+            panic!("not the sim task")
+        };
+        assert_eq!(sim.arguments(), ["path", "--at", "2s:rtt=6ms", "--help"]);
+        let cli = Cli::try_parse_from(["xtask", "sim", "suite", "--json", "out.json"])
+            .expect("a file is named from where one stands");
+        let Task::Sim(sim) = cli.task else {
+            panic!("not the sim task")
+        };
+        assert!(std::path::Path::new(&sim.arguments()[2]).is_absolute());
     }
 }

@@ -7,11 +7,15 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-/// Seeds of the simulator in an ordinary run, and in a full one.
+/// Seeds of the simulator: those of each run, and fresh ones in an ordinary run and in a full one.
+/// There are few fresh ones as long as about one in 400 fails (docs/results/sim-open-seeds.md).
 const SEEDS: u32 = 300;
-const SEEDS_FULL: u32 = 10_000;
+const SEEDS_FRESH: u32 = 20;
+const SEEDS_FRESH_FULL: u32 = 10_000;
+/// What an ordinary run may take.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Seconds per fuzz target in a full run.
 const FUZZ_SECONDS: u32 = 300;
 /// A step that takes this many times its budget hangs.
@@ -77,6 +81,7 @@ const STEPS: &[Step] = &[
     }),
     step("no_std", 60, |_| no_std::check().map(Outcome::Passed)),
     step("tests", 420, tests),
+    step("namespaces", 120, namespaces),
     step("docs", 90, |s| {
         let mut command = cargo::cargo(&["doc", "--workspace", "--no-deps"]);
         command.env("RUSTDOCFLAGS", "-D warnings");
@@ -144,7 +149,16 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         record(&table)?;
     }
     println!("\n{table}");
-    Ok(report::count(&entries).failed == 0)
+    let late = !options.full && is_late(&entries);
+    if late {
+        eprintln!("\nan ordinary run may take {} s", LIMIT.as_secs());
+    }
+    Ok(report::count(&entries).failed == 0 && !late)
+}
+
+/// Whether a run took longer than CI waits for it.
+fn is_late(entries: &[Entry]) -> bool {
+    entries.iter().map(|entry| entry.took).sum::<Duration>() > LIMIT
 }
 
 fn run_step(step: &Step, full: bool) -> Entry {
@@ -220,12 +234,37 @@ fn deny(setting: &Setting) -> Result<Outcome> {
     }
 }
 
+/// Some seeds are the same in each run, so that what failed once is asked again; the others are
+/// fresh, and the table tells which they were.
 fn sim(setting: &Setting) -> Result<Outcome> {
-    let count = if setting.full { SEEDS_FULL } else { SEEDS };
-    let mut command = cargo::cargo(&["run", "--quiet", "--release", "--package", "trunkline-sim"]);
-    command.args(["--", "--start", "0", "--count", &count.to_string()]);
+    let fresh = if setting.full {
+        SEEDS_FRESH_FULL
+    } else {
+        SEEDS_FRESH
+    };
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let start = since.as_millis() as u64 * 1_000;
+    for (start, count) in [(0, SEEDS), (start, fresh)] {
+        let mut command =
+            cargo::cargo(&["run", "--quiet", "--release", "--package", "trunkline-sim"]);
+        command.args(["--", "--start", &start.to_string()]);
+        command.args(["--count", &count.to_string()]);
+        cargo::run(command, Some(setting.limit))?;
+    }
+    let note = format!("seeds 0 to {}, and {fresh} from {start}", SEEDS - 1);
+    Ok(Outcome::Passed(note))
+}
+
+/// Tests that take network namespaces are ignored elsewhere.
+fn namespaces(setting: &Setting) -> Result<Outcome> {
+    if !cargo::works("unshare", &["--net", "ip", "link"]) {
+        let why = "network namespaces need root and iproute2";
+        return Ok(Outcome::Skipped(why.to_owned()));
+    }
+    let mut command = cargo::cargo(&["test", "--workspace", "--lib", "--tests", "--no-fail-fast"]);
+    command.args(["--", "--ignored", "--test-threads", "1"]);
     cargo::run(command, Some(setting.limit))?;
-    Ok(Outcome::Passed(format!("{count} seeds")))
+    Ok(Outcome::Passed(String::new()))
 }
 
 /// Runs every example of the root package without arguments.
@@ -299,13 +338,15 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_run_fits_into_forty_minutes() {
-        let seconds: u64 = STEPS
-            .iter()
-            .filter(|s| !s.full_only)
-            .map(|s| s.budget_s)
-            .sum();
-        assert!(seconds <= 40 * 60, "{seconds} s");
+    fn a_run_that_took_longer_than_forty_minutes_fails() {
+        let entry = |minutes: u64| Entry {
+            area: "tests",
+            budget: Duration::from_secs(1),
+            took: Duration::from_secs(minutes * 60),
+            outcome: Outcome::Passed(String::new()),
+        };
+        assert!(!is_late(&[entry(20), entry(20)]));
+        assert!(is_late(&[entry(20), entry(20), entry(1)]));
     }
 
     #[test]

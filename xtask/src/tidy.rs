@@ -20,6 +20,14 @@ const MARKS: &[&str] = &[
     concat!("XX", "X"),
 ];
 
+/// Sources that draw numbers which peers see; tests in files of their own and the command are not
+/// among them.
+const SECRET: &[&str] = &["src", "conn/src", "cm/src", "qpmap/src"];
+const NOT_SECRET: &[&str] = &["src/cli"];
+
+/// What names a generator whose outputs tell the others: SplitMix64's first factor, xoshiro's home.
+const PREDICTABLE: &[&str] = &[concat!("0xbf58_476d", "_1ce4_e5b9"), concat!("prng", "::")];
+
 /// Checks every file that git knows or would take.
 ///
 /// # Errors
@@ -38,6 +46,7 @@ pub(crate) fn check() -> Result<String> {
         }
         if file.extension().is_some_and(|extension| extension == "rs") {
             faults.extend(source_faults(file, &text));
+            faults.extend(predictable_numbers(file, &text));
             sources.push((file.clone(), text));
         } else if file.ends_with("Cargo.toml") && !takes_lints(file, &text) {
             faults.push(format!(
@@ -130,6 +139,20 @@ fn source_faults(file: &Path, text: &str) -> Vec<String> {
         }
     }
     faults
+}
+
+/// Numbers that peers see come from `trunkline_conn::secret`.
+fn predictable_numbers(file: &Path, text: &str) -> Vec<String> {
+    let below = |folders: &[&str]| folders.iter().any(|folder| file.starts_with(folder));
+    let of_tests = file
+        .iter()
+        .any(|part| part == "tests" || part == "tests.rs");
+    if !below(SECRET) || below(NOT_SECRET) || of_tests {
+        return Vec::new();
+    }
+    let named = PREDICTABLE.iter().filter(|name| text.contains(**name));
+    let fault = |name: &&str| format!("{}: {name} is predictable", file.display());
+    named.map(fault).collect()
 }
 
 /// Sources below a `src` folder that no other one names in a `mod`.
@@ -283,6 +306,20 @@ mod tests {
         let mark = MARKS[0];
         assert_eq!(text_faults(file, &format!("// {mark}: later\n")).len(), 1);
         assert!(text_faults(file, &format!("// A{mark}B\n")).is_empty());
+    }
+
+    #[test]
+    fn a_predictable_generator_is_found_where_peers_see_its_numbers() {
+        let text = format!("use trunkline_dataplane::{}Prng;\n", PREDICTABLE[1]);
+        for (file, faults) in [
+            ("src/core.rs", 1),
+            ("qpmap/src/engine/mod.rs", 1),
+            ("src/cli/demo.rs", 0),
+            ("sim-scale/src/net.rs", 0),
+            ("src/rdma_cm/resolve/tests.rs", 0),
+        ] {
+            assert_eq!(predictable_numbers(Path::new(file), &text).len(), faults);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::process::Process;
 use crate::link::{Link, Side, WEST, need};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// An iperf3 server at one end of a link.
@@ -35,11 +36,33 @@ impl<'a> Iperf<'a> {
 
     /// One stream.
     pub(super) fn bytes_per_second(&self) -> Result<f64> {
+        self.begin(None)?.bytes_per_second()
+    }
+
+    /// Begins a stream, with an algorithm of the kernel's or its default.
+    pub(super) fn begin(&self, algorithm: Option<&str>) -> Result<Stream> {
         let mut command = self.link.command(Side::East, "iperf3");
         command.args(["--client", &WEST.to_string(), "--json"]);
-        let output = command
-            .args(["--time", &self.seconds.to_string()])
-            .output()?;
+        command.args(["--time", &self.seconds.to_string()]);
+        if let Some(algorithm) = algorithm {
+            command.args(["--congestion", algorithm]);
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(Stream(child))
+    }
+}
+
+/// A stream under way.
+#[derive(Debug)]
+pub(super) struct Stream(Child);
+
+impl Stream {
+    /// Waits for its end.
+    pub(super) fn bytes_per_second(self) -> Result<f64> {
+        let output = self.0.wait_with_output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         ensure!(output.status.success(), "iperf3: {}\n{text}", output.status);
         received(&text).with_context(|| format!("iperf3 says nothing of what it received:\n{text}"))

@@ -5,6 +5,7 @@ mod iperf;
 mod node;
 mod ping;
 mod process;
+mod shaped;
 mod write;
 
 use crate::link::Link;
@@ -16,6 +17,8 @@ use clap::{Args, ValueEnum};
 use iperf::Iperf;
 use process::Pair;
 use std::time::Duration;
+
+pub use shaped::{alone, beside};
 
 /// A shorter round says nothing about a TCP stream.
 const LEAST_ROUND: Duration = Duration::from_secs(1);

@@ -7,9 +7,10 @@ mod withdraw;
 
 use crate::binds::Bounds;
 use crate::config::Config;
+use crate::credit::Credit;
 use crate::driver::Driver;
 use crate::event::{AskError, CloseReason, Event, HandshakeId, Outgoing, Route, UnknownHandshake};
-use crate::hello::{Ask, HelloError, Offer, Purpose};
+use crate::hello::{Ask, Hello, HelloError, Offer, Purpose};
 use crate::identity::Identity;
 use crate::message::{self, Mad};
 use crate::outbox::Outbox;
@@ -52,8 +53,15 @@ pub struct Counters {
     pub busy: u64,
     /// An ask of an address that has as much under way as it may; refused for now.
     pub unfair: u64,
-    /// An ask with a GUID that it cannot have; refused.
+    /// An ask of an address that has its share of the connections; refused.
+    pub over_share: u64,
+    /// Messages that were not sent again, as nothing proves that the address had asked.
+    pub unproved: u64,
+    /// An ask of this node itself; refused.
     pub identity: u64,
+    /// Peers that proved to have the GUID of this node, or of a peer at another address. Each is
+    /// what its own address proves; somebody has set one GUID twice, or claims another's.
+    pub duplicate_guid: u64,
     /// Peers that were given up as they did not answer one of our messages, through all tries.
     pub silent: u64,
     /// Datagrams to send that were dropped because too many waited.
@@ -157,7 +165,10 @@ impl<R: Random> Manager<R> {
         if load.connections() >= limits.connections {
             return busy("connections", limits.connections);
         }
-        let Some(index) = self.table.insert(route, ask.purpose, &mut self.random) else {
+        let Some(index) = self
+            .table
+            .insert(route, (ask.purpose, false), &mut self.random)
+        else {
             return busy("peers", u16::MAX.into());
         };
         self.ask(now, index, ask, 0);
@@ -311,10 +322,9 @@ impl<R: Random> Manager<R> {
             return None;
         };
         self.table
-            .chain(self.table.peer_at(route)?)
+            .in_place(self.table.peer_at(route)?, ask.purpose)
             .find(|(_, slot)| {
-                slot.purpose() == ask.purpose
-                    && self.table.leads_to(slot, ask.toward)
+                self.table.leads_to(slot, ask.toward)
                     && !matches!(slot.state(), State::DreqSent(_) | State::TimeWait { .. })
             })
     }
@@ -326,7 +336,7 @@ impl<R: Random> Manager<R> {
 
     /// Sends a REQ from a slot that has no state worth keeping.
     fn ask(&mut self, now: Instant, index: u32, ask: Ask, resumed: u8) {
-        self.table.slot_mut(index).remote = CommId(0);
+        self.table.forget_remote(index);
         let route = self.table.route(index);
         let local = self.table.ids(index).local;
         let transaction = self.random.next();
@@ -355,7 +365,20 @@ impl<R: Random> Manager<R> {
         let State::Asked(asked) = self.table.slot(index).state() else {
             unreachable!("only undecided handshakes come here")
         };
-        let (transaction, hello) = (asked.transaction, asked.hello);
+        let asked = (asked.transaction, asked.hello);
+        self.answer(now, index, asked, offer, bounds, absorbed);
+    }
+
+    /// Agrees to an ask, and waits for its peer to confirm.
+    fn answer(
+        &mut self,
+        now: Instant,
+        index: u32,
+        (transaction, hello): (u64, Hello),
+        offer: Offer,
+        bounds: Bounds,
+        absorbed: Option<(Ask, u8)>,
+    ) {
         let rep = message::rep(self.table.ids(index), self.config.identity, &offer, bounds);
         let reply = message::mad(transaction, rep);
         let state = RepSent {
@@ -367,9 +390,13 @@ impl<R: Random> Manager<R> {
             absorbed,
             knew: self.known(index),
             reply,
+            credit: match self.known(index) {
+                Some(_) => Credit::Proved,
+                None => Credit::FIRST,
+            },
         };
         self.table.set_state(index, State::RepSent(Box::new(state)));
-        self.send(self.table.route(index), reply);
+        self.send_in(index, reply);
     }
 
     fn refuse_asked(&mut self, index: u32, code: RefusalCode, reason: CloseReason) {
@@ -389,7 +416,20 @@ impl<R: Random> Manager<R> {
 
     fn send_rej(&mut self, index: u32, transaction: u64, what: Answered, code: RefusalCode) {
         let rej = message::rej(self.table.ids(index), what, self.config.identity, code);
-        self.send(self.table.route(index), message::mad(transaction, rej));
+        self.send_in(index, message::mad(transaction, rej));
+    }
+
+    /// Sends what belongs to a handshake, if that much may go to its peer's address.
+    fn send_in(&mut self, index: u32, mad: Mad) {
+        let may = self.table.update(index, |state| match state {
+            State::RepSent(state) => state.credit.spend(),
+            _ => true,
+        });
+        if may {
+            self.send(self.table.route(index), mad);
+        } else {
+            self.counters.unproved += 1;
+        }
     }
 
     fn send(&mut self, route: Route, mad: Mad) {
@@ -402,9 +442,6 @@ fn check(ask: &Ask) -> Result<(), HelloError> {
     let invalid = |field, value| Err(HelloError::Invalid { field, value });
     if ask.purpose == Purpose::Pool(u8::MAX) {
         return invalid("pool index", u8::MAX.into());
-    }
-    if ask.weight == 0 {
-        return invalid("weight", 0);
     }
     ask.offer.end(crate::Identity { guid: 0, epoch: 0 }).check()
 }

@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::refusal::{Refusal, RefusalCode};
 use crate::retry::Patience;
 use crate::slots::Slots;
-use crate::state::{State, Verdict};
+use crate::state::{Exchange, State, Verdict};
 use crate::table::{Ids, Slot};
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{
@@ -38,7 +38,7 @@ impl<R: Random> Driver for Manager<R> {
     }
 
     fn remote_of(&self, index: u32) -> CommId {
-        self.table.slot(index).remote
+        self.table.slot(index).remote()
     }
 
     fn time_wait_limit(&self) -> u32 {
@@ -89,12 +89,12 @@ impl<R: Random> Manager<R> {
             State::ReqSent(state) if state.transaction == transaction => {
                 self.on_answer(now, route, index, transaction, rep);
             }
-            State::Established(_) if slot.remote == rep.local => {
+            State::Established(_) if slot.remote() == rep.local => {
                 self.counters.duplicate += 1;
                 let rtu = message::rtu(self.table.ids(index));
                 self.send(route, message::mad(transaction, rtu));
             }
-            State::TimeWait { .. } if slot.remote == rep.local => {
+            State::TimeWait { .. } if slot.remote() == rep.local => {
                 self.counters.duplicate += 1;
                 self.disown(route, transaction, rep.remote, rep.local);
             }
@@ -130,7 +130,7 @@ impl<R: Random> Manager<R> {
                 return;
             }
         };
-        if let Err(error) = self.judge(route, reply.end.identity) {
+        if let Err(error) = self.config.identity.tell_apart(reply.end.identity) {
             self.counters.identity += 1;
             let (code, reason) = (RefusalCode::DuplicateGuid, Refused::Identity(error));
             self.refuse_answer(route, index, transaction, rep, code, reason);
@@ -155,7 +155,7 @@ impl<R: Random> Manager<R> {
             return;
         }
         let terms = state.on_rep(id, route, rep.qpn, &reply);
-        self.table.slot_mut(index).set_remote(rep.local, rep.qpn);
+        self.table.set_remote(index, rep.local, rep.qpn);
         self.establish(now, index, terms);
         let rtu = message::rtu(self.table.ids(index));
         self.send(route, message::mad(transaction, rtu));
@@ -171,7 +171,7 @@ impl<R: Random> Manager<R> {
         reason: Refused,
     ) {
         let id = self.id(index);
-        self.table.slot_mut(index).set_remote(rep.local, rep.qpn);
+        self.table.set_remote(index, rep.local, rep.qpn);
         self.send_rej(index, transaction, Answered::Rep, code);
         self.finish_with(index, Event::Refused { id, route, reason });
     }
@@ -192,15 +192,14 @@ impl<R: Random> Manager<R> {
     fn on_rej(&mut self, now: Instant, route: Route, transaction: u64, rej: &Rej) {
         // Who changed its mind about an ask does not know our number yet.
         let by_theirs = || {
-            let peer = self.table.peer_at(route)?;
-            let mut chain = self.table.chain(peer);
-            let fits = |state: &State| match state {
+            let exchange = Exchange::of(transaction);
+            let index = self.table.find_theirs(route, rej.local, exchange)?;
+            let fits = match self.table.slot(index).state() {
                 State::Asked(state) => state.transaction == transaction,
                 State::RepSent(state) => state.transaction == transaction,
                 _ => false,
             };
-            let found = chain.find(|(_, slot)| slot.remote == rej.local && fits(slot.state()));
-            found.map(|(index, _)| index)
+            fits.then_some(index)
         };
         let found = match rej.remote {
             CommId(0) => by_theirs(),
@@ -220,17 +219,19 @@ impl<R: Random> Manager<R> {
                 };
                 self.finish_with(index, event);
             }
-            State::Asked(state) if state.transaction == transaction && slot.remote == rej.local => {
+            State::Asked(state)
+                if state.transaction == transaction && slot.remote() == rej.local =>
+            {
                 self.finish(index, abandonment(rej));
             }
             State::RepSent(state)
-                if state.transaction == transaction && slot.remote == rej.local =>
+                if state.transaction == transaction && slot.remote() == rej.local =>
             {
                 self.abandoned(now, index, abandonment(rej));
             }
             // The acceptor gave up waiting for a confirmation that was lost. Its transaction is
             // not kept; both numbers have to be right.
-            State::Established(_) if slot.remote == rej.local => {
+            State::Established(_) if slot.remote() == rej.local => {
                 self.finish_later(now, index, abandonment(rej));
             }
             _ => self.counters.mismatch += 1,
@@ -266,7 +267,7 @@ impl<R: Random> Manager<R> {
             return;
         };
         let slot = self.table.slot(index);
-        if slot.remote != dreq.local {
+        if slot.remote() != dreq.local {
             self.counters.mismatch += 1;
             return;
         }
@@ -301,7 +302,7 @@ fn refused(rej: &Rej) -> Refused {
         Some(Refusal {
             code: RefusalCode::DuplicateGuid,
             identity,
-        }) => Refused::Identity(IdentityError::Taken {
+        }) => Refused::Identity(IdentityError::Itself {
             guid: identity.guid,
         }),
         Some(refusal) => Refused::Trunkline(refusal.code),

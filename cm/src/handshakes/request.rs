@@ -4,14 +4,13 @@ use super::Manager;
 use crate::TRUNKLINE_SERVICE;
 use crate::binds::Bounds;
 use crate::event::{Event, Route};
-use crate::hello::{Hello, HelloError};
+use crate::hello::{Hello, HelloError, Purpose};
 use crate::message;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
-use crate::retry::Schedule;
 use crate::room::Room;
-use crate::state::{Asked, Crossing, Exchange, RepSent, State};
-use crate::table::{Ids, Slot};
+use crate::state::{Asked, Crossing, Exchange, State};
+use crate::table::Ids;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, CommId, RejReason, Req, TransportService};
@@ -51,22 +50,24 @@ impl<R: Random> Manager<R> {
     /// The slot of a peer's ask that has come before. The peer's ID alone does not tell: an ask
     /// that begins anew, after another had absorbed it, keeps its ID in a new transaction.
     fn asked_before(&self, route: Route, transaction: u64, remote: CommId) -> Option<u32> {
-        let peer = self.table.peer_at(route)?;
-        let mut chain = self.table.chain(peer);
-        let repeated = |slot: &Slot| {
-            slot.remote == remote && slot.state().exchange() == Some(Exchange::of(transaction))
-        };
-        let found = chain.find(|(_, slot)| remote != CommId(0) && repeated(slot));
-        found.map(|(index, _)| index)
+        if remote == CommId(0) {
+            return None;
+        }
+        self.table
+            .find_theirs(route, remote, Exchange::of(transaction))
     }
 
     fn on_repeated_req(&mut self, index: u32, transaction: u64) {
         self.counters.duplicate += 1;
-        if let State::RepSent(state) = self.table.slot(index).state()
-            && state.transaction == transaction
-        {
-            let reply = state.reply;
-            self.send(self.table.route(index), reply);
+        let reply = self.table.update(index, |state| match state {
+            State::RepSent(state) if state.transaction == transaction => {
+                state.credit.earn();
+                Some(state.reply)
+            }
+            _ => None,
+        });
+        if let Some(reply) = reply {
+            self.send_in(index, reply);
         }
     }
 
@@ -97,18 +98,23 @@ impl<R: Random> Manager<R> {
                     self.counters.unfair += 1;
                     return Err(RefusalCode::Busy);
                 }
+                Room::Share => {
+                    self.counters.over_share += 1;
+                    return Err(RefusalCode::Share);
+                }
                 Room::None => {
                     self.counters.busy += 1;
                     return Err(RefusalCode::Busy);
                 }
             }
         }
-        if self.judge(route, hello.end.identity).is_err() {
+        let us = self.config.identity;
+        if us.tell_apart(hello.end.identity).is_err() {
             self.counters.identity += 1;
             return Err(RefusalCode::DuplicateGuid);
         }
         if let Some(index) = crossing {
-            match Crossing::settle(self.config.identity, hello.end.identity) {
+            match Crossing::settle(us, hello.end.identity) {
                 Crossing::OursWins => self.outdo(index),
                 Crossing::TheirsWins => self.absorb(now, index, transaction, req, hello),
             }
@@ -116,7 +122,7 @@ impl<R: Random> Manager<R> {
         }
         let index = self
             .table
-            .insert(route, hello.purpose, &mut self.random)
+            .insert(route, (hello.purpose, true), &mut self.random)
             .ok_or(RefusalCode::Busy)?;
         let asked = Asked {
             transaction,
@@ -124,7 +130,7 @@ impl<R: Random> Manager<R> {
             deadline: now + self.config.decide_ns,
         };
         self.table.set_state(index, State::Asked(Box::new(asked)));
-        self.table.slot_mut(index).set_remote(req.local, req.qpn);
+        self.table.set_remote(index, req.local, req.qpn);
         self.events.push_back(Event::Incoming {
             id: self.id(index),
             route,
@@ -135,24 +141,23 @@ impl<R: Random> Manager<R> {
     }
 
     fn room(&self, route: Route) -> Room {
-        let of_peer = self.table.peer_at(route).map_or(0, |peer| {
-            let slots = self.table.chain(peer);
-            slots
-                .filter(|(_, slot)| slot.state().is_half_open())
-                .count()
-        });
         let (load, limits) = (self.table.load(), &self.config.limits);
-        Room::of(limits, load, self.events.len(), of_peer as u32)
+        let shares = (self.table.shares(), route.remote);
+        Room::of(limits, load, self.events.len(), shares)
     }
 
     /// Our own ask for the same connection.
     fn crossing(&self, route: Route, end: Qpn, hello: &Hello) -> Option<u32> {
-        let mut chain = self.table.chain(self.table.peer_at(route)?);
+        let peer = self.table.peer_at(route)?;
+        let Purpose::Pool(_) = hello.purpose else {
+            return None;
+        };
         let crosses = |state: &State| match state {
             State::ReqSent(ours) => Crossing::of(&ours.ask, end, hello),
             _ => false,
         };
-        let found = chain.find(|(_, slot)| crosses(slot.state()));
+        let mut same = self.table.in_place(peer, hello.purpose);
+        let found = same.find(|(_, slot)| crosses(slot.state()));
         found.map(|(index, _)| index)
     }
 
@@ -167,26 +172,13 @@ impl<R: Random> Manager<R> {
 
     /// Theirs wins: our handshake goes on as the answer to it, under the same number.
     fn absorb(&mut self, now: Instant, index: u32, transaction: u64, req: &Req, hello: Hello) {
-        self.table.slot_mut(index).set_remote(req.local, req.qpn);
+        self.table.set_remote(index, req.local, req.qpn);
         let State::ReqSent(ours) = self.table.slot(index).state() else {
             unreachable!("only an ask of ours is absorbed")
         };
         let (ask, resumed) = (ours.ask, ours.resumed);
         let bounds = Bounds::mutual(&ask.binds, &hello.binds);
-        let ids = self.table.ids(index);
-        let rep = message::rep(ids, self.config.identity, &ask.offer, bounds);
-        let reply = message::mad(transaction, rep);
-        let state = RepSent {
-            transaction,
-            hello,
-            offer: ask.offer,
-            bounds,
-            schedule: Schedule::start(now, self.config.reply, self.random.next()),
-            absorbed: Some((ask, resumed)),
-            knew: self.known(index),
-            reply,
-        };
-        self.table.set_state(index, State::RepSent(Box::new(state)));
-        self.send(self.table.route(index), reply);
+        let (asked, absorbed) = ((transaction, hello), Some((ask, resumed)));
+        self.answer(now, index, asked, ask.offer, bounds, absorbed);
     }
 }

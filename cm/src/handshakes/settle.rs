@@ -2,9 +2,9 @@
 
 use super::Manager;
 use crate::driver::Driver;
-use crate::event::{CloseReason, Established, Event, Route};
+use crate::event::{CloseReason, Established, Event};
 use crate::hello::Purpose;
-use crate::identity::{Identity, IdentityError};
+use crate::identity::Identity;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::state::{Exchange, State};
@@ -13,29 +13,6 @@ use trunkline_conn::time::Instant;
 use trunkline_wire::cm::Answered;
 
 impl<R: Random> Manager<R> {
-    /// Whether the one who claims to be `identity` behind `route` can be.
-    pub(super) fn judge(&self, route: Route, identity: Identity) -> Result<(), IdentityError> {
-        self.config.identity.tell_apart(identity)?;
-        let twins = |here: bool| {
-            self.table.peers().any(|(index, peer)| {
-                peer.identity()
-                    .is_some_and(|known| known.collides(identity))
-                    && (self.table.peer_route(index).remote == route.remote) == here
-                    && self
-                        .table
-                        .chain(index)
-                        .any(|(_, slot)| slot.state().is_live())
-            })
-        };
-        // Behind an address where it has been before it is the same node in another life.
-        let taken = twins(false) && !twins(true);
-        if taken {
-            let guid = identity.guid;
-            return Err(IdentityError::Taken { guid });
-        }
-        Ok(())
-    }
-
     /// The peer confirmed, by RTU or by a packet on the connection.
     pub(super) fn confirmed(&mut self, now: Instant, index: u32) {
         let (id, route) = (self.id(index), self.table.route(index));
@@ -44,19 +21,6 @@ impl<R: Random> Manager<R> {
             unreachable!("only accepted handshakes are confirmed")
         };
         let terms = state.on_rtu(id, route, slot.remote_qpn());
-        // Between the ask and now its twin may have proved to be alive elsewhere.
-        if let Err(error) = self.judge(route, terms.identity) {
-            self.counters.identity += 1;
-            let transaction = state.transaction;
-            self.send_rej(
-                index,
-                transaction,
-                Answered::Other,
-                RefusalCode::DuplicateGuid,
-            );
-            self.finish(index, CloseReason::Identity(error));
-            return;
-        }
         if self.is_outlived(index, state.knew, terms.identity) {
             let transaction = state.transaction;
             self.send_rej(index, transaction, Answered::Other, RefusalCode::Cancelled);
@@ -82,27 +46,24 @@ impl<R: Random> Manager<R> {
     /// The connection stands: what it supersedes ends before.
     pub(super) fn establish(&mut self, now: Instant, index: u32, terms: Established) {
         let peer = self.table.slot(index).peer();
-        // The older life of the same node may have shown at other addresses too.
-        let stale: Vec<(u16, Identity)> = self
-            .table
-            .peers()
-            .filter_map(|(other, record)| Some((other, record.identity()?)))
-            .filter(|&(other, known)| {
-                known.collides(terms.identity) || other == peer && known != terms.identity
-            })
-            .collect();
-        for (other, old) in stale {
-            self.table.forget_identity(other);
-            self.restarted(index, other, old, terms.identity);
+        // What others say who have the same GUID elsewhere counts for nothing here, nor this there.
+        let old = self.table.peer(peer).identity();
+        if let Some(old) = old.filter(|old| *old != terms.identity) {
+            self.table.forget_identity(peer);
+            self.restarted(index, peer, old, terms.identity);
+        }
+        let ours = self.config.identity.guid == terms.identity.guid;
+        let twin = ours || self.table.has_twin(peer, terms.identity.guid);
+        if twin && self.table.peer(peer).identity().is_none() {
+            self.counters.duplicate_guid += 1;
         }
         if let Purpose::Pool(_) = terms.purpose {
             let owner = terms.workers.owner(terms.remote_id.get());
             let superseded: Vec<u32> = self
                 .table
-                .chain(peer)
+                .in_place(peer, terms.purpose)
                 .filter(|(other, slot)| {
                     *other != index
-                        && slot.purpose() == terms.purpose
                         && terms.workers.owner(slot.remote_qpn().get()) == owner
                         && matches!(slot.state(), State::Established(_))
                 })
@@ -126,7 +87,7 @@ impl<R: Random> Manager<R> {
             .push_back(Event::PeerRestarted { route, old, new });
         let ended: Vec<u32> = self
             .table
-            .chain(peer)
+            .slots_of(peer)
             .filter(|(index, slot)| {
                 *index != keep && (slot.state().is_live() || slot.state().claimed() == Some(old))
             })
@@ -192,7 +153,7 @@ impl<R: Random> Manager<R> {
             Some(mad)
         });
         if let Some(mad) = again {
-            self.send(route, mad);
+            self.send_in(index, mad);
             return;
         }
         let state = self.table.slot(index).state();

@@ -1,30 +1,18 @@
 //! What was said for a QP that has begun another life since.
 
 use super::Manager;
+use crate::event::HandshakeId;
 use crate::message;
 use crate::random::Random;
 use crate::state::State;
-use alloc::vec::Vec;
 use trunkline_wire::Qpn;
 
 impl<R: Random> Manager<R> {
-    /// A QP of this node is gone, or was reset: its BIND and its consent in handshakes under way
+    /// A QP of this node is gone, or was reset: its BIND and its consent in a handshake under way
     /// are not said again. A peer that hears of them late would talk to somebody who is not there,
     /// and take the QP's next life for the end of the one it was told of.
-    pub fn withdraw(&mut self, qp: Qpn) {
-        let load = self.table.load();
-        if load.opening + load.half_open == 0 {
-            return;
-        }
-        let peers = self
-            .table
-            .peers()
-            .flat_map(|(peer, _)| self.table.chain(peer));
-        let said: Vec<u32> = peers
-            .filter(|(_, slot)| slot.state().speaks_for(qp))
-            .map(|(index, _)| index)
-            .collect();
-        for index in said {
+    pub fn withdraw(&mut self, id: HandshakeId, qp: Qpn) {
+        if let Ok(index) = self.index(id, |state| state.speaks_for(qp)) {
             self.say_without(index, qp);
         }
     }

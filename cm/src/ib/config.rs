@@ -2,14 +2,39 @@
 
 use crate::config::Limits;
 use crate::retry::{Patience, Retry};
+use core::net::IpAddr;
+use trunkline_conn::secret::Secret;
 use trunkline_conn::time::SECOND;
-use trunkline_wire::Worker;
+use trunkline_wire::{Gid, Worker};
+
+/// The GUID that a host is told.
+///
+/// It tells a peer's QP that has lost its connection from a forged REQ
+/// ([`CloseReason::Stale`](super::CloseReason::Stale)): who knows it, the QPN (24 bits) and both
+/// addresses can end that connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Guids {
+    /// The same to all, as RNICs do it: whoever connects to the node learns it.
+    One(u64),
+    /// To each address another, which nobody else can compute.
+    PerPeer(Secret),
+}
+
+impl Guids {
+    /// What the host at `peer` is told.
+    pub(crate) fn of(&self, peer: IpAddr) -> u64 {
+        match self {
+            Self::One(guid) => *guid,
+            Self::PerPeer(secret) => secret.number_of(u128::from_be_bytes(Gid::from(peer).0)),
+        }
+    }
+}
 
 /// How a [`Manager`](super::Manager) works.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Config {
     /// GUID of this node, as REQ and REP tell it.
-    pub guid: u64,
+    pub guids: Guids,
     /// Largest path MTU that the port carries, coded: 1 is 256 bytes, 5 is 4096. Both QPs of a
     /// connection have to use one and the same.
     pub mtu: u8,
@@ -42,7 +67,7 @@ impl Config {
     /// The defaults for a node of this GUID.
     pub const fn new(guid: u64) -> Self {
         Self {
-            guid,
+            guids: Guids::One(guid),
             mtu: 5,
             reply: Retry::PLAIN,
             close: Retry {

@@ -184,6 +184,8 @@ pub enum CloseReason {
     Undecided,
     /// The peer uses its QP for another connection: it had lost this one.
     Stale,
+    /// The QP of this end failed: its peer was silent for too long, has ended, or broke the rules.
+    Failed,
 }
 
 /// What happened.

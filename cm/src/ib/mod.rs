@@ -37,7 +37,7 @@ mod table;
 mod tests;
 
 pub use crate::handshakes::Load;
-pub use config::Config;
+pub use config::{Config, Guids};
 pub use event::{
     AcceptError, Answer, Ask, AskError, CloseReason, ConnId, Event, PathTerms, QpTerms, SidrAnswer,
     SidrAsk, UnknownConn,
@@ -83,6 +83,10 @@ pub struct Counters {
     pub busy: u64,
     /// An ask of an address that has as much under way as it may; refused.
     pub unfair: u64,
+    /// An ask of an address that has its share of the connections; refused.
+    pub over_share: u64,
+    /// Messages that were not sent again, as nothing proves that the address had asked.
+    pub unproved: u64,
     /// An ask or answer that nobody had decided on in time; asked for patience.
     pub late: u64,
     /// An ask or answer of a QP that is still connected; refused, and the old connection ended.
@@ -196,7 +200,7 @@ impl<R: Random> Manager<R> {
         let transaction = self.random.next();
         let request = mad(
             transaction,
-            message::req(local, route, self.config.guid, ask),
+            message::req(local, route, self.config.guids.of(route.remote), ask),
         );
         let sent = self.send_first(now, index, transaction, request, retry);
         self.table.set_state(index, State::ReqSent(sent));
@@ -209,19 +213,41 @@ impl<R: Random> Manager<R> {
     /// The connection does not wait for a decision, the QP is taken, or a field holds what no peer
     /// would take.
     pub fn accept(&mut self, now: Instant, id: ConnId, answer: &Answer) -> Result<(), AcceptError> {
-        let (index, transaction) = self.undecided(id, |state| match state {
+        let (index, transaction) = self.check_accept(id, answer)?;
+        self.table.set_local_qp(index, answer.qp.qpn);
+        let reply = message::rep(self.ids(index), self.guid(index), answer);
+        let retry = self.config.reply;
+        let sent = self.send_first(now, index, transaction, mad(transaction, reply), retry);
+        self.table.set_state(index, State::RepSent(sent));
+        Ok(())
+    }
+
+    /// Whether [`accept`](Self::accept) would work: the QP can be made ready in between.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn may_accept(&self, id: ConnId, answer: &Answer) -> Result<(), AcceptError> {
+        self.check_accept(id, answer).map(drop)
+    }
+
+    fn check_accept(&self, id: ConnId, answer: &Answer) -> Result<(u32, u64), AcceptError> {
+        let found = self.undecided(id, |state| match state {
             State::Asked(asked) => Some(asked.transaction),
             _ => None,
         })?;
         check_qp(&answer.qp)?;
         at_most("ACK delay", answer.ack_delay.into(), 31)?;
         self.check_free(answer.qp.qpn)?;
-        self.table.set_local_qp(index, answer.qp.qpn);
-        let reply = message::rep(self.ids(index), self.config.guid, answer);
-        let retry = self.config.reply;
-        let sent = self.send_first(now, index, transaction, mad(transaction, reply), retry);
-        self.table.set_state(index, State::RepSent(sent));
-        Ok(())
+        Ok(found)
+    }
+
+    /// Whether [`ready`](Self::ready) would work.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn may_ready(&self, id: ConnId) -> Result<(), UnknownConn> {
+        self.undecided(id, |state| matches!(state, State::Replied(_)).then_some(()))
+            .map(drop)
     }
 
     /// Refuses a peer's ask, or its agreement to ours.
@@ -402,6 +428,12 @@ impl<R: Random> Manager<R> {
         }
     }
 
+    /// The connection that has this QP of ours, be it over.
+    pub fn of_qp(&self, qpn: Qpn) -> Option<ConnId> {
+        let index = self.table.find_local_qp(qpn)?;
+        Some(self.conn(index))
+    }
+
     /// Whether a connection has this QP of ours, or one that has ended may still get packets for
     /// it (IBTA Vol 1, 12.9.8.4: timewait).
     pub fn is_taken(&self, qpn: Qpn) -> bool {
@@ -432,8 +464,18 @@ impl<R: Random> Manager<R> {
         })
     }
 
+    /// The GUID that the peer of a record is told.
+    fn guid(&self, index: u32) -> u64 {
+        self.config.guids.of(self.table.slot(index).route.remote)
+    }
+
+    /// Sends what belongs to a record, if that much may go to its peer's address.
     fn send(&mut self, index: u32, mad: Mad) {
-        self.send_to(self.table.slot(index).route, mad);
+        if self.table.credit(index).spend() {
+            self.send_to(self.table.slot(index).route, mad);
+        } else {
+            self.counters.unproved += 1;
+        }
     }
 
     fn send_to(&mut self, route: Route, mad: Mad) {

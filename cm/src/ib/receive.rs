@@ -5,6 +5,7 @@ use super::event::{Answer, CloseReason, Event};
 use super::message::{self, Ids};
 use super::state::State;
 use super::table::{Slot, Subject};
+use crate::credit::Credit;
 use crate::driver::{Counts, Driver, counts};
 use crate::event::Route;
 use crate::message::mad;
@@ -101,7 +102,10 @@ impl<R: Random> Manager<R> {
             }
             State::Replied(replied) if same && replied.transaction == transaction => {
                 self.counters.duplicate += 1;
-                self.send_mra(index, transaction, Answered::Rep);
+                // The network's own copy asks for nothing: who was to be patient was told so.
+                if replied.mra_at.is_none() {
+                    self.send_mra(index, transaction, Answered::Rep);
+                }
             }
             State::Established(Some(kept)) if same && kept.transaction == transaction => {
                 self.counters.duplicate += 1;
@@ -223,6 +227,9 @@ impl<R: Random> Manager<R> {
             true
         });
         self.counters.mismatch += u64::from(!fits);
+        if fits {
+            *self.table.credit(index) = Credit::Proved;
+        }
     }
 
     fn on_dreq(&mut self, now: Instant, route: Route, transaction: u64, dreq: &Dreq) {

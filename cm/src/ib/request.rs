@@ -35,6 +35,10 @@ impl<R: Random> Manager<R> {
                 self.counters.unfair += 1;
                 self.refuse_req(route, transaction, req, RejReason::NoResources);
             }
+            Room::Share => {
+                self.counters.over_share += 1;
+                self.refuse_req(route, transaction, req, RejReason::NoResources);
+            }
             Room::None => {
                 self.counters.busy += 1;
                 let timeout = self.config.busy_timeout;
@@ -51,6 +55,7 @@ impl<R: Random> Manager<R> {
     }
 
     fn on_repeated_req(&mut self, index: u32, transaction: u64, req: &Req) {
+        self.table.credit(index).earn();
         let slot = self.table.slot(index);
         let same_qp = slot.remote_qp().is_some_and(|(qpn, _)| qpn == req.qpn);
         let refusal = match slot.state() {
@@ -61,7 +66,10 @@ impl<R: Random> Manager<R> {
             }
             State::Asked(asked) if asked.transaction == transaction && same_qp => {
                 self.counters.duplicate += 1;
-                self.send_mra(index, transaction, Answered::Req);
+                // The network's own copy asks for nothing: who was to be patient was told so.
+                if asked.mra_at.is_none() {
+                    self.send_mra(index, transaction, Answered::Req);
+                }
                 None
             }
             State::RepSent(sent) if sent.transaction == transaction && same_qp => {
@@ -110,8 +118,9 @@ impl<R: Random> Manager<R> {
     /// Whether a peer's QP has a connection already that is not over here. If that one stood, the
     /// peer has lost it: it is ended, and the peer told so.
     ///
-    /// The GUID has to be the one with which the QP was connected. Of a Trunkline peer nobody can
-    /// guess it, so that forged messages end nothing.
+    /// The GUID has to be the one with which the QP was connected. A Trunkline peer tells each
+    /// address another ([`Guids::PerPeer`](super::Guids::PerPeer)), which nobody else can guess, so
+    /// that forged messages end nothing.
     pub(super) fn is_stale(&mut self, now: Instant, route: Route, qpn: Qpn, guid: u64) -> bool {
         let found = self.table.find_remote_qp(route.remote, qpn, guid);
         let Some(index) = found else {
@@ -137,9 +146,9 @@ impl<R: Random> Manager<R> {
     }
 
     pub(super) fn room(&self, route: Route) -> Room {
-        let of_peer = self.table.half_open_of(route.remote);
         let (load, limits) = (self.table.load(), &self.config.limits);
-        Room::of(limits, load, self.events.len(), of_peer)
+        let shares = (self.table.shares(), route.remote);
+        Room::of(limits, load, self.events.len(), shares)
     }
 
     fn take_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {

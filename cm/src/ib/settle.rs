@@ -4,6 +4,7 @@ use super::Manager;
 use super::event::{CloseReason, Event};
 use super::message;
 use super::state::State;
+use crate::credit::Credit;
 use crate::driver::Driver;
 use crate::message::mad;
 use crate::random::Random;
@@ -13,6 +14,7 @@ use trunkline_wire::cm::{Answered, PrivateData, RejReason};
 impl<R: Random> Manager<R> {
     /// The peer confirmed, by RTU or by a packet on the connection.
     pub(super) fn confirmed(&mut self, index: u32, private_data: PrivateData<224>) {
+        *self.table.credit(index) = Credit::Proved;
         self.table.set_state(index, State::Established(None));
         self.established(index, private_data);
     }
@@ -43,7 +45,7 @@ impl<R: Random> Manager<R> {
 
     /// Tells the peer that it was given up.
     pub(super) fn send_timeout(&mut self, index: u32, transaction: u64) {
-        let rej = message::timeout_rej(self.ids(index), self.config.guid);
+        let rej = message::timeout_rej(self.ids(index), self.guid(index));
         self.send(index, mad(transaction, rej));
     }
 

@@ -66,6 +66,7 @@ impl<R: Random> Manager<R> {
     ) {
         if let Some(index) = self.find_asked(route, Subject::Question, req.request) {
             self.counters.duplicate += 1;
+            self.table.credit(index).earn();
             if let State::SidrDone { answer, .. } = self.table.slot(index).state()
                 && answer.transaction == transaction
             {
@@ -84,6 +85,7 @@ impl<R: Random> Manager<R> {
             match self.room(route) {
                 Room::Enough => return self.take_question(now, route, transaction, req),
                 Room::PeerHasItsShare => self.counters.unfair += 1,
+                Room::Share => self.counters.over_share += 1,
                 Room::None => self.counters.busy += 1,
             }
             SidrStatus::NoQp

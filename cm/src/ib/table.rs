@@ -2,10 +2,12 @@
 
 use super::state::State;
 use crate::comm_id::Side;
+use crate::credit::Credit;
 use crate::event::Route;
 use crate::handshakes::Load;
 use crate::phase::{Phase, Step};
 use crate::random::Random;
+use crate::shares::{Held, Shares};
 use crate::slots::{Record, Slots, State as _};
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -24,6 +26,9 @@ pub(crate) struct Slot {
     local_qpn: Option<Qpn>,
     /// The peer's QP and the GUID it goes with, once the peer has told them.
     remote_qp: Option<(Qpn, u64)>,
+    /// The peer asked for it.
+    theirs: bool,
+    credit: Credit,
     // Changed by `Table::set_state` alone, which keeps timers, counts and indices.
     state: State,
 }
@@ -60,6 +65,8 @@ impl Record for Slot {
             remote: CommId(0),
             local_qpn: None,
             remote_qp: None,
+            theirs: false,
+            credit: Credit::Proved,
             state: State::FREE,
         }
     }
@@ -90,8 +97,8 @@ pub(super) struct Table {
     remote_qps: BTreeMap<(IpAddr, Qpn, u64), u32>,
     /// Records by the QP of this end, until they are forgotten.
     local_qps: BTreeMap<Qpn, u32>,
-    /// Half-open records of each address that has some.
-    half_open: BTreeMap<IpAddr, u32>,
+    /// What each address asked for.
+    shares: Shares,
     load: Load,
     pub(super) observer: Observer<Step>,
 }
@@ -103,7 +110,7 @@ impl Table {
             asked: BTreeMap::new(),
             remote_qps: BTreeMap::new(),
             local_qps: BTreeMap::new(),
-            half_open: BTreeMap::new(),
+            shares: Shares::default(),
             load: Load::default(),
             observer: Observer::none(),
         }
@@ -119,7 +126,7 @@ impl Table {
             + self.asked.len() * size_of::<((IpAddr, Subject, u32), u32)>()
             + self.remote_qps.len() * size_of::<((IpAddr, Qpn, u64), u32)>()
             + self.local_qps.len() * size_of::<(Qpn, u32)>()
-            + self.half_open.len() * size_of::<(IpAddr, u32)>()
+            + self.shares.state_bytes()
     }
 
     pub(super) const fn slots(&self) -> &Slots<Slot> {
@@ -158,9 +165,18 @@ impl Table {
         self.local_qps.contains_key(&qpn)
     }
 
-    /// Half-open records of the peer behind an address.
-    pub(super) fn half_open_of(&self, remote: IpAddr) -> u32 {
-        self.half_open.get(&remote).copied().unwrap_or(0)
+    pub(super) const fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// What may be sent to the peer of a record.
+    pub(super) fn credit(&mut self, index: u32) -> &mut Credit {
+        &mut self.slots.get_mut(index).credit
+    }
+
+    /// The record that has a QP of this end.
+    pub(super) fn find_local_qp(&self, qpn: Qpn) -> Option<u32> {
+        self.local_qps.get(&qpn).copied()
     }
 
     /// Takes a place, in no state yet.
@@ -173,9 +189,11 @@ impl Table {
     /// Notes the number under which the peer asked.
     pub(super) fn set_asked(&mut self, index: u32, subject: Subject, remote: CommId) {
         let slot = self.slots.get_mut(index);
-        slot.remote = remote;
-        let key = (slot.route.remote, subject, remote.0);
-        self.asked.insert(key, index);
+        (slot.remote, slot.theirs, slot.credit) = (remote, true, Credit::FIRST);
+        let address = slot.route.remote;
+        self.asked.insert((address, subject, remote.0), index);
+        let more = |held: &mut Held| held.connections += 1;
+        self.shares.update(address, more);
     }
 
     /// Notes the number that the peer's answer tells.
@@ -228,6 +246,10 @@ impl Table {
         self.release_remote_qp(index);
         let slot = self.slot(index);
         let (remote, address, local) = (slot.remote.0, slot.route.remote, slot.local_qpn);
+        if slot.theirs {
+            let less = |held: &mut Held| held.connections -= 1;
+            self.shares.update(address, less);
+        }
         for subject in [Subject::Connection, Subject::Question] {
             let key = (address, subject, remote);
             if self.asked.get(&key) == Some(&index) {
@@ -265,12 +287,12 @@ impl Table {
         let step = |count: &mut u32| *count = if enters { *count + 1 } else { *count - 1 };
         step(count);
         if state.is_half_open() {
-            let of_peer = self.half_open.entry(remote).or_default();
-            step(of_peer);
-            if *of_peer == 0 {
-                self.half_open.remove(&remote);
+            let before = self.shares.of_address(remote).half_open;
+            self.shares.update(remote, |held| step(&mut held.half_open));
+            let after = self.shares.of_address(remote).half_open;
+            if (before == 0) != (after == 0) {
+                step(&mut load.peers);
             }
-            load.peers = self.half_open.len() as u32;
         }
     }
 }

@@ -12,6 +12,14 @@ use trunkline_wire::{Addresses, Psn, RdmaCmHeader, ServiceId};
 /// Every address, any port.
 pub(super) const ANY: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 
+/// The same address without an IPv4 address inside an IPv6 one; a link-local one keeps its scope.
+pub(super) const fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::new(IpAddr::V4(v4), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
 /// The service ID of a port.
 pub(super) const fn service(space: PortSpace, port: u16) -> ServiceId {
     ServiceId::ip(space.protocol(), port)

@@ -1,7 +1,7 @@
 //! What the communication manager below has to say, and answers to peers' requests.
 
 use super::convert::{asked, asking, fit, seen, terms};
-use super::event::{Data, Error, Event, Kind, Params, PeerParams, PortSpace, UdPeer};
+use super::event::{Data, Error, Event, Kind, Params, PeerParams, PortSpace, QpAttributes, UdPeer};
 use super::id::{Request, State, Wanted};
 use super::{Id, IdStep, Manager};
 use crate::event::Route;
@@ -48,7 +48,7 @@ impl<R: Random> Manager<R> {
 
     /// What an event means to its ID.
     fn translate(&mut self, id: Id, conn: ConnId, event: ib::Event) -> Option<Event> {
-        let over = State::Over { conn };
+        let over = State::Over { conn, stood: false };
         match event {
             ib::Event::Replied { answer, .. } => self.on_reply(id, conn, &answer),
             ib::Event::Established { private_data, .. } => {
@@ -128,20 +128,25 @@ impl<R: Random> Manager<R> {
         said: &[u8],
     ) -> Option<Event> {
         let before = self.ids.get(&id)?.state;
-        self.set_state(id, State::Over { conn });
+        if let State::Over { .. } = before {
+            // Ended by this end, which knows.
+            return None;
+        }
         let data = Data::new(said);
         let stood = matches!(
             before,
             State::Established { .. } | State::Disconnecting { .. }
         );
-        match reason {
-            // Rejected by this end, which knows.
+        let event = match reason {
             CloseReason::Local if !stood => None,
             CloseReason::Abandoned(reason) if !stood => Some(Event::Rejected { id, reason, data }),
             CloseReason::Unconfirmed => Some(Event::Unreachable { id, status: None }),
             CloseReason::Undecided => Some(Event::ConnectError { id }),
             reason => Some(Event::Disconnected { id, reason, data }),
-        }
+        };
+        let stood = matches!(event, Some(Event::Disconnected { .. }));
+        self.set_state(id, State::Over { conn, stood });
+        event
     }
 
     /// A peer connects.
@@ -310,13 +315,14 @@ impl<R: Random> Manager<R> {
         id
     }
 
-    pub(super) fn accept_connection(
+    pub(super) fn accept_connection<E: From<Error>>(
         &mut self,
         now: Instant,
         id: Id,
         request: &Request,
         params: &Params<'_>,
-    ) -> Result<(), Error> {
+        ready: impl FnOnce(&QpAttributes) -> Result<(), E>,
+    ) -> Result<(), E> {
         let wanted = request.ask.as_ref().expect("a connection asks for a QP");
         let starting_psn = Psn::from_wire(self.ib.random().next() as u32);
         let peer: PeerParams = seen(&wanted.qp, wanted.retry_count);
@@ -328,10 +334,15 @@ impl<R: Random> Manager<R> {
             ack_delay: ib::Answer::ACK_DELAY,
             private_data: self.noted(fit(params.private_data, Params::ACCEPT))?,
         };
+        let refused = |error| refusal(id, error);
+        let may = self.ib.may_accept(request.conn, &answer);
+        may.map_err(refused)?;
+        let agreed = asked(request.route, wanted, &qp);
+        ready(&agreed)?;
         let accepted = self.ib.accept(now, request.conn, &answer);
-        accepted.map_err(|error| refusal(id, error))?;
+        accepted.map_err(refused)?;
         self.set_state(id, State::Accepted { conn: request.conn });
-        self.record(id)?.attributes = Some(asked(request.route, wanted, &qp));
+        self.record(id)?.attributes = Some(agreed);
         Ok(())
     }
 

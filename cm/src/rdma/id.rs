@@ -61,8 +61,9 @@ pub(super) enum State {
     Answered,
     /// DREQ is under way.
     Disconnecting { conn: ib::ConnId },
-    /// Over; the QP may be in time wait.
-    Over { conn: ib::ConnId },
+    /// Over; the QP may be in time wait. Its program was told that a connection that `stood` has
+    /// ended, or that it came to nothing.
+    Over { conn: ib::ConnId, stood: bool },
 }
 
 impl State {
@@ -92,7 +93,7 @@ impl State {
             | Self::Accepted { conn }
             | Self::Established { conn }
             | Self::Disconnecting { conn }
-            | Self::Over { conn } => Some(*conn),
+            | Self::Over { conn, .. } => Some(*conn),
             Self::Idle | Self::Listening { .. } | Self::Resolved { .. } | Self::Answered => None,
         }
     }

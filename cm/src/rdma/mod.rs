@@ -35,7 +35,7 @@ pub use event::{
     Data, Error, Event, Kind, Params, PeerParams, PortSpace, QpAttributes, Setting, UdPeer,
 };
 pub use phase::{IdPhase, IdStep};
-pub use workers::{Claim, Listener, Wish};
+pub use workers::{Claim, Listener, Wish, keeper};
 
 use crate::event::{Outgoing, Route};
 use crate::ib;
@@ -43,7 +43,8 @@ use crate::phase::Step;
 use crate::random::Random;
 use crate::retry::Retry;
 use alloc::collections::{BTreeMap, VecDeque};
-use convert::{addresses, behind, fit, service, terms};
+use alloc::vec::Vec;
+use convert::{addresses, behind, canonical, fit, service, terms};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use id::{Offered, Record, State};
@@ -255,8 +256,7 @@ impl<R: Random> Manager<R> {
         if !matches!(record.state, State::Idle) || record.bound {
             return Err(Error::State(id));
         }
-        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        self.claim(id, address)
+        self.claim(id, canonical(address))
     }
 
     /// Takes connections to the ID's address from now on (`rdma_listen(3)`), one of every address
@@ -297,7 +297,10 @@ impl<R: Random> Manager<R> {
         if bound.ip() != route.local && !bound.ip().is_unspecified() {
             return Err(Error::BoundElsewhere(bound));
         }
-        let local = SocketAddr::new(route.local, bound.port());
+        let local = match bound.ip().is_unspecified() {
+            true => SocketAddr::new(route.local, bound.port()),
+            false => bound,
+        };
         let record = self.record(id)?;
         record.local = Some(local);
         self.set_state(id, State::Resolved { route, port });
@@ -388,18 +391,38 @@ impl<R: Random> Manager<R> {
     /// # Errors
     /// The ID waits for no such decision, there is too much private data, or the QP is taken.
     pub fn accept(&mut self, now: Instant, id: Id, params: &Params<'_>) -> Result<(), Error> {
-        match self.record(id)?.state {
+        self.accept_with(now, id, params, |_| Ok(()))
+    }
+
+    /// As [`accept`](Self::accept), where `ready` readies the QP for what both ends have agreed on,
+    /// before the peer hears of it: the peer may send at once then. Datagrams agree on nothing.
+    ///
+    /// # Errors
+    /// As there, and those of `ready`. Nothing was sent then, and the ID waits for a decision
+    /// still.
+    pub fn accept_with<E: From<Error>>(
+        &mut self,
+        now: Instant,
+        id: Id,
+        params: &Params<'_>,
+        ready: impl FnOnce(&QpAttributes) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let record = self.record(id)?;
+        match record.state {
             State::Responded { conn } => {
+                let agreed = record.attributes.expect("both ends have spoken");
                 let data = self.noted(fit(params.private_data, Params::READY))?;
+                self.ib.may_ready(conn).map_err(|_| Error::State(id))?;
+                ready(&agreed)?;
                 self.ib.ready(conn, data).map_err(|_| Error::State(id))?;
                 self.set_state(id, State::Established { conn });
                 Ok(())
             }
             State::Requested(request) => match request.ask {
-                Some(_) => self.accept_connection(now, id, &request, params),
-                None => self.accept_question(now, id, &request, params),
+                Some(_) => self.accept_connection(now, id, &request, params, ready),
+                None => Ok(self.accept_question(now, id, &request, params)?),
             },
-            _ => Err(Error::State(id)),
+            _ => Err(Error::State(id).into()),
         }
     }
 
@@ -427,23 +450,77 @@ impl<R: Random> Manager<R> {
         let reason = RejReason::ConsumerDefined;
         let rejected = self.ib.reject(now, conn, reason, data);
         rejected.map_err(|_| Error::State(id))?;
-        self.set_state(id, State::Over { conn });
+        let stood = false;
+        self.set_state(id, State::Over { conn, stood });
         Ok(())
     }
 
     /// Ends a connection (`rdma_disconnect(3)`): [`Event::Disconnected`] comes once the peer has
-    /// answered or is silent, and [`Event::TimewaitExit`] later.
+    /// answered or is silent, and [`Event::TimewaitExit`] later. One that is being ended, or that
+    /// the peer has ended meanwhile, needs nothing more.
     ///
     /// # Errors
-    /// The ID has no connection that stands, or that its peer may take for standing.
+    /// The ID never had a connection that stood, or that its peer could take for standing.
     pub fn disconnect(&mut self, now: Instant, id: Id) -> Result<(), Error> {
-        let state = self.record(id)?.state;
-        let (State::Established { conn } | State::Accepted { conn }) = state else {
-            return Err(Error::State(id));
+        let conn = match self.record(id)?.state {
+            State::Established { conn } | State::Accepted { conn } => conn,
+            State::Disconnecting { .. } | State::Over { stood: true, .. } => return Ok(()),
+            _ => return Err(Error::State(id)),
         };
         self.set_state(id, State::Disconnecting { conn });
         let closed = self.ib.close(now, conn, PrivateData::default());
         closed.map_err(|_| Error::State(id))
+    }
+
+    /// A QP of ours is in error, though its program did not ask for that: its connection, if it has
+    /// one that stands, is over. [`Event::Disconnected`] comes at once; the peer, if it is there,
+    /// is told.
+    pub fn qp_failed(&mut self, now: Instant, qpn: Qpn) {
+        let conn = self.ib.of_qp(qpn);
+        let id = conn.and_then(|conn| self.conns.get(&conn.number()).copied());
+        let Some(id) = id else { return };
+        if let Some(State::Established { .. } | State::Accepted { .. }) =
+            self.ids.get(&id).map(|record| record.state)
+        {
+            self.end(now, id, ib::CloseReason::Failed);
+        }
+    }
+
+    /// Ends what `most` IDs have under way, for a node that ends: their peers are told, and they
+    /// hear of it themselves. Gives whether there may be more; send what there is to send before.
+    pub fn end_some(&mut self, now: Instant, most: usize) -> bool {
+        let under_way = |record: &Record| match record.state {
+            State::Over { .. } => false,
+            state => state.conn().is_some(),
+        };
+        let ids = self.ids.iter().filter(|(_, record)| under_way(record));
+        let ids: Vec<Id> = ids.map(|(id, _)| *id).take(most).collect();
+        for id in &ids {
+            self.end(now, *id, ib::CloseReason::Local);
+        }
+        ids.len() == most
+    }
+
+    /// Ends what an ID has under way: it hears of it now, and of nothing behind it but the end of
+    /// time wait.
+    fn end(&mut self, now: Instant, id: Id, reason: ib::CloseReason) {
+        let Some(state) = self.ids.get(&id).map(|record| record.state) else {
+            return;
+        };
+        let Some(conn) = state.conn() else { return };
+        let stood = matches!(
+            state,
+            State::Established { .. } | State::Accepted { .. } | State::Disconnecting { .. }
+        );
+        self.set_state(id, State::Over { conn, stood });
+        self.events.push_back(if stood {
+            let data = Data::new(&[]);
+            Event::Disconnected { id, reason, data }
+        } else {
+            Event::ConnectError { id }
+        });
+        // What is being closed already needs no closing.
+        let _ = self.ib.close(now, conn, PrivateData::default());
     }
 
     /// A packet came in on the QP of a connection that its peer has not confirmed yet

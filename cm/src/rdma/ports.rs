@@ -1,7 +1,7 @@
 //! Which ID has which port.
 
 use super::event::{Error, PortSpace};
-use super::workers::Listener;
+use super::workers::{Listener, keeper};
 use super::{Id, Random};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -69,11 +69,6 @@ impl Ports {
         }
     }
 
-    /// The worker that keeps a port: who else wants it has to ask there.
-    pub(super) const fn keeper(&self, port: u16) -> u8 {
-        self.worker.of().owner(port as u32)
-    }
-
     /// Bytes of all claims.
     pub(super) fn state_bytes(&self) -> usize {
         let claims = self
@@ -103,7 +98,8 @@ impl Ports {
             0 => self.pick(space, random).ok_or(Error::NoPort)?,
             port => port,
         };
-        let address = SocketAddr::new(address.ip(), port);
+        let mut address = address;
+        address.set_port(port);
         let claims = self.claims.entry((space, port)).or_default();
         if claims.iter().any(|other| claim.conflicts(other)) {
             return Err(Error::AddressInUse(address));
@@ -117,7 +113,8 @@ impl Ports {
         let start = (random.next() % u64::from(high - low + 1)) as u16;
         let mut ports = (low + start..=high).chain(low..low + start);
         let free = |port| !self.claims.contains_key(&(space, port));
-        ports.find(|&port| self.worker.owns(port.into()) && free(port))
+        let kept = |port| keeper(port, self.worker.of()) == self.worker.index();
+        ports.find(|&port| kept(port) && free(port))
     }
 
     /// Makes a bound ID the one that listens.

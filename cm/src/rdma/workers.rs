@@ -5,13 +5,19 @@
 //! A listener is known to all workers, since what peers ask for is spread over them. Each decides
 //! on its own how many requests may wait; the IDs of requests belong to the worker that took them.
 
-use super::convert::{ANY, service};
+use super::convert::{ANY, canonical, service};
 use super::event::{Error, Kind, PortSpace};
 use super::id::{Record, State};
 use super::{Config, Id, Manager, Random};
 use crate::ib::Met;
 use core::net::SocketAddr;
 use trunkline_conn::time::Instant;
+use trunkline_wire::Workers;
+
+/// Index of the worker that keeps a port, out of `workers`: who else wants it has to ask there.
+pub const fn keeper(port: u16, workers: Workers) -> u8 {
+    workers.owner(port as u32)
+}
 
 /// An ID's wish for a port.
 #[derive(Clone, Copy, Debug)]
@@ -51,11 +57,6 @@ impl<R: Random> Manager<R> {
         self.config.ib.worker.owns(id.0 as u32)
     }
 
-    /// Index of the worker that keeps a port.
-    pub const fn keeper(&self, port: u16) -> u8 {
-        self.ports.keeper(port)
-    }
-
     /// First of three steps to [`bind`](Self::bind) an ID to a port that another worker keeps.
     ///
     /// # Errors
@@ -65,7 +66,7 @@ impl<R: Random> Manager<R> {
         if !matches!(record.state, State::Idle) || record.bound {
             return Err(Error::State(id));
         }
-        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        let address = canonical(address);
         let (space, shares) = (record.space, (record.reuse, record.v6_only));
         Ok(Wish {
             id,

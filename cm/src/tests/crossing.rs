@@ -145,7 +145,7 @@ fn a_winning_ask_absorbs_ours_under_its_number_and_with_its_offer() {
         panic!("{events:?}")
     };
     assert_eq!((terms.id, terms.role), (stage.id(), Role::Acceptor));
-    assert_eq!((terms.weight, terms.local_id), (7, rep.qpn));
+    assert_eq!(terms.local_id, rep.qpn);
 }
 
 #[test]
@@ -274,8 +274,6 @@ fn binds_ride_in_the_ask_and_consent_in_the_answer() {
         src_qp: Qpn::from_wire(qp),
         dest_qp: Qpn::from_wire(0x0010_0000 + qp),
         generation: 7,
-        msn: 0,
-        round: 0,
     });
     let mut network = Network::new(1, 2, Weather::CLEAR);
     let mut ask = ask(&mut Seeded(1), Purpose::Pool(0));
@@ -323,12 +321,8 @@ fn said_again(stage: &mut Stage) -> Message {
 fn an_ask_that_is_said_again_speaks_no_more_for_qps_that_are_gone() {
     let [gone, left] = two_binds();
     let mut stage = Stage::new();
-    let mut ask = ask(&mut Seeded(1), Purpose::Pool(0));
-    ask.binds = [gone, left].into_iter().collect();
-    let opened = stage.manager.open(stage.now, stage.route(), ask);
-    opened.expect("there is room");
-    drain(&mut stage.manager);
-    stage.manager.withdraw(gone.src_qp);
+    stage.open_with([gone, left].into_iter().collect());
+    stage.manager.withdraw(stage.id(), gone.src_qp);
     let Message::Req(req) = said_again(&mut stage) else {
         panic!("it asks again")
     };
@@ -346,7 +340,7 @@ fn an_answer_that_is_said_again_consents_no_more_for_qps_that_are_gone() {
     let accepted = stage.manager.accept(stage.now, stage.id(), offer, consent);
     accepted.expect("it waits for that");
     drain(&mut stage.manager);
-    stage.manager.withdraw(gone.src_qp);
+    stage.manager.withdraw(stage.id(), gone.src_qp);
     let Message::Rep(rep) = said_again(&mut stage) else {
         panic!("it answers again")
     };
@@ -359,12 +353,8 @@ fn an_ask_that_another_absorbs_consents_for_no_qps_that_are_gone() {
     let [gone, left] = two_binds();
     let mut stage = Stage::new();
     stage.peer = LOWER;
-    let mut ours = ask(&mut Seeded(1), Purpose::Pool(0));
-    ours.binds = [gone, left].into_iter().collect();
-    let opened = stage.manager.open(stage.now, stage.route(), ours);
-    opened.expect("there is room");
-    drain(&mut stage.manager);
-    stage.manager.withdraw(gone.src_qp);
+    stage.open_with([gone, left].into_iter().collect());
+    stage.manager.withdraw(stage.id(), gone.src_qp);
     let theirs = [gone, left].map(|bind| Bind {
         src_qp: bind.dest_qp,
         dest_qp: bind.src_qp,

@@ -86,3 +86,15 @@ fn negative_answers_expire_and_any_question_replaces_them() {
     directory.asked(ms(2), peer);
     assert_eq!(directory.mode(ms(3), peer), PeerMode::Trunkline);
 }
+
+#[test]
+fn no_number_of_addresses_takes_more_than_a_bounded_directory() {
+    let mut directory = Directory::default();
+    for host in 0..10_000_u32 {
+        let peer = core::net::Ipv4Addr::from_bits(host.wrapping_mul(0x9e37_79b1)).into();
+        directory.know(peer, PeerMode::Trunkline);
+        assert_eq!(directory.mode(ms(1), peer), PeerMode::Trunkline);
+        assert!(directory.len() <= 64, "{} addresses", directory.len());
+    }
+    assert_eq!(directory.len(), 64);
+}

@@ -10,7 +10,7 @@ use trunkline_wire::{Control, ControlKind, Qpn, Workers};
 fn ends() -> impl Strategy<Value = End> {
     let identity = (any::<u64>(), any::<u64>());
     let workers = (1..=Workers::MOST).prop_filter_map("a count that may be", Workers::new);
-    let sizes = (256_u32..=65_535, 64_u16..=4_096, workers);
+    let sizes = (256_u32..=65_535, 1_u16..=1_024, workers);
     (identity, any::<u32>(), 0..1_u64 << 63, sizes).prop_map(
         |((guid, epoch), token, first_packet, (packet_size, window, workers))| End {
             identity: Identity { guid, epoch },
@@ -25,15 +25,11 @@ fn ends() -> impl Strategy<Value = End> {
 
 fn binds() -> impl Strategy<Value = Bind> {
     let qp = (any::<u32>(), any::<u32>());
-    (qp, any::<u8>(), any::<u16>(), any::<u32>()).prop_map(
-        |((src, dest), round, generation, msn)| Bind {
-            src_qp: Qpn::from_wire(src),
-            round,
-            dest_qp: Qpn::from_wire(dest),
-            generation,
-            msn,
-        },
-    )
+    (qp, any::<u32>()).prop_map(|((src, dest), generation)| Bind {
+        src_qp: Qpn::from_wire(src),
+        dest_qp: Qpn::from_wire(dest),
+        generation,
+    })
 }
 
 fn hellos() -> impl Strategy<Value = Hello> {
@@ -42,13 +38,12 @@ fn hellos() -> impl Strategy<Value = Hello> {
         (0..=Purpose::POOL_LAST).prop_map(Purpose::Pool)
     ];
     let binds = prop::collection::vec(binds(), 0..=Binds::MOST);
-    (ends(), purpose, any::<[u8; 2]>(), 1..=u8::MAX, binds).prop_map(
-        |(end, purpose, [toward, traffic_class], weight, binds)| Hello {
+    (ends(), purpose, any::<[u8; 2]>(), binds).prop_map(
+        |(end, purpose, [toward, traffic_class], binds)| Hello {
             end,
             purpose,
             toward,
             traffic_class,
-            weight,
             binds: binds.into_iter().collect(),
         },
     )
@@ -84,20 +79,17 @@ proptest! {
 fn consent(bind: &Bind) -> Bound {
     Bound {
         src_qp: bind.dest_qp,
-        round: bind.round,
         dest_qp: bind.src_qp,
         generation: bind.generation,
-        own_generation: bind.msn as u16,
+        own_generation: !bind.generation,
     }
 }
 
 fn sample() -> Hello {
     let bind = |n: u32| Bind {
         src_qp: Qpn::from_wire(0x0001_0203 + n),
-        round: 4,
-        dest_qp: Qpn::from_wire(0x0005_0607),
-        generation: 0x0809,
-        msn: 0x0a0b_0c0d,
+        dest_qp: Qpn::from_wire(0x0004_0506),
+        generation: 0x0708_090a,
     };
     Hello {
         end: End {
@@ -114,7 +106,6 @@ fn sample() -> Hello {
         purpose: Purpose::Pool(6),
         toward: 0x62,
         traffic_class: 0x60,
-        weight: 0x61,
         binds: [bind(0), bind(1)].into_iter().collect(),
     }
 }
@@ -129,8 +120,8 @@ fn fields_stand_where_the_map_says() {
     assert_eq!(bytes[16..24], counted(0x11));
     assert_eq!(bytes[24..32], counted(0x21));
     assert_eq!(bytes[32..40], counted(0x41));
-    assert_eq!(bytes[40..44], [0x02, 0x00, 0x61, 2]);
-    let bind = [1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 0x0a, 0x0b, 0x0c, 0x0d];
+    assert_eq!(bytes[40..44], [0x02, 0x00, 0, 2]);
+    let bind = [1, 2, 3, 4, 5, 6, 7, 8, 9, 0x0a, 0, 0, 0, 0];
     assert_eq!(bytes[44..58], bind);
     assert_eq!(bytes[58..61], [1, 2, 4]);
     assert_eq!(bytes[72..86], [0; 14]);
@@ -141,7 +132,7 @@ fn fields_stand_where_the_map_says() {
     assert_eq!(reply.bytes()[..8], [b'T', b'R', b'N', b'K', 1, 0, 0, 0]);
     assert_eq!(reply.bytes()[8..42], bytes[8..42]);
     assert_eq!(reply.bytes()[42..44], [4, 2]);
-    let bound = [5, 6, 7, 4, 1, 2, 3, 0, 8, 9, 0x0c, 0x0d, 0, 0];
+    let bound = [4, 5, 6, 1, 2, 3, 7, 8, 9, 0x0a, 0xf8, 0xf7, 0xf6, 0xf5];
     assert_eq!(reply.bytes()[44..58], bound);
     assert!(reply.bytes()[72..].iter().all(|&byte| byte == 0));
 }
@@ -185,10 +176,10 @@ fn what_a_hello_may_not_hold_is_named() {
         ),
         (
             40,
-            &[0, 63],
+            &[0, 0],
             HelloError::Invalid {
                 field: "window",
-                value: 63,
+                value: 0,
             },
         ),
         (
@@ -227,13 +218,6 @@ fn what_a_hello_may_not_hold_is_named() {
         }
         assert_eq!(Hello::parse(&data), Err(error));
     }
-    let mut weightless = sample().emit();
-    weightless.0[42] = 0;
-    let error = HelloError::Invalid {
-        field: "weight",
-        value: 0,
-    };
-    assert_eq!(Hello::parse(&weightless), Err(error));
     assert_eq!(
         HelloReply::parse(&PrivateData::default()),
         Err(HelloError::Magic)
@@ -259,7 +243,7 @@ fn a_bind_is_the_control_entry_that_it_stands_for() {
         (bind.src_qp, bind.dest_qp)
     );
     let rest = (control.round, control.generation, control.msn);
-    assert_eq!(rest, (bind.round, bind.generation, bind.msn));
+    assert_eq!(rest, (0, bind.generation, 0));
     let many: Binds = (0..9).map(|_| bind).collect();
     assert_eq!(many.as_slice().len(), Binds::MOST);
 }

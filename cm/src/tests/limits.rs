@@ -5,6 +5,7 @@ use crate::Config;
 use crate::event::{AskError, Route};
 use crate::hello::{HelloError, Purpose};
 use crate::refusal::{Refusal, RefusalCode};
+use trunkline_conn::time::MILLISECOND;
 use trunkline_wire::cm::{CmMad, CommId, Message, RejReason};
 
 fn tight() -> Config {
@@ -123,6 +124,133 @@ fn an_owner_that_does_not_look_costs_a_bounded_amount() {
 }
 
 #[test]
+fn an_address_that_proved_nothing_gets_at_most_three_datagrams_for_each_of_its_own() {
+    for (asks, most) in [(1, 3), (2, 6), (5, 15)] {
+        let mut stage = Stage::new();
+        stage.rep_sent();
+        let mut sent = 1;
+        for _ in 1..asks {
+            stage.deliver(&stage.req());
+        }
+        for _ in 0..1_000 {
+            sent += drain(&mut stage.manager).0.len();
+            stage.now = stage.now + 10 * MILLISECOND;
+            stage.manager.handle_timeout(stage.now);
+        }
+        assert_eq!(stage.state(), "-", "it is given up");
+        assert!(sent <= most, "{asks} in, {sent} out");
+        assert!(sent > asks, "the answer is sent again");
+        assert_eq!(stage.manager.counters().unproved > 0, asks < 3);
+    }
+}
+
+#[test]
+fn a_peer_that_has_proved_to_be_there_is_answered_as_often_as_it_takes() {
+    let mut stage = Stage::new();
+    stage.established();
+    stage.theirs = CommId(1);
+    stage.transaction += 1;
+    stage.purpose = Purpose::Private;
+    stage.rep_sent();
+    let mut sent = 1;
+    for _ in 0..1_000 {
+        sent += drain(&mut stage.manager).0.len();
+        stage.now = stage.now + 10 * MILLISECOND;
+        stage.manager.handle_timeout(stage.now);
+    }
+    assert_eq!(sent, 7, "six REPs and a REJ");
+}
+
+#[test]
+fn an_address_that_takes_all_it_can_get_leaves_half_of_the_connections() {
+    let mut config = Config::new(US);
+    config.limits.connections = 64;
+    let mut stage = Stage::with(config);
+    stage.purpose = Purpose::Private;
+    for serial in 0..32 {
+        stage.theirs = CommId(serial + 1);
+        stage.transaction += 1;
+        stage.established_as_acceptor();
+    }
+    stage.theirs = CommId(100);
+    stage.transaction += 1;
+    stage.deliver(&stage.req());
+    let (sent, events) = drain(&mut stage.manager);
+    assert!(events.is_empty());
+    let [
+        CmMad {
+            message: Message::Rej(rej),
+            ..
+        },
+    ] = &messages(&sent)[..]
+    else {
+        panic!("{sent:?}")
+    };
+    let refusal = Refusal::parse(&rej.private_data).expect("a Trunkline node refuses");
+    assert_eq!(refusal.code, RefusalCode::Share);
+    assert_eq!(stage.manager.counters().over_share, 1);
+    // What this node itself opens to that address is its own business, and the next address has
+    // its share.
+    stage.open();
+    (stage.peer_address, stage.theirs) = (address(3), CommId(101));
+    stage.transaction += 1;
+    stage.established_as_acceptor();
+    assert_eq!(stage.manager.load().established, 33);
+}
+
+/// The shortest time that `act` takes of those with these numbers.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what a call costs is measured by the machine's clock"
+)]
+fn shortest(numbers: core::ops::Range<u32>, mut act: impl FnMut(u32)) -> std::time::Duration {
+    let time = |number| {
+        let before = std::time::Instant::now();
+        act(number);
+        before.elapsed()
+    };
+    numbers.map(time).min().expect("there are some")
+}
+
+/// A handshake costs the same with 60,000 others as with few, all of one peer or each of another.
+#[test]
+fn the_cost_of_a_handshake_does_not_grow_with_what_there_is() {
+    const MANY: u32 = if cfg!(miri) { 600 } else { 60_000 };
+    for one_peer in [false, true] {
+        let mut config = Config::new(US);
+        config.limits.connections = 1 << 20;
+        let mut stage = Stage::with(config);
+        let mut connect = |number: u32| {
+            let host = if one_peer { 0 } else { number };
+            stage.peer_address = core::net::Ipv4Addr::from_bits(0x0a01_0000 + host).into();
+            stage.peer.guid = 1_000 + u64::from(host);
+            stage.purpose = if one_peer {
+                Purpose::Private
+            } else {
+                Purpose::Pool(0)
+            };
+            stage.theirs = CommId(number + 1);
+            stage.transaction += 1;
+            stage.established_as_acceptor();
+            // An ask that is refused, a copy of the REQ, and a REJ of who does not know our number.
+            stage.deliver(&stage.req());
+            let mut nobody = stage.rej(RefusalCode::Cancelled);
+            nobody[28..32].fill(0);
+            stage.deliver(&nobody);
+            drain(&mut stage.manager);
+        };
+        let early = shortest(0..64, &mut connect);
+        (64..MANY - 64).for_each(&mut connect);
+        let late = shortest(MANY - 64..MANY, &mut connect);
+        // A walk over all would cost hundreds of times as much.
+        assert!(late < early * 20, "{early:?} at first, {late:?} at the end");
+        assert_eq!(stage.manager.load().established, MANY);
+        let peers = stage.manager.load().peers;
+        assert_eq!(peers, if one_peer { 1 } else { MANY });
+    }
+}
+
+#[test]
 fn closed_connections_are_remembered_only_so_many_at_a_time() {
     let mut stage = Stage::with(tight());
     stage.purpose = Purpose::Private;
@@ -142,11 +270,6 @@ fn what_no_peer_would_take_cannot_be_offered() {
     let mut stage = Stage::new();
     let good = ask(&mut Seeded(1), Purpose::Pool(0));
     let cases = [
-        ("weight", {
-            let mut a = good;
-            a.weight = 0;
-            a
-        }),
         ("pool index", {
             let mut a = good;
             a.purpose = Purpose::Pool(255);
@@ -164,7 +287,7 @@ fn what_no_peer_would_take_cannot_be_offered() {
         }),
         ("window", {
             let mut a = good;
-            a.offer.window = 32;
+            a.offer.window = 0;
             a
         }),
         ("first packet", {

@@ -82,7 +82,7 @@ pub(super) fn offer(random: &mut Seeded) -> Offer {
         token: random.next() as u32,
         first_packet: random.next() >> 1,
         packet_size: 1_500 + random.below(60_000) as u32,
-        window: 128 + random.below(3_900) as u16,
+        window: 2 + random.below(1_000) as u16,
         workers: Workers::ONE,
     }
 }
@@ -93,7 +93,6 @@ pub(super) fn ask(random: &mut Seeded, purpose: Purpose) -> Ask {
         purpose,
         toward: 0,
         traffic_class: 0,
-        weight: 1,
         binds: Binds::default(),
         retry: Retry::ASK,
     }
@@ -184,7 +183,6 @@ impl Stage {
             purpose: self.purpose,
             toward: 0,
             traffic_class: 0x28,
-            weight: 7,
             binds: Binds::default(),
             retry: Retry::ASK,
         }
@@ -251,7 +249,14 @@ impl Stage {
     // Ways into the states.
 
     pub(super) fn open(&mut self) {
-        let ask = ask(&mut self.random, self.purpose);
+        self.open_with(Binds::default());
+    }
+
+    pub(super) fn open_with(&mut self, binds: Binds) {
+        let ask = Ask {
+            binds,
+            ..ask(&mut self.random, self.purpose)
+        };
         let route = self.route();
         let id = self.manager.open(self.now, route, ask);
         self.id = Some(id.expect("there is room"));

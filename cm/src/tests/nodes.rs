@@ -203,7 +203,7 @@ impl Network {
                 && (theirs.local_id, theirs.local_token) == (terms.remote_id, terms.remote_token)
                 && (theirs.first_tx, theirs.first_rx) == (terms.first_rx, terms.first_tx)
                 && (theirs.packet_size, theirs.window) == (terms.packet_size, terms.window)
-                && (theirs.purpose, theirs.weight) == (terms.purpose, terms.weight)
+                && theirs.purpose == terms.purpose
                 && theirs.role != terms.role
                 && theirs.identity == self.identity_of(terms.route.local)
         })
@@ -262,7 +262,6 @@ impl Node {
 pub(super) fn agree(bind: &Bind) -> Bound {
     Bound {
         src_qp: bind.dest_qp,
-        round: bind.round,
         dest_qp: bind.src_qp,
         generation: bind.generation,
         own_generation: 1,

@@ -105,18 +105,22 @@ fn both_ends_hear_the_same_of_a_connection() {
     assert_eq!(terms.first_tx, stage.peer_offer.first_packet);
     let mut stage = Stage::new();
     stage.peer_offer.packet_size = 1_500;
-    stage.peer_offer.window = 128;
+    stage.peer_offer.window = 1;
     let terms = stage.established_as_acceptor();
-    assert_eq!((terms.packet_size, terms.window), (1_500, 128));
-    assert_eq!((terms.weight, terms.traffic_class), (7, 0x28));
+    assert_eq!((terms.packet_size, terms.window), (1_500, 1));
+    assert_eq!(terms.traffic_class, 0x28);
 }
 
 #[test]
-fn an_accepted_peer_that_does_not_confirm_is_given_up_and_told() {
+fn an_accepted_peer_that_does_not_confirm_is_given_up() {
     let mut stage = Stage::new();
     stage.rep_sent();
     let (times, events) = until_event(&mut stage);
-    assert_eq!(times.len(), 6, "five more REPs and a REJ");
+    assert_eq!(
+        times.len(),
+        2,
+        "nothing proves that it has asked: two more REPs"
+    );
     let (id, route, reason) = (stage.id(), stage.route(), CloseReason::Unconfirmed);
     assert_eq!(events, [Event::Closed { id, route, reason }]);
 }

@@ -2,9 +2,10 @@
 //!
 //! After Zhu et al., "Congestion Control for Large-Scale RDMA Deployments" (SIGCOMM 2015), section
 //! 5: the marks that an acknowledgement reports stand for the CNP. Loss does not move the rate, as
-//! in RNICs; timeouts do. Besides the rate, twice what it sends in a round trip bounds the bytes in
-//! flight, so that a silent peer is not flooded.
+//! in RNICs, unless it is heavy and falls with the rate; timeouts do. Besides the rate, twice what
+//! it sends in a round trip bounds the bytes in flight, so that a silent peer is not flooded.
 
+use super::guard::Ceiling;
 use super::{Acked, Control, Start, first_window};
 use crate::time::{Instant, MICROSECOND, SECOND};
 
@@ -47,6 +48,7 @@ pub struct Dcqcn {
     timer_steps: u32,
     byte_steps: u32,
     started: bool,
+    ceiling: Ceiling,
 }
 
 impl Dcqcn {
@@ -70,6 +72,7 @@ impl Dcqcn {
             timer_steps: 0,
             byte_steps: 0,
             started: false,
+            ceiling: Ceiling::new(start.packet),
         }
     }
 
@@ -102,6 +105,7 @@ impl Dcqcn {
 impl Control for Dcqcn {
     fn on_ack(&mut self, acked: &Acked) {
         let now = acked.now;
+        self.ceiling.on_ack(acked);
         if !self.started {
             self.started = true;
             (self.alpha_at, self.increased_at) = (now, now);
@@ -142,7 +146,9 @@ impl Control for Dcqcn {
         }
     }
 
-    fn on_loss(&mut self, _: Instant, _: u64) {}
+    fn on_loss(&mut self, _: Instant, bytes: u64) {
+        self.ceiling.on_loss(bytes);
+    }
 
     fn on_timeout(&mut self, now: Instant) {
         self.before_timeout = self.before_timeout.max(self.current);
@@ -158,10 +164,10 @@ impl Control for Dcqcn {
     }
 
     fn window(&self) -> u64 {
-        self.window
+        self.ceiling.window(self.window)
     }
 
     fn rate(&self) -> Option<u64> {
-        Some(self.current)
+        self.ceiling.rate(Some(self.current))
     }
 }

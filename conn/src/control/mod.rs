@@ -6,6 +6,7 @@
 
 mod dcqcn;
 mod delay;
+mod guard;
 mod none;
 #[cfg(test)]
 mod tests;
@@ -24,12 +25,10 @@ pub enum ControlKind {
     None,
     /// Rate steps driven by ECN marks, as RNICs do.
     Dcqcn,
-    /// Window steered by queueing delay; indifferent to random loss.
+    /// Window steered by queueing delay, by loss where others fill the queue; indifferent to random
+    /// loss. What nodes use unless told otherwise.
     #[default]
     Delay,
-    /// As [`Delay`](Self::Delay), for ports whose packets pass a kernel: what its queues and its
-    /// scheduler add, hundreds of microseconds, is no congestion.
-    HostDelay,
 }
 
 /// What an acknowledgement told the sender.
@@ -69,14 +68,26 @@ pub trait Control {
     /// Nothing came back although probes were sent.
     fn on_timeout(&mut self, now: Instant);
 
+    /// Nothing was sent for so many times as long as an answer may take: what was known of the path
+    /// is old.
+    fn on_idle(&mut self, _periods: u64) {}
+
     /// The last timeout was a mistake: what it waited for had arrived.
     fn on_spurious_timeout(&mut self);
+
+    /// Something that was found lost had arrived.
+    fn on_spurious_loss(&mut self) {}
 
     /// Bytes that may be in flight.
     fn window(&self) -> u64;
 
     /// Pacing rate in bytes per second, or `None` for no pacing.
     fn rate(&self) -> Option<u64>;
+
+    /// Round trip of the path without a queue in ns, as far as it is known; else 0.
+    fn min_rtt_ns(&self) -> u64 {
+        0
+    }
 }
 
 /// What a controller starts from.
@@ -92,9 +103,29 @@ pub struct Start {
     pub window: u64,
     /// Smoothed round trip in ns; 0 when the path is unknown.
     pub srtt_ns: u64,
+    /// Round trip without a queue in ns; 0 when the path is unknown.
+    pub min_rtt_ns: u64,
+}
+
+impl Start {
+    /// A path nobody has measured.
+    pub(crate) const fn of(packet: u64, max_window: u64) -> Self {
+        Self {
+            packet,
+            max_window,
+            link_rate: None,
+            window: 0,
+            srtt_ns: 0,
+            min_rtt_ns: 0,
+        }
+    }
 }
 
 /// One of the controllers, stored in place.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is part of a window, which a pool recycles, and the largest is the default"
+)]
 #[derive(Clone, Debug)]
 pub(crate) enum Controller {
     Unlimited(Unlimited),
@@ -107,8 +138,7 @@ impl Controller {
         match kind {
             ControlKind::None => Self::Unlimited(Unlimited::new(start)),
             ControlKind::Dcqcn => Self::Dcqcn(Dcqcn::new(start)),
-            ControlKind::Delay => Self::Delay(Delay::new(start, delay::QUEUE_TARGET_NS)),
-            ControlKind::HostDelay => Self::Delay(Delay::new(start, delay::HOST_TARGET_NS)),
+            ControlKind::Delay => Self::Delay(Delay::new(start)),
         }
     }
 
@@ -138,8 +168,16 @@ impl Control for Controller {
         self.inner().on_timeout(now);
     }
 
+    fn on_idle(&mut self, periods: u64) {
+        self.inner().on_idle(periods);
+    }
+
     fn on_spurious_timeout(&mut self) {
         self.inner().on_spurious_timeout();
+    }
+
+    fn on_spurious_loss(&mut self) {
+        self.inner().on_spurious_loss();
     }
 
     fn window(&self) -> u64 {
@@ -157,7 +195,18 @@ impl Control for Controller {
             Self::Delay(control) => control.rate(),
         }
     }
+
+    fn min_rtt_ns(&self) -> u64 {
+        match self {
+            Self::Unlimited(control) => control.min_rtt_ns(),
+            Self::Dcqcn(control) => control.min_rtt_ns(),
+            Self::Delay(control) => control.min_rtt_ns(),
+        }
+    }
 }
+
+/// A whole, of which shares of packets or bytes are fractions.
+const SHARE_ONE: u64 = 1 << 10;
 
 /// Smallest window in packets: one on its way and one to take its place.
 const MIN_WINDOW_PACKETS: u64 = 2;

@@ -11,6 +11,7 @@ const START: Start = Start {
     link_rate: None,
     window: 100 * PACKET,
     srtt_ns: RTT_NS,
+    min_rtt_ns: RTT_NS,
 };
 
 /// A round in which the whole window was acknowledged.
@@ -30,21 +31,29 @@ fn round(control: &impl Control, now: u64, rtt_ns: u64) -> Acked {
 }
 
 #[test]
-fn delay_grows_below_its_target_and_shrinks_above_it_by_half_at_most() {
-    let mut delay = Delay::new(&START, super::delay::QUEUE_TARGET_NS);
+fn delay_grows_without_a_queue_and_is_cut_by_half_at_most_where_one_stands() {
+    let mut delay = Delay::new(&START);
     delay.on_ack(&round(&delay, 1, RTT_NS));
     assert_eq!(delay.window(), 101 * PACKET);
-    delay.on_ack(&round(&delay, 2, RTT_NS + 40 * MICROSECOND));
+    delay.on_ack(&round(&delay, 2, RTT_NS + 8 * MICROSECOND));
     let window = delay.window();
-    assert!((75 * PACKET..95 * PACKET).contains(&window), "{window}");
-    delay.on_ack(&round(&delay, 3, 100_000 * MICROSECOND));
-    assert!(delay.window() >= window / 2 && delay.window() < window * 6 / 10);
+    assert!((50 * PACKET..80 * PACKET).contains(&window), "{window}");
+    // The queue is gone with the cut: it was ours.
+    for now in 3..6 {
+        delay.on_ack(&round(&delay, now, RTT_NS));
+    }
+    assert!(delay.window() >= window);
+    for now in 6..9 {
+        let before = delay.window();
+        delay.on_ack(&round(&delay, now, 100_000 * MICROSECOND));
+        assert!(delay.window() >= before / 2);
+    }
 }
 
 #[test]
 fn delay_does_not_answer_to_loss_alone() {
     for percent in [1, 5, 20] {
-        let mut delay = Delay::new(&START, super::delay::QUEUE_TARGET_NS);
+        let mut delay = Delay::new(&START);
         for now in 1..500 {
             let lost = delay.window() * percent / 100;
             delay.on_loss(Instant::from_nanos(now), lost);
@@ -68,7 +77,7 @@ fn delay_does_not_answer_to_loss_alone() {
 #[test]
 fn delay_answers_to_heavy_loss_that_ends_with_a_smaller_window() {
     // A path that carries 80 packets and has no queue to speak of.
-    let mut delay = Delay::new(&START, super::delay::QUEUE_TARGET_NS);
+    let mut delay = Delay::new(&START);
     let mut sum = 0;
     for now in 1..500 {
         let lost = delay.window().saturating_sub(80 * PACKET);
@@ -83,15 +92,33 @@ fn delay_answers_to_heavy_loss_that_ends_with_a_smaller_window() {
 
 #[test]
 fn delay_ignores_a_queue_on_the_way_back_but_not_an_unbelievable_one() {
-    let mut delay = Delay::new(&START, super::delay::QUEUE_TARGET_NS);
-    let mut acked = round(&delay, 1, RTT_NS + 50 * MICROSECOND);
-    acked.reverse_ns = 25 * MICROSECOND;
+    let mut delay = Delay::new(&START);
+    let mut acked = round(&delay, 1, RTT_NS + 4 * MICROSECOND);
+    acked.reverse_ns = 2 * MICROSECOND;
     delay.on_ack(&acked);
     assert_eq!(delay.window(), 101 * PACKET);
     acked.rtt_ns = Some(RTT_NS + 100 * MICROSECOND);
     acked.reverse_ns = 100 * MICROSECOND;
     delay.on_ack(&acked);
     assert!(delay.window() < 95 * PACKET);
+}
+
+#[test]
+fn delay_gives_way_to_marks_by_their_share_and_not_at_all_without() {
+    let marked = |share: u32| {
+        let mut delay = Delay::new(&START);
+        for now in 1..40 {
+            let mut acked = round(&delay, now, RTT_NS);
+            acked.marked = acked.packets * share / 100;
+            delay.on_ack(&acked);
+        }
+        delay.window() / PACKET
+    };
+    let (none, few, all) = (marked(0), marked(30), marked(100));
+    assert!(
+        none > 100 && few < 20 && all < few.max(3),
+        "{none} {few} {all}"
+    );
 }
 
 #[test]

@@ -87,6 +87,10 @@ pub struct Config {
     pub max_rd_atomic: u8,
     /// READs and atomics that may be outstanding towards here.
     pub max_dest_rd_atomic: u8,
+    /// Whether the peer's credits count: without one only one message that takes a receive is under
+    /// way. A peer that grants none says so with its first acknowledgement. The managers of
+    /// connections tell it by the bit "End-to-End Flow Control".
+    pub flow_control: bool,
     /// Send requests that fit.
     pub send_capacity: usize,
     /// Packets that may be in flight unacknowledged, and READ responses that may be: so many each,
@@ -124,6 +128,7 @@ impl Config {
             min_rnr_timer: 12,
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
+            flow_control: true,
             send_capacity: 128,
             window: Self::DEFAULT_WINDOW,
             link_rate: None,

@@ -11,7 +11,8 @@
 //! [`poll_transmit`](Connection::poll_transmit) until it builds no packet, then re-arm a timer with
 //! [`poll_timeout`](Connection::poll_timeout).
 //!
-//! Decisions where IBTA leaves room or peers differ: credits are always 31 (none); a request that
+//! Decisions where IBTA leaves room or peers differ: credits are granted where the host counts its
+//! receives, and those of the peer are obeyed from the first message on; a request that
 //! the QP's own rights forbid, or that needs more READ and atomic resources than there are, is an
 //! invalid request; duplicates of SENDs and WRITEs are acknowledged with their own PSN; every last
 //! packet asks for an acknowledgement, and every 64th of a long message; MigReq is sent as 1 and
@@ -51,6 +52,9 @@ use trunkline_wire::{Bth, Cnp, Opcode, Operation, Packet, Transport};
 pub enum State {
     /// Ready to receive and to send.
     Ready,
+    /// UC and UD: a request failed here, so nothing is sent until the program says so (SQE).
+    /// Receiving goes on.
+    SendError,
     /// In error: it only says what it still has to say to its peer.
     Error,
 }
@@ -117,6 +121,36 @@ impl Connection {
         self.requester = Requester::new(&self.config);
     }
 
+    /// Rights, the time to wait when not ready, and, where no request is outstanding, timeout,
+    /// retries and READs outstanding are those of `config` from now on.
+    ///
+    /// # Panics
+    /// A request is outstanding and its terms change.
+    pub fn change(&mut self, config: &Config) {
+        let terms = |config: &Config| {
+            let retries = (config.retry_cnt, config.rnr_retry);
+            (config.timeout, retries, config.max_rd_atomic)
+        };
+        let renewed = terms(config) != terms(&self.config);
+        assert!(
+            !renewed || self.requester.len() == 0,
+            "a drained QP has no requests"
+        );
+        self.config = Config {
+            access: config.access,
+            min_rnr_timer: config.min_rnr_timer,
+            max_dest_rd_atomic: config.max_dest_rd_atomic,
+            timeout: config.timeout,
+            retry_cnt: config.retry_cnt,
+            rnr_retry: config.rnr_retry,
+            max_rd_atomic: config.max_rd_atomic,
+            ..self.config
+        };
+        if renewed {
+            self.requester.timers = timers::Timers::new(&self.config);
+        }
+    }
+
     /// Queues a request.
     ///
     /// # Errors
@@ -124,10 +158,14 @@ impl Connection {
     ///
     /// # Panics
     /// The request is longer than [`MAX_MESSAGE`](crate::work::MAX_MESSAGE).
+    #[expect(
+        clippy::result_large_err,
+        reason = "what does not fit comes back whole, as it was given"
+    )]
     pub fn post_send(&mut self, request: Request) -> Result<(), Request> {
         match self.state {
             State::Ready => self.requester.post(&self.config, request),
-            State::Error => Err(request),
+            State::SendError | State::Error => Err(request),
         }
     }
 

@@ -14,6 +14,8 @@
 //! that was lost to its own end. MSNs are not looked at here: what is done, PSNs say.
 
 mod answers;
+mod credits;
+mod early;
 
 use super::build::{self, Emitted, Headers, Route};
 use super::config::Config;
@@ -26,6 +28,8 @@ use crate::mem::{Access, Memory};
 use crate::time::Instant;
 use crate::work::{Local, MAX_MESSAGE, Request, SendFlags, SendOp, Status};
 use alloc::collections::VecDeque;
+use credits::Credits;
+use early::Early;
 use trunkline_wire::{Bth, Ieth, ImmDt, Psn};
 
 pub(super) use answers::Fatal;
@@ -69,6 +73,10 @@ pub(super) struct Requester {
     ask_after: u32,
     /// Progress at which missing responses were last asked for again.
     implied: Option<Psn>,
+    /// Answers that came before an earlier one, and how many did since there was progress.
+    early: Early,
+    overtook: u32,
+    credits: Credits,
     pub(super) timers: Timers,
 }
 
@@ -112,6 +120,9 @@ impl Requester {
             unasked: 0,
             ask_after: ACK_EVERY,
             implied: None,
+            early: Early::default(),
+            overtook: 0,
+            credits: Credits::new(config.flow_control),
             timers: Timers::new(config),
         }
     }
@@ -125,6 +136,10 @@ impl Requester {
         self.queue.len()
     }
 
+    #[expect(
+        clippy::result_large_err,
+        reason = "what does not fit comes back whole, as it was given"
+    )]
     pub(super) fn post(&mut self, config: &Config, request: Request) -> Result<(), Request> {
         assert!(
             request.length <= MAX_MESSAGE,
@@ -202,7 +217,8 @@ impl Requester {
             false => 1,
         };
         let fenced = first && entry.request.flags.contains(SendFlags::FENCE) && self.reads > 0;
-        if fenced || psn == self.next_psn && self.is_held(config, answered, span) {
+        let starved = first && entry.request.op.consumes_receive() && self.is_starved();
+        if fenced || starved || psn == self.next_psn && self.is_held(config, answered, span) {
             return None;
         }
         let mtu = config.path_mtu.bytes();
@@ -243,6 +259,12 @@ impl Requester {
         let many = self.reads >= u32::from(config.max_rd_atomic)
             || self.reads > 0 && self.read_psns + span > config.window;
         answered && many || self.outstanding() + span > segment::MAX_OUTSTANDING
+    }
+
+    /// Whether the peer is not known to have a receive for one more message. While nothing is
+    /// under way one leaves all the same: its answer says how many there are.
+    fn is_starved(&self) -> bool {
+        !self.credits.may_begin() && self.outstanding() > 0
     }
 
     /// Builds the next packet, if there is one.
@@ -334,15 +356,20 @@ impl Requester {
 
     fn sent(&mut self, config: &Config, now: Instant, next: &Next) {
         let entry = &mut self.queue[self.cursor];
-        if self.cursor >= self.started {
+        let answered = entry.request.op.has_response_data();
+        let first = self.cursor >= self.started;
+        if first {
             entry.psn = next.psn;
             self.started += 1;
         }
         if next.psn == self.next_psn {
             self.next_psn = self.next_psn.advance(next.span);
-            if entry.request.op.has_response_data() {
+            if answered {
                 self.reads += 1;
                 self.read_psns += next.span;
+            }
+            if first || answered {
+                self.credits.begin(entry.request.op.consumes_receive());
             }
         }
         if next.ack_req {
@@ -395,6 +422,11 @@ impl Requester {
     /// The ACK timer or that of an RNR NAK may have run out.
     pub(super) fn handle_timeout(&mut self, now: Instant, stats: &mut Stats) -> Option<Fatal> {
         self.timers.end_rnr(now);
+        if self.timers.take_gap(now)
+            && let Some(fatal) = self.ask_for_missing(stats)
+        {
+            return Some(fatal);
+        }
         if !self.timers.ack_ran_out(now) {
             return None;
         }

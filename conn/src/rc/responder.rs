@@ -286,7 +286,7 @@ impl Responder {
         let Some(&response) = self.queue.front() else {
             return self.transmit_nak(config, route, out, stats);
         };
-        let acked = Syndrome::ACK_WITHOUT_CREDITS;
+        let acked = self.acknowledgement(host);
         let mut payload = 0;
         let mut done = true;
         let emitted = match response {
@@ -352,6 +352,16 @@ impl Responder {
         }
     }
 
+    /// What acknowledgements say: as many credits as there are receives, the one in hand with them,
+    /// since its message is not counted as done.
+    fn acknowledgement(&self, host: &impl Host) -> Syndrome {
+        let in_hand = u32::from(matches!(self.message, Message::Send { .. }));
+        match host.receives() {
+            Some(receives) => Syndrome::ack_with(receives.saturating_add(in_hand)),
+            None => Syndrome::ACK_WITHOUT_CREDITS,
+        }
+    }
+
     fn transmit_nak(
         &mut self,
         config: &Config,
@@ -411,6 +421,7 @@ fn received(config: &Config, wr_id: u64, opcode: WorkOpcode) -> Completion {
         byte_len: 0,
         extra: Extra::None,
         src_qp: Qpn::default(),
+        route: 0,
         solicited: false,
     }
 }

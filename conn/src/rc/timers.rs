@@ -1,4 +1,4 @@
-//! The requester's two timers and its retry counters (IBTA Vol 1, 9.7.5.1.4, 9.7.6 and 9.9).
+//! The requester's timers and its retry counters (IBTA Vol 1, 9.7.5.1.4, 9.7.6 and 9.9).
 
 use super::config::Config;
 use crate::time::Instant;
@@ -6,6 +6,9 @@ use trunkline_wire::rnr_timer_ns;
 
 /// Unit of the ACK timeout: 4.096 us.
 const ACK_UNIT_NS: u64 = 4096;
+/// Time that answers have which later ones have overtaken: more than paths reorder by, less than a
+/// loss should cost.
+const GAP_NS: u64 = 100_000;
 /// RNR retry count that stands for "for ever".
 const FOR_EVER: u8 = 7;
 
@@ -21,6 +24,8 @@ pub const fn ack_timeout_ns(exponent: u8) -> Option<u64> {
 pub(super) struct Timers {
     ack_at: Option<Instant>,
     rnr_at: Option<Instant>,
+    /// When answers that others have overtaken count as lost.
+    gap_at: Option<Instant>,
     retries: u8,
     rnr_retries: u8,
 }
@@ -30,6 +35,7 @@ impl Timers {
         Self {
             ack_at: None,
             rnr_at: None,
+            gap_at: None,
             retries: config.retry_cnt,
             rnr_retries: config.rnr_retry,
         }
@@ -81,12 +87,28 @@ impl Timers {
         self.rnr_at = self.rnr_at.filter(|&at| at > now);
     }
 
+    /// An answer overtook an earlier one, which has until `GAP_NS` from the first that did.
+    pub(super) fn start_gap(&mut self, now: Instant) {
+        self.gap_at = self.gap_at.or(Some(now + GAP_NS));
+    }
+
+    pub(super) fn stop_gap(&mut self) {
+        self.gap_at = None;
+    }
+
+    /// Whether what was overtaken has had its time; asked once.
+    pub(super) fn take_gap(&mut self, now: Instant) -> bool {
+        let over = self.gap_at.is_some_and(|at| at <= now);
+        self.gap_at = self.gap_at.filter(|_| !over);
+        over
+    }
+
     pub(super) fn stop_ack(&mut self) {
         self.ack_at = None;
     }
 
     pub(super) fn stop(&mut self) {
-        (self.ack_at, self.rnr_at) = (None, None);
+        (self.ack_at, self.rnr_at, self.gap_at) = (None, None, None);
     }
 
     pub(super) fn ack_ran_out(&self, now: Instant) -> bool {
@@ -94,7 +116,8 @@ impl Timers {
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
-        [self.ack_at, self.rnr_at].into_iter().flatten().min()
+        let all = [self.ack_at, self.rnr_at, self.gap_at];
+        all.into_iter().flatten().min()
     }
 }
 

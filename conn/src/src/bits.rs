@@ -1,42 +1,67 @@
-//! One bit for every packet number of a window.
+//! One bit for every packet number that arrived out of order.
 
-/// Packet numbers the bitmap tells apart.
-pub(super) const SPAN: usize = 4096;
+use alloc::vec::Vec;
 
-/// A ring of bits indexed by packet number. The numbers in use lie within [`SPAN`] of each other.
-#[derive(Clone, Debug)]
-pub(super) struct Bits([u64; SPAN / 64]);
+/// A ring of bits indexed by packet number, as long as what is held needs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bits(Vec<u64>);
+
+/// Words that a ring keeps while it is not in use.
+const KEPT: usize = 64;
 
 impl Bits {
-    pub(super) const fn new() -> Self {
-        Self([0; SPAN / 64])
+    const fn place(&self, number: u64) -> (usize, u64) {
+        (
+            (number >> 6) as usize & (self.0.len() - 1),
+            1 << (number & 63),
+        )
     }
 
-    const fn place(number: u64) -> (usize, u64) {
-        ((number >> 6) as usize % (SPAN / 64), 1 << (number & 63))
+    /// Makes room for numbers from `first` to `last`, where nothing is held outside of them.
+    pub(super) fn reserve(&mut self, first: u64, last: u64) {
+        let words = ((last >> 6) - (first >> 6) + 2) as usize;
+        if words <= self.0.len() {
+            return;
+        }
+        let mut grown = Self(alloc::vec![0; words.next_power_of_two()]);
+        for word in (first >> 6..).take(self.0.len()) {
+            let (from, to) = (self.place(word << 6).0, grown.place(word << 6).0);
+            grown.0[to] = self.0[from];
+        }
+        *self = grown;
     }
 
-    pub(super) const fn get(&self, number: u64) -> bool {
-        let (word, bit) = Self::place(number);
+    /// Frees what a long flight has taken. It is empty.
+    pub(super) fn shrink(&mut self) {
+        if self.0.len() > KEPT {
+            self.0 = Vec::new();
+        }
+    }
+
+    pub(super) fn get(&self, number: u64) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let (word, bit) = self.place(number);
         self.0[word] & bit != 0
     }
 
-    pub(super) const fn set(&mut self, number: u64) {
-        let (word, bit) = Self::place(number);
+    pub(super) fn set(&mut self, number: u64) {
+        let (word, bit) = self.place(number);
         self.0[word] |= bit;
     }
 
-    pub(super) const fn clear(&mut self, number: u64) {
-        let (word, bit) = Self::place(number);
+    pub(super) fn clear(&mut self, number: u64) {
+        let (word, bit) = self.place(number);
         self.0[word] &= !bit;
     }
 
     /// The bits of `number ..= number + 63`, that of `number` lowest.
-    pub(super) const fn gather(&self, number: u64) -> u64 {
-        let (word, _) = Self::place(number);
+    pub(super) fn gather(&self, number: u64) -> u64 {
+        let (word, _) = self.place(number);
         let low = self.0[word] >> (number & 63);
         // Two shifts, because one by 64 is none.
-        let high = (self.0[(word + 1) % (SPAN / 64)] << 1) << (63 - (number & 63));
+        let high = (self.0[(word + 1) & (self.0.len() - 1)] << 1) << (63 - (number & 63));
         low | high
     }
 }
@@ -46,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gather_reads_across_words_and_around_the_ring() {
+    fn gather_reads_across_words_and_around_the_ring_and_growth_keeps_all() {
         for base in [
             0,
             1,
@@ -56,15 +81,19 @@ mod tests {
             4032,
             4090,
             4095,
-            u64::MAX - 40,
+            (1 << 63) - 40,
             (1 << 32) - 5,
         ] {
-            let mut bits = Bits::new();
+            let mut bits = Bits::default();
             for offset in [0, 1, 31, 62, 63, 64] {
+                bits.reserve(base, base + offset);
                 bits.set(u64::wrapping_add(base, offset));
             }
             let want = 1 | 1 << 1 | 1 << 31 | 1 << 62 | 1 << 63;
             assert_eq!(bits.gather(base), want, "base {base}");
+            bits.reserve(base, base + 60_000);
+            assert_eq!(bits.gather(base), want, "base {base}");
+            assert!(bits.get(base + 64) && !bits.get(base + 65));
             bits.clear(base);
             assert!(!bits.get(base));
             assert_eq!(bits.gather(base), want & !1);

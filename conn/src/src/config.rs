@@ -24,8 +24,9 @@ pub struct Config {
     pub packet_size: u32,
     /// Congestion control.
     pub control: ControlKind,
-    /// Packets that may be unacknowledged: a power of two in `64 ..= 4096`.
-    pub window: u16,
+    /// Packets that may be unacknowledged: a power of two in `64 ..= 65536`. Memory is only taken
+    /// for those that are.
+    pub window: u32,
     /// UDP source ports to spread packets over; at least 1.
     pub source_ports: u8,
 }
@@ -70,7 +71,7 @@ impl Default for Config {
             first_rx: 0,
             packet_size: 4096,
             control: ControlKind::default(),
-            window: 1024,
+            window: MAX_WINDOW,
             source_ports: 1,
         }
     }
@@ -123,8 +124,9 @@ pub enum Arrival {
 pub struct AckInfo<'a> {
     /// Low 32 bits of the next packet number the peer expects.
     pub cumulative: u32,
-    /// Bit `i` of word `w` says that packet `cumulative + 1 + 64 w + i` has arrived. At most
-    /// [`MAX_SACK_WORDS`] words; empty in piggybacked acknowledgements.
+    /// Entries of a bitmap: bit `i` of the low 48 of an entry whose upper 16 are `x` says that
+    /// packet `cumulative + 1 + 48 x + i` has arrived. At most [`MAX_SACK_WORDS`] entries in any
+    /// order; empty in piggybacked acknowledgements.
     pub sack: &'a [u64],
     /// Echoed timestamp, 0 for none.
     pub echo: u32,
@@ -141,7 +143,7 @@ pub struct AckSummary {
     pub packets: u32,
     /// Their bytes.
     pub bytes: u64,
-    /// Packets found lost, waiting in `poll_retransmit`.
+    /// Packets found lost, waiting in `peek_retransmit`.
     pub lost: u32,
     /// Round trip measured, in ns.
     pub rtt_ns: Option<u64>,
@@ -160,9 +162,9 @@ pub enum Violation {
         next: u64,
     },
     /// A bitmap longer than the format allows.
-    #[error("{words} words of bitmap where {MAX_SACK_WORDS} are the most")]
+    #[error("{words} entries of a bitmap where {MAX_SACK_WORDS} are the most")]
     Oversized {
-        /// Words there were.
+        /// Entries there were.
         words: usize,
     },
 }
@@ -264,8 +266,15 @@ pub struct Stats {
     pub counters: Counters,
 }
 
-/// Most words of bitmap in an acknowledgement.
+/// Most entries of the bitmap in an acknowledgement.
 pub const MAX_SACK_WORDS: usize = 64;
+/// Packets that an entry of the bitmap speaks of; the bits above it say which.
+pub(super) const SACK_BITS: u32 = trunkline_wire::AckPayload::BITS;
+
+/// Most packets that may be unacknowledged.
+pub const MAX_WINDOW: u32 = 1 << 16;
+/// Most bytes that a congestion window holds: 20 Gb/s at 50 ms.
+pub const MAX_WINDOW_BYTES: u64 = 128 << 20;
 
 /// Our clock in units of 16 ns, wrapping, and never 0, which means no timestamp.
 pub(super) const fn ticks(now: crate::time::Instant) -> u32 {

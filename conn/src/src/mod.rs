@@ -14,7 +14,8 @@
 //!    room: it will come again), or [`duplicate`](Connection::duplicate).
 //! 2. [`handle_timeout`](Connection::handle_timeout) when [`poll_timeout`] is due; early or
 //!    repeated calls are harmless.
-//! 3. [`poll_retransmit`](Connection::poll_retransmit) until `None`; then, while
+//! 3. [`peek_retransmit`](Connection::peek_retransmit) until `None`, each followed by
+//!    [`retransmit`](Connection::retransmit) once the port has room for it; then, while
 //!    [`ready`](Connection::ready) gives a number, that many [`record`](Connection::record). After
 //!    a packet is on its way, [`ack_piggybacked`](Connection::ack_piggybacked).
 //! 4. [`poll_ack`](Connection::poll_ack), [`poll_event`](Connection::poll_event), and sometimes
@@ -27,6 +28,7 @@
 
 mod bits;
 mod config;
+mod flight;
 mod pacer;
 mod rack;
 mod receiver;
@@ -43,8 +45,8 @@ use alloc::boxed::Box;
 use trunkline_wire::Qpn;
 
 pub use config::{
-    AckInfo, AckOut, AckSummary, Arrival, Config, Counters, Event, MAX_SACK_WORDS, Policy,
-    Received, Stamp, Stats, Violation,
+    AckInfo, AckOut, AckSummary, Arrival, Config, Counters, Event, MAX_SACK_WORDS, MAX_WINDOW,
+    MAX_WINDOW_BYTES, Policy, Received, Stamp, Stats, Violation,
 };
 pub use window::Pool;
 
@@ -105,7 +107,7 @@ impl<I: Copy> Connection<I> {
         );
         assert!(config.window.is_power_of_two(), "window {}", config.window);
         assert!(
-            (64..=4096).contains(&config.window),
+            (64..=MAX_WINDOW).contains(&config.window),
             "window {}",
             config.window
         );
@@ -179,7 +181,7 @@ impl<I: Copy> Connection<I> {
 
     #[cold]
     fn fill(&self, now: Instant, pool: &mut Pool<I>) -> Box<Window<I>> {
-        let mut window = pool.take(self.window_log2);
+        let mut window = pool.take();
         let policy = &pool.policy;
         let packets = 1 << self.window_log2;
         let limits = Limits {
@@ -191,9 +193,13 @@ impl<I: Copy> Connection<I> {
             dead_after_ns: policy.dead_after_ns,
         };
         let rtt = Rtt::restore(now, self.srtt_ns, self.variation_ns, self.min_rtt_ns);
-        window
-            .sender
-            .start(self.next_tx, limits, rtt, self.control, self.cwnd);
+        window.sender.start(
+            self.next_tx,
+            limits,
+            rtt,
+            self.control,
+            (self.cwnd, self.heard_at),
+        );
         window.sender.ce_seen = self.ce_seen;
         let packet = u64::from(self.packet_size);
         window
@@ -208,13 +214,17 @@ impl<I: Copy> Connection<I> {
     /// acknowledgements or [`poll_timeout`](Self::poll_timeout) change it.
     #[inline]
     pub fn ready(&mut self, now: Instant, pool: &mut Pool<I>) -> u32 {
-        self.activate(now, pool).sender.ready(now)
+        self.activate(now, pool);
+        let window = self.window.as_mut().expect("just filled");
+        window.sender.ready(now, &mut pool.segments)
     }
 
     /// Whether `count` small packets may be sent now. As soon as there is room for one by bytes and
     /// pace there is for them: [`ready`](Self::ready) may never promise as many of full size.
     pub fn ready_small(&mut self, now: Instant, count: u32, pool: &mut Pool<I>) -> bool {
-        self.activate(now, pool).sender.ready_small(now, count)
+        self.activate(now, pool);
+        let window = self.window.as_mut().expect("just filled");
+        window.sender.ready_small(now, count, &mut pool.segments)
     }
 
     /// A packet of `bytes` bytes (BTH to ICRC) that carries `item` is sent: gives it the next
@@ -232,11 +242,29 @@ impl<I: Copy> Connection<I> {
         stamp(window, now, &sent)
     }
 
-    /// The next lost packet that may be sent again: its item, its bytes and what to stamp on it.
-    pub fn poll_retransmit(&mut self, now: Instant) -> Option<(I, u32, Stamp)> {
-        let window = self.window.as_mut()?;
-        let (item, bytes, sent) = window.sender.poll_retransmit(now, &mut window.counters)?;
-        Some((item, bytes, stamp(window, now, &sent)))
+    /// The lost packet that may be sent again next: its item and its bytes. It stays lost until
+    /// [`retransmit`](Self::retransmit) says that it is on its way.
+    pub fn peek_retransmit(&mut self, now: Instant) -> Option<(I, u32)> {
+        self.window.as_mut()?.sender.peek_retransmit(now)
+    }
+
+    /// The packet that [`peek_retransmit`](Self::peek_retransmit) showed at this turn is on its
+    /// way: what to stamp on it.
+    ///
+    /// # Panics
+    ///
+    /// If it showed none.
+    pub fn retransmit(&mut self, now: Instant) -> Stamp {
+        let window = self.window.as_mut().expect("retransmit without peek");
+        let sent = window.sender.retransmit(now, &mut window.counters);
+        stamp(window, now, &sent)
+    }
+
+    /// The source port of the next transmission: [`Stamp::port`] of it.
+    #[inline(always)]
+    pub fn next_port(&self) -> u8 {
+        let window = self.window.as_ref();
+        window.map_or(0, |window| window.sender.port())
     }
 
     /// What a packet with this number is. Changes nothing.
@@ -255,6 +283,11 @@ impl<I: Copy> Connection<I> {
         }
     }
 
+    /// When anything came from the peer last, or it was made or probed.
+    pub const fn heard_at(&self) -> Instant {
+        self.heard_at
+    }
+
     /// Whether `number` is the one that comes next in order, and none behind it has come before.
     #[inline(always)]
     pub fn is_next(&self, number: u64) -> bool {
@@ -269,24 +302,24 @@ impl<I: Copy> Connection<I> {
     /// If [`arrival`](Self::arrival) does not call it new.
     #[inline(always)]
     pub fn accept(&mut self, now: Instant, number: u64, packet: &Received, pool: &mut Pool<I>) {
-        self.heard_at = now;
         let max_delay = pool.policy.max_ack_delay_ns;
         let window = self.activate(now, pool);
         let delay = ack_delay(&window.sender.rtt, max_delay);
         window
             .receiver
             .accept(now, number, packet, delay, &mut window.counters);
+        self.heard_at = now;
     }
 
     /// A packet came that was accepted before: it is acknowledged again soon.
     pub fn duplicate(&mut self, now: Instant, packet: &Received, pool: &mut Pool<I>) {
-        self.heard_at = now;
         let max_delay = pool.policy.max_ack_delay_ns;
         let window = self.activate(now, pool);
         let delay = ack_delay(&window.sender.rtt, max_delay);
         window
             .receiver
             .duplicate(now, packet, delay, &mut window.counters);
+        self.heard_at = now;
     }
 
     /// An acknowledgement came, piggybacked or pure. `acked` is told the item of every packet it
@@ -321,6 +354,13 @@ impl<I: Copy> Connection<I> {
         };
         self.heard_at = now;
         Ok(summary)
+    }
+
+    /// Whether [`poll_ack`](Self::poll_ack) has an acknowledgement.
+    #[inline]
+    pub fn is_ack_due(&self, now: Instant) -> bool {
+        let window = self.window.as_ref();
+        window.is_some_and(|window| window.receiver.is_due(now))
     }
 
     /// The pure acknowledgement that is due, if one is; it counts as sent.
@@ -431,13 +471,15 @@ impl<I: Copy> Connection<I> {
         if !window.sender.may_rest() || !window.receiver.is_idle() {
             return None;
         }
-        let window = self.window.take()?;
+        let mut window = self.window.take()?;
+        window.sender.flight.clear(&mut pool.segments);
+        window.receiver.shrink();
         let clamp = |ns: u64| u32::try_from(ns).unwrap_or(u32::MAX);
         let (sender, receiver) = (&window.sender, &window.receiver);
         (self.next_tx, self.next_rx) = (sender.next, receiver.next);
         self.srtt_ns = clamp(sender.rtt.smoothed);
         self.variation_ns = clamp(sender.rtt.variation);
-        self.min_rtt_ns = clamp(sender.rtt.min);
+        self.min_rtt_ns = clamp(sender.min_rtt());
         // A window nobody has measured is not worth remembering.
         self.cwnd = if sender.rtt.smoothed == 0 {
             0
@@ -446,14 +488,14 @@ impl<I: Copy> Connection<I> {
         };
         (self.ce, self.ce_seen) = (receiver.ce, sender.ce_seen);
         let counters = window.counters;
-        pool.give(self.window_log2, window);
+        pool.give(window);
         Some(counters)
     }
 
     /// Ends the connection, whatever is in flight: frees its window.
     pub fn close(self, pool: &mut Pool<I>) {
-        if self.window.is_some() {
-            pool.forget();
+        if let Some(window) = self.window {
+            pool.forget(window);
         }
     }
 

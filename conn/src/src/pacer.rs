@@ -1,9 +1,13 @@
 //! Pacing: a leaky bucket in time.
 
-use crate::time::{Instant, SECOND};
+use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
 /// Bytes that may leave at once: what segmentation offload takes in one piece.
 const BURST_BYTES: u64 = 64 << 10;
+/// Longest burst: what a sender that sleeps for so long can still make up for.
+const MAX_BURST_NS: u64 = MILLISECOND;
+/// A burst so short that hosts make worse ones, up to [`BURST_BYTES`].
+const SHORT_BURST_NS: u64 = MICROSECOND;
 /// Costs of a byte are kept in ns / 2^20.
 const COST_SHIFT: u32 = 20;
 
@@ -32,9 +36,16 @@ impl Pacer {
             return;
         };
         self.cost = ((SECOND << COST_SHIFT) / rate.max(1)).max(1);
-        // Whole ones: a packet more would take a way of its own through the kernel.
-        let bursts = (window / 8 / BURST_BYTES).max(1);
-        self.burst_ns = self.time(bursts * BURST_BYTES).max(1);
+        // No more than a queue of a quarter of the path holds, or than is sent in no time. Whole
+        // ones where that is many: a packet more would take a way of its own through the kernel.
+        let short = (rate / (SECOND / SHORT_BURST_NS)).min(BURST_BYTES);
+        let most = (window / 8).max(short).min(rate / (SECOND / MAX_BURST_NS));
+        let most = if most > BURST_BYTES {
+            most / BURST_BYTES * BURST_BYTES
+        } else {
+            most.max((2 * packet).min(BURST_BYTES.max(packet)))
+        };
+        self.burst_ns = self.time(most).max(1);
         self.packet_ns = self.time(packet).clamp(1, self.burst_ns);
     }
 
@@ -97,7 +108,7 @@ mod tests {
     #[test]
     fn a_burst_is_whole_super_packets_and_nothing_after_them() {
         let now = Instant::from_nanos(SECOND);
-        let mut pacer = pacer(10_000_000_000, 8268, 256 << 10);
+        let mut pacer = pacer(10_000_000_000, 8268, 512 << 10);
         assert_eq!(pacer.allowance(now), 7);
         pacer.sent(now, 7 * 8268);
         assert_eq!(pacer.allowance(now), 0, "the rest of 64 KiB holds none");

@@ -2,13 +2,20 @@
 
 use super::bits::Bits;
 use super::config::{
-    AckOut, Arrival, Counters, MAX_SACK_WORDS, Received, TICK_SHIFT, non_zero, ticks,
+    AckOut, Arrival, Counters, MAX_SACK_WORDS, Received, SACK_BITS, TICK_SHIFT, non_zero, ticks,
 };
 use super::reverse::Reverse;
 use crate::time::Instant;
 
 /// Packets between acknowledgements while there are holes.
 const ACK_EVERY_WITH_HOLES: u16 = 4;
+/// Places that are remembered as new since the last acknowledgement. What is beyond is told in its
+/// turn.
+const MAX_FRESH: usize = 16;
+/// Entries of a bitmap that cannot tell all: about what is new, about the latest, and about the
+/// rest in turns.
+const LATEST: u64 = 8;
+const IN_TURN: u64 = 16;
 
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -19,6 +26,11 @@ pub(super) struct Receiver {
     /// Numbers that arrived above `next`; as many as `held`.
     bits: Bits,
     held: u32,
+    /// Numbers that arrived out of order since the last acknowledgement, in blocks of
+    /// [`SACK_BITS`], and the number that the last bitmap with a part of all ended with.
+    fresh_blocks: [u64; MAX_FRESH],
+    fresh_count: u8,
+    turn: u64,
     /// The last number told that was the whole truth, or came with its bitmap.
     told: u64,
     window: u64,
@@ -46,8 +58,11 @@ impl Receiver {
         Self {
             next: 0,
             high: 0,
-            bits: Bits::new(),
+            bits: Bits::default(),
             held: 0,
+            fresh_blocks: [0; MAX_FRESH],
+            fresh_count: 0,
+            turn: 0,
             told: 0,
             window: 0,
             max_words: 0,
@@ -71,6 +86,7 @@ impl Receiver {
         assert!(self.held == 0, "a recycled window holds nothing");
         (self.next, self.high, self.told, self.ce) = (next, next, next, ce);
         self.window = window;
+        (self.fresh_count, self.turn) = (0, next);
         // Headers of an ACK take 64 bytes with its ICRC; a word of slack for what rides along.
         self.max_words = ((packet as usize).saturating_sub(72) / 8).clamp(1, MAX_SACK_WORDS);
         self.ack_every = ack_every;
@@ -91,7 +107,7 @@ impl Receiver {
         let ahead = number.wrapping_sub(self.next);
         if ahead >= self.window {
             outside(ahead)
-        } else if self.held > 0 && self.bits.get(number) {
+        } else if self.held > 0 && number < self.high && self.bits.get(number) {
             Arrival::Duplicate
         } else {
             Arrival::New
@@ -146,13 +162,60 @@ impl Receiver {
             // A piggybacked number would not tell of what is held behind the next hole.
             self.needs_pure |= self.held > 0;
         } else {
+            self.bits.reserve(self.next, number.max(self.high));
             self.bits.set(number);
             self.held += 1;
+            self.remember(number);
             // A new hole, or an old one that shrank: the peer decides by it what was lost.
             self.ack_now |= number != self.high;
             self.needs_pure = true;
         }
         self.high = self.high.max(number + 1).max(self.next);
+    }
+
+    /// `number` is to be in the next bitmap.
+    fn remember(&mut self, number: u64) {
+        let (block, count) = (number / u64::from(SACK_BITS), usize::from(self.fresh_count));
+        if self.fresh_blocks[..count].contains(&block) {
+            return;
+        }
+        if let Some(place) = self.fresh_blocks.get_mut(count) {
+            *place = block;
+            self.fresh_count += 1;
+        }
+    }
+
+    /// Writes the bitmap and gives the number of its entries: all that came out of order, as far as
+    /// there is room; else what is new, the latest, and the rest in turns.
+    fn fill(&mut self) -> usize {
+        const BITS: u64 = SACK_BITS as u64;
+        let mut map = Bitmap {
+            first: self.next + 1,
+            words: &mut self.words[..self.max_words],
+            count: 0,
+        };
+        let blocks = (self.high - map.first).div_ceil(BITS);
+        if blocks <= map.words.len() as u64 {
+            (0..blocks).for_each(|block| map.add(&self.bits, block));
+            return map.count;
+        }
+        for &fresh in &self.fresh_blocks[..usize::from(self.fresh_count)] {
+            // Its blocks begin elsewhere, so it has a part in two of the bitmap's.
+            let end = (fresh + 1) * BITS;
+            if end > map.first {
+                let from = (fresh * BITS).saturating_sub(map.first) / BITS;
+                (from..=(end - 1 - map.first) / BITS).for_each(|block| map.add(&self.bits, block));
+            }
+        }
+        (blocks.saturating_sub(LATEST)..blocks).for_each(|block| map.add(&self.bits, block));
+        let mut block = self.turn.saturating_sub(map.first) / BITS;
+        for _ in 0..IN_TURN {
+            block = if block >= blocks { 0 } else { block };
+            map.add(&self.bits, block);
+            block += 1;
+        }
+        self.turn = map.first + block * BITS;
+        map.count
     }
 
     #[inline]
@@ -190,7 +253,7 @@ impl Receiver {
         self.note(now, packet, delay_ns, counters);
     }
 
-    fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
         let every = if self.held > 0 {
             self.ack_every.min(ACK_EVERY_WITH_HOLES)
         } else {
@@ -207,18 +270,8 @@ impl Receiver {
         self.fresh = false;
         self.told = self.next;
         counters.acks += 1;
-        let words = if self.held == 0 {
-            0
-        } else {
-            let span = self.high - (self.next + 1);
-            (span.div_ceil(64) as usize).min(self.max_words)
-        };
-        let mut number = self.next + 1;
-        for word in &mut self.words[..words] {
-            // The last word may reach the bit that `next + 4096` shares with `next`: it is clear.
-            *word = self.bits.gather(number);
-            number += 64;
-        }
+        let words = if self.held == 0 { 0 } else { self.fill() };
+        self.fresh_count = 0;
         Some(AckOut {
             cumulative: self.next as u32,
             sack: &self.words[..words],
@@ -266,8 +319,35 @@ impl Receiver {
         }
     }
 
+    /// Frees what a long flight has taken; nothing is held.
+    pub(super) fn shrink(&mut self) {
+        self.bits.shrink();
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.held == 0 && self.pending == 0 && !self.ack_now
+    }
+}
+
+/// A bitmap as it is written: entries of [`SACK_BITS`] numbers from `first` on.
+struct Bitmap<'a> {
+    first: u64,
+    words: &'a mut [u64],
+    count: usize,
+}
+
+impl Bitmap<'_> {
+    /// Adds an entry, unless it is empty, there already, or there is no room.
+    fn add(&mut self, bits: &Bits, block: u64) {
+        let number = self.first + block * u64::from(SACK_BITS);
+        let word = bits.gather(number) & ((1 << SACK_BITS) - 1) | block << SACK_BITS;
+        if word & ((1 << SACK_BITS) - 1) == 0 || self.words[..self.count].contains(&word) {
+            return;
+        }
+        if let Some(place) = self.words.get_mut(self.count) {
+            *place = word;
+            self.count += 1;
+        }
     }
 }
 

@@ -2,25 +2,23 @@
 //!
 //! A packet in flight is in one of three states: sent once (no bit), lost and waiting to be sent
 //! again (`lost`), or sent again (`again`). Packets sent once are in order of transmission by
-//! their numbers, the others by a list through the ring; so loss detection looks at the front of
+//! their numbers, the others by a list through the records; so loss detection looks at the front of
 //! both and at every transmission once. Above the first unacknowledged number, `settled` marks
 //! what the peer has already got.
-
-use alloc::vec::Vec;
 
 mod ack;
 mod timeout;
 
 pub(super) use ack::check;
 
-use super::bits::Bits;
-use super::config::{Counters, Stats, TICK_SHIFT, ticks};
+use super::config::{Counters, MAX_WINDOW_BYTES, Stats, TICK_SHIFT, ticks};
+use super::flight::{Flight, Mark, Segments};
 use super::pacer::Pacer;
 use super::rack::Rack;
 use super::rtt::Rtt;
 use super::timer::Timers;
 use crate::control::{Control, ControlKind, Controller, Start};
-use crate::time::Instant;
+use crate::time::{Instant, MILLISECOND};
 
 /// What is kept of a packet in flight.
 #[derive(Clone, Copy, Debug)]
@@ -28,22 +26,28 @@ pub(super) struct Sent<I> {
     item: I,
     bytes: u32,
     /// Last transmission: our clock in ticks, and its place among all transmissions.
-    at: u32,
+    pub(super) at: u32,
     order: u32,
-    /// Neighbours in the list of packets sent again, as ring indexes.
-    older: u16,
-    newer: u16,
+    /// Neighbours in the list of packets sent again: low bits of their numbers.
+    older: u32,
+    newer: u32,
     attempt: u8,
     /// Sent again as a probe, not because loss was inferred.
     probe: bool,
 }
 
-const _: () = assert!(size_of::<Sent<[u64; 3]>>() <= 48);
+const _: () = assert!(size_of::<Option<Sent<[u64; 3]>>>() <= 48);
 
 /// No neighbour.
-const NIL: u16 = u16::MAX;
+const NIL: u32 = u32::MAX;
+/// Bits of a number that tell a packet in flight from all others.
+const LINK_MASK: u32 = super::config::MAX_WINDOW - 1;
 /// Transmissions of one packet number; the attempt field of the header has 8 bits.
 const MAX_ATTEMPT: u8 = u8::MAX;
+/// A sender that was silent for less goes on as it was.
+const IDLE_NS: u64 = 10 * MILLISECOND;
+/// Packets that are promised at once: more are asked for when they are recorded.
+const MAX_GRANT: u64 = 1024;
 /// Packets sent from one source port before the next takes over, so that they can be batched.
 const PORT_RUN_SHIFT: u32 = 4;
 
@@ -70,8 +74,7 @@ pub(super) struct Limits {
 
 #[derive(Debug)]
 pub(super) struct Sender<I> {
-    /// Indexed by packet number; empty until something is sent.
-    ring: Vec<Sent<I>>,
+    pub(super) flight: Flight<I>,
     /// First number not acknowledged, and next to be sent.
     una: u64,
     pub(super) next: u64,
@@ -81,16 +84,13 @@ pub(super) struct Sender<I> {
     /// Bytes believed to be on their way, and bytes waiting to be sent again.
     in_flight: u64,
     lost_bytes: u64,
-    settled: Bits,
-    lost: Bits,
-    again: Bits,
     settled_count: u32,
     lost_count: u32,
     /// No lost packet has a number below it.
     lost_from: u64,
     /// List of packets sent again, in order of transmission.
-    oldest: u16,
-    newest: u16,
+    oldest: u32,
+    newest: u32,
     /// Packets below it were sent again, settled or found lost.
     first_once: u64,
     /// One past the highest number acknowledged.
@@ -103,6 +103,8 @@ pub(super) struct Sender<I> {
     pub(super) ce_seen: u32,
     /// Transmissions that may ignore the window: probes.
     probes: u8,
+    /// Since when a retransmission is all that is to happen, if that has not left yet.
+    stalled_at: Option<Instant>,
     dead: bool,
     rack: Rack,
     pub(super) rtt: Rtt,
@@ -120,9 +122,10 @@ impl<I: Copy> Sender<I> {
             link_rate: None,
             window: 0,
             srtt_ns: 0,
+            min_rtt_ns: 0,
         };
         Self {
-            ring: Vec::new(),
+            flight: Flight::new(),
             una: 0,
             next: 0,
             grant: 0,
@@ -136,9 +139,6 @@ impl<I: Copy> Sender<I> {
             },
             in_flight: 0,
             lost_bytes: 0,
-            settled: Bits::new(),
-            lost: Bits::new(),
-            again: Bits::new(),
             settled_count: 0,
             lost_count: 0,
             lost_from: 0,
@@ -151,6 +151,7 @@ impl<I: Copy> Sender<I> {
             bytes_since_ack_req: 0,
             ce_seen: 0,
             probes: 0,
+            stalled_at: None,
             dead: false,
             rack: Rack::default(),
             rtt: Rtt::default(),
@@ -168,7 +169,7 @@ impl<I: Copy> Sender<I> {
         limits: Limits,
         rtt: Rtt,
         kind: ControlKind,
-        cwnd: u32,
+        (cwnd, rested_at): (u32, Instant),
     ) {
         assert!(
             self.una == self.next && self.oldest == NIL,
@@ -176,12 +177,14 @@ impl<I: Copy> Sender<I> {
         );
         (self.una, self.next, self.high, self.first_once) = (next, next, next, next);
         self.lost_from = next;
+        self.flight.start(next);
         let start = Start {
             packet: limits.packet,
-            max_window: limits.window * limits.packet,
+            max_window: (limits.window * limits.packet).min(MAX_WINDOW_BYTES),
             link_rate: limits.link_rate,
             window: u64::from(cwnd),
             srtt_ns: rtt.smoothed,
+            min_rtt_ns: rtt.min,
         };
         self.control = Controller::new(kind, &start);
         self.limits = limits;
@@ -189,8 +192,19 @@ impl<I: Copy> Sender<I> {
         self.round_end = self.order;
         self.rack = Rack::default();
         self.timers = Timers::default();
+        self.timers.rest_since(rested_at);
         self.pacer = Pacer::default();
         (self.grant, self.probes, self.dead, self.bytes_since_ack_req) = (0, 0, false, 0);
+        self.stalled_at = None;
+        self.refresh_control();
+    }
+
+    /// After a time without anything to send the window is worth less: the path may have changed.
+    #[cold]
+    fn wake(&mut self, now: Instant) {
+        let longest = (self.rtt.smoothed + 4 * self.rtt.variation).max(IDLE_NS);
+        self.control.on_idle(self.timers.rested(now) / longest);
+        self.timers.rest_since(now);
         self.refresh_control();
     }
 
@@ -200,19 +214,16 @@ impl<I: Copy> Sender<I> {
             .set_rate(self.control.rate(), self.limits.packet, self.cwnd);
     }
 
-    #[inline]
-    fn index(&self, number: u64) -> usize {
-        number as usize & (self.ring.len() - 1)
-    }
-
-    /// The number in the window that lives at `index`.
-    fn number_at(&self, index: u16) -> u64 {
-        let ahead = u64::from(index).wrapping_sub(self.una) & (self.ring.len() as u64 - 1);
-        self.una + ahead
+    /// The number in flight whose low bits are `link`.
+    fn number_at(&self, link: u32) -> u64 {
+        self.una + u64::from(link.wrapping_sub(self.una as u32) & LINK_MASK)
     }
 
     #[inline]
-    pub(super) fn ready(&mut self, now: Instant) -> u32 {
+    pub(super) fn ready(&mut self, now: Instant, segments: &mut Segments<I>) -> u32 {
+        if self.una == self.next && self.timers.rested(now) >= IDLE_NS {
+            self.wake(now);
+        }
         let room = self.limits.window - (self.next - self.una);
         let bytes = self.cwnd.saturating_sub(self.in_flight + self.lost_bytes);
         self.grant = 0;
@@ -221,18 +232,27 @@ impl<I: Copy> Sender<I> {
         }
         let count = room
             .min(bytes.div_ceil(self.limits.packet))
-            .min(self.pacer.allowance(now));
+            .min(self.pacer.allowance(now))
+            .min(MAX_GRANT);
+        self.flight.reserve(self.next + count, segments);
         self.grant = count as u32;
         self.grant
     }
 
     /// As `ready`, for `count` small packets: bytes and pace have room for them as soon as they
     /// have for one.
-    pub(super) fn ready_small(&mut self, now: Instant, count: u32) -> bool {
+    pub(super) fn ready_small(
+        &mut self,
+        now: Instant,
+        count: u32,
+        segments: &mut Segments<I>,
+    ) -> bool {
         let numbers = self.limits.window - (self.next - self.una);
-        let ready = self.ready(now) > 0 && numbers >= u64::from(count);
+        let ready = self.ready(now, segments) > 0 && numbers >= u64::from(count);
         if ready {
             self.grant = self.grant.max(count);
+            self.flight
+                .reserve(self.next + u64::from(self.grant), segments);
         }
         ready
     }
@@ -254,12 +274,9 @@ impl<I: Copy> Sender<I> {
             attempt: 0,
             probe: false,
         };
-        if self.ring.is_empty() {
-            self.ring.resize(self.limits.window as usize, sent);
-        }
-        let index = self.index(number);
-        self.ring[index] = sent;
-        if self.una == number {
+        let first = self.una == number;
+        self.flight.put(number, sent, first);
+        if first {
             self.timers.progress(now);
         }
         self.next += 1;
@@ -289,68 +306,74 @@ impl<I: Copy> Sender<I> {
         self.timers.transmitted(now);
     }
 
+    /// The source port that the next transmission takes.
     #[inline]
-    fn port(&self) -> u8 {
+    pub(super) fn port(&self) -> u8 {
         if self.limits.ports <= 1 {
             return 0;
         }
         ((self.order >> PORT_RUN_SHIFT) % u32::from(self.limits.ports)) as u8
     }
 
-    pub(super) fn poll_retransmit(
-        &mut self,
-        now: Instant,
-        counters: &mut Counters,
-    ) -> Option<(I, u32, Transmission)> {
+    /// The lost packet that may be sent again next: item and bytes. Nothing moves before
+    /// [`retransmit`](Self::retransmit).
+    pub(super) fn peek_retransmit(&mut self, now: Instant) -> Option<(I, u32)> {
         if self.lost_count == 0 || self.dead {
             return None;
         }
-        let number = self.first_lost();
-        let index = self.index(number);
-        let Sent {
-            item,
-            bytes,
-            attempt,
-            ..
-        } = self.ring[index];
-        if self.probes > 0 {
-            self.probes -= 1;
-        } else if self.in_flight > 0 && self.in_flight + u64::from(bytes) > self.cwnd
-            || self.pacer.allowance(now) == 0
-        {
+        let Sent { item, bytes, .. } = *self.flight.get(self.first_lost());
+        let over = self.in_flight > 0 && self.in_flight + u64::from(bytes) > self.cwnd;
+        if self.probes == 0 && (over || self.pacer.allowance(now) == 0) {
             return None;
         }
-        self.lost.clear(number);
+        Some((item, bytes))
+    }
+
+    /// The packet that [`peek_retransmit`](Self::peek_retransmit) showed is on its way.
+    pub(super) fn retransmit(&mut self, now: Instant, counters: &mut Counters) -> Transmission {
+        assert!(self.lost_count > 0, "retransmit without peek");
+        if let Some(since) = self.stalled_at.take() {
+            self.timers.stalled(now.since(since));
+        }
+        let number = self.first_lost();
+        let (timestamp, newest) = (ticks(now), self.newest);
+        let slot = self.flight.get_mut(number);
+        slot.at = timestamp;
+        slot.order = self.order;
+        slot.attempt += 1;
+        (slot.older, slot.newer) = (newest, NIL);
+        let (bytes, attempt) = (slot.bytes, slot.attempt);
+        let link = number as u32 & LINK_MASK;
+        match newest {
+            NIL => self.oldest = link,
+            newest => {
+                let newest = self.number_at(newest);
+                self.flight.get_mut(newest).newer = link;
+            }
+        }
+        self.newest = link;
+        self.probes = self.probes.saturating_sub(1);
+        self.flight.set(number, Mark::Lost, false);
         self.lost_count -= 1;
         self.lost_bytes -= u64::from(bytes);
         self.lost_from = number + 1;
-        let timestamp = ticks(now);
-        let newest = self.newest;
-        let slot = &mut self.ring[index];
-        slot.at = timestamp;
-        slot.order = self.order;
-        slot.attempt = attempt + 1;
-        (slot.older, slot.newer) = (newest, NIL);
-        match newest {
-            NIL => self.oldest = index as u16,
-            newest => self.ring[usize::from(newest)].newer = index as u16,
-        }
-        self.newest = index as u16;
-        self.again.set(number);
+        self.flight.set(number, Mark::Again, true);
         let port = self.port();
         self.account(now, bytes);
         counters.retransmitted += 1;
-        Some((
-            item,
-            bytes,
-            Transmission {
-                number,
-                attempt: attempt + 1,
-                port,
-                ack_req: true,
-                timestamp,
-            },
-        ))
+        Transmission {
+            number,
+            attempt,
+            port,
+            ack_req: true,
+            timestamp,
+        }
+    }
+
+    /// Whether the next thing to happen is a retransmission: a probe, or all that was in flight.
+    /// As long as it has not left, silence says nothing of the peer.
+    const fn is_stalled(&self) -> bool {
+        self.lost_count > 0 && (self.probes > 0 || self.in_flight == 0)
     }
 
     /// Lowest lost number; there is one.
@@ -358,7 +381,7 @@ impl<I: Copy> Sender<I> {
         let mut number = self.lost_from.max(self.una);
         loop {
             assert!(number < self.next, "a lost packet is in the window");
-            match self.lost.gather(number) {
+            match self.flight.gather(number, Mark::Lost) {
                 0 => number += 64,
                 word => return number + u64::from(word.trailing_zeros()),
             }
@@ -366,23 +389,29 @@ impl<I: Copy> Sender<I> {
     }
 
     fn unlink(&mut self, number: u64) {
-        self.again.clear(number);
-        let Sent { older, newer, .. } = self.ring[self.index(number)];
+        self.flight.set(number, Mark::Again, false);
+        let Sent { older, newer, .. } = *self.flight.get(number);
         match older {
             NIL => self.oldest = newer,
-            older => self.ring[usize::from(older)].newer = newer,
+            older => {
+                let older = self.number_at(older);
+                self.flight.get_mut(older).newer = newer;
+            }
         }
         match newer {
             NIL => self.newest = older,
-            newer => self.ring[usize::from(newer)].older = older,
+            newer => {
+                let newer = self.number_at(newer);
+                self.flight.get_mut(newer).older = older;
+            }
         }
     }
 
     /// Packets not acknowledged, in order of their numbers.
     pub(super) fn unacked(&self) -> impl Iterator<Item = I> + '_ {
         (self.una..self.next)
-            .filter(|&number| !self.settled.get(number))
-            .map(|number| self.ring[self.index(number)].item)
+            .filter(|&number| !self.flight.has(number, Mark::Settled))
+            .map(|number| self.flight.get(number).item)
     }
 
     /// Packets not acknowledged.
@@ -400,6 +429,14 @@ impl<I: Copy> Sender<I> {
         self.is_idle() && !self.pacer.is_holding_back()
     }
 
+    /// Smallest round trip that is worth remembering.
+    pub(super) fn min_rtt(&self) -> u64 {
+        match self.control.min_rtt_ns() {
+            0 => self.rtt.min,
+            floor => floor,
+        }
+    }
+
     pub(super) fn window_bytes(&self) -> u32 {
         u32::try_from(self.control.window()).unwrap_or(u32::MAX)
     }
@@ -407,7 +444,7 @@ impl<I: Copy> Sender<I> {
     pub(super) fn report(&self, stats: &mut Stats) {
         stats.rtt_ns = self.rtt.smoothed;
         stats.rtt_variation_ns = self.rtt.variation;
-        stats.min_rtt_ns = self.rtt.min;
+        stats.min_rtt_ns = self.min_rtt();
         stats.window_bytes = self.cwnd;
         stats.rate = self.control.rate();
         stats.in_flight = self.unacked_count();

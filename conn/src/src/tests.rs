@@ -2,8 +2,11 @@
 
 extern crate std;
 
+mod bottleneck;
+mod flight;
 mod goodput;
 mod hostile;
 mod law;
 mod link;
+mod path;
 mod unit;

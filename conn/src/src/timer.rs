@@ -23,9 +23,24 @@ pub(super) struct Timers {
 }
 
 impl Timers {
+    /// Nothing has been sent or acknowledged since then.
+    pub(super) fn rest_since(&mut self, at: Instant) {
+        self.base = at;
+    }
+
+    /// How long nothing was sent or acknowledged.
+    pub(super) fn rested(&self, now: Instant) -> u64 {
+        now.since(self.base)
+    }
+
     /// The window ceased to be empty.
     pub(super) fn progress(&mut self, now: Instant) {
         self.progress_at = now;
+    }
+
+    /// For so long nothing could leave that an answer would come to: it counts for nothing.
+    pub(super) fn stalled(&mut self, ns: u64) {
+        self.progress_at = self.progress_at + ns;
     }
 
     #[inline]

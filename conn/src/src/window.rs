@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::config::{Counters, Policy};
+use super::flight::Segments;
 use super::receiver::Receiver;
 use super::sender::Sender;
 
@@ -15,18 +16,15 @@ pub(super) struct Window<I> {
     pub(super) counters: Counters,
 }
 
-/// Window sizes there are: 2^6 to 2^12 packets.
-const SIZES: usize = 7;
-const SMALLEST: u8 = 6;
-
 /// What the connections of a node have in common: the [`Policy`] they keep to, and their in-flight
 /// state, taken when one becomes active and given back when it is idle. It allocates when it is
 /// empty, so it grows to the most connections ever active at once.
 #[derive(Debug)]
 pub struct Pool<I> {
     #[expect(clippy::vec_box, reason = "boxes move between pool and connection")]
-    free: [Vec<Box<Window<I>>>; SIZES],
+    free: Vec<Box<Window<I>>>,
     taken: usize,
+    pub(super) segments: Segments<I>,
     pub(super) policy: Policy,
 }
 
@@ -38,8 +36,9 @@ impl<I: Copy> Pool<I> {
     pub fn new(policy: Policy) -> Self {
         assert!(policy.ack_every > 0, "counts start at 1");
         Self {
-            free: [const { Vec::new() }; SIZES],
+            free: Vec::new(),
             taken: 0,
+            segments: Segments::default(),
             policy,
         }
     }
@@ -51,36 +50,41 @@ impl<I: Copy> Pool<I> {
 
     /// Windows waiting to be used.
     pub fn free(&self) -> usize {
-        self.free.iter().map(Vec::len).sum()
+        self.free.len()
+    }
+
+    /// Segments of 64 packets in flight that wait to be used.
+    pub fn free_segments(&self) -> usize {
+        self.segments.len()
     }
 
     /// Frees the windows that wait to be used.
     pub fn shrink(&mut self) {
-        self.free = [const { Vec::new() }; SIZES];
+        self.free = Vec::new();
+        self.segments.shrink();
     }
 
     #[cold]
-    pub(super) fn take(&mut self, window_log2: u8) -> Box<Window<I>> {
+    pub(super) fn take(&mut self) -> Box<Window<I>> {
         self.taken += 1;
-        self.free[usize::from(window_log2 - SMALLEST)]
-            .pop()
-            .unwrap_or_else(|| {
-                Box::new(Window {
-                    sender: Sender::new(),
-                    receiver: Receiver::new(),
-                    counters: Counters::default(),
-                })
+        self.free.pop().unwrap_or_else(|| {
+            Box::new(Window {
+                sender: Sender::new(),
+                receiver: Receiver::new(),
+                counters: Counters::default(),
             })
+        })
     }
 
-    /// A window is gone with its connection.
-    pub(super) fn forget(&mut self) {
+    /// A window ends with its connection; what was in flight is given up.
+    pub(super) fn forget(&mut self, mut window: Box<Window<I>>) {
         self.taken -= 1;
+        window.sender.flight.clear(&mut self.segments);
     }
 
-    pub(super) fn give(&mut self, window_log2: u8, window: Box<Window<I>>) {
+    pub(super) fn give(&mut self, window: Box<Window<I>>) {
         self.taken -= 1;
-        self.free[usize::from(window_log2 - SMALLEST)].push(window);
+        self.free.push(window);
     }
 }
 

@@ -49,7 +49,8 @@ pub struct Connection {
     config: Config,
     route: Route,
     state: State,
-    queue: VecDeque<Request>,
+    /// With how those end that cannot be sent, once they are the oldest.
+    queue: VecDeque<(Request, Option<Status>)>,
     /// Packet of the oldest request that is sent next.
     packet: u32,
     next_psn: Psn,
@@ -82,13 +83,29 @@ impl Connection {
         self.next_psn = sq_psn;
     }
 
-    /// Queues a SEND or WRITE.
+    /// The program takes the QP from SQE to RTS.
+    pub fn resume(&mut self) {
+        if self.state == State::SendError {
+            self.state = State::Ready;
+        }
+    }
+
+    /// The QP's rights change.
+    pub const fn set_access(&mut self, access: Access) {
+        self.config.access = access;
+    }
+
+    /// Queues a SEND or WRITE. A request that UC does not know fails in its turn.
     ///
     /// # Errors
-    /// The queue is full, the connection is in error, or UC knows no such request: it comes back.
+    /// The queue is full, or the connection is in error: it comes back.
     ///
     /// # Panics
     /// The request is longer than [`MAX_MESSAGE`].
+    #[expect(
+        clippy::result_large_err,
+        reason = "what does not fit comes back whole, as it was given"
+    )]
     pub fn post_send(&mut self, request: Request) -> Result<(), Request> {
         assert!(
             request.length <= MAX_MESSAGE,
@@ -100,10 +117,11 @@ impl Connection {
             SendOp::Read(_) | SendOp::Atomic(..) | SendOp::SendInvalidate(_) | SendOp::SendTo(_)
         );
         let full = self.queue.len() >= self.config.send_capacity;
-        if !known || full || self.state == State::Error {
+        if full || self.state != State::Ready {
             return Err(request);
         }
-        self.queue.push_back(request);
+        let fault = (!known).then_some(Status::LocalQpOperation);
+        self.queue.push_back((request, fault));
         Ok(())
     }
 
@@ -130,8 +148,14 @@ impl Connection {
         host: &mut impl Host,
         out: &mut (impl Egress + ?Sized),
     ) -> Transmitted {
-        let Some(request) = self.queue.front() else {
-            return Transmitted::Nothing;
+        let request = match self.queue.front() {
+            None => return Transmitted::Nothing,
+            Some((_, Some(status))) => {
+                let status = *status;
+                self.fail(host, status);
+                return Transmitted::Nothing;
+            }
+            Some((request, None)) => request,
         };
         let (config, mtu) = (&self.config, self.config.path_mtu.bytes());
         let count = segment::packets(request.length, mtu);
@@ -159,14 +183,14 @@ impl Connection {
         match emitted {
             Emitted::NoRoom => Transmitted::NoRoom,
             Emitted::Fault(_) => {
-                self.abort(host, Status::LocalProtection);
+                self.fail(host, Status::LocalProtection);
                 Transmitted::Nothing
             }
             Emitted::Sent(bytes) => {
                 self.stats.sent(bytes);
                 self.next_psn = self.next_psn.advance(1);
                 self.packet += 1;
-                if last && let Some(request) = self.queue.pop_front() {
+                if last && let Some((request, _)) = self.queue.pop_front() {
                     self.packet = 0;
                     let length = request.length;
                     host.sent(request, Status::Success, length);
@@ -179,13 +203,26 @@ impl Connection {
     /// Takes the connection to error: the oldest request ends with `status`, all others are
     /// flushed, and so is a receive in hand.
     pub fn abort(&mut self, host: &mut impl Host, status: Status) {
+        self.end_requests(host, status);
         self.state = State::Error;
+        self.receiver.abort(&self.config, host);
+    }
+
+    /// The oldest request failed here: it ends with `status`, all others are flushed, and receiving
+    /// goes on (IBTA Vol 1, 10.3.1.6). What was sent of its message is never completed, and the
+    /// peer drops it with the next one.
+    fn fail(&mut self, host: &mut impl Host, status: Status) {
+        self.end_requests(host, status);
+        self.state = State::SendError;
+    }
+
+    fn end_requests(&mut self, host: &mut impl Host, status: Status) {
         let mut status = status;
-        while let Some(request) = self.queue.pop_front() {
+        self.packet = 0;
+        while let Some((request, _)) = self.queue.pop_front() {
             host.sent(request, status, 0);
             status = Status::Flushed;
         }
-        self.receiver.abort(&self.config, host);
     }
 
     /// Whether it still works.

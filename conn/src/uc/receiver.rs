@@ -194,6 +194,7 @@ impl Receiver {
                 .imm
                 .map_or(Extra::None, |imm| Extra::Immediate(imm.0)),
             src_qp: Qpn::default(),
+            route: 0,
             solicited: packet.bth.solicited,
         });
     }
@@ -210,6 +211,7 @@ impl Receiver {
                 byte_len: 0,
                 extra: Extra::None,
                 src_qp: Qpn::default(),
+                route: 0,
                 solicited: false,
             });
         }

@@ -60,7 +60,8 @@ pub struct Address {
 pub struct Endpoint {
     config: Config,
     state: State,
-    queue: VecDeque<(Request, Address)>,
+    /// With how those end that cannot be sent, once they are the oldest.
+    queue: VecDeque<(Request, Result<Address, Status>)>,
     next_psn: Psn,
     /// Taken for a datagram that did not fit.
     in_hand: Option<Receive>,
@@ -87,18 +88,41 @@ impl Endpoint {
         self.next_psn = sq_psn;
     }
 
-    /// Queues a SEND, with or without immediate, of at most one packet.
+    /// The program takes the QP from SQE to RTS.
+    pub fn resume(&mut self) {
+        if self.state == State::SendError {
+            self.state = State::Ready;
+        }
+    }
+
+    /// The QP's Q_Key changes.
+    pub const fn set_qkey(&mut self, qkey: u32) {
+        self.config.qkey = qkey;
+    }
+
+    /// Queues a SEND, with or without immediate, of at most one packet; `None`: it names nobody. A
+    /// request that cannot be sent fails in its turn: one that UD does not know, one to nobody, and
+    /// one that is longer than a packet.
     ///
     /// # Errors
-    /// The queue is full, the QP is in error, the message is longer than a packet, or UD knows no
-    /// such request: it comes back.
-    pub fn post_send(&mut self, request: Request, to: Address) -> Result<(), Request> {
+    /// The queue is full, or the QP is in error: it comes back.
+    #[expect(
+        clippy::result_large_err,
+        reason = "what does not fit comes back whole, as it was given"
+    )]
+    pub fn post_send(&mut self, request: Request, to: Option<Address>) -> Result<(), Request> {
         let known = matches!(request.op, SendOp::Send | SendOp::SendImm(_));
-        let fits = request.length <= self.config.mtu.bytes();
         let full = self.queue.len() >= self.config.send_capacity;
-        if !known || !fits || full || self.state == State::Error {
+        if full || self.state != State::Ready {
             return Err(request);
         }
+        let to = match to {
+            Some(_) if known && request.length > self.config.mtu.bytes() => {
+                Err(Status::LocalLength)
+            }
+            Some(to) if known => Ok(to),
+            _ => Err(Status::LocalQpOperation),
+        };
         self.queue.push_back((request, to));
         Ok(())
     }
@@ -164,6 +188,7 @@ impl Endpoint {
                 .imm
                 .map_or(Extra::None, |imm| Extra::Immediate(imm.0)),
             src_qp: deth.src_qp,
+            route: 0,
             solicited: packet.bth.solicited,
         };
         self.in_hand = None;
@@ -177,8 +202,14 @@ impl Endpoint {
         host: &mut impl Host,
         out: &mut (impl Egress + ?Sized),
     ) -> Transmitted {
-        let Some((request, to)) = self.queue.front() else {
-            return Transmitted::Nothing;
+        let (request, to) = match self.queue.front() {
+            None => return Transmitted::Nothing,
+            Some((_, Err(status))) => {
+                let status = *status;
+                self.fail(host, status);
+                return Transmitted::Nothing;
+            }
+            Some((request, Ok(to))) => (request, to),
         };
         let config = &self.config;
         let imm = match request.op {
@@ -215,7 +246,7 @@ impl Endpoint {
         match emitted {
             Emitted::NoRoom => Transmitted::NoRoom,
             Emitted::Fault(_) => {
-                self.abort(host, Status::LocalProtection);
+                self.fail(host, Status::LocalProtection);
                 Transmitted::Nothing
             }
             Emitted::Sent(bytes) => {
@@ -233,12 +264,8 @@ impl Endpoint {
     /// Takes the QP to error: the oldest request ends with `status`, all others are flushed, and
     /// so is a receive in hand.
     pub fn abort(&mut self, host: &mut impl Host, status: Status) {
+        self.end_requests(host, status);
         self.state = State::Error;
-        let mut status = status;
-        while let Some((request, _)) = self.queue.pop_front() {
-            host.sent(request, status, 0);
-            status = Status::Flushed;
-        }
         if let Some(receive) = self.in_hand.take() {
             host.received(Completion {
                 wr_id: receive.wr_id,
@@ -248,8 +275,24 @@ impl Endpoint {
                 byte_len: 0,
                 extra: Extra::None,
                 src_qp: Qpn::default(),
+                route: 0,
                 solicited: false,
             });
+        }
+    }
+
+    /// The oldest request failed here: it ends with `status`, all others are flushed, and receiving
+    /// goes on (IBTA Vol 1, 10.3.1.6).
+    fn fail(&mut self, host: &mut impl Host, status: Status) {
+        self.end_requests(host, status);
+        self.state = State::SendError;
+    }
+
+    fn end_requests(&mut self, host: &mut impl Host, status: Status) {
+        let mut status = status;
+        while let Some((request, _)) = self.queue.pop_front() {
+            host.sent(request, status, 0);
+            status = Status::Flushed;
         }
     }
 

@@ -34,6 +34,7 @@ pub(crate) fn config() -> Config {
         sq_psn: psn(0),
         rq_psn: psn(0),
         timeout: 10,
+        flow_control: false,
         ..Config::new(US, PEER, path(1, 2))
     }
 }

@@ -305,6 +305,8 @@ pub(crate) struct Qp {
     pub(crate) sent: Vec<Sent>,
     pub(crate) received: Vec<Completion>,
     pub(crate) events: Vec<QpEvent>,
+    /// The peer gets credits.
+    pub(crate) counts_receives: bool,
 }
 
 impl Host for Qp {
@@ -316,6 +318,10 @@ impl Host for Qp {
 
     fn take_receive(&mut self) -> Option<Receive> {
         self.receives.pop_front()
+    }
+
+    fn receives(&self) -> Option<u32> {
+        self.counts_receives.then_some(self.receives.len() as u32)
     }
 
     fn sent(&mut self, request: Request, status: Status, byte_len: u32) {

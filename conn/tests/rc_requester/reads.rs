@@ -64,6 +64,7 @@ fn an_acknowledgement_of_what_follows_a_read_asks_for_the_read_again_once() {
     bench.sent();
     assert_eq!(bench.feed(ack(2)), Err(Dropped::MissingResponse));
     assert_eq!(bench.ends(), [(0, Status::Success)]);
+    assert!(bench.next_timer());
     assert_eq!(numbers(&bench.sent()), [1, 2]);
     assert_eq!(bench.feed(ack(2)), Err(Dropped::MissingResponse));
     assert!(bench.sent().is_empty());
@@ -74,14 +75,19 @@ fn an_acknowledgement_of_what_follows_a_read_asks_for_the_read_again_once() {
 }
 
 #[test]
-fn read_data_out_of_order_is_not_placed() {
+fn read_data_that_overtook_others_is_placed_and_the_others_are_asked_for_after_a_while() {
     let mut bench = bench();
     bench.post(0, read(0), 3 * MTU);
     bench.sent();
-    let before = bench.qp.ram.bytes(PRIVATE, ADDR, 3 * MTU);
+    let before = bench.qp.ram.bytes(PRIVATE, ADDR, MTU);
     let middle = read_response(Opcode::RC_READ_RESPONSE_MIDDLE, 1, &[1; MTU]);
-    assert_eq!(bench.feed(middle), Err(Dropped::MissingResponse));
-    assert_eq!(bench.qp.ram.bytes(PRIVATE, ADDR, 3 * MTU), before);
+    assert_eq!(bench.feed(middle), Ok(()));
+    assert_eq!(bench.feed(middle), Err(Dropped::StaleResponse));
+    assert_eq!(bench.qp.ram.bytes(PRIVATE, ADDR, MTU), before);
+    let placed = bench.qp.ram.bytes(PRIVATE, ADDR + MTU as u64, MTU);
+    assert_eq!(placed, [1; MTU]);
+    assert!(bench.sent().is_empty());
+    assert!(bench.next_timer());
     let sent = bench.sent();
     assert_eq!(numbers(&sent), [0]);
     assert_eq!(sent[0].reth.map(|reth| reth.length), Some(3 * MTU as u32));

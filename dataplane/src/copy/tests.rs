@@ -50,19 +50,22 @@ fn check(
         room.fill(0xa5);
         let (head, rest) = room.split_at_mut(FENCE + to);
         let (target, tail) = rest.split_at_mut(length);
+        let (target_at, data_at) = (target.as_mut_ptr(), data.as_mut_ptr());
+        let (around_target, around_data) =
+            (Bounds::of(target_at, length), Bounds::of(data_at, length));
         let sum = match (sums, inward) {
             // SAFETY: both are slices of `length` bytes of different buffers.
-            (true, true) => unsafe { copier.copy_in_crc(target.as_mut_ptr(), data, state) },
+            (true, true) => unsafe { copier.copy_in_crc(target_at, data, state, around_target) },
             // SAFETY: as above.
-            (true, false) => unsafe { copier.copy_out_crc(target, data.as_mut_ptr(), state) },
+            (true, false) => unsafe { copier.copy_out_crc(target, data_at, state, around_data) },
             (false, true) => {
                 // SAFETY: as above.
-                unsafe { copier.copy_in(target.as_mut_ptr(), data) };
+                unsafe { copier.copy_in(target_at, data, around_target) };
                 expected
             }
             (false, false) => {
                 // SAFETY: as above.
-                unsafe { copier.copy_out(target, data.as_mut_ptr()) };
+                unsafe { copier.copy_out(target, data_at, around_data) };
                 expected
             }
         };
@@ -155,8 +158,10 @@ fn a_message_may_be_summed_in_any_pieces() {
             while done < data.len() {
                 let piece = (1 + prng.below(700) as usize).min(data.len() - done);
                 let out = &mut out[done..done + piece];
+                let (from, left) = (data[done..].as_mut_ptr(), data.len() - done);
+                let within = Bounds::of(from, left);
                 // SAFETY: `piece` bytes of `data` start there.
-                state = unsafe { copier.copy_out_crc(out, data[done..].as_mut_ptr(), state) };
+                state = unsafe { copier.copy_out_crc(out, from, state, within) };
                 done += piece;
             }
             assert_eq!(state, whole, "{}", copier.name());

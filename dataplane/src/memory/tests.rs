@@ -76,11 +76,14 @@ fn a_full_port_refuses_until_the_other_end_received() {
 }
 
 #[test]
-fn lengths_the_slot_cannot_hold_are_refused() {
-    let (mut east, _west) = MemoryPort::pair(SMALL);
+fn what_no_slot_holds_is_dropped_and_counted_and_nobody_waits_for_it() {
+    let (mut east, mut west) = MemoryPort::pair(SMALL);
     assert!(east.reserve(&path(1), 0).is_none());
-    assert!(east.reserve(&path(1), 257).is_none());
-    assert!(east.reserve(&path(1), 256).is_some());
+    assert!(send(&mut east, 1, &[0; 257]));
+    assert!(send(&mut east, 2, &[7; 256]));
+    east.flush().unwrap();
+    assert_eq!(receive(&mut west, 10), [(2, vec![7; 256])]);
+    assert_eq!((east.counters().too_long, east.counters().sent), (1, 1));
 }
 
 #[test]

@@ -46,6 +46,7 @@ fn addresses_of_no_host_or_of_another_family_have_no_way() {
 }
 
 #[test]
+#[ignore = "needs root and network namespaces"]
 fn a_neighbour_is_known_once_it_was_asked_for() {
     beside_a_neighbour(|_| {
         for (local, peer) in [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2")] {
@@ -61,6 +62,7 @@ fn a_neighbour_is_known_once_it_was_asked_for() {
 }
 
 #[test]
+#[ignore = "needs root and network namespaces"]
 fn a_neighbour_that_does_not_answer_is_silent() {
     beside_a_neighbour(|_| {
         std::fs::write("/proc/sys/net/ipv4/neigh/near/retrans_time_ms", "20").unwrap();
@@ -76,6 +78,7 @@ fn a_neighbour_that_does_not_answer_is_silent() {
 }
 
 #[test]
+#[ignore = "needs root and network namespaces"]
 fn routes_say_gateways_limits_and_what_is_forbidden() {
     beside_a_neighbour(|_| {
         ip("route add 10.20.0.0/16 via 10.9.0.2 mtu lock 1400");
@@ -95,6 +98,7 @@ fn routes_say_gateways_limits_and_what_is_forbidden() {
 }
 
 #[test]
+#[ignore = "needs root and network namespaces"]
 fn link_local_peers_are_on_our_own_link() {
     beside_a_neighbour(|_| {
         ip("addr add fe80::9/64 dev near nodad");

@@ -167,6 +167,13 @@ impl Queue {
         self.used = end;
     }
 
+    /// Bytes from the first datagram that waits to the last.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.waiting()
+            .first()
+            .map_or(0, |first| self.used - first.start)
+    }
+
     /// The units that wait, oldest first.
     pub(super) fn waiting(&self) -> &[Unit] {
         &self.units[self.sent..]

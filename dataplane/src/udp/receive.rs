@@ -6,7 +6,7 @@ use crate::port::{Arrival, Identification, PortCounters, PortError};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use trunkline_wire::Path;
 
 /// Most messages of one call.
@@ -19,6 +19,8 @@ const STRIDE: usize = BUFFER + 5 * 64;
 /// What a call should bring at most, so that it stays in the second-level cache.
 const CACHED: usize = 512 << 10;
 const ECN: u8 = 0b11;
+/// Longest wait in the socket that is believed: beyond it nobody measures anything by such packets.
+const MOST_WAIT_NS: u64 = 1_000_000_000;
 
 /// Messages received and being given out. Every call begins with the first buffer again.
 pub(super) struct Receiver {
@@ -35,8 +37,10 @@ pub(super) struct Receiver {
     /// The message being given out, and how much of it was.
     message: usize,
     offset: usize,
-    /// When the port was asked, in ns of the real-time clock.
-    asked_ns: u64,
+    /// When what is given out had arrived here.
+    arrived: Reading,
+    /// Whether the kernel's times can be compared with that.
+    comparable: bool,
 }
 
 impl std::fmt::Debug for Receiver {
@@ -79,17 +83,22 @@ impl Receiver {
             filled: 0,
             message: 0,
             offset: 0,
-            asked_ns: 0,
+            arrived: Reading::now(),
+            comparable: true,
         }
     }
 
-    /// The port is asked for datagrams: what they waited for is counted up to now, which is when
-    /// whoever asks has read its clock.
-    pub(super) fn asked(&mut self) {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        self.asked_ns = now.as_nanos() as u64;
+    /// Whether something of the last call is still to be given out.
+    pub(super) const fn has_more(&self) -> bool {
+        self.message < self.filled
+    }
+
+    /// What is to be given out has arrived: what it waited is counted up to now. Whoever takes it
+    /// reads its own clock after this.
+    pub(super) fn arrived(&mut self) {
+        let now = Reading::now();
+        self.comparable = !now.was_set_since(&self.arrived);
+        self.arrived = now;
     }
 
     /// Takes what is there, after all of the last call was given out. Gives whether anything came.
@@ -229,6 +238,17 @@ impl Receiver {
         given
     }
 
+    /// How long a packet lay in the socket that the kernel took at this time. Where the clock was
+    /// set meanwhile nobody knows: the wait counts as the network's then.
+    fn waited(&self, taken_ns: u64) -> u32 {
+        let waited = self.arrived.real_ns.saturating_sub(taken_ns);
+        if self.comparable && waited < MOST_WAIT_NS {
+            waited as u32
+        } else {
+            0
+        }
+    }
+
     /// What the kernel says of message `i`, and how long its datagrams are if it has several.
     fn arrival(&self, i: usize) -> Option<(Arrival, Option<usize>)> {
         let header = &self.headers[i].msg_hdr;
@@ -253,7 +273,7 @@ impl Receiver {
             },
             identification: Identification::Predicted(0),
             ce: traffic_class & ECN == ECN,
-            waited_ns: taken_ns.map_or(0, |taken| waited(taken, self.asked_ns)),
+            waited_ns: taken_ns.map_or(0, |taken| self.waited(taken)),
         };
         match segment {
             Some(0) => None,
@@ -262,13 +282,53 @@ impl Receiver {
     }
 }
 
-/// Time between two readings of the real-time clock. A clock that was set meanwhile gives nonsense,
-/// which is bounded: what is over a second did not happen.
-const fn waited(taken_ns: u64, asked_ns: u64) -> u32 {
-    let waited = asked_ns.saturating_sub(taken_ns);
-    if waited > 1_000_000_000 {
-        0
-    } else {
-        waited as u32
+/// One moment by both clocks: the kernel stamps packets by the one that may be set.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// Since 1970, in ns.
+    real_ns: u64,
+    steady: Instant,
+}
+
+/// How far the real-time clock may run from the steady one before it counts as set: in ns, and as a
+/// part of the time that passed (it is slewed by 1/2000 at most).
+const SET_NS: u64 = 100_000;
+const SLEW: u64 = 1000;
+
+impl Reading {
+    fn now() -> Self {
+        let real = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            real_ns: real.unwrap_or_default().as_nanos() as u64,
+            steady: Instant::now(),
+        }
+    }
+
+    /// Whether the real-time clock was set between two readings.
+    fn was_set_since(&self, before: &Self) -> bool {
+        let steady = self.steady.saturating_duration_since(before.steady);
+        let steady = steady.as_nanos() as u64;
+        let real = self.real_ns.wrapping_sub(before.real_ns).cast_signed();
+        let off = real.wrapping_sub(steady.cast_signed()).unsigned_abs();
+        off > SET_NS + steady / SLEW
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_clock_that_was_set_is_told_from_one_that_is_slewed() {
+        let before = Reading::now();
+        let later = |real_ns: u64| Reading {
+            real_ns: before.real_ns.wrapping_add(real_ns),
+            steady: before.steady + Duration::from_secs(1),
+        };
+        assert!(!later(1_000_000_000).was_set_since(&before));
+        assert!(!later(1_000_500_000).was_set_since(&before));
+        assert!(later(1_005_000_000).was_set_since(&before));
+        assert!(later(0_u64.wrapping_sub(5_000_000)).was_set_since(&before));
     }
 }

@@ -128,6 +128,11 @@ impl Sockets {
         self.sockets[socket].as_fd()
     }
 
+    /// All of them, the one that receives first.
+    pub(super) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(AsFd::as_fd)
+    }
+
     pub(super) fn main(&self) -> &Socket {
         &self.sockets[0]
     }

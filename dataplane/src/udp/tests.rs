@@ -386,7 +386,7 @@ fn paths_that_do_not_start_here_are_dropped_and_counted() {
 }
 
 #[test]
-fn datagrams_longer_than_the_interface_carries_are_refused_at_once() {
+fn no_datagram_is_longer_than_an_ip_packet() {
     let (mut a, b) = pair(|_| {});
     let path = path(&a, &b);
     assert_eq!(

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::mem::{Access, PdId, Sge};
+use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_conn::work::{Completion, SendFlags};
 use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
-    QpQueues, QpType,
+    QpQueues, QpState, QpType,
 };
 use trunkline_wire::{Path, Qpn, Rkey, Workers};
 
@@ -23,8 +25,15 @@ type Words = Box<[AtomicU64]>;
 
 /// Longest datagram: small, so that messages take several packets.
 pub(super) const DATAGRAM: u32 = 512;
-/// QPs of the node; the last one is app-managed.
-pub(super) const QPS: usize = 3;
+/// QPs of the node that the peer talks to.
+pub(super) const QPS: usize = 4;
+/// One of them takes its receives from an SRQ, one gives its peer no right at all and has a
+/// protection domain of its own, and one is app-managed.
+const SHARED: usize = 1;
+const CLOSED: usize = 2;
+const MANAGED: usize = 3;
+/// Connections to that peer. Behind them is one to another peer, who says nothing but what is
+/// right.
 pub(super) const CONNECTIONS: usize = 2;
 /// Bytes of the region that peers may reach, and of the others.
 pub(super) const REGION: usize = 1024;
@@ -33,7 +42,9 @@ const USED: usize = 512;
 /// Datagrams the port takes per turn.
 const ROOM: usize = 64;
 /// Packets in flight on a connection: the fewest there can be.
-const WINDOW: u16 = 64;
+const WINDOW: u32 = 64;
+/// What peers may do to the region that they may reach: everything.
+const OPEN: Access = Access::from_bits(Access::ALL.bits() | Access::REMOTE_INVALIDATE.bits());
 /// Bit of a cookie that tells receives from sends.
 const RECEIVE: u64 = 1 << 63;
 
@@ -54,20 +65,44 @@ pub(super) struct Node {
     pub(super) qps: Vec<Arc<QpQueues<Words>>>,
     pub(super) conns: Vec<ConnId>,
     pub(super) open: Rkey,
-    pub(super) hidden: [Rkey; 3],
+    /// Local, without rights, of other domains.
+    pub(super) hidden: [Rkey; 4],
+    /// The QP of the other peer: whatever this one says, it lives on.
+    pub(super) witness: Arc<QpQueues<Words>>,
     cq_index: u32,
     cq: Arc<CompletionQueue<Words>>,
     outbox: Outbox,
-    pds: [PdId; 2],
+    /// Datagrams that come one right after another.
+    arriving: Vec<(Path, bool, Vec<u8>)>,
+    pds: [PdId; 3],
+    srq: Arc<RecvQueue<Words>>,
+    srq_index: u32,
     open_region: Region,
     /// Read by the program, never by peers; beyond `USED` not even by the program.
     local: Region,
     local_key: Rkey,
-    /// Without remote rights, and in another protection domain.
-    secrets: [Region; 2],
+    /// Without remote rights, in another protection domain, and in that of QPs without rights.
+    secrets: [Region; 3],
     /// Cookies posted and not completed, by QP: sends and receives.
     posted: Vec<[VecDeque<u64>; 2]>,
     next: u64,
+}
+
+/// What a QP is made with.
+fn init(pd: PdId, kind: QpType, cq: u32, srq: Option<u32>) -> QpInit {
+    QpInit {
+        pd,
+        kind,
+        send_cq: cq,
+        recv_cq: cq,
+        srq,
+        max_send_wr: 16,
+        max_recv_wr: 16,
+        max_send_sge: 4,
+        max_recv_sge: 4,
+        max_inline: 64,
+        signal_all: true,
+    }
 }
 
 impl Node {
@@ -77,13 +112,13 @@ impl Node {
             datagram: DATAGRAM,
             window: WINDOW,
             staging_bytes: 8 << 10,
-            seed,
+            secret: Secret::from_seed(seed),
             ..Config::default()
         };
         let mut engine = Engine::new(config);
-        let pds = [engine.alloc_pd(), engine.alloc_pd()];
+        let pds = [(); 3].map(|()| engine.alloc_pd());
         let regions = [
-            (pds[0], Region::new(0x1_0000, REGION), Access::ALL),
+            (pds[0], Region::new(0x1_0000, REGION), OPEN),
             (
                 pds[0],
                 Region::new(0x2_0000, REGION).marked(),
@@ -95,6 +130,7 @@ impl Node {
                 Access::LOCAL_READ,
             ),
             (pds[1], Region::new(0x4_0000, REGION).marked(), Access::ALL),
+            (pds[2], Region::new(0x5_0000, REGION).marked(), Access::ALL),
         ];
         regions[1].1.clear(USED);
         let keys = regions.each_ref().map(|(pd, region, access)| {
@@ -106,15 +142,23 @@ impl Node {
             (_, local, _),
             (_, first, _),
             (_, second, _),
+            (_, third, _),
         ] = regions;
         let (cq_index, cq) = engine.create_cq(1024, None).expect("a depth like others");
+        let made = engine.create_srq(pds[0], 16, 4);
+        let (srq_index, srq) = made.expect("sizes like others");
+        let witness = engine.create_qp(&init(pds[2], QpType::Rc, cq_index, None));
         let mut node = Self {
+            witness: witness.expect("a QP like others"),
+            arriving: Vec::new(),
+            srq,
+            srq_index,
             engine,
             now: Instant::from_nanos(SECOND),
             qps: Vec::new(),
             conns: Vec::new(),
             open: keys[0],
-            hidden: [keys[1], keys[2], keys[3]],
+            hidden: [keys[1], keys[2], keys[3], keys[4]],
             cq_index,
             cq,
             outbox: Outbox::new(ROOM, DATAGRAM as usize),
@@ -122,7 +166,7 @@ impl Node {
             open_region,
             local,
             local_key: keys[1],
-            secrets: [first, second],
+            secrets: [first, second, third],
             posted: Vec::new(),
             next: 0,
         };
@@ -135,24 +179,33 @@ impl Node {
     }
 
     fn create(&mut self, index: usize) -> Arc<QpQueues<Words>> {
-        let init = QpInit {
-            pd: self.pds[0],
-            kind: if index + 1 == QPS {
-                QpType::Src
-            } else {
-                QpType::Rc
-            },
-            send_cq: self.cq_index,
-            recv_cq: self.cq_index,
-            srq: None,
-            max_send_wr: 16,
-            max_recv_wr: 16,
-            max_send_sge: 4,
-            max_recv_sge: 4,
-            max_inline: 64,
-            signal_all: true,
+        let pd = self.pds[if index == CLOSED { 2 } else { 0 }];
+        let kind = match index {
+            MANAGED => QpType::Src,
+            _ => QpType::Rc,
         };
-        self.engine.create_qp(&init).expect("a QP like others")
+        let srq = (index == SHARED).then_some(self.srq_index);
+        let made = self.engine.create_qp(&init(pd, kind, self.cq_index, srq));
+        made.expect("a QP like others")
+    }
+
+    /// The QP of the other peer, which never gives up.
+    pub(super) fn connect_witness(&mut self) {
+        let attributes = Attributes {
+            remote: peer::other_gid(),
+            dest_qpn: peer::qpn(QPS),
+            timeout: 0,
+            ..Attributes::default()
+        };
+        let access = Access::LOCAL_READ;
+        for step in [
+            QpModify::Init { access },
+            QpModify::Rtr(attributes),
+            QpModify::Rts(attributes),
+        ] {
+            let changed = self.engine.modify_qp(self.witness.qpn, &step);
+            changed.expect("a legal step");
+        }
     }
 
     /// Takes the QP through its states, towards the peer's QP of the same index.
@@ -163,17 +216,19 @@ impl Node {
             rnr_retry: 3,
             ..Attributes::default()
         };
+        let access = match index {
+            CLOSED => Access::LOCAL_READ,
+            _ => Access::ALL,
+        };
         for step in [
-            QpModify::Init {
-                access: Access::ALL,
-            },
+            QpModify::Init { access },
             QpModify::Rtr(attributes),
             QpModify::Rts(attributes),
         ] {
             // A step that the state does not allow is an error, and one more thing to be survived.
             let _ = self.engine.modify_qp(self.qps[index].qpn, &step);
         }
-        if index + 1 == QPS {
+        if index == MANAGED {
             let (qpn, conn) = (self.qps[index].qpn, self.conns[0]);
             let _ = self.engine.add_route(qpn, conn, peer::qpn(index));
         }
@@ -197,10 +252,15 @@ impl Node {
             source_ports: 1,
             private: false,
         };
+        let other = index == CONNECTIONS;
         let identity = PeerIdentity {
-            guid: 2,
+            guid: 2 + u64::from(other),
             epoch: 1,
-            address: peer::gid(),
+            address: if other {
+                peer::other_gid()
+            } else {
+                peer::gid()
+            },
             workers: Workers::ONE,
         };
         let opened = self.engine.add_connection(self.now, identity, &params);
@@ -257,10 +317,8 @@ impl Node {
     fn post_receive(&mut self, index: usize, input: &mut Input<'_>) {
         let sges = self.local_sges(input);
         let wr_id = self.cookie(RECEIVE);
-        let queue = self.qps[index]
-            .receive
-            .as_ref()
-            .expect("no QP here uses an SRQ");
+        let own = self.qps[index].receive.as_ref();
+        let queue = own.unwrap_or(&self.srq);
         if queue.post(&[RecvWr { wr_id, sges: &sges }]).is_ok() {
             self.engine.doorbells().ring(self.qps[index].index);
             self.posted[index][1].push_back(wr_id);
@@ -293,13 +351,13 @@ impl Node {
             1 => {
                 self.poll();
                 let _ = self.engine.modify_qp(qpn, &QpModify::Reset);
-                self.posted[index] = Default::default();
+                self.forget(index);
                 self.connect(index);
             }
             2 => {
                 self.poll();
                 self.engine.destroy_qp(qpn).expect("the QP is there");
-                self.posted[index] = Default::default();
+                self.forget(index);
                 self.qps[index] = self.create(index);
                 self.connect(index);
             }
@@ -315,7 +373,7 @@ impl Node {
                 // A SEND with invalidate may have been quicker.
                 let _ = self.engine.deregister(self.open);
                 let region = self.open_region.clone();
-                let made = self.engine.register(self.pds[0], region, Access::ALL);
+                let made = self.engine.register(self.pds[0], region, OPEN);
                 self.open = made.expect("a key").rkey;
             }
             _ => {
@@ -324,21 +382,42 @@ impl Node {
         }
     }
 
-    /// Hands over a datagram of the peer's.
+    /// What a QP had posted is not reported any more, but for what came from its SRQ.
+    fn forget(&mut self, index: usize) {
+        self.posted[index][0].clear();
+        if index != SHARED {
+            self.posted[index][1].clear();
+            return;
+        }
+        // The receive that it had in hand ends; the others stay in the SRQ.
+        self.poll_as(Some(index));
+    }
+
+    /// A datagram of the peer's comes, right behind those before it.
     pub(super) fn receive(&mut self, path: Path, ce: bool, datagram: &[u8]) {
+        self.arriving.push((path, ce, datagram.to_vec()));
+    }
+
+    /// Hands over the datagrams that came one right after another.
+    pub(super) fn take_in(&mut self) {
         let before = self.engine.counters().received;
-        let arrival = Arrival {
-            path,
-            identification: Identification::Predicted(0),
-            ce,
-            waited_ns: 0,
-        };
-        self.engine.handle_datagram(self.now, &arrival, datagram);
-        assert_eq!(self.engine.counters().received, before + 1);
+        let count = self.arriving.len() as u64;
+        let mut burst = self.engine.burst(self.now);
+        for (path, ce, datagram) in self.arriving.drain(..) {
+            let arrival = Arrival {
+                path,
+                identification: Identification::Predicted(0),
+                ce,
+                waited_ns: 0,
+            };
+            burst.handle_datagram(&arrival, &datagram);
+        }
+        assert_eq!(self.engine.counters().received, before + count);
     }
 
     /// The engine's turn. Gives what it sent.
     pub(super) fn turn(&mut self) -> Vec<(Path, Vec<u8>)> {
+        self.take_in();
         self.engine.handle_doorbells();
         self.engine.poll_transmit(self.now, &mut self.outbox);
         self.poll();
@@ -353,11 +432,18 @@ impl Node {
             self.local.is_marked_from(USED),
             "memory no request names was written"
         );
+        let state = self.witness.state();
+        assert_eq!(state, QpState::Rts, "another peer's QP is harmed");
         self.outbox.take()
     }
 
     /// Completions come once, in the order of posting, for what was posted.
     fn poll(&mut self) {
+        self.poll_as(None);
+    }
+
+    /// The same, where QP `gone` is not there any more.
+    fn poll_as(&mut self, gone: Option<usize>) {
         self.engine.publish();
         let mut out = [Completion::BLANK; 64];
         loop {
@@ -367,6 +453,7 @@ impl Node {
             }
             for completion in &out[..count] {
                 let index = self.qps.iter().position(|qp| qp.qpn == completion.qpn);
+                let index = index.or(gone);
                 let index = index.expect("a completion of a QP that is not there");
                 let side = usize::from(completion.wr_id & RECEIVE != 0);
                 let expected = self.posted[index][side].pop_front();
@@ -390,6 +477,11 @@ impl Node {
                 .destroy_qp(self.qps[index].qpn)
                 .expect("the QP is there");
         }
+        let witness = self.witness.qpn;
+        self.engine.destroy_qp(witness).expect("the QP is there");
+        self.engine
+            .destroy_srq(self.srq_index)
+            .expect("nobody uses the SRQ");
         for id in self.engine.connections() {
             self.engine.close_connection(id);
         }

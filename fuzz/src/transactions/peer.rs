@@ -3,6 +3,7 @@
 use super::node::{CONNECTIONS, DATAGRAM, Node, QPS, REGION};
 use crate::input::Input;
 use std::net::{IpAddr, Ipv4Addr};
+use trunkline_qpmap::FIRST_MSN;
 use trunkline_wire::{
     AckPayload, Answer, AtomicEth, Bth, Control, Gid, Header, IcrcSeed, Ieth, ImmDt, Opcode, Path,
     Psn, Qpn, ROCE_PORT, Reth, Rkey, SrcExt, icrc, parse_datagram,
@@ -11,6 +12,8 @@ use trunkline_wire::{
 /// Address of the node under fuzz, and of its peer.
 pub(super) const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+/// Address of another one, which does nothing wrong.
+const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
 /// Token of the peer's ends.
 pub(super) const TOKEN: u32 = 0x0707_0707;
 /// Generation of a binding of QPs that are both in their first incarnation.
@@ -20,6 +23,10 @@ const FILL: u8 = 0x11;
 
 pub(super) fn gid() -> Gid {
     PEER.into()
+}
+
+pub(super) fn other_gid() -> Gid {
+    OTHER.into()
 }
 
 /// The peer's QP that talks to QP `index` of the node.
@@ -43,14 +50,31 @@ struct Link {
     heard: u64,
 }
 
+impl Link {
+    /// Number of the next packet.
+    fn take(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+}
+
 /// What the peer heard of a QP of the node: where its answers have to point.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Heard {
     /// Incarnation of its QP, and of the binding as its packets carry it.
-    generation: u16,
+    generation: u32,
     binding: u16,
     msn: u32,
     round: u8,
+}
+
+impl Heard {
+    const NONE: Self = Self {
+        generation: 0,
+        binding: 0,
+        msn: FIRST_MSN,
+        round: 0,
+    };
 }
 
 pub(super) struct Peer {
@@ -67,16 +91,18 @@ impl Peer {
         let first = (1 << 24) - u64::from(shape & 15);
         let mut peer = Self {
             links: Vec::new(),
-            heard: Default::default(),
-            told: [0; QPS],
+            heard: [Heard::NONE; QPS],
+            told: [FIRST_MSN; QPS],
             first,
         };
-        for index in 0..CONNECTIONS {
+        for index in 0..=CONNECTIONS {
             peer.open(node, index);
         }
         for index in 0..QPS {
             node.connect(index);
         }
+        node.connect_witness();
+        peer.bind_witness(node);
         peer
     }
 
@@ -95,15 +121,37 @@ impl Peer {
         }
     }
 
+    /// The other peer binds its QP to the one that is for it.
+    fn bind_witness(&mut self, node: &mut Node) {
+        let mut entry = [0; Control::LEN];
+        entry[0] = 1;
+        entry[1..4].copy_from_slice(&qpn(QPS).get().to_be_bytes()[1..]);
+        entry[5..8].copy_from_slice(&node.witness.qpn.get().to_be_bytes()[1..]);
+        entry[8..12].copy_from_slice(&1_u32.to_be_bytes());
+        let ext = SrcExt {
+            last: true,
+            token: self.links[CONNECTIONS].token,
+            ack: self.links[CONNECTIONS].heard as u32,
+            ..SrcExt::default()
+        };
+        let packet = build(Opcode::SRC_CONTROL, &ext, &Headers::default(), &entry);
+        let path = Path {
+            src: OTHER,
+            ..self.path(&mut Input::new(&[]))
+        };
+        self.send(node, CONNECTIONS, path, packet);
+    }
+
     /// Takes in what the node sent.
     pub(super) fn hear(&mut self, sent: Vec<(Path, Vec<u8>)>) {
         for (path, datagram) in sent {
-            assert_eq!((path.src, path.dst), (NODE, PEER), "sent to somebody else");
             let packet = parse_datagram(&datagram).expect("the port has parsed it");
             let ext = packet.ext.expect("all QPs here are shared");
             assert_eq!(ext.token, TOKEN);
-            let link = (0..CONNECTIONS).find(|index| connection(*index) == packet.bth.dest_qp);
+            let link = (0..=CONNECTIONS).find(|index| connection(*index) == packet.bth.dest_qp);
             let link = link.expect("sent to a connection of the peer's");
+            let peer = if link == CONNECTIONS { OTHER } else { PEER };
+            assert_eq!((path.src, path.dst), (NODE, peer), "sent to somebody else");
             if packet.bth.opcode.is_numbered() {
                 let number = ext.psn64(packet.bth.psn);
                 self.links[link].heard = self.links[link].heard.max(number + 1);
@@ -129,7 +177,8 @@ impl Peer {
         let index = usize::from(op >> 4) % QPS;
         let link = usize::from(input.byte()) % CONNECTIONS;
         match op & 15 {
-            0..=5 => self.request(node, index, link, input),
+            0..=3 => self.request(node, index, link, input),
+            4 | 5 => self.stream(node, index, link, input),
             6 | 7 => self.respond(node, index, link, input),
             8 | 9 => self.acknowledge(node, link, input),
             10 | 11 => self.control(node, index, link, input),
@@ -167,6 +216,10 @@ impl Peer {
         let shape = input.byte();
         let payload = usize::from(input.u16()) % DATAGRAM as usize;
         let mut ext = self.ext(node, index, link);
+        if input.byte() > 240 {
+            // Not a QP of this peer's.
+            ext.dest_qp = node.witness.qpn;
+        }
         ext.last = shape & 1 == 0;
         ext.header_crc = shape & 2 != 0;
         ext.generation = input.near(BINDING) as u16;
@@ -209,6 +262,51 @@ impl Peer {
         let data = vec![FILL; if opcode.has_payload() { payload } else { 0 }];
         let packet = build(opcode, &ext, &headers, &data);
         self.deliver(node, link, packet, input);
+    }
+
+    /// A message of several packets, one right behind the other, as a peer sends it.
+    fn stream(&mut self, node: &mut Node, index: usize, link: usize, input: &mut Input<'_>) {
+        let shape = input.byte();
+        let opcode = match shape & 3 {
+            0 => Opcode::SRC_SEND,
+            1 => Opcode::SRC_READ_RESP,
+            _ => Opcode::SRC_WRITE,
+        };
+        let each = 64 + u32::from(input.byte());
+        let packets = 2 + u32::from(input.byte() & 7);
+        let length = each * packets;
+        let mut ext = self.ext(node, index, link);
+        if opcode == Opcode::SRC_READ_RESP {
+            (ext.msn, ext.round) = (self.heard[index].msn, self.heard[index].round);
+        } else {
+            ext.msn = input.near(self.told[index]);
+            self.told[index] = ext.msn.wrapping_add(1);
+        }
+        let rkey = match shape >> 2 & 7 {
+            0..=5 => node.open,
+            _ => node.hidden[usize::from(input.byte()) % node.hidden.len()],
+        };
+        let va = 0x1_0000 + u64::from(input.u16()) % REGION as u64;
+        let headers = Headers {
+            reth: Reth { va, rkey, length },
+            ..Headers::default()
+        };
+        let path = self.path(input);
+        for at in 0..packets {
+            let fate = input.byte();
+            (ext.offset, ext.last) = (at * each, at + 1 == packets);
+            ext.header_crc = !ext.last;
+            let mut data = vec![FILL; each as usize];
+            if fate > 250 {
+                ext.offset = input.near(ext.offset);
+                data.truncate(usize::from(input.byte()));
+            }
+            let packet = build(opcode, &ext, &headers, &data);
+            self.send(node, link, path, packet);
+            if fate == 250 {
+                node.take_in();
+            }
+        }
     }
 
     fn respond(&mut self, node: &mut Node, index: usize, link: usize, input: &mut Input<'_>) {
@@ -263,11 +361,19 @@ impl Peer {
             } else {
                 entry[1..4].copy_from_slice(&qpn(index).get().to_be_bytes()[1..]);
                 entry[5..8].copy_from_slice(&node.qps[index].qpn.get().to_be_bytes()[1..]);
-                let generation = input.near(generation.into()) as u16;
-                entry[8..10].copy_from_slice(&generation.to_be_bytes());
-                if kind & 3 == 1 {
+                let generation = input.near(generation);
+                entry[8..12].copy_from_slice(&generation.to_be_bytes());
+                if kind & 3 == 1 || kind & 3 == 2 {
                     entry[4] = self.heard[index].round;
-                    entry[10..12].copy_from_slice(&1_u16.to_be_bytes());
+                }
+                if kind & 3 == 1 {
+                    entry[12..16].copy_from_slice(&1_u32.to_be_bytes());
+                }
+                if kind & 3 == 3 {
+                    entry[4] = input.byte();
+                    entry[12..16].copy_from_slice(&self.heard[index].generation.to_be_bytes());
+                    let msn = input.near(FIRST_MSN.wrapping_add(2));
+                    entry[16..20].copy_from_slice(&msn.to_be_bytes());
                 }
             }
             payload.extend(entry);
@@ -345,32 +451,18 @@ impl Peer {
         }
     }
 
-    /// Numbers the packet, seals it and hands it over, once or more often, whole or not.
-    fn deliver(
-        &mut self,
-        node: &mut Node,
-        link: usize,
-        mut packet: Vec<u8>,
-        input: &mut Input<'_>,
-    ) {
+    /// Numbers a packet, seals it and hands it over, once or more often, whole or not, at once or
+    /// together with those that follow.
+    fn deliver(&mut self, node: &mut Node, link: usize, packet: Vec<u8>, input: &mut Input<'_>) {
         let fate = input.byte();
         let record = &mut self.links[link];
         let number = match fate & 7 {
             0 => record.next.wrapping_add(u64::from(input.byte())),
             1 => record.next.wrapping_sub(u64::from(input.byte())),
-            _ => {
-                record.next += 1;
-                record.next - 1
-            }
+            _ => record.take(),
         };
-        let [.., a, b, c] = (number as u32).to_be_bytes();
-        packet[5..8].copy_from_slice(&record.id.get().to_be_bytes()[1..]);
-        packet[9..12].copy_from_slice(&[a, b, c]);
-        let high = number >> 24 & 0xff_ffff_ffff;
-        packet[Bth::LEN + 15..Bth::LEN + 20].copy_from_slice(&high.to_be_bytes()[3..]);
         let path = self.path(input);
-        seal_headers(&path, &mut packet);
-        icrc::seal(&path, 0, &mut packet);
+        let mut packet = self.sealed(link, &path, packet, number);
         if fate > 240 {
             let at = usize::from(input.u16()) % packet.len();
             packet[at] ^= 1 + (input.byte() & 0x7f);
@@ -379,6 +471,28 @@ impl Peer {
         for _ in 0..copies {
             node.receive(path, fate & 0x20 != 0, &packet);
         }
+        if fate & 0x40 == 0 {
+            node.take_in();
+        }
+    }
+
+    /// Hands over a packet, right behind those before it.
+    fn send(&mut self, node: &mut Node, link: usize, path: Path, packet: Vec<u8>) {
+        let number = self.links[link].take();
+        let packet = self.sealed(link, &path, packet, number);
+        node.receive(path, false, &packet);
+    }
+
+    /// Gives a packet its destination, its number and its sums.
+    fn sealed(&self, link: usize, path: &Path, mut packet: Vec<u8>, number: u64) -> Vec<u8> {
+        let [.., a, b, c] = (number as u32).to_be_bytes();
+        packet[5..8].copy_from_slice(&self.links[link].id.get().to_be_bytes()[1..]);
+        packet[9..12].copy_from_slice(&[a, b, c]);
+        let high = number >> 24 & 0xff_ffff_ffff;
+        packet[Bth::LEN + 15..Bth::LEN + 20].copy_from_slice(&high.to_be_bytes()[3..]);
+        seal_headers(path, &mut packet);
+        icrc::seal(path, 0, &mut packet);
+        packet
     }
 }
 

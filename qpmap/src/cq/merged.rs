@@ -5,7 +5,6 @@
 //! costs nothing more.
 
 use super::{CompletionQueue, Notify};
-use crate::error::VerbsError;
 use crate::ring::Words;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -53,11 +52,11 @@ impl<W: Words> MergedQueue<W> {
     ///
     /// # Panics
     /// There are no workers, or not as many rings.
-    pub fn new(
+    pub fn new<E>(
         workers: usize,
         notify: Arc<dyn Notify>,
-        make: impl FnOnce(Arc<dyn Notify>) -> Result<Vec<Arc<CompletionQueue<W>>>, VerbsError>,
-    ) -> Result<Self, VerbsError> {
+        make: impl FnOnce(Arc<dyn Notify>) -> Result<Vec<Arc<CompletionQueue<W>>>, E>,
+    ) -> Result<Self, E> {
         assert!(workers > 0, "somebody has to complete");
         let gate = (workers > 1).then(|| {
             Arc::new(Gate {
@@ -205,6 +204,7 @@ mod tests {
             byte_len: worker as u32,
             extra: Extra::None,
             src_qp: Qpn::GSI,
+            route: 0,
             solicited,
         }
     }

@@ -17,6 +17,7 @@ const DONE: Completion = Completion {
     byte_len: 0,
     extra: Extra::None,
     src_qp: Qpn::GSI,
+    route: 0,
     solicited: false,
 };
 
@@ -90,6 +91,7 @@ fn completion() -> impl Strategy<Value = Completion> {
                 byte_len,
                 extra,
                 src_qp,
+                route: src.wrapping_mul(257),
                 solicited,
             }
         },

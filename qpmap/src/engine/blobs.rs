@@ -5,11 +5,20 @@ use crate::slab::Slab;
 /// Most bytes of notices in one packet.
 pub(crate) const MAX_BLOB: usize = 4096;
 
+#[derive(Debug)]
+struct Blob {
+    serial: u32,
+    bytes: Vec<u8>,
+    /// Flows of whose end it tells.
+    ends: Vec<u32>,
+}
+
 /// Contents of notice packets, kept until they are acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Blobs {
-    live: Slab<(u32, Vec<u8>)>,
+    live: Slab<Blob>,
     spare: Vec<Vec<u8>>,
+    spare_ends: Vec<Vec<u32>>,
     serial: u32,
 }
 
@@ -25,9 +34,21 @@ impl Blobs {
             .unwrap_or_else(|| Vec::with_capacity(MAX_BLOB))
     }
 
-    pub(crate) fn insert(&mut self, bytes: Vec<u8>) -> (u32, u32) {
+    /// Room for the flows of whose end a packet tells.
+    pub(crate) fn blank_ends(&mut self) -> Vec<u32> {
+        self.spare_ends.pop().unwrap_or_default()
+    }
+
+    /// Keeps the content of a packet that tells of the end of the flows `ends`.
+    pub(crate) fn insert(&mut self, bytes: Vec<u8>, ends: Vec<u32>) -> (u32, u32) {
         self.serial = self.serial.wrapping_add(1);
-        (self.live.insert((self.serial, bytes)), self.serial)
+        let serial = self.serial;
+        let blob = Blob {
+            serial,
+            bytes,
+            ends,
+        };
+        (self.live.insert(blob), serial)
     }
 
     pub(crate) fn give_back(&mut self, mut bytes: Vec<u8>) {
@@ -35,15 +56,25 @@ impl Blobs {
         self.spare.push(bytes);
     }
 
-    pub(crate) fn get(&self, slot: u32, serial: u32) -> Option<&[u8]> {
-        let (own, bytes) = self.live.get(slot)?;
-        (*own == serial).then_some(bytes)
+    pub(crate) fn give_back_ends(&mut self, mut ends: Vec<u32>) {
+        if ends.capacity() > 0 {
+            ends.clear();
+            self.spare_ends.push(ends);
+        }
     }
 
-    pub(crate) fn free(&mut self, slot: u32, serial: u32) {
-        if self.get(slot, serial).is_some() {
-            let (_, bytes) = self.live.remove(slot);
-            self.give_back(bytes);
+    pub(crate) fn get(&self, slot: u32, serial: u32) -> Option<&[u8]> {
+        let blob = self.live.get(slot)?;
+        (blob.serial == serial).then_some(&blob.bytes)
+    }
+
+    /// The packet needs not be said again; gives the flows of whose end it told.
+    pub(crate) fn free(&mut self, slot: u32, serial: u32) -> Vec<u32> {
+        if self.get(slot, serial).is_none() {
+            return Vec::new();
         }
+        let blob = self.live.remove(slot);
+        self.give_back(blob.bytes);
+        blob.ends
     }
 }

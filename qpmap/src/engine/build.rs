@@ -121,6 +121,8 @@ pub(crate) struct Draft<'a> {
     label: Label,
     abort: bool,
     op: Option<&'a SendOp>,
+    /// Of a READ or atomic: how many of its flow before it are outstanding.
+    ahead: u32,
     /// Bytes of the headers behind the extension header, without the HCRC.
     further: u8,
     /// What RETH says of the whole message.
@@ -182,8 +184,10 @@ impl<'a> Draft<'a> {
             _ => request.length,
         };
         let label = Label::of(flow, source, pending.msn, pending.round);
+        let answered = request.op.has_response_data();
         Self {
             op: Some(&request.op),
+            ahead: if answered { pending.ahead.into() } else { 0 },
             further: further_length(&request.op) as u8,
             message: request.length,
             solicited: request.flags.contains(SendFlags::SOLICITED),
@@ -203,6 +207,7 @@ impl<'a> Draft<'a> {
             label,
             abort: false,
             op: None,
+            ahead: 0,
             further: 0,
             message: whole,
             whole,
@@ -230,12 +235,11 @@ impl<'a> Draft<'a> {
         self.last = offset + length == self.whole;
     }
 
-    /// The same place in the stream, with nothing in it. Its offset says whose data is gone: the
-    /// requester's (0) or the responder's (1).
+    /// The same place in the stream, with nothing in it. In place of a request it aborts the
+    /// message; a response that cannot go on is refused by an answer.
     fn voided(&self) -> Self {
         Self {
-            abort: true,
-            offset: u32::from(self.opcode == Opcode::SRC_READ_RESP),
+            abort: self.opcode != Opcode::SRC_READ_RESP,
             ..Self::new(Opcode::SRC_VOID, self.label, 0, Payload::None)
         }
     }
@@ -339,7 +343,7 @@ impl<'a> Draft<'a> {
             header_crc: self.has_header_crc(),
             attempt: stamp.attempt,
             psn_high: stamp.number >> 24,
-            offset: self.offset,
+            offset: self.offset + self.ahead,
             timestamp: stamp.timestamp,
             echo: stamp.echo,
             ack: stamp.ack,
@@ -450,34 +454,30 @@ pub(super) struct Out<'a, B, E: ?Sized> {
 }
 
 impl<B: Bytes, E: Egress + ?Sized> Out<'_, B, E> {
-    /// Reserves room for `draft`, stamps it, builds it there and hands it over.
+    /// Reserves room for `draft`, stamps it, builds it there and hands it over. `port` is the
+    /// source port that it leaves from.
     ///
-    /// `stamp` gives the packet its number once there is room, and one of the source ports. A
+    /// `stamp` gives the packet its number once there is room: until then nothing was sent. A
     /// payload that cannot be had any more goes out as a VOID of the same number, so that the
     /// stream has no hole; it aborts the QP it was for.
     #[inline(always)]
-    pub(super) fn emit(&mut self, draft: &Draft<'_>, stamp: impl FnOnce() -> Stamp) -> Emitted {
-        let (route, regions) = (self.route, self.regions);
+    pub(super) fn emit(
+        &mut self,
+        draft: &Draft<'_>,
+        port: u8,
+        stamp: impl FnOnce() -> Stamp,
+    ) -> Emitted {
+        let (other, regions) = (self.route.over(self.ports, port), self.regions);
+        let route = other.as_ref().unwrap_or(self.route);
         let Some(slot) = self.egress.reserve(&route.path, draft.datagram()) else {
             return Emitted::NoRoom;
         };
         let stamp = stamp();
-        let other = route.over(self.ports, stamp.port);
-        let built = match &other {
-            None => draft.build(route, &stamp, slot.identification, regions, slot.datagram),
-            Some(route) => match self.egress.reserve(&route.path, draft.datagram()) {
-                Some(slot) => {
-                    draft.build(route, &stamp, slot.identification, regions, slot.datagram)
-                }
-                // It counts as sent and lost.
-                None => return Emitted::Sent,
-            },
-        };
+        let built = draft.build(route, &stamp, slot.identification, regions, slot.datagram);
         if built.is_ok() {
             self.egress.commit();
             return Emitted::Sent;
         }
-        let route = other.as_ref().unwrap_or(route);
         let void = draft.voided();
         let Some(slot) = self.egress.reserve(&route.path, void.datagram()) else {
             return Emitted::Voided;

@@ -52,8 +52,8 @@ impl<P: Platform> Burst<'_, P> {
             return;
         }
         self.stream = None;
-        if let Some((conn, message)) = self.engine.take_in(self.now, arrival, datagram) {
-            self.stream = self.engine.stream_behind(conn, message, arrival, datagram);
+        if let Some((conn, message, packet)) = self.engine.take_in(self.now, arrival, datagram) {
+            self.stream = self.engine.stream_behind(conn, message, arrival, &packet);
         }
     }
 
@@ -152,9 +152,9 @@ impl<P: Platform> Engine<P> {
         conn: u32,
         message: Message,
         arrival: &Arrival,
-        datagram: &[u8],
+        packet: &Packet<'_>,
     ) -> Option<Stream> {
-        let packet = Packet::parse(datagram).ok()?;
+        let datagram = packet.datagram;
         let (headers, _) = packet.first_sum();
         let bytes: &[u8; HEADERS] = datagram.first_chunk()?;
         if !packet.ext.header_crc() || packet.ext.echo() != 0 || headers > HEADERS {

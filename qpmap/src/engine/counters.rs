@@ -82,6 +82,13 @@ counters! {
     completed,
     /// Times that a peer agreed to a BIND: the QP may send.
     bound,
+    /// Flows that ended because their peer was silent, or its QP not ready, for their QP's time.
+    timed_out,
+    /// Routes of app-managed QPs that ended: closed by their programs, ended by their peers,
+    /// failed.
+    routes_ended,
+    /// Routes that peers wanted beyond their share.
+    routes_refused,
     /// Flows that moved because their connection died.
     failovers,
     /// Control messages that asked for too much at once.

@@ -31,8 +31,6 @@ enum Refusal {
     Own(Status, NakCode),
     /// The payload's sum is wrong: as if the packet had never come.
     Corrupt,
-    /// Too many responses are on their way: as if the packet had not come yet.
-    Busy,
 }
 
 impl From<MemoryFault> for Refusal {
@@ -62,8 +60,6 @@ pub(super) enum Step {
     Early,
     /// Nowhere: the message was refused.
     Refused,
-    /// Nowhere for now: too many responses are on their way.
-    Busy,
     /// Nowhere: its sum is wrong.
     Corrupt,
 }
@@ -72,6 +68,10 @@ impl<P: Platform> Engine<P> {
     /// Runs a packet of the head message.
     #[inline(always)]
     pub(super) fn execute(&mut self, flow: u32, packet: &Packet<'_>) -> Step {
+        if packet.opcode == Opcode::SRC_VOID {
+            self.abort_responder(flow);
+            return Step::Refused;
+        }
         let begun = self.assemblies.get(self.flows[flow].assembly);
         let done = match packet.opcode {
             // One message is of one kind.
@@ -97,7 +97,6 @@ impl<P: Platform> Engine<P> {
             }
             Ok(step) => step,
             Err(Refusal::Corrupt) => Step::Corrupt,
-            Err(Refusal::Busy) => Step::Busy,
             Err(Refusal::NotReady) => {
                 let qp = self.flows[flow].qp;
                 let timer = self.cold(qp).attributes.min_rnr_timer;
@@ -248,7 +247,11 @@ impl<P: Platform> Engine<P> {
     /// Whether the QP, and the region, let a peer write all of a message.
     fn check_write(&self, qp: u32, pd: PdId, reth: &Reth) -> Result<(), Refusal> {
         if !self.cold(qp).access.contains(Access::REMOTE_WRITE) {
-            return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
+            // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
+            return Err(Refusal::Peer(
+                NakCode::InvalidRequest,
+                QpEvent::RequestError,
+            ));
         }
         let access = Access::REMOTE_WRITE;
         self.regions
@@ -256,31 +259,59 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
+    #[inline(never)]
     fn execute_read(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        self.begin_read(flow, packet)?;
+        Ok(Step::Done)
+    }
+
+    /// Begins to answer a READ, for the first time or again: checks all there is to check.
+    fn begin_read(&mut self, flow: u32, packet: &Packet<'_>) -> Result<(), Refusal> {
         let qp = self.flows[flow].qp;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
-        let Some(reth) = packet.reth() else {
+        let Some(reth) = packet.reth().filter(|reth| reth.length <= MAX_MESSAGE) else {
             return Err(invalid);
         };
-        if reth.length > MAX_MESSAGE {
-            return Err(invalid);
-        }
         if !self.cold(qp).access.contains(Access::REMOTE_READ) {
-            return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
+            // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
+            return Err(Refusal::Peer(
+                NakCode::InvalidRequest,
+                QpEvent::RequestError,
+            ));
         }
         let pd = self.qps[qp].pd;
         self.regions
             .check_remote(pd, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
-        if !self.make_room(flow) {
-            return Err(Refusal::Busy);
+        let ext = packet.ext;
+        if !self.make_room(flow, ext.msn(), ext.offset()) {
+            return Err(invalid);
         }
-        let read = Outcome::Read {
-            key: reth.rkey,
-            addr: reth.va,
-            length: reth.length,
+        self.add_job(flow, ext.msn(), ext.round(), read_outcome(&reth));
+        Ok(())
+    }
+
+    /// A READ that was executed before comes again. Its data is sent anew if it may still be had,
+    /// and if it is the same READ as the first time where that is known.
+    pub(super) fn repeat_read(&mut self, flow: u32, packet: &Packet<'_>) {
+        let qp = self.flows[flow].qp;
+        let msn = packet.ext.msn();
+        let refusal = if !self.qps[qp].state.receives() {
+            Refusal::Peer(NakCode::RemoteOperational, QpEvent::Fatal)
+        } else if let Some(first) = self.outcome_of(flow, msn) {
+            if packet.reth().map(|reth| read_outcome(&reth)) == Some(first) {
+                self.answer_again(flow, msn, packet.ext.round());
+                return;
+            }
+            Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError)
+        } else {
+            match self.begin_read(flow, packet) {
+                Ok(()) => return,
+                Err(refusal) => refusal,
+            }
         };
-        self.add_job(flow, packet.ext.msn(), packet.ext.round(), read);
-        Ok(Step::Done)
+        if let Refusal::Peer(code, event) = refusal {
+            self.refuse_executed(flow, msn, code, event);
+        }
     }
 
     fn execute_atomic(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
@@ -289,11 +320,15 @@ impl<P: Platform> Engine<P> {
         let Some(atomic) = packet.atomic() else {
             return Err(invalid);
         };
-        if !self.make_room(flow) {
-            return Err(Refusal::Busy);
-        }
         if !self.cold(qp).access.contains(Access::REMOTE_ATOMIC) {
-            return Err(Refusal::Peer(NakCode::RemoteAccess, QpEvent::AccessError));
+            // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
+            return Err(Refusal::Peer(
+                NakCode::InvalidRequest,
+                QpEvent::RequestError,
+            ));
+        }
+        if !self.make_room(flow, packet.ext.msn(), packet.ext.offset()) {
+            return Err(invalid);
         }
         let op = if packet.opcode == Opcode::SRC_CMP_SWAP {
             AtomicOp::CompareSwap {
@@ -344,6 +379,7 @@ impl<P: Platform> Engine<P> {
             byte_len,
             extra,
             src_qp,
+            route: self.route_number(flow),
             solicited: packet.solicited,
         };
         let cq = self.cold(qp).recv_cq;
@@ -386,5 +422,13 @@ impl<P: Platform> Engine<P> {
         });
         self.flows[flow].assembly = at;
         at
+    }
+}
+
+const fn read_outcome(reth: &Reth) -> Outcome {
+    Outcome::Read {
+        key: reth.rkey,
+        addr: reth.va,
+        length: reth.length,
     }
 }

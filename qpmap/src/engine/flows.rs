@@ -1,5 +1,6 @@
 //! Flows: which there are, which connection each uses, and how it moves to another.
 
+use super::binding::Ending;
 use super::qp::{Flags, Flow, Wire};
 use super::{ConnId, Engine, Event, Platform, Trace};
 use crate::error::VerbsError;
@@ -14,114 +15,109 @@ impl<P: Platform> Engine<P> {
     /// A QP's own flow, on `conn`.
     pub(crate) fn share(&mut self, qp: u32, conn: u32) {
         let remote = self.cold(qp).attributes.dest_qpn;
-        let flow = self.new_flow(qp, remote);
+        let flow = self.new_flow(qp, conn, remote);
         self.qps[qp].wire = Wire::Shared(flow);
         self.cold_mut(qp).pinned = false;
         self.resume_on(flow, conn);
         self.admit_waiting(qp);
     }
 
-    pub(crate) fn new_flow(&mut self, qp: u32, remote: Qpn) -> u32 {
+    /// A flow to `remote` at the peer of `conn`, which is to carry it.
+    pub(crate) fn new_flow(&mut self, qp: u32, conn: u32, remote: Qpn) -> u32 {
         let mut flow = Flow::new(qp, NONE, remote, self.generations[qp as usize]);
         flow.rnr_left = self.cold(qp).attributes.rnr_retry;
-        self.flows.insert(flow)
-    }
-
-    /// A flow of an app-managed QP beside its own; it takes the next free route.
-    pub(crate) fn open_route(&mut self, qp: u32, conn: u32, remote: Qpn) -> u32 {
-        let flow = self.new_flow(qp, remote);
-        let first = self.cold(qp).routes.is_empty();
-        self.cold_mut(qp).routes.push(flow);
-        if first {
-            self.qps[qp].wire = Wire::Shared(flow);
-        }
-        self.resume_on(flow, conn);
+        flow.ask_anew();
+        let flow = self.flows.insert(flow);
+        self.homes.begin(flow, self.conns[conn].peer);
         flow
     }
 
     pub(crate) fn flows_of(&self, qp: u32) -> Vec<u32> {
-        let mut flows = self.cold(qp).routes.clone();
-        if let Wire::Shared(own) = self.qps[qp].wire
-            && !flows.contains(&own)
-        {
-            flows.push(own);
+        match (self.qps[qp].wire, &self.cold(qp).routes) {
+            (Wire::Shared(own), _) => vec![own],
+            (Wire::Routes, Some(own)) => self.routes.flows(own).collect(),
+            _ => Vec::new(),
         }
-        flows
     }
 
     /// The flow of a local QP to `remote` at the peer of `conn`.
     #[inline]
     pub(crate) fn flow_from(&self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
-        let fits = |flow: &u32| {
-            let record = &self.flows[*flow];
-            record.remote == remote && (record.conn == conn || self.is_of_peer(*flow, conn))
-        };
-        if let Wire::Shared(own) = self.qps[qp].wire
-            && fits(&own)
-        {
-            return Some(own);
+        match self.qps[qp].wire {
+            Wire::Shared(own) => {
+                let record = &self.flows[own];
+                let fits =
+                    record.remote == remote && (record.conn == conn || self.is_of_peer(own, conn));
+                fits.then_some(own)
+            }
+            Wire::Routes => self.routes.find(qp, self.conns[conn].peer, remote),
+            Wire::None | Wire::Undecided(_) | Wire::Plain(_) => None,
         }
-        let routes = &self.cold(qp).routes;
-        routes
-            .iter()
-            .copied()
-            .filter(|flow| *flow != NONE)
-            .find(fits)
     }
 
     /// Whether a flow that is not on `conn` is for its peer.
     fn is_of_peer(&self, flow: u32, conn: u32) -> bool {
-        let peer = self.conns[conn].peer;
-        match self.conns.get(self.flows[flow].conn) {
-            Some(own) => own.peer == peer,
-            // Between two connections.
-            None => self.is_stranded(peer, flow),
+        let record = &self.flows[flow];
+        // It may be between two connections.
+        let lives = record.conn != NONE || record.flags.has(Flags::STRANDED);
+        lives && self.homes.peer(flow) == self.conns[conn].peer
+    }
+
+    /// Whether the row of the mapping is that of this flow: a QP's own, or its oldest route.
+    pub(crate) fn has_row(&self, flow: u32) -> bool {
+        let qp = self.flows[flow].qp;
+        match (self.qps[qp].wire, &self.cold(qp).routes) {
+            (Wire::Shared(own), _) => own == flow,
+            (Wire::Routes, Some(own)) => self.routes.is_oldest(own, flow),
+            _ => false,
         }
     }
 
-    /// Binds a flow to a connection: the row of the mapping follows for a QP's own flow.
+    /// Binds a flow to a connection, and the row of the mapping, if it is the flow's.
     pub(crate) fn attach(&mut self, flow: u32, conn: u32) {
         self.flows[flow].conn = conn;
         let record = &mut self.conns[conn];
         record.flows += 1;
+        self.homes.join(&mut record.members, flow);
         if record.flows.is_multiple_of(CROWD) && !record.flags.private {
             let peer = self.peers[record.peer].address;
             let remote = self.flows[flow].remote;
             self.events.push_back(Event::Crowded { peer, remote });
         }
         let (qp, generation) = (self.flows[flow].qp, self.flows[flow].generation);
-        if self.qps[qp].wire == Wire::Shared(flow) {
-            self.mapping.set(qp, conn, generation);
+        if self.has_row(flow) {
+            self.mapping.set(qp, conn, generation as u16);
         }
     }
 
-    /// Takes a flow from its connection, but not out of its lists.
+    /// Takes a flow from its connection, and out of its lists.
     pub(crate) fn detach(&mut self, flow: u32) {
         let conn = self.flows[flow].conn;
         if conn == NONE {
             return;
         }
-        self.conns[conn].flows -= 1;
+        self.unlist(conn, flow);
+        let record = &mut self.conns[conn];
+        record.flows -= 1;
+        self.homes.leave(&mut record.members, flow);
         self.flows[flow].conn = NONE;
-        let qp = self.flows[flow].qp;
-        if self.qps[qp].wire == Wire::Shared(flow) {
-            self.mapping.clear(qp);
+        if self.has_row(flow) {
+            self.mapping.clear(self.flows[flow].qp);
         }
     }
 
-    /// Puts a flow to work on `conn`: its BIND if that is still open, its unsent messages, its
-    /// answers.
+    /// Puts a flow to work on `conn`: its BIND if that is due, its unsent messages, its answers.
     pub(crate) fn resume_on(&mut self, flow: u32, conn: u32) {
-        self.flows[flow].flags.clear(Flags::STRANDED);
+        self.leave_stranded(flow);
         self.attach(flow, conn);
         let flags = &mut self.flows[flow].flags;
-        if !flags.has(Flags::BOUND) {
-            flags.set(Flags::BIND_DUE);
-        }
         if flags.has(Flags::PEER_BOUND) {
             // The peer may have missed them on the connection that died.
             flags.set(Flags::BOUND_DUE);
             flags.set(Flags::ANSWER_DUE);
+        }
+        if self.is_outstanding(flow) {
+            self.watch(flow);
         }
         self.notice(flow);
         self.wake(flow);
@@ -149,6 +145,9 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let movable = |index: u32, flow: &Flow| {
+            if flow.ending != Ending::No {
+                return false;
+            }
             let pending = self.requests.get(flow.head);
             let cold = self.cold(flow.qp);
             self.qps[flow.qp].wire == Wire::Shared(index)
@@ -157,22 +156,22 @@ impl<P: Platform> Engine<P> {
                 && !flow.flags.has(Flags::QUIESCING)
                 && pending.is_none_or(|pending| !pending.begun)
         };
-        let on_pool = |conn: u32| {
-            let own = self.conns.get(conn).filter(|_| conn != fresh);
-            own.is_some_and(|own| {
-                own.peer == peer && !own.flags.private && self.leads_to(own, remote)
-            })
-        };
-        let moving = self.flows.iter();
-        let moving = moving.filter(|(index, flow)| on_pool(flow.conn) && movable(*index, flow));
-        let moving: Vec<u32> = moving.map(|(index, _)| index).collect();
+        let mut moving = Vec::new();
+        let mut next = self.peers[peer].conns;
+        while next != NONE {
+            let conn = &self.conns[next];
+            if next != fresh && !conn.flags.private && self.leads_to(conn, remote) {
+                let members = self.homes.flows(conn.members);
+                moving.extend(members.filter(|flow| movable(*flow, &self.flows[*flow])));
+            }
+            next = conn.next_of_peer;
+        }
         for flow in moving {
             let from = self.flows[flow].conn;
             if self.conns[fresh].flows >= share {
                 break;
             }
             if self.conns[from].flows > share {
-                self.unlist(from, flow);
                 self.detach(flow);
                 self.resume_on(flow, fresh);
             }
@@ -210,8 +209,7 @@ impl<P: Platform> Engine<P> {
                 qpn: self.qp_number(qp).get(),
             });
         }
-        self.moves.retain(|(other, _)| *other != flow);
-        self.moves.push((flow, to));
+        self.moves.insert(flow, to);
         self.flows[flow].flags.set(Flags::QUIESCING);
         self.try_move(flow);
         Ok(())
@@ -230,12 +228,10 @@ impl<P: Platform> Engine<P> {
         }
         let qp = record.qp;
         self.flows[flow].flags.clear(Flags::QUIESCING);
-        let at = self.moves.iter().position(|(other, _)| *other == flow);
-        let to = at.map(|at| self.moves.swap_remove(at).1);
+        let to = self.moves.remove(&flow);
         if let Some(to) = to.filter(|to| self.live(*to).is_some())
             && self.flows[flow].conn != NONE
         {
-            self.unlist(self.flows[flow].conn, flow);
             self.detach(flow);
             self.resume_on(flow, to.index);
             self.cold_mut(qp).pinned = true;

@@ -1,6 +1,7 @@
 //! Responses: kept from the execution of a READ or atomic until its requester has the result.
 
 use super::qp::Flags;
+use super::requester::before;
 use super::{Engine, Platform};
 use crate::slab::NONE;
 use trunkline_wire::Rkey;
@@ -20,7 +21,7 @@ pub(crate) struct Job {
 }
 
 /// What it carries.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Outcome {
     /// Memory, read when the packet is built.
     Read { key: Rkey, addr: u64, length: u32 },
@@ -36,6 +37,11 @@ impl Job {
         }
     }
 
+    /// Whether it is read from memory when it is sent.
+    pub(crate) const fn reads_memory(&self) -> bool {
+        matches!(self.outcome, Outcome::Read { .. })
+    }
+
     pub(crate) const fn value_bytes(&self) -> [u8; 8] {
         match self.outcome {
             Outcome::Read { .. } => [0; 8],
@@ -45,29 +51,41 @@ impl Job {
 }
 
 impl<P: Platform> Engine<P> {
-    /// Whether one more response may be kept. The peer has at most `max_dest_rd_atomic` open, but
-    /// we learn late which of them it has got: as many again may wait for their acknowledgement.
-    pub(crate) fn make_room(&mut self, flow: u32) -> bool {
-        let record = &self.flows[flow];
-        let limit = self.cold(record.qp).attributes.max_dest_rd_atomic.max(1);
-        if record.jobs_len < limit.saturating_mul(2) {
-            return true;
+    /// Makes room for the response to message `msn`, before which `ahead` READs and atomics of its
+    /// requester are outstanding: so it says, and those before them it has done with. `false`: they
+    /// are more than this QP allows.
+    ///
+    /// What is kept is bounded by that limit, and nothing that the requester may still ask for goes
+    /// before it says so.
+    pub(crate) fn make_room(&mut self, flow: u32, msn: u32, ahead: u32) -> bool {
+        let qp = self.flows[flow].qp;
+        let limit = u32::from(self.cold(qp).attributes.max_dest_rd_atomic);
+        if ahead >= limit {
+            return false;
         }
-        let oldest = record.jobs;
-        let done = self
-            .jobs
-            .get(oldest)
-            .is_some_and(|job| job.sent_all && job.unacked == 0);
-        if done {
+        let earlier = |job: &&Job| before(job.msn, msn);
+        let kept = self.jobs_of(flow).filter(earlier).count() as u32;
+        for _ in ahead..kept {
+            let oldest = self.flows[flow].jobs;
             self.remove_job(flow, oldest);
         }
-        done
+        u32::from(self.flows[flow].jobs_len) < limit
     }
 
+    fn jobs_of(&self, flow: u32) -> impl Iterator<Item = &Job> {
+        let first = self.jobs.get(self.flows[flow].jobs);
+        std::iter::successors(first, |job| self.jobs.get(job.next))
+    }
+
+    /// Keeps a response, in the order of messages.
     pub(crate) fn add_job(&mut self, flow: u32, msn: u32, round: u8, outcome: Outcome) {
         self.job_serial = self.job_serial.wrapping_add(1);
+        let (mut last, mut next) = (NONE, self.flows[flow].jobs);
+        while let Some(job) = self.jobs.get(next).filter(|job| before(job.msn, msn)) {
+            (last, next) = (next, job.next);
+        }
         let index = self.jobs.insert(Job {
-            next: NONE,
+            next,
             serial: self.job_serial,
             msn,
             round,
@@ -76,18 +94,50 @@ impl<P: Platform> Engine<P> {
             sent_bytes: 0,
             unacked: 0,
         });
-        let record = &mut self.flows[flow];
-        record.jobs_len += 1;
-        let mut at = record.jobs;
-        if at == NONE {
-            record.jobs = index;
-        } else {
-            while self.jobs[at].next != NONE {
-                at = self.jobs[at].next;
+        match last {
+            NONE => self.flows[flow].jobs = index,
+            last => self.jobs[last].next = index,
+        }
+        self.flows[flow].jobs_len += 1;
+        self.wake(flow);
+    }
+
+    /// What the response to message `msn` carries, while it is kept.
+    pub(crate) fn outcome_of(&self, flow: u32, msn: u32) -> Option<Outcome> {
+        let job = self.jobs_of(flow).find(|job| job.msn == msn)?;
+        Some(job.outcome)
+    }
+
+    /// Sends the response to message `msn`, which is kept, from its beginning.
+    pub(crate) fn answer_again(&mut self, flow: u32, msn: u32, round: u8) {
+        self.job_serial = self.job_serial.wrapping_add(1);
+        let mut at = self.flows[flow].jobs;
+        while let Some(job) = self.jobs.get_mut(at) {
+            if job.msn == msn {
+                // What is still in flight of it counts no more.
+                (job.serial, job.round) = (self.job_serial, round);
+                (job.sent_all, job.sent_bytes, job.unacked) = (false, 0, 0);
+                break;
             }
-            self.jobs[at].next = index;
+            at = job.next;
         }
         self.wake(flow);
+    }
+
+    /// Drops the responses to message `msn` and later ones.
+    pub(crate) fn drop_jobs_from(&mut self, flow: u32, msn: u32) {
+        self.drop_jobs(flow, |job| !before(job.msn, msn));
+    }
+
+    pub(crate) fn drop_jobs(&mut self, flow: u32, which: impl Fn(&Job) -> bool) {
+        let mut at = self.flows[flow].jobs;
+        while let Some(job) = self.jobs.get(at) {
+            let next = job.next;
+            if which(job) {
+                self.remove_job(flow, at);
+            }
+            at = next;
+        }
     }
 
     pub(crate) fn remove_job(&mut self, flow: u32, job: u32) {
@@ -125,8 +175,8 @@ impl<P: Platform> Engine<P> {
         record.unacked = record.unacked.saturating_sub(1);
         if record.unacked == 0 && record.sent_all {
             self.remove_job(flow, job);
-            if self.flows[flow].staged != NONE {
-                self.advance(flow);
+            if self.flows[flow].ending.is_due() {
+                self.notice(flow);
             }
         }
     }
@@ -139,8 +189,18 @@ impl<P: Platform> Engine<P> {
             return;
         };
         record.unacked = record.unacked.saturating_sub(1);
-        if matches!(record.outcome, Outcome::Read { .. }) {
+        if self.flows[flow].ending.is_untold() && !record.reads_memory() {
+            // The peer has to have it before it hears of the end.
+            (record.sent_all, record.sent_bytes, record.unacked) = (false, 0, 0);
+            self.wake(flow);
+            return;
+        }
+        if record.reads_memory() {
             self.remove_job(flow, job);
+        }
+        if self.flows[flow].ending.is_last() {
+            self.notice(flow);
+            return;
         }
         self.flows[flow].flags.set(Flags::LOST);
         self.answer(flow);

@@ -1,18 +1,20 @@
 //! Connections: how they are opened, closed and kept alive, and what becomes of their flows.
 
-use super::build::{self, Item, ItemKind, Route};
+use super::binding::Ending;
+use super::build::{self, Item, Route};
+use super::homes::Group;
 use super::lists::{List, Noticed, Runnable};
 use super::numbers::Numbers;
 use super::patience::Patience;
 use super::peers::{Peer, PeerIdentity};
-use super::qp::{Flags, Flow};
+use super::qp::Flow;
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{self, Connection};
 use trunkline_conn::time::Instant;
-use trunkline_wire::{Gid, Path, Qpn};
+use trunkline_wire::{Close, Gid, Path, Qpn};
 
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
 pub(super) const ECT0: u8 = 0b10;
@@ -35,7 +37,7 @@ pub struct ConnectionParams {
     /// Largest datagram both ends carry.
     pub datagram: u32,
     /// Packets that may be in flight; both ends must have agreed on it.
-    pub window: u16,
+    pub window: u32,
     /// Congestion control; `None` takes the engine's.
     pub control: Option<ControlKind>,
     /// DSCP (upper six bits) of its packets.
@@ -51,7 +53,7 @@ pub struct ConnectionParams {
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionStats {
-    /// Packets, round trips, congestion.
+    /// Packets, round trips, congestion. Counts are those since the connection was opened.
     pub delivery: src::Stats,
     /// Flows bound to it.
     pub flows: u32,
@@ -70,6 +72,8 @@ pub(crate) struct Conn {
     pub(crate) runnable: List<Runnable>,
     pub(crate) noticed: List<Noticed>,
     pub(crate) flows: u32,
+    /// Those flows.
+    pub(crate) members: Group,
     /// Acknowledgement that the last packet carried.
     pub(crate) acked: u32,
     pub(crate) payload: u16,
@@ -81,8 +85,8 @@ pub(crate) struct Conn {
 /// Flags of a [`Conn`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConnFlags {
-    /// In the engine's list of connections with something to send.
-    pub(crate) ready: bool,
+    /// It owes its peer a keep-alive.
+    pub(crate) ping: bool,
     /// Whether its notices may still wait.
     pub(crate) patience: Patience,
     pub(crate) private: bool,
@@ -110,10 +114,17 @@ impl<P: Platform> Engine<P> {
                 limit: limit.into(),
             });
         };
-        Ok((
-            Qpn::from_wire(self.conn_secret.seal(slot)),
-            self.random.token(),
-        ))
+        Ok((Qpn::from_wire(self.conn_secret.seal(slot)), self.token()))
+    }
+
+    /// 32 bits that are not zero.
+    fn token(&mut self) -> u32 {
+        loop {
+            let token = self.tokens.next_u64() as u32;
+            if token != 0 {
+                return token;
+            }
+        }
     }
 
     /// Gives back a number that [`draw_connection`](Self::draw_connection) drew and nobody used.
@@ -156,6 +167,7 @@ impl<P: Platform> Engine<P> {
             runnable: List::EMPTY,
             noticed: List::EMPTY,
             flows: 0,
+            members: Group::EMPTY,
             acked: params.first_tx as u32,
             payload: build::full_payload(params.datagram.min(self.config.datagram)) as u16,
             traffic_class: params.traffic_class & !0b11 | ECT0,
@@ -174,7 +186,7 @@ impl<P: Platform> Engine<P> {
         let slot = self.conn_secret.open(params.local_id.get());
         self.numbers.open(slot, index);
         self.peers[peer].conns = index;
-        self.arm_conn(index);
+        self.arm_conn(index, None);
         let conn = self.conn_id(index);
         self.tell(|_| Trace::Opened {
             conn,
@@ -202,7 +214,7 @@ impl<P: Platform> Engine<P> {
 
     /// Draws the number of the first packet of a connection.
     pub fn draw_first(&mut self) -> u64 {
-        self.random.draw() >> 16
+        self.first_packets.next_u64() >> 16
     }
 
     /// All connections.
@@ -216,8 +228,12 @@ impl<P: Platform> Engine<P> {
     /// Statistics of a connection; `None` when it is gone.
     pub fn connection_stats(&self, id: ConnId) -> Option<ConnectionStats> {
         let conn = self.live(id)?;
+        let mut delivery = conn.delivery.stats();
+        if let Some(past) = self.past.get(&id.index) {
+            delivery.counters.add(past);
+        }
         Some(ConnectionStats {
-            delivery: conn.delivery.stats(),
+            delivery,
             flows: conn.flows,
             in_flight: conn.delivery.in_flight(),
             peer: self.peers[conn.peer].address,
@@ -238,6 +254,7 @@ impl<P: Platform> Engine<P> {
         let delivery = &mut self.conns[conn].delivery;
         if let Some(counters) = delivery.try_idle(&mut self.windows) {
             self.past_delivery.add(&counters);
+            self.past.entry(conn).or_default().add(&counters);
         }
     }
 
@@ -254,9 +271,41 @@ impl<P: Platform> Engine<P> {
     fn close_because(&mut self, id: ConnId, cause: Cause) {
         if self.live(id).is_some() {
             let route = self.route(id.index);
-            self.farewells.push(route);
+            self.farewells.push_back((route, Close::CONNECTION));
             self.remove_connection(id.index, cause);
         }
+    }
+
+    /// The node ends: all connections are closed, and their peers told so, the next time that
+    /// packets are sent. What flows had under way is not waited for.
+    pub fn say_goodbye(&mut self) {
+        let conns: Vec<u32> = self.conns.iter().map(|(index, _)| index).collect();
+        for conn in conns {
+            let route = self.route(conn);
+            self.farewells.push_back((route, Close::NODE));
+        }
+        let peers: Vec<Gid> = self.peer_of.keys().copied().collect();
+        for peer in peers {
+            self.drop_peer(peer);
+        }
+    }
+
+    /// What waits for company, answers above all, leaves without it.
+    pub fn hasten(&mut self) {
+        let conns: Vec<u32> = self.conns.iter().map(|(index, _)| index).collect();
+        for conn in conns {
+            if self.has_notices(conn) {
+                self.notices_timeout(conn, self.conn_serials[conn as usize]);
+            }
+        }
+    }
+
+    /// Whether all that programs posted is done, and all that is owed to peers has reached them.
+    pub fn is_drained(&self) -> bool {
+        let posted = self.qps.iter().any(|(_, qp)| !qp.queues.send.is_empty());
+        let owed =
+            |(index, conn): (u32, &Conn)| conn.delivery.in_flight() > 0 || self.has_notices(index);
+        !posted && self.jobs.is_empty() && !self.is_busy() && !self.conns.iter().any(owed)
     }
 
     pub(crate) fn conn_id(&self, index: u32) -> ConnId {
@@ -290,18 +339,18 @@ impl<P: Platform> Engine<P> {
 
     /// Marks a connection as having something to send.
     pub(crate) fn touch(&mut self, conn: u32) {
-        let flags = &mut self.conns[conn].flags;
-        if !flags.ready {
-            flags.ready = true;
-            self.ready.push_back(Ready::Conn(conn));
-        }
+        self.schedule.touch(Ready::Conn(conn));
     }
 
-    /// Arms the timer of a connection; called when its deadline may have moved closer.
-    pub(crate) fn arm_conn(&mut self, conn: u32) {
+    /// Arms the timer of a connection; called when its deadline may have moved closer. What was due
+    /// by `waiting` waits for room in the port, and no timer need tell of it.
+    pub(crate) fn arm_conn(&mut self, conn: u32, waiting: Option<Instant>) {
         let Some(deadline) = self.conns[conn].delivery.poll_timeout(&self.windows) else {
             return;
         };
+        if waiting.is_some_and(|now| deadline <= now) {
+            return;
+        }
         if deadline < self.conn_deadlines[conn as usize] {
             self.conn_deadlines[conn as usize] = deadline;
             let serial = self.conn_serials[conn as usize];
@@ -323,7 +372,7 @@ impl<P: Platform> Engine<P> {
                     self.remove_connection(conn, Cause::Dead);
                     return;
                 }
-                src::Event::KeepAlive => self.pings.push(conn),
+                src::Event::KeepAlive => self.conns[conn].flags.ping = true,
             }
         }
         // Its turn arms the timer again: what is due may only be known after it.
@@ -336,40 +385,31 @@ impl<P: Platform> Engine<P> {
         let id = self.conn_id(conn);
         let peer = self.conns[conn].peer;
         self.unlink_from_peer(conn);
-        let moving: Vec<u32> = self
-            .flows
-            .iter()
-            .filter(|(_, flow)| flow.conn == conn)
-            .map(|(index, _)| index)
-            .collect();
-        self.drop_lists(conn);
+        let here: Vec<u32> = self.homes.flows(self.conns[conn].members).collect();
+        let is_last = |flow: &u32| self.flows[*flow].ending.is_last();
+        let (ended, moving): (Vec<u32>, Vec<u32>) = here.into_iter().partition(is_last);
+        for &flow in &ended {
+            self.part_ended(flow);
+        }
         for &flow in &moving {
             self.detach(flow);
         }
         let record = self.conns.remove(conn);
         self.conn_serials[conn as usize] = self.conn_serials[conn as usize].wrapping_add(1);
         self.conn_deadlines[conn as usize] = Instant::FAR;
+        self.past.remove(&conn);
         let slot = self.conn_secret.open(record.delivery.local_id().get());
         self.numbers.close(slot);
         self.heard_on = None;
-        let heir = self.heir(peer, record.delivery.remote_id());
         for item in record.delivery.unacked() {
-            if heir != NONE && matches!(item.kind, ItemKind::Control | ItemKind::Answers) {
-                self.rescue_blob(&item, heir);
-            }
             self.forget_item(&item);
         }
         self.past_delivery.add(&record.delivery.stats().counters);
         record.delivery.close(&mut self.windows);
-        self.ready.retain(|ready| *ready != Ready::Conn(conn));
-        for orphan in self.orphans.iter_mut().filter(|orphan| orphan.conn == conn) {
-            orphan.conn = heir;
-        }
-        self.waiting_binds.rehome(conn, heir);
-        if heir == NONE {
-            self.orphans.retain(|orphan| orphan.conn != NONE);
-        } else {
-            self.touch(heir);
+        self.schedule.forget(Ready::Conn(conn));
+        self.replies.forget(conn);
+        for flow in ended {
+            self.move_ended(flow);
         }
         let address = self.peers[peer].address;
         self.tell(|_| Trace::Down {
@@ -384,8 +424,11 @@ impl<P: Platform> Engine<P> {
             self.restart(flow, true);
             // The peer agrees to each such round before anything is sent in it. So it knows it or
             // the one before, however many connections die without a packet getting through.
-            self.flows[flow].flags.clear(Flags::BOUND);
-            let Flow { qp, remote, .. } = self.flows[flow];
+            let record = &mut self.flows[flow];
+            if record.ending == Ending::No && !record.has_lapsed() {
+                record.ask_anew();
+            }
+            let Flow { qp, remote, .. } = *record;
             self.cold_mut(qp).pinned = false;
             let heir = self.pick(peer, remote);
             self.tell(|engine| Trace::Failover {
@@ -397,7 +440,7 @@ impl<P: Platform> Engine<P> {
             match heir {
                 Some(other) => self.resume_on(flow, other),
                 None => {
-                    self.strand(peer, flow);
+                    self.strand(flow);
                     stranded = Some(remote);
                 }
             }

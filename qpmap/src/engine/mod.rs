@@ -6,14 +6,18 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `verbs`, `resources` | what programs ask for: QPs; domains, regions, CQs, SRQs |
+//! | `verbs`, `changes`, `resources` | what programs ask for: QPs; domains, regions, CQs, SRQs |
 //! | `link`, `peers` | connections and their end; who is at the other end of them |
 //! | `flows` | which connection a flow uses, and how it moves |
-//! | `binds` | BINDs and consent: how QPs of two nodes find each other |
+//! | `binding` | what one end of a pair of QPs knows of the other, and what follows |
+//! | `binds`, `early` | BINDs and consent: how QPs of two nodes find each other |
+//! | `endings` | how they hear that the other is gone |
 //! | `requester` | work requests become messages; answers become completions |
-//! | `transmit` | the scheduler: which packet goes next |
+//! | `schedule` | the scheduler: whose turn it is, and who shares the room of a full port |
+//! | `transmit` | a turn of a connection: which packet goes next |
 //! | `send` | packets of requests, responses and notices; what is sent again |
-//! | `lists` | flows that wait for their turn |
+//! | `routing`, `routes` | QPs that programs route themselves; the table of routes |
+//! | `lists`, `homes` | flows that wait for their turn; flows of a connection |
 //! | `build` | headers, payload, ICRC of one packet |
 //! | `packet` | one packet taken apart |
 //! | `burst` | datagrams one right after another, and what one says about the next |
@@ -22,71 +26,89 @@
 //! | `staging` | packets that wait for an earlier one |
 //! | `jobs` | responses on their way |
 //! | `notice`, `patience` | answers and BINDs, batched; how long they wait for company |
-//! | `blobs`, `orphans` | what such packets hold; what is told where there is no flow |
+//! | `blobs`, `replies` | what such packets hold; what is told where there is no flow |
+//! | `unready` | BINDs whose QP is not ready yet |
 //! | `waiting` | QPs and flows without a connection yet, or any more |
+//! | `watch` | the QP's own clock: what waits for its peer in vain |
 //! | `plain` | QPs with an IBTA connection of their own, UC and UD |
 //! | `trace` | what those hear who only watch |
 
+mod binding;
 mod binds;
 mod blobs;
 mod build;
 mod burst;
+mod changes;
 mod counters;
+mod early;
+mod endings;
 mod execute;
 mod flows;
+mod homes;
 mod jobs;
 mod link;
 mod lists;
 mod notice;
 mod numbers;
-mod orphans;
 mod packet;
 mod patience;
 mod peers;
 mod plain;
 mod qp;
 mod receive;
+mod replies;
 mod requester;
 mod resources;
 mod responder;
+mod routes;
+mod routing;
+mod schedule;
 mod send;
 mod staging;
 mod state_bytes;
 mod trace;
 mod transmit;
+mod unready;
 mod verbs;
 mod waiting;
+mod watch;
 
 pub use burst::Burst;
+pub use changes::Changes;
 pub use counters::Counters;
 pub use link::{ConnectionParams, ConnectionStats};
 pub use peers::PeerIdentity;
-pub use qp::{Attributes, QpQueues};
+pub use qp::{Attributes, FIRST_MSN, QpQueues};
 pub use resources::Indexed;
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
 pub use verbs::{QpInit, QpModify};
 
+use crate::chain::Chains;
 use crate::cq::{CompletionQueue, Notify};
 use crate::doorbell::Doorbells;
+use crate::hash::IndexMap;
 use crate::key::{Secret24, Secret32};
 use crate::mapping::Mapping;
 use crate::queue::RecvQueue;
 use crate::regions::Regions;
 use crate::ring::Words;
 use crate::slab::{NONE, Slab};
+use crate::state::QpState;
 use crate::timer::Timers;
-use binds::WaitingBinds;
 use blobs::Blobs;
+use endings::Endings;
 use execute::Assembly;
+use homes::Homes;
 use jobs::Job;
 use link::Conn;
 use numbers::Numbers;
-use orphans::Orphan;
 use peers::Peer;
 use plain::Plain;
 use qp::{Cold, Flow, Qp};
+use replies::Replies;
 use requester::Pending;
+use routes::RouteTable;
 use staging::Staging;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -95,9 +117,12 @@ use trunkline_conn::control::ControlKind;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Bytes, PdId};
 use trunkline_conn::observer::Observer;
+use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::src::{self, Policy, Pool};
 use trunkline_conn::time::Instant;
-use trunkline_wire::{Gid, IcrcSeed, Path, Qpn, ROCE_PORT, Worker};
+use trunkline_wire::{Close, Gid, IcrcSeed, Path, Qpn, ROCE_PORT, Worker};
+use unready::WaitingBinds;
+use waiting::Waiting;
 
 /// What the floors above provide: memory behind keys, memory of rings.
 pub trait Platform: 'static {
@@ -123,25 +148,30 @@ pub struct Config {
     pub control: ControlKind,
     /// Rate of the link in bits per second, where it is known.
     pub link_rate_bps: Option<u64>,
-    /// Packets a shared connection may have in flight: a power of two up to 4096.
-    pub window: u16,
+    /// Packets a shared connection may have in flight: a power of two in `64 ..= 65536`.
+    pub window: u32,
     /// A shared connection is dead when nothing in flight was acknowledged for so long, in ns.
     pub dead_after_ns: u64,
+    /// A QP on shared connections waits for its peer at least so long before it ends, in ns: time
+    /// for another connection to take over.
+    pub failover_grace_ns: u64,
     /// A silent shared connection is probed after so long, in ns.
     pub keep_alive_ns: u64,
     /// Longest an acknowledgement waits for company, in ns.
     pub max_ack_delay_ns: u64,
-    /// Bytes of packets that may wait for an earlier one of their QP.
+    /// Bytes of packets that may wait for an earlier one of their QP, overhead included. A lone
+    /// QP pair gets a quarter of it, a lone peer half.
     pub staging_bytes: usize,
     /// Most QPs.
     pub max_qps: u32,
-    /// From which all random numbers are drawn.
-    pub seed: u64,
+    /// From which all random numbers are drawn. The default is no secret: who makes an engine
+    /// brings one.
+    pub secret: Secret,
     /// Which worker of its node it is.
     pub worker: Worker,
     /// Of a node with several workers: from which keys of regions are drawn, equal in all of them,
     /// so that equal registrations in equal order give equal keys.
-    pub region_seed: Option<u64>,
+    pub region_secret: Option<Secret>,
 }
 
 impl Default for Config {
@@ -152,15 +182,16 @@ impl Default for Config {
             datagram: 4096 + build::OVERHEAD,
             control: ControlKind::Delay,
             link_rate_bps: None,
-            window: 1024,
+            window: src::MAX_WINDOW,
             dead_after_ns: 2 * trunkline_conn::time::SECOND,
+            failover_grace_ns: 3 * trunkline_conn::time::SECOND,
             keep_alive_ns: 10 * trunkline_conn::time::SECOND,
             max_ack_delay_ns: 100 * trunkline_conn::time::MICROSECOND,
-            staging_bytes: 4 << 20,
+            staging_bytes: 8 << 20,
             max_qps: 1 << 22,
-            seed: 0,
+            secret: Secret::from_seed(0),
             worker: Worker::ONLY,
-            region_seed: None,
+            region_secret: None,
         }
     }
 }
@@ -213,11 +244,20 @@ pub enum Event {
         /// What.
         event: QpEvent,
     },
+    /// A QP went to error, and not because its program said so: for the node, which ends its
+    /// connection. Programs hear of it by completions, and by `Qp` events where verbs have one.
+    QpFailed {
+        /// Its number.
+        qpn: Qpn,
+    },
     /// A completion queue overran; its completions are lost.
     CqOverrun {
         /// Index of the CQ.
         cq: u32,
     },
+    /// The node failed: all its QPs are in error (`IBV_EVENT_DEVICE_FATAL`). Never an engine's own
+    /// news: its node says so.
+    DeviceFatal,
     /// A shared connection is gone. QPs that the engine manages move by themselves.
     ConnectionDown {
         /// The connection.
@@ -248,10 +288,18 @@ pub(crate) enum Timer {
     Rnr {
         flow: u32,
         round: u8,
-        generation: u16,
+        generation: u32,
+    },
+    /// A BIND is said again, if nobody has answered; `asks` of them were said.
+    Ask {
+        flow: u32,
+        generation: u32,
+        asks: u8,
     },
     /// A plain connection's own timer.
     Plain { plain: u32, serial: u32 },
+    /// The clock of a flow has run down.
+    Watch(watch::Seen),
 }
 
 /// Something with packets to send.
@@ -279,9 +327,10 @@ pub(crate) struct SrqSlot<W> {
 /// One worker's QPs and connections.
 pub struct Engine<P: Platform> {
     pub(crate) config: Config,
-    random: Random,
-    /// Randomness of keys.
-    keys: Random,
+    tokens: Stream,
+    first_packets: Stream,
+    /// Salts of keys.
+    salts: Stream,
     qpn_secret: Secret24,
     conn_secret: Secret24,
     pub(crate) regions: Regions<P::Bytes>,
@@ -290,33 +339,39 @@ pub struct Engine<P: Platform> {
     qps: Slab<Qp<P::Words>>,
     colds: Vec<Option<Cold>>,
     /// Generation of the last QP at each index: a number is never used twice with the same one.
-    generations: Vec<u16>,
+    generations: Vec<u32>,
     flows: Slab<Flow>,
+    homes: Homes,
+    /// Routes of app-managed QPs.
+    routes: RouteTable,
+    /// Flows that are over, but whose slots somebody may be working with.
+    ended: Vec<u32>,
+    /// Lists of flows that have something to send.
+    turns: Chains<u32>,
     cqs: Slab<CqSlot<P::Words>>,
     dirty_cqs: Vec<u32>,
     srqs: Slab<SrqSlot<P::Words>>,
-    ahs: Slab<plain::AddressHandle>,
     peers: Slab<Peer>,
     /// Peers by address; ordered, so that walks replay.
     peer_of: BTreeMap<Gid, u32>,
-    /// QPs that wait to hear what their peer is.
-    undecided: BTreeMap<Gid, Vec<waiting::Undecided>>,
+    waiting: Waiting,
     conns: Slab<Conn>,
     conn_serials: Vec<u32>,
     numbers: Numbers,
     /// When the timer of each connection fires.
     conn_deadlines: Vec<Instant>,
-    /// Connections that owe a keep-alive.
-    pings: Vec<u32>,
-    /// Connections whose peer has to hear that they are closed.
-    farewells: Vec<build::Route>,
+    /// What connections counted until they rested last: only of those that have carried packets.
+    past: IndexMap<src::Counters>,
+    /// Connections whose peer has to hear that they are closed, oldest first, and why.
+    farewells: VecDeque<(build::Route, Close)>,
     /// Flows that move to another connection once they are quiet.
-    moves: Vec<(u32, ConnId)>,
-    /// Flows whose connection died.
-    stranded: Vec<waiting::Stranded>,
+    moves: IndexMap<ConnId>,
     windows: Pool<build::Item>,
     requests: Slab<Pending>,
     request_serial: u32,
+    /// Flows whose clock is to be wound up in the next round, with its serial.
+    to_watch: Vec<(u32, u32)>,
+    watch_serial: u32,
     /// Scratch of `apply_ack`.
     acked: Vec<build::Item>,
     jobs: Slab<Job>,
@@ -324,14 +379,15 @@ pub struct Engine<P: Platform> {
     assemblies: Slab<Assembly>,
     staging: Staging,
     blobs: Blobs,
-    orphans: VecDeque<Orphan>,
+    replies: Replies,
+    endings: Endings,
     waiting_binds: WaitingBinds,
     plains: Slab<Plain>,
     plain_serial: u32,
     /// Scratch of `with_plain`.
     plain_news: plain::News,
     timers: Timers<Timer>,
-    ready: VecDeque<Ready>,
+    schedule: schedule::Schedule,
     events: VecDeque<Event>,
     /// Path of the last packet that came, and the connection that a packet on this path named, with
     /// its number.
@@ -358,14 +414,12 @@ impl<P: Platform> std::fmt::Debug for Engine<P> {
 impl<P: Platform> Engine<P> {
     /// An engine with no QPs and no connections.
     pub fn new(config: Config) -> Self {
-        let mut random = Random::new(config.seed);
-        let mut key = || [random.draw(), random.draw()];
-        let worker = config.worker;
-        let qpn_secret = Secret24::new(key(), worker);
-        let conn_secret = Secret24::new(key(), worker);
-        let (own, shared) = (key(), config.region_seed.map(Random::new));
-        let mut keys = shared.unwrap_or(Random::new(own[0]));
-        let regions = Regions::new(Secret32::new([keys.draw(), keys.draw()]));
+        let (worker, secret) = (config.worker, &config.secret);
+        let qpn_secret = Secret24::new(secret.stream(Purpose::Qpns), worker);
+        let conn_secret = Secret24::new(secret.stream(Purpose::Connections), worker);
+        let own = || secret.derive(Purpose::Regions);
+        let keys = config.region_secret.unwrap_or_else(own);
+        let regions = Regions::new(Secret32::new(keys.stream(Purpose::RegionKeys)));
         let staging = Staging::new(config.staging_bytes);
         let path = Path {
             src: config.address,
@@ -374,8 +428,9 @@ impl<P: Platform> Engine<P> {
             traffic_class: 0,
         };
         Self {
-            random,
-            keys,
+            tokens: secret.stream(Purpose::Tokens),
+            first_packets: secret.stream(Purpose::FirstPackets),
+            salts: keys.stream(Purpose::RegionSalts),
             qpn_secret,
             conn_secret,
             regions,
@@ -385,21 +440,23 @@ impl<P: Platform> Engine<P> {
             colds: Vec::new(),
             generations: Vec::new(),
             flows: Slab::new(),
+            homes: Homes::default(),
+            routes: RouteTable::new(secret.stream(Purpose::Routes)),
+            ended: Vec::new(),
+            turns: Chains::new(),
             cqs: Slab::new(),
             dirty_cqs: Vec::new(),
             srqs: Slab::new(),
-            ahs: Slab::new(),
             peers: Slab::new(),
             peer_of: BTreeMap::new(),
-            undecided: BTreeMap::new(),
+            waiting: Waiting::default(),
             conns: Slab::new(),
             conn_serials: Vec::new(),
             numbers: Numbers::default(),
             conn_deadlines: Vec::new(),
-            pings: Vec::new(),
-            farewells: Vec::new(),
-            moves: Vec::new(),
-            stranded: Vec::new(),
+            past: IndexMap::default(),
+            farewells: VecDeque::new(),
+            moves: IndexMap::default(),
             windows: Pool::new(Policy {
                 link_rate_bps: config.link_rate_bps,
                 max_ack_delay_ns: config.max_ack_delay_ns,
@@ -409,19 +466,22 @@ impl<P: Platform> Engine<P> {
             }),
             requests: Slab::new(),
             request_serial: 0,
+            to_watch: Vec::new(),
+            watch_serial: 0,
             acked: Vec::new(),
             jobs: Slab::new(),
             job_serial: 0,
             assemblies: Slab::new(),
             staging,
             blobs: Blobs::default(),
-            orphans: VecDeque::new(),
+            replies: Replies::default(),
+            endings: Endings::default(),
             waiting_binds: WaitingBinds::default(),
             plains: Slab::new(),
             plain_serial: 0,
             plain_news: plain::News::default(),
             timers: Timers::new(),
-            ready: VecDeque::new(),
+            schedule: schedule::Schedule::default(),
             events: VecDeque::new(),
             arrived: Seeded::new(path),
             heard_on: None,
@@ -443,6 +503,11 @@ impl<P: Platform> Engine<P> {
         &self.mapping
     }
 
+    /// UDP source ports that a connection may spread its packets over.
+    pub const fn source_ports(&self) -> usize {
+        self.config.source_ports.len()
+    }
+
     /// What was counted so far.
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -460,7 +525,13 @@ impl<P: Platform> Engine<P> {
 
     /// Whether packets may be waiting to go out: poll again soon.
     pub fn is_busy(&self) -> bool {
-        !self.ready.is_empty() || !self.doorbells.is_empty()
+        !self.schedule.is_empty() || !self.farewells.is_empty() || self.has_work()
+    }
+
+    /// The same for what needs no room in the port: programs have posted something, or packets that
+    /// came have not been taken up yet.
+    pub fn has_work(&self) -> bool {
+        !self.doorbells.is_empty() || self.staging.is_busy() || !self.to_watch.is_empty()
     }
 
     /// Runs all timers that are due. Early or repeated calls are harmless.
@@ -476,7 +547,13 @@ impl<P: Platform> Engine<P> {
                 } => {
                     self.rnr_over(flow, round, generation);
                 }
+                Timer::Ask {
+                    flow,
+                    generation,
+                    asks,
+                } => self.ask_again(flow, generation, asks),
                 Timer::Plain { plain, serial } => self.plain_timeout(now, plain, serial),
+                Timer::Watch(seen) => self.watch_over(now, seen),
             }
         }
     }
@@ -514,9 +591,7 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn cold(&self, qp: u32) -> &Cold {
-        self.colds[qp as usize]
-            .as_ref()
-            .expect("a QP in the slab has its cold part")
+        cold_of(&self.colds, qp)
     }
 
     pub(crate) fn cold_mut(&mut self, qp: u32) -> &mut Cold {
@@ -525,7 +600,13 @@ impl<P: Platform> Engine<P> {
             .expect("a QP in the slab has its cold part")
     }
 
+    /// Something happened to a QP. Of what ends it only the first is told: whoever sends on to a QP
+    /// in error must not crowd out the news of others.
     pub(crate) fn qp_event(&mut self, qp: u32, event: QpEvent) {
+        let ends = [QpEvent::RequestError, QpEvent::AccessError, QpEvent::Fatal];
+        if self.qps[qp].state == QpState::Error && ends.contains(&event) {
+            return;
+        }
         let qpn = self.qp_number(qp);
         self.events.push_back(Event::Qp { qpn, event });
     }
@@ -533,6 +614,11 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn qp_number(&self, qp: u32) -> Qpn {
         self.qps[qp].queues.qpn
     }
+}
+
+fn cold_of(colds: &[Option<Cold>], qp: u32) -> &Cold {
+    let cold = colds[qp as usize].as_ref();
+    cold.expect("a QP in the slab has its cold part")
 }
 
 /// A path with what follows from it. Packets come and go in runs of one path.
@@ -560,34 +646,6 @@ impl Seeded {
             *self = Self::new(*path);
         }
         other
-    }
-}
-
-/// SplitMix64: all the randomness of an engine, from one seed.
-#[derive(Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) const fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// 32 bits that are not zero.
-    pub(crate) fn token(&mut self) -> u32 {
-        loop {
-            let token = (self.draw() >> 32) as u32;
-            if token != 0 {
-                return token;
-            }
-        }
     }
 }
 

@@ -5,9 +5,10 @@
 
 use super::blobs::MAX_BLOB;
 use super::build::{Item, ItemKind};
-use super::orphans::OrphanContent;
 use super::patience::Patience;
 use super::qp::{Answer, Flags, Flow};
+use super::replies::Reply;
+use super::schedule::Owed;
 use super::send::Way;
 use super::transmit::Turn;
 use super::{Engine, Platform, Timer, Trace};
@@ -19,32 +20,44 @@ use trunkline_wire::{
     WireError,
 };
 
-/// Packets that are sent at a time: one of answers, one of the rest.
-const NOTICE_PACKETS: u32 = 2;
+/// Bytes of notices for which a packet is worth while.
+const LEAST_BLOB: usize = 4 * ControlEntry::LEN;
+/// Flows that a packet of answers passes over because they owe control messages, or the other way
+/// round.
+const MOST_OTHERS: usize = 64;
+
 impl<P: Platform> Engine<P> {
     /// Puts a flow that owes its peer something into its connection's list.
     pub(crate) fn notice(&mut self, flow: u32) {
         let record = &mut self.flows[flow];
         let conn = record.conn;
         let binds = [Flags::BIND_DUE, Flags::BOUND_DUE];
-        let binding = binds.iter().any(|flag| record.flags.has(*flag));
-        if conn == NONE || !(binding || record.flags.has(Flags::ANSWER_DUE)) {
+        let mut binding = binds.iter().any(|flag| record.flags.has(*flag));
+        let answers = record.flags.has(Flags::ANSWER_DUE);
+        if conn == NONE {
             return;
         }
+        if record.ending.is_due() {
+            binding |= self.may_tell_end(flow);
+        }
+        if !(binding || answers) {
+            return;
+        }
+        let record = &mut self.flows[flow];
         let urgent = binding || record.flags.has(Flags::LOST) || record.answer != Answer::Ack;
         self.conns[conn].flags.patience.owe(urgent);
-        if record.flags.has(Flags::NOTICED) {
+        if record.notice_link != NONE {
             // It was touched then, but may have waited since.
             self.touch(conn);
             return;
         }
-        self.conns[conn].noticed.push(&mut self.flows, flow);
+        let list = &mut self.conns[conn].noticed;
+        list.push(&mut self.turns, &mut self.flows, flow);
         self.touch(conn);
     }
 
     pub(crate) fn has_notices(&self, conn: u32) -> bool {
-        !self.conns[conn].noticed.is_empty()
-            || self.orphans.iter().any(|orphan| orphan.conn == conn)
+        !self.conns[conn].noticed.is_empty() || self.replies.has(conn)
     }
 
     /// Sends notices, unless they had better wait; `data` says whether other packets were sent in
@@ -66,12 +79,7 @@ impl<P: Platform> Engine<P> {
                 other => other,
             };
         }
-        if patience.arm() {
-            let serial = self.conn_serials[conn as usize];
-            let timer = Timer::Notices { conn, serial };
-            self.timers.arm(now + Patience::MOST_NS, timer);
-        }
-        if turn == Turn::Idle && !patience.is_deferred() {
+        if !self.defer(now, conn) && turn == Turn::Idle {
             // The next round asks again.
             return Turn::Yield;
         }
@@ -86,105 +94,235 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Sends all notices, whether they had better wait or not.
-    pub(super) fn send_notices(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Turn {
+    /// The same where they go before data: sends one packet.
+    pub(super) fn owed_notices(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Owed {
         let (now, conn) = (way.now, way.conn);
-        let limit = usize::from(self.conns[conn].payload).min(MAX_BLOB);
-        while self.has_notices(conn) {
-            let delivery = &mut self.conns[conn].delivery;
-            if !delivery.ready_small(now, NOTICE_PACKETS, &mut self.windows) {
-                self.conns[conn].flags.patience.block();
-                return Turn::Blocked;
-            }
-            // Room for one is checked before anything is taken off the lists; a second that does
-            // not fit counts as lost on the way and is sent again.
-            if !way.has_room(limit + super::build::OVERHEAD as usize) {
-                return Turn::Full;
-            }
-            let mut answers = self.blobs.blank();
-            let mut controls = self.blobs.blank();
-            self.collect(now, conn, limit, (&mut answers, &mut controls));
-            for (kind, opcode, bytes) in [
-                (ItemKind::Control, Opcode::SRC_CONTROL, controls),
-                (ItemKind::Answers, Opcode::SRC_ANSWERS, answers),
-            ] {
-                if bytes.is_empty() {
-                    self.blobs.give_back(bytes);
-                    continue;
-                }
-                let datagram = (super::build::BASE + bytes.len() + super::build::ICRC) as u32;
-                let (slot, serial) = self.blobs.insert(bytes);
-                let item = Item {
-                    kind,
-                    slot,
-                    serial,
-                    ..Item::PING
-                };
-                if !self.send_blob(way, item, opcode) {
-                    self.conns[conn].delivery.record(now, item, datagram);
-                }
-            }
+        if !self.has_notices(conn) {
+            return Owed::Nothing;
         }
-        self.conns[conn].flags.patience.start_anew();
-        Turn::Idle
+        let record = &mut self.conns[conn];
+        let data = !record.runnable.is_empty();
+        let patience = &mut record.flags.patience;
+        if !patience.is_blocked() && !patience.is_over(data) {
+            return if self.defer(now, conn) {
+                Owed::Nothing
+            } else {
+                Owed::Later
+            };
+        }
+        match self.send_notice(way) {
+            Turn::Yield => Owed::Sent,
+            Turn::Full => Owed::Full,
+            // An acknowledgement wakes what is blocked.
+            Turn::Idle | Turn::Blocked => Owed::Nothing,
+        }
     }
 
+    /// Whether a timer ends the wait of a connection's notices. From now on it is armed.
+    fn defer(&mut self, now: Instant, conn: u32) -> bool {
+        let patience = &mut self.conns[conn].flags.patience;
+        if patience.arm() {
+            let serial = self.conn_serials[conn as usize];
+            let timer = Timer::Notices { conn, serial };
+            self.timers.arm(now + Patience::MOST_NS, timer);
+        }
+        self.conns[conn].flags.patience.is_deferred()
+    }
+
+    /// Sends all notices, whether they had better wait or not.
+    pub(super) fn send_notices(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Turn {
+        loop {
+            match self.send_notice(way) {
+                Turn::Yield => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Sends one packet of notices, if there are any: then `Yield`.
+    fn send_notice(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Turn {
+        let (now, conn) = (way.now, way.conn);
+        if !self.has_notices(conn) {
+            self.conns[conn].flags.patience.start_anew();
+            return Turn::Idle;
+        }
+        let delivery = &mut self.conns[conn].delivery;
+        if !delivery.ready_small(now, 1, &mut self.windows) {
+            self.conns[conn].flags.patience.block();
+            return Turn::Blocked;
+        }
+        // There is room before anything is taken off the lists.
+        let most = usize::from(self.conns[conn].payload).min(MAX_BLOB);
+        let mut sizes = [most, most / 4, LEAST_BLOB].into_iter();
+        let overhead = super::build::OVERHEAD as usize;
+        let port = self.conns[conn].delivery.next_port();
+        let ports = &self.config.source_ports;
+        let Some(limit) = sizes.find(|size| way.has_room(ports, port, size + overhead)) else {
+            return Turn::Full;
+        };
+        let (mut bytes, mut ends) = (self.blobs.blank(), self.blobs.blank_ends());
+        let (kind, opcode) = match self.collect(now, conn, limit, (&mut bytes, &mut ends)) {
+            ItemKind::Control => (ItemKind::Control, Opcode::SRC_CONTROL),
+            _ => (ItemKind::Answers, Opcode::SRC_ANSWERS),
+        };
+        if bytes.is_empty() {
+            // What the flows owed has to wait for something else.
+            self.blobs.give_back(bytes);
+            self.blobs.give_back_ends(ends);
+            return Turn::Yield;
+        }
+        let datagram = (super::build::BASE + bytes.len() + super::build::ICRC) as u32;
+        let (slot, serial) = self.blobs.insert(bytes, ends);
+        let item = Item {
+            kind,
+            slot,
+            serial,
+            ..Item::PING
+        };
+        if !self.send_blob(way, item, opcode) {
+            // The port breaks its word, but no notice is lost for that: it is sent again.
+            self.conns[conn].delivery.record(now, item, datagram);
+        }
+        Turn::Yield
+    }
+
+    /// Gathers notices of one kind. Flows that owe something of the other kind, too, go to the end
+    /// of the list, a few at most.
     fn collect(
         &mut self,
         now: Instant,
         conn: u32,
         limit: usize,
-        (answers, controls): (&mut Vec<u8>, &mut Vec<u8>),
-    ) {
-        let full = |answers: &Vec<u8>, controls: &Vec<u8>| {
-            answers.len() + AnswerEntry::LEN > limit
-                || controls.len() + 2 * ControlEntry::LEN > limit
-        };
-        self.orphans.retain(|orphan| {
-            if orphan.conn != conn || full(answers, controls) {
-                return true;
+        (bytes, ends): (&mut Vec<u8>, &mut Vec<u32>),
+    ) -> ItemKind {
+        let mut kind = None;
+        let fits = |bytes: &Vec<u8>| bytes.len() + 2 * ControlEntry::LEN <= limit;
+        while fits(bytes)
+            && let Some(reply) = self.replies.next(conn)
+        {
+            let of = match reply {
+                Reply::Answer(_) => ItemKind::Answers,
+                Reply::Refused(_) => ItemKind::Control,
+            };
+            if *kind.get_or_insert(of) != of {
+                break;
             }
-            match orphan.content {
-                OrphanContent::Answer(entry) => answers.extend(entry.to_bytes()),
-                OrphanContent::Control(entry) => controls.extend(entry.to_bytes()),
+            match reply {
+                Reply::Answer(entry) => bytes.extend(entry.to_bytes()),
+                Reply::Refused(entry) => bytes.extend(entry.to_bytes()),
             }
-            false
-        });
-        while !full(answers, controls) {
+            self.replies.pop(conn);
+        }
+        let mut others = [NONE; MOST_OTHERS];
+        let mut skipped = 0;
+        while skipped < MOST_OTHERS && fits(bytes) {
             let Some(flow) = self.pop_noticed(conn) else {
                 break;
             };
-            let number = self.qp_number(self.flows[flow].qp);
-            let begun = self.has_begun(flow);
-            let record = &mut self.flows[flow];
-            if record.flags.has(Flags::ANSWER_DUE) {
-                answers.extend(answer_entry(record, number).to_bytes());
+            let [answer, control] = self.owes(flow);
+            if !answer && !control {
+                // It waits for something else, which puts it into the list again.
+                continue;
             }
-            for (flag, kind) in [
-                (Flags::BIND_DUE, ControlKind::Bind),
-                (Flags::BOUND_DUE, ControlKind::Bound),
-            ] {
-                if record.flags.has(flag) {
-                    controls.extend(control_entry(record, number, kind, begun).to_bytes());
-                }
+            // An end is told after the answers.
+            let ends_first = answer && self.flows[flow].ending.is_due();
+            let of = match control && !ends_first {
+                true => ItemKind::Control,
+                false => ItemKind::Answers,
+            };
+            let same = *kind.get_or_insert(of) == of;
+            if same && of == ItemKind::Control {
+                self.write_controls(now, flow, (&mut *bytes, &mut *ends));
+            } else if same {
+                let number = self.own_number(flow);
+                let record = &mut self.flows[flow];
+                bytes.extend(answer_entry(record, number).to_bytes());
+                record.flags.clear(Flags::ANSWER_DUE);
             }
-            let binding = record.flags.has(Flags::BIND_DUE);
-            for flag in [Flags::ANSWER_DUE, Flags::BIND_DUE, Flags::BOUND_DUE] {
-                record.flags.clear(flag);
+            if !same || answer && control {
+                others[skipped] = flow;
+                skipped += 1;
             }
-            if binding {
-                self.tell(|engine| {
-                    let record = &engine.flows[flow];
-                    Trace::BindSent {
-                        now,
-                        flow,
-                        qpn: number,
-                        remote: record.remote,
-                        conn: engine.conn_id(conn),
-                        round: record.round,
-                    }
-                });
+        }
+        for &flow in &others[..skipped] {
+            let list = &mut self.conns[conn].noticed;
+            list.push(&mut self.turns, &mut self.flows, flow);
+        }
+        kind.unwrap_or(ItemKind::Answers)
+    }
+
+    /// Whether a flow owes its peer an answer, and whether a control message. What is said of this
+    /// life does not overtake the end of the last one, which says this again.
+    fn owes(&self, flow: u32) -> [bool; 2] {
+        let record = &self.flows[flow];
+        let binds = [Flags::BIND_DUE, Flags::BOUND_DUE];
+        let control = if record.ending.is_due() {
+            self.may_tell_end(flow)
+        } else {
+            binds.iter().any(|flag| record.flags.has(*flag)) && !self.waits_for_end(flow)
+        };
+        [record.flags.has(Flags::ANSWER_DUE), control]
+    }
+
+    /// Writes the control messages that a flow owes.
+    fn write_controls(
+        &mut self,
+        now: Instant,
+        flow: u32,
+        (bytes, ends): (&mut Vec<u8>, &mut Vec<u32>),
+    ) {
+        let (number, begun) = (self.own_number(flow), self.has_begun(flow));
+        let record = &mut self.flows[flow];
+        let mut say = |record: &Flow, kind, begun| {
+            bytes.extend(record.control_entry(number, kind, begun).to_bytes());
+        };
+        if record.ending.is_due() {
+            say(record, ControlKind::Unbind, false);
+            record.ending = record.ending.said();
+            ends.push(flow);
+            return;
+        }
+        let dues = [Flags::BIND_DUE, Flags::BOUND_DUE];
+        let binding = dues.map(|flag| record.flags.has(flag));
+        dues.into_iter().for_each(|flag| record.flags.clear(flag));
+        if binding[1] {
+            say(record, ControlKind::Bound, begun);
+        }
+        if binding[0] {
+            say(record, ControlKind::Bind, begun);
+            self.say_bind(now, flow);
+        }
+    }
+
+    /// A BIND goes out, and will again if nobody answers.
+    fn say_bind(&mut self, now: Instant, flow: u32) {
+        let record = &mut self.flows[flow];
+        let pause = record.asked();
+        let timer = Timer::Ask {
+            flow,
+            generation: record.generation,
+            asks: record.asks,
+        };
+        self.timers.arm(now + pause, timer);
+        self.tell(|engine| {
+            let record = &engine.flows[flow];
+            Trace::BindSent {
+                now,
+                flow,
+                qpn: engine.own_number(flow),
+                remote: record.remote,
+                conn: engine.conn_id(record.conn),
+                round: record.round,
             }
+        });
+    }
+
+    /// The number of the QP that a flow belongs, or did belong, to.
+    pub(crate) fn own_number(&self, flow: u32) -> Qpn {
+        let index = self.flows[flow].qp;
+        match self.qps.get(index) {
+            Some(qp) => qp.queues.qpn,
+            None => self.qpn(index),
         }
     }
 
@@ -236,30 +374,5 @@ fn answer_entry(flow: &Flow, number: Qpn) -> AnswerEntry {
         msn: flow.expected_msn,
         generation: flow.received_generation(),
         round: flow.remote_round,
-    }
-}
-
-pub(crate) fn control_entry(
-    flow: &Flow,
-    number: Qpn,
-    kind: ControlKind,
-    begun: bool,
-) -> ControlEntry {
-    let (generation, status, round) = match kind {
-        // Consent names the incarnation it is given to, and the one that gives it.
-        ControlKind::Bound => (flow.remote_generation, flow.generation, flow.remote_round),
-        // What has begun can only go on with the incarnation that has its beginning.
-        ControlKind::Bind if begun => (flow.generation, flow.remote_generation, flow.round),
-        ControlKind::Bind => (flow.generation, 0, flow.round),
-        _ => (flow.generation, 0, 0),
-    };
-    ControlEntry {
-        kind,
-        src_qp: number,
-        round,
-        dest_qp: flow.remote,
-        generation,
-        status,
-        msn: 0,
     }
 }

@@ -152,6 +152,15 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn unlink_from_peer(&mut self, conn: u32) {
+        self.cut_from_peer(conn);
+        let peer = self.conns[conn].peer;
+        if self.peers[peer].conns == NONE {
+            // Its QPs ask again over the next connection.
+            self.waiting_binds.forget_peer(peer);
+        }
+    }
+
+    fn cut_from_peer(&mut self, conn: u32) {
         let (peer, after) = (self.conns[conn].peer, self.conns[conn].next_of_peer);
         let mut at = self.peers[peer].conns;
         if at == conn {

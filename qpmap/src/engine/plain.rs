@@ -4,7 +4,7 @@
 //! completion queues, its memory.
 
 use super::qp::{Attributes, Wire};
-use super::transmit::Served;
+use super::schedule::{Served, Share};
 use super::{Engine, Platform, Ready, Timer};
 use crate::error::VerbsError;
 use crate::queue::RecvQueue;
@@ -16,14 +16,11 @@ use std::sync::Arc;
 use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::host::{Host, QpEvent};
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::{Bytes, PdId};
+use trunkline_conn::mem::Bytes;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, Datagram, Receive, Request, SendOp, Status};
 use trunkline_conn::{rc, uc, ud};
 use trunkline_wire::{Gid, IcrcSeed, Opcode, Packet, Path, Qpn, icrc, parse_datagram};
-
-/// Packets a plain connection may send before the next one's turn.
-const BURST: u32 = 64;
 
 /// A plain connection and the QP it works for.
 #[derive(Debug)]
@@ -33,16 +30,7 @@ pub(crate) struct Plain {
     protocol: Protocol,
     /// Slots of the send ring that each request under way holds.
     slots: VecDeque<u16>,
-    ready: bool,
     deadline: Instant,
-}
-
-/// An address handle: where the datagrams of UD QPs of its domain may go.
-#[derive(Debug)]
-pub(crate) struct AddressHandle {
-    pd: PdId,
-    remote: Gid,
-    traffic_class: u8,
 }
 
 #[derive(Debug)]
@@ -64,6 +52,8 @@ pub(crate) struct News {
 struct PlainHost<'a, B, W> {
     regions: &'a mut Regions<B>,
     receive: Option<&'a RecvQueue<W>>,
+    /// Receives are the QP's own, so that its peer gets credits for them.
+    counts: bool,
     news: &'a mut News,
 }
 
@@ -76,6 +66,11 @@ impl<B: Bytes, W: crate::ring::Words> Host for PlainHost<'_, B, W> {
 
     fn take_receive(&mut self) -> Option<Receive> {
         self.receive.and_then(|queue| queue.fetch().ok().flatten())
+    }
+
+    fn receives(&self) -> Option<u32> {
+        let queue = self.receive.filter(|_| self.counts)?;
+        Some(queue.posted())
     }
 
     fn sent(&mut self, request: Request, status: Status, byte_len: u32) {
@@ -101,7 +96,6 @@ impl<P: Platform> Engine<P> {
             serial: self.plain_serial,
             protocol,
             slots: VecDeque::new(),
-            ready: false,
             deadline: Instant::FAR,
         });
         self.qps[qp].wire = Wire::Plain(plain);
@@ -154,6 +148,43 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// Attributes of the QP have changed.
+    pub(super) fn change_plain(&mut self, qp: u32, plain: u32) {
+        let config = self.rc_config(qp);
+        let qkey = self.cold(qp).attributes.qkey;
+        match &mut self.plains[plain].protocol {
+            Protocol::Rc(rc) => rc.change(&config),
+            Protocol::Uc(uc) => uc.set_access(config.access),
+            Protocol::Ud(ud) => ud.set_qkey(qkey),
+        }
+    }
+
+    /// The QP goes from SQD or SQE to RTS.
+    pub(super) fn resume_plain(&mut self, qp: u32) {
+        let Wire::Plain(plain) = self.qps[qp].wire else {
+            return;
+        };
+        match &mut self.plains[plain].protocol {
+            Protocol::Rc(_) => {}
+            Protocol::Uc(uc) => uc.resume(),
+            Protocol::Ud(ud) => ud.resume(),
+        }
+    }
+
+    /// Requests that a protocol engine has and that have not ended.
+    pub(super) fn plain_pending(&self, plain: u32) -> usize {
+        self.plains[plain].protocol.pending()
+    }
+
+    /// A request of a UC or UD QP failed here (IBTA Vol 1, 10.3.1.6): those behind it are flushed,
+    /// receiving goes on.
+    fn enter_send_error(&mut self, qp: u32) {
+        if self.qps[qp].state != QpState::Sqe {
+            self.set_state(qp, QpState::Sqe);
+            self.flush_sends(qp);
+        }
+    }
+
     fn rc_config(&self, qp: u32) -> rc::Config {
         let cold = self.cold(qp);
         let attributes = &cold.attributes;
@@ -169,8 +200,8 @@ impl<P: Platform> Engine<P> {
             retry_cnt: attributes.retry_count,
             rnr_retry: attributes.rnr_retry,
             min_rnr_timer: attributes.min_rnr_timer,
-            max_rd_atomic: attributes.max_rd_atomic.max(1),
-            max_dest_rd_atomic: attributes.max_dest_rd_atomic.max(1),
+            max_rd_atomic: attributes.max_rd_atomic,
+            max_dest_rd_atomic: attributes.max_dest_rd_atomic,
             send_capacity: self.qps[qp].queues.send.max_wr() as usize,
             link_rate: self.config.link_rate_bps.map(|bits| bits / 8),
             ..rc::Config::new(qpn, attributes.dest_qpn, path)
@@ -190,7 +221,7 @@ impl<P: Platform> Engine<P> {
 
     pub(crate) fn close_plain(&mut self, plain: u32) {
         let mut record = self.plains.remove(plain);
-        self.ready.retain(|ready| *ready != Ready::Plain(plain));
+        self.schedule.forget(Ready::Plain(plain));
         let cold = self.cold(record.qp);
         let (srq, cq) = (cold.srq, cold.recv_cq);
         if srq == NONE {
@@ -201,6 +232,7 @@ impl<P: Platform> Engine<P> {
         record.protocol.abort(&mut PlainHost {
             regions: &mut self.regions,
             receive: None::<&RecvQueue<P::Words>>,
+            counts: false,
             news: &mut news,
         });
         for completion in news.received.drain(..) {
@@ -252,30 +284,10 @@ impl<P: Platform> Engine<P> {
     /// The QP goes to error: what it has under way ends. Where its protocol engine is the reason,
     /// all of it has ended, and the engine still has to tell the peer why.
     pub(crate) fn abort_plain(&mut self, plain: u32) {
-        if self.plains[plain].protocol.is_broken() {
+        if self.plains[plain].protocol.state() == rc::State::Error {
             return;
         }
         self.with_plain(plain, |protocol, host| protocol.abort(host));
-    }
-
-    /// Creates an address handle (`ibv_create_ah(3)`) for the node at `remote`; gives the number to
-    /// name in a [`Datagram`].
-    ///
-    /// # Errors
-    /// Unknown PD, or an address that packets from here do not reach: of another family.
-    pub fn create_ah(
-        &mut self,
-        pd: PdId,
-        remote: Gid,
-        traffic_class: u8,
-    ) -> Result<u32, VerbsError> {
-        self.check_family(remote)?;
-        self.regions.pd_ref(pd)?;
-        Ok(self.ahs.insert(AddressHandle {
-            pd,
-            remote,
-            traffic_class,
-        }))
     }
 
     /// Whether packets from here can reach an address at all.
@@ -289,29 +301,17 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Destroys an address handle (`ibv_destroy_ah(3)`). Requests that were not looked at yet end
-    /// with an error.
-    ///
-    /// # Errors
-    /// No such handle.
-    pub fn destroy_ah(&mut self, ah: u32) -> Result<(), VerbsError> {
-        self.ahs.get(ah).ok_or(VerbsError::UnknownAh { ah })?;
-        let handle = self.ahs.remove(ah);
-        self.regions.pd_unref(handle.pd);
-        Ok(())
-    }
-
-    /// Who gets a request of a UD QP. `None`: it names none, or a handle of another domain.
+    /// Who gets a request of a UD QP. `None`: it names none, by a handle of another domain, or one
+    /// of another family of addresses.
     fn receiver(&self, qp: u32, op: &SendOp) -> Option<ud::Address> {
         let SendOp::SendTo(to) = op else {
             return None;
         };
-        let handle = self.ahs.get(to.ah)?;
-        if handle.pd != self.qps[qp].pd {
+        if to.pd != self.qps[qp].pd || self.check_family(to.remote).is_err() {
             return None;
         }
         Some(ud::Address {
-            path: self.plain_path(handle.remote, self.qp_number(qp), handle.traffic_class),
+            path: self.plain_path(to.remote, self.qp_number(qp), to.traffic_class),
             qpn: to.qpn,
             qkey: to.qkey,
         })
@@ -324,11 +324,7 @@ impl<P: Platform> Engine<P> {
         }
         loop {
             let record = &mut self.plains[plain];
-            let busy = match &record.protocol {
-                Protocol::Rc(rc) => rc.pending(),
-                Protocol::Uc(uc) => uc.pending(),
-                Protocol::Ud(ud) => ud.pending(),
-            };
+            let busy = record.protocol.pending();
             let queues = &mut self.qps[qp];
             if busy >= queues.queues.send.max_wr() as usize {
                 break;
@@ -348,42 +344,29 @@ impl<P: Platform> Engine<P> {
             let posted = match &mut record.protocol {
                 Protocol::Rc(rc) => rc.post_send(request),
                 Protocol::Uc(uc) => uc.post_send(request),
-                Protocol::Ud(ud) => match receiver {
-                    Some(to) => {
-                        request.op = datagram(&request.op);
-                        ud.post_send(request, to)
-                    }
-                    None => Err(request),
-                },
+                Protocol::Ud(ud) => {
+                    request.op = datagram(&request.op);
+                    ud.post_send(request, receiver)
+                }
             };
-            if let Err(request) = posted {
-                // A kind of request the QP does not have. Earlier ones end first.
-                self.abort_plain(plain);
-                self.finish_request(qp, plain, &request, Status::LocalQpOperation, 0);
-                self.enter_error(qp);
-                return;
-            }
+            assert!(posted.is_ok(), "there is room, and a QP in RTS sends");
         }
         self.touch_plain(plain);
     }
 
     fn touch_plain(&mut self, plain: u32) {
-        let record = &mut self.plains[plain];
-        if !record.ready {
-            record.ready = true;
-            self.ready.push_back(Ready::Plain(plain));
-        }
+        self.schedule.touch(Ready::Plain(plain));
     }
 
-    pub(crate) fn serve_plain(
+    pub(super) fn serve_plain(
         &mut self,
         now: Instant,
         plain: u32,
+        mut share: Share,
         egress: &mut (impl Egress + ?Sized),
-    ) -> Served {
-        let mut sent = 0;
+    ) -> (Served, Share) {
         let mut last = Transmitted::Packet;
-        while sent < BURST {
+        while !share.is_spent() {
             last = self.with_plain(plain, |protocol, host| match protocol {
                 Protocol::Rc(rc) => rc.poll_transmit(now, host, egress),
                 Protocol::Uc(uc) => uc.poll_transmit(host, egress),
@@ -392,23 +375,20 @@ impl<P: Platform> Engine<P> {
             if !last.is_packet() {
                 break;
             }
-            sent += 1;
+            // Its packets are counted: they are of one MTU.
+            share.take(0);
             self.counters.sent += 1;
         }
         if self.plains.get(plain).is_none() {
-            return Served::Done;
+            return (Served::Done, share);
         }
         self.arm_plain(plain);
-        match last {
+        let served = match last {
             Transmitted::Packet => Served::Again,
-            // It had its turn, if a short one.
-            Transmitted::NoRoom if sent > 0 => Served::Again,
             Transmitted::NoRoom => Served::Full,
-            Transmitted::Nothing => {
-                self.plains[plain].ready = false;
-                Served::Done
-            }
-        }
+            Transmitted::Nothing => Served::Done,
+        };
+        (served, share)
     }
 
     /// Runs a protocol engine with its QP as host, then takes up its news.
@@ -428,10 +408,11 @@ impl<P: Platform> Engine<P> {
         let mut host = PlainHost {
             regions: &mut self.regions,
             receive: queues.receive.as_ref().or(shared),
+            counts: queues.receive.is_some(),
             news: &mut news,
         };
         let result = work(&mut record.protocol, &mut host);
-        let broken = record.protocol.is_broken();
+        let state = record.protocol.state();
         for (request, status, bytes) in news.sent.drain(..) {
             self.finish_request(qp, plain, &request, status, bytes);
         }
@@ -443,8 +424,11 @@ impl<P: Platform> Engine<P> {
             self.qp_event(qp, event);
         }
         self.plain_news = news;
-        if broken {
+        self.check_drained(qp);
+        if state == rc::State::Error {
             self.enter_error(qp);
+        } else if state == rc::State::SendError {
+            self.enter_send_error(qp);
         } else if self.qps[qp].queues.send.has_entry(&self.qps[qp].cursor) {
             self.feed_plain(qp, plain);
         }
@@ -462,7 +446,7 @@ impl<P: Platform> Engine<P> {
         if let Some(slots) = self.plains[plain].slots.pop_front() {
             self.qps[qp].queues.send.release(slots);
         }
-        self.report_sent(qp, request, status, bytes);
+        self.report_sent(qp, request, 0, status, bytes);
     }
 
     fn arm_plain(&mut self, plain: u32) {
@@ -521,14 +505,14 @@ impl<P: Platform> Engine<P> {
         let qp = self.qp_index(packet.bth.dest_qp);
         let plain = qp.and_then(|qp| match self.qps[qp].wire {
             Wire::Plain(plain) => Some(plain),
-            Wire::Undecided => self.adopt_plain(qp, arrival, &packet),
-            Wire::None | Wire::Shared(_) => None,
+            Wire::Undecided(_) => self.adopt_plain(qp, arrival, &packet),
+            Wire::None | Wire::Shared(_) | Wire::Routes => None,
         });
         let Some(plain) = plain else {
             self.counters.plain_unknown_qp += 1;
             return;
         };
-        if !self.comes_from_peer(plain, arrival, &packet) {
+        if !self.comes_from_peer(plain, arrival) {
             self.counters.bad_source += 1;
             return;
         }
@@ -558,10 +542,10 @@ impl<P: Platform> Engine<P> {
         solved
     }
 
-    /// A connected QP hears only its peer.
-    fn comes_from_peer(&self, plain: u32, arrival: &Arrival, packet: &Packet<'_>) -> bool {
+    /// A connected QP hears only its peer: what congests its path, too.
+    fn comes_from_peer(&self, plain: u32, arrival: &Arrival) -> bool {
         let record = &self.plains[plain];
-        if matches!(record.protocol, Protocol::Ud(_)) || packet.opcode() == Opcode::CNP {
+        if matches!(record.protocol, Protocol::Ud(_)) {
             return true;
         }
         self.cold(record.qp).attributes.remote == Gid::from(arrival.path.src)
@@ -591,12 +575,19 @@ impl Protocol {
         }
     }
 
-    fn is_broken(&self) -> bool {
-        let state = match self {
+    const fn state(&self) -> rc::State {
+        match self {
             Self::Rc(rc) => rc.state(),
             Self::Uc(uc) => uc.state(),
             Self::Ud(ud) => ud.state(),
-        };
-        state == rc::State::Error
+        }
+    }
+
+    fn pending(&self) -> usize {
+        match self {
+            Self::Rc(rc) => rc.pending(),
+            Self::Uc(uc) => uc.pending(),
+            Self::Ud(ud) => ud.pending(),
+        }
     }
 }

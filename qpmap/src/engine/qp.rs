@@ -1,5 +1,7 @@
 //! A QP as the engine holds it: the hot part, the flow to its peer, and what is seldom looked at.
 
+use super::binding::Ending;
+use super::routes::OwnRoutes;
 use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue};
 use crate::ring::Words;
@@ -93,31 +95,39 @@ pub(crate) struct Qp<W> {
 pub(crate) enum Wire {
     /// Not connected yet.
     None,
-    /// Connected, and the peer is being asked what it is.
-    Undecided,
+    /// Connected, and the peer is being asked what it is: the QP's link in the list of those that
+    /// wait for it.
+    Undecided(u32),
     /// Shared connections: the QP's own flow.
     Shared(u32),
+    /// Shared connections: the routes of an app-managed QP.
+    Routes,
     /// An IBTA connection of its own.
     Plain(u32),
 }
+
+/// Number of the first message between two QPs: few before the numbers wrap, so that every QP meets
+/// that, and no comparison can forget it.
+pub const FIRST_MSN: u32 = u32::MAX - 15;
 
 /// One direction-pair between a local QP and a remote one, over whatever connection it is bound to.
 ///
 /// An ordinary QP has one; an app-managed QP has one for each remote QP it addresses.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Eq, Hash, PartialEq))]
 pub(crate) struct Flow {
     pub(crate) qp: u32,
     pub(crate) conn: u32,
-    /// Next in the list of runnable flows of the connection.
-    pub(crate) runnable_next: u32,
-    /// Next in the list of flows with an answer or a BIND to send.
-    pub(crate) notice_next: u32,
+    /// Its link in its connection's list of runnable flows; `NONE` while it is not in it.
+    pub(crate) runnable_link: u32,
+    /// Its link in the list of flows with an answer or a BIND to send.
+    pub(crate) notice_link: u32,
     pub(crate) remote: Qpn,
     pub(crate) flags: Flags,
     pub(crate) deficit: i32,
     /// Incarnation of our QP, and the one of the peer's that we know of.
-    pub(crate) generation: u16,
-    pub(crate) remote_generation: u16,
+    pub(crate) generation: u32,
+    pub(crate) remote_generation: u32,
     /// Resend round of what we send and of what we receive.
     pub(crate) round: u8,
     pub(crate) remote_round: u8,
@@ -126,6 +136,11 @@ pub(crate) struct Flow {
     /// The peer was not ready for `acked_msn`, and has not said yet that it is: only that message
     /// goes. All that are outstanding, again after each pause, would crowd out other flows.
     pub(crate) probing: bool,
+    /// BINDs said since the flow was bound last, or had nothing to send.
+    pub(crate) asks: u8,
+    pub(crate) ending: Ending,
+    /// Of its clock, while that runs; else 0.
+    pub(crate) watch: u32,
 
     // Requester: requests in MSN order, linked through the slab.
     pub(crate) next_msn: u32,
@@ -150,6 +165,7 @@ pub(crate) struct Flow {
 
 /// What the peer has to be told about the message `expected_msn`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[cfg_attr(test, derive(Hash))]
 #[repr(u8)]
 pub(crate) enum Answer {
     /// All before it are done.
@@ -162,13 +178,14 @@ pub(crate) enum Answer {
 
 /// Flags of a [`Flow`].
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) struct Flags(u16);
 
 impl Flags {
-    /// In its connection's list of runnable flows.
-    pub(crate) const RUNNABLE: Self = Self(1);
-    /// In its connection's list of notices.
-    pub(crate) const NOTICED: Self = Self(1 << 1);
+    /// Of a stranded flow: an ask of its peer began since it waits.
+    pub(crate) const ASKED: Self = Self(1);
+    /// It is over: only its slot is still there.
+    pub(crate) const ENDED: Self = Self(1 << 1);
     /// The peer has to be told about its requests.
     pub(crate) const ANSWER_DUE: Self = Self(1 << 2);
     /// A BIND has to go out.
@@ -212,12 +229,12 @@ impl Flags {
 }
 
 impl Flow {
-    pub(crate) const fn new(qp: u32, conn: u32, remote: Qpn, generation: u16) -> Self {
+    pub(crate) const fn new(qp: u32, conn: u32, remote: Qpn, generation: u32) -> Self {
         Self {
             qp,
             conn,
-            runnable_next: NONE,
-            notice_next: NONE,
+            runnable_link: NONE,
+            notice_link: NONE,
             remote,
             flags: Flags(0),
             deficit: 0,
@@ -228,13 +245,16 @@ impl Flow {
             rnr_left: 0,
             reads_out: 0,
             probing: false,
-            next_msn: 0,
-            acked_msn: 0,
+            asks: 0,
+            ending: Ending::No,
+            watch: 0,
+            next_msn: FIRST_MSN,
+            acked_msn: FIRST_MSN,
             head: NONE,
             tail: NONE,
             sending: NONE,
             sent_bytes: 0,
-            expected_msn: 0,
+            expected_msn: FIRST_MSN,
             assembly: NONE,
             staged: NONE,
             jobs: NONE,
@@ -255,9 +275,9 @@ impl Flow {
 }
 
 /// Generation of the binding of two QPs, from those of the QPs. It tells packets that an earlier
-/// incarnation of either sent, or was sent.
-const fn binding(source: u16, dest: u16) -> u16 {
-    source.wrapping_add(dest.swap_bytes())
+/// incarnation of either sent, or was sent. Packets do not live for 2^16 lives of a QP.
+const fn binding(source: u32, dest: u32) -> u16 {
+    (source as u16).wrapping_add((dest as u16).swap_bytes())
 }
 
 // DESIGN 4.2, invariant 6: the hot state of a QP takes at most two cache lines.
@@ -277,8 +297,8 @@ pub(crate) struct Cold {
     pub(crate) draining: bool,
     /// Its program chose its connection, which still stands.
     pub(crate) pinned: bool,
-    /// Flows beside the QP's own: the rows an app-managed QP may name in a request.
-    pub(crate) routes: Vec<u32>,
+    /// Routes of an app-managed QP, if it has any.
+    pub(crate) routes: Option<Box<OwnRoutes>>,
 }
 
 /// Attributes of a connected QP (`ibv_modify_qp(3)`).
@@ -295,7 +315,9 @@ pub struct Attributes {
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096. Shared connections use what the path
     /// carries.
     pub path_mtu: u16,
-    /// ACK timeout exponent: 4.096 us * 2^n; 0 waits for ever.
+    /// ACK timeout exponent: 4.096 us * 2^n; 0 waits for ever, on shared connections until the peer
+    /// or the connection is gone. There it says how long the QP waits for a peer that is silent or
+    /// whose QP is not ready, at least [`Config::failover_grace_ns`](super::Config).
     pub timeout: u8,
     /// Retries after a timeout, 0 to 7.
     pub retry_count: u8,

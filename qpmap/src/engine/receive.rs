@@ -14,7 +14,7 @@ use trunkline_conn::mem::{Bytes, Memory};
 use trunkline_conn::src::{AckInfo, Arrival as Place, Received};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, SendOp, Status};
-use trunkline_wire::{AckPayload, Opcode, SrcExtView, icrc};
+use trunkline_wire::{AckPayload, Close, CloseView, Opcode, SrcExtView, icrc};
 
 /// Highest IP identification a Trunkline sender on a plain UDP socket produces: the index of a
 /// segment within one send.
@@ -24,15 +24,15 @@ const MAX_SEGMENT: u16 = 127;
 const TICK_NS: u32 = 16;
 
 impl<P: Platform> Engine<P> {
-    /// Takes in one datagram, whatever it is; tells the message that it did not complete, and its
-    /// connection.
+    /// Takes in one datagram, whatever it is; gives the packet that was placed and did not complete
+    /// its message, with that and its connection.
     #[inline(never)]
-    pub(super) fn take_in(
+    pub(super) fn take_in<'a>(
         &mut self,
         now: Instant,
         arrival: &Arrival,
-        datagram: &[u8],
-    ) -> Option<(u32, Message)> {
+        datagram: &'a [u8],
+    ) -> Option<(u32, Message, Packet<'a>)> {
         self.counters.received += 1;
         match datagram.first().map(|byte| Opcode(*byte)) {
             Some(opcode) if opcode.is_src() => return self.handle_shared(now, arrival, datagram),
@@ -42,12 +42,12 @@ impl<P: Platform> Engine<P> {
         None
     }
 
-    fn handle_shared(
+    fn handle_shared<'a>(
         &mut self,
         now: Instant,
         arrival: &Arrival,
-        datagram: &[u8],
-    ) -> Option<(u32, Message)> {
+        datagram: &'a [u8],
+    ) -> Option<(u32, Message, Packet<'a>)> {
         let Ok(mut packet) = Packet::parse(datagram) else {
             self.counters.malformed += 1;
             return None;
@@ -66,7 +66,12 @@ impl<P: Platform> Engine<P> {
                 return None;
             }
             Opcode::SRC_CLOSE => {
+                let peer = self.peers[self.conns[conn].peer].address;
                 self.remove_connection(conn, Cause::Peer);
+                let reason = CloseView::split(packet.payload).map(|(view, _)| Close::parse(view));
+                if reason == Ok(Close::NODE) {
+                    self.drop_peer(peer);
+                }
                 return None;
             }
             _ => {}
@@ -105,7 +110,7 @@ impl<P: Platform> Engine<P> {
             Verdict::Corrupt => self.counters.bad_icrc += 1,
         }
         match verdict {
-            Verdict::Placed(message) => Some((conn, message)),
+            Verdict::Placed(message) => Some((conn, message, packet)),
             _ => None,
         }
     }
@@ -236,7 +241,11 @@ impl<P: Platform> Engine<P> {
         for item in freed.drain(..) {
             match item.kind {
                 ItemKind::Response => self.response_acked(item.flow, item.slot, item.serial),
-                _ => self.blobs.free(item.slot, item.serial),
+                _ => {
+                    let ends = self.blobs.free(item.slot, item.serial);
+                    ends.iter().for_each(|flow| self.end_told(*flow));
+                    self.blobs.give_back_ends(ends);
+                }
             }
         }
         self.acked = freed;
@@ -247,7 +256,11 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn forget_item(&mut self, item: &Item) {
         match item.kind {
             ItemKind::Response => self.response_lost(item.flow, item.slot, item.serial),
-            ItemKind::Answers | ItemKind::Control => self.blobs.free(item.slot, item.serial),
+            ItemKind::Answers | ItemKind::Control => {
+                let ends = self.blobs.free(item.slot, item.serial);
+                ends.iter().for_each(|flow| self.end_lost(*flow));
+                self.blobs.give_back_ends(ends);
+            }
             ItemKind::Request | ItemKind::Ping => {}
         }
     }
@@ -333,7 +346,8 @@ impl<P: Platform> Engine<P> {
             Local::Inline(_) => Ok(()),
         };
         if placed.is_err() {
-            self.fail_flow(flow, Status::LocalProtection);
+            let msn = pending.msn;
+            self.fail_message(flow, msn, Status::LocalProtection);
             return Verdict::Accept;
         }
         if !packet.ends_in(sum) {
@@ -343,33 +357,20 @@ impl<P: Platform> Engine<P> {
         pending.returned += payload.len() as u32;
         if pending.returned >= pending.request.length {
             pending.responded = true;
-            let (msn, reading) = (pending.msn, std::mem::take(&mut pending.reading));
-            if reading {
-                self.flows[flow].reads_out -= 1;
-            }
+            let msn = pending.msn;
             self.acknowledged(flow, msn.wrapping_add(1));
             return Verdict::Accept;
         }
         Verdict::Placed(Message::Response { flow, request: at })
     }
 
-    /// A packet whose data is gone at the sender.
+    /// A packet whose data is gone at the sender, or that nobody waits for.
     fn handle_void(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
-        let ext = packet.ext;
-        let Some(flow) = self.flow_of(conn, packet).filter(|_| ext.abort()) else {
-            return Verdict::Accept;
-        };
-        if self.flows[flow].received_generation() != ext.generation() {
-            self.counters.stale += 1;
-            return Verdict::Accept;
+        let flow = self.flow_of(conn, packet).filter(|_| packet.ext.abort());
+        match flow {
+            Some(flow) => self.handle_abort(flow, conn, packet),
+            None => Verdict::Accept,
         }
-        self.counters.void_received += 1;
-        if ext.offset() == 0 {
-            self.abort_responder(flow, ext.msn());
-        } else if self.find_request(flow, ext.msn()).is_some() {
-            self.fail_flow(flow, Status::RemoteOperation);
-        }
-        Verdict::Accept
     }
 
     /// Whether a connection handle still names the same connection.

@@ -3,7 +3,7 @@
 use super::qp::{Flags, Wire};
 use super::{Engine, Platform, Timer};
 use crate::slab::NONE;
-use crate::state::{QpState, QpType};
+use crate::state::QpState;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, Memory, MemoryFault};
 use trunkline_conn::time::Instant;
@@ -16,8 +16,12 @@ use trunkline_wire::{NakCode, Qpn, Syndrome, rnr_timer_ns};
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) request: Request,
-    /// Next in its flow, next in its QP.
+    pub(crate) qp: u32,
+    /// What the program called its route; 0 where it named none.
+    pub(crate) route: u32,
+    /// Next in its flow; its neighbours among all of its QP.
     pub(crate) flow_next: u32,
+    pub(crate) order_prev: u32,
     pub(crate) order_next: u32,
     /// Tells this use of the slot from others.
     pub(crate) serial: u32,
@@ -30,11 +34,37 @@ pub(crate) struct Pending {
     pub(crate) returned: u32,
     /// Its response has begun to arrive or has all arrived.
     pub(crate) responded: bool,
-    /// Counts towards the READs outstanding.
+    /// Counts towards the READs outstanding: from when it is sent until it completes in its turn,
+    /// as its response is kept for so long.
     pub(crate) reading: bool,
+    /// READs and atomics of its flow that were outstanding when it was sent.
+    pub(crate) ahead: u8,
     /// Some of it was sent, in this round or an earlier one.
     pub(crate) begun: bool,
     pub(crate) outcome: Option<Status>,
+}
+
+impl Pending {
+    pub(crate) const fn new(qp: u32, request: Request, route: u32, slots: u16) -> Self {
+        Self {
+            request,
+            qp,
+            route,
+            flow_next: NONE,
+            order_prev: NONE,
+            order_next: NONE,
+            serial: 0,
+            msn: 0,
+            round: 0,
+            slots,
+            returned: 0,
+            responded: false,
+            reading: false,
+            ahead: 0,
+            begun: false,
+            outcome: None,
+        }
+    }
 }
 
 /// Whether circular `a` comes before `b`.
@@ -52,17 +82,20 @@ impl<P: Platform> Engine<P> {
             self.flush(qp);
             return;
         }
+        if record.state == QpState::Sqe {
+            self.flush_sends(qp);
+            return;
+        }
         match record.wire {
             Wire::Shared(flow) => {
-                let halted = self.flows[flow].flags.has(Flags::HALTED);
-                if self.cold(qp).kind == QpType::Src && !halted {
-                    // Each request names its flow: none of them waits for another's.
-                    while self.ingest(qp, flow).is_some() {}
-                }
+                self.ask_if_lapsed(flow);
+                self.watch(flow);
                 self.wake(flow);
             }
+            // Each request names its route: none of them waits for another's.
+            Wire::Routes => self.ingest_routed(qp),
             Wire::Plain(plain) => self.feed_plain(qp, plain),
-            Wire::None | Wire::Undecided => {}
+            Wire::None | Wire::Undecided(_) => {}
         }
     }
 
@@ -72,8 +105,8 @@ impl<P: Platform> Engine<P> {
         record.conn == NONE && !record.flags.has(Flags::STRANDED)
     }
 
-    /// Takes the next work request of a QP from its ring and hangs it into its flow. `None`: there
-    /// is none, or the QP went to error over it.
+    /// Takes the next work request of a QP from its ring and hangs it into the QP's own flow.
+    /// `None`: there is none, or the QP went to error over it.
     pub(crate) fn ingest(&mut self, qp: u32, own: u32) -> Option<u32> {
         let record = &mut self.qps[qp];
         if record.state != QpState::Rts {
@@ -88,56 +121,49 @@ impl<P: Platform> Engine<P> {
                 return None;
             }
         };
-        let flow = self.flow_of_route(qp, own, route);
-        let fault = match flow {
-            _ if matches!(request.op, SendOp::SendTo(_)) => Some(Status::LocalQpOperation),
-            Some(flow) if self.is_dead(flow) => Some(Status::RetryExceeded),
-            Some(_) => self
-                .local_fault(qp, &request)
-                .map(|_| Status::LocalProtection),
-            None => Some(Status::LocalQpOperation),
+        let fault = if route != 0 || self.is_impossible(qp, &request) {
+            Some(Status::LocalQpOperation)
+        } else if self.is_dead(own) {
+            Some(Status::RetryExceeded)
+        } else {
+            let fault = self.local_fault(qp, &request);
+            fault.map(|_| Status::LocalProtection)
         };
-        let flow = flow.unwrap_or(own);
-        self.request_serial = self.request_serial.wrapping_add(1);
-        let msn = self.flows[flow].next_msn;
-        let index = self.requests.insert(Pending {
-            request,
-            flow_next: NONE,
-            order_next: NONE,
-            serial: self.request_serial,
-            msn,
-            round: 0,
-            slots,
-            returned: 0,
-            responded: false,
-            reading: false,
-            begun: false,
-            outcome: None,
-        });
-        self.append_order(qp, index);
         if let Some(status) = fault {
             // It completes in its turn; nothing after it is sent.
-            self.requests[index].outcome = Some(status);
+            let mut pending = Pending::new(qp, request, route, slots);
+            pending.outcome = Some(status);
+            let index = self.requests.insert(pending);
+            self.append_order(qp, index);
             self.flows[own].flags.set(Flags::HALTED);
             self.settle(qp);
             return None;
         }
+        let index = self.hang(own, Pending::new(qp, request, route, slots));
+        if self.flows[own].sending == NONE {
+            self.flows[own].sending = index;
+            self.flows[own].sent_bytes = 0;
+        }
+        Some(own)
+    }
+
+    /// Hangs a request into a flow, and into the order of its QP.
+    pub(crate) fn hang(&mut self, flow: u32, mut pending: Pending) -> u32 {
+        let qp = pending.qp;
+        self.request_serial = self.request_serial.wrapping_add(1);
+        pending.serial = self.request_serial;
         let record = &mut self.flows[flow];
-        record.next_msn = msn.wrapping_add(1);
-        let tail = std::mem::replace(&mut record.tail, index);
+        pending.msn = record.next_msn;
+        record.next_msn = record.next_msn.wrapping_add(1);
+        let index = self.requests.insert(pending);
+        let tail = std::mem::replace(&mut self.flows[flow].tail, index);
         if tail == NONE {
-            record.head = index;
+            self.flows[flow].head = index;
         } else {
             self.requests[tail].flow_next = index;
         }
-        if self.flows[flow].sending == NONE {
-            self.flows[flow].sending = index;
-            self.flows[flow].sent_bytes = 0;
-        }
-        if flow != own {
-            self.wake(flow);
-        }
-        Some(flow)
+        self.append_order(qp, index);
+        index
     }
 
     fn append_order(&mut self, qp: u32, index: u32) {
@@ -146,22 +172,18 @@ impl<P: Platform> Engine<P> {
             self.qps[qp].order_head = index;
         } else {
             self.requests[tail].order_next = index;
+            self.requests[index].order_prev = tail;
         }
     }
 
-    fn flow_of_route(&self, qp: u32, own: u32, route: u32) -> Option<u32> {
-        match route {
-            0 => Some(own),
-            n => self
-                .cold(qp)
-                .routes
-                .get(n as usize - 1)
-                .copied()
-                .filter(|flow| *flow != NONE),
-        }
+    /// Whether no QP of this kind and with these attributes can do that.
+    pub(crate) fn is_impossible(&self, qp: u32, request: &Request) -> bool {
+        let reads = request.op.has_response_data();
+        matches!(request.op, SendOp::SendTo(_))
+            || reads && self.cold(qp).attributes.max_rd_atomic == 0
     }
 
-    fn local_fault(&self, qp: u32, request: &Request) -> Option<MemoryFault> {
+    pub(crate) fn local_fault(&self, qp: u32, request: &Request) -> Option<MemoryFault> {
         let Local::Sges(sges) = &request.local else {
             return None;
         };
@@ -191,6 +213,7 @@ impl<P: Platform> Engine<P> {
     /// Completes what can be completed, in order: acknowledged, and with its data back.
     pub(crate) fn complete_flow(&mut self, flow: u32) {
         let qp = self.flows[flow].qp;
+        let routed = self.is_route(flow);
         loop {
             let record = &mut self.flows[flow];
             let head = record.head;
@@ -221,6 +244,10 @@ impl<P: Platform> Engine<P> {
                 record.sending = record.head;
                 record.sent_bytes = 0;
             }
+            if routed {
+                // It waits for no other route's.
+                self.report(head, Status::Success);
+            }
         }
         self.settle(qp);
         if self.flows.get(flow).is_some() {
@@ -233,11 +260,15 @@ impl<P: Platform> Engine<P> {
     fn settle(&mut self, qp: u32) {
         loop {
             let head = self.qps[qp].order_head;
+            if self.qps[qp].wire == Wire::Routes {
+                self.check_drained(qp);
+                return;
+            }
             let Some(outcome) = self.requests.get(head).and_then(|pending| pending.outcome) else {
                 self.check_drained(qp);
                 return;
             };
-            self.report(qp, outcome);
+            self.report(head, outcome);
             if outcome != Status::Success {
                 self.enter_error(qp);
                 return;
@@ -248,27 +279,39 @@ impl<P: Platform> Engine<P> {
     /// Tells the program once that a draining QP has nothing under way any more.
     pub(crate) fn check_drained(&mut self, qp: u32) {
         let record = &self.qps[qp];
-        if record.state == QpState::Sqd && record.order_head == NONE && self.cold(qp).draining {
+        if record.state == QpState::Sqd && self.cold(qp).draining && self.is_quiet(qp) {
             self.cold_mut(qp).draining = false;
             self.qp_event(qp, QpEvent::SendQueueDrained);
         }
     }
 
-    /// Takes the first request of a QP off its list and reports it.
-    fn report(&mut self, qp: u32, status: Status) {
-        let head = self.qps[qp].order_head;
-        let pending = self.requests.remove(head);
+    /// Takes a request off the list of its QP and reports it.
+    pub(crate) fn report(&mut self, index: u32, status: Status) {
+        let pending = self.requests.remove(index);
+        let qp = pending.qp;
         let record = &mut self.qps[qp];
-        record.order_head = pending.order_next;
-        if record.order_tail == head {
-            record.order_tail = NONE;
+        match pending.order_prev {
+            NONE => record.order_head = pending.order_next,
+            prev => self.requests[prev].order_next = pending.order_next,
+        }
+        match pending.order_next {
+            NONE => record.order_tail = pending.order_prev,
+            next => self.requests[next].order_prev = pending.order_prev,
         }
         record.queues.send.release(pending.slots);
-        self.report_sent(qp, &pending.request, status, pending.request.length);
+        let bytes = pending.request.length;
+        self.report_sent(qp, &pending.request, pending.route, status, bytes);
     }
 
     /// A completion for a send request, unless it succeeded and nobody asked for one.
-    pub(crate) fn report_sent(&mut self, qp: u32, request: &Request, status: Status, bytes: u32) {
+    pub(crate) fn report_sent(
+        &mut self,
+        qp: u32,
+        request: &Request,
+        route: u32,
+        status: Status,
+        bytes: u32,
+    ) {
         self.counters.completed += 1;
         let record = &self.qps[qp];
         let wanted = record.signal_all || request.flags.contains(SendFlags::SIGNALED);
@@ -283,6 +326,7 @@ impl<P: Platform> Engine<P> {
             byte_len: bytes,
             extra: Extra::None,
             src_qp: Qpn::default(),
+            route,
             solicited: false,
         };
         let cq = self.cold(qp).send_cq;
@@ -352,7 +396,10 @@ impl<P: Platform> Engine<P> {
     fn misses_data_of(&self, flow: u32, round: u8) -> bool {
         let mut next = self.flows[flow].head;
         while let Some(pending) = self.requests.get(next) {
-            if pending.reading && round.wrapping_sub(pending.round).cast_signed() >= 0 {
+            if pending.reading
+                && !pending.responded
+                && round.wrapping_sub(pending.round).cast_signed() >= 0
+            {
                 return true;
             }
             next = pending.flow_next;
@@ -362,7 +409,7 @@ impl<P: Platform> Engine<P> {
 
     /// Whether `msn` is the first message that the peer has not executed, and it is outstanding.
     /// READs before it may still wait for their data.
-    fn is_next_executed(&self, flow: u32, msn: u32) -> bool {
+    pub(crate) fn is_next_executed(&self, flow: u32, msn: u32) -> bool {
         let record = &self.flows[flow];
         record.acked_msn == msn && before(msn, record.next_msn) && record.head != NONE
     }
@@ -391,7 +438,7 @@ impl<P: Platform> Engine<P> {
         self.timers.arm(now + rnr_timer_ns(timer), key);
     }
 
-    pub(crate) fn rnr_over(&mut self, flow: u32, round: u8, generation: u16) {
+    pub(crate) fn rnr_over(&mut self, flow: u32, round: u8, generation: u32) {
         let Some(record) = self.flows.get_mut(flow) else {
             return;
         };
@@ -421,7 +468,7 @@ impl<P: Platform> Engine<P> {
                 if record.sending == NONE {
                     record.sending = next;
                 }
-                if std::mem::take(&mut pending.reading) {
+                if !pending.responded && std::mem::take(&mut pending.reading) {
                     record.reads_out -= 1;
                 }
             }
@@ -431,8 +478,14 @@ impl<P: Platform> Engine<P> {
         record.round = record.round.wrapping_add(u8::from(begun));
     }
 
-    fn refused(&mut self, flow: u32, msn: u32, code: NakCode) {
-        if !self.is_next_executed(flow, msn) {
+    pub(crate) fn refused(&mut self, flow: u32, msn: u32, code: NakCode) {
+        // A READ may be refused after its execution, when its data cannot be had any more.
+        let is_unanswered = |at: u32| {
+            let pending = &self.requests[at];
+            pending.request.op.has_response_data() && !pending.responded
+        };
+        let found = self.find_request(flow, msn);
+        if !self.is_next_executed(flow, msn) && !found.is_some_and(is_unanswered) {
             self.counters.bad_answer += 1;
             return;
         }
@@ -445,12 +498,12 @@ impl<P: Platform> Engine<P> {
         self.fail_message(flow, msn, status);
     }
 
-    /// Message `msn` failed for good: at once, or when READs before it have their data.
-    fn fail_message(&mut self, flow: u32, msn: u32, status: Status) {
+    /// Message `msn` failed for good: at once, or when those before it have ended.
+    pub(crate) fn fail_message(&mut self, flow: u32, msn: u32, status: Status) {
         let Some(at) = self.find_request(flow, msn) else {
             return;
         };
-        self.requests[at].outcome = Some(status);
+        self.requests[at].outcome.get_or_insert(status);
         let own = match self.qps[self.flows[flow].qp].wire {
             Wire::Shared(own) => own,
             _ => flow,
@@ -461,22 +514,27 @@ impl<P: Platform> Engine<P> {
         self.complete_flow(flow);
     }
 
-    /// The first unfinished request of a flow failed for good: so does its QP.
+    /// The first unfinished request of a flow failed for good: so does its route or QP.
     pub(crate) fn fail_flow(&mut self, flow: u32, status: Status) {
+        if self.is_route(flow) {
+            self.end_route(flow, status);
+            return;
+        }
         let record = &self.flows[flow];
         let (qp, head) = (record.qp, record.head);
         if head == NONE {
             self.fail_qp(qp, status);
             return;
         }
-        self.requests[head].outcome = Some(status);
+        // It may have failed before, for a reason of its own.
+        self.requests[head].outcome.get_or_insert(status);
         if self.qps[qp].order_head == head {
             self.settle(qp);
             return;
         }
         // Another flow of the QP is behind: what was posted before it is flushed, it is not.
         while self.qps[qp].order_head != head {
-            self.report(qp, Status::Flushed);
+            self.report(self.qps[qp].order_head, Status::Flushed);
         }
         self.settle(qp);
     }
@@ -484,12 +542,13 @@ impl<P: Platform> Engine<P> {
     /// The QP goes to error; its first unfinished request, if any, ends with `status`.
     pub(crate) fn fail_qp(&mut self, qp: u32, status: Status) {
         if self.qps[qp].order_head != NONE {
-            self.report(qp, status);
+            self.report(self.qps[qp].order_head, status);
         } else {
             let record = &mut self.qps[qp];
-            if let Ok(Some((request, _, slots))) = record.queues.send.fetch(&mut record.cursor) {
+            if let Ok(Some((request, route, slots))) = record.queues.send.fetch(&mut record.cursor)
+            {
                 record.queues.send.release(slots);
-                self.report_sent(qp, &request, status, 0);
+                self.report_sent(qp, &request, route, status, 0);
             }
         }
         self.enter_error(qp);
@@ -497,19 +556,25 @@ impl<P: Platform> Engine<P> {
 
     /// Flushes whatever the QP still holds.
     pub(crate) fn flush(&mut self, qp: u32) {
+        self.flush_sends(qp);
+        while let Some(receive) = self.own_receive(qp) {
+            self.report_received(qp, &receive, Status::Flushed);
+        }
+    }
+
+    /// Flushes what the QP still has to send.
+    pub(crate) fn flush_sends(&mut self, qp: u32) {
         while self.qps[qp].order_head != NONE {
-            self.report(qp, Status::Flushed);
+            self.report(self.qps[qp].order_head, Status::Flushed);
         }
         loop {
             let record = &mut self.qps[qp];
-            let Ok(Some((request, _, slots))) = record.queues.send.fetch(&mut record.cursor) else {
+            let Ok(Some((request, route, slots))) = record.queues.send.fetch(&mut record.cursor)
+            else {
                 break;
             };
             record.queues.send.release(slots);
-            self.report_sent(qp, &request, Status::Flushed, 0);
-        }
-        while let Some(receive) = self.own_receive(qp) {
-            self.report_received(qp, &receive, Status::Flushed);
+            self.report_sent(qp, &request, route, Status::Flushed, 0);
         }
     }
 
@@ -531,6 +596,7 @@ impl<P: Platform> Engine<P> {
             byte_len: 0,
             extra: Extra::None,
             src_qp: Qpn::default(),
+            route: 0,
             solicited: false,
         };
         let cq = self.cold(qp).recv_cq;

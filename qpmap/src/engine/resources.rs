@@ -52,7 +52,7 @@ impl<P: Platform> Engine<P> {
         access: Access,
         revoked: Option<Arc<AtomicBool>>,
     ) -> Result<Registered, VerbsError> {
-        let salt = self.keys.draw();
+        let salt = self.salts.next_u64();
         self.regions.register_with(pd, bytes, access, salt, revoked)
     }
 

@@ -8,15 +8,20 @@ use super::burst::Message;
 use super::execute::Step;
 use super::jobs::Outcome;
 use super::packet::{Packet, Verdict};
-use super::qp::{Answer, Flags};
+use super::qp::{Answer, FIRST_MSN, Flags};
 use super::requester::before;
+use super::staging::Place;
 use super::{Engine, Platform};
 use crate::slab::NONE;
+use crate::state::QpState;
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::mem::{Access, Memory};
 use trunkline_conn::work::{Receive, Status};
 use trunkline_wire::{Answer as AnswerEntry, NakCode, Opcode, Syndrome};
 
+/// Packets of one flow that waited and run at a time, and flows that go on in a round: what a round
+/// does stays well below a millisecond.
+const RUN: usize = 64;
+const RUNS: usize = 4;
 /// Most resend rounds that a requester can be ahead of what we have heard.
 const MAX_AHEAD: u8 = 3;
 
@@ -29,19 +34,7 @@ impl<P: Platform> Engine<P> {
             .and_then(|qp| self.flow_from(qp, ext.src_qp(), conn));
         let bound = flow.filter(|flow| self.flows[*flow].flags.has(Flags::PEER_BOUND));
         let Some(flow) = bound else {
-            self.counters.unknown_qp += 1;
-            self.refuse_orphan(
-                conn,
-                AnswerEntry {
-                    requester: ext.src_qp(),
-                    responder: ext.dest_qp(),
-                    syndrome: Syndrome::Nak(NakCode::InvalidRd),
-                    msn: ext.msn(),
-                    generation: ext.generation(),
-                    round: ext.round(),
-                },
-            );
-            return Verdict::Accept;
+            return self.refuse_unbound(conn, packet);
         };
         if ext.generation() != self.flows[flow].received_generation() {
             self.counters.stale += 1;
@@ -66,7 +59,7 @@ impl<P: Platform> Engine<P> {
             return Verdict::Accept;
         }
         if ext.msn() != expected {
-            return self.stage(flow, packet);
+            return self.stage(flow, conn, packet);
         }
         match self.execute(flow, packet) {
             Step::Placed if self.flows[flow].staged == NONE => {
@@ -76,11 +69,39 @@ impl<P: Platform> Engine<P> {
                 self.advance(flow);
                 Verdict::Accept
             }
-            Step::Early => self.stage(flow, packet),
+            Step::Early => self.stage(flow, conn, packet),
             Step::Refused => Verdict::Accept,
-            Step::Busy => Verdict::Drop,
             Step::Corrupt => Verdict::Corrupt,
         }
+    }
+
+    /// A request for a pair of QPs that is not bound here. The requester hears so, or has heard, or
+    /// is about to hear of the end of the QP that it was for.
+    fn refuse_unbound(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
+        let ext = packet.ext;
+        self.counters.unknown_qp += 1;
+        let pair = (ext.dest_qp(), ext.src_qp());
+        if self.is_ending(conn, pair, |flow| {
+            flow.received_generation() == ext.generation()
+        }) {
+            return Verdict::Accept;
+        }
+        let answer = AnswerEntry {
+            requester: ext.src_qp(),
+            responder: ext.dest_qp(),
+            syndrome: Syndrome::Nak(NakCode::InvalidRd),
+            msn: ext.msn(),
+            generation: ext.generation(),
+            round: ext.round(),
+        };
+        let address = self.peers[self.conns[conn].peer].address;
+        if !self.replies.answer((conn, address), answer) {
+            // It comes again.
+            self.counters.control_overflow += 1;
+            return Verdict::Drop;
+        }
+        self.owe_reply(conn);
+        Verdict::Accept
     }
 
     /// Takes up a later resend round; `false` for an earlier one, of which packets and BINDs may be
@@ -120,76 +141,79 @@ impl<P: Platform> Engine<P> {
     /// A message that was executed before comes again: the peer missed the answer.
     fn repeat(&mut self, flow: u32, packet: &Packet<'_>) -> Verdict {
         self.counters.duplicate += 1;
-        let ext = packet.ext;
         match packet.opcode {
-            Opcode::SRC_READ_REQ => {
-                if let Some(reth) = packet.reth() {
-                    let read = Outcome::Read {
-                        key: reth.rkey,
-                        addr: reth.va,
-                        length: reth.length,
-                    };
-                    let pd = self.qps[self.flows[flow].qp].pd;
-                    let access = Access::REMOTE_READ;
-                    let allowed =
-                        self.regions
-                            .check_remote(pd, reth.rkey, reth.va, reth.length, access);
-                    if allowed.is_err() {
-                        // The memory has gone since: so has the chance to answer.
-                        self.refuse_repeat(flow);
-                    } else if !self.answer_again(flow, ext.msn(), ext.round(), Some(read)) {
-                        if !self.make_room(flow) {
-                            return Verdict::Drop;
-                        }
-                        self.add_job(flow, ext.msn(), ext.round(), read);
-                    }
-                }
-            }
+            Opcode::SRC_READ_REQ => self.repeat_read(flow, packet),
             Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => {
-                self.answer_again(flow, ext.msn(), ext.round(), None);
+                let msn = packet.ext.msn();
+                if let Some(Outcome::Value(_)) = self.outcome_of(flow, msn) {
+                    self.answer_again(flow, msn, packet.ext.round());
+                }
             }
             _ => self.answer(flow),
         }
         Verdict::Accept
     }
 
-    /// Sends the response to message `msn` from its beginning. `false`: it is not kept any more.
-    fn answer_again(&mut self, flow: u32, msn: u32, round: u8, outcome: Option<Outcome>) -> bool {
-        let mut at = self.flows[flow].jobs;
-        while let Some(job) = self.jobs.get_mut(at) {
-            if job.msn == msn {
-                // What is still in flight of it counts no more.
-                self.job_serial = self.job_serial.wrapping_add(1);
-                (job.serial, job.round) = (self.job_serial, round);
-                (job.sent_all, job.sent_bytes, job.unacked) = (false, 0, 0);
-                job.outcome = outcome.unwrap_or(job.outcome);
-                self.wake(flow);
-                return true;
-            }
-            at = job.next;
+    /// Refuses a READ after all, and with it what came behind it: its data cannot be had any more.
+    pub(crate) fn refuse_executed(&mut self, flow: u32, msn: u32, code: NakCode, event: QpEvent) {
+        self.drop_jobs_from(flow, msn);
+        let record = &mut self.flows[flow];
+        if before(msn, record.expected_msn) {
+            record.expected_msn = msn;
         }
-        false
+        if self.qps[record.qp].state == QpState::Error {
+            self.refuse(flow, Answer::Nak(code.code()));
+        } else {
+            self.refuse_for_good(flow, code, event, Status::Flushed);
+        }
     }
 
-    /// A READ that was executed before cannot be answered any more.
-    fn refuse_repeat(&mut self, flow: u32) {
-        let qp = self.flows[flow].qp;
-        self.send_unbind(flow);
-        self.qp_event(qp, QpEvent::AccessError);
-        self.enter_error(qp);
+    /// The requester has lost the data of a message before all of it was sent.
+    pub(crate) fn handle_abort(&mut self, flow: u32, conn: u32, packet: &Packet<'_>) -> Verdict {
+        let ext = packet.ext;
+        let record = &self.flows[flow];
+        if !record.flags.has(Flags::PEER_BOUND)
+            || record.received_generation() != ext.generation()
+            || !self.enter_round(flow, ext.round())
+            || self.flows[flow].flags.has(Flags::REFUSED)
+        {
+            self.counters.stale += 1;
+            return Verdict::Accept;
+        }
+        let record = &self.flows[flow];
+        let (qp, expected) = (record.qp, record.expected_msn);
+        if before(ext.msn(), expected) || !self.qps[qp].state.receives() {
+            return Verdict::Accept;
+        }
+        self.counters.void_received += 1;
+        if ext.msn() != expected {
+            // What comes before it is still to be executed.
+            return self.stage(flow, conn, packet);
+        }
+        self.abort_responder(flow);
+        Verdict::Accept
     }
 
-    fn stage(&mut self, flow: u32, packet: &Packet<'_>) -> Verdict {
+    fn stage(&mut self, flow: u32, conn: u32, packet: &Packet<'_>) -> Verdict {
         if !packet.is_summed::<P::Bytes>() {
             return Verdict::Corrupt;
         }
-        let record = &mut self.flows[flow];
-        if self.staging.add(
-            &mut record.staged,
-            packet.ext.msn(),
-            packet.ext.last(),
-            packet.datagram,
-        ) {
+        let ext = packet.ext;
+        let (offset, last) = match packet.opcode {
+            // The offset of these is none.
+            Opcode::SRC_READ_REQ | Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => (0, ext.last()),
+            // It stands for some packet of its message, which does not wait for the others.
+            Opcode::SRC_VOID => (u32::MAX, false),
+            _ => (ext.offset(), ext.last()),
+        };
+        let place = Place {
+            msn: ext.msn(),
+            offset,
+            last,
+        };
+        let who = (flow, self.conns[conn].peer);
+        let shelf = &mut self.flows[flow].staged;
+        if self.staging.add(shelf, who, place, packet.datagram) {
             self.counters.staged += 1;
             Verdict::Accept
         } else {
@@ -206,29 +230,39 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// Runs packets that waited: [`RUN`] at most, and what is left in later rounds.
     #[inline(never)]
     fn run_staged(&mut self, flow: u32) {
-        while self.flows[flow].staged != NONE {
-            let expected = self.flows[flow].expected_msn;
-            let list = &mut self.flows[flow].staged;
-            let waiting = self.staging.take(list, expected, false);
-            let Some(datagram) = waiting.or_else(|| self.staging.take(list, expected, true)) else {
+        for _ in 0..RUN {
+            let Some(datagram) = self.take_staged(flow) else {
                 return;
             };
             let packet = Packet::parse(&datagram).expect("it was parsed before it was staged");
             let step = self.execute(flow, &packet);
-            if matches!(step, Step::Early | Step::Busy) {
-                // Others of its message are still on their way, or too many responses are. There
-                // was room for it before.
-                let list = &mut self.flows[flow].staged;
-                self.staging.add(list, expected, true, &datagram);
-                self.staging.recycle(datagram);
-                return;
-            }
             self.staging.recycle(datagram);
-            if step == Step::Refused {
+            if !matches!(step, Step::Done | Step::Placed) {
                 return;
             }
+        }
+        self.staging.defer(self.flows[flow].staged);
+    }
+
+    /// The next packet that waits and has its turn.
+    fn take_staged(&mut self, flow: u32) -> Option<Vec<u8>> {
+        let record = &mut self.flows[flow];
+        let placed = self.assemblies.get(record.assembly);
+        let placed = placed.map_or(0, |begun| begun.placed);
+        let (shelf, expected) = (&mut record.staged, record.expected_msn);
+        self.staging.take(shelf, expected, placed)
+    }
+
+    /// Goes on with flows whose packets were too many for one call: some in each round.
+    pub(crate) fn resume_staged(&mut self) {
+        for _ in 0..RUNS {
+            let Some(flow) = self.staging.next_deferred() else {
+                return;
+            };
+            self.run_staged(flow);
         }
     }
 
@@ -269,28 +303,24 @@ impl<P: Platform> Engine<P> {
         if let Some(receive) = self.discard_assembly(flow) {
             self.report_received(qp, &receive, status);
         }
+        if self.is_route(flow) {
+            // That ends what this peer asks of the QP, and nothing else.
+            return;
+        }
         self.qp_event(qp, event);
         self.enter_error(qp);
     }
 
-    /// The requester has lost the data of message `msn`: what is begun cannot end.
-    pub(crate) fn abort_responder(&mut self, flow: u32, msn: u32) {
-        let record = &self.flows[flow];
-        if before(msn, record.expected_msn) {
-            return;
-        }
-        let qp = record.qp;
-        if let Some(receive) = self.discard_assembly(flow) {
-            self.report_received(qp, &receive, Status::RemoteAborted);
-        }
-        self.qp_event(qp, QpEvent::Fatal);
-        self.enter_error(qp);
+    /// The requester has lost the data of the message whose turn it is: what is begun cannot end.
+    pub(crate) fn abort_responder(&mut self, flow: u32) {
+        let (code, event) = (NakCode::RemoteOperational, QpEvent::Fatal);
+        self.refuse_for_good(flow, code, event, Status::RemoteAborted);
     }
 
     /// Forgets everything about the peer's requests: it starts anew.
     pub(crate) fn reset_responder(&mut self, flow: u32) {
         let record = &mut self.flows[flow];
-        record.expected_msn = 0;
+        record.expected_msn = FIRST_MSN;
         record.remote_round = 0;
         record.answer = Answer::Ack;
         record.flags.clear(Flags::REFUSED);

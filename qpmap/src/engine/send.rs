@@ -3,15 +3,17 @@
 use super::build::{self, Draft, Emitted, Item, ItemKind, Label, Out, Payload, Route};
 use super::jobs::{Job, Outcome};
 use super::link::Conn;
-use super::transmit::Share;
+use super::requester::Pending;
+use super::schedule::Share;
 use super::{Engine, Platform};
 use crate::regions::Regions;
 use trunkline_conn::egress::Egress;
+use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::Bytes;
 use trunkline_conn::src::{Connection, Stamp};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::Status;
-use trunkline_wire::{AckPayload, Close, Opcode};
+use trunkline_wire::{AckPayload, NakCode, Opcode};
 
 /// The way that packets of a connection take out of the node.
 pub(super) struct Way<'a, E: ?Sized> {
@@ -22,9 +24,11 @@ pub(super) struct Way<'a, E: ?Sized> {
 }
 
 impl<E: Egress + ?Sized> Way<'_, E> {
-    /// Whether the port has room for a datagram of `length` bytes.
-    pub(super) fn has_room(&mut self, length: usize) -> bool {
-        self.egress.reserve(&self.route.path, length).is_some()
+    /// Whether the port has room for a datagram of `length` bytes from one of the source ports.
+    pub(super) fn has_room(&mut self, ports: &[u16], port: u8, length: usize) -> bool {
+        let other = self.route.over(ports, port);
+        let route = other.as_ref().unwrap_or(&self.route);
+        self.egress.reserve(&route.path, length).is_some()
     }
 
     const fn out<'a, B>(&'a mut self, ports: &'a [u16], regions: &'a Regions<B>) -> Out<'a, B, E> {
@@ -65,7 +69,8 @@ impl Progress<'_> {
             draft.cut(offset, length);
             (item.offset, item.length) = (offset, length);
             let bytes = draft.datagram() as u32;
-            let emitted = out.emit(draft, || delivery.record(now, item, bytes));
+            let port = delivery.next_port();
+            let emitted = out.emit(draft, port, || delivery.record(now, item, bytes));
             if emitted == Emitted::NoRoom {
                 return emitted;
             }
@@ -83,8 +88,8 @@ impl Progress<'_> {
 
 impl<P: Platform> Engine<P> {
     /// Tells peers of connections that were closed. Said once: a peer that misses it finds out when
-    /// nobody answers.
-    pub(super) fn send_farewells(&mut self, egress: &mut (impl Egress + ?Sized)) {
+    /// nobody answers. `false`: the port is full.
+    pub(super) fn send_farewells(&mut self, egress: &mut (impl Egress + ?Sized)) -> bool {
         let stamp = Stamp {
             number: 0,
             attempt: 0,
@@ -94,19 +99,27 @@ impl<P: Platform> Engine<P> {
             port: 0,
             ack_req: false,
         };
-        let reason = Close(0).to_bytes();
-        for route in std::mem::take(&mut self.farewells) {
+        while let Some((route, reason)) = self.farewells.front() {
+            let reason = reason.to_bytes();
             let draft = Draft::bare(Opcode::SRC_CLOSE, &reason);
             let mut out = Out {
-                route: &route,
+                route,
                 ports: &self.config.source_ports,
                 regions: &self.regions,
                 egress,
             };
-            if out.emit(&draft, || stamp) == Emitted::Sent {
-                self.counters.sent += 1;
+            if out.emit(&draft, 0, || stamp) == Emitted::NoRoom {
+                return false;
             }
+            self.counters.sent += 1;
+            self.farewells.pop_front();
         }
+        true
+    }
+
+    /// Whether peers are still to be told of connections that were closed.
+    pub fn owes_farewells(&self) -> bool {
+        !self.farewells.is_empty()
     }
 
     /// Sends packets of a request, as many as its flow may in this turn.
@@ -124,6 +137,9 @@ impl<P: Platform> Engine<P> {
             (pending.round, pending.returned) = (record.round, 0);
         }
         pending.begun = true;
+        if record.sent_bytes == 0 {
+            pending.ahead = record.reads_out;
+        }
         let qp = &self.qps[record.qp];
         let Conn {
             delivery, payload, ..
@@ -159,10 +175,16 @@ impl<P: Platform> Engine<P> {
             }
         }
         if emitted == Emitted::Voided {
-            self.counters.void_sent += 1;
-            self.fail_flow(flow, Status::LocalProtection);
+            self.request_lost(flow, at);
         }
         emitted
+    }
+
+    /// The data of a request is gone: it fails.
+    fn request_lost(&mut self, flow: u32, request: u32) {
+        self.counters.void_sent += 1;
+        let msn = self.requests[request].msn;
+        self.fail_message(flow, msn, Status::LocalProtection);
     }
 
     /// Sends packets of a response, as many as its flow may in this turn.
@@ -202,74 +224,86 @@ impl<P: Platform> Engine<P> {
         job.unacked += packets as u32;
         job.sent_all = emitted != Emitted::NoRoom && draft.last;
         self.counters.sent += packets;
-        self.counters.void_sent += u64::from(emitted == Emitted::Voided);
+        if emitted == Emitted::Voided {
+            self.read_lost(flow, at);
+        }
         emitted
+    }
+
+    /// The memory of a READ is gone that was to be answered: so is the right to it.
+    fn read_lost(&mut self, flow: u32, job: u32) {
+        self.counters.void_sent += 1;
+        let msn = self.jobs[job].msn;
+        self.refuse_executed(flow, msn, NakCode::RemoteAccess, QpEvent::AccessError);
     }
 
     fn response_draft<'a>(&self, flow: u32, job: &Job, value: &'a [u8; 8]) -> Draft<'a> {
         let record = &self.flows[flow];
-        let qp = &self.qps[record.qp];
         let (opcode, payload) = match job.outcome {
             Outcome::Read { key, addr, .. } => {
-                (Opcode::SRC_READ_RESP, Payload::Read(qp.pd, key, addr))
+                let pd = self.qps[record.qp].pd;
+                (Opcode::SRC_READ_RESP, Payload::Read(pd, key, addr))
             }
             Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
         };
-        let label = Label::of(record, qp.queues.qpn, job.msn, job.round);
+        let label = Label::of(record, self.own_number(flow), job.msn, job.round);
         Draft::new(opcode, label, job.length(), payload)
     }
 
-    /// Sends a lost packet again, or a VOID in its place when nobody waits for its content.
+    /// Sends a lost packet again, or a VOID in its place when nobody waits for its content. It
+    /// stays lost as long as the port has no room for it.
     pub(super) fn send_again(
         &mut self,
         way: &mut Way<'_, impl Egress + ?Sized>,
         item: &Item,
-        stamp: &Stamp,
     ) -> Emitted {
-        let mut out = way.out(&self.config.source_ports, &self.regions);
-        let stamped = || *stamp;
-        self.counters.sent += 1;
+        let value;
+        let mut draft = Draft::bare(Opcode::SRC_VOID, &[]);
         match item.kind {
             ItemKind::Request => {
-                let current = self
-                    .requests
-                    .get(item.slot)
-                    .filter(|pending| pending.serial == item.serial && pending.round == item.round);
-                if let Some(pending) = current {
+                let pending = self.requests.get(item.slot);
+                let is_it = |at: &&Pending| at.serial == item.serial && at.round == item.round;
+                if let Some(pending) = pending.filter(is_it) {
                     let flow = &self.flows[item.flow];
                     let qp = &self.qps[flow.qp];
-                    let mut draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending);
+                    draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending);
                     draft.cut(item.offset, item.length);
-                    return out.emit(&draft, stamped);
                 }
             }
             ItemKind::Response => {
-                let current = self
-                    .jobs
-                    .get(item.slot)
-                    .filter(|job| job.serial == item.serial);
-                if let Some(job) = current {
-                    let value = job.value_bytes();
-                    let mut draft = self.response_draft(item.flow, job, &value);
+                let job = self.jobs.get(item.slot);
+                let is_it =
+                    |job: &&Job| job.serial == item.serial && self.may_still_answer(item.flow, job);
+                if let Some(job) = job.filter(is_it) {
+                    value = job.value_bytes();
+                    draft = self.response_draft(item.flow, job, &value);
                     draft.cut(item.offset, item.length);
-                    return out.emit(&draft, stamped);
                 }
             }
             ItemKind::Answers | ItemKind::Control => {
                 if let Some(blob) = self.blobs.get(item.slot, item.serial) {
-                    let opcode = if item.kind == ItemKind::Answers {
-                        Opcode::SRC_ANSWERS
-                    } else {
-                        Opcode::SRC_CONTROL
+                    let opcode = match item.kind {
+                        ItemKind::Answers => Opcode::SRC_ANSWERS,
+                        _ => Opcode::SRC_CONTROL,
                     };
-                    let draft = Draft::bare(opcode, blob);
-                    return out.emit(&draft, stamped);
+                    draft = Draft::bare(opcode, blob);
                 }
             }
             ItemKind::Ping => {}
         }
-        let draft = Draft::bare(Opcode::SRC_VOID, &[]);
-        out.emit(&draft, stamped)
+        let now = way.now;
+        let delivery = &mut self.conns[way.conn].delivery;
+        let mut out = way.out(&self.config.source_ports, &self.regions);
+        let port = delivery.next_port();
+        let emitted = out.emit(&draft, port, || delivery.retransmit(now));
+        self.counters.sent += u64::from(emitted != Emitted::NoRoom);
+        if emitted == Emitted::Voided {
+            match item.kind {
+                ItemKind::Response => self.read_lost(item.flow, item.slot),
+                _ => self.request_lost(item.flow, item.slot),
+            }
+        }
+        emitted
     }
 
     /// Sends a counted packet that belongs to no QP. `false`: the port is full.
@@ -285,7 +319,8 @@ impl<P: Platform> Engine<P> {
         let bytes = draft.datagram() as u32;
         let delivery = &mut self.conns[conn].delivery;
         let mut out = way.out(&self.config.source_ports, &self.regions);
-        let emitted = out.emit(&draft, || delivery.record(now, item, bytes));
+        let port = delivery.next_port();
+        let emitted = out.emit(&draft, port, || delivery.record(now, item, bytes));
         self.counters.sent += u64::from(emitted != Emitted::NoRoom);
         emitted != Emitted::NoRoom
     }
@@ -293,8 +328,11 @@ impl<P: Platform> Engine<P> {
     /// Sends a bare acknowledgement if one is due. `false`: the port is full.
     pub(super) fn send_ack(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> bool {
         const ROOM: usize = AckPayload::length(AckPayload::MAX_WORDS);
+        if !self.conns[way.conn].delivery.is_ack_due(way.now) {
+            return true;
+        }
         let most = (build::BASE + ROOM + build::ICRC).min(self.config.datagram as usize);
-        if !way.has_room(most) {
+        if !way.has_room(&self.config.source_ports, 0, most) {
             return false;
         }
         let Some(ack) = self.conns[way.conn].delivery.poll_ack(way.now) else {
@@ -313,7 +351,7 @@ impl<P: Platform> Engine<P> {
             ack_req: false,
         };
         let mut out = way.out(&self.config.source_ports, &self.regions);
-        out.emit(&draft, || stamp);
+        out.emit(&draft, 0, || stamp);
         self.counters.sent += 1;
         true
     }

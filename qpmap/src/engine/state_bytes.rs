@@ -1,5 +1,6 @@
 //! How much state there is, counted from the structures themselves.
 
+use super::homes::HOME_BYTES;
 use super::link::{CONNECTION_ROWS, Conn};
 use super::peers::Peer;
 use super::qp::{Cold, Flow, Qp, QpQueues};
@@ -21,8 +22,9 @@ pub struct StateBytes {
 impl<P: Platform> Engine<P> {
     /// State of the QPs and connections that exist now.
     pub fn state_bytes(&self) -> StateBytes {
-        // Rows: mapping, generation, doorbell bit (rounded up), pointer to the queues.
-        let rows = 8 + 2 + 1 + 8;
+        // Rows: mapping, generation, doorbell bit (rounded up), pointer to the queues, home of the
+        // flow.
+        let rows = 8 + 2 + 1 + 8 + HOME_BYTES;
         let arc = 16;
         let per_qp = size_of::<Qp<P::Words>>()
             + size_of::<Flow>()
@@ -142,9 +144,9 @@ impl<P: Platform> Engine<P> {
             responses: self.jobs.len(),
             assemblies: self.assemblies.len(),
             staged: self.staging.len(),
-            notices: self.blobs.len() + self.orphans.len(),
+            notices: self.blobs.len() + self.replies.len(),
             waiting_binds: self.waiting_binds.len(),
-            waiting_flows: self.waiting_len() + self.moves.len(),
+            waiting_flows: self.waiting.len() + self.moves.len(),
         }
     }
 }

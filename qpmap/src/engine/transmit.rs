@@ -1,27 +1,24 @@
-//! The scheduler: which packet goes next.
+//! Which packet goes next.
 //!
-//! Connections with something to send take turns; within one, retransmissions go first, then the
-//! flows by deficit round robin over bytes, then notices, then a bare acknowledgement if one is
-//! still due. Where there is little room notices go before the flows.
+//! Connections with something to send take turns ([`Schedule`](super::schedule::Schedule)); within
+//! one, retransmissions go first, then the flows by deficit round robin over bytes, then notices,
+//! then a bare acknowledgement if one is still due. Where the connection has little window notices
+//! go before the flows; where the port has little room, before all data.
 
 use super::build::{Emitted, Item};
 use super::qp::{Flags, Wire};
 use super::requester::before;
+use super::schedule::{First, Owed, Served, Share};
 use super::send::Way;
 use super::{Engine, Platform, Ready};
 use crate::slab::NONE;
-use crate::state::QpState;
-use trunkline_conn::egress::Egress;
+use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::SendFlags;
 use trunkline_wire::{Opcode, Workers};
 
 /// Bytes a flow may send per turn: one full packet, or several small ones.
 const QUANTUM: i32 = 4096;
-/// What a connection of weight 1 may send before the next one's turn: packets, and bytes, so that
-/// what waits in the port still fits the second-level cache.
-const BURST: u32 = 64;
-const BURST_BYTES: i32 = 256 << 10;
 
 /// Why a turn ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -36,113 +33,187 @@ pub(crate) enum Turn {
     Full,
 }
 
-/// What a connection may still send in this round.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
-    packets: u32,
-    bytes: i32,
-}
-
-impl Share {
-    pub(super) const fn is_spent(&self) -> bool {
-        self.packets == 0 || self.bytes <= 0
-    }
-
-    /// Counts a packet, and gives its bytes as a deficit counts them.
-    pub(super) const fn take(&mut self, bytes: u32) -> i32 {
-        self.packets -= 1;
-        self.bytes -= bytes as i32;
-        bytes as i32
-    }
-}
-
 impl<P: Platform> Engine<P> {
     /// Builds packets until there is nothing to send, the port is full, or every connection has
-    /// had `rounds` turns. Gives the number of packets.
+    /// had its turn. Gives the number of packets.
     pub fn poll_transmit(&mut self, now: Instant, egress: &mut (impl Egress + ?Sized)) -> u64 {
-        let before = self.counters.sent;
-        self.send_farewells(egress);
-        for _ in 0..self.ready.len() {
-            let Some(ready) = self.ready.pop_front() else {
-                break;
-            };
-            let turn = match ready {
-                Ready::Conn(conn) => self.serve(now, conn, egress),
-                Ready::Plain(plain) => self.serve_plain(now, plain, egress),
-            };
-            if turn == Served::Again {
-                self.ready.push_back(ready);
-            } else if turn == Served::Full {
-                // A port that refuses the first packet of all may have no room for one as large as
-                // this path MTU, ever: others must not wait for it.
-                let first = self.counters.sent == before;
-                if first && matches!(ready, Ready::Plain(_)) {
-                    self.ready.push_back(ready);
-                    continue;
-                }
-                self.ready.push_front(ready);
-                break;
-            }
-        }
-        self.counters.sent - before
+        self.poll_transmit_with(now, egress, &mut |_| Transmitted::Nothing)
     }
 
-    fn serve(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Served {
+    /// The same for a node whose connection managers send through the same port: `manage` builds
+    /// one of their datagrams. They go before data. Where the port has less room than all would
+    /// take, they share half of it with what connections owe their peers. Gives the number of
+    /// packets, theirs included.
+    pub fn poll_transmit_with<E: Egress + ?Sized>(
+        &mut self,
+        now: Instant,
+        egress: &mut E,
+        manage: &mut impl FnMut(&mut E) -> Transmitted,
+    ) -> u64 {
+        let before = self.counters.sent;
+        self.bury();
+        self.resume_staged();
+        self.wind_up(now);
+        self.schedule.begin();
+        let mut managed = self.serve_first(now, egress, manage);
+        for _ in 0..self.schedule.len() {
+            if self.schedule.is_full() {
+                break;
+            }
+            let Some((ready, rest)) = self.schedule.next() else {
+                break;
+            };
+            let sent = self.counters.sent;
+            let (served, share) = match ready {
+                Ready::Conn(conn) => self.serve(now, conn, rest, egress),
+                Ready::Plain(plain) => {
+                    let share = rest.unwrap_or(Share::of(1));
+                    self.serve_plain(now, plain, share, egress)
+                }
+            };
+            let sent = self.counters.sent - sent;
+            self.schedule.end(ready, served, share, sent);
+        }
+        if !self.schedule.is_full() {
+            self.schedule.settle();
+            managed += self.serve_first(now, egress, manage);
+        }
+        self.counters.sent - before + managed
+    }
+
+    /// Whether the port had less room in the last round than there was to send.
+    pub const fn is_out_of_room(&self) -> bool {
+        self.schedule.is_full()
+    }
+
+    /// Sends what goes before data, as far as it may. Gives the packets of connection managers.
+    fn serve_first<E: Egress + ?Sized>(
+        &mut self,
+        now: Instant,
+        egress: &mut E,
+        manage: &mut impl FnMut(&mut E) -> Transmitted,
+    ) -> u64 {
+        let (mut managed, mut managing) = (0, true);
+        if !self.schedule.is_full() && !self.send_farewells(egress) {
+            self.schedule.refuse();
+        }
+        while let Some(first) = self.schedule.first(managing) {
+            match first {
+                First::Management => match manage(egress) {
+                    Transmitted::Packet => {
+                        managed += 1;
+                        self.schedule.went_first(first);
+                    }
+                    Transmitted::Nothing => managing = false,
+                    Transmitted::NoRoom => self.schedule.refuse(),
+                },
+                First::Owed(conn) => {
+                    let owed = self.serve_owed(now, conn, egress);
+                    if owed == Owed::Sent {
+                        self.schedule.went_first(first);
+                    }
+                    self.schedule.owed(conn, owed);
+                }
+            }
+        }
+        managed
+    }
+
+    fn way<'a, E: Egress + ?Sized>(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        egress: &'a mut E,
+    ) -> Way<'a, E> {
         if self.peers[self.conns[conn].peer].workers != Workers::ONE {
             egress.part();
         }
         let route = self.route(conn);
-        let mut way = Way {
+        Way {
             now,
             conn,
             route,
             egress,
-        };
+        }
+    }
+
+    /// Sends a packet of what a connection owes its peer, in a round in which that goes before
+    /// data.
+    fn serve_owed(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Owed {
+        let mut way = self.way(now, conn, egress);
+        let notices = self.owed_notices(&mut way);
+        if matches!(notices, Owed::Sent | Owed::Full) {
+            self.arm_conn(conn, Some(now));
+            return notices;
+        }
+        if !self.conns[conn].delivery.is_ack_due(now) {
+            return notices;
+        }
+        if !self.send_ack(&mut way) {
+            return Owed::Full;
+        }
+        self.arm_conn(conn, None);
+        Owed::Sent
+    }
+
+    /// A turn of a connection: a new one, or what a full port left of one.
+    fn serve(
+        &mut self,
+        now: Instant,
+        conn: u32,
+        rest: Option<Share>,
+        egress: &mut (impl Egress + ?Sized),
+    ) -> (Served, Share) {
+        let mut way = self.way(now, conn, egress);
+        let mut share = rest.unwrap_or(Share::of(self.conns[conn].weight));
         let before = self.counters.sent;
-        let turn = self.serve_turns(&mut way);
+        let turn = self.serve_turns(&mut way, &mut share);
         if self.counters.sent != before {
             self.conns[conn].delivery.ack_piggybacked();
         }
-        let ack = turn == Turn::Full || self.send_ack(&mut way);
+        // In a tight round acknowledgements go before all data.
+        let ack = turn == Turn::Full || self.schedule.is_tight() || self.send_ack(&mut way);
         self.rest(conn);
-        let record = &mut self.conns[conn];
         let served = match turn {
             Turn::Full => Served::Full,
             _ if !ack => Served::Full,
             Turn::Yield => Served::Again,
             // An acknowledgement or a timer wakes what is blocked.
-            Turn::Idle | Turn::Blocked => {
-                record.flags.ready = false;
-                Served::Done
-            }
+            Turn::Idle | Turn::Blocked => Served::Done,
         };
-        self.arm_conn(conn);
-        served
+        let waits = served == Served::Full || self.schedule.is_owing(conn);
+        self.arm_conn(conn, waits.then_some(now));
+        (served, share)
     }
 
-    fn serve_turns(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Turn {
+    fn serve_turns(&mut self, way: &mut Way<'_, impl Egress + ?Sized>, share: &mut Share) -> Turn {
         let (now, conn) = (way.now, way.conn);
-        while let Some((item, _, stamp)) = self.conns[conn].delivery.poll_retransmit(now) {
-            if self.send_again(way, &item, &stamp) == Emitted::NoRoom {
+        while let Some((item, bytes)) = self.conns[conn].delivery.peek_retransmit(now) {
+            if share.is_spent() {
+                return Turn::Yield;
+            }
+            if self.send_again(way, &item) == Emitted::NoRoom {
                 return Turn::Full;
             }
+            share.take(bytes);
         }
         let mut room = self.conns[conn].delivery.ready(now, &mut self.windows);
-        while let Some(at) = self.pings.iter().position(|c| *c == conn) {
+        if self.conns[conn].flags.ping {
             if room == 0 {
                 return Turn::Blocked;
             }
             if !self.send_blob(way, Item::PING, Opcode::SRC_PING) {
                 return Turn::Full;
             }
-            self.pings.swap_remove(at);
+            self.conns[conn].flags.ping = false;
             room -= 1;
         }
         // Data goes first, it is what somebody waits for; one packet is kept back for notices.
         // Where that is all there is, or was not enough, they do: data may fill any window for as
         // long as there is some.
         let mut held = u32::from(self.has_notices(conn));
-        if held > 0 && (room <= held || self.conns[conn].flags.patience.is_blocked()) {
+        let blocked = self.conns[conn].flags.patience.is_blocked();
+        if held > 0 && !self.schedule.is_tight() && (room <= held || blocked) {
             match self.send_notices(way) {
                 Turn::Idle => {}
                 other => return other,
@@ -151,32 +222,39 @@ impl<P: Platform> Engine<P> {
             room = self.conns[conn].delivery.ready(now, &mut self.windows);
         }
         let before = self.counters.sent;
-        let turn = self.serve_flows(way, room - held);
+        let turn = self.serve_flows(way, room.saturating_sub(held), share);
         let data = self.counters.sent != before;
+        if self.schedule.is_tight() {
+            return turn;
+        }
         self.serve_notices(way, data, turn)
     }
 
-    fn serve_flows(&mut self, way: &mut Way<'_, impl Egress + ?Sized>, room: u32) -> Turn {
+    fn serve_flows(
+        &mut self,
+        way: &mut Way<'_, impl Egress + ?Sized>,
+        room: u32,
+        share: &mut Share,
+    ) -> Turn {
         let conn = way.conn;
-        let weight = self.conns[conn].weight;
-        let mut share = Share {
-            packets: room.min(u32::from(weight) * BURST),
-            bytes: i32::from(weight) * BURST_BYTES,
-        };
-        loop {
+        let given = share.limited(room);
+        let mut left = given;
+        let turn = loop {
             let Some(flow) = self.first_runnable(conn) else {
-                return Turn::Idle;
+                break Turn::Idle;
             };
-            match self.serve_flow(way, flow, &mut share) {
+            match self.serve_flow(way, flow, &mut left) {
                 Turn::Idle => self.rotate(conn, flow, false),
                 Turn::Yield => self.rotate(conn, flow, true),
-                Turn::Blocked if room == 0 => return Turn::Blocked,
+                Turn::Blocked if room == 0 => break Turn::Blocked,
                 // Its share of this round is used up; what the connection may still send, it may in
                 // the next one.
-                Turn::Blocked => return Turn::Yield,
-                Turn::Full => return Turn::Full,
+                Turn::Blocked => break Turn::Yield,
+                Turn::Full => break Turn::Full,
             }
-        }
+        };
+        *share = share.without(given, left);
+        turn
     }
 
     /// One flow's turn: until its deficit is used up, its work is done, or `share` is. A flow that
@@ -189,10 +267,10 @@ impl<P: Platform> Engine<P> {
     ) -> Turn {
         let list = &self.conns[way.conn];
         let quantum = QUANTUM.max(i32::from(list.payload));
-        let alone = list.runnable.last() == flow;
+        let alone = list.runnable.last(&self.turns) == Some(flow);
         let record = &mut self.flows[flow];
         if alone {
-            record.deficit = share.bytes;
+            record.deficit = share.bytes();
         } else if record.deficit <= 0 {
             record.deficit += quantum;
         } else {
@@ -224,7 +302,7 @@ impl<P: Platform> Engine<P> {
     /// The request a flow sends from next, if it may send now.
     fn next_chunk(&mut self, flow: u32) -> Option<u32> {
         let record = &self.flows[flow];
-        let stopped = [Flags::RNR_WAIT, Flags::HALTED, Flags::STRANDED];
+        let stopped = [Flags::RNR_WAIT, Flags::STRANDED];
         if !record.flags.has(Flags::BOUND) || stopped.iter().any(|flag| record.flags.has(*flag)) {
             return None;
         }
@@ -252,10 +330,8 @@ impl<P: Platform> Engine<P> {
             self.ingest(qp, own)?;
         }
         let at = self.flows[flow].sending;
-        if self.flows[flow].sent_bytes == 0 && !self.may_begin(flow, at) {
-            return None;
-        }
-        Some(at)
+        let begun = self.flows[flow].sent_bytes != 0 && self.requests[at].outcome.is_none();
+        (begun || self.may_begin(flow, at)).then_some(at)
     }
 
     /// After a restart, requests whose response has come need not go out again.
@@ -276,33 +352,37 @@ impl<P: Platform> Engine<P> {
         if record.probing && before(record.acked_msn, pending.msn) {
             return false;
         }
+        if pending.outcome.is_some() {
+            // It has failed, and ends when those before it have: nothing goes any more.
+            return false;
+        }
         let request = &pending.request;
         if request.flags.contains(SendFlags::FENCE) && record.reads_out > 0 {
             return false;
         }
         !request.op.has_response_data()
-            || record.reads_out < self.cold(record.qp).attributes.max_rd_atomic.max(1)
+            || record.reads_out < self.cold(record.qp).attributes.max_rd_atomic
     }
 
     /// Puts a flow with something to send into its connection's turns.
     pub(crate) fn wake(&mut self, flow: u32) {
         let record = &mut self.flows[flow];
         let conn = record.conn;
-        if conn == NONE || record.flags.has(Flags::RUNNABLE) {
+        if conn == NONE || record.runnable_link != NONE {
             return;
         }
         // Of a QP in error, only responses to what it executed before.
-        let qp = record.qp;
-        if self.qps[qp].state == QpState::Error && self.next_response(flow).is_none() {
+        if self.only_responds(flow) && self.next_response(flow).is_none() {
             return;
         }
-        self.conns[conn].runnable.push(&mut self.flows, flow);
+        let list = &mut self.conns[conn].runnable;
+        list.push(&mut self.turns, &mut self.flows, flow);
         self.touch(conn);
     }
 
     /// Ends the turn of the first flow: to the end of the list, or out of it.
     fn rotate(&mut self, conn: u32, flow: u32, again: bool) {
-        if self.conns[conn].runnable.first() != flow {
+        if self.first_runnable(conn) != Some(flow) {
             return;
         }
         self.pop_runnable(conn);
@@ -310,12 +390,4 @@ impl<P: Platform> Engine<P> {
             self.wake(flow);
         }
     }
-}
-
-/// What is left to do for a connection after its turn.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Served {
-    Done,
-    Again,
-    Full,
 }

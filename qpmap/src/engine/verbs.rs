@@ -1,6 +1,7 @@
 //! What programs ask of QPs: to be made, changed, asked and destroyed.
 
-use super::qp::{Attributes, Cold, Flags, Qp, QpQueues, Wire};
+use super::changes::Changes;
+use super::qp::{Attributes, Cold, Qp, QpQueues, Wire};
 use super::{Engine, Event, Platform};
 use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue};
@@ -51,10 +52,14 @@ pub enum QpModify {
     },
     /// The peer is known; its packets are taken.
     Rtr(Attributes),
-    /// Requests are sent. Only the requester's attributes count.
+    /// Requests are sent: from RTR. Only the requester's attributes count.
     Rts(Attributes),
-    /// What was posted finishes, nothing more is sent.
+    /// What was begun finishes, nothing more is sent: from RTS.
     Drain,
+    /// Requests are sent again: from SQD or SQE.
+    Resume(Changes),
+    /// The state stays: INIT, RTS or SQD.
+    Change(Changes),
     /// Everything outstanding is flushed.
     Error,
 }
@@ -80,7 +85,10 @@ impl<P: Platform> Engine<P> {
             self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
         }
         let (wr, sge, inline) = (init.max_send_wr, init.max_send_sge, init.max_inline);
-        let send = SendQueue::new(wr, sge, inline, P::words)?;
+        let send = match init.kind {
+            QpType::Ud => SendQueue::for_datagrams(wr, sge, inline, P::words)?,
+            _ => SendQueue::new(wr, sge, inline, P::words)?,
+        };
         let receive = match init.srq {
             Some(_) => None,
             None => Some(RecvQueue::new(
@@ -125,7 +133,7 @@ impl<P: Platform> Engine<P> {
             self.colds.resize_with(at + 1, || None);
             self.generations.resize(at + 1, 0);
         }
-        self.generations[at] = self.generations[at].wrapping_add(1);
+        self.begin_life(index);
         self.colds[at] = Some(Cold {
             kind: init.kind,
             send_cq: init.send_cq,
@@ -135,7 +143,7 @@ impl<P: Platform> Engine<P> {
             attributes: Attributes::default(),
             draining: false,
             pinned: false,
-            routes: Vec::new(),
+            routes: None,
         });
     }
 
@@ -148,8 +156,9 @@ impl<P: Platform> Engine<P> {
         let qp = self.known(qpn)?;
         self.disconnect(qp);
         self.drop_requests(qp);
-        self.forget_waiting(qp);
         let record = self.qps.remove(qp);
+        // Whoever waits for the QP to get ready hears that it is gone.
+        self.admit_waiting(qp);
         record
             .queues
             .state
@@ -180,9 +189,17 @@ impl<P: Platform> Engine<P> {
             QpModify::Rtr(_) => QpState::Rtr,
             QpModify::Rts(_) => QpState::Rts,
             QpModify::Drain => QpState::Sqd,
+            QpModify::Resume(_) => QpState::Rts,
+            QpModify::Change(_) => from,
             QpModify::Error => QpState::Error,
         };
-        if !from.may_become(to) {
+        let step = match change {
+            QpModify::Rts(_) => from == QpState::Rtr,
+            QpModify::Resume(_) => matches!(from, QpState::Sqd | QpState::Sqe),
+            QpModify::Change(_) => matches!(from, QpState::Init | QpState::Rts | QpState::Sqd),
+            _ => true,
+        };
+        if !step || !from.may_become(to) {
             return Err(VerbsError::BadTransition {
                 qpn: qpn.get(),
                 from,
@@ -203,13 +220,18 @@ impl<P: Platform> Engine<P> {
             }
             QpModify::Rts(attributes) => {
                 check_attributes(attributes)?;
-                if from == QpState::Rtr {
-                    self.start_sending(qp, attributes);
-                }
+                self.start_sending(qp, attributes);
             }
             QpModify::Drain => self.cold_mut(qp).draining = true,
+            QpModify::Resume(changes) => {
+                self.change_attributes(qp, (from, to), changes)?;
+                self.resume_plain(qp);
+            }
+            QpModify::Change(changes) => {
+                return self.change_attributes(qp, (from, to), changes);
+            }
             QpModify::Error => {
-                self.enter_error(qp);
+                self.end_work(qp);
                 return Ok(());
             }
         }
@@ -222,6 +244,28 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
+    /// Numbers of all QPs.
+    pub fn qp_numbers(&self) -> Vec<Qpn> {
+        let queues = self.qps.iter().map(|(_, qp)| &qp.queues);
+        queues.map(|queues| queues.qpn).collect()
+    }
+
+    /// Puts a QP in ERROR, from whatever state: its node ends. No event tells of it.
+    pub fn end_qp(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qp_index(qpn) {
+            self.end_work(qp);
+        }
+    }
+
+    /// No QP takes requests any more: for an engine that a panic left in pieces. What is
+    /// outstanding stays so.
+    pub fn condemn_qps(&self) {
+        for (_, qp) in self.qps.iter() {
+            let state = &qp.queues.state;
+            state.store(QpState::Error as u8, Ordering::SeqCst);
+        }
+    }
+
     fn start_sending(&mut self, qp: u32, attributes: &Attributes) {
         let own = &mut self.cold_mut(qp).attributes;
         own.sq_psn = attributes.sq_psn;
@@ -232,7 +276,12 @@ impl<P: Platform> Engine<P> {
         match self.qps[qp].wire {
             Wire::Shared(flow) => self.flows[flow].rnr_left = attributes.rnr_retry,
             Wire::Plain(plain) => self.start_plain(qp, plain),
-            Wire::None | Wire::Undecided => {}
+            Wire::Routes => {
+                for flow in self.flows_of(qp) {
+                    self.flows[flow].rnr_left = attributes.rnr_retry;
+                }
+            }
+            Wire::None | Wire::Undecided(_) => {}
         }
     }
 
@@ -261,6 +310,7 @@ impl<P: Platform> Engine<P> {
         match self.cold(qp).kind {
             QpType::Rc => {}
             QpType::Src => {
+                self.qps[qp].wire = Wire::Routes;
                 self.admit_waiting(qp);
                 return;
             }
@@ -283,65 +333,18 @@ impl<P: Platform> Engine<P> {
         self.events.push_back(Event::Ask { peer, remote });
     }
 
-    /// Lets an app-managed QP ([`QpType::Src`]) address `remote` at the peer of `conn`. Gives the
-    /// number to name in [`SendWr::route`](crate::wqe::SendWr), from 1 on. A route that the peer
-    /// opened first is the same one.
-    ///
-    /// # Errors
-    /// No such QP or connection, or a QP of another kind.
-    pub fn add_route(
-        &mut self,
-        qpn: Qpn,
-        conn: super::ConnId,
-        remote: Qpn,
-    ) -> Result<u32, VerbsError> {
-        let qp = self.known(qpn)?;
-        if self.cold(qp).kind != QpType::Src {
-            return Err(VerbsError::NotShared { qpn: qpn.get() });
+    /// The QP failed.
+    pub(crate) fn enter_error(&mut self, qp: u32) {
+        if self.qps[qp].state != QpState::Error {
+            self.end_work(qp);
+            let qpn = self.qp_number(qp);
+            self.events.push_back(Event::QpFailed { qpn });
         }
-        let target = self
-            .live(conn)
-            .ok_or(VerbsError::UnknownConnection { index: conn.index })?;
-        if !self.leads_to(target, remote) {
-            return Err(VerbsError::OtherWorker {
-                remote: remote.get(),
-            });
-        }
-        let flow = match self.flow_from(qp, remote, conn.index) {
-            Some(flow) => flow,
-            None => self.open_route(qp, conn.index, remote),
-        };
-        let at = self.cold(qp).routes.iter().position(|route| *route == flow);
-        Ok(at.map_or(0, |at| at as u32 + 1))
-    }
-
-    /// Binds a route of an app-managed QP to another connection to the same peer, at a message
-    /// boundary.
-    ///
-    /// # Errors
-    /// As [`rebind`](Self::rebind).
-    pub fn rebind_route(
-        &mut self,
-        qpn: Qpn,
-        route: u32,
-        to: super::ConnId,
-    ) -> Result<(), VerbsError> {
-        let qp = self.known(qpn)?;
-        let flow = self
-            .cold(qp)
-            .routes
-            .get((route as usize).wrapping_sub(1))
-            .copied();
-        let flow = flow.ok_or(VerbsError::UnknownRoute {
-            qpn: qpn.get(),
-            route,
-        })?;
-        self.move_flow(flow, to)
     }
 
     /// Everything outstanding is flushed; the peer hears of it when it asks for more. So the flows
     /// still wait for a connection, if they have none.
-    pub(crate) fn enter_error(&mut self, qp: u32) {
+    fn end_work(&mut self, qp: u32) {
         if self.qps[qp].state == QpState::Error {
             return;
         }
@@ -353,12 +356,12 @@ impl<P: Platform> Engine<P> {
             let record = &mut self.flows[flow];
             (record.head, record.tail, record.sending) = (NONE, NONE, NONE);
             record.reads_out = 0;
-            if !self.flows[flow].flags.has(Flags::REFUSED) {
-                self.send_unbind(flow);
-            }
             self.reset_assembly(flow);
+            self.end_flow(flow);
         }
         self.leave_undecided(qp);
+        // Whoever waits for the QP to get ready waits in vain.
+        self.admit_waiting(qp);
         self.flush(qp);
         if self.cold(qp).srq != NONE {
             self.qp_event(qp, QpEvent::LastWqeReached);
@@ -368,28 +371,27 @@ impl<P: Platform> Engine<P> {
     fn reset_qp(&mut self, qp: u32) {
         self.disconnect(qp);
         self.drop_requests(qp);
-        self.forget_waiting(qp);
+        self.begin_life(qp);
+    }
+
+    /// A number is used anew: what is said of its former lives counts no more. 0 is none of them.
+    pub(crate) fn begin_life(&mut self, qp: u32) {
         let generation = &mut self.generations[qp as usize];
-        *generation = generation.wrapping_add(1);
+        *generation = generation.wrapping_add(1).max(1);
     }
 
     fn disconnect(&mut self, qp: u32) {
-        for flow in self.flows_of(qp) {
-            if self.qps[qp].state != QpState::Error {
-                self.send_unbind(flow);
-            }
+        let flows = self.flows_of(qp);
+        self.forget_routes(qp, &flows);
+        for flow in flows {
             if self.cold(qp).srq == NONE {
                 // Not reported, as nothing else of a QP that is reset or destroyed; but what came
                 // from an SRQ is: its program must not lose the buffer.
                 self.discard_assembly(flow);
             }
-            self.reset_responder(flow);
-            self.detach(flow);
-            self.leave_stranded(flow);
-            self.moves.retain(|(other, _)| *other != flow);
-            self.retire(flow);
+            self.reset_assembly(flow);
+            self.close_flow(flow);
         }
-        self.cold_mut(qp).routes.clear();
         if let Wire::Plain(plain) = self.qps[qp].wire {
             self.close_plain(plain);
         }
@@ -412,7 +414,7 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-fn check_attributes(attributes: &Attributes) -> Result<(), VerbsError> {
+pub(super) fn check_attributes(attributes: &Attributes) -> Result<(), VerbsError> {
     let mtus = [256, 512, 1024, 2048, 4096];
     let ranges = [
         (

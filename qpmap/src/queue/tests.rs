@@ -5,9 +5,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::thread;
-use trunkline_conn::mem::{AtomicOp, Sge};
-use trunkline_conn::work::{Local, MAX_MESSAGE, Remote, SendFlags, SendOp};
-use trunkline_wire::{Lkey, Rkey};
+use trunkline_conn::mem::{AtomicOp, PdId, Sge};
+use trunkline_conn::work::{Datagram, Local, MAX_MESSAGE, Remote, SendFlags, SendOp};
+use trunkline_wire::{Gid, Lkey, Qpn, Rkey};
 
 type Heap = Box<[AtomicU64]>;
 
@@ -17,7 +17,7 @@ const REMOTE: Remote = Remote {
 };
 
 fn send_queue(max_wr: u32) -> SendQueue<Heap> {
-    SendQueue::new(max_wr, MAX_SGE as u32, MAX_INLINE as u32, heap_words).unwrap()
+    SendQueue::for_datagrams(max_wr, MAX_SGE as u32, MAX_INLINE as u32, heap_words).unwrap()
 }
 
 fn sge(length: u32) -> Sge {
@@ -65,7 +65,8 @@ impl Sample {
     fn assert_is(&self, request: &Request, route: u32) {
         assert_eq!(request.wr_id, self.wr_id);
         assert_eq!(request.op, self.op);
-        assert_eq!(route, self.route);
+        let datagram = matches!(self.op, SendOp::SendTo(_));
+        assert_eq!(route, if datagram { OWN_BINDING } else { self.route });
         match (&request.local, &self.inline) {
             (Local::Inline(bytes), Some(inline)) => {
                 assert_eq!(&bytes[..], &inline[..]);
@@ -91,7 +92,7 @@ fn op() -> impl Strategy<Value = SendOp> {
         addr,
         rkey: Rkey(rkey),
     });
-    (0..8, remote, any::<u64>(), any::<u64>()).prop_map(|(kind, remote, first, second)| {
+    (0..10, remote, any::<u64>(), any::<u64>()).prop_map(|(kind, remote, first, second)| {
         let (compare, swap, extra) = (first, second, first as u32);
         match kind {
             0 => SendOp::Send,
@@ -101,7 +102,16 @@ fn op() -> impl Strategy<Value = SendOp> {
             4 => SendOp::WriteImm(remote, extra),
             5 => SendOp::Read(remote),
             6 => SendOp::Atomic(remote, AtomicOp::CompareSwap { compare, swap }),
-            _ => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: first }),
+            7 => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: first }),
+            _ => SendOp::SendTo(Datagram {
+                remote: Gid((u128::from(first) << 64 | u128::from(second)).to_be_bytes()),
+                traffic_class: second as u8,
+                pd: PdId(remote.rkey.0),
+                node: 0,
+                qpn: Qpn::from_wire(extra),
+                qkey: remote.addr as u32,
+                imm: (kind == 8).then_some(extra),
+            }),
         }
     })
 }
@@ -157,6 +167,17 @@ fn steps<T: std::fmt::Debug>(
     vec(step, 0..60)
 }
 
+/// What posting `count` requests gives where `room` fit of the 5 that a queue holds.
+fn taken(room: usize, count: usize) -> Result<(), PostError> {
+    if count <= room {
+        return Ok(());
+    }
+    Err(PostError {
+        posted: room,
+        error: VerbsError::QueueFull { capacity: 5 },
+    })
+}
+
 proptest! {
     #[test]
     fn a_send_queue_gives_what_was_posted_and_is_full_when_it_says(steps in steps(sample())) {
@@ -167,13 +188,9 @@ proptest! {
             match step {
                 Step::Post(list) => {
                     let requests: Vec<_> = list.iter().map(Sample::wr).collect();
-                    let fits = posted.len() + fetched.len() + list.len() <= 5;
-                    let expected =
-                        if fits { Ok(()) } else { Err(VerbsError::QueueFull { capacity: 5 }) };
-                    prop_assert_eq!(queue.post(&requests), expected);
-                    if fits {
-                        posted.extend(list);
-                    }
+                    let room = 5 - posted.len() - fetched.len();
+                    prop_assert_eq!(queue.post(&requests), taken(room, list.len()));
+                    posted.extend(list.into_iter().take(room));
                 }
                 Step::Fetch(count) => for _ in 0..count {
                     prop_assert_eq!(queue.has_entry(&cursor), !posted.is_empty());
@@ -202,11 +219,9 @@ proptest! {
                         .iter()
                         .map(|sges| RecvWr { wr_id: sges.len() as u64, sges })
                         .collect();
-                    let fits = posted.len() + list.len() <= 5;
-                    prop_assert_eq!(queue.post(&requests).is_ok(), fits);
-                    if fits {
-                        posted.extend(list);
-                    }
+                    let room = 5 - posted.len();
+                    prop_assert_eq!(queue.post(&requests), taken(room, list.len()));
+                    posted.extend(list.iter().take(room).cloned());
                 }
                 Step::Fetch(count) | Step::Release(count) => for _ in 0..count {
                     prop_assert_eq!(queue.has_entry(), !posted.is_empty());
@@ -343,7 +358,7 @@ fn what_a_program_may_not_write_is_named() {
 }
 
 #[test]
-fn what_verbs_refuse_is_refused_and_nothing_is_posted() {
+fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
     let queue = SendQueue::new(4, 2, 32, heap_words).unwrap();
     let (three, short, long) = ([sge(1); 3], [sge(7)], [sge(MAX_MESSAGE), sge(1)]);
     let bytes = [0; 33];
@@ -431,12 +446,13 @@ fn what_verbs_refuse_is_refused_and_nothing_is_posted() {
             },
         ),
     ];
+    let mut cursor = SendCursor::default();
     for (request, error) in cases {
-        assert_eq!(queue.post(&[base, request]), Err(error), "{request:?}");
-        assert!(
-            !queue.has_entry(&SendCursor::default()),
-            "all or none: {request:?}"
-        );
+        let refused = Err(PostError { posted: 1, error });
+        assert_eq!(queue.post(&[base, request, base]), refused, "{request:?}");
+        assert!(queue.fetch(&mut cursor).unwrap().is_some(), "{request:?}");
+        assert!(queue.fetch(&mut cursor).unwrap().is_none(), "{request:?}");
+        queue.discard(&mut cursor);
     }
     assert_eq!(
         queue.post(&[base, inline]),
@@ -460,7 +476,7 @@ fn sizes_beyond_the_limits_are_refused() {
 #[test]
 fn a_queue_for_nothing_is_always_full() {
     let queue = send_queue(0);
-    let full = Err(VerbsError::QueueFull { capacity: 0 });
+    let full = Err(VerbsError::QueueFull { capacity: 0 }.into());
     assert_eq!(queue.post(&[send(SendOp::Send, &[])]), full);
     assert_eq!(queue.post(&[]), Ok(()));
 }
@@ -514,7 +530,13 @@ fn threads_that_post_at_once_lose_nothing() {
                 .collect();
             match queue.post(&requests) {
                 Ok(()) => next += count,
-                Err(VerbsError::QueueFull { .. }) => thread::yield_now(),
+                Err(PostError {
+                    posted,
+                    error: VerbsError::QueueFull { .. },
+                }) => {
+                    next += posted as u64;
+                    thread::yield_now();
+                }
                 Err(other) => panic!("{other}"),
             }
         }

@@ -4,6 +4,10 @@ use super::*;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use trunkline_conn::secret::{Purpose, Secret};
+
+/// A peer may do everything, and take the key away.
+const INVALIDATABLE: Access = Access::from_bits(0b1111 | 1 << 30);
 
 /// Memory that is a vector, and counts how often it is touched.
 #[derive(Debug)]
@@ -66,7 +70,9 @@ impl Bytes for Block {
 }
 
 fn regions() -> (Regions<Block>, PdId) {
-    let mut regions = Regions::new(Secret32::new([1, 2]));
+    let mut regions = Regions::new(Secret32::new(
+        Secret::from_seed(1).stream(Purpose::RegionKeys),
+    ));
     let pd = regions.alloc_pd();
     (regions, pd)
 }
@@ -94,7 +100,13 @@ fn optional_access_flags_are_taken_and_unknown_ones_are_not() {
     let (mut regions, pd) = regions();
     let relaxed = Access::ALL | Access::RELAXED_ORDERING;
     regions.register(pd, Block::new(0, 8), relaxed, 0).unwrap();
-    for bits in [1 << 5, 1 << 31] {
+    // Huge pages (IBV_ACCESS_HUGETLB), and the ends of the range of optional flags.
+    for bit in [7, 20, 25, 29] {
+        let access = Access::ALL | Access::from_bits(1 << bit);
+        let taken = regions.register(pd, Block::new(0, 8), access, 0);
+        assert!(taken.is_ok(), "bit {bit}");
+    }
+    for bits in [1 << 5, 1 << 19, 1 << 31] {
         let result = regions.register(pd, Block::new(0, 8), Access::from_bits(bits), 0);
         assert_eq!(result, Err(VerbsError::BadAccess { bits }));
     }
@@ -240,7 +252,7 @@ fn a_key_of_another_domain_is_refused() {
 fn an_invalidated_key_refuses_everything_until_it_is_deregistered() {
     let (mut regions, pd) = regions();
     let key = regions
-        .register(pd, Block::new(0, 8), Access::ALL, 0)
+        .register(pd, Block::new(0, 8), INVALIDATABLE, 0)
         .unwrap()
         .rkey;
     regions.invalidate(pd, key).unwrap();
@@ -267,17 +279,27 @@ fn an_invalidated_key_refuses_everything_until_it_is_deregistered() {
 }
 
 #[test]
-fn a_region_without_remote_rights_cannot_be_invalidated() {
+fn only_a_region_that_was_registered_for_it_is_invalidated_by_a_peer() {
     let (mut regions, pd) = regions();
-    let key = regions
-        .register(pd, Block::new(0, 8), Access::LOCAL_WRITE, 0)
-        .unwrap()
-        .rkey;
-    assert_eq!(
-        regions.invalidate(pd, key),
-        Err(MemoryFault::UnknownKey { key: key.0 })
-    );
-    assert!(regions.deregister(key).is_ok());
+    for access in [Access::LOCAL_WRITE, Access::ALL] {
+        let made = regions.register(pd, Block::new(0, 8), access, 0);
+        let key = made.unwrap().rkey;
+        let refused = MemoryFault::NotAllowed {
+            key: key.0,
+            allowed: access.bits(),
+            wanted: Access::REMOTE_INVALIDATE.bits(),
+        };
+        assert_eq!(regions.invalidate(pd, key), Err(refused));
+        let sge = Sge {
+            addr: 0,
+            length: 8,
+            lkey: Lkey(key.0),
+        };
+        assert_eq!(regions.check_local(pd, &[sge], Access::LOCAL_WRITE), Ok(()));
+    }
+    let access = Access::REMOTE_INVALIDATE;
+    let made = regions.register(pd, Block::new(0, 8), access, 0);
+    assert_eq!(regions.invalidate(pd, made.unwrap().rkey), Ok(()));
 }
 
 #[test]
@@ -483,7 +505,7 @@ proptest! {
     #[test]
     fn accesses_are_allowed_exactly_when_key_range_domain_and_rights_agree(
         steps in prop::collection::vec(
-            (0_u8..8, 0_usize..12, 0_u64..24, 0_u32..24, 0_u32..16, any::<bool>()),
+            (0_u8..8, 0_usize..12, 0_u64..24, 0_u32..24, 0_u32..32, any::<bool>()),
             1..80,
         ),
         base in prop::sample::select(vec![0_u64, 4096, u64::MAX - 40]),
@@ -495,7 +517,7 @@ proptest! {
             let pd = domains[usize::from(second)];
             let key = model.keys().nth(pick % model.len().max(1)).copied().unwrap_or(bits);
             let known = model.get(&key).copied().flatten();
-            let access = Access::from_bits(bits);
+            let access = Access::from_bits(bits & 0b1111 | bits >> 4 << 30);
             match what {
                 0 | 1 => {
                     let block = Block::new(base + at, length as usize);
@@ -511,9 +533,8 @@ proptest! {
                     }
                 }
                 3 => {
-                    let remote = |access: Access| access.bits() & 0b1110 != 0;
                     let may = known.is_some_and(|(its, _, _, access, gone)| {
-                        its == pd && remote(access) && !gone
+                        its == pd && access.contains(Access::REMOTE_INVALIDATE) && !gone
                     });
                     prop_assert_eq!(regions.invalidate(pd, Rkey(key)).is_ok(), may);
                     if may {

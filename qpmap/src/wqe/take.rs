@@ -1,17 +1,18 @@
 //! Work requests read back from a ring that the program may have written anything into.
 
 use super::{
-    ATOMIC_BYTES, ATOMIC_WORDS, FLAGS, RECV_HEAD, SEND_HEAD, SGE_WORDS, WORD_BYTES, opcode, slots,
+    ATOMIC_BYTES, ATOMIC_WORDS, FLAGS, GID_WORDS, OWN_BINDING, RECV_HEAD, SEND_HEAD, SGE_WORDS,
+    WORD_BYTES, opcode, slots,
 };
 use crate::error::RingError;
 use crate::ring::{Cursor, CursorCell, Ring, SLOT_WORDS, Words};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
-use trunkline_conn::mem::{AtomicOp, Sge};
+use trunkline_conn::mem::{AtomicOp, PdId, Sge};
 use trunkline_conn::work::{
     Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Receive, Remote, Request, SendFlags, SendOp,
 };
-use trunkline_wire::{Lkey, Qpn, Rkey};
+use trunkline_wire::{Gid, Lkey, Qpn, Rkey};
 
 /// Capacities of the lists in [`Request`] before they spill to the heap.
 const NEAR_SGES: usize = 3;
@@ -113,7 +114,12 @@ fn far_send<W: Words>(
             max: 1,
         });
     }
-    let data = SEND_HEAD + if atomic { ATOMIC_WORDS } else { 0 };
+    let data = SEND_HEAD
+        + match code {
+            opcode::COMPARE_SWAP | opcode::FETCH_ADD => ATOMIC_WORDS,
+            opcode::SEND_TO | opcode::SEND_TO_IMM => GID_WORDS,
+            _ => 0,
+        };
     let need = check_slots(
         data + if inline {
             inline_words(count)?
@@ -124,7 +130,10 @@ fn far_send<W: Words>(
     )?;
 
     let (local, length) = if inline {
-        (Local::Inline(load_bytes(ring, slot, count)), count as u32)
+        (
+            Local::Inline(load_bytes(ring, slot, data, count)),
+            count as u32,
+        )
     } else {
         let (sges, length) = load_sges(ring, slot, data, count)?;
         (Local::Sges(sges), length)
@@ -146,13 +155,18 @@ fn far_send<W: Words>(
         opcode::SEND_INVALIDATE => SendOp::SendInvalidate(Rkey(extra)),
         opcode::SEND_TO | opcode::SEND_TO_IMM => {
             let [qkey, qpn] = halves(remote.addr);
+            let gid = u128::from(operand(0)) << 64 | u128::from(operand(1));
             SendOp::SendTo(Datagram {
-                ah: route,
+                remote: Gid(gid.to_be_bytes()),
+                traffic_class: rkey as u8,
+                pd: PdId(route),
+                node: 0,
                 qpn: Qpn::from_wire(qpn),
                 qkey,
                 imm: (code == opcode::SEND_TO_IMM).then_some(extra),
             })
         }
+        opcode::SEND_ASTRAY => SendOp::SendTo(Datagram::default()),
         opcode::WRITE => SendOp::Write(remote),
         opcode::WRITE_IMM => SendOp::WriteImm(remote, extra),
         opcode::READ => SendOp::Read(remote),
@@ -165,6 +179,11 @@ fn far_send<W: Words>(
         }
         opcode::FETCH_ADD => SendOp::Atomic(remote, AtomicOp::FetchAdd { add: operand(0) }),
         opcode => return Err(RingError::UnknownOpcode { opcode }),
+    };
+    // A datagram's receiver stands where others have a route.
+    let route = match op {
+        SendOp::SendTo(_) => OWN_BINDING,
+        _ => route,
     };
     cursor.advance(need);
     let length = if atomic { ATOMIC_BYTES } else { length };
@@ -312,29 +331,34 @@ fn load_sges<W: Words>(
     Ok((sges, length as u32))
 }
 
-/// `count` inline bytes.
+/// `count` inline bytes from word `at` on.
 #[inline]
-fn load_bytes<W: Words>(ring: &Ring<W>, slot: u32, count: usize) -> SmallVec<[u8; NEAR_BYTES]> {
+fn load_bytes<W: Words>(
+    ring: &Ring<W>,
+    slot: u32,
+    at: usize,
+    count: usize,
+) -> SmallVec<[u8; NEAR_BYTES]> {
     if count <= NEAR_BYTES {
         let mut near = [0; NEAR_BYTES];
-        fill(&mut near, ring, slot, count);
+        fill(&mut near, ring, (slot, at), count);
         return SmallVec::from_buf_and_len(near, count);
     }
     let mut far = SmallVec::from_elem(0, count.next_multiple_of(WORD_BYTES));
-    fill(&mut far, ring, slot, count);
+    fill(&mut far, ring, (slot, at), count);
     far.truncate(count);
     far
 }
 
 #[inline]
-fn fill<W: Words>(bytes: &mut [u8], ring: &Ring<W>, slot: u32, count: usize) {
+fn fill<W: Words>(bytes: &mut [u8], ring: &Ring<W>, (slot, at): (u32, usize), count: usize) {
     let words = bytes.as_chunks_mut::<WORD_BYTES>().0;
     for (n, word) in words
         .iter_mut()
         .enumerate()
         .take(count.div_ceil(WORD_BYTES))
     {
-        *word = ring.load(slot, SEND_HEAD + n).to_le_bytes();
+        *word = ring.load(slot, at + n).to_le_bytes();
     }
 }
 

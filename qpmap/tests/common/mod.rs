@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use trunkline_conn::control::ControlKind;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::mem::{Access, AtomicOp, Bytes, PdId, Sge};
+use trunkline_conn::secret::Secret;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, SendFlags, SendOp};
 use trunkline_qpmap::cq::CompletionQueue;
@@ -143,6 +145,8 @@ pub(crate) struct Pair {
     pub(crate) fate: Fate,
     /// Datagrams that a port takes at once; `None`: any number.
     pub(crate) room: Option<usize>,
+    /// Congestion control of connections opened from now on; `None`: the engine's.
+    pub(crate) control: Option<ControlKind>,
 }
 
 const DATAGRAM: u32 = 1024 + 80;
@@ -160,15 +164,26 @@ impl Pair {
 
     /// And with so much room for packets that wait for an earlier one.
     pub(crate) fn with_staging(connections: usize, datagram: u32, staging_bytes: usize) -> Self {
+        Self::configured(connections, datagram, |config| {
+            config.staging_bytes = staging_bytes
+        })
+    }
+
+    /// Of engines that `change` sets up.
+    pub(crate) fn configured(
+        connections: usize,
+        datagram: u32,
+        change: impl Fn(&mut Config),
+    ) -> Self {
         let nodes = [1u8, 2].map(|i| {
             let address = std::net::IpAddr::from([10, 0, 0, i]);
-            let config = Config {
+            let mut config = Config {
                 address,
-                seed: i.into(),
+                secret: Secret::from_seed(i.into()),
                 datagram,
-                staging_bytes,
                 ..Config::default()
             };
+            change(&mut config);
             let mut engine = Engine::new(config);
             let pd = engine.alloc_pd();
             let buffer = Buffer::new(u64::from(i) << 32, 1 << 20);
@@ -196,6 +211,7 @@ impl Pair {
             srqs: [None; 2],
             fate: Box::new(|_, _| 1),
             room: None,
+            control: None,
         };
         for _ in 0..connections {
             pair.open();
@@ -216,7 +232,7 @@ impl Pair {
                 first_rx: 0xff_fff0 + 1 - i as u64,
                 datagram: self.datagram,
                 window: 1024,
-                control: None,
+                control: self.control,
                 traffic_class: 0,
                 weight: 1,
                 source_ports: 1,
@@ -266,21 +282,33 @@ impl Pair {
             dest_qpn: peer.qpn,
             ..Attributes::default()
         };
+        self.take_to_rts(node, qp, attributes, attributes);
+    }
+
+    /// Takes a QP to RTS, with attributes of its own for either step.
+    pub(crate) fn take_to_rts(
+        &mut self,
+        node: usize,
+        qp: &QpQueues<Words>,
+        to_receive: Attributes,
+        to_send: Attributes,
+    ) {
         let engine = &mut self.nodes[node].engine;
         for step in [
             QpModify::Init {
                 access: Access::ALL,
             },
-            QpModify::Rtr(attributes),
-            QpModify::Rts(attributes),
+            QpModify::Rtr(to_receive),
+            QpModify::Rts(to_send),
         ] {
             engine.modify_qp(qp.qpn, &step).expect("a legal step");
         }
         if self.plain {
-            engine.peer_is_plain(attributes.remote);
+            engine.peer_is_plain(to_receive.remote);
         }
     }
 
+    #[allow(dead_code, reason = "not every file of tests needs it")]
     pub(crate) fn connected(&mut self) -> [Arc<QpQueues<Words>>; 2] {
         let pair = [self.qp(0, QpType::Rc), self.qp(1, QpType::Rc)];
         self.connect(0, &pair[0], &pair[1]);

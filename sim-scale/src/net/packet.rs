@@ -1,6 +1,6 @@
 //! What the network looks at in a packet.
 
-use trunkline_cm::{At, Concerns};
+use trunkline_cm::Concerns;
 use trunkline_wire::cm::CmMad;
 use trunkline_wire::{
     Aeth, BthView, NakCode, Opcode, Operation, Qpn, Syndrome, Workers, parse_datagram,
@@ -53,11 +53,8 @@ pub(super) fn worker_of(datagram: &[u8], workers: Workers) -> u8 {
         return workers.owner(bth.dest_qp().get());
     }
     let mad = content(datagram).and_then(|mad| mad.try_into().ok());
-    match mad.map(|mad| Concerns::and_worker(mad, workers).1) {
-        Some(At::One(worker)) => worker,
-        Some(At::Any(number)) => workers.spread(number),
-        Some(At::All) | None => 0,
-    }
+    let worker = mad.and_then(|mad| Concerns::and_worker(mad, workers).1.worker(workers));
+    worker.unwrap_or(0)
 }
 
 /// What is between the headers and the sum.

@@ -56,10 +56,7 @@ impl SimPort {
 
 impl Egress for SimPort {
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
-        if length == 0
-            || length > self.shape.max_datagram
-            || self.committed.len() >= self.shape.ring
-        {
+        if length == 0 || self.committed.len() >= self.shape.ring {
             return None;
         }
         self.reserved = Some((*path, length));
@@ -76,6 +73,10 @@ impl Egress for SimPort {
 
     fn commit(&mut self) {
         let (path, length) = self.reserved.take().expect("commit follows reserve");
+        if length > self.shape.max_datagram {
+            self.counters.too_long += 1;
+            return;
+        }
         let blank = self.network.net().spare.pop().unwrap_or_default();
         let mut bytes = std::mem::replace(&mut self.buffer, blank);
         bytes.truncate(length);

@@ -53,7 +53,8 @@ pub enum Op {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Controller {
-    /// Window steered by queueing delay, that of busy processors included.
+    /// Window steered by queueing delay, and by loss where others fill the queue: the default of
+    /// every node.
     Delay,
     /// Rate steps driven by ECN marks.
     Dcqcn,
@@ -267,6 +268,15 @@ mod tests {
         verify: true,
         workers: 1,
     };
+
+    #[test]
+    fn delay_is_what_nodes_use_and_every_name_means_what_it_says() {
+        assert_eq!(ControlKind::from(Controller::Delay), ControlKind::default());
+        for controller in [Controller::Delay, Controller::Dcqcn, Controller::None] {
+            let kind = ControlKind::from(controller);
+            assert_eq!(format!("{controller:?}"), format!("{kind:?}"));
+        }
+    }
 
     #[test]
     fn bounds_are_told_in_the_words_of_the_command_line() {

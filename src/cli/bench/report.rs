@@ -77,6 +77,9 @@ pub struct Throughput {
     pub operations: u64,
     /// In how long.
     pub elapsed: Duration,
+    /// The shortest round trip of one request at a time, before there were many: to compare with
+    /// what the connections measured. Of `rate`.
+    pub ping: Option<Duration>,
 }
 
 impl Throughput {
@@ -151,6 +154,10 @@ pub struct Report {
     percentiles: Option<Percentiles>,
     #[serde(flatten)]
     rates: Option<Rates>,
+    /// Shortest round trip of one READ at a time, both ends polling; `min_rtt_us` of `paths` is
+    /// what the connections believe while there are many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ping_min_us: Option<f64>,
     /// Whether it ran to its end.
     complete: bool,
     /// Bytes compared at both ends.
@@ -224,6 +231,12 @@ impl Report {
                 Found::Throughput(_) => None,
             },
             rates: matches!(found, Found::Throughput(_)).then(rates),
+            ping_min_us: match found {
+                Found::Latencies(_) => None,
+                Found::Throughput(throughput) => throughput
+                    .ping
+                    .map(|ping| ping.as_nanos() as f64 / NS_PER_US),
+            },
             complete: around.complete,
             verified_bytes: around.verified,
             paths: around.paths,
@@ -262,6 +275,14 @@ impl fmt::Display for Report {
             row("Gb/s", rates.gbit_per_s, 3)?;
             row("operations per second", rates.ops_per_s, 0)?;
         }
+        if let Some(ping) = self.ping_min_us {
+            row("round trip, us: least alone", ping, 2)?;
+            let measured = self.paths.iter().map(|path| path.min_rtt_us);
+            let measured = measured.filter(|rtt| *rtt > 0.0);
+            if let Some(least) = measured.min_by(f64::total_cmp) {
+                row("  least of the paths", least, 2)?;
+            }
+        }
         if self.verified_bytes > 0 {
             row("bytes verified", self.verified_bytes as f64, 0)?;
         }
@@ -292,6 +313,7 @@ mod tests {
         let throughput = Throughput {
             operations: 500,
             elapsed: Duration::from_millis(500),
+            ping: None,
         };
         let report = Report::new(
             &PARAMS,

@@ -96,13 +96,12 @@ fn acknowledgement(ext: &SrcExt, payload: &[u8]) -> Result<Fields, WireError> {
     Ok(fields)
 }
 
-/// The packet numbers of a bitmap, the first of which is `first`, as `a-b,c`: low 32 bits,
-/// wrapping.
+/// The packet numbers of a bitmap that begins with `first`, as `a-b,c`: low 32 bits, wrapping.
 fn ranges(first: u32, words: impl Iterator<Item = u64>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
-    let mut number = first;
     for word in words {
-        for bit in 0..u64::BITS {
+        let mut number = first.wrapping_add((word >> AckPayload::BITS) as u32 * AckPayload::BITS);
+        for bit in 0..AckPayload::BITS {
             if word >> bit & 1 == 1 {
                 match ranges.last_mut() {
                     Some((_, last)) if last.wrapping_add(1) == number => *last = number,
@@ -151,9 +150,13 @@ mod tests {
 
     #[test]
     fn bitmaps_are_told_as_ranges() {
-        assert_eq!(ranges(11, [0b1011_u64, 1].into_iter()), "11-12,14,75");
+        assert_eq!(
+            ranges(11, [0b1011_u64, 1 | 1 << 48].into_iter()),
+            "11-12,14,59"
+        );
         assert_eq!(ranges(u32::MAX, [0b11].into_iter()), "4294967295-0");
-        assert_eq!(ranges(5, [u64::MAX, u64::MAX].into_iter()), "5-132");
+        let all = u64::MAX >> 16;
+        assert_eq!(ranges(5, [all, all | 1 << 48].into_iter()), "5-100");
         assert_eq!(ranges(5, [0].into_iter()), "");
     }
 
@@ -198,7 +201,7 @@ mod tests {
              round=6 status=7]"
         );
         assert!(told(Opcode::SRC_ANSWERS, &[0; 17]).is_err());
-        assert!(told(Opcode::SRC_CONTROL, &[9; 16]).is_err());
+        assert!(told(Opcode::SRC_CONTROL, &[9; 20]).is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The operations of the demo, each checked at both ends.
 
-use super::{ACTIVE, End, Report, SLICE, STALL};
+use super::slots::{Slots, Work};
+use super::{End, Report, SLICE, STALL};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::progress::Progress;
 use anyhow::{Result, bail, ensure};
@@ -12,6 +13,7 @@ pub(super) struct Demo<'a> {
     pub(super) client: &'a mut End,
     pub(super) server: &'a mut End,
     pub(super) report: &'a mut Report,
+    pub(super) slots: Slots,
     pub(super) progress: Progress,
     pub(super) interrupt: &'a Interrupt,
 }
@@ -20,45 +22,40 @@ impl Demo<'_> {
     /// A request and a response on every QP: each end checks what the other sent.
     pub(super) fn rpcs(&mut self, round: u64, size: usize) -> Result<()> {
         self.progress.say(&format!("RPCs of {size} bytes"));
+        // Two SENDs, each with its completion, and the response, are all that a slot waits for: the
+        // completion of the request's receive is in between.
+        const COMPLETIONS: u8 = 3;
         let count = self.client.qps.len();
         let (mut begun, mut ended) = (0, 0);
         let mut moved = Instant::now();
-        let before = self.report.operations.send;
         while ended < count {
-            // A response does not say that the SENDs before it have been completed, and their
-            // queues must have room.
-            let unanswered = |sends: u64, begun| 2 * begun - (sends - before) as usize;
             while begun < count
-                && begun - ended < ACTIVE
-                && unanswered(self.report.operations.send, begun) < 2 * ACTIVE
+                && let Some(slot) = self.slots.take(COMPLETIONS)
             {
-                self.server.receive(begun, 0, size)?;
-                self.client.receive(begun, 0, size)?;
+                let work = Work { qp: begun, slot };
+                self.server.receive(work, 0, size)?;
+                self.client.receive(work, 0, size)?;
                 let data = pattern(begun as u64, round, size);
-                self.client.mr.write(begun * SLICE + SLICE / 2, &data)?;
-                self.client.post(begun, SendOp::Send, SLICE / 2, size)?;
+                self.client.mr.write(slot * SLICE + SLICE / 2, &data)?;
+                self.client.post(work, SendOp::Send, SLICE / 2, size)?;
                 begun += 1;
             }
             self.turn()?;
             for done in drain(&self.server.recv_cq) {
-                let at = self.index(&done, false)?;
-                self.check(false, at, 0, &pattern(at as u64, round, size))?;
-                let data = pattern(at as u64, !round, size);
-                self.server.mr.write(at * SLICE + SLICE / 2, &data)?;
-                self.server.post(at, SendOp::Send, SLICE / 2, size)?;
-            }
-            for done in drain(&self.client.recv_cq) {
-                let at = self.index(&done, true)?;
-                self.check(true, at, 0, &pattern(at as u64, !round, size))?;
-                ended += 1;
+                let work = self.work(&done, false)?;
+                self.check(false, work.slot, 0, &pattern(work.qp as u64, round, size))?;
+                let data = pattern(work.qp as u64, !round, size);
+                self.server.mr.write(work.slot * SLICE + SLICE / 2, &data)?;
+                self.server.post(work, SendOp::Send, SLICE / 2, size)?;
                 moved = Instant::now();
             }
-            self.count_sends()?;
-            self.watch(moved, ended, count)?;
-        }
-        while !self.report.operations.send.is_multiple_of(2 * count as u64) {
-            self.turn()?;
-            self.count_sends()?;
+            for done in drain(&self.client.recv_cq) {
+                let work = self.work(&done, true)?;
+                self.check(true, work.slot, 0, &pattern(work.qp as u64, !round, size))?;
+                ended += usize::from(self.slots.completed(work.slot));
+                moved = Instant::now();
+            }
+            ended += self.count_sends()?;
             self.watch(moved, ended, count)?;
         }
         Ok(())
@@ -68,16 +65,15 @@ impl Demo<'_> {
         self.progress.say("WRITEs of 4096 bytes");
         let size = SLICE / 2;
         self.one_sided(
-            |demo, at| {
-                demo.client
-                    .mr
-                    .write(at * SLICE, &pattern(at as u64, 77, size))?;
-                let remote = demo.server.mr.remote(at * SLICE + size);
-                demo.client.post(at, SendOp::Write(remote), 0, size)
+            |demo, work| {
+                let (at, data) = (work.slot * SLICE, pattern(work.qp as u64, 77, size));
+                demo.client.mr.write(at, &data)?;
+                let remote = demo.server.mr.remote(at + size);
+                demo.client.post(work, SendOp::Write(remote), 0, size)
             },
-            |demo, at| {
+            |demo, work| {
                 demo.report.operations.write += 1;
-                demo.check(false, at, size, &pattern(at as u64, 77, size))
+                demo.check(false, work.slot, size, &pattern(work.qp as u64, 77, size))
             },
         )
     }
@@ -86,16 +82,15 @@ impl Demo<'_> {
         self.progress.say("READs of 4096 bytes");
         let size = SLICE / 2;
         self.one_sided(
-            |demo, at| {
-                demo.server
-                    .mr
-                    .write(at * SLICE, &pattern(at as u64, 88, size))?;
-                let remote = demo.server.mr.remote(at * SLICE);
-                demo.client.post(at, SendOp::Read(remote), size, size)
+            |demo, work| {
+                let (at, data) = (work.slot * SLICE, pattern(work.qp as u64, 88, size));
+                demo.server.mr.write(at, &data)?;
+                let remote = demo.server.mr.remote(at);
+                demo.client.post(work, SendOp::Read(remote), size, size)
             },
-            |demo, at| {
+            |demo, work| {
                 demo.report.operations.read += 1;
-                demo.check(true, at, size, &pattern(at as u64, 88, size))
+                demo.check(true, work.slot, size, &pattern(work.qp as u64, 88, size))
             },
         )
     }
@@ -107,14 +102,14 @@ impl Demo<'_> {
         self.server.mr.write(0, &[0; 8])?;
         let mut seen = vec![false; count];
         self.one_sided(
-            |demo, at| {
+            |demo, work| {
                 let add = AtomicOp::FetchAdd { add: 1 };
-                demo.client
-                    .post(at, SendOp::Atomic(demo.server.mr.remote(0), add), 0, 8)
+                let op = SendOp::Atomic(demo.server.mr.remote(0), add);
+                demo.client.post(work, op, 0, 8)
             },
-            |demo, at| {
+            |demo, work| {
                 demo.report.operations.atomic += 1;
-                let before = read_u64(&demo.client.mr, at * SLICE)? as usize;
+                let before = read_u64(&demo.client.mr, work.slot * SLICE)? as usize;
                 ensure!(
                     before < count,
                     "FETCH_ADD gave {before}, beyond the {count} additions"
@@ -130,21 +125,21 @@ impl Demo<'_> {
         let sum = read_u64(&self.server.mr, 0)?;
         ensure!(sum == count as u64, "{count} additions made {sum}");
         self.one_sided(
-            |demo, at| {
-                demo.server
-                    .mr
-                    .write(at * SLICE + 8, &(at as u64).to_ne_bytes())?;
+            |demo, work| {
+                let (at, value) = (work.slot * SLICE + 8, work.qp as u64);
+                demo.server.mr.write(at, &value.to_ne_bytes())?;
                 let swap = AtomicOp::CompareSwap {
-                    compare: at as u64,
-                    swap: !(at as u64),
+                    compare: value,
+                    swap: !value,
                 };
-                let remote = demo.server.mr.remote(at * SLICE + 8);
-                demo.client.post(at, SendOp::Atomic(remote, swap), 0, 8)
+                let remote = demo.server.mr.remote(at);
+                demo.client.post(work, SendOp::Atomic(remote, swap), 0, 8)
             },
-            |demo, at| {
+            |demo, work| {
                 demo.report.operations.atomic += 1;
-                demo.check(true, at, 0, &(at as u64).to_ne_bytes())?;
-                demo.check(false, at, 8, &(!(at as u64)).to_ne_bytes())
+                let value = work.qp as u64;
+                demo.check(true, work.slot, 0, &value.to_ne_bytes())?;
+                demo.check(false, work.slot, 8, &(!value).to_ne_bytes())
             },
         )
     }
@@ -152,22 +147,24 @@ impl Demo<'_> {
     /// One operation on every QP of the client.
     fn one_sided(
         &mut self,
-        mut begin: impl FnMut(&mut Self, usize) -> Result<()>,
-        mut end: impl FnMut(&mut Self, usize) -> Result<()>,
+        mut begin: impl FnMut(&mut Self, Work) -> Result<()>,
+        mut end: impl FnMut(&mut Self, Work) -> Result<()>,
     ) -> Result<()> {
         let count = self.client.qps.len();
         let (mut begun, mut ended) = (0, 0);
         let mut moved = Instant::now();
         while ended < count {
-            while begun < count && begun - ended < ACTIVE {
-                begin(self, begun)?;
+            while begun < count
+                && let Some(slot) = self.slots.take(1)
+            {
+                begin(self, Work { qp: begun, slot })?;
                 begun += 1;
             }
             self.turn()?;
             for done in drain(&self.client.send_cq) {
-                let at = self.index(&done, true)?;
-                end(self, at)?;
-                ended += 1;
+                let work = self.work(&done, true)?;
+                end(self, work)?;
+                ended += usize::from(self.slots.completed(work.slot));
                 moved = Instant::now();
             }
             self.watch(moved, ended, count)?;
@@ -176,14 +173,19 @@ impl Demo<'_> {
     }
 
     fn turn(&mut self) -> Result<()> {
-        self.client.node.poll()?;
-        self.server.node.poll()?;
+        if !self.client.node.poll()? {
+            // The server's thread may want the processor.
+            std::thread::yield_now();
+        }
         Ok(())
     }
 
-    fn count_sends(&mut self) -> Result<()> {
-        for (cq, client) in [(&self.client.send_cq, true), (&self.server.send_cq, false)] {
-            for done in drain(cq) {
+    /// Takes completions of SENDs; gives how many operations ended with them.
+    fn count_sends(&mut self) -> Result<usize> {
+        let mut ended = 0;
+        for client in [true, false] {
+            let end = if client { &self.client } else { &self.server };
+            for done in drain(&end.send_cq) {
                 ensure!(
                     done.opcode == WorkOpcode::Send,
                     "a completion of {:?}",
@@ -191,37 +193,35 @@ impl Demo<'_> {
                 );
                 check_status(&done, client)?;
                 self.report.operations.send += 1;
+                let work = Work::of(done.wr_id);
+                ended += usize::from(self.slots.completed(work.slot));
             }
         }
-        Ok(())
+        Ok(ended)
     }
 
-    /// The QP that a completion belongs to.
-    fn index(&mut self, done: &Completion, client: bool) -> Result<usize> {
+    /// The operation that a completion belongs to.
+    fn work(&mut self, done: &Completion, client: bool) -> Result<Work> {
         if let Err(error) = check_status(done, client) {
             self.report.errors += 1;
             return Err(error);
         }
-        let at = done.wr_id as usize;
+        let work = Work::of(done.wr_id);
         let end = if client { &self.client } else { &self.server };
         ensure!(
-            end.qps[at].qpn() == done.qpn,
+            end.qps[work.qp].qpn() == done.qpn,
             "a completion with another QP's wr_id"
         );
-        Ok(at)
+        Ok(work)
     }
 
-    fn check(&mut self, client: bool, at: usize, offset: usize, expected: &[u8]) -> Result<()> {
+    fn check(&mut self, client: bool, slot: usize, offset: usize, expected: &[u8]) -> Result<()> {
         let end = if client { &self.client } else { &self.server };
         let mut found = vec![0; expected.len()];
-        end.mr.read(at * SLICE + offset, &mut found)?;
+        end.mr.read(slot * SLICE + offset, &mut found)?;
         if found != expected {
             self.report.errors += 1;
-            bail!(
-                "wrong bytes in the {} of QP {}",
-                name(client),
-                end.qps[at].qpn()
-            );
+            bail!("wrong bytes at the {}", name(client));
         }
         self.report.bytes_verified += expected.len() as u64;
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::*;
 use trunkline_cm::rdma::{Config, Kind, Manager, PortSpace};
-use trunkline_dataplane::prng::Prng;
+use trunkline_conn::secret::{Purpose, Secret};
 
 const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const TIMEOUT: u64 = 2 * SECOND;
@@ -60,7 +60,7 @@ fn peer(last: u8) -> SocketAddr {
 }
 
 fn ids<const N: usize>() -> [Id; N] {
-    let mut manager = Manager::new(Config::new(1), crate::peers::Seeded(Prng::new(1)));
+    let mut manager = Manager::new(Config::new(1), Secret::from_seed(1).stream(Purpose::Hosts));
     [(); N].map(|()| manager.create(PortSpace::Tcp, Kind::Rc).unwrap())
 }
 

@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use trunkline_conn::mem::{Access, Memory};
+use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_dataplane::Region;
 use trunkline_qpmap::key::{Secret24, Secret32};
 use trunkline_qpmap::mapping::Mapping;
@@ -24,14 +25,16 @@ pub(crate) fn mapping_lookup(repetitions: u32) {
 }
 
 pub(crate) fn qpn_to_index(repetitions: u32) {
-    let secret = Secret24::new([1, 2], Worker::ONLY);
+    let secret = Secret24::new(Secret::from_seed(1).stream(Purpose::Qpns), Worker::ONLY);
     for number in 0..repetitions {
         black_box(secret.open(black_box(number & 0xff_ffff)));
     }
 }
 
 pub(crate) fn region_check(repetitions: u32) {
-    let mut regions = Regions::new(Secret32::new([3, 4]));
+    let mut regions = Regions::new(Secret32::new(
+        Secret::from_seed(3).stream(Purpose::RegionKeys),
+    ));
     let pd = regions.alloc_pd();
     let memory = Region::allocate(1 << 16).expect("a few pages");
     let addr = trunkline_conn::mem::Bytes::addr(&memory);

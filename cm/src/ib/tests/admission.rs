@@ -4,6 +4,7 @@ use super::{GUID, Stage, ask, drain, messages, sidr_ask};
 use crate::ib::{AskError, Config, Event};
 use crate::retry::Retry;
 use crate::tests::{address, ms};
+use trunkline_conn::time::SECOND;
 use trunkline_wire::cm::{Answered, CommId, Message, RejReason, SidrStatus};
 
 fn config(half_open: u32, per_peer: u32) -> Config {
@@ -200,14 +201,57 @@ fn own_asks_are_bounded_and_say_which_limit() {
         .ask(stage.now, route, &sidr_ask(), Retry::PLAIN);
     assert_eq!(asked, busy);
     drain(&mut stage.manager);
-    for _ in 0..2 {
-        request(&mut stage, 2);
+    for host in [2, 3] {
+        request(&mut stage, host);
     }
     assert_eq!(outcome(&mut stage).0, 2);
-    request(&mut stage, 3);
+    request(&mut stage, 4);
     assert_eq!(
         outcome(&mut stage),
         (0, 1, 0),
         "all connections together are five"
     );
+}
+
+#[test]
+fn an_address_that_proved_nothing_gets_at_most_three_datagrams_for_each_of_its_own() {
+    for (asks, most) in [(1, 3), (2, 6)] {
+        let mut stage = Stage::new();
+        stage.rep_sent();
+        let mut sent = 1;
+        for _ in 1..asks {
+            stage.deliver(&stage.req());
+        }
+        for _ in 0..1_000 {
+            sent += drain(&mut stage.manager).0.len();
+            stage.now = stage.now + SECOND;
+            stage.manager.handle_timeout(stage.now);
+        }
+        assert_eq!(*stage.manager.load(), Default::default(), "it is given up");
+        assert!((asks + 1..=most).contains(&sent), "{asks} in, {sent} out");
+        assert!(stage.manager.counters().unproved > 0);
+    }
+    // Nobody decides: an MRA, and a REJ.
+    let mut stage = Stage::new();
+    stage.asked();
+    stage.now = stage.now + 1_000 * SECOND;
+    stage.manager.handle_timeout(stage.now);
+    assert!(drain(&mut stage.manager).0.len() <= 3);
+}
+
+#[test]
+fn a_host_that_takes_all_it_can_get_leaves_half_of_the_connections() {
+    let mut config = Config::new(GUID);
+    config.limits.connections = 64;
+    let mut stage = Stage::with(config);
+    for serial in 0..32 {
+        stage.theirs = CommId(serial + 1);
+        (stage.our_qpn, stage.peer_qpn) = (0x100 + serial, 0x200 + serial);
+        stage.answering();
+    }
+    request(&mut stage, 2);
+    assert_eq!(outcome(&mut stage), (0, 0, 1), "it is refused");
+    assert_eq!(stage.manager.counters().over_share, 1);
+    request(&mut stage, 3);
+    assert_eq!(outcome(&mut stage), (1, 0, 0));
 }

@@ -200,7 +200,6 @@ fn every_cell_of_the_state_table_is_as_written() {
 const TABLE: &str = "
     ReqSent REQ: Incoming
     Replied REQ: +REJ(10)
-    Asked REQ: +MRA
     RepSent REQ: +REP
     Asking REQ: DreqSent +DREQ +REJ(10)
     TimeWait REQ: +REJ(10)
@@ -209,7 +208,6 @@ const TABLE: &str = "
     SidrDone REQ: Incoming
     Gone REQ: Incoming
     ReqSent REP: Replied Replied
-    Replied REP: +MRA
     Asking REP: +RTU
     TimeWait REP: +REJ(6)
     Gone REP: +REJ(6)
@@ -310,7 +308,7 @@ const TABLE: &str = "
     ReqSent deadlines: - +REJ(4) Unreachable
     Replied deadlines: TimeWait +REJ(3) Closed(Undecided)
     Asked deadlines: - +REJ(3) Closed(Undecided)
-    RepSent deadlines: TimeWait +REJ(4) Closed(Unconfirmed)
+    RepSent deadlines: TimeWait Closed(Unconfirmed)
     DreqSent deadlines: TimeWait Closed(Local)
     TimeWait deadlines: - TimeWaitExit
     SidrSent deadlines: - Unreachable

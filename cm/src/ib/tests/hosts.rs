@@ -3,7 +3,7 @@
 
 use super::{SERVICE, answer, ask, drain, sidr_answer, sidr_ask};
 use crate::event::Outgoing;
-use crate::ib::{Answer, Ask, Config, ConnId, Event, Manager, QpTerms};
+use crate::ib::{Answer, Ask, Config, ConnId, Event, Guids, Manager, QpTerms};
 use crate::message::Mad;
 use crate::random::Random;
 use crate::retry::Retry;
@@ -234,7 +234,10 @@ impl Network {
     /// The host loses all it knew and counts its QPs from the beginning, as Linux does.
     pub(super) fn restart(&mut self, host: usize) {
         let old = &self.parties[host];
-        let (guid, seed) = (old.manager.config().guid, self.random.next());
+        let Guids::One(guid) = old.manager.config().guids else {
+            unreachable!("hosts of the test have one GUID")
+        };
+        let seed = self.random.next();
         self.parties[host] = Host::new(guid, seed);
     }
 

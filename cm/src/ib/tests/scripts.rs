@@ -1,10 +1,11 @@
 //! Single stories, message by message.
 
 use super::{GUID, SERVICE, Stage, ask, drain, messages, sidr_ask};
-use crate::ib::{AskError, CloseReason, Config, Event, message};
-use crate::message::mad;
+use crate::ib::{AskError, CloseReason, Config, Event, Guids, message};
+use crate::message::{Mad, mad};
 use crate::retry::{Patience, Retry};
-use crate::tests::ms;
+use crate::tests::{address, ms};
+use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_wire::cm::{
     Answered, CmMad, CommId, Message, PrivateData, RejReason, TransportService,
@@ -402,4 +403,50 @@ fn a_question_is_sent_again_and_given_up_like_a_request() {
         let over = expected.is_empty();
         assert_eq!(events == [Event::Unreachable { id, route }], over);
     }
+}
+
+#[test]
+fn what_the_network_doubled_asks_nobody_for_patience() {
+    // The peer would take 69 s for its next try.
+    for (enter, again) in [
+        (
+            Stage::asked as fn(&mut Stage),
+            Stage::req as fn(&Stage) -> Mad,
+        ),
+        (Stage::replied, Stage::rep),
+    ] {
+        let mut stage = Stage::new();
+        enter(&mut stage);
+        stage.deliver(&again(&stage));
+        assert!(names(&mut stage).is_empty());
+        assert_eq!(stage.manager.counters().duplicate, 1);
+        // Once it was asked to be patient, a copy says that it did not hear of that.
+        let due = stage.manager.poll_timeout().expect("the program is slow");
+        stage.manager.handle_timeout(due);
+        assert_eq!(names(&mut stage), ["MRA"]);
+        stage.deliver(&again(&stage));
+        assert_eq!(names(&mut stage), ["MRA"]);
+    }
+}
+
+#[test]
+fn a_node_tells_each_host_another_guid_and_the_same_each_time() {
+    let mut config = Config::new(GUID);
+    config.guids = Guids::PerPeer(Secret::from_seed(5));
+    let mut stage = Stage::with(config);
+    let mut told = |host: u8, qpn: u32| {
+        stage.peer_address = address(host);
+        let route = stage.route();
+        let asked = stage
+            .manager
+            .connect(stage.now, route, &ask(qpn), Retry::PLAIN);
+        asked.expect("there is room");
+        let Message::Req(req) = only(&mut stage) else {
+            panic!("a REQ asks")
+        };
+        req.ca_guid
+    };
+    let (first, second, again) = (told(2, 10), told(3, 11), told(2, 12));
+    assert_eq!(first, again);
+    assert_ne!(first, second);
 }

@@ -2,13 +2,20 @@
 
 use super::{Cable, params};
 use crate::ib::CloseReason;
-use crate::rdma::{Config, Error, Event, Id, Kind, Params, PortSpace, Setting};
+use crate::rdma::{Config, Error, Event, Id, Kind, Params, PortSpace, QpAttributes, Setting};
 use crate::retry::Retry;
 use crate::tests::path;
 use std::vec::Vec;
 use trunkline_conn::time::SECOND;
 use trunkline_wire::Qpn;
 use trunkline_wire::cm::{Message, RejReason};
+
+fn ended(event: Event, who: Id, why: CloseReason) -> bool {
+    match event {
+        Event::Disconnected { id, reason, .. } => (id, reason) == (who, why),
+        _ => false,
+    }
+}
 
 #[test]
 fn both_programs_hear_of_a_connection_from_request_to_time_wait() {
@@ -47,10 +54,6 @@ fn both_programs_hear_of_a_connection_from_request_to_time_wait() {
         assert_eq!(cable.said(), [(0, "REQ"), (1, "REP"), (0, "RTU")]);
 
         cable.hosts[0].disconnect(now, asking).expect("it stands");
-        let ended = |event, who, why| match event {
-            Event::Disconnected { id, reason, .. } => (id, reason) == (who, why),
-            _ => false,
-        };
         assert!(ended(cable.only(1), asked, CloseReason::Peer));
         assert!(ended(cable.only(0), asking, CloseReason::Local));
         assert_eq!(cable.said(), [(0, "DREQ"), (1, "DREP")]);
@@ -264,10 +267,114 @@ fn both_may_disconnect_at_once() {
             }
         ));
     }
-    assert_eq!(
-        cable.hosts[0].disconnect(now, asking),
-        Err(Error::State(asking))
-    );
+    // Whoever comes too late has what it wanted.
+    assert_eq!(cable.hosts[0].disconnect(now, asking), Ok(()));
+    assert!(cable.heard(0).is_empty() && cable.heard(1).is_empty());
+}
+
+#[test]
+fn what_the_peer_has_ended_may_be_disconnected_and_what_never_stood_may_not() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.established();
+    let now = cable.now;
+    cable.hosts[0].disconnect(now, asking).expect("it stands");
+    assert!(ended(cable.only(1), asked, CloseReason::Peer));
+    cable.said();
+    assert_eq!(cable.hosts[1].disconnect(now, asked), Ok(()));
+    cable.settle();
+    assert!(cable.said().is_empty(), "nothing is left to say");
+
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.requested(&params(18));
+    cable.hosts[1].reject(now, asked, b"no").expect("undecided");
+    cable.settle();
+    for (host, id) in [(0, asking), (1, asked)] {
+        let never = cable.hosts[host].disconnect(now, id);
+        assert_eq!(never, Err(Error::State(id)));
+    }
+}
+
+#[test]
+fn an_accept_whose_qp_cannot_be_readied_sends_nothing_and_the_id_still_waits() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.requested(&params(17));
+    let now = cable.now;
+    cable.said();
+    let refuse = |_: &QpAttributes| Err(Error::NoPort);
+    let accepted = cable.hosts[1].accept_with(now, asked, &params(18), refuse);
+    assert_eq!(accepted, Err(Error::NoPort));
+    cable.settle();
+    assert!(cable.said().is_empty() && cable.heard(0).is_empty());
+    // It may decide anew, either way.
+    let mut agreed = None;
+    let ready = |attributes: &QpAttributes| {
+        agreed = Some(*attributes);
+        Ok::<_, Error>(())
+    };
+    cable.hosts[1]
+        .accept_with(now, asked, &params(18), ready)
+        .expect("undecided");
+    assert_eq!(agreed.as_ref(), cable.hosts[1].attributes(asked));
+    assert!(matches!(cable.only(0), Event::ConnectResponse { .. }));
+    // The same at the end that asked.
+    cable.said();
+    let accepted = cable.hosts[0].accept_with(now, asking, &params(17), refuse);
+    assert_eq!(accepted, Err(Error::NoPort));
+    cable.settle();
+    assert!(cable.said().is_empty() && cable.heard(1).is_empty());
+    cable.hosts[0]
+        .reject(now, asking, b"no")
+        .expect("undecided");
+    assert!(matches!(cable.only(1), Event::Rejected { .. }));
+}
+
+#[test]
+fn an_id_whose_qp_failed_hears_it_once_and_its_peer_is_told() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.established();
+    let now = cable.now;
+    let qpn = params(17).qpn;
+    cable.hosts[0].qp_failed(now, qpn);
+    assert!(ended(cable.only(0), asking, CloseReason::Failed));
+    assert!(ended(cable.only(1), asked, CloseReason::Peer));
+    cable.hosts[0].qp_failed(now, qpn);
+    assert!(cable.heard(0).is_empty(), "it is told once");
+    cable.wait();
+    assert!(matches!(cable.only(0), Event::TimewaitExit { .. }));
+}
+
+#[test]
+fn a_node_that_ends_tells_every_peer_and_every_id() {
+    let mut cable = Cable::new();
+    let (stands, far) = cable.established();
+    let connecting = cable.resolved(0, PortSpace::Tcp, Kind::Rc, 7174);
+    let now = cable.now;
+    cable.hosts[0]
+        .connect(now, connecting, &params(19))
+        .expect("resolved");
+    cable.heard(1);
+    let mut rounds = 1;
+    while cable.hosts[0].end_some(now, 1) {
+        rounds += 1;
+    }
+    assert_eq!(rounds, 3, "one at a time, and none");
+    let heard = cable.heard(0);
+    assert!(ended(heard[0], stands, CloseReason::Local), "{heard:?}");
+    assert_eq!(heard[1..], [Event::ConnectError { id: connecting }]);
+    let heard = cable.heard(1);
+    assert!(ended(heard[0], far, CloseReason::Peer), "{heard:?}");
+    assert!(matches!(heard[1..], [Event::Rejected { .. }]), "{heard:?}");
+}
+
+#[test]
+fn a_link_local_address_keeps_its_scope() {
+    let mut cable = Cable::new();
+    let scoped: core::net::SocketAddr = "[fe80::1%7]:7174".parse().expect("an address");
+    let manager = &mut cable.hosts[0];
+    let id = manager.create(PortSpace::Tcp, Kind::Rc).expect("room");
+    assert_eq!(manager.bind(id, scoped), Ok(scoped));
+    assert_eq!(manager.local(id), Some(scoped));
+    assert_eq!(manager.listen(id, 0), Ok(scoped));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{Cable, params};
 use crate::ib::CloseReason;
-use crate::rdma::{Config, Error, Event, Id, Kind, Manager, PortSpace};
+use crate::rdma::{Config, Error, Event, Id, Kind, Manager, PortSpace, keeper};
 use crate::tests::Seeded;
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ fn ids_and_ports_of_nobodys_choice_show_their_worker() {
             let id = created(manager);
             let got = manager.bind(id, at(0)).expect("a port is free");
             assert_eq!(
-                (id.worker(two()), manager.keeper(got.port())),
+                (id.worker(two()), keeper(got.port(), two())),
                 (worker, worker)
             );
             assert!(ids.insert(id) && ports.insert(got.port()));
@@ -53,7 +53,7 @@ fn ids_and_ports_of_nobodys_choice_show_their_worker() {
 #[test]
 fn a_port_is_granted_by_its_keeper_and_given_back_there() {
     let [zero, one] = &mut managers();
-    assert_eq!((zero.keeper(7174), zero.keeper(7175)), (0, 1));
+    assert_eq!((keeper(7174, two()), keeper(7175, two())), (0, 1));
     let (id, other) = (created(zero), created(one));
     let wish = zero.wish(id, at(7175)).expect("it has none");
     one.grant(&wish).expect("nobody has it");

@@ -1,6 +1,7 @@
 //! What comes back to the requester: acknowledgements, READ data, results of atomics.
 
-use super::Requester;
+use super::early::AHEAD;
+use super::{Entry, Requester};
 use crate::host::Host;
 use crate::mem::Memory;
 use crate::rc::config::Config;
@@ -8,7 +9,12 @@ use crate::rc::segment;
 use crate::rc::stats::{Dropped, Stats};
 use crate::time::Instant;
 use crate::work::{Local, SendOp, Status};
-use trunkline_wire::{NakCode, Operation, Packet, Position, Syndrome};
+use trunkline_wire::{Aeth, NakCode, Operation, Packet, Position, Psn, Syndrome};
+
+/// Answers that overtake a missing one until it counts as lost.
+const REORDERED: u32 = 3;
+/// Requests that an answer ahead of its turn is looked for among.
+const LOOK_AHEAD: usize = 64;
 
 /// The oldest request ends with this status, and the QP goes to error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,6 +48,12 @@ impl Outcome {
         }
     }
 
+    /// The program's memory for an answer is gone.
+    const FAULT: Self = Self {
+        verdict: Err(Dropped::LocalMemory),
+        fatal: Some(Fatal(Status::LocalProtection)),
+    };
+
     const BAD: Self = Self {
         verdict: Err(Dropped::BadResponse),
         fatal: Some(Fatal(Status::BadResponse)),
@@ -62,12 +74,17 @@ impl Requester {
         let ahead = segment::distance(una, psn);
         if ahead >= self.outstanding() {
             let stale = psn.offset_from(una) < 0;
+            if stale {
+                // It may tell of receives that were posted since.
+                self.take_credits(packet);
+            }
             return Outcome::dropped(if stale {
                 Dropped::StaleResponse
             } else {
                 Dropped::UnexpectedResponse
             });
         }
+        self.take_credits(packet);
         let syndrome = packet.aeth.map(|aeth| aeth.syndrome);
         match (packet.opcode().operation(), syndrome) {
             (Some(Operation::Acknowledge), Some(Syndrome::Ack { .. })) => {
@@ -85,6 +102,17 @@ impl Requester {
                 None | Some(Syndrome::Ack { .. }),
             ) => self.on_data(config, now, packet, ahead, host, stats),
             _ => Outcome::dropped(Dropped::UnexpectedResponse),
+        }
+    }
+
+    /// What an acknowledgement says of the peer's receives.
+    fn take_credits(&mut self, packet: &Packet<'_>) {
+        if let Some(Aeth {
+            syndrome: Syndrome::Ack { credits },
+            msn,
+        }) = packet.aeth
+        {
+            self.credits.grant(credits, msn);
         }
     }
 
@@ -131,6 +159,11 @@ impl Requester {
 
     fn on_progress(&mut self, config: &Config, now: Instant) {
         self.implied = None;
+        self.overtook = 0;
+        self.timers.stop_gap();
+        if !self.early.is_empty() {
+            self.timers.start_gap(now);
+        }
         let waiting = self.is_waiting();
         self.timers.progress(config, now, waiting);
     }
@@ -146,22 +179,38 @@ impl Requester {
         if self.acknowledge(config, now, count, host) {
             return Outcome::DONE;
         }
-        self.on_missing(stats)
+        self.on_missing(now, stats)
     }
 
-    /// Data of the oldest request is missing although something later was answered (an implied
-    /// NAK): asked for once, until there is progress or the timer runs out.
-    fn on_missing(&mut self, stats: &mut Stats) -> Outcome {
-        let una = self.una();
-        if self.implied == Some(una) || !self.is_waiting() {
-            return Outcome::dropped(Dropped::MissingResponse);
-        }
-        self.implied = Some(una);
-        stats.implied_naks += 1;
+    /// Data of the oldest request is missing although something later was answered.
+    fn on_missing(&mut self, now: Instant, stats: &mut Stats) -> Outcome {
         Outcome {
             verdict: Err(Dropped::MissingResponse),
-            fatal: self.retry(),
+            fatal: self.overtaken(now, stats),
         }
+    }
+
+    /// A later answer came before one that is missing: late, or lost (an implied NAK, IBTA Vol 1,
+    /// 9.7.5.1.1). It counts as lost when several have overtaken it, or some time after the first.
+    fn overtaken(&mut self, now: Instant, stats: &mut Stats) -> Option<Fatal> {
+        self.overtook += 1;
+        if self.overtook < REORDERED {
+            self.timers.start_gap(now);
+            return None;
+        }
+        self.ask_for_missing(stats)
+    }
+
+    /// Asks for missing answers again: once, until there is progress or the timer runs out.
+    pub(super) fn ask_for_missing(&mut self, stats: &mut Stats) -> Option<Fatal> {
+        let una = self.una();
+        if self.implied == Some(una) || !self.is_waiting() {
+            return None;
+        }
+        self.implied = Some(una);
+        self.timers.stop_gap();
+        stats.implied_naks += 1;
+        self.retry()
     }
 
     fn on_rnr_nak(
@@ -173,7 +222,7 @@ impl Requester {
         stats: &mut Stats,
     ) -> Outcome {
         if !self.acknowledge(config, now, ahead, host) {
-            return self.on_missing(stats);
+            return self.on_missing(now, stats);
         }
         if !self.is_waiting() {
             // What it refuses has not been sent again since it was refused last.
@@ -215,7 +264,7 @@ impl Requester {
         if refuses_head || self.acknowledge(config, now, ahead, host) {
             return Outcome::refused(status);
         }
-        self.on_missing(stats)
+        self.on_missing(now, stats)
     }
 
     fn on_sequence_nak(
@@ -227,7 +276,7 @@ impl Requester {
         stats: &mut Stats,
     ) -> Outcome {
         if !self.acknowledge(config, now, ahead, host) {
-            return self.on_missing(stats);
+            return self.on_missing(now, stats);
         }
         if !self.is_waiting() {
             return Outcome::dropped(Dropped::StaleResponse);
@@ -249,44 +298,129 @@ impl Requester {
     ) -> Outcome {
         // An answer to a request acknowledges those before it.
         if !self.acknowledge(config, now, ahead, host) {
-            return self.on_missing(stats);
+            return self.on_early(config, now, packet, host, stats);
         }
         let head = self
             .queue
-            .front_mut()
+            .front()
             .expect("outstanding PSNs belong to requests");
-        let is_read = packet.opcode().operation() == Some(Operation::ReadResponse);
-        let answered = head.progress + 1 == config.piece_end(head.progress, head.packets);
-        let memory = host.memory();
-        let placed = match (&head.request.op, &head.request.local) {
-            (SendOp::Read(_), Local::Sges(sges)) if is_read => {
-                let mtu = config.path_mtu.bytes();
-                let (offset, length) = segment::part(head.request.length, mtu, head.progress);
-                if packet.payload.len() != length as usize
-                    || !fits(packet, config.is_first_of_piece(head.progress), answered)
-                {
-                    return Outcome::BAD;
-                }
-                memory.scatter(config.pd, sges, offset, packet.payload, None)
-            }
-            (SendOp::Atomic(..), Local::Sges(sges)) if !is_read => {
-                let value = packet.atomic_ack.map_or(0, |header| header.0);
-                memory.scatter(config.pd, sges, 0, &value.to_ne_bytes(), None)
-            }
-            _ => return Outcome::BAD,
-        };
-        if placed.is_err() {
-            return Outcome {
-                verdict: Err(Dropped::LocalMemory),
-                fatal: Some(Fatal(Status::LocalProtection)),
-            };
+        match place(config, head, head.progress, packet, host) {
+            Placed::Done => {}
+            Placed::Unfit => return Outcome::BAD,
+            Placed::Fault => return Outcome::FAULT,
         }
+        self.advance(config, host);
+        self.catch_up(config, now, host);
+        self.on_progress(config, now);
+        Outcome::DONE
+    }
+
+    /// Data came before some that is missing: it is placed and need not come again.
+    fn on_early(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+        stats: &mut Stats,
+    ) -> Outcome {
+        let psn = packet.bth.psn;
+        if self.early.has(psn) {
+            return Outcome::dropped(Dropped::StaleResponse);
+        }
+        let found = self.find(psn);
+        let placed = found.map(|(entry, at)| place(config, entry, at, packet, host));
+        match placed {
+            Some(Placed::Done) => {}
+            Some(Placed::Fault) => return Outcome::FAULT,
+            Some(Placed::Unfit) | None => return self.on_missing(now, stats),
+        }
+        self.early.mark(psn);
+        Outcome {
+            verdict: Ok(()),
+            fatal: self.overtaken(now, stats),
+        }
+    }
+
+    /// The request that an answer ahead of its turn is for, and which of its packets; `None` where
+    /// that is too far ahead.
+    fn find(&self, psn: Psn) -> Option<(&Entry, u32)> {
+        if segment::distance(self.una(), psn) >= AHEAD {
+            return None;
+        }
+        let near = self.queue.iter().take(self.started.min(LOOK_AHEAD));
+        near.map(|entry| (entry, segment::distance(entry.psn, psn)))
+            .find(|(entry, at)| *at < entry.packets)
+    }
+
+    /// The next packet of the oldest request, a READ or atomic, has come.
+    fn advance(&mut self, config: &Config, host: &mut impl Host) {
+        // It may have come early and once more: what is passed is no longer early.
+        self.early.take(self.una());
+        let head = self.queue.front_mut().expect("its data came");
+        let answered = head.progress + 1 == config.piece_end(head.progress, head.packets);
         head.progress += 1;
         self.read_psns -= 1;
         self.reads -= u32::from(answered);
         self.settle_head(host);
-        self.on_progress(config, now);
-        Outcome::DONE
+    }
+
+    /// Goes on over what came early, and over what that acknowledges.
+    fn catch_up(&mut self, config: &Config, now: Instant, host: &mut impl Host) {
+        while let Some(last) = self.early.last() {
+            if self.early.take(self.una()) {
+                self.advance(config, host);
+                continue;
+            }
+            let before = self.una();
+            self.acknowledge(config, now, segment::distance(before, last), host);
+            if self.una() == before {
+                return;
+            }
+        }
+    }
+}
+
+/// What became of data.
+enum Placed {
+    Done,
+    /// It is no packet `at` of that request's answer.
+    Unfit,
+    /// The program's memory is gone.
+    Fault,
+}
+
+/// Puts packet `at` of the answer to a request where it belongs.
+fn place(
+    config: &Config,
+    entry: &Entry,
+    at: u32,
+    packet: &Packet<'_>,
+    host: &mut impl Host,
+) -> Placed {
+    let is_read = packet.opcode().operation() == Some(Operation::ReadResponse);
+    let memory = host.memory();
+    let placed = match (&entry.request.op, &entry.request.local) {
+        (SendOp::Read(_), Local::Sges(sges)) if is_read => {
+            let mtu = config.path_mtu.bytes();
+            let (offset, length) = segment::part(entry.request.length, mtu, at);
+            let last = at + 1 == config.piece_end(at, entry.packets);
+            if packet.payload.len() != length as usize
+                || !fits(packet, config.is_first_of_piece(at), last)
+            {
+                return Placed::Unfit;
+            }
+            memory.scatter(config.pd, sges, offset, packet.payload, None)
+        }
+        (SendOp::Atomic(..), Local::Sges(sges)) if !is_read => {
+            let value = packet.atomic_ack.map_or(0, |header| header.0);
+            memory.scatter(config.pd, sges, 0, &value.to_ne_bytes(), None)
+        }
+        _ => return Placed::Unfit,
+    };
+    match placed {
+        Ok(()) => Placed::Done,
+        Err(_) => Placed::Fault,
     }
 }
 

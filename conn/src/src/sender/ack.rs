@@ -1,8 +1,10 @@
 //! What an acknowledgement settles, and what it proves lost.
 
+use super::super::config::SACK_BITS;
 use super::super::config::{
     AckInfo, AckSummary, Counters, MAX_SACK_WORDS, TICK_SHIFT, Violation, ticks,
 };
+use super::super::flight::Mark;
 use super::super::rack::Verdict;
 use super::{NIL, Sender};
 use crate::control::{Acked, Control};
@@ -23,6 +25,8 @@ struct News {
     high: u64,
     echo: u32,
     now: u32,
+    /// Ticks since the oldest packet that was in flight was sent.
+    oldest: u32,
     /// Queueing on the way back, in ns.
     reverse_ns: u64,
 }
@@ -51,6 +55,7 @@ impl<I: Copy> Sender<I> {
             high: self.high,
             echo: ack.echo,
             now: ticks(now),
+            oldest: self.oldest(ticks(now)),
             reverse_ns,
         };
         let first_bit = self.una.wrapping_add_signed(ahead + 1);
@@ -74,19 +79,18 @@ impl<I: Copy> Sender<I> {
             // All were sent once, in order: the last one is the latest.
             let mut bytes = 0;
             for number in self.una..end {
-                let sent = &self.ring[self.index(number)];
+                let sent = self.flight.get(number);
                 bytes += u64::from(sent.bytes);
                 acked(sent.item);
             }
-            let last = &self.ring[self.index(end - 1)];
+            let last = self.flight.get(end - 1);
             news.latest = Some((last.order, last.at));
             news.packets = count as u32;
             news.bytes = bytes;
             self.in_flight -= bytes;
         } else {
             for number in self.una..end {
-                if self.settled.get(number) {
-                    self.settled.clear(number);
+                if self.flight.has(number, Mark::Settled) {
                     self.settled_count -= 1;
                 } else {
                     self.settle(number, news, acked);
@@ -95,13 +99,15 @@ impl<I: Copy> Sender<I> {
         }
         self.una = end;
         self.high = self.high.max(end);
+        self.flight.release(end);
     }
 
     /// The packets whose bits are set have arrived; the lowest bit is that of `first`.
     fn select(&mut self, first: u64, sack: &[u64], news: &mut News, acked: &mut impl FnMut(I)) {
-        let mut base = first;
-        for &word in sack {
-            let mut fresh = word & !self.settled.gather(base);
+        for &entry in sack {
+            let base = first.wrapping_add((entry >> SACK_BITS) * u64::from(SACK_BITS));
+            let word = entry & ((1 << SACK_BITS) - 1);
+            let mut fresh = word & !self.flight.gather(base, Mark::Settled);
             while fresh != 0 {
                 let number = base.wrapping_add(u64::from(fresh.trailing_zeros()));
                 fresh &= fresh - 1;
@@ -109,25 +115,24 @@ impl<I: Copy> Sender<I> {
                 if number.wrapping_sub(self.una) >= self.next - self.una {
                     continue;
                 }
-                self.settled.set(number);
+                self.flight.set(number, Mark::Settled, true);
                 self.settled_count += 1;
                 self.settle(number, news, acked);
                 self.high = self.high.max(number + 1);
             }
-            base = base.wrapping_add(64);
         }
     }
 
     /// Packet `number` has arrived, which was not known before.
     fn settle(&mut self, number: u64, news: &mut News, acked: &mut impl FnMut(I)) {
-        let sent = self.ring[self.index(number)];
+        let sent = *self.flight.get(number);
         acked(sent.item);
         news.packets += 1;
         news.bytes += u64::from(sent.bytes);
         let elapsed = news.now.wrapping_sub(sent.at);
         let mut delivered = true;
-        if self.lost.get(number) {
-            self.lost.clear(number);
+        if self.flight.has(number, Mark::Lost) {
+            self.flight.set(number, Mark::Lost, false);
             self.lost_count -= 1;
             self.lost_bytes -= u64::from(sent.bytes);
             if !sent.probe {
@@ -136,7 +141,7 @@ impl<I: Copy> Sender<I> {
             }
         } else {
             self.in_flight -= u64::from(sent.bytes);
-            if self.again.get(number) {
+            if self.flight.has(number, Mark::Again) {
                 self.unlink(number);
                 delivered = !self.is_answer_to_original(elapsed, sent.at, news);
                 if !delivered {
@@ -177,10 +182,13 @@ impl<I: Copy> Sender<I> {
         counters.acked_bytes += news.bytes;
         counters.spurious += u64::from(news.spurious);
         let timed_out = self.timers.acknowledged(now);
+        self.stalled_at = None;
         if timed_out && news.spurious > 0 {
             self.control.on_spurious_timeout();
+        } else if news.spurious > 0 {
+            self.control.on_spurious_loss();
         }
-        let rtt_ns = self.measure(now, ack, news.now);
+        let rtt_ns = self.measure(now, ack, news);
         let mut round = false;
         if let Some((order, at)) = news.latest {
             self.rack.delivered(order, news.now.wrapping_sub(at));
@@ -214,20 +222,36 @@ impl<I: Copy> Sender<I> {
         }
     }
 
-    /// The round trip by the echo. An echo from the future or the distant past is not believed.
-    fn measure(&mut self, now: Instant, ack: &AckInfo<'_>, now_ticks: u32) -> Option<u64> {
+    /// The round trip by the echo, less what the peer says it held it. Nothing is believed of an
+    /// echo from the future, one older than what is in flight or than [`MAX_RTT_NS`], or one that
+    /// was held for longer than it took: no sample may be shorter than the path.
+    fn measure(&mut self, now: Instant, ack: &AckInfo<'_>, news: &News) -> Option<u64> {
         if ack.echo == 0 {
             return None;
         }
-        let raw = u64::from(now_ticks.wrapping_sub(ack.echo)) << TICK_SHIFT;
-        if raw > MAX_RTT_NS {
+        let age = news.now.wrapping_sub(ack.echo);
+        let raw = u64::from(age) << TICK_SHIFT;
+        if age > news.oldest || raw > MAX_RTT_NS {
             return None;
         }
         let rtt = raw
-            .saturating_sub(u64::from(ack.delay_ns))
-            .max(1 << TICK_SHIFT);
+            .checked_sub(ack.delay_ns.into())
+            .filter(|&rtt| rtt > 0)?;
         self.rtt.sample(now, rtt);
         Some(rtt)
+    }
+
+    /// Ticks since the oldest packet in flight was sent, or a few more.
+    fn oldest(&self, now: u32) -> u32 {
+        if self.is_idle() {
+            return 0;
+        }
+        let first = self.flight.get(self.una);
+        let since = match first.attempt {
+            0 => first.at,
+            _ => self.flight.since(self.una),
+        };
+        now.wrapping_sub(since)
     }
 
     fn marks(&mut self, ack: &AckInfo<'_>, packets: u32) -> u32 {
@@ -248,8 +272,8 @@ impl<I: Copy> Sender<I> {
         let (mut lost, mut bytes) = (0, 0);
         let mut number = self.first_once.max(self.una);
         while number < self.next {
-            if !self.is_past_first(number) {
-                let sent = &self.ring[self.index(number)];
+            if !self.flight.is_past_first(number) {
+                let sent = self.flight.get(number);
                 match self.rack.verdict(sent.order, sent.at, now_ticks, window) {
                     Verdict::Lost => {
                         lost += 1;
@@ -266,11 +290,12 @@ impl<I: Copy> Sender<I> {
         }
         self.first_once = number;
         while self.oldest != NIL {
-            let sent = &self.ring[usize::from(self.oldest)];
+            let oldest = self.number_at(self.oldest);
+            let sent = self.flight.get(oldest);
             match self.rack.verdict(sent.order, sent.at, now_ticks, window) {
                 Verdict::Lost => {
                     lost += 1;
-                    bytes += self.lose(self.number_at(self.oldest), false);
+                    bytes += self.lose(oldest, false);
                 }
                 Verdict::Unknown => break,
                 Verdict::Wait(ticks) => {
@@ -287,23 +312,17 @@ impl<I: Copy> Sender<I> {
         lost
     }
 
-    /// Whether a number in the window is no longer in its first transmission.
-    fn is_past_first(&self, number: u64) -> bool {
-        self.settled.get(number) || self.lost.get(number) || self.again.get(number)
-    }
-
     /// Takes a packet off the wire, to be sent again. Its bytes.
     pub(super) fn lose(&mut self, number: u64, probe: bool) -> u64 {
-        if self.again.get(number) {
+        if self.flight.has(number, Mark::Again) {
             self.unlink(number);
         }
-        let index = self.index(number);
-        let sent = &mut self.ring[index];
+        let sent = self.flight.get_mut(number);
         sent.probe = probe;
         let bytes = u64::from(sent.bytes);
         self.in_flight -= bytes;
         self.lost_bytes += bytes;
-        self.lost.set(number);
+        self.flight.set(number, Mark::Lost, true);
         self.lost_count += 1;
         self.lost_from = self.lost_from.min(number);
         bytes
@@ -330,8 +349,12 @@ pub(in super::super) fn check(una: u64, next: u64, ack: &AckInfo<'_>) -> Result<
     // The 32 bits stand for the nearest number.
     let ahead = i64::from(ack.cumulative.wrapping_sub(una as u32).cast_signed());
     let mut last = ahead - 1;
-    if let Some(word) = ack.sack.iter().rposition(|&word| word != 0) {
-        last = ahead + 1 + 64 * word as i64 + i64::from(ack.sack[word].ilog2());
+    for &entry in ack.sack {
+        let word = entry & ((1 << SACK_BITS) - 1);
+        if word != 0 {
+            let base = ahead + 1 + (entry >> SACK_BITS).cast_signed() * i64::from(SACK_BITS);
+            last = last.max(base + i64::from(word.ilog2()));
+        }
     }
     if last >= (next - una).cast_signed() {
         return Err(Violation::Unsent {

@@ -1,9 +1,18 @@
 //! What happens when nothing comes back: probes, and in the end death.
+//!
+//! What has not left was not sent: while a probe waits for room in the port no other one is due,
+//! the wait for its answer does not grow, and the clock of death stands still, up to
+//! [`MOST_STALLED`] times its span.
 
 use super::super::config::Counters;
+use super::super::flight::Mark;
 use super::{MAX_ATTEMPT, Sender};
 use crate::control::Control;
 use crate::time::Instant;
+
+/// So many times as long as silence would take, a port may refuse all retransmissions of a
+/// connection before that dies of it.
+const MOST_STALLED: u64 = 4;
 
 impl<I: Copy> Sender<I> {
     /// Returns whether the connection died of it.
@@ -16,17 +25,28 @@ impl<I: Copy> Sender<I> {
         if self.dead || self.is_idle() {
             return false;
         }
+        self.notice_stall(now);
         if now >= self.death_at() {
             self.dead = true;
             return true;
         }
         if now >= self.rack.deadline && self.detect_losses(now, counters) > 0 {
             self.refresh_control();
+            self.notice_stall(now);
         }
         if now >= self.probe_at() {
             return self.probe(now, counters);
         }
         false
+    }
+
+    /// Remembers since when nothing but a retransmission can bring news of the peer.
+    fn notice_stall(&mut self, now: Instant) {
+        self.stalled_at = match self.stalled_at {
+            _ if !self.is_stalled() => None,
+            None => Some(now),
+            since => since,
+        };
     }
 
     /// When `handle_timeout` has something to do, or [`Instant::FAR`].
@@ -41,7 +61,7 @@ impl<I: Copy> Sender<I> {
         at
     }
 
-    /// When `ready` or `poll_retransmit` was held back by pacing: when to ask again.
+    /// When `ready` or `peek_retransmit` was held back by pacing: when to ask again.
     pub(in super::super) fn pacing_timeout(&self) -> Instant {
         if self.dead {
             Instant::FAR
@@ -57,12 +77,15 @@ impl<I: Copy> Sender<I> {
     fn death_at(&self) -> Instant {
         match self.limits.dead_after_ns {
             0 => Instant::FAR,
+            after if self.is_stalled() => {
+                self.timers.progress_at + after.saturating_mul(MOST_STALLED)
+            }
             after => self.timers.progress_at + after,
         }
     }
 
     fn probe_at(&self) -> Instant {
-        if self.in_flight == 0 {
+        if self.in_flight == 0 || self.is_stalled() {
             return Instant::FAR;
         }
         self.timers.probe_at(
@@ -87,17 +110,20 @@ impl<I: Copy> Sender<I> {
         } else {
             self.oldest_in_flight()
         };
-        if self.ring[self.index(number)].attempt == MAX_ATTEMPT {
+        if self.flight.get(number).attempt == MAX_ATTEMPT {
             self.dead = true;
             return true;
         }
         self.lose(number, true);
+        self.notice_stall(now);
         false
     }
 
     /// There is one: bytes are in flight.
     fn newest_in_flight(&self) -> u64 {
-        let gone = |&number: &u64| self.settled.get(number) || self.lost.get(number);
+        let gone = |&number: &u64| {
+            self.flight.has(number, Mark::Settled) || self.flight.has(number, Mark::Lost)
+        };
         (self.una..self.next)
             .rev()
             .find(|number| !gone(number))
@@ -105,7 +131,9 @@ impl<I: Copy> Sender<I> {
     }
 
     fn oldest_in_flight(&self) -> u64 {
-        let gone = |&number: &u64| self.settled.get(number) || self.lost.get(number);
+        let gone = |&number: &u64| {
+            self.flight.has(number, Mark::Settled) || self.flight.has(number, Mark::Lost)
+        };
         (self.una..self.next)
             .find(|number| !gone(number))
             .expect("bytes in flight belong to a packet")

@@ -53,7 +53,7 @@ fn draw_start(rng: &mut Rng) -> u64 {
 
 fn law(seed: u64, control: ControlKind) {
     let mut rng = Rng::new(seed);
-    let window = 64 << rng.below(7);
+    let window = 64 << rng.below(11);
     let config = Config {
         first_tx: draw_start(&mut rng),
         first_rx: draw_start(&mut rng),

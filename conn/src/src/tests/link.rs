@@ -289,7 +289,8 @@ impl World {
         let mut out = Vec::new();
         let end = &mut self.ends[who];
         end.connection.handle_timeout(now, &end.pool);
-        while let Some((item, bytes, stamp)) = end.connection.poll_retransmit(now) {
+        while let Some((item, bytes)) = end.connection.peek_retransmit(now) {
+            let stamp = end.connection.retransmit(now);
             assert_eq!(item.bytes, bytes);
             assert!(
                 !end.acked[item.index as usize],

@@ -67,10 +67,16 @@ impl Bench {
         self.connection.handle_timeout(self.now, &self.pool);
     }
 
+    fn again_one(&mut self) -> Option<(u64, super::super::Stamp)> {
+        let (item, bytes) = self.connection.peek_retransmit(self.now)?;
+        assert_eq!(bytes, 1000);
+        Some((item, self.connection.retransmit(self.now)))
+    }
+
     fn again(&mut self) -> Vec<u64> {
-        core::iter::from_fn(|| self.connection.poll_retransmit(self.now))
-            .map(|(item, bytes, stamp)| {
-                assert_eq!((item, bytes), (stamp.number, 1000));
+        core::iter::from_fn(|| self.again_one())
+            .map(|(item, stamp)| {
+                assert_eq!(item, stamp.number);
                 item
             })
             .collect()
@@ -161,10 +167,7 @@ fn a_lost_tail_is_probed_and_the_answer_finds_the_rest() {
     let at = bench.connection.poll_timeout(&bench.pool).expect("a probe");
     assert!(at.since(bench.now) <= 100 * MICROSECOND);
     bench.wait(at.since(bench.now));
-    let (item, _, stamp) = bench
-        .connection
-        .poll_retransmit(bench.now)
-        .expect("the probe");
+    let (item, stamp) = bench.again_one().expect("the probe");
     assert_eq!((item, stamp.attempt, stamp.ack_req), (110, 1, true));
     assert_eq!(bench.again(), []);
     bench.wait(10 * MICROSECOND);
@@ -256,11 +259,14 @@ fn a_hole_is_reported_at_once_and_so_is_its_end() {
     bench.take(503);
     bench.take(570);
     let ack = bench.connection.poll_ack(bench.now).expect("another hole");
-    assert_eq!((ack.cumulative, ack.sack), (501, &[0b11, 0b1_0000][..]));
+    assert_eq!(
+        (ack.cumulative, ack.sack),
+        (501, &[0b11, 1 << 20 | 1 << 48][..])
+    );
     assert!(bench.connection.try_idle(&mut bench.pool).is_none());
     bench.take(501);
     let ack = bench.connection.poll_ack(bench.now).expect("one hole less");
-    assert_eq!((ack.cumulative, ack.sack), (504, &[0, 0b10][..]));
+    assert_eq!((ack.cumulative, ack.sack), (504, &[1 << 17 | 1 << 48][..]));
 }
 
 #[test]
@@ -423,7 +429,10 @@ fn packets_leave_no_faster_than_the_link_takes_them() {
 
 #[test]
 fn small_packets_fill_the_window_of_bytes_by_asking_again() {
-    let mut bench = Bench::plain();
+    let mut bench = Bench::new(Config {
+        window: 1024,
+        ..Config::default()
+    });
     let mut sent = 0;
     while bench.connection.ready(bench.now, &mut bench.pool) > 0 {
         bench.connection.record(bench.now, sent, 100);
@@ -464,5 +473,81 @@ fn source_ports_change_in_runs() {
             ports.iter().all(|&port| usize::from(port) == run % 3),
             "{ports:?}"
         );
+    }
+}
+
+#[test]
+fn a_retransmission_that_finds_no_room_stays_lost_and_counts_as_nothing() {
+    let mut bench = Bench::plain();
+    let echo = bench.send(8).timestamp;
+    bench.wait(10 * MICROSECOND);
+    assert_eq!(bench.ack(100, &[0b111], echo).lost, 1);
+    for _ in 0..10 {
+        // The port is full.
+        let found = bench.connection.peek_retransmit(bench.now);
+        assert_eq!(found, Some((100, 1000)));
+        bench.wait(MICROSECOND);
+    }
+    let stats = bench.connection.stats();
+    assert_eq!((stats.counters.retransmitted, stats.in_flight), (0, 5));
+    let (item, stamp) = bench.again_one().expect("it is still lost");
+    assert_eq!(
+        (item, stamp.attempt),
+        (100, 1),
+        "its first transmission but one"
+    );
+    assert_eq!(bench.again(), []);
+}
+
+#[test]
+fn probes_that_wait_for_the_port_do_not_back_off() {
+    let mut bench = Bench::plain();
+    let echo = bench.send(1).timestamp;
+    bench.wait(20 * MICROSECOND);
+    let _ = bench.ack(101, &[], echo);
+    bench.send(4);
+    let at = bench.connection.poll_timeout(&bench.pool).expect("a probe");
+    let patience = at.since(bench.now);
+    bench.wait(patience);
+    assert!(bench.connection.peek_retransmit(bench.now).is_some());
+    // For a second the port has no room for it.
+    for _ in 0..1000 {
+        bench.wait(MILLISECOND);
+        assert!(bench.connection.peek_retransmit(bench.now).is_some());
+    }
+    assert_eq!(bench.connection.stats().counters.probes, 1);
+    let _ = bench.again_one().expect("the probe leaves");
+    let next = bench.connection.poll_timeout(&bench.pool).expect("a probe");
+    let wait = next.since(bench.now);
+    assert!(wait <= 2 * patience + 100, "{wait} after {patience}");
+}
+
+#[test]
+fn a_full_port_is_no_death_of_the_peer_and_one_that_stays_full_is() {
+    for (full_ns, dies) in [(3 * SECOND, false), (9 * SECOND, true)] {
+        let policy = Policy {
+            dead_after_ns: 2 * SECOND,
+            ..Policy::default()
+        };
+        let config = Config {
+            first_tx: 100,
+            ..Config::default()
+        };
+        let mut bench = Bench::with(config, policy);
+        bench.send(4);
+        let end = bench.now + full_ns;
+        while bench.now < end {
+            bench.wait(10 * MILLISECOND);
+            let _ = bench.connection.peek_retransmit(bench.now);
+        }
+        assert_eq!(bench.connection.is_dead(), dies, "{full_ns}");
+        if dies {
+            continue;
+        }
+        let (_, stamp) = bench.again_one().expect("the probe leaves at last");
+        bench.wait(50 * MICROSECOND);
+        assert!(!bench.connection.is_dead());
+        let _ = bench.ack(104, &[], stamp.timestamp);
+        assert_eq!(bench.connection.in_flight(), 0);
     }
 }

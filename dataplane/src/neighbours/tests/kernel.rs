@@ -76,6 +76,7 @@ fn known_to(far: &Far, own: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs root and network namespaces"]
 fn the_kernel_and_we_find_each_other() {
     beside_a_neighbour(|far| {
         let mac = mac_of_near();

@@ -1,0 +1,183 @@
+//! Lists of which any element leaves at once, wherever it stands.
+//!
+//! They are circles, linked in both directions through one slab, so that a list is one number and
+//! costs memory for what is in it only. Whoever puts a value in keeps the number of its link.
+
+use crate::slab::{NONE, Slab};
+
+/// The links of any number of lists.
+#[derive(Debug)]
+pub(crate) struct Chains<T> {
+    links: Slab<Link<T>>,
+}
+
+#[derive(Debug)]
+struct Link<T> {
+    value: T,
+    prev: u32,
+    next: u32,
+}
+
+/// One list: the number of its first link, or [`NONE`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Chain(u32);
+
+impl Chain {
+    pub(crate) const EMPTY: Self = Self(NONE);
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == NONE
+    }
+}
+
+impl<T: Copy> Chains<T> {
+    pub(crate) const fn new() -> Self {
+        Self { links: Slab::new() }
+    }
+
+    /// Values in all lists.
+    pub(crate) const fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Puts a value at the end of a list; gives its link.
+    #[inline]
+    pub(crate) fn push(&mut self, chain: &mut Chain, value: T) -> u32 {
+        let link = self.links.next_index();
+        let (prev, next) = match chain.0 {
+            NONE => (link, link),
+            first => (self.links[first].prev, first),
+        };
+        self.links.insert(Link { value, prev, next });
+        if chain.0 == NONE {
+            chain.0 = link;
+        } else {
+            self.links[prev].next = link;
+            self.links[next].prev = link;
+        }
+        link
+    }
+
+    /// Takes a value out of the list it is in.
+    ///
+    /// # Panics
+    /// When there is no such link.
+    #[inline]
+    pub(crate) fn remove(&mut self, chain: &mut Chain, link: u32) -> T {
+        let Link { value, prev, next } = self.links.remove(link);
+        if next == link {
+            chain.0 = NONE;
+            return value;
+        }
+        self.links[prev].next = next;
+        self.links[next].prev = prev;
+        if chain.0 == link {
+            chain.0 = next;
+        }
+        value
+    }
+
+    /// Takes the first value out.
+    #[inline]
+    pub(crate) fn pop(&mut self, chain: &mut Chain) -> Option<T> {
+        (!chain.is_empty()).then(|| self.remove(chain, chain.0))
+    }
+
+    /// The first value.
+    #[inline]
+    pub(crate) fn first(&self, chain: Chain) -> Option<T> {
+        self.links.get(chain.0).map(|link| link.value)
+    }
+
+    /// The last value.
+    #[inline]
+    pub(crate) fn last(&self, chain: Chain) -> Option<T> {
+        let first = self.links.get(chain.0)?;
+        Some(self.links[first.prev].value)
+    }
+
+    /// All values, first to last.
+    pub(crate) fn iter(&self, chain: Chain) -> impl Iterator<Item = T> {
+        let mut next = chain.0;
+        std::iter::from_fn(move || {
+            let link = self.links.get(next)?;
+            next = if link.next == chain.0 {
+                NONE
+            } else {
+                link.next
+            };
+            Some(link.value)
+        })
+    }
+
+    /// Changes all values of a list, first to last.
+    pub(crate) fn for_each(&mut self, chain: Chain, mut change: impl FnMut(&mut T)) {
+        let mut next = chain.0;
+        while let Some(link) = self.links.get_mut(next) {
+            change(&mut link.value);
+            next = if link.next == chain.0 {
+                NONE
+            } else {
+                link.next
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push(usize),
+        Pop(usize),
+        Remove(usize, usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (0..3usize).prop_map(Step::Push),
+            1 => (0..3usize).prop_map(Step::Pop),
+            2 => (0..3usize, any::<usize>()).prop_map(|(list, at)| Step::Remove(list, at)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn chains_are_queues_of_which_any_element_leaves(
+            steps in prop::collection::vec(step(), 0..200),
+        ) {
+            let mut chains = Chains::new();
+            let mut lists = [Chain::EMPTY; 3];
+            let mut model: [VecDeque<(u32, usize)>; 3] = Default::default();
+            for (value, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Push(at) => {
+                        let link = chains.push(&mut lists[at], value);
+                        model[at].push_back((link, value));
+                    }
+                    Step::Pop(at) => {
+                        let expected = model[at].pop_front().map(|(_, value)| value);
+                        prop_assert_eq!(chains.pop(&mut lists[at]), expected);
+                    }
+                    Step::Remove(at, which) => if !model[at].is_empty() {
+                        let which = which % model[at].len();
+                        let (link, value) = model[at].remove(which).expect("below the length");
+                        prop_assert_eq!(chains.remove(&mut lists[at], link), value);
+                    }
+                }
+                for (list, model) in lists.iter().zip(&model) {
+                    let values: Vec<usize> = model.iter().map(|(_, value)| *value).collect();
+                    prop_assert_eq!(chains.first(*list), values.first().copied());
+                    prop_assert_eq!(chains.last(*list), values.last().copied());
+                    prop_assert_eq!(chains.iter(*list).collect::<Vec<_>>(), values);
+                }
+                let all = model.iter().map(VecDeque::len).sum::<usize>();
+                prop_assert_eq!(chains.len(), all);
+            }
+        }
+    }
+}

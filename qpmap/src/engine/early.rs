@@ -1,0 +1,61 @@
+//! BINDs that go with the question whether a node shares connections, and consent to them.
+
+use super::qp::Wire;
+use super::{ConnId, Engine, Platform};
+use crate::state::{QpState, QpType};
+use trunkline_conn::time::Instant;
+use trunkline_wire::{Control as ControlEntry, ControlKind, Gid};
+
+impl<P: Platform> Engine<P> {
+    /// A BIND or BOUND that came in the handshake of connection `id`, if that still stands and it
+    /// is for a QP of this engine. One for another worker's comes again, where it belongs. So does
+    /// one for a plain QP: since it left with the question, the QP that it speaks for may have gone
+    /// plain, too.
+    pub fn handle_early(&mut self, now: Instant, id: ConnId, entry: ControlEntry) {
+        let wire = self.qp_index(entry.dest_qp).map(|qp| self.qps[qp].wire);
+        if self.live(id).is_some() && !matches!(wire, None | Some(Wire::Plain(_))) {
+            self.handle_entry(now, id.index, entry);
+        }
+    }
+
+    /// BINDs of the QPs that wait to hear what `peer` is, to go with the question.
+    pub fn early_binds(&self, peer: Gid) -> impl Iterator<Item = ControlEntry> {
+        self.undecided_of(peer).map(|qp| ControlEntry {
+            kind: ControlKind::Bind,
+            src_qp: self.qp_number(qp),
+            round: 0,
+            dest_qp: self.cold(qp).attributes.dest_qpn,
+            generation: self.generations[qp as usize],
+            status: 0,
+            msn: 0,
+        })
+    }
+
+    /// The answer to a BIND that came with the question of a peer which is not known yet, if its QP
+    /// is ready for it. Nothing changes: who asks has proved nothing so far. The BIND itself is
+    /// [taken up](Self::handle_early) once the connection stands.
+    pub fn consent(&self, peer: Gid, bind: &ControlEntry) -> Option<ControlEntry> {
+        if self.peer_of.contains_key(&peer) {
+            return None;
+        }
+        let qp = self.qp_index(bind.dest_qp)?;
+        let (cold, state) = (self.cold(qp), self.qps[qp].state);
+        let waits = || {
+            let named = (cold.attributes.remote, cold.attributes.dest_qpn);
+            matches!(self.qps[qp].wire, Wire::Undecided(_)) && named == (peer, bind.src_qp)
+        };
+        let meant = match cold.kind {
+            QpType::Src => self.routes.may_be_opened_by(None),
+            QpType::Rc => waits(),
+            QpType::Uc | QpType::Ud => false,
+        };
+        let ready = matches!(state, QpState::Rtr | QpState::Rts);
+        (meant && ready).then(|| ControlEntry {
+            kind: ControlKind::Bound,
+            src_qp: bind.dest_qp,
+            dest_qp: bind.src_qp,
+            status: self.generations[qp as usize],
+            ..*bind
+        })
+    }
+}

@@ -1,0 +1,152 @@
+//! Where flows belong: on a connection, or with those that wait for one to their peer.
+//!
+//! Each such group is a circle, linked in both directions by the numbers of flows: one joins and
+//! leaves in the same few steps, however many there are.
+
+use crate::slab::NONE;
+
+/// The home of each flow.
+#[derive(Debug, Default)]
+pub(crate) struct Homes(Vec<Home>);
+
+/// Of one flow.
+#[derive(Clone, Copy, Debug)]
+struct Home {
+    /// The peer of its remote QP.
+    peer: u32,
+    /// Its neighbours in its group; [`NONE`] while it is in none.
+    prev: u32,
+    next: u32,
+}
+
+/// Bytes of it for each flow.
+pub(crate) const HOME_BYTES: usize = size_of::<Home>();
+
+/// Flows that belong together: the number of the first one, or [`NONE`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Group(u32);
+
+impl Group {
+    pub(crate) const EMPTY: Self = Self(NONE);
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == NONE
+    }
+}
+
+impl Homes {
+    const NOWHERE: Home = Home {
+        peer: NONE,
+        prev: NONE,
+        next: NONE,
+    };
+
+    /// A flow begins; its remote QP is one of `peer`.
+    pub(crate) fn begin(&mut self, flow: u32, peer: u32) {
+        let at = flow as usize;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, Self::NOWHERE);
+        }
+        self.0[at] = Home {
+            peer,
+            ..Self::NOWHERE
+        };
+    }
+
+    /// The peer of a flow's remote QP.
+    #[inline]
+    pub(crate) fn peer(&self, flow: u32) -> u32 {
+        self.0[flow as usize].peer
+    }
+
+    /// Puts a flow that is in no group at the end of one.
+    pub(crate) fn join(&mut self, group: &mut Group, flow: u32) {
+        let first = group.0;
+        assert_eq!(self.at(flow).next, NONE, "a flow is in one group at a time");
+        if first == NONE {
+            (self.at(flow).prev, self.at(flow).next) = (flow, flow);
+            group.0 = flow;
+            return;
+        }
+        let last = std::mem::replace(&mut self.at(first).prev, flow);
+        self.at(last).next = flow;
+        (self.at(flow).prev, self.at(flow).next) = (last, first);
+    }
+
+    /// Takes a flow out of the group it is in.
+    pub(crate) fn leave(&mut self, group: &mut Group, flow: u32) {
+        let Home { prev, next, .. } = *self.at(flow);
+        assert_ne!(next, NONE, "a flow that leaves is in the group");
+        (self.at(flow).prev, self.at(flow).next) = (NONE, NONE);
+        if next == flow {
+            group.0 = NONE;
+            return;
+        }
+        self.at(prev).next = next;
+        self.at(next).prev = prev;
+        if group.0 == flow {
+            group.0 = next;
+        }
+    }
+
+    /// The flows of a group, first to last.
+    pub(crate) fn flows(&self, group: Group) -> impl Iterator<Item = u32> {
+        let mut next = group.0;
+        std::iter::from_fn(move || {
+            let flow = next;
+            let home = self.0.get(flow as usize)?;
+            next = if home.next == group.0 {
+                NONE
+            } else {
+                home.next
+            };
+            Some(flow)
+        })
+    }
+
+    fn at(&mut self, flow: u32) -> &mut Home {
+        &mut self.0[flow as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_leave_their_group_from_anywhere() {
+        let mut homes = Homes::default();
+        let mut group = Group::EMPTY;
+        for flow in 0..5 {
+            homes.begin(flow, 7);
+            homes.join(&mut group, flow);
+        }
+        assert_eq!(homes.flows(group).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        for (gone, left) in [
+            (2, vec![0, 1, 3, 4]),
+            (0, vec![1, 3, 4]),
+            (4, vec![1, 3]),
+            (1, vec![3]),
+            (3, vec![]),
+        ] {
+            homes.leave(&mut group, gone);
+            assert_eq!(homes.flows(group).collect::<Vec<_>>(), left);
+        }
+        assert!(group.is_empty());
+        assert_eq!(homes.peer(3), 7);
+    }
+
+    #[test]
+    fn a_flow_moves_between_groups() {
+        let mut homes = Homes::default();
+        let (mut here, mut there) = (Group::EMPTY, Group::EMPTY);
+        for flow in [3, 1] {
+            homes.begin(flow, 0);
+            homes.join(&mut here, flow);
+        }
+        homes.leave(&mut here, 3);
+        homes.join(&mut there, 3);
+        assert_eq!(homes.flows(here).collect::<Vec<_>>(), [1]);
+        assert_eq!(homes.flows(there).collect::<Vec<_>>(), [3]);
+    }
+}

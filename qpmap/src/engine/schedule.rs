@@ -1,0 +1,469 @@
+//! Who sends next: connections take turns, and all that leaves a node shares the room of its port.
+//!
+//! As long as the port takes everything, a turn of a connection does all that it has to do. Once
+//! the port has refused a packet, the next rounds are *tight*, until it has refused none for
+//! [`CALM`] of them: what others wait for goes first (management, answers, acknowledgements),
+//! connection after connection, and gets up to half of the room while data waits. Data then goes on
+//! where it was interrupted: the connection whose turn the full port cut short keeps its place and
+//! the rest of its share.
+
+use super::Ready;
+use std::collections::VecDeque;
+
+/// What a connection of weight 1 may send before the next one's turn: packets, and bytes, so that
+/// what waits in the port still fits the second-level cache.
+const PACKETS: u32 = 64;
+const BYTES: i32 = 256 << 10;
+/// Packets of data that what goes first may be in arrears by: it may be so much ahead later.
+const ARREARS: i32 = 32;
+/// Rounds without a refusal that end the tight ones. The first may only mean that turns were over
+/// before the room was.
+const CALM: u8 = 2;
+
+/// What a connection may still send in its turn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Share {
+    packets: u32,
+    bytes: i32,
+}
+
+impl Share {
+    /// That of a whole turn.
+    pub(super) fn of(weight: u8) -> Self {
+        Self {
+            packets: u32::from(weight) * PACKETS,
+            bytes: i32::from(weight) * BYTES,
+        }
+    }
+
+    pub(super) const fn is_spent(&self) -> bool {
+        self.packets == 0 || self.bytes <= 0
+    }
+
+    /// Bytes left.
+    pub(super) const fn bytes(&self) -> i32 {
+        self.bytes
+    }
+
+    /// Counts a packet, and gives its bytes as a deficit counts them.
+    pub(super) const fn take(&mut self, bytes: u32) -> i32 {
+        self.packets -= 1;
+        self.bytes -= bytes as i32;
+        bytes as i32
+    }
+
+    /// As much of it as `packets` packets.
+    pub(super) fn limited(self, packets: u32) -> Self {
+        Self {
+            packets: self.packets.min(packets),
+            ..self
+        }
+    }
+
+    /// What is left when of a [`limited`](Self::limited) part so much is.
+    pub(super) const fn without(self, given: Self, left: Self) -> Self {
+        Self {
+            packets: self.packets - (given.packets - left.packets),
+            bytes: left.bytes,
+        }
+    }
+}
+
+/// What is left to do for a connection after its turn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Served {
+    /// Nothing, until it is touched again.
+    Done,
+    /// More, in the next round.
+    Again,
+    /// More, but the port is full.
+    Full,
+}
+
+/// What came of asking a connection for what it owes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Owed {
+    /// It owes nothing, or something else wakes it.
+    Nothing,
+    /// A packet was sent. There may be more.
+    Sent,
+    /// There is something, which had better wait for the next round.
+    Later,
+    /// There is something, but the port is full.
+    Full,
+}
+
+/// What goes before data.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum First {
+    /// Of connection managers.
+    Management,
+    /// Answers, control messages and acknowledgements of a connection.
+    Owed(u32),
+}
+
+/// The turns of a node's connections, and the room that they share.
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    /// Connections with something to send, the one whose turn is next in front.
+    ready: VecDeque<Ready>,
+    /// What that one has left of a turn that a full port cut short.
+    rest: Option<Share>,
+    /// Connections that may owe something that goes first. Empty but in tight rounds.
+    owing: VecDeque<u32>,
+    /// Those of them that had better wait for the next round.
+    later: Vec<u32>,
+    /// Whether a connection is in `ready`, and in `owing`, by index; and plain ones.
+    listed: Vec<Listed>,
+    plain_listed: Vec<bool>,
+    /// The port refused a packet in this round; it did so of late.
+    refused: bool,
+    tight: bool,
+    /// Tight rounds in a row in which it refused none.
+    calm: u8,
+    /// Packets that went first in tight rounds, beyond those of data.
+    ahead: i32,
+    /// Management is what went first last: the others are next.
+    managed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Listed {
+    ready: bool,
+    owing: bool,
+}
+
+impl Schedule {
+    /// A connection has something to send, or may have.
+    #[inline]
+    pub(super) fn touch(&mut self, ready: Ready) {
+        let listed = match ready {
+            Ready::Conn(conn) => {
+                self.touch_owing(conn);
+                &mut slot(&mut self.listed, conn).ready
+            }
+            Ready::Plain(plain) => slot(&mut self.plain_listed, plain),
+        };
+        if !std::mem::replace(listed, true) {
+            self.ready.push_back(ready);
+        }
+    }
+
+    /// What a connection may owe goes first, where there is little room.
+    #[inline]
+    fn touch_owing(&mut self, conn: u32) {
+        if self.tight && !std::mem::replace(&mut slot(&mut self.listed, conn).owing, true) {
+            self.owing.push_back(conn);
+        }
+    }
+
+    /// A connection is gone.
+    pub(super) fn forget(&mut self, gone: Ready) {
+        let listed = match gone {
+            Ready::Conn(conn) => {
+                let listed = std::mem::take(slot(&mut self.listed, conn));
+                if listed.owing {
+                    self.owing.retain(|owing| *owing != conn);
+                    self.later.retain(|owing| *owing != conn);
+                }
+                listed.ready
+            }
+            Ready::Plain(plain) => std::mem::take(slot(&mut self.plain_listed, plain)),
+        };
+        if !listed {
+            return;
+        }
+        if self.ready.front() == Some(&gone) {
+            self.rest = None;
+        }
+        self.ready.retain(|ready| *ready != gone);
+    }
+
+    /// Whether anything may have something to send.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.owing.is_empty() && self.later.is_empty()
+    }
+
+    /// Connections with something to send.
+    pub(super) fn len(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Begins a round: it is tight when the port was full of late.
+    pub(super) fn begin(&mut self) {
+        let refused = std::mem::take(&mut self.refused);
+        self.owing.extend(self.later.drain(..));
+        self.calm = if refused {
+            0
+        } else {
+            self.calm.saturating_add(1)
+        };
+        if refused && !self.tight {
+            self.tight = true;
+            self.ahead = 0;
+            for at in 0..self.ready.len() {
+                if let Ready::Conn(conn) = self.ready[at] {
+                    self.touch_owing(conn);
+                }
+            }
+        } else if self.tight && self.calm >= CALM {
+            self.tight = false;
+            while let Some(conn) = self.owing.pop_front() {
+                slot(&mut self.listed, conn).owing = false;
+                self.touch(Ready::Conn(conn));
+            }
+        }
+    }
+
+    /// Whether what goes first has a phase of its own in this round.
+    pub(super) const fn is_tight(&self) -> bool {
+        self.tight
+    }
+
+    /// The port has no room for the next packet.
+    pub(super) const fn refuse(&mut self) {
+        self.refused = true;
+    }
+
+    /// Whether the port refused a packet in this round, or in the last one before the next begins.
+    pub(super) const fn is_full(&self) -> bool {
+        self.refused
+    }
+
+    /// What may go first now. Management and connections take turns; `managing`: as far as is
+    /// known there is management to send.
+    pub(super) fn first(&mut self, managing: bool) -> Option<First> {
+        let room = !self.refused && (!self.tight || self.ahead <= 0 || self.ready.is_empty());
+        if !room {
+            return None;
+        }
+        if managing && (!self.managed || self.owing.is_empty()) {
+            return Some(First::Management);
+        }
+        let conn = self.owing.pop_front()?;
+        slot(&mut self.listed, conn).owing = false;
+        Some(First::Owed(conn))
+    }
+
+    /// A packet went first.
+    pub(super) const fn went_first(&mut self, first: First) {
+        self.managed = matches!(first, First::Management);
+        self.ahead += self.tight as i32;
+    }
+
+    /// Whether a connection is asked what it owes in this round or the next.
+    pub(super) fn is_owing(&self, conn: u32) -> bool {
+        let listed = self.listed.get(conn as usize);
+        listed.is_some_and(|listed| listed.owing)
+    }
+
+    /// What becomes of a connection that was asked what it owes.
+    pub(super) fn owed(&mut self, conn: u32, owed: Owed) {
+        self.refused |= owed == Owed::Full;
+        let listed = &mut slot(&mut self.listed, conn).owing;
+        if owed == Owed::Nothing || std::mem::replace(listed, true) {
+            return;
+        }
+        match owed {
+            Owed::Full => self.owing.push_front(conn),
+            Owed::Sent => self.owing.push_back(conn),
+            Owed::Later | Owed::Nothing => self.later.push(conn),
+        }
+    }
+
+    /// All connections have had their turns, and the port is not full. Where no data waits, what
+    /// goes first may fill it.
+    pub(super) fn settle(&mut self) {
+        if self.ready.is_empty() {
+            self.ahead = self.ahead.min(0);
+        }
+    }
+
+    /// Whose turn it is, and the rest of its share if a full port cut its turn short.
+    pub(super) fn next(&mut self) -> Option<(Ready, Option<Share>)> {
+        Some((*self.ready.front()?, self.rest.take()))
+    }
+
+    /// The one in front has had its turn, in which it sent `packets`.
+    pub(super) fn end(&mut self, who: Ready, served: Served, share: Share, packets: u64) {
+        if self.tight {
+            let packets = i32::try_from(packets).unwrap_or(i32::MAX);
+            self.ahead = self.ahead.saturating_sub(packets).max(-ARREARS);
+        }
+        self.refused |= served == Served::Full;
+        // Its turn may have been its end.
+        if self.ready.front() != Some(&who) {
+            return;
+        }
+        match served {
+            Served::Full => {
+                self.rest = Some(share);
+                return;
+            }
+            Served::Again => self.ready.rotate_left(1),
+            Served::Done => {
+                self.ready.pop_front();
+                match who {
+                    Ready::Conn(conn) => slot(&mut self.listed, conn).ready = false,
+                    Ready::Plain(plain) => *slot(&mut self.plain_listed, plain) = false,
+                }
+            }
+        }
+        self.rest = None;
+    }
+}
+
+/// The place of an index, which is made if there is none.
+#[inline]
+fn slot<T: Clone + Default>(places: &mut Vec<T>, index: u32) -> &mut T {
+    let index = index as usize;
+    if places.len() <= index {
+        places.resize(index + 1, T::default());
+    }
+    &mut places[index]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Connections that always have data, and a port with so much room in each round.
+    struct Model {
+        turns: Schedule,
+        room: u32,
+        sent: BTreeMap<u32, u32>,
+        first: BTreeMap<bool, u32>,
+    }
+
+    impl Model {
+        fn new(connections: u32, room: u32) -> Self {
+            let mut turns = Schedule::default();
+            (0..connections).for_each(|conn| turns.touch(Ready::Conn(conn)));
+            Self {
+                turns,
+                room,
+                sent: BTreeMap::new(),
+                first: BTreeMap::new(),
+            }
+        }
+
+        fn go_first(&mut self, left: &mut u32, managing: bool) {
+            while let Some(first) = self.turns.first(managing) {
+                if *left == 0 {
+                    match first {
+                        First::Management => self.turns.refuse(),
+                        First::Owed(conn) => self.turns.owed(conn, Owed::Full),
+                    }
+                    continue;
+                }
+                *left -= 1;
+                self.turns.went_first(first);
+                let managed = matches!(first, First::Management);
+                *self.first.entry(managed).or_default() += 1;
+                if let First::Owed(conn) = first {
+                    self.turns.owed(conn, Owed::Sent);
+                }
+            }
+        }
+
+        fn round(&mut self, managing: bool) {
+            let mut left = self.room;
+            self.turns.begin();
+            if self.turns.is_tight() {
+                self.go_first(&mut left, managing);
+            }
+            for _ in 0..self.turns.len() {
+                if self.turns.is_full() {
+                    return;
+                }
+                let (who, rest) = self.turns.next().expect("as many as there are");
+                let Ready::Conn(conn) = who else {
+                    unreachable!("none is plain")
+                };
+                let (mut share, mut packets) = (rest.unwrap_or(Share::of(1)), 0);
+                while left > 0 && !share.is_spent() {
+                    share.take(1000);
+                    (left, packets) = (left - 1, packets + 1);
+                }
+                *self.sent.entry(conn).or_default() += packets;
+                let served = if share.is_spent() {
+                    Served::Again
+                } else {
+                    Served::Full
+                };
+                self.turns.end(who, served, share, packets.into());
+            }
+        }
+    }
+
+    #[test]
+    fn a_turn_that_a_full_port_cut_short_goes_on_and_is_no_longer_than_any_other() {
+        for room in [1, 3, 63, 64, 65, 200] {
+            let mut model = Model::new(4, room);
+            let mut total = 0;
+            while total < 4 * PACKETS * 10 {
+                // Nobody owes anything.
+                model.turns.owing.clear();
+                model.round(false);
+                total = model.sent.values().sum();
+            }
+            let least = model.sent.values().min().expect("they sent");
+            let most = model.sent.values().max().expect("they sent");
+            assert_eq!(model.sent.len(), 4, "at {room}");
+            assert!(most - least <= PACKETS, "{least} to {most} at {room}");
+        }
+    }
+
+    #[test]
+    fn management_and_what_connections_owe_take_turns_and_get_half_together() {
+        for room in [1, 2, 5, 30] {
+            let mut model = Model::new(3, room);
+            for _ in 0..3000 {
+                model.round(true);
+            }
+            let data: u32 = model.sent.values().sum();
+            let [owed, managed] = [false, true].map(|kind| model.first[&kind]);
+            assert!(owed + managed <= data, "{owed}, {managed}, {data}");
+            assert!(
+                10 * (owed + managed) >= 8 * data,
+                "{owed}, {managed}, {data}"
+            );
+            assert!(owed.abs_diff(managed) <= 2, "{owed}, {managed}");
+        }
+    }
+
+    #[test]
+    fn what_owes_goes_first_only_as_long_as_the_port_is_full_and_is_never_forgotten() {
+        let mut turns = Schedule::default();
+        turns.touch(Ready::Conn(0));
+        turns.begin();
+        assert_eq!(turns.first(false), None, "one turn does it all");
+        turns.refuse();
+        turns.begin();
+        assert_eq!(turns.first(false), Some(First::Owed(0)));
+        turns.owed(0, Owed::Later);
+        assert_eq!(turns.first(false), None, "not twice in a round");
+        let (who, _) = turns.next().expect("it is ready, too");
+        turns.end(who, Served::Done, Share::of(1), 0);
+        turns.begin();
+        turns.begin();
+        assert!(!turns.is_tight());
+        assert_eq!(turns.next().map(|(who, _)| who), Some(Ready::Conn(0)));
+    }
+
+    #[test]
+    fn a_connection_that_is_gone_leaves_its_share_to_nobody() {
+        let mut turns = Schedule::default();
+        (0..2).for_each(|conn| turns.touch(Ready::Conn(conn)));
+        turns.begin();
+        let (who, _) = turns.next().expect("two are ready");
+        let mut share = Share::of(1);
+        share.take(1000);
+        turns.end(who, Served::Full, share, 1);
+        turns.forget(who);
+        assert_eq!(turns.next(), Some((Ready::Conn(1), None)));
+        turns.forget(Ready::Conn(1));
+        assert!(turns.is_empty());
+    }
+}

@@ -1,0 +1,137 @@
+//! The QP's own clock on shared connections: what becomes of requests whose peer says nothing.
+//!
+//! A QP that has something outstanding is *watched*: one timer per flow, armed by the first request
+//! and looked at when it fires, so that packets cost nothing. It ends the flow where it has waited
+//! in vain for the whole of its time: for a connection, for the consent of the peer's QP, or on a
+//! connection from which nothing comes although packets are in flight. Data that waits for window,
+//! pacing or its turn is none of its business, nor is a receiver that is not ready.
+
+use super::binding::Ending;
+use super::qp::Flags;
+use super::{Engine, Platform, Timer};
+use crate::slab::NONE;
+use crate::state::QpState;
+use trunkline_conn::rc::ack_timeout_ns;
+use trunkline_conn::time::Instant;
+use trunkline_conn::work::Status;
+
+/// What was seen of a flow when its clock was wound up.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) flow: u32,
+    /// Of the flow's clock: one that was stopped meanwhile has another.
+    pub(crate) serial: u32,
+    /// It waited for its peer, in this round.
+    waited: bool,
+    round: u8,
+}
+
+impl<P: Platform> Engine<P> {
+    /// How long a QP may wait for its peer in vain: its tries, of 4.096 us times 2^timeout each, at
+    /// least the grace that failover gets. `None`: for as long as its peer or connection lives.
+    fn patience_of(&self, qp: u32) -> Option<u64> {
+        let attributes = &self.cold(qp).attributes;
+        let tries = u64::from(attributes.retry_count) + 1;
+        let own = ack_timeout_ns(attributes.timeout)?.saturating_mul(tries);
+        Some(own.max(self.config.failover_grace_ns))
+    }
+
+    /// Whether a QP waits for its peer for longer than failover takes.
+    pub(super) fn outlasts_failover(&self, flow: u32) -> bool {
+        let patience = self.patience_of(self.flows[flow].qp);
+        patience.is_some_and(|ns| ns > self.config.failover_grace_ns)
+    }
+
+    /// A flow has something to wait for: its clock runs, from the next round of the loop on.
+    #[inline]
+    pub(crate) fn watch(&mut self, flow: u32) {
+        if self.flows[flow].watch == 0 {
+            self.begin_watch(flow);
+        }
+    }
+
+    #[inline(never)]
+    fn begin_watch(&mut self, flow: u32) {
+        if self.patience_of(self.flows[flow].qp).is_none() {
+            return;
+        }
+        self.watch_serial = self.watch_serial.wrapping_add(1).max(1);
+        self.flows[flow].watch = self.watch_serial;
+        self.to_watch.push((flow, self.watch_serial));
+    }
+
+    /// Winds up the clocks of flows that begin to wait.
+    pub(super) fn wind_up(&mut self, now: Instant) {
+        while let Some((flow, serial)) = self.to_watch.pop() {
+            if self.flows.get(flow).is_some_and(|at| at.watch == serial) {
+                self.arm_watch(now, flow);
+            }
+        }
+    }
+
+    fn arm_watch(&mut self, now: Instant, flow: u32) {
+        let record = &self.flows[flow];
+        let live = record.ending == Ending::No;
+        let patience = live.then(|| self.patience_of(record.qp)).flatten();
+        let Some(patience) = patience else {
+            self.flows[flow].watch = 0;
+            return;
+        };
+        let seen = Seen {
+            flow,
+            serial: record.watch,
+            waited: self.waits_since(flow, Instant::FAR),
+            round: record.round,
+        };
+        self.timers.arm(now + patience, Timer::Watch(seen));
+    }
+
+    /// Whether a flow waits for its peer: to agree, or to say anything at all after `heard`.
+    fn waits_since(&self, flow: u32, heard: Instant) -> bool {
+        let record = &self.flows[flow];
+        if record.flags.has(Flags::RNR_WAIT) {
+            return false;
+        }
+        let bound = record.flags.has(Flags::BOUND) && !record.flags.has(Flags::STRANDED);
+        match self.conns.get(record.conn).filter(|_| bound) {
+            Some(conn) => conn.delivery.in_flight() > 0 && conn.delivery.heard_at() <= heard,
+            None => true,
+        }
+    }
+
+    /// Whether a flow has something to wait for.
+    pub(super) fn is_outstanding(&self, flow: u32) -> bool {
+        let record = &self.flows[flow];
+        let qp = &self.qps[record.qp];
+        record.flags.has(Flags::STRANDED)
+            || record.head != NONE
+            || (qp.state == QpState::Rts && qp.queues.send.has_entry(&qp.cursor))
+    }
+
+    /// The clock of a flow has run down.
+    pub(super) fn watch_over(&mut self, now: Instant, seen: Seen) {
+        let flow = seen.flow;
+        let Some(record) = self.flows.get(flow).filter(|at| at.watch == seen.serial) else {
+            return;
+        };
+        let (qp, round) = (record.qp, record.round);
+        if record.ending != Ending::No || !self.is_outstanding(flow) {
+            self.flows[flow].watch = 0;
+            return;
+        }
+        let patience = self.patience_of(qp).unwrap_or(u64::MAX);
+        let heard = Instant::from_nanos(now.as_nanos().saturating_sub(patience));
+        let in_vain = seen.waited && seen.round == round && self.waits_since(flow, heard);
+        if !in_vain {
+            self.arm_watch(now, flow);
+            return;
+        }
+        self.flows[flow].watch = 0;
+        self.counters.timed_out += 1;
+        if self.flows[flow].flags.has(Flags::STRANDED) {
+            self.fail_stranded(vec![flow]);
+        } else {
+            self.fail_flow(flow, Status::RetryExceeded);
+        }
+    }
+}

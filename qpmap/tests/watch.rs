@@ -1,0 +1,236 @@
+//! The QP's own clock: how long requests wait for a peer that says nothing.
+
+#[allow(dead_code, reason = "this test uses its part of it")]
+mod common;
+
+use common::{Pair, Words};
+use std::sync::Arc;
+use trunkline_conn::mem::Access;
+use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_conn::work::{Remote, SendOp, Status};
+use trunkline_qpmap::{Attributes, QpModify, QpQueues, QpState, QpType};
+
+type Qp = Arc<QpQueues<Words>>;
+
+/// Engines whose failover gets so much grace.
+fn graced(connections: usize, grace_ns: u64) -> Pair {
+    let change = |config: &mut trunkline_qpmap::Config| config.failover_grace_ns = grace_ns;
+    Pair::configured(connections, 1104, change)
+}
+
+fn attributes(node: usize, peer: &Qp, (timeout, retry_count): (u8, u8)) -> Attributes {
+    Attributes {
+        remote: std::net::IpAddr::from([10, 0, 0, 2 - node as u8]).into(),
+        dest_qpn: peer.qpn,
+        timeout,
+        retry_count,
+        ..Attributes::default()
+    }
+}
+
+/// A QP in RTS, towards one that stays in INIT.
+fn towards_init(pair: &mut Pair, patience: (u8, u8)) -> [Qp; 2] {
+    let qps = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    let access = Access::ALL;
+    let engine = &mut pair.nodes[1].engine;
+    let init = QpModify::Init { access };
+    engine.modify_qp(qps[1].qpn, &init).expect("a legal step");
+    let attributes = attributes(0, &qps[1], patience);
+    pair.take_to_rts(0, &qps[0], attributes, attributes);
+    qps
+}
+
+fn both(pair: &mut Pair, patience: (u8, u8)) -> [Qp; 2] {
+    let qps = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    for node in [0, 1] {
+        let attributes = attributes(node, &qps[1 - node], patience);
+        pair.take_to_rts(node, &qps[node], attributes, attributes);
+    }
+    pair.run(5 * MILLISECOND);
+    qps
+}
+
+fn write(pair: &Pair, qp: &Qp, wr_id: u64, length: u32) {
+    let target = Remote {
+        addr: pair.nodes[1].buffer.addr,
+        rkey: pair.nodes[1].key,
+    };
+    pair.post(
+        0,
+        qp,
+        wr_id,
+        SendOp::Write(target),
+        &[pair.sge(0, 0, length)],
+    );
+}
+
+/// When node 0 has its first completion, and how that ended; at most `limit` later.
+fn first_end(pair: &mut Pair, limit: u64, step: u64) -> Option<(u64, Status)> {
+    let begin = pair.now;
+    while pair.now.since(begin) < limit {
+        pair.run(step);
+        if let Some(done) = pair.completions(0).first() {
+            return Some((pair.now.since(begin), done.status));
+        }
+    }
+    None
+}
+
+/// 2^8 times 4.096 us, twice.
+const SHORT: (u8, u8) = (8, 1);
+const SHORT_NS: u64 = 2 * (4096 << 8);
+/// The same, of about 8.6 s.
+const LONG: (u8, u8) = (18, 7);
+const LONG_NS: u64 = 8 * (4096 << 18);
+
+#[test]
+fn a_qp_whose_peer_stays_in_init_fails_when_the_grace_of_failover_is_over() {
+    let mut pair = graced(1, 3 * SECOND);
+    let [a, _b] = towards_init(&mut pair, SHORT);
+    write(&pair, &a, 1, 64);
+    let (took, status) = first_end(&mut pair, 60 * SECOND, 10 * MILLISECOND).expect("an end");
+    assert_eq!(status, Status::RetryExceeded);
+    assert!((3 * SECOND..4 * SECOND).contains(&took), "{took}");
+    assert_eq!(a.state(), QpState::Error);
+    assert_eq!(pair.nodes[0].engine.counters().timed_out, 1);
+}
+
+#[test]
+fn a_qp_whose_peer_stays_in_init_fails_after_its_own_time_where_failover_gets_none() {
+    for (patience, ns) in [(SHORT, SHORT_NS), (LONG, LONG_NS)] {
+        let mut pair = graced(1, 0);
+        let [a, _b] = towards_init(&mut pair, patience);
+        write(&pair, &a, 1, 64);
+        let step = ns / 16;
+        let (took, status) = first_end(&mut pair, 20 * ns, step).expect("an end");
+        assert_eq!(status, Status::RetryExceeded);
+        assert!((ns..=4 * ns).contains(&took), "{took} of {ns}");
+    }
+}
+
+#[test]
+fn a_qp_whose_peer_gets_ready_in_time_goes_on() {
+    let mut pair = graced(1, 3 * SECOND);
+    let [a, b] = towards_init(&mut pair, SHORT);
+    write(&pair, &a, 1, 64);
+    pair.run(2900 * MILLISECOND);
+    let attributes = attributes(1, &a, SHORT);
+    let engine = &mut pair.nodes[1].engine;
+    let rtr = QpModify::Rtr(attributes);
+    engine.modify_qp(b.qpn, &rtr).expect("a legal step");
+    let (_, status) = first_end(&mut pair, SECOND, 10 * MILLISECOND).expect("an end");
+    assert_eq!(status, Status::Success);
+    // Nothing of it is left to strike later.
+    pair.run(20 * SECOND);
+    assert_eq!(a.state(), QpState::Rts);
+}
+
+#[test]
+fn a_silent_peer_ends_a_qp_after_its_own_time_where_failover_gets_none() {
+    let mut pair = graced(1, 0);
+    let [a, _b] = both(&mut pair, SHORT);
+    pair.fate = Box::new(|node, _| usize::from(node == 0));
+    write(&pair, &a, 1, 64);
+    let (took, status) = first_end(&mut pair, SECOND, SHORT_NS / 16).expect("an end");
+    assert_eq!(status, Status::RetryExceeded);
+    assert!((SHORT_NS..=4 * SHORT_NS).contains(&took), "{took}");
+}
+
+#[test]
+fn a_timeout_of_0_waits_for_as_long_as_peer_and_connection_live() {
+    let mut pair = graced(1, 0);
+    let [a, _b] = towards_init(&mut pair, (0, 0));
+    write(&pair, &a, 1, 64);
+    assert_eq!(first_end(&mut pair, 100 * SECOND, SECOND), None);
+    let ids = pair.conns[0];
+    pair.nodes[0].engine.close_connection(ids[0]);
+    let peer = std::net::IpAddr::from([10, 0, 0, 2]).into();
+    let remote = trunkline_wire::Qpn::default();
+    pair.nodes[0].engine.peer_asked(peer, remote);
+    pair.nodes[0].engine.peer_silent(peer, remote);
+    let (_, status) = first_end(&mut pair, SECOND, MILLISECOND).expect("an end");
+    assert_eq!(status, Status::RetryExceeded);
+}
+
+#[test]
+fn data_that_waits_for_its_turn_is_not_in_vain() {
+    let mut pair = graced(1, 0);
+    let [a, _b] = both(&mut pair, SHORT);
+    // The port takes nothing for long, then little.
+    pair.room = Some(0);
+    write(&pair, &a, 1, 64);
+    write(&pair, &a, 2, 500_000);
+    pair.run(50 * SHORT_NS);
+    pair.room = Some(1);
+    let mut done = Vec::new();
+    for _ in 0..1000 {
+        pair.run(SHORT_NS / 4);
+        done.extend(pair.completions(0));
+    }
+    let all: Vec<_> = done.iter().map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(all, [(1, Status::Success), (2, Status::Success)]);
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for_as_its_own_counter_says() {
+    let mut pair = graced(1, 0);
+    let qps = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    for node in [0, 1] {
+        let attributes = Attributes {
+            // 10.24 ms.
+            min_rnr_timer: 20,
+            ..attributes(node, &qps[1 - node], SHORT)
+        };
+        pair.take_to_rts(node, &qps[node], attributes, attributes);
+    }
+    pair.run(5 * MILLISECOND);
+    pair.post(0, &qps[0], 1, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    pair.run(100 * MILLISECOND);
+    assert!(pair.completions(0).is_empty());
+    pair.receive(&qps[1], 2, &[pair.sge(1, 0, 64)]);
+    let (_, status) = first_end(&mut pair, SECOND, MILLISECOND).expect("an end");
+    assert_eq!(status, Status::Success);
+}
+
+#[test]
+fn a_qp_that_asked_for_longer_than_failover_takes_outlives_asks_that_nobody_answers() {
+    let mut pair = graced(1, 3 * SECOND);
+    let [long, _] = both(&mut pair, LONG);
+    let [short, _] = both(&mut pair, SHORT);
+    let [idle, _] = both(&mut pair, LONG);
+    pair.fate = Box::new(|_, _| 0);
+    write(&pair, &long, 1, 64);
+    write(&pair, &short, 2, 64);
+    // The connection dies after 2 s.
+    pair.run(2500 * MILLISECOND);
+    assert!(pair.completions(0).is_empty());
+    let peer = std::net::IpAddr::from([10, 0, 0, 2]).into();
+    let begin = pair.now;
+    let mut ends = Vec::new();
+    while pair.now.since(begin) < 4 * LONG_NS {
+        let waiting = pair.nodes[0].engine.waiting_for(peer);
+        for remote in waiting {
+            pair.nodes[0].engine.peer_asked(peer, remote);
+            pair.run(1200 * MILLISECOND);
+            pair.nodes[0].engine.peer_silent(peer, remote);
+        }
+        pair.run(100 * MILLISECOND);
+        let took = pair.now.since(begin);
+        let done = pair.completions(0).into_iter();
+        ends.extend(done.map(|done| (done.wr_id, done.status, took)));
+    }
+    let [
+        (2, Status::RetryExceeded, first),
+        (1, Status::RetryExceeded, second),
+    ] = ends[..]
+    else {
+        panic!("{ends:?}");
+    };
+    assert!(first < 2 * SECOND, "{first}");
+    assert!(
+        (LONG_NS - 3 * SECOND..=3 * LONG_NS).contains(&second),
+        "{second}"
+    );
+    assert_eq!(idle.state(), QpState::Error, "it ends, too");
+    assert!(pair.nodes[0].engine.waiting_for(peer).is_empty());
+}

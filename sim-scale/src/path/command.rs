@@ -1,0 +1,180 @@
+//! `trunkline-sim path` and `trunkline-sim suite`.
+
+use super::scenario::{self, CONTROLS, Rival, Scenario, Step};
+use super::{plot, suite, units};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use std::fs;
+use std::path::PathBuf;
+use trunkline_conn::control::ControlKind;
+use trunkline_conn::time::SECOND;
+
+/// Runs connections over one bottleneck in virtual time, beside a model of TCP if asked for.
+///
+/// Rates are in bits of IP packets per second (100m, 1g), times have a unit (50us, 2ms, 10s), sizes
+/// are in bytes (30000, 250k). Equal arguments give equal results.
+#[derive(Args, Debug)]
+pub struct PathArgs {
+    /// Rate of the bottleneck.
+    #[arg(long, value_name = "RATE", default_value = "1g", value_parser = units::rate)]
+    rate: u64,
+    /// Round trip without queueing.
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = units::time)]
+    rtt: u64,
+    /// What may wait at the bottleneck.
+    #[arg(long, value_name = "BYTES", default_value = "250k", value_parser = units::bytes)]
+    queue: u64,
+    /// Marks packets that find more than this waiting (ECN). TCP's flows do not ask for marks.
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    ecn: Option<u64>,
+    /// Share of packets that gets lost behind the bottleneck (0.01 or 1%).
+    #[arg(long, value_name = "P", default_value = "0", value_parser = units::share)]
+    loss: f64,
+    /// Packets are late by up to this in each direction; their order stays.
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::time)]
+    jitter: u64,
+    /// Largest IP packet in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+    /// Changes the path: TIME:rtt=TIME and TIME:rate=RATE for good, TIME:ack-delay=TIME for what
+    /// the next acknowledgement alone reports. May be given several times.
+    #[arg(long = "at", value_name = "CHANGE", value_parser = scenario::step)]
+    steps: Vec<Step>,
+    /// Our flows have nothing to send in this time (5s..7s). May be given several times.
+    #[arg(long, value_name = "FROM..TO", value_parser = scenario::span)]
+    idle: Vec<(u64, u64)>,
+    /// Flows of ours.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    flows: u32,
+    /// A flow of TCP beside them: reno or cubic.
+    #[arg(long, value_name = "NAME", value_parser = rival)]
+    rival: Option<Rival>,
+    /// Congestion control of our flows.
+    #[arg(long, value_name = "NAME", default_value = CONTROLS[0].0, value_parser = control)]
+    control: ControlKind,
+    /// How long, in virtual seconds.
+    #[arg(long, value_name = "N", default_value_t = 30.0)]
+    seconds: f64,
+    /// Everything random is drawn from it.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Writes the rates of all flows to this file, as one JSON object.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws rates and queue over time into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Runs the table of paths, and holds each to the laws of its cells.
+#[derive(Args, Debug)]
+pub struct SuiteArgs {
+    /// All cells; else the cut that CI runs.
+    #[arg(long)]
+    full: bool,
+    /// Congestion control of our flows.
+    #[arg(long, value_name = "NAME", default_value = CONTROLS[0].0, value_parser = control)]
+    control: ControlKind,
+    /// Only cells whose names contain this text; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Writes the table to this file, in Markdown.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Writes an array of cells to this file, in JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Threads; 0 takes one per processor.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    jobs: usize,
+}
+
+fn rival(text: &str) -> Result<Rival, String> {
+    let all = [Rival::Reno, Rival::Cubic];
+    let found = all.into_iter().find(|rival| rival.name() == text);
+    found.ok_or_else(|| format!("`{text}` is not reno or cubic"))
+}
+
+fn control(text: &str) -> Result<ControlKind, String> {
+    let found = CONTROLS.iter().find(|(name, _)| *name == text);
+    found.map(|(_, kind)| *kind).ok_or_else(|| {
+        let names: Vec<_> = CONTROLS.iter().map(|(name, _)| *name).collect();
+        format!("`{text}` is none of {}", names.join(", "))
+    })
+}
+
+impl PathArgs {
+    fn scenario(&self) -> Result<Scenario> {
+        if !(0.1..=3600.0).contains(&self.seconds) {
+            bail!("--seconds {} is not between 0.1 and 3600", self.seconds);
+        }
+        let mut steps = self.steps.clone();
+        steps.sort_by_key(|step| step.at);
+        let scenario = Scenario {
+            rate: self.rate,
+            rtt: self.rtt,
+            queue: self.queue,
+            mark: self.ecn,
+            loss: self.loss,
+            jitter: self.jitter,
+            mtu: self.mtu,
+            steps,
+            idle: self.idle.clone(),
+            flows: self.flows,
+            rival: self.rival,
+            control: self.control,
+            length: (self.seconds * SECOND as f64) as u64,
+            seed: self.seed,
+        };
+        scenario.check().map_err(anyhow::Error::msg)?;
+        Ok(scenario)
+    }
+}
+
+/// # Errors
+/// Arguments that make no sense; a file that cannot be written.
+pub fn path(args: &PathArgs) -> Result<()> {
+    let scenario = args.scenario()?;
+    let outcome = super::run(&scenario);
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string(&outcome)? + "\n";
+        fs::write(file, text).with_context(|| file.display().to_string())?;
+    }
+    if let Some(file) = &args.svg {
+        plot::draw(&scenario, &outcome, file)?;
+    }
+    print!("{}", outcome.table());
+    Ok(())
+}
+
+/// Whether all cells kept to their laws.
+///
+/// # Errors
+/// No cell has such a name; a file that cannot be written.
+pub fn suite(args: &SuiteArgs) -> Result<bool> {
+    let cells = suite::cells(args.full, args.control, &args.only);
+    if cells.is_empty() {
+        bail!("no cell has {} in its name", args.only.join(" or "));
+    }
+    let results = suite::run(&cells, args.jobs);
+    if let Some(file) = &args.markdown {
+        let text = suite::markdown(&results);
+        fs::write(file, text).with_context(|| file.display().to_string())?;
+    }
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&results)? + "\n";
+        fs::write(file, text).with_context(|| file.display().to_string())?;
+    }
+    let broken: Vec<_> = results.iter().filter(|result| result.is_broken()).collect();
+    for result in &broken {
+        println!("BROKEN {}", result.line());
+    }
+    let reported = results.iter().filter(|r| r.bound.is_none()).count();
+    println!(
+        "{} cells: {} keep their law, {} do not, {reported} are only reported",
+        results.len(),
+        results.len() - broken.len() - reported,
+        broken.len()
+    );
+    Ok(broken.is_empty())
+}

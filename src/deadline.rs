@@ -1,0 +1,53 @@
+//! How long a call may take.
+
+use std::time::{Duration, Instant};
+
+/// The end of a call's time. Any limit is valid: one beyond what the clock can tell never ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// The longest that is waited for at once: the operating system takes no more than its types
+    /// hold, and whoever waits looks again anyway.
+    const LONGEST: Duration = Duration::from_secs(3600);
+
+    /// `limit` from now.
+    pub(crate) fn after(limit: Duration) -> Self {
+        Self(Instant::now().checked_add(limit))
+    }
+
+    /// What is left of it; `None` when it is over.
+    pub(crate) fn left(self) -> Option<Duration> {
+        match self.0 {
+            Some(end) => end.checked_duration_since(Instant::now()),
+            None => Some(Duration::MAX),
+        }
+    }
+
+    /// What is left of it, none when it is over, to hand to another call.
+    pub(crate) fn rest(self) -> Duration {
+        self.left().unwrap_or_default()
+    }
+
+    /// How long to wait before the next look; `None` when it is over.
+    pub(crate) fn wait(self) -> Option<Duration> {
+        self.left().map(|left| left.min(Self::LONGEST))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_limit_is_valid() {
+        let never = Deadline::after(Duration::MAX);
+        assert_eq!(never.rest(), Duration::MAX);
+        assert_eq!(never.wait(), Some(Deadline::LONGEST));
+        let now = Deadline::after(Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!((now.left(), now.wait()), (None, None));
+        assert_eq!(now.rest(), Duration::ZERO);
+    }
+}

@@ -1,0 +1,168 @@
+//! Whether a node lives, as its workers, its handles and its program see it.
+
+use crate::error::Error;
+use crate::worker::Bell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use trunkline_dataplane::process::Birthmark;
+
+/// Values of the mark; a child made by `fork(2)` reads 0.
+const UP: u32 = 1;
+const DOWN: u32 = 2;
+const FORKED: u32 = 0;
+
+/// Why a node does nothing any more.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Down {
+    /// The program shut it down.
+    #[error("the node was shut down")]
+    ShutDown,
+    /// One of its workers met an error that does not pass. All QPs are in error.
+    #[error("worker {worker} of the node failed: {why}")]
+    Failed {
+        /// Index of the worker, from 0.
+        worker: u8,
+        /// What happened.
+        why: Arc<str>,
+    },
+    /// It belongs to the process that this one was forked from, and works there.
+    #[error("the node belongs to the process that this one was forked from")]
+    Forked,
+}
+
+/// How a node is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Health {
+    /// Why it does nothing any more; `None` while it works.
+    pub down: Option<Down>,
+    /// Errors of the operating system that its workers waited out, such as a shortage of
+    /// descriptors or of memory.
+    pub passing_errors: u64,
+}
+
+/// What all handles of a node and its workers know of its life.
+#[derive(Debug)]
+pub(crate) struct Life {
+    mark: Birthmark,
+    down: OnceLock<Down>,
+    /// The program has not heard yet that the node failed.
+    untold: AtomicBool,
+    passing_errors: AtomicU64,
+    /// Wake all workers.
+    bells: Vec<Arc<Bell>>,
+}
+
+impl Life {
+    /// That of a node whose workers have these bells.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn new(bells: Vec<Arc<Bell>>) -> Result<Self, Error> {
+        Ok(Self {
+            mark: Birthmark::new(UP).map_err(Error::system("mmap"))?,
+            down: OnceLock::new(),
+            untold: AtomicBool::new(false),
+            passing_errors: AtomicU64::new(0),
+            bells,
+        })
+    }
+
+    /// Whether the node works. One load: the data path asks, too.
+    ///
+    /// # Errors
+    /// Why it does not.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.mark.get() == UP {
+            return Ok(());
+        }
+        Err(self.why().into())
+    }
+
+    #[cold]
+    fn why(&self) -> Down {
+        if self.is_forked() {
+            return Down::Forked;
+        }
+        self.down.get().cloned().unwrap_or(Down::ShutDown)
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.mark.get() == UP
+    }
+
+    /// Whether this process is a child of the one that the node belongs to: nothing of the node but
+    /// this may be touched, since threads of the parent were in the middle of it.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.mark.get() == FORKED
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        Health {
+            down: (!self.is_up()).then(|| self.why()),
+            passing_errors: self.passing_errors.load(Ordering::Relaxed),
+        }
+    }
+
+    /// An error passed, or will.
+    pub(crate) fn note_passing(&self) {
+        self.passing_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The node does nothing any more. Its workers hear it; the first reason counts.
+    pub(crate) fn end(&self, down: Down) -> bool {
+        if self.is_forked() || self.down.set(down).is_err() {
+            return false;
+        }
+        self.mark.set(DOWN);
+        self.bells.iter().for_each(|bell| bell.ring());
+        true
+    }
+
+    /// A worker met an error that does not pass: said on standard error too, since a program that
+    /// does not ask would only see requests that do not end.
+    pub(crate) fn fail(&self, worker: u8, why: &str) {
+        let down = Down::Failed {
+            worker,
+            why: why.into(),
+        };
+        let says = format!("trunkline: {down}; its QPs are in error");
+        if self.end(down) {
+            self.untold.store(true, Ordering::Release);
+            eprintln!("{says}");
+        }
+    }
+
+    /// Whether the node has failed and the program has not been told yet: it is now.
+    pub(crate) fn tell_failure(&self) -> bool {
+        self.untold.swap(false, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_reason_counts_and_a_failure_is_told_once() {
+        let life = Life::new(Vec::new()).unwrap();
+        assert!(life.check().is_ok() && life.health().down.is_none());
+        life.fail(3, "no more");
+        assert!(!life.end(Down::ShutDown));
+        let down = life.health().down.unwrap();
+        assert_eq!(down.to_string(), "worker 3 of the node failed: no more");
+        assert!(life.check().is_err() && !life.is_forked());
+        assert!(life.tell_failure() && !life.tell_failure());
+    }
+
+    #[test]
+    fn a_node_that_was_shut_down_has_not_failed() {
+        let life = Life::new(Vec::new()).unwrap();
+        assert!(life.end(Down::ShutDown));
+        assert!(!life.tell_failure());
+        assert_eq!(life.health().down, Some(Down::ShutDown));
+    }
+}

@@ -1,0 +1,304 @@
+//! What becomes of a node whose worker meets trouble, and of its handles in a child process.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{End, PATIENCE, address};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use trunkline::{
+    Access, Completion, Cq, Down, Error, Event, Node, Port, PortCounters, PortError, Qp, QpOptions,
+    QpState, SendFlags, SendOp, Status,
+};
+use trunkline_dataplane::port::{Arrival, Capabilities, Egress, Slot};
+use trunkline_dataplane::{Routes, UdpConfig, UdpPort};
+use trunkline_wire::Path;
+
+/// What a [`Treacherous`] port does when it is asked for datagrams.
+const SERVES: u8 = 0;
+const PANICS: u8 = 1;
+const LACKS_BUFFERS: u8 = 2;
+const IS_GONE: u8 = 3;
+
+/// A UDP port that fails when it is told to.
+struct Treacherous {
+    inner: UdpPort,
+    mood: Arc<AtomicU8>,
+    /// Asking what it counted panics, with the node's lock held by the program.
+    counts_panic: Arc<AtomicBool>,
+}
+
+impl Egress for Treacherous {
+    fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+        self.inner.reserve(path, length)
+    }
+
+    fn commit(&mut self) {
+        self.inner.commit();
+    }
+}
+
+impl Port for Treacherous {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.inner.flush()
+    }
+
+    fn receive(
+        &mut self,
+        limit: usize,
+        sink: &mut dyn FnMut(&Arrival, &[u8]),
+    ) -> Result<usize, PortError> {
+        let error = |code| {
+            Err(PortError::System {
+                call: "recvmsg",
+                source: io::Error::from_raw_os_error(code),
+            })
+        };
+        match self.mood.load(Ordering::Relaxed) {
+            PANICS => panic!("the port is treacherous"),
+            LACKS_BUFFERS => error(libc::ENOBUFS),
+            IS_GONE => error(libc::EBADF),
+            _ => self.inner.receive(limit, sink),
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    fn counters(&self) -> PortCounters {
+        assert!(
+            !self.counts_panic.load(Ordering::Relaxed),
+            "the port is treacherous"
+        );
+        self.inner.counters()
+    }
+
+    fn source_ports(&self) -> &[u16] {
+        self.inner.source_ports()
+    }
+
+    fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
+        self.inner.routes(local)
+    }
+}
+
+/// A threaded node on such a port, with a QP towards a node that is not there: what is posted to it
+/// is outstanding.
+struct Bench {
+    end: End,
+    qp: Qp,
+    mood: Arc<AtomicU8>,
+    counts_panic: Arc<AtomicBool>,
+}
+
+fn bench() -> Bench {
+    let (own, mood, counts_panic) = (address(), Arc::default(), Arc::default());
+    let port = Treacherous {
+        inner: UdpPort::open(&UdpConfig::new(own)).unwrap(),
+        mood: Arc::clone(&mood),
+        counts_panic: Arc::clone(&counts_panic),
+    };
+    let builder = Node::builder()
+        .address(own)
+        .peer_timeout(Duration::from_secs(600));
+    let end = End::of(builder.build_on(Box::new(port)).unwrap());
+    let qp = end.qp(&QpOptions::default());
+    qp.modify(&trunkline::QpModify::Init {
+        access: Access::ALL,
+    })
+    .unwrap();
+    end.receive(&qp, 7, 0, 64);
+    Bench {
+        end,
+        qp,
+        mood,
+        counts_panic,
+    }
+}
+
+fn wait_for(cq: &Cq) -> Completion {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = cq.poll_one() {
+            return found;
+        }
+        assert!(Instant::now() < end, "no completion");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The node says that it failed because of `why`, in every way that there is.
+fn has_failed(bench: &Bench, why: &str) {
+    let flushed = wait_for(&bench.end.recv_cq);
+    assert_eq!((flushed.status, flushed.wr_id), (Status::Flushed, 7));
+    assert_eq!(bench.qp.state(), QpState::Error);
+    let node = &bench.end.node;
+    let down = node.health().down.unwrap();
+    assert!(
+        matches!(&down, Down::Failed { worker: 0, why: says } if says.contains(why)),
+        "{down}"
+    );
+    assert!(matches!(node.poll_event(), Some(Event::DeviceFatal)));
+    assert!(node.poll_event().is_none(), "it is told once");
+    let send = SendOp::Send;
+    let posted = bench
+        .end
+        .try_post(&bench.qp, 1, send, SendFlags::SIGNALED, 0, 8);
+    assert!(
+        matches!(posted, Err(Error::Down(Down::Failed { .. }))),
+        "{posted:?}"
+    );
+    assert!(node.create_cq(1).is_err());
+    assert!(node.alloc_pd().register(64, Access::ALL).is_err());
+}
+
+#[test]
+fn a_worker_that_panics_ends_the_node_loudly() {
+    let bench = bench();
+    bench.mood.store(PANICS, Ordering::Relaxed);
+    has_failed(&bench, "the port is treacherous");
+}
+
+#[test]
+fn a_port_that_is_gone_ends_the_node_loudly() {
+    let bench = bench();
+    bench.mood.store(IS_GONE, Ordering::Relaxed);
+    has_failed(&bench, "recvmsg");
+}
+
+#[test]
+fn a_call_that_panics_in_the_node_ends_it_loudly() {
+    let bench = bench();
+    bench.counts_panic.store(true, Ordering::Relaxed);
+    let called = catch_unwind(AssertUnwindSafe(|| bench.end.node.port_counters()));
+    assert!(called.is_err());
+    has_failed(&bench, "panicked");
+}
+
+#[test]
+fn a_shortage_of_buffers_passes_and_is_counted() {
+    let (bench, peer) = (bench(), End::new(Node::builder().address(address())));
+    bench.mood.store(LACKS_BUFFERS, Ordering::Relaxed);
+    let end = Instant::now() + PATIENCE;
+    while bench.end.node.health().passing_errors < 5 {
+        assert!(Instant::now() < end, "errors are counted");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    bench.mood.store(SERVES, Ordering::Relaxed);
+    assert_eq!(bench.end.node.health().down, None);
+    let qps = (
+        bench.end.qp(&QpOptions::default()),
+        peer.qp(&QpOptions::default()),
+    );
+    qps.0.connect(qps.1.address()).unwrap();
+    qps.1.connect(qps.0.address()).unwrap();
+    let write = SendOp::Write(peer.mr.remote(0));
+    bench.end.post(&qps.0, 1, write, 0, 64);
+    assert_eq!(wait_for(&bench.end.send_cq).status, Status::Success);
+}
+
+/// Runs `child` in a child process; gives what it says, 0 if all is well.
+fn in_child(child: impl FnOnce() -> u8) -> i32 {
+    // SAFETY: the child runs `child` and ends; the C library's locks are whole in it, as fork(3)
+    // sees to those of memory and streams.
+    match unsafe { libc::fork() } {
+        0 => {
+            let code = catch_unwind(AssertUnwindSafe(child)).unwrap_or(99);
+            // SAFETY: it ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(code.into()) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: a child of ours, and room for its status.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status), "the child died of {status:#x}");
+            libc::WEXITSTATUS(status)
+        }
+    }
+}
+
+#[test]
+fn a_childs_calls_fail_cleanly_and_its_parent_goes_on() {
+    let [a, b] = [(); 2].map(|()| End::new(Node::builder().address(address()).workers(2)));
+    let (qa, qb) = (a.qp(&QpOptions::default()), b.qp(&QpOptions::default()));
+    qa.connect(qb.address()).unwrap();
+    qb.connect(qa.address()).unwrap();
+    let write = || {
+        a.post(&qa, 1, SendOp::Write(b.mr.remote(0)), 0, 64);
+        assert_eq!(wait_for(&a.send_cq).status, Status::Success);
+    };
+    write();
+    let channel = a.node.create_event_channel().unwrap();
+    let forked = |result: Result<(), Error>| matches!(result, Err(Error::Down(Down::Forked)));
+    let mut ends = Some((a, qa, channel));
+    let code = in_child(|| {
+        let (a, qa, channel) = ends.take().unwrap();
+        let write = SendOp::Write(b.mr.remote(0));
+        let sges = SendFlags::SIGNALED;
+        let checks = [
+            forked(a.try_post(&qa, 1, write, sges, 0, 64)),
+            forked(qa.modify(&trunkline::QpModify::Error)),
+            forked(a.node.create_cq(4).map(drop)),
+            forked(a.node.alloc_pd().register(64, Access::ALL).map(drop)),
+            forked(a.node.poll().map(drop)),
+            a.node.health().down == Some(Down::Forked),
+            a.send_cq.poll_one().is_none(),
+            a.node.poll_event().is_none(),
+            channel.get_event(Duration::from_secs(60)).is_none(),
+            a.node.connection_count() == 0,
+        ];
+        // Neither is joined what runs in the parent, nor does the peer hear of it.
+        drop((qa, channel, a));
+        match checks.iter().position(|good| !good) {
+            Some(bad) => bad as u8 + 1,
+            None => 0,
+        }
+    });
+    assert_eq!(code, 0, "the first check that failed in the child");
+    let (a, qa, _channel) = ends.as_ref().unwrap();
+    assert_eq!((qa.state(), qb.state()), (QpState::Rts, QpState::Rts));
+    a.post(qa, 1, SendOp::Write(b.mr.remote(0)), 0, 64);
+    assert_eq!(wait_for(&a.send_cq).status, Status::Success);
+}
+
+#[test]
+fn no_thread_of_a_node_takes_the_programs_signals() {
+    let own = address();
+    let _node = Node::builder().address(own).workers(2).build().unwrap();
+    let mut threads = 0;
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap().path();
+        // Other tests' threads come and go.
+        let Ok(status) = std::fs::read_to_string(task.join("status")) else {
+            continue;
+        };
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        if !field("Name:").starts_with("trunkline") {
+            continue;
+        }
+        threads += 1;
+        let blocked = u64::from_str_radix(&field("SigBlk:"), 16).unwrap();
+        for signal in [libc::SIGUSR1, libc::SIGINT, libc::SIGTERM, libc::SIGALRM] {
+            assert_ne!(
+                blocked & 1 << (signal - 1),
+                0,
+                "{} {signal}",
+                field("Name:")
+            );
+        }
+    }
+    assert!(threads >= 3, "two workers and the status server: {threads}");
+}

@@ -1,0 +1,188 @@
+//! What belongs together: objects of one node, and values that make sense.
+
+use crate::common::{End, Pair, inline, open, until};
+use crate::{TARGET, verbs_error};
+use trunkline::{
+    Access, ConnectionOptions, ConnectionState, Error, NoConnection, QpModify, QpOptions, RecvWr,
+    SendFlags, SendOp, SendWr, VerbsError,
+};
+
+fn of_another_node(error: Error) -> &'static str {
+    match verbs_error(error) {
+        VerbsError::InvalidArgument { what } => what,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn queues_of_another_node_are_refused_and_can_be_dropped() {
+    let pair = Pair::new();
+    let options = QpOptions::default();
+    let (own, other) = (&pair.a, &pair.b);
+    for (send_cq, recv_cq) in [
+        (&other.send_cq, &own.recv_cq),
+        (&own.send_cq, &other.recv_cq),
+    ] {
+        let error = own.pd.create_qp(send_cq, recv_cq, &options).unwrap_err();
+        assert_eq!(of_another_node(error), "CQ");
+    }
+    let srq = other.pd.create_srq(8, 1).unwrap();
+    let with_srq = QpOptions {
+        srq: Some(srq.clone()),
+        ..options
+    };
+    let made = own.pd.create_qp(&own.send_cq, &own.recv_cq, &with_srq);
+    assert_eq!(of_another_node(made.unwrap_err()), "SRQ");
+    drop((srq, with_srq));
+    let Pair { a, b } = pair;
+    drop(b);
+    let qp = a.qp(&QpOptions::default());
+    qp.modify(&QpModify::Init {
+        access: Access::LOCAL_READ,
+    })
+    .unwrap();
+}
+
+#[test]
+fn connections_of_another_node_are_refused() {
+    let pair = Pair::new();
+    let nodes = [&pair.a.node, &pair.b.node];
+    let options = ConnectionOptions::default();
+    let theirs = open(&nodes, &pair.b, &pair.a, &options);
+    let (qa, _qb) = pair.qps();
+    pair.a
+        .post(&qa, 1, SendOp::Write(pair.b.mr.remote(TARGET)), 0, 8);
+    pair.next(&pair.a.send_cq);
+    assert_eq!(of_another_node(qa.bind(&theirs).unwrap_err()), "connection");
+    let managed = crate::common::src_qp(&pair.a, None);
+    let error = managed.route(&theirs, qa.qpn()).unwrap_err();
+    assert_eq!(of_another_node(error), "connection");
+    let error = managed.bind_route(1, &theirs).unwrap_err();
+    assert_eq!(of_another_node(error), "connection");
+}
+
+#[test]
+fn an_element_of_four_gigabytes_is_refused_and_not_taken_for_an_empty_one() {
+    let pair = Pair::new();
+    let (qa, qb) = pair.qps();
+    let sges = [pair.a.mr.sge(0, 1 << 32)];
+    let request = SendWr {
+        wr_id: 1,
+        op: SendOp::Write(pair.b.mr.remote(TARGET)),
+        flags: SendFlags::SIGNALED,
+        sges: &sges,
+        inline: None,
+        route: 0,
+    };
+    let too_long = |error| matches!(verbs_error(error), VerbsError::MessageTooLong { .. });
+    assert!(too_long(qa.post_send(&[request]).unwrap_err()));
+    let receive = RecvWr {
+        wr_id: 1,
+        sges: &sges,
+    };
+    assert!(too_long(qb.post_recv(&[receive]).unwrap_err()));
+}
+
+#[test]
+fn options_of_a_connection_are_checked() {
+    let pair = Pair::new();
+    let usual = ConnectionOptions::default();
+    let wrong = [
+        ("weight", ConnectionOptions { weight: 0, ..usual }),
+        (
+            "source_ports",
+            ConnectionOptions {
+                source_ports: 0,
+                ..usual
+            },
+        ),
+        (
+            "source_ports",
+            ConnectionOptions {
+                source_ports: 9,
+                ..usual
+            },
+        ),
+    ];
+    let peer = pair.b.node.gid().address();
+    for (name, options) in wrong {
+        let error = pair.a.node.open_connection(peer, &options).unwrap_err();
+        let VerbsError::BadAttribute { what, .. } = verbs_error(error) else {
+            panic!("{options:?}");
+        };
+        assert_eq!(what, name);
+    }
+    // The node was built with one source port, and another one with four.
+    let two = ConnectionOptions {
+        source_ports: 2,
+        ..usual
+    };
+    assert!(pair.a.node.open_connection(peer, &two).is_err());
+    let many = End::new(inline().extra_source_ports(3));
+    assert!(many.node.open_connection(peer, &two).is_ok());
+}
+
+#[test]
+fn counts_of_a_connection_go_on_while_it_rests() {
+    let pair = Pair::new();
+    let nodes = [&pair.a.node, &pair.b.node];
+    let own = open(&nodes, &pair.a, &pair.b, &ConnectionOptions::default());
+    let (qa, _qb) = pair.qps();
+    pair.a
+        .post(&qa, 1, SendOp::Write(pair.b.mr.remote(TARGET)), 0, 8);
+    pair.next(&pair.a.send_cq);
+    qa.bind(&own).unwrap();
+    let mut before = 0;
+    for wr_id in 2..5 {
+        pair.a.post(
+            &qa,
+            wr_id,
+            SendOp::Write(pair.b.mr.remote(TARGET)),
+            0,
+            100_000,
+        );
+        pair.next(&pair.a.send_cq);
+        // What is in flight is acknowledged: its window is given back.
+        pair.until("nothing in flight", || own.stats().unwrap().in_flight == 0);
+        pair.run_for(std::time::Duration::from_millis(2));
+        let counters = own.stats().unwrap().delivery.counters;
+        assert!(counters.acked_bytes >= before + 100_000, "{counters:?}");
+        assert!(counters.sent > 0 && counters.acked > 0, "{counters:?}");
+        before = counters.acked_bytes;
+    }
+}
+
+#[test]
+fn no_route_and_no_answer_are_told_apart() {
+    let pair = Pair::new();
+    let nodes = [&pair.a.node, &pair.b.node];
+    let why = |peer: &str| {
+        let options = ConnectionOptions::default();
+        let peer = peer.parse().unwrap();
+        let opened = pair.a.node.open_connection(peer, &options).unwrap();
+        until(&nodes, "the failure", || {
+            opened.state() != ConnectionState::Opening
+        });
+        match opened.stats().unwrap_err() {
+            Error::NoConnection { why, .. } => why,
+            other => panic!("{other}"),
+        }
+    };
+    // A loopback address reaches nothing beyond the host, and all of loopback.
+    assert_eq!(why("192.0.2.1"), NoConnection::NoRoute);
+    assert_eq!(why("127.1.2.3"), NoConnection::Silent);
+    let alone = End::new(inline().sharing(false));
+    let peer = pair.b.node.gid().address();
+    let options = ConnectionOptions::default();
+    let opened = alone.node.open_connection(peer, &options).unwrap();
+    let why = NoConnection::NotSharing;
+    assert_eq!(opened.state(), ConnectionState::Failed(why));
+    let plain = alone.node.gid().address();
+    let nodes = [&pair.a.node, &alone.node];
+    let opened = pair.a.node.open_connection(plain, &options).unwrap();
+    until(&nodes, "the failure", || {
+        opened.state() != ConnectionState::Opening
+    });
+    let why = NoConnection::NoNode;
+    assert_eq!(opened.state(), ConnectionState::Failed(why));
+}
