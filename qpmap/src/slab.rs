@@ -60,15 +60,10 @@ impl<T> Slab<T> {
     ///
     /// # Panics
     /// When there are 2^32 - 1 values already.
+    #[inline]
     pub fn insert(&mut self, value: T) -> u32 {
-        self.len += 1;
         if self.vacant == NONE {
-            assert!(
-                self.slots.len() < NONE as usize,
-                "a slab has no more than 2^32 - 1 slots"
-            );
-            self.slots.push(Slot::Occupied(value));
-            return self.slots.len() as u32 - 1;
+            self.grow();
         }
         let index = self.vacant;
         let slot = &mut self.slots[index as usize];
@@ -76,8 +71,20 @@ impl<T> Slab<T> {
             unreachable!("holes are linked to holes")
         };
         self.vacant = next;
+        self.len += 1;
         *slot = Slot::Occupied(value);
         index
+    }
+
+    /// Makes a hole at the end, where there is none.
+    #[cold]
+    fn grow(&mut self) {
+        assert!(
+            self.slots.len() < NONE as usize,
+            "a slab has no more than 2^32 - 1 slots"
+        );
+        self.vacant = self.slots.len() as u32;
+        self.slots.push(Slot::Vacant(NONE));
     }
 
     /// Takes a value out.

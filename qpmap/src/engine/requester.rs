@@ -148,6 +148,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Hangs a request into a flow, and into the order of its QP.
+    #[inline(always)]
     pub(crate) fn hang(&mut self, flow: u32, mut pending: Pending) -> u32 {
         let qp = pending.qp;
         self.request_serial = self.request_serial.wrapping_add(1);
@@ -183,6 +184,7 @@ impl<P: Platform> Engine<P> {
             || reads && self.cold(qp).attributes.max_rd_atomic == 0
     }
 
+    #[inline]
     pub(crate) fn local_fault(&self, qp: u32, request: &Request) -> Option<MemoryFault> {
         let Local::Sges(sges) = &request.local else {
             return None;

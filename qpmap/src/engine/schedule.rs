@@ -137,6 +137,18 @@ impl Schedule {
     /// A connection has something to send, or may have.
     #[inline]
     pub(super) fn touch(&mut self, ready: Ready) {
+        if let Ready::Conn(conn) = ready
+            && let Some(listed) = self.listed.get(conn as usize)
+            && listed.ready
+            && (listed.owing || !self.tight)
+        {
+            return;
+        }
+        self.list(ready);
+    }
+
+    #[inline(never)]
+    fn list(&mut self, ready: Ready) {
         let listed = match ready {
             Ready::Conn(conn) => {
                 self.touch_owing(conn);
