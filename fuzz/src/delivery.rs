@@ -5,7 +5,7 @@ use crate::input::Input;
 use std::collections::BTreeSet;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{
-    AckInfo, Arrival, Config, Connection, MAX_SACK_WORDS, Policy, Pool, Received, Violation,
+    AckInfo, Arrival, Config, Connection, Lost, MAX_SACK_WORDS, Policy, Pool, Received, Violation,
 };
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_wire::AckPayload;
@@ -255,10 +255,10 @@ impl End {
 
     fn retransmit(&mut self) {
         for _ in 0..self.window {
-            let Some((item, _)) = self.connection.peek_retransmit(self.now) else {
+            let Some(Lost { item, bytes, .. }) = self.connection.peek_retransmit(self.now) else {
                 return;
             };
-            let stamp = self.connection.retransmit(self.now);
+            let stamp = self.connection.retransmit(self.now, bytes);
             assert_eq!(item, stamp.number);
             assert!(
                 self.unacked.contains(&item),

@@ -194,6 +194,21 @@ pub enum Event {
     Dead,
     /// Nothing was heard for the configured time: send a PING, which is a packet like any other.
     KeepAlive,
+    /// The path carries small packets and no large ones any more:
+    /// [`set_packet_size`](super::Connection::set_packet_size) to what it carries.
+    Narrow,
+}
+
+/// A packet that was lost and may be sent again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Lost<I> {
+    /// What it carries.
+    pub item: I,
+    /// Its bytes when it was sent last.
+    pub bytes: u32,
+    /// It is larger than packets of this connection may be, or the first to be tried with less: its
+    /// number is to go out with nothing in it, and its content under other numbers.
+    pub too_large: bool,
 }
 
 /// Counts over the time a window was held.
@@ -271,6 +286,9 @@ pub const MAX_SACK_WORDS: usize = 64;
 /// Packets that an entry of the bitmap speaks of; the bits above it say which.
 pub(super) const SACK_BITS: u32 = trunkline_wire::AckPayload::BITS;
 
+/// Largest datagram (BTH to ICRC) in bytes that every path carries: the least MTU of IPv6, 1280,
+/// without the headers of IPv6 and UDP.
+pub const EVERY_PATH: u32 = 1280 - 40 - 8;
 /// Most packets that may be unacknowledged.
 pub const MAX_WINDOW: u32 = 1 << 16;
 /// Most bytes that a congestion window holds: 20 Gb/s at 50 ms.

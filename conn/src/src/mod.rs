@@ -45,8 +45,8 @@ use alloc::boxed::Box;
 use trunkline_wire::Qpn;
 
 pub use config::{
-    AckInfo, AckOut, AckSummary, Arrival, Config, Counters, Event, MAX_SACK_WORDS, MAX_WINDOW,
-    MAX_WINDOW_BYTES, Policy, Received, Stamp, Stats, Violation,
+    AckInfo, AckOut, AckSummary, Arrival, Config, Counters, EVERY_PATH, Event, Lost,
+    MAX_SACK_WORDS, MAX_WINDOW, MAX_WINDOW_BYTES, Policy, Received, Stamp, Stats, Violation,
 };
 pub use window::Pool;
 
@@ -93,6 +93,7 @@ const _: () = assert!(size_of::<Connection<[u64; 3]>>() <= 80);
 /// Bits of `Connection::events`.
 const DEAD: u8 = 1;
 const KEEP_ALIVE: u8 = 2;
+const NARROW: u8 = 4;
 
 impl<I: Copy> Connection<I> {
     /// A connection whose peer has agreed to `config`.
@@ -163,6 +164,20 @@ impl<I: Copy> Connection<I> {
     /// Largest datagram (BTH to ICRC) in bytes.
     pub fn packet_size(&self) -> u32 {
         u32::from(self.packet_size)
+    }
+
+    /// From now on packets have at most `bytes` bytes, BTH to ICRC. Larger ones that are in flight
+    /// and get lost are [`Lost::too_large`].
+    ///
+    /// # Panics
+    ///
+    /// Outside `256 ..= 65535`.
+    pub fn set_packet_size(&mut self, bytes: u32) {
+        assert!((256..=65535).contains(&bytes), "packet size {bytes}");
+        self.packet_size = bytes as u16;
+        if let Some(window) = &mut self.window {
+            window.sender.set_packet_size(bytes);
+        }
     }
 
     /// UDP source ports in use; [`Stamp::port`] is below it.
@@ -242,21 +257,21 @@ impl<I: Copy> Connection<I> {
         stamp(window, now, &sent)
     }
 
-    /// The lost packet that may be sent again next: its item and its bytes. It stays lost until
+    /// The lost packet that may be sent again next. It stays lost until
     /// [`retransmit`](Self::retransmit) says that it is on its way.
-    pub fn peek_retransmit(&mut self, now: Instant) -> Option<(I, u32)> {
+    pub fn peek_retransmit(&mut self, now: Instant) -> Option<Lost<I>> {
         self.window.as_mut()?.sender.peek_retransmit(now)
     }
 
     /// The packet that [`peek_retransmit`](Self::peek_retransmit) showed at this turn is on its
-    /// way: what to stamp on it.
+    /// way, with `bytes` bytes: what to stamp on it.
     ///
     /// # Panics
     ///
     /// If it showed none.
-    pub fn retransmit(&mut self, now: Instant) -> Stamp {
+    pub fn retransmit(&mut self, now: Instant, bytes: u32) -> Stamp {
         let window = self.window.as_mut().expect("retransmit without peek");
-        let sent = window.sender.retransmit(now, &mut window.counters);
+        let sent = window.sender.retransmit(now, bytes, &mut window.counters);
         stamp(window, now, &sent)
     }
 
@@ -344,7 +359,11 @@ impl<I: Copy> Connection<I> {
                 } = &mut **window;
                 let fresh_ns = 2 * sender.rtt.smoothed;
                 let reverse_ns = receiver.reverse.queue_ns(now, fresh_ns);
-                sender.handle_ack(now, ack, reverse_ns, counters, acked)?
+                let summary = sender.handle_ack(now, ack, reverse_ns, counters, acked)?;
+                if sender.takes_no_large(now) {
+                    self.events |= NARROW;
+                }
+                summary
             }
             None => {
                 // Nothing is in flight, so it can only be an old one.
@@ -386,6 +405,9 @@ impl<I: Copy> Connection<I> {
             if window.sender.handle_timeout(now, &mut window.counters) {
                 self.events |= DEAD;
             }
+            if window.sender.takes_no_large(now) {
+                self.events |= NARROW;
+            }
             in_flight = !window.sender.is_idle();
         }
         if !in_flight && now >= self.keep_alive_at(pool) {
@@ -424,17 +446,14 @@ impl<I: Copy> Connection<I> {
 
     /// What the owner must act on.
     pub fn poll_event(&mut self) -> Option<Event> {
-        let event = match self.events {
+        let (bit, event) = match self.events {
             0 => return None,
-            events if events & DEAD != 0 => DEAD,
-            _ => KEEP_ALIVE,
+            events if events & DEAD != 0 => (DEAD, Event::Dead),
+            events if events & NARROW != 0 => (NARROW, Event::Narrow),
+            _ => (KEEP_ALIVE, Event::KeepAlive),
         };
-        self.events &= !event;
-        Some(if event == DEAD {
-            Event::Dead
-        } else {
-            Event::KeepAlive
-        })
+        self.events &= !bit;
+        Some(event)
     }
 
     /// Packets sent and not acknowledged.

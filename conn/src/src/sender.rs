@@ -7,11 +7,12 @@
 //! what the peer has already got.
 
 mod ack;
+mod large;
 mod timeout;
 
 pub(super) use ack::check;
 
-use super::config::{Counters, MAX_WINDOW_BYTES, Stats, TICK_SHIFT, ticks};
+use super::config::{Counters, Lost, MAX_WINDOW_BYTES, Stats, TICK_SHIFT, ticks};
 use super::flight::{Flight, Mark, Segments};
 use super::pacer::Pacer;
 use super::rack::Rack;
@@ -19,6 +20,7 @@ use super::rtt::Rtt;
 use super::timer::Timers;
 use crate::control::{Control, ControlKind, Controller, Start};
 use crate::time::{Instant, MILLISECOND};
+use large::Large;
 
 /// What is kept of a packet in flight.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +114,7 @@ pub(super) struct Sender<I> {
     pacer: Pacer,
     control: Controller,
     cwnd: u64,
+    large: Large,
 }
 
 impl<I: Copy> Sender<I> {
@@ -159,6 +162,7 @@ impl<I: Copy> Sender<I> {
             pacer: Pacer::default(),
             control: Controller::new(ControlKind::None, &start),
             cwnd: 0,
+            large: Large::default(),
         }
     }
 
@@ -196,6 +200,7 @@ impl<I: Copy> Sender<I> {
         self.pacer = Pacer::default();
         (self.grant, self.probes, self.dead, self.bytes_since_ack_req) = (0, 0, false, 0);
         self.stalled_at = None;
+        self.large = Large::default();
         self.refresh_control();
     }
 
@@ -315,9 +320,9 @@ impl<I: Copy> Sender<I> {
         ((self.order >> PORT_RUN_SHIFT) % u32::from(self.limits.ports)) as u8
     }
 
-    /// The lost packet that may be sent again next: item and bytes. Nothing moves before
+    /// The lost packet that may be sent again next. Nothing moves before
     /// [`retransmit`](Self::retransmit).
-    pub(super) fn peek_retransmit(&mut self, now: Instant) -> Option<(I, u32)> {
+    pub(super) fn peek_retransmit(&mut self, now: Instant) -> Option<Lost<I>> {
         if self.lost_count == 0 || self.dead {
             return None;
         }
@@ -326,11 +331,21 @@ impl<I: Copy> Sender<I> {
         if self.probes == 0 && (over || self.pacer.allowance(now) == 0) {
             return None;
         }
-        Some((item, bytes))
+        Some(Lost {
+            item,
+            bytes,
+            too_large: u64::from(bytes) > self.limits.packet || self.large.tries_less(bytes),
+        })
     }
 
-    /// The packet that [`peek_retransmit`](Self::peek_retransmit) showed is on its way.
-    pub(super) fn retransmit(&mut self, now: Instant, counters: &mut Counters) -> Transmission {
+    /// The packet that [`peek_retransmit`](Self::peek_retransmit) showed is on its way, with
+    /// `bytes` bytes.
+    pub(super) fn retransmit(
+        &mut self,
+        now: Instant,
+        bytes: u32,
+        counters: &mut Counters,
+    ) -> Transmission {
         assert!(self.lost_count > 0, "retransmit without peek");
         if let Some(since) = self.stalled_at.take() {
             self.timers.stalled(now.since(since));
@@ -342,6 +357,7 @@ impl<I: Copy> Sender<I> {
         slot.order = self.order;
         slot.attempt += 1;
         (slot.older, slot.newer) = (newest, NIL);
+        let lost_bytes = core::mem::replace(&mut slot.bytes, bytes.max(1));
         let (bytes, attempt) = (slot.bytes, slot.attempt);
         let link = number as u32 & LINK_MASK;
         match newest {
@@ -355,8 +371,9 @@ impl<I: Copy> Sender<I> {
         self.probes = self.probes.saturating_sub(1);
         self.flight.set(number, Mark::Lost, false);
         self.lost_count -= 1;
-        self.lost_bytes -= u64::from(bytes);
+        self.lost_bytes -= u64::from(lost_bytes);
         self.lost_from = number + 1;
+        self.large.sent_again();
         self.flight.set(number, Mark::Again, true);
         let port = self.port();
         self.account(now, bytes);

@@ -8,5 +8,6 @@ mod goodput;
 mod hostile;
 mod law;
 mod link;
+mod mtu;
 mod path;
 mod unit;

@@ -62,6 +62,11 @@ impl Timers {
         self.probes == 1
     }
 
+    /// Probes since the last acknowledgement.
+    pub(super) const fn probes(&self) -> u32 {
+        self.probes
+    }
+
     pub(super) fn probe_at(&self, rtt: &Rtt, max_ack_delay_ns: u64, dead_after_ns: u64) -> Instant {
         let wait = if rtt.smoothed == 0 {
             FIRST_WAIT_NS

@@ -1,9 +1,13 @@
 //! What stands in packets of notices, kept until they are acknowledged.
 
+use super::build::OVERHEAD;
 use crate::slab::Slab;
+use trunkline_conn::src::EVERY_PATH;
 
-/// Most bytes of notices in one packet.
-pub(crate) const MAX_BLOB: usize = 4096;
+/// Most bytes of notices in one packet: every path carries it, so it never has to be cut.
+pub(crate) const MAX_BLOB: usize = 1024;
+
+const _: () = assert!(MAX_BLOB + OVERHEAD as usize <= EVERY_PATH as usize);
 
 #[derive(Debug)]
 struct Blob {

@@ -91,6 +91,12 @@ counters! {
     routes_refused,
     /// Flows that moved because their connection died.
     failovers,
+    /// Times that a path was found to carry no large packets any more.
+    narrowed,
+    /// Times that such a path was found to carry larger ones again.
+    widened,
+    /// Flows that sent anew what packets had carried that became too large for their path.
+    resegmented,
     /// Control messages that asked for too much at once.
     control_overflow,
 }

@@ -1,6 +1,5 @@
 //! Connections: how they are opened, closed and kept alive, and what becomes of their flows.
 
-use super::binding::Ending;
 use super::build::{self, Item, Route};
 use super::homes::Group;
 use super::lists::{List, Noticed, Runnable};
@@ -59,6 +58,8 @@ pub struct ConnectionStats {
     pub flows: u32,
     /// Packets in flight.
     pub in_flight: u32,
+    /// Payload bytes of a full packet: what both ends and the path between them carry.
+    pub payload: u32,
     /// Address of the peer.
     pub peer: Gid,
 }
@@ -76,7 +77,10 @@ pub(crate) struct Conn {
     pub(crate) members: Group,
     /// Acknowledgement that the last packet carried.
     pub(crate) acked: u32,
+    /// Payload bytes of a full packet.
     pub(crate) payload: u16,
+    /// Largest datagram that both ends carry, in bytes.
+    pub(crate) most: u16,
     pub(crate) traffic_class: u8,
     pub(crate) weight: u8,
     pub(crate) flags: ConnFlags,
@@ -146,6 +150,8 @@ impl<P: Platform> Engine<P> {
         params: &ConnectionParams,
     ) -> Result<ConnId, VerbsError> {
         let peer = self.peer_record(identity)?;
+        let most = params.datagram.min(self.config.datagram);
+        let size = self.paths.size(peer).map_or(most, |size| size.min(most));
         let config = src::Config {
             local_id: params.local_id,
             remote_id: params.remote_id,
@@ -153,7 +159,7 @@ impl<P: Platform> Engine<P> {
             remote_token: params.remote_token,
             first_tx: params.first_tx,
             first_rx: params.first_rx,
-            packet_size: params.datagram,
+            packet_size: size,
             control: params.control.unwrap_or(self.config.control),
             window: params.window,
             source_ports: params
@@ -169,7 +175,8 @@ impl<P: Platform> Engine<P> {
             flows: 0,
             members: Group::EMPTY,
             acked: params.first_tx as u32,
-            payload: build::full_payload(params.datagram.min(self.config.datagram)) as u16,
+            payload: build::full_payload(size) as u16,
+            most: most as u16,
             traffic_class: params.traffic_class & !0b11 | ECT0,
             weight: params.weight.max(1),
             flags: ConnFlags {
@@ -236,6 +243,7 @@ impl<P: Platform> Engine<P> {
             delivery,
             flows: conn.flows,
             in_flight: conn.delivery.in_flight(),
+            payload: conn.payload.into(),
             peer: self.peers[conn.peer].address,
         })
     }
@@ -366,17 +374,25 @@ impl<P: Platform> Engine<P> {
         let delivery = &mut self.conns[conn].delivery;
         delivery.handle_timeout(now, &self.windows);
         self.rest(conn);
+        if self.heed(now, conn) {
+            // Its turn arms the timer again: what is due may only be known after it.
+            self.touch(conn);
+        }
+    }
+
+    /// Takes up what the delivery of a connection has found out. Whether the connection lives on.
+    pub(crate) fn heed(&mut self, now: Instant, conn: u32) -> bool {
         while let Some(event) = self.conns[conn].delivery.poll_event() {
             match event {
                 src::Event::Dead => {
                     self.remove_connection(conn, Cause::Dead);
-                    return;
+                    return false;
                 }
                 src::Event::KeepAlive => self.conns[conn].flags.ping = true,
+                src::Event::Narrow => self.narrow(now, self.conns[conn].peer),
             }
         }
-        // Its turn arms the timer again: what is due may only be known after it.
-        self.touch(conn);
+        true
     }
 
     /// Takes a connection out. Its flows move on: what they had unacknowledged is sent again, in a
@@ -421,14 +437,8 @@ impl<P: Platform> Engine<P> {
         let mut stranded = None;
         for flow in moving {
             self.counters.failovers += 1;
-            self.restart(flow, true);
-            // The peer agrees to each such round before anything is sent in it. So it knows it or
-            // the one before, however many connections die without a packet getting through.
-            let record = &mut self.flows[flow];
-            if record.ending == Ending::No && !record.has_lapsed() {
-                record.ask_anew();
-            }
-            let Flow { qp, remote, .. } = *record;
+            self.replay(flow);
+            let Flow { qp, remote, .. } = self.flows[flow];
             self.cold_mut(qp).pinned = false;
             let heir = self.pick(peer, remote);
             self.tell(|engine| Trace::Failover {

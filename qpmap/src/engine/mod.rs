@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `verbs`, `changes`, `resources` | what programs ask for: QPs; domains, regions, CQs, SRQs |
 //! | `link`, `peers` | connections and their end; who is at the other end of them |
+//! | `paths` | how large packets may be on the way to a peer |
 //! | `flows` | which connection a flow uses, and how it moves |
 //! | `binding` | what one end of a pair of QPs knows of the other, and what follows |
 //! | `binds`, `early` | BINDs and consent: how QPs of two nodes find each other |
@@ -51,6 +52,7 @@ mod lists;
 mod notice;
 mod numbers;
 mod packet;
+mod paths;
 mod patience;
 mod peers;
 mod plain;
@@ -103,6 +105,7 @@ use homes::Homes;
 use jobs::Job;
 use link::Conn;
 use numbers::Numbers;
+use paths::Paths;
 use peers::Peer;
 use plain::Plain;
 use qp::{Cold, Flow, Qp};
@@ -298,6 +301,8 @@ pub(crate) enum Timer {
     },
     /// A plain connection's own timer.
     Plain { plain: u32, serial: u32 },
+    /// A larger size is to be tried on the path to a peer.
+    Widen { peer: u32, serial: u32 },
     /// The clock of a flow has run down.
     Watch(watch::Seen),
 }
@@ -354,6 +359,7 @@ pub struct Engine<P: Platform> {
     peers: Slab<Peer>,
     /// Peers by address; ordered, so that walks replay.
     peer_of: BTreeMap<Gid, u32>,
+    paths: Paths,
     waiting: Waiting,
     conns: Slab<Conn>,
     conn_serials: Vec<u32>,
@@ -449,6 +455,7 @@ impl<P: Platform> Engine<P> {
             srqs: Slab::new(),
             peers: Slab::new(),
             peer_of: BTreeMap::new(),
+            paths: Paths::default(),
             waiting: Waiting::default(),
             conns: Slab::new(),
             conn_serials: Vec::new(),
@@ -553,6 +560,7 @@ impl<P: Platform> Engine<P> {
                     asks,
                 } => self.ask_again(flow, generation, asks),
                 Timer::Plain { plain, serial } => self.plain_timeout(now, plain, serial),
+                Timer::Widen { peer, serial } => self.widen(now, peer, serial),
                 Timer::Watch(seen) => self.watch_over(now, seen),
             }
         }

@@ -112,6 +112,7 @@ impl<P: Platform> Engine<P> {
             (record.guid, record.epoch) = UNKNOWN;
             record.workers = Workers::ONE;
         } else {
+            self.paths.forget(peer);
             self.peers.remove(peer);
             self.peer_of.remove(&address);
         }

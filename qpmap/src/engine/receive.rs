@@ -228,10 +228,7 @@ impl<P: Platform> Engine<P> {
         let mut freed = std::mem::take(&mut self.acked);
         let delivery = &mut self.conns[conn].delivery;
         let result = delivery.handle_ack(now, info, &mut |item: Item| {
-            if matches!(
-                item.kind,
-                ItemKind::Response | ItemKind::Answers | ItemKind::Control
-            ) {
+            if item.kind != ItemKind::Request {
                 freed.push(item);
             }
         });
@@ -241,6 +238,7 @@ impl<P: Platform> Engine<P> {
         for item in freed.drain(..) {
             match item.kind {
                 ItemKind::Response => self.response_acked(item.flow, item.slot, item.serial),
+                ItemKind::Ping => self.ping_arrived(now, &item),
                 _ => {
                     let ends = self.blobs.free(item.slot, item.serial);
                     ends.iter().for_each(|flow| self.end_told(*flow));
@@ -249,7 +247,9 @@ impl<P: Platform> Engine<P> {
             }
         }
         self.acked = freed;
-        self.touch(conn);
+        if self.heed(now, conn) {
+            self.touch(conn);
+        }
     }
 
     /// Packets in flight that go down with their connection.

@@ -5,7 +5,7 @@ use super::jobs::{Job, Outcome};
 use super::link::Conn;
 use super::requester::Pending;
 use super::schedule::Share;
-use super::{Engine, Platform};
+use super::{Engine, Platform, paths};
 use crate::regions::Regions;
 use trunkline_conn::egress::Egress;
 use trunkline_conn::host::QpEvent;
@@ -263,8 +263,12 @@ impl<P: Platform> Engine<P> {
             ItemKind::Request => {
                 let pending = self.requests.get(item.slot);
                 let is_it = |at: &&Pending| at.serial == item.serial && at.round == item.round;
-                if let Some(pending) = pending.filter(is_it) {
-                    let flow = &self.flows[item.flow];
+                // In another round it is sent anew.
+                let flow = self
+                    .flows
+                    .get(item.flow)
+                    .filter(|at| at.round == item.round);
+                if let (Some(pending), Some(flow)) = (pending.filter(is_it), flow) {
                     let qp = &self.qps[flow.qp];
                     draft = Draft::request(flow, qp.queues.qpn, qp.pd, pending);
                     draft.cut(item.offset, item.length);
@@ -289,13 +293,13 @@ impl<P: Platform> Engine<P> {
                     draft = Draft::bare(opcode, blob);
                 }
             }
-            ItemKind::Ping => {}
+            ItemKind::Ping => self.paths.ping_lost(item),
         }
         let now = way.now;
         let delivery = &mut self.conns[way.conn].delivery;
         let mut out = way.out(&self.config.source_ports, &self.regions);
-        let port = delivery.next_port();
-        let emitted = out.emit(&draft, port, || delivery.retransmit(now));
+        let (port, bytes) = (delivery.next_port(), draft.datagram() as u32);
+        let emitted = out.emit(&draft, port, || delivery.retransmit(now, bytes));
         self.counters.sent += u64::from(emitted != Emitted::NoRoom);
         if emitted == Emitted::Voided {
             match item.kind {
@@ -313,7 +317,10 @@ impl<P: Platform> Engine<P> {
         item: Item,
         opcode: Opcode,
     ) -> bool {
-        let content = self.blobs.get(item.slot, item.serial).unwrap_or(&[]);
+        let content = match item.kind {
+            ItemKind::Ping => paths::padding(&item),
+            _ => self.blobs.get(item.slot, item.serial).unwrap_or(&[]),
+        };
         let (now, conn) = (way.now, way.conn);
         let draft = Draft::bare(opcode, content);
         let bytes = draft.datagram() as u32;

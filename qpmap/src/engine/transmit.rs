@@ -5,7 +5,7 @@
 //! then a bare acknowledgement if one is still due. Where the connection has little window notices
 //! go before the flows; where the port has little room, before all data.
 
-use super::build::{Emitted, Item};
+use super::build::Emitted;
 use super::qp::{Flags, Wire};
 use super::requester::before;
 use super::schedule::{First, Owed, Served, Share};
@@ -188,23 +188,28 @@ impl<P: Platform> Engine<P> {
 
     fn serve_turns(&mut self, way: &mut Way<'_, impl Egress + ?Sized>, share: &mut Share) -> Turn {
         let (now, conn) = (way.now, way.conn);
-        while let Some((item, bytes)) = self.conns[conn].delivery.peek_retransmit(now) {
+        while let Some(lost) = self.conns[conn].delivery.peek_retransmit(now) {
             if share.is_spent() {
                 return Turn::Yield;
             }
-            if self.send_again(way, &item) == Emitted::NoRoom {
+            if lost.too_large {
+                self.give_up(&lost.item);
+            }
+            if self.send_again(way, &lost.item) == Emitted::NoRoom {
                 return Turn::Full;
             }
-            share.take(bytes);
+            share.take(lost.bytes);
         }
         let mut room = self.conns[conn].delivery.ready(now, &mut self.windows);
         if self.conns[conn].flags.ping {
             if room == 0 {
                 return Turn::Blocked;
             }
-            if !self.send_blob(way, Item::PING, Opcode::SRC_PING) {
+            let ping = self.ping(conn);
+            if !self.send_blob(way, ping, Opcode::SRC_PING) {
                 return Turn::Full;
             }
+            self.pinged(&ping);
             self.conns[conn].flags.ping = false;
             room -= 1;
         }

@@ -146,8 +146,9 @@ impl Flow {
         let end = &mut self.ends[side];
         let now = end.now(at);
         end.connection.handle_timeout(now, &end.pool);
-        while end.connection.peek_retransmit(now).is_some() {
-            send(bytes, Frame::Data(end.connection.retransmit(now)));
+        while let Some(lost) = end.connection.peek_retransmit(now) {
+            let stamp = end.connection.retransmit(now, lost.bytes);
+            send(bytes, Frame::Data(stamp));
             end.connection.ack_piggybacked();
         }
         loop {

@@ -2,7 +2,7 @@
 
 use super::super::config::SACK_BITS;
 use super::super::config::{
-    AckInfo, AckSummary, Counters, MAX_SACK_WORDS, TICK_SHIFT, Violation, ticks,
+    AckInfo, AckSummary, Counters, EVERY_PATH, MAX_SACK_WORDS, TICK_SHIFT, Violation, ticks,
 };
 use super::super::flight::Mark;
 use super::super::rack::Verdict;
@@ -75,7 +75,11 @@ impl<I: Copy> Sender<I> {
     #[inline]
     fn advance(&mut self, count: u64, news: &mut News, acked: &mut impl FnMut(I)) {
         let end = self.una + count;
-        if self.settled_count == 0 && self.lost_count == 0 && self.oldest == NIL {
+        if self.settled_count == 0
+            && self.lost_count == 0
+            && self.oldest == NIL
+            && !self.large.is_suspected()
+        {
             // All were sent once, in order: the last one is the latest.
             let mut bytes = 0;
             for number in self.una..end {
@@ -154,6 +158,7 @@ impl<I: Copy> Sender<I> {
                 self.rack.late(elapsed);
             }
         }
+        self.large.arrived(&sent, delivered, news.echo);
         if delivered
             && news
                 .latest
@@ -164,10 +169,13 @@ impl<I: Copy> Sender<I> {
     }
 
     /// Whether an acknowledgement of a packet sent again, `elapsed` after that at time `at`, can
-    /// only be the answer to an earlier transmission (the Eifel test of RFC 3522).
+    /// only be the answer to an earlier transmission (the Eifel test of RFC 3522). What was sent
+    /// again with less in it takes less time than anything measured, but its echo is its own.
     fn is_answer_to_original(&self, elapsed: u32, at: u32, news: &News) -> bool {
-        let early = u64::from(elapsed) << TICK_SHIFT < self.rtt.min / 2;
-        early || (news.echo != 0 && is_after(at, news.echo))
+        match news.echo {
+            0 => u64::from(elapsed) << TICK_SHIFT < self.rtt.min / 2,
+            echo => is_after(at, echo),
+        }
     }
 
     fn digest(
@@ -277,7 +285,7 @@ impl<I: Copy> Sender<I> {
                 match self.rack.verdict(sent.order, sent.at, now_ticks, window) {
                     Verdict::Lost => {
                         lost += 1;
-                        bytes += self.lose(number, false);
+                        bytes += self.lose(now, number, false);
                     }
                     Verdict::Unknown => break,
                     Verdict::Wait(ticks) => {
@@ -295,7 +303,7 @@ impl<I: Copy> Sender<I> {
             match self.rack.verdict(sent.order, sent.at, now_ticks, window) {
                 Verdict::Lost => {
                     lost += 1;
-                    bytes += self.lose(oldest, false);
+                    bytes += self.lose(now, oldest, false);
                 }
                 Verdict::Unknown => break,
                 Verdict::Wait(ticks) => {
@@ -313,12 +321,15 @@ impl<I: Copy> Sender<I> {
     }
 
     /// Takes a packet off the wire, to be sent again. Its bytes.
-    pub(super) fn lose(&mut self, number: u64, probe: bool) -> u64 {
+    pub(super) fn lose(&mut self, now: Instant, number: u64, probe: bool) -> u64 {
         if self.flight.has(number, Mark::Again) {
             self.unlink(number);
         }
         let sent = self.flight.get_mut(number);
         sent.probe = probe;
+        if self.limits.packet > EVERY_PATH.into() {
+            self.large.lost(now, sent, self.order);
+        }
         let bytes = u64::from(sent.bytes);
         self.in_flight -= bytes;
         self.lost_bytes += bytes;

@@ -99,6 +99,8 @@ impl<I: Copy> Sender<I> {
     /// loss detection judge everything sent before.
     fn probe(&mut self, now: Instant, counters: &mut Counters) -> bool {
         let tail = self.timers.probing(now);
+        self.large
+            .silent(self.timers.probes(), now.since(self.timers.progress_at));
         if !tail {
             self.control.on_timeout(now);
             self.refresh_control();
@@ -114,7 +116,7 @@ impl<I: Copy> Sender<I> {
             self.dead = true;
             return true;
         }
-        self.lose(number, true);
+        self.lose(now, number, true);
         self.notice_stall(now);
         false
     }

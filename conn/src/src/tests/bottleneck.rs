@@ -4,7 +4,7 @@ use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::super::{AckInfo, Arrival, Config, Connection, Policy, Pool, Received, Stamp};
+use super::super::{AckInfo, Arrival, Config, Connection, Lost, Policy, Pool, Received, Stamp};
 use super::link::Rng;
 use crate::control::ControlKind;
 use crate::time::{Instant, MILLISECOND, SECOND};
@@ -432,8 +432,8 @@ impl Pair {
     fn turn(&mut self, now: u64, out: &mut Vec<(u64, Packet)>) {
         let at = Instant::from_nanos(now);
         self.tx.handle_timeout(at, &self.tx_pool);
-        while let Some((_, bytes)) = self.tx.peek_retransmit(at) {
-            let stamp = self.tx.retransmit(at);
+        while let Some(Lost { bytes, .. }) = self.tx.peek_retransmit(at) {
+            let stamp = self.tx.retransmit(at, bytes);
             out.push((u64::from(bytes) + HEADERS, Packet::Ours(stamp, false)));
         }
         while !self.idle {

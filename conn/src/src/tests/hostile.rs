@@ -64,8 +64,8 @@ fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
                 Err(_) => assert_eq!(settled, 0, "a violation moves nothing"),
             }
             assert_eq!(connection.in_flight(), in_flight - settled);
-            while connection.peek_retransmit(now).is_some() {
-                let _ = connection.retransmit(now);
+            while let Some(lost) = connection.peek_retransmit(now) {
+                let _ = connection.retransmit(now, lost.bytes);
             }
             connection.handle_timeout(now, &pool);
             let _ = connection.poll_event();

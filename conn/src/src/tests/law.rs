@@ -37,6 +37,7 @@ fn draw_link(rng: &mut Rng) -> Link {
             0
         },
         faults_end: u64::MAX,
+        ..Link::CLEAN
     }
 }
 

@@ -7,7 +7,9 @@ use core::cmp::Reverse;
 
 use trunkline_wire::Qpn;
 
-use super::super::{AckInfo, Arrival, Config, Connection, Event, Policy, Pool, Received, Stamp};
+use super::super::{
+    AckInfo, Arrival, Config, Connection, EVERY_PATH, Event, Lost, Policy, Pool, Received, Stamp,
+};
 use crate::time::Instant;
 
 /// xorshift64*: enough for tests, and the same everywhere.
@@ -39,6 +41,9 @@ impl Rng {
     }
 }
 
+/// Bytes of a packet with nothing in it.
+const EMPTY: u32 = 56;
+
 /// One direction. Rates and probabilities hold until `faults_end`, after that only rate, queue and
 /// delay do.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +58,9 @@ pub(super) struct Link {
     pub(super) reorder_ppm: u64,
     /// Reordered packets are late by up to this.
     pub(super) late_ns: u64,
+    /// Larger packets are dropped, from `narrow_at` on.
+    pub(super) mtu: u64,
+    pub(super) narrow_at: u64,
     /// Each source port takes a path longer by this than the one before.
     pub(super) port_skew_ns: u64,
     pub(super) faults_end: u64,
@@ -69,6 +77,8 @@ impl Link {
         dup_ppm: 0,
         reorder_ppm: 0,
         late_ns: 0,
+        mtu: u64::MAX,
+        narrow_at: 0,
         port_skew_ns: 0,
         faults_end: u64::MAX,
     };
@@ -143,6 +153,8 @@ pub(super) struct End {
     /// Packets refused although they were new.
     pub(super) refuse_ppm: u64,
     pub(super) events: Vec<Event>,
+    /// When the path was first found to carry no large packets.
+    pub(super) narrowed_at: Option<u64>,
     next_turn: u64,
 }
 
@@ -189,6 +201,7 @@ impl World {
                 acked_count: 0,
                 refuse_ppm: 0,
                 events: Vec::new(),
+                narrowed_at: None,
                 next_turn: 0,
             }
         };
@@ -214,7 +227,8 @@ impl World {
         let wire = bytes + 66; // Ethernet, IPv4, UDP, preamble and gap.
         let queued_ns = self.free_at[from].saturating_sub(self.now);
         let queued = queued_ns * link.bytes_per_us / 1_000;
-        if self.cut || queued + wire > link.queue_bytes {
+        let too_large = bytes > link.mtu && self.now >= link.narrow_at;
+        if self.cut || too_large || queued + wire > link.queue_bytes {
             self.dropped += 1;
             return;
         }
@@ -289,9 +303,15 @@ impl World {
         let mut out = Vec::new();
         let end = &mut self.ends[who];
         end.connection.handle_timeout(now, &end.pool);
-        while let Some((item, bytes)) = end.connection.peek_retransmit(now) {
-            let stamp = end.connection.retransmit(now);
-            assert_eq!(item.bytes, bytes);
+        while let Some(Lost {
+            item,
+            bytes,
+            too_large,
+        }) = end.connection.peek_retransmit(now)
+        {
+            let bytes = if too_large { EMPTY } else { bytes };
+            let stamp = end.connection.retransmit(now, bytes);
+            assert!(bytes == item.bytes || bytes == EMPTY);
             assert!(
                 !end.acked[item.index as usize],
                 "sent again what was acknowledged"
@@ -336,6 +356,9 @@ impl World {
             out.push((64 + 8 * ack.sack.len() as u64, 0, frame));
         }
         while let Some(event) = end.connection.poll_event() {
+            if event == Event::Narrow {
+                end.narrow(self.now);
+            }
             end.events.push(event);
         }
         if self.idle_often {
@@ -394,6 +417,13 @@ impl World {
 }
 
 impl End {
+    /// What it sends from now on is small.
+    fn narrow(&mut self, now: u64) {
+        self.connection.set_packet_size(EVERY_PATH);
+        self.packet = self.packet.min(EVERY_PATH);
+        self.narrowed_at.get_or_insert(now);
+    }
+
     fn acknowledge(&mut self, now: Instant, ack: &AckInfo<'_>) {
         let (acked, count) = (&mut self.acked, &mut self.acked_count);
         self.connection

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::super::{AckInfo, Config, Connection, Event, Policy, Pool, Received};
+use super::super::{AckInfo, Config, Connection, Event, Lost, Policy, Pool, Received};
 use crate::control::ControlKind;
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
@@ -68,9 +68,9 @@ impl Bench {
     }
 
     fn again_one(&mut self) -> Option<(u64, super::super::Stamp)> {
-        let (item, bytes) = self.connection.peek_retransmit(self.now)?;
+        let Lost { item, bytes, .. } = self.connection.peek_retransmit(self.now)?;
         assert_eq!(bytes, 1000);
-        Some((item, self.connection.retransmit(self.now)))
+        Some((item, self.connection.retransmit(self.now, bytes)))
     }
 
     fn again(&mut self) -> Vec<u64> {
@@ -485,7 +485,7 @@ fn a_retransmission_that_finds_no_room_stays_lost_and_counts_as_nothing() {
     for _ in 0..10 {
         // The port is full.
         let found = bench.connection.peek_retransmit(bench.now);
-        assert_eq!(found, Some((100, 1000)));
+        assert_eq!(found.map(|lost| (lost.item, lost.bytes)), Some((100, 1000)));
         bench.wait(MICROSECOND);
     }
     let stats = bench.connection.stats();

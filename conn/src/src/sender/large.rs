@@ -1,0 +1,123 @@
+//! Whether the path still carries large packets (black hole detection, RFC 8899, section 4.3).
+//!
+//! A path whose MTU falls drops what is larger without a word that could be believed. Large packets
+//! get lost on other paths, too, so several things must come together: one packet was lost again
+//! and again, or nothing at all was heard for a while and then a packet was tried with nothing in
+//! it; no large one has arrived since; small ones have; and a large one was lost after that again.
+
+use super::super::config::EVERY_PATH;
+use super::{Sender, Sent};
+use crate::control::Control;
+use crate::time::{Instant, MILLISECOND};
+
+/// For so long none of several large packets may have arrived.
+const PATIENCE_NS: u64 = 100 * MILLISECOND;
+/// Probes without an answer after which one is tried with less.
+const PROBES: u32 = 3;
+/// Losses of one packet that are no chance.
+const LOSSES: u8 = 8;
+
+/// What became of large packets since one of them was lost and none arrived that was sent later.
+/// Small are those which every path carries.
+#[derive(Debug, Default)]
+pub(super) struct Large {
+    /// When the first of them was found lost, and the place among all transmissions of the next one
+    /// then.
+    lost_at: Option<Instant>,
+    order: u32,
+    /// Most transmissions of one of them.
+    losses: u8,
+    /// Nothing was heard for a while: the next one to be sent again tries with less.
+    tries: bool,
+    /// One did.
+    tried: bool,
+    /// Place of the latest small one that was sent after that and has arrived.
+    small: Option<u32>,
+    /// A large one that was sent later still was lost.
+    confirmed: bool,
+}
+
+impl Large {
+    /// Whether some were lost and none has arrived since.
+    pub(super) const fn is_suspected(&self) -> bool {
+        self.lost_at.is_some()
+    }
+
+    /// A transmission was found lost; `order` is the place of the next one.
+    pub(super) fn lost<I>(&mut self, now: Instant, sent: &Sent<I>, order: u32) {
+        if sent.bytes <= EVERY_PATH {
+            return;
+        }
+        if self.lost_at.is_none() {
+            (self.lost_at, self.order) = (Some(now), order);
+        }
+        self.losses = self.losses.max(sent.attempt.saturating_add(1));
+        self.confirmed |= self
+            .small
+            .is_some_and(|small| !is_before(sent.order, small));
+    }
+
+    /// A packet has arrived; `delivered`: as it was sent last, and not before. `echo`: of the
+    /// acknowledgement.
+    pub(super) fn arrived<I>(&mut self, sent: &Sent<I>, delivered: bool, echo: u32) {
+        if self.lost_at.is_none() {
+            return;
+        }
+        let late = is_before(sent.order, self.order);
+        if sent.bytes > EVERY_PATH {
+            if !late {
+                *self = Self::default();
+            }
+        } else if !delivered || (sent.attempt > 0 && echo == 0) {
+            // What arrived may be what was in it before: that is to be tried again.
+            (self.tries, self.tried) = (self.tries || self.tried, false);
+        } else if !late && self.small.is_none_or(|small| is_before(small, sent.order)) {
+            self.small = Some(sent.order);
+        }
+    }
+
+    /// A probe is sent, after so many and `silence_ns` without an acknowledgement.
+    pub(super) const fn silent(&mut self, probes: u32, silence_ns: u64) {
+        self.tries |= !self.tried && probes >= PROBES && silence_ns >= PATIENCE_NS;
+    }
+
+    /// Whether a packet of `bytes` bytes that is sent again tries with less.
+    pub(super) const fn tries_less(&self, bytes: u32) -> bool {
+        self.tries && bytes > EVERY_PATH
+    }
+
+    /// A lost packet is sent again.
+    pub(super) const fn sent_again(&mut self) {
+        self.tried |= self.tries;
+        self.tries = false;
+    }
+
+    /// Whether large packets get lost because they are large.
+    fn is_certain(&self, now: Instant) -> bool {
+        let long = self.lost_at.is_some_and(|at| now.since(at) >= PATIENCE_NS);
+        long && self.confirmed && (self.tried || self.losses >= LOSSES)
+    }
+}
+
+/// Whether place `a` comes before `b`.
+const fn is_before(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() < 0
+}
+
+impl<I: Copy> Sender<I> {
+    /// Whether it is certain that the path does not carry packets of this size any more.
+    pub(in super::super) fn takes_no_large(&self, now: Instant) -> bool {
+        self.limits.packet > EVERY_PATH.into() && self.large.is_certain(now)
+    }
+
+    /// Packets have at most `bytes` bytes from now on.
+    pub(in super::super) fn set_packet_size(&mut self, bytes: u32) {
+        if u64::from(bytes) < self.limits.packet {
+            // The silence was none of congestion.
+            self.control.on_spurious_timeout();
+        }
+        self.limits.packet = bytes.into();
+        self.large = Large::default();
+        self.refresh_control();
+    }
+}

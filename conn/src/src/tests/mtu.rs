@@ -1,0 +1,93 @@
+//! Paths that stop carrying large packets.
+
+use super::std::println;
+
+use super::super::{Config, Event, Policy};
+use super::link::{Link, World};
+use crate::time::{MICROSECOND, MILLISECOND, SECOND};
+
+const LARGE: u32 = 8192 + 80;
+
+fn world(seed: u64, link: Link, want: u64) -> World {
+    let config = Config {
+        packet_size: LARGE,
+        ..Config::default()
+    };
+    World::new(seed, &config, &Policy::default(), [link; 2], [want, want])
+}
+
+/// A path of 1 Gb/s.
+fn path(rtt_ns: u64) -> Link {
+    Link {
+        bytes_per_us: 125,
+        delay_ns: rtt_ns / 2,
+        ..Link::CLEAN
+    }
+}
+
+#[test]
+fn a_path_that_carries_no_large_packets_any_more_is_known_within_a_second() {
+    for rtt_ns in [
+        20 * MICROSECOND,
+        MILLISECOND,
+        10 * MILLISECOND,
+        40 * MILLISECOND,
+    ] {
+        for mixed in [false, true] {
+            let narrow_at = SECOND;
+            let link = Link {
+                mtu: 1_472,
+                narrow_at,
+                ..path(rtt_ns)
+            };
+            let mut world = world(1, link, 100_000);
+            world.ends.iter_mut().for_each(|end| end.mixed = mixed);
+            world.run(3 * SECOND, World::is_done);
+            for end in &world.ends {
+                let took = end.narrowed_at.expect("it is noticed") - narrow_at;
+                println!("rtt {rtt_ns}, mixed {mixed}: {took}");
+                assert!(took < SECOND, "rtt {rtt_ns}, mixed {mixed}: {took}");
+                assert!(end.events.iter().all(|event| *event == Event::Narrow));
+            }
+            world.run(20 * SECOND, World::is_done);
+            assert!(world.is_done(), "it goes on");
+        }
+    }
+}
+
+#[test]
+fn losses_of_packets_of_any_size_are_none_of_the_path() {
+    for (seed, loss_ppm) in [(1, 10_000), (2, 100_000), (3, 200_000)] {
+        for mixed in [false, true] {
+            let link = Link {
+                loss_ppm,
+                ..path(MILLISECOND)
+            };
+            let mut world = world(seed, link, 20_000);
+            world.ends.iter_mut().for_each(|end| end.mixed = mixed);
+            world.run(20 * SECOND, World::is_done);
+            for end in &world.ends {
+                assert_eq!(end.narrowed_at, None, "{loss_ppm} ppm, mixed {mixed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_path_that_carries_nothing_for_a_while_is_none_that_carries_little() {
+    for out_ns in [50, 150, 500, 1_500].map(|ms| ms * MILLISECOND) {
+        for rtt_ns in [20 * MICROSECOND, 10 * MILLISECOND] {
+            let mut world = world(1, path(rtt_ns), 100_000);
+            for second in 1..4 {
+                world.run(second * 2 * SECOND, World::is_done);
+                world.cut = true;
+                world.run(second * 2 * SECOND + out_ns, World::is_done);
+                world.cut = false;
+            }
+            world.run(9 * SECOND, World::is_done);
+            for end in &world.ends {
+                assert_eq!(end.narrowed_at, None, "{out_ns} ns at {rtt_ns} ns");
+            }
+        }
+    }
+}
