@@ -1,24 +1,28 @@
 //! `trunkline demo`: two nodes on loopback addresses, thousands of QPs on a handful of connections,
 //! every byte checked.
 
+mod client;
+mod end;
+mod pattern;
+mod server;
 mod slots;
-mod work;
 
 use super::capture;
 use super::interrupt::Interrupt;
 use super::progress::Progress;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
+use client::Client;
+use end::{End, Exchange, Gone};
 use serde::Serialize;
-use slots::{Slots, Work};
+use server::{Server, Tally};
+use slots::Slots;
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-use trunkline::{
-    Access, Cq, Drive, Mr, Node, Pd, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr,
-};
-use work::Demo;
 
 /// State of one RC connection in hardware, in bytes: the figure of the SRC paper's table.
 const RC_STATE_BYTES: u64 = 750;
@@ -26,8 +30,8 @@ const RC_STATE_BYTES: u64 = 750;
 const SLICE: usize = 8192;
 /// Operations under way at any time, each on another QP.
 const ACTIVE: usize = 256;
-/// QPs made, connected or destroyed between looks at Ctrl-C.
-const STRIDE: usize = 256;
+/// Rounds of RPCs, and the bytes of each message in them.
+const RPCS: [(u64, usize); 4] = [(0, 32), (1, 64), (2, 1000), (3, SLICE / 2)];
 /// How long a demo may stand still before it is called off.
 const STALL: Duration = Duration::from_secs(10);
 
@@ -80,17 +84,8 @@ struct Operations {
     atomic: u64,
 }
 
-/// One end of all the QPs.
-struct End {
-    node: Node,
-    send_cq: Cq,
-    recv_cq: Cq,
-    qps: Vec<Qp>,
-    mr: Mr,
-    pd: Pd,
-}
-
-/// Runs the demo.
+/// Runs the demo: the client in this thread, the server in another one, so that two cores share the
+/// work.
 ///
 /// # Errors
 /// A node that cannot start, a byte that is wrong, an operation that fails, Ctrl-C.
@@ -98,135 +93,108 @@ pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     let started = Instant::now();
     let progress = Progress::new(!args.json);
     let count = args.qps as usize;
-    let mut report = Report {
-        qps: count as u64,
-        ..Report::default()
-    };
     progress.say(&format!(
         "opening {count} QPs between {} and {}",
         args.client, args.server
     ));
     let capture = args.capture_cm.as_deref();
-    let mut client = End::open(args.client, args, Drive::Inline, capture)?;
-    // The other end has a thread of its own, so that two cores share the work.
-    let mut server = End::open(args.server, args, Drive::Threaded, None)?;
-    for at in 0..count {
-        if at.is_multiple_of(STRIDE) {
-            interrupt.check()?;
-            progress.show(at, count);
-            // What connecting has to say leaves meanwhile.
-            client.node.poll()?;
+    let client = End::open("client", args.client, args, ACTIVE, capture)?;
+    // A response is under way, for its sender, after the client has it.
+    let server = End::open("server", args.server, args, 2 * ACTIVE, None)?;
+    let server = server.share_receives(2 * ACTIVE)?;
+    let tally = Tally::default();
+    let (at_client, at_server) = exchanges();
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("server".into());
+        let serve = || {
+            let server = Server::open(&server, &tally, count, &at_server, interrupt);
+            // What it is asked from now on comes in packets.
+            drop(at_server);
+            server?.run(interrupt)
+        };
+        let thread = thread.spawn_scoped(scope, serve)?;
+        let ask = || {
+            let qps = client.open_qps(count, &at_client, interrupt, Some(&progress))?;
+            let client = Client {
+                end: &client,
+                remote: &server.mr,
+                qps,
+                report: Report::default(),
+                slots: Slots::new(),
+                tally: &tally,
+                progress: &progress,
+                interrupt,
+                alone: &|| thread.is_finished(),
+            };
+            run_client(client, started, args.json)
+        };
+        let asked = ask();
+        tally.over.store(true, Ordering::Release);
+        let served = thread.join();
+        let served = served.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        match (asked, served) {
+            // Why it is gone is what the other thread says.
+            (Err(error), Err(why)) if error.is::<Gone>() => Err(why),
+            (asked, served) => asked.and(served),
         }
-        let (a, b) = (client.open_qp()?, server.open_qp()?);
-        a.connect(b.address())?;
-        b.connect(a.address())?;
-        client.qps.push(a);
-        server.qps.push(b);
+    })
+}
+
+/// The client's, and the server's.
+fn exchanges() -> (Exchange, Exchange) {
+    let ((to_server, from_client), (to_client, from_server)) = (channel(), channel());
+    let client = Exchange {
+        ours: to_server,
+        theirs: from_server,
+    };
+    let server = Exchange {
+        ours: to_client,
+        theirs: from_client,
+    };
+    (client, server)
+}
+
+/// All operations, what came of them, and the end.
+fn run_client(mut client: Client<'_>, started: Instant, json: bool) -> Result<()> {
+    for (round, size) in RPCS {
+        client.rpcs(round, size)?;
+        if round == 0 {
+            client.report.setup_seconds = started.elapsed().as_secs_f64();
+        }
     }
-    let mut demo = Demo {
-        client: &mut client,
-        server: &mut server,
-        report: &mut report,
-        slots: Slots::new(),
+    client.writes()?;
+    client.reads()?;
+    client.atomics()?;
+    let Client {
+        end,
+        qps,
+        tally,
         progress,
         interrupt,
-    };
-    demo.rpcs(0, 32)?;
-    demo.report.setup_seconds = started.elapsed().as_secs_f64();
-    for (round, size) in [(1, 64), (2, 1000), (3, 4096)] {
-        demo.rpcs(round, size)?;
-    }
-    demo.writes()?;
-    demo.reads()?;
-    demo.atomics()?;
-    let Demo { progress, .. } = demo;
-    let state = client.node.state_bytes();
-    report.connections = client.node.connection_count() as u64;
+        mut report,
+        ..
+    } = client;
+    report.qps = qps.len() as u64;
+    report.operations.send += tally.responses.load(Ordering::Acquire);
+    report.bytes_verified += tally.bytes_verified.load(Ordering::Acquire);
+    let state = end.node.state_bytes();
+    report.connections = end.node.connection_count() as u64;
     report.state_bytes = state.total();
     report.state_bytes_per_qp = state.per_qp;
     report.state_bytes_per_connection = state.per_connection;
     report.state_bytes_management = state.management;
     report.rc_state_bytes = report.qps * RC_STATE_BYTES;
     report.seconds = started.elapsed().as_secs_f64();
-    capture::check(&client.node)?;
-    if args.json {
+    capture::check(&end.node)?;
+    if json {
         writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
     } else {
         print_table(&report, &mut stdout().lock())?;
     }
     ensure!(report.errors == 0, "{} operations failed", report.errors);
     progress.say("closing");
-    while let (Some(a), Some(b)) = (client.qps.pop(), server.qps.pop()) {
-        drop((a, b));
-        if client.qps.len().is_multiple_of(STRIDE) {
-            interrupt.check()?;
-            client.node.poll()?;
-        }
-    }
-    Ok(())
-}
-
-impl End {
-    fn open(
-        address: IpAddr,
-        args: &DemoArgs,
-        drive: Drive,
-        capture: Option<&Path>,
-    ) -> Result<Self> {
-        let builder = Node::builder()
-            .address(address)
-            .drive(drive)
-            .pool(args.connections);
-        let node = capture::add(builder, capture)?
-            .build()
-            .with_context(|| format!("cannot start a node on {address}"))?;
-        let pd = node.alloc_pd();
-        let mr = pd.register(ACTIVE * SLICE, Access::ALL)?;
-        let send_cq = node.create_cq(4 * ACTIVE as u32)?;
-        let recv_cq = node.create_cq(4 * ACTIVE as u32)?;
-        Ok(Self {
-            node,
-            send_cq,
-            recv_cq,
-            qps: Vec::with_capacity(args.qps as usize),
-            mr,
-            pd,
-        })
-    }
-
-    fn open_qp(&self) -> Result<Qp> {
-        let options = QpOptions {
-            max_send_wr: 4,
-            max_recv_wr: 4,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-            signal_all: true,
-            ..QpOptions::default()
-        };
-        Ok(self.pd.create_qp(&self.send_cq, &self.recv_cq, &options)?)
-    }
-
-    fn receive(&self, work: Work, offset: usize, length: usize) -> Result<()> {
-        let sges = [self.mr.sge(work.slot * SLICE + offset, length)];
-        Ok(self.qps[work.qp].post_recv(&[RecvWr {
-            wr_id: work.wr_id(),
-            sges: &sges,
-        }])?)
-    }
-
-    fn post(&self, work: Work, op: SendOp, offset: usize, length: usize) -> Result<()> {
-        let sges = [self.mr.sge(work.slot * SLICE + offset, length)];
-        let request = SendWr {
-            wr_id: work.wr_id(),
-            op,
-            flags: SendFlags::SIGNALED,
-            sges: &sges,
-            inline: None,
-            route: 0,
-        };
-        Ok(self.qps[work.qp].post_send(&[request])?)
-    }
+    tally.over.store(true, Ordering::Release);
+    end.close_qps(qps, interrupt)
 }
 
 fn print_table(report: &Report, out: &mut impl Write) -> std::io::Result<()> {

@@ -2,6 +2,9 @@
 
 use super::ACTIVE;
 
+/// Operations that begin at once.
+const BURST: usize = ACTIVE / 4;
+
 /// An operation under way: a QP, and the slot of the buffers that it has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Work {
@@ -29,6 +32,8 @@ pub(super) struct Slots {
     free: Vec<usize>,
     /// By slot: completions that have to come until it is free.
     open: [u8; ACTIVE],
+    /// Operations begin, until no slot is free.
+    filling: bool,
 }
 
 impl Slots {
@@ -36,12 +41,20 @@ impl Slots {
         Self {
             free: (0..ACTIVE).rev().collect(),
             open: [0; ACTIVE],
+            filling: true,
         }
     }
 
-    /// A slot for an operation with so many completions, if one is free.
-    pub(super) fn take(&mut self, completions: u8) -> Option<usize> {
-        let slot = self.free.pop()?;
+    /// A slot for the next operation, which has so many completions, if there is one now. After
+    /// the last one many have to be free again, so that packets go out in bursts.
+    pub(super) fn next(&mut self, completions: u8) -> Option<usize> {
+        self.filling |= self.free.len() >= BURST;
+        if !self.filling {
+            return None;
+        }
+        let next = self.free.pop();
+        self.filling = next.is_some();
+        let slot = next?;
         self.open[slot] = completions;
         Some(slot)
     }
@@ -71,13 +84,17 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_after_its_last_completion() {
+    fn a_slot_is_free_after_its_last_completion_and_taken_with_many_others() {
         let mut slots = Slots::new();
-        let taken: Vec<_> = std::iter::from_fn(|| slots.take(2)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| slots.next(2)).collect();
         assert_eq!(taken.len(), ACTIVE);
-        assert!(!slots.completed(taken[7]));
-        assert_eq!(slots.take(1), None);
-        assert!(slots.completed(taken[7]));
-        assert_eq!(slots.take(1), Some(taken[7]));
+        for slot in &taken[..BURST] {
+            assert!(!slots.completed(*slot));
+            assert_eq!(slots.next(1), None);
+            assert!(slots.completed(*slot));
+        }
+        let next: Vec<_> = std::iter::from_fn(|| slots.next(1)).collect();
+        assert_eq!(next.len(), BURST);
+        assert!(next.iter().all(|slot| taken[..BURST].contains(slot)));
     }
 }
