@@ -1,16 +1,26 @@
-//! Many timers, of which most are never waited for: a heap that forgets nothing by itself.
+//! Many timers, of which most are never waited for: queues and a heap that forget nothing by
+//! themselves.
 //!
 //! Nothing is ever cancelled. Whoever armed a timer finds out when it fires whether it still means
 //! anything (a serial number in its key), and arms another one if it fired early. That makes arming
 //! cheap, and the order in which timers fire depends on nothing but the order of the calls.
+//!
+//! There may be a million, but of a few kinds, each with a delay of its own, so that those of one
+//! kind come in the order of their times. They stand in *lanes*, which cost the same however long
+//! they are; what fits into none goes into a heap.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use trunkline_conn::time::Instant;
+
+/// Lanes: one for each usual delay.
+const LANES: usize = 4;
 
 /// Timers with keys; equal times fire in the order in which they were armed.
 #[derive(Clone, Debug)]
 pub struct Timers<K> {
+    /// Each in the order of its times.
+    lanes: [VecDeque<Entry<K>>; LANES],
     heap: BinaryHeap<Reverse<Entry<K>>>,
     armed: u64,
 }
@@ -53,6 +63,7 @@ impl<K: Copy + Eq> Timers<K> {
     /// No timers. Allocates nothing.
     pub const fn new() -> Self {
         Self {
+            lanes: [const { VecDeque::new() }; LANES],
             heap: BinaryHeap::new(),
             armed: 0,
         }
@@ -64,35 +75,63 @@ impl<K: Copy + Eq> Timers<K> {
         if at == Instant::FAR {
             return;
         }
-        self.heap.push(Reverse(Entry {
+        let entry = Entry {
             at,
             serial: self.armed,
             key,
-        }));
+        };
         self.armed += 1;
+        match self.lane_for(at) {
+            Some(lane) => self.lanes[lane].push_back(entry),
+            None => self.heap.push(Reverse(entry)),
+        }
+    }
+
+    /// The lane whose last timer is the latest before `at`; an empty one if there is none.
+    fn lane_for(&self, at: Instant) -> Option<usize> {
+        let mut best: Option<(usize, Option<Instant>)> = None;
+        for (lane, queue) in self.lanes.iter().enumerate() {
+            let last = queue.back().map(|entry| entry.at);
+            let fits = last.is_none_or(|last| last <= at);
+            if fits && best.is_none_or(|(_, other)| other < last) {
+                best = Some((lane, last));
+            }
+        }
+        best.map(|(lane, _)| lane)
+    }
+
+    /// The next timer: the lane that it is in, if it is in one.
+    fn first(&self) -> Option<(&Entry<K>, Option<usize>)> {
+        let lanes = self.lanes.iter().enumerate();
+        let lanes = lanes.filter_map(|(lane, queue)| Some((queue.front()?, Some(lane))));
+        let heap = self.heap.peek().map(|Reverse(entry)| (entry, None));
+        lanes.chain(heap).min_by_key(|(entry, _)| entry.rank())
     }
 
     /// When the next timer is due.
     pub fn next(&self) -> Option<Instant> {
-        self.heap.peek().map(|Reverse(entry)| entry.at)
+        self.first().map(|(entry, _)| entry.at)
     }
 
     /// The key of the next timer, if it is due at `now`.
     pub fn pop_due(&mut self, now: Instant) -> Option<K> {
-        if self.next()? > now {
-            return None;
-        }
-        self.heap.pop().map(|Reverse(entry)| entry.key)
+        let (_, lane) = self.first().filter(|(entry, _)| entry.at <= now)?;
+        let entry = match lane {
+            Some(lane) => self.lanes[lane].pop_front(),
+            None => self.heap.pop().map(|Reverse(entry)| entry),
+        };
+        entry.map(|entry| entry.key)
     }
 
     /// Timers that have not fired yet.
     pub fn len(&self) -> usize {
-        self.heap.len()
+        let lanes = self.lanes.iter().map(VecDeque::len);
+        lanes.sum::<usize>() + self.heap.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+        self.len() == 0
     }
 }
 
@@ -140,6 +179,18 @@ mod tests {
         timers.arm(Instant::FAR, 1);
         assert!(timers.is_empty());
         assert_eq!(timers.pop_due(Instant::FAR), None);
+    }
+
+    #[test]
+    fn timers_of_a_few_delays_stand_in_lanes_of_their_own() {
+        let mut timers = Timers::new();
+        for now in 0..1000 {
+            for (kind, delay) in [50, 3000, 7].into_iter().enumerate() {
+                timers.arm(at(now + delay), kind);
+            }
+        }
+        assert!(timers.heap.is_empty());
+        assert_eq!(timers.len(), 3000);
     }
 
     proptest! {
