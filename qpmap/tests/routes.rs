@@ -4,13 +4,14 @@
 
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, Test, Words};
+use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status};
 use trunkline_qpmap::wqe::SendWr;
-use trunkline_qpmap::{Attributes, QpModify, QpQueues, QpState, QpType, VerbsError};
-use trunkline_wire::{Gid, Rkey};
+use trunkline_qpmap::{Attributes, Engine, QpModify, QpQueues, QpState, QpType, VerbsError};
+use trunkline_wire::{Control, ControlKind, Gid, Qpn, Rkey};
 
 type Queues = Arc<QpQueues<Words>>;
 
@@ -321,4 +322,37 @@ fn a_route_that_is_closed_flushes_and_leaves_nothing() {
     engine.modify_qp(hub.qpn, &QpModify::Reset).unwrap();
     pair.run(10 * MILLISECOND);
     assert_eq!(pair.nodes[1].engine.live_objects().flows, 0);
+}
+
+#[test]
+fn who_searches_with_forged_questions_finds_no_app_managed_qp_and_delays_others_by_a_round_trip() {
+    let mut pair = Pair::new(1);
+    let number = managed(&mut pair, 1).qpn;
+    let mut now = pair.now + SECOND;
+    let engine = &mut pair.nodes[1].engine;
+    let asks = |engine: &mut Engine<Test>, now, host: u16, dest_qp| {
+        let [high, low] = host.to_be_bytes();
+        let address = IpAddr::from([198, 18, high, low]);
+        let bind = Control {
+            kind: ControlKind::Bind,
+            src_qp: Qpn::from_wire(77),
+            round: 0,
+            dest_qp,
+            generation: 1,
+            status: 0,
+            msn: 0,
+        };
+        engine.consent(now, address.into(), &bind)
+    };
+    assert!(asks(engine, now, 0, number).is_some());
+    // Every guess comes from another address, 10,000 a second.
+    for guess in 0..60_000_u32 {
+        now = now + SECOND / 10_000;
+        let missed = Qpn::from_wire(number.get() ^ (1 + guess));
+        assert_eq!(asks(engine, now, guess as u16, missed), None);
+    }
+    assert_eq!(asks(engine, now, 1, number), None);
+    // It is over with the search.
+    now = now + SECOND / 100;
+    assert!(asks(engine, now, 2, number).is_some());
 }

@@ -107,7 +107,10 @@ struct Shared {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(said) => return tell(&said),
+    };
     let paths = match &cli.command {
         Some(Command::Path(args)) => Some(command::path(args).map(|()| true)),
         Some(Command::Suite(args)) => Some(command::suite(args)),
@@ -124,6 +127,15 @@ fn main() -> ExitCode {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(kind)) => ExitCode::from(kind as u8),
         Err(error) => complain(&error),
+    }
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn tell(said: &clap::Error) -> ExitCode {
+    match said.print() {
+        Ok(()) if !said.use_stderr() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(2),
+        Err(error) => complain(&anyhow::Error::new(error).context("cannot print")),
     }
 }
 

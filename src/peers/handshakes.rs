@@ -68,7 +68,8 @@ impl Peers {
             let _ = floor.manager.reject(id, RefusalCode::Busy);
             return;
         };
-        let consent = |bind: &Bind| floor.engine.consent(peer.into(), &(*bind).into());
+        let now = floor.now;
+        let consent = |bind: &Bind| floor.engine.consent(now, peer.into(), &(*bind).into());
         let bounds: Bounds = hello
             .binds
             .as_slice()

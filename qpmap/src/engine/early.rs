@@ -32,20 +32,32 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The answer to a BIND that came with the question of a peer which is not known yet, if its QP
-    /// is ready for it. Nothing changes: who asks has proved nothing so far. The BIND itself is
+    /// is ready for it. No QP changes: who asks has proved nothing so far. The BIND itself is
     /// [taken up](Self::handle_early) once the connection stands.
-    pub fn consent(&self, peer: Gid, bind: &ControlEntry) -> Option<ControlEntry> {
+    ///
+    /// Who names too many QPs that there are not learns of no app-managed one before it has proved
+    /// its address. All share that limit, as addresses may be forged: beyond it consent takes a
+    /// round trip more.
+    pub fn consent(
+        &mut self,
+        now: Instant,
+        peer: Gid,
+        bind: &ControlEntry,
+    ) -> Option<ControlEntry> {
         if self.peer_of.contains_key(&peer) {
             return None;
         }
-        let qp = self.qp_index(bind.dest_qp)?;
+        let Some(qp) = self.qp_index(bind.dest_qp) else {
+            self.replies.guessed_wrong(now);
+            return None;
+        };
         let (cold, state) = (self.cold(qp), self.qps[qp].state);
         let waits = || {
             let named = (cold.attributes.remote, cold.attributes.dest_qpn);
             matches!(self.qps[qp].wire, Wire::Undecided(_)) && named == (peer, bind.src_qp)
         };
         let meant = match cold.kind {
-            QpType::Src => self.routes.may_be_opened_by(None),
+            QpType::Src => self.routes.may_be_opened_by(None) && self.replies.may_guess(now),
             QpType::Rc => waits(),
             QpType::Uc | QpType::Ud => false,
         };

@@ -36,6 +36,8 @@ pub(crate) struct Replies {
     len: usize,
     /// Addresses beyond which some are forgotten.
     crowd: usize,
+    /// What all who have not proved their address share.
+    unproved: Allowance,
 }
 
 #[derive(Debug)]
@@ -48,20 +50,45 @@ struct Line {
 #[derive(Clone, Copy, Debug)]
 struct Share {
     waiting: usize,
-    /// Refusals it may still get, in ns of the time that they take to grow again.
-    credit: u64,
+    refusals: Allowance,
+}
+
+/// Refusals that may still be given, in ns of the time that they take to grow again.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    left: u64,
     since: Instant,
 }
 
-impl Share {
+impl Allowance {
     const PRICE: u64 = SECOND / REFUSALS_PER_SECOND;
     const FULL: u64 = REFUSALS as u64 * Self::PRICE;
 
+    const fn full(since: Instant) -> Self {
+        let left = Self::FULL;
+        Self { left, since }
+    }
+
     fn refill(&mut self, now: Instant) {
         if now > self.since {
-            self.credit = (self.credit + now.since(self.since)).min(Self::FULL);
+            self.left = (self.left + now.since(self.since)).min(Self::FULL);
             self.since = now;
         }
+    }
+
+    fn is_spent(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        self.left < Self::PRICE
+    }
+
+    const fn spend(&mut self) {
+        self.left = self.left.saturating_sub(Self::PRICE);
+    }
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self::full(Instant::ZERO)
     }
 }
 
@@ -78,11 +105,20 @@ impl Replies {
 
     /// Whether `address` may still learn of QPs that it has nothing to do with.
     pub(crate) fn may_ask(&mut self, now: Instant, address: Gid) -> bool {
-        let Some(share) = self.by_address.get_mut(&address) else {
-            return true;
-        };
-        share.refill(now);
-        share.credit >= Share::PRICE
+        let share = self.by_address.get_mut(&address);
+        share.is_none_or(|share| !share.refusals.is_spent(now))
+    }
+
+    /// Whether somebody who has not proved its address may learn of QPs that it has nothing to do
+    /// with.
+    pub(crate) fn may_guess(&mut self, now: Instant) -> bool {
+        !self.unproved.is_spent(now)
+    }
+
+    /// Such a one named a QP that there is not.
+    pub(crate) fn guessed_wrong(&mut self, now: Instant) {
+        self.unproved.refill(now);
+        self.unproved.spend();
     }
 
     /// Refuses a BIND, if `address` has not had too many refused. `false`: it hears nothing, and
@@ -97,7 +133,7 @@ impl Replies {
             return false;
         }
         let share = self.by_address.get_mut(&address);
-        share.expect("it has room").credit -= Share::PRICE;
+        share.expect("it has room").refusals.spend();
         self.push((conn, address), Reply::Refused(entry));
         true
     }
@@ -121,15 +157,14 @@ impl Replies {
     fn has_room(&mut self, now: Instant, address: Gid) -> bool {
         if self.by_address.len() >= self.crowd.max(CROWD) {
             self.by_address.retain(|_, share| {
-                share.refill(now);
-                share.waiting > 0 || share.credit < Share::FULL
+                share.refusals.refill(now);
+                share.waiting > 0 || share.refusals.left < Allowance::FULL
             });
             self.crowd = 2 * self.by_address.len();
         }
         let share = self.by_address.entry(address).or_insert(Share {
             waiting: 0,
-            credit: Share::FULL,
-            since: now,
+            refusals: Allowance::full(now),
         });
         let left = MOST.saturating_sub(self.len) / 2;
         share.waiting < left.clamp(1, MOST_PER_ADDRESS)
