@@ -178,7 +178,7 @@ impl World {
         self.pair.now.since(begin)
     }
 
-    /// The same, while the MTU falls in the middle of it. What goes on takes no longer than a second.
+    /// The same, while the MTU falls in the middle of it. What goes on takes a second at most.
     fn fall(&mut self, mtus: [usize; 2]) {
         self.work(100);
         for load in &mut self.loads {

@@ -1,6 +1,7 @@
 //! What no other tool looks at: lengths, dead files, stray marks, the papers of the repository.
 
 mod changelog;
+mod named;
 
 use crate::cargo;
 use anyhow::{Context, Result, bail};
@@ -37,6 +38,7 @@ pub(crate) fn check() -> Result<String> {
     let files = files()?;
     let mut faults = Vec::new();
     let mut sources = Vec::new();
+    let mut papers = Vec::new();
     for file in &files {
         let Ok(text) = fs::read_to_string(root.join(file)) else {
             continue; // a capture, a corpus file: not text
@@ -48,12 +50,17 @@ pub(crate) fn check() -> Result<String> {
             faults.extend(source_faults(file, &text));
             faults.extend(predictable_numbers(file, &text));
             sources.push((file.clone(), text));
+        } else if file.extension().is_some_and(|extension| extension == "md") {
+            papers.push((file, text));
         } else if file.ends_with("Cargo.toml") && !takes_lints(file, &text) {
             faults.push(format!(
                 "{}: does not take the workspace's lints",
                 file.display()
             ));
         }
+    }
+    for (file, text) in papers {
+        faults.extend(named::faults(file, &text, &sources));
     }
     faults.extend(dead_files(&sources));
     faults.extend(paper_faults(&root).unwrap_or_else(|error| vec![format!("{error:#}")]));

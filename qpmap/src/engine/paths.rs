@@ -1,11 +1,12 @@
-//! Paths that carry less than both of their ends (packetization layer path MTU discovery, RFC 8899).
+//! Paths that carry less than both of their ends: path MTU discovery by the packetization layer
+//! (RFC 8899).
 //!
 //! A connection begins with the largest datagrams that both ends carry. When these do not get
 //! through any more, all connections to the peer fall to what every path carries, and larger sizes
 //! are tried again by padded PINGs: soon the usual ones below the one that failed, all of them
 //! after a while. What is too large and in flight cannot be cut, as it has its number: its number
-//! goes out with nothing in it when it is found lost, and its flow sends anew what was not executed,
-//! in a round that the peer agrees to, as after the death of a connection.
+//! goes out with nothing in it when it is found lost, and its flow sends anew what was not
+//! executed, in a round that the peer agrees to, as after the death of a connection.
 
 use super::binding::Ending;
 use super::build::{BASE, ICRC, Item, ItemKind, full_payload};
