@@ -172,6 +172,24 @@ fn data_that_waits_for_its_turn_is_not_in_vain() {
 }
 
 #[test]
+fn a_bind_that_waits_for_its_turn_is_not_in_vain() {
+    let mut pair = graced(1, 0);
+    let qps = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    // The port takes nothing for long.
+    pair.room = Some(0);
+    for node in [0, 1] {
+        let attributes = attributes(node, &qps[1 - node], SHORT);
+        pair.take_to_rts(node, &qps[node], attributes, attributes);
+    }
+    write(&pair, &qps[0], 1, 64);
+    pair.run(50 * SHORT_NS);
+    pair.room = None;
+    let (_, status) = first_end(&mut pair, SECOND, MILLISECOND).expect("an end");
+    assert_eq!(status, Status::Success);
+    assert_eq!(pair.nodes[0].engine.counters().timed_out, 0);
+}
+
+#[test]
 fn a_receiver_that_is_not_ready_is_waited_for_as_its_own_counter_says() {
     let mut pair = graced(1, 0);
     let qps = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];

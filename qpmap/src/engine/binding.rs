@@ -99,6 +99,11 @@ impl Flow {
         self.asks > 0 && !self.flags.has(Flags::BOUND)
     }
 
+    /// Whether a BIND is to be said, and none was yet.
+    pub(crate) const fn is_to_ask_first(&self) -> bool {
+        self.asks == 0 && self.flags.has(Flags::BIND_DUE)
+    }
+
     /// Whether the flow neither may send nor asks for it.
     pub(crate) const fn has_lapsed(&self) -> bool {
         let asks = self.is_asking() || self.flags.has(Flags::BIND_DUE);

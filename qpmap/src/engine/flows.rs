@@ -116,9 +116,7 @@ impl<P: Platform> Engine<P> {
             flags.set(Flags::BOUND_DUE);
             flags.set(Flags::ANSWER_DUE);
         }
-        if self.is_outstanding(flow) {
-            self.watch(flow);
-        }
+        self.watch_if_outstanding(flow);
         self.notice(flow);
         self.wake(flow);
     }

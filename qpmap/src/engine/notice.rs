@@ -304,6 +304,7 @@ impl<P: Platform> Engine<P> {
             asks: record.asks,
         };
         self.timers.arm(now + pause, timer);
+        self.watch_if_outstanding(flow);
         self.tell(|engine| {
             let record = &engine.flows[flow];
             Trace::BindSent {

@@ -3,8 +3,8 @@
 //! A QP that has something outstanding is *watched*: one timer per flow, armed by the first request
 //! and looked at when it fires, so that packets cost nothing. It ends the flow where it has waited
 //! in vain for the whole of its time: for a connection, for the consent of the peer's QP, or on a
-//! connection from which nothing comes although packets are in flight. Data that waits for window,
-//! pacing or its turn is none of its business, nor is a receiver that is not ready.
+//! connection from which nothing comes although packets are in flight. Data, or a BIND, that waits
+//! for window, pacing or its turn is none of its business, nor is a receiver that is not ready.
 
 use super::binding::Ending;
 use super::qp::Flags;
@@ -42,11 +42,21 @@ impl<P: Platform> Engine<P> {
         patience.is_some_and(|ns| ns > self.config.failover_grace_ns)
     }
 
-    /// A flow has something to wait for: its clock runs, from the next round of the loop on.
+    /// A flow has something to wait for: its clock runs, from the next round of the loop on. Where
+    /// its BIND has to go out first, it runs from then on.
     #[inline]
     pub(crate) fn watch(&mut self, flow: u32) {
-        if self.flows[flow].watch == 0 {
+        let record = &self.flows[flow];
+        let stranded = record.flags.has(Flags::STRANDED);
+        if record.watch == 0 && (stranded || !record.is_to_ask_first()) {
             self.begin_watch(flow);
+        }
+    }
+
+    /// The same where it is to be seen whether it has.
+    pub(super) fn watch_if_outstanding(&mut self, flow: u32) {
+        if self.is_outstanding(flow) {
+            self.watch(flow);
         }
     }
 
@@ -92,9 +102,13 @@ impl<P: Platform> Engine<P> {
         if record.flags.has(Flags::RNR_WAIT) {
             return false;
         }
-        let bound = record.flags.has(Flags::BOUND) && !record.flags.has(Flags::STRANDED);
-        match self.conns.get(record.conn).filter(|_| bound) {
-            Some(conn) => conn.delivery.in_flight() > 0 && conn.delivery.heard_at() <= heard,
+        let conn = self.conns.get(record.conn);
+        match conn.filter(|_| !record.flags.has(Flags::STRANDED)) {
+            Some(conn) if record.flags.has(Flags::BOUND) => {
+                conn.delivery.in_flight() > 0 && conn.delivery.heard_at() <= heard
+            }
+            // The peer cannot agree to what it was not asked yet.
+            Some(_) => !record.is_to_ask_first(),
             None => true,
         }
     }
