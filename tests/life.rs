@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{End, PATIENCE, address};
+use common::{End, PATIENCE, address, wait_for};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Completion, Cq, Down, Error, Event, Node, Port, PortCounters, PortError, Qp, QpOptions,
-    QpState, SendFlags, SendOp, Status,
+    Access, Down, Error, Event, Node, Port, PortCounters, PortError, Qp, QpOptions, QpState,
+    SendFlags, SendOp, Status,
 };
 use trunkline_dataplane::port::{Arrival, Capabilities, Egress, Slot};
 use trunkline_dataplane::{Routes, UdpConfig, UdpPort};
@@ -123,17 +123,6 @@ fn bench() -> Bench {
         qp,
         mood,
         counts_panic,
-    }
-}
-
-fn wait_for(cq: &Cq) -> Completion {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = cq.poll_one() {
-            return found;
-        }
-        assert!(Instant::now() < end, "no completion");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -3,11 +3,10 @@
 
 mod common;
 
-use common::{End, PATIENCE, address, inline, next, turn, until};
+use common::{End, PATIENCE, address, inline, next, turn, until, wait_for};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Builder, Completion, Cq, Down, Error, Node, Qp, QpOptions, QpState, SendFlags, SendOp,
-    Status,
+    Access, Builder, Down, Error, Node, Qp, QpOptions, QpState, SendFlags, SendOp, Status,
 };
 
 /// Beyond any test.
@@ -33,17 +32,6 @@ fn connected(a: &End, b: &End) -> (Qp, Qp) {
     qa.connect(qb.address()).unwrap();
     qb.connect(qa.address()).unwrap();
     (qa, qb)
-}
-
-fn wait_for(cq: &Cq) -> Completion {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = cq.poll_one() {
-            return found;
-        }
-        assert!(Instant::now() < end, "no completion");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn wait_for_error(qp: &Qp) {

@@ -294,20 +294,26 @@ fn the_bind_of_a_qp_is_heard_however_many_lives_its_number_had() {
     assert_eq!(outcome(&pair), Some(Status::Success));
 }
 
+/// Two QPs over so many connections. A message of the first was executed at the second, and from
+/// then on all packets are held.
+fn executed(connections: usize) -> (Pair, Qp, Qp, Held) {
+    let mut pair = Pair::new(connections);
+    let [a, b] = pair.connected();
+    pair.run(5 * MILLISECOND);
+    pair.receive(&b, 7, &[pair.sge(1, 0, 64)]);
+    let held = Held::new(&mut pair);
+    send(&pair, &a);
+    let asked = held.said_by(&mut pair, 0);
+    pair.deliver(1, &asked);
+    assert_eq!(pair.completions(1).len(), 1, "it was executed");
+    (pair, a, b, held)
+}
+
 #[test]
 fn what_was_executed_succeeds_though_the_qp_ends_right_after_it() {
     for how in ENDS {
         for answered in [false, true] {
-            let mut pair = Pair::new(1);
-            let [a, b] = pair.connected();
-            pair.run(5 * MILLISECOND);
-            pair.receive(&b, 7, &[pair.sge(1, 0, 64)]);
-            let held = Held::new(&mut pair);
-            send(&pair, &a);
-            let asked = held.said_by(&mut pair, 0);
-            pair.deliver(1, &asked);
-            let received = pair.completions(1);
-            assert_eq!(received.len(), 1, "it was executed");
+            let (mut pair, _, b, held) = executed(1);
             // The answer is under way, or not yet, and what comes after it overtakes it.
             let answer = if answered {
                 pair.now = pair.now + 100_000;
@@ -328,15 +334,7 @@ fn what_was_executed_succeeds_though_the_qp_ends_right_after_it() {
 
 #[test]
 fn what_was_executed_succeeds_though_the_next_life_of_its_qp_speaks_first() {
-    let mut pair = Pair::new(1);
-    let [a, b] = pair.connected();
-    pair.run(5 * MILLISECOND);
-    pair.receive(&b, 7, &[pair.sge(1, 0, 64)]);
-    let held = Held::new(&mut pair);
-    send(&pair, &a);
-    let asked = held.said_by(&mut pair, 0);
-    pair.deliver(1, &asked);
-    assert_eq!(pair.completions(1).len(), 1, "it was executed");
+    let (mut pair, a, b, held) = executed(1);
     end(&mut pair, &b, End::Reset);
     let farewell = held.said_by(&mut pair, 1);
     pair.connect(1, &b, &a);
@@ -369,15 +367,7 @@ fn a_refusal_is_told_though_the_qp_is_destroyed_right_after_it() {
 
 #[test]
 fn what_was_executed_is_told_over_the_next_connection_when_one_dies_with_the_qp() {
-    let mut pair = Pair::new(2);
-    let [a, b] = pair.connected();
-    pair.run(5 * MILLISECOND);
-    pair.receive(&b, 7, &[pair.sge(1, 0, 64)]);
-    let held = Held::new(&mut pair);
-    send(&pair, &a);
-    let asked = held.said_by(&mut pair, 0);
-    pair.deliver(1, &asked);
-    assert_eq!(pair.completions(1).len(), 1, "it was executed");
+    let (mut pair, _, b, held) = executed(2);
     destroy(&mut pair, 1, &b);
     held.said_by(&mut pair, 1);
     // All that was said is lost with both ends of the connections it took; others take over.

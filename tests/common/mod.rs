@@ -37,6 +37,18 @@ pub fn inline() -> Builder {
     Node::builder().address(address()).drive(Drive::Inline)
 }
 
+/// The next completion, which comes without the caller doing anything for it.
+pub fn wait_for(cq: &Cq) -> Completion {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = cq.poll_one() {
+            return found;
+        }
+        assert!(Instant::now() < end, "no completion");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A node with what a program usually has of it.
 pub struct End {
     pub node: Node,
