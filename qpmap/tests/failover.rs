@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::wqe::RecvWr;
-use trunkline_qpmap::{QpInit, QpModify, QpQueues, QpType};
+use trunkline_qpmap::{Event, QpInit, QpModify, QpQueues, QpType};
 use trunkline_wire::{Control, ControlKind, Opcode, Path, ROCE_PORT};
 
 /// Datagrams that were held up on their way.
@@ -351,4 +351,21 @@ fn destroying_many_qps_that_wait_for_their_turn_takes_no_search() {
     pair.run(50 * MILLISECOND);
     let left = pair.nodes[0].engine.live_objects();
     assert!(left.named().all(|(_, count)| count == 0), "{left:?}");
+}
+
+#[test]
+fn a_connection_is_told_to_be_gone_before_what_follows_from_it() {
+    let mut pair = Pair::new(2);
+    for _ in 0..1400 {
+        pair.connected();
+    }
+    let engine = &mut pair.nodes[0].engine;
+    while engine.poll_event().is_some() {}
+    // Its 700 flows crowd the other one.
+    engine.close_connection(pair.conns[0][0]);
+    let news: Vec<_> = std::iter::from_fn(|| engine.poll_event()).collect();
+    let [Event::ConnectionDown { conn, .. }, Event::Crowded { .. }] = news[..] else {
+        panic!("{news:?}");
+    };
+    assert_eq!(conn, pair.conns[0][0]);
 }

@@ -434,7 +434,13 @@ impl<P: Platform> Engine<P> {
             cause,
             flows: moving.len() as u32,
         });
-        let mut stranded = None;
+        // Before all news that follows from it: who reads that must not count the connection.
+        let news = self.events.len();
+        self.events.push_back(Event::ConnectionDown {
+            conn: id,
+            peer: address,
+            stranded: None,
+        });
         for flow in moving {
             self.counters.failovers += 1;
             self.replay(flow);
@@ -451,14 +457,12 @@ impl<P: Platform> Engine<P> {
                 Some(other) => self.resume_on(flow, other),
                 None => {
                     self.strand(flow);
-                    stranded = Some(remote);
+                    if let Some(Event::ConnectionDown { stranded, .. }) = self.events.get_mut(news)
+                    {
+                        *stranded = Some(remote);
+                    }
                 }
             }
         }
-        self.events.push_back(Event::ConnectionDown {
-            conn: id,
-            peer: address,
-            stranded,
-        });
     }
 }
