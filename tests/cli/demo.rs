@@ -2,11 +2,9 @@
 
 use crate::common::address;
 use crate::{complaint, run, text, trunkline};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::File;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 fn demo(qps: &str) -> Command {
     let (client, server) = (address().to_string(), address().to_string());
@@ -35,24 +33,6 @@ fn a_full_disk_is_one_line() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let output = demo("10").stdout(full).output().unwrap();
     assert!(complaint(&output, 1).contains("No space left on device"));
-}
-
-#[test]
-fn ctrl_c_ends_it() {
-    let mut command = demo("20000");
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(Duration::from_millis(500));
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    assert_eq!(
-        (text(&output.stdout), text(&output.stderr)),
-        Default::default()
-    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod damage;
 mod decode;
 mod demo;
 mod formats;
+mod interrupt;
 mod usage;
 mod watch;
 
