@@ -6,9 +6,9 @@ use common::{Node, Pair, Words};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::MILLISECOND;
-use trunkline_conn::work::{Remote, SendOp, Status};
-use trunkline_qpmap::wqe::RecvWr;
-use trunkline_qpmap::{Event, QpInit, QpModify, QpQueues, QpType};
+use trunkline_conn::work::{Remote, SendFlags, SendOp, Status};
+use trunkline_qpmap::wqe::{RecvWr, SendWr};
+use trunkline_qpmap::{Event, FIRST_MSN, QpInit, QpModify, QpQueues, QpType};
 use trunkline_wire::{Control, ControlKind, Opcode, Path, ROCE_PORT};
 
 /// Datagrams that were held up on their way.
@@ -276,6 +276,52 @@ fn a_read_whose_data_are_lost_comes_again_though_a_new_round_came_before_that_wa
     assert!(!sends.is_empty(), "the pause is over");
     release(&mut pair, 0, &sends);
     read_and_send_are_done(pair);
+}
+
+/// Where a packet's message number stands: docs/wire-format.md.
+const MSN: usize = 32;
+
+#[test]
+fn a_fence_that_is_sent_again_does_not_wait_for_reads_behind_it() {
+    let mut pair = Pair::new(1);
+    let [a, _b] = pair.connected();
+    pair.run(5 * MILLISECOND);
+    let remote = Remote {
+        addr: pair.nodes[1].buffer.addr,
+        rkey: pair.nodes[1].key,
+    };
+    pair.nodes[1].buffer.set(0, &[7; 3 * READ]);
+    // The data of the first READ are lost, those of the two behind it arrive.
+    pair.fate = Box::new(|from, datagram| {
+        let first = datagram[MSN..MSN + 4] == FIRST_MSN.to_be_bytes();
+        usize::from(!(from == 1 && first && opcode(datagram) == Opcode::SRC_READ_RESP))
+    });
+    let fenced = SendFlags::SIGNALED.with(SendFlags::FENCE);
+    let all = [(0, fenced), (1, SendFlags::SIGNALED), (2, fenced)];
+    let sges = all.map(|(wr_id, _)| [pair.sge(0, wr_id * READ as u64, READ as u32)]);
+    let post = |at: usize| SendWr {
+        wr_id: all[at].0,
+        op: SendOp::Read(remote),
+        flags: all[at].1,
+        sges: &sges[at],
+        inline: None,
+        route: 0,
+    };
+    let posted = a.send.post(&[post(0), post(1), post(2)]);
+    posted.expect("room in the queue");
+    pair.nodes[0].engine.doorbells().ring(a.index);
+    pair.run(MILLISECOND);
+    assert_eq!(pair.completions(0), []);
+    assert_eq!(pair.nodes[0].buffer.get(READ, READ), [7; READ]);
+    // The last one waits for those before it, as its fence says.
+    assert_eq!(pair.nodes[0].buffer.get(2 * READ, READ), [0; READ]);
+    replace_connection(&mut pair);
+    pair.fate = Box::new(|_, _| 1);
+    pair.run(50 * MILLISECOND);
+    let done: Vec<_> = pair.completions(0);
+    let done: Vec<_> = done.iter().map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(done, [0, 1, 2].map(|wr_id| (wr_id, Status::Success)));
+    assert_eq!(pair.nodes[0].buffer.get(0, 3 * READ), [7; 3 * READ]);
 }
 
 #[test]

@@ -132,6 +132,7 @@ pub(crate) struct Flow {
     pub(crate) round: u8,
     pub(crate) remote_round: u8,
     pub(crate) rnr_left: u8,
+    /// READs and atomics before the request that is sent next, and not completed.
     pub(crate) reads_out: u8,
     /// The peer was not ready for `acked_msn`, and has not said yet that it is: only that message
     /// goes. All that are outstanding, again after each pause, would crowd out other flows.

@@ -34,10 +34,11 @@ pub(crate) struct Pending {
     pub(crate) returned: u32,
     /// Its response has begun to arrive or has all arrived.
     pub(crate) responded: bool,
-    /// Counts towards the READs outstanding: from when it is sent until it completes in its turn,
-    /// as its response is kept for so long.
+    /// Counts towards the READs outstanding: from when it is sent in this round, or would be if its
+    /// response were not there, until it completes in its turn, as its response is kept for so
+    /// long.
     pub(crate) reading: bool,
-    /// READs and atomics of its flow that were outstanding when it was sent.
+    /// READs and atomics before it that were outstanding when it was sent.
     pub(crate) ahead: u8,
     /// Some of it was sent, in this round or an earlier one.
     pub(crate) begun: bool,
@@ -470,9 +471,8 @@ impl<P: Platform> Engine<P> {
                 if record.sending == NONE {
                     record.sending = next;
                 }
-                if !pending.responded && std::mem::take(&mut pending.reading) {
-                    record.reads_out -= 1;
-                }
+                // It counts again when its turn has come: nothing before it waits for it.
+                record.reads_out -= u8::from(std::mem::take(&mut pending.reading));
             }
             next = pending.flow_next;
         }

@@ -343,9 +343,11 @@ impl<P: Platform> Engine<P> {
     fn skip_responded(&mut self, flow: u32) {
         let record = &mut self.flows[flow];
         while record.sent_bytes == 0
-            && let Some(pending) = self.requests.get(record.sending)
+            && let Some(pending) = self.requests.get_mut(record.sending)
             && pending.responded
         {
+            pending.reading = true;
+            record.reads_out += 1;
             record.sending = pending.flow_next;
         }
     }
