@@ -114,12 +114,14 @@ fn main() -> Result<(), Error> {
     // Completions are in order on each route.
     let mut next = [0, 1];
     for _ in 0..60 {
-        let mut done = a.cq.poll_one();
+        let mut polled = a.cq.poll_one();
         cluster.until(|| {
-            done = done.or_else(|| a.cq.poll_one());
-            done.is_some()
+            if polled == Ok(None) {
+                polled = a.cq.poll_one();
+            }
+            polled != Ok(None)
         })?;
-        let done = done.expect("it was waited for");
+        let done = polled?.expect("it was waited for");
         let peer = usize::from(done.route == routes[1]);
         assert_eq!(
             (done.wr_id, done.status),

@@ -65,11 +65,12 @@ impl End {
 
     /// The next completion, if there is one. Otherwise its descriptor is armed: it becomes readable
     /// when one comes. What came just before arming raises nothing, hence the second look.
-    fn next_or_arm(&self) -> Option<Completion> {
-        self.cq.poll_one().or_else(|| {
-            self.cq.arm(false);
-            self.cq.poll_one()
-        })
+    fn next_or_arm(&self) -> Result<Option<Completion>, Error> {
+        if let Some(done) = self.cq.poll_one()? {
+            return Ok(Some(done));
+        }
+        self.cq.arm(false);
+        Ok(self.cq.poll_one()?)
     }
 }
 
@@ -82,11 +83,11 @@ fn main() -> Result<(), Error> {
     client.say(0)?;
     let (mut answers, mut sleeps) = (0, 0);
     while answers < ROUNDS {
-        if let Some(done) = server.next_or_arm() {
+        if let Some(done) = server.next_or_arm()? {
             let question = server.heard(&done)?;
             server.receive()?;
             server.say(question * question)?;
-        } else if let Some(done) = client.next_or_arm() {
+        } else if let Some(done) = client.next_or_arm()? {
             assert_eq!(client.heard(&done)?, answers * answers);
             answers += 1;
             client.receive()?;

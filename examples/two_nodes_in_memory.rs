@@ -12,7 +12,7 @@ fn finish(nodes: [&Node; 2], cq: &Cq) -> Result<u32, Error> {
         for node in nodes {
             node.poll()?;
         }
-        if let Some(done) = cq.poll_one() {
+        if let Some(done) = cq.poll_one()? {
             assert_eq!(done.status, Status::Success);
             return Ok(done.byte_len);
         }

@@ -65,7 +65,7 @@ fn main() -> Result<(), Error> {
         }
         sender.poll()?;
         receiver.poll()?;
-        while let Some(done) = cq_r.poll_one() {
+        while let Some(done) = cq_r.poll_one()? {
             assert_eq!(
                 (done.status, done.opcode),
                 (Status::Success, WorkOpcode::ReceiveWriteImm)
@@ -83,7 +83,7 @@ fn main() -> Result<(), Error> {
             }])?;
             seen += 1;
         }
-        while let Some(done) = cq_s.poll_one() {
+        while let Some(done) = cq_s.poll_one()? {
             assert_eq!(
                 (done.wr_id, done.status),
                 (acknowledged as u64, Status::Success)

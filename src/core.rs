@@ -434,6 +434,11 @@ impl Core {
             }
             Letter::Met(met) => cm.manager.handle_met(now, &met),
             Letter::QpFailed(qpn) => cm.manager.qp_failed(now, qpn),
+            Letter::CqFailed(cq) => {
+                if floor.engine.fail_cq(cq) && peers.speaks_for_node() {
+                    self.events.push_back(Event::CqError { cq });
+                }
+            }
             Letter::Peer(address, mode) => peers.heard(&mut floor, address, mode),
             Letter::Loop(ask) => peers.looped_to(&mut floor, &ask),
             Letter::Looped(near, far) => peers.looped(&mut floor, &near, far.as_ref()),
@@ -590,6 +595,12 @@ fn news(floor: &mut Floor<'_>, peers: &mut Peers, cm: &mut Desk, events: &mut Ve
                     peers.write(other, Letter::QpFailed(qpn));
                 }
                 continue;
+            }
+            if let Event::CqError { cq } = event {
+                peers.write_to_all(|| Letter::CqFailed(cq));
+                if !peers.speaks_for_node() {
+                    continue;
+                }
             }
             if !peers.handle_engine(floor, &event) && events.len() < MAX_EVENTS {
                 events.push_back(event);

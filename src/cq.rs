@@ -8,7 +8,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use trunkline_conn::work::Completion;
-use trunkline_qpmap::cq::{MergedQueue, Notify};
+use trunkline_qpmap::cq::{CqOverflow, MergedQueue, Notify};
+use trunkline_qpmap::{CqId, VerbsError};
 
 /// A completion queue (`ibv_create_cq(3)`) with its completion channel.
 #[derive(Clone, Debug)]
@@ -17,7 +18,7 @@ pub struct Cq(pub(crate) Arc<CqInner>);
 #[derive(Debug)]
 pub(crate) struct CqInner {
     pub(crate) node: Arc<Shared>,
-    pub(crate) index: u32,
+    pub(crate) id: CqId,
     queue: MergedQueue<Heap>,
     event: Arc<EventFd>,
 }
@@ -40,25 +41,31 @@ impl Cq {
         let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd")(e.into()))?;
         let event = Arc::new(EventFd(fd));
         let workers = usize::from(node.workers.count());
-        let mut index = 0;
+        let mut made = None;
         let notify = Arc::clone(&event) as Arc<dyn Notify>;
         let queue = MergedQueue::new(workers, notify, |notify| {
-            let make = |core: &mut Core| core.engine.create_cq(depth, Some(Arc::clone(&notify)));
-            let (indices, rings): (Vec<_>, _) = node.on_all(make)?.into_iter().unzip();
+            let make = |core: &mut Core| {
+                let engine = &mut core.engine;
+                let (index, ring) = engine.create_cq(depth, Some(Arc::clone(&notify)))?;
+                Ok::<_, VerbsError>((engine.cq_id(index), ring))
+            };
+            let (ids, rings): (Vec<_>, _) = node.on_all(make)?.into_iter().unzip();
             // All of them together were made in one order, so their numbers are equal.
-            index = indices[0];
-            assert!(
-                indices.iter().all(|other| *other == index),
-                "workers differ"
-            );
+            assert!(ids.iter().all(|id| *id == ids[0]), "workers differ");
+            made = Some(ids[0]);
             Ok::<_, Error>(rings)
         })?;
         Ok(Self(Arc::new(CqInner {
             node: Arc::clone(node),
-            index,
+            id: made.expect("a node has a worker at least"),
             queue,
             event,
         })))
+    }
+
+    /// What events call it.
+    pub fn id(&self) -> CqId {
+        self.0.id
     }
 
     /// Takes completions, oldest first; gives how many (`ibv_poll_cq(3)`). Does not drive the node:
@@ -66,17 +73,25 @@ impl Cq {
     ///
     /// Where the node has several workers, the completions of each come in their order, and so do
     /// those of each QP.
-    pub fn poll(&self, out: &mut [Completion]) -> usize {
+    ///
+    /// # Errors
+    /// A completion came when the queue was full: the queue is in error, and all that it had taken
+    /// before was polled. So it stays, and so do its QPs, until they are made anew with another
+    /// one. [`Event::CqError`](crate::Event::CqError) tells of it, too.
+    pub fn poll(&self, out: &mut [Completion]) -> Result<usize, CqOverflow> {
         if self.0.node.life.is_forked() {
-            return 0;
+            return Ok(0);
         }
         self.0.queue.poll(out)
     }
 
     /// Takes one completion.
-    pub fn poll_one(&self) -> Option<Completion> {
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn poll_one(&self) -> Result<Option<Completion>, CqOverflow> {
         let mut one = [Completion::BLANK];
-        (self.poll(&mut one) == 1).then_some(one[0])
+        Ok((self.poll(&mut one)? == 1).then_some(one[0]))
     }
 
     /// Asks for one event at the next completion (`ibv_req_notify_cq(3)`), of solicited ones only
@@ -108,7 +123,9 @@ impl Cq {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        let freed = self.node.on_all(|core| core.engine.destroy_cq(self.index));
+        let freed = self
+            .node
+            .on_all(|core| core.engine.destroy_cq(self.id.index()));
         self.node.gave_up(freed, "QPs keep their CQs alive");
     }
 }

@@ -3,6 +3,7 @@
 use crate::life::Down;
 use std::net::IpAddr;
 use trunkline_dataplane::{PortError, UdpOpenError};
+use trunkline_qpmap::cq::CqOverflow;
 use trunkline_qpmap::{PostError, VerbsError};
 
 /// Why a call failed.
@@ -15,6 +16,9 @@ pub enum Error {
     /// A list of requests was posted up to one that cannot be.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// A CQ is in error.
+    #[error(transparent)]
+    Cq(#[from] CqOverflow),
     /// The node does nothing any more.
     #[error(transparent)]
     Down(#[from] Down),

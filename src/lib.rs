@@ -77,9 +77,10 @@ pub use trunkline_conn::work::{
     Completion, Datagram, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode,
 };
 pub use trunkline_dataplane::{Port, PortCounters, PortError, UdpOpenError};
+pub use trunkline_qpmap::cq::CqOverflow;
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
-    Attributes, Changes, ConnId, ConnectionStats, Counters, Event, LiveObjects, PostError,
+    Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, Event, LiveObjects, PostError,
     QpModify, QpState, QpType, VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};

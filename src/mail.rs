@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use trunkline_cm::ib::Met;
 use trunkline_cm::{Concerns, Offer, PeerMode};
 use trunkline_conn::ingress::Arrival;
+use trunkline_qpmap::CqId;
 use trunkline_wire::{BthView, MAD_LEN, Path, Qpn, Worker, Workers};
 
 /// Letters that may wait for one worker.
@@ -30,6 +31,8 @@ pub(crate) enum Letter {
     Met(Met),
     /// A QP whose connection belongs to an ID of the receiver has failed.
     QpFailed(Qpn),
+    /// A CQ of the program has overrun at the sender.
+    CqFailed(CqId),
     /// What a peer turned out to be.
     Peer(IpAddr, PeerMode),
     /// A QP of the sender talks to one of the other worker.

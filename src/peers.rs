@@ -504,15 +504,7 @@ impl Peers {
         if !known || std::mem::discriminant(&mode) == std::mem::discriminant(&before) {
             return;
         }
-        for worker in self
-            .worker
-            .of()
-            .iter()
-            .filter(|other| *other != self.worker)
-        {
-            let letter = Letter::Peer(peer, mode);
-            self.letters.push_back((worker.index(), letter));
-        }
+        self.write_to_all(|| Letter::Peer(peer, mode));
     }
 
     /// Another worker has found out what a peer is.
@@ -539,6 +531,20 @@ impl Peers {
     /// Has something to say to another worker.
     pub(crate) fn write(&mut self, to: u8, letter: Letter) {
         self.letters.push_back((to, letter));
+    }
+
+    /// Writes to all other workers.
+    pub(crate) fn write_to_all(&mut self, letter: impl Fn() -> Letter) {
+        let own = self.worker;
+        for other in own.of().iter().filter(|other| *other != own) {
+            self.write(other.index(), letter());
+        }
+    }
+
+    /// Whether this worker speaks for its node, where the program is told once of what happens at
+    /// all workers.
+    pub(crate) const fn speaks_for_node(&self) -> bool {
+        self.worker.index() == 0
     }
 
     /// The next letter for another worker.

@@ -67,7 +67,13 @@ pub struct QpAddress {
     pub psn: Psn,
 }
 
-/// A queue pair.
+/// A queue pair. Dropping its last handle destroys it (`ibv_destroy_qp(3)`).
+///
+/// When it is destroyed or reset its CQs give no completion of it any more, polled by whatever
+/// thread, and what it had taken from its SRQ is gone with them. A program that wants all of them
+/// puts it in ERROR first ([`QpModify::Error`]) and polls its CQs; with an SRQ, when
+/// [`QpEvent::LastWqeReached`](crate::QpEvent::LastWqeReached) has come. Its number is not used
+/// again at once.
 #[derive(Clone, Debug)]
 pub struct Qp(Arc<QpInner>);
 
@@ -98,8 +104,8 @@ impl Pd {
         let init = QpInit {
             pd: self.0.id()?,
             kind: options.kind,
-            send_cq: send_cq.0.index,
-            recv_cq: recv_cq.0.index,
+            send_cq: send_cq.0.id.index(),
+            recv_cq: recv_cq.0.id.index(),
             srq: options.srq.as_ref().map(|srq| srq.0.index),
             max_send_wr: options.max_send_wr,
             max_recv_wr: options.max_recv_wr,

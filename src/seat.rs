@@ -370,7 +370,8 @@ impl Seat {
         self.life.fail(self.index, why);
     }
 
-    /// Works on the core. What it has to send goes out at once.
+    /// Works on the core. What it has to send goes out at once. What it completes can be polled
+    /// when the program gets the answer, and the events that follow.
     ///
     /// # Errors
     /// As [`core`](Self::core).
@@ -379,6 +380,7 @@ impl Seat {
         let now = core.clock.now();
         let done = work(&mut core, now);
         core.pump(now);
+        core.engine.publish();
         drop(core);
         self.wake();
         Ok(done)

@@ -82,7 +82,7 @@ impl<'a> Stream<'a> {
     }
 
     fn collect(&mut self) {
-        while let Some(done) = self.pair.b.recv_cq.poll_one() {
+        while let Some(done) = self.pair.b.recv_cq.poll_one().unwrap() {
             assert_eq!(done.status, Status::Success, "message {}", self.received);
             assert_eq!(Some(done.wr_id), self.receives.pop_front());
             let number = trunkline::Extra::Immediate(self.received as u32);
@@ -99,7 +99,7 @@ impl<'a> Stream<'a> {
             self.received += 1;
             self.receive(done.wr_id);
         }
-        while let Some(done) = self.pair.a.send_cq.poll_one() {
+        while let Some(done) = self.pair.a.send_cq.poll_one().unwrap() {
             assert_eq!(
                 (done.wr_id, done.status),
                 (self.acknowledged, Status::Success)

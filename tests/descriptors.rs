@@ -18,7 +18,7 @@ fn a_shortage_of_descriptors_does_not_end_a_worker() {
         a.post(&qa, id, SendOp::Write(b.mr.remote(0)), 0, 64);
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            if let Some(done) = a.send_cq.poll_one() {
+            if let Some(done) = a.send_cq.poll_one().unwrap() {
                 assert_eq!((done.wr_id, done.status), (id, Status::Success));
                 return;
             }

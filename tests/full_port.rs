@@ -63,7 +63,7 @@ impl Sender {
             self.end.node.wait(Duration::from_millis(50)).unwrap();
         }
         let mut small = 0;
-        while let Some(done) = self.end.send_cq.poll_one() {
+        while let Some(done) = self.end.send_cq.poll_one().unwrap() {
             assert_eq!(done.status, Status::Success);
             if done.wr_id == STREAM {
                 self.post();
@@ -105,7 +105,7 @@ fn test() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Acquire) {
-                while peers[1].recv_cq.poll_one().is_some() {
+                while peers[1].recv_cq.poll_one().unwrap().is_some() {
                     peers[1].receive(&far, 0, 0, 64);
                 }
                 let any = peers.iter().map(|end| end.node.poll().unwrap());

@@ -60,7 +60,7 @@ fn the_end_that_connects_first_waits_for_the_other() {
     pair.a.post(&qa, 1, SendOp::Send, 0, 64);
     pair.run_for(Duration::from_millis(50));
     assert!(
-        pair.a.send_cq.poll_one().is_none(),
+        pair.a.send_cq.poll_one().unwrap().is_none(),
         "the other end is in RESET"
     );
     qb.connect(qa.address()).unwrap();
@@ -106,13 +106,13 @@ fn many_qps_share_few_connections() {
             64,
         );
         pair.turn();
-        while let Some(completion) = pair.a.send_cq.poll_one() {
+        while let Some(completion) = pair.a.send_cq.poll_one().unwrap() {
             assert_eq!(completion.status, Status::Success);
             done += 1;
         }
     }
     pair.until("all WRITEs", || {
-        done += std::iter::from_fn(|| pair.a.send_cq.poll_one()).count();
+        done += std::iter::from_fn(|| pair.a.send_cq.poll_one().unwrap()).count();
         done == qps.len()
     });
     pair.until("a second connection", || {
@@ -143,7 +143,7 @@ fn a_peer_that_vanishes_fails_its_qps_within_a_third_more_than_the_configured_ti
         pair.a.post(&qa, 1, write, 0, 64);
         pair.until("the first WRITE", || {
             tick();
-            let done = pair.a.send_cq.poll_one();
+            let done = pair.a.send_cq.poll_one().unwrap();
             done.is_some_and(|done| done.status == Status::Success)
         });
         // Node b is driven no more, as if its process had stopped.
@@ -153,7 +153,7 @@ fn a_peer_that_vanishes_fails_its_qps_within_a_third_more_than_the_configured_ti
         let mut failed = Vec::new();
         until(&[&pair.a.node], "both to fail", || {
             tick();
-            failed.extend(pair.a.send_cq.poll_one());
+            failed.extend(pair.a.send_cq.poll_one().unwrap());
             failed.len() == 2
         });
         let took = Duration::from_nanos(clock.now().since(started));
@@ -199,6 +199,7 @@ fn qps_that_connect_late_give_a_silent_peer_the_time_of_an_ask() {
         pair.a
             .send_cq
             .poll_one()
+            .unwrap()
             .is_some_and(|done| done.status == Status::Success)
     });
     // Node b is driven no more: its connection dies, and it is asked for another one.

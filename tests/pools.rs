@@ -96,7 +96,7 @@ impl Ends {
         let Pair { a, b } = &self.pair;
         a.post(qp, 7, SendOp::Write(b.mr.remote(TARGET)), 0, 64);
         self.until("a WRITE", || {
-            let done = a.send_cq.poll_one();
+            let done = a.send_cq.poll_one().unwrap();
             done.is_some_and(|done| {
                 assert_eq!(done.status, Status::Success);
                 true
@@ -207,7 +207,7 @@ fn connections_that_come_later_take_over_qps_of_the_crowded_ones() {
     }
     let mut done = 0;
     ends.until("all WRITEs", || {
-        while let Some(found) = a.send_cq.poll_one() {
+        while let Some(found) = a.send_cq.poll_one().unwrap() {
             assert_eq!(found.status, Status::Success);
             done += 1;
         }
@@ -308,7 +308,7 @@ fn a_peer_that_restarts_under_its_guid_has_other_connections() {
     let next = |a: &End, b: &End| {
         let mut found = None;
         until(&clock, &[&a.node, &b.node], "a completion", || {
-            found = a.send_cq.poll_one();
+            found = a.send_cq.poll_one().unwrap();
             found.is_some()
         });
         let found = found.unwrap();

@@ -44,7 +44,7 @@ fn connected(server: &Host, listener: &Listener, client: &Host) -> (Endpoint, En
 fn completion(host: &Host) -> Completion {
     let end = Instant::now() + PATIENCE;
     loop {
-        if let Some(done) = host.cq.poll_one() {
+        if let Some(done) = host.cq.poll_one().unwrap() {
             return done;
         }
         assert!(Instant::now() < end, "no completion");

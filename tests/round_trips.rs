@@ -52,7 +52,7 @@ fn no_round_trip_of_a_busy_sender_is_shorter_than_the_path() {
         }
         while total < 100_000 && began.elapsed() < PATIENCE {
             pair.a.node.poll().unwrap();
-            while let Some(completion) = pair.a.send_cq.poll_one() {
+            while let Some(completion) = pair.a.send_cq.poll_one().unwrap() {
                 let (qa, _) = &qps[completion.wr_id as usize];
                 pair.a.post(qa, completion.wr_id, target, 0, 64);
                 total += 1;

@@ -103,7 +103,7 @@ fn an_inline_node_ends_in_the_same_way() {
     a.post(&qa, 2, SendOp::Write(b.mr.remote(0)), 0, 64);
     let ended = a.node.shutdown(Duration::from_millis(20));
     assert!(matches!(ended, Err(Error::Unfinished)), "{ended:?}");
-    let flushed = a.send_cq.poll_one().unwrap();
+    let flushed = a.send_cq.poll_one().unwrap().unwrap();
     assert_eq!((flushed.wr_id, flushed.status), (2, Status::Flushed));
     assert!(a.node.poll().is_err());
     until(&[&b.node], "the peer to hear", || {

@@ -4,6 +4,8 @@
 #[path = "verbs/attributes.rs"]
 mod attributes;
 mod common;
+#[path = "verbs/completions.rs"]
+mod completions;
 #[path = "verbs/datagrams.rs"]
 mod datagrams;
 #[path = "verbs/faults.rs"]
@@ -164,7 +166,7 @@ fn writes_and_reads_move_bytes_without_the_peers_program() {
         );
     }
     assert!(
-        pair.b.recv_cq.poll_one().is_none(),
+        pair.b.recv_cq.poll_one().unwrap().is_none(),
         "nothing asked for a receive"
     );
 }

@@ -125,7 +125,7 @@ impl World {
                     end.node.poll()?;
                 }
             }
-            if let Some(done) = self.ends[1].cq.poll_one() {
+            if let Some(done) = self.ends[1].cq.poll_one().expect("room in the CQ") {
                 ensure!(done.status == Status::Success, "{done:?}");
                 return Ok(self.clock.now().since(start) as f64 / TRIP as f64);
             }

@@ -103,7 +103,10 @@ impl Sender {
         let mut done = [Completion::BLANK; 256];
         self.ends.turn();
         loop {
-            let got = self.ends.nodes[0].cq.poll(&mut done);
+            let got = self.ends.nodes[0]
+                .cq
+                .poll(&mut done)
+                .expect("room in the CQ");
             for completion in &done[..got] {
                 assert_eq!(completion.status, Status::Success, "a SEND failed");
                 self.under_way[completion.wr_id as usize] -= 1;
@@ -115,7 +118,10 @@ impl Sender {
             }
         }
         loop {
-            let got = self.ends.nodes[1].cq.poll(&mut done);
+            let got = self.ends.nodes[1]
+                .cq
+                .poll(&mut done)
+                .expect("room in the CQ");
             assert!(
                 done[..got].iter().all(|c| c.byte_len == SMALL),
                 "a SEND came mutilated"
@@ -331,7 +337,10 @@ impl Writer {
                 under_way += 1;
             }
             self.ends.turn();
-            let got = self.ends.nodes[0].cq.poll(&mut done);
+            let got = self.ends.nodes[0]
+                .cq
+                .poll(&mut done)
+                .expect("room in the CQ");
             for completion in &done[..got] {
                 assert_eq!(completion.status, Status::Success, "a WRITE failed");
             }

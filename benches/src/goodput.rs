@@ -64,7 +64,10 @@ fn goodput(faults: Faults, plain: bool, length: u64) -> f64 {
     for (ns, counts) in [(WARM_UP, false), (length, true)] {
         link.run(ns, |_, ends| {
             let mut completions = [Completion::BLANK; DEPTH];
-            let got = ends.nodes[0].cq.poll(&mut completions);
+            let got = ends.nodes[0]
+                .cq
+                .poll(&mut completions)
+                .expect("room in the CQ");
             for completion in &completions[..got] {
                 assert_eq!(completion.status, Status::Success, "a WRITE failed");
                 post(ends, completion.wr_id as usize);

@@ -190,7 +190,7 @@ impl Run {
     /// The second node: answers calls, takes what is sent to it.
     fn serve(&self, ends: &Ends) {
         let mut done = [Completion::BLANK; 256];
-        let got = ends.nodes[1].cq.poll(&mut done);
+        let got = ends.nodes[1].cq.poll(&mut done).expect("room in the CQ");
         for completion in done[..got].iter().filter(|c| is_receive(c)) {
             let qp = completion.wr_id as usize;
             if qp == FLOODED {
@@ -201,7 +201,7 @@ impl Run {
             }
         }
         if !self.troubled {
-            let got = self.unread_cq.poll(&mut done);
+            let got = self.unread_cq.poll(&mut done).expect("room in the CQ");
             (0..got).for_each(|_| self.read(ends));
         }
     }
@@ -209,7 +209,7 @@ impl Run {
     /// The first node: takes answers, and the completions of the three others.
     fn collect(&mut self, now: Instant, ends: &mut Ends) {
         let mut done = [Completion::BLANK; 256];
-        let got = ends.nodes[0].cq.poll(&mut done);
+        let got = ends.nodes[0].cq.poll(&mut done).expect("room in the CQ");
         let mut failed = false;
         for completion in &done[..got] {
             let qp = completion.wr_id as usize;

@@ -191,7 +191,12 @@ fn exchange(nodes: &[End; 2], at: usize) -> Result<()> {
     let started = Instant::now();
     while done.len() < 2 {
         turn(nodes)?;
-        done.extend(a.cq.poll_one().into_iter().chain(b.cq.poll_one()));
+        done.extend(
+            a.cq.poll_one()
+                .expect("room in the CQ")
+                .into_iter()
+                .chain(b.cq.poll_one().expect("room in the CQ")),
+        );
         ensure!(
             started.elapsed().as_secs() < 10,
             "QP {at} is idle, and does not wake up"

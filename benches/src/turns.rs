@@ -129,8 +129,16 @@ impl Turns {
         let (mut left, mut turns) = (self.round(), 0);
         while left > 0 {
             self.turn();
-            left -= self.ends.nodes[0].cq.poll(&mut done) as u64;
-            while self.ends.nodes[1].cq.poll(&mut done) > 0 {}
+            left -= self.ends.nodes[0]
+                .cq
+                .poll(&mut done)
+                .expect("room in the CQ") as u64;
+            while self.ends.nodes[1]
+                .cq
+                .poll(&mut done)
+                .expect("room in the CQ")
+                > 0
+            {}
             turns += 1;
             assert!(turns < 10_000, "{left} messages got lost");
         }

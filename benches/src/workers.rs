@@ -111,7 +111,7 @@ impl Pair {
         let mut found = [Completion::BLANK; 64];
         let mut elapsed = Duration::ZERO;
         while outstanding > 0 {
-            let taken = a.cq.poll(&mut found);
+            let taken = a.cq.poll(&mut found).expect("room in the CQ");
             if taken == 0 {
                 std::thread::yield_now();
             }

@@ -210,7 +210,7 @@ impl Host {
     fn take(&mut self) {
         let mut done = [Completion::BLANK; 64];
         loop {
-            let got = self.cq.poll(&mut done);
+            let got = self.cq.poll(&mut done).expect("room in the CQ");
             self.completed += got;
             if got == 0 {
                 break;

@@ -186,7 +186,7 @@ impl Station for Local {
     fn wait(&mut self, limit: Duration) -> Result<Option<Done>> {
         let started = Instant::now();
         loop {
-            if let Some(completion) = self.cq.poll_one() {
+            if let Some(completion) = self.cq.poll_one().expect("room in the CQ") {
                 return Ok(Some(completion.into()));
             }
             if started.elapsed() >= limit {

@@ -3,7 +3,8 @@
 //! A ring of 32-byte entries over [`Words`]:
 //!
 //! ```text
-//! word 0    tail: completions published, free-running             worker writes
+//! word 0    tail: completions published, free-running; bit 32:    worker writes
+//!           the queue is in error
 //! word 8    head: completions polled, free-running                program writes
 //! word 16   armed: 0 no, 1 for solicited completions, 2 for any   both write
 //! word 24.. entries of 4 words, a power of two of them:
@@ -13,8 +14,11 @@
 //!             3  bits 0-7 status, 8-15 opcode, 16-23 flags; route (high half)
 //! ```
 //!
-//! The worker writes entries as they come and publishes them once per burst. A full queue loses
-//! completions and says so; nothing is overwritten.
+//! The worker writes entries as they come and publishes them once per burst. A full queue is in
+//! error for good: it says so, takes nothing more, and nothing is overwritten. Programs poll what
+//! it has taken, and then an error.
+//!
+//! Completions of a QP that is destroyed or reset are not polled any more (`gone`).
 //!
 //! # No wake-up is lost
 //! The program arms, then polls once more, and sleeps only when that found nothing. The worker
@@ -23,17 +27,20 @@
 //! sees the arming and notifies; if it is the worker's, the program's poll sees the completion.
 //! That the program is notified of something it has polled already can happen, and does no harm.
 
+mod entry;
+mod gone;
 mod merged;
 
 pub use merged::MergedQueue;
 
 use crate::error::VerbsError;
 use crate::ring::Words;
+use entry::{decode, encode};
+use gone::Gone;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use trunkline_conn::work::{Completion, Extra, Status, WorkOpcode};
-use trunkline_wire::{Qpn, Rkey};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use trunkline_conn::work::{Completion, Status};
 
 /// Most completions of one queue.
 pub const MAX_CQE: u32 = 1 << 22;
@@ -45,6 +52,9 @@ const ARMED: usize = 2 * LINE_WORDS;
 const HEADER: usize = 3 * LINE_WORDS;
 const CQE_WORDS: usize = 4;
 
+/// In the word of the tail: the queue is in error.
+const IN_ERROR: u64 = 1 << 32;
+
 const DISARMED: u64 = 0;
 const ARMED_SOLICITED: u64 = 1;
 const ARMED_ANY: u64 = 2;
@@ -53,17 +63,14 @@ const ARMED_ANY: u64 = 2;
 const FRESH: u8 = 1;
 const FRESH_SOLICITED: u8 = 1 << 1;
 
-const FLAG_IMMEDIATE: u8 = 1;
-const FLAG_INVALIDATED: u8 = 1 << 1;
-const FLAG_SOLICITED: u8 = 1 << 2;
-
 /// Wakes a program up; called by the worker.
 pub trait Notify: Send + Sync {
     /// Something was published that the program armed for.
     fn notify(&self);
 }
 
-/// The queue was full; the completion is lost (`IBV_EVENT_CQ_ERR`).
+/// A completion came when the queue was full: the queue is in error (`IBV_EVENT_CQ_ERR`), and so
+/// are the QPs that use it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CqOverflow {
     /// Completions it holds.
@@ -74,7 +81,7 @@ impl fmt::Display for CqOverflow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the completion queue is full with {} entries",
+            "the completion queue had no room for more than {} entries and is in error",
             self.capacity
         )
     }
@@ -103,14 +110,23 @@ struct Worker {
     /// Completions polled when the worker last looked.
     polled: AtomicU32,
     fresh: AtomicU8,
+    in_error: AtomicBool,
 }
 
 /// The program's side, away from the cache lines of the worker.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Program {
+    reader: Mutex<Reader>,
+}
+
+/// Who holds it may move the head: programs that poll, and the worker where it takes completions
+/// back.
+#[derive(Debug, Default)]
+struct Reader {
     /// Completions published when the program last looked.
-    seen: Mutex<u32>,
+    seen: u32,
+    gone: Gone,
 }
 
 impl<W: Words> CompletionQueue<W> {
@@ -134,9 +150,10 @@ impl<W: Words> CompletionQueue<W> {
                 written: AtomicU32::new(0),
                 polled: AtomicU32::new(0),
                 fresh: AtomicU8::new(0),
+                in_error: AtomicBool::new(false),
             },
             program: Program {
-                seen: Mutex::new(0),
+                reader: Mutex::default(),
             },
         })
     }
@@ -156,18 +173,17 @@ impl<W: Words> CompletionQueue<W> {
     /// Worker: adds a completion, which programs see after [`publish`](Self::publish).
     ///
     /// # Errors
-    /// The queue is full: the completion is lost. Whoever armed the queue is woken up all the same.
+    /// The queue is full, or was before: the completion is lost, and the queue is in error. Whoever
+    /// armed it is woken up all the same.
     #[inline]
     pub fn push(&self, completion: &Completion) -> Result<(), CqOverflow> {
         let ring = self.ring.get_or_init(|| self.make_ring());
         let written = self.worker.written.load(Ordering::Relaxed);
         self.mark_fresh(completion);
         if written.wrapping_sub(self.worker.polled.load(Ordering::Relaxed)) >= self.capacity {
-            self.look_at_head(ring, written)?;
+            self.make_room(ring, written)?;
         }
-        for (place, word) in self.entry(ring, written).iter().zip(encode(completion)) {
-            place.store(word, Ordering::Relaxed);
-        }
+        self.store(ring, written, encode(completion));
         self.worker
             .written
             .store(written.wrapping_add(1), Ordering::Relaxed);
@@ -179,8 +195,12 @@ impl<W: Words> CompletionQueue<W> {
     pub fn publish(&self) {
         if let Some(ring) = self.ring.get() {
             let written = self.worker.written.load(Ordering::Relaxed);
+            let error = match self.worker.in_error.load(Ordering::Relaxed) {
+                true => IN_ERROR,
+                false => 0,
+            };
             // Release pairs with the Acquire in `poll`: entries below the tail are written.
-            ring.as_slice()[TAIL].store(written.into(), Ordering::Release);
+            ring.as_slice()[TAIL].store(u64::from(written) | error, Ordering::Release);
         }
     }
 
@@ -212,41 +232,52 @@ impl<W: Words> CompletionQueue<W> {
     /// Program: takes completions, oldest first, into `out`; gives how many.
     ///
     /// A ring whose tail makes no sense, which takes a stray write into its memory, gives none.
+    ///
+    /// # Errors
+    /// The queue is in error, and all that it had taken before was polled.
     #[inline]
-    pub fn poll(&self, out: &mut [Completion]) -> usize {
+    pub fn poll(&self, out: &mut [Completion]) -> Result<usize, CqOverflow> {
         let Some(ring) = self.ring.get() else {
-            return 0;
+            return Ok(0);
         };
-        // Programs spin on empty queues: no lock for that.
+        // Programs spin on empty queues: no lock for that. Of a queue in error the two differ.
         if ring.as_slice()[TAIL].load(Ordering::Relaxed)
             == ring.as_slice()[HEAD].load(Ordering::Relaxed)
         {
-            return 0;
+            return Ok(0);
         }
-        let mut seen = self
-            .program
-            .seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut reader = self.reader();
+        if !reader.gone.is_empty() {
+            return self.poll_sifting(ring, &mut reader, out);
+        }
         // Only holders of this lock write the head.
         let head = ring.as_slice()[HEAD].load(Ordering::Relaxed) as u32;
-        let mut ready = seen.wrapping_sub(head);
+        let mut ready = reader.seen.wrapping_sub(head);
         if (ready as usize) < out.len() || ready > self.capacity {
             // Acquire pairs with the Release of `publish`.
-            *seen = ring.as_slice()[TAIL].load(Ordering::Acquire) as u32;
-            ready = seen.wrapping_sub(head);
+            reader.seen = ring.as_slice()[TAIL].load(Ordering::Acquire) as u32;
+            ready = reader.seen.wrapping_sub(head);
         }
         if ready > self.capacity {
-            return 0;
+            return Ok(0);
         }
         let count = (ready as usize).min(out.len());
         for (n, slot) in out.iter_mut().enumerate().take(count) {
-            let entry = self.entry(ring, head.wrapping_add(n as u32));
-            *slot = decode(entry.each_ref().map(|word| word.load(Ordering::Relaxed)));
+            *slot = decode(self.load(ring, head.wrapping_add(n as u32)));
         }
-        // Release pairs with the Acquire in `look_at_head`: the entries have been read.
+        // Release pairs with the Acquire in `make_room`: the entries have been read.
         ring.as_slice()[HEAD].store(head.wrapping_add(count as u32).into(), Ordering::Release);
-        count
+        self.polled(ring, count, out)
+    }
+
+    /// What a poll says that took `count` completions.
+    #[inline]
+    fn polled(&self, ring: &W, count: usize, out: &[Completion]) -> Result<usize, CqOverflow> {
+        let in_error = || ring.as_slice()[TAIL].load(Ordering::Relaxed) & IN_ERROR != 0;
+        if count == 0 && !out.is_empty() && in_error() {
+            return Err(self.overflow());
+        }
+        Ok(count)
     }
 
     /// Program: asks to be notified once, of the next completion or of the next solicited one
@@ -300,17 +331,58 @@ impl<W: Words> CompletionQueue<W> {
         self.worker.fresh.store(before | fresh, Ordering::Relaxed);
     }
 
+    /// Worker: puts the queue in error, as an overflow does. Whoever armed it is woken up.
+    pub fn fail(&self) {
+        self.ring.get_or_init(|| self.make_ring());
+        let worker = &self.worker;
+        worker.in_error.store(true, Ordering::Relaxed);
+        worker
+            .fresh
+            .store(FRESH | FRESH_SOLICITED, Ordering::Relaxed);
+        // Full for good, so that nothing is pushed any more.
+        let written = worker.written.load(Ordering::Relaxed);
+        let polled = written.wrapping_sub(self.capacity);
+        worker.polled.store(polled, Ordering::Relaxed);
+    }
+
+    /// Looks how much the program has polled, and takes back what nobody will.
     #[cold]
-    fn look_at_head(&self, ring: &W, written: u32) -> Result<(), CqOverflow> {
-        let polled = ring.as_slice()[HEAD].load(Ordering::Acquire) as u32;
-        // More than the capacity: the program scribbled on its head. That only costs itself.
-        if written.wrapping_sub(polled) >= self.capacity {
-            return Err(CqOverflow {
-                capacity: self.capacity,
-            });
+    fn make_room(&self, ring: &W, written: u32) -> Result<(), CqOverflow> {
+        if self.worker.in_error.load(Ordering::Relaxed) {
+            return Err(self.overflow());
         }
+        let polled = ring.as_slice()[HEAD].load(Ordering::Acquire) as u32;
         self.worker.polled.store(polled, Ordering::Relaxed);
+        // More than the capacity: the program scribbled on its head. That only costs itself.
+        if written.wrapping_sub(polled) >= self.capacity && !self.sweep(ring, written) {
+            self.fail();
+            return Err(self.overflow());
+        }
         Ok(())
+    }
+
+    const fn overflow(&self) -> CqOverflow {
+        CqOverflow {
+            capacity: self.capacity,
+        }
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        let reader = self.program.reader.lock();
+        reader.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn load(&self, ring: &W, position: u32) -> [u64; CQE_WORDS] {
+        let entry = self.entry(ring, position);
+        entry.each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn store(&self, ring: &W, position: u32, words: [u64; CQE_WORDS]) {
+        for (place, word) in self.entry(ring, position).iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
     }
 
     #[inline]
@@ -319,89 +391,6 @@ impl<W: Words> CompletionQueue<W> {
         ring.as_slice()[place..]
             .first_chunk()
             .expect("`make_ring` made sure of the length")
-    }
-}
-
-#[inline]
-fn encode(completion: &Completion) -> [u64; CQE_WORDS] {
-    let (extra, flag) = match completion.extra {
-        Extra::None => (0, 0),
-        Extra::Immediate(value) => (value, FLAG_IMMEDIATE),
-        Extra::Invalidated(key) => (key.0, FLAG_INVALIDATED),
-    };
-    let flags = flag
-        | if completion.solicited {
-            FLAG_SOLICITED
-        } else {
-            0
-        };
-    [
-        completion.wr_id,
-        u64::from(completion.byte_len) | u64::from(extra) << 32,
-        u64::from(completion.qpn.get()) | u64::from(completion.src_qp.get()) << 32,
-        completion.status as u64
-            | (completion.opcode as u64) << 8
-            | u64::from(flags) << 16
-            | u64::from(completion.route) << 32,
-    ]
-}
-
-#[inline]
-fn decode(words: [u64; CQE_WORDS]) -> Completion {
-    let [wr_id, data, qps, how] = words;
-    let extra = (data >> 32) as u32;
-    let flags = (how >> 16) as u8;
-    Completion {
-        wr_id,
-        status: status(how as u8),
-        opcode: opcode((how >> 8) as u8),
-        qpn: Qpn::from_wire(qps as u32),
-        byte_len: data as u32,
-        extra: if flags & FLAG_IMMEDIATE != 0 {
-            Extra::Immediate(extra)
-        } else if flags & FLAG_INVALIDATED != 0 {
-            Extra::Invalidated(Rkey(extra))
-        } else {
-            Extra::None
-        },
-        src_qp: Qpn::from_wire((qps >> 32) as u32),
-        route: (how >> 32) as u32,
-        solicited: flags & FLAG_SOLICITED != 0,
-    }
-}
-
-/// Values that no worker writes mean that something else wrote there.
-#[inline]
-const fn status(value: u8) -> Status {
-    use Status::*;
-    match value {
-        0 => Success,
-        1 => LocalLength,
-        2 => LocalQpOperation,
-        4 => LocalProtection,
-        5 => Flushed,
-        7 => BadResponse,
-        8 => LocalAccess,
-        9 => RemoteInvalidRequest,
-        10 => RemoteAccess,
-        11 => RemoteOperation,
-        12 => RetryExceeded,
-        13 => RnrRetryExceeded,
-        16 => RemoteAborted,
-        _ => General,
-    }
-}
-
-#[inline]
-const fn opcode(value: u8) -> WorkOpcode {
-    match value {
-        1 => WorkOpcode::Write,
-        2 => WorkOpcode::Read,
-        3 => WorkOpcode::CompareSwap,
-        4 => WorkOpcode::FetchAdd,
-        128 => WorkOpcode::Receive,
-        129 => WorkOpcode::ReceiveWriteImm,
-        _ => WorkOpcode::Send,
     }
 }
 

@@ -61,6 +61,12 @@ pub enum VerbsError {
         /// Its index.
         cq: u32,
     },
+    /// The CQ had no room for a completion once.
+    #[error("CQ {cq} is in error")]
+    CqInError {
+        /// Its index.
+        cq: u32,
+    },
     /// There is no such SRQ (any more).
     #[error("no SRQ {srq}")]
     UnknownSrq {
@@ -223,6 +229,7 @@ impl VerbsError {
             | Self::BadRange { .. }
             | Self::BadAttribute { .. }
             | Self::FixedAttribute { .. }
+            | Self::CqInError { .. }
             | Self::InvalidArgument { .. }
             | Self::TooManySge { .. }
             | Self::BadSge { .. }

@@ -28,6 +28,7 @@ pub mod error;
 mod hash;
 pub mod key;
 pub mod mapping;
+mod order;
 pub mod queue;
 pub mod regions;
 pub mod ring;
@@ -37,7 +38,7 @@ pub mod timer;
 pub mod wqe;
 
 pub use engine::{
-    Attributes, Cause, Changes, Config, ConnId, ConnectionParams, ConnectionStats, Counters,
+    Attributes, Cause, Changes, Config, ConnId, ConnectionParams, ConnectionStats, Counters, CqId,
     Engine, Event, FIRST_MSN, Indexed, LiveObjects, PeerIdentity, Platform, QpInit, QpModify,
     QpQueues, StateBytes, Trace,
 };

@@ -93,10 +93,21 @@ impl<T> Slab<T> {
     /// When there is none at `index`.
     #[track_caller]
     pub fn remove(&mut self, index: u32) -> T {
+        let value = self.take(index);
+        self.release(index);
+        value
+    }
+
+    /// Takes a value out. Its index is not given out again before it is
+    /// [released](Self::release).
+    ///
+    /// # Panics
+    /// When there is none at `index`.
+    #[track_caller]
+    pub fn take(&mut self, index: u32) -> T {
         let slot = &mut self.slots[index as usize];
-        match std::mem::replace(slot, Slot::Vacant(self.vacant)) {
+        match std::mem::replace(slot, Slot::Vacant(NONE)) {
             Slot::Occupied(value) => {
-                self.vacant = index;
                 self.len -= 1;
                 value
             }
@@ -105,6 +116,12 @@ impl<T> Slab<T> {
                 vacant(index)
             }
         }
+    }
+
+    /// The index of a value that was [taken out](Self::take) is the next to be given out.
+    pub fn release(&mut self, index: u32) {
+        self.slots[index as usize] = Slot::Vacant(self.vacant);
+        self.vacant = index;
     }
 
     /// The value at `index`; `None` when there is none.
@@ -226,6 +243,19 @@ mod tests {
             let all: Vec<_> = slab.iter().map(|(index, value)| (index, *value)).collect();
             prop_assert_eq!(all, model.into_iter().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn an_index_that_is_not_released_is_not_given_out() {
+        let mut slab = Slab::new();
+        for value in ['a', 'b', 'c'] {
+            slab.insert(value);
+        }
+        assert_eq!((slab.take(1), slab.len(), slab.get(1)), ('b', 2, None));
+        assert_eq!((slab.remove(0), slab.insert('d')), ('a', 0));
+        assert_eq!((slab.insert('e'), slab.insert('f')), (3, 4));
+        slab.release(1);
+        assert_eq!((slab.insert('g'), slab.len()), (1, 5));
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{Node, Pair, Words};
+use common::{Pair, Words};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendFlags, SendOp, Status};
-use trunkline_qpmap::wqe::{RecvWr, SendWr};
-use trunkline_qpmap::{Event, FIRST_MSN, QpInit, QpModify, QpQueues, QpType};
+use trunkline_qpmap::wqe::SendWr;
+use trunkline_qpmap::{Event, FIRST_MSN, QpModify, QpQueues, QpType};
 use trunkline_wire::{Control, ControlKind, Opcode, Path, ROCE_PORT};
 
 /// Datagrams that were held up on their way.
@@ -322,54 +322,6 @@ fn a_fence_that_is_sent_again_does_not_wait_for_reads_behind_it() {
     let done: Vec<_> = done.iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(done, [0, 1, 2].map(|wr_id| (wr_id, Status::Success)));
     assert_eq!(pair.nodes[0].buffer.get(0, 3 * READ), [7; 3 * READ]);
-}
-
-#[test]
-fn a_plain_qp_that_is_destroyed_gives_back_the_receive_it_took_from_its_srq() {
-    let mut pair = Pair::new(0);
-    pair.plain = true;
-    let a = pair.qp(0, QpType::Rc);
-    let sge = pair.sge(1, 0, 8000);
-    let Node {
-        engine,
-        pd,
-        cq_index,
-        ..
-    } = &mut pair.nodes[1];
-    let (srq, queue) = engine.create_srq(*pd, 4, 1).expect("an SRQ");
-    let receive = RecvWr {
-        wr_id: 9,
-        sges: &[sge],
-    };
-    queue.post(&[receive]).expect("room in the queue");
-    let init = QpInit {
-        pd: *pd,
-        kind: QpType::Rc,
-        send_cq: *cq_index,
-        recv_cq: *cq_index,
-        srq: Some(srq),
-        max_send_wr: 1,
-        max_recv_wr: 1,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline: 0,
-        signal_all: false,
-    };
-    let b = engine.create_qp(&init).expect("a QP");
-    pair.connect(0, &a, &b);
-    pair.connect(1, &b, &a);
-    hold(&mut pair, |_, opcode| opcode == Opcode::RC_SEND_LAST);
-    pair.post(0, &a, 1, SendOp::Send, &[pair.sge(0, 0, 5000)]);
-    pair.run(MILLISECOND);
-    assert_eq!(pair.completions(1), []);
-    let engine = &mut pair.nodes[1].engine;
-    engine.destroy_qp(b.qpn).expect("it is there");
-    engine.publish();
-    let got = pair.completions(1);
-    assert!(
-        got.len() == 1 && (got[0].wr_id, got[0].status) == (9, Status::Flushed),
-        "{got:?}"
-    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::channel::Brings;
 use crate::endpoint::{Cookie, Doing, Expect, Posted, Stage};
 use crate::failure::{Failure, Verdict};
 use crate::options::{MS, US, between};
+use crate::setup::refused;
 use crate::trace::Event as Traced;
 use crate::world::{Action, Doom, World};
 use std::collections::VecDeque;
@@ -14,8 +15,8 @@ impl World {
     pub(crate) fn take_events(&mut self, index: usize) -> Verdict {
         while let Some(event) = self.node(index).and_then(trunkline::Node::poll_event) {
             match event {
-                Event::CqOverrun { cq } => {
-                    return Err(Failure::wrong(format!("CQ {cq} of node {index} overran")));
+                Event::CqError { cq } => {
+                    return Err(Failure::wrong(format!("{cq:?} of node {index} overran")));
                 }
                 Event::Qp { qpn, event } => {
                     let bad = matches!(
@@ -70,7 +71,11 @@ impl World {
     pub(crate) fn read_completions(&mut self, node: usize, process: usize) -> Verdict {
         for queue in 0..self.places[node].processes[process].cqs.len() {
             let cq = self.places[node].processes[process].cqs[queue].clone();
-            while let Some(completion) = cq.poll_one() {
+            let next = || {
+                cq.poll_one()
+                    .map_err(|error| refused("poll_cq")(error.into()))
+            };
+            while let Some(completion) = next()? {
                 self.judge(node, process, &completion)?;
             }
         }
@@ -99,34 +104,24 @@ impl World {
             length: completion.byte_len,
         };
         self.network.net().trace.record(self.now, event);
-        if let Some(endpoint) = endpoint {
-            let state = &self.endpoints[endpoint];
-            if state.stage == Stage::Gone {
-                return Ok(());
-            }
-            let qpn = state.qp.as_ref().map(trunkline::Qp::qpn);
-            if qpn != Some(completion.qpn) || state.node != node || state.process != process {
-                return Err(Failure::wrong(format!(
-                    "a completion of {:?} names {cookie:?}, whose QP is {qpn:?}",
-                    completion.qpn
-                )));
-            }
+        let Some(endpoint) = endpoint.filter(|at| self.endpoints[*at].stage != Stage::Gone) else {
+            return Err(Failure::wrong(format!(
+                "{cookie:?} completed as {:?} after its QP {:?} was destroyed or reset",
+                completion.status, completion.qpn
+            )));
+        };
+        let state = &self.endpoints[endpoint];
+        let qpn = state.qp.as_ref().map(trunkline::Qp::qpn);
+        if qpn != Some(completion.qpn) || state.node != node || state.process != process {
+            return Err(Failure::wrong(format!(
+                "a completion of {:?} names {cookie:?}, whose QP is {qpn:?}",
+                completion.qpn
+            )));
         }
-        match (cookie, endpoint) {
-            (Cookie::Send(endpoint, seq), _) => self.sent(endpoint, seq, completion),
-            (Cookie::Receive(_, slot), Some(endpoint)) => self.received(endpoint, slot, completion),
-            (Cookie::Shared(slot), Some(endpoint)) => self.received(endpoint, slot, completion),
-            // Of a QP that is gone: the slot comes back.
-            (Cookie::Shared(slot) | Cookie::Receive(_, slot), None) => {
-                if let Some((_, area, receives)) = &mut self.places[node].processes[process].srq {
-                    receives.completed(slot)?;
-                    let extent = receives.extent(slot);
-                    if let Some(bytes) = area.actual(extent.clone()) {
-                        area.expect(extent.start, &bytes);
-                    }
-                }
-                self.plan_shared_top_up(node, process);
-                Ok(())
+        match cookie {
+            Cookie::Send(_, seq) => self.sent(endpoint, seq, completion),
+            Cookie::Receive(_, slot) | Cookie::Shared(slot) => {
+                self.received(endpoint, slot, completion)
             }
         }
     }

@@ -94,6 +94,14 @@ impl World {
             self.endpoints[endpoint].node,
             self.endpoints[endpoint].process,
         );
+        let state = &self.endpoints[endpoint];
+        if let (Some(qp), None) = (&state.qp, &state.receives)
+            && qp.state().takes_receives()
+        {
+            // What it has taken from its SRQ goes with it. So its program ends it first, and reads
+            // what it gave back.
+            qp.modify(&QpModify::Error).map_err(refused("modify_qp"))?;
+        }
         self.read_completions(node, process)?;
         let reset = self.random.below(3) == 0 && self.left > 0;
         self.act(if reset { "reset" } else { "destroy" }, endpoint, node);

@@ -72,7 +72,7 @@ impl Host {
     pub fn done(&self) {
         let end = Instant::now() + PATIENCE;
         let done = loop {
-            if let Some(done) = self.cq.poll_one() {
+            if let Some(done) = self.cq.poll_one().unwrap() {
                 break done;
             }
             assert!(Instant::now() < end, "no completion");

@@ -41,7 +41,7 @@ pub fn inline() -> Builder {
 pub fn wait_for(cq: &Cq) -> Completion {
     let end = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = cq.poll_one() {
+        if let Some(found) = cq.poll_one().unwrap() {
             return found;
         }
         assert!(Instant::now() < end, "no completion");
@@ -199,7 +199,7 @@ pub fn until(nodes: &[&Node], what: &str, mut done: impl FnMut() -> bool) {
 pub fn next(nodes: &[&Node], cq: &Cq) -> Completion {
     let mut found = None;
     until(nodes, "a completion", || {
-        found = cq.poll_one();
+        found = cq.poll_one().unwrap();
         found.is_some()
     });
     found.unwrap()

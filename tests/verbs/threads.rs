@@ -13,7 +13,7 @@ fn sleep_for(cq: &Cq) -> Completion {
     let started = Instant::now();
     loop {
         cq.arm(false);
-        if let Some(done) = cq.poll_one() {
+        if let Some(done) = cq.poll_one().unwrap() {
             return done;
         }
         let mut fds = [PollFd::from_borrowed_fd(cq.fd(), PollFlags::IN)];
@@ -77,7 +77,10 @@ fn a_queue_armed_for_solicited_completions_sleeps_through_others() {
     };
     assert_eq!(poll(&mut fds, Some(&long)).unwrap(), 1);
     assert_eq!(b.recv_cq.take_events(), 1);
-    let both = [b.recv_cq.poll_one().unwrap(), b.recv_cq.poll_one().unwrap()];
+    let both = [
+        b.recv_cq.poll_one().unwrap().unwrap(),
+        b.recv_cq.poll_one().unwrap().unwrap(),
+    ];
     assert_eq!(both.map(|done| done.solicited), [false, true]);
 }
 

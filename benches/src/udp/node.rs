@@ -104,7 +104,7 @@ impl End {
     /// Takes completions of requests; gives how many.
     pub(super) fn take_sent(&self) -> Result<usize> {
         let mut done = [Completion::BLANK; 16];
-        let got = self.send_cq.poll(&mut done);
+        let got = self.send_cq.poll(&mut done).expect("room in the CQ");
         for completion in &done[..got] {
             ensure!(
                 completion.status == Status::Success,

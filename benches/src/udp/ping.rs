@@ -181,7 +181,7 @@ impl Wire for Rdma {
         let watch = Watch::new();
         loop {
             self.end.node.poll()?;
-            if let Some(done) = self.end.recv_cq.poll_one() {
+            if let Some(done) = self.end.recv_cq.poll_one().expect("room in the CQ") {
                 ensure!(
                     done.status == Status::Success,
                     "a receive: {:?}",

@@ -349,13 +349,11 @@ impl Node {
                 let _ = self.engine.modify_qp(qpn, &QpModify::Error);
             }
             1 => {
-                self.poll();
                 let _ = self.engine.modify_qp(qpn, &QpModify::Reset);
                 self.forget(index);
                 self.connect(index);
             }
             2 => {
-                self.poll();
                 self.engine.destroy_qp(qpn).expect("the QP is there");
                 self.forget(index);
                 self.qps[index] = self.create(index);
@@ -382,15 +380,15 @@ impl Node {
         }
     }
 
-    /// What a QP had posted is not reported any more, but for what came from its SRQ.
+    /// What a QP had posted is not reported any more, but for what is still in its SRQ.
     fn forget(&mut self, index: usize) {
-        self.posted[index][0].clear();
-        if index != SHARED {
-            self.posted[index][1].clear();
-            return;
-        }
-        // The receive that it had in hand ends; the others stay in the SRQ.
-        self.poll_as(Some(index));
+        let left = match index {
+            SHARED => self.srq.posted() as usize,
+            _ => 0,
+        };
+        let [sends, receives] = &mut self.posted[index];
+        sends.clear();
+        receives.drain(..receives.len() - left);
     }
 
     /// A datagram of the peer's comes, right behind those before it.
@@ -439,21 +437,15 @@ impl Node {
 
     /// Completions come once, in the order of posting, for what was posted.
     fn poll(&mut self) {
-        self.poll_as(None);
-    }
-
-    /// The same, where QP `gone` is not there any more.
-    fn poll_as(&mut self, gone: Option<usize>) {
         self.engine.publish();
         let mut out = [Completion::BLANK; 64];
         loop {
-            let count = self.cq.poll(&mut out);
+            let count = self.cq.poll(&mut out).expect("the CQ is large enough");
             if count == 0 {
                 break;
             }
             for completion in &out[..count] {
                 let index = self.qps.iter().position(|qp| qp.qpn == completion.qpn);
-                let index = index.or(gone);
                 let index = index.expect("a completion of a QP that is not there");
                 let side = usize::from(completion.wr_id & RECEIVE != 0);
                 let expected = self.posted[index][side].pop_front();

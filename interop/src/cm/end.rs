@@ -123,7 +123,7 @@ impl End {
 
     /// Takes what came of receives whose QP did not come about.
     fn drain(&self) -> Result<()> {
-        while let Some(done) = self.cq.poll_one() {
+        while let Some(done) = self.cq.poll_one().expect("room in the CQ") {
             ensure!(done.status == Status::Flushed, "{done:?}");
         }
         Ok(())
@@ -182,7 +182,7 @@ impl End {
     pub(crate) fn done(&self) -> Result<Completion> {
         let give_up = Instant::now() + PATIENCE;
         loop {
-            if let Some(done) = self.cq.poll_one() {
+            if let Some(done) = self.cq.poll_one().expect("room in the CQ") {
                 ensure!(done.status == Status::Success, "{done:?}");
                 return Ok(done);
             }

@@ -4,7 +4,7 @@
 //! of one QP come from one worker, so they stay in order. A queue of one ring is that ring, and
 //! costs nothing more.
 
-use super::{CompletionQueue, Notify};
+use super::{CompletionQueue, CqOverflow, Notify};
 use crate::ring::Words;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -84,27 +84,40 @@ impl<W: Words> MergedQueue<W> {
     }
 
     /// Takes completions into `out`, of each worker the oldest first; gives how many.
+    ///
+    /// # Errors
+    /// The queue is in error, and all that it had taken before was polled.
     #[inline]
-    pub fn poll(&self, out: &mut [Completion]) -> usize {
+    pub fn poll(&self, out: &mut [Completion]) -> Result<usize, CqOverflow> {
         match &self.rings[..] {
             [only] => only.poll(out),
             rings => self.poll_all(rings, out),
         }
     }
 
-    fn poll_all(&self, rings: &[Arc<CompletionQueue<W>>], out: &mut [Completion]) -> usize {
+    fn poll_all(
+        &self,
+        rings: &[Arc<CompletionQueue<W>>],
+        out: &mut [Completion],
+    ) -> Result<usize, CqOverflow> {
         let first = self.next.load(Ordering::Relaxed);
-        let mut taken = 0;
+        let (mut taken, mut error) = (0, None);
         for step in 0..rings.len() {
             let at = (first + step) % rings.len();
-            taken += rings[at].poll(&mut out[taken..]);
+            match rings[at].poll(&mut out[taken..]) {
+                Ok(more) => taken += more,
+                Err(overflow) => error = Some(overflow),
+            }
             if taken == out.len() {
                 // Whoever comes next begins behind the ring that filled this one's room.
                 self.next.store(at + 1, Ordering::Relaxed);
                 break;
             }
         }
-        taken
+        match error {
+            Some(overflow) if taken == 0 => Err(overflow),
+            _ => Ok(taken),
+        }
     }
 
     /// Asks for one event at the next completion of any worker, or at the next solicited one; see
@@ -189,7 +202,7 @@ mod tests {
 
         fn poll(&self, most: usize) -> Vec<(u32, u64)> {
             let mut out = vec![completion(0, 0, false); most];
-            let taken = self.queue.poll(&mut out);
+            let taken = self.queue.poll(&mut out).unwrap();
             let parts = out[..taken].iter().map(|one| (one.byte_len, one.wr_id));
             parts.collect()
         }
@@ -273,6 +286,19 @@ mod tests {
         merged.queue.arm(true);
         merged.complete(1, 1, false);
         assert_eq!(merged.events(), 1);
+    }
+
+    #[test]
+    fn a_queue_with_a_ring_in_error_gives_what_all_rings_have_first() {
+        let merged = merged(3, 4);
+        merged.complete(0, 1, false);
+        merged.queue.rings[1].fail();
+        merged.queue.rings[1].publish();
+        merged.complete(2, 2, false);
+        assert_eq!(merged.poll(8), [(0, 1), (2, 2)]);
+        let mut out = [Completion::BLANK];
+        let overflow = CqOverflow { capacity: 4 };
+        assert_eq!(merged.queue.poll(&mut out), Err(overflow));
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, PoisonError};
 use std::thread;
 use std::time::Duration;
+use trunkline_conn::work::{Extra, WorkOpcode};
+use trunkline_wire::{Qpn, Rkey};
 
 type Heap = Box<[AtomicU64]>;
 
@@ -25,6 +27,19 @@ fn queue(depth: u32) -> CompletionQueue<Heap> {
     CompletionQueue::new(depth, heap_words).unwrap()
 }
 
+/// A queue that has seen very many completions.
+fn started_at(depth: u32, position: u32) -> CompletionQueue<Heap> {
+    let queue = queue(depth);
+    let ring = queue.ring.get_or_init(|| queue.make_ring());
+    for word in [HEAD, TAIL] {
+        ring.as_slice()[word].store(position.into(), Ordering::Relaxed);
+    }
+    queue.worker.written.store(position, Ordering::Relaxed);
+    queue.worker.polled.store(position, Ordering::Relaxed);
+    queue.reader().seen = position;
+    queue
+}
+
 fn push(queue: &CompletionQueue<Heap>, completion: Completion) {
     queue.push(&completion).unwrap();
     queue.publish();
@@ -32,7 +47,7 @@ fn push(queue: &CompletionQueue<Heap>, completion: Completion) {
 
 fn poll_one(queue: &CompletionQueue<Heap>) -> Option<Completion> {
     let mut out = [DONE];
-    (queue.poll(&mut out) == 1).then_some(out[0])
+    (queue.poll(&mut out).unwrap() == 1).then_some(out[0])
 }
 
 fn completion() -> impl Strategy<Value = Completion> {
@@ -103,43 +118,72 @@ enum Step {
     Push(Completion),
     Publish,
     Poll(usize),
+    Forget(Qpn),
+}
+
+/// Few QPs, so that each has several completions.
+fn qpn() -> impl Strategy<Value = Qpn> {
+    (2..5u32).prop_map(Qpn::from_wire)
 }
 
 proptest! {
     #[test]
-    fn a_queue_gives_what_was_published_in_order_and_loses_only_what_it_says(
+    fn a_queue_gives_what_was_published_in_order_but_for_what_is_forgotten_until_it_overflows(
         steps in vec(
             prop_oneof![
-                3 => completion().prop_map(Step::Push),
+                4 => (completion(), qpn()).prop_map(|(completion, qpn)| {
+                    Step::Push(Completion { qpn, ..completion })
+                }),
                 1 => Just(Step::Publish),
-                1 => (0..6usize).prop_map(Step::Poll),
+                1 => (1..6usize).prop_map(Step::Poll),
+                1 => qpn().prop_map(Step::Forget),
             ],
-            0..80,
+            0..120,
         ),
+        // Positions are about to wrap around.
+        start in prop::sample::select(vec![0_u32, u32::MAX - 20, i32::MAX as u32 - 20]),
     ) {
-        let queue = queue(5);
+        let queue = started_at(5, start);
+        let overflow = CqOverflow { capacity: 8 };
         prop_assert_eq!(queue.capacity(), 8);
         let (mut hidden, mut visible) = (VecDeque::new(), VecDeque::new());
+        let (mut failed, mut told) = (false, false);
         for step in steps {
             match step {
                 Step::Push(completion) => {
-                    let fits = hidden.len() + visible.len() < 8;
-                    let expected = if fits { Ok(()) } else { Err(CqOverflow { capacity: 8 }) };
+                    failed |= hidden.len() + visible.len() == 8;
+                    let expected = if failed { Err(overflow) } else { Ok(()) };
                     prop_assert_eq!(queue.push(&completion), expected);
-                    if fits {
+                    if !failed {
                         hidden.push_back(completion);
                     }
                 }
                 Step::Publish => {
                     queue.publish();
                     visible.append(&mut hidden);
+                    told = failed;
                 }
                 Step::Poll(count) => {
                     let mut out = vec![DONE; count];
-                    let got = queue.poll(&mut out);
-                    prop_assert_eq!(got, count.min(visible.len()));
+                    let polled = queue.poll(&mut out);
+                    if polled.is_err() {
+                        prop_assert!(failed && visible.is_empty());
+                        continue;
+                    }
+                    let got = polled.unwrap();
+                    prop_assert!(got > 0 || !told, "told once it is empty");
+                    // Making room of what is forgotten publishes the rest.
+                    prop_assert!(got >= count.min(visible.len()));
+                    while visible.len() < got {
+                        visible.extend(hidden.pop_front());
+                    }
                     let expected: Vec<_> = visible.drain(..got).collect();
                     prop_assert_eq!(&out[..got], &expected[..]);
+                }
+                Step::Forget(qpn) => {
+                    queue.forget(qpn);
+                    hidden.retain(|completion: &Completion| completion.qpn != qpn);
+                    visible.retain(|completion: &Completion| completion.qpn != qpn);
                 }
             }
         }
@@ -158,11 +202,12 @@ proptest! {
             ring.as_slice()[at].store(value, Ordering::Relaxed);
             // Full or not: the worker goes on.
             let _ = queue.push(&DONE);
-            prop_assert!(queue.poll(&mut out) <= 8);
+            prop_assert!(queue.poll(&mut out).unwrap_or(0) <= 8);
             queue.publish();
             queue.take_notification();
-            prop_assert!(queue.poll(&mut out) <= 8);
+            prop_assert!(queue.poll(&mut out).unwrap_or(0) <= 8);
             queue.arm(true);
+            queue.forget(DONE.qpn);
         }
     }
 }
@@ -254,6 +299,53 @@ fn an_overflow_wakes_the_program_up() {
     assert!(queue.take_notification());
 }
 
+#[test]
+fn a_queue_in_error_gives_what_it_had_taken_and_then_says_so_for_good() {
+    let queue = queue(2);
+    let overflow = CqOverflow { capacity: 2 };
+    push(&queue, DONE);
+    push(&queue, DONE);
+    assert_eq!(queue.push(&DONE), Err(overflow));
+    queue.publish();
+    let mut out = [DONE; 8];
+    assert_eq!(queue.poll(&mut out), Ok(2));
+    for _ in 0..3 {
+        assert_eq!(queue.poll(&mut out), Err(overflow));
+        assert_eq!(queue.poll(&mut []), Ok(0), "nothing was asked for");
+        assert_eq!(queue.push(&DONE), Err(overflow));
+        queue.publish();
+    }
+}
+
+#[test]
+fn a_queue_that_another_one_put_in_error_wakes_the_program_up() {
+    let queue = queue(4);
+    queue.arm(true);
+    queue.fail();
+    queue.publish();
+    assert!(queue.take_notification());
+    assert_eq!(queue.poll(&mut [DONE]), Err(CqOverflow { capacity: 4 }));
+    assert_eq!(queue.push(&DONE), Err(CqOverflow { capacity: 4 }));
+}
+
+/// A QP that goes costs the same however many completions wait, and those noted do not pile up.
+#[test]
+fn qps_that_go_leave_no_more_behind_than_completions_wait() {
+    let queue = queue(64);
+    push(&queue, DONE);
+    for qpn in 2..100_000 {
+        queue.forget(Qpn::from_wire(qpn));
+        assert!(queue.reader().gone.len() <= 1);
+    }
+    // One that waits behind each of them: they are forgotten once it was polled.
+    for qpn in 2..100_000 {
+        push(&queue, DONE);
+        queue.forget(Qpn::from_wire(qpn));
+        assert!(queue.reader().gone.len() <= 2);
+        assert_eq!(poll_one(&queue), Some(DONE));
+    }
+}
+
 /// Notifications as a condition variable; waiting gives up after long.
 #[derive(Default)]
 struct Bell {
@@ -314,7 +406,7 @@ fn no_wake_up_is_lost() {
         });
         let (mut next, mut out) = (0, [DONE; 3]);
         let mut drain = || {
-            let got = queue.poll(&mut out);
+            let got = queue.poll(&mut out).unwrap();
             for completion in &out[..got] {
                 assert_eq!(completion.wr_id, u64::from(next));
                 next += 1;

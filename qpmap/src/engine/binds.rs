@@ -5,6 +5,7 @@ use super::binding::Effects;
 use super::qp::{FIRST_MSN, Flags, Wire};
 use super::unready::Unready;
 use super::{Engine, Platform, Trace};
+use crate::order::before;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use trunkline_conn::time::Instant;
@@ -173,7 +174,7 @@ impl<P: Platform> Engine<P> {
 
     /// The last word of a peer's QP: all before `msn` was executed, and nothing else will be.
     fn hear_verdict(&mut self, flow: u32, msn: u32, verdict: Syndrome) {
-        if super::requester::before(self.flows[flow].next_msn, msn) {
+        if before(self.flows[flow].next_msn, msn) {
             self.counters.bad_answer += 1;
             return;
         }

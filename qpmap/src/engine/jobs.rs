@@ -1,8 +1,8 @@
 //! Responses: kept from the execution of a READ or atomic until its requester has the result.
 
 use super::qp::Flags;
-use super::requester::before;
 use super::{Engine, Platform};
+use crate::order::before;
 use crate::slab::NONE;
 use trunkline_wire::Rkey;
 

@@ -213,6 +213,21 @@ impl ConnId {
     }
 }
 
+/// A completion queue, told apart from all others that this engine has or had. Of a node with
+/// several workers, which make their queues in one order, it is equal in all.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct CqId {
+    index: u32,
+    serial: u32,
+}
+
+impl CqId {
+    /// Its index, which [`QpInit`] takes; another CQ may have it later.
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+}
+
 /// News for the node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
@@ -253,10 +268,11 @@ pub enum Event {
         /// Its number.
         qpn: Qpn,
     },
-    /// A completion queue overran; its completions are lost.
-    CqOverrun {
-        /// Index of the CQ.
-        cq: u32,
+    /// A completion came when its CQ was full: the CQ is in error for good (`IBV_EVENT_CQ_ERR`),
+    /// and so are its QPs, each with its own event. Once for each CQ.
+    CqError {
+        /// The CQ.
+        cq: CqId,
     },
     /// The node failed: all its QPs are in error (`IBV_EVENT_DEVICE_FATAL`). Never an engine's own
     /// news: its node says so.
@@ -317,9 +333,10 @@ pub(crate) enum Ready {
 pub(crate) struct CqSlot<W> {
     pub(crate) queue: Arc<CompletionQueue<W>>,
     pub(crate) notify: Option<Arc<dyn Notify>>,
+    pub(crate) serial: u32,
     pub(crate) dirty: bool,
-    /// Completions were lost, and the program was told.
-    pub(crate) overrun: bool,
+    /// There was no room for a completion.
+    pub(crate) in_error: bool,
     pub(crate) users: u32,
 }
 
@@ -342,6 +359,8 @@ pub struct Engine<P: Platform> {
     pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) mapping: Arc<Mapping>,
     qps: Slab<Qp<P::Words>>,
+    /// Indices of QPs that were destroyed last, oldest first: their numbers rest.
+    resting: VecDeque<u32>,
     colds: Vec<Option<Cold>>,
     /// Generation of the last QP at each index: a number is never used twice with the same one.
     generations: Vec<u32>,
@@ -355,6 +374,9 @@ pub struct Engine<P: Platform> {
     turns: Chains<u32>,
     cqs: Slab<CqSlot<P::Words>>,
     dirty_cqs: Vec<u32>,
+    /// CQs that went to error, and whose QPs still have to.
+    overrun_cqs: Vec<u32>,
+    cq_serial: u32,
     srqs: Slab<SrqSlot<P::Words>>,
     peers: Slab<Peer>,
     /// Peers by address; ordered, so that walks replay.
@@ -443,6 +465,7 @@ impl<P: Platform> Engine<P> {
             doorbells: Arc::new(Doorbells::new()),
             mapping: Arc::new(Mapping::new()),
             qps: Slab::new(),
+            resting: VecDeque::new(),
             colds: Vec::new(),
             generations: Vec::new(),
             flows: Slab::new(),
@@ -452,6 +475,8 @@ impl<P: Platform> Engine<P> {
             turns: Chains::new(),
             cqs: Slab::new(),
             dirty_cqs: Vec::new(),
+            overrun_cqs: Vec::new(),
+            cq_serial: 0,
             srqs: Slab::new(),
             peers: Slab::new(),
             peer_of: BTreeMap::new(),
@@ -538,7 +563,10 @@ impl<P: Platform> Engine<P> {
     /// The same for what needs no room in the port: programs have posted something, or packets that
     /// came have not been taken up yet.
     pub fn has_work(&self) -> bool {
-        !self.doorbells.is_empty() || self.staging.is_busy() || !self.to_watch.is_empty()
+        !self.doorbells.is_empty()
+            || self.staging.is_busy()
+            || !self.to_watch.is_empty()
+            || !self.overrun_cqs.is_empty()
     }
 
     /// Runs all timers that are due. Early or repeated calls are harmless.
@@ -585,6 +613,7 @@ impl<P: Platform> Engine<P> {
 
     /// Takes in what programs posted since the last call.
     pub fn handle_doorbells(&mut self) {
+        self.fail_overrun();
         let doorbells = Arc::clone(&self.doorbells);
         doorbells.drain(|index| self.rung(index));
     }

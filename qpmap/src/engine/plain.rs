@@ -220,27 +220,8 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn close_plain(&mut self, plain: u32) {
-        let mut record = self.plains.remove(plain);
+        self.plains.remove(plain);
         self.schedule.forget(Ready::Plain(plain));
-        let cold = self.cold(record.qp);
-        let (srq, cq) = (cold.srq, cold.recv_cq);
-        if srq == NONE {
-            return;
-        }
-        // What came from an SRQ is reported: its program must not lose the buffer.
-        let mut news = std::mem::take(&mut self.plain_news);
-        record.protocol.abort(&mut PlainHost {
-            regions: &mut self.regions,
-            receive: None::<&RecvQueue<P::Words>>,
-            counts: false,
-            news: &mut news,
-        });
-        for completion in news.received.drain(..) {
-            self.complete(cq, &completion);
-        }
-        news.sent.clear();
-        news.events.clear();
-        self.plain_news = news;
     }
 
     /// A peer that was taken for an ordinary host binds its QP `remote` to ours over `conn`: it

@@ -2,6 +2,7 @@
 
 use super::qp::{Flags, Wire};
 use super::{Engine, Platform, Timer};
+use crate::order::before;
 use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::host::QpEvent;
@@ -66,11 +67,6 @@ impl Pending {
             outcome: None,
         }
     }
-}
-
-/// Whether circular `a` comes before `b`.
-pub(crate) const fn before(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b).cast_signed()) < 0
 }
 
 impl<P: Platform> Engine<P> {
@@ -341,12 +337,13 @@ impl<P: Platform> Engine<P> {
         let Some(slot) = self.cqs.get_mut(cq) else {
             return;
         };
-        if slot.queue.push(completion).is_err() && !std::mem::replace(&mut slot.overrun, true) {
-            self.events.push_back(super::Event::CqOverrun { cq });
-        }
+        let overran = slot.queue.push(completion).is_err();
         if !slot.dirty {
             slot.dirty = true;
             self.dirty_cqs.push(cq);
+        }
+        if overran {
+            self.cq_overran(cq);
         }
     }
 

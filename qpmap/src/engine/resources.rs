@@ -1,12 +1,15 @@
 //! What programs ask for beside QPs: protection domains, regions, CQs and SRQs.
 
-use super::{CqSlot, Engine, Platform, SrqSlot};
+use super::qp::Cold;
+use super::{CqId, CqSlot, Engine, Event, Platform, SrqSlot};
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
 use crate::queue::RecvQueue;
 use crate::regions::Registered;
+use crate::state::QpState;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_wire::Rkey;
 
@@ -74,14 +77,86 @@ impl<P: Platform> Engine<P> {
         notify: Option<Arc<dyn Notify>>,
     ) -> Result<Indexed<CompletionQueue<P::Words>>, VerbsError> {
         let queue = Arc::new(CompletionQueue::new(depth, P::words)?);
+        let serial = self.cq_serial;
+        self.cq_serial = serial.wrapping_add(1);
         let slot = CqSlot {
             queue: Arc::clone(&queue),
             notify,
+            serial,
             dirty: false,
-            overrun: false,
+            in_error: false,
             users: 0,
         };
         Ok((self.cqs.insert(slot), queue))
+    }
+
+    /// What tells a CQ apart from others that have its index later.
+    ///
+    /// # Panics
+    /// There is none of this index.
+    pub fn cq_id(&self, cq: u32) -> CqId {
+        let serial = self.cqs[cq].serial;
+        CqId { index: cq, serial }
+    }
+
+    /// Puts a CQ in error, and its QPs, as another worker has: a program's CQ is one, though each
+    /// worker completes into a ring of its own. Gives whether it was not in error before.
+    pub fn fail_cq(&mut self, cq: CqId) -> bool {
+        let slot = self.cqs.get_mut(cq.index);
+        let Some(slot) = slot.filter(|slot| slot.serial == cq.serial && !slot.in_error) else {
+            return false;
+        };
+        slot.in_error = true;
+        slot.queue.fail();
+        if !std::mem::replace(&mut slot.dirty, true) {
+            self.dirty_cqs.push(cq.index);
+        }
+        self.fail_users(cq.index);
+        true
+    }
+
+    /// A completion found no room.
+    #[cold]
+    pub(crate) fn cq_overran(&mut self, cq: u32) {
+        if !std::mem::replace(&mut self.cqs[cq].in_error, true) {
+            // Its QPs have to wait until nobody is working with one.
+            self.overrun_cqs.push(cq);
+        }
+    }
+
+    /// CQs that went to error take their QPs along. What these flush may be too much for the next.
+    pub(crate) fn fail_overrun(&mut self) {
+        while let Some(index) = self.overrun_cqs.pop() {
+            let cq = self.cq_id(index);
+            self.events.push_back(Event::CqError { cq });
+            self.fail_users(index);
+        }
+    }
+
+    /// QPs that complete into `cq` go to error, but for those in RESET: they stay there. A walk
+    /// over all QPs, once in the life of a CQ.
+    fn fail_users(&mut self, cq: u32) {
+        let uses = |cold: &Cold| cold.send_cq == cq || cold.recv_cq == cq;
+        let colds = (0..).zip(&self.colds);
+        let users = colds.filter(|(_, cold)| cold.as_ref().is_some_and(uses));
+        let users: Vec<u32> = users.map(|(qp, _)| qp).collect();
+        for qp in users {
+            if self.qps[qp].state != QpState::Reset {
+                self.qp_event(qp, QpEvent::Fatal);
+                self.enter_error(qp);
+            }
+        }
+    }
+
+    /// QPs cannot be used whose completions nobody would get.
+    pub(crate) fn check_cqs(&self, cqs: [u32; 2]) -> Result<(), VerbsError> {
+        for cq in cqs {
+            let slot = self.cqs.get(cq).ok_or(VerbsError::UnknownCq { cq })?;
+            if slot.in_error {
+                return Err(VerbsError::CqInError { cq });
+            }
+        }
+        Ok(())
     }
 
     /// Destroys a completion queue.
@@ -98,6 +173,7 @@ impl<P: Platform> Engine<P> {
         }
         self.cqs.remove(cq);
         self.dirty_cqs.retain(|dirty| *dirty != cq);
+        self.overrun_cqs.retain(|overrun| *overrun != cq);
         Ok(())
     }
 

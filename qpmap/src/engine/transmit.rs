@@ -7,10 +7,10 @@
 
 use super::build::Emitted;
 use super::qp::{Flags, Wire};
-use super::requester::before;
 use super::schedule::{First, Owed, Served, Share};
 use super::send::Way;
 use super::{Engine, Platform, Ready};
+use crate::order::before;
 use crate::slab::NONE;
 use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::time::Instant;

@@ -13,6 +13,11 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_wire::Qpn;
 
+/// Numbers that rest: so many more QPs are destroyed before one gets the number of a destroyed QP,
+/// unless there are no others. Whoever still has something of that QP, a program, its peer or the
+/// network, does not take it for the new one's.
+const RESTING: usize = 1024;
+
 /// What a QP is made with (`ibv_create_qp(3)`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
@@ -43,7 +48,7 @@ pub struct QpInit {
 /// A change of state (`ibv_modify_qp(3)`).
 #[derive(Clone, Copy, Debug)]
 pub enum QpModify {
-    /// Back to the beginning: everything is forgotten.
+    /// Back to the beginning: everything is forgotten, as when a QP is destroyed.
     Reset,
     /// Receives may be posted; what peers may do is fixed.
     Init {
@@ -68,7 +73,7 @@ impl<P: Platform> Engine<P> {
     /// Creates a QP in the RESET state (`ibv_create_qp(3)`).
     ///
     /// # Errors
-    /// Unknown CQ, SRQ or PD, sizes out of range, or too many QPs.
+    /// Unknown CQ, SRQ or PD, a CQ in error, sizes out of range, or too many QPs.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::Words>>, VerbsError> {
         let limit = self.config.max_qps.min(self.qpn_secret.size());
         if self.qps.len() >= limit as usize {
@@ -77,9 +82,7 @@ impl<P: Platform> Engine<P> {
                 limit: limit.into(),
             });
         }
-        for cq in [init.send_cq, init.recv_cq] {
-            self.cqs.get(cq).ok_or(VerbsError::UnknownCq { cq })?;
-        }
+        self.check_cqs([init.send_cq, init.recv_cq])?;
         let srq = init.srq.unwrap_or(NONE);
         if srq != NONE {
             self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
@@ -98,6 +101,9 @@ impl<P: Platform> Engine<P> {
             )?),
         };
         self.regions.pd_ref(init.pd)?;
+        if self.qps.len() + self.resting.len() >= limit as usize {
+            self.end_rest();
+        }
         let index = self.qps.next_index();
         let queues = Arc::new(QpQueues {
             qpn: self.qpn(index),
@@ -147,8 +153,10 @@ impl<P: Platform> Engine<P> {
         });
     }
 
-    /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported, but for a
-    /// receive it had taken from its SRQ.
+    /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported, and its CQs
+    /// give no completion of it any more. A receive that it had taken from its SRQ goes with it: a
+    /// program that wants to hear of it puts the QP in ERROR first, and polls its CQ when
+    /// [`QpEvent::LastWqeReached`] has come. Its number rests before another QP gets it.
     ///
     /// # Errors
     /// No such QP.
@@ -156,7 +164,12 @@ impl<P: Platform> Engine<P> {
         let qp = self.known(qpn)?;
         self.disconnect(qp);
         self.drop_requests(qp);
-        let record = self.qps.remove(qp);
+        self.drop_completions(qp);
+        let record = self.qps.take(qp);
+        self.resting.push_back(qp);
+        if self.resting.len() > RESTING {
+            self.end_rest();
+        }
         // Whoever waits for the QP to get ready hears that it is gone.
         self.admit_waiting(qp);
         record
@@ -179,7 +192,8 @@ impl<P: Platform> Engine<P> {
     /// Changes the state of a QP (`ibv_modify_qp(3)`).
     ///
     /// # Errors
-    /// [`VerbsError::BadTransition`] where the state diagram has no such step.
+    /// [`VerbsError::BadTransition`] where the state diagram has no such step;
+    /// [`VerbsError::CqInError`] on the way from RESET to INIT.
     pub fn modify_qp(&mut self, qpn: Qpn, change: &QpModify) -> Result<(), VerbsError> {
         let qp = self.known(qpn)?;
         let from = self.qps[qp].state;
@@ -208,7 +222,11 @@ impl<P: Platform> Engine<P> {
         }
         match change {
             QpModify::Reset => self.reset_qp(qp),
-            QpModify::Init { access } => self.cold_mut(qp).access = *access,
+            QpModify::Init { access } => {
+                let cold = self.cold(qp);
+                self.check_cqs([cold.send_cq, cold.recv_cq])?;
+                self.cold_mut(qp).access = *access;
+            }
             QpModify::Rtr(attributes) => {
                 check_attributes(attributes)?;
                 if matches!(self.cold(qp).kind, QpType::Rc | QpType::Uc) {
@@ -371,6 +389,7 @@ impl<P: Platform> Engine<P> {
     fn reset_qp(&mut self, qp: u32) {
         self.disconnect(qp);
         self.drop_requests(qp);
+        self.drop_completions(qp);
         self.begin_life(qp);
     }
 
@@ -384,11 +403,7 @@ impl<P: Platform> Engine<P> {
         let flows = self.flows_of(qp);
         self.forget_routes(qp, &flows);
         for flow in flows {
-            if self.cold(qp).srq == NONE {
-                // Not reported, as nothing else of a QP that is reset or destroyed; but what came
-                // from an SRQ is: its program must not lose the buffer.
-                self.discard_assembly(flow);
-            }
+            self.discard_assembly(flow);
             self.reset_assembly(flow);
             self.close_flow(flow);
         }
@@ -410,6 +425,24 @@ impl<P: Platform> Engine<P> {
         record.queues.send.discard(&mut record.cursor);
         if let Some(receive) = &record.queues.receive {
             receive.discard();
+        }
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// Completions of a QP that nobody has polled are not polled any more.
+    fn drop_completions(&self, qp: u32) {
+        let (qpn, cold) = (self.qp_number(qp), self.cold(qp));
+        self.cqs[cold.send_cq].queue.forget(qpn);
+        if cold.recv_cq != cold.send_cq {
+            self.cqs[cold.recv_cq].queue.forget(qpn);
+        }
+    }
+
+    /// The number that has rested longest may be used again.
+    fn end_rest(&mut self) {
+        if let Some(index) = self.resting.pop_front() {
+            self.qps.release(index);
         }
     }
 }

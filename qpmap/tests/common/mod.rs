@@ -417,6 +417,7 @@ impl Pair {
     pub(crate) fn completions(&self, node: usize) -> Vec<Completion> {
         let mut out = vec![Completion::BLANK; 256];
         let count = self.nodes[node].cq.poll(&mut out);
+        let count = count.expect("the CQ is large enough");
         out.truncate(count);
         out
     }

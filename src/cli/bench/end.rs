@@ -298,7 +298,7 @@ impl End {
     /// A request that failed, or an error of `each`.
     pub fn drain(&self, cq: &Cq, mut each: impl FnMut(usize, u64) -> Result<()>) -> Result<usize> {
         let mut batch = [Completion::BLANK; BATCH];
-        let count = cq.poll(&mut batch);
+        let count = cq.poll(&mut batch)?;
         for done in &batch[..count] {
             ensure!(
                 done.status == Status::Success,

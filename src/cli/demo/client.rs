@@ -52,7 +52,7 @@ impl Client<'_> {
                 begun += 1;
             }
             let polled = self.end.node.poll()?;
-            drain(&self.end.recv_cq, &mut done);
+            drain(&self.end.recv_cq, &mut done)?;
             for done in &done {
                 let work = self.work(done)?;
                 let found = &mut bytes[..done.byte_len as usize];
@@ -184,7 +184,7 @@ impl Client<'_> {
                 begun += 1;
             }
             let polled = self.end.node.poll()?;
-            drain(&self.end.send_cq, &mut done);
+            drain(&self.end.send_cq, &mut done)?;
             for done in &done {
                 let work = self.work(done)?;
                 end(self, work)?;
@@ -212,7 +212,7 @@ impl Client<'_> {
 
     /// Takes completions of SENDs; gives how many operations ended with them.
     fn count_sends(&mut self, done: &mut Vec<Completion>) -> Result<usize> {
-        drain(&self.end.send_cq, done);
+        drain(&self.end.send_cq, done)?;
         let mut ended = 0;
         for done in &*done {
             ensure!(

@@ -174,14 +174,14 @@ impl End {
 }
 
 /// Takes what a CQ has into `all`.
-pub(super) fn drain(cq: &Cq, all: &mut Vec<Completion>) {
+pub(super) fn drain(cq: &Cq, all: &mut Vec<Completion>) -> Result<()> {
     let mut batch = [Completion::BLANK; 64];
     all.clear();
     loop {
-        let count = cq.poll(&mut batch);
+        let count = cq.poll(&mut batch)?;
         all.extend_from_slice(&batch[..count]);
         if count < batch.len() {
-            return;
+            return Ok(());
         }
     }
 }

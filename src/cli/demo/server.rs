@@ -75,7 +75,7 @@ impl<'a> Server<'a> {
     /// Answers the requests that have come, each from the second half of its buffer.
     fn answer(&mut self) -> Result<bool> {
         let mut done = std::mem::take(&mut self.done);
-        drain(&self.end.recv_cq, &mut done);
+        drain(&self.end.recv_cq, &mut done)?;
         let mut bytes = [0; SLICE / 2];
         for done in &done {
             self.end.check_status(done)?;
@@ -102,7 +102,7 @@ impl<'a> Server<'a> {
     /// The buffers of responses that have arrived are free for further requests.
     fn take_back(&mut self) -> Result<bool> {
         let mut done = std::mem::take(&mut self.done);
-        drain(&self.end.send_cq, &mut done);
+        drain(&self.end.send_cq, &mut done)?;
         for done in &done {
             ensure!(
                 done.opcode == WorkOpcode::Send,

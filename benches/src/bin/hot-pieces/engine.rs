@@ -80,7 +80,7 @@ fn completed(ends: &Ends) -> u32 {
     let [sent, received] = [0, 1].map(|node: usize| {
         let mut count = 0;
         loop {
-            let got = ends.nodes[node].cq.poll(&mut out);
+            let got = ends.nodes[node].cq.poll(&mut out).expect("room in the CQ");
             let good = out[..got]
                 .iter()
                 .all(|completion| completion.status == Status::Success);

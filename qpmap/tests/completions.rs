@@ -1,0 +1,254 @@
+//! What becomes of completions when their QP is destroyed or reset, and of its number.
+
+#[allow(dead_code, reason = "this test uses its part of it")]
+mod common;
+
+use common::{Pair, Words};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use trunkline_conn::host::QpEvent;
+use trunkline_conn::time::MILLISECOND;
+use trunkline_conn::work::{Remote, SendOp, Status};
+use trunkline_qpmap::queue::RecvQueue;
+use trunkline_qpmap::wqe::RecvWr;
+use trunkline_qpmap::{Config, Event, QpModify, QpQueues, QpType};
+
+type Qp = Arc<QpQueues<Words>>;
+
+/// How a QP ends.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Destroyed,
+    Reset,
+}
+
+const BOTH: [How; 2] = [How::Destroyed, How::Reset];
+
+fn end(pair: &mut Pair, node: usize, qp: &Qp, how: How) {
+    let engine = &mut pair.nodes[node].engine;
+    let ended = match how {
+        How::Destroyed => engine.destroy_qp(qp.qpn),
+        How::Reset => engine.modify_qp(qp.qpn, &QpModify::Reset),
+    };
+    ended.expect("it is there");
+}
+
+fn shared_and_plain() -> [Pair; 2] {
+    let mut plain = Pair::new(0);
+    plain.plain = true;
+    [Pair::new(1), plain]
+}
+
+fn target(pair: &Pair) -> Remote {
+    Remote {
+        addr: pair.nodes[1].buffer.addr + 8192,
+        rkey: pair.nodes[1].key,
+    }
+}
+
+fn cookies(pair: &Pair, node: usize) -> Vec<u64> {
+    let done = pair.completions(node).into_iter();
+    done.map(|done| done.wr_id).collect()
+}
+
+#[test]
+fn a_qp_that_is_destroyed_or_reset_leaves_no_completion_and_takes_no_other_one_along() {
+    for how in BOTH {
+        for mut pair in shared_and_plain() {
+            let (one, other) = (pair.connected(), pair.connected());
+            for wr_id in 0..20 {
+                let [a, b] = if wr_id % 2 == 0 { &one } else { &other };
+                pair.receive(b, wr_id, &[pair.sge(1, wr_id * 64, 64)]);
+                pair.post(0, a, wr_id, SendOp::Send, &[pair.sge(0, 0, 64)]);
+            }
+            pair.run(50 * MILLISECOND);
+            // Half of them are polled already.
+            let mut some = [trunkline_conn::work::Completion::BLANK; 10];
+            for node in [0, 1] {
+                assert_eq!(pair.nodes[node].cq.poll(&mut some), Ok(10));
+                end(&mut pair, node, &one[node], how);
+                let polled: Vec<u64> = some.iter().map(|done| done.wr_id).collect();
+                let left: Vec<u64> = (0..20)
+                    .filter(|wr_id| wr_id % 2 == 1 && !polled.contains(wr_id))
+                    .collect();
+                assert!(!left.is_empty());
+                assert_eq!(cookies(&pair, node), left, "{how:?}, node {node}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_qp_that_was_reset_starts_with_completions_of_its_new_life() {
+    for mut pair in shared_and_plain() {
+        let [a, b] = pair.connected();
+        for life in 0..5 {
+            let write = SendOp::Write(target(&pair));
+            for wr_id in 0..3 {
+                pair.post(0, &a, life * 100 + wr_id, write, &[pair.sge(0, 0, 64)]);
+            }
+            pair.run(20 * MILLISECOND);
+            if life == 4 {
+                break;
+            }
+            end(&mut pair, 0, &a, How::Reset);
+            end(&mut pair, 1, &b, How::Reset);
+            pair.connect(0, &a, &b);
+            pair.connect(1, &b, &a);
+        }
+        assert_eq!(cookies(&pair, 0), [400, 401, 402]);
+    }
+}
+
+#[test]
+fn what_a_qp_in_error_flushed_goes_with_it() {
+    for how in BOTH {
+        for mut pair in shared_and_plain() {
+            let [a, _b] = pair.connected();
+            pair.run(10 * MILLISECOND);
+            pair.receive(&a, 7, &[pair.sge(0, 0, 64)]);
+            pair.post(
+                0,
+                &a,
+                8,
+                SendOp::Write(target(&pair)),
+                &[pair.sge(0, 0, 64)],
+            );
+            let engine = &mut pair.nodes[0].engine;
+            engine.modify_qp(a.qpn, &QpModify::Error).expect("a step");
+            end(&mut pair, 0, &a, how);
+            pair.run(10 * MILLISECOND);
+            assert_eq!(cookies(&pair, 0), [], "{how:?}");
+        }
+    }
+}
+
+#[test]
+fn completions_that_nobody_will_poll_take_no_room_from_others() {
+    let mut pair = Pair::new(1);
+    let node = &mut pair.nodes[0];
+    (node.cq_index, node.cq) = node.engine.create_cq(8, None).expect("a CQ");
+    let [other, _] = pair.connected();
+    let write = SendOp::Write(target(&pair));
+    for round in 0..10 {
+        let [a, _b] = pair.connected();
+        pair.post(0, &other, round, write, &[pair.sge(0, 0, 64)]);
+        pair.run(10 * MILLISECOND);
+        for wr_id in 100..107 {
+            pair.post(0, &a, wr_id, write, &[pair.sge(0, 0, 64)]);
+        }
+        pair.run(10 * MILLISECOND);
+        end(&mut pair, 0, &a, How::Destroyed);
+        assert_eq!(cookies(&pair, 0), [round]);
+    }
+    // Nor does it, where nobody polls meanwhile.
+    for wr_id in 0..4 {
+        pair.post(0, &other, wr_id, write, &[pair.sge(0, 0, 64)]);
+    }
+    pair.run(10 * MILLISECOND);
+    for _ in 0..10 {
+        let [a, _b] = pair.connected();
+        for wr_id in 100..104 {
+            pair.post(0, &a, wr_id, write, &[pair.sge(0, 0, 64)]);
+        }
+        pair.run(10 * MILLISECOND);
+        end(&mut pair, 0, &a, How::Destroyed);
+    }
+    assert_eq!(cookies(&pair, 0), [0, 1, 2, 3]);
+}
+
+/// Two QPs, the second on an SRQ with one receive, which a message whose last packet never comes
+/// has taken.
+fn half_received(pair: &mut Pair) -> ([Qp; 2], Arc<RecvQueue<Words>>) {
+    let node = &mut pair.nodes[1];
+    let made = node.engine.create_srq(node.pd, 4, 1);
+    let (srq, queue) = made.expect("an SRQ");
+    pair.srqs[1] = Some(srq);
+    let qps = pair.connected();
+    pair.run(10 * MILLISECOND);
+    let wr = RecvWr {
+        wr_id: 77,
+        sges: &[pair.sge(1, 0, 16384)],
+    };
+    queue.post(&[wr]).expect("room");
+    let mut data = 0;
+    pair.fate = Box::new(move |node, datagram| {
+        data += usize::from(node == 0 && datagram.len() > 800);
+        usize::from(data < 8)
+    });
+    pair.post(0, &qps[0], 1, SendOp::Send, &[pair.sge(0, 0, 16384)]);
+    pair.run(2 * MILLISECOND);
+    assert_eq!(queue.posted(), 0, "it was taken");
+    assert_eq!(pair.completions(1), []);
+    (qps, queue)
+}
+
+#[test]
+fn a_receive_that_a_qp_had_taken_from_its_srq_goes_with_it() {
+    for how in BOTH {
+        for mut pair in shared_and_plain() {
+            let ([_, b], queue) = half_received(&mut pair);
+            end(&mut pair, 1, &b, how);
+            pair.run(MILLISECOND);
+            assert_eq!(pair.completions(1), [], "{how:?}");
+            assert_eq!(queue.posted(), 0, "with part of a message in it");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_waits_for_the_last_receive_of_its_qp_gets_it_back() {
+    for how in BOTH {
+        for mut pair in shared_and_plain() {
+            let ([_, b], _queue) = half_received(&mut pair);
+            let engine = &mut pair.nodes[1].engine;
+            engine.modify_qp(b.qpn, &QpModify::Error).expect("a step");
+            let last = Event::Qp {
+                qpn: b.qpn,
+                event: QpEvent::LastWqeReached,
+            };
+            assert!(std::iter::from_fn(|| engine.poll_event()).any(|event| event == last));
+            engine.publish();
+            let done = pair.completions(1);
+            let done: Vec<_> = done.iter().map(|done| (done.wr_id, done.status)).collect();
+            assert_eq!(done, [(77, Status::Flushed)]);
+            end(&mut pair, 1, &b, how);
+        }
+    }
+}
+
+// Numbers.
+
+#[test]
+fn the_number_of_a_destroyed_qp_rests() {
+    let mut pair = Pair::new(0);
+    let mut used = BTreeSet::new();
+    for _ in 0..1000 {
+        let qp = pair.qp(0, QpType::Rc);
+        assert!(
+            used.insert(qp.qpn.get()),
+            "{:?} was used again at once",
+            qp.qpn
+        );
+        end(&mut pair, 0, &qp, How::Destroyed);
+    }
+    for _ in 0..9000 {
+        let qp = pair.qp(0, QpType::Rc);
+        used.insert(qp.qpn.get());
+        end(&mut pair, 0, &qp, How::Destroyed);
+    }
+    assert!(used.len() < 1100, "{} numbers of 10,000 QPs", used.len());
+}
+
+#[test]
+fn numbers_rest_no_longer_than_there_are_others() {
+    let mut pair = Pair::configured(0, 1024 + 80, |config: &mut Config| config.max_qps = 4);
+    let mut qps: Vec<Qp> = (0..4).map(|_| pair.qp(0, QpType::Rc)).collect();
+    for round in 0..100 {
+        let qp = qps.remove(round % 3);
+        end(&mut pair, 0, &qp, How::Destroyed);
+        qps.push(pair.qp(0, QpType::Rc));
+    }
+    let numbers: BTreeSet<_> = qps.iter().map(|qp| qp.qpn.get()).collect();
+    assert_eq!(numbers.len(), 4);
+}
