@@ -345,6 +345,7 @@ impl Core {
             self.recorder.counted(&self.cm_counters());
         }
         self.port.flush()?;
+        self.heed_port(now);
         Ok(sent > 0)
     }
 

@@ -44,6 +44,7 @@ mod mr;
 mod node;
 mod peers;
 mod platform;
+mod port_events;
 mod probes;
 mod qp;
 pub mod rdma_cm;

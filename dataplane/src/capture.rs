@@ -8,7 +8,7 @@
 
 mod writer;
 
-use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, Slot};
+use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, PortEvent, Slot};
 use crate::routes::Routes;
 use std::fmt;
 use std::io::{self, Write};
@@ -163,6 +163,10 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
 
     fn full(&self) -> Option<usize> {
         self.port.full()
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        self.port.poll_event()
     }
 
     fn counters(&self) -> PortCounters {

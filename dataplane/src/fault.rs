@@ -8,7 +8,7 @@
 //! its ICRC is then changed along, so that delay alone damages nothing.
 
 use crate::port::{
-    Arrival, Capabilities, Egress, Identification, Port, PortCounters, PortError, Slot,
+    Arrival, Capabilities, Egress, Identification, Port, PortCounters, PortError, PortEvent, Slot,
 };
 use crate::prng::Prng;
 use crate::reidentify::reidentify;
@@ -268,6 +268,10 @@ impl<P: Port> Port for Fault<P> {
 
     fn full(&self) -> Option<usize> {
         self.port.full()
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        self.port.poll_event()
     }
 
     fn counters(&self) -> PortCounters {

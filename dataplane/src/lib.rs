@@ -31,7 +31,7 @@ pub use capture::{Capture, PacketWriter};
 pub use fault::Fault;
 pub use memory::{MemoryConfig, MemoryPort};
 pub use neighbours::{Interface, Neighbours};
-pub use port::{Arrival, Capabilities, Identification, Port, PortCounters, PortError};
+pub use port::{Arrival, Capabilities, Identification, Port, PortCounters, PortError, PortEvent};
 pub use region::Region;
 pub use routes::{KernelRoutes, Neighbour, RouteError, Routes, Way};
 pub use udp::{UdpConfig, UdpOpenError, UdpPort};

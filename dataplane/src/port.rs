@@ -78,6 +78,11 @@ pub trait Port: Egress {
         None
     }
 
+    /// What became of datagrams that were sent, oldest first. Few are kept: they come again.
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        None
+    }
+
     /// What happened so far.
     fn counters(&self) -> PortCounters;
 
@@ -111,6 +116,20 @@ pub struct Capabilities {
     pub coalesced_receive: bool,
     /// Nothing is ever lost, reordered or duplicated between the two ends.
     pub lossless: bool,
+}
+
+/// What became of a datagram that was sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum PortEvent {
+    /// It was longer than the medium takes now ([`PortCounters::too_long`]), whatever it took
+    /// before.
+    TooLong {
+        /// Where it was to go.
+        dst: IpAddr,
+        /// Its bytes, BTH to ICRC.
+        length: usize,
+    },
 }
 
 /// What happened at a port. All since it was opened; counters do not wrap in practice.

@@ -8,21 +8,23 @@
 //!
 //! # IP headers
 //! The ICRC covers the IPv4 identification. Sockets are unconnected and forbid fragmentation
-//! (`IP_MTU_DISCOVER` = `IP_PMTUDISC_DO`): then the kernel sends identification 0, and 0, 1, 2, ...
-//! within a super-packet. [`Slot::identification`] says which. A receiver is not shown it, so
-//! arrivals carry [`Identification::Predicted`](crate::Identification::Predicted) with the place in
-//! the received super-packet.
+//! (`IP_MTU_DISCOVER` = `IP_PMTUDISC_PROBE`, which also ignores what ICMP says of the path's MTU):
+//! then the kernel sends identification 0, and 0, 1, 2, ... within a super-packet.
+//! [`Slot::identification`] says which. A receiver is not shown it, so arrivals carry
+//! [`Identification::Predicted`](crate::Identification::Predicted) with the place in the received
+//! super-packet.
 //!
 //! # What is refused, and what happens then
 //! 1. No `UDP_SEGMENT` in the kernel: every datagram is its own message; several go in one
 //!    `sendmmsg`.
 //! 2. A super-packet is refused when it is sent (`EIO`, `EINVAL`, `EMSGSIZE`): it is cut up here,
-//!    the ICRCs are changed to identification 0, and the pieces are sent singly. When that works,
-//!    no
-//!    more super-packets are made: [`Capabilities::super_packets`] turns false.
+//!    the ICRCs are changed to identification 0, and the pieces are sent singly. When that works
+//!    for a piece of full length, no more super-packets are made:
+//!    [`Capabilities::super_packets`] turns false.
 //! 3. No `UDP_GRO`: every datagram comes as its own message; [`Capabilities::coalesced_receive`] is
 //!    false.
-//! 4. A datagram is refused: it is dropped like one lost on the network, and counted by reason.
+//! 4. A datagram is refused: it is dropped like one lost on the network, and counted by reason. One
+//!    that is longer than the interface takes now is told of, too ([`PortEvent::TooLong`]).
 //! 5. The socket's buffer is full: what is left stays queued for the next flush.
 
 mod batch;
@@ -36,12 +38,13 @@ mod steer;
 
 pub use owner::Owner;
 
-use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, Slot};
+use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, PortEvent, Slot};
 use crate::routes::{KernelRoutes, Routes};
 use batch::{Addressing, Batch};
 use queue::{Queue, Unit};
 use receive::Receiver;
 use socket::Sockets;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -148,15 +151,19 @@ pub struct UdpPort {
     backed_up: bool,
     /// Something was fetched that the next call gives out.
     fetched: bool,
+    events: VecDeque<PortEvent>,
 }
+
+/// Most events that wait; later ones are lost.
+const EVENTS: usize = 64;
 
 /// Bytes that may wait here for a socket whose buffer is full: what goes before data must not stand
 /// behind a long queue.
 const BACKLOG: usize = 64 << 10;
 
 impl UdpPort {
-    /// Opens the sockets. The interface's MTU is read now; a later change is not noticed, datagrams
-    /// that have become too long are dropped and counted.
+    /// Opens the sockets. The interface's MTU is read now; when it falls later, datagrams that have
+    /// become too long are dropped, counted and told of.
     ///
     /// # Errors
     /// See [`UdpOpenError`].
@@ -204,6 +211,7 @@ impl UdpPort {
             backlog: config.burst_bytes,
             backed_up: false,
             fetched: false,
+            events: VecDeque::new(),
         })
     }
 
@@ -242,7 +250,7 @@ impl UdpPort {
             self.counters.sent += unit.count as u64;
             self.counters.sent_bytes += unit.length as u64;
             self.counters.super_packets_sent += u64::from(unit.count > 1);
-            proven |= unit.was_split;
+            proven |= unit.split_from == Some(unit.length);
         }
         if proven {
             self.queue.stop_segmentation();
@@ -268,7 +276,11 @@ impl UdpPort {
                 self.queue.split_first();
                 return Ok(true);
             }
-            libc::EMSGSIZE => counters.too_long += count,
+            libc::EMSGSIZE => {
+                counters.too_long += count;
+                let (dst, length) = (unit.path.dst, unit.length);
+                self.tell(PortEvent::TooLong { dst, length });
+            }
             libc::ENOBUFS | libc::ENOMEM => counters.no_buffers += count,
             libc::ECONNREFUSED
             | libc::ENETUNREACH
@@ -285,6 +297,14 @@ impl UdpPort {
         }
         self.queue.advance(1);
         Ok(true)
+    }
+}
+
+impl UdpPort {
+    fn tell(&mut self, event: PortEvent) {
+        if self.events.len() < EVENTS {
+            self.events.push_back(event);
+        }
     }
 }
 
@@ -399,6 +419,10 @@ impl Port for UdpPort {
 
     fn full(&self) -> Option<usize> {
         self.full
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        self.events.pop_front()
     }
 
     fn counters(&self) -> PortCounters {

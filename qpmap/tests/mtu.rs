@@ -30,6 +30,8 @@ const LENGTH: u32 = 20_001;
 struct Load {
     node: usize,
     qp: Arc<QpQueues<Words>>,
+    /// The one kind of request, instead.
+    only: Option<u64>,
     posted: u64,
     done: u64,
     received: u64,
@@ -46,11 +48,16 @@ impl Load {
         Self {
             node,
             qp,
+            only: None,
             posted: 0,
             done: 0,
             received: 0,
             added: 0,
         }
+    }
+
+    fn kind_of(&self, request: u64) -> u64 {
+        self.only.unwrap_or(request % 4)
     }
 
     fn post(&mut self, pair: &Pair) {
@@ -60,13 +67,14 @@ impl Load {
             addr: pair.nodes[1 - self.node].buffer.addr + offset,
             rkey: pair.nodes[1 - self.node].key,
         };
-        if at % 4 < 2 {
+        let kind = self.kind_of(at);
+        if kind < 2 {
             own.buffer.set((slot * SLOT) as usize, &stamp(at));
         } else {
             own.buffer
                 .set((slot * SLOT) as usize, &[0; LENGTH as usize]);
         }
-        let (op, length) = match at % 4 {
+        let (op, length) = match kind {
             0 => (SendOp::Write(target(WRITTEN + slot * SLOT)), LENGTH),
             1 => (SendOp::Send, LENGTH),
             2 => (SendOp::Read(target(READ)), LENGTH),
@@ -97,7 +105,7 @@ impl Load {
         assert_eq!(done.wr_id, self.done);
         let slot = done.wr_id % SLOTS * SLOT;
         let mine = |length: u32| own.buffer.get(slot as usize, length as usize);
-        match done.wr_id % 4 {
+        match self.kind_of(done.wr_id) {
             0 => {
                 let there = other.buffer.get((WRITTEN + slot) as usize, LENGTH as usize);
                 assert_eq!(there, stamp(done.wr_id));
@@ -127,6 +135,8 @@ struct World {
     pair: Pair,
     loads: [Load; 2],
     mtus: [Arc<AtomicUsize>; 2],
+    /// Nodes that post requests.
+    busy: usize,
 }
 
 impl World {
@@ -147,7 +157,12 @@ impl World {
         pair.connect(1, &qps[1], &qps[0]);
         let [a, b] = qps;
         let loads = [Load::new(&pair, 0, a), Load::new(&pair, 1, b)];
-        Self { pair, loads, mtus }
+        Self {
+            pair,
+            loads,
+            mtus,
+            busy: 2,
+        }
     }
 
     fn set_mtus(&self, bytes: [usize; 2]) {
@@ -159,10 +174,11 @@ impl World {
     /// Keeps both nodes busy until each has done `count` requests more; the time it takes.
     fn work(&mut self, count: u64) -> u64 {
         let begin = self.pair.now;
-        let goal = [0, 1].map(|i| self.loads[i].done + count);
+        let goal = [0, 1].map(|i| self.loads[i].done + if i < self.busy { count } else { 0 });
         while (0..2).any(|i| self.loads[i].done < goal[i]) {
             for load in &mut self.loads {
-                while load.posted < load.done + SLOTS && load.posted < goal[load.node] {
+                let end = goal[load.node].min(load.done + SLOTS);
+                while load.posted < end {
                     load.post(&self.pair);
                 }
             }
@@ -181,7 +197,7 @@ impl World {
     /// The same, while the MTU falls in the middle of it. What goes on takes a second at most.
     fn fall(&mut self, mtus: [usize; 2]) {
         self.work(100);
-        for load in &mut self.loads {
+        for load in &mut self.loads[..self.busy] {
             while load.posted < load.done + SLOTS {
                 load.post(&self.pair);
             }
@@ -223,6 +239,18 @@ fn a_path_whose_mtu_falls_under_load_goes_on_within_a_second() {
             assert_eq!(world.failovers(), 0, "no connection dies of it");
             world.work(200);
         }
+    }
+}
+
+#[test]
+fn one_qp_in_one_direction_goes_on_as_well() {
+    for only in [0, 2] {
+        let mut world = World::new(1, 0);
+        world.busy = 1;
+        world.loads[0].only = Some(only);
+        world.fall([ETHERNET; 2]);
+        world.work(100);
+        assert_eq!(world.failovers(), 0);
     }
 }
 

@@ -6,6 +6,7 @@ use crate::options::{MS, US, between, pick};
 use crate::setup::refused;
 use crate::world::{Action, Doom, Phase, World};
 use trunkline::{Connection, QpModify, QpType};
+use trunkline_conn::src::EVERY_PATH;
 
 /// Longest a pair of nodes may be cut off from each other without any request failing: a bit less
 /// than what the connection manager takes to give up.
@@ -38,6 +39,7 @@ impl World {
             (t.stopped_readers, 7),
             (t.idling, 8),
             (t.slow_workers, 9),
+            (t.narrowing, 10),
         ];
         let present: Vec<u8> = kinds
             .iter()
@@ -55,6 +57,7 @@ impl World {
             6 => self.restart()?,
             7 => self.stop_reader(),
             8 => self.idle(),
+            10 => self.narrow_pair(),
             _ => self.stop_worker(),
         }
         let delay = self.random.below(2 * self.options.trouble_every_ns);
@@ -186,6 +189,22 @@ impl World {
             self.long_cuts.push((a, b));
             self.doom_between(a, b, "its nodes were cut off from each other for long");
         }
+    }
+
+    /// The path between two nodes carries less than both ends, in one direction or both, for a
+    /// while: no QP may notice.
+    fn narrow_pair(&mut self) {
+        let (a, b) = self.draw_pair();
+        let sizes = [EVERY_PATH as usize, 1452, 2000, usize::MAX];
+        let mtus = [
+            pick(&mut self.random, &sizes[..3]),
+            pick(&mut self.random, &sizes),
+        ];
+        let longest = pick(&mut self.random, &[50 * MS, 500 * MS, 5_000 * MS]);
+        let duration = between(&mut self.random, MS, longest);
+        self.act("narrow", a, b);
+        self.network.net().narrow(a, b, mtus);
+        self.after(duration, Action::Widen(a, b));
     }
 
     /// Everything that goes on between two nodes may fail.

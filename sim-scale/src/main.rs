@@ -15,9 +15,10 @@ use trunkline_sim::run::{Report, Settings, run};
 /// Runs seeds of the simulator: a cluster of real nodes on virtual time, against a model.
 ///
 /// Each seed draws its faults: packets lost, doubled, reordered, corrupted; management packets on
-/// top of that, up to 20 % of them lost, and late; partitions, restarts, closed connections, QPs
-/// moved or destroyed, regions taken away, bad requests, late receives, slow programs; nodes of
-/// several workers, some of them slow, with packets that come out at the wrong one.
+/// top of that, up to 20 % of them lost, and late; partitions, narrow paths, restarts, closed
+/// connections, QPs moved or destroyed, regions taken away, bad requests, late receives, slow
+/// programs; nodes of several workers, some of them slow, with packets that come out at the wrong
+/// one.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-sim", version, max_term_width = 100)]
 #[command(group(ArgGroup::new("seeds").required(true).args(["seed", "count"])))]

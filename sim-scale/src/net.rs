@@ -43,6 +43,8 @@ pub enum Sabotage {
 struct Wire {
     link: Link,
     cut: bool,
+    /// Larger datagrams are lost.
+    mtu: usize,
     /// When the link has sent what it took.
     free_at: u64,
     /// When the last packet that was not held back arrives.
@@ -142,6 +144,7 @@ impl Network {
         let wire = Wire {
             link,
             cut: false,
+            mtu: usize::MAX,
             free_at: 0,
             last_at: 0,
         };
@@ -233,11 +236,18 @@ impl Net {
         }
     }
 
+    /// Lets the way from `a` to `b`, and back, carry datagrams of so many bytes.
+    pub fn narrow(&mut self, a: usize, b: usize, mtus: [usize; 2]) {
+        for (at, mtu) in [self.wire(a, b), self.wire(b, a)].into_iter().zip(mtus) {
+            self.wires[at].mtu = mtu;
+        }
+    }
+
     /// Takes all faults away.
     pub fn heal(&mut self) {
         for wire in &mut self.wires {
             wire.link = wire.link.healed();
-            wire.cut = false;
+            (wire.cut, wire.mtu) = (false, usize::MAX);
         }
     }
 
@@ -370,6 +380,9 @@ impl Net {
         let link = wire.link;
         if wire.cut || self.plugged[to] == 0 {
             return Err(Fate::Unreachable);
+        }
+        if bytes.len() > wire.mtu {
+            return Err(Fate::Lost);
         }
         let start = wire.free_at.max(now);
         let waiting = (u128::from(start - now) * u128::from(link.rate_bps) / 8_000_000_000) as u64;

@@ -4,6 +4,7 @@
 use crate::net::{Link, ManagementFaults, PortShape};
 use std::fmt;
 use trunkline_conn::control::ControlKind;
+use trunkline_conn::src::EVERY_PATH;
 use trunkline_dataplane::prng::Prng;
 
 /// One microsecond and one millisecond in ns.
@@ -37,6 +38,8 @@ pub struct Troubles {
     pub closing: bool,
     /// Pairs of nodes cut off from each other for a while.
     pub partitions: bool,
+    /// Paths between nodes that carry less than both ends, for a while.
+    pub narrowing: bool,
     /// Nodes that stop and come back as another incarnation.
     pub restarts: bool,
     /// Programs that do not look at their completions for a while.
@@ -135,6 +138,7 @@ impl Options {
         options.workers = pick(random, &[1, 2, 3, 3]);
         options.astray_ppm = pick(random, &[0, 0, 20_000, 1_000_000]);
         options.troubles.slow_workers = options.workers > 1 && random.below(2) == 0;
+        options.troubles.narrowing = max_datagram > EVERY_PATH as usize && random.below(4) == 0;
         options
     }
 }
@@ -197,6 +201,7 @@ fn draw_troubles(random: &mut Prng) -> Troubles {
         restarts: in_ten(2),
         stopped_readers: in_ten(3),
         idling: in_ten(2),
+        narrowing: false,
         slow_workers: false,
     }
 }
@@ -274,6 +279,7 @@ impl fmt::Display for Options {
             (t.rebinding, "re-binding"),
             (t.closing, "closed connections"),
             (t.partitions, "partitions"),
+            (t.narrowing, "narrow paths"),
             (t.restarts, "restarts"),
             (t.stopped_readers, "stopped readers"),
             (t.idling, "idling"),

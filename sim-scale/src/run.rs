@@ -45,6 +45,8 @@ pub struct Report {
     pub troubles: u64,
     /// Groups that took a peer for gone, as the network let no answer of it through.
     pub silences: u64,
+    /// Paths that nodes which lived to the end found narrow.
+    pub narrowed: u64,
     /// Packets sent.
     pub packets: u64,
     /// Packets lost.
@@ -127,6 +129,7 @@ pub fn run_with(seed: u64, options: Options, settings: &Settings) -> Report {
         received: tally.received,
         troubles: tally.troubles,
         silences: tally.silences,
+        narrowed: tally.narrowed,
         packets: counters.packets,
         dropped: counters.dropped,
         error: failure.as_ref().map(ToString::to_string),
@@ -407,6 +410,7 @@ impl World {
         self.check_words()?;
         for (index, place) in self.places.iter().enumerate() {
             let Some(node) = &place.node else { continue };
+            self.tally.narrowed += node.counters().narrowed;
             let handed = node.hand_overs().packets;
             if handed > 0 && self.options.astray_ppm == 0 {
                 return Err(Failure::wrong(format!(
@@ -480,6 +484,21 @@ mod tests {
             });
             assert_eq!((report.error, report.silences), (None, 0), "seed {seed}");
         }
+    }
+
+    #[test]
+    fn paths_that_carry_less_for_a_while_are_noticed_by_no_qp() {
+        let mut narrowed = 0;
+        for seed in 0..40 {
+            let report = changed(seed, |options| {
+                options.port.max_datagram = options.port.max_datagram.max(4176);
+                options.troubles.narrowing = true;
+            });
+            assert_eq!(report.error, None, "seed {seed}");
+            narrowed += report.narrowed;
+        }
+        // Most runs are over before it is noticed.
+        assert!(narrowed >= 8, "{narrowed} paths became narrow");
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(crate) enum Action {
     Rebuild(usize),
     /// Two nodes see each other again.
     Join(usize, usize),
+    /// The path between two nodes carries what both ends do.
+    Widen(usize, usize),
     /// A node that stopped starts.
     Boot(usize),
     /// A worker of a node has a processor again.
@@ -141,6 +143,8 @@ pub struct Tally {
     pub troubles: u64,
     /// Groups that took a peer for gone, as the network let no answer of it through.
     pub silences: u64,
+    /// Paths that nodes which lived to the end found narrow.
+    pub narrowed: u64,
 }
 
 /// The cluster.
@@ -246,6 +250,7 @@ impl World {
             t.rebinding,
             t.closing,
             t.partitions,
+            t.narrowing,
             t.restarts,
             t.stopped_readers,
             t.idling,
@@ -392,6 +397,11 @@ impl World {
                 self.act("join", a, b);
                 self.network.net().cut(a, b, false);
                 self.long_cuts.retain(|pair| *pair != (a, b));
+                Ok(())
+            }
+            Action::Widen(a, b) => {
+                self.act("widen", a, b);
+                self.network.net().narrow(a, b, [usize::MAX; 2]);
                 Ok(())
             }
             Action::Wake(node) => {

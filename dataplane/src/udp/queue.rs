@@ -25,8 +25,8 @@ pub(super) struct Unit {
     pub(super) segment: usize,
     /// Datagrams.
     pub(super) count: usize,
-    /// It was part of a unit that the kernel refused.
-    pub(super) was_split: bool,
+    /// It was part of a unit that the kernel refused, and whose datagrams had so many bytes.
+    pub(super) split_from: Option<usize>,
 }
 
 impl Unit {
@@ -36,7 +36,7 @@ impl Unit {
             && self.length == self.segment * self.count
             && self.count < MAX_SEGMENTS
             && self.length + length <= MAX_SEND
-            && !self.was_split
+            && self.split_from.is_none()
             && self.path == *path
     }
 }
@@ -115,7 +115,7 @@ impl Queue {
             length,
             segment: length,
             count: 1,
-            was_split: false,
+            split_from: None,
         }));
         Some(Slot {
             datagram: &mut self.arena[start..start + length],
@@ -218,7 +218,7 @@ impl Queue {
                 length,
                 segment: length,
                 count: 1,
-                was_split: true,
+                split_from: Some(segment),
             }
         });
         self.units.splice(self.sent..=self.sent, pieces);

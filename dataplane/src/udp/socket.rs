@@ -183,8 +183,10 @@ fn bound(config: &UdpConfig, port: u16, joins: bool) -> Result<Socket, UdpOpenEr
             )
         }
     };
-    const { assert!(libc::IP_PMTUDISC_DO == libc::IPV6_PMTUDISC_DO) }
-    set(&socket, discover, libc::IP_PMTUDISC_DO).map_err(system("setsockopt(IP_MTU_DISCOVER)"))?;
+    // Of ICMP messages about the path's MTU, which anybody can forge, nothing is believed.
+    const { assert!(libc::IP_PMTUDISC_PROBE == libc::IPV6_PMTUDISC_PROBE) }
+    set(&socket, discover, libc::IP_PMTUDISC_PROBE)
+        .map_err(system("setsockopt(IP_MTU_DISCOVER)"))?;
     set(&socket, class, USUAL_CLASS.into()).map_err(system("setsockopt(IP_TOS)"))?;
     grow(
         &socket,

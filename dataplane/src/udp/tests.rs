@@ -330,6 +330,24 @@ fn a_refused_super_packet_is_sent_as_single_datagrams_with_right_icrcs() {
 }
 
 #[test]
+fn a_short_datagram_behind_those_that_became_too_long_says_nothing_of_super_packets() {
+    let (mut a, b) = pair(|_| {});
+    let path = path(&a, &b);
+    let too_long = || io::Error::from_raw_os_error(libc::EMSGSIZE);
+    for length in [700, 700, 300] {
+        commit(&mut a, &path, 0, length).unwrap();
+    }
+    for _ in 0..3 {
+        // The unit, and then both long ones.
+        assert!(a.refused(too_long()).unwrap());
+    }
+    a.flush().unwrap();
+    let counters = a.counters();
+    assert_eq!((counters.sent, counters.too_long), (1, 2));
+    assert!(a.capabilities().super_packets);
+}
+
+#[test]
 fn refusals_of_single_datagrams_are_counted_by_reason_and_never_fatal() {
     let (mut a, b) = pair(|_| {});
     let path = path(&a, &b);
@@ -341,6 +359,9 @@ fn refusals_of_single_datagrams_are_counted_by_reason_and_never_fatal() {
         (going_on, counters)
     };
     assert_eq!(refuse(libc::EMSGSIZE).1.too_long, 1);
+    for _ in 0..2 * EVENTS {
+        refuse(libc::EMSGSIZE);
+    }
     assert_eq!(refuse(libc::ENOBUFS).1.no_buffers, 1);
     assert_eq!(refuse(libc::ECONNREFUSED).1.unreachable, 1);
     assert_eq!(refuse(libc::EHOSTUNREACH).1.unreachable, 2);
@@ -348,6 +369,9 @@ fn refusals_of_single_datagrams_are_counted_by_reason_and_never_fatal() {
     let (going_on, counters) = refuse(libc::EAGAIN);
     assert!(!going_on);
     assert_eq!((counters.full, counters.sent, counters.split), (1, 0, 0));
+    let (dst, length) = (path.dst, 100);
+    let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+    assert_eq!(told, [PortEvent::TooLong { dst, length }; EVENTS]);
     commit(&mut a, &path, 0, 100).unwrap();
     assert!(
         a.refused(io::Error::from_raw_os_error(libc::EBADF))

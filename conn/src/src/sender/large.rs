@@ -10,7 +10,8 @@ use super::{Sender, Sent};
 use crate::control::Control;
 use crate::time::{Instant, MILLISECOND};
 
-/// For so long none of several large packets may have arrived.
+/// For so long none of several large packets may have arrived, or a quarter of the silence that is
+/// death.
 const PATIENCE_NS: u64 = 100 * MILLISECOND;
 /// Probes without an answer after which one is tried with less.
 const PROBES: u32 = 3;
@@ -77,8 +78,9 @@ impl Large {
     }
 
     /// A probe is sent, after so many and `silence_ns` without an acknowledgement.
-    pub(super) const fn silent(&mut self, probes: u32, silence_ns: u64) {
-        self.tries |= !self.tried && probes >= PROBES && silence_ns >= PATIENCE_NS;
+    pub(super) fn silent(&mut self, probes: u32, silence_ns: u64, dead_after_ns: u64) {
+        let long = silence_ns >= patience_ns(dead_after_ns);
+        self.tries |= !self.tried && probes >= PROBES && long;
     }
 
     /// Whether a packet of `bytes` bytes that is sent again tries with less.
@@ -93,9 +95,17 @@ impl Large {
     }
 
     /// Whether large packets get lost because they are large.
-    fn is_certain(&self, now: Instant) -> bool {
-        let long = self.lost_at.is_some_and(|at| now.since(at) >= PATIENCE_NS);
+    fn is_certain(&self, now: Instant, dead_after_ns: u64) -> bool {
+        let patience = patience_ns(dead_after_ns);
+        let long = self.lost_at.is_some_and(|at| now.since(at) >= patience);
         long && self.confirmed && (self.tried || self.losses >= LOSSES)
+    }
+}
+
+const fn patience_ns(dead_after_ns: u64) -> u64 {
+    match dead_after_ns / 4 {
+        1..PATIENCE_NS => dead_after_ns / 4,
+        _ => PATIENCE_NS,
     }
 }
 
@@ -107,7 +117,8 @@ const fn is_before(a: u32, b: u32) -> bool {
 impl<I: Copy> Sender<I> {
     /// Whether it is certain that the path does not carry packets of this size any more.
     pub(in super::super) fn takes_no_large(&self, now: Instant) -> bool {
-        self.limits.packet > EVERY_PATH.into() && self.large.is_certain(now)
+        self.limits.packet > EVERY_PATH.into()
+            && self.large.is_certain(now, self.limits.dead_after_ns)
     }
 
     /// Packets have at most `bytes` bytes from now on.

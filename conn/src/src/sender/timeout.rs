@@ -99,8 +99,9 @@ impl<I: Copy> Sender<I> {
     /// loss detection judge everything sent before.
     fn probe(&mut self, now: Instant, counters: &mut Counters) -> bool {
         let tail = self.timers.probing(now);
-        self.large
-            .silent(self.timers.probes(), now.since(self.timers.progress_at));
+        let (probes, silence_ns) = (self.timers.probes(), now.since(self.timers.progress_at));
+        let dead_after_ns = self.limits.dead_after_ns;
+        self.large.silent(probes, silence_ns, dead_after_ns);
         if !tail {
             self.control.on_timeout(now);
             self.refresh_control();
