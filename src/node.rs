@@ -177,9 +177,9 @@ impl Builder {
     }
 
     /// A connection whose peer acknowledges nothing for so long is dead; 2 s if not set. Where its
-    /// QPs have no other, the peer is asked for one, for a quarter of that time more: QPs to a peer
-    /// that vanished fail within a third more than this, unless their own timeout and retry count
-    /// ask for more than [`failover_grace`](Self::failover_grace).
+    /// QPs have no other, the peer is asked for one, for a quarter of that time more: they fail
+    /// within a third more than this, unless their own timeout and retry count ask for more than
+    /// [`failover_grace`](Self::failover_grace).
     #[must_use]
     pub fn peer_timeout(mut self, timeout: Duration) -> Self {
         self.config.engine.dead_after_ns = nanoseconds(timeout);
@@ -187,7 +187,8 @@ impl Builder {
     }
 
     /// How long QPs on shared connections wait for a silent peer at least, whatever their timeout
-    /// and retry count say: time for another connection to take over. 3 s if not set. With less,
+    /// and retry count say: time for another connection to take over. 3 s if not set. Those whose
+    /// connection died of the silence wait as [`peer_timeout`](Self::peer_timeout) says. With less,
     /// down to nothing, a QP that asks for a short time ends after it, though another connection
     /// might have saved it.
     #[must_use]

@@ -263,7 +263,7 @@ impl Peers {
             let owner = self.worker.of().owner(remote.get());
             let asked = |other: &OpeningLoop| other.to == owner && other.handle.is_none();
             if !self.loops.iter().any(asked) && self.open_loop(floor, &options, None).is_none() {
-                floor.engine.peer_asked(peer, remote);
+                floor.engine.peer_asked(floor.now, peer, remote);
                 floor.engine.peer_unreachable(peer, remote);
             }
             return;
@@ -341,7 +341,7 @@ impl Peers {
             let purpose = Purpose::Pool(place);
             self.open(floor, (peer.address(), remote), purpose, &options, None)
         });
-        floor.engine.peer_asked(peer, remote);
+        floor.engine.peer_asked(floor.now, peer, remote);
         if !opened {
             floor.engine.peer_unreachable(peer, remote);
         }
@@ -379,12 +379,12 @@ impl Peers {
         None
     }
 
-    /// How patiently a peer is asked. One whose connections have died of silence, with flows on
-    /// them, has had its time already: it gets a quarter of that more.
-    fn patience(&self, engine: &Engine<Embedded>, peer: IpAddr, known: bool) -> Retry {
+    /// How patiently a peer is asked. One whose connections have died of its silence has had its
+    /// time already: it gets a quarter of that more.
+    fn patience(&self, engine: &Engine<Embedded>, end: (IpAddr, Qpn), known: bool) -> Retry {
         if !known {
             Retry::ASK
-        } else if self.dead_after_ns > 0 && engine.has_stranded(peer.into()) {
+        } else if self.dead_after_ns > 0 && engine.is_silent(end.0.into(), end.1) {
             Retry::KNOWN.within(self.dead_after_ns / 4)
         } else {
             Retry::KNOWN
@@ -417,7 +417,7 @@ impl Peers {
             toward: remote.get() as u8,
             traffic_class: options.traffic_class,
             binds,
-            retry: self.patience(floor.engine, peer, known),
+            retry: self.patience(floor.engine, (peer, remote), known),
         };
         let route = Route {
             local: self.address,

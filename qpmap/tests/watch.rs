@@ -9,6 +9,7 @@ use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Attributes, QpModify, QpQueues, QpState, QpType};
+use trunkline_wire::{Control, ControlKind, Gid, Qpn};
 
 type Qp = Arc<QpQueues<Words>>;
 
@@ -69,6 +70,40 @@ fn first_end(pair: &mut Pair, limit: u64, step: u64) -> Option<(u64, Status)> {
     let begin = pair.now;
     while pair.now.since(begin) < limit {
         pair.run(step);
+        if let Some(done) = pair.completions(0).first() {
+            return Some((pair.now.since(begin), done.status));
+        }
+    }
+    None
+}
+
+/// Node 1, as node 0 knows it.
+fn peer() -> Gid {
+    std::net::IpAddr::from([10, 0, 0, 2]).into()
+}
+
+/// The newest connection is closed by node 0. Node 1 hears that, but for what is lost.
+fn close(pair: &mut Pair) {
+    let ends = pair.conns.pop().expect("one is open");
+    pair.nodes[0].engine.close_connection(ends[0]);
+}
+
+/// Node 0 asks its peer for a connection, for so long, and nobody answers.
+fn ask_in_vain(pair: &mut Pair, ns: u64) {
+    for remote in pair.nodes[0].engine.waiting_for(peer()) {
+        pair.nodes[0].engine.peer_asked(pair.now, peer(), remote);
+        pair.run(ns);
+        pair.nodes[0].engine.peer_silent(pair.now, peer(), remote);
+    }
+}
+
+/// How long it takes until node 0 has its first completion, while it asks its peer again and again
+/// in vain, `ns` each time, and how that ended; at most `limit`.
+fn first_end_of_asks(pair: &mut Pair, limit: u64, ns: u64) -> Option<(u64, Status)> {
+    let begin = pair.now;
+    while pair.now.since(begin) < limit {
+        ask_in_vain(pair, ns);
+        pair.run(MILLISECOND);
         if let Some(done) = pair.completions(0).first() {
             return Some((pair.now.since(begin), done.status));
         }
@@ -142,12 +177,8 @@ fn a_timeout_of_0_waits_for_as_long_as_peer_and_connection_live() {
     let [a, _b] = towards_init(&mut pair, (0, 0));
     write(&pair, &a, 1, 64);
     assert_eq!(first_end(&mut pair, 100 * SECOND, SECOND), None);
-    let ids = pair.conns[0];
-    pair.nodes[0].engine.close_connection(ids[0]);
-    let peer = std::net::IpAddr::from([10, 0, 0, 2]).into();
-    let remote = trunkline_wire::Qpn::default();
-    pair.nodes[0].engine.peer_asked(peer, remote);
-    pair.nodes[0].engine.peer_silent(peer, remote);
+    close(&mut pair);
+    ask_in_vain(&mut pair, MILLISECOND);
     let (_, status) = first_end(&mut pair, SECOND, MILLISECOND).expect("an end");
     assert_eq!(status, Status::RetryExceeded);
 }
@@ -222,16 +253,10 @@ fn a_qp_that_asked_for_longer_than_failover_takes_outlives_asks_that_nobody_answ
     // The connection dies after 2 s.
     pair.run(2500 * MILLISECOND);
     assert!(pair.completions(0).is_empty());
-    let peer = std::net::IpAddr::from([10, 0, 0, 2]).into();
     let begin = pair.now;
     let mut ends = Vec::new();
     while pair.now.since(begin) < 4 * LONG_NS {
-        let waiting = pair.nodes[0].engine.waiting_for(peer);
-        for remote in waiting {
-            pair.nodes[0].engine.peer_asked(peer, remote);
-            pair.run(1200 * MILLISECOND);
-            pair.nodes[0].engine.peer_silent(peer, remote);
-        }
+        ask_in_vain(&mut pair, 1200 * MILLISECOND);
         pair.run(100 * MILLISECOND);
         let took = pair.now.since(begin);
         let done = pair.completions(0).into_iter();
@@ -250,5 +275,138 @@ fn a_qp_that_asked_for_longer_than_failover_takes_outlives_asks_that_nobody_answ
         "{second}"
     );
     assert_eq!(idle.state(), QpState::Error, "it ends, too");
-    assert!(pair.nodes[0].engine.waiting_for(peer).is_empty());
+    assert!(pair.nodes[0].engine.waiting_for(peer()).is_empty());
+}
+
+const GRACE: u64 = 3 * SECOND;
+
+#[test]
+fn a_qp_whose_connection_was_closed_outlives_asks_that_nobody_answers_until_the_grace_is_over() {
+    for patience in [SHORT, (0, 0)] {
+        let mut pair = graced(1, GRACE);
+        let [a, _b] = both(&mut pair, patience);
+        close(&mut pair);
+        write(&pair, &a, 1, 64);
+        let end = first_end_of_asks(&mut pair, 10 * SECOND, 25 * MILLISECOND);
+        let (took, status) = end.expect("an end");
+        assert_eq!(status, Status::RetryExceeded);
+        assert!((GRACE..=2 * GRACE).contains(&took), "{took}");
+    }
+}
+
+#[test]
+fn a_qp_that_was_never_bound_outlives_asks_that_nobody_answers_until_the_grace_is_over() {
+    for patience in [SHORT, (0, 0)] {
+        let mut pair = graced(0, GRACE);
+        let [a, _b] = both(&mut pair, patience);
+        write(&pair, &a, 1, 64);
+        let end = first_end_of_asks(&mut pair, 10 * SECOND, 25 * MILLISECOND);
+        let (took, status) = end.expect("an end");
+        assert_eq!(status, Status::RetryExceeded);
+        assert!((GRACE..GRACE + SECOND).contains(&took), "{took}");
+    }
+}
+
+#[test]
+fn a_qp_whose_connection_died_of_silence_ends_with_the_next_ask_that_nobody_answers() {
+    for patience in [SHORT, (0, 0)] {
+        let mut pair = graced(1, GRACE);
+        let [a, _b] = both(&mut pair, patience);
+        pair.fate = Box::new(|_, _| 0);
+        write(&pair, &a, 1, 64);
+        pair.run(2500 * MILLISECOND);
+        assert_eq!(pair.nodes[0].engine.connections(), []);
+        assert!(pair.nodes[0].engine.is_silent(peer(), Qpn::default()));
+        let end = first_end_of_asks(&mut pair, SECOND, 25 * MILLISECOND);
+        let (took, status) = end.expect("an end");
+        assert_eq!(status, Status::RetryExceeded);
+        assert!(took < 50 * MILLISECOND, "{took}");
+    }
+}
+
+#[test]
+fn a_qp_that_loses_connections_now_and_then_has_not_waited_between() {
+    for busy in [false, true] {
+        let mut pair = graced(1, GRACE);
+        let [a, b] = both(&mut pair, SHORT);
+        // Without a connection at the beginning of its time, and at the end; in between it had
+        // nothing to wait for, or got on.
+        for wr_id in 0..4 {
+            close(&mut pair);
+            if busy {
+                write(&pair, &a, wr_id, 64);
+            }
+            pair.run(2 * MILLISECOND);
+            pair.open();
+            assert!(!pair.nodes[0].engine.is_silent(peer(), Qpn::default()));
+            pair.run(GRACE - 3 * MILLISECOND);
+            let status = pair.completions(0).first().map(|done| done.status);
+            assert_eq!(status, busy.then_some(Status::Success));
+        }
+        assert_eq!([a.state(), b.state()], [QpState::Rts; 2]);
+    }
+}
+
+#[test]
+fn a_qp_that_a_connection_came_for_waits_anew_when_that_is_closed_too() {
+    let mut pair = graced(1, GRACE);
+    let [a, _b] = both(&mut pair, SHORT);
+    close(&mut pair);
+    write(&pair, &a, 1, 64);
+    for _ in 0..5 {
+        pair.run(GRACE - MILLISECOND);
+        // Nothing gets through before it is closed.
+        pair.open();
+        close(&mut pair);
+    }
+    assert_eq!(pair.completions(0), []);
+    let end = first_end_of_asks(&mut pair, 10 * SECOND, 25 * MILLISECOND);
+    let (took, status) = end.expect("an end");
+    assert_eq!(status, Status::RetryExceeded);
+    assert!((GRACE..=2 * GRACE).contains(&took), "{took}");
+}
+
+#[test]
+fn a_qp_ends_though_connections_come_on_which_its_peer_says_nothing() {
+    let mut pair = graced(1, GRACE);
+    let [a, b] = both(&mut pair, SHORT);
+    // Management packets arrive, and no others: each connection dies after 2 s.
+    pair.fate = Box::new(|_, _| 0);
+    write(&pair, &a, 1, 64);
+    let begin = pair.now;
+    while pair.completions(0).is_empty() {
+        assert!(pair.now.since(begin) <= 4 * GRACE, "it has no end");
+        pair.run(10 * MILLISECOND);
+        if pair.nodes[0].engine.connections().is_empty() {
+            pair.open();
+            // Consent comes in the handshake.
+            let ([here, _], now) = (pair.conns[pair.conns.len() - 1], pair.now);
+            for round in 0..8 {
+                let consent = Control {
+                    kind: ControlKind::Bound,
+                    src_qp: b.qpn,
+                    dest_qp: a.qpn,
+                    generation: 1,
+                    status: 1,
+                    round,
+                    msn: 0,
+                };
+                pair.nodes[0].engine.handle_early(now, here, consent);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_qp_whose_peer_stays_in_init_ends_though_its_connections_are_closed() {
+    let mut pair = graced(1, GRACE);
+    let [a, _b] = towards_init(&mut pair, SHORT);
+    write(&pair, &a, 1, 64);
+    let begin = pair.now;
+    while pair.completions(0).is_empty() {
+        assert!(pair.now.since(begin) <= 4 * GRACE, "it has no end");
+        pair.run(500 * MILLISECOND);
+        close(&mut pair);
+        pair.open();
+    }
 }

@@ -313,21 +313,23 @@ impl Peers {
             return;
         }
         self.busy.remove(&(handshake.peer, handshake.toward));
-        // A host that never shared connections is an ordinary one; a node that did is gone.
         let peer = Gid::from(handshake.peer);
-        match self.directory.mode(floor.now, handshake.peer) {
-            PeerMode::Plain { .. } if floor.engine.peer(peer).is_none() => {
-                floor.engine.peer_is_plain(peer);
-            }
-            _ => {
-                let remote = Qpn::from_wire(handshake.toward.into());
-                match why {
-                    NoConnection::Silent => floor.engine.peer_silent(peer, remote),
-                    _ => floor.engine.peer_unreachable(peer, remote),
-                }
-            }
+        let remote = Qpn::from_wire(handshake.toward.into());
+        if self.is_ordinary(floor, handshake.peer) {
+            floor.engine.peer_is_plain(peer);
+        } else if why == NoConnection::Silent {
+            floor.engine.peer_silent(floor.now, peer, remote);
+        } else {
+            floor.engine.peer_unreachable(peer, remote);
         }
         self.ask_for_the_late(floor, handshake.peer);
+    }
+
+    /// A host that never shared connections is an ordinary one; a node that did is gone, or its
+    /// answers were lost.
+    pub(super) fn is_ordinary(&self, floor: &Floor<'_>, peer: IpAddr) -> bool {
+        let plain = matches!(self.directory.mode(floor.now, peer), PeerMode::Plain { .. });
+        plain && floor.engine.peer(peer.into()).is_none()
     }
 
     /// Takes a handshake off the books; the number of an end that was never used is free again.

@@ -9,7 +9,7 @@ use crate::connection::ConnectionOptions;
 use crate::error::NoConnection;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
-use trunkline_cm::{PeerMode, Purpose};
+use trunkline_cm::Purpose;
 use trunkline_wire::{Gid, Qpn};
 
 /// What waits until fewer are being asked.
@@ -154,7 +154,7 @@ impl Peers {
         if !self.is_waited_for(floor, at.0, remote) {
             // The peer has asked itself meanwhile, or the QPs are gone.
             self.busy.remove(&at);
-        } else if let PeerMode::Plain { .. } = self.directory.mode(floor.now, at.0) {
+        } else if self.is_ordinary(floor, at.0) {
             self.busy.remove(&at);
             floor.engine.peer_is_plain(peer);
         } else if !self.is_pool_opening(floor, at.0, remote) {

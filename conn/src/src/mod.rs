@@ -96,12 +96,13 @@ const KEEP_ALIVE: u8 = 2;
 const NARROW: u8 = 4;
 
 impl<I: Copy> Connection<I> {
-    /// A connection whose peer has agreed to `config`.
+    /// A connection whose peer has agreed to `config`, and was heard at `heard_at`: now, unless
+    /// that is not to count.
     ///
     /// # Panics
     ///
     /// If `config` is outside the ranges it documents.
-    pub fn new(config: &Config, now: Instant) -> Self {
+    pub fn new(config: &Config, heard_at: Instant) -> Self {
         assert!(
             config.first_tx < 1 << 63 && config.first_rx < 1 << 63,
             "first packet number"
@@ -122,7 +123,7 @@ impl<I: Copy> Connection<I> {
             window: None,
             next_tx: config.first_tx,
             next_rx: config.first_rx,
-            heard_at: now,
+            heard_at,
             local_id: config.local_id,
             remote_id: config.remote_id,
             local_token: config.local_token,

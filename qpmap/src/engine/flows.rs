@@ -116,6 +116,10 @@ impl<P: Platform> Engine<P> {
             flags.set(Flags::BOUND_DUE);
             flags.set(Flags::ANSWER_DUE);
         }
+        if !self.is_outstanding(flow) {
+            // It waited for the connection alone.
+            self.flows[flow].watch = 0;
+        }
         self.watch_if_outstanding(flow);
         self.notice(flow);
         self.wake(flow);

@@ -166,8 +166,9 @@ impl<P: Platform> Engine<P> {
                 .source_ports
                 .clamp(1, self.config.source_ports.len() as u8),
         };
+        let heard = self.reach_again(peer, params.remote_id);
         let conn = Conn {
-            delivery: Connection::new(&config, now),
+            delivery: Connection::new(&config, heard.unwrap_or(now)),
             peer,
             next_of_peer: self.peers[peer].conns,
             runnable: List::EMPTY,
@@ -399,8 +400,13 @@ impl<P: Platform> Engine<P> {
     /// new resend round, over another connection of the pool.
     pub(crate) fn remove_connection(&mut self, conn: u32, cause: Cause) {
         let id = self.conn_id(conn);
-        let peer = self.conns[conn].peer;
+        let Conn { peer, delivery, .. } = &self.conns[conn];
+        let (peer, toward, heard) = (*peer, delivery.remote_id(), delivery.heard_at());
         self.unlink_from_peer(conn);
+        if self.pick(peer, toward).is_none() {
+            let died = (cause == Cause::Dead).then_some(heard);
+            self.cut_off(peer, toward, died);
+        }
         let here: Vec<u32> = self.homes.flows(self.conns[conn].members).collect();
         let is_last = |flow: &u32| self.flows[*flow].ending.is_last();
         let (ended, moving): (Vec<u32>, Vec<u32>) = here.into_iter().partition(is_last);
@@ -443,6 +449,7 @@ impl<P: Platform> Engine<P> {
         });
         for flow in moving {
             self.counters.failovers += 1;
+            self.begins_to_wait(flow, cause);
             self.replay(flow);
             let Flow { qp, remote, .. } = self.flows[flow];
             self.cold_mut(qp).pinned = false;

@@ -107,6 +107,7 @@ impl<P: Platform> Engine<P> {
             let conn = self.peers[peer].conns;
             self.remove_connection(conn, Cause::PeerGone);
         }
+        self.forget_silence(peer);
         if self.fail_heard(peer) {
             let record = &mut self.peers[peer];
             (record.guid, record.epoch) = UNKNOWN;

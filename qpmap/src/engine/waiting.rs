@@ -1,14 +1,19 @@
 //! QPs that wait to hear what their peer is, and flows that lost their connection.
 //!
-//! All of them wait for an ask of the node (`peer_asked`). Those that joined while it was under way
-//! are not judged by its end: their peer had less time to answer than an ask has.
+//! All of them wait for an ask of the node (`peer_asked`). One that nobody answers says little: a
+//! few packets may be lost. So the peer is asked again for as long as anybody waits for it, and
+//! they end by their own time; only a peer whose connection died of silence has had its time.
+//!
+//! What says that there is no way (`peer_unreachable`) ends those that wait since before that ask.
 
+use super::binding::Ending;
 use super::homes::Group;
 use super::qp::{Flags, Wire};
 use super::{Engine, Event, Platform, cold_of};
 use crate::chain::{Chain, Chains};
 use crate::slab::NONE;
 use std::collections::BTreeMap;
+use trunkline_conn::time::Instant;
 use trunkline_conn::work::Status;
 use trunkline_wire::{Gid, Qpn, Workers};
 
@@ -16,8 +21,24 @@ use trunkline_wire::{Gid, Qpn, Workers};
 #[derive(Clone, Copy, Debug)]
 struct Undecided {
     qp: u32,
-    /// An ask began since it waits.
-    asked: bool,
+    /// When the first ask began since it waits.
+    asked: Option<Instant>,
+}
+
+/// A worker of a peer to which no connection leads any more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Silence {
+    /// The last one died of it; when it was heard last then.
+    died: Option<Instant>,
+    /// When the first ask began since then.
+    asked: Option<Instant>,
+}
+
+/// One of those that wait.
+#[derive(Clone, Copy, Debug)]
+enum Waiter {
+    Undecided(Undecided),
+    Stranded(u32),
 }
 
 /// Who waits, for which peer.
@@ -29,6 +50,8 @@ pub(crate) struct Waiting {
     /// Flows whose connection to a peer died.
     stranded: BTreeMap<u32, Group>,
     stranded_len: usize,
+    /// What is heard of the workers of peers that they wait for: nothing.
+    silences: BTreeMap<(u32, u8), Silence>,
 }
 
 impl Default for Waiting {
@@ -38,6 +61,7 @@ impl Default for Waiting {
             links: Chains::new(),
             stranded: BTreeMap::new(),
             stranded_len: 0,
+            silences: BTreeMap::new(),
         }
     }
 }
@@ -83,7 +107,7 @@ impl<P: Platform> Engine<P> {
     /// A QP has to wait until it is known what its peer is.
     pub(crate) fn wait_undecided(&mut self, qp: u32) {
         let remote = self.cold(qp).attributes.remote;
-        let link = self.waiting.join(remote, Undecided { qp, asked: false });
+        let link = self.waiting.join(remote, Undecided { qp, asked: None });
         self.qps[qp].wire = Wire::Undecided(link);
     }
 
@@ -182,10 +206,36 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Whether flows to `address` have lost their connection and wait for another.
-    pub fn has_stranded(&self, address: Gid) -> bool {
-        let (peer, _) = self.peer_and_workers(address);
-        self.stranded_at(peer.unwrap_or(NONE)).next().is_some()
+    /// The last connection to the worker of `peer` that has the QP `remote` is gone. Where it died
+    /// of silence, its peer was heard last then.
+    pub(crate) fn cut_off(&mut self, peer: u32, remote: Qpn, died: Option<Instant>) {
+        let owner = self.peers[peer].workers.owner(remote.get());
+        let silence = Silence { died, asked: None };
+        self.waiting.silences.insert((peer, owner), silence);
+    }
+
+    /// There is a connection to it again. Gives when the peer was heard last over the one before,
+    /// where that died of silence: an answer to an ask does not say that packets arrive.
+    pub(crate) fn reach_again(&mut self, peer: u32, remote: Qpn) -> Option<Instant> {
+        let owner = self.peers[peer].workers.owner(remote.get());
+        self.waiting.silences.remove(&(peer, owner))?.died
+    }
+
+    /// What was heard of a peer counts no more.
+    pub(crate) fn forget_silence(&mut self, peer: u32) {
+        let silences = &mut self.waiting.silences;
+        while let Some((&at, _)) = silences.range((peer, 0)..=(peer, u8::MAX)).next() {
+            silences.remove(&at);
+        }
+    }
+
+    /// Whether the last connection to the worker at `address` that has the QP `remote` died of its
+    /// silence, and it has said nothing since.
+    pub fn is_silent(&self, address: Gid, remote: Qpn) -> bool {
+        let (peer, workers) = self.peer_and_workers(address);
+        let at = (peer.unwrap_or(NONE), workers.owner(remote.get()));
+        let silence = self.waiting.silences.get(&at);
+        silence.is_some_and(|silence| silence.died.is_some())
     }
 
     /// QPs at `address` that QPs here wait for a connection to: one of each worker there.
@@ -218,22 +268,27 @@ impl<P: Platform> Engine<P> {
     }
 
     /// An ask of the worker at `address` that has the QP `remote` begins:
-    /// [`peer_unreachable`](Self::peer_unreachable) speaks for those that wait from now on.
-    pub fn peer_asked(&mut self, address: Gid, remote: Qpn) {
+    /// [`peer_unreachable`](Self::peer_unreachable) and [`peer_silent`](Self::peer_silent) speak
+    /// for those that wait from now on.
+    pub fn peer_asked(&mut self, now: Instant, address: Gid, remote: Qpn) {
         let (peer, workers) = self.peer_and_workers(address);
+        let peer = peer.unwrap_or(NONE);
         let owner = workers.owner(remote.get());
         let Self { waiting, colds, .. } = self;
         if let Some(chain) = waiting.undecided.get(&address) {
             waiting.links.for_each(*chain, |at| {
                 let remote = cold_of(colds, at.qp).attributes.dest_qpn;
-                at.asked |= workers.owner(remote.get()) == owner;
+                if workers.owner(remote.get()) == owner {
+                    at.asked.get_or_insert(now);
+                }
             });
         }
-        let group = self.waiting.stranded(peer.unwrap_or(NONE));
-        for flow in self.homes.flows(group) {
+        for flow in self.homes.flows(self.waiting.stranded(peer)) {
             let record = &mut self.flows[flow];
             if workers.owner(record.remote.get()) == owner {
                 record.flags.set(Flags::ASKED);
+                let silence = self.waiting.silences.entry((peer, owner)).or_default();
+                silence.asked.get_or_insert(now);
             }
         }
     }
@@ -245,19 +300,45 @@ impl<P: Platform> Engine<P> {
         self.ask_failed(address, remote, |_, _| true);
     }
 
-    /// The same where it did not answer: QPs that were to wait for longer than failover takes still
-    /// do, until their own time is over.
-    pub fn peer_silent(&mut self, address: Gid, remote: Qpn) {
-        self.ask_failed(address, remote, |engine, flow| {
-            !engine.outlasts_failover(flow)
+    /// The same where it did not answer: QPs whose time is not over still wait, but for those whose
+    /// connection died of the peer's silence and that asked for no more than failover takes.
+    pub fn peer_silent(&mut self, now: Instant, address: Gid, remote: Qpn) {
+        let (peer, workers) = self.peer_and_workers(address);
+        let at = (peer.unwrap_or(NONE), workers.owner(remote.get()));
+        let silence = self.waiting.silences.get(&at).copied();
+        let silence = silence.unwrap_or_default();
+        self.ask_failed(address, remote, |engine, waiter| {
+            engine.has_waited(now, waiter, silence)
         });
     }
 
-    fn ask_failed(&mut self, address: Gid, remote: Qpn, ends: impl Fn(&Self, u32) -> bool) {
+    /// Whether one that waits for a silent peer has done so for long enough.
+    fn has_waited(&self, now: Instant, waiter: Waiter, silence: Silence) -> bool {
+        let grace = self.config.failover_grace_ns;
+        let waited = |asked: Option<Instant>| asked.map_or(0, |asked| now.since(asked));
+        match waiter {
+            Waiter::Undecided(at) => waited(at.asked) >= self.patience_of(at.qp).unwrap_or(grace),
+            Waiter::Stranded(flow) => {
+                let record = &self.flows[flow];
+                let own = self.patience_of(record.qp);
+                match own.filter(|_| record.ending == Ending::No) {
+                    // Its clock runs, and ends it.
+                    Some(own) => silence.died.is_some() && own <= grace,
+                    None => silence.died.is_some() || waited(silence.asked) >= grace,
+                }
+            }
+        }
+    }
+
+    fn ask_failed(&mut self, address: Gid, remote: Qpn, ends: impl Fn(&Self, Waiter) -> bool) {
         let (peer, workers) = self.peer_and_workers(address);
         let owner = workers.owner(remote.get());
         let owned = |remote: Qpn| workers.owner(remote.get()) == owner;
-        let in_vain = |at: &Undecided| at.asked && owned(self.cold(at.qp).attributes.dest_qpn);
+        let in_vain = |at: &Undecided| {
+            at.asked.is_some()
+                && owned(self.cold(at.qp).attributes.dest_qpn)
+                && ends(self, Waiter::Undecided(*at))
+        };
         let failed = self.waiting.of(address).filter(in_vain);
         let failed: Vec<u32> = failed.map(|at| at.qp).collect();
         for &qp in &failed {
@@ -271,7 +352,8 @@ impl<P: Platform> Engine<P> {
             record.flags.has(Flags::ASKED) && owned(record.remote)
         };
         let asked = self.stranded_at(peer.unwrap_or(NONE)).filter(in_vain);
-        let (failed, left): (Vec<u32>, Vec<u32>) = asked.partition(|flow| ends(self, *flow));
+        let (failed, left): (Vec<u32>, Vec<u32>) =
+            asked.partition(|flow| ends(self, Waiter::Stranded(*flow)));
         for flow in left {
             self.flows[flow].flags.clear(Flags::ASKED);
         }

@@ -2,13 +2,14 @@
 //!
 //! A QP that has something outstanding is *watched*: one timer per flow, armed by the first request
 //! and looked at when it fires, so that packets cost nothing. It ends the flow where it has waited
-//! in vain for the whole of its time: for a connection, for the consent of the peer's QP, or on a
-//! connection from which nothing comes although packets are in flight. Data, or a BIND, that waits
-//! for window, pacing or its turn is none of its business, nor is a receiver that is not ready.
+//! in vain for the whole of its time, and got nowhere: for a connection, for the consent of the
+//! peer's QP, or on a connection from which nothing comes although packets are in flight. Data, or
+//! a BIND, that waits for window, pacing or its turn is none of its business, nor is a receiver
+//! that is not ready.
 
 use super::binding::Ending;
 use super::qp::Flags;
-use super::{Engine, Platform, Timer};
+use super::{Cause, Engine, Platform, Timer};
 use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::rc::ack_timeout_ns;
@@ -21,25 +22,20 @@ pub(crate) struct Seen {
     pub(crate) flow: u32,
     /// Of the flow's clock: one that was stopped meanwhile has another.
     pub(crate) serial: u32,
-    /// It waited for its peer, in this round.
+    /// It waited for its peer.
     waited: bool,
-    round: u8,
+    /// The peer had executed all before this message.
+    acked_msn: u32,
 }
 
 impl<P: Platform> Engine<P> {
     /// How long a QP may wait for its peer in vain: its tries, of 4.096 us times 2^timeout each, at
     /// least the grace that failover gets. `None`: for as long as its peer or connection lives.
-    fn patience_of(&self, qp: u32) -> Option<u64> {
+    pub(super) fn patience_of(&self, qp: u32) -> Option<u64> {
         let attributes = &self.cold(qp).attributes;
         let tries = u64::from(attributes.retry_count) + 1;
         let own = ack_timeout_ns(attributes.timeout)?.saturating_mul(tries);
         Some(own.max(self.config.failover_grace_ns))
-    }
-
-    /// Whether a QP waits for its peer for longer than failover takes.
-    pub(super) fn outlasts_failover(&self, flow: u32) -> bool {
-        let patience = self.patience_of(self.flows[flow].qp);
-        patience.is_some_and(|ns| ns > self.config.failover_grace_ns)
     }
 
     /// A flow has something to wait for: its clock runs, from the next round of the loop on. Where
@@ -70,6 +66,16 @@ impl<P: Platform> Engine<P> {
         self.to_watch.push((flow, self.watch_serial));
     }
 
+    /// The connection of a flow is gone. It waits from now on, where that says nothing of its peer.
+    /// One that acknowledged nothing, or left BINDs without an answer, has been waited for already.
+    pub(super) fn begins_to_wait(&mut self, flow: u32, cause: Cause) {
+        let record = &mut self.flows[flow];
+        let answered = record.flags.has(Flags::BOUND) || record.asks < 2;
+        if answered && cause != Cause::Dead {
+            record.watch = 0;
+        }
+    }
+
     /// Winds up the clocks of flows that begin to wait.
     pub(super) fn wind_up(&mut self, now: Instant) {
         while let Some((flow, serial)) = self.to_watch.pop() {
@@ -91,7 +97,7 @@ impl<P: Platform> Engine<P> {
             flow,
             serial: record.watch,
             waited: self.waits_since(flow, Instant::FAR),
-            round: record.round,
+            acked_msn: record.acked_msn,
         };
         self.timers.arm(now + patience, Timer::Watch(seen));
     }
@@ -128,15 +134,15 @@ impl<P: Platform> Engine<P> {
         let Some(record) = self.flows.get(flow).filter(|at| at.watch == seen.serial) else {
             return;
         };
-        let (qp, round) = (record.qp, record.round);
+        let (qp, acked_msn) = (record.qp, record.acked_msn);
         if record.ending != Ending::No || !self.is_outstanding(flow) {
             self.flows[flow].watch = 0;
             return;
         }
         let patience = self.patience_of(qp).unwrap_or(u64::MAX);
         let heard = Instant::from_nanos(now.as_nanos().saturating_sub(patience));
-        let in_vain = seen.waited && seen.round == round && self.waits_since(flow, heard);
-        if !in_vain {
+        let waited = seen.waited && seen.acked_msn == acked_msn;
+        if !(waited && self.waits_since(flow, heard)) {
             self.arm_watch(now, flow);
             return;
         }

@@ -5,38 +5,27 @@ use std::collections::BTreeMap;
 use trunkline_conn::time::MILLISECOND;
 use trunkline_wire::cm::{CmMad, CommId, Message};
 
-/// Times that a node asks a peer that it knows, and one that it does not.
-const TRIES_KNOWN: u32 = 6;
-const TRIES_UNKNOWN: u32 = 3;
-/// The least time after which it gives up, in ns: 1.2 s and 200 ms less an eighth (jitter).
-const PATIENCE_KNOWN: u64 = 1_050 * MILLISECOND;
-const PATIENCE_UNKNOWN: u64 = 175 * MILLISECOND;
+/// How long a QP asks its peer at least before it ends, in ns: the grace that failover gets, 3 s,
+/// less what a question may take to leave.
+const PATIENCE: u64 = 2_950 * MILLISECOND;
+/// Longest time between two REQs of one who goes on asking, in ns.
+const PAUSE: u64 = 800 * MILLISECOND;
 
-/// One question, from its first REQ on.
-#[derive(Debug)]
-struct Ask {
-    /// When it was put first.
-    at: u64,
-    /// How often it was put.
-    sent: u32,
-    /// When the first answer arrived, of those that were not lost or spoilt.
-    answered_at: Option<u64>,
-    /// The connection that the one who asked confirmed.
-    confirmed: Option<CommId>,
+/// What two nodes asked each other.
+#[derive(Debug, Default)]
+struct Pair {
+    /// When REQs left, in order.
+    asked: Vec<u64>,
+    /// When answers arrive, of those that are not lost or spoilt.
+    answered: Vec<u64>,
+    /// By transaction, the connection that the one who asked confirmed.
+    confirmed: BTreeMap<u64, CommId>,
 }
 
-impl Ask {
-    /// Whether it was put `tries` times and no answer came for so long: it is over at `now`.
-    fn is_unheard(&self, now: u64, tries: u32, patience: u64) -> bool {
-        let end = self.at + patience;
-        self.sent >= tries && end <= now && self.answered_at.is_none_or(|at| at >= end)
-    }
-}
-
-/// All questions of a run, by who asked, who was asked, and the transaction.
+/// All questions of a run, by who asks whom, the lower number first.
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
-    asks: BTreeMap<(usize, usize), BTreeMap<u64, Ask>>,
+    pairs: BTreeMap<(usize, usize), Pair>,
     twice: Option<String>,
 }
 
@@ -49,20 +38,13 @@ impl Asks {
         mad: &CmMad,
         heard: Option<u64>,
     ) {
-        let transaction = mad.transaction_id;
+        let pair = self.pairs.entry((from.min(to), from.max(to))).or_default();
         match &mad.message {
-            Message::Req(_) => self.put(now, (from, to), transaction),
-            Message::Rep(_) | Message::Rej(_) | Message::Mra(_) => {
-                if let (Some(ask), Some(heard)) = (self.ask(to, from, transaction), heard) {
-                    let first = ask.answered_at.map_or(heard, |at| at.min(heard));
-                    ask.answered_at = Some(first);
-                }
-            }
+            Message::Req(_) => pair.asked.push(now),
+            Message::Rep(_) | Message::Rej(_) | Message::Mra(_) => pair.answered.extend(heard),
             Message::Rtu(rtu) => {
-                let Some(ask) = self.ask(from, to, transaction) else {
-                    return;
-                };
-                let first = *ask.confirmed.get_or_insert(rtu.remote);
+                let confirmed = &mut pair.confirmed;
+                let first = *confirmed.entry(mad.transaction_id).or_insert(rtu.remote);
                 if first != rtu.remote {
                     self.twice = Some(format!(
                         "node {from} confirmed {first:?} and {:?} of node {to}, having asked once",
@@ -74,37 +56,22 @@ impl Asks {
         }
     }
 
-    fn put(&mut self, now: u64, ends: (usize, usize), transaction: u64) {
-        let asks = self.asks.entry(ends).or_default();
-        let ask = asks.entry(transaction).or_insert(Ask {
-            at: now,
-            sent: 0,
-            answered_at: None,
-            confirmed: None,
-        });
-        ask.sent += 1;
-    }
-
-    fn ask(&mut self, from: usize, to: usize, transaction: u64) -> Option<&mut Ask> {
-        self.asks.get_mut(&(from, to))?.get_mut(&transaction)
-    }
-
-    /// Whether `a` or `b` has asked the other since `since` and may have given up by `now`, as none
-    /// of its tries was answered by anything that arrived. A peer that is known is asked six times;
-    /// one that has kept silent then is not known any more.
+    /// Whether `a` or `b` has asked the other for as long as a QP of theirs has to wait, since
+    /// `since` at the earliest, and nothing that arrived has answered it by `now`.
     pub(crate) fn kept_silent(&self, a: usize, b: usize, since: u64, now: u64) -> bool {
-        [(a, b), (b, a)].into_iter().any(|pair| {
-            let asks = || self.asks.get(&pair).into_iter().flat_map(BTreeMap::values);
-            let silent = |ask: &Ask| ask.is_unheard(now, TRIES_KNOWN, PATIENCE_KNOWN);
-            let known = asks().filter(|ask| silent(ask)).map(|ask| ask.at).min();
-            known.is_some_and(|known| {
-                asks().any(|ask| {
-                    let again =
-                        ask.at > known && ask.is_unheard(now, TRIES_UNKNOWN, PATIENCE_UNKNOWN);
-                    ask.at >= since && (silent(ask) || again)
-                })
-            })
-        })
+        let Some(pair) = self.pairs.get(&(a.min(b), a.max(b))) else {
+            return false;
+        };
+        let answers = pair.answered.iter().filter(|at| **at <= now);
+        let begin = since.max(answers.max().map_or(0, |at| at + 1));
+        let mut first = now;
+        for &asked in pair.asked.iter().rev() {
+            if asked < begin || first - asked > PAUSE {
+                break;
+            }
+            first = asked;
+        }
+        first + PATIENCE <= now
     }
 
     /// What was set up twice.
@@ -116,20 +83,12 @@ impl Asks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trunkline_wire::cm::{Answered, PrivateData, Rej, RejReason, Rtu};
-
-    const REQ_EVERY: u64 = 150 * MILLISECOND;
+    use trunkline_wire::cm::{Answered, PrivateData, Rej, RejReason, Req, Rtu};
 
     fn mad(message: Message) -> CmMad {
         CmMad {
             transaction_id: 7,
             message,
-        }
-    }
-
-    fn ask(asks: &mut Asks, at: u64, transaction: u64, tries: u64) {
-        for i in 0..tries {
-            asks.put(at + i * REQ_EVERY, (0, 1), transaction);
         }
     }
 
@@ -146,40 +105,31 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_only_what_no_answer_in_time_came_of() {
-        let end = PATIENCE_KNOWN;
-        let silent = |heard: Option<u64>, tries, now| {
+    fn silence_is_what_no_answer_came_of_for_as_long_as_a_qp_waits() {
+        let silent = |asked: &[u64], heard: Option<u64>, since, now| {
             let mut asks = Asks::default();
-            ask(&mut asks, 0, 7, tries);
+            for at in asked {
+                asks.said(*at, (0, 1), &mad(Message::Req(Req::default())), None);
+            }
             asks.said(1, (1, 0), &refusal(), heard);
-            asks.kept_silent(1, 0, 0, now)
+            asks.kept_silent(1, 0, since, now)
         };
-        assert!(silent(None, 6, end));
-        assert!(silent(Some(end), 6, end));
-        assert!(!silent(Some(end - 1), 6, end));
-        assert!(!silent(None, 5, end), "it was not asked as often");
-        assert!(!silent(None, 6, end - 1), "it is still waited for");
-        assert!(
-            !silent(None, 3, end),
-            "a stranger that is silent is an ordinary host"
-        );
-    }
-
-    #[test]
-    fn who_was_silent_before_is_asked_three_times() {
-        let mut asks = Asks::default();
-        ask(&mut asks, 0, 7, 6);
-        let since = 2 * PATIENCE_KNOWN;
-        ask(&mut asks, since, 8, 3);
-        assert!(!asks.kept_silent(0, 1, since, since));
-        assert!(asks.kept_silent(0, 1, since, since + PATIENCE_UNKNOWN));
-        assert!(!asks.kept_silent(0, 1, since + 1, since + PATIENCE_UNKNOWN));
+        let asked: Vec<u64> = (0..10).map(|n| 10 + n * PAUSE).collect();
+        let end = 10 + PATIENCE;
+        assert!(silent(&asked[..4], None, 0, end));
+        assert!(!silent(&asked[..4], None, 0, end - 1), "not for so long");
+        assert!(!silent(&asked[..4], None, 11, end), "no QP waited so long");
+        assert!(!silent(&asked[..4], Some(end), 0, end), "it was answered");
+        assert!(silent(&asked[..4], Some(end + 1), 0, end), "not in time");
+        assert!(!silent(&asked[..2], None, 0, end), "it was asked no more");
+        assert!(!silent(&[10, asked[3]], None, 0, end), "not all the while");
+        assert!(!silent(&asked[..4], Some(10), 0, end));
+        assert!(silent(&asked[..5], Some(10), 0, asked[1] + PATIENCE));
     }
 
     #[test]
     fn a_question_confirmed_for_two_connections_is_found_out() {
         let mut asks = Asks::default();
-        ask(&mut asks, 0, 7, 1);
         let rtu = |remote| {
             mad(Message::Rtu(Rtu {
                 local: CommId(1),
