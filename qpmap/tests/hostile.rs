@@ -241,6 +241,19 @@ fn a_packet_that_comes_again_is_not_executed_again() {
 }
 
 #[test]
+fn a_requester_is_three_resend_rounds_ahead_at_most() {
+    for (ahead, taken) in [(1, true), (3, true), (4, false), (127, false), (255, false)] {
+        let mut stage = Stage::new();
+        let (path, mut datagram) = (stage.path, stage.write.clone());
+        datagram[at::ROUND] = datagram[at::ROUND].wrapping_add(ahead);
+        seal(&path, &mut datagram);
+        let counted = stage.counted(&path, &datagram);
+        assert_eq!(counted == ["stale"], !taken, "{ahead}: {counted:?}");
+        assert_eq!(stage.written(), taken, "{ahead}");
+    }
+}
+
+#[test]
 fn what_a_peer_says_out_of_date_or_out_of_place_is_counted_and_ignored() {
     type Change = fn(&mut [u8]);
     let changes: [(&str, Change, &str); 5] = [

@@ -465,6 +465,20 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_ends_after_its_packets_or_after_its_bytes_whichever_come_first() {
+        for (bytes, packets) in [(64, PACKETS), (4096, PACKETS), (4097, PACKETS), (8192, 32)] {
+            for weight in [1, 3] {
+                let (mut share, mut taken) = (Share::of(weight), 0);
+                while !share.is_spent() {
+                    share.take(bytes);
+                    taken += 1;
+                }
+                assert_eq!(taken, u32::from(weight) * packets, "{bytes}");
+            }
+        }
+    }
+
+    #[test]
     fn a_connection_that_is_gone_leaves_its_share_to_nobody() {
         let mut turns = Schedule::default();
         (0..2).for_each(|conn| turns.touch(Ready::Conn(conn)));
