@@ -75,7 +75,7 @@ pub use trunkline_conn::src::Counters as DeliveryCounters;
 pub use trunkline_conn::time::Instant;
 pub use trunkline_conn::ud::GRH_LEN;
 pub use trunkline_conn::work::{
-    Completion, Datagram, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode,
+    Completion, Datagram, Extra, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
 pub use trunkline_dataplane::{Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::cq::CqOverflow;

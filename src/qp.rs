@@ -235,6 +235,13 @@ impl Qp {
     /// Connects to a peer: RESET to INIT to RTR to RTS with default attributes. Both ends have to
     /// do it; which goes first does not matter.
     ///
+    /// As in verbs, whether the peer is there shows in the first request, which ends with
+    /// [`Status::RetryExceeded`](crate::Status::RetryExceeded) if not.
+    /// [`VendorError`](crate::VendorError) in its completion tells a node without that QP from one
+    /// whose QP talks to somebody else, and from silence. Whether there is a way to the address, a
+    /// host and a node say [`Node::open_connection`](crate::Node::open_connection)
+    /// ([`NoConnection`](crate::NoConnection)) and RDMA-CM, which resolves addresses first.
+    ///
     /// # Errors
     /// As [`modify`](Self::modify).
     pub fn connect(&self, peer: QpAddress) -> Result<(), Error> {

@@ -170,7 +170,7 @@ pub enum Status {
     RemoteAccess = 10,
     /// The peer could not do it.
     RemoteOperation = 11,
-    /// No answer after all retries.
+    /// No answer after all retries, or nobody there who could give one: see [`VendorError`].
     RetryExceeded = 12,
     /// The receiver was not ready after all retries.
     RnrRetryExceeded = 13,
@@ -178,6 +178,25 @@ pub enum Status {
     RemoteAborted = 16,
     /// Anything else.
     General = 21,
+}
+
+/// Why a request ended with [`Status::RetryExceeded`], where that is known (`vendor_err` of
+/// `struct ibv_wc`). On shared connections the peer's node says so; InfiniBand has no packet for
+/// it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[repr(u8)]
+pub enum VendorError {
+    /// Nobody said anything: the peer is silent, or gone. All other statuses have this one.
+    #[default]
+    None = 0,
+    /// The peer's node has no such QP, or one of another kind.
+    NoQp = 1,
+    /// The peer's QP is connected to another one.
+    OtherPeer = 2,
+    /// The peer's QP has no room for one more that talks to it.
+    NoRoom = 3,
+    /// The peer's QP was there, and is destroyed, reset or in error.
+    QpGone = 4,
 }
 
 /// What kind of request completed, with the values of `enum ibv_wc_opcode`.
@@ -248,6 +267,8 @@ pub struct Completion {
     pub route: u32,
     /// The sender asked for a solicited event.
     pub solicited: bool,
+    /// More about the status.
+    pub vendor_err: VendorError,
 }
 
 impl Completion {
@@ -262,5 +283,6 @@ impl Completion {
         src_qp: Qpn::from_wire(0),
         route: 0,
         solicited: false,
+        vendor_err: VendorError::None,
     };
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_conn::mem::{AtomicOp, Sge};
 use trunkline_conn::work::{
     Completion, Extra, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Remote, SendFlags, SendOp, Status,
-    WorkOpcode,
+    VendorError, WorkOpcode,
 };
 use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::cq::CompletionQueue;
@@ -226,6 +226,7 @@ impl Program {
             src_qp: Qpn::default(),
             route: 0,
             solicited: input.flag(),
+            vendor_err: VendorError::None,
         };
         if input.flag() {
             self.completions.arm(input.flag());

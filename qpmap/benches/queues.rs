@@ -5,7 +5,9 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use trunkline_conn::mem::Sge;
-use trunkline_conn::work::{Completion, Extra, Remote, SendFlags, SendOp, Status, WorkOpcode};
+use trunkline_conn::work::{
+    Completion, Extra, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
+};
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue};
 use trunkline_qpmap::ring::heap_words;
@@ -99,6 +101,7 @@ fn completion_queue(c: &mut Criterion) {
         src_qp: Qpn::default(),
         route: 0,
         solicited: false,
+        vendor_err: VendorError::None,
     };
     let queue = CompletionQueue::new(256, heap_words).expect("a depth within limits");
     let mut polled = [completion; BATCH];

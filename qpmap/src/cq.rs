@@ -11,7 +11,8 @@
 //!             0  wr_id
 //!             1  bytes; immediate, or key invalidated (high half)
 //!             2  QPN; source QP (high half)
-//!             3  bits 0-7 status, 8-15 opcode, 16-23 flags; route (high half)
+//!             3  bits 0-7 status, 8-15 opcode, 16-23 flags, 24-31 vendor error; route (high
+//!                half)
 //! ```
 //!
 //! The worker writes entries as they come and publishes them once per burst. A full queue is in

@@ -7,8 +7,8 @@ use common::{Pair, Words};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::time::MILLISECOND;
-use trunkline_conn::work::{Remote, SendOp, Status};
+use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
 use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{Config, Event, QpModify, QpQueues, QpType};
@@ -251,4 +251,82 @@ fn numbers_rest_no_longer_than_there_are_others() {
     }
     let numbers: BTreeSet<_> = qps.iter().map(|qp| qp.qpn.get()).collect();
     assert_eq!(numbers.len(), 4);
+}
+
+// Why nobody did it.
+
+/// What a request of `a` to `remote` ends with.
+fn ends_with(pair: &mut Pair, a: &Qp, remote: &Qp) -> (Status, VendorError) {
+    pair.connect(0, a, remote);
+    sends_with(pair, a)
+}
+
+fn sends_with(pair: &mut Pair, a: &Qp) -> (Status, VendorError) {
+    pair.post(0, a, 1, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    pair.run(60 * SECOND);
+    let done = pair.completions(0);
+    assert_eq!(done.len(), 1);
+    (done[0].status, done[0].vendor_err)
+}
+
+#[test]
+fn a_request_that_nobody_will_do_says_why() {
+    let mut pair = Pair::new(1);
+    let exceeded = Status::RetryExceeded;
+    let [a, gone] = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    end(&mut pair, 1, &gone, How::Destroyed);
+    assert_eq!(
+        ends_with(&mut pair, &a, &gone),
+        (exceeded, VendorError::NoQp)
+    );
+
+    // One that talks to somebody else.
+    let ([_c, taken], a) = (pair.connected(), pair.qp(0, QpType::Rc));
+    assert_eq!(
+        ends_with(&mut pair, &a, &taken),
+        (exceeded, VendorError::OtherPeer)
+    );
+
+    // One that is in error.
+    let [a, b] = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    pair.connect(1, &b, &a);
+    let engine = &mut pair.nodes[1].engine;
+    engine.modify_qp(b.qpn, &QpModify::Error).expect("a step");
+    assert_eq!(
+        ends_with(&mut pair, &a, &b),
+        (exceeded, VendorError::QpGone)
+    );
+
+    // One that was there when the two met.
+    let [a, b] = pair.connected();
+    pair.run(10 * MILLISECOND);
+    end(&mut pair, 1, &b, How::Destroyed);
+    assert_eq!(sends_with(&mut pair, &a), (exceeded, VendorError::QpGone));
+
+    // Nobody says anything.
+    let [a, _b] = pair.connected();
+    pair.run(10 * MILLISECOND);
+    pair.fate = Box::new(|_, _| 0);
+    assert_eq!(sends_with(&mut pair, &a), (exceeded, VendorError::None));
+}
+
+#[test]
+fn requests_under_way_when_their_peer_goes_say_so() {
+    let mut pair = Pair::new(1);
+    let [a, b] = pair.connected();
+    pair.run(10 * MILLISECOND);
+    // It has no receive: the requests wait.
+    for wr_id in 0..2 {
+        pair.post(0, &a, wr_id, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    }
+    pair.run(MILLISECOND);
+    end(&mut pair, 1, &b, How::Destroyed);
+    pair.run(SECOND);
+    let done = pair.completions(0);
+    let done: Vec<_> = done
+        .iter()
+        .map(|done| (done.status, done.vendor_err))
+        .collect();
+    let gone = (Status::RetryExceeded, VendorError::QpGone);
+    assert_eq!(done, [gone, (Status::Flushed, VendorError::None)]);
 }

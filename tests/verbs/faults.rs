@@ -5,7 +5,7 @@ use super::{TARGET, ended, verbs_error};
 use std::time::Duration;
 use trunkline::{
     Access, AtomicOp, Attributes, Event, QpEvent, QpModify, QpOptions, QpState, Qpn, RecvWr,
-    Remote, Rkey, SendOp, SendWr, Status, VerbsError, WorkOpcode,
+    Remote, Rkey, SendOp, SendWr, Status, VendorError, VerbsError, WorkOpcode,
 };
 
 /// Whether the node reported `event` of the QP.
@@ -440,6 +440,7 @@ fn a_peer_qp_that_does_not_exist_refuses_at_once() {
     pair.a.post(&lonely, 1, SendOp::Send, 0, 8);
     let done = pair.next(&pair.a.send_cq);
     assert_eq!(ended(&done), (1, Status::RetryExceeded, WorkOpcode::Send));
+    assert_eq!(done.vendor_err, VendorError::NoQp);
     pair.run_for(Duration::from_millis(5));
     assert_eq!(qa.state(), QpState::Rts, "neighbours stay");
 }

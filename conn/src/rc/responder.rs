@@ -14,7 +14,7 @@ use super::stats::{Dropped, Stats};
 use crate::egress::Egress;
 use crate::host::{Host, QpEvent};
 use crate::mem::Memory;
-use crate::work::{Completion, Extra, Receive, Status, WorkOpcode};
+use crate::work::{Completion, Extra, Receive, Status, VendorError, WorkOpcode};
 use alloc::collections::VecDeque;
 use trunkline_wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Packet, Psn, Qpn, Rkey, Syndrome};
 
@@ -423,5 +423,6 @@ fn received(config: &Config, wr_id: u64, opcode: WorkOpcode) -> Completion {
         src_qp: Qpn::default(),
         route: 0,
         solicited: false,
+        vendor_err: VendorError::None,
     }
 }

@@ -4,7 +4,7 @@ use super::Config;
 use crate::host::Host;
 use crate::mem::{Access, Memory};
 use crate::rc::{Dropped, pkeys_match, segment};
-use crate::work::{Completion, Extra, MAX_MESSAGE, Receive, Status, WorkOpcode};
+use crate::work::{Completion, Extra, MAX_MESSAGE, Receive, Status, VendorError, WorkOpcode};
 use trunkline_wire::{Operation, Packet, Position, Psn, Qpn, Rkey, Transport};
 
 /// A packet that is behind by no more than this came late or twice.
@@ -196,6 +196,7 @@ impl Receiver {
             src_qp: Qpn::default(),
             route: 0,
             solicited: packet.bth.solicited,
+            vendor_err: VendorError::None,
         });
     }
 
@@ -213,6 +214,7 @@ impl Receiver {
                 src_qp: Qpn::default(),
                 route: 0,
                 solicited: false,
+                vendor_err: VendorError::None,
             });
         }
     }

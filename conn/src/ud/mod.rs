@@ -11,7 +11,9 @@ use crate::ingress::Arrival;
 use crate::mem::{Memory, PdId};
 use crate::rc::build::{self, Emitted, Headers, Route};
 use crate::rc::{Dropped, Mtu, State, Stats, pkeys_match};
-use crate::work::{Completion, Extra, Receive, Request, SendFlags, SendOp, Status, WorkOpcode};
+use crate::work::{
+    Completion, Extra, Receive, Request, SendFlags, SendOp, Status, VendorError, WorkOpcode,
+};
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
 use trunkline_wire::{
@@ -190,6 +192,7 @@ impl Endpoint {
             src_qp: deth.src_qp,
             route: 0,
             solicited: packet.bth.solicited,
+            vendor_err: VendorError::None,
         };
         self.in_hand = None;
         host.received(completion);
@@ -277,6 +280,7 @@ impl Endpoint {
                 src_qp: Qpn::default(),
                 route: 0,
                 solicited: false,
+                vendor_err: VendorError::None,
             });
         }
     }

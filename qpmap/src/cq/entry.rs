@@ -1,7 +1,7 @@
 //! A completion as the four words of an entry.
 
 use super::CQE_WORDS;
-use trunkline_conn::work::{Completion, Extra, Status, WorkOpcode};
+use trunkline_conn::work::{Completion, Extra, Status, VendorError, WorkOpcode};
 use trunkline_wire::{Qpn, Rkey};
 
 const FLAG_IMMEDIATE: u8 = 1;
@@ -28,6 +28,7 @@ pub(super) fn encode(completion: &Completion) -> [u64; CQE_WORDS] {
         completion.status as u64
             | (completion.opcode as u64) << 8
             | u64::from(flags) << 16
+            | (completion.vendor_err as u64) << 24
             | u64::from(completion.route) << 32,
     ]
 }
@@ -53,6 +54,7 @@ pub(super) fn decode(words: [u64; CQE_WORDS]) -> Completion {
         src_qp: Qpn::from_wire((qps >> 32) as u32),
         route: (how >> 32) as u32,
         solicited: flags & FLAG_SOLICITED != 0,
+        vendor_err: vendor_err((how >> 24) as u8),
     }
 }
 
@@ -88,6 +90,17 @@ const fn opcode(value: u8) -> WorkOpcode {
         128 => WorkOpcode::Receive,
         129 => WorkOpcode::ReceiveWriteImm,
         _ => WorkOpcode::Send,
+    }
+}
+
+#[inline]
+const fn vendor_err(value: u8) -> VendorError {
+    match value {
+        1 => VendorError::NoQp,
+        2 => VendorError::OtherPeer,
+        3 => VendorError::NoRoom,
+        4 => VendorError::QpGone,
+        _ => VendorError::None,
     }
 }
 

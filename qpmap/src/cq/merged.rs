@@ -150,7 +150,7 @@ mod tests {
     use crate::ring::heap_words;
     use std::sync::atomic::AtomicU64;
     use std::thread;
-    use trunkline_conn::work::{Extra, Status, WorkOpcode};
+    use trunkline_conn::work::{Extra, Status, VendorError, WorkOpcode};
     use trunkline_wire::Qpn;
 
     type Heap = Box<[AtomicU64]>;
@@ -219,6 +219,7 @@ mod tests {
             src_qp: Qpn::GSI,
             route: 0,
             solicited,
+            vendor_err: VendorError::None,
         }
     }
 

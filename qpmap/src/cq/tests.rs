@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, PoisonError};
 use std::thread;
 use std::time::Duration;
-use trunkline_conn::work::{Extra, WorkOpcode};
+use trunkline_conn::work::{Extra, VendorError, WorkOpcode};
 use trunkline_wire::{Qpn, Rkey};
 
 type Heap = Box<[AtomicU64]>;
@@ -21,6 +21,7 @@ const DONE: Completion = Completion {
     src_qp: Qpn::GSI,
     route: 0,
     solicited: false,
+    vendor_err: VendorError::None,
 };
 
 fn queue(depth: u32) -> CompletionQueue<Heap> {
@@ -82,12 +83,19 @@ fn completion() -> impl Strategy<Value = Completion> {
         any::<u32>().prop_map(Extra::Immediate),
         any::<u32>().prop_map(|key| Extra::Invalidated(Rkey(key))),
     ];
+    let why = [
+        VendorError::None,
+        VendorError::NoQp,
+        VendorError::OtherPeer,
+        VendorError::NoRoom,
+        VendorError::QpGone,
+    ];
     let what = (
         prop::sample::select(statuses.to_vec()),
         prop::sample::select(opcodes.to_vec()),
         extra,
+        prop::sample::select(why.to_vec()),
     );
-    let what = what.prop_map(|(status, opcode, extra)| (status, opcode, extra));
     let rest = (
         any::<u64>(),
         any::<u32>(),
@@ -96,7 +104,7 @@ fn completion() -> impl Strategy<Value = Completion> {
         any::<bool>(),
     );
     (what, rest).prop_map(
-        |((status, opcode, extra), (wr_id, byte_len, qpn, src, solicited))| {
+        |((status, opcode, extra, vendor_err), (wr_id, byte_len, qpn, src, solicited))| {
             let (qpn, src_qp) = (Qpn::from_wire(qpn), Qpn::from_wire(src));
             Completion {
                 wr_id,
@@ -108,6 +116,7 @@ fn completion() -> impl Strategy<Value = Completion> {
                 src_qp,
                 route: src.wrapping_mul(257),
                 solicited,
+                vendor_err,
             }
         },
     )

@@ -9,7 +9,7 @@ use crate::order::before;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use trunkline_conn::time::Instant;
-use trunkline_conn::work::Status;
+use trunkline_conn::work::{Status, VendorError};
 use trunkline_wire::{Control as ControlEntry, ControlKind, NakCode, Syndrome};
 
 /// Why a BIND was refused.
@@ -19,6 +19,19 @@ enum Refusal {
     NoSuchQp = 1,
     OtherPeer = 2,
     TooMany = 3,
+    Ended = 4,
+}
+
+impl Refusal {
+    /// What a program hears of a refusal, by the number that the packet carries.
+    const fn of(status: u32) -> VendorError {
+        match status {
+            2 => VendorError::OtherPeer,
+            3 => VendorError::NoRoom,
+            4 => VendorError::QpGone,
+            _ => VendorError::NoQp,
+        }
+    }
 }
 
 impl<P: Platform> Engine<P> {
@@ -98,6 +111,8 @@ impl<P: Platform> Engine<P> {
             // Without a place the asker asks again, and hears when the QP is ready, which asks it.
             let waits = self.waiting_binds.insert(peer, qp, bind);
             self.counters.control_overflow += u64::from(!waits);
+        } else if self.qps[qp].state == QpState::Error {
+            self.refuse_bind(now, conn, entry, Refusal::Ended);
         } else {
             self.refuse_bind(now, conn, entry, Refusal::OtherPeer);
         }
@@ -112,7 +127,7 @@ impl<P: Platform> Engine<P> {
             // It hears so, and what was executed, from what is under way.
             self.counters.stale += 1;
         } else {
-            self.refuse_bind(now, conn, entry, Refusal::OtherPeer);
+            self.refuse_bind(now, conn, entry, Refusal::Ended);
         }
     }
 
@@ -280,7 +295,8 @@ impl<P: Platform> Engine<P> {
             remote: entry.src_qp,
             conn: engine.conn_id(conn),
         });
-        self.apply(flow, effects);
+        let why = Refusal::of(entry.status);
+        self.because(why, |engine| engine.apply(flow, effects));
     }
 
     fn handle_bound(&mut self, now: Instant, conn: u32, entry: &ControlEntry) {
@@ -325,11 +341,13 @@ impl<P: Platform> Engine<P> {
         };
         let begun = self.has_begun(flow);
         let effects = self.flows[flow].hear_unbind(entry, begun);
-        self.apply(flow, effects);
-        if !effects.stale && self.is_route(flow) && self.route_number(flow) == 0 {
-            // A route that our program does not know was the peer's wish alone.
-            self.end_route(flow, Status::RetryExceeded);
-        }
+        self.because(VendorError::QpGone, |engine| {
+            engine.apply(flow, effects);
+            if !effects.stale && engine.is_route(flow) && engine.route_number(flow) == 0 {
+                // A route that our program does not know was the peer's wish alone.
+                engine.end_route(flow, Status::RetryExceeded);
+            }
+        });
         self.notice(flow);
     }
 }

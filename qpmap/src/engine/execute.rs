@@ -8,7 +8,9 @@ use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId};
-use trunkline_conn::work::{Completion, Extra, MAX_MESSAGE, Receive, Status, WorkOpcode};
+use trunkline_conn::work::{
+    Completion, Extra, MAX_MESSAGE, Receive, Status, VendorError, WorkOpcode,
+};
 use trunkline_wire::{NakCode, Opcode, Reth};
 
 /// A message being put together.
@@ -381,6 +383,7 @@ impl<P: Platform> Engine<P> {
             src_qp,
             route: self.route_number(flow),
             solicited: packet.solicited,
+            vendor_err: VendorError::None,
         };
         let cq = self.cold(qp).recv_cq;
         self.complete(cq, &completion);

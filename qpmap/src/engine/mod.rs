@@ -123,6 +123,7 @@ use trunkline_conn::observer::Observer;
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::src::{self, Policy, Pool};
 use trunkline_conn::time::Instant;
+use trunkline_conn::work::VendorError;
 use trunkline_wire::{Close, Gid, IcrcSeed, Path, Qpn, ROCE_PORT, Worker};
 use unready::WaitingBinds;
 use waiting::Waiting;
@@ -397,6 +398,8 @@ pub struct Engine<P: Platform> {
     windows: Pool<build::Item>,
     requests: Slab<Pending>,
     request_serial: u32,
+    /// Why requests fail at the moment, if that is known.
+    why: VendorError,
     /// Flows whose clock is to be wound up in the next round, with its serial.
     to_watch: Vec<(u32, u32)>,
     watch_serial: u32,
@@ -498,6 +501,7 @@ impl<P: Platform> Engine<P> {
             }),
             requests: Slab::new(),
             request_serial: 0,
+            why: VendorError::None,
             to_watch: Vec::new(),
             watch_serial: 0,
             acked: Vec::new(),

@@ -9,7 +9,7 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, Memory, MemoryFault};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{
-    Completion, Extra, Local, Receive, Request, SendFlags, SendOp, Status, WorkOpcode,
+    Completion, Extra, Local, Receive, Request, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
 use trunkline_wire::{NakCode, Qpn, Syndrome, rnr_timer_ns};
 
@@ -327,6 +327,10 @@ impl<P: Platform> Engine<P> {
             src_qp: Qpn::default(),
             route,
             solicited: false,
+            vendor_err: match status {
+                Status::RetryExceeded => self.why,
+                _ => VendorError::None,
+            },
         };
         let cq = self.cold(qp).send_cq;
         self.complete(cq, &completion);
@@ -378,7 +382,9 @@ impl<P: Platform> Engine<P> {
                 // Nobody is there. That says nothing of earlier messages: theirs may come yet.
                 self.counters.nak_received += 1;
                 if self.flows[flow].head != NONE {
-                    self.fail_flow(flow, Status::RetryExceeded);
+                    self.because(VendorError::QpGone, |engine| {
+                        engine.fail_flow(flow, Status::RetryExceeded);
+                    });
                 }
             }
             Syndrome::Nak(code) if round == record.round => {
@@ -513,6 +519,13 @@ impl<P: Platform> Engine<P> {
         self.complete_flow(flow);
     }
 
+    /// Requests that end meanwhile with [`Status::RetryExceeded`] say why.
+    pub(crate) fn because(&mut self, why: VendorError, end: impl FnOnce(&mut Self)) {
+        self.why = why;
+        end(self);
+        self.why = VendorError::None;
+    }
+
     /// The first unfinished request of a flow failed for good: so does its route or QP.
     pub(crate) fn fail_flow(&mut self, flow: u32, status: Status) {
         if self.is_route(flow) {
@@ -597,6 +610,7 @@ impl<P: Platform> Engine<P> {
             src_qp: Qpn::default(),
             route: 0,
             solicited: false,
+            vendor_err: VendorError::None,
         };
         let cq = self.cold(qp).recv_cq;
         self.complete(cq, &completion);
