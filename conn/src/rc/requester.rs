@@ -405,6 +405,7 @@ impl Requester {
             status = Status::Flushed;
         }
         (self.reads, self.read_psns) = (0, 0);
+        self.early = Early::default();
         self.timers.stop();
     }
 

@@ -94,6 +94,31 @@ fn read_data_that_overtook_others_is_placed_and_the_others_are_asked_for_after_a
 }
 
 #[test]
+fn an_answer_far_ahead_is_not_taken_for_one_that_came_256_before_it() {
+    const LONG: usize = 300 * MTU;
+    let mut bench = Bench::new(Config {
+        window: 400,
+        ..config()
+    });
+    let room = vec![0; LONG];
+    bench.qp.ram.regions.push(Region::new(0x55, 0x1000, room));
+    bench.post(0, read(0), 2 * MTU);
+    let long = request(1, read(0), sge(0x55, 0x1000, LONG as u32));
+    assert!(bench.engine.post_send(long).is_ok());
+    let asked = numbers(&bench.sent());
+    assert!(asked.last().is_some_and(|last| *last > 1), "{asked:?}");
+    let last = read_response(Opcode::RC_READ_RESPONSE_LAST, 1, &[1; MTU]);
+    assert_eq!(bench.feed(last), Ok(()));
+    assert_eq!(bench.feed(last), Err(Dropped::StaleResponse));
+    // Each of them overtakes the first packet, which is asked for after the third.
+    let far = read_response(Opcode::RC_READ_RESPONSE_MIDDLE, 257, &[1; MTU]);
+    assert_eq!(bench.feed(far), Err(Dropped::MissingResponse));
+    assert_eq!(bench.engine.stats().implied_naks, 0);
+    assert_eq!(bench.feed(far), Err(Dropped::MissingResponse));
+    assert_eq!(bench.engine.stats().implied_naks, 1);
+}
+
+#[test]
 fn read_data_of_the_wrong_shape_is_a_bad_response() {
     let shapes: [(Opcode, usize); 6] = [
         (Opcode::RC_READ_RESPONSE_ONLY, MTU),

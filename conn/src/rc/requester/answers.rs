@@ -1,6 +1,6 @@
 //! What comes back to the requester: acknowledgements, READ data, results of atomics.
 
-use super::early::AHEAD;
+use super::early::Early;
 use super::{Entry, Requester};
 use crate::host::Host;
 use crate::mem::Memory;
@@ -325,7 +325,8 @@ impl Requester {
         stats: &mut Stats,
     ) -> Outcome {
         let psn = packet.bth.psn;
-        if self.early.has(psn) {
+        let una = self.una();
+        if self.early.has(una, psn) {
             return Outcome::dropped(Dropped::StaleResponse);
         }
         let found = self.find(psn);
@@ -335,7 +336,7 @@ impl Requester {
             Some(Placed::Fault) => return Outcome::FAULT,
             Some(Placed::Unfit) | None => return self.on_missing(now, stats),
         }
-        self.early.mark(psn);
+        self.early.mark(una, psn);
         Outcome {
             verdict: Ok(()),
             fatal: self.overtaken(now, stats),
@@ -345,7 +346,7 @@ impl Requester {
     /// The request that an answer ahead of its turn is for, and which of its packets; `None` where
     /// that is too far ahead.
     fn find(&self, psn: Psn) -> Option<(&Entry, u32)> {
-        if segment::distance(self.una(), psn) >= AHEAD {
+        if !Early::reaches(self.una(), psn) {
             return None;
         }
         let near = self.queue.iter().take(self.started.min(LOOK_AHEAD));
