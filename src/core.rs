@@ -88,7 +88,7 @@ pub(crate) struct Core {
     /// What connection management counts and times.
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) capture: Option<Capture>,
-    manager: Manager<Stream>,
+    pub(crate) manager: Manager<Stream>,
     psns: Stream,
     psn: Psn,
     bad_management: u64,
@@ -96,7 +96,7 @@ pub(crate) struct Core {
     unsent: Option<Outgoing>,
     said_goodbye: bool,
     /// The way to the other workers, if there are any.
-    mail: Option<Mail>,
+    pub(crate) mail: Option<Mail>,
 }
 
 impl std::fmt::Debug for Core {
@@ -441,6 +441,7 @@ impl Core {
                 }
             }
             Letter::Peer(address, mode) => peers.heard(&mut floor, address, mode),
+            Letter::Refused(peer, quote) => self.refused(now, peer, &quote),
             Letter::Loop(ask) => peers.looped_to(&mut floor, &ask),
             Letter::Looped(near, far) => peers.looped(&mut floor, &near, far.as_ref()),
         }

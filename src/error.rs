@@ -83,6 +83,9 @@ pub enum NoConnection {
     /// A host is there, and no Trunkline node, or one that shares no connections.
     #[error("it is no Trunkline node")]
     NoNode,
+    /// The host says that nobody listens at its RoCE port.
+    #[error("no node runs there")]
+    Nobody,
     /// Nothing came back: the host may be down or behind a firewall.
     #[error("it does not answer")]
     Silent,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use trunkline_cm::ib::Met;
-use trunkline_cm::{Concerns, Offer, PeerMode};
+use trunkline_cm::{Concerns, Offer, PeerMode, Quote};
 use trunkline_conn::ingress::Arrival;
 use trunkline_qpmap::CqId;
 use trunkline_wire::{BthView, MAD_LEN, Path, Qpn, Worker, Workers};
@@ -33,6 +33,8 @@ pub(crate) enum Letter {
     QpFailed(Qpn),
     /// A CQ of the program has overrun at the sender.
     CqFailed(CqId),
+    /// A peer's host says that nobody is there, and quotes an ask of the receiver.
+    Refused(IpAddr, Quote),
     /// What a peer turned out to be.
     Peer(IpAddr, PeerMode),
     /// A QP of the sender talks to one of the other worker.
@@ -148,7 +150,7 @@ impl Mail {
     }
 
     /// Sends what may be lost.
-    fn try_send(&mut self, to: u8, letter: Letter) {
+    pub(crate) fn try_send(&mut self, to: u8, letter: Letter) {
         self.counters.lost += u64::from(self.post(to, letter).is_err());
     }
 

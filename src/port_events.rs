@@ -1,6 +1,9 @@
 //! What a port says of datagrams that were sent, taken to whom it concerns.
 
 use crate::core::Core;
+use crate::mail::Letter;
+use std::net::IpAddr;
+use trunkline_cm::{Concerns, Quote};
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::PortEvent;
 
@@ -8,10 +11,39 @@ impl Core {
     /// Takes up what the port has to say.
     pub(crate) fn heed_port(&mut self, now: Instant) {
         while let Some(event) = self.port.poll_event() {
-            if let PortEvent::TooLong { dst, length } = event {
-                let length = u32::try_from(length).unwrap_or(u32::MAX);
-                self.engine.refused_as_too_long(now, dst.into(), length);
+            match event {
+                PortEvent::TooLong { dst, length } => {
+                    let length = u32::try_from(length).unwrap_or(u32::MAX);
+                    self.engine.refused_as_too_long(now, dst.into(), length);
+                }
+                PortEvent::Refused { dst, quote } => {
+                    if let Some(quote) = Quote::parse(quote.bytes()) {
+                        self.pass_refusal(now, dst, quote);
+                    }
+                }
+                _ => {}
             }
         }
+    }
+
+    /// The kernel gives errors to the socket of any worker: whose ask it is stands in the quote.
+    fn pass_refusal(&mut self, now: Instant, peer: IpAddr, quote: Quote) {
+        if let Some(mail) = &mut self.mail {
+            let to = quote.worker(mail.workers());
+            if to != mail.own() {
+                mail.try_send(to, Letter::Refused(peer, quote));
+                return;
+            }
+        }
+        self.refused(now, peer, &quote);
+    }
+
+    /// A peer's host says that nobody listens there.
+    pub(crate) fn refused(&mut self, now: Instant, peer: IpAddr, quote: &Quote) {
+        match quote.concerns() {
+            Concerns::Nodes => self.manager.handle_refused(now, peer, quote),
+            _ => self.cm.manager.handle_refused(now, peer, quote),
+        }
+        self.pump(now);
     }
 }

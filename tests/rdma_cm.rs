@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::address;
 use common::host::{Host, PORT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
@@ -128,6 +129,18 @@ fn who_is_refused_hears_why() {
         reason(refused),
         (RejReason::ConsumerDefined, b"busy".to_vec())
     );
+}
+
+#[test]
+fn a_host_on_which_no_node_runs_says_so_before_it_would_count_as_silent() {
+    let client = Host::new();
+    let started = std::time::Instant::now();
+    let error = client.connect((address(), PORT).into(), b"").unwrap_err();
+    let took = started.elapsed();
+    assert!(matches!(error, ConnectError::Nobody), "{error}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let counters = &client.node.cm_counters()[0].hosts;
+    assert_eq!((counters.nobody, counters.misquoted), (1, 0));
 }
 
 #[test]

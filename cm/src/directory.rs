@@ -53,6 +53,8 @@ impl PeerMode {
             (Event::Refused { reason, .. }, _) if reason.by_trunkline() => Self::Trunkline,
             // Busy and silent are not the same for a peer that has answered before.
             (Event::Silent { .. }, Self::Trunkline) => Self::Unknown,
+            // Whoever begins there next may be anything.
+            (Event::Nobody { .. }, _) => Self::Unknown,
             (Event::NotTrunkline { .. } | Event::Silent { .. } | Event::Refused { .. }, _) => {
                 Self::Plain {
                     until: now + plain_ns,

@@ -9,7 +9,8 @@ use trunkline_wire::cm::{CommId, RejReason};
 use trunkline_wire::{MAD_LEN, Path, Qpn, Workers};
 
 /// One handshake and the connection that comes of it. Each yields exactly one of the events that
-/// end it: [`Event::NotTrunkline`], [`Event::Silent`], [`Event::Refused`] or [`Event::Closed`].
+/// end it: [`Event::NotTrunkline`], [`Event::Silent`], [`Event::Nobody`], [`Event::Refused`] or
+/// [`Event::Closed`].
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct HandshakeId(pub(crate) CommId);
 
@@ -171,6 +172,13 @@ pub enum Event {
         /// Where the peer is.
         route: Route,
     },
+    /// The peer's host says that nobody listens there: twice, and not in one moment.
+    Nobody {
+        /// The handshake.
+        id: HandshakeId,
+        /// Where the peer would be.
+        route: Route,
+    },
     /// The peer refused for a reason, or what it said was refused here.
     Refused {
         /// The handshake.
@@ -209,6 +217,7 @@ impl Event {
             Self::Incoming { route, .. }
             | Self::NotTrunkline { route, .. }
             | Self::Silent { route, .. }
+            | Self::Nobody { route, .. }
             | Self::Refused { route, .. }
             | Self::PeerRestarted { route, .. }
             | Self::Closed { route, .. } => *route,
@@ -220,6 +229,7 @@ impl Event {
         match self {
             Self::NotTrunkline { id, .. }
             | Self::Silent { id, .. }
+            | Self::Nobody { id, .. }
             | Self::Refused { id, .. }
             | Self::Closed { id, .. } => Some(*id),
             Self::Incoming { .. } | Self::Established(_) | Self::PeerRestarted { .. } => None,

@@ -1,5 +1,6 @@
 //! How often a message is sent again, and when.
 
+use crate::quote::REFUSED_FOR_NS;
 use trunkline_conn::time::{Instant, MILLISECOND};
 
 /// How patiently an answer is waited for: each wait is twice as long as the one before.
@@ -76,6 +77,8 @@ pub(crate) struct Schedule {
     retry: Retry,
     sent: u8,
     mras: u8,
+    /// When the peer's host said first that nobody is there.
+    refused_at: Option<Instant>,
     /// When to send again, or give up.
     pub(crate) deadline: Instant,
 }
@@ -95,6 +98,7 @@ impl Schedule {
             retry,
             sent: 1,
             mras: 0,
+            refused_at: None,
             deadline: now + retry.wait_ns(1, random),
         }
     }
@@ -108,6 +112,13 @@ impl Schedule {
         self.sent += 1;
         self.deadline = now + self.retry.wait_ns(self.sent, random);
         Some(self)
+    }
+
+    /// The peer's host says that nobody is there. Whether that is to be believed: it has said so
+    /// before, long enough ago.
+    pub(crate) fn refused(&mut self, now: Instant) -> bool {
+        let first = *self.refused_at.get_or_insert(now);
+        now.since(first) >= REFUSED_FOR_NS
     }
 
     /// The peer asks for patience (MRA). `None` when it has done so too often. `exponent` as on the

@@ -31,7 +31,9 @@ pub use capture::{Capture, PacketWriter};
 pub use fault::Fault;
 pub use memory::{MemoryConfig, MemoryPort};
 pub use neighbours::{Interface, Neighbours};
-pub use port::{Arrival, Capabilities, Identification, Port, PortCounters, PortError, PortEvent};
+pub use port::{
+    Arrival, Capabilities, Identification, Port, PortCounters, PortError, PortEvent, Quoted,
+};
 pub use region::Region;
 pub use routes::{KernelRoutes, Neighbour, RouteError, Routes, Way};
 pub use udp::{UdpConfig, UdpOpenError, UdpPort};

@@ -130,6 +130,42 @@ pub enum PortEvent {
         /// Its bytes, BTH to ICRC.
         length: usize,
     },
+    /// An ICMP error says that nobody listens where it went. Anybody can send one: it is worth
+    /// what it quotes.
+    Refused {
+        /// Where it went.
+        dst: IpAddr,
+        /// Its first bytes, from the BTH on, as far as they are quoted.
+        quote: Quoted,
+    },
+}
+
+/// Bytes that an ICMP error quotes of a datagram.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Quoted {
+    bytes: [u8; Quoted::MOST],
+    length: u8,
+}
+
+impl Quoted {
+    /// Most bytes that are kept.
+    pub const MOST: usize = 64;
+
+    /// As much of them as is kept.
+    pub fn new(bytes: &[u8]) -> Self {
+        let length = bytes.len().min(Self::MOST);
+        let mut quoted = Self {
+            bytes: [0; Self::MOST],
+            length: length as u8,
+        };
+        quoted.bytes[..length].copy_from_slice(&bytes[..length]);
+        quoted
+    }
+
+    /// Those bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
 }
 
 /// What happened at a port. All since it was opened; counters do not wrap in practice.

@@ -29,6 +29,7 @@
 
 mod batch;
 mod control;
+mod errors;
 pub(crate) mod interface;
 mod owner;
 mod queue;
@@ -41,6 +42,7 @@ pub use owner::Owner;
 use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, PortEvent, Slot};
 use crate::routes::{KernelRoutes, Routes};
 use batch::{Addressing, Batch};
+use errors::Errors;
 use queue::{Queue, Unit};
 use receive::Receiver;
 use socket::Sockets;
@@ -152,7 +154,12 @@ pub struct UdpPort {
     /// Something was fetched that the next call gives out.
     fetched: bool,
     events: VecDeque<PortEvent>,
+    /// Sends that may still be repeated since an error of the network was in their way.
+    repeats: usize,
 }
+
+/// Sends that a flush repeats at most.
+const REPEATS: usize = 64;
 
 /// Most events that wait; later ones are lost.
 const EVENTS: usize = 64;
@@ -212,6 +219,7 @@ impl UdpPort {
             backed_up: false,
             fetched: false,
             events: VecDeque::new(),
+            repeats: 0,
         })
     }
 
@@ -260,6 +268,12 @@ impl UdpPort {
 
     /// The first waiting unit was refused. Gives whether to go on with the next one.
     fn refused(&mut self, error: io::Error) -> Result<bool, PortError> {
+        let passing = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+        if !passing.contains(&error.kind()) && self.read_errors() && self.repeats > 0 {
+            // It was about some datagram of long ago.
+            self.repeats -= 1;
+            return Ok(true);
+        }
         let unit = &self.queue.waiting()[0];
         let count = unit.count as u64;
         let counters = &mut self.counters;
@@ -301,6 +315,16 @@ impl UdpPort {
 }
 
 impl UdpPort {
+    /// Reads what errors there are; whether some came from the network.
+    fn read_errors(&mut self) -> bool {
+        let errors = Errors::read(self.sockets.main().as_raw_fd());
+        errors
+            .refused
+            .into_iter()
+            .for_each(|event| self.tell(event));
+        errors.arrived > 0
+    }
+
     fn tell(&mut self, event: PortEvent) {
         if self.events.len() < EVENTS {
             self.events.push_back(event);
@@ -364,7 +388,7 @@ impl Port for UdpPort {
     }
 
     fn flush(&mut self) -> Result<(), PortError> {
-        self.full = None;
+        (self.full, self.repeats) = (None, REPEATS);
         let filled = std::mem::take(&mut self.backed_up);
         while let Some((run, socket)) = self.next_run() {
             let socket = self.sockets.get(socket).as_raw_fd();
@@ -393,6 +417,8 @@ impl Port for UdpPort {
         let any = self.receiver.has_more() || self.receiver.fetch(socket, &mut self.counters)?;
         if any {
             self.receiver.arrived();
+        } else if self.receiver.take_failure() {
+            self.read_errors();
         }
         Ok(any)
     }

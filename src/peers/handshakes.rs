@@ -34,6 +34,7 @@ impl Peers {
             Cm::Established(terms) => self.established(floor, terms),
             Cm::NotTrunkline { id, .. } => self.failed(floor, *id, NoConnection::NoNode),
             Cm::Silent { id, .. } => self.failed(floor, *id, NoConnection::Silent),
+            Cm::Nobody { id, .. } => self.failed(floor, *id, NoConnection::Nobody),
             Cm::Refused {
                 id,
                 reason: Refused::Trunkline(code @ (RefusalCode::Busy | RefusalCode::Share)),

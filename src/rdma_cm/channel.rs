@@ -258,6 +258,7 @@ impl EventChannel {
             }
             Event::ConnectError { id } => ended(id, CmEventKind::ConnectError),
             Event::Unreachable { id, status } => ended(id, CmEventKind::Unreachable { status }),
+            Event::Nobody { id } => ended(id, CmEventKind::Nobody),
             Event::Rejected { id, reason, data } => {
                 ended(id, CmEventKind::Rejected { reason, data })
             }

@@ -80,6 +80,8 @@ pub enum CmEventKind {
         /// What it says; `None` when it is silent.
         status: Option<SidrStatus>,
     },
+    /// The peer's host says that nobody listens at its RoCE port: no node runs there.
+    Nobody,
     /// The peer rejects.
     Rejected {
         /// Why; 8 when nobody listens, 28 when its program says so.

@@ -36,6 +36,9 @@ pub enum ConnectError {
     /// The peer is silent, or gave up on the way.
     #[error("the peer does not answer")]
     Unreachable,
+    /// The peer's host says that nobody listens there: no node runs on it.
+    #[error("no node runs there")]
+    Nobody,
     /// Time is up.
     #[error("no answer in time")]
     Timeout,
@@ -261,6 +264,7 @@ fn wait(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> 
             reason,
             data: Box::new(data),
         }),
+        CmEventKind::Nobody => Err(ConnectError::Nobody),
         CmEventKind::Unreachable { .. }
         | CmEventKind::ConnectError
         | CmEventKind::Disconnected { .. } => Err(ConnectError::Unreachable),

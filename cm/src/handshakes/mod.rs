@@ -64,6 +64,10 @@ pub struct Counters {
     pub duplicate_guid: u64,
     /// Peers that were given up as they did not answer one of our messages, through all tries.
     pub silent: u64,
+    /// Asks that ended because the peer's host said that nobody listens there.
+    pub nobody: u64,
+    /// Such errors that fit no ask of ours, or not its peer.
+    pub misquoted: u64,
     /// Datagrams to send that were dropped because too many waited.
     pub transmit_full: u64,
 }

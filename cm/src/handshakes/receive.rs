@@ -6,12 +6,14 @@ use crate::event::{CloseReason, Event, Refused, Route};
 use crate::hello::HelloError;
 use crate::identity::IdentityError;
 use crate::message;
+use crate::quote::Quote;
 use crate::random::Random;
 use crate::refusal::{Refusal, RefusalCode};
 use crate::retry::Patience;
 use crate::slots::Slots;
 use crate::state::{Exchange, State, Verdict};
 use crate::table::{Ids, Slot};
+use core::net::IpAddr;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{
     Answered, CmMad, CommId, Drep, Dreq, Message, Mra, Rej, RejReason, Rep, Rtu,
@@ -75,6 +77,32 @@ impl<R: Random> Manager<R> {
     /// are, it is counted, and moves nothing unless all of it agrees with a handshake.
     pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
         self.handle_datagram(now, from, mad);
+    }
+
+    /// An ICMP error came that quotes an ask of `remote`: nobody listens there. By the second one,
+    /// 200 ms or more after the first, the ask ends with [`Event::Nobody`]. Errors that fit no ask
+    /// are counted.
+    pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
+        let remote = remote.to_canonical();
+        let found = self.table.find(quote.local);
+        let found = found.filter(|&index| self.table.route(index).remote == remote);
+        let is_it = |index: &u32| match self.table.slot(*index).state() {
+            State::ReqSent(state) => state.transaction == quote.transaction,
+            _ => false,
+        };
+        let Some(index) = found.filter(is_it) else {
+            self.counters.misquoted += 1;
+            return;
+        };
+        let over = self.table.update(index, |state| match state {
+            State::ReqSent(state) => state.schedule.refused(now),
+            _ => false,
+        });
+        if over {
+            self.counters.nobody += 1;
+            let (id, route) = (self.id(index), self.table.route(index));
+            self.finish_with(index, Event::Nobody { id, route });
+        }
     }
 
     fn on_rep(&mut self, now: Instant, route: Route, transaction: u64, rep: &Rep) {

@@ -239,6 +239,13 @@ pub enum Event {
         /// Where the peer is.
         route: Route,
     },
+    /// The peer's host says that nobody listens there: twice, and not in one moment.
+    Nobody {
+        /// The connection or question.
+        id: ConnId,
+        /// Where the peer would be.
+        route: Route,
+    },
     /// A connection has ended, or the attempt of a peer at one.
     Closed {
         /// The connection.
@@ -291,6 +298,7 @@ impl Event {
             | Self::Established { id, .. }
             | Self::Rejected { id, .. }
             | Self::Unreachable { id, .. }
+            | Self::Nobody { id, .. }
             | Self::Closed { id, .. }
             | Self::TimeWaitExit { id, .. }
             | Self::SidrIncoming { id, .. }
@@ -305,6 +313,7 @@ impl Event {
             self,
             Self::Rejected { .. }
                 | Self::Unreachable { .. }
+                | Self::Nobody { .. }
                 | Self::Closed { .. }
                 | Self::SidrAnswered { .. }
                 | Self::SidrClosed { .. }

@@ -9,8 +9,10 @@ use crate::credit::Credit;
 use crate::driver::{Counts, Driver, counts};
 use crate::event::Route;
 use crate::message::mad;
+use crate::quote::Quote;
 use crate::random::Random;
 use crate::slots::Slots;
+use core::net::IpAddr;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{
     Answered, ApStatus, CmMad, CommId, Drep, Dreq, Lap, Message, Mra, PrivateData, Rej, RejReason,
@@ -80,6 +82,31 @@ impl<R: Random> Manager<R> {
     /// are, it is counted, and moves nothing unless all of it agrees with a connection.
     pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
         self.handle_datagram(now, from, mad);
+    }
+
+    /// An ICMP error came that quotes an ask: see
+    /// [`Manager::handle_refused`](crate::Manager::handle_refused).
+    pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
+        let remote = remote.to_canonical();
+        let found = self.table.find(quote.local);
+        let found = found.filter(|&index| self.table.slot(index).route.remote == remote);
+        let is_it = |index: &u32| match self.table.slot(*index).state() {
+            State::ReqSent(sent) | State::SidrSent(sent) => sent.transaction == quote.transaction,
+            _ => false,
+        };
+        let Some(index) = found.filter(is_it) else {
+            self.counters.misquoted += 1;
+            return;
+        };
+        let over = |state: &mut State| state.sent().is_some_and(|at| at.schedule.refused(now));
+        if self.table.update(index, over) {
+            self.counters.nobody += 1;
+            let event = Event::Nobody {
+                id: self.conn(index),
+                route: self.table.slot(index).route,
+            };
+            self.end_with(now, index, event);
+        }
     }
 
     fn on_rep(&mut self, now: Instant, route: Route, transaction: u64, rep: &Rep) {

@@ -240,6 +240,11 @@ pub enum Event {
         /// What the peer says; `None` when it is silent.
         status: Option<SidrStatus>,
     },
+    /// The peer's host says that nobody listens at its RoCE port: twice, and not in one moment.
+    Nobody {
+        /// The connection.
+        id: Id,
+    },
     /// The peer rejects.
     Rejected {
         /// The connection.
@@ -282,6 +287,7 @@ impl Event {
             | Self::ConnectResponse { id, .. }
             | Self::ConnectError { id }
             | Self::Unreachable { id, .. }
+            | Self::Nobody { id }
             | Self::Rejected { id, .. }
             | Self::Established { id, .. }
             | Self::Disconnected { id, .. }

@@ -69,6 +69,10 @@ impl<R: Random> Manager<R> {
                 self.set_state(id, over);
                 Some(Event::Unreachable { id, status: None })
             }
+            ib::Event::Nobody { .. } => {
+                self.set_state(id, over);
+                Some(Event::Nobody { id })
+            }
             ib::Event::Closed {
                 reason,
                 private_data,

@@ -40,6 +40,7 @@ pub use workers::{Claim, Listener, Wish, keeper};
 use crate::event::{Outgoing, Route};
 use crate::ib;
 use crate::phase::Step;
+use crate::quote::Quote;
 use crate::random::Random;
 use crate::retry::Retry;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -579,6 +580,12 @@ impl<R: Random> Manager<R> {
     /// Takes a management datagram that came to QP1: see [`ib::Manager::handle_mad`].
     pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
         self.ib.handle_mad(now, from, mad);
+        self.handle_events(now);
+    }
+
+    /// An ICMP error came that quotes an ask: see [`ib::Manager::handle_refused`].
+    pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
+        self.ib.handle_refused(now, remote, quote);
         self.handle_events(now);
     }
 

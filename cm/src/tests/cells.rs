@@ -96,6 +96,7 @@ fn event_name(event: &Event) -> String {
         Event::Established(_) => "Established".to_string(),
         Event::NotTrunkline { .. } => "NotTrunkline".to_string(),
         Event::Silent { .. } => "Silent".to_string(),
+        Event::Nobody { .. } => "Nobody".to_string(),
         Event::Refused { .. } => "Refused".to_string(),
         Event::PeerRestarted { .. } => "PeerRestarted".to_string(),
         Event::Closed { reason, .. } => match reason {

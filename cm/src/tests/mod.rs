@@ -14,6 +14,7 @@ pub(crate) mod matrix;
 pub(crate) mod network;
 mod nodes;
 pub(crate) mod pcap;
+mod refused;
 mod scripts;
 mod sim;
 

@@ -64,6 +64,18 @@ impl Name {
         Self { v6 }
     }
 
+    /// The address in it, if it is one.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        // SAFETY: all bytes of the union are initialized, and any are good for either view; both
+        // begin with the family.
+        let (v4, v6) = unsafe { (self.v4, self.v6) };
+        match i32::from(v6.sin6_family) {
+            libc::AF_INET => Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes())),
+            libc::AF_INET6 => Some(IpAddr::from(v6.sin6_addr.s6_addr)),
+            _ => None,
+        }
+    }
+
     /// Writes an address; gives how many bytes it has.
     fn set(&mut self, address: IpAddr, port: u16, scope: u32) -> u32 {
         match address {

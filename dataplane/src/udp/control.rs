@@ -51,6 +51,37 @@ impl Control {
     }
 }
 
+/// What an entry of an error queue is (`struct sock_extended_err`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct SocketError {
+    /// An ICMP message brought it; else this host refused to send.
+    pub(super) from_network: bool,
+    /// It says that nobody listens at the port.
+    pub(super) nobody_listens: bool,
+}
+
+impl Control {
+    /// The error that the first `used` bytes tell of.
+    pub(super) fn error(&self, used: usize) -> Option<SocketError> {
+        /// `SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6`.
+        const ICMP: [u8; 2] = [2, 3];
+        /// Destination unreachable, port unreachable: of IPv4, of IPv6.
+        const CLOSED: [[u8; 3]; 2] = [[2, 3, 3], [3, 1, 4]];
+        let kinds = [
+            (libc::IPPROTO_IP, libc::IP_RECVERR),
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+        ];
+        let mut all = self.iter(used);
+        let (.., data) = all.find(|(level, kind, _)| kinds.contains(&(*level, *kind)))?;
+        // ee_errno, then ee_origin, ee_type, ee_code.
+        let what: [u8; 3] = data.get(4..7)?.try_into().ok()?;
+        Some(SocketError {
+            from_network: ICMP.contains(&what[0]),
+            nobody_listens: CLOSED.contains(&what),
+        })
+    }
+}
+
 /// What the control messages of a received message say.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Received {
@@ -110,6 +141,8 @@ fn number(data: &[u8]) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
     use super::*;
 
     #[test]
@@ -168,6 +201,26 @@ mod tests {
         let received = Received::parse(&control, used);
         assert_eq!(received.traffic_class, 3);
         assert_eq!(received.local, Some(Ipv6Addr::LOCALHOST.into()));
+    }
+
+    #[test]
+    fn errors_of_the_network_are_told_from_those_of_this_host() {
+        let error = |level, kind, what: [u8; 3]| {
+            let mut control = Control::new();
+            let mut data = [0; 16];
+            data[4..7].copy_from_slice(&what);
+            let used = control.push(0, level, kind, &data);
+            assert_eq!(control.error(used - 16), None, "cut off");
+            let error = control.error(used).unwrap();
+            (error.from_network, error.nobody_listens)
+        };
+        let v4 = (libc::IPPROTO_IP, libc::IP_RECVERR);
+        let v6 = (libc::IPPROTO_IPV6, libc::IPV6_RECVERR);
+        assert_eq!(error(v4.0, v4.1, [2, 3, 3]), (true, true));
+        assert_eq!(error(v4.0, v4.1, [2, 3, 4]), (true, false), "too long");
+        assert_eq!(error(v4.0, v4.1, [1, 0, 0]), (false, false), "local");
+        assert_eq!(error(v6.0, v6.1, [3, 1, 4]), (true, true));
+        assert_eq!(error(v6.0, v6.1, [3, 3, 3]), (true, false));
     }
 
     #[test]

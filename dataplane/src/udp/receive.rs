@@ -41,6 +41,8 @@ pub(super) struct Receiver {
     arrived: Reading,
     /// Whether the kernel's times can be compared with that.
     comparable: bool,
+    /// The last call failed, and there may be an error to read.
+    failed: bool,
 }
 
 impl std::fmt::Debug for Receiver {
@@ -85,12 +87,18 @@ impl Receiver {
             offset: 0,
             arrived: Reading::now(),
             comparable: true,
+            failed: false,
         }
     }
 
     /// Whether something of the last call is still to be given out.
     pub(super) const fn has_more(&self) -> bool {
         self.message < self.filled
+    }
+
+    /// Whether a call failed since it was asked last.
+    pub(super) const fn take_failure(&mut self) -> bool {
+        std::mem::replace(&mut self.failed, false)
     }
 
     /// What is to be given out has arrived: what it waited is counted up to now. Whoever takes it
@@ -146,7 +154,10 @@ impl Receiver {
                 }
                 // Nothing there, interrupted, no memory just now, or an ICMP error of a packet sent
                 // long ago: all pass.
-                _ => Ok(false),
+                other => {
+                    self.failed = !matches!(other, Some(libc::EAGAIN | libc::EINTR));
+                    Ok(false)
+                }
             };
         };
         self.filled = got;

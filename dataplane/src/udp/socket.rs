@@ -68,6 +68,13 @@ impl Sockets {
             let option = (libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX);
             set(&main, option, 1).map_err(system("setsockopt(UDP_NO_CHECK6_RX)"))?;
         }
+        let errors = if ipv6 {
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+        } else {
+            (libc::IPPROTO_IP, libc::IP_RECVERR)
+        };
+        // Where it is refused, nobody who is not there is told from who is silent.
+        let _ = set(&main, errors, 1);
         // Where it is refused, waiting in the socket counts as the network's.
         let _ = set(&main, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), 1);
         if config.address.is_unspecified() {

@@ -119,6 +119,7 @@ impl Host {
                     "{qpn} was given back in use"
                 );
             }
+            Event::Nobody { .. } => unreachable!("no host says so here"),
             Event::Rejected { .. } | Event::Unreachable { .. } | Event::Closed { .. } => {
                 let conn = self.conns.remove(&id.number());
                 assert!(conn.is_some(), "what has ended does not end again");

@@ -96,6 +96,7 @@ impl Host {
                 assert!(may_end.map(Some).contains(&stage), "{stage:?}");
                 Stage::Over
             }
+            Event::Nobody { .. } => unreachable!("no host says so here"),
             Event::Rejected { .. } | Event::Unreachable { .. } | Event::ConnectError { .. } => {
                 let early = matches!(stage, Some(Stage::Connecting | Stage::Accepted));
                 assert!(early, "{stage:?}");

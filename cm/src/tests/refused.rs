@@ -1,0 +1,148 @@
+//! ICMP errors that quote an ask, true and forged.
+
+use super::{Seeded, address, ask, drain, ms, path};
+use crate::event::{Event, Outgoing, Route};
+use crate::hello::Purpose;
+use crate::identity::Identity;
+use crate::retry::Retry;
+use crate::{Concerns, Config, Manager, Quote, gsi, ib};
+use core::net::IpAddr;
+use std::vec::Vec;
+use trunkline_wire::cm::PrivateData;
+use trunkline_wire::{Psn, Workers};
+
+const PEER: IpAddr = address(2);
+const ROUTE: Route = Route {
+    local: address(1),
+    remote: PEER,
+};
+
+/// The datagram in which a message travelled.
+fn datagram(out: &Outgoing) -> Vec<u8> {
+    let mut bytes = [0; gsi::LEN];
+    let path = path(out.route.local, out.route.remote);
+    gsi::build(&path, 0, Psn::from_wire(7), &out.mad, &mut bytes);
+    bytes.to_vec()
+}
+
+fn quote(out: &Outgoing) -> Quote {
+    let all = datagram(out);
+    let quote = Quote::parse(&all[..Quote::LEN]).expect("an ask");
+    assert_eq!(Quote::parse(&all), Some(quote));
+    assert_eq!(quote.worker(Workers::ONE), 0);
+    quote
+}
+
+/// A handshake that asks a peer which has answered before.
+fn asking() -> (Manager<Seeded>, Outgoing) {
+    let mut random = Seeded(3);
+    let mut manager = Manager::new(Config::new(Identity { guid: 1, epoch: 1 }), Seeded(1));
+    let mut ask = ask(&mut random, Purpose::Private);
+    ask.retry = Retry::KNOWN;
+    manager.open(ms(0), ROUTE, ask).expect("room");
+    let (sent, _) = drain(&mut manager);
+    (manager, sent[0])
+}
+
+#[test]
+fn two_errors_that_quote_an_ask_end_it_and_one_alone_does_not() {
+    let (mut manager, out) = asking();
+    let quote = quote(&out);
+    assert_eq!(quote.concerns(), Concerns::Nodes);
+    for at in [0, 1, 100, 199] {
+        manager.handle_refused(ms(at), PEER, &quote);
+        assert!(drain(&mut manager).1.is_empty(), "after {at} ms");
+    }
+    manager.handle_refused(ms(200), PEER, &quote);
+    let (_, events) = drain(&mut manager);
+    assert!(matches!(events[..], [Event::Nobody { route: ROUTE, .. }]));
+    assert_eq!(manager.load().connections(), 0);
+    let counters = manager.counters();
+    assert_eq!(
+        (counters.nobody, counters.misquoted, counters.silent),
+        (1, 0, 0)
+    );
+    // It is over.
+    manager.handle_refused(ms(500), PEER, &quote);
+    assert_eq!(manager.counters().misquoted, 1);
+}
+
+#[test]
+fn what_quotes_another_ask_or_comes_from_another_way_moves_nothing() {
+    let (mut manager, out) = asking();
+    let right = quote(&out);
+    let mut wrong = Vec::new();
+    for bit in 0..64 {
+        let transaction = right.transaction ^ 1 << bit;
+        wrong.push((
+            PEER,
+            Quote {
+                transaction,
+                ..right
+            },
+        ));
+    }
+    for bit in 0..32 {
+        let local = trunkline_wire::cm::CommId(right.local.0 ^ 1 << bit);
+        wrong.push((PEER, Quote { local, ..right }));
+    }
+    wrong.push((address(3), right));
+    for at in [0, 300, 600] {
+        for (from, quote) in &wrong {
+            manager.handle_refused(ms(at), *from, quote);
+        }
+    }
+    assert!(drain(&mut manager).1.is_empty());
+    assert_eq!(manager.counters().misquoted, 3 * wrong.len() as u64);
+    // An answer is no ask.
+    let early = (manager.load().opening, manager.counters().nobody);
+    assert_eq!(early, (1, 0));
+}
+
+#[test]
+fn quotes_that_are_short_or_of_something_else_are_none() {
+    let (_, out) = asking();
+    let all = datagram(&out);
+    for length in 0..Quote::LEN {
+        assert_eq!(Quote::parse(&all[..length]), None, "{length} bytes");
+    }
+    // Opcode, destination QP, class, attribute.
+    for (at, value) in [(0, 4), (7, 2), (21, 3), (36, 1), (37, 0x13)] {
+        let mut other = all.clone();
+        other[at] = value;
+        assert_eq!(Quote::parse(&other), None, "byte {at}");
+    }
+    let mut random = Seeded(9);
+    for _ in 0..10_000 {
+        let length = random.below(100) as usize;
+        let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
+        let _ = Quote::parse(&bytes);
+    }
+}
+
+#[test]
+fn an_ask_of_an_ordinary_host_ends_in_the_same_way() {
+    let mut manager = ib::Manager::new(ib::Config::new(5), Seeded(1));
+    let ask = ib::SidrAsk {
+        service_id: trunkline_wire::ServiceId::tcp(7174),
+        pkey: 0xffff,
+        private_data: PrivateData::default(),
+    };
+    manager.ask(ms(0), ROUTE, &ask, Retry::PLAIN).expect("room");
+    let out = manager.poll_transmit().expect("a question");
+    let quote = quote(&out);
+    assert_eq!(quote.concerns(), Concerns::Plain);
+    manager.handle_refused(ms(5), PEER, &quote);
+    manager.handle_refused(ms(5), address(3), &quote);
+    assert_eq!(manager.poll_event(), None);
+    manager.handle_refused(ms(300), PEER, &quote);
+    let event = manager.poll_event();
+    assert!(matches!(
+        event,
+        Some(ib::Event::Nobody { route: ROUTE, .. })
+    ));
+    assert_eq!(manager.poll_event(), None);
+    assert_eq!(manager.load().connections(), 0);
+    let counters = manager.counters();
+    assert_eq!((counters.nobody, counters.misquoted), (1, 1));
+}
