@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
-use trunkline_qpmap::{Event, QpModify, QpQueues, QpType};
+use trunkline_qpmap::{Attributes, Event, QpModify, QpQueues, QpType};
 use trunkline_wire::{Opcode, Path, icrc};
 
 type Qp = Arc<QpQueues<Words>>;
@@ -363,6 +363,38 @@ fn a_refusal_is_told_though_the_qp_is_destroyed_right_after_it() {
     let_all_through(&mut pair);
     pair.run(50 * MILLISECOND);
     assert_eq!(outcome(&pair), Some(Status::RemoteAccess));
+}
+
+#[test]
+fn a_refusal_is_told_over_the_next_connection_when_one_dies_with_it() {
+    for kind in [QpType::Rc, QpType::Src] {
+        let mut pair = Pair::new(1);
+        let [a, b] = [pair.qp(0, QpType::Rc), pair.qp(1, kind)];
+        pair.connect(0, &a, &b);
+        match kind {
+            QpType::Src => pair.take_to_rts(1, &b, Attributes::default(), Attributes::default()),
+            _ => pair.connect(1, &b, &a),
+        }
+        pair.run(5 * MILLISECOND);
+        let held = Held::new(&mut pair);
+        let wrong = Remote {
+            addr: 0,
+            rkey: trunkline_wire::Rkey(1),
+        };
+        pair.post(0, &a, 1, SendOp::Write(wrong), &[pair.sge(0, 0, 64)]);
+        let asked = held.said_by(&mut pair, 0);
+        pair.deliver(1, &asked);
+        pair.now = pair.now + 100_000;
+        held.said_by(&mut pair, 1);
+        // The refusal is lost with the connection.
+        pair.open();
+        for (node, end) in pair.nodes.iter_mut().zip(pair.conns[0]) {
+            node.engine.close_connection(end);
+        }
+        let_all_through(&mut pair);
+        pair.run(50 * MILLISECOND);
+        assert_eq!(outcome(&pair), Some(Status::RemoteAccess), "{kind:?}");
+    }
 }
 
 #[test]

@@ -63,6 +63,27 @@ fn replace_connection(pair: &mut Pair) {
 }
 
 #[test]
+fn the_end_of_a_node_is_heard_on_all_connections_though_one_goodbye_alone_arrives() {
+    let mut pair = Pair::new(3);
+    pair.run(5 * MILLISECOND);
+    let down = |pair: &mut Pair| -> usize {
+        let events = std::iter::from_fn(|| pair.nodes[1].engine.poll_event());
+        let down = events.filter(|event| matches!(event, Event::ConnectionDown { .. }));
+        down.count()
+    };
+    assert_eq!(down(&mut pair), 0);
+    pair.nodes[0].engine.say_goodbye();
+    let said = pair.sent_by(0);
+    let goodbyes: Vec<_> = said
+        .into_iter()
+        .filter(|(_, datagram)| Opcode(datagram[0]) == Opcode::SRC_CLOSE)
+        .collect();
+    assert_eq!(goodbyes.len(), 3);
+    pair.deliver(1, &goodbyes[1..2]);
+    assert_eq!(down(&mut pair), 3);
+}
+
+#[test]
 fn a_qp_outlives_any_number_of_connections_that_carry_nothing() {
     let mut pair = Pair::new(1);
     let [a, b] = pair.connected();

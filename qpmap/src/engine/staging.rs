@@ -125,9 +125,7 @@ impl Staging {
         let left = self.total - self.used;
         // What the peer could take if it took no more than it leaves to others.
         let of_its_share = (left + of_peer) / 2;
-        if of_peer + cost > left.saturating_sub(cost)
-            || of_flow + cost > of_its_share.saturating_sub(of_peer + cost)
-        {
+        if of_flow + cost > of_its_share.saturating_sub(of_peer + cost) {
             return false;
         }
         if *shelf == NONE {
