@@ -559,14 +559,17 @@ impl Peers {
         }
         self.reclaim_at = now + RECLAIM_EVERY;
         self.directory.tidy(now);
-        let idle = engine.idle_connections();
-        self.idle_since
-            .retain(|key, _| idle.iter().any(|id| id.key() == *key));
+        let before = std::mem::take(&mut self.idle_since);
+        let since = |id: ConnId| before.get(&id.key()).copied().unwrap_or(now);
+        self.idle_since = engine
+            .idle_connections()
+            .map(|id| (id.key(), since(id)))
+            .collect();
+        let idle: Vec<ConnId> = engine.idle_connections().collect();
         // The newest go first, at both ends: each keeps the one with which it began.
         for id in idle.into_iter().rev() {
-            let since = *self.idle_since.entry(id.key()).or_insert(now);
             // What was closed just now may have left this one alone in its pool.
-            if now.since(since) >= self.idle_after_ns && engine.idle_connections().contains(&id) {
+            if now.since(since(id)) >= self.idle_after_ns && engine.is_idle(id) {
                 engine.reclaim_connection(id);
             }
         }

@@ -58,6 +58,22 @@ impl<T: Copy> Chains<T> {
         link
     }
 
+    /// The same at its beginning.
+    #[inline]
+    pub(crate) fn push_first(&mut self, chain: &mut Chain, value: T) -> u32 {
+        let link = self.push(chain, value);
+        chain.0 = link;
+        link
+    }
+
+    /// Puts the first value at the end of its list.
+    #[inline]
+    pub(crate) fn rotate(&self, chain: &mut Chain) {
+        if let Some(first) = self.links.get(chain.0) {
+            chain.0 = first.next;
+        }
+    }
+
     /// Takes a value out of the list it is in.
     ///
     /// # Panics
@@ -133,6 +149,8 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Push(usize),
+        PushFirst(usize),
+        Rotate(usize),
         Pop(usize),
         Remove(usize, usize),
     }
@@ -140,6 +158,8 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             3 => (0..3usize).prop_map(Step::Push),
+            1 => (0..3usize).prop_map(Step::PushFirst),
+            1 => (0..3usize).prop_map(Step::Rotate),
             1 => (0..3usize).prop_map(Step::Pop),
             2 => (0..3usize, any::<usize>()).prop_map(|(list, at)| Step::Remove(list, at)),
         ]
@@ -158,6 +178,16 @@ mod tests {
                     Step::Push(at) => {
                         let link = chains.push(&mut lists[at], value);
                         model[at].push_back((link, value));
+                    }
+                    Step::PushFirst(at) => {
+                        let link = chains.push_first(&mut lists[at], value);
+                        model[at].push_front((link, value));
+                    }
+                    Step::Rotate(at) => {
+                        chains.rotate(&mut lists[at]);
+                        if !model[at].is_empty() {
+                            model[at].rotate_left(1);
+                        }
                     }
                     Step::Pop(at) => {
                         let expected = model[at].pop_front().map(|(_, value)| value);

@@ -2,6 +2,7 @@
 
 use hashbrown::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use trunkline_conn::secret::Stream;
 
 /// Values by an index of our own, which nobody outside chooses.
 pub(crate) type IndexMap<T> = HashMap<u32, T, BuildHasherDefault<Spread>>;
@@ -34,6 +35,11 @@ pub(crate) struct Keyed([u64; 2]);
 impl Keyed {
     pub(crate) const fn new(secret: [u64; 2]) -> Self {
         Self(secret)
+    }
+
+    /// One that nobody can foresee who does not know `secret`.
+    pub(crate) fn of(mut secret: Stream) -> Self {
+        Self::new([secret.next_u64(), secret.next_u64()])
     }
 
     /// The hash of 16 bytes.

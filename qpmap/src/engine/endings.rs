@@ -8,9 +8,10 @@ use super::binding::Ending;
 use super::jobs::Job;
 use super::qp::Flags;
 use super::{Engine, Platform};
+use crate::hash::Keyed;
 use crate::slab::NONE;
 use crate::state::QpState;
-use std::collections::BTreeMap;
+use hashbrown::HashTable;
 use trunkline_wire::Qpn;
 
 #[cfg(doc)]
@@ -20,19 +21,53 @@ use super::Config;
 type Pair = (u32, Qpn, u32);
 
 /// Flows of QPs that are gone, by the pair they were for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Endings {
-    last: BTreeMap<Pair, u32>,
+    hash: Keyed,
+    last: HashTable<(Pair, u32)>,
 }
 
 impl Endings {
+    /// None; `hash` is one that nobody can foresee.
+    pub(crate) const fn new(hash: Keyed) -> Self {
+        Self {
+            hash,
+            last: HashTable::new(),
+        }
+    }
+
     /// The flow of a former life of this pair whose end the peer has not heard of.
     pub(crate) fn get(&self, pair: &Pair) -> Option<u32> {
         if self.last.is_empty() {
             return None;
         }
-        self.last.get(pair).copied()
+        let found = self.last.find(self.hash_of(pair), |(at, _)| at == pair);
+        found.map(|(_, flow)| *flow)
     }
+
+    /// Takes up the flow of a pair that has none.
+    fn insert(&mut self, pair: Pair, flow: u32) {
+        let (hash, of) = (self.hash_of(&pair), self.hash);
+        let entry = (pair, flow);
+        self.last
+            .insert_unique(hash, entry, |(pair, _)| hash_of(of, pair));
+    }
+
+    fn remove(&mut self, pair: &Pair) {
+        let hash = self.hash_of(pair);
+        if let Ok(found) = self.last.find_entry(hash, |(at, _)| at == pair) {
+            found.remove();
+        }
+    }
+
+    fn hash_of(&self, pair: &Pair) -> u64 {
+        hash_of(self.hash, pair)
+    }
+}
+
+fn hash_of(hash: Keyed, (qp, remote, peer): &Pair) -> u64 {
+    let both = u64::from(*qp) << 32 | u64::from(remote.get());
+    hash.hash([both, (*peer).into()])
 }
 
 impl<P: Platform> Engine<P> {
@@ -79,7 +114,7 @@ impl<P: Platform> Engine<P> {
         ] {
             record.flags.clear(flag);
         }
-        self.endings.last.insert(pair, flow);
+        self.endings.insert(pair, flow);
         self.join_ended(flow, conn);
     }
 
@@ -190,7 +225,7 @@ impl<P: Platform> Engine<P> {
         self.drop_jobs(flow, |_| true);
         self.part_ended(flow);
         self.retire(flow);
-        self.endings.last.remove(&(qp, remote, peer));
+        self.endings.remove(&(qp, remote, peer));
         let conn = self.peers[peer].conns;
         if self.qps.get(qp).is_some()
             && conn != NONE

@@ -211,13 +211,21 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Connections without flows, of pools that have others.
-    pub fn idle_connections(&self) -> Vec<ConnId> {
-        let idle = |index: u32, conn: &Conn| {
-            let more = self.peers[conn.peer].conns != index || conn.next_of_peer != NONE;
-            conn.flows == 0 && more && !conn.flags.private && conn.delivery.is_idle()
-        };
-        let idle = self.conns.iter().filter(|(index, conn)| idle(*index, conn));
-        idle.map(|(index, _)| self.conn_id(index)).collect()
+    pub fn idle_connections(&self) -> impl Iterator<Item = ConnId> {
+        let all = self.conns.iter();
+        let idle = all.filter(|(index, conn)| self.is_spare(*index, conn));
+        idle.map(|(index, _)| self.conn_id(index))
+    }
+
+    /// Whether a connection is one of [`idle_connections`](Self::idle_connections).
+    pub fn is_idle(&self, id: ConnId) -> bool {
+        let conn = self.live(id);
+        conn.is_some_and(|conn| self.is_spare(id.index, conn))
+    }
+
+    fn is_spare(&self, index: u32, conn: &Conn) -> bool {
+        let more = self.peers[conn.peer].conns != index || conn.next_of_peer != NONE;
+        conn.flows == 0 && more && !conn.flags.private && conn.delivery.is_idle()
     }
 
     /// Draws the number of the first packet of a connection.

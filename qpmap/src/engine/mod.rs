@@ -89,7 +89,7 @@ pub use verbs::{QpInit, QpModify};
 use crate::chain::Chains;
 use crate::cq::{CompletionQueue, Notify};
 use crate::doorbell::Doorbells;
-use crate::hash::IndexMap;
+use crate::hash::{IndexMap, Keyed};
 use crate::key::{Secret24, Secret32};
 use crate::mapping::Mapping;
 use crate::queue::RecvQueue;
@@ -452,6 +452,7 @@ impl<P: Platform> Engine<P> {
         let keys = config.region_secret.unwrap_or_else(own);
         let regions = Regions::new(Secret32::new(keys.stream(Purpose::RegionKeys)));
         let staging = Staging::new(config.staging_bytes);
+        let pairs = Keyed::of(secret.stream(Purpose::Routes));
         let path = Path {
             src: config.address,
             dst: config.address,
@@ -473,7 +474,7 @@ impl<P: Platform> Engine<P> {
             generations: Vec::new(),
             flows: Slab::new(),
             homes: Homes::default(),
-            routes: RouteTable::new(secret.stream(Purpose::Routes)),
+            routes: RouteTable::new(pairs),
             ended: Vec::new(),
             turns: Chains::new(),
             cqs: Slab::new(),
@@ -511,7 +512,7 @@ impl<P: Platform> Engine<P> {
             staging,
             blobs: Blobs::default(),
             replies: Replies::default(),
-            endings: Endings::default(),
+            endings: Endings::new(pairs),
             waiting_binds: WaitingBinds::default(),
             plains: Slab::new(),
             plain_serial: 0,

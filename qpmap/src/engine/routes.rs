@@ -8,7 +8,6 @@
 use crate::hash::{IndexMap, Keyed};
 use crate::slab::{NONE, Slab};
 use hashbrown::HashTable;
-use trunkline_conn::secret::Stream;
 use trunkline_wire::Qpn;
 
 /// Most routes that peers may have opened, at all app-managed QPs together.
@@ -61,10 +60,10 @@ impl OwnRoutes {
 }
 
 impl RouteTable {
-    /// A table whose hash nobody can foresee who does not know `secret`.
-    pub(crate) fn new(mut secret: Stream) -> Self {
+    /// An empty table; `hash` is one that nobody can foresee.
+    pub(crate) fn new(hash: Keyed) -> Self {
         Self {
-            hash: Keyed::new([secret.next_u64(), secret.next_u64()]),
+            hash,
             routes: Slab::new(),
             by_pair: HashTable::new(),
             opened: 0,
@@ -276,7 +275,7 @@ mod tests {
     use trunkline_conn::secret::{Purpose, Secret};
 
     fn table() -> RouteTable {
-        RouteTable::new(Secret::from_seed(1).stream(Purpose::Routes))
+        RouteTable::new(Keyed::of(Secret::from_seed(1).stream(Purpose::Routes)))
     }
 
     fn pair(qp: u32, peer: u32, remote: u32) -> (u32, u32, Qpn) {

@@ -8,7 +8,8 @@
 //! the rest of its share.
 
 use super::Ready;
-use std::collections::VecDeque;
+use crate::chain::{Chain, Chains};
+use crate::slab::NONE;
 
 /// What a connection of weight 1 may send before the next one's turn: packets, and bytes, so that
 /// what waits in the port still fits the second-level cache.
@@ -103,19 +104,22 @@ pub(super) enum First {
 }
 
 /// The turns of a node's connections, and the room that they share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Schedule {
+    links: Chains<Ready>,
     /// Connections with something to send, the one whose turn is next in front.
-    ready: VecDeque<Ready>,
+    ready: Chain,
+    /// So many.
+    len: usize,
     /// What that one has left of a turn that a full port cut short.
     rest: Option<Share>,
     /// Connections that may owe something that goes first. Empty but in tight rounds.
-    owing: VecDeque<u32>,
+    owing: Chain,
     /// Those of them that had better wait for the next round.
-    later: Vec<u32>,
-    /// Whether a connection is in `ready`, and in `owing`, by index; and plain ones.
+    later: Chain,
+    /// Where a connection is in these lists, by index; and plain ones in `ready`.
     listed: Vec<Listed>,
-    plain_listed: Vec<bool>,
+    plain_listed: Vec<u32>,
     /// The port refused a packet in this round; it did so of late.
     refused: bool,
     tight: bool,
@@ -127,10 +131,41 @@ pub(super) struct Schedule {
     managed: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+/// Links of a connection; [`NONE`] where it is in no such list.
+#[derive(Clone, Copy, Debug)]
 struct Listed {
-    ready: bool,
-    owing: bool,
+    ready: u32,
+    owing: u32,
+    /// Its link `owing` is one of `later`.
+    later: bool,
+}
+
+impl Listed {
+    const NOWHERE: Self = Self {
+        ready: NONE,
+        owing: NONE,
+        later: false,
+    };
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            links: Chains::new(),
+            ready: Chain::EMPTY,
+            len: 0,
+            rest: None,
+            owing: Chain::EMPTY,
+            later: Chain::EMPTY,
+            listed: Vec::new(),
+            plain_listed: Vec::new(),
+            refused: false,
+            tight: false,
+            calm: 0,
+            ahead: 0,
+            managed: false,
+        }
+    }
 }
 
 impl Schedule {
@@ -139,8 +174,8 @@ impl Schedule {
     pub(super) fn touch(&mut self, ready: Ready) {
         if let Ready::Conn(conn) = ready
             && let Some(listed) = self.listed.get(conn as usize)
-            && listed.ready
-            && (listed.owing || !self.tight)
+            && listed.ready != NONE
+            && (listed.owing != NONE || !self.tight)
         {
             return;
         }
@@ -149,62 +184,90 @@ impl Schedule {
 
     #[inline(never)]
     fn list(&mut self, ready: Ready) {
-        let listed = match ready {
-            Ready::Conn(conn) => {
-                self.touch_owing(conn);
-                &mut slot(&mut self.listed, conn).ready
-            }
-            Ready::Plain(plain) => slot(&mut self.plain_listed, plain),
-        };
-        if !std::mem::replace(listed, true) {
-            self.ready.push_back(ready);
+        if let Ready::Conn(conn) = ready {
+            self.touch_owing(conn);
         }
+        if *self.ready_link(ready) == NONE {
+            *self.ready_link(ready) = self.links.push(&mut self.ready, ready);
+            self.len += 1;
+        }
+    }
+
+    /// Where the link of `ready` in the list of that name is kept.
+    fn ready_link(&mut self, ready: Ready) -> &mut u32 {
+        match ready {
+            Ready::Conn(conn) => &mut self.listed(conn).ready,
+            Ready::Plain(plain) => slot(&mut self.plain_listed, plain, NONE),
+        }
+    }
+
+    fn listed(&mut self, conn: u32) -> &mut Listed {
+        slot(&mut self.listed, conn, Listed::NOWHERE)
     }
 
     /// What a connection may owe goes first, where there is little room.
     #[inline]
     fn touch_owing(&mut self, conn: u32) {
-        if self.tight && !std::mem::replace(&mut slot(&mut self.listed, conn).owing, true) {
-            self.owing.push_back(conn);
+        if self.tight && self.listed(conn).owing == NONE {
+            self.listed(conn).owing = self.links.push(&mut self.owing, Ready::Conn(conn));
         }
+    }
+
+    /// The first connection that may owe something, which is in that list no more.
+    fn pop_owing(&mut self) -> Option<u32> {
+        let Ready::Conn(conn) = self.links.pop(&mut self.owing)? else {
+            unreachable!("plain ones owe nothing")
+        };
+        self.listed(conn).owing = NONE;
+        Some(conn)
     }
 
     /// A connection is gone.
     pub(super) fn forget(&mut self, gone: Ready) {
-        let listed = match gone {
-            Ready::Conn(conn) => {
-                let listed = std::mem::take(slot(&mut self.listed, conn));
-                if listed.owing {
-                    self.owing.retain(|owing| *owing != conn);
-                    self.later.retain(|owing| *owing != conn);
-                }
-                listed.ready
+        if let Ready::Conn(conn) = gone {
+            let listed = self.listed(conn);
+            let (owing, later) = (std::mem::replace(&mut listed.owing, NONE), listed.later);
+            listed.later = false;
+            if owing != NONE {
+                let list = if later {
+                    &mut self.later
+                } else {
+                    &mut self.owing
+                };
+                self.links.remove(list, owing);
             }
-            Ready::Plain(plain) => std::mem::take(slot(&mut self.plain_listed, plain)),
-        };
-        if !listed {
+        }
+        let link = std::mem::replace(self.ready_link(gone), NONE);
+        if link == NONE {
             return;
         }
-        if self.ready.front() == Some(&gone) {
+        if self.links.first(self.ready) == Some(gone) {
             self.rest = None;
         }
-        self.ready.retain(|ready| *ready != gone);
+        self.links.remove(&mut self.ready, link);
+        self.len -= 1;
     }
 
     /// Whether anything may have something to send.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.owing.is_empty() && self.later.is_empty()
     }
 
     /// Connections with something to send.
-    pub(super) fn len(&self) -> usize {
-        self.ready.len()
+    pub(super) const fn len(&self) -> usize {
+        self.len
     }
 
     /// Begins a round: it is tight when the port was full of late.
     pub(super) fn begin(&mut self) {
         let refused = std::mem::take(&mut self.refused);
-        self.owing.extend(self.later.drain(..));
+        while let Some(again) = self.links.pop(&mut self.later) {
+            let link = self.links.push(&mut self.owing, again);
+            if let Ready::Conn(conn) = again {
+                let listed = self.listed(conn);
+                (listed.owing, listed.later) = (link, false);
+            }
+        }
         self.calm = if refused {
             0
         } else {
@@ -213,15 +276,15 @@ impl Schedule {
         if refused && !self.tight {
             self.tight = true;
             self.ahead = 0;
-            for at in 0..self.ready.len() {
-                if let Ready::Conn(conn) = self.ready[at] {
+            for _ in 0..self.len {
+                if let Some(Ready::Conn(conn)) = self.links.first(self.ready) {
                     self.touch_owing(conn);
                 }
+                self.links.rotate(&mut self.ready);
             }
         } else if self.tight && self.calm >= CALM {
             self.tight = false;
-            while let Some(conn) = self.owing.pop_front() {
-                slot(&mut self.listed, conn).owing = false;
+            while let Some(conn) = self.pop_owing() {
                 self.touch(Ready::Conn(conn));
             }
         }
@@ -252,9 +315,7 @@ impl Schedule {
         if managing && (!self.managed || self.owing.is_empty()) {
             return Some(First::Management);
         }
-        let conn = self.owing.pop_front()?;
-        slot(&mut self.listed, conn).owing = false;
-        Some(First::Owed(conn))
+        Some(First::Owed(self.pop_owing()?))
     }
 
     /// A packet went first.
@@ -266,21 +327,23 @@ impl Schedule {
     /// Whether a connection is asked what it owes in this round or the next.
     pub(super) fn is_owing(&self, conn: u32) -> bool {
         let listed = self.listed.get(conn as usize);
-        listed.is_some_and(|listed| listed.owing)
+        listed.is_some_and(|listed| listed.owing != NONE)
     }
 
     /// What becomes of a connection that was asked what it owes.
     pub(super) fn owed(&mut self, conn: u32, owed: Owed) {
         self.refused |= owed == Owed::Full;
-        let listed = &mut slot(&mut self.listed, conn).owing;
-        if owed == Owed::Nothing || std::mem::replace(listed, true) {
+        if owed == Owed::Nothing || self.listed(conn).owing != NONE {
             return;
         }
-        match owed {
-            Owed::Full => self.owing.push_front(conn),
-            Owed::Sent => self.owing.push_back(conn),
-            Owed::Later | Owed::Nothing => self.later.push(conn),
-        }
+        let who = Ready::Conn(conn);
+        let link = match owed {
+            Owed::Full => self.links.push_first(&mut self.owing, who),
+            Owed::Sent => self.links.push(&mut self.owing, who),
+            Owed::Later | Owed::Nothing => self.links.push(&mut self.later, who),
+        };
+        let listed = self.listed(conn);
+        (listed.owing, listed.later) = (link, owed == Owed::Later);
     }
 
     /// All connections have had their turns, and the port is not full. Where no data waits, what
@@ -293,7 +356,7 @@ impl Schedule {
 
     /// Whose turn it is, and the rest of its share if a full port cut its turn short.
     pub(super) fn next(&mut self) -> Option<(Ready, Option<Share>)> {
-        Some((*self.ready.front()?, self.rest.take()))
+        Some((self.links.first(self.ready)?, self.rest.take()))
     }
 
     /// The one in front has had its turn, in which it sent `packets`.
@@ -304,7 +367,7 @@ impl Schedule {
         }
         self.refused |= served == Served::Full;
         // Its turn may have been its end.
-        if self.ready.front() != Some(&who) {
+        if self.links.first(self.ready) != Some(who) {
             return;
         }
         match served {
@@ -312,13 +375,11 @@ impl Schedule {
                 self.rest = Some(share);
                 return;
             }
-            Served::Again => self.ready.rotate_left(1),
+            Served::Again => self.links.rotate(&mut self.ready),
             Served::Done => {
-                self.ready.pop_front();
-                match who {
-                    Ready::Conn(conn) => slot(&mut self.listed, conn).ready = false,
-                    Ready::Plain(plain) => *slot(&mut self.plain_listed, plain) = false,
-                }
+                self.links.pop(&mut self.ready);
+                *self.ready_link(who) = NONE;
+                self.len -= 1;
             }
         }
         self.rest = None;
@@ -327,10 +388,10 @@ impl Schedule {
 
 /// The place of an index, which is made if there is none.
 #[inline]
-fn slot<T: Clone + Default>(places: &mut Vec<T>, index: u32) -> &mut T {
+fn slot<T: Clone>(places: &mut Vec<T>, index: u32, blank: T) -> &mut T {
     let index = index as usize;
     if places.len() <= index {
-        places.resize(index + 1, T::default());
+        places.resize(index + 1, blank);
     }
     &mut places[index]
 }
@@ -343,6 +404,8 @@ mod tests {
     /// Connections that always have data, and a port with so much room in each round.
     struct Model {
         turns: Schedule,
+        /// Connections owe something, always.
+        owes: bool,
         room: u32,
         sent: BTreeMap<u32, u32>,
         first: BTreeMap<bool, u32>,
@@ -354,6 +417,7 @@ mod tests {
             (0..connections).for_each(|conn| turns.touch(Ready::Conn(conn)));
             Self {
                 turns,
+                owes: true,
                 room,
                 sent: BTreeMap::new(),
                 first: BTreeMap::new(),
@@ -362,6 +426,12 @@ mod tests {
 
         fn go_first(&mut self, left: &mut u32, managing: bool) {
             while let Some(first) = self.turns.first(managing) {
+                if let First::Owed(conn) = first
+                    && !self.owes
+                {
+                    self.turns.owed(conn, Owed::Nothing);
+                    continue;
+                }
                 if *left == 0 {
                     match first {
                         First::Management => self.turns.refuse(),
@@ -413,10 +483,9 @@ mod tests {
     fn a_turn_that_a_full_port_cut_short_goes_on_and_is_no_longer_than_any_other() {
         for room in [1, 3, 63, 64, 65, 200] {
             let mut model = Model::new(4, room);
+            model.owes = false;
             let mut total = 0;
             while total < 4 * PACKETS * 10 {
-                // Nobody owes anything.
-                model.turns.owing.clear();
                 model.round(false);
                 total = model.sent.values().sum();
             }
@@ -476,6 +545,29 @@ mod tests {
                 assert_eq!(taken, u32::from(weight) * packets, "{bytes}");
             }
         }
+    }
+
+    #[test]
+    fn connections_that_are_gone_leave_no_trace_in_any_list() {
+        let mut turns = Schedule::default();
+        (0..6).for_each(|conn| turns.touch(Ready::Conn(conn)));
+        turns.touch(Ready::Plain(0));
+        turns.refuse();
+        turns.begin();
+        for owed in [Owed::Later, Owed::Sent, Owed::Nothing, Owed::Full] {
+            let Some(First::Owed(conn)) = turns.first(false) else {
+                panic!("they are asked in turn");
+            };
+            turns.owed(conn, owed);
+        }
+        turns.forget(Ready::Plain(0));
+        for conn in [3, 0, 5, 1, 4, 2] {
+            turns.forget(Ready::Conn(conn));
+            assert!(!turns.is_owing(conn));
+        }
+        assert!(turns.is_empty() && turns.links.len() == 0 && turns.len() == 0);
+        turns.touch(Ready::Conn(3));
+        assert_eq!(turns.next(), Some((Ready::Conn(3), None)));
     }
 
     #[test]
