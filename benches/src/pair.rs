@@ -11,7 +11,7 @@ use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
-    Attributes, Config, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
+    Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
     QpQueues, QpType,
 };
 use trunkline_wire::{Lkey, Qpn, Rkey, Workers};
@@ -109,6 +109,9 @@ pub struct Ends {
     pub nodes: [End; 2],
     /// Connected QPs, one of each node.
     pub qps: Vec<[Arc<QpQueues<Words>>; 2]>,
+    /// Shared connections: their ends.
+    pub conns: Vec<[ConnId; 2]>,
+    config: PairConfig,
     clock: std::time::Instant,
     start: Instant,
 }
@@ -136,12 +139,15 @@ impl Ends {
             End::new(engine, port, config)
         });
         let now = Instant::from_nanos(1_000_000_000);
+        let mut conns = Vec::new();
         if !config.plain {
-            join(&mut nodes, config, now);
+            conns.push(join(&mut nodes, config, now, false));
         }
         let mut ends = Self {
             nodes,
             qps: Vec::new(),
+            conns,
+            config: *config,
             clock: std::time::Instant::now(),
             start: now,
         };
@@ -168,6 +174,15 @@ impl Ends {
         let qp = self.qps.len() - 1;
         self.connect(qp);
         qp
+    }
+
+    /// One more shared connection; QPs are bound to it unless it is `private`.
+    ///
+    /// # Panics
+    /// When an engine refuses it.
+    pub fn open_connection(&mut self, now: Instant, private: bool) {
+        let conn = join(&mut self.nodes, &self.config, now, private);
+        self.conns.push(conn);
     }
 
     /// Connects a pair of QPs that are in the RESET state.
@@ -254,10 +269,10 @@ impl Ends {
     }
 }
 
-/// Opens the shared connection.
-fn join(nodes: &mut [End; 2], config: &PairConfig, now: Instant) {
+/// Opens a shared connection.
+fn join(nodes: &mut [End; 2], config: &PairConfig, now: Instant, private: bool) -> [ConnId; 2] {
     let ids = [0, 1].map(|i: usize| nodes[i].engine.draw_connection().expect("a number"));
-    for i in [0, 1] {
+    [0, 1].map(|i: usize| {
         let params = ConnectionParams {
             local_id: ids[i].0,
             local_token: ids[i].1,
@@ -271,7 +286,7 @@ fn join(nodes: &mut [End; 2], config: &PairConfig, now: Instant) {
             traffic_class: 0,
             weight: 1,
             source_ports: 1,
-            private: false,
+            private,
         };
         let identity = PeerIdentity {
             guid: 1 - i as u64,
@@ -282,8 +297,8 @@ fn join(nodes: &mut [End; 2], config: &PairConfig, now: Instant) {
         nodes[i]
             .engine
             .add_connection(now, identity, &params)
-            .expect("a connection");
-    }
+            .expect("a connection")
+    })
 }
 
 fn address(i: usize) -> IpAddr {

@@ -2,7 +2,8 @@
 //!
 //! Each piece runs twice under callgrind, with N and with 2 N repetitions: the difference is what N
 //! repetitions cost, without start-up. The counts belong to one compiler, so the baseline names it;
-//! with another one nothing is compared. Sums over payload are left out on purpose: valgrind does
+//! with another one nothing is compared. Tables are compared with themselves: what an entry costs
+//! with few of them, and with many. Sums over payload are left out on purpose: valgrind does
 //! not know AVX-512, their benchmark is a ratio to memcpy.
 
 use crate::cargo;
@@ -16,6 +17,10 @@ use std::path::{Path, PathBuf};
 
 const BASELINE: &str = "benches/instructions.json";
 const REPETITIONS: u32 = 1_000;
+/// Entries of a table that are few, and many: what one costs must not differ by more.
+const FEW: u32 = 100;
+const MANY: u32 = 10_000;
+const SCALE_PERCENT: f64 = 10.0;
 /// Growth that fails, and shrinkage worth a new baseline, in percent.
 const TOLERANCE_PERCENT: f64 = 3.0;
 
@@ -53,6 +58,8 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
         let how = "valgrind is not installed (`apt-get install valgrind`)";
         return Ok(Verdict::Skipped(how.to_owned()));
     }
+    let binary = build()?;
+    let scales = check_scales(&binary)?;
     let rustc = compiler()?;
     let file = cargo::root().join(BASELINE);
     let baseline = if options.update {
@@ -70,7 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
     }
     let counts = Counts {
         rustc,
-        pieces: measure()?,
+        pieces: measure(&binary)?,
     };
     let Some(baseline) = baseline else {
         fs::write(&file, serde_json::to_string_pretty(&counts)? + "\n")?;
@@ -85,7 +92,7 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
         bail!("{}", faults.join("\n       "));
     }
     Ok(Verdict::Compared(format!(
-        "{} pieces within {TOLERANCE_PERCENT} %",
+        "{} pieces within {TOLERANCE_PERCENT} %, {scales} tables flat",
         counts.pieces.len()
     )))
 }
@@ -106,7 +113,7 @@ fn compiler() -> Result<String> {
         .to_owned())
 }
 
-fn measure() -> Result<BTreeMap<String, f64>> {
+fn build() -> Result<PathBuf> {
     let build = [
         "build",
         "--quiet",
@@ -117,19 +124,56 @@ fn measure() -> Result<BTreeMap<String, f64>> {
     let mut command = cargo::cargo(&build);
     command.args(["--bin", "hot-pieces"]);
     cargo::run(command, None)?;
-    let binary = cargo::target_dir()?.join("release").join("hot-pieces");
-    let list = cargo::output(cargo::command(&binary.to_string_lossy(), &["--list"]))?;
+    Ok(cargo::target_dir()?.join("release").join("hot-pieces"))
+}
+
+fn list(binary: &Path, which: &str) -> Result<Vec<String>> {
+    let list = cargo::output(cargo::command(&binary.to_string_lossy(), &[which]))?;
+    Ok(list.lines().map(str::to_owned).collect())
+}
+
+/// What one repetition of a piece costs.
+fn each(binary: &Path, piece: &str, repetitions: u32) -> Result<f64> {
+    let once = instructions(binary, piece, repetitions)?;
+    let twice = instructions(binary, piece, 2 * repetitions)?;
+    Ok(twice.saturating_sub(once) as f64 / f64::from(repetitions))
+}
+
+fn measure(binary: &Path) -> Result<BTreeMap<String, f64>> {
     let mut pieces = BTreeMap::new();
-    for piece in list.lines() {
-        let once = instructions(&binary, piece, REPETITIONS)?;
-        let twice = instructions(&binary, piece, 2 * REPETITIONS)?;
-        let each = twice.saturating_sub(once) as f64 / f64::from(REPETITIONS);
-        pieces.insert(piece.to_owned(), (each * 10.0).round() / 10.0);
+    for piece in list(binary, "--list")? {
+        let each = each(binary, &piece, REPETITIONS)?;
+        pieces.insert(piece, (each * 10.0).round() / 10.0);
     }
     Ok(pieces)
 }
 
-fn instructions(binary: &PathBuf, piece: &str, repetitions: u32) -> Result<u64> {
+/// Compares what an entry of each table costs; gives how many tables there are.
+///
+/// # Errors
+/// One costs more where there are many.
+fn check_scales(binary: &Path) -> Result<usize> {
+    let tables = list(binary, "--list-scales")?;
+    let mut faults = Vec::new();
+    println!("an entry of                 {FEW:>8} {MANY:>9}  change");
+    for table in &tables {
+        let (few, many) = (each(binary, table, FEW)?, each(binary, table, MANY)?);
+        let percent = (many - few) / few.max(1.0) * 100.0;
+        println!("{table:<26} {few:>9.1} {many:>9.1} {percent:>+6.1}%");
+        if percent > SCALE_PERCENT {
+            faults.push(format!(
+                "an entry of {table} takes {percent:+.1} % instructions with {MANY} of them; at \
+                 most +{SCALE_PERCENT} %"
+            ));
+        }
+    }
+    if !faults.is_empty() {
+        bail!("{}", faults.join("\n       "));
+    }
+    Ok(tables.len())
+}
+
+fn instructions(binary: &Path, piece: &str, repetitions: u32) -> Result<u64> {
     let mut command = cargo::command("valgrind", &["--tool=callgrind"]);
     command
         .arg("--callgrind-out-file=/dev/null")

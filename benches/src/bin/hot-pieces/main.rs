@@ -4,6 +4,7 @@
 
 mod delivery;
 mod engine;
+mod scales;
 mod tables;
 mod wire;
 
@@ -30,17 +31,25 @@ const PIECES: &[(&str, Piece)] = &[
     ("region_check", tables::region_check),
 ];
 
+/// Tables, with as many entries as told.
+const SCALES: &[(&str, Piece)] = &[
+    ("destroyed_qps", scales::destroyed_qps),
+    ("moved_flows", scales::moved_flows),
+    ("stranded_flows", scales::stranded_flows),
+    ("watched_qps", scales::watched_qps),
+    ("connections", scales::connections),
+];
+
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--list"] => {
-            for (name, _) in PIECES {
-                println!("{name}");
-            }
-            ExitCode::SUCCESS
-        }
+        ["--list"] => list(PIECES),
+        ["--list-scales"] => list(SCALES),
         [name, repetitions] => {
-            let piece = PIECES.iter().find(|(known, _)| *known == name);
+            let piece = PIECES
+                .iter()
+                .chain(SCALES)
+                .find(|(known, _)| *known == name);
             let Some((_, piece)) = piece else {
                 return wrong(&format!("no piece is called `{name}`; --list shows them"));
             };
@@ -50,8 +59,15 @@ fn main() -> ExitCode {
             piece(repetitions);
             ExitCode::SUCCESS
         }
-        _ => wrong("say --list, or PIECE REPETITIONS"),
+        _ => wrong("say --list, --list-scales, or PIECE REPETITIONS"),
     }
+}
+
+fn list(pieces: &[(&str, Piece)]) -> ExitCode {
+    for (name, _) in pieces {
+        println!("{name}");
+    }
+    ExitCode::SUCCESS
 }
 
 fn wrong(what: &str) -> ExitCode {
