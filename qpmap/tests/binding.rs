@@ -333,6 +333,24 @@ fn what_was_executed_succeeds_though_the_qp_ends_right_after_it() {
 }
 
 #[test]
+fn what_was_executed_succeeds_though_the_next_message_finds_nobody() {
+    let (mut pair, a, b, held) = executed(1);
+    pair.post(0, &a, 2, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    let asked = held.said_by(&mut pair, 0);
+    destroy(&mut pair, 1, &b);
+    pair.deliver(1, &asked);
+    let mut farewell = held.said_by(&mut pair, 1);
+    // It is told in several packets, or in one; they may come in any order.
+    farewell.reverse();
+    pair.deliver(0, &farewell);
+    let_all_through(&mut pair);
+    pair.run(50 * MILLISECOND);
+    let done = pair.completions(0);
+    let told: Vec<_> = done.iter().map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(told, [(1, Status::Success), (2, Status::RetryExceeded)]);
+}
+
+#[test]
 fn what_was_executed_succeeds_though_the_next_life_of_its_qp_speaks_first() {
     let (mut pair, a, b, held) = executed(1);
     end(&mut pair, &b, End::Reset);
