@@ -285,3 +285,21 @@ fn what_waits_at_any_worker_ends_with_its_listener() {
     });
     assert!(!server.node.cm_stats().ids.values().any(|count| *count > 0));
 }
+
+#[test]
+fn what_icmp_says_of_an_ask_reaches_the_worker_that_asks() {
+    let client = host(3);
+    let nobody = SocketAddr::new(address(), PORT);
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| client.connect(nobody, b"").unwrap_err()))
+            .collect();
+        for asking in asking {
+            let error = asking.join().unwrap();
+            assert!(matches!(error, ConnectError::Nobody), "{error}");
+        }
+    });
+    let counters = client.node.cm_counters();
+    let by_worker = counters.iter().map(|worker| worker.hosts.nobody);
+    assert_eq!(by_worker.sum::<u64>(), 8);
+}

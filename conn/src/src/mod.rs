@@ -94,6 +94,8 @@ const _: () = assert!(size_of::<Connection<[u64; 3]>>() <= 80);
 const DEAD: u8 = 1;
 const KEEP_ALIVE: u8 = 2;
 const NARROW: u8 = 4;
+/// Not an event: before it rested, large packets got lost where small ones arrived.
+const SUSPECT: u8 = 8;
 
 impl<I: Copy> Connection<I> {
     /// A connection whose peer has agreed to `config`, and was heard at `heard_at`: now, unless
@@ -176,6 +178,7 @@ impl<I: Copy> Connection<I> {
     pub fn set_packet_size(&mut self, bytes: u32) {
         assert!((256..=65535).contains(&bytes), "packet size {bytes}");
         self.packet_size = bytes as u16;
+        self.events &= !SUSPECT;
         if let Some(window) = &mut self.window {
             window.sender.set_packet_size(bytes);
         }
@@ -191,6 +194,7 @@ impl<I: Copy> Connection<I> {
     fn activate(&mut self, now: Instant, pool: &mut Pool<I>) -> &mut Window<I> {
         if self.window.is_none() {
             self.window = Some(self.fill(now, pool));
+            self.events &= !SUSPECT;
         }
         self.window.as_mut().expect("just filled")
     }
@@ -217,6 +221,9 @@ impl<I: Copy> Connection<I> {
             (self.cwnd, self.heard_at),
         );
         window.sender.ce_seen = self.ce_seen;
+        if self.events & SUSPECT != 0 {
+            window.sender.suspect();
+        }
         let packet = u64::from(self.packet_size);
         window
             .receiver
@@ -447,7 +454,7 @@ impl<I: Copy> Connection<I> {
 
     /// What the owner must act on.
     pub fn poll_event(&mut self) -> Option<Event> {
-        let (bit, event) = match self.events {
+        let (bit, event) = match self.events & !SUSPECT {
             0 => return None,
             events if events & DEAD != 0 => (DEAD, Event::Dead),
             events if events & NARROW != 0 => (NARROW, Event::Narrow),
@@ -507,6 +514,7 @@ impl<I: Copy> Connection<I> {
             sender.window_bytes()
         };
         (self.ce, self.ce_seen) = (receiver.ce, sender.ce_seen);
+        self.events |= if sender.is_suspicious() { SUSPECT } else { 0 };
         let counters = window.counters;
         pool.give(window);
         Some(counters)

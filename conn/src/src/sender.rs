@@ -441,10 +441,9 @@ impl<I: Copy> Sender<I> {
         self.una == self.next
     }
 
-    /// Whether the window may be given back: a sender held back by pacing is still at it, and one
-    /// that suspects its path has to see what becomes of the next large packets.
+    /// Whether the window may be given back: a sender held back by pacing is still at it.
     pub(super) fn may_rest(&self) -> bool {
-        self.is_idle() && !self.pacer.is_holding_back() && !self.large.is_suspected()
+        self.is_idle() && !self.pacer.is_holding_back()
     }
 
     /// Smallest round trip that is worth remembering.

@@ -36,6 +36,8 @@ pub(super) struct Large {
     small: Option<u32>,
     /// A large one that was sent later still was lost.
     confirmed: bool,
+    /// All that is from before the connection rested: one loss more might be chance.
+    remembered: bool,
 }
 
 impl Large {
@@ -53,9 +55,10 @@ impl Large {
             (self.lost_at, self.order) = (Some(now), order);
         }
         self.losses = self.losses.max(sent.attempt.saturating_add(1));
-        self.confirmed |= self
+        let later = self
             .small
             .is_some_and(|small| !is_before(sent.order, small));
+        self.confirmed |= later && (!self.remembered || sent.attempt > 0);
     }
 
     /// A packet has arrived; `delivered`: as it was sent last, and not before. `echo`: of the
@@ -95,6 +98,7 @@ impl Large {
     }
 
     /// Whether large packets get lost because they are large.
+    #[cold]
     fn is_certain(&self, now: Instant, dead_after_ns: u64) -> bool {
         let patience = patience_ns(dead_after_ns);
         let long = self.lost_at.is_some_and(|at| now.since(at) >= patience);
@@ -116,9 +120,27 @@ const fn is_before(a: u32, b: u32) -> bool {
 
 impl<I: Copy> Sender<I> {
     /// Whether it is certain that the path does not carry packets of this size any more.
+    #[inline]
     pub(in super::super) fn takes_no_large(&self, now: Instant) -> bool {
-        self.limits.packet > EVERY_PATH.into()
-            && self.large.is_certain(now, self.limits.dead_after_ns)
+        self.large.is_suspected() && self.large.is_certain(now, self.limits.dead_after_ns)
+    }
+
+    /// Whether it would be certain with the next large packets that get lost: what a connection
+    /// that rests remembers.
+    pub(in super::super) fn is_suspicious(&self) -> bool {
+        self.large.tried && self.large.small.is_some()
+    }
+
+    /// It was so when the connection rested.
+    pub(in super::super) fn suspect(&mut self) {
+        self.large = Large {
+            lost_at: Some(Instant::ZERO),
+            order: self.order,
+            tried: true,
+            small: Some(self.order.wrapping_sub(1)),
+            remembered: true,
+            ..Large::default()
+        };
     }
 
     /// Packets have at most `bytes` bytes from now on.
