@@ -10,10 +10,11 @@
 //! - It falls, but by less than it should: others fill the queue. For some time the window is that
 //!   of a loss-based flow, as any delay-based one would starve (Copa's mode switching, NSDI 2018).
 //!
-//! Loss counts where the queue is as long as it ever is, and where it is heavy and falls with the
-//! window; other loss is the path's own. Where switches mark, the marked share of a round shrinks
+//! Loss counts where it comes with a long queue rather than with a short one (see [`Crowd`]), and
+//! where it is heavy and falls with the window; other loss is the path's own. Where switches mark, the marked share of a round shrinks
 //! the window as in DCTCP (RFC 8257).
 
+use super::crowd::{Crowd, Queues};
 use super::guard::{self, LossGuard};
 use super::{Acked, Control, MIN_WINDOW_PACKETS, SHARE_ONE, Start, first_window};
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
@@ -28,20 +29,24 @@ const DRAIN_ROUNDS: u64 = 64;
 /// time up to the latter, and halves each time that a cut helps.
 const RIVAL_ROUNDS: u64 = 512;
 const MAX_RIVAL_NS: u64 = 16 * SECOND;
-/// A window so small competes with nobody.
-const RIVAL_PACKETS: u64 = 4;
-/// Packets that wait where a queue overflows, at least.
-const OVERFLOW_PACKETS: u64 = 4;
-/// Rounds and packets over which loss with a short queue is remembered.
-const SHORT_ROUNDS: u64 = 16;
-const SHORT_PACKETS: u64 = 1024;
+/// The window is at least such a part of a packet, which pacing makes one packet in so many round
+/// trips.
+const LEAST_PART: u64 = 16;
+/// More than such a part of a round is lost heavily.
+const HEAVILY: u64 = 16;
 /// Rounds in which what a queue is believed to hold grows by a whole.
 const CAP_ROUNDS: u64 = 512;
 /// Rounds that a burst of growth takes to show, and rounds of growth that make one.
 const RUSH_ROUNDS: u32 = 4;
-const RUSH_CALM: u32 = 4;
+const RUSH_CALM: u32 = 2;
 /// Doublings of the step of growth.
 const MAX_CALM: u32 = 16;
+/// A window of fewer packets is a small one.
+const FEW_PACKETS: u64 = 16;
+/// Rounds for which a longer path is doubted.
+const DOUBT_ROUNDS: u64 = 512;
+/// Rounds without a mark after which a path is believed not to mark any longer.
+const MARKS_ROUNDS: u64 = 64;
 /// Rounds of growth without a queue after which much room is expected.
 const LONG_CALM: u32 = 8;
 
@@ -81,8 +86,6 @@ struct Round {
     samples: u64,
     packets: u64,
     marked: u64,
-    /// Bytes were lost while the queue was as long as it is at most.
-    crowded: bool,
     bytes: u64,
     lost: u64,
     full: bool,
@@ -96,7 +99,6 @@ impl Round {
         samples: 0,
         packets: 0,
         marked: 0,
-        crowded: false,
         bytes: 0,
         lost: 0,
         full: false,
@@ -117,11 +119,12 @@ pub struct Delay {
     /// Window of the round before, and the one in which what was acknowledged was sent.
     last_window: u64,
     measured: u64,
-    /// Largest round trip of the last round.
-    last_max: u64,
     /// Round trip of the path without a queue, 0 while not known, and when it was last seen.
     floor: u64,
     floor_at: Instant,
+    /// What it was before a longer one was believed, until that has proved right; else 0.
+    doubted: u64,
+    doubted_until: Instant,
     /// Queueing aimed at, and what it may be at most because a queue has overflowed.
     aim: u64,
     cap: u64,
@@ -130,12 +133,12 @@ pub struct Delay {
     noise: u64,
     /// Smallest round trip since the last cut.
     since_cut: u64,
-    /// Longest queue of late.
-    peak: u64,
     /// Rounds of growth without a queue that grows, and rounds for which fast growth explains what
     /// happens.
     calm: u32,
     rush: u32,
+    /// The window was as large again as before a drain in the last round.
+    refill: bool,
     /// Others fill the queue until then; how long that is believed; what was lost at last and when.
     rival_until: Instant,
     rival_ns: u64,
@@ -143,12 +146,13 @@ pub struct Delay {
     lost_at: Instant,
     recovery_ns: u64,
     loss: LossGuard,
-    /// A queue that overflows is not shorter. Bytes that came and that were lost while it was
-    /// short.
+    crowd: Crowd,
+    /// A queue that overflows is not shorter, and one from which much is lost.
     least_overflow: u64,
-    short_bytes: u64,
-    short_lost: u64,
+    least_heavy: u64,
     marked_share: u64,
+    /// When the window was cut last for marks.
+    marked_at: Instant,
     before_timeout: u64,
     /// Whether the window was still doubling before the timeout.
     searched: bool,
@@ -174,17 +178,18 @@ impl Delay {
             round: Round::NEW,
             last_window: 0,
             measured: 0,
-            last_max: 0,
             floor: start.min_rtt_ns,
             floor_at: Instant::ZERO,
+            doubted: 0,
+            doubted_until: Instant::ZERO,
             aim: 0,
             cap: u64::MAX,
             last_min: 0,
             noise: 0,
             since_cut: u64::MAX,
-            peak: 0,
             calm: 0,
             rush: RUSH_ROUNDS,
+            refill: false,
             rival_until: Instant::ZERO,
             rival_ns: 0,
             most: 0,
@@ -192,9 +197,10 @@ impl Delay {
             recovery_ns: 0,
             loss: LossGuard::new(guard::HEAVY),
             least_overflow: 0,
-            short_bytes: 0,
-            short_lost: 0,
-            marked_share: SHARE_ONE,
+            least_heavy: 0,
+            crowd: Crowd::default(),
+            marked_share: SHARE_ONE / 2,
+            marked_at: Instant::ZERO,
             before_timeout: 0,
             searched: false,
             undo: None,
@@ -210,8 +216,12 @@ impl Delay {
         }
         // Twice the window per round trip while searching, a quarter more than it afterwards: the
         // window governs, the pacing only keeps it from leaving in one burst.
-        let quarters = if self.phase == Phase::SlowStart { 8 } else { 5 };
-        let rate = self.window().saturating_mul(quarters * SECOND / 4) / srtt_ns;
+        let quarters = match self.phase {
+            Phase::SlowStart => 8,
+            _ if self.refill => 4,
+            _ => 5,
+        };
+        let rate = self.window.saturating_mul(quarters * SECOND / 4) / srtt_ns;
         let rate = rate.max(self.packet);
         self.rate = Some(self.link_rate.map_or(rate, |link| rate.min(link)));
     }
@@ -219,15 +229,16 @@ impl Delay {
     /// Queueing aimed at: between the time of a packet at our rate and a part of the round trip. A
     /// flow with less aims at more, so that equal flows become equal.
     fn set_aim(&mut self, srtt_ns: u64) {
-        let packet_ns = (self.packet.saturating_mul(srtt_ns) / self.window).min(SECOND);
-        self.least_overflow = OVERFLOW_PACKETS * packet_ns.min(srtt_ns / 16);
+        let packet_ns = (self.packet.saturating_mul(srtt_ns) / self.window.max(1)).min(SECOND);
+        self.least_overflow = packet_ns.min(srtt_ns / 16).max(4 * self.noise);
+        self.least_heavy = (srtt_ns / 64).max(2 * self.noise);
         let part = SLACK_NS + self.floor.min(SECOND) / 4;
         let aim = 3 * (packet_ns * part).isqrt();
         self.aim = aim.max(2 * self.noise).min(self.cap).max(1);
     }
 
     fn set_window(&mut self, window: u64) {
-        self.window = window.clamp(MIN_WINDOW_PACKETS * self.packet, self.max_window);
+        self.window = window.clamp(self.packet / LEAST_PART, self.max_window);
     }
 
     fn has_rival(&self, now: Instant) -> bool {
@@ -239,6 +250,12 @@ impl Delay {
         let least = (RIVAL_ROUNDS * rtt).min(MAX_RIVAL_NS);
         self.rival_ns = (self.rival_ns * 2).clamp(least, MAX_RIVAL_NS);
         self.rival_until = now + self.rival_ns;
+    }
+
+    /// It was no longer path, but a queue that others kept as long.
+    fn reject_floor(&mut self, now: Instant, rtt: u64) {
+        self.floor = core::mem::take(&mut self.doubted);
+        self.meet_rival(now, rtt);
     }
 
     /// Cuts the window and asks what that does.
@@ -264,34 +281,57 @@ impl Delay {
     }
 
     fn grow(&mut self, now: Instant, rtt: u64) {
+        // A part of a packet where the window is a few: all grow by as much, and become equal.
+        let least = (self.window / 16).max(self.packet / 2);
+        let least = least.min(self.packet).min(self.window / 2);
         let step = if self.has_rival(now) {
             self.calm = 0;
             self.cubic_step(now, rtt)
         } else if rtt <= self.since_cut.saturating_add(self.aim / 2) {
             self.calm = (self.calm + 1).min(MAX_CALM);
             let most = self.window / if self.calm > LONG_CALM { 4 } else { 8 };
-            let step = (self.packet << (self.calm - 1)).min(most.max(self.packet));
-            if self.window < self.most {
+            let step = (self.packet << (self.calm - 1)).min(most.max(least));
+            let marks =
+                self.marked_at != Instant::ZERO && now.since(self.marked_at) < MARKS_ROUNDS * rtt;
+            if marks && self.window >= self.most {
+                self.calm = 0;
+                least
+            } else if self.window < self.most {
                 // The last queue began there: half of the way, and slowly beyond it.
                 let half = (self.most - self.window) / 2;
                 if half <= step {
                     self.calm = 1;
                 }
-                step.min(half.max(self.packet))
+                step.min(half.max(least))
+            } else if self.calm <= LONG_CALM {
+                step.min(least.max(self.window / 32))
             } else {
                 step
             }
         } else {
             self.calm = 0;
-            self.packet
+            least
         };
         self.set_window(self.window + step);
+    }
+
+    /// To marks. Those of the round trip after a cut were made before it showed.
+    fn give_way(&mut self, now: Instant, srtt_ns: u64) {
+        self.phase = Phase::Steady;
+        self.calm = 0;
+        if self.marked_at != Instant::ZERO && now.since(self.marked_at) < 2 * srtt_ns {
+            return;
+        }
+        (self.most, self.marked_at) = (self.window, now);
+        self.set_window(self.window - self.window * self.marked_share / (2 * SHARE_ONE));
     }
 
     /// Growth of a loss-based flow per round: as Reno, or as CUBIC (RFC 9438) on average where that
     /// is more.
     fn cubic_step(&self, now: Instant, rtt: u64) -> u64 {
-        let least = self.packet.min(self.window / 8);
+        // As fast as Reno where the window is cut to 0.7 instead of a half; more slowly where it
+        // is a few packets, which would be lost too often.
+        let least = (self.packet * 9 / 17).min((self.window / 48).max(self.packet / 32));
         if self.recovery_ns == 0 {
             return least;
         }
@@ -312,7 +352,7 @@ impl Delay {
         (self.most, self.lost_at) = (self.window, now);
         // CUBIC comes back after the cube root of 3/4 of the window in packets, in seconds.
         self.recovery_ns = cube_root(self.window * 3 / 4 / self.packet) * MILLISECOND;
-        if self.rush == 0 && self.window > RIVAL_PACKETS * self.packet {
+        if self.rush == 0 {
             // Alone we would not have come here again: for the most part of the way back the window
             // is that of a loss-based flow.
             // Reno comes back by a packet each round trip, CUBIC in its time.
@@ -324,7 +364,13 @@ impl Delay {
         self.phase = Phase::Steady;
         self.calm = 0;
         self.since_cut = u64::MAX;
-        self.set_window(self.window / 10 * 7);
+        // The next loss of a few packets may be that of a rival's last one: more room is left.
+        let part = if self.window < FEW_PACKETS * self.packet {
+            5
+        } else {
+            7
+        };
+        self.set_window(self.window / 10 * part);
     }
 
     /// The answer of the path to a cut, two rounds later.
@@ -335,6 +381,7 @@ impl Delay {
             Phase::Drain => {
                 self.phase = Phase::Steady;
                 self.set_window(before.window);
+                (self.rush, self.refill) = (RUSH_ROUNDS, true);
                 if rtt <= self.floor + self.aim / 2 {
                     self.floor_at = now;
                 } else {
@@ -370,9 +417,19 @@ impl Delay {
                     && mean <= before.then + tolerance
                     && mean + tolerance >= before.then
                 {
-                    self.floor = rtt;
-                    self.floor_at = now;
                     self.set_window(before.window);
+                    // A queue so long has overflowed here: it is one again.
+                    let fits = self.cap < u64::MAX / 4 && rtt - self.floor <= 2 * self.cap;
+                    if fits {
+                        self.meet_rival(now, rtt);
+                    } else if self.doubted == 0 {
+                        self.doubted = self.floor;
+                        self.doubted_until = now + DOUBT_ROUNDS * rtt;
+                        self.floor = rtt;
+                        self.floor_at = now;
+                    } else {
+                        self.reject_floor(now, rtt);
+                    }
                 } else {
                     self.meet_rival(now, rtt);
                     self.set_window(before.window);
@@ -385,7 +442,6 @@ impl Delay {
 
     fn end_round(&mut self, acked: &Acked) {
         let round = core::mem::replace(&mut self.round, Round::NEW);
-        self.last_max = round.max;
         self.before_timeout = 0;
         self.measured = self.last_window;
         self.last_window = self.window;
@@ -399,11 +455,14 @@ impl Delay {
             self.noise = (self.noise * 15 + change) / 16;
         }
         self.last_min = rtt;
-        self.peak = (self.peak - self.peak / 64).max(round.max.saturating_sub(self.floor));
         // A queue that overflowed once may have been another's; it is asked again some day.
         self.cap = self.cap.saturating_add(self.cap / CAP_ROUNDS + 1);
         self.set_aim(acked.srtt_ns);
         self.since_cut = self.since_cut.min(rtt);
+        self.refill = false;
+        if now >= self.doubted_until {
+            self.doubted = 0;
+        }
         let rushes = self.phase == Phase::SlowStart || self.calm > RUSH_CALM;
         self.rush = if rushes {
             RUSH_ROUNDS
@@ -415,40 +474,45 @@ impl Delay {
         }
         let share = round.marked * SHARE_ONE / round.packets.max(1);
         self.marked_share = (self.marked_share * 15 + share.min(SHARE_ONE)) / 16;
+        let longest = round.max.saturating_sub(self.floor);
+        let overflows = self.overflows(now, &round, queue, longest);
+        if overflows {
+            self.loss.forget();
+        }
         let heavy = self.loss.judge(self.packet);
         if round.marked > 0 {
-            self.phase = Phase::Steady;
-            self.calm = 0;
-            self.set_window(self.window - self.window * self.marked_share / (2 * SHARE_ONE));
+            self.give_way(now, acked.srtt_ns);
+        } else if overflows {
+            self.overflow(now, acked.srtt_ns, longest);
         } else if let Some(lost) = heavy {
             self.phase = Phase::Steady;
             self.calm = 0;
             self.set_window(self.window - self.window * lost / (2 * SHARE_ONE));
-        } else if self.is_overflow(&round, queue > self.aim) {
-            self.overflow(now, acked.srtt_ns, round.max.saturating_sub(self.floor));
+            if self.doubted != 0 {
+                self.reject_floor(now, rtt);
+            }
         } else {
             self.steer(now, &round);
         }
         self.pace(acked.srtt_ns);
     }
 
-    /// Whether a long queue explains what was lost: one that stands does, whoever fills it. Where
-    /// it comes and goes, loss that comes with a short one too is not of the queue.
-    fn is_overflow(&mut self, round: &Round, stands: bool) -> bool {
-        if stands {
-            return round.crowded;
-        }
-        if !round.crowded {
-            self.short_bytes += round.bytes;
-            self.short_lost += round.lost;
-            if self.short_bytes > SHORT_ROUNDS * self.window + SHORT_PACKETS * self.packet {
-                self.short_bytes /= 2;
-                self.short_lost /= 2;
-            }
-            return false;
-        }
-        u128::from(round.lost) * u128::from(self.short_bytes)
-            > 4 * u128::from(self.short_lost) * u128::from(round.bytes + round.lost)
+    /// Whether the queue explains what was lost in the round.
+    fn overflows(&mut self, now: Instant, round: &Round, queue: u64, longest: u64) -> bool {
+        let heavily = round.lost * HEAVILY > round.bytes;
+        let stands = self.has_rival(now) && queue > self.aim || heavily;
+        let least = if heavily {
+            self.least_heavy
+        } else {
+            self.least_overflow
+        };
+        let queues = Queues {
+            shortest: queue,
+            longest,
+            stands,
+            least,
+        };
+        self.crowd.end_round(&queues, self.window, self.packet)
     }
 
     /// Without loss and marks.
@@ -465,7 +529,10 @@ impl Delay {
             Phase::Steady if !full => {}
             Phase::Steady if self.has_rival(now) => self.grow(now, rtt),
             Phase::Steady if queue > self.aim => {
-                let window = self.drained(rtt).max(self.window / 2);
+                // Two packets keep a path busy that holds none.
+                let two = MIN_WINDOW_PACKETS * self.packet;
+                let least = if self.window > two { two } else { 0 };
+                let window = self.drained(rtt).max(self.window / 2).max(least);
                 self.most = window;
                 self.cut(window, mean, Phase::Cut);
             }
@@ -473,12 +540,15 @@ impl Delay {
                 self.floor_at = now;
                 self.cut(self.window / 2, mean, Phase::Drain);
             }
+            Phase::Steady if self.loss.is_trying() => {}
             Phase::Steady => self.grow(now, rtt),
             Phase::Cut | Phase::DeepCut | Phase::Drain => {
                 self.before.rounds += 1;
                 self.before.bytes += round.bytes;
                 self.before.lost += round.lost;
-                if self.before.rounds >= 2 {
+                // A few packets take a round more to leave the queue.
+                let few = self.window < FEW_PACKETS * self.packet;
+                if self.before.rounds >= 2 + u32::from(few) {
                     self.judge(now, rtt, mean);
                 }
             }
@@ -521,6 +591,7 @@ impl Control for Delay {
         if let Some(rtt) = acked.rtt_ns {
             let rtt = without_reverse(rtt, self.floor, acked.reverse_ns).max(1);
             if self.floor == 0 || rtt < self.floor {
+                self.doubted = if self.doubted < rtt { self.doubted } else { 0 };
                 self.floor = rtt;
                 self.floor_at = acked.now;
                 self.set_aim(acked.srtt_ns);
@@ -529,6 +600,7 @@ impl Control for Delay {
             self.round.max = self.round.max.max(rtt);
             self.round.sum += rtt;
             self.round.samples += 1;
+            self.crowd.came(acked.bytes, rtt - self.floor);
             // A round trip of doubling after the queue is seen to grow would double the queue.
             let queue = rtt - self.floor;
             if self.phase == Phase::SlowStart && full && queue <= self.aim / 2 {
@@ -546,10 +618,8 @@ impl Control for Delay {
 
     fn on_loss(&mut self, _: Instant, bytes: u64) {
         self.loss.lost(bytes);
-        let longest = self.round.max.max(self.last_max);
-        let queue = longest.saturating_sub(self.floor);
+        self.crowd.lost(bytes);
         self.round.lost += bytes;
-        self.round.crowded |= queue * 8 >= self.peak * 7 && queue >= self.least_overflow;
     }
 
     fn on_timeout(&mut self, _: Instant) {
@@ -557,7 +627,7 @@ impl Control for Delay {
             self.before_timeout = self.window;
             self.searched = self.phase == Phase::SlowStart;
         }
-        self.window = MIN_WINDOW_PACKETS * self.packet;
+        self.window = self.window.min(MIN_WINDOW_PACKETS * self.packet);
         self.phase = Phase::SlowStart;
         self.most = 0;
     }
@@ -570,7 +640,7 @@ impl Control for Delay {
             self.phase = Phase::SlowStart;
         }
         self.round = Round::NEW;
-        (self.last_max, self.calm) = (0, 0);
+        self.calm = 0;
     }
 
     fn on_spurious_timeout(&mut self) {
@@ -582,7 +652,8 @@ impl Control for Delay {
     }
 
     fn on_spurious_loss(&mut self) {
-        (self.round.crowded, self.round.lost) = (false, 0);
+        self.crowd.forget();
+        self.round.lost = 0;
         if let Some((window, cap, rival_until)) = self.undo.take() {
             (self.cap, self.rival_until) = (cap, rival_until);
             self.set_window(self.window.max(window));
@@ -590,7 +661,7 @@ impl Control for Delay {
     }
 
     fn window(&self) -> u64 {
-        self.window
+        self.window.max(MIN_WINDOW_PACKETS * self.packet)
     }
 
     fn rate(&self) -> Option<u64> {

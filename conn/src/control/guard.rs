@@ -48,6 +48,16 @@ impl LossGuard {
         self.lost += bytes;
     }
 
+    /// Whether it is being tried how much less is lost when less is sent: the window must not grow.
+    pub(super) fn is_trying(&self) -> bool {
+        self.steps > 0
+    }
+
+    /// Something else explains what was lost.
+    pub(super) fn forget(&mut self) {
+        (self.acked, self.lost, self.steps) = (0, 0, 0);
+    }
+
     /// The share lost, as a fraction of [`SHARE_ONE`], if it is too much: so much less should be
     /// sent. To be asked once per round; judges when enough packets of `packet` bytes have gone.
     pub(super) fn judge(&mut self, packet: u64) -> Option<u64> {

@@ -108,7 +108,7 @@ fn delay_gives_way_to_marks_by_their_share_and_not_at_all_without() {
     let marked = |share: u32| {
         let mut delay = Delay::new(&START);
         for now in 1..40 {
-            let mut acked = round(&delay, now, RTT_NS);
+            let mut acked = round(&delay, now * RTT_NS, RTT_NS);
             acked.marked = acked.packets * share / 100;
             delay.on_ack(&acked);
         }
@@ -166,4 +166,35 @@ fn dcqcn_halves_once_per_interval_and_comes_back_to_the_link_rate() {
     }
     let rate = dcqcn.rate().expect("it always paces");
     assert!(rate <= full && rate > full * 98 / 100, "{rate} of {full}");
+}
+
+#[test]
+fn delay_sends_less_than_a_packet_per_round_trip_where_many_share_a_short_queue() {
+    // Of each packet and its successor one is lost, with a queue that is never short.
+    let mut delay = Delay::new(&START);
+    let start = delay.rate().expect("it paces");
+    for now in 1..400 {
+        let mut acked = round(&delay, now * RTT_NS, RTT_NS * 2);
+        (acked.bytes, acked.packets) = (PACKET, 1);
+        delay.on_loss(acked.now, PACKET);
+        delay.on_ack(&acked);
+    }
+    assert!(delay.window() >= 2 * PACKET, "what is sent again has room");
+    let rate = delay.rate().expect("it paces");
+    // A packet per round trip of 20 us is 1/200 of 100 packets per 10 us.
+    assert!(rate < start / 200, "{rate} of {start}");
+}
+
+#[test]
+fn delay_gives_way_once_to_marks_of_one_round_trip() {
+    let mut delay = Delay::new(&START);
+    let mut windows = [0; 2];
+    for (now, window) in (1..).zip(&mut windows) {
+        let mut acked = round(&delay, now * RTT_NS, RTT_NS);
+        acked.marked = acked.packets;
+        delay.on_ack(&acked);
+        *window = delay.window();
+    }
+    assert!(windows[0] < 100 * PACKET);
+    assert_eq!(windows[0], windows[1]);
 }

@@ -68,7 +68,6 @@ impl Flow {
             remote_id: Qpn::from_wire(far),
             packet_size: datagram,
             control,
-            window: 4096,
             ..Config::default()
         };
         let (near, far) = (2 * index + 1, 2 * index + 2);
