@@ -93,6 +93,7 @@ const STEPS: &[Step] = &[
         fuzz::replay(Some(s.limit)).map(Outcome::Passed)
     }),
     step("sim", 300, sim),
+    step("paths", 120, paths),
     step("examples", 120, examples),
     step("interop", 360, |setting| {
         let options = interop::Options {
@@ -252,6 +253,17 @@ fn sim(setting: &Setting) -> Result<Outcome> {
     }
     let note = format!("seeds 0 to {}, and {fresh} from {start}", SEEDS - 1);
     Ok(Outcome::Passed(note))
+}
+
+/// Congestion control over a cut of the table of paths; fails when a law is broken.
+fn paths(setting: &Setting) -> Result<Outcome> {
+    let mut command = cargo::cargo(&["run", "--quiet", "--release", "--package", "trunkline-sim"]);
+    command.args(["--", "suite"]);
+    if setting.full {
+        command.arg("--full");
+    }
+    cargo::run(command, Some(setting.limit))?;
+    Ok(Outcome::Passed(String::new()))
 }
 
 /// Tests that take network namespaces are ignored elsewhere.

@@ -69,8 +69,8 @@ impl Crowd {
         (self.pending, self.lost) = (0, 0);
     }
 
-    /// A round has ended. Whether the queue overflowed in it: something was lost for which it is the
-    /// reason.
+    /// A round has ended. Whether the queue overflowed in it: something was lost for which it is
+    /// the reason.
     pub(super) fn end_round(&mut self, queues: &Queues, window: u64, packet: u64) -> bool {
         self.peak = (self.peak - self.peak / FADES).max(queues.longest);
         let lost = core::mem::take(&mut self.lost);

@@ -10,9 +10,9 @@
 //! - It falls, but by less than it should: others fill the queue. For some time the window is that
 //!   of a loss-based flow, as any delay-based one would starve (Copa's mode switching, NSDI 2018).
 //!
-//! Loss counts where it comes with a long queue rather than with a short one (see [`Crowd`]), and
-//! where it is heavy and falls with the window; other loss is the path's own. Where switches mark, the marked share of a round shrinks
-//! the window as in DCTCP (RFC 8257).
+//! Loss counts where it comes with a long queue rather than with a short one (`Crowd` says so), and
+//! where it is heavy and falls with the window; other loss is the path's own. Where switches mark,
+//! the marked share of a round shrinks the window as in DCTCP (RFC 8257).
 
 use super::crowd::{Crowd, Queues};
 use super::guard::{self, LossGuard};
