@@ -112,8 +112,9 @@ fn both_ways_and_both_faults_keep_the_link_busy() {
         ..Link::CLEAN
     };
     let late = both_ways("both ways, 5 % late by up to 5 us", link);
-    // A queue on the way back and late packets at once make cuts deeper than they need be.
-    assert!(late >= 0.85 * clean, "{late} of {clean}");
+    // A queue on the way back and late packets at once make cuts deeper than they need be: half of
+    // the former counts as ours, and with the latter a round trip seldom shows how short it can be.
+    assert!(late >= 0.88 * clean, "{late} of {clean}");
 }
 
 /// Payload rate in Gb/s of the slower direction.
