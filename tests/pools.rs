@@ -388,8 +388,10 @@ fn qps_that_connect_at_once_to_a_known_peer_cost_few_packets() {
     let after = sent();
     let packets = [after[0] - before[0], after[1] - before[1]];
     assert_eq!((ends.said(), ends.connections()), (said, (1, 1)));
+    // Packets of control messages are so small that every path carries them: a question and an
+    // answer for each QP, 20 bytes each, 1,024 in a packet.
     assert!(
-        packets.iter().all(|&packets| packets <= QPS as u64 / 32),
+        packets.iter().all(|&packets| packets <= QPS as u64 / 20),
         "{packets:?}"
     );
     // They may send without another round trip.

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_cm::{
     Ask, Bind, Binds, Bound, Bounds, Config, Event, HandshakeId, Hello, HelloReply, Identity,
-    Manager, Offer, Outgoing, Purpose, RefusalCode, Retry, Route,
+    Manager, Offer, Outgoing, Purpose, Quote, RefusalCode, Retry, Route,
 };
 use trunkline_conn::secret::{Purpose as Use, Secret, Stream};
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{CmMad, Message, PrivateData};
-use trunkline_wire::{MAD_LEN, Path, Qpn, ROCE_PORT, Workers};
+use trunkline_wire::{Bth, Deth, MAD_LEN, Opcode, Path, Qpn, ROCE_PORT, Workers};
 
 const MAX_OPERATIONS: usize = 512;
 /// Datagrams under way; later ones are lost.
@@ -124,8 +124,11 @@ pub fn handshakes(data: &[u8]) {
     world.finish();
 }
 
-/// What is read from private data says the same when it is written again.
+/// What is read from private data says the same when it is written again; what an error quotes is
+/// as long as it has to be.
 fn hellos(data: &[u8]) {
+    let quote = Quote::parse(data);
+    assert!(quote.is_none() || data.len() >= Quote::LEN);
     let mut bytes = [0; 92];
     let length = data.len().min(bytes.len());
     bytes[..length].copy_from_slice(&data[..length]);
@@ -153,7 +156,15 @@ impl World {
                 }
                 self.deliver();
             }
-            5 => drop(self.flying.pop_front()),
+            // It is lost; or nobody listens where it arrives, and an ICMP error says so.
+            5 => {
+                let lost = self.flying.pop_front();
+                if operation & 0x10 != 0
+                    && let Some((to, path, mad)) = lost
+                {
+                    self.refuse(to, &path, &mad, input.byte());
+                }
+            }
             6 => {
                 if let Some((_, _, mad)) = self.flying.front_mut() {
                     mad[usize::from(input.byte())] ^= input.byte();
@@ -279,6 +290,17 @@ impl World {
     fn hand(&mut self, to: usize, path: &Path, mad: &[u8; MAD_LEN]) {
         let now = self.now;
         self.hosts[to].manager.handle_mad(now, path, mad);
+    }
+
+    /// The sender of a datagram hears what an error quotes of it: `cut` bytes at most.
+    fn refuse(&mut self, to: usize, path: &Path, mad: &[u8; MAD_LEN], cut: u8) {
+        let mut datagram = [0; Bth::LEN + Deth::LEN + MAD_LEN];
+        (datagram[0], datagram[7]) = (Opcode::UD_SEND_ONLY.0, Qpn::GSI.get() as u8);
+        datagram[Bth::LEN + Deth::LEN..].copy_from_slice(mad);
+        if let Some(quote) = Quote::parse(&datagram[..usize::from(cut)]) {
+            let sender = &mut self.hosts[1 - to].manager;
+            sender.handle_refused(self.now, path.dst, &quote);
+        }
     }
 
     fn fly(&mut self, datagram: (usize, Path, [u8; MAD_LEN])) {
