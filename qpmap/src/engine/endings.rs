@@ -226,9 +226,9 @@ impl<P: Platform> Engine<P> {
         self.part_ended(flow);
         self.retire(flow);
         self.endings.remove(&(qp, remote, peer));
-        let conn = self.peers[peer].conns;
+        let conn = self.conns_of(peer).next();
         if self.qps.get(qp).is_some()
-            && conn != NONE
+            && let Some(conn) = conn
             && let Some(next) = self.flow_from(qp, remote, conn)
         {
             self.notice(next);

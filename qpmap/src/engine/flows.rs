@@ -131,16 +131,15 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn relieve_crowded(&mut self, fresh: u32) {
         let record = &self.conns[fresh];
         let (peer, remote) = (record.peer, record.delivery.remote_id());
+        let pool = || {
+            let records = self.pool_of(peer).map(|conn| (conn, &self.conns[conn]));
+            records.filter(|(_, conn)| self.leads_to(conn, remote))
+        };
         let (mut flows, mut count, mut crowded) = (0, 0, false);
-        let mut next = self.peers[peer].conns;
-        while next != NONE {
-            let conn = &self.conns[next];
-            if !conn.flags.private && self.leads_to(conn, remote) {
-                flows += conn.flows;
-                count += 1;
-                crowded |= conn.flows >= CROWD;
-            }
-            next = conn.next_of_peer;
+        for (_, conn) in pool() {
+            flows += conn.flows;
+            count += 1;
+            crowded |= conn.flows >= CROWD;
         }
         let share: u32 = flows / count;
         if !crowded || self.conns[fresh].flows >= share {
@@ -159,14 +158,9 @@ impl<P: Platform> Engine<P> {
                 && pending.is_none_or(|pending| !pending.begun)
         };
         let mut moving = Vec::new();
-        let mut next = self.peers[peer].conns;
-        while next != NONE {
-            let conn = &self.conns[next];
-            if next != fresh && !conn.flags.private && self.leads_to(conn, remote) {
-                let members = self.homes.flows(conn.members);
-                moving.extend(members.filter(|flow| movable(*flow, &self.flows[*flow])));
-            }
-            next = conn.next_of_peer;
+        for (_, conn) in pool().filter(|(index, _)| *index != fresh) {
+            let members = self.homes.flows(conn.members);
+            moving.extend(members.filter(|flow| movable(*flow, &self.flows[*flow])));
         }
         for flow in moving {
             let from = self.flows[flow].conn;

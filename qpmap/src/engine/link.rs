@@ -69,7 +69,8 @@ pub struct ConnectionStats {
 pub(crate) struct Conn {
     pub(crate) delivery: Connection<Item>,
     pub(crate) peer: u32,
-    pub(crate) next_of_peer: u32,
+    /// In the pool of its peer.
+    pub(crate) next_of_pool: u32,
     pub(crate) runnable: List<Runnable>,
     pub(crate) noticed: List<Noticed>,
     pub(crate) flows: u32,
@@ -170,7 +171,7 @@ impl<P: Platform> Engine<P> {
         let conn = Conn {
             delivery: Connection::new(&config, heard.unwrap_or(now)),
             peer,
-            next_of_peer: self.peers[peer].conns,
+            next_of_pool: NONE,
             runnable: List::EMPTY,
             noticed: List::EMPTY,
             flows: 0,
@@ -193,7 +194,7 @@ impl<P: Platform> Engine<P> {
         self.conn_serials[index as usize] = self.conn_serials[index as usize].wrapping_add(1);
         let slot = self.conn_secret.open(params.local_id.get());
         self.numbers.open(slot, index);
-        self.peers[peer].conns = index;
+        self.link_to_peer(index);
         self.arm_conn(index, None);
         let conn = self.conn_id(index);
         self.tell(|_| Trace::Opened {
@@ -224,8 +225,8 @@ impl<P: Platform> Engine<P> {
     }
 
     fn is_spare(&self, index: u32, conn: &Conn) -> bool {
-        let more = self.peers[conn.peer].conns != index || conn.next_of_peer != NONE;
-        conn.flows == 0 && more && !conn.flags.private && conn.delivery.is_idle()
+        let others = || self.conns_of(conn.peer).any(|other| other != index);
+        conn.flows == 0 && !conn.flags.private && conn.delivery.is_idle() && others()
     }
 
     /// Draws the number of the first packet of a connection.

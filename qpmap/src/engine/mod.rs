@@ -113,7 +113,7 @@ use replies::Replies;
 use requester::Pending;
 use routes::RouteTable;
 use staging::Staging;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::control::ControlKind;
@@ -382,6 +382,8 @@ pub struct Engine<P: Platform> {
     peers: Slab<Peer>,
     /// Peers by address; ordered, so that walks replay.
     peer_of: BTreeMap<Gid, u32>,
+    /// Connections that programs opened for themselves, by peer.
+    private: BTreeSet<(u32, u32)>,
     paths: Paths,
     waiting: Waiting,
     conns: Slab<Conn>,
@@ -484,6 +486,7 @@ impl<P: Platform> Engine<P> {
             srqs: Slab::new(),
             peers: Slab::new(),
             peer_of: BTreeMap::new(),
+            private: BTreeSet::new(),
             paths: Paths::default(),
             waiting: Waiting::default(),
             conns: Slab::new(),

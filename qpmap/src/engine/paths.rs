@@ -12,7 +12,6 @@ use super::binding::Ending;
 use super::build::{BASE, ICRC, Item, ItemKind, full_payload};
 use super::link::Conn;
 use super::{ConnId, Engine, Platform, Timer};
-use crate::slab::NONE;
 use std::collections::BTreeMap;
 use trunkline_conn::src::EVERY_PATH;
 use trunkline_conn::time::{Instant, SECOND};
@@ -144,18 +143,12 @@ impl<P: Platform> Engine<P> {
     /// Takes over what is known of the path into all connections to a peer.
     fn resize(&mut self, peer: u32) {
         let known = self.paths.size(peer);
-        let mut next = self.peers[peer].conns;
-        while let Some(conn) = self.conns.get_mut(next) {
+        let all: Vec<u32> = self.conns_of(peer).collect();
+        for conn in all {
+            let conn = &mut self.conns[conn];
             let most = u32::from(conn.most);
             conn.resize(known.map_or(most, |size| size.min(most)));
-            next = conn.next_of_peer;
         }
-    }
-
-    fn conns_of(&self, peer: u32) -> impl Iterator<Item = u32> {
-        let first = self.peers[peer].conns;
-        let next = |conn: &u32| Some(self.conns[*conn].next_of_peer).filter(|next| *next != NONE);
-        std::iter::successors(Some(first).filter(|first| *first != NONE), next)
     }
 
     /// It is time to try a larger size.

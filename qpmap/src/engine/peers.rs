@@ -28,8 +28,8 @@ pub(crate) struct Peer {
     pub(crate) guid: u64,
     pub(crate) epoch: u64,
     pub(crate) address: Gid,
-    /// Its connections, linked.
-    pub(crate) conns: u32,
+    /// The newest connection of its pool. They are linked.
+    pub(crate) pool: u32,
     pub(crate) workers: Workers,
 }
 
@@ -55,7 +55,7 @@ impl<P: Platform> Engine<P> {
             guid: identity.guid,
             epoch: identity.epoch,
             address: identity.address,
-            conns: NONE,
+            pool: NONE,
             workers: identity.workers,
         });
         self.peer_of.insert(identity.address, peer);
@@ -73,27 +73,46 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// Connections to `address`, newest first, private ones included.
+    /// Connections to `address`: those of the pool, newest first, and then private ones.
     pub fn connections_to(&self, address: Gid) -> Vec<ConnId> {
-        let mut found = Vec::new();
-        let Some(&peer) = self.peer_of.get(&address) else {
-            return found;
-        };
-        let mut next = self.peers[peer].conns;
-        while next != NONE {
-            found.push(self.conn_id(next));
-            next = self.conns[next].next_of_peer;
-        }
-        found
+        let peer = self.peer_of.get(&address);
+        let all = peer.into_iter().flat_map(|peer| self.conns_of(*peer));
+        all.map(|conn| self.conn_id(conn)).collect()
     }
 
     /// Connections of the pool to `address`.
     pub fn pool_size(&self, address: Gid) -> u32 {
-        let private = |id: &ConnId| self.conns[id.index].flags.private;
-        self.connections_to(address)
-            .iter()
-            .filter(|id| !private(id))
-            .count() as u32
+        let peer = self.peer_of.get(&address);
+        peer.map_or(0, |peer| self.pool_of(*peer).count() as u32)
+    }
+
+    /// Connections of the pool to a peer, newest first.
+    pub(crate) fn pool_of(&self, peer: u32) -> impl Iterator<Item = u32> {
+        let some = |conn: u32| (conn != NONE).then_some(conn);
+        let next = move |conn: &u32| some(self.conns[*conn].next_of_pool);
+        std::iter::successors(some(self.peers[peer].pool), next)
+    }
+
+    /// Connections to a peer that programs opened for themselves.
+    fn private_of(&self, peer: u32) -> impl Iterator<Item = u32> {
+        let of_peer = (peer, 0)..=(peer, NONE);
+        self.private.range(of_peer).map(|(_, conn)| *conn)
+    }
+
+    /// All connections to a peer.
+    pub(crate) fn conns_of(&self, peer: u32) -> impl Iterator<Item = u32> {
+        self.pool_of(peer).chain(self.private_of(peer))
+    }
+
+    /// Takes up a new connection to a peer.
+    pub(crate) fn link_to_peer(&mut self, conn: u32) {
+        let record = &mut self.conns[conn];
+        if record.flags.private {
+            self.private.insert((record.peer, conn));
+        } else {
+            let newest = &mut self.peers[record.peer].pool;
+            record.next_of_pool = std::mem::replace(newest, conn);
+        }
     }
 
     /// The peer at `address` is gone or another incarnation of itself: its connections are dropped
@@ -103,8 +122,9 @@ impl<P: Platform> Engine<P> {
         let Some(&peer) = self.peer_of.get(&address) else {
             return;
         };
-        while self.peers[peer].conns != NONE {
-            let conn = self.peers[peer].conns;
+        loop {
+            let next = self.conns_of(peer).next();
+            let Some(conn) = next else { break };
             self.remove_connection(conn, Cause::PeerGone);
         }
         self.forget_silence(peer);
@@ -122,19 +142,10 @@ impl<P: Platform> Engine<P> {
     /// Picks a connection of the pool to the worker of `peer` that has the QP `remote`: the one
     /// with the fewest flows.
     pub(crate) fn pick(&self, peer: u32, remote: Qpn) -> Option<u32> {
-        let mut best: Option<u32> = None;
-        let mut next = self.peers[peer].conns;
-        while next != NONE {
-            let conn = &self.conns[next];
-            if !conn.flags.private
-                && self.leads_to(conn, remote)
-                && best.is_none_or(|b| conn.flows < self.conns[b].flows)
-            {
-                best = Some(next);
-            }
-            next = conn.next_of_peer;
-        }
-        best
+        let leads = self
+            .pool_of(peer)
+            .filter(|conn| self.leads_to(&self.conns[*conn], remote));
+        leads.min_by_key(|conn| self.conns[*conn].flows)
     }
 
     /// Whether a connection leads to the worker of its peer that has the QP `remote`.
@@ -145,33 +156,33 @@ impl<P: Platform> Engine<P> {
 
     /// Where that goes which is owed to the worker of `peer` that `remote` is a number of.
     pub(crate) fn heir(&self, peer: u32, remote: Qpn) -> u32 {
+        let leads = |conn: &u32| self.leads_to(&self.conns[*conn], remote);
         let pooled = self.pick(peer, remote);
-        let mut next = self.peers[peer].conns;
-        while pooled.is_none() && next != NONE && !self.leads_to(&self.conns[next], remote) {
-            next = self.conns[next].next_of_peer;
-        }
-        pooled.unwrap_or(next)
+        pooled
+            .or_else(|| self.private_of(peer).find(leads))
+            .unwrap_or(NONE)
     }
 
     pub(crate) fn unlink_from_peer(&mut self, conn: u32) {
         self.cut_from_peer(conn);
         let peer = self.conns[conn].peer;
-        if self.peers[peer].conns == NONE {
+        if self.conns_of(peer).next().is_none() {
             // Its QPs ask again over the next connection.
             self.waiting_binds.forget_peer(peer);
         }
     }
 
     fn cut_from_peer(&mut self, conn: u32) {
-        let (peer, after) = (self.conns[conn].peer, self.conns[conn].next_of_peer);
-        let mut at = self.peers[peer].conns;
-        if at == conn {
-            self.peers[peer].conns = after;
+        let record = &self.conns[conn];
+        let (peer, after) = (record.peer, record.next_of_pool);
+        if record.flags.private {
+            self.private.remove(&(peer, conn));
             return;
         }
-        while self.conns[at].next_of_peer != conn {
-            at = self.conns[at].next_of_peer;
+        let before = self.pool_of(peer).take_while(|at| *at != conn).last();
+        match before {
+            None => self.peers[peer].pool = after,
+            Some(before) => self.conns[before].next_of_pool = after,
         }
-        self.conns[at].next_of_peer = after;
     }
 }
