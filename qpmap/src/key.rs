@@ -160,11 +160,13 @@ impl Secret24 {
             if self.is_reserved(value) || !self.worker.owns(number) {
                 return NONE;
             }
-            let mut index = self.rounds.open(value, self.low);
-            while self.is_reserved(index) {
+            let mut index = value;
+            loop {
                 index = self.rounds.open(index, self.low);
+                if !self.is_reserved(index) {
+                    return index - FIRST;
+                }
             }
-            index - FIRST
         })
     }
 }

@@ -353,8 +353,13 @@ impl World {
             // A plain QP whose peer refused, and was not heard in full, asks a QP in error until it
             // gives up on the oldest request that it knows nothing of.
             let unheard = (lost.is_some_and(|at| at >= posted.at) || self.kept_silent(group))
-                && (status == Status::RetryExceeded || !first && status == Status::Flushed);
-            if wanted != Some(status) && !unheard {
+                && status == Status::RetryExceeded;
+            // No data of a READ leave a QP in error: what the bad request behind it ended may have
+            // been a READ whose data were to be sent again.
+            let reads = matches!(posted.doing, Doing::ReadsWindow(..) | Doing::ReadsPool(..));
+            let cut_off = reads && status == Status::RetryExceeded;
+            let follows = !first && status == Status::Flushed;
+            if wanted != Some(status) && !(unheard || cut_off || follows) {
                 return Err(Failure::wrong(format!(
                     "e{endpoint} #{seq} ended as {status:?}; only #{poison} was bad, so this one \
                      should have ended as {:?}",
