@@ -36,6 +36,11 @@ impl Clock {
         }
     }
 
+    /// Whether it stands while nobody moves it.
+    pub(crate) const fn is_manual(&self) -> bool {
+        matches!(self.0, Source::Manual(_))
+    }
+
     /// Moves a manual clock forward to `to`; it never goes back. No effect on a real one.
     pub fn set(&self, to: Instant) {
         if let Source::Manual(ns) = &self.0 {

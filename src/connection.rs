@@ -6,7 +6,7 @@ use crate::seat::{Seat, Shared};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::control::ControlKind;
-use trunkline_qpmap::{ConnId, ConnectionStats, VerbsError};
+use trunkline_qpmap::{Allowed, ConnId, ConnectionStats, VerbsError};
 use trunkline_wire::Qpn;
 
 /// What a program wants of a connection.
@@ -45,20 +45,16 @@ impl ConnectionOptions {
     /// Whether everything is in its range, at a node that has `ports` UDP source ports.
     fn check(&self, ports: usize) -> Result<(), VerbsError> {
         let settings = [
-            ("weight", self.weight, self.weight > 0),
+            ("weight", self.weight, Allowed::Range(1, u8::MAX.into())),
             (
                 "source_ports",
                 self.source_ports,
-                (1..=ports).contains(&self.source_ports.into()),
+                Allowed::Range(1, ports as u32),
             ),
         ];
-        match settings.into_iter().find(|(.., good)| !good) {
-            Some((what, value, _)) => {
-                let value = value.into();
-                Err(VerbsError::BadAttribute { what, value })
-            }
-            None => Ok(()),
-        }
+        settings
+            .into_iter()
+            .try_for_each(|(what, value, allowed)| allowed.check(what, value))
     }
 }
 

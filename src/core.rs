@@ -221,7 +221,13 @@ impl Core {
         if std::mem::replace(&mut self.said_goodbye, true) {
             return;
         }
-        let end = Deadline::after(GOODBYE);
+        // Where the node's time stands still, so does its patience: nothing but what the port takes
+        // decides what leaves.
+        let patience = match self.clock.is_manual() {
+            true => Duration::MAX,
+            false => GOODBYE,
+        };
+        let end = Deadline::after(patience);
         let now = self.clock.now();
         self.engine.handle_doorbells();
         self.pump(now);
@@ -255,6 +261,8 @@ impl Core {
                 Err(error) if !error.is_passing() => return,
                 // A connection that waits for acknowledgements has nothing to send.
                 Ok(false) if self.unsent.is_none() && !self.engine.owes_farewells() => return,
+                // What the port refuses now, it refuses for as long as time stands still.
+                _ if self.clock.is_manual() => return,
                 _ => std::thread::yield_now(),
             }
         }

@@ -19,7 +19,9 @@ impl Deadline {
     /// What is left of it; `None` when it is over.
     pub(crate) fn left(self) -> Option<Duration> {
         match self.0 {
-            Some(end) => end.checked_duration_since(Instant::now()),
+            Some(end) => end
+                .checked_duration_since(Instant::now())
+                .filter(|left| !left.is_zero()),
             None => Some(Duration::MAX),
         }
     }

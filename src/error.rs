@@ -2,6 +2,7 @@
 
 use crate::life::Down;
 use std::net::IpAddr;
+use trunkline_conn::work::VendorError;
 use trunkline_dataplane::{PortError, UdpOpenError};
 use trunkline_qpmap::cq::CqOverflow;
 use trunkline_qpmap::{PostError, VerbsError};
@@ -122,6 +123,18 @@ pub enum NoConnection {
     /// A QP moves among connections of its own worker.
     #[error("it belongs to another worker than the QP")]
     OtherWorker,
+}
+
+impl NoConnection {
+    /// What requests say that end because of it (`vendor_err`).
+    pub(crate) const fn to_requests(self) -> VendorError {
+        match self {
+            Self::NoRoute => VendorError::NoRoute,
+            Self::NoHost => VendorError::NoHost,
+            Self::NoNode | Self::Nobody => VendorError::NoNode,
+            _ => VendorError::None,
+        }
+    }
 }
 
 impl Error {

@@ -4,27 +4,21 @@
 //! reliable connections per peer node carries all of them. On the wire it is RoCEv2.
 //!
 //! ```no_run
-//! use trunkline::{Access, Node, QpOptions, RecvWr, SendFlags, SendOp, SendWr};
+//! use trunkline::{Access, Node, QpOptions, SendFlags, SendOp, SendWr};
 //!
-//! # fn main() -> Result<(), trunkline::Error> {
+//! # fn program(peer: trunkline::QpAddress) -> Result<(), trunkline::Error> {
 //! let node = Node::builder().address([127, 0, 0, 1].into()).build()?;
 //! let pd = node.alloc_pd();
 //! let cq = node.create_cq(64)?;
 //! let qp = pd.create_qp(&cq, &cq, &QpOptions::default())?;
 //! let mr = pd.register(4096, Access::ALL)?;
-//! # let peer = qp.address();
-//! qp.connect(peer)?; // what the peer said of its QP, by whatever way the two know each other
+//! qp.connect(peer)?; // the peer's QpAddress, by whatever way the two know each other
 //! mr.write(0, b"hello")?;
 //! let sges = [mr.sge(0, 5)];
-//! let request = SendWr {
-//!     wr_id: 1,
-//!     op: SendOp::Send,
-//!     flags: SendFlags::SIGNALED,
-//!     sges: &sges,
-//!     inline: None,
-//!     route: 0,
-//! };
-//! qp.post_send(&[request])?;
+//! let flags = SendFlags::SIGNALED;
+//! let op = SendOp::Send;
+//! qp.post_send(&[SendWr { wr_id: 1, op, flags, sges: &sges, inline: None, route: 0 }])?;
+//! while cq.poll_one()?.is_none() {}
 //! # Ok(())
 //! # }
 //! ```
@@ -81,7 +75,7 @@ pub use trunkline_dataplane::{Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::cq::CqOverflow;
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
-    Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, Event, LiveObjects, PostError,
-    QpModify, QpState, QpType, VerbsError,
+    Allowed, Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, Event, LiveObjects,
+    PostError, QpModify, QpState, QpType, VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};

@@ -18,7 +18,6 @@ use crate::status::server::Server;
 use crate::status::{CmStats, Status};
 use crate::worker::{self, Bell, Thread};
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::RangeInclusive;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use trunkline_conn::control::ControlKind;
@@ -26,23 +25,26 @@ use trunkline_conn::secret::Secret;
 use trunkline_conn::src::{Counters as DeliveryCounters, MAX_WINDOW};
 use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
-use trunkline_qpmap::{Counters, Event, LiveObjects, VerbsError};
+use trunkline_qpmap::{Allowed, Counters, Event, LiveObjects};
 use trunkline_wire::{Gid, Workers};
 
 /// Packets that a shared connection may have in flight.
-const WINDOWS: RangeInclusive<u32> = 64..=MAX_WINDOW;
-/// Least that a node must be able to send at once: headers and some payload.
-const MIN_DATAGRAM: u32 = 256;
+const WINDOWS: Allowed = Allowed::PowerOfTwo(64, MAX_WINDOW);
+/// Bytes that a node must be able to send at once: headers and some payload.
+const DATAGRAMS: Allowed = Allowed::AtLeast(256);
 /// Connections of a pool.
-const POOLS: RangeInclusive<u32> = 1..=254;
+const POOLS: Allowed = Allowed::Range(1, 254);
 /// Peers asked at once.
-const ASKS: RangeInclusive<u32> = 1..=65_536;
-/// Least pause before a silent connection is asked for a sign of life, in ns.
-const MIN_KEEP_ALIVE_NS: u64 = MILLISECOND;
+const ASKS: Allowed = Allowed::Range(1, 65_536);
+/// Times, in ns, by which a node takes a silent connection for dead, or asks it for a sign of life.
+const TIMES: Allowed = Allowed::AtLeast(MILLISECOND);
+/// Bits per second: the largest datagram takes half a second, a quarter of the usual time after
+/// which a silent connection is dead.
+const LINK_RATES: Allowed = Allowed::AtLeast(1_000_000);
 /// Pause between two looks at whether a node that ends has done all it had to.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 /// Source ports beside 4791.
-const MAX_EXTRA_SOURCE_PORTS: usize = 7;
+const EXTRA_SOURCE_PORTS: Allowed = Allowed::Range(0, 7);
 
 /// A software RNIC. Clones name the same node; it stops when the last handle to it, its QPs, CQs
 /// and regions is gone.
@@ -92,10 +94,11 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The address of its port; loopback if not set.
+    /// The address of its port; loopback if not set. An IPv4 address that is mapped into IPv6 is
+    /// the IPv4 address.
     #[must_use]
     pub const fn address(mut self, address: IpAddr) -> Self {
-        self.address = address;
+        self.address = address.to_canonical();
         self
     }
 
@@ -161,7 +164,7 @@ impl Builder {
         self
     }
 
-    /// Rate of the link in bits per second, if it should pace by it.
+    /// Rate of the link in bits per second, 1,000,000 or more, if it should pace by it.
     #[must_use]
     pub const fn link_rate(mut self, bits_per_second: u64) -> Self {
         self.config.engine.link_rate_bps = Some(bits_per_second);
@@ -176,10 +179,10 @@ impl Builder {
         self
     }
 
-    /// A connection whose peer acknowledges nothing for so long is dead; 2 s if not set. Where its
-    /// QPs have no other, the peer is asked for one, for a quarter of that time more: they fail
-    /// within a third more than this, unless their own timeout and retry count ask for more than
-    /// [`failover_grace`](Self::failover_grace).
+    /// A connection whose peer acknowledges nothing for so long is dead; 2 s if not set, at least 1
+    /// ms. Where its QPs have no other, the peer is asked for one, for a quarter of that time more:
+    /// they fail within a third more than this, unless their own timeout and retry count ask for
+    /// more than [`failover_grace`](Self::failover_grace).
     #[must_use]
     pub fn peer_timeout(mut self, timeout: Duration) -> Self {
         self.config.engine.dead_after_ns = nanoseconds(timeout);
@@ -321,10 +324,8 @@ impl Builder {
     fn finish(mut self, ports: Vec<Box<dyn Port + Send>>, may: bool) -> Result<Node, Error> {
         self.check()?;
         let workers = self.all_workers()?;
-        if ports.len() != usize::from(workers.count()) {
-            let (what, value) = ("ports", ports.len() as u64);
-            return Err(VerbsError::BadAttribute { what, value }.into());
-        }
+        let count = workers.count().into();
+        Allowed::Range(count, count).check("ports", ports.len() as u64)?;
         let secret = match self.seed {
             Some(seed) => Secret::from_seed(seed),
             None => system_secret()?,
@@ -368,22 +369,24 @@ impl Builder {
     }
 
     fn all_workers(&self) -> Result<Workers, Error> {
-        let (what, value) = ("workers", self.workers.into());
+        let allowed = Allowed::Range(1, Workers::MOST.into());
         let workers = Workers::new(self.workers);
-        Ok(workers.ok_or(VerbsError::BadAttribute { what, value })?)
+        Ok(workers.ok_or(allowed.refuse("workers", self.workers.into()))?)
     }
 }
 
 impl Builder {
     /// Whether packets can come to its address.
     fn check_address(&self) -> Result<(), Error> {
-        let address = self.address.to_canonical();
+        let address = self.address;
         let why = if address.is_unspecified() {
             "a node has one address, which its peers know it by"
         } else if address.is_multicast() {
             "it is a multicast address"
         } else if address == IpAddr::V4(Ipv4Addr::BROADCAST) {
             "it is the broadcast address"
+        } else if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+            "it is of one link, and an address alone does not say of which"
         } else {
             return Ok(());
         };
@@ -393,36 +396,28 @@ impl Builder {
     /// Whether every setting is in its range.
     fn check(&self) -> Result<(), Error> {
         self.check_address()?;
-        let (window, datagram) = (self.config.engine.window, self.config.max_datagram);
-        let keep_alive = self.config.engine.keep_alive_ns;
+        let (config, engine) = (&self.config, &self.config.engine);
         let settings = [
+            ("window", engine.window.into(), WINDOWS),
+            ("max_datagram", config.max_datagram.into(), DATAGRAMS),
+            ("pool", config.pool.into(), POOLS),
+            ("asks", config.asks.into(), ASKS),
+            ("keep_alive in ns", engine.keep_alive_ns, TIMES),
+            ("peer_timeout in ns", engine.dead_after_ns, TIMES),
             (
-                "window",
-                window.into(),
-                window.is_power_of_two() && WINDOWS.contains(&window),
-            ),
-            ("max_datagram", datagram.into(), datagram >= MIN_DATAGRAM),
-            (
-                "pool",
-                self.config.pool.into(),
-                POOLS.contains(&self.config.pool),
-            ),
-            ("keep_alive", keep_alive, keep_alive >= MIN_KEEP_ALIVE_NS),
-            (
-                "asks",
-                self.config.asks.into(),
-                ASKS.contains(&self.config.asks),
+                "link_rate",
+                engine.link_rate_bps.unwrap_or(u64::MAX),
+                LINK_RATES,
             ),
             (
                 "extra_source_ports",
                 self.source_ports as u64,
-                self.source_ports <= MAX_EXTRA_SOURCE_PORTS,
+                EXTRA_SOURCE_PORTS,
             ),
         ];
-        match settings.into_iter().find(|(.., good)| !good) {
-            Some((what, value, _)) => Err(VerbsError::BadAttribute { what, value }.into()),
-            None => Ok(()),
-        }
+        settings
+            .into_iter()
+            .try_for_each(|(what, value, allowed)| Ok(allowed.check(what, value)?))
     }
 }
 

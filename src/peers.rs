@@ -4,6 +4,7 @@ mod book;
 mod handshakes;
 mod line;
 mod loops;
+mod opening;
 mod turns;
 
 use crate::connection::ConnectionOptions;
@@ -14,12 +15,13 @@ use crate::platform::Embedded;
 use crate::status::recorder::Recorder;
 use book::Book;
 use line::{Line, Wanted};
+use opening::Opening;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_cm::{
-    Ask, AskError, Bind, Binds, Directory, Event as Cm, HandshakeId, Manager, Offer, PeerMode,
-    Purpose, Retry, Route, WINDOW_UNIT,
+    Ask, AskError, Bind, Binds, Directory, Event as Cm, Manager, Offer, PeerMode, Purpose, Retry,
+    Route, WINDOW_UNIT,
 };
 use trunkline_conn::secret::Stream;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
@@ -109,9 +111,8 @@ pub(crate) struct Peers {
     dead_after_ns: u64,
     directory: Directory,
     handshakes: Book,
-    /// Those under way, with the peer's address and the token that it is offered, by the number of
-    /// our end.
-    opening: BTreeMap<Qpn, (HandshakeId, IpAddr, u32)>,
+    /// Those under way.
+    opening: Opening,
     /// Connections that the program opened, by handle.
     private: BTreeMap<u64, ConnectionState>,
     /// Those whose peers did not answer, until somebody has looked why.
@@ -145,7 +146,7 @@ impl Peers {
             dead_after_ns: config.engine.dead_after_ns,
             directory: Directory::default(),
             handshakes: Book::default(),
-            opening: BTreeMap::new(),
+            opening: Opening::default(),
             private: BTreeMap::new(),
             unexplained: Vec::new(),
             next_handle: 0,
@@ -167,7 +168,7 @@ impl Peers {
         self.directory.state_bytes()
             + self.handshakes.state_bytes()
             + self.turns.state_bytes()
-            + self.opening.len() * size_of::<(Qpn, (HandshakeId, IpAddr, u32))>()
+            + self.opening.state_bytes()
             + self.private.len() * size_of::<(u64, ConnectionState)>()
             + self.loops.len() * size_of::<OpeningLoop>()
             + self.letters.len() * size_of::<(u8, Letter)>()
@@ -264,7 +265,8 @@ impl Peers {
             let asked = |other: &OpeningLoop| other.to == owner && other.handle.is_none();
             if !self.loops.iter().any(asked) && self.open_loop(floor, &options, None).is_none() {
                 floor.engine.peer_asked(floor.now, peer, remote);
-                floor.engine.peer_unreachable(peer, remote);
+                let why = NoConnection::TooMany.to_requests();
+                floor.engine.peer_unreachable(peer, remote, why);
             }
             return;
         }
@@ -272,11 +274,12 @@ impl Peers {
             floor.engine.peer_is_plain(peer);
             return;
         }
-        match self.directory.mode(floor.now, address) {
-            PeerMode::Plain { .. } => floor.engine.peer_is_plain(peer),
-            // The answer will bring a connection. One that a program opens for itself does not.
-            _ if self.is_pool_opening(floor, address, remote) => {}
-            _ => self.open_pool(floor, peer, remote),
+        if self.is_ordinary(floor, address) {
+            floor.engine.peer_is_plain(peer);
+        } else if !self.is_pool_opening(floor, address, remote) {
+            // The answer to one that is being opened will bring a connection. One that a program
+            // opens for itself does not.
+            self.open_pool(floor, peer, remote);
         }
     }
 
@@ -343,7 +346,8 @@ impl Peers {
         });
         floor.engine.peer_asked(floor.now, peer, remote);
         if !opened {
-            floor.engine.peer_unreachable(peer, remote);
+            let why = NoConnection::TooMany.to_requests();
+            floor.engine.peer_unreachable(peer, remote, why);
         }
     }
 
@@ -437,7 +441,8 @@ impl Peers {
                     stranger: !known,
                     conn: None,
                 };
-                self.note_opening(id, handshake, offer.token);
+                let own = ask.binds.as_slice().iter().map(|bind| bind.src_qp);
+                self.note_opening(id, handshake, offer.token, own.collect());
                 true
             }
             Err(error) => {

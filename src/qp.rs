@@ -12,7 +12,7 @@ use trunkline_conn::work::SendOp;
 use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
-    Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, VerbsError,
+    Allowed, Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, VerbsError,
 };
 use trunkline_wire::{Gid, Psn, Qpn};
 
@@ -117,8 +117,10 @@ impl Pd {
         let of_srq = options.srq.as_ref().map(|srq| srq.0.worker);
         let worker = node.chosen(options.worker.or(of_srq))?;
         if of_srq.is_some_and(|of_srq| of_srq != worker) {
-            let (what, value) = ("worker", worker.into());
-            return Err(VerbsError::BadAttribute { what, value }.into());
+            let theirs = of_srq.unwrap_or_default().into();
+            return Err(Allowed::Range(theirs, theirs)
+                .refuse("worker", worker.into())
+                .into());
         }
         let mut core = node.seat(worker).core()?;
         let queues = core.engine.create_qp(&init)?;

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, LockResult, Mutex, MutexGuard, PoisonError};
 use trunkline_cm::rdma::{Id, keeper};
 use trunkline_conn::time::Instant;
-use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::mapping::Mapping;
+use trunkline_qpmap::{Allowed, VerbsError};
 use trunkline_wire::{Gid, Qpn, Workers};
 
 /// Nodes that the program has made.
@@ -122,12 +122,11 @@ impl Shared {
     /// There is none with this index.
     pub(crate) fn chosen(&self, worker: Option<u8>) -> Result<u8, Error> {
         match worker {
-            Some(worker) if worker >= self.workers.count() => Err(VerbsError::BadAttribute {
-                what: "worker",
-                value: worker.into(),
+            Some(worker) => {
+                let last = u32::from(self.workers.count()) - 1;
+                Allowed::Range(0, last).check("worker", worker)?;
+                Ok(worker)
             }
-            .into()),
-            Some(worker) => Ok(worker),
             None => Ok(self.deal()),
         }
     }

@@ -380,11 +380,11 @@ fn a_connection_to_nobody_says_why_it_failed() {
     until(&[&a.node], "the question to fail", || {
         own.state() != ConnectionState::Opening
     });
-    assert_eq!(own.state(), ConnectionState::Failed(NoConnection::Silent));
+    assert_eq!(own.state(), ConnectionState::Failed(NoConnection::Nobody));
     let error = own.stats().unwrap_err().to_string();
     assert_eq!(
         error,
-        format!("no shared connection to {nobody}: it does not answer")
+        format!("no shared connection to {nobody}: no node runs there")
     );
 }
 

@@ -3,127 +3,33 @@
 
 mod common;
 
+use common::faulty::{self, Fault, Switch};
 use common::{End, PATIENCE, address, wait_for};
-use std::io;
-use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Down, Error, Event, Node, Port, PortCounters, PortError, Qp, QpOptions, QpState,
-    SendFlags, SendOp, Status,
+    Access, Down, Error, Event, Node, Qp, QpOptions, QpState, SendFlags, SendOp, Status,
 };
-use trunkline_dataplane::port::{Arrival, Capabilities, Egress, Slot};
-use trunkline_dataplane::{Routes, UdpConfig, UdpPort};
-use trunkline_wire::Path;
 
-/// What a [`Treacherous`] port does when it is asked for datagrams.
-const SERVES: u8 = 0;
-const PANICS: u8 = 1;
-const LACKS_BUFFERS: u8 = 2;
-const IS_GONE: u8 = 3;
-
-/// A UDP port that fails when it is told to.
-struct Treacherous {
-    inner: UdpPort,
-    mood: Arc<AtomicU8>,
-    /// Asking what it counted panics, with the node's lock held by the program.
-    counts_panic: Arc<AtomicBool>,
-}
-
-impl Egress for Treacherous {
-    fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
-        self.inner.reserve(path, length)
-    }
-
-    fn commit(&mut self) {
-        self.inner.commit();
-    }
-}
-
-impl Port for Treacherous {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn flush(&mut self) -> Result<(), PortError> {
-        self.inner.flush()
-    }
-
-    fn receive(
-        &mut self,
-        limit: usize,
-        sink: &mut dyn FnMut(&Arrival, &[u8]),
-    ) -> Result<usize, PortError> {
-        let error = |code| {
-            Err(PortError::System {
-                call: "recvmsg",
-                source: io::Error::from_raw_os_error(code),
-            })
-        };
-        match self.mood.load(Ordering::Relaxed) {
-            PANICS => panic!("the port is treacherous"),
-            LACKS_BUFFERS => error(libc::ENOBUFS),
-            IS_GONE => error(libc::EBADF),
-            _ => self.inner.receive(limit, sink),
-        }
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
-    }
-
-    fn counters(&self) -> PortCounters {
-        assert!(
-            !self.counts_panic.load(Ordering::Relaxed),
-            "the port is treacherous"
-        );
-        self.inner.counters()
-    }
-
-    fn source_ports(&self) -> &[u16] {
-        self.inner.source_ports()
-    }
-
-    fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
-        self.inner.routes(local)
-    }
-}
-
-/// A threaded node on such a port, with a QP towards a node that is not there: what is posted to it
-/// is outstanding.
+/// A threaded node on a faulty port, with a QP towards a node that is not there: what is posted to
+/// it is outstanding.
 struct Bench {
     end: End,
     qp: Qp,
-    mood: Arc<AtomicU8>,
-    counts_panic: Arc<AtomicBool>,
+    fault: Switch,
 }
 
 fn bench() -> Bench {
-    let (own, mood, counts_panic) = (address(), Arc::default(), Arc::default());
-    let port = Treacherous {
-        inner: UdpPort::open(&UdpConfig::new(own)).unwrap(),
-        mood: Arc::clone(&mood),
-        counts_panic: Arc::clone(&counts_panic),
-    };
-    let builder = Node::builder()
-        .address(own)
-        .peer_timeout(Duration::from_secs(600));
-    let end = End::of(builder.build_on(Box::new(port)).unwrap());
+    let builder = Node::builder().peer_timeout(Duration::from_secs(600));
+    let (node, fault) = faulty::node(address(), builder);
+    let end = End::of(node);
     let qp = end.qp(&QpOptions::default());
     qp.modify(&trunkline::QpModify::Init {
         access: Access::ALL,
     })
     .unwrap();
     end.receive(&qp, 7, 0, 64);
-    Bench {
-        end,
-        qp,
-        mood,
-        counts_panic,
-    }
+    Bench { end, qp, fault }
 }
 
 /// The node says that it failed because of `why`, in every way that there is.
@@ -154,21 +60,21 @@ fn has_failed(bench: &Bench, why: &str) {
 #[test]
 fn a_worker_that_panics_ends_the_node_loudly() {
     let bench = bench();
-    bench.mood.store(PANICS, Ordering::Relaxed);
-    has_failed(&bench, "the port is treacherous");
+    bench.fault.set(Fault::ReceivePanics);
+    has_failed(&bench, faulty::PANIC);
 }
 
 #[test]
 fn a_port_that_is_gone_ends_the_node_loudly() {
     let bench = bench();
-    bench.mood.store(IS_GONE, Ordering::Relaxed);
+    bench.fault.set(Fault::IsGone);
     has_failed(&bench, "recvmsg");
 }
 
 #[test]
 fn a_call_that_panics_in_the_node_ends_it_loudly() {
     let bench = bench();
-    bench.counts_panic.store(true, Ordering::Relaxed);
+    bench.fault.set(Fault::CountersPanic);
     let called = catch_unwind(AssertUnwindSafe(|| bench.end.node.port_counters()));
     assert!(called.is_err());
     has_failed(&bench, "panicked");
@@ -177,13 +83,13 @@ fn a_call_that_panics_in_the_node_ends_it_loudly() {
 #[test]
 fn a_shortage_of_buffers_passes_and_is_counted() {
     let (bench, peer) = (bench(), End::new(Node::builder().address(address())));
-    bench.mood.store(LACKS_BUFFERS, Ordering::Relaxed);
+    bench.fault.set(Fault::LacksBuffers);
     let end = Instant::now() + PATIENCE;
     while bench.end.node.health().passing_errors < 5 {
         assert!(Instant::now() < end, "errors are counted");
         std::thread::sleep(Duration::from_millis(1));
     }
-    bench.mood.store(SERVES, Ordering::Relaxed);
+    bench.fault.set(Fault::None);
     assert_eq!(bench.end.node.health().down, None);
     let qps = (
         bench.end.qp(&QpOptions::default()),

@@ -5,7 +5,7 @@ mod common;
 
 use common::stranger::{Stranger, offer};
 use common::{End, PATIENCE, Pair, address, inline, next, pattern, turn, until};
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use trunkline::{
     Access, Attributes, Clock, Drive, Error, Gid, Node, QpAddress, QpOptions, QpState, Qpn, SendOp,
@@ -342,8 +342,10 @@ fn an_address_where_nobody_is_fails_in_bounded_time() {
         "took {:?}",
         started.elapsed()
     );
-    let silent = a.node.cm_counters()[0].nodes.silent;
-    assert_eq!((a.node.connection_count(), silent), (0, 1));
+    // Its host says that nobody is there, where it says anything.
+    let counters = a.node.cm_counters()[0].nodes;
+    let ended = counters.silent + counters.nobody;
+    assert_eq!((a.node.connection_count(), ended), (0, 1));
 }
 
 #[test]
@@ -394,18 +396,81 @@ fn a_socket_that_is_no_node_gets_plain_rc_packets() {
 
 #[test]
 fn settings_out_of_range_are_refused_by_name() {
-    for (builder, complaint) in [
-        (inline().window(100), "window cannot be 100"),
-        (inline().window(32), "window cannot be 32"),
-        (inline().max_datagram(255), "max_datagram cannot be 255"),
-        (inline().pool(0), "pool cannot be 0"),
+    let windows = "a power of two, 64 to 65536";
+    for (builder, what, allowed) in [
+        (inline().window(100), "window cannot be 100", windows),
+        (inline().window(32), "window cannot be 32", windows),
+        (
+            inline().max_datagram(255),
+            "max_datagram cannot be 255",
+            "256 or more",
+        ),
+        (inline().pool(0), "pool cannot be 0", "1 to 254"),
+        (inline().asks(0), "asks cannot be 0", "1 to 65536"),
+        (inline().workers(65), "workers cannot be 65", "1 to 64"),
+        (
+            inline().keep_alive(Duration::ZERO),
+            "keep_alive in ns cannot be 0",
+            "1000000 or more",
+        ),
+        // Every connection would be dead at once, or never.
+        (
+            inline().peer_timeout(Duration::from_micros(1)),
+            "peer_timeout in ns cannot be 1000",
+            "1000000 or more",
+        ),
+        (
+            inline().peer_timeout(Duration::ZERO),
+            "peer_timeout in ns cannot be 0",
+            "1000000 or more",
+        ),
+        // Nothing would ever be sent.
+        (
+            inline().link_rate(0),
+            "link_rate cannot be 0",
+            "1000000 or more",
+        ),
         (
             inline().extra_source_ports(8),
             "extra_source_ports cannot be 8",
+            "0 to 7",
         ),
     ] {
+        let complaint = format!("{what}: {allowed}");
         assert_eq!(builder.build().unwrap_err().to_string(), complaint);
     }
+}
+
+#[test]
+fn addresses_that_no_node_can_have_are_refused_in_words() {
+    for (address, why) in [
+        (
+            "0.0.0.0",
+            "a node has one address, which its peers know it by",
+        ),
+        ("::", "a node has one address, which its peers know it by"),
+        ("224.0.0.1", "it is a multicast address"),
+        ("ff02::1", "it is a multicast address"),
+        ("255.255.255.255", "it is the broadcast address"),
+        (
+            "fe80::1",
+            "it is of one link, and an address alone does not say of which",
+        ),
+    ] {
+        let refused = Node::builder().address(address.parse().unwrap()).build();
+        let words = format!("{address} cannot be used: {why}");
+        assert_eq!(refused.unwrap_err().to_string(), words);
+    }
+}
+
+#[test]
+fn an_ipv4_address_that_is_mapped_into_ipv6_is_the_ipv4_address() {
+    let plain = address();
+    let IpAddr::V4(v4) = plain else {
+        panic!("{plain}")
+    };
+    let builder = inline().address(v4.to_ipv6_mapped().into());
+    assert_eq!(builder.build().unwrap().gid().address(), plain);
 }
 
 #[test]

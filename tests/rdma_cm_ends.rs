@@ -4,6 +4,7 @@
 mod common;
 
 use common::PATIENCE;
+use common::faulty::{self, Fault};
 use common::host::{Host, PORT};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -266,7 +267,9 @@ fn an_id_hears_of_a_node_that_ends_and_of_one_that_vanishes() {
         .keep_alive(Duration::from_millis(50));
     let server = Host::with(quick);
     let listener = server.listen(0);
-    let (client, silent) = common::mute::host();
+    let own = common::address();
+    let (node, fault) = faulty::node(own, Node::builder());
+    let client = Host::of(node, own);
     let (channel, id, _qp) = asking(&client, listener.local_addr().unwrap());
     // QPs that ask for long timeouts would outlast their connection.
     id.set(Setting::AckTimeout(8)).unwrap();
@@ -278,7 +281,7 @@ fn an_id_hears_of_a_node_that_ends_and_of_one_that_vanishes() {
         let accepted = request.accept(&server.resources(), &params(), LIMIT);
         accepted.unwrap()
     });
-    silent.store(true, std::sync::atomic::Ordering::Relaxed);
+    fault.set(Fault::Silent);
     far.id().migrate(&listening).unwrap_err();
     let listening = server.node.create_event_channel().unwrap();
     far.id().migrate(&listening).unwrap();

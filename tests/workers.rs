@@ -9,9 +9,9 @@ use std::time::Duration;
 use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::{Endpoint, Listener, Resources};
 use trunkline::{
-    Access, AtomicOp, Attributes, Connection, ConnectionOptions, Drive, Error, Extra, HandOvers,
-    LiveObjects, Node, Qp, QpModify, QpOptions, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr,
-    Status, VerbsError,
+    Access, Allowed, AtomicOp, Attributes, Connection, ConnectionOptions, Drive, Error, Extra,
+    HandOvers, LiveObjects, Node, Qp, QpModify, QpOptions, QpState, QpType, RecvWr, SendFlags,
+    SendOp, SendWr, Status, VerbsError,
 };
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -135,10 +135,16 @@ fn qps_are_dealt_to_the_workers_in_turn() {
     let workers: Vec<_> = qps.iter().map(Qp::worker).collect();
     assert_eq!(workers, [0, 1, 2, 0, 1, 2]);
     let refused = end.pd.create_qp(&end.send_cq, &end.recv_cq, &at(3));
-    let Err(Error::Verbs(VerbsError::BadAttribute { what, value })) = refused else {
+    let Err(Error::Verbs(VerbsError::BadAttribute {
+        what,
+        value,
+        allowed,
+    })) = refused
+    else {
         panic!("{refused:?}");
     };
-    assert_eq!((what, value), ("worker", 3));
+    let wanted = ("worker", 3, Allowed::Range(0, 2));
+    assert_eq!((what, value, allowed), wanted);
 }
 
 #[test]

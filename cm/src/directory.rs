@@ -15,7 +15,8 @@ pub enum PeerMode {
     Asking,
     /// A Trunkline node: share connections.
     Trunkline,
-    /// Refused or silent: plain `rc`, one connection per QP, until that time.
+    /// Refused, or silent without having been known: plain `rc`, one connection per QP, until that
+    /// time.
     Plain {
         /// When to ask again.
         until: Instant,
@@ -51,8 +52,8 @@ impl PeerMode {
             }
             // A refusal that says so itself comes from a Trunkline node that is busy or has a rule.
             (Event::Refused { reason, .. }, _) if reason.by_trunkline() => Self::Trunkline,
-            // Busy and silent are not the same for a peer that has answered before.
-            (Event::Silent { .. }, Self::Trunkline) => Self::Unknown,
+            // A node that falls silent is down or cut off. An ordinary host in its place refuses.
+            (Event::Silent { .. }, Self::Trunkline) => Self::Trunkline,
             // Whoever begins there next may be anything.
             (Event::Nobody { .. }, _) => Self::Unknown,
             (Event::NotTrunkline { .. } | Event::Silent { .. } | Event::Refused { .. }, _) => {

@@ -3,7 +3,11 @@
 //! Anybody can send such an error, and a node that restarts is gone for a moment. So one alone says
 //! nothing: an ask ends by the second one, [`REFUSED_FOR_NS`] after the first or later, and only
 //! errors count that quote the ask's transaction and number, which are drawn at random and told to
-//! its peer alone.
+//! its peer alone. A host must quote no more than 8 bytes of what it refuses (RFC 792), and some
+//! middleboxes quote no more: such a quote names addresses and ports, which everybody knows or
+//! guesses. Errors with less than [`Quote::LEN`] bytes say nothing here, once or twice: who can
+//! send any packet to this host could keep it from its peers with them. All systems of today quote
+//! enough (RFC 1812, 4.3.2.3: as much as 576 bytes hold; RFC 4443, 3: 1280 bytes).
 
 use crate::comm_id::Side;
 use crate::concerns::Concerns;

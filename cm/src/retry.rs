@@ -115,10 +115,16 @@ impl Schedule {
     }
 
     /// The peer's host says that nobody is there. Whether that is to be believed: it has said so
-    /// before, long enough ago.
+    /// before, long enough ago. The first time, the message goes out again when a second error
+    /// would count, however few tries are left: its sender need not be patient to hear it.
     pub(crate) fn refused(&mut self, now: Instant) -> bool {
-        let first = *self.refused_at.get_or_insert(now);
-        now.since(first) >= REFUSED_FOR_NS
+        if let Some(first) = self.refused_at {
+            return now.since(first) >= REFUSED_FOR_NS;
+        }
+        self.refused_at = Some(now);
+        self.sent = self.sent.min(self.retry.tries - 1);
+        self.deadline = now + REFUSED_FOR_NS;
+        false
     }
 
     /// The peer asks for patience (MRA). `None` when it has done so too often. `exponent` as on the

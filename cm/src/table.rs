@@ -159,7 +159,7 @@ pub(crate) struct Table {
     by_guid: BTreeSet<(u64, u16)>,
     /// All slots.
     by_exchange: BTreeSet<Place>,
-    /// Slots of pools, by peer and place.
+    /// Slots of pools that are not over, by peer and place.
     by_purpose: BTreeSet<(u16, u8, u32)>,
     shares: Shares,
     locals: Vec<IpAddr>,
@@ -325,6 +325,11 @@ impl Table {
             *count += 1;
         }
         let (to, opens) = (state.phase(), state.is_half_open());
+        if matches!(state, State::TimeWait { .. }) {
+            let slot = self.slot(index);
+            let place = (slot.peer, slot.purpose().to_byte(), index);
+            self.by_purpose.remove(&place);
+        }
         self.by_exchange.remove(&self.place(index));
         let set = |slot: &mut Slot| core::mem::replace(&mut slot.state, state);
         let old = self.slots.update(index, set);

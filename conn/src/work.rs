@@ -1,6 +1,7 @@
 //! Work requests and completions in the words of verbs: what an engine is handed and hands back.
 
 use crate::mem::{AtomicOp, PdId, Sge};
+use core::ops::BitOr;
 use smallvec::SmallVec;
 use trunkline_wire::{Gid, Qpn, Rkey};
 
@@ -106,6 +107,14 @@ impl SendFlags {
     }
 }
 
+impl BitOr for SendFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.with(other)
+    }
+}
+
 /// Where the bytes of a request lie.
 #[derive(Clone, Debug)]
 pub enum Local {
@@ -197,6 +206,12 @@ pub enum VendorError {
     NoRoom = 3,
     /// The peer's QP was there, and is destroyed, reset or in error.
     QpGone = 4,
+    /// This host knows no way to the peer's address.
+    NoRoute = 5,
+    /// There is a way, and no host at its end.
+    NoHost = 6,
+    /// There is a host, and it says that nobody listens at its RoCE port.
+    NoNode = 7,
 }
 
 /// What kind of request completed, with the values of `enum ibv_wc_opcode`.

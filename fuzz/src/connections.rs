@@ -2,17 +2,15 @@
 //! does anything, and a stranger who sends anything.
 
 use crate::input::Input;
-use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use crate::network::{self, Datagram, Network, address, way};
+use std::net::{Ipv4Addr, SocketAddr};
 use trunkline_cm::rdma::{Config, Error, Event, Id, Kind, Manager, Params, PortSpace, Setting};
 use trunkline_cm::{Concerns, Route};
 use trunkline_conn::time::Instant;
+use trunkline_wire::Qpn;
 use trunkline_wire::cm::CmMad;
-use trunkline_wire::{MAD_LEN, Path, Qpn, ROCE_PORT};
 
 const MAX_OPERATIONS: usize = 512;
-/// Datagrams under way; later ones are lost.
-const MAX_FLYING: usize = 64;
 
 type Random = Box<dyn FnMut() -> u64>;
 
@@ -25,21 +23,7 @@ struct Host {
 struct World {
     hosts: [Host; 2],
     now: Instant,
-    /// To whom, on which way, what.
-    flying: VecDeque<(usize, Path, [u8; MAD_LEN])>,
-}
-
-fn address(host: u8) -> IpAddr {
-    Ipv4Addr::new(10, 0, 0, host).into()
-}
-
-fn way(from: IpAddr, to: IpAddr) -> Path {
-    Path {
-        src: from,
-        dst: to,
-        src_port: ROCE_PORT,
-        traffic_class: 0,
-    }
+    network: Network,
 }
 
 /// Numbers that nobody has to guess: the same for every input.
@@ -74,7 +58,7 @@ pub fn connections(data: &[u8]) {
     let mut world = World {
         hosts: [host(1), host(2)],
         now: Instant::ZERO,
-        flying: VecDeque::new(),
+        network: Network::default(),
     };
     input.drive(MAX_OPERATIONS, |input| {
         world.step(input);
@@ -89,27 +73,28 @@ impl World {
         let host = usize::from(operation >> 7);
         match operation & 0x0f {
             // The network: deliver, deliver again later, lose, damage.
-            0..=4 => self.deliver(),
-            5 => {
-                if let Some(copy) = self.flying.front().copied() {
-                    self.fly(copy);
-                }
-                self.deliver();
+            0..=4 => {
+                let next = self.network.take();
+                self.deliver(next);
             }
-            6 => drop(self.flying.pop_front()),
+            5 => {
+                let next = self.network.take_and_repeat();
+                self.deliver(next);
+            }
+            6 => drop(self.network.take()),
             7 => {
-                if let Some((_, _, mad)) = self.flying.front_mut() {
-                    mad[usize::from(input.byte())] ^= input.byte();
-                }
-                self.deliver();
+                let next = self.network.take_damaged(input);
+                self.deliver(next);
             }
             // A stranger, from any address.
             8 => {
-                let mut mad = [0; MAD_LEN];
-                let taken = input.bytes(MAD_LEN);
-                mad[..taken.len()].copy_from_slice(taken);
+                let mad = network::invented(input);
                 let path = way(address(input.byte()), address(host as u8 + 1));
-                self.hand(host, &path, &mad);
+                self.deliver(Some(Datagram {
+                    to: host,
+                    path,
+                    mad,
+                }));
             }
             9 => self.pass(u64::from(input.byte()) << (input.byte() & 31)),
             _ => self.call(host, operation & 0x0f, input),
@@ -172,22 +157,12 @@ impl World {
         };
     }
 
-    fn fly(&mut self, datagram: (usize, Path, [u8; MAD_LEN])) {
-        if self.flying.len() < MAX_FLYING {
-            self.flying.push_back(datagram);
+    fn deliver(&mut self, datagram: Option<Datagram>) {
+        if let Some(Datagram { to, path, mad }) = datagram {
+            // Whoever it is for: this manager has to bear it.
+            let _ = Concerns::of(&mad);
+            self.hosts[to].manager.handle_mad(self.now, &path, &mad);
         }
-    }
-
-    fn deliver(&mut self) {
-        if let Some((to, path, mad)) = self.flying.pop_front() {
-            self.hand(to, &path, &mad);
-        }
-    }
-
-    fn hand(&mut self, to: usize, path: &Path, mad: &[u8; MAD_LEN]) {
-        // Whoever it is for: this manager has to bear it.
-        let _ = Concerns::of(mad);
-        self.hosts[to].manager.handle_mad(self.now, path, mad);
     }
 
     fn pass(&mut self, ns: u64) {
@@ -211,7 +186,11 @@ impl World {
                 let path = way(sent.route.local, sent.route.remote);
                 // What goes to strangers is lost.
                 if sent.route.remote == address(2 - from as u8) {
-                    self.fly((1 - from, path, sent.mad));
+                    self.network.send(Datagram {
+                        to: 1 - from,
+                        path,
+                        mad: sent.mad,
+                    });
                 }
             }
             let now = self.now;
@@ -237,8 +216,8 @@ impl World {
             }
         }
         self.settle();
-        while !self.flying.is_empty() {
-            self.deliver();
+        while let Some(next) = self.network.take() {
+            self.deliver(Some(next));
             self.settle();
         }
         for host in &mut self.hosts {

@@ -2,8 +2,8 @@
 //! that does anything, a stranger who sends anything, and hellos of any bytes.
 
 use crate::input::Input;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
+use crate::network::{self, Datagram, Network, address, way};
+use std::collections::{BTreeMap, BTreeSet};
 use trunkline_cm::{
     Ask, Bind, Binds, Bound, Bounds, Config, Event, HandshakeId, Hello, HelloReply, Identity,
     Manager, Offer, Outgoing, Purpose, Quote, RefusalCode, Retry, Route,
@@ -11,11 +11,9 @@ use trunkline_cm::{
 use trunkline_conn::secret::{Purpose as Use, Secret, Stream};
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{CmMad, Message, PrivateData};
-use trunkline_wire::{Bth, Deth, MAD_LEN, Opcode, Path, Qpn, ROCE_PORT, Workers};
+use trunkline_wire::{Bth, Deth, MAD_LEN, Opcode, Qpn, Workers};
 
 const MAX_OPERATIONS: usize = 512;
-/// Datagrams under way; later ones are lost.
-const MAX_FLYING: usize = 64;
 /// Places in the pool between the two.
 const PLACES: u32 = 2;
 /// An address where nobody is: all that comes from there is forged.
@@ -34,24 +32,10 @@ struct Host {
 struct World {
     hosts: [Host; 2],
     now: Instant,
-    /// To whom, on which way, what.
-    flying: VecDeque<(usize, Path, [u8; MAD_LEN])>,
+    network: Network,
     /// Datagrams to each host in the name of nobody, and from it to there.
     forged: [u32; 2],
     answered: [u32; 2],
-}
-
-fn address(host: u8) -> IpAddr {
-    Ipv4Addr::new(10, 0, 0, host).into()
-}
-
-fn way(from: IpAddr, to: IpAddr) -> Path {
-    Path {
-        src: from,
-        dst: to,
-        src_port: ROCE_PORT,
-        traffic_class: 0,
-    }
 }
 
 fn host(number: u8) -> Host {
@@ -113,7 +97,7 @@ pub fn handshakes(data: &[u8]) {
     let mut world = World {
         hosts: [host(1), host(2)],
         now: Instant::ZERO,
-        flying: VecDeque::new(),
+        network: Network::default(),
         forged: [0; 2],
         answered: [0; 2],
     };
@@ -149,38 +133,35 @@ impl World {
         let host = usize::from(operation >> 7);
         match operation & 0x0f {
             // The network: deliver, deliver again later, lose, damage.
-            0..=3 => self.deliver(),
+            0..=3 => {
+                let next = self.network.take();
+                self.deliver(next);
+            }
             4 => {
-                if let Some(copy) = self.flying.front().copied() {
-                    self.fly(copy);
-                }
-                self.deliver();
+                let next = self.network.take_and_repeat();
+                self.deliver(next);
             }
             // It is lost; or nobody listens where it arrives, and an ICMP error says so.
             5 => {
-                let lost = self.flying.pop_front();
+                let lost = self.network.take();
                 if operation & 0x10 != 0
-                    && let Some((to, path, mad)) = lost
+                    && let Some(lost) = lost
                 {
-                    self.refuse(to, &path, &mad, input.byte());
+                    self.refuse(&lost, input.byte());
                 }
             }
             6 => {
-                if let Some((_, _, mad)) = self.flying.front_mut() {
-                    mad[usize::from(input.byte())] ^= input.byte();
-                }
-                self.deliver();
+                let next = self.network.take_damaged(input);
+                self.deliver(next);
             }
             // The same in the name of somebody who is not there.
             7 => {
-                if let Some((to, _, mad)) = self.flying.front().copied() {
+                if let Some(Datagram { to, mad, .. }) = self.network.first() {
                     self.forge(to, mad);
                 }
             }
             8 => {
-                let mut mad = [0; MAD_LEN];
-                let taken = input.bytes(MAD_LEN);
-                mad[..taken.len()].copy_from_slice(taken);
+                let mad = network::invented(input);
                 self.forge(host, mad);
             }
             9 => self.pass(u64::from(input.byte()) << (input.byte() & 31)),
@@ -206,7 +187,7 @@ impl World {
             .to_bytes();
         }
         self.forged[to] += 1;
-        self.hand(to, &path, &mad);
+        self.deliver(Some(Datagram { to, path, mad }));
     }
 
     /// What an owner does.
@@ -281,31 +262,20 @@ impl World {
             .for_each(|host| host.manager.handle_timeout(now));
     }
 
-    fn deliver(&mut self) {
-        if let Some((to, path, mad)) = self.flying.pop_front() {
-            self.hand(to, &path, &mad);
+    fn deliver(&mut self, datagram: Option<Datagram>) {
+        if let Some(Datagram { to, path, mad }) = datagram {
+            self.hosts[to].manager.handle_mad(self.now, &path, &mad);
         }
-    }
-
-    fn hand(&mut self, to: usize, path: &Path, mad: &[u8; MAD_LEN]) {
-        let now = self.now;
-        self.hosts[to].manager.handle_mad(now, path, mad);
     }
 
     /// The sender of a datagram hears what an error quotes of it: `cut` bytes at most.
-    fn refuse(&mut self, to: usize, path: &Path, mad: &[u8; MAD_LEN], cut: u8) {
+    fn refuse(&mut self, lost: &Datagram, cut: u8) {
         let mut datagram = [0; Bth::LEN + Deth::LEN + MAD_LEN];
         (datagram[0], datagram[7]) = (Opcode::UD_SEND_ONLY.0, Qpn::GSI.get() as u8);
-        datagram[Bth::LEN + Deth::LEN..].copy_from_slice(mad);
+        datagram[Bth::LEN + Deth::LEN..].copy_from_slice(&lost.mad);
         if let Some(quote) = Quote::parse(&datagram[..usize::from(cut)]) {
-            let sender = &mut self.hosts[1 - to].manager;
-            sender.handle_refused(self.now, path.dst, &quote);
-        }
-    }
-
-    fn fly(&mut self, datagram: (usize, Path, [u8; MAD_LEN])) {
-        if self.flying.len() < MAX_FLYING {
-            self.flying.push_back(datagram);
+            let sender = &mut self.hosts[1 - lost.to].manager;
+            sender.handle_refused(self.now, lost.path.dst, &quote);
         }
     }
 
@@ -316,7 +286,7 @@ impl World {
                 assert!(CmMad::parse(&mad).is_ok(), "a manager sends what parses");
                 let path = way(route.local, route.remote);
                 match (0..2).find(|to| address(*to as u8 + 1) == route.remote) {
-                    Some(to) => self.fly((to, path, mad)),
+                    Some(to) => self.network.send(Datagram { to, path, mad }),
                     None => self.answered[at] += 1,
                 }
             }
@@ -362,10 +332,10 @@ impl World {
                 let _ = self.hosts[at].manager.close(self.now, id);
             }
         }
-        self.flying.clear();
+        self.network.lose_all();
         for _ in 0..200 {
             self.settle();
-            self.flying.clear();
+            self.network.lose_all();
             self.pass(100_000_000);
         }
         self.settle();

@@ -8,6 +8,7 @@ pub mod handshakes;
 pub mod input;
 pub mod memory;
 pub mod neighbours;
+mod network;
 pub mod nodes;
 pub mod packet;
 mod program;

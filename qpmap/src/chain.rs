@@ -44,17 +44,17 @@ impl<T: Copy> Chains<T> {
     #[inline]
     pub(crate) fn push(&mut self, chain: &mut Chain, value: T) -> u32 {
         let link = self.links.next_index();
-        let (prev, next) = match chain.0 {
-            NONE => (link, link),
-            first => (self.links[first].prev, first),
+        let (prev, next) = match self.links.get_mut(chain.0) {
+            Some(first) => (std::mem::replace(&mut first.prev, link), chain.0),
+            None => {
+                chain.0 = link;
+                (link, link)
+            }
         };
-        self.links.insert(Link { value, prev, next });
-        if chain.0 == NONE {
-            chain.0 = link;
-        } else {
+        if prev != link {
             self.links[prev].next = link;
-            self.links[next].prev = link;
         }
+        self.links.insert(Link { value, prev, next });
         link
     }
 
@@ -80,17 +80,43 @@ impl<T: Copy> Chains<T> {
     /// When there is no such link.
     #[inline]
     pub(crate) fn remove(&mut self, chain: &mut Chain, link: u32) -> T {
+        self.remove_from([chain], link)
+    }
+
+    /// The same where it is in one of several lists.
+    ///
+    /// # Panics
+    /// When there is no such link.
+    #[inline]
+    pub(crate) fn remove_from<const N: usize>(&mut self, chains: [&mut Chain; N], link: u32) -> T {
         let Link { value, prev, next } = self.links.remove(link);
-        if next == link {
-            chain.0 = NONE;
-            return value;
-        }
-        self.links[prev].next = next;
-        self.links[next].prev = prev;
-        if chain.0 == link {
-            chain.0 = next;
+        let first = if next == link {
+            NONE
+        } else {
+            self.links[prev].next = next;
+            self.links[next].prev = prev;
+            next
+        };
+        for chain in chains {
+            if chain.0 == link {
+                chain.0 = first;
+            }
         }
         value
+    }
+
+    /// Puts all values of one list at the end of another.
+    pub(crate) fn append(&mut self, chain: &mut Chain, from: &mut Chain) {
+        let (first, other) = (chain.0, std::mem::replace(&mut from.0, NONE));
+        if first == NONE || other == NONE {
+            chain.0 = if first == NONE { other } else { first };
+            return;
+        }
+        let last = std::mem::replace(&mut self.links[first].prev, NONE);
+        let other_last = std::mem::replace(&mut self.links[other].prev, last);
+        self.links[last].next = other;
+        self.links[other_last].next = first;
+        self.links[first].prev = other_last;
     }
 
     /// Takes the first value out.
@@ -125,19 +151,6 @@ impl<T: Copy> Chains<T> {
             Some(link.value)
         })
     }
-
-    /// Changes all values of a list, first to last.
-    pub(crate) fn for_each(&mut self, chain: Chain, mut change: impl FnMut(&mut T)) {
-        let mut next = chain.0;
-        while let Some(link) = self.links.get_mut(next) {
-            change(&mut link.value);
-            next = if link.next == chain.0 {
-                NONE
-            } else {
-                link.next
-            };
-        }
-    }
 }
 
 #[cfg(test)]
@@ -153,6 +166,7 @@ mod tests {
         Rotate(usize),
         Pop(usize),
         Remove(usize, usize),
+        Append(usize, usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -162,6 +176,7 @@ mod tests {
             1 => (0..3usize).prop_map(Step::Rotate),
             1 => (0..3usize).prop_map(Step::Pop),
             2 => (0..3usize, any::<usize>()).prop_map(|(list, at)| Step::Remove(list, at)),
+            1 => (0..3usize, 1..3usize).prop_map(|(list, on)| Step::Append(list, (list + on) % 3)),
         ]
     }
 
@@ -196,7 +211,13 @@ mod tests {
                     Step::Remove(at, which) => if !model[at].is_empty() {
                         let which = which % model[at].len();
                         let (link, value) = model[at].remove(which).expect("below the length");
-                        prop_assert_eq!(chains.remove(&mut lists[at], link), value);
+                        prop_assert_eq!(chains.remove_from(lists.each_mut(), link), value);
+                    }
+                    Step::Append(at, from) => {
+                        let mut taken = std::mem::replace(&mut lists[from], Chain::EMPTY);
+                        chains.append(&mut lists[at], &mut taken);
+                        let values = std::mem::take(&mut model[from]);
+                        model[at].extend(values);
                     }
                 }
                 for (list, model) in lists.iter().zip(&model) {

@@ -34,6 +34,7 @@ mod merged;
 
 pub use merged::MergedQueue;
 
+use crate::allowed::Allowed;
 use crate::error::VerbsError;
 use crate::ring::Words;
 use entry::{decode, encode};
@@ -137,12 +138,7 @@ impl<W: Words> CompletionQueue<W> {
     /// # Errors
     /// [`VerbsError::BadAttribute`] for a depth of 0 or beyond [`MAX_CQE`].
     pub fn new(depth: u32, words: fn(usize) -> W) -> Result<Self, VerbsError> {
-        if depth == 0 || depth > MAX_CQE {
-            return Err(VerbsError::BadAttribute {
-                what: "cqe",
-                value: depth.into(),
-            });
-        }
+        Allowed::Range(1, MAX_CQE).check("cqe", depth)?;
         Ok(Self {
             ring: OnceLock::new(),
             words,

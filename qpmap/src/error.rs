@@ -1,5 +1,6 @@
 //! What a program may be told, and what is wrong with a program's rings.
 
+use crate::allowed::Allowed;
 use crate::state::QpState;
 
 /// Why a call of a program was refused: its arguments, its limits, or the state of its objects.
@@ -108,12 +109,22 @@ pub enum VerbsError {
         length: u64,
     },
     /// An attribute is outside its range.
-    #[error("{what} cannot be {value}")]
+    #[error("{what} cannot be {value}: {allowed}")]
     BadAttribute {
         /// Its name in the man page.
         what: &'static str,
         /// Its value.
         value: u64,
+        /// What it may be.
+        allowed: Allowed,
+    },
+    /// Flags of a send request that there are not, or that do not fit the rest of it.
+    #[error("send_flags {bits:#x}: {why}")]
+    BadFlags {
+        /// Bits of `enum ibv_send_flags`.
+        bits: u32,
+        /// What is wrong.
+        why: &'static str,
     },
     /// An attribute that does not change in this step, or not for QPs of this type.
     #[error("{what} cannot change in {state}")]
@@ -228,6 +239,7 @@ impl VerbsError {
             | Self::BadAccess { .. }
             | Self::BadRange { .. }
             | Self::BadAttribute { .. }
+            | Self::BadFlags { .. }
             | Self::FixedAttribute { .. }
             | Self::CqInError { .. }
             | Self::InvalidArgument { .. }

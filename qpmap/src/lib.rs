@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allowed;
 mod chain;
 mod chunks;
 pub mod cq;
@@ -37,6 +38,7 @@ pub mod state;
 pub mod timer;
 pub mod wqe;
 
+pub use allowed::Allowed;
 pub use engine::{
     Attributes, Cause, Changes, Config, ConnId, ConnectionParams, ConnectionStats, Counters, CqId,
     Engine, Event, FIRST_MSN, Indexed, LiveObjects, PeerIdentity, Platform, QpInit, QpModify,

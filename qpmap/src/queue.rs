@@ -4,6 +4,7 @@
 //! first post. Posting takes a lock that only threads of the same program contend for; the worker
 //! takes none.
 
+use crate::allowed::Allowed;
 use crate::error::{PostError, RingError, VerbsError};
 use crate::ring::{CursorCell, MAX_SLOTS, Position, Ring, Words};
 use crate::wqe::{self, Limits, Post, RecvWr, SendWr};
@@ -92,9 +93,9 @@ impl<W: Words> SendQueue<W> {
         (max_inline, datagrams): (u32, bool),
         words: fn(usize) -> W,
     ) -> Result<Self, VerbsError> {
-        at_most("max_send_wr", max_wr, MAX_WR)?;
-        at_most("max_send_sge", max_sge, MAX_SGE as u32)?;
-        at_most("max_inline_data", max_inline, MAX_INLINE as u32)?;
+        Allowed::Range(0, MAX_WR).check("max_send_wr", max_wr)?;
+        Allowed::Range(0, MAX_SGE as u32).check("max_send_sge", max_sge)?;
+        Allowed::Range(0, MAX_INLINE as u32).check("max_inline_data", max_inline)?;
         let limits = Limits {
             max_inline: max_inline as u16,
             max_sge: max_sge as u8,
@@ -175,8 +176,8 @@ impl<W: Words> RecvQueue<W> {
     /// # Errors
     /// [`VerbsError::BadAttribute`] beyond [`MAX_WR`] or [`MAX_SGE`].
     pub fn new(max_wr: u32, max_sge: u32, words: fn(usize) -> W) -> Result<Self, VerbsError> {
-        at_most("max_recv_wr", max_wr, MAX_WR)?;
-        at_most("max_recv_sge", max_sge, MAX_SGE as u32)?;
+        Allowed::Range(0, MAX_WR).check("max_recv_wr", max_wr)?;
+        Allowed::Range(0, MAX_SGE as u32).check("max_recv_sge", max_sge)?;
         let limits = Limits {
             max_inline: 0,
             max_sge: max_sge as u8,
@@ -343,16 +344,6 @@ const fn ring_slots(max_wr: u32, each: u32) -> u32 {
     } else {
         slots.next_power_of_two()
     }
-}
-
-fn at_most(what: &'static str, value: u32, max: u32) -> Result<(), VerbsError> {
-    if value > max {
-        return Err(VerbsError::BadAttribute {
-            what,
-            value: value.into(),
-        });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -98,6 +98,20 @@ impl<T> Slab<T> {
         value
     }
 
+    /// Drops a value in its place.
+    ///
+    /// # Panics
+    /// When there is none at `index`.
+    #[inline]
+    #[track_caller]
+    pub fn discard(&mut self, index: u32) {
+        if self.get(index).is_none() {
+            vacant(index);
+        }
+        self.len -= 1;
+        self.release(index);
+    }
+
     /// Takes a value out. Its index is not given out again before it is
     /// [released](Self::release).
     ///
@@ -202,13 +216,15 @@ mod tests {
     enum Step {
         Insert(u16),
         Remove(usize),
+        Discard(usize),
         Change(usize, u16),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             3 => any::<u16>().prop_map(Step::Insert),
-            2 => any::<usize>().prop_map(Step::Remove),
+            1 => any::<usize>().prop_map(Step::Remove),
+            1 => any::<usize>().prop_map(Step::Discard),
             1 => (any::<usize>(), any::<u16>()).prop_map(|(at, value)| Step::Change(at, value)),
         ]
     }
@@ -230,6 +246,12 @@ mod tests {
                     }
                     Step::Remove(at) => if let Some(index) = pick(at) {
                         prop_assert_eq!(Some(slab.remove(index)), model.remove(&index));
+                        prop_assert_eq!(slab.get(index), None);
+                        freed.push(index);
+                    }
+                    Step::Discard(at) => if let Some(index) = pick(at) {
+                        slab.discard(index);
+                        model.remove(&index);
                         prop_assert_eq!(slab.get(index), None);
                         freed.push(index);
                     }
@@ -274,6 +296,15 @@ mod tests {
         slab.insert(1);
         slab.remove(0);
         slab.remove(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "no value at index 0")]
+    fn discarding_what_was_removed_panics() {
+        let mut slab = Slab::new();
+        slab.insert(1);
+        slab.remove(0);
+        slab.discard(0);
     }
 
     #[test]

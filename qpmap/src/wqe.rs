@@ -21,6 +21,7 @@ mod take;
 
 pub(crate) use take::{take_recv, take_send};
 
+use crate::allowed::Allowed;
 use crate::error::VerbsError;
 use crate::ring::{Ring, SLOT_WORDS, Words};
 use std::sync::atomic::Ordering;
@@ -133,13 +134,13 @@ impl SendWr<'_> {
     #[inline]
     fn check(&self, limits: Limits) -> Result<(), VerbsError> {
         if self.flags.0 & !FLAGS != 0 {
-            return Err(self.bad_flags());
+            return Err(self.bad_flags("there are no such flags"));
         }
         if let Some(inline) = self.inline {
             return self.check_inline(inline, limits);
         }
         if self.flags.contains(SendFlags::INLINE) {
-            return Err(self.bad_flags());
+            return Err(self.bad_flags("INLINE is for requests with inline bytes"));
         }
         let length = check_sges(self.sges, limits)?;
         if matches!(self.op, SendOp::Atomic(..)) {
@@ -150,7 +151,7 @@ impl SendWr<'_> {
 
     fn check_inline(&self, inline: &[u8], limits: Limits) -> Result<(), VerbsError> {
         if self.op.has_response_data() {
-            return Err(self.bad_flags());
+            return Err(self.bad_flags("READs and atomics have no inline bytes"));
         }
         if inline.len() > usize::from(limits.max_inline) {
             return Err(VerbsError::InlineTooLong {
@@ -159,10 +160,8 @@ impl SendWr<'_> {
             });
         }
         if !self.sges.is_empty() {
-            return Err(VerbsError::BadAttribute {
-                what: "num_sge beside inline data",
-                value: self.sges.len() as u64,
-            });
+            let count = self.sges.len() as u64;
+            return Err(Allowed::Range(0, 0).refuse("num_sge beside inline data", count));
         }
         Ok(())
     }
@@ -179,11 +178,9 @@ impl SendWr<'_> {
     }
 
     #[cold]
-    const fn bad_flags(&self) -> VerbsError {
-        VerbsError::BadAttribute {
-            what: "send_flags",
-            value: self.flags.0 as u64,
-        }
+    const fn bad_flags(&self, why: &'static str) -> VerbsError {
+        let bits = self.flags.0;
+        VerbsError::BadFlags { bits, why }
     }
 
     /// Where it goes: its route, or the domain of its address handle.

@@ -276,6 +276,7 @@ fn a_bind_no_longer_waits_when_its_qp_is_gone() {
     assert_eq!(pair.nodes[1].engine.live_objects().waiting_binds, 3);
     let address = std::net::IpAddr::from([10, 0, 0, 1]).into();
     pair.nodes[1].engine.drop_peer(address);
+    pair.sent_by(1);
     assert_eq!(pair.nodes[1].engine.live_objects().waiting_binds, 0);
 }
 

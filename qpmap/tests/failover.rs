@@ -6,7 +6,7 @@ use common::{Pair, Words};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::MILLISECOND;
-use trunkline_conn::work::{Remote, SendFlags, SendOp, Status};
+use trunkline_conn::work::{Remote, SendFlags, SendOp, Status, VendorError};
 use trunkline_qpmap::wqe::SendWr;
 use trunkline_qpmap::{Event, FIRST_MSN, QpModify, QpQueues, QpType};
 use trunkline_wire::{Control, ControlKind, Opcode, Path, ROCE_PORT};
@@ -139,6 +139,37 @@ fn a_peer_that_hears_of_a_qp_in_its_second_round_first_agrees_to_that() {
 }
 
 #[test]
+fn a_qp_that_wants_nothing_goes_on_with_the_next_life_of_its_peers() {
+    let mut pair = Pair::new(1);
+    let [a, b] = pair.connected();
+    for life in 0..3 {
+        for node in [0, 1] {
+            let (from, to) = if node == 0 { (&a, &b) } else { (&b, &a) };
+            for wr_id in 0..3 {
+                pair.receive(to, wr_id, &[pair.sge(1 - node, 0, 100)]);
+                pair.post(node, from, wr_id, SendOp::Send, &[pair.sge(node, 0, 100)]);
+            }
+        }
+        pair.run(200 * MILLISECOND);
+        for node in [0, 1] {
+            let done = pair.completions(node);
+            assert_eq!(done.len(), 6, "node {node}, life {life}: {done:?}");
+            assert!(done.iter().all(|done| done.status == Status::Success));
+        }
+        // Only one of them begins anew; the other one has heard of the end, or has not yet.
+        let engine = &mut pair.nodes[1].engine;
+        engine
+            .modify_qp(b.qpn, &QpModify::Reset)
+            .expect("any state");
+        if life == 1 {
+            pair.run(10 * MILLISECOND);
+        }
+        pair.connect(1, &b, &a);
+        pair.run(200 * MILLISECOND);
+    }
+}
+
+#[test]
 fn what_was_sent_to_a_qp_does_not_reach_the_next_one_of_its_number() {
     let mut pair = Pair::new(1);
     let [a, b] = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
@@ -193,6 +224,55 @@ fn connected_apart(pair: &mut Pair) -> [Arc<QpQueues<Words>>; 2] {
     }
     pair.run(5 * MILLISECOND);
     qps
+}
+
+#[test]
+fn an_end_is_told_over_a_connection_of_a_programs_where_there_is_no_other() {
+    for early in [None, Some(QpModify::Error), Some(QpModify::Reset)] {
+        let mut pair = Pair::new(1);
+        pair.private = true;
+        pair.open();
+        let [a, b] = pair.connected();
+        let private = pair.conns[1][0];
+        let engine = &mut pair.nodes[0].engine;
+        engine.rebind(a.qpn, private).expect("it is open");
+        pair.run(5 * MILLISECOND);
+        // The other end answers over the pool: what it has to say of the second message is lost.
+        pair.receive(&b, 1, &[pair.sge(1, 0, 100)]);
+        pair.receive(&b, 2, &[pair.sge(1, 0, 100)]);
+        hold(&mut pair, |from, opcode| {
+            from == 1 && opcode == Opcode::SRC_ANSWERS
+        });
+        let from = pair.sge(0, 0, 100);
+        pair.post(0, &a, 1, SendOp::Send, &[from]);
+        pair.run(MILLISECOND / 10);
+        assert_eq!(pair.completions(1).len(), 1, "it was executed");
+        let pooled = pair.conns[0];
+        for (node, end) in pair.nodes.iter_mut().zip(pooled) {
+            node.engine.close_connection(end);
+        }
+        pair.fate = Box::new(|_, _| 1);
+        if let Some(change) = &early {
+            let engine = &mut pair.nodes[1].engine;
+            engine.modify_qp(b.qpn, change).expect("any state");
+        }
+        // Its flow moves on in the next round; no other connection is found.
+        pair.run(MILLISECOND / 10);
+        let (now, peer) = (pair.now, IpAddr::from([10, 0, 0, 1]).into());
+        let engine = &mut pair.nodes[1].engine;
+        engine.peer_asked(now, peer, a.qpn);
+        engine.peer_unreachable(peer, a.qpn, VendorError::None);
+        let outcome = |pair: &mut Pair| {
+            pair.run(50 * MILLISECOND);
+            let done = pair.completions(0);
+            let done: Vec<_> = done.iter().map(|done| (done.wr_id, done.status)).collect();
+            done
+        };
+        assert_eq!(outcome(&mut pair), [(1, Status::Success)], "{early:?}");
+        pair.post(0, &a, 2, SendOp::Send, &[from]);
+        let failed = [(2, Status::RetryExceeded)];
+        assert_eq!(outcome(&mut pair), failed, "{early:?}");
+    }
 }
 
 #[test]
@@ -382,6 +462,9 @@ fn a_connection_is_told_to_be_gone_before_what_follows_from_it() {
     while engine.poll_event().is_some() {}
     // Its 700 flows crowd the other one.
     engine.close_connection(pair.conns[0][0]);
+    while engine.is_busy() && engine.live_objects().waiting_flows > 0 {
+        engine.handle_doorbells();
+    }
     let news: Vec<_> = std::iter::from_fn(|| engine.poll_event()).collect();
     let [Event::ConnectionDown { conn, .. }, Event::Crowded { .. }] = news[..] else {
         panic!("{news:?}");

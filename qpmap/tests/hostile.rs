@@ -4,13 +4,14 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
+use common::liar::{Liar, entry, generation_of};
 use common::{Pair, Words};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
-use trunkline_qpmap::{Counters, QpQueues};
-use trunkline_wire::{Opcode, Path, ROCE_PORT, icrc};
+use trunkline_qpmap::{Attributes, Counters, FIRST_MSN, QpQueues, QpType};
+use trunkline_wire::{Answer, ControlKind, NakCode, Opcode, Path, Qpn, ROCE_PORT, Syndrome, icrc};
 
 /// Bytes of the WRITE that is tampered with.
 const LENGTH: usize = 100;
@@ -173,8 +174,13 @@ fn a_flipped_bit_anywhere_moves_nothing() {
 #[test]
 fn forged_packets_are_counted_by_what_gives_them_away() {
     type Forge = fn(&mut [u8]);
-    let forgeries: [(&str, Forge, &str); 6] = [
+    let forgeries: [(&str, Forge, &str); 7] = [
         ("another version", |p| p[at::VERSION] ^= 0x30, "malformed"),
+        (
+            "a sum over the headers of a last packet",
+            |p| p[at::VERSION] |= 2,
+            "malformed",
+        ),
         (
             "an opcode nobody defined",
             |p| p[0] = 0xa5,
@@ -426,4 +432,68 @@ fn plain_connections_drop_what_is_not_of_their_peer_or_out_of_order() {
         assert_eq!(stage.counted(&path, &datagram), [counter], "{what}");
         stage.goes_on(what);
     }
+}
+
+/// An RC QP of node 1, bound to QP 5 of a liar that has heard its first `count` SENDs.
+fn talking(pair: &mut Pair, liar: &mut Liar, count: u64) -> (Arc<QpQueues<Words>>, u16) {
+    let qp = pair.qp(1, QpType::Rc);
+    let attributes = Attributes {
+        remote: liar.address(),
+        dest_qpn: Qpn::from_wire(5),
+        ..Attributes::default()
+    };
+    pair.take_to_rts(1, &qp, attributes, attributes);
+    let bind = liar.hears_control(pair)[0];
+    assert_eq!((bind.kind, bind.src_qp), (ControlKind::Bind, qp.qpn));
+    let bound = entry(ControlKind::Bound, 5, qp.qpn, bind.generation, 1);
+    liar.control(pair, &[bound]);
+    for wr_id in 0..count {
+        let from = [pair.sge(1, 0, 8)];
+        pair.post(1, &qp, wr_id, SendOp::Send, &from);
+    }
+    let heard = liar.hears(pair);
+    let is_send = |datagram: &&Vec<u8>| Opcode(datagram[0]) == Opcode::SRC_SEND;
+    assert_eq!(heard.iter().filter(is_send).count() as u64, count);
+    (qp, generation_of(bind.generation, 1))
+}
+
+#[test]
+fn of_what_was_not_sent_in_a_round_a_peer_can_say_nothing() {
+    let mut pair = Pair::new(0);
+    let mut liar = Liar::new(&mut pair, 9);
+    let (qp, generation) = talking(&mut pair, &mut liar, 4);
+    let say = |syndrome, round| Answer {
+        requester: qp.qpn,
+        syndrome,
+        msn: FIRST_MSN,
+        generation,
+        round,
+        responder: Qpn::from_wire(5),
+    };
+    let entries: Vec<Answer> = (0..20)
+        .flat_map(|_| [0, 1, 2])
+        .flat_map(|round| {
+            let not_ready = Syndrome::RnrNak { timer: 0 };
+            let again = Syndrome::Nak(NakCode::PsnSequence);
+            [say(not_ready, round), say(again, round)]
+        })
+        .take(60)
+        .collect();
+    for _ in 0..100 {
+        liar.answers(&mut pair, &entries);
+    }
+    // Each pause would be a timer.
+    let counters = *pair.nodes[1].engine.counters();
+    assert_eq!(counters.rnr_received, 1, "{counters:?}");
+    assert!(counters.stale > 1000, "{counters:?}");
+    // And the QP goes on.
+    liar.hears(&mut pair);
+    let done = Answer {
+        msn: FIRST_MSN.wrapping_add(4),
+        ..say(Syndrome::ACK_WITHOUT_CREDITS, 1)
+    };
+    liar.answers(&mut pair, &[done]);
+    let ended = pair.completions(1);
+    assert!(ended.iter().all(|done| done.status == Status::Success));
+    assert_eq!(ended.len(), 4);
 }

@@ -439,6 +439,31 @@ fn a_qp_in_error_gives_no_data_away() {
 }
 
 #[test]
+fn a_qp_in_error_executes_nothing() {
+    let (mut pair, [a, b]) = one_write_done(Access::ALL);
+    let engine = &mut pair.nodes[1].engine;
+    engine
+        .modify_qp(b.qpn, &QpModify::Error)
+        .expect("a legal step");
+    // Its end is not heard yet.
+    pair.sent_by(1);
+    pair.nodes[1].buffer.set(0, &[0; 64]);
+    pair.nodes[0].buffer.set(0, &[7; 64]);
+    let target = Remote {
+        addr: pair.nodes[1].buffer.addr,
+        rkey: pair.nodes[1].key,
+    };
+    pair.post(0, &a, 2, SendOp::Write(target), &[pair.sge(0, 0, 64)]);
+    let asked = pair.sent_by(0);
+    assert!(!asked.is_empty());
+    pair.deliver(1, &asked);
+    assert_eq!(pair.nodes[1].buffer.get(0, 64), [0; 64]);
+    pair.run(SECOND);
+    assert_eq!(pair.nodes[1].buffer.get(0, 64), [0; 64]);
+    assert_ne!(outcomes(&pair, 0)[0].1, Status::Success);
+}
+
+#[test]
 fn data_of_a_read_stops_when_its_qp_goes_to_error_and_the_requester_hears_why() {
     let mut pair = Pair::new(1);
     let [a, b] = pair.connected();
@@ -704,5 +729,21 @@ fn a_receiver_that_is_not_ready_is_asked_again_when_it_said_and_not_before() {
         pair.run(2 * MILLISECOND);
         assert_eq!(sends.get(), 2, "plain: {}", pair.plain);
         assert_eq!(outcomes(&pair, 0), [(1, Status::Success)]);
+    }
+}
+
+#[test]
+fn a_message_is_sent_again_as_often_as_its_rnr_retries_say() {
+    for retries in [0, 1, 6] {
+        let mut pair = Pair::new(1);
+        let [a, _b] = connected(&mut pair, |_, attributes| {
+            // A pause of 10 us.
+            (attributes.rnr_retry, attributes.min_rnr_timer) = (retries, 1);
+        });
+        send_with(&pair, &a, 1, 64, SendFlags::SIGNALED);
+        pair.run(10 * MILLISECOND);
+        assert_eq!(outcomes(&pair, 0), [(1, Status::RnrRetryExceeded)]);
+        let refused = pair.nodes[0].engine.counters().rnr_received;
+        assert_eq!(refused, u64::from(retries) + 1);
     }
 }

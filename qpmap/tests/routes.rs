@@ -4,14 +4,17 @@
 
 mod common;
 
+use common::liar::{LAST, Liar, entry, generation_of};
 use common::{Pair, Test, Words};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status};
 use trunkline_qpmap::wqe::SendWr;
-use trunkline_qpmap::{Attributes, Engine, QpModify, QpQueues, QpState, QpType, VerbsError};
-use trunkline_wire::{Control, ControlKind, Gid, Qpn, Rkey};
+use trunkline_qpmap::{
+    Attributes, Engine, FIRST_MSN, QpModify, QpQueues, QpState, QpType, VerbsError,
+};
+use trunkline_wire::{Control, ControlKind, Gid, Opcode, Qpn, Rkey, SrcExt};
 
 type Queues = Arc<QpQueues<Words>>;
 
@@ -355,4 +358,42 @@ fn who_searches_with_forged_questions_finds_no_app_managed_qp_and_delays_others_
     // It is over with the search.
     now = now + SECOND / 100;
     assert!(asks(engine, now, 2, number).is_some());
+}
+
+#[test]
+fn a_peer_that_begins_messages_and_ends_none_leaves_receives_to_others() {
+    const RECEIVES: u32 = 64;
+    let mut pair = Pair::new(1);
+    let (hub, honest) = (managed(&mut pair, 1), managed(&mut pair, 0));
+    for wr_id in 0..RECEIVES.into() {
+        let place = pair.sge(1, 4096 * wr_id, 4096);
+        pair.receive(&hub, wr_id, &[place]);
+    }
+    let mut liar = Liar::new(&mut pair, 9);
+    for src in 1..=RECEIVES {
+        let bind = entry(ControlKind::Bind, src, hub.qpn, 1, 0);
+        liar.control(&mut pair, &[bind]);
+        let generation = liar.hears_control(&mut pair)[0].status;
+        let first = SrcExt {
+            last: false,
+            generation: generation_of(1, generation),
+            src_qp: Qpn::from_wire(src),
+            dest_qp: hub.qpn,
+            msn: FIRST_MSN,
+            ..LAST
+        };
+        liar.say(&mut pair, Opcode::SRC_SEND, first, &[0; 64]);
+    }
+    let refused = pair.nodes[1].engine.counters().rnr_sent;
+    assert_eq!(refused, (RECEIVES / 2).into());
+    let hello = route(&mut pair, &honest, &hub);
+    post(&pair, &honest, 1, SendOp::Send, hello);
+    pair.run(100 * MILLISECOND);
+    assert_eq!(told(&pair.completions(0)), [(1, Status::Success, 1)]);
+    // What it held is flushed when it goes, and others may take as much.
+    let conn = liar.conn;
+    pair.nodes[1].engine.close_connection(conn);
+    pair.nodes[1].engine.drop_peer(liar.address());
+    pair.run(MILLISECOND);
+    assert_eq!(pair.nodes[1].engine.live_objects().assemblies, 0);
 }

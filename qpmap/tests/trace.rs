@@ -94,6 +94,7 @@ fn a_watcher_sees_moves_failovers_and_why_connections_end() {
     assert!(take(&seen).contains(&Trace::Moved { qpn, conn }));
 
     pair.nodes[0].engine.reclaim_connection(first);
+    pair.nodes[0].engine.handle_doorbells();
     let told = take(&seen);
     let (cause, flows) = (Cause::Reclaimed, 1);
     let down = |trace: &Trace| match *trace {

@@ -7,7 +7,7 @@ use common::{Pair, Words};
 use std::sync::Arc;
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
-use trunkline_conn::work::{Remote, SendOp, Status};
+use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
 use trunkline_qpmap::{Attributes, QpModify, QpQueues, QpState, QpType};
 use trunkline_wire::{Control, ControlKind, Gid, Qpn};
 
@@ -93,7 +93,9 @@ fn ask_in_vain(pair: &mut Pair, ns: u64) {
     for remote in pair.nodes[0].engine.waiting_for(peer()) {
         pair.nodes[0].engine.peer_asked(pair.now, peer(), remote);
         pair.run(ns);
-        pair.nodes[0].engine.peer_silent(pair.now, peer(), remote);
+        let now = pair.now;
+        let engine = &mut pair.nodes[0].engine;
+        engine.peer_silent(now, peer(), remote, VendorError::None);
     }
 }
 
@@ -278,6 +280,31 @@ fn a_qp_that_asked_for_longer_than_failover_takes_outlives_asks_that_nobody_answ
     assert!(pair.nodes[0].engine.waiting_for(peer()).is_empty());
 }
 
+#[test]
+fn a_request_whose_connection_dies_has_all_its_time_though_the_clock_began_with_another() {
+    let mut pair = graced(1, 0);
+    let [a, _] = both(&mut pair, LONG);
+    let [other, _] = both(&mut pair, LONG);
+    // The clock begins while packets are in flight of which nothing is heard.
+    pair.fate = Box::new(|node, _| usize::from(node == 0));
+    for qp in [&other, &a] {
+        write(&pair, qp, 1, 64);
+        pair.run(MILLISECOND);
+    }
+    pair.fate = Box::new(|_, _| 1);
+    pair.run(100 * MILLISECOND);
+    let done = pair.completions(0);
+    assert!(done.iter().all(|done| done.status == Status::Success));
+    assert_eq!(done.len(), 2);
+    pair.run(LONG_NS / 2);
+    pair.fate = Box::new(|_, _| 0);
+    write(&pair, &a, 2, 64);
+    let (took, status) = first_end(&mut pair, 3 * LONG_NS, SECOND / 8).expect("an end");
+    assert_eq!(pair.nodes[0].engine.connections(), [], "it died");
+    assert_eq!(status, Status::RetryExceeded);
+    assert!((LONG_NS..=2 * LONG_NS).contains(&took), "{took}");
+}
+
 const GRACE: u64 = 3 * SECOND;
 
 #[test]
@@ -357,6 +384,7 @@ fn a_qp_that_a_connection_came_for_waits_anew_when_that_is_closed_too() {
         pair.run(GRACE - MILLISECOND);
         // Nothing gets through before it is closed.
         pair.open();
+        pair.nodes[0].engine.handle_doorbells();
         close(&mut pair);
     }
     assert_eq!(pair.completions(0), []);

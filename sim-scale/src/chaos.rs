@@ -117,6 +117,9 @@ impl World {
     fn rebind(&mut self, endpoint: usize) -> Verdict {
         let state = &self.endpoints[endpoint];
         let (node, group) = (state.node, state.group);
+        if state.outgoing.is_empty() {
+            return Ok(());
+        }
         let channel = pick(&mut self.random, &state.outgoing);
         let peer = self.endpoints[self.channels[channel].to].node;
         let Some(handle) = self.node(node).cloned() else {
@@ -226,7 +229,7 @@ impl World {
         if self.node(node).is_none() {
             return Ok(());
         }
-        self.crash(node)?;
+        self.stop(node)?;
         let down = pick(&mut self.random, &[MS / 10, 5 * MS, 400 * MS]);
         let delay = between(&mut self.random, 0, down);
         self.after(delay, Action::Boot(node));

@@ -104,6 +104,9 @@ impl World {
                     if self.groups[group].doom.is_none() {
                         return Err(refused("route")(error));
                     }
+                    // It has no route to post to.
+                    let outgoing = &mut self.endpoints[endpoint].outgoing;
+                    outgoing.retain(|other| *other != channel);
                 }
             }
         }
@@ -127,6 +130,7 @@ impl World {
         let ends = Ends {
             worker: local.worker(),
             node: to.node,
+            life: self.places[to.node].starts,
             peer_worker: (remote.worker(), workers),
         };
         let (local, remote) = (local.qpn(), remote.qpn());

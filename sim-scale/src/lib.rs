@@ -10,10 +10,14 @@
 //! corrupted; management packets (to QP 1) on top of that, up to a fifth of them lost, and late by
 //! more than a handshake waits for an answer; pairs of nodes are cut off from each other, nodes
 //! restart, connections are closed, live QPs moved, QPs and regions taken away, requests are bad,
-//! receives late, programs slow or silent.
+//! receives late, programs slow or silent. A node may end with a goodbye, or vanish.
 //!
 //! A node has up to three workers, another number at each start, that take turns in any order and
 //! may get none for a while; packets come out at the port of the worker that they name, or at any.
+//!
+//! In a share of the seeds there is a node more, which lies in what it sends: of all that a peer
+//! may say, in packets that are let in. Nothing is believed of what it brings about at those who
+//! talk to it; all others must not notice, and nothing may be left of it once it is gone.
 //!
 //! No loss of management packets excuses a QP that fails, but one: the network, which knows what it
 //! carried, finds that a node asked its peer as often as it does and that nothing that could answer
@@ -35,6 +39,7 @@ mod connect;
 mod endpoint;
 mod groups;
 mod judge;
+mod liar;
 mod place;
 mod plan;
 mod poison;

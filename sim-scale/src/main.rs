@@ -18,7 +18,7 @@ use trunkline_sim::run::{Report, Settings, run};
 /// top of that, up to 20 % of them lost, and late; partitions, narrow paths, restarts, closed
 /// connections, QPs moved or destroyed, regions taken away, bad requests, late receives, slow
 /// programs; nodes of several workers, some of them slow, with packets that come out at the wrong
-/// one.
+/// one; a node more that lies.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-sim", version, max_term_width = 100)]
 #[command(group(ArgGroup::new("seeds").required(true).args(["seed", "count"])))]
@@ -73,6 +73,7 @@ struct Summary {
     silences: u64,
     packets: u64,
     dropped: u64,
+    lies: u64,
     virtual_seconds: f64,
     seconds: f64,
 }
@@ -90,6 +91,7 @@ impl Summary {
         self.silences += report.silences;
         self.packets += report.packets;
         self.dropped += report.dropped;
+        self.lies += report.lies;
         self.virtual_seconds += report.virtual_ns as f64 / 1e9;
         if report.failure.is_some() {
             self.failures.push(report.seed);
@@ -261,7 +263,7 @@ fn print_summary(cli: &Cli, summary: &Summary) {
     println!(
         "{} seeds in {:.1} s ({:.1} per second), {} failed\n{} requests posted: {} succeeded, {} \
          did not; {} messages received; {} troubles; {} groups lost a peer that the network kept \
-         silent\n{} packets, {} of them lost; {:.1} s of \
+         silent\n{} packets, {} of them lost, {} no longer what a liar's node had sent; {:.1} s of \
          virtual time",
         summary.seeds,
         summary.seconds,
@@ -275,6 +277,7 @@ fn print_summary(cli: &Cli, summary: &Summary) {
         summary.silences,
         summary.packets,
         summary.dropped,
+        summary.lies,
         summary.virtual_seconds
     );
 }

@@ -2,6 +2,7 @@
 //! all on virtual time and all drawn from the seed.
 
 mod asks;
+mod lies;
 mod link;
 mod packet;
 mod port;
@@ -11,6 +12,7 @@ pub use port::{PortShape, SimPort};
 
 use crate::trace::{Event, Fate, Trace};
 use asks::Asks;
+use lies::Lies;
 use packet::{answered, carries_data, content, content_hash, management, worker_of};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -101,6 +103,8 @@ pub struct NetCounters {
     pub marked: u64,
     /// Changed with the ICRC made right.
     pub forged: u64,
+    /// Not what the liar's node sent.
+    pub lies: u64,
 }
 
 /// The network.
@@ -124,6 +128,7 @@ pub struct Net {
     plugs: u64,
     spare: Vec<Vec<u8>>,
     sabotage: Sabotage,
+    lies: Option<Lies>,
     counters: NetCounters,
     /// When a refusal or data on its way to a QP was lost last, by node and number of the QP.
     lost_answers: BTreeMap<(usize, Qpn), u64>,
@@ -163,6 +168,7 @@ impl Network {
             plugs: 0,
             spare: Vec::new(),
             sabotage: Sabotage::None,
+            lies: None,
             counters: NetCounters::default(),
             lost_answers: BTreeMap::new(),
             asks: Asks::default(),
@@ -206,6 +212,17 @@ impl Net {
     /// Breaks the network on purpose.
     pub const fn sabotage(&mut self, how: Sabotage) {
         self.sabotage = how;
+    }
+
+    /// Node `who` lies in so many of its packets per million.
+    pub(crate) fn let_lie(&mut self, who: usize, seed: u64, ppm: u32) {
+        self.lies = Some(Lies::new(who, seed, ppm));
+    }
+
+    /// Nobody is at the address of node `index` any more, whatever its ports still say.
+    pub(crate) fn unplug(&mut self, index: usize) {
+        self.plugged[index] = 0;
+        self.inboxes[index].clear();
     }
 
     /// Lets so many packets per million come out at the port of any worker of their node. The
@@ -317,7 +334,10 @@ impl Net {
             ce: path.traffic_class & ECN == ECN,
             waited_ns: 0,
         };
-        let answered = answered(&bytes);
+        // Before anything is changed that tells where its addresses are.
+        let content = content_hash(&bytes);
+        let honest = self.hear(from, to, &arrival, &mut bytes);
+        let answered = answered(&bytes).filter(|_| honest);
         let mad = management(&bytes);
         let fate = match to {
             Some(to) => self.fly(from, to, &mut arrival, &mut bytes, mad.is_some()),
@@ -327,13 +347,15 @@ impl Net {
             Ok((fate, at)) => (fate, Some(at)),
             Err(fate) => (fate, None),
         };
-        self.note(from, to.unwrap_or(from), &bytes, shown);
+        self.note((from, to.unwrap_or(from)), &bytes, content, shown);
         if let (Some(to), Some(qpn)) = (to, answered)
             && (at.is_none() || shown == Fate::Corrupted)
         {
             self.lost_answers.insert((to, qpn), self.now);
         }
-        if let (Some(to), Some(mad)) = (to, &mad) {
+        if let (Some(to), Some(mad)) = (to, &mad)
+            && honest
+        {
             let heard = at.filter(|_| shown != Fate::Corrupted);
             self.asks.said(self.now, (from, to), mad, heard);
         }
@@ -353,6 +375,29 @@ impl Net {
             self.launch(later, to, arrival, copy);
         }
         self.launch(at, to, arrival, bytes);
+    }
+
+    /// The liar hears what others say to each other, and changes what it says. Gives whether both
+    /// ends are honest.
+    fn hear(
+        &mut self,
+        from: usize,
+        to: Option<usize>,
+        arrival: &Arrival,
+        bytes: &mut Vec<u8>,
+    ) -> bool {
+        let Some(lies) = &mut self.lies else {
+            return true;
+        };
+        if from == lies.who {
+            self.counters.lies += u64::from(lies.tell(arrival, bytes));
+            return false;
+        }
+        let honest = to != Some(lies.who);
+        if honest {
+            lies.overhear(bytes);
+        }
+        honest
     }
 
     fn launch(&mut self, at: u64, to: usize, arrival: Arrival, bytes: Vec<u8>) {
@@ -450,7 +495,7 @@ impl Net {
         }
     }
 
-    fn note(&mut self, from: usize, to: usize, bytes: &[u8], fate: Fate) {
+    fn note(&mut self, (from, to): (usize, usize), bytes: &[u8], content_hash: u64, fate: Fate) {
         let word = |at: usize| match bytes.get(at..at + 4) {
             Some(&[a, b, c, d]) => u32::from_be_bytes([a, b, c, d]),
             _ => 0,
@@ -461,7 +506,7 @@ impl Net {
             opcode: bytes.first().copied().unwrap_or(0),
             psn: word(8) & 0xff_ffff,
             length: bytes.len() as u32,
-            content: content_hash(bytes),
+            content: content_hash,
             fate,
         };
         self.trace.record(self.now, event);

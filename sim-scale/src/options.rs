@@ -83,6 +83,8 @@ pub struct Options {
     pub workers: u8,
     /// Packets that come out at the port of any worker instead of the right one's, per million.
     pub astray_ppm: u32,
+    /// Packets of one node more that are not true, per million; 0: there is no such node.
+    pub lies_ppm: u32,
     /// What goes wrong.
     pub troubles: Troubles,
     /// Mean time between troubles, in ns.
@@ -131,6 +133,7 @@ impl Options {
             staging: pick(random, &[32 << 10, 256 << 10, 4 << 20]),
             workers: 1,
             astray_ppm: 0,
+            lies_ppm: 0,
             troubles: draw_troubles(random),
             trouble_every_ns: pick(random, &[200 * US, 2 * MS, 20 * MS]),
         };
@@ -139,6 +142,7 @@ impl Options {
         options.astray_ppm = pick(random, &[0, 0, 20_000, 1_000_000]);
         options.troubles.slow_workers = options.workers > 1 && random.below(2) == 0;
         options.troubles.narrowing = max_datagram > EVERY_PATH as usize && random.below(4) == 0;
+        options.lies_ppm = pick(random, &[0, 0, 0, 20_000, 200_000, 600_000]);
         options
     }
 }
@@ -267,6 +271,13 @@ impl fmt::Display for Options {
                 "up to {} workers, {} % of the packets at any of them",
                 self.workers,
                 percent(self.astray_ppm)
+            )?;
+        }
+        if self.lies_ppm > 0 {
+            writeln!(
+                f,
+                "a node more that lies in {} % of its packets",
+                percent(self.lies_ppm)
             )?;
         }
         write!(f, "troubles every {} us:", self.trouble_every_ns / US)?;

@@ -15,9 +15,10 @@ const RESTLESS: u32 = 20_000;
 pub(crate) struct Ends {
     /// The worker at this end.
     pub(crate) worker: u8,
-    /// The node at the other, and its worker out of so many. One that starts again with other
-    /// workers is another peer: the numbers of its QPs say otherwise whose they are.
+    /// The node at the other, which of its lives, and its worker out of so many. One that starts
+    /// again is another peer, though the connection to the one before may seem open for a while.
     pub(crate) node: usize,
+    pub(crate) life: u64,
     pub(crate) peer_worker: (u8, Workers),
 }
 

@@ -51,6 +51,8 @@ pub struct Report {
     pub packets: u64,
     /// Packets lost.
     pub dropped: u64,
+    /// Lies that one node told.
+    pub lies: u64,
     /// What is wrong, if anything is.
     #[serde(skip)]
     pub failure: Option<Failure>,
@@ -132,6 +134,7 @@ pub fn run_with(seed: u64, options: Options, settings: &Settings) -> Report {
         narrowed: tally.narrowed,
         packets: counters.packets,
         dropped: counters.dropped,
+        lies: counters.lies,
         error: failure.as_ref().map(ToString::to_string),
         failure,
         options: text,
@@ -175,7 +178,8 @@ impl World {
         (self.calm, self.calm_at) = (true, self.now);
         self.idle_until = 0;
         self.network.net().heal();
-        for index in 0..self.places.len() {
+        self.dismiss_liar();
+        for index in 0..self.options.nodes {
             if self.node(index).is_none() {
                 self.boot(index)?;
             }
@@ -287,7 +291,7 @@ impl World {
             let node = self.node(a);
             node.map_or(0, |node| node.connections(self.addresses[b]).len())
         };
-        let pairs = (0..self.places.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+        let pairs = (0..self.options.nodes).flat_map(|b| (0..b).map(move |a| (a, b)));
         let mut odd = pairs.filter_map(|(a, b)| {
             let (here, there) = (all(a, b), all(b, a));
             (here != there)
@@ -394,6 +398,9 @@ impl World {
             }
         }
         self.left = 0;
+        if let Some(liar) = &mut self.liar {
+            liar.clear();
+        }
         for group in &mut self.groups {
             (group.phase, group.doom) = (Phase::Closing, Some(Doom::Any("the run is over")));
         }
@@ -408,6 +415,7 @@ impl World {
     /// Nothing is left of QPs that are gone.
     fn check_leaks(&mut self) -> Verdict {
         self.check_words()?;
+        self.check_liar_is_forgotten()?;
         for (index, place) in self.places.iter().enumerate() {
             let Some(node) = &place.node else { continue };
             self.tally.narrowed += node.counters().narrowed;
@@ -458,6 +466,48 @@ mod tests {
         }
         // In some all nodes draw one worker.
         assert!(differing > 10, "{differing} of 20");
+    }
+
+    /// A run's memory lies elsewhere in each thread, and what one run does must not be seen by
+    /// another.
+    #[test]
+    fn runs_of_a_seed_are_alike_whatever_runs_beside_them() {
+        let run = |seed| {
+            let report = changed(seed, |options| {
+                options.requests = options.requests.min(200);
+                options.workers = 3;
+                options.astray_ppm = 1_000_000;
+                options.link.corrupt_ppm = 20_000;
+                // In some, nodes take each other for ordinary hosts.
+                options.link.management.loss_ppm = if seed % 2 == 0 { 0 } else { 700_000 };
+                options.troubles.restarts = true;
+            });
+            assert_eq!(report.error, None, "seed {seed}");
+            (report.digest, report.events)
+        };
+        for seed in 0..20 {
+            let runs = std::thread::scope(|scope| {
+                let runs = [(); 3].map(|()| scope.spawn(|| run(seed)));
+                runs.map(|run| run.join().expect("a run does not panic"))
+            });
+            assert!(
+                runs.iter().all(|run| *run == runs[0]),
+                "seed {seed}: {runs:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn honest_nodes_notice_nothing_of_one_that_lies() {
+        let mut lies = 0;
+        for seed in 0..40 {
+            let report = changed(seed, |options| {
+                options.lies_ppm = [20_000, 200_000, 600_000][seed as usize % 3];
+            });
+            assert_eq!(report.error, None, "seed {seed}");
+            lies += report.lies;
+        }
+        assert!(lies > 5_000, "{lies}");
     }
 
     #[test]

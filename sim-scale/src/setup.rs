@@ -55,6 +55,10 @@ impl World {
         place.node = Some(node);
         place.stopped = vec![0; workers.count().into()];
         place.stirred = true;
+        if index == self.options.nodes {
+            // The liar has no programs that a model knows.
+            return Ok(());
+        }
         for process in 0..self.options.processes {
             let made = self
                 .make_process(index, process)

@@ -3,11 +3,12 @@
 use crate::area::Maybe;
 use crate::endpoint::Stage;
 use crate::failure::{Failure, Verdict};
-use crate::options::{MS, US, between};
+use crate::options::{MS, US, between, pick};
 use crate::setup::refused;
 use crate::world::{Action, Doom, Phase, World};
 use std::ops::Range;
-use trunkline::QpModify;
+use std::time::Duration;
+use trunkline::{Error, QpModify};
 use trunkline_conn::time::SECOND;
 
 /// How long after it was doomed a group may take to end what it posted, in ns.
@@ -150,6 +151,17 @@ impl World {
         Ok(())
     }
 
+    /// Tells a node's peers that it ends. It waits for nobody.
+    fn shut_down(&self, index: usize) -> Verdict {
+        let Some(node) = self.node(index) else {
+            return Ok(());
+        };
+        match node.shutdown(Duration::ZERO) {
+            Ok(()) | Err(Error::Unfinished) => Ok(()),
+            Err(error) => Err(refused("shutdown")(error)),
+        }
+    }
+
     /// Where anything may be at an endpoint that is not at rest.
     fn loose(&mut self, endpoint: usize) -> Vec<Range<usize>> {
         let state = &mut self.endpoints[endpoint];
@@ -176,11 +188,21 @@ impl World {
         }
     }
 
-    /// A node stops without a word.
-    pub(crate) fn crash(&mut self, index: usize) -> Verdict {
-        self.act("crash", index, 0);
+    /// A node stops: it vanishes, or its last handle is dropped and it says so, or it is shut down
+    /// under its QPs.
+    pub(crate) fn stop(&mut self, index: usize) -> Verdict {
+        let how = pick(&mut self.random, &["vanish", "drop", "shut down"]);
+        self.act(how, index, 0);
         for process in 0..self.places[index].processes.len() {
             self.read_completions(index, process)?;
+        }
+        match how {
+            "vanish" => self.network.net().unplug(index),
+            "drop" => {}
+            _ => self.shut_down(index)?,
+        }
+        if let Some(liar) = &mut self.liar {
+            liar.forget(index);
         }
         for endpoint in 0..self.endpoints.len() {
             let state = &mut self.endpoints[endpoint];

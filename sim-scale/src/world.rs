@@ -3,6 +3,7 @@
 use crate::channel::Channel;
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, Verdict};
+use crate::liar::Liar;
 use crate::net::{Network, Sabotage};
 use crate::options::{MS, Options};
 use crate::place::Place;
@@ -43,6 +44,8 @@ pub(crate) enum Action {
     Boot(usize),
     /// A worker of a node has a processor again.
     Wake(usize),
+    /// The liar does something.
+    Lie,
 }
 
 /// What a member of a group is made with, in every incarnation.
@@ -174,6 +177,8 @@ pub struct World {
     pub(crate) tally: Tally,
     /// Value for the next CMP_SWAP.
     pub(crate) next_swap: u64,
+    /// A node more, that lies.
+    pub(crate) liar: Option<Liar>,
 }
 
 impl World {
@@ -188,7 +193,8 @@ impl World {
         print: bool,
     ) -> Result<Self, Failure> {
         let mut random = Prng::new(seed ^ 0x5157_0c1d_a0be_11e5);
-        let addresses: Vec<IpAddr> = (0..options.nodes)
+        let lies = options.lies_ppm > 0;
+        let addresses: Vec<IpAddr> = (0..options.nodes + usize::from(lies))
             .map(|i| match options.v6 {
                 true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 + i as u16)),
                 false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1 + i as u8)),
@@ -220,9 +226,13 @@ impl World {
             idle_until: 0,
             tally: Tally::default(),
             next_swap: 1,
+            liar: None,
             options,
         };
-        for index in 0..world.options.nodes {
+        if lies {
+            world.let_one_lie(seed);
+        }
+        for index in 0..world.addresses.len() {
             world.places.push(Place {
                 node: None,
                 clock: Clock::manual(),
@@ -239,6 +249,13 @@ impl World {
             world.after(MS, Action::Trouble);
         }
         Ok(world)
+    }
+
+    fn let_one_lie(&mut self, seed: u64) {
+        let who = self.options.nodes;
+        self.liar = Some(Liar::new(who, seed ^ 0x11a4));
+        self.network.net().let_lie(who, seed, self.options.lies_ppm);
+        self.after(MS, Action::Lie);
     }
 
     fn has_troubles(&self) -> bool {
@@ -404,6 +421,7 @@ impl World {
                 self.network.net().narrow(a, b, [usize::MAX; 2]);
                 Ok(())
             }
+            Action::Lie => self.lie(),
             Action::Wake(node) => {
                 self.places[node].stirred = true;
                 Ok(())

@@ -10,6 +10,7 @@ mod slots;
 use super::capture;
 use super::interrupt::Interrupt;
 use super::progress::Progress;
+use super::usage::wrong;
 use anyhow::{Result, ensure};
 use clap::Args;
 use client::Client;
@@ -59,6 +60,23 @@ pub struct DemoArgs {
     json: bool,
 }
 
+impl DemoArgs {
+    /// A command line that makes no sense.
+    fn check(&self) -> Result<()> {
+        if self.client == self.server {
+            return Err(wrong(
+                "--client and --server are one address, and each node needs its own",
+            ));
+        }
+        if self.client.is_ipv4() != self.server.is_ipv4() {
+            return Err(wrong(
+                "--client and --server are addresses of different families",
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// What the demo found.
 #[derive(Debug, Default, Serialize)]
 struct Report {
@@ -88,8 +106,10 @@ struct Operations {
 /// work.
 ///
 /// # Errors
-/// A node that cannot start, a byte that is wrong, an operation that fails, Ctrl-C.
+/// Addresses that do not go together, a node that cannot start, a byte that is wrong, an operation
+/// that fails, Ctrl-C.
 pub fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
+    args.check()?;
     let started = Instant::now();
     let progress = Progress::new(!args.json);
     let count = args.qps as usize;

@@ -42,6 +42,8 @@ impl Peers {
             } => self.told_to_wait(floor, *id, *code),
             Cm::Refused { id, reason, .. } => {
                 let why = match reason {
+                    // Answers or confirmations were lost: it is there, and asked again.
+                    Refused::Trunkline(RefusalCode::Unconfirmed) => NoConnection::Silent,
                     Refused::Identity(_) => NoConnection::Itself,
                     Refused::NoSense(_) => NoConnection::NoSense,
                     _ => NoConnection::Refused,
@@ -70,6 +72,8 @@ impl Peers {
             return;
         };
         let now = floor.now;
+        let own = hello.binds.as_slice().iter().map(|bind| bind.dest_qp);
+        let own = own.collect();
         let consent = |bind: &Bind| floor.engine.consent(now, peer.into(), &(*bind).into());
         let bounds: Bounds = hello
             .binds
@@ -93,19 +97,25 @@ impl Peers {
             stranger: false,
             conn: None,
         };
-        self.note_opening(id, handshake, offer.token);
+        self.note_opening(id, handshake, offer.token, own);
     }
 
-    pub(super) fn note_opening(&mut self, id: HandshakeId, handshake: Handshake, token: u32) {
-        let entry = (id, handshake.peer, token);
-        self.opening.insert(handshake.number, entry);
+    pub(super) fn note_opening(
+        &mut self,
+        id: HandshakeId,
+        handshake: Handshake,
+        token: u32,
+        speaks_for: Box<[Qpn]>,
+    ) {
+        let end = (handshake.peer, token);
+        self.opening.insert(handshake.number, id, end, speaks_for);
         self.handshakes.insert(id, handshake);
     }
 
     /// A QP is gone, or begins another life: handshakes under way speak no more for it.
-    pub(crate) fn withdraw(&self, manager: &mut Manager<Stream>, qp: Qpn) {
-        for (id, _, _) in self.opening.values() {
-            manager.withdraw(*id, qp);
+    pub(crate) fn withdraw(&mut self, manager: &mut Manager<Stream>, qp: Qpn) {
+        for id in self.opening.withdraw(qp) {
+            manager.withdraw(id, qp);
         }
     }
 
@@ -117,12 +127,9 @@ impl Peers {
         connection: Qpn,
         (token, source): (u32, Gid),
     ) {
-        let opening = self.opening.get(&connection);
-        if let Some((id, peer, offered)) = opening
-            && (*offered, Gid::from(*peer)) == (token, source)
-        {
+        if let Some(id) = self.opening.offered(connection, token, source) {
             // It is confirmed already if this fails.
-            let _ = floor.manager.confirm(floor.now, *id);
+            let _ = floor.manager.confirm(floor.now, id);
         }
     }
 
@@ -150,7 +157,7 @@ impl Peers {
         match floor.engine.add_connection(floor.now, identity, &params) {
             Ok(conn) => {
                 let (handle, peer) = (handshake.handle, handshake.peer);
-                self.opening.remove(&handshake.number);
+                self.opening.remove(handshake.number);
                 self.busy.remove(&(peer, handshake.toward));
                 self.handshakes.stands(terms.id, conn);
                 if handle.is_some() {
@@ -319,9 +326,13 @@ impl Peers {
         if self.is_ordinary(floor, handshake.peer) {
             floor.engine.peer_is_plain(peer);
         } else if why == NoConnection::Silent {
-            floor.engine.peer_silent(floor.now, peer, remote);
+            floor
+                .engine
+                .peer_silent(floor.now, peer, remote, why.to_requests());
         } else {
-            floor.engine.peer_unreachable(peer, remote);
+            floor
+                .engine
+                .peer_unreachable(peer, remote, why.to_requests());
         }
         self.ask_for_the_late(floor, handshake.peer);
     }
@@ -344,7 +355,7 @@ impl Peers {
 
     fn off_the_books(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
         let handshake = self.handshakes.remove(id)?;
-        self.opening.remove(&handshake.number);
+        self.opening.remove(handshake.number);
         if handshake.conn.is_none() {
             floor.engine.release_connection(handshake.number);
         }

@@ -107,7 +107,9 @@ impl Peers {
                 floor.engine.release_connection(near.connection);
                 let remote = opening.options.remote.unwrap_or(NO_QP);
                 if !private {
-                    floor.engine.peer_unreachable(self.address.into(), remote);
+                    let why = NoConnection::TooMany.to_requests();
+                    let own = self.address.into();
+                    floor.engine.peer_unreachable(own, remote, why);
                 }
                 ConnectionState::Failed(NoConnection::TooMany)
             }

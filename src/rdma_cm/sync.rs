@@ -26,7 +26,7 @@ pub enum ConnectError {
     #[error("no way there: {0}")]
     Address(ResolveError),
     /// The peer rejects: 8 when nobody listens, 28 when its program says so.
-    #[error("rejected, reason {}", reason.code())]
+    #[error("the peer rejects: {}, reason {}", words(*reason), reason.code())]
     Rejected {
         /// Why.
         reason: RejReason,
@@ -42,6 +42,18 @@ pub enum ConnectError {
     /// Time is up.
     #[error("no answer in time")]
     Timeout,
+}
+
+/// What most rejections mean to a program.
+const fn words(reason: RejReason) -> &'static str {
+    match reason {
+        RejReason::InvalidServiceId => "nobody listens at that port",
+        RejReason::ConsumerDefined => "its program does not want the connection",
+        RejReason::Timeout => "it had no answer in time",
+        RejReason::NoQp | RejReason::NoEec | RejReason::NoResources => "it has no room",
+        RejReason::StaleConnection => "it still has a connection of that QP",
+        _ => "it does not agree to the terms",
+    }
 }
 
 /// Where completions of an end go, and what its QP is made with.
@@ -269,5 +281,21 @@ fn wait(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> 
         | CmEventKind::ConnectError
         | CmEventKind::Disconnected { .. } => Err(ConnectError::Unreachable),
         _ => Ok(event),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rejection_says_in_words_what_its_reason_means() {
+        for (code, meaning) in [
+            (8, "nobody listens at that port"),
+            (28, "its program does not want the connection"),
+            (99, "it does not agree to the terms"),
+        ] {
+            assert_eq!(words(RejReason::from_code(code)), meaning);
+        }
     }
 }

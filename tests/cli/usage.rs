@@ -32,6 +32,16 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
             "invalid value 'many' for '--qps <QPS>'",
             "trunkline demo",
         ),
+        (
+            &["demo", "--client", "127.0.0.2"],
+            "--client and --server are one address",
+            "trunkline demo",
+        ),
+        (
+            &["demo", "--client", "::1"],
+            "--client and --server are addresses of different families",
+            "trunkline demo",
+        ),
         (&["bench"], "not provided", "trunkline bench"),
         (
             &["bench", "fast", "--listen", "::1"],

@@ -6,8 +6,8 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+pub mod faulty;
 pub mod host;
-pub mod mute;
 pub mod stranger;
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -3,7 +3,7 @@
 use super::common::{End, Pair, pattern};
 use super::{TARGET, ended, verbs_error};
 use trunkline::{
-    Access, Attributes, Changes, Event, Qp, QpEvent, QpModify, QpOptions, QpState, QpType,
+    Access, Allowed, Attributes, Changes, Event, Qp, QpEvent, QpModify, QpOptions, QpState, QpType,
     SendFlags, SendOp, Status, VerbsError, WorkOpcode,
 };
 
@@ -118,8 +118,7 @@ fn a_value_out_of_range_changes_nothing() {
         ..Changes::default()
     };
     let error = verbs_error(qa.modify(&QpModify::Change(change)).unwrap_err());
-    let (what, value) = ("min_rnr_timer", 32);
-    assert_eq!(error, VerbsError::BadAttribute { what, value });
+    assert_eq!(error, Allowed::Range(0, 31).refuse("min_rnr_timer", 32));
     assert_eq!(attributes(&qa), before);
 }
 

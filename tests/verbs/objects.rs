@@ -167,7 +167,8 @@ fn no_route_and_no_answer_are_told_apart() {
     };
     // A loopback address reaches nothing beyond the host, and all of loopback.
     assert_eq!(why("192.0.2.1"), NoConnection::NoRoute);
-    assert_eq!(why("127.1.2.3"), NoConnection::Silent);
+    // Its kernel says that nobody listens there.
+    assert_eq!(why("127.1.2.3"), NoConnection::Nobody);
     let alone = End::new(inline().sharing(false));
     let peer = pair.b.node.gid().address();
     let options = ConnectionOptions::default();

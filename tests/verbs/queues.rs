@@ -15,7 +15,7 @@ fn inline_data_is_taken_when_it_is_posted() {
     for (at, length) in [0usize, 1, 32, 33, 255, 256].into_iter().enumerate() {
         pair.b.receive(&qb, at as u64, TARGET + at * 256, 256);
         let mut data = pattern(at as u64, length);
-        let flags = SendFlags::SIGNALED.with(SendFlags::INLINE);
+        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
         let (wr_id, op) = (at as u64, SendOp::Send);
         let inline = Some(&*data);
         qa.post_send(&[SendWr {
@@ -132,7 +132,7 @@ fn a_fenced_request_sees_what_earlier_reads_brought() {
     let copy = pair.b.mr.remote(TARGET);
     pair.a
         .post(&qa, 1, SendOp::Read(pair.b.mr.remote(0)), 0, length);
-    let flags = SendFlags::SIGNALED.with(SendFlags::FENCE);
+    let flags = SendFlags::SIGNALED | SendFlags::FENCE;
     pair.a
         .try_post(&qa, 2, SendOp::Write(copy), flags, 0, length)
         .unwrap();

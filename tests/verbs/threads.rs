@@ -68,7 +68,7 @@ fn a_queue_armed_for_solicited_completions_sleeps_through_others() {
     a.post(&qa, 1, SendOp::Send, 0, 64);
     assert_eq!(sleep_for(&a.send_cq).status, Status::Success);
     assert_eq!(b.recv_cq.take_events(), 0, "nobody asked for that one");
-    let flags = SendFlags::SIGNALED.with(SendFlags::SOLICITED);
+    let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
     a.try_post(&qa, 2, SendOp::Send, flags, 0, 64).unwrap();
     let mut fds = [PollFd::from_borrowed_fd(b.recv_cq.fd(), PollFlags::IN)];
     let long = Timespec {

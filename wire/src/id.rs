@@ -34,7 +34,7 @@ impl Psn {
 }
 
 /// 24-bit queue pair number. 0 and 1 are the management QPs.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Qpn(u32); // INVARIANT: the top 8 bits are zero.
 
 impl Qpn {
@@ -67,6 +67,12 @@ impl fmt::Display for Qpn {
     }
 }
 
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qpn({self})")
+    }
+}
+
 macro_rules! key {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -92,7 +98,7 @@ key! {
 
 /// 128-bit global identifier of a port: an IPv6 address, or an IPv4 one mapped into
 /// `::ffff:0:0/96`.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
@@ -120,5 +126,25 @@ impl From<Ipv4Addr> for Gid {
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn a_person_reads_a_qpn_and_a_gid_as_tools_print_them() {
+        let qpn = Qpn::from_wire(0x71_9f86);
+        assert_eq!(format!("{qpn} {qpn:?}"), "0x719f86 Qpn(0x719f86)");
+        let gid = Gid::from(Ipv4Addr::LOCALHOST);
+        assert_eq!(format!("{gid:?}"), "Gid(::ffff:127.0.0.1)");
     }
 }

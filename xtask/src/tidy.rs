@@ -1,6 +1,8 @@
 //! What no other tool looks at: lengths, dead files, stray marks, the papers of the repository.
 
 mod changelog;
+mod example;
+mod limits;
 mod named;
 
 use crate::cargo;
@@ -61,6 +63,7 @@ pub(crate) fn check() -> Result<String> {
     }
     for (file, text) in papers {
         faults.extend(named::faults(file, &text, &sources));
+        faults.extend(limits::faults(file, &text, &sources));
     }
     faults.extend(dead_files(&sources));
     faults.extend(paper_faults(&root).unwrap_or_else(|error| vec![format!("{error:#}")]));
@@ -235,6 +238,7 @@ fn has_path_to(text: &str, file: &Path) -> bool {
 fn paper_faults(root: &Path) -> Result<Vec<String>> {
     let read = |name: &str| fs::read_to_string(root.join(name)).with_context(|| name.to_owned());
     let mut faults = changelog::faults(&read("CHANGELOG.md")?);
+    faults.extend(example::faults(&read("README.md")?, &read("src/lib.rs")?));
     let manifest = read("Cargo.toml")?;
     let rust = key(&manifest, "rust-version").context("Cargo.toml has no rust-version")?;
     for name in ["README.md", "CONTRIBUTING.md"] {

@@ -48,8 +48,7 @@ impl<R: Random> Manager<R> {
             return;
         };
         let slot = self.table.slot(index);
-        let same = slot.route == met.route && slot.remote_qp() == Some((met.qpn, met.guid));
-        if same && matches!(slot.state(), State::Established(_)) {
+        if slot.route == met.route && matches!(slot.state(), State::Established(_)) {
             self.counters.stale += 1;
             self.disconnect(now, index, CloseReason::Stale, PrivateData::default());
         }

@@ -98,7 +98,7 @@ impl core::fmt::Debug for Data {
 /// What an end connects or accepts with (`rdma_conn_param` of rdma_connect(3)).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Params<'a> {
-    /// The QP.
+    /// The QP; an ID that has one of its own takes that, whatever is here.
     pub qpn: Qpn,
     /// Bytes for the peer: at most [`Params::CONNECT`], [`Params::ACCEPT`] and their like.
     pub private_data: &'a [u8],

@@ -51,7 +51,7 @@ fn every_event_teaches_what_is_written_here() {
         ("established", [Trunkline, Trunkline, Trunkline, Trunkline]),
         ("restarted", [Trunkline, Trunkline, Trunkline, Trunkline]),
         ("not trunkline", [plain, plain, plain, plain]),
-        ("silent", [plain, plain, Unknown, plain]),
+        ("silent", [plain, plain, Trunkline, plain]),
         ("busy", [Trunkline, Trunkline, Trunkline, Trunkline]),
         ("version", [plain, plain, plain, plain]),
         ("refused", [plain, plain, plain, plain]),

@@ -7,6 +7,7 @@ use crate::hello::{HelloError, Purpose};
 use crate::refusal::{Refusal, RefusalCode};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_wire::cm::{CmMad, CommId, Message, RejReason};
+use trunkline_wire::{Qpn, Workers};
 
 fn tight() -> Config {
     let mut config = Config::new(US);
@@ -247,6 +248,46 @@ fn the_cost_of_a_handshake_does_not_grow_with_what_there_is() {
         assert_eq!(stage.manager.load().established, MANY);
         let peers = stage.manager.load().peers;
         assert_eq!(peers, if one_peer { 1 } else { MANY });
+    }
+}
+
+/// A peer opens one place of its pool again and again: what it had there is over each time, and is
+/// remembered.
+#[test]
+fn the_cost_of_a_handshake_does_not_grow_with_what_was_in_its_place() {
+    const MANY: u32 = if cfg!(miri) { 300 } else { 20_000 };
+    let mut config = Config::new(US);
+    config.limits.connections = 1 << 20;
+    config.limits.time_wait = 1 << 20;
+    let mut stage = Stage::with(config);
+    let mut connect = |number: u32| {
+        stage.theirs = CommId(number + 1);
+        stage.transaction += 1;
+        stage.rep_sent();
+        stage.deliver(&stage.rtu());
+        drain(&mut stage.manager);
+    };
+    let early = shortest(0..64, &mut connect);
+    (64..MANY - 64).for_each(&mut connect);
+    let late = shortest(MANY - 64..MANY, &mut connect);
+    assert!(late < early * 10, "{early:?} at first, {late:?} at the end");
+    let load = *stage.manager.load();
+    assert_eq!((load.established, load.time_wait), (1, MANY - 1));
+}
+
+/// A pool has a connection for each of its places to each worker of the peer.
+#[test]
+fn a_connection_takes_the_place_of_one_to_the_same_worker_alone() {
+    let mut stage = Stage::new();
+    stage.peer_offer.workers = Workers::new(2).expect("two workers may be");
+    for (end, standing) in [(0x10, 1), (0x11, 2), (0x12, 2), (0x13, 2)] {
+        stage.theirs = CommId(end);
+        stage.transaction += 1;
+        stage.peer_offer.connection = Qpn::from_wire(end);
+        stage.rep_sent();
+        stage.deliver(&stage.rtu());
+        drain(&mut stage.manager);
+        assert_eq!(stage.manager.load().established, standing);
     }
 }
 

@@ -67,6 +67,56 @@ fn two_errors_that_quote_an_ask_end_it_and_one_alone_does_not() {
     assert_eq!(manager.counters().misquoted, 1);
 }
 
+/// What becomes of the first ask of a peer of which nothing is known, where its host answers each
+/// ask with an error (`always`), or the first alone: errors sent, when it ended, and how.
+fn first_ask(always: bool) -> (usize, u64, Event) {
+    let mut manager = Manager::new(Config::new(Identity { guid: 1, epoch: 1 }), Seeded(1));
+    let mut ask = ask(&mut Seeded(3), Purpose::Private);
+    ask.retry = Retry::ASK;
+    manager.open(ms(0), ROUTE, ask).expect("room");
+    let mut errors = 0;
+    for at in 0..1_000 {
+        manager.handle_timeout(ms(at));
+        let (sent, events) = drain(&mut manager);
+        if let [event] = events[..] {
+            return (errors, at, event);
+        }
+        for out in sent {
+            if always || errors == 0 {
+                manager.handle_refused(ms(at) + 100_000, PEER, &quote(&out));
+                errors += 1;
+            }
+        }
+        let (_, events) = drain(&mut manager);
+        if let [event] = events[..] {
+            return (errors, at, event);
+        }
+    }
+    panic!("it has no end");
+}
+
+#[test]
+fn the_first_ask_of_a_peer_lasts_until_a_second_error_counts() {
+    let (errors, at, event) = first_ask(true);
+    assert!(
+        matches!(event, Event::Nobody { route: ROUTE, .. }),
+        "{event:?}"
+    );
+    assert_eq!(errors, 2, "no more than it takes");
+    assert!((200..=210).contains(&at), "after {at} ms");
+}
+
+#[test]
+fn the_first_ask_of_a_peer_ends_in_silence_after_one_error_alone() {
+    let (errors, at, event) = first_ask(false);
+    assert!(
+        matches!(event, Event::Silent { route: ROUTE, .. }),
+        "{event:?}"
+    );
+    assert_eq!(errors, 1);
+    assert!((200..=600).contains(&at), "after {at} ms");
+}
+
 #[test]
 fn what_quotes_another_ask_or_comes_from_another_way_moves_nothing() {
     let (mut manager, out) = asking();

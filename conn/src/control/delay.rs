@@ -45,6 +45,9 @@ const MAX_CALM: u32 = 16;
 const FEW_PACKETS: u64 = 16;
 /// Rounds for which a longer path is doubted.
 const DOUBT_ROUNDS: u64 = 512;
+/// When a cut does little so many times in a row and a deeper one empties the queue, others take
+/// the room that we make.
+const REFILLED: u32 = 3;
 /// Rounds without a mark after which a path is believed not to mark any longer.
 const MARKS_ROUNDS: u64 = 64;
 /// Rounds of growth without a queue after which much room is expected.
@@ -142,6 +145,8 @@ pub struct Delay {
     /// Others fill the queue until then; how long that is believed; what was lost at last and when.
     rival_until: Instant,
     rival_ns: u64,
+    /// Times in a row that a cut did little and a deeper one emptied the queue.
+    refilled: u32,
     most: u64,
     lost_at: Instant,
     recovery_ns: u64,
@@ -192,6 +197,7 @@ impl Delay {
             refill: false,
             rival_until: Instant::ZERO,
             rival_ns: 0,
+            refilled: 0,
             most: 0,
             lost_at: Instant::ZERO,
             recovery_ns: 0,
@@ -316,9 +322,14 @@ impl Delay {
     }
 
     /// To marks. Those of the round trip after a cut were made before it showed.
-    fn give_way(&mut self, now: Instant, srtt_ns: u64) {
+    fn give_way(&mut self, now: Instant, srtt_ns: u64, queue: u64) {
+        // Doubling sends in bursts, which are marked long before the path is full.
+        let burst = self.phase == Phase::SlowStart && queue <= self.aim / 2;
         self.phase = Phase::Steady;
         self.calm = 0;
+        if burst {
+            return;
+        }
         if self.marked_at != Instant::ZERO && now.since(self.marked_at) < 2 * srtt_ns {
             return;
         }
@@ -329,8 +340,8 @@ impl Delay {
     /// Growth of a loss-based flow per round: as Reno, or as CUBIC (RFC 9438) on average where that
     /// is more.
     fn cubic_step(&self, now: Instant, rtt: u64) -> u64 {
-        // As fast as Reno where the window is cut to 0.7 instead of a half; more slowly where it
-        // is a few packets, which would be lost too often.
+        // Half as fast as Reno: of flows that leave paced fewer packets are lost than of one that
+        // sends in bursts. More slowly where it is a few packets, which would be lost too often.
         let least = (self.packet * 9 / 17).min((self.window / 48).max(self.packet / 32));
         if self.recovery_ns == 0 {
             return least;
@@ -342,6 +353,31 @@ impl Delay {
             .max(least)
     }
 
+    /// From now on the window comes back to what it is, and goes beyond it, as CUBIC's does.
+    fn begin_epoch(&mut self, now: Instant) {
+        (self.most, self.lost_at) = (self.window, now);
+        // CUBIC comes back after the cube root of 3/4 of the window in packets, in seconds.
+        self.recovery_ns = cube_root(self.window * 3 / 4 / self.packet) * MILLISECOND;
+    }
+
+    /// Others fill the queue: the window is that from before the question.
+    fn compete(&mut self, now: Instant, rtt: u64) {
+        self.meet_rival(now, rtt);
+        self.set_window(self.before.window);
+        if self.window > self.most {
+            self.begin_epoch(now);
+        }
+    }
+
+    /// Whether we had made room before what happened in this round, and nothing was lost since.
+    fn has_made_room(&self) -> bool {
+        let sent_since = match self.phase {
+            Phase::Cut => self.before.rounds > 0,
+            phase => phase == Phase::DeepCut,
+        };
+        sent_since && self.before.lost == 0
+    }
+
     /// A queue that is as long as it can be has overflowed.
     fn overflow(&mut self, now: Instant, srtt_ns: u64, queue: u64) {
         if self.lost_at != Instant::ZERO && now.since(self.lost_at) < 3 * srtt_ns {
@@ -349,12 +385,16 @@ impl Delay {
         }
         self.undo = Some((self.window, self.cap, self.rival_until));
         self.cap = (queue / 2).max(1);
-        (self.most, self.lost_at) = (self.window, now);
-        // CUBIC comes back after the cube root of 3/4 of the window in packets, in seconds.
-        self.recovery_ns = cube_root(self.window * 3 / 4 / self.packet) * MILLISECOND;
-        if self.rush == 0 {
-            // Alone we would not have come here again: for the most part of the way back the window
-            // is that of a loss-based flow.
+        let again = self.lost_at != Instant::ZERO && now.since(self.lost_at) < self.recovery_ns;
+        if self.has_made_room() {
+            // And others have filled it.
+            self.window = self.window.max(self.before.window);
+            self.meet_rival(now, srtt_ns);
+        }
+        self.begin_epoch(now);
+        if self.rush == 0 || again {
+            // Alone we would not have come here, or not so soon: for the most part of the way back
+            // the window is that of a loss-based flow.
             // Reno comes back by a packet each round trip, CUBIC in its time.
             let rounds = self.window * 3 / 10 / self.packet;
             let back = self.recovery_ns.min(rounds * srtt_ns) / 4 * 3;
@@ -364,12 +404,10 @@ impl Delay {
         self.phase = Phase::Steady;
         self.calm = 0;
         self.since_cut = u64::MAX;
-        // The next loss of a few packets may be that of a rival's last one: more room is left.
-        let part = if self.window < FEW_PACKETS * self.packet {
-            5
-        } else {
-            7
-        };
+        // Beside others half of it is left, as Reno does; so it is where the window is a few
+        // packets, as the next loss may be that of a rival's last one.
+        let few = self.window < FEW_PACKETS * self.packet;
+        let part = if few || self.has_rival(now) { 5 } else { 7 };
         self.set_window(self.window / 10 * part);
     }
 
@@ -396,9 +434,15 @@ impl Delay {
                     / u128::from(before.window.max(1));
                 let expected = before.rtt.saturating_sub((all as u64).max(self.floor));
                 let fell = before.rtt.saturating_sub(mean);
+                let room = before.rtt.saturating_sub(self.floor);
                 if fell * 4 >= expected * 3 || rtt <= self.floor + self.aim / 2 {
                     self.phase = Phase::Steady;
                     self.rival_ns /= 2;
+                    self.refilled = 0;
+                } else if before.lost == 0 && mean.saturating_sub(self.floor) >= 2 * room {
+                    // A queue that doubles meanwhile is not ours.
+                    self.phase = Phase::Steady;
+                    self.compete(now, rtt);
                 } else {
                     self.phase = Phase::DeepCut;
                     self.before.then = mean;
@@ -408,7 +452,11 @@ impl Delay {
             }
             Phase::DeepCut => {
                 self.phase = Phase::Steady;
-                if rtt <= self.floor + self.aim / 2 {
+                let none = rtt <= self.floor + self.aim / 2;
+                self.refilled += u32::from(none);
+                if none && self.refilled >= REFILLED {
+                    self.compete(now, rtt);
+                } else if none {
                     // There is no queue but ours.
                     let fits = u128::from(before.window) * u128::from(self.floor + self.aim / 4);
                     self.set_window((fits / u128::from(before.rtt)) as u64);
@@ -421,7 +469,7 @@ impl Delay {
                     // A queue so long has overflowed here: it is one again.
                     let fits = self.cap < u64::MAX / 4 && rtt - self.floor <= 2 * self.cap;
                     if fits {
-                        self.meet_rival(now, rtt);
+                        self.compete(now, rtt);
                     } else if self.doubted == 0 {
                         self.doubted = self.floor;
                         self.doubted_until = now + DOUBT_ROUNDS * rtt;
@@ -431,8 +479,7 @@ impl Delay {
                         self.reject_floor(now, rtt);
                     }
                 } else {
-                    self.meet_rival(now, rtt);
-                    self.set_window(before.window);
+                    self.compete(now, rtt);
                 }
             }
             Phase::SlowStart | Phase::Steady => {}
@@ -481,7 +528,7 @@ impl Delay {
         }
         let heavy = self.loss.judge(self.packet);
         if round.marked > 0 {
-            self.give_way(now, acked.srtt_ns);
+            self.give_way(now, acked.srtt_ns, queue);
         } else if overflows {
             self.overflow(now, acked.srtt_ns, longest);
         } else if let Some(lost) = heavy {
@@ -522,8 +569,8 @@ impl Delay {
         match self.phase {
             Phase::SlowStart => {
                 if queue > self.aim / 2 {
-                    self.phase = Phase::Steady;
-                    self.set_window(self.drained(rtt));
+                    let window = self.drained(rtt);
+                    self.cut(window, mean, Phase::Cut);
                 }
             }
             Phase::Steady if !full => {}

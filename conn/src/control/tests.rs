@@ -1,7 +1,7 @@
 //! What each controller does with a round trip of news.
 
 use super::{Acked, Control, ControlKind, Controller, Dcqcn, Delay, Start};
-use crate::time::{Instant, MICROSECOND};
+use crate::time::{Instant, MICROSECOND, SECOND};
 
 const PACKET: u64 = 4096;
 const RTT_NS: u64 = 10 * MICROSECOND;
@@ -101,6 +101,26 @@ fn delay_ignores_a_queue_on_the_way_back_but_not_an_unbelievable_one() {
     acked.reverse_ns = 100 * MICROSECOND;
     delay.on_ack(&acked);
     assert!(delay.window() < 95 * PACKET);
+}
+
+#[test]
+fn delay_finds_the_path_under_a_queue_that_it_took_for_the_path() {
+    // It met the path while others filled a queue as long as the path; they have gone since, and
+    // what stands there now is its own.
+    let start = Start {
+        srtt_ns: 2 * RTT_NS,
+        min_rtt_ns: 2 * RTT_NS,
+        ..START
+    };
+    let mut delay = Delay::new(&start);
+    let mut now = 0;
+    while now < 4 * SECOND {
+        let rtt = RTT_NS.max(delay.window() * RTT_NS / (50 * PACKET));
+        now += rtt;
+        delay.on_ack(&round(&delay, now, rtt));
+    }
+    let floor = delay.min_rtt_ns();
+    assert!(floor < RTT_NS + RTT_NS / 4, "{floor} ns");
 }
 
 #[test]

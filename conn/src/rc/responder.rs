@@ -74,6 +74,18 @@ impl Response {
         }
     }
 
+    /// Whether both are acknowledgements: then this one says what either does from now on.
+    fn absorb(&mut self, later: &Self) -> bool {
+        let (Self::Ack { psn, msn }, Self::Ack { psn: to, msn: now }) = (self, *later) else {
+            return false;
+        };
+        if to.offset_from(*psn) > 0 {
+            *psn = to;
+        }
+        *msn = now;
+        true
+    }
+
     /// Whether it takes one of the resources for READs and atomics.
     const fn is_data(&self) -> bool {
         !matches!(self, Self::Ack { .. })
@@ -252,16 +264,26 @@ impl Responder {
     /// Acknowledges `psn`: together with what is about to be acknowledged, if nothing lies
     /// between.
     fn push_ack(&mut self, psn: Psn) {
-        let msn = self.msn;
-        match self.queue.back_mut() {
-            Some(Response::Ack { psn: last, msn: m }) => {
-                if psn.offset_from(*last) > 0 {
-                    *last = psn;
-                }
-                *m = msn;
-            }
-            _ => self.queue.push_back(Response::Ack { psn, msn }),
+        let ack = Response::Ack { psn, msn: self.msn };
+        if !self.queue.back_mut().is_some_and(|last| last.absorb(&ack)) {
+            self.queue.push_back(ack);
         }
+    }
+
+    /// Takes out the responses that `goes` says, by place. Acknowledgements that come to stand side
+    /// by side become one: so there is never more than one for each response with data, and one.
+    fn withdraw(&mut self, goes: impl Fn(usize, &Response) -> bool) {
+        let mut kept: usize = 0;
+        for at in 0..self.queue.len() {
+            let response = self.queue[at];
+            let before = kept.checked_sub(1).map(|last| &mut self.queue[last]);
+            if goes(at, &response) || before.is_some_and(|last| last.absorb(&response)) {
+                continue;
+            }
+            self.queue[kept] = response;
+            kept += 1;
+        }
+        self.queue.truncate(kept);
     }
 
     /// Whether nothing waits to be sent.

@@ -242,12 +242,12 @@ impl<I: Copy> Connection<I> {
         window.sender.ready(now, &mut pool.segments)
     }
 
-    /// Whether `count` small packets may be sent now. As soon as there is room for one by bytes and
-    /// pace there is for them: [`ready`](Self::ready) may never promise as many of full size.
-    pub fn ready_small(&mut self, now: Instant, count: u32, pool: &mut Pool<I>) -> bool {
+    /// Whether a small packet that somebody waits for may be sent now: as soon as there is room for
+    /// any by bytes and pace, and one of them at a time whatever window and pace say.
+    pub fn ready_urgent(&mut self, now: Instant, pool: &mut Pool<I>) -> bool {
         self.activate(now, pool);
         let window = self.window.as_mut().expect("just filled");
-        window.sender.ready_small(now, count, &mut pool.segments)
+        window.sender.ready_urgent(now, &mut pool.segments)
     }
 
     /// A packet of `bytes` bytes (BTH to ICRC) that carries `item` is sent: gives it the next
@@ -255,12 +255,24 @@ impl<I: Copy> Connection<I> {
     ///
     /// # Panics
     ///
-    /// If the last call of [`ready`](Self::ready) or [`ready_small`](Self::ready_small) has not
-    /// promised it.
+    /// If the last call of [`ready`](Self::ready) has not promised it.
     #[inline(always)]
     pub fn record(&mut self, now: Instant, item: I, bytes: u32) -> Stamp {
         let window = self.window.as_mut().expect("record without ready");
-        let sent = window.sender.record(now, item, bytes);
+        let sent = window.sender.record(now, item, bytes, false);
+        window.counters.sent += 1;
+        stamp(window, now, &sent)
+    }
+
+    /// The same of a small packet that somebody waits for. Where it gets lost it is sent again
+    /// before data.
+    ///
+    /// # Panics
+    ///
+    /// If the last call of [`ready_urgent`](Self::ready_urgent) has not promised it.
+    pub fn record_urgent(&mut self, now: Instant, item: I, bytes: u32) -> Stamp {
+        let window = self.window.as_mut().expect("record without ready");
+        let sent = window.sender.record(now, item, bytes, true);
         window.counters.sent += 1;
         stamp(window, now, &sent)
     }

@@ -9,6 +9,7 @@
 mod ack;
 mod large;
 mod timeout;
+mod urgent;
 
 pub(super) use ack::check;
 
@@ -21,6 +22,7 @@ use super::timer::Timers;
 use crate::control::{Control, ControlKind, Controller, Start};
 use crate::time::{Instant, MILLISECOND};
 use large::Large;
+use urgent::Urgent;
 
 /// What is kept of a packet in flight.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +38,8 @@ pub(super) struct Sent<I> {
     attempt: u8,
     /// Sent again as a probe, not because loss was inferred.
     probe: bool,
+    /// Small, and somebody waits for it.
+    urgent: bool,
 }
 
 const _: () = assert!(size_of::<Option<Sent<[u64; 3]>>>() <= 48);
@@ -86,6 +90,7 @@ pub(super) struct Sender<I> {
     /// Bytes believed to be on their way, and bytes waiting to be sent again.
     in_flight: u64,
     lost_bytes: u64,
+    urgent: Urgent,
     settled_count: u32,
     lost_count: u32,
     /// No lost packet has a number below it.
@@ -108,6 +113,8 @@ pub(super) struct Sender<I> {
     /// Since when a retransmission is all that is to happen, if that has not left yet.
     stalled_at: Option<Instant>,
     dead: bool,
+    /// A packet was lost as often as the header can tell transmissions apart.
+    worn_out: bool,
     rack: Rack,
     pub(super) rtt: Rtt,
     timers: Timers,
@@ -142,6 +149,7 @@ impl<I: Copy> Sender<I> {
             },
             in_flight: 0,
             lost_bytes: 0,
+            urgent: Urgent::default(),
             settled_count: 0,
             lost_count: 0,
             lost_from: 0,
@@ -156,6 +164,7 @@ impl<I: Copy> Sender<I> {
             probes: 0,
             stalled_at: None,
             dead: false,
+            worn_out: false,
             rack: Rack::default(),
             rtt: Rtt::default(),
             timers: Timers::default(),
@@ -181,6 +190,7 @@ impl<I: Copy> Sender<I> {
         );
         (self.una, self.next, self.high, self.first_once) = (next, next, next, next);
         self.lost_from = next;
+        self.urgent = Urgent::default();
         self.flight.start(next);
         let start = Start {
             packet: limits.packet,
@@ -199,7 +209,7 @@ impl<I: Copy> Sender<I> {
         self.timers.rest_since(rested_at);
         self.pacer = Pacer::default();
         (self.grant, self.probes, self.dead, self.bytes_since_ack_req) = (0, 0, false, 0);
-        self.stalled_at = None;
+        (self.stalled_at, self.worn_out) = (None, false);
         self.large = Large::default();
         self.refresh_control();
     }
@@ -229,7 +239,7 @@ impl<I: Copy> Sender<I> {
         if self.una == self.next && self.timers.rested(now) >= IDLE_NS {
             self.wake(now);
         }
-        let room = self.limits.window - (self.next - self.una);
+        let room = self.numbers().saturating_sub(self.kept_numbers());
         let bytes = self.cwnd.saturating_sub(self.in_flight + self.lost_bytes);
         self.grant = 0;
         if room == 0 || bytes == 0 || self.dead {
@@ -244,26 +254,19 @@ impl<I: Copy> Sender<I> {
         self.grant
     }
 
-    /// As `ready`, for `count` small packets: bytes and pace have room for them as soon as they
-    /// have for one.
-    pub(super) fn ready_small(
-        &mut self,
-        now: Instant,
-        count: u32,
-        segments: &mut Segments<I>,
-    ) -> bool {
-        let numbers = self.limits.window - (self.next - self.una);
-        let ready = self.ready(now, segments) > 0 && numbers >= u64::from(count);
-        if ready {
-            self.grant = self.grant.max(count);
-            self.flight
-                .reserve(self.next + u64::from(self.grant), segments);
-        }
-        ready
+    /// Numbers that the window has left.
+    const fn numbers(&self) -> u64 {
+        self.limits.window - (self.next - self.una)
     }
 
     #[inline(always)]
-    pub(super) fn record(&mut self, now: Instant, item: I, bytes: u32) -> Transmission {
+    pub(super) fn record(
+        &mut self,
+        now: Instant,
+        item: I,
+        bytes: u32,
+        urgent: bool,
+    ) -> Transmission {
         assert!(self.grant > 0, "record without ready");
         self.grant -= 1;
         let number = self.next;
@@ -278,7 +281,9 @@ impl<I: Copy> Sender<I> {
             newer: NIL,
             attempt: 0,
             probe: false,
+            urgent,
         };
+        self.urgent.sent(urgent);
         let first = self.una == number;
         self.flight.put(number, sent, first);
         if first {
@@ -290,7 +295,7 @@ impl<I: Copy> Sender<I> {
         self.bytes_since_ack_req += u64::from(bytes);
         // Four acknowledgements per window keep a sender going that has filled it.
         let ack_req =
-            self.bytes_since_ack_req * 4 >= self.cwnd || self.next - self.una == self.limits.window;
+            self.bytes_since_ack_req * 4 >= self.cwnd || self.numbers() <= self.kept_numbers();
         if ack_req {
             self.bytes_since_ack_req = 0;
         }
@@ -323,12 +328,18 @@ impl<I: Copy> Sender<I> {
     /// The lost packet that may be sent again next. Nothing moves before
     /// [`retransmit`](Self::retransmit).
     pub(super) fn peek_retransmit(&mut self, now: Instant) -> Option<Lost<I>> {
-        if self.lost_count == 0 || self.dead {
+        if self.lost_count == 0 || self.dead || self.worn_out {
             return None;
         }
-        let Sent { item, bytes, .. } = *self.flight.get(self.first_lost());
+        let Sent {
+            item,
+            bytes,
+            urgent,
+            ..
+        } = *self.flight.get(self.next_lost());
         let over = self.in_flight > 0 && self.in_flight + u64::from(bytes) > self.cwnd;
-        if self.probes == 0 && (over || self.pacer.allowance(now) == 0) {
+        let passes = self.probes > 0 || urgent && self.urgent.may_pass();
+        if !passes && (over || self.pacer.allowance(now) == 0) {
             return None;
         }
         Some(Lost {
@@ -350,7 +361,7 @@ impl<I: Copy> Sender<I> {
         if let Some(since) = self.stalled_at.take() {
             self.timers.stalled(now.since(since));
         }
-        let number = self.first_lost();
+        let number = self.next_lost();
         let (timestamp, newest) = (ticks(now), self.newest);
         let slot = self.flight.get_mut(number);
         slot.at = timestamp;
@@ -358,7 +369,7 @@ impl<I: Copy> Sender<I> {
         slot.attempt += 1;
         (slot.older, slot.newer) = (newest, NIL);
         let lost_bytes = core::mem::replace(&mut slot.bytes, bytes.max(1));
-        let (bytes, attempt) = (slot.bytes, slot.attempt);
+        let (bytes, attempt, urgent) = (slot.bytes, slot.attempt, slot.urgent);
         let link = number as u32 & LINK_MASK;
         match newest {
             NIL => self.oldest = link,
@@ -372,7 +383,11 @@ impl<I: Copy> Sender<I> {
         self.flight.set(number, Mark::Lost, false);
         self.lost_count -= 1;
         self.lost_bytes -= u64::from(lost_bytes);
-        self.lost_from = number + 1;
+        if urgent {
+            self.urgent.sent_again(number);
+        } else {
+            self.lost_from = number + 1;
+        }
         self.large.sent_again();
         self.flight.set(number, Mark::Again, true);
         let port = self.port();
@@ -391,6 +406,11 @@ impl<I: Copy> Sender<I> {
     /// As long as it has not left, silence says nothing of the peer.
     const fn is_stalled(&self) -> bool {
         self.lost_count > 0 && (self.probes > 0 || self.in_flight == 0)
+    }
+
+    /// Number of the lost packet that is sent again next; there is one.
+    fn next_lost(&self) -> u64 {
+        self.urgent_lost().unwrap_or_else(|| self.first_lost())
     }
 
     /// Lowest lost number; there is one.

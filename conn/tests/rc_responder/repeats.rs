@@ -207,3 +207,23 @@ fn a_repeated_answer_that_nobody_waits_for_makes_room_for_a_new_one() {
     assert_eq!(bench.feed(fetch_add(1, 0, 1)), Ok(()));
     assert_eq!(numbers(&bench.sent()), [1]);
 }
+
+#[test]
+fn what_comes_again_takes_no_more_room_however_often_it_comes() {
+    let mut bench = bench();
+    bench.port.room = 0;
+    assert_eq!(bench.feed(read_request(0, 0, 4 * MTU)), Ok(()));
+    assert_eq!(bench.feed(write(4, 0)), Ok(()));
+    assert_eq!(bench.feed(read_request(5, 0, 4)), Ok(()));
+    let mut again = |times: u32| {
+        for _ in 0..times {
+            assert_eq!(bench.feed(write(4, 0)), Ok(()));
+            assert_eq!(bench.feed(read_request(5, 0, 4)), Ok(()));
+        }
+        bench.engine.state_bytes()
+    };
+    let bytes = again(3);
+    assert_eq!(again(10_000), bytes);
+    bench.port.room = usize::MAX;
+    assert_eq!(numbers(&bench.sent()), [0, 1, 2, 3, 4, 5]);
+}

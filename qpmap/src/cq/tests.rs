@@ -89,6 +89,9 @@ fn completion() -> impl Strategy<Value = Completion> {
         VendorError::OtherPeer,
         VendorError::NoRoom,
         VendorError::QpGone,
+        VendorError::NoRoute,
+        VendorError::NoHost,
+        VendorError::NoNode,
     ];
     let what = (
         prop::sample::select(statuses.to_vec()),
@@ -227,10 +230,7 @@ fn depths_out_of_range_are_refused() {
         let error = CompletionQueue::<Heap>::new(depth, heap_words).unwrap_err();
         assert_eq!(
             error,
-            VerbsError::BadAttribute {
-                what: "cqe",
-                value: depth.into()
-            }
+            Allowed::Range(1, MAX_CQE).refuse("cqe", depth.into())
         );
     }
 }

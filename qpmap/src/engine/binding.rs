@@ -10,7 +10,7 @@
 //! Nothing here touches anything but the flow: what else is to be done is in the [`Effects`]. So
 //! the model in `binding/tests.rs` can go through all that may happen.
 
-use super::qp::{Answer, Flags, Flow};
+use super::qp::{Answer, FIRST_MSN, Flags, Flow};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_wire::{Control as ControlEntry, ControlKind, NakCode, Qpn, Syndrome};
 
@@ -79,7 +79,8 @@ pub(crate) struct Effects {
     pub(crate) stale: bool,
     /// Whatever the peer began has no end: it starts anew, or has gone.
     pub(crate) forget: bool,
-    /// The life that we talked to is over, without a last word: what is wanted of it fails.
+    /// The life that we talked to is over: what is wanted of it fails. If that is nothing, messages
+    /// to the next life are counted anew.
     pub(crate) over: bool,
     /// A last word: first message that was not executed, and the verdict on it.
     pub(crate) verdict: Option<(u32, Syndrome)>,
@@ -130,6 +131,12 @@ impl Flow {
         self.flags.clear(Flags::BOUND);
         self.flags.set(Flags::BIND_DUE);
         self.asks = 0;
+    }
+
+    /// The peer's QP expects the first message. Nothing is under way.
+    pub(crate) const fn count_anew(&mut self) {
+        self.next_msn = FIRST_MSN;
+        self.acked_msn = FIRST_MSN;
     }
 
     /// Nobody agrees: the flow asks again when there is something to send.
@@ -252,7 +259,6 @@ impl Flow {
 
     /// The peer's QP is gone or in error, and says what it has executed.
     pub(crate) fn hear_unbind(&mut self, entry: &ControlEntry, begun: bool) -> Effects {
-        let before = (self.flags.has(Flags::HEARD), self.remote_generation);
         let mut effects = self.hear_of(entry.generation, begun);
         if effects.stale {
             return effects;
@@ -262,10 +268,9 @@ impl Flow {
         self.flags.set(Flags::UNBOUND);
         effects.forget = true;
         // Whether this life has taken our BIND. If not, our BIND is still on its way: to the next
-        // life, or to nobody.
+        // life, or to nobody. A life that we first hear of now was sent nothing, and says so.
         let took = entry.status == self.generation && !effects.over;
-        let known = before == (true, entry.generation) || !before.0;
-        if took && known {
+        if took {
             let verdict = Syndrome::from_byte(entry.round);
             let verdict = verdict.unwrap_or(Syndrome::ACK_WITHOUT_CREDITS);
             effects.verdict = Some((entry.msn, verdict));

@@ -176,8 +176,8 @@ impl<P: Platform> Engine<P> {
         if let Some(round) = effects.first {
             self.flows[flow].remote_round = round;
         }
-        if effects.over {
-            self.fail_wanted(flow);
+        if effects.over && self.fail_wanted(flow) {
+            self.flows[flow].count_anew();
         }
         if let Some((msn, verdict)) = effects.verdict {
             self.hear_verdict(flow, msn, verdict);
@@ -204,19 +204,21 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Nobody will do what a flow wants. A flow that wants nothing is not harmed: it asks again
-    /// when it does.
-    fn fail_wanted(&mut self, flow: u32) {
+    /// when it does. Gives whether it can.
+    fn fail_wanted(&mut self, flow: u32) -> bool {
         let record = &self.flows[flow];
         let (qp, head) = (record.qp, record.head);
         let qp_record = &self.qps[qp];
         if qp_record.state == QpState::Error {
-            return;
+            return false;
         }
         let own = qp_record.wire == Wire::Shared(flow) && self.cold(qp).kind == QpType::Rc;
         let posted = own && qp_record.queues.send.has_entry(&qp_record.cursor);
-        if head != NONE || posted {
+        let wanted = head != NONE || posted;
+        if wanted {
             self.fail_flow(flow, Status::RetryExceeded);
         }
+        !wanted
     }
 
     /// A flow that may not send, and does not ask whether it may, does so.

@@ -89,11 +89,14 @@ impl<P: Platform> Engine<P> {
         (record.head, record.tail, record.sending) = (NONE, NONE, NONE);
         (record.sent_bytes, record.reads_out) = (0, 0);
         self.staging.clear(&mut record.staged);
+        let record = &self.flows[flow];
+        let (mut conn, told) = (record.conn, record.ending == Ending::Told);
+        let pair = (record.qp, record.remote, self.homes.peer(flow));
+        if record.flags.has(Flags::STRANDED) || self.is_left_behind(flow) {
+            conn = self.heir(pair.2, pair.1);
+        }
         self.leave_stranded(flow);
         self.moves.remove(&flow);
-        let record = &self.flows[flow];
-        let (conn, told) = (record.conn, record.ending == Ending::Told);
-        let pair = (record.qp, record.remote, self.homes.peer(flow));
         self.detach(flow);
         if conn == NONE || told || self.endings.get(&pair).is_some() {
             // Nobody is there to hear it, has not heard it yet, or has heard anything of this life
@@ -147,7 +150,7 @@ impl<P: Platform> Engine<P> {
         let conn = std::mem::replace(&mut self.flows[flow].conn, NONE);
         if conn != NONE {
             self.unlist(conn, flow);
-            self.homes.leave(&mut self.conns[conn].members, flow);
+            self.leave_group(conn, flow);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Executing what a peer asks for: one packet of the head message of a flow at a time.
 
+use super::held::{Holder, Source};
 use super::jobs::Outcome;
 use super::packet::Packet;
 use super::qp::{Answer, Flags};
@@ -19,6 +20,8 @@ pub(crate) struct Assembly {
     /// Of all its packets.
     opcode: Opcode,
     pub(super) receive: Option<Receive>,
+    /// The peer whose share of its queue the receive counts for.
+    pub(super) holder: Option<Holder>,
     /// Bytes placed so far.
     pub(super) placed: u32,
 }
@@ -91,9 +94,11 @@ impl<P: Platform> Engine<P> {
         match done {
             Ok(Step::Done) => {
                 self.counters.executed += 1;
-                self.discard_assembly(flow);
                 let record = &mut self.flows[flow];
                 record.expected_msn = record.expected_msn.wrapping_add(1);
+                if record.assembly != NONE {
+                    self.discard_assembly(flow);
+                }
                 self.answer(flow);
                 Step::Done
             }
@@ -134,10 +139,10 @@ impl<P: Platform> Engine<P> {
         if ext.last() && self.assemblies[at].placed != ext.offset() {
             return Ok(Step::Early);
         }
-        let held = self.assemblies[at].receive.take();
-        let receive = held
-            .or_else(|| self.take_receive(qp))
-            .ok_or(Refusal::NotReady)?;
+        let receive = match self.assemblies[at].receive.take() {
+            Some(held) => held,
+            None => self.hold_receive(flow, at).ok_or(Refusal::NotReady)?,
+        };
         let placed = self.place(pd, &receive, packet);
         if placed.is_err() || !ext.last() {
             self.assemblies[at].receive = Some(receive);
@@ -192,7 +197,7 @@ impl<P: Platform> Engine<P> {
     fn execute_write(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
         let ext = packet.ext;
         let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
-        let Some(reth) = packet.reth() else {
+        let Some(reth) = packet.reth().filter(|reth| reth.length <= MAX_MESSAGE) else {
             return Err(invalid);
         };
         let (offset, last) = (ext.offset(), ext.last());
@@ -389,6 +394,31 @@ impl<P: Platform> Engine<P> {
         self.complete(cq, &completion);
     }
 
+    /// Takes a receive for a message of several packets, which keeps it for as long as its sender
+    /// likes.
+    fn hold_receive(&mut self, flow: u32, at: u32) -> Option<Receive> {
+        let qp = self.flows[flow].qp;
+        if !self.is_route(flow) {
+            return self.take_receive(qp);
+        }
+        let (source, left) = match &self.qps[qp].queues.receive {
+            Some(own) => (Source::Own(qp), own.posted()),
+            None => {
+                let srq = self.cold(qp).srq;
+                let slot = self.srqs.get(srq)?;
+                (Source::Shared(srq), slot.queue.posted())
+            }
+        };
+        let holder = (source, self.homes.peer(flow));
+        if !self.held.may_take(holder, left) {
+            return None;
+        }
+        let receive = self.take_receive(qp)?;
+        self.held.take(holder);
+        self.assemblies[at].holder = Some(holder);
+        Some(receive)
+    }
+
     fn take_receive(&mut self, qp: u32) -> Option<Receive> {
         if let Some(own) = &self.qps[qp].queues.receive {
             return own.fetch().ok().flatten();
@@ -421,6 +451,7 @@ impl<P: Platform> Engine<P> {
         let at = self.assemblies.insert(Assembly {
             opcode,
             receive: None,
+            holder: None,
             placed: 0,
         });
         self.flows[flow].assembly = at;

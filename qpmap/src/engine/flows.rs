@@ -1,5 +1,6 @@
 //! Flows: which there are, which connection each uses, and how it moves to another.
 
+use super::backlog::{Share, Task};
 use super::binding::Ending;
 use super::qp::{Flags, Flow, Wire};
 use super::{ConnId, Engine, Event, Platform, Trace};
@@ -40,9 +41,27 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// The flow of a local QP to `remote` at the peer of `conn`.
+    /// The flow of a local QP to `remote` at the peer of `conn`, which carried a packet for it. What
+    /// waits for its turn in the backlog has it first: a flow on a connection that is gone, or
+    /// without one, and a QP that waits to hear what its peer is.
     #[inline]
-    pub(crate) fn flow_from(&self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
+    pub(crate) fn flow_from(&mut self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
+        let Some(flow) = self.find_flow(qp, remote, conn) else {
+            return self.share_named(qp, remote, conn);
+        };
+        if self.flows[flow].conn == conn {
+            return Some(flow);
+        }
+        if self.is_left_behind(flow) {
+            self.move_on(flow);
+        } else if self.flows[flow].flags.has(Flags::STRANDED) {
+            self.rescue_named(flow);
+        }
+        self.find_flow(qp, remote, conn)
+    }
+
+    #[inline]
+    fn find_flow(&self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
         match self.qps[qp].wire {
             Wire::Shared(own) => {
                 let record = &self.flows[own];
@@ -97,9 +116,11 @@ impl<P: Platform> Engine<P> {
             return;
         }
         self.unlist(conn, flow);
-        let record = &mut self.conns[conn];
-        record.flows -= 1;
-        self.homes.leave(&mut record.members, flow);
+        self.leave_group(conn, flow);
+        match self.conns.get_mut(conn) {
+            Some(record) => record.flows -= 1,
+            None => self.tombstones.of_flow(conn).flows -= 1,
+        }
         self.flows[flow].conn = NONE;
         if self.has_row(flow) {
             self.mapping.clear(self.flows[flow].qp);
@@ -128,50 +149,78 @@ impl<P: Platform> Engine<P> {
     /// A connection of a pool is new. Where the others of it are crowded it takes over as many
     /// QPs as make it their equal, of those that have nothing under way. Those whose connections
     /// their programs chose stay: QPs that were bound by hand, and routes.
-    pub(crate) fn relieve_crowded(&mut self, fresh: u32) {
-        let record = &self.conns[fresh];
-        let (peer, remote) = (record.peer, record.delivery.remote_id());
-        let pool = || {
-            let records = self.pool_of(peer).map(|conn| (conn, &self.conns[conn]));
-            records.filter(|(_, conn)| self.leads_to(conn, remote))
-        };
-        let (mut flows, mut count, mut crowded) = (0, 0, false);
-        for (_, conn) in pool() {
-            flows += conn.flows;
-            count += 1;
-            crowded |= conn.flows >= CROWD;
+    pub(crate) fn begin_relief(&mut self, fresh: ConnId) {
+        let (flows, _) = self.load_beside(fresh.index);
+        let crowded = self.fullest_beside(fresh.index);
+        if crowded.is_some_and(|conn| self.conns[conn].flows >= CROWD) {
+            let left = flows;
+            self.backlog.add(Task::Relieve { fresh, left });
         }
-        let share: u32 = flows / count;
-        if !crowded || self.conns[fresh].flows >= share {
-            return;
-        }
-        let movable = |index: u32, flow: &Flow| {
-            if flow.ending != Ending::No {
-                return false;
+    }
+
+    /// Goes on with that, where `left` flows are still to be looked at. Gives how many are then.
+    pub(crate) fn relieve_crowded(&mut self, fresh: ConnId, left: u32, share: &mut Share) -> u32 {
+        for left in (1..=left).rev() {
+            if self.live(fresh).is_none() {
+                return 0;
             }
-            let pending = self.requests.get(flow.head);
-            let cold = self.cold(flow.qp);
-            self.qps[flow.qp].wire == Wire::Shared(index)
-                && cold.kind == QpType::Rc
-                && !cold.pinned
-                && !flow.flags.has(Flags::QUIESCING)
-                && pending.is_none_or(|pending| !pending.begun)
-        };
-        let mut moving = Vec::new();
-        for (_, conn) in pool().filter(|(index, _)| *index != fresh) {
-            let members = self.homes.flows(conn.members);
-            moving.extend(members.filter(|flow| movable(*flow, &self.flows[*flow])));
-        }
-        for flow in moving {
-            let from = self.flows[flow].conn;
-            if self.conns[fresh].flows >= share {
-                break;
+            let (flows, count) = self.load_beside(fresh.index);
+            let fair = flows / count;
+            let full = |conn: &u32| self.conns[*conn].flows > fair;
+            let Some(from) = self.fullest_beside(fresh.index).filter(full) else {
+                return 0;
+            };
+            if self.conns[fresh.index].flows >= fair {
+                return 0;
             }
-            if self.conns[from].flows > share {
+            if !share.take() {
+                return left;
+            }
+            let members = &mut self.conns[from].members;
+            let flow = members.first().expect("it has more than its share");
+            self.homes.rotate(members);
+            if self.may_be_taken_over(flow) {
                 self.detach(flow);
-                self.resume_on(flow, fresh);
+                self.resume_on(flow, fresh.index);
             }
         }
+        0
+    }
+
+    /// Flows on the connections of a pool to the worker that `fresh` leads to, and how many these
+    /// are.
+    fn load_beside(&self, fresh: u32) -> (u32, u32) {
+        let pool = self.pool_beside(fresh);
+        pool.fold((0, 0), |(flows, count), conn| {
+            (flows + self.conns[conn].flows, count + 1)
+        })
+    }
+
+    /// The one of the others that has most of them.
+    fn fullest_beside(&self, fresh: u32) -> Option<u32> {
+        let others = self.pool_beside(fresh).filter(|conn| *conn != fresh);
+        others.max_by_key(|conn| self.conns[*conn].flows)
+    }
+
+    fn pool_beside(&self, fresh: u32) -> impl Iterator<Item = u32> {
+        let record = &self.conns[fresh];
+        let remote = record.delivery.remote_id();
+        let pool = self.pool_of(record.peer);
+        pool.filter(move |conn| self.leads_to(&self.conns[*conn], remote))
+    }
+
+    fn may_be_taken_over(&self, flow: u32) -> bool {
+        let record = &self.flows[flow];
+        if record.ending != Ending::No {
+            return false;
+        }
+        let pending = self.requests.get(record.head);
+        let cold = self.cold(record.qp);
+        self.qps[record.qp].wire == Wire::Shared(flow)
+            && cold.kind == QpType::Rc
+            && !cold.pinned
+            && !record.flags.has(Flags::QUIESCING)
+            && pending.is_none_or(|pending| !pending.begun)
     }
 
     /// Moves a live QP to another connection to the same peer, at a message boundary: requests
@@ -190,6 +239,9 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn move_flow(&mut self, flow: u32, to: ConnId) -> Result<(), VerbsError> {
+        if self.is_left_behind(flow) {
+            self.move_on(flow);
+        }
         let target = self
             .live(to)
             .ok_or(VerbsError::UnknownConnection { index: to.index })?;
@@ -200,7 +252,7 @@ impl<P: Platform> Engine<P> {
                 remote: record.remote.get(),
             });
         }
-        if record.conn == NONE || target.peer != self.conns[record.conn].peer {
+        if record.conn == NONE || target.peer != self.homes.peer(flow) {
             return Err(VerbsError::OtherPeer {
                 qpn: self.qp_number(qp).get(),
             });

@@ -32,6 +32,11 @@ impl Group {
     pub(crate) const fn is_empty(self) -> bool {
         self.0 == NONE
     }
+
+    /// The first of its flows.
+    pub(crate) fn first(self) -> Option<u32> {
+        (self.0 != NONE).then_some(self.0)
+    }
 }
 
 impl Homes {
@@ -75,21 +80,47 @@ impl Homes {
 
     /// Takes a flow out of the group it is in.
     pub(crate) fn leave(&mut self, group: &mut Group, flow: u32) {
+        self.leave_one_of([group], flow);
+    }
+
+    /// The same where it is in one of several groups.
+    pub(crate) fn leave_one_of<const N: usize>(&mut self, groups: [&mut Group; N], flow: u32) {
         let Home { prev, next, .. } = *self.at(flow);
         assert_ne!(next, NONE, "a flow that leaves is in the group");
-        (self.at(flow).prev, self.at(flow).next) = (NONE, NONE);
-        if next == flow {
-            group.0 = NONE;
-            return;
-        }
         self.at(prev).next = next;
         self.at(next).prev = prev;
-        if group.0 == flow {
-            group.0 = next;
+        (self.at(flow).prev, self.at(flow).next) = (NONE, NONE);
+        let first = if next == flow { NONE } else { next };
+        for group in groups {
+            if group.0 == flow {
+                group.0 = first;
+            }
+        }
+    }
+
+    /// Puts all flows of one group at the end of another.
+    pub(crate) fn append(&mut self, group: &mut Group, from: &mut Group) {
+        let (first, other) = (group.0, std::mem::replace(&mut from.0, NONE));
+        if first == NONE || other == NONE {
+            group.0 = if first == NONE { other } else { first };
+            return;
+        }
+        let last = std::mem::replace(&mut self.at(first).prev, NONE);
+        let other_last = std::mem::replace(&mut self.at(other).prev, last);
+        self.at(last).next = other;
+        self.at(other_last).next = first;
+        self.at(first).prev = other_last;
+    }
+
+    /// The first flow goes to the end of its group.
+    pub(crate) fn rotate(&self, group: &mut Group) {
+        if let Some(home) = self.0.get(group.0 as usize) {
+            group.0 = home.next;
         }
     }
 
     /// The flows of a group, first to last.
+    #[cfg(test)]
     pub(crate) fn flows(&self, group: Group) -> impl Iterator<Item = u32> {
         let mut next = group.0;
         std::iter::from_fn(move || {
@@ -148,5 +179,31 @@ mod tests {
         homes.join(&mut there, 3);
         assert_eq!(homes.flows(here).collect::<Vec<_>>(), [1]);
         assert_eq!(homes.flows(there).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn groups_are_joined_at_once_and_flows_leave_whichever_they_are_in() {
+        let mut homes = Homes::default();
+        let mut groups = [Group::EMPTY; 2];
+        for flow in 0..6 {
+            homes.begin(flow, 0);
+            homes.join(&mut groups[flow as usize / 3], flow);
+        }
+        let [here, there] = &mut groups;
+        homes.append(here, there);
+        assert_eq!(homes.flows(*here).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        assert!(there.is_empty());
+        homes.rotate(here);
+        homes.append(there, here);
+        for (gone, left) in [(1, vec![2, 3, 4, 5, 0]), (0, vec![2, 3, 4, 5])] {
+            homes.leave_one_of([&mut *here, &mut *there], gone);
+            assert_eq!(homes.flows(*there).collect::<Vec<_>>(), left);
+        }
+        for gone in 2..6 {
+            homes.leave_one_of([&mut *here, &mut *there], gone);
+        }
+        assert!(here.is_empty() && there.is_empty());
+        homes.append(here, there);
+        assert!(here.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use super::lists::{List, Noticed, Runnable};
 use super::numbers::Numbers;
 use super::patience::Patience;
 use super::peers::{Peer, PeerIdentity};
-use super::qp::Flow;
+use super::tombstones::Tombstone;
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
@@ -203,9 +203,8 @@ impl<P: Platform> Engine<P> {
             private: params.private,
         });
         if !params.private {
-            self.resolve_undecided(identity.address);
-            self.rescue_stranded(peer);
-            self.relieve_crowded(index);
+            self.begin_rescue(peer);
+            self.begin_relief(conn);
             self.ask_for_waiting(identity.address);
         }
         Ok(conn)
@@ -405,8 +404,7 @@ impl<P: Platform> Engine<P> {
         true
     }
 
-    /// Takes a connection out. Its flows move on: what they had unacknowledged is sent again, in a
-    /// new resend round, over another connection of the pool.
+    /// Takes a connection out. Its flows [move on](Self::move_on), some in each round.
     pub(crate) fn remove_connection(&mut self, conn: u32, cause: Cause) {
         let id = self.conn_id(conn);
         let Conn { peer, delivery, .. } = &self.conns[conn];
@@ -416,17 +414,8 @@ impl<P: Platform> Engine<P> {
             let died = (cause == Cause::Dead).then_some(heard);
             self.cut_off(peer, toward, died);
         }
-        let here: Vec<u32> = self.homes.flows(self.conns[conn].members).collect();
-        let is_last = |flow: &u32| self.flows[*flow].ending.is_last();
-        let (ended, moving): (Vec<u32>, Vec<u32>) = here.into_iter().partition(is_last);
-        for &flow in &ended {
-            self.part_ended(flow);
-        }
-        for &flow in &moving {
-            self.detach(flow);
-        }
-        let record = self.conns.remove(conn);
-        self.conn_serials[conn as usize] = self.conn_serials[conn as usize].wrapping_add(1);
+        let record = self.conns.take(conn);
+        let stone = Tombstone::of(id, cause, &record);
         self.conn_deadlines[conn as usize] = Instant::FAR;
         self.past.remove(&conn);
         let slot = self.conn_secret.open(record.delivery.local_id().get());
@@ -439,46 +428,21 @@ impl<P: Platform> Engine<P> {
         record.delivery.close(&mut self.windows);
         self.schedule.forget(Ready::Conn(conn));
         self.replies.forget(conn);
-        for flow in ended {
-            self.move_ended(flow);
-        }
         let address = self.peers[peer].address;
+        let flows = stone.flows;
         self.tell(|_| Trace::Down {
             conn: id,
             peer: address,
             cause,
-            flows: moving.len() as u32,
+            flows,
         });
         // Before all news that follows from it: who reads that must not count the connection.
-        let news = self.events.len();
+        let stranded = flows > 0 && self.pick(peer, toward).is_none();
         self.events.push_back(Event::ConnectionDown {
             conn: id,
             peer: address,
-            stranded: None,
+            stranded: stranded.then_some(toward),
         });
-        for flow in moving {
-            self.counters.failovers += 1;
-            self.begins_to_wait(flow, cause);
-            self.replay(flow);
-            let Flow { qp, remote, .. } = self.flows[flow];
-            self.cold_mut(qp).pinned = false;
-            let heir = self.pick(peer, remote);
-            self.tell(|engine| Trace::Failover {
-                flow,
-                qpn: engine.qp_number(engine.flows[flow].qp),
-                from: id,
-                to: heir.map(|other| engine.conn_id(other)),
-            });
-            match heir {
-                Some(other) => self.resume_on(flow, other),
-                None => {
-                    self.strand(flow);
-                    if let Some(Event::ConnectionDown { stranded, .. }) = self.events.get_mut(news)
-                    {
-                        *stranded = Some(remote);
-                    }
-                }
-            }
-        }
+        self.bury_connection(stone);
     }
 }

@@ -49,6 +49,11 @@ impl<K: Kind> List<K> {
         self.chain.is_empty()
     }
 
+    /// The same list, for who owns it from now on.
+    pub(super) const fn handed_over(&self) -> Self {
+        Self { ..*self }
+    }
+
     /// The first flow.
     pub(crate) fn first(&self, turns: &Chains<u32>) -> Option<u32> {
         turns.first(self.chain)
@@ -106,8 +111,14 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a flow out of both lists of its connection.
     pub(crate) fn unlist(&mut self, conn: u32, flow: u32) {
-        let record = &mut self.conns[conn];
-        record.runnable.take(&mut self.turns, &mut self.flows, flow);
-        record.noticed.take(&mut self.turns, &mut self.flows, flow);
+        let (runnable, noticed) = match self.conns.get_mut(conn) {
+            Some(record) => (&mut record.runnable, &mut record.noticed),
+            None => {
+                let stone = self.tombstones.of_flow(conn);
+                (&mut stone.runnable, &mut stone.noticed)
+            }
+        };
+        runnable.take(&mut self.turns, &mut self.flows, flow);
+        noticed.take(&mut self.turns, &mut self.flows, flow);
     }
 }

@@ -19,6 +19,8 @@
 //! | `send` | packets of requests, responses and notices; what is sent again |
 //! | `routing`, `routes` | QPs that programs route themselves; the table of routes |
 //! | `lists`, `homes` | flows that wait for their turn; flows of a connection |
+//! | `backlog` | work for many flows, some in each round |
+//! | `tombstones` | connections that are gone, and whose flows have not moved yet |
 //! | `build` | headers, payload, ICRC of one packet |
 //! | `packet` | one packet taken apart |
 //! | `burst` | datagrams one right after another, and what one says about the next |
@@ -34,6 +36,7 @@
 //! | `plain` | QPs with an IBTA connection of their own, UC and UD |
 //! | `trace` | what those hear who only watch |
 
+mod backlog;
 mod binding;
 mod binds;
 mod blobs;
@@ -45,6 +48,7 @@ mod early;
 mod endings;
 mod execute;
 mod flows;
+mod held;
 mod homes;
 mod jobs;
 mod link;
@@ -57,6 +61,7 @@ mod patience;
 mod peers;
 mod plain;
 mod qp;
+mod reads;
 mod receive;
 mod replies;
 mod requester;
@@ -68,6 +73,7 @@ mod schedule;
 mod send;
 mod staging;
 mod state_bytes;
+mod tombstones;
 mod trace;
 mod transmit;
 mod unready;
@@ -98,6 +104,7 @@ use crate::ring::Words;
 use crate::slab::{NONE, Slab};
 use crate::state::QpState;
 use crate::timer::Timers;
+use backlog::Backlog;
 use blobs::Blobs;
 use endings::Endings;
 use execute::Assembly;
@@ -116,6 +123,7 @@ use staging::Staging;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tombstones::Tombstones;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Bytes, PdId};
@@ -127,6 +135,9 @@ use trunkline_conn::work::VendorError;
 use trunkline_wire::{Close, Gid, IcrcSeed, Path, Qpn, ROCE_PORT, Worker};
 use unready::WaitingBinds;
 use waiting::Waiting;
+
+/// Timers that run in a round: there may be one of each QP due at once.
+const MOST_TIMERS: u32 = 1024;
 
 /// What the floors above provide: memory behind keys, memory of rings.
 pub trait Platform: 'static {
@@ -375,8 +386,6 @@ pub struct Engine<P: Platform> {
     turns: Chains<u32>,
     cqs: Slab<CqSlot<P::Words>>,
     dirty_cqs: Vec<u32>,
-    /// CQs that went to error, and whose QPs still have to.
-    overrun_cqs: Vec<u32>,
     cq_serial: u32,
     srqs: Slab<SrqSlot<P::Words>>,
     peers: Slab<Peer>,
@@ -386,7 +395,10 @@ pub struct Engine<P: Platform> {
     private: BTreeSet<(u32, u32)>,
     paths: Paths,
     waiting: Waiting,
+    backlog: Backlog,
     conns: Slab<Conn>,
+    /// Connections that are gone, of which flows are left.
+    tombstones: Tombstones,
     conn_serials: Vec<u32>,
     numbers: Numbers,
     /// When the timer of each connection fires.
@@ -410,6 +422,8 @@ pub struct Engine<P: Platform> {
     jobs: Slab<Job>,
     job_serial: u32,
     assemblies: Slab<Assembly>,
+    /// Receives that messages under way hold.
+    held: held::Held,
     staging: Staging,
     blobs: Blobs,
     replies: Replies,
@@ -481,7 +495,6 @@ impl<P: Platform> Engine<P> {
             turns: Chains::new(),
             cqs: Slab::new(),
             dirty_cqs: Vec::new(),
-            overrun_cqs: Vec::new(),
             cq_serial: 0,
             srqs: Slab::new(),
             peers: Slab::new(),
@@ -489,7 +502,9 @@ impl<P: Platform> Engine<P> {
             private: BTreeSet::new(),
             paths: Paths::default(),
             waiting: Waiting::default(),
+            backlog: Backlog::default(),
             conns: Slab::new(),
+            tombstones: Tombstones::default(),
             conn_serials: Vec::new(),
             numbers: Numbers::default(),
             conn_deadlines: Vec::new(),
@@ -512,6 +527,7 @@ impl<P: Platform> Engine<P> {
             jobs: Slab::new(),
             job_serial: 0,
             assemblies: Slab::new(),
+            held: held::Held::default(),
             staging,
             blobs: Blobs::default(),
             replies: Replies::default(),
@@ -574,12 +590,17 @@ impl<P: Platform> Engine<P> {
         !self.doorbells.is_empty()
             || self.staging.is_busy()
             || !self.to_watch.is_empty()
-            || !self.overrun_cqs.is_empty()
+            || !self.ended.is_empty()
+            || !self.backlog.is_empty()
     }
 
-    /// Runs all timers that are due. Early or repeated calls are harmless.
+    /// Runs timers that are due, as many as a round has time for: where there are more
+    /// [`poll_timeout`](Self::poll_timeout) is still due. Early or repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(timer) = self.timers.pop_due(now) {
+        for _ in 0..MOST_TIMERS {
+            let Some(timer) = self.timers.pop_due(now) else {
+                return;
+            };
             match timer {
                 Timer::Conn { conn, serial } => self.conn_timeout(now, conn, serial),
                 Timer::Notices { conn, serial } => self.notices_timeout(conn, serial),
@@ -619,9 +640,10 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Takes in what programs posted since the last call.
+    /// Takes in what programs posted since the last call, and goes on with what is to be done for
+    /// many QPs.
     pub fn handle_doorbells(&mut self) {
-        self.fail_overrun();
+        self.carry_on();
         let doorbells = Arc::clone(&self.doorbells);
         doorbells.drain(|index| self.rung(index));
     }

@@ -45,14 +45,16 @@ impl<P: Platform> Engine<P> {
         }
         let record = &mut self.flows[flow];
         let urgent = binding || record.flags.has(Flags::LOST) || record.answer != Answer::Ack;
-        self.conns[conn].flags.patience.owe(urgent);
-        if record.notice_link != NONE {
-            // It was touched then, but may have waited since.
-            self.touch(conn);
+        let Some(home) = self.conns.get_mut(conn) else {
+            // It is said when the flow has moved on.
             return;
+        };
+        home.flags.patience.owe(urgent);
+        // One that is in the list was touched then, but may have waited since.
+        if record.notice_link == NONE {
+            let list = &mut home.noticed;
+            list.push(&mut self.turns, &mut self.flows, flow);
         }
-        let list = &mut self.conns[conn].noticed;
-        list.push(&mut self.turns, &mut self.flows, flow);
         self.touch(conn);
     }
 
@@ -147,7 +149,7 @@ impl<P: Platform> Engine<P> {
             return Turn::Idle;
         }
         let delivery = &mut self.conns[conn].delivery;
-        if !delivery.ready_small(now, 1, &mut self.windows) {
+        if !delivery.ready_urgent(now, &mut self.windows) {
             self.conns[conn].flags.patience.block();
             return Turn::Blocked;
         }
@@ -181,7 +183,8 @@ impl<P: Platform> Engine<P> {
         };
         if !self.send_blob(way, item, opcode) {
             // The port breaks its word, but no notice is lost for that: it is sent again.
-            self.conns[conn].delivery.record(now, item, datagram);
+            let delivery = &mut self.conns[conn].delivery;
+            delivery.record_urgent(now, item, datagram);
         }
         Turn::Yield
     }

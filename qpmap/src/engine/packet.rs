@@ -47,6 +47,14 @@ impl<'a> Packet<'a> {
         let (bth, rest) = Bth::read(datagram)?;
         let (ext, rest) = SrcExtView::split(rest)?;
         let ext = ext.known()?;
+        if ext.header_crc() && ext.last() {
+            // It has no sum of its own over its headers, and is summed before it acts.
+            return Err(WireError::Invalid {
+                header: "SrcExt",
+                field: "flags",
+                value: ext.flags().into(),
+            });
+        }
         let further = further_length(bth.opcode);
         let hcrc = if ext.header_crc() { ICRC } else { 0 };
         let need = further + hcrc + ICRC;

@@ -1,5 +1,6 @@
 //! Peers that share connections with us, and which connection of its pool a QP gets.
 
+use super::backlog::Task;
 use super::link::Conn;
 use super::{Cause, ConnId, Engine, Platform};
 use crate::error::VerbsError;
@@ -128,15 +129,23 @@ impl<P: Platform> Engine<P> {
             self.remove_connection(conn, Cause::PeerGone);
         }
         self.forget_silence(peer);
-        if self.fail_heard(peer) {
-            let record = &mut self.peers[peer];
-            (record.guid, record.epoch) = UNKNOWN;
-            record.workers = Workers::ONE;
-        } else {
-            self.paths.forget(peer);
-            self.peers.remove(peer);
-            self.peer_of.remove(&address);
-        }
+        self.fail_heard(peer);
+        let record = &mut self.peers[peer];
+        (record.guid, record.epoch) = UNKNOWN;
+        record.workers = Workers::ONE;
+        self.forget_if_unknown(peer);
+    }
+
+    /// Whether the next incarnation of a peer has not introduced itself.
+    pub(super) fn is_unknown(&self, peer: u32) -> bool {
+        let record = self.peers.get(peer);
+        record.is_some_and(|record| (record.guid, record.epoch) == UNKNOWN)
+    }
+
+    pub(super) fn forget_peer(&mut self, peer: u32) {
+        self.paths.forget(peer);
+        let record = self.peers.remove(peer);
+        self.peer_of.remove(&record.address);
     }
 
     /// Picks a connection of the pool to the worker of `peer` that has the QP `remote`: the one
@@ -146,6 +155,12 @@ impl<P: Platform> Engine<P> {
             .pool_of(peer)
             .filter(|conn| self.leads_to(&self.conns[*conn], remote));
         leads.min_by_key(|conn| self.conns[*conn].flows)
+    }
+
+    /// Whether a program has named the QP `remote` at `peer` as that which its QP talks to.
+    pub(crate) fn is_for(&self, qp: u32, peer: u32, remote: Qpn) -> bool {
+        let attributes = &self.cold(qp).attributes;
+        (attributes.remote, attributes.dest_qpn) == (self.peers[peer].address, remote)
     }
 
     /// Whether a connection leads to the worker of its peer that has the QP `remote`.
@@ -168,7 +183,7 @@ impl<P: Platform> Engine<P> {
         let peer = self.conns[conn].peer;
         if self.conns_of(peer).next().is_none() {
             // Its QPs ask again over the next connection.
-            self.waiting_binds.forget_peer(peer);
+            self.backlog.add(Task::ForgetBinds { peer });
         }
     }
 

@@ -231,9 +231,8 @@ impl<P: Platform> Engine<P> {
         let Wire::Plain(plain) = self.qps[qp].wire else {
             return;
         };
-        let attributes = &self.cold(qp).attributes;
         let peer = self.conns[conn].peer;
-        let theirs = (attributes.remote, attributes.dest_qpn) == (self.peers[peer].address, remote);
+        let theirs = self.is_for(qp, peer, remote);
         let record = &self.plains[plain];
         let fresh = matches!(&record.protocol, Protocol::Rc(rc)
             if rc.state() == rc::State::Ready && !rc.has_heard());

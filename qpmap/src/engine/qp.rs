@@ -183,8 +183,6 @@ pub(crate) enum Answer {
 pub(crate) struct Flags(u16);
 
 impl Flags {
-    /// Of a stranded flow: an ask of its peer began since it waits.
-    pub(crate) const ASKED: Self = Self(1);
     /// It is over: only its slot is still there.
     pub(crate) const ENDED: Self = Self(1 << 1);
     /// The peer has to be told about its requests.

@@ -295,7 +295,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    fn flow_of(&self, conn: u32, packet: &Packet<'_>) -> Option<u32> {
+    fn flow_of(&mut self, conn: u32, packet: &Packet<'_>) -> Option<u32> {
         let ext = packet.ext;
         let qp = self.qp_index(ext.dest_qp())?;
         self.flow_from(qp, ext.src_qp(), conn)
@@ -306,7 +306,7 @@ impl<P: Platform> Engine<P> {
         let ext = packet.ext;
         let found = self
             .flow_of(conn, packet)
-            .and_then(|flow| Some((flow, self.find_request(flow, ext.msn())?)))
+            .and_then(|flow| Some((flow, self.find_read(flow, ext.msn())?)))
             .filter(|(_, at)| {
                 // Data of one READ does not mix; what an atomic found is the same whenever it is
                 // told.

@@ -1,6 +1,7 @@
 //! The requester: work requests become messages, answers become completions.
 
 use super::qp::{Flags, Wire};
+use super::reads::{self, Reads};
 use super::{Engine, Platform, Timer};
 use crate::order::before;
 use crate::slab::NONE;
@@ -22,6 +23,8 @@ pub(crate) struct Pending {
     pub(crate) route: u32,
     /// Next in its flow; its neighbours among all of its QP.
     pub(crate) flow_next: u32,
+    /// In the list of [`Reads`].
+    pub(super) next_read: u32,
     pub(crate) order_prev: u32,
     pub(crate) order_next: u32,
     /// Tells this use of the slot from others.
@@ -53,6 +56,7 @@ impl Pending {
             qp,
             route,
             flow_next: NONE,
+            next_read: NONE,
             order_prev: NONE,
             order_next: NONE,
             serial: 0,
@@ -211,7 +215,10 @@ impl<P: Platform> Engine<P> {
 
     /// Completes what can be completed, in order: acknowledged, and with its data back.
     pub(crate) fn complete_flow(&mut self, flow: u32) {
-        let qp = self.flows[flow].qp;
+        let record = &self.flows[flow];
+        // Only a request that was taken from the ring and not sent can have waited for this: what
+        // is still in the ring follows it, or its doorbell rings.
+        let (qp, waits) = (record.qp, record.sending != NONE);
         let routed = self.is_route(flow);
         loop {
             let record = &mut self.flows[flow];
@@ -243,6 +250,7 @@ impl<P: Platform> Engine<P> {
                 record.sending = record.head;
                 record.sent_bytes = 0;
             }
+            reads::hand_on(&mut self.requests, head, record.head);
             if routed {
                 // It waits for no other route's.
                 self.report(head, Status::Success);
@@ -251,7 +259,9 @@ impl<P: Platform> Engine<P> {
         self.settle(qp);
         if self.flows.get(flow).is_some() {
             self.try_move(flow);
-            self.wake(flow);
+            if waits {
+                self.wake(flow);
+            }
         }
     }
 
@@ -286,20 +296,23 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a request off the list of its QP and reports it.
     pub(crate) fn report(&mut self, index: u32, status: Status) {
-        let pending = self.requests.remove(index);
-        let qp = pending.qp;
+        let pending = &self.requests[index];
+        let (qp, slots) = (pending.qp, pending.slots);
+        let (prev, next) = (pending.order_prev, pending.order_next);
+        let (request, route) = (&pending.request, pending.route);
+        let completion = self.completion(qp, request, route, status, request.length);
+        self.requests.discard(index);
         let record = &mut self.qps[qp];
-        match pending.order_prev {
-            NONE => record.order_head = pending.order_next,
-            prev => self.requests[prev].order_next = pending.order_next,
+        match prev {
+            NONE => record.order_head = next,
+            prev => self.requests[prev].order_next = next,
         }
-        match pending.order_next {
-            NONE => record.order_tail = pending.order_prev,
-            next => self.requests[next].order_prev = pending.order_prev,
+        match next {
+            NONE => record.order_tail = prev,
+            next => self.requests[next].order_prev = prev,
         }
-        record.queues.send.release(pending.slots);
-        let bytes = pending.request.length;
-        self.report_sent(qp, &pending.request, pending.route, status, bytes);
+        record.queues.send.release(slots);
+        self.complete_sent(qp, completion);
     }
 
     /// A completion for a send request, unless it succeeded and nobody asked for one.
@@ -311,13 +324,26 @@ impl<P: Platform> Engine<P> {
         status: Status,
         bytes: u32,
     ) {
-        self.counters.completed += 1;
+        let completion = self.completion(qp, request, route, status, bytes);
+        self.complete_sent(qp, completion);
+    }
+
+    /// The completion of a send request; `None` where it succeeded and nobody asked for one.
+    #[inline]
+    fn completion(
+        &self,
+        qp: u32,
+        request: &Request,
+        route: u32,
+        status: Status,
+        bytes: u32,
+    ) -> Option<Completion> {
         let record = &self.qps[qp];
         let wanted = record.signal_all || request.flags.contains(SendFlags::SIGNALED);
         if status == Status::Success && !wanted {
-            return;
+            return None;
         }
-        let completion = Completion {
+        Some(Completion {
             wr_id: request.wr_id,
             status,
             opcode: WorkOpcode::from(&request.op),
@@ -331,9 +357,17 @@ impl<P: Platform> Engine<P> {
                 Status::RetryExceeded => self.why,
                 _ => VendorError::None,
             },
-        };
-        let cq = self.cold(qp).send_cq;
-        self.complete(cq, &completion);
+        })
+    }
+
+    /// A send request has ended.
+    #[inline]
+    fn complete_sent(&mut self, qp: u32, completion: Option<Completion>) {
+        self.counters.completed += 1;
+        if let Some(completion) = completion {
+            let cq = self.cold(qp).send_cq;
+            self.complete(cq, &completion);
+        }
     }
 
     /// Puts a completion into a CQ; programs see it at the next [`publish`](Self::publish).
@@ -400,17 +434,19 @@ impl<P: Platform> Engine<P> {
     /// Whether data are outstanding that the peer sent in `round`, or before. A round that follows
     /// a refusal does not ask for them again.
     fn misses_data_of(&self, flow: u32, round: u8) -> bool {
-        let mut next = self.flows[flow].head;
-        while let Some(pending) = self.requests.get(next) {
-            if pending.reading
-                && !pending.responded
-                && round.wrapping_sub(pending.round).cast_signed() >= 0
-            {
-                return true;
-            }
-            next = pending.flow_next;
-        }
-        false
+        self.reads(flow).any(|at| {
+            let pending = &self.requests[at];
+            let sent = pending.reading && !pending.responded;
+            sent && round.wrapping_sub(pending.round).cast_signed() >= 0
+        })
+    }
+
+    /// Whether some of message `msn`, which the peer has not executed, was sent in this round: else
+    /// the peer can say nothing of it.
+    fn has_sent(&self, flow: u32, msn: u32) -> bool {
+        let record = &self.flows[flow];
+        let sending = self.requests.get(record.sending);
+        sending.is_none_or(|next| before(msn, next.msn) || next.msn == msn && record.sent_bytes > 0)
     }
 
     /// Whether `msn` is the first message that the peer has not executed, and it is outstanding.
@@ -422,7 +458,9 @@ impl<P: Platform> Engine<P> {
 
     fn not_ready(&mut self, now: Instant, flow: u32, msn: u32, timer: u8) {
         let record = &self.flows[flow];
-        if !self.is_next_executed(flow, msn) || record.flags.has(Flags::RNR_WAIT) {
+        let refused = self.is_next_executed(flow, msn) && self.has_sent(flow, msn);
+        if !refused || record.flags.has(Flags::RNR_WAIT) {
+            self.counters.stale += 1;
             return;
         }
         self.counters.rnr_received += 1;
@@ -464,6 +502,10 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         record.flags.clear(Flags::RNR_WAIT);
         record.probing = false;
+        if lost && record.sending == record.head && record.sent_bytes == 0 {
+            // Nothing was sent since it was to be sent again, however often the peer says so.
+            return;
+        }
         record.sending = NONE;
         record.sent_bytes = 0;
         let (mut next, mut begun) = (record.head, false);
@@ -485,12 +527,9 @@ impl<P: Platform> Engine<P> {
 
     pub(crate) fn refused(&mut self, flow: u32, msn: u32, code: NakCode) {
         // A READ may be refused after its execution, when its data cannot be had any more.
-        let is_unanswered = |at: u32| {
-            let pending = &self.requests[at];
-            pending.request.op.has_response_data() && !pending.responded
-        };
-        let found = self.find_request(flow, msn);
-        if !self.is_next_executed(flow, msn) && !found.is_some_and(is_unanswered) {
+        let is_unanswered = |at: u32| !self.requests[at].responded;
+        let after_all = || self.find_read(flow, msn).is_some_and(is_unanswered);
+        if !self.is_next_executed(flow, msn) && !after_all() {
             self.counters.bad_answer += 1;
             return;
         }
@@ -616,9 +655,17 @@ impl<P: Platform> Engine<P> {
         self.complete(cq, &completion);
     }
 
-    /// Data of a READ or the result of an atomic came back. `place` writes it to the program's
-    /// buffer; the caller has checked flow, generation and peer.
-    pub(crate) fn find_request(&self, flow: u32, msn: u32) -> Option<u32> {
+    fn reads(&self, flow: u32) -> Reads<'_> {
+        Reads::of(&self.requests, self.flows[flow].head)
+    }
+
+    /// The READ or atomic with this number, if it was sent and is not completed.
+    pub(crate) fn find_read(&self, flow: u32, msn: u32) -> Option<u32> {
+        self.reads(flow).find(|at| self.requests[*at].msn == msn)
+    }
+
+    /// The request with this number. It takes a step for each that is older: for what ends a flow.
+    fn find_request(&self, flow: u32, msn: u32) -> Option<u32> {
         let mut next = self.flows[flow].head;
         while next != NONE {
             let pending = &self.requests[next];

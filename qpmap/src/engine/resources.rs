@@ -1,15 +1,12 @@
 //! What programs ask for beside QPs: protection domains, regions, CQs and SRQs.
 
-use super::qp::Cold;
 use super::{CqId, CqSlot, Engine, Event, Platform, SrqSlot};
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
 use crate::queue::RecvQueue;
 use crate::regions::Registered;
-use crate::state::QpState;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_wire::Rkey;
 
@@ -111,7 +108,7 @@ impl<P: Platform> Engine<P> {
         if !std::mem::replace(&mut slot.dirty, true) {
             self.dirty_cqs.push(cq.index);
         }
-        self.fail_users(cq.index);
+        self.begin_to_fail_users(cq);
         true
     }
 
@@ -119,32 +116,9 @@ impl<P: Platform> Engine<P> {
     #[cold]
     pub(crate) fn cq_overran(&mut self, cq: u32) {
         if !std::mem::replace(&mut self.cqs[cq].in_error, true) {
-            // Its QPs have to wait until nobody is working with one.
-            self.overrun_cqs.push(cq);
-        }
-    }
-
-    /// CQs that went to error take their QPs along. What these flush may be too much for the next.
-    pub(crate) fn fail_overrun(&mut self) {
-        while let Some(index) = self.overrun_cqs.pop() {
-            let cq = self.cq_id(index);
+            let cq = self.cq_id(cq);
             self.events.push_back(Event::CqError { cq });
-            self.fail_users(index);
-        }
-    }
-
-    /// QPs that complete into `cq` go to error, but for those in RESET: they stay there. A walk
-    /// over all QPs, once in the life of a CQ.
-    fn fail_users(&mut self, cq: u32) {
-        let uses = |cold: &Cold| cold.send_cq == cq || cold.recv_cq == cq;
-        let colds = (0..).zip(&self.colds);
-        let users = colds.filter(|(_, cold)| cold.as_ref().is_some_and(uses));
-        let users: Vec<u32> = users.map(|(qp, _)| qp).collect();
-        for qp in users {
-            if self.qps[qp].state != QpState::Reset {
-                self.qp_event(qp, QpEvent::Fatal);
-                self.enter_error(qp);
-            }
+            self.begin_to_fail_users(cq);
         }
     }
 
@@ -173,7 +147,6 @@ impl<P: Platform> Engine<P> {
         }
         self.cqs.remove(cq);
         self.dirty_cqs.retain(|dirty| *dirty != cq);
-        self.overrun_cqs.retain(|overrun| *overrun != cq);
         Ok(())
     }
 

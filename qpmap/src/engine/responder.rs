@@ -269,10 +269,13 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn discard_assembly(&mut self, flow: u32) -> Option<Receive> {
         let at = std::mem::replace(&mut self.flows[flow].assembly, NONE);
         if at == NONE {
-            None
-        } else {
-            self.assemblies.remove(at).receive
+            return None;
         }
+        let assembly = self.assemblies.remove(at);
+        if let Some(holder) = assembly.holder {
+            self.held.give_back(holder);
+        }
+        assembly.receive
     }
 
     /// Owes the peer an answer about everything up to `expected_msn`.

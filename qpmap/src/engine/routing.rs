@@ -17,6 +17,9 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::work::{Request, Status};
 use trunkline_wire::Qpn;
 
+/// Flows that are over, of which the slots are freed in a round.
+const ENDED_PER_ROUND: usize = 1024;
+
 /// The table, and what a QP has of it.
 fn parts<'a>(
     routes: &'a mut RouteTable,
@@ -62,6 +65,11 @@ impl<P: Platform> Engine<P> {
             });
         }
         let peer = target.peer;
+        if let Some(flow) = self.routes.find(qp, peer, remote)
+            && self.is_left_behind(flow)
+        {
+            self.move_on(flow);
+        }
         match self.routes.find(qp, peer, remote) {
             Some(flow) if self.flows[flow].conn == conn.index => {}
             // It waits for a connection to that peer: here is one.
@@ -239,9 +247,12 @@ impl<P: Platform> Engine<P> {
         routes.end(own, (qp, peer, remote));
     }
 
-    /// Frees the slots of flows that are over, while nobody works with any.
+    /// Frees the slots of flows that are over, while nobody works with any: some in each round.
     pub(crate) fn bury(&mut self) {
-        while let Some(flow) = self.ended.pop() {
+        let left = self.ended.len().saturating_sub(ENDED_PER_ROUND);
+        while self.ended.len() > left
+            && let Some(flow) = self.ended.pop()
+        {
             self.retire(flow);
         }
     }

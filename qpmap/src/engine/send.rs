@@ -3,6 +3,7 @@
 use super::build::{self, Draft, Emitted, Item, ItemKind, Label, Out, Payload, Route};
 use super::jobs::{Job, Outcome};
 use super::link::Conn;
+use super::reads;
 use super::requester::Pending;
 use super::schedule::Share;
 use super::{Engine, Platform, paths};
@@ -130,13 +131,13 @@ impl<P: Platform> Engine<P> {
         at: u32,
         share: &mut Share,
     ) -> Emitted {
+        reads::begin(&mut self.requests, self.flows[flow].head, at);
         let record = &mut self.flows[flow];
         let pending = &mut self.requests[at];
         if pending.round != record.round {
             // Responses to the last round counted until now, and do not from now on.
             (pending.round, pending.returned) = (record.round, 0);
         }
-        pending.begun = true;
         if record.sent_bytes == 0 {
             pending.ahead = record.reads_out;
         }
@@ -327,7 +328,10 @@ impl<P: Platform> Engine<P> {
         let delivery = &mut self.conns[conn].delivery;
         let mut out = way.out(&self.config.source_ports, &self.regions);
         let port = delivery.next_port();
-        let emitted = out.emit(&draft, port, || delivery.record(now, item, bytes));
+        let emitted = out.emit(&draft, port, || match item.kind {
+            ItemKind::Ping => delivery.record(now, item, bytes),
+            _ => delivery.record_urgent(now, item, bytes),
+        });
         self.counters.sent += u64::from(emitted != Emitted::NoRoom);
         emitted != Emitted::NoRoom
     }

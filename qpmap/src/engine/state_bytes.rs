@@ -146,7 +146,7 @@ impl<P: Platform> Engine<P> {
             staged: self.staging.len(),
             notices: self.blobs.len() + self.replies.len(),
             waiting_binds: self.waiting_binds.len(),
-            waiting_flows: self.waiting.len() + self.moves.len(),
+            waiting_flows: self.waiting.len() + self.tombstones.flows() + self.moves.len(),
         }
     }
 }

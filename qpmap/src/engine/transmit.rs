@@ -201,10 +201,7 @@ impl<P: Platform> Engine<P> {
             share.take(lost.bytes);
         }
         let mut room = self.conns[conn].delivery.ready(now, &mut self.windows);
-        if self.conns[conn].flags.ping {
-            if room == 0 {
-                return Turn::Blocked;
-            }
+        if self.conns[conn].flags.ping && room > 0 {
             let ping = self.ping(conn);
             if !self.send_blob(way, ping, Opcode::SRC_PING) {
                 return Turn::Full;
@@ -382,9 +379,12 @@ impl<P: Platform> Engine<P> {
         if self.only_responds(flow) && self.next_response(flow).is_none() {
             return;
         }
-        let list = &mut self.conns[conn].runnable;
-        list.push(&mut self.turns, &mut self.flows, flow);
-        self.touch(conn);
+        // One on a connection that is gone wakes when it has moved on.
+        if let Some(home) = self.conns.get_mut(conn) {
+            let list = &mut home.runnable;
+            list.push(&mut self.turns, &mut self.flows, flow);
+            self.touch(conn);
+        }
     }
 
     /// Ends the turn of the first flow: to the end of the list, or out of it.

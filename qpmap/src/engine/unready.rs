@@ -93,10 +93,15 @@ impl WaitingBinds {
         }
     }
 
-    /// A peer is gone, or no connection leads to it.
-    pub(crate) fn forget_peer(&mut self, peer: u32) {
-        let all = (peer, 0)..=(peer, u32::MAX);
-        while let Some((&(_, qp), _)) = self.binds.range(all.clone()).next() {
+    /// Whether BINDs of a peer wait.
+    pub(crate) fn has(&self, peer: u32) -> bool {
+        self.of_peer.contains_key(&peer)
+    }
+
+    /// Those of a peer for one QP, whichever, are forgotten.
+    pub(crate) fn forget_one(&mut self, peer: u32) {
+        let mut all = self.binds.range((peer, 0)..=(peer, u32::MAX));
+        if let Some((&(_, qp), _)) = all.next() {
             self.remove(peer, qp);
         }
     }
@@ -172,7 +177,9 @@ mod tests {
         assert_eq!(binds.len(), MOST_PER_PEER);
         assert!(!binds.insert(7, 30_000, bind(1, 1)));
         assert!(binds.insert(8, 30_000, bind(1, 1)));
-        binds.forget_peer(7);
+        while binds.has(7) {
+            binds.forget_one(7);
+        }
         assert_eq!(binds.len(), 1);
         assert!(binds.insert(7, 30_000, bind(1, 1)));
         assert_eq!(sources(&binds.take(30_000)), [(7, 1), (8, 1)]);

@@ -3,6 +3,7 @@
 use super::changes::Changes;
 use super::qp::{Attributes, Cold, Qp, QpQueues, Wire};
 use super::{Engine, Event, Platform};
+use crate::allowed::Allowed;
 use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue};
 use crate::slab::NONE;
@@ -448,39 +449,30 @@ impl<P: Platform> Engine<P> {
 }
 
 pub(super) fn check_attributes(attributes: &Attributes) -> Result<(), VerbsError> {
-    let mtus = [256, 512, 1024, 2048, 4096];
     let ranges = [
         (
             "path_mtu",
             u32::from(attributes.path_mtu),
-            mtus.contains(&attributes.path_mtu),
+            Allowed::OneOf(&[256, 512, 1024, 2048, 4096]),
         ),
-        (
-            "timeout",
-            attributes.timeout.into(),
-            attributes.timeout < 32,
-        ),
+        ("timeout", attributes.timeout.into(), Allowed::Range(0, 31)),
         (
             "retry_cnt",
             attributes.retry_count.into(),
-            attributes.retry_count < 8,
+            Allowed::Range(0, 7),
         ),
         (
             "rnr_retry",
             attributes.rnr_retry.into(),
-            attributes.rnr_retry < 8,
+            Allowed::Range(0, 7),
         ),
         (
             "min_rnr_timer",
             attributes.min_rnr_timer.into(),
-            attributes.min_rnr_timer < 32,
+            Allowed::Range(0, 31),
         ),
     ];
-    match ranges.into_iter().find(|(.., good)| !good) {
-        Some((what, value, _)) => Err(VerbsError::BadAttribute {
-            what,
-            value: value.into(),
-        }),
-        None => Ok(()),
-    }
+    ranges
+        .into_iter()
+        .try_for_each(|(what, value, allowed)| allowed.check(what, value))
 }

@@ -14,7 +14,6 @@ use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::rc::ack_timeout_ns;
 use trunkline_conn::time::Instant;
-use trunkline_conn::work::Status;
 
 /// What was seen of a flow when its clock was wound up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -148,10 +147,6 @@ impl<P: Platform> Engine<P> {
         }
         self.flows[flow].watch = 0;
         self.counters.timed_out += 1;
-        if self.flows[flow].flags.has(Flags::STRANDED) {
-            self.fail_stranded(vec![flow]);
-        } else {
-            self.fail_flow(flow, Status::RetryExceeded);
-        }
+        self.fail_stranded(flow);
     }
 }

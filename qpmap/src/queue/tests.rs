@@ -370,10 +370,7 @@ fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
         inline: Some(&bytes[..32]),
         ..base
     };
-    let flags = |value| VerbsError::BadAttribute {
-        what: "send_flags",
-        value,
-    };
+    let flags = |bits, why| VerbsError::BadFlags { bits, why };
     let cases = [
         (
             send(SendOp::Send, &three),
@@ -409,21 +406,21 @@ fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
                 flags: SendFlags(16),
                 ..base
             },
-            flags(16),
+            flags(16, "there are no such flags"),
         ),
         (
             SendWr {
                 flags: SendFlags::INLINE,
                 ..base
             },
-            flags(8),
+            flags(8, "INLINE is for requests with inline bytes"),
         ),
         (
             SendWr {
                 op: SendOp::Read(REMOTE),
                 ..inline
             },
-            flags(0),
+            flags(0, "READs and atomics have no inline bytes"),
         ),
         (
             SendWr {
@@ -440,10 +437,7 @@ fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
                 sges: &fine,
                 ..inline
             },
-            VerbsError::BadAttribute {
-                what: "num_sge beside inline data",
-                value: 1,
-            },
+            Allowed::Range(0, 0).refuse("num_sge beside inline data", 1),
         ),
     ];
     let mut cursor = SendCursor::default();
@@ -463,14 +457,14 @@ fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
 
 #[test]
 fn sizes_beyond_the_limits_are_refused() {
-    let error = |what, value| VerbsError::BadAttribute { what, value };
+    let error = |what, value, most| Allowed::Range(0, most).refuse(what, value);
     let send = |wr, sge, inline| SendQueue::<Heap>::new(wr, sge, inline, heap_words).unwrap_err();
-    assert_eq!(send(MAX_WR + 1, 1, 0), error("max_send_wr", 32769));
-    assert_eq!(send(1, 17, 0), error("max_send_sge", 17));
-    assert_eq!(send(1, 1, 257), error("max_inline_data", 257));
+    assert_eq!(send(MAX_WR + 1, 1, 0), error("max_send_wr", 32769, 32768));
+    assert_eq!(send(1, 17, 0), error("max_send_sge", 17, 16));
+    assert_eq!(send(1, 1, 257), error("max_inline_data", 257, 256));
     let recv = |wr, sge| RecvQueue::<Heap>::new(wr, sge, heap_words).unwrap_err();
-    assert_eq!(recv(MAX_WR + 1, 1), error("max_recv_wr", 32769));
-    assert_eq!(recv(1, 17), error("max_recv_sge", 17));
+    assert_eq!(recv(MAX_WR + 1, 1), error("max_recv_wr", 32769, 32768));
+    assert_eq!(recv(1, 17), error("max_recv_sge", 17, 16));
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Two engines joined by lists of datagrams, on a clock turned by hand.
 
+#[allow(dead_code, reason = "not every file of tests needs it")]
+pub(crate) mod liar;
+
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_conn::control::ControlKind;
@@ -138,6 +141,8 @@ pub(crate) struct Pair {
     pub(crate) now: Instant,
     /// Peers are ordinary RoCEv2 hosts.
     pub(crate) plain: bool,
+    /// Connections opened from now on belong to programs, not to the pools.
+    pub(crate) private: bool,
     /// What QPs made from now on take receives from, by node.
     pub(crate) srqs: [Option<u32>; 2],
     datagram: u32,
@@ -207,6 +212,7 @@ impl Pair {
             conns: Vec::new(),
             now,
             plain: false,
+            private: false,
             datagram,
             srqs: [None; 2],
             fate: Box::new(|_, _| 1),
@@ -236,7 +242,7 @@ impl Pair {
                 traffic_class: 0,
                 weight: 1,
                 source_ports: 1,
-                private: false,
+                private: self.private,
             };
             let identity = PeerIdentity {
                 guid: 10 - i as u64,

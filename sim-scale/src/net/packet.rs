@@ -3,7 +3,7 @@
 use trunkline_cm::Concerns;
 use trunkline_wire::cm::CmMad;
 use trunkline_wire::{
-    Aeth, BthView, NakCode, Opcode, Operation, Qpn, Syndrome, Workers, parse_datagram,
+    Aeth, Bth, BthView, Header, NakCode, Opcode, Operation, Qpn, Syndrome, Workers, parse_datagram,
 };
 
 /// Bytes of BTH and extension header.
@@ -70,23 +70,23 @@ pub(super) fn content(datagram: &[u8]) -> Option<&[u8]> {
 /// Stands for the bytes of a packet, but for what depends on where the machine happened to put
 /// memory: addresses, and the sums that cover them.
 pub(super) fn content_hash(bytes: &[u8]) -> u64 {
-    let Some(sum_at) = bytes.len().checked_sub(4).filter(|at| *at > HEADERS) else {
+    let end = bytes.len().saturating_sub(4);
+    let Some((bth, mut rest)) = bytes[..end].split_at_checked(Bth::LEN) else {
         return hash(0, bytes);
     };
-    let headers = match bytes[0] {
-        0xc3 | 0xc5 => HEADERS + 16,
-        0xc4 => HEADERS + 20,
-        0xc7 | 0xc8 => HEADERS + 28,
-        0xc1 | 0xc2 => HEADERS + 4,
-        _ => HEADERS,
-    };
-    let address = if headers >= HEADERS + 16 { 8 } else { 0 };
-    let summed = bytes[0] >= 0xc0 && bytes[12] & 2 != 0;
-    let payload = if summed { headers + 4 } else { headers };
-    let parts = [0..HEADERS, HEADERS + address..headers, payload..sum_at];
-    parts.into_iter().fold(0, |sum, part| {
-        hash(sum, bytes.get(part).unwrap_or_default())
-    })
+    let opcode = Opcode(bth[0]);
+    let summed = opcode.is_src() && rest.first().is_some_and(|flags| flags & 2 != 0);
+    let mut sum = hash(0, bth);
+    for (header, content) in opcode.headers().unwrap_or_default().walk(rest) {
+        let address = match header {
+            Header::Reth | Header::AtomicEth => size_of::<u64>(),
+            _ => 0,
+        };
+        sum = hash(sum, &content[address..]);
+        rest = &rest[content.len()..];
+    }
+    let payload = if summed { 4 } else { 0 };
+    hash(sum, rest.get(payload..).unwrap_or_default())
 }
 
 fn hash(start: u64, bytes: &[u8]) -> u64 {

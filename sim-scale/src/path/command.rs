@@ -49,6 +49,9 @@ pub struct PathArgs {
     /// A flow of TCP beside them: reno or cubic.
     #[arg(long, value_name = "NAME", value_parser = rival)]
     rival: Option<Rival>,
+    /// Flows of TCP, if there is a rival.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    rivals: u32,
     /// Congestion control of our flows.
     #[arg(long, value_name = "NAME", default_value = CONTROLS[0].0, value_parser = control)]
     control: ControlKind,
@@ -122,6 +125,7 @@ impl PathArgs {
             idle: self.idle.clone(),
             flows: self.flows,
             rival: self.rival,
+            rivals: self.rivals,
             control: self.control,
             length: (self.seconds * SECOND as f64) as u64,
             seed: self.seed,

@@ -69,8 +69,10 @@ pub struct Scenario {
     pub idle: Vec<(u64, u64)>,
     /// Flows of ours.
     pub flows: u32,
-    /// A flow of TCP beside them.
+    /// The TCP beside them, and how many flows of it.
     pub rival: Option<Rival>,
+    /// See there.
+    pub rivals: u32,
     /// Congestion control of our flows.
     pub control: ControlKind,
     /// How long, in ns.
@@ -93,6 +95,7 @@ impl Default for Scenario {
             idle: Vec::new(),
             flows: 1,
             rival: None,
+            rivals: 1,
             control: ControlKind::default(),
             length: 30 * SECOND,
             seed: 1,
@@ -161,8 +164,12 @@ impl Scenario {
         if self.flows == 0 && self.rival.is_none() {
             return Err("nobody sends: --flows 0 needs a --rival".to_owned());
         }
-        if self.flows > 1000 {
-            return Err(format!("{} flows: at most 1000", self.flows));
+        if self.rival.is_some() && self.rivals == 0 {
+            return Err("--rival without --rivals: at least 1".to_owned());
+        }
+        let flows = u64::from(self.flows) + u64::from(self.rivals);
+        if flows > 1000 {
+            return Err(format!("{flows} flows: at most 1000"));
         }
         if !(576..=65_535).contains(&self.mtu) {
             return Err(format!("an MTU of {}: 576 to 65535", self.mtu));

@@ -114,9 +114,6 @@ const RTTS: [(&str, u64); 5] = [
 ];
 /// Queues in bandwidth-delay products; at least ten packets.
 const QUEUES: [(&str, f64); 4] = [("10p", 0.0), ("bdp/4", 0.25), ("bdp", 1.0), ("4bdp", 4.0)];
-/// Cells of the cut that break their law as yet (docs/congestion-control.md): only full runs have
-/// them.
-const OPEN: [&str; 1] = ["10g 100us bdp, fair, 4"];
 /// Beyond this product a cell is only reported.
 const MOST_PRODUCT: u64 = 62_500_000;
 const QUEUE_PACKETS: u64 = 10;
@@ -145,7 +142,7 @@ pub fn cells(full: bool, control: ControlKind, only: &[String]) -> Vec<Cell> {
     fair(&mut all, control);
     steps(&mut all, control);
     troubles(&mut all, control);
-    all.retain(|cell| full || cell.cut && !OPEN.contains(&cell.name.as_str()));
+    all.retain(|cell| full || cell.cut);
     all.retain(|cell| only.is_empty() || only.iter().any(|text| cell.name.contains(text)));
     all
 }

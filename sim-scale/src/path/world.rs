@@ -149,9 +149,11 @@ impl<'a> World<'a> {
             add("trunkline", Kind::Shared(Box::new(flow)), &mut flows);
         }
         if let Some(rival) = scenario.rival {
-            let ends = (tcp::Sender::new(rival), tcp::Receiver::default());
-            let kind = Kind::Tcp(Box::new(ends));
-            add(rival.name(), kind, &mut flows);
+            for _ in 0..scenario.rivals {
+                let ends = (tcp::Sender::new(rival), tcp::Receiver::default());
+                let kind = Kind::Tcp(Box::new(ends));
+                add(rival.name(), kind, &mut flows);
+            }
         }
         Self {
             scenario,

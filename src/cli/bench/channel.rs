@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Version of what follows.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest line: the addresses of as many QPs as there may be.
 const MAX_LINE: usize = 8 << 20;
 /// Most characters of the other side's words that are passed on.
@@ -282,12 +282,14 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_an_error_that_names_the_other_side() {
+        // A greeting of this version without its settings.
+        let bare = format!("{{\"say\":\"hello\",\"version\":{VERSION}}}\n");
         for bytes in [
             &b"GET / HTTP/1.1\r\n\r\n"[..],
             b"\n",
             b"\xff\xfe\n",
             b"{}\n",
-            b"{\"say\":\"hello\",\"version\":1}\n",
+            bare.as_bytes(),
             b"{\"say\":\"stop\",\"counts\":[-1]}\n",
         ] {
             let error = heard(bytes).expect_err("it is nonsense").to_string();
@@ -303,12 +305,13 @@ mod tests {
 
     #[test]
     fn other_versions_and_refusals_are_told_as_such() {
-        let newer = b"{\"say\":\"hello\",\"version\":2,\"colour\":\"blue\"}\n";
-        let error = heard(newer).expect_err("it is newer").to_string();
-        assert!(
-            error.ends_with("speaks version 2 of this protocol, not 1"),
-            "{error}"
-        );
+        let next = VERSION + 1;
+        let newer = format!("{{\"say\":\"hello\",\"version\":{next},\"colour\":\"blue\"}}\n");
+        let error = heard(newer.as_bytes())
+            .expect_err("it is newer")
+            .to_string();
+        let says = format!("speaks version {next} of this protocol, not {VERSION}");
+        assert!(error.ends_with(&says), "{error}");
         let error = heard(b"{\"say\":\"failed\",\"why\":\"no\"}\n").expect_err("it failed");
         assert!(error.to_string().ends_with("says: no"), "{error}");
     }

@@ -266,6 +266,42 @@ impl End {
         }
     }
 
+    /// Posts a SEND of the first bytes of the first buffer on the first QP.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub fn post_ping(&self, bytes: u64) -> Result<()> {
+        let offset = self.params.offset(self.side, 0, 0) as usize;
+        let sges = [self.mr.sge(offset, bytes as usize)];
+        let work = SendWr {
+            wr_id: cookie(0, 0),
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            sges: if bytes == 0 { &[] } else { &sges },
+            inline: None,
+            route: 0,
+        };
+        self.qps[0].post_send(&[work]).context("posting requests")
+    }
+
+    /// Bytes of the message that came, if one did.
+    ///
+    /// # Errors
+    /// A receive that failed.
+    pub fn pinged(&self) -> Result<Option<u64>> {
+        let mut done = [Completion::BLANK];
+        if self.recv_cq.poll(&mut done)? == 0 {
+            return Ok(None);
+        }
+        let [done] = done;
+        ensure!(
+            done.status == Status::Success,
+            "a receive ended with {:?}",
+            done.status
+        );
+        Ok(Some(done.byte_len.into()))
+    }
+
     /// Posts receives on QP `qp`, each into a buffer of it.
     ///
     /// # Errors

@@ -5,6 +5,8 @@ pub mod client;
 pub mod end;
 pub mod latency;
 pub mod params;
+pub mod patience;
+pub mod ping;
 pub mod report;
 pub mod server;
 pub mod session;

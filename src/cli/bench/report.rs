@@ -77,7 +77,7 @@ pub struct Throughput {
     pub operations: u64,
     /// In how long.
     pub elapsed: Duration,
-    /// The shortest round trip of one request at a time, before there were many: to compare with
+    /// The smallest round trip of two messages, before there were many: to compare with
     /// what the connections measured. Of `rate`.
     pub ping: Option<Duration>,
 }
@@ -154,10 +154,13 @@ pub struct Report {
     percentiles: Option<Percentiles>,
     #[serde(flatten)]
     rates: Option<Rates>,
-    /// Shortest round trip of one READ at a time, both ends polling; `min_rtt_us` of `paths` is
-    /// what the connections believe while there are many.
+    /// Smallest round trip of two SENDs of 64 bytes, there and back, one at a time and both ends
+    /// polling; `min_rtt_us` of `paths` is what the connections measured themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     ping_min_us: Option<f64>,
+    /// The larger of that and the least of `paths`, divided by the smaller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ping_factor: Option<f64>,
     /// Whether it ran to its end.
     complete: bool,
     /// Bytes compared at both ends.
@@ -217,6 +220,11 @@ impl Report {
             Found::Throughput(throughput) => (throughput.operations, throughput.elapsed),
         };
         let rates = || Rates::of(params, operations, elapsed);
+        let ping = match found {
+            Found::Latencies(_) => None,
+            Found::Throughput(throughput) => throughput.ping,
+        };
+        let ping = ping.map(|ping| ping.as_nanos() as f64 / NS_PER_US);
         Self {
             mode: params.mode.name(),
             op: params.op.name(),
@@ -231,12 +239,8 @@ impl Report {
                 Found::Throughput(_) => None,
             },
             rates: matches!(found, Found::Throughput(_)).then(rates),
-            ping_min_us: match found {
-                Found::Latencies(_) => None,
-                Found::Throughput(throughput) => throughput
-                    .ping
-                    .map(|ping| ping.as_nanos() as f64 / NS_PER_US),
-            },
+            ping_min_us: ping,
+            ping_factor: ping.and_then(|ping| factor(ping, least_of(&around.paths)?)),
             complete: around.complete,
             verified_bytes: around.verified,
             paths: around.paths,
@@ -244,6 +248,19 @@ impl Report {
             server_counters: around.server_counters,
         }
     }
+}
+
+/// The smallest round trip that connections measured.
+fn least_of(paths: &[PathReport]) -> Option<f64> {
+    let measured = paths.iter().map(|path| path.min_rtt_us);
+    let measured = measured.filter(|rtt| *rtt > 0.0);
+    measured.min_by(f64::total_cmp)
+}
+
+/// How many times as much the larger of two round trips is.
+fn factor(one: f64, other: f64) -> Option<f64> {
+    let (less, more) = (one.min(other), one.max(other));
+    (less > 0.0).then(|| more / less)
 }
 
 impl fmt::Display for Report {
@@ -276,11 +293,12 @@ impl fmt::Display for Report {
             row("operations per second", rates.ops_per_s, 0)?;
         }
         if let Some(ping) = self.ping_min_us {
-            row("round trip, us: least alone", ping, 2)?;
-            let measured = self.paths.iter().map(|path| path.min_rtt_us);
-            let measured = measured.filter(|rtt| *rtt > 0.0);
-            if let Some(least) = measured.min_by(f64::total_cmp) {
+            row("round trip, us: least of SEND and SEND back", ping, 2)?;
+            if let Some(least) = least_of(&self.paths) {
                 row("  least of the paths", least, 2)?;
+            }
+            if let Some(factor) = self.ping_factor {
+                row("  factor between them", factor, 2)?;
             }
         }
         if self.verified_bytes > 0 {
@@ -334,6 +352,35 @@ mod tests {
             serde_json::to_value(&nothing).expect("as above")["ops_per_s"],
             0.0
         );
+    }
+
+    #[test]
+    fn the_smallest_round_trip_of_the_paths_is_compared_with_the_ping() {
+        let throughput = Throughput {
+            operations: 1,
+            elapsed: Duration::from_secs(1),
+            ping: Some(Duration::from_micros(6)),
+        };
+        let path = |min_rtt_us| PathReport {
+            rtt_us: 50.0,
+            min_rtt_us,
+            window_bytes: 0,
+            rate_gbit_per_s: None,
+        };
+        // One that has measured nothing does not count.
+        let around = Surroundings {
+            paths: vec![path(9.0), path(0.0), path(4.0)],
+            ..Surroundings::default()
+        };
+        let report = Report::new(&PARAMS, &Found::Throughput(throughput), around);
+        assert!(report.to_string().contains("factor between them"));
+        let json = serde_json::to_value(&report).expect("it has string keys");
+        assert_eq!(
+            (&json["ping_min_us"], &json["ping_factor"]),
+            (&6.0.into(), &1.5.into())
+        );
+        assert_eq!(factor(2.0, 6.0), Some(3.0));
+        assert_eq!(factor(0.0, 6.0), None);
     }
 
     #[test]

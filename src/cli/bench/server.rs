@@ -4,7 +4,7 @@ use super::channel::{Channel, Message};
 use super::end::{self, End};
 use super::params::{Mode, Params, Side};
 use super::session::Session;
-use super::{latency, stream};
+use super::{latency, ping, stream};
 use crate::cli::interrupt::{Interrupt, Interrupted};
 use crate::cli::{chain, complain, note};
 use anyhow::{Context, Result, bail};
@@ -50,7 +50,7 @@ pub fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
         let served = serve(plan, stream, interrupt);
         match &served {
             Ok(params) => note(&format!("{client}: {params}: done")),
-            Err(error) if error.is::<Interrupted>() => {}
+            Err(error) if plan.once || error.is::<Interrupted>() => {}
             Err(error) => complain(&format!("client {client}: {}", chain(error))),
         }
         match served {
@@ -109,10 +109,14 @@ fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params
 fn measured(session: &mut Session<'_>, ready: Message) -> Result<()> {
     match session.params.mode {
         Mode::Lat => latency::prepare(session)?,
+        _ if ping::is_wanted(&session.params) => ping::prepare(session)?,
         Mode::Bw | Mode::Rate => stream::prepare(session)?,
     }
     session.channel.say(&ready)?;
     session.moved();
+    if ping::is_wanted(&session.params) {
+        ping::serve(session)?;
+    }
     match session.params.mode {
         Mode::Lat => latency::serve(session)?,
         Mode::Bw | Mode::Rate => stream::serve(session)?,

@@ -3,6 +3,7 @@
 use super::channel::{Channel, Message};
 use super::end::{End, Target, turn};
 use super::params::{Op, Params, Side, pattern};
+use super::patience::Patience;
 use super::report::PathReport;
 use crate::cli::interrupt::{Interrupt, Interrupted};
 use anyhow::{Result, ensure};
@@ -37,9 +38,7 @@ pub struct Session<'a> {
     /// The message expected, to compare with; kept to save allocations.
     expected: Vec<u8>,
     found: Vec<u8>,
-    /// How long nothing may move.
-    patience: Duration,
-    moved: Instant,
+    patience: Patience,
     /// The node had something to do since the last look around.
     stirred: bool,
     idle: u32,
@@ -81,8 +80,7 @@ impl<'a> Session<'a> {
                     0
                 }
             ],
-            patience,
-            moved: Instant::now(),
+            patience: Patience::new(patience, Instant::now()),
             stirred: false,
             idle: 0,
             rounds: 0,
@@ -92,7 +90,7 @@ impl<'a> Session<'a> {
 
     /// Something that was waited for has happened.
     pub fn moved(&mut self) {
-        self.moved = Instant::now();
+        self.patience.moved(Instant::now());
     }
 
     /// One round of the node.
@@ -122,14 +120,19 @@ impl<'a> Session<'a> {
     fn look_around(&mut self) -> Result<()> {
         self.looked = Instant::now();
         self.interrupt.check()?;
-        // A server need not know what comes; a client knows what it waits for.
-        if std::mem::take(&mut self.stirred) && self.end.side() == Side::Server {
-            self.moved = self.looked;
+        if std::mem::take(&mut self.stirred) {
+            let counters = self.end.node.delivery_counters();
+            let delivered = counters.acked + counters.accepted;
+            self.patience.delivered(delivered, self.looked);
+            // A server need not know what comes; a client knows what it waits for.
+            if self.end.side() == Side::Server {
+                self.patience.moved(self.looked);
+            }
         }
         ensure!(
-            self.looked.saturating_duration_since(self.moved) <= self.patience,
+            !self.patience.is_over(self.looked),
             "nothing moved for {:?}: {} does not answer",
-            self.patience,
+            self.patience.limit(),
             self.channel.peer().ip()
         );
         // Nobody reads them here, and they should not pile up.

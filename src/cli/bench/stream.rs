@@ -1,18 +1,14 @@
 //! Many requests at a time: how much goes through.
 
 use super::latency::Goal;
-use super::params::{Mode, Op, Side};
+use super::params::{Op, Side};
+use super::ping;
 use super::report::{PathReport, Throughput};
 use super::session::Session;
 use crate::cli::progress::Progress;
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
-use trunkline::SendOp;
 
-/// Round trips of `rate` before anything counts.
-const PINGS: u32 = 1000;
-/// Time after which there are no more of them.
-const PING_TIME: Duration = Duration::from_millis(300);
 /// QPs filled between two rounds of the node, at the start.
 const QPS_AT_ONCE: usize = 64;
 
@@ -96,37 +92,14 @@ impl<'s, 'a> Client<'s, 'a> {
         }
     }
 
-    /// The shortest round trip of a READ, one at a time.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    fn ping(&mut self) -> Result<Duration> {
-        let (mut least, first) = (Duration::MAX, Instant::now());
-        for _ in 0..PINGS {
-            if first.elapsed() > PING_TIME && least < Duration::MAX {
-                break;
-            }
-            let session = &mut *self.session;
-            let began = Instant::now();
-            let read = SendOp::Read(session.target.lane(0, 0));
-            session.end.post(0, 0, read)?;
-            while session.end.drain(&session.end.send_cq, |_, _| Ok(()))? == 0 {
-                session.turn()?;
-            }
-            least = least.min(began.elapsed());
-            session.moved();
-        }
-        Ok(least)
-    }
-
     /// Measures until `goal`.
     ///
     /// # Errors
     /// A request that failed, wrong bytes, a server that is gone, or Ctrl-C: `found` has what was
     /// measured so far.
     pub fn run(&mut self, goal: &Goal, progress: &Progress, found: &mut Throughput) -> Result<()> {
-        if self.session.params.mode == Mode::Rate {
-            found.ping = Some(self.ping()?);
+        if ping::is_wanted(&self.session.params) {
+            found.ping = Some(ping::measure(self.session)?);
         }
         for qp in 0..self.posted.len() {
             self.due.add(qp, self.session.params.depth);

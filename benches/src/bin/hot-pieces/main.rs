@@ -38,6 +38,9 @@ const SCALES: &[(&str, Piece)] = &[
     ("stranded_flows", scales::stranded_flows),
     ("watched_qps", scales::watched_qps),
     ("connections", scales::connections),
+    ("regions", scales::regions),
+    ("completions", scales::completions),
+    ("users_of_a_failed_cq", scales::users_of_a_failed_cq),
 ];
 
 fn main() -> ExitCode {

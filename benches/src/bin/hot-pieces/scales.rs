@@ -2,9 +2,18 @@
 //! its end, which must not depend on how many there are.
 
 use std::hint::black_box;
-use trunkline_benches::pair::{End, Ends, PairConfig};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use trunkline_benches::pair::{End, Ends, PairConfig, Words};
+use trunkline_conn::mem::{Access, Bytes, Memory};
+use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::{Instant, MICROSECOND, SECOND};
 use trunkline_conn::work::{Completion, SendFlags, SendOp, Status};
+use trunkline_dataplane::Region;
+use trunkline_qpmap::QpQueues;
+use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::key::Secret32;
+use trunkline_qpmap::regions::Regions;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 
 /// Longer than acknowledgements wait for company.
@@ -29,6 +38,60 @@ fn run(ends: &mut Ends, now: &mut Instant, done: impl Fn(&Ends) -> bool) {
         rounds += 1;
         assert!(rounds < 1_000_000, "nothing moves");
     }
+}
+
+/// Regions of one domain: registered, looked up by their keys, taken back.
+pub(crate) fn regions(entries: u32) {
+    let secret = Secret::from_seed(3).stream(Purpose::RegionKeys);
+    let mut regions = Regions::new(Secret32::new(secret));
+    let pd = regions.alloc_pd();
+    let memory = Region::allocate(1 << 12).expect("a page");
+    let addr = memory.addr();
+    let keys: Vec<_> = (0..entries)
+        .map(|salt| {
+            let registered = regions.register(pd, memory.clone(), Access::ALL, salt.into());
+            registered.expect("there are keys left").rkey
+        })
+        .collect();
+    for key in &keys {
+        let found = regions.check_remote(pd, *key, addr, 64, Access::REMOTE_WRITE);
+        assert!(black_box(found).is_ok());
+    }
+    for key in keys {
+        black_box(regions.deregister(key).expect("it is there"));
+    }
+}
+
+/// Completions that stand in a CQ before its program looks.
+pub(crate) fn completions(entries: u32) {
+    let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect::<Words>();
+    let cq = CompletionQueue::new(entries, words).expect("a depth that there may be");
+    for wr_id in 0..entries {
+        let completion = Completion {
+            wr_id: wr_id.into(),
+            ..Completion::BLANK
+        };
+        cq.push(&completion).expect("it has room for all");
+    }
+    cq.publish();
+    let mut out = [Completion::BLANK; 64];
+    let mut left = entries as usize;
+    while left > 0 {
+        left -= black_box(cq.poll(&mut out)).expect("it did not overrun");
+    }
+}
+
+/// QPs of a CQ that goes to error.
+pub(crate) fn users_of_a_failed_cq(entries: u32) {
+    let (mut ends, mut now) = ends(entries);
+    let node = &mut ends.nodes[0].engine;
+    // The one CQ of each end is its first.
+    assert!(node.fail_cq(node.cq_id(0)));
+    run(&mut ends, &mut now, |ends| {
+        let failed = |[ours, _]: &[Arc<_>; 2]| QpQueues::is_flushing(ours);
+        ends.qps.last().is_none_or(failed)
+    });
+    black_box(ends);
 }
 
 /// QPs that are destroyed all at once, at one end.

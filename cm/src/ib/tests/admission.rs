@@ -240,6 +240,21 @@ fn an_address_that_proved_nothing_gets_at_most_three_datagrams_for_each_of_its_o
 }
 
 #[test]
+fn who_asks_for_patience_with_our_answer_has_seen_it_and_proved_its_address() {
+    let mut stage = Stage::new();
+    stage.rep_sent();
+    stage.deliver(&stage.mra(Answered::Rep));
+    let mut sent = 1;
+    while let Some(due) = stage.manager.poll_timeout() {
+        stage.now = due;
+        stage.manager.handle_timeout(stage.now);
+        sent += drain(&mut stage.manager).0.len();
+    }
+    assert!(sent > 3, "it is asked as often as a known peer: {sent}");
+    assert_eq!(stage.manager.counters().unproved, 0);
+}
+
+#[test]
 fn a_host_that_takes_all_it_can_get_leaves_half_of_the_connections() {
     let mut config = Config::new(GUID);
     config.limits.connections = 64;

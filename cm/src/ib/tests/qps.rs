@@ -1,11 +1,13 @@
 //! A QP has one connection at a time, at both ends: what is stale, and what is forged.
 
-use super::{Stage, answer, ask, drain, messages};
-use crate::ib::{AcceptError, AskError, CloseReason, Event, message};
+use super::{GUID, Stage, answer, ask, drain, messages};
+use crate::event::Route;
+use crate::ib::{AcceptError, AskError, CloseReason, Config, Event, message};
 use crate::message::mad;
 use crate::retry::Retry;
-use trunkline_wire::Qpn;
+use crate::tests::{address, path};
 use trunkline_wire::cm::{Answered, CmMad, CommId, Message, PrivateData, RejReason};
+use trunkline_wire::{Qpn, Workers};
 
 #[test]
 fn a_restarted_peer_connects_with_the_qp_of_a_connection_that_it_lost() {
@@ -163,6 +165,35 @@ fn a_qp_has_one_connection_at_a_time() {
     assert_eq!(stage.state(), "Asked", "another QP may do");
     let accepted = stage.manager.accept(stage.now, stage.id(), &answer(0x44));
     assert_eq!(accepted, Ok(()));
+}
+
+/// A REQ of the peer to another address of this end.
+fn asked_at(stage: &mut Stage, local: u8) {
+    let (local, remote) = (stage.peer_address, address(local));
+    let from = Route { local, remote };
+    let req = message::req(stage.theirs, from, stage.peer_guid, &ask(stage.peer_qpn));
+    let req = mad(stage.transaction, req);
+    let path = path(local, remote);
+    stage.manager.handle_mad(stage.now, &path, &req);
+}
+
+#[test]
+fn a_qp_met_at_another_address_of_this_end_has_its_connection_left_alone() {
+    let workers = Workers::new(2).expect("two may be");
+    let mut stages = workers.iter().map(|worker| {
+        let mut config = Config::new(GUID);
+        config.worker = worker;
+        Stage::with(config)
+    });
+    let (mut here, mut there) = (stages.next().expect("one"), stages.next().expect("two"));
+    here.answering();
+    for (local, state) in [(7, "Established"), (1, "DreqSent")] {
+        asked_at(&mut there, local);
+        let met = there.manager.poll_met().expect("a QP was met");
+        here.manager.handle_met(here.now, &met);
+        assert_eq!(here.state(), state, "met at address {local}");
+        there.theirs = CommId(there.theirs.0 + 1);
+    }
 }
 
 #[test]

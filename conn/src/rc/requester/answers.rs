@@ -356,8 +356,6 @@ impl Requester {
 
     /// The next packet of the oldest request, a READ or atomic, has come.
     fn advance(&mut self, config: &Config, host: &mut impl Host) {
-        // It may have come early and once more: what is passed is no longer early.
-        self.early.take(self.una());
         let head = self.queue.front_mut().expect("its data came");
         let answered = head.progress + 1 == config.piece_end(head.progress, head.packets);
         head.progress += 1;

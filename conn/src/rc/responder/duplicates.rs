@@ -79,8 +79,7 @@ impl Responder {
     /// The requester went back to `psn`, so that it asks for everything after it again: what
     /// waits to be sent from there on is stale. `false` when there is still no room.
     fn make_room(&mut self, config: &Config, psn: Psn) -> bool {
-        self.queue
-            .retain(|response| response.last_psn().offset_from(psn) < 0);
+        self.withdraw(|_, response| response.last_psn().offset_from(psn) >= 0);
         self.has_resource(config)
     }
 
@@ -101,7 +100,7 @@ impl Responder {
             Response::Ack { .. } => false,
         };
         if stale {
-            self.queue.remove(oldest);
+            self.withdraw(|at, _| at == oldest);
         }
         stale
     }

@@ -6,7 +6,7 @@ use super::super::config::{
 };
 use super::super::flight::Mark;
 use super::super::rack::Verdict;
-use super::{NIL, Sender};
+use super::{MAX_ATTEMPT, NIL, Sender};
 use crate::control::{Acked, Control};
 use crate::time::{Instant, SECOND};
 
@@ -81,10 +81,11 @@ impl<I: Copy> Sender<I> {
             && !self.large.is_suspected()
         {
             // All were sent once, in order: the last one is the latest.
-            let mut bytes = 0;
+            let (mut bytes, mut urgent) = (0, 0);
             for number in self.una..end {
                 let sent = self.flight.get(number);
                 bytes += u64::from(sent.bytes);
+                urgent += u32::from(sent.urgent);
                 acked(sent.item);
             }
             let last = self.flight.get(end - 1);
@@ -92,6 +93,7 @@ impl<I: Copy> Sender<I> {
             news.packets = count as u32;
             news.bytes = bytes;
             self.in_flight -= bytes;
+            self.urgent.arrived(urgent);
         } else {
             for number in self.una..end {
                 if self.flight.has(number, Mark::Settled) {
@@ -139,12 +141,16 @@ impl<I: Copy> Sender<I> {
             self.flight.set(number, Mark::Lost, false);
             self.lost_count -= 1;
             self.lost_bytes -= u64::from(sent.bytes);
+            if sent.urgent {
+                self.urgent.arrived_late();
+            }
             if !sent.probe {
                 news.spurious += 1;
                 self.rack.late(elapsed);
             }
         } else {
             self.in_flight -= u64::from(sent.bytes);
+            self.urgent.arrived(sent.urgent.into());
             if self.flight.has(number, Mark::Again) {
                 self.unlink(number);
                 delivered = !self.is_answer_to_original(elapsed, sent.at, news);
@@ -321,16 +327,23 @@ impl<I: Copy> Sender<I> {
     }
 
     /// Takes a packet off the wire, to be sent again. Its bytes.
+    ///
+    /// One that was sent again [`MAX_ATTEMPT`] times is not sent any more: the connection dies of
+    /// it the next time that its clock is looked at, whatever else the peer acknowledges.
     pub(super) fn lose(&mut self, now: Instant, number: u64, probe: bool) -> u64 {
         if self.flight.has(number, Mark::Again) {
             self.unlink(number);
         }
         let sent = self.flight.get_mut(number);
         sent.probe = probe;
+        self.worn_out |= sent.attempt == MAX_ATTEMPT;
         if self.limits.packet > EVERY_PATH.into() {
             self.large.lost(now, sent, self.order);
         }
         let bytes = u64::from(sent.bytes);
+        if sent.urgent {
+            self.urgent.lose(number);
+        }
         self.in_flight -= bytes;
         self.lost_bytes += bytes;
         self.flight.set(number, Mark::Lost, true);

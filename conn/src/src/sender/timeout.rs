@@ -6,7 +6,7 @@
 
 use super::super::config::Counters;
 use super::super::flight::Mark;
-use super::{MAX_ATTEMPT, Sender};
+use super::Sender;
 use crate::control::Control;
 use crate::time::Instant;
 
@@ -35,9 +35,10 @@ impl<I: Copy> Sender<I> {
             self.notice_stall(now);
         }
         if now >= self.probe_at() {
-            return self.probe(now, counters);
+            self.probe(now, counters);
         }
-        false
+        self.dead = self.worn_out;
+        self.dead
     }
 
     /// Remembers since when nothing but a retransmission can bring news of the peer.
@@ -76,6 +77,7 @@ impl<I: Copy> Sender<I> {
 
     fn death_at(&self) -> Instant {
         match self.limits.dead_after_ns {
+            _ if self.worn_out => Instant::ZERO,
             0 => Instant::FAR,
             after if self.is_stalled() => {
                 self.timers.progress_at + after.saturating_mul(MOST_STALLED)
@@ -97,7 +99,7 @@ impl<I: Copy> Sender<I> {
 
     /// Sends the newest packet again, and from the second time on the oldest: an answer to it lets
     /// loss detection judge everything sent before.
-    fn probe(&mut self, now: Instant, counters: &mut Counters) -> bool {
+    fn probe(&mut self, now: Instant, counters: &mut Counters) {
         let tail = self.timers.probing(now);
         let (probes, silence_ns) = (self.timers.probes(), now.since(self.timers.progress_at));
         let dead_after_ns = self.limits.dead_after_ns;
@@ -113,13 +115,8 @@ impl<I: Copy> Sender<I> {
         } else {
             self.oldest_in_flight()
         };
-        if self.flight.get(number).attempt == MAX_ATTEMPT {
-            self.dead = true;
-            return true;
-        }
         self.lose(now, number, true);
         self.notice_stall(now);
-        false
     }
 
     /// There is one: bytes are in flight.

@@ -2,9 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::super::{AckInfo, Arrival, Config, Connection, Pool, Received, Violation};
+use super::super::{
+    AckInfo, Arrival, Config, Connection, Event, Policy, Pool, Received, Violation,
+};
 use super::link::Rng;
-use crate::time::Instant;
+use crate::control::ControlKind;
+use crate::time::{Instant, MILLISECOND};
 
 #[test]
 fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
@@ -181,4 +184,76 @@ fn any_packet_number_is_judged_and_only_new_ones_may_be_accepted() {
         }
         assert!(next > first + 1_000);
     }
+}
+
+/// A peer that acknowledges all but the first packet, for ever.
+#[test]
+fn a_packet_that_alone_never_arrives_is_the_end_of_its_connection() {
+    let config = Config {
+        control: ControlKind::None,
+        ..Config::default()
+    };
+    for dead_after_ns in [0, Policy::default().dead_after_ns] {
+        let policy = Policy {
+            dead_after_ns,
+            ..Policy::default()
+        };
+        let mut now = Instant::from_nanos(MILLISECOND);
+        let mut connection: Connection<u64> = Connection::new(&config, now);
+        let mut pool = Pool::new(policy);
+        let (mut sent, mut transmissions) = (0_u64, 1);
+        let died = (0..2_000).any(|_| {
+            now = now + 20_000;
+            while let Some(lost) = connection.peek_retransmit(now) {
+                let stamp = connection.retransmit(now, lost.bytes);
+                assert_eq!(stamp.number, 0, "all others arrive");
+                assert_eq!(u64::from(stamp.attempt), transmissions);
+                transmissions += 1;
+            }
+            for _ in 0..4 {
+                if connection.ready(now, &mut pool) > 0 {
+                    connection.record(now, sent, 1000);
+                    sent += 1;
+                }
+            }
+            now = now + 20_000;
+            let arrived = |block: u64| (sent - 1 - 48 * block).min(48);
+            let word = |block: u64| block << 48 | ((1 << arrived(block)) - 1);
+            let sack: Vec<u64> = (0..=(sent - 2) / 48).map(word).collect();
+            let ack = AckInfo {
+                cumulative: 0,
+                sack: &sack,
+                echo: 0,
+                ce: None,
+                delay_ns: 0,
+            };
+            let known = connection.handle_ack(now, &ack, &mut |_| {});
+            assert!(known.is_ok() || connection.is_dead());
+            connection.handle_timeout(now, &pool);
+            connection.poll_event() == Some(Event::Dead)
+        });
+        assert!(died && connection.is_dead());
+        assert_eq!(transmissions, 256, "as many as the header can tell apart");
+        assert!(connection.peek_retransmit(now).is_none());
+    }
+}
+
+#[test]
+fn no_more_packets_were_marked_than_arrived() {
+    let now = Instant::from_nanos(MILLISECOND);
+    let mut connection: Connection<u8> = Connection::new(&Config::default(), now);
+    let mut pool = Pool::default();
+    assert!(connection.ready(now, &mut pool) >= 4);
+    (0..4).for_each(|item| {
+        connection.record(now, item, 1000);
+    });
+    let ack = AckInfo {
+        cumulative: 4,
+        sack: &[],
+        echo: 0,
+        ce: Some(1_000_000),
+        delay_ns: 0,
+    };
+    assert!(connection.handle_ack(now, &ack, &mut |_| {}).is_ok());
+    assert_eq!(connection.stats().counters.marked, 4);
 }

@@ -4,6 +4,7 @@ use super::std::println;
 
 use super::super::{Config, Event, Policy};
 use super::link::{Link, World};
+use crate::control::ControlKind;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
 const LARGE: u32 = 8192 + 80;
@@ -89,5 +90,35 @@ fn a_path_that_carries_nothing_for_a_while_is_none_that_carries_little() {
                 assert_eq!(end.narrowed_at, None, "{out_ns} ns at {rtt_ns} ns");
             }
         }
+    }
+}
+
+#[test]
+fn losses_of_what_was_too_large_slow_down_nobody() {
+    for control in [ControlKind::None, ControlKind::Dcqcn, ControlKind::Delay] {
+        let narrow_at = SECOND;
+        let link = Link {
+            bytes_per_us: 12,
+            queue_bytes: 100_000,
+            mtu: 1_472,
+            narrow_at,
+            ..path(MILLISECOND)
+        };
+        let config = Config {
+            packet_size: LARGE,
+            control,
+            ..Config::default()
+        };
+        let mut world = World::new(1, &config, &Policy::default(), [link; 2], [100_000, 0]);
+        world.run(narrow_at, World::is_done);
+        let before = world.ends[1].got_bytes;
+        world.run(2 * SECOND, World::is_done);
+        assert!(world.ends[0].narrowed_at.is_some(), "{control:?}");
+        let then = world.ends[1].got_bytes;
+        world.run(2_500 * MILLISECOND, World::is_done);
+        // With headers that are larger now, in half of the time.
+        let after = world.ends[1].got_bytes - then;
+        println!("{control:?}: {before} bytes in a second, {after} in half of one");
+        assert!(after > before / 4, "{control:?}: {before} and {after}");
     }
 }

@@ -438,7 +438,49 @@ fn small_packets_fill_the_window_of_bytes_by_asking_again() {
         bench.connection.record(bench.now, sent, 100);
         sent += 1;
     }
-    assert_eq!(sent, 1024, "the window of packets is what ends it");
+    assert_eq!(
+        sent,
+        1024 - 16,
+        "the window of packets is what ends it, but for what is left to urgent ones"
+    );
+}
+
+#[test]
+fn one_urgent_packet_at_a_time_passes_a_full_window_and_goes_again_before_data() {
+    let mut bench = Bench::new(Config {
+        first_tx: 100,
+        window: 64,
+        packet_size: 1000,
+        ..Config::default()
+    });
+    while bench.connection.ready(bench.now, &mut bench.pool) > 0 {
+        let _ = bench.send(1);
+    }
+    let data = 100 + bench.connection.stats().counters.sent;
+    assert!(bench.connection.ready_urgent(bench.now, &mut bench.pool));
+    let _ = bench.connection.record_urgent(bench.now, data, 1000);
+    assert!(!bench.connection.ready_urgent(bench.now, &mut bench.pool));
+    // Whatever was sent before is lost, and so is this; the probe tells.
+    bench.wait(SECOND);
+    let (probe, stamp) = bench.again_one().expect("a probe");
+    assert_eq!(probe, data, "the newest");
+    bench.wait(MILLISECOND);
+    let behind = data - 101;
+    assert!(bench.ack(100, &[1 << behind], stamp.timestamp).lost > 0);
+    assert!(
+        bench.connection.ready_urgent(bench.now, &mut bench.pool),
+        "it has arrived, whatever else is lost"
+    );
+    let _ = bench.connection.record_urgent(bench.now, data + 1, 1000);
+    assert_eq!(bench.again_one().map(|(item, _)| item), Some(100));
+    // The next data that arrive prove it lost: it goes before what was lost first.
+    let stamps: Vec<_> = core::iter::from_fn(|| bench.again_one()).take(8).collect();
+    let (last, stamp) = *stamps.last().expect("data goes again");
+    bench.wait(MILLISECOND);
+    let bits = (behind, last - 101);
+    let _ = bench.ack(101, &[(1 << bits.0 | 1 << bits.1) >> 1], stamp.timestamp);
+    bench.wait(MILLISECOND);
+    assert_eq!(bench.again_one().map(|(item, _)| item), Some(data + 1));
 }
 
 #[test]
@@ -550,4 +592,68 @@ fn a_full_port_is_no_death_of_the_peer_and_one_that_stays_full_is() {
         let _ = bench.ack(104, &[], stamp.timestamp);
         assert_eq!(bench.connection.in_flight(), 0);
     }
+}
+
+#[test]
+fn what_is_reordered_once_is_no_loss_by_order_the_next_time() {
+    let mut bench = Bench::plain();
+    let echo = bench.send(8).timestamp;
+    bench.wait(10 * MICROSECOND);
+    assert_eq!(bench.ack(100, &[0b11], echo).lost, 0);
+    // Late, but never taken for lost.
+    assert_eq!(bench.ack(103, &[], echo).lost, 0);
+    assert_eq!(
+        bench.ack(103, &[0b111], echo).lost,
+        0,
+        "it may be late again"
+    );
+}
+
+#[test]
+fn a_duplicate_is_answered_with_all_that_has_come() {
+    let mut bench = Bench::plain();
+    [500, 502].into_iter().for_each(|number| bench.take(number));
+    assert!(bench.connection.poll_ack(bench.now).is_some());
+    let packet = Received::default();
+    let (connection, pool) = (&mut bench.connection, &mut bench.pool);
+    connection.duplicate(bench.now, &packet, pool);
+    // Data in the other direction have no room for a bitmap.
+    bench.connection.ack_piggybacked();
+    bench.wait(MILLISECOND);
+    let ack = bench.connection.poll_ack(bench.now).expect("it is due");
+    assert_eq!((ack.cumulative, ack.sack), (501, &[1][..]));
+}
+
+#[test]
+fn a_hole_that_is_filled_does_not_hide_what_is_behind_the_next() {
+    let mut bench = Bench::plain();
+    [500, 502, 504]
+        .into_iter()
+        .for_each(|number| bench.take(number));
+    assert!(bench.connection.poll_ack(bench.now).is_some());
+    bench.take(501);
+    bench.connection.ack_piggybacked();
+    let ack = bench.connection.poll_ack(bench.now).expect("it is due");
+    assert_eq!((ack.cumulative, ack.sack), (503, &[1][..]));
+}
+
+#[test]
+fn what_is_sent_again_in_fewer_bytes_leaves_their_room_to_others() {
+    let mut bench = Bench::new(Config {
+        first_tx: 100,
+        window: 64,
+        packet_size: 1000,
+        control: ControlKind::None,
+        ..Config::default()
+    });
+    let room = bench.connection.ready(bench.now, &mut bench.pool);
+    let echo = bench.send(23).timestamp;
+    bench.wait(10 * MICROSECOND);
+    // The first 20 are lost, and nobody waits for their content any more.
+    assert_eq!(bench.ack(100, &[0b111 << 19], echo).lost, 20);
+    while bench.connection.peek_retransmit(bench.now).is_some() {
+        bench.connection.retransmit(bench.now, 60);
+    }
+    let _ = bench.ack(123, &[], 0);
+    assert_eq!(bench.connection.ready(bench.now, &mut bench.pool), room);
 }

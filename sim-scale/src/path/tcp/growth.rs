@@ -111,9 +111,11 @@ impl Growth {
         self.window = self.threshold;
     }
 
-    /// A retransmission timeout.
-    pub(super) fn on_timeout(&mut self) {
-        self.on_loss();
+    /// A retransmission timeout, the first of its window or not.
+    pub(super) fn on_timeout(&mut self, first: bool) {
+        if first {
+            self.on_loss();
+        }
         self.window = 1.0;
         self.start = HyStart::NEW;
     }

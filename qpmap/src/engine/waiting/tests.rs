@@ -1,0 +1,90 @@
+use super::*;
+
+/// A line of QPs 0 to 9, none of whom an ask has begun for.
+fn line() -> (Line<Chain>, Chains<Undecided>) {
+    let (mut line, mut links) = (Line::new(Chain::EMPTY), Chains::new());
+    for qp in 0..10 {
+        links.push(&mut line.fresh, Undecided { qp, asked: None });
+    }
+    (line, links)
+}
+
+fn qps(links: &Chains<Undecided>, chain: Chain) -> Vec<u32> {
+    links.iter(chain).map(|waiter| waiter.qp).collect()
+}
+
+const UNREACHABLE: Verdict = Verdict::Unreachable(VendorError::None);
+const SILENT: Verdict = Verdict::Silent(
+    Instant::ZERO,
+    Silence {
+        died: None,
+        asked: None,
+    },
+    VendorError::None,
+);
+
+#[test]
+fn an_ask_is_for_those_that_wait_when_it_begins() {
+    let (mut line, mut links) = line();
+    line.ask(Instant::ZERO, &mut links);
+    let late = Undecided {
+        qp: 10,
+        asked: None,
+    };
+    links.push(&mut line.fresh, late);
+    line.judge(UNREACHABLE, &mut links);
+    assert_eq!(qps(&links, line.judged), (0..10).collect::<Vec<_>>());
+    assert_eq!(qps(&links, line.fresh), [10]);
+    assert!(line.asked.is_empty() && line.waits(Chain::EMPTY));
+}
+
+#[test]
+fn nobody_is_judged_by_less_than_what_is_being_gone_through() {
+    let (mut line, mut links) = line();
+    line.ask(Instant::ZERO, &mut links);
+    line.judge(UNREACHABLE, &mut links);
+    let late = Undecided {
+        qp: 10,
+        asked: None,
+    };
+    links.push(&mut line.fresh, late);
+    line.ask(Instant::ZERO, &mut links);
+    line.judge(SILENT, &mut links);
+    assert_eq!(line.verdict.strength(), UNREACHABLE.strength());
+    assert_eq!(qps(&links, line.fresh), [10], "it is asked for again");
+    line.ask(Instant::ZERO, &mut links);
+    line.judge(Verdict::Gone, &mut links);
+    assert_eq!(links.iter(line.judged).count(), 11);
+    assert_eq!(line.verdict.strength(), Verdict::Gone.strength());
+}
+
+#[test]
+fn one_leaves_its_line_wherever_it_stands() {
+    let (mut line, mut links) = line();
+    line.ask(Instant::ZERO, &mut links);
+    links.push(
+        &mut line.fresh,
+        Undecided {
+            qp: 10,
+            asked: None,
+        },
+    );
+    // Links are numbers of a slab, from 0.
+    for link in (0..11).rev() {
+        let left = links.remove_from(line.lists(), link);
+        assert_eq!(left.qp, link);
+    }
+    assert!(line.is_empty(Chain::EMPTY));
+}
+
+#[test]
+fn the_lines_of_a_peer_tell_its_workers_apart_however_many_it_has() {
+    for count in 1..=Workers::MOST {
+        let workers = Workers::new(count).expect("so many there may be");
+        for number in 0..4096 {
+            let remote = Qpn::from_wire(number);
+            let of_line = workers.owner(number_of(line_of(remote)).get());
+            assert_eq!(of_line, workers.owner(number));
+        }
+    }
+}

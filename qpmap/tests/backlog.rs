@@ -1,0 +1,453 @@
+//! What has to be done for as many QPs as there are: some in each call, nothing of it twice, and
+//! other peers go on meanwhile.
+
+#[allow(dead_code, reason = "this test uses its part of it")]
+mod common;
+
+use common::{Node, Pair, Words};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use trunkline_conn::time::MILLISECOND;
+use trunkline_conn::work::{SendOp, Status, VendorError};
+use trunkline_qpmap::{
+    Attributes, ConnId, ConnectionParams, Event, PeerIdentity, QpModify, QpQueues, QpType, Trace,
+};
+use trunkline_wire::{Gid, Opcode, Qpn, Workers};
+
+/// Flows that a call may take up: `PER_ROUND` in qpmap/src/engine/backlog.rs.
+const PER_CALL: u64 = 256;
+
+type Queues = Arc<QpQueues<Words>>;
+
+fn address(n: u8) -> Gid {
+    IpAddr::from([10, 0, 0, n]).into()
+}
+
+/// QPs of node 0 towards one of node 1, which need never answer.
+fn many(pair: &mut Pair, count: usize) -> Vec<Queues> {
+    let peer = pair.qp(1, QpType::Rc);
+    let one = |_| {
+        let qp = pair.qp(0, QpType::Rc);
+        pair.connect(0, &qp, &peer);
+        qp
+    };
+    (0..count).map(one).collect()
+}
+
+/// Counts what an engine does for flows one by one.
+fn watched(node: &mut Node) -> Arc<AtomicU64> {
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&count);
+    node.engine.observe(move |trace| {
+        if matches!(trace, Trace::Failover { .. }) {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    count
+}
+
+/// Gives node 0 rounds until `done` has grown to `all`, by a bounded number in each. Gives how many
+/// rounds it took.
+fn in_steps(pair: &mut Pair, all: u64, done: impl Fn(&mut Pair) -> u64) -> u64 {
+    let (mut before, mut rounds) = (done(pair), 0);
+    assert!(before <= PER_CALL, "{before} at once");
+    while before < all {
+        pair.now = pair.now + 1_000;
+        pair.sent_by(0);
+        let now = done(pair);
+        assert!(now - before <= PER_CALL, "{} at once", now - before);
+        before = now;
+        rounds += 1;
+        assert!(rounds < all, "nothing moves: {before} of {all}");
+    }
+    assert_eq!(before, all);
+    rounds
+}
+
+fn flows(pair: &Pair, conn: ConnId) -> u64 {
+    let stats = pair.nodes[0].engine.connection_stats(conn);
+    stats.map_or(0, |stats| stats.flows.into())
+}
+
+fn failed(pair: &mut Pair) -> u64 {
+    let engine = &mut pair.nodes[0].engine;
+    let events = std::iter::from_fn(|| engine.poll_event());
+    events
+        .filter(|event| matches!(event, Event::QpFailed { .. }))
+        .count() as u64
+}
+
+#[test]
+fn no_call_moves_more_flows_the_more_there_are() {
+    const QPS: usize = 100_000;
+    let mut pair = Pair::new(1);
+    let qps = many(&mut pair, QPS);
+    let moved = watched(&mut pair.nodes[0]);
+    // To another connection of the pool.
+    pair.open();
+    let [gone, heir] = [pair.conns[0][0], pair.conns[1][0]];
+    in_steps(&mut pair, QPS as u64 / 2, |pair| flows(pair, heir));
+    pair.nodes[0].engine.close_connection(gone);
+    assert_eq!(
+        moved.load(Ordering::Relaxed),
+        0,
+        "the call that ends it moves none"
+    );
+    let rounds = in_steps(&mut pair, QPS as u64 / 2, |_| moved.load(Ordering::Relaxed));
+    assert!(rounds >= QPS as u64 / 2 / PER_CALL);
+    assert_eq!(flows(&pair, heir), QPS as u64);
+    // To none, and from there to a new one.
+    pair.nodes[0].engine.close_connection(heir);
+    let before = QPS as u64 / 2;
+    in_steps(&mut pair, QPS as u64, |_| {
+        moved.load(Ordering::Relaxed) - before
+    });
+    pair.open();
+    let fresh = pair.conns[2][0];
+    in_steps(&mut pair, QPS as u64, |pair| flows(pair, fresh));
+    // They wait for a peer to which there is no way.
+    pair.nodes[0].engine.close_connection(fresh);
+    while flows(&pair, fresh) > 0 || pair.nodes[0].engine.is_busy() {
+        pair.sent_by(0);
+    }
+    failed(&mut pair);
+    let (now, remote) = (pair.now, Qpn::default());
+    let engine = &mut pair.nodes[0].engine;
+    assert_eq!(engine.waiting_for(address(2)).len(), 1);
+    engine.peer_asked(now, address(2), remote);
+    engine.peer_unreachable(address(2), remote, VendorError::NoRoute);
+    let ended = std::cell::Cell::new(0);
+    in_steps(&mut pair, QPS as u64, |pair| {
+        ended.set(ended.get() + failed(pair));
+        ended.get()
+    });
+    assert!(pair.nodes[0].engine.waiting_for(address(2)).is_empty());
+    drop(qps);
+}
+
+#[test]
+fn no_call_decides_for_more_qps_the_more_wait_to_hear_what_their_peer_is() {
+    const QPS: usize = 20_000;
+    let mut pair = Pair::new(0);
+    let qps = many(&mut pair, QPS);
+    pair.open();
+    let conn = pair.conns[0][0];
+    in_steps(&mut pair, QPS as u64, |pair| flows(pair, conn));
+    drop(qps);
+}
+
+#[test]
+fn no_call_fails_more_qps_the_more_use_a_cq_in_error() {
+    const QPS: usize = 20_000;
+    let mut pair = Pair::new(1);
+    let qps = many(&mut pair, QPS);
+    failed(&mut pair);
+    let cq = pair.nodes[0].engine.cq_id(pair.nodes[0].cq_index);
+    assert!(pair.nodes[0].engine.fail_cq(cq));
+    let ended = std::cell::Cell::new(0);
+    in_steps(&mut pair, QPS as u64, |pair| {
+        ended.set(ended.get() + failed(pair));
+        ended.get()
+    });
+    assert!(qps.iter().all(|qp| qp.is_flushing()));
+}
+
+/// A third node, at 10.0.0.3, with a connection to node 0.
+fn third(pair: &mut Pair) -> (Node, ConnId) {
+    let made = Pair::configured(0, 1024 + 80, |config| config.address = [10, 0, 0, 3].into());
+    let [_, mut node] = made.nodes;
+    let now = pair.now;
+    let engines = [&mut pair.nodes[0].engine, &mut node.engine];
+    let mut numbers = Vec::new();
+    let mut ends = engines.map(|engine| {
+        numbers.push(engine.draw_connection().expect("a number"));
+        engine
+    });
+    let mut ids = Vec::new();
+    for (at, engine) in ends.iter_mut().enumerate() {
+        let params = ConnectionParams {
+            local_id: numbers[at].0,
+            local_token: numbers[at].1,
+            remote_id: numbers[1 - at].0,
+            remote_token: numbers[1 - at].1,
+            first_tx: 7,
+            first_rx: 7,
+            datagram: 1024 + 80,
+            window: 1024,
+            control: None,
+            traffic_class: 0,
+            weight: 1,
+            source_ports: 1,
+            private: false,
+        };
+        let identity = PeerIdentity {
+            guid: 30 + at as u64,
+            epoch: 1,
+            address: address([3, 1][at]),
+            workers: Workers::ONE,
+        };
+        ids.push(
+            engine
+                .add_connection(now, identity, &params)
+                .expect("a connection"),
+        );
+    }
+    (node, ids[0])
+}
+
+#[test]
+fn another_peer_is_served_while_the_flows_of_a_dead_connection_move() {
+    const QPS: usize = 20_000;
+    const SENDS: usize = 20;
+    let mut pair = Pair::new(1);
+    let _qps = many(&mut pair, QPS);
+    pair.open();
+    while pair.nodes[0].engine.is_busy() {
+        pair.now = pair.now + 1_000;
+        pair.sent_by(0);
+    }
+    let moved = watched(&mut pair.nodes[0]);
+    let (mut other, _) = third(&mut pair);
+    // Node 1 of the pair stands aside: the third one takes its place.
+    std::mem::swap(&mut pair.nodes[1], &mut other);
+    let [a, b] = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    for (node, qp, remote, peer) in [(0, &a, &b, 3), (1, &b, &a, 1)] {
+        let attributes = Attributes {
+            remote: address(peer),
+            dest_qpn: remote.qpn,
+            ..Attributes::default()
+        };
+        pair.take_to_rts(node, qp, attributes, attributes);
+    }
+    let exchange = |pair: &mut Pair| {
+        pair.receive(&b, 1, &[pair.sge(1, 0, 64)]);
+        pair.post(0, &a, 1, SendOp::Send, &[pair.sge(0, 0, 64)]);
+        let mut rounds = 0;
+        while pair.completions(0).is_empty() {
+            pair.now = pair.now + 1_000;
+            let sent = pair.sent_by(0);
+            let to_it =
+                |(path, _): &(trunkline_wire::Path, Vec<u8>)| Gid::from(path.dst) == address(3);
+            let sent: Vec<_> = sent.into_iter().filter(to_it).collect();
+            pair.deliver(1, &sent);
+            let answers = pair.sent_by(1);
+            pair.deliver(0, &answers);
+            rounds += 1;
+        }
+        rounds
+    };
+    let calm: u64 = (0..SENDS).map(|_| exchange(&mut pair)).max().expect("some");
+    let gone = pair.conns[0][0];
+    pair.nodes[0].engine.close_connection(gone);
+    for _ in 0..SENDS {
+        let before = moved.load(Ordering::Relaxed);
+        let took = exchange(&mut pair);
+        let meanwhile = moved.load(Ordering::Relaxed) - before;
+        assert!(
+            (1..QPS as u64 / 4).contains(&meanwhile),
+            "{meanwhile} moved"
+        );
+        assert!(took <= calm + 1, "{took} rounds, {calm} when nothing moves");
+    }
+}
+
+/// SENDs of each QP in the tests below.
+const SENDS: u64 = 6;
+
+/// Pairs of QPs with receives for all their SENDs.
+fn pairs(pair: &mut Pair, count: usize) -> Vec<[Queues; 2]> {
+    let one = |_| {
+        let qps = pair.connected();
+        for wr_id in 0..SENDS {
+            pair.receive(&qps[1], wr_id, &[pair.sge(1, 0, 64)]);
+        }
+        qps
+    };
+    let qps = (0..count).map(one).collect();
+    pair.run(20 * MILLISECOND);
+    qps
+}
+
+/// Runs both nodes, and gives what completed at each: QP, request, status.
+fn run(pair: &mut Pair, rounds: usize) -> [Vec<(Qpn, u64, Status)>; 2] {
+    let mut done = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        pair.now = pair.now + 20_000;
+        for (node, done) in done.iter_mut().enumerate() {
+            pair.step(node);
+            let new = pair.completions(node);
+            done.extend(new.iter().map(|done| (done.qpn, done.wr_id, done.status)));
+        }
+    }
+    done
+}
+
+#[test]
+fn what_is_posted_before_during_and_after_a_move_is_done_once_and_in_order() {
+    const QPS: usize = 1500;
+    let mut pair = Pair::new(1);
+    let qps = pairs(&mut pair, QPS);
+    pair.open();
+    run(&mut pair, 100);
+    let post = |pair: &Pair, wr_id: u64| {
+        for [qp, _] in &qps {
+            pair.post(0, qp, wr_id, SendOp::Send, &[pair.sge(0, 0, 64)]);
+        }
+    };
+    let mut done = [Vec::new(), Vec::new()];
+    let mut go_on = |pair: &mut Pair, rounds: usize| {
+        for (all, new) in done.iter_mut().zip(run(pair, rounds)) {
+            all.extend(new);
+        }
+    };
+    // Every seventh packet is lost.
+    let mut count = 0;
+    pair.fate = Box::new(move |_, _| {
+        count += 1;
+        usize::from(count % 7 != 0)
+    });
+    post(&pair, 0);
+    go_on(&mut pair, 1);
+    post(&pair, 1);
+    // One end knows first; the other hears it, or not, from a packet that may be lost.
+    let [ours, theirs] = pair.conns[0];
+    pair.nodes[0].engine.close_connection(ours);
+    post(&pair, 2);
+    go_on(&mut pair, 1);
+    post(&pair, 3);
+    pair.nodes[1].engine.close_connection(theirs);
+    go_on(&mut pair, 2);
+    post(&pair, 4);
+    go_on(&mut pair, 20);
+    post(&pair, 5);
+    go_on(&mut pair, 3000);
+    for (node, done) in done.iter().enumerate() {
+        let mut next = std::collections::BTreeMap::new();
+        for (qpn, wr_id, status) in done {
+            assert_eq!(*status, Status::Success);
+            let next = next.entry(qpn.get()).or_insert(0);
+            assert_eq!(wr_id, next, "node {node}: once, and in order");
+            *next += 1;
+        }
+        assert_eq!(next.len(), QPS);
+        assert!(next.values().all(|done| *done == SENDS));
+    }
+}
+
+#[test]
+fn qps_that_end_while_they_move_end_once_and_leave_nothing() {
+    const QPS: usize = 1500;
+    let mut pair = Pair::new(1);
+    let qps = pairs(&mut pair, QPS);
+    pair.open();
+    run(&mut pair, 100);
+    for [qp, _] in &qps {
+        pair.post(0, qp, 0, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    }
+    for (node, conn) in pair.conns[0].into_iter().enumerate() {
+        pair.nodes[node].engine.close_connection(conn);
+    }
+    let mut done = run(&mut pair, 1);
+    for (at, [ours, theirs]) in qps.iter().enumerate() {
+        let [one, other] = &mut pair.nodes;
+        match at % 5 {
+            0 => one.engine.destroy_qp(ours.qpn),
+            1 => one.engine.modify_qp(ours.qpn, &QpModify::Error),
+            2 => other.engine.destroy_qp(theirs.qpn),
+            3 => other.engine.modify_qp(theirs.qpn, &QpModify::Reset),
+            _ => Ok(()),
+        }
+        .expect("it is there");
+    }
+    for (all, new) in done.iter_mut().zip(run(&mut pair, 3000)) {
+        all.extend(new);
+    }
+    for (at, [ours, _]) in qps.iter().enumerate() {
+        let ended = done[0].iter().filter(|(qpn, ..)| *qpn == ours.qpn).count();
+        let wanted = if at % 5 == 0 { 0..=1 } else { 1..=1 };
+        assert!(wanted.contains(&ended), "QP {at}: {ended} completions");
+    }
+    for (node, qps) in [0, 1].map(|node| (node, qps.iter().map(move |qps| &qps[node]))) {
+        for qp in qps {
+            // Some are gone.
+            let _ = pair.nodes[node].engine.destroy_qp(qp.qpn);
+        }
+    }
+    run(&mut pair, 3000);
+    for node in &pair.nodes {
+        let left = node.engine.live_objects();
+        assert!(left.named().all(|(_, count)| count == 0), "{left:?}");
+    }
+}
+
+#[test]
+fn a_node_that_ends_while_flows_move_says_so_and_its_peers_flows_fail() {
+    const QPS: usize = 600;
+    let mut pair = Pair::new(1);
+    let qps = pairs(&mut pair, QPS);
+    pair.open();
+    run(&mut pair, 100);
+    for [qp, _] in &qps {
+        pair.post(0, qp, 0, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    }
+    let gone = pair.conns[0][0];
+    pair.nodes[0].engine.close_connection(gone);
+    let mut done = Vec::new();
+    done.extend(run(&mut pair, 1)[0].iter().copied());
+    pair.nodes[1].engine.say_goodbye();
+    let said = pair.sent_by(1);
+    assert!(
+        said.iter()
+            .any(|(_, datagram)| Opcode(datagram[0]) == Opcode::SRC_CLOSE)
+    );
+    pair.deliver(0, &said);
+    done.extend(run(&mut pair, 200)[0].iter().copied());
+    let mut ended: Vec<u32> = done.iter().map(|(qpn, ..)| qpn.get()).collect();
+    ended.sort_unstable();
+    ended.dedup();
+    assert_eq!((ended.len(), done.len()), (QPS, QPS), "each ends, and once");
+    let failed = done
+        .iter()
+        .filter(|(.., status)| *status == Status::RetryExceeded);
+    assert!(failed.count() > QPS / 4);
+    assert!(
+        pair.nodes[0].engine.peer(address(2)).is_none(),
+        "it is forgotten"
+    );
+}
+
+#[test]
+fn no_call_ends_more_routes_the_more_the_peer_of_many_connections_takes_down_with_it() {
+    const CONNECTIONS: usize = 250;
+    const HUBS: usize = 30;
+    const LEAVES: usize = 100;
+    const ROUTES: u64 = (HUBS * LEAVES) as u64;
+    let mut pair = Pair::new(CONNECTIONS);
+    let managed = |pair: &mut Pair, node: usize| {
+        let qp = pair.qp(node, QpType::Src);
+        pair.take_to_rts(node, &qp, Attributes::default(), Attributes::default());
+        qp
+    };
+    let hubs: Vec<Queues> = (0..HUBS).map(|_| managed(&mut pair, 0)).collect();
+    let leaves: Vec<Queues> = (0..LEAVES).map(|_| managed(&mut pair, 1)).collect();
+    for (number, hub) in hubs.iter().enumerate() {
+        for (at, leaf) in leaves.iter().enumerate() {
+            let conn = pair.conns[(number * LEAVES + at) % CONNECTIONS][0];
+            let route = pair.nodes[0].engine.add_route(hub.qpn, conn, leaf.qpn);
+            route.expect("a route of an app-managed QP");
+        }
+    }
+    pair.run(20 * MILLISECOND);
+    assert_eq!(pair.nodes[0].engine.counters().bound, ROUTES);
+    let moved = watched(&mut pair.nodes[0]);
+    pair.nodes[1].engine.say_goodbye();
+    let goodbyes = pair.sent_by(1);
+    pair.deliver(0, &goodbyes[..1]);
+    assert_eq!(pair.nodes[0].engine.connections(), []);
+    assert_eq!(moved.load(Ordering::Relaxed), 0, "the call that hears it");
+    let ended = |pair: &mut Pair| pair.nodes[0].engine.counters().routes_ended;
+    let rounds = in_steps(&mut pair, ROUTES, ended);
+    assert!(rounds >= ROUTES / PER_CALL);
+    assert_eq!(moved.load(Ordering::Relaxed), ROUTES);
+}

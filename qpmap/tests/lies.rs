@@ -1,0 +1,480 @@
+//! A peer that completed the handshake and then lies: about what it asks for, what it has done, and
+//! whose life it speaks of.
+
+#[allow(dead_code, reason = "this test uses its part of it")]
+mod common;
+
+use common::liar::{LAST, Liar, entry, generation_of};
+use common::{Pair, Words};
+use std::net::IpAddr;
+use std::sync::Arc;
+use trunkline_conn::host::QpEvent;
+use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_conn::work::{MAX_MESSAGE, Remote, SendOp, Status};
+use trunkline_qpmap::{Attributes, Counters, Event, FIRST_MSN, QpQueues, QpState, QpType};
+use trunkline_wire::{
+    Answer, Bth, ControlKind, NakCode, Opcode, Path, Qpn, Reth, Rkey, SrcExt, Syndrome, icrc,
+};
+
+/// The liar's QP.
+const PEER: Qpn = Qpn::from_wire(5);
+/// The life that it says to be in.
+const LIFE: u32 = 1;
+
+/// A QP of node 1 and one of a liar, bound to each other.
+struct Scene {
+    pair: Pair,
+    liar: Liar,
+    qp: Arc<QpQueues<Words>>,
+    /// The life that the node's QP is in.
+    life: u32,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut pair = Pair::new(0);
+        let mut liar = Liar::new(&mut pair, 9);
+        let qp = pair.qp(1, QpType::Rc);
+        let attributes = Attributes {
+            remote: liar.address(),
+            dest_qpn: PEER,
+            ..Attributes::default()
+        };
+        pair.take_to_rts(1, &qp, attributes, attributes);
+        let life = liar.hears_control(&mut pair)[0].generation;
+        let binds = [
+            entry(ControlKind::Bound, PEER.get(), qp.qpn, life, LIFE),
+            entry(ControlKind::Bind, PEER.get(), qp.qpn, LIFE, 0),
+        ];
+        liar.control(&mut pair, &binds);
+        let said = liar.hears_control(&mut pair);
+        assert!(said.iter().any(|entry| entry.kind == ControlKind::Bound));
+        Self {
+            pair,
+            liar,
+            qp,
+            life,
+        }
+    }
+
+    /// Headers of a request that is all of its message: the first.
+    fn ext(&self) -> SrcExt {
+        SrcExt {
+            generation: generation_of(LIFE, self.life),
+            src_qp: PEER,
+            dest_qp: self.qp.qpn,
+            msn: FIRST_MSN,
+            ..LAST
+        }
+    }
+
+    fn say(&mut self, opcode: Opcode, ext: SrcExt, rest: &[u8]) {
+        self.liar.say(&mut self.pair, opcode, ext, rest);
+    }
+
+    /// Where `length` bytes from `offset` of the node's region are.
+    fn reth(&self, offset: u64, length: u32) -> Reth {
+        let node = &self.pair.nodes[1];
+        Reth {
+            va: node.buffer.addr + offset,
+            rkey: node.key,
+            length,
+        }
+    }
+
+    /// Headers of a WRITE or READ, and some data.
+    fn rest(reth: &Reth, data: &[u8]) -> Vec<u8> {
+        [&reth.to_bytes()[..], data].concat()
+    }
+
+    fn answer(&mut self, syndrome: Syndrome, done: u32, round: u8) {
+        let entry = Answer {
+            requester: self.qp.qpn,
+            syndrome,
+            msn: FIRST_MSN.wrapping_add(done),
+            generation: generation_of(self.life, LIFE),
+            round,
+            responder: PEER,
+        };
+        self.liar.answers(&mut self.pair, &[entry]);
+    }
+
+    fn post(&self, wr_id: u64, op: SendOp, offset: u64) {
+        let place = self.pair.sge(1, offset, 8);
+        self.pair.post(1, &self.qp, wr_id, op, &[place]);
+    }
+
+    /// How many packets with this opcode the node sends within `ns`. All are acknowledged.
+    fn hears(&mut self, opcode: Opcode, ns: u64) -> usize {
+        let end = self.pair.now + ns;
+        let mut count = 0;
+        while self.pair.now < end {
+            self.pair.now = self.pair.now + MILLISECOND;
+            let heard = self.liar.hears(&mut self.pair);
+            count += heard.iter().filter(|one| Opcode(one[0]) == opcode).count();
+            self.say(Opcode::SRC_PING, LAST, &[]);
+        }
+        count
+    }
+
+    fn counters(&self) -> Counters {
+        *self.pair.nodes[1].engine.counters()
+    }
+
+    /// What the node's program is told of its QP.
+    fn events(&mut self) -> Vec<QpEvent> {
+        let engine = &mut self.pair.nodes[1].engine;
+        let told = std::iter::from_fn(|| engine.poll_event());
+        told.filter_map(|event| match event {
+            Event::Qp { event, .. } if event != QpEvent::CommunicationEstablished => Some(event),
+            _ => None,
+        })
+        .collect()
+    }
+
+    fn statuses(&self) -> Vec<Status> {
+        let done = self.pair.completions(1);
+        done.iter().map(|done| done.status).collect()
+    }
+}
+
+#[test]
+fn a_write_is_checked_whole_whichever_of_its_packets_comes_first() {
+    let mut scene = Scene::new();
+    let size = scene.pair.nodes[1].buffer.bytes.len();
+    let second = SrcExt {
+        last: false,
+        offset: 8,
+        ..scene.ext()
+    };
+    let reth = scene.reth(size as u64 - 16, 32);
+    scene.say(Opcode::SRC_WRITE, second, &Scene::rest(&reth, &[7; 8]));
+    assert_eq!(scene.counters().nak_sent, 1);
+    assert_eq!(scene.pair.nodes[1].buffer.get(size - 8, 8), [0; 8]);
+}
+
+#[test]
+fn a_write_that_no_message_can_be_as_long_as_is_an_invalid_request() {
+    for (length, event) in [
+        (MAX_MESSAGE, QpEvent::AccessError),
+        (MAX_MESSAGE + 1, QpEvent::RequestError),
+    ] {
+        let mut scene = Scene::new();
+        let first = SrcExt {
+            last: false,
+            ..scene.ext()
+        };
+        let reth = scene.reth(0, length);
+        scene.say(Opcode::SRC_WRITE, first, &Scene::rest(&reth, &[7; 8]));
+        assert_eq!(scene.events(), [event], "{length} bytes");
+        assert_eq!(scene.pair.nodes[1].buffer.get(0, 8), [0; 8]);
+    }
+}
+
+#[test]
+fn packets_of_one_message_are_of_one_kind() {
+    let mut scene = Scene::new();
+    let inbox = scene.pair.sge(1, 4096, 64);
+    scene.pair.receive(&scene.qp, 1, &[inbox]);
+    let begins = SrcExt {
+        last: false,
+        ..scene.ext()
+    };
+    let reth = scene.reth(0, 16);
+    scene.say(Opcode::SRC_WRITE, begins, &Scene::rest(&reth, &[7; 8]));
+    let ends = SrcExt {
+        offset: 8,
+        ..scene.ext()
+    };
+    scene.say(Opcode::SRC_SEND, ends, &[7; 8]);
+    assert_eq!(scene.counters().nak_sent, 1);
+    assert_eq!(scene.statuses(), [Status::Flushed]);
+}
+
+#[test]
+fn the_abort_of_another_life_ends_nothing() {
+    let mut scene = Scene::new();
+    let mut abort = SrcExt {
+        abort: true,
+        ..scene.ext()
+    };
+    abort.generation ^= 1;
+    scene.say(Opcode::SRC_VOID, abort, &[]);
+    assert_eq!(scene.counters().stale, 1);
+    assert_eq!(scene.qp.state(), QpState::Rts);
+    abort.generation ^= 1;
+    scene.say(Opcode::SRC_VOID, abort, &[]);
+    assert_eq!(scene.qp.state(), QpState::Error);
+}
+
+#[test]
+fn who_asks_a_qp_that_has_just_gone_hears_its_last_word_and_no_refusal() {
+    let mut scene = Scene::new();
+    let qpn = scene.qp.qpn;
+    let gone = scene.pair.nodes[1].engine.destroy_qp(qpn);
+    gone.expect("it is there");
+    let (of_this_life, mut of_another) = (scene.ext(), scene.ext());
+    of_another.generation ^= 1;
+    scene.say(Opcode::SRC_SEND, of_this_life, &[7; 8]);
+    let heard = scene.liar.hears(&mut scene.pair);
+    let opcodes: Vec<_> = heard.iter().map(|one| Opcode(one[0])).collect();
+    assert_eq!(opcodes, [Opcode::SRC_CONTROL]);
+    scene.say(Opcode::SRC_SEND, of_another, &[7; 8]);
+    assert_eq!(scene.hears(Opcode::SRC_ANSWERS, MILLISECOND), 1);
+}
+
+#[test]
+fn a_refusal_stands_and_is_said_again_in_each_round() {
+    let mut pair = Pair::new(0);
+    let mut liar = Liar::new(&mut pair, 9);
+    let qp = pair.qp(1, QpType::Src);
+    let attributes = Attributes::default();
+    pair.take_to_rts(1, &qp, attributes, attributes);
+    let bind = entry(ControlKind::Bind, PEER.get(), qp.qpn, LIFE, 0);
+    liar.control(&mut pair, &[bind]);
+    let life = liar.hears_control(&mut pair)[0].status;
+    let mut scene = Scene {
+        pair,
+        liar,
+        qp,
+        life,
+    };
+    let good = scene.reth(0, 8);
+    let bad = Reth {
+        rkey: Rkey(good.rkey.0 ^ 1),
+        ..good
+    };
+    for (round, reth) in [(0, bad), (1, good), (2, good)] {
+        let ext = SrcExt {
+            round,
+            ..scene.ext()
+        };
+        scene.say(Opcode::SRC_WRITE, ext, &Scene::rest(&reth, &[7; 8]));
+        assert_eq!(scene.hears(Opcode::SRC_ANSWERS, MILLISECOND), 1, "{round}");
+    }
+    assert_eq!(scene.pair.nodes[1].buffer.get(0, 8), [0; 8]);
+    assert_eq!(scene.counters().nak_sent, 1);
+}
+
+#[test]
+fn no_more_reads_are_answered_at_a_time_than_were_agreed_on() {
+    let agreed = u32::from(Attributes::default().max_dest_rd_atomic);
+    let read = |scene: &mut Scene, number: u32, ahead: u32| {
+        let ext = SrcExt {
+            msn: FIRST_MSN.wrapping_add(number),
+            offset: ahead,
+            ..scene.ext()
+        };
+        let reth = scene.reth(0, 8);
+        scene.say(Opcode::SRC_READ_REQ, ext, &Scene::rest(&reth, &[]));
+        scene.pair.nodes[1].engine.live_objects().responses
+    };
+    let mut scene = Scene::new();
+    assert_eq!(read(&mut scene, 0, agreed), 0);
+    assert_eq!(scene.counters().nak_sent, 1);
+    let mut scene = Scene::new();
+    for number in 0..agreed {
+        assert_eq!(read(&mut scene, number, number) as u32, number + 1);
+    }
+    // As if one from before all of them came again.
+    assert!(read(&mut scene, u32::MAX, 0) as u32 <= agreed);
+    assert_eq!(scene.counters().nak_sent, 1);
+}
+
+#[test]
+fn data_of_a_read_that_is_complete_stand() {
+    let mut scene = Scene::new();
+    let from = SendOp::Read(Remote {
+        addr: 0,
+        rkey: Rkey(1),
+    });
+    scene.post(1, from, 0);
+    scene.post(2, from, 64);
+    assert_eq!(scene.hears(Opcode::SRC_READ_REQ, MILLISECOND), 2);
+    let answer = |scene: &mut Scene, number: u32, byte: u8| {
+        let ext = SrcExt {
+            msn: FIRST_MSN.wrapping_add(number),
+            ..scene.ext()
+        };
+        scene.say(Opcode::SRC_READ_RESP, ext, &[byte; 8]);
+    };
+    answer(&mut scene, 1, 7);
+    answer(&mut scene, 1, 9);
+    assert_eq!(scene.pair.nodes[1].buffer.get(64, 8), [7; 8]);
+    assert_eq!(scene.counters().bad_answer, 1);
+    answer(&mut scene, 0, 5);
+    assert_eq!(scene.statuses(), [Status::Success; 2]);
+}
+
+/// A packet in the middle of a message: its data stand behind a sum over its headers.
+fn streamed(scene: &mut Scene, opcode: Opcode, ext: SrcExt, data: &[u8]) -> (Path, Vec<u8>) {
+    let ext = SrcExt {
+        last: false,
+        header_crc: true,
+        ..ext
+    };
+    let rest = [&[0; icrc::LEN], data].concat();
+    let (path, mut datagram) = scene.liar.packet(opcode, ext, &rest);
+    let headers = Bth::LEN + SrcExt::LEN;
+    let mut sum = icrc::IcrcSeed::new(&path).start(datagram.len(), 0);
+    icrc::headers(&mut sum, &datagram[..headers]);
+    datagram[headers..headers + icrc::LEN].copy_from_slice(&icrc::trailer(sum));
+    icrc::seal(&path, 0, &mut datagram);
+    (path, datagram)
+}
+
+#[test]
+fn a_read_is_complete_when_all_its_data_came_though_no_packet_says_that_it_is_the_last() {
+    const PART: u32 = 64;
+    for excess in [0, 1, 3] {
+        let mut scene = Scene::new();
+        let from = SendOp::Read(Remote {
+            addr: 0,
+            rkey: Rkey(1),
+        });
+        let into = scene.pair.sge(1, 0, 4 * PART);
+        scene.pair.post(1, &scene.qp, 1, from, &[into]);
+        assert_eq!(scene.hears(Opcode::SRC_READ_REQ, MILLISECOND), 1);
+        let packets: Vec<_> = (0..4 + excess)
+            .map(|number| {
+                let ext = SrcExt {
+                    offset: PART * number.min(3),
+                    ..scene.ext()
+                };
+                streamed(
+                    &mut scene,
+                    Opcode::SRC_READ_RESP,
+                    ext,
+                    &[number as u8 + 1; PART as usize],
+                )
+            })
+            .collect();
+        let before = scene.counters();
+        scene.pair.deliver(1, &packets);
+        let after = scene.counters();
+        assert_eq!(after.streamed - before.streamed, 2, "{excess} too many");
+        assert_eq!(scene.statuses(), [Status::Success], "{excess} too many");
+        assert_eq!(scene.pair.nodes[1].buffer.get(3 * PART as usize, 8), [4; 8]);
+        assert_eq!(after.bad_icrc + after.malformed, 0);
+    }
+}
+
+#[test]
+fn nothing_is_done_before_it_is_posted() {
+    let mut scene = Scene::new();
+    scene.answer(Syndrome::ACK_WITHOUT_CREDITS, 5, 0);
+    assert_eq!(scene.counters().bad_answer, 1);
+    scene.post(1, SendOp::Send, 0);
+    assert_eq!(scene.hears(Opcode::SRC_SEND, MILLISECOND), 1);
+    scene.answer(Syndrome::ACK_WITHOUT_CREDITS, 0, 0);
+    assert_eq!(scene.statuses(), []);
+    scene.answer(Syndrome::ACK_WITHOUT_CREDITS, 1, 0);
+    assert_eq!(scene.statuses(), [Status::Success]);
+}
+
+#[test]
+fn a_pause_ends_by_its_own_timer() {
+    // 655.36 ms.
+    let pause = Syndrome::RnrNak { timer: 0 };
+    let mut scene = Scene::new();
+    scene.post(1, SendOp::Send, 0);
+    assert_eq!(scene.hears(Opcode::SRC_SEND, MILLISECOND), 1);
+    scene.answer(pause, 0, 0);
+    assert_eq!(scene.hears(Opcode::SRC_SEND, 300 * MILLISECOND), 0);
+    // It is asked for before the pause is over, and not taken again.
+    scene.answer(Syndrome::Nak(NakCode::PsnSequence), 0, 0);
+    assert_eq!(scene.hears(Opcode::SRC_SEND, 2 * MILLISECOND), 1);
+    scene.answer(pause, 0, 1);
+    assert_eq!(scene.hears(Opcode::SRC_SEND, 600 * MILLISECOND), 0);
+    assert_eq!(scene.hears(Opcode::SRC_SEND, 100 * MILLISECOND), 1);
+}
+
+#[test]
+fn a_bind_that_goes_on_with_another_life_is_refused() {
+    let mut scene = Scene::new();
+    let number = scene.qp.qpn;
+    let bind = entry(
+        ControlKind::Bind,
+        PEER.get(),
+        number,
+        LIFE + 1,
+        scene.life + 1,
+    );
+    scene.liar.control(&mut scene.pair, &[bind]);
+    let said = scene.liar.hears_control(&mut scene.pair);
+    let kinds: Vec<_> = said.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [ControlKind::Refused]);
+}
+
+#[test]
+fn a_write_with_immediate_touches_nothing_before_there_is_a_receive() {
+    let mut scene = Scene::new();
+    let reth = scene.reth(0, 8);
+    let rest = Scene::rest(&reth, &[[0, 0, 0, 3], [7; 4], [7; 4]].concat());
+    let ext = scene.ext();
+    scene.say(Opcode::SRC_WRITE_IMM, ext, &rest);
+    assert_eq!(scene.counters().rnr_sent, 1);
+    assert_eq!(scene.pair.nodes[1].buffer.get(0, 8), [0; 8]);
+}
+
+#[test]
+fn a_bind_of_another_peer_takes_no_qp_from_plain_rc() {
+    let mut pair = Pair::new(0);
+    pair.plain = true;
+    let [_, qp] = pair.connected();
+    let named = Qpn::from_wire(0x77);
+    let attributes = Attributes {
+        remote: IpAddr::from([10, 0, 0, 1]).into(),
+        dest_qpn: named,
+        ..Attributes::default()
+    };
+    let other = pair.qp(1, QpType::Rc);
+    pair.take_to_rts(1, &other, attributes, attributes);
+    let mut liar = Liar::new(&mut pair, 9);
+    for (src, dest) in [(named, &other), (Qpn::from_wire(0x78), &qp)] {
+        let bind = entry(ControlKind::Bind, src.get(), dest.qpn, LIFE, 0);
+        liar.control(&mut pair, &[bind]);
+        let from = [pair.sge(1, 0, 8)];
+        pair.post(1, dest, 1, SendOp::Send, &from);
+        let sent = pair.sent_by(1);
+        let send = |(path, datagram): &(trunkline_wire::Path, Vec<u8>)| {
+            Opcode(datagram[0]) == Opcode::RC_SEND_ONLY && path.dst == IpAddr::from([10, 0, 0, 1])
+        };
+        assert!(sent.iter().any(send));
+    }
+}
+
+#[test]
+fn a_connection_in_the_place_of_another_is_none_but_itself() {
+    let mut pair = Pair::new(0);
+    let mut liar = Liar::new(&mut pair, 9);
+    // An acknowledgement is due soon, so that a timer is armed.
+    liar.say(&mut pair, Opcode::SRC_PING, LAST, &[]);
+    pair.run(1_000);
+    let gone = liar.conn;
+    pair.nodes[1].engine.close_connection(gone);
+    let mut next = Liar::new(&mut pair, 9);
+    let engine = &pair.nodes[1].engine;
+    assert!(!engine.is_open(gone) && engine.is_open(next.conn));
+    // It has a clock of its own: it is kept alive.
+    let heard: Vec<Vec<u8>> = (0..11)
+        .flat_map(|_| {
+            pair.now = pair.now + SECOND;
+            next.hears(&mut pair)
+        })
+        .collect();
+    assert!(heard.iter().any(|one| Opcode(one[0]) == Opcode::SRC_PING));
+}
+
+#[test]
+fn an_identification_that_no_sender_of_ours_has_is_not_made_up() {
+    let mut scene = Scene::new();
+    for (identification, good) in [(127, true), (128, false), (0xffff, false)] {
+        let before = scene.counters();
+        let (path, mut datagram) = scene.liar.packet(Opcode::SRC_PING, LAST, &[]);
+        icrc::seal(&path, identification, &mut datagram);
+        scene.pair.deliver(1, &[(path, datagram)]);
+        let bad = scene.counters().bad_icrc - before.bad_icrc;
+        assert_eq!(bad == 0, good, "{identification}");
+    }
+}

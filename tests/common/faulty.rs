@@ -1,0 +1,127 @@
+//! A UDP port that a test makes fail: it falls silent, panics, or returns a system's error.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use trunkline::{Builder, Node, Port, PortCounters, PortError};
+use trunkline_dataplane::port::{Arrival, Capabilities, Egress, Slot};
+use trunkline_dataplane::{Routes, UdpConfig, UdpPort};
+use trunkline_wire::Path;
+
+/// What the panics of a faulty port say.
+pub const PANIC: &str = "the port is faulty";
+
+/// What goes wrong at a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Fault {
+    None,
+    /// No datagram arrives or leaves, as behind a switch that failed.
+    Silent,
+    /// Asking for datagrams panics, in the worker's thread.
+    ReceivePanics,
+    /// Asking for counters panics, in the program's thread with the node's lock held.
+    CountersPanic,
+    /// The kernel has no buffers: an error that passes.
+    LacksBuffers,
+    /// The socket is gone: an error that stays.
+    IsGone,
+}
+
+/// The test's handle to the fault of a port.
+#[derive(Clone)]
+pub struct Switch(Arc<AtomicU8>);
+
+impl Switch {
+    pub fn set(&self, fault: Fault) {
+        self.0.store(fault as u8, Ordering::Relaxed);
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.0.load(Ordering::Relaxed) == fault as u8
+    }
+}
+
+struct Faulty {
+    inner: UdpPort,
+    fault: Switch,
+}
+
+impl Egress for Faulty {
+    fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+        self.inner.reserve(path, length)
+    }
+
+    fn commit(&mut self) {
+        // What is not committed is gone.
+        if !self.fault.is(Fault::Silent) {
+            self.inner.commit();
+        }
+    }
+}
+
+impl Port for Faulty {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.inner.flush()
+    }
+
+    fn receive(
+        &mut self,
+        limit: usize,
+        sink: &mut dyn FnMut(&Arrival, &[u8]),
+    ) -> Result<usize, PortError> {
+        let error = |code| {
+            Err(PortError::System {
+                call: "recvmsg",
+                source: io::Error::from_raw_os_error(code),
+            })
+        };
+        assert!(!self.fault.is(Fault::ReceivePanics), "{PANIC}");
+        if self.fault.is(Fault::LacksBuffers) {
+            return error(libc::ENOBUFS);
+        }
+        if self.fault.is(Fault::IsGone) {
+            return error(libc::EBADF);
+        }
+        let silent = self.fault.is(Fault::Silent);
+        self.inner.receive(limit, &mut |arrival, datagram| {
+            if !silent {
+                sink(arrival, datagram);
+            }
+        })
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    fn counters(&self) -> PortCounters {
+        assert!(!self.fault.is(Fault::CountersPanic), "{PANIC}");
+        self.inner.counters()
+    }
+
+    fn source_ports(&self) -> &[u16] {
+        self.inner.source_ports()
+    }
+
+    fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
+        self.inner.routes(local)
+    }
+}
+
+/// Builds a node at `own` whose port serves until the switch is set.
+pub fn node(own: IpAddr, builder: Builder) -> (Node, Switch) {
+    let fault = Switch(Arc::default());
+    let port = Faulty {
+        inner: UdpPort::open(&UdpConfig::new(own)).unwrap(),
+        fault: fault.clone(),
+    };
+    let node = builder.address(own).build_on(Box::new(port)).unwrap();
+    (node, fault)
+}
