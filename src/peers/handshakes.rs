@@ -182,6 +182,9 @@ impl Peers {
                         .handle_early(floor.now, conn, bound.bind().into());
                     floor.engine.handle_early(floor.now, conn, (*bound).into());
                 }
+                if terms.role == Role::Opener {
+                    floor.engine.greet(conn);
+                }
             }
             Err(_) => {
                 self.failed(floor, terms.id, NoConnection::Incarnation);

@@ -210,6 +210,15 @@ impl<P: Platform> Engine<P> {
         Ok(conn)
     }
 
+    /// Says something on a connection that this node opened, if nothing else is said on it: the
+    /// peer's end stands once it has heard that ours does, and what confirms it may be lost.
+    pub fn greet(&mut self, id: ConnId) {
+        if self.live(id).is_some() {
+            self.conns[id.index].flags.ping = true;
+            self.touch(id.index);
+        }
+    }
+
     /// Connections without flows, of pools that have others.
     pub fn idle_connections(&self) -> impl Iterator<Item = ConnId> {
         let all = self.conns.iter();

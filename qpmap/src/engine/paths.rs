@@ -193,11 +193,22 @@ impl<P: Platform> Engine<P> {
         self.timers.arm(now + again, Timer::Widen { peer, serial });
     }
 
+    /// The size that the next PING of a connection is to try.
+    fn probe(&self, conn: u32) -> Option<Ask> {
+        let peer = self.conns[conn].peer;
+        let ask = self.paths.narrow.get(&peer).and_then(|path| path.ask);
+        ask.filter(|ask| ask.by == Some(self.conn_id(conn)))
+    }
+
+    /// Whether the PING that a connection owes is to try a size.
+    pub(super) fn is_probe(&self, conn: u32) -> bool {
+        self.probe(conn).is_some()
+    }
+
     /// The PING that a connection owes: padded, where it is to try a size.
     pub(super) fn ping(&self, conn: u32) -> Item {
         let peer = self.conns[conn].peer;
-        let ask = self.paths.narrow.get(&peer).and_then(|path| path.ask);
-        match ask.filter(|ask| ask.by == Some(self.conn_id(conn))) {
+        match self.probe(conn) {
             Some(ask) => Item {
                 slot: peer,
                 serial: ask.serial,

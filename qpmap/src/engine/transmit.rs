@@ -168,6 +168,10 @@ impl<P: Platform> Engine<P> {
         let mut share = rest.unwrap_or(Share::of(self.conns[conn].weight));
         let before = self.counters.sent;
         let turn = self.serve_turns(&mut way, &mut share);
+        let turn = match self.conns[conn].flags.ping {
+            true => self.serve_ping(&mut way, turn),
+            false => turn,
+        };
         if self.counters.sent != before {
             self.conns[conn].delivery.ack_piggybacked();
         }
@@ -201,13 +205,10 @@ impl<P: Platform> Engine<P> {
             share.take(lost.bytes);
         }
         let mut room = self.conns[conn].delivery.ready(now, &mut self.windows);
-        if self.conns[conn].flags.ping && room > 0 {
-            let ping = self.ping(conn);
-            if !self.send_blob(way, ping, Opcode::SRC_PING) {
+        if self.conns[conn].flags.ping && self.is_probe(conn) && room > 0 {
+            if !self.send_ping(way) {
                 return Turn::Full;
             }
-            self.pinged(&ping);
-            self.conns[conn].flags.ping = false;
             room -= 1;
         }
         // Data goes first, it is what somebody waits for; one packet is kept back for notices.
@@ -230,6 +231,33 @@ impl<P: Platform> Engine<P> {
             return turn;
         }
         self.serve_notices(way, data, turn)
+    }
+
+    /// The PING that a connection owes its peer at the end of a turn. What is in flight asks the
+    /// peer for an answer as well as a PING does.
+    #[cold]
+    fn serve_ping(&mut self, way: &mut Way<'_, impl Egress + ?Sized>, turn: Turn) -> Turn {
+        let conn = &mut self.conns[way.conn];
+        if conn.delivery.in_flight() > 0 {
+            self.conns[way.conn].flags.ping = self.is_probe(way.conn);
+            return turn;
+        }
+        let may = turn != Turn::Full && conn.delivery.ready(way.now, &mut self.windows) > 0;
+        if may && !self.send_ping(way) {
+            return Turn::Full;
+        }
+        turn
+    }
+
+    /// Sends the PING that a connection owes its peer, if the port has room.
+    fn send_ping(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> bool {
+        let ping = self.ping(way.conn);
+        let sent = self.send_blob(way, ping, Opcode::SRC_PING);
+        if sent {
+            self.pinged(&ping);
+            self.conns[way.conn].flags.ping = false;
+        }
+        sent
     }
 
     fn serve_flows(
