@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::stranger::Stranger;
+use common::stranger::{Stranger, offer};
 use common::{End, address, inline, next, until};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline::{
     Clock, ConnectionOptions, Drive, Gid, Node, QpAddress, QpOptions, Qpn, SendOp, Status,
 };
-use trunkline_cm::gsi;
+use trunkline_cm::{Bounds, RefusalCode, gsi};
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::Arrival;
 use trunkline_dataplane::{Capabilities, Port, PortCounters, PortError, UdpConfig, UdpPort};
@@ -108,19 +108,16 @@ fn the_first_packet_confirms_a_connection_whose_confirmation_is_lost() {
     let asked = End::of(builder.clock(clock).build_on(Box::new(port)).unwrap());
     let nodes = [&asking.node, &asked.node];
     let counts = || nodes.map(Node::connection_count);
-    // Without a packet on it the asked end does not know that its answer came.
+    // Where no program has anything to say, the opener does.
     let options = ConnectionOptions::default();
     let unused = asking.node.open_connection(at, &options).unwrap();
-    until(&nodes, "the connection", || {
-        unused.is_open() && lost.load(Ordering::Relaxed) == 1
-    });
-    assert_eq!(counts(), [1, 0]);
-    assert_eq!(asked.node.cm_stats().handshakes["rep_sent"], 1);
-    // With one it does.
+    until(&nodes, "the first word", || counts() == [1, 1]);
+    assert!(unused.is_open());
+    assert_eq!(lost.load(Ordering::Relaxed), 1);
     let options = QpOptions::default();
     let (near, far) = (asking.qp(&options), asked.qp(&options));
     near.connect(far.address()).unwrap();
-    until(&nodes, "the first packet", || counts() == [2, 1]);
+    until(&nodes, "the first packet", || counts() == [2, 2]);
     assert_eq!(lost.load(Ordering::Relaxed), 2);
     far.connect(near.address()).unwrap();
     asking.post(&near, 1, SendOp::Write(asked.mr.remote(TARGET)), 0, 64);
@@ -128,7 +125,43 @@ fn the_first_packet_confirms_a_connection_whose_confirmation_is_lost() {
     assert_eq!((done.wr_id, done.status), (1, Status::Success));
     let handshakes = asked.node.cm_stats().handshakes;
     let found = (handshakes["rep_sent"], handshakes["established"]);
-    assert_eq!((found, counts()), ((1, 1), [2, 1]));
+    assert_eq!((found, counts()), ((0, 2), [2, 2]));
+}
+
+#[test]
+fn a_peer_whose_answers_were_lost_is_asked_again() {
+    let end = End::new(inline());
+    let mut stranger = Stranger::new(&end.node);
+    let qp = end.qp(&QpOptions::default());
+    let peer = QpAddress {
+        gid: Gid::from(stranger.route.local),
+        qpn: Qpn::from_wire(77),
+        psn: qp.address().psn,
+    };
+    qp.connect(peer).unwrap();
+    end.post(&qp, 1, SendOp::Write(end.mr.remote(TARGET)), 0, 64);
+    let mut refused = 0;
+    until(&[&end.node], "a connection", || {
+        stranger.turn();
+        while let Some(event) = stranger.manager.poll_event() {
+            let trunkline_cm::Event::Incoming { id, .. } = event else {
+                continue;
+            };
+            let manager = &mut stranger.manager;
+            if refused < 3 {
+                refused += 1;
+                manager.reject(id, RefusalCode::Unconfirmed).unwrap();
+            } else {
+                let now = trunkline::Instant::ZERO;
+                manager
+                    .accept(now, id, offer(64), Bounds::default())
+                    .unwrap();
+            }
+        }
+        end.node.connection_count() == 1
+    });
+    assert_eq!(refused, 3);
+    assert!(end.send_cq.poll_one().unwrap().is_none(), "its QP waits");
 }
 
 #[test]

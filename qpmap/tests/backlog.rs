@@ -11,12 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{SendOp, Status, VendorError};
 use trunkline_qpmap::{
-    Attributes, ConnId, ConnectionParams, Event, PeerIdentity, QpModify, QpQueues, QpType, Trace,
+    Attributes, Config, ConnId, ConnectionParams, Event, PeerIdentity, QpModify, QpQueues, QpType,
+    Trace,
 };
 use trunkline_wire::{Gid, Opcode, Qpn, Workers};
 
 /// Flows that a call may take up: `PER_ROUND` in qpmap/src/engine/backlog.rs.
 const PER_CALL: u64 = 256;
+const DATAGRAM: u32 = 1024 + 80;
 
 type Queues = Arc<QpQueues<Words>>;
 
@@ -138,6 +140,102 @@ fn no_call_decides_for_more_qps_the_more_wait_to_hear_what_their_peer_is() {
 }
 
 #[test]
+fn a_packet_takes_up_the_qp_that_it_names_before_its_turn() {
+    const QPS: usize = 3 * PER_CALL as usize;
+    let mut pair = Pair::new(0);
+    let qps: Vec<_> = (0..QPS).map(|_| pair.connected()).collect();
+    pair.open();
+    let conn = pair.conns[0][0];
+    let mut binds = Vec::new();
+    for _ in 0..4 {
+        pair.now = pair.now + 100_000;
+        binds.extend(pair.sent_by(1));
+    }
+    assert_eq!(flows(&pair, conn), 0, "node 0 has had no round");
+    pair.deliver(0, &binds);
+    assert_eq!(flows(&pair, conn), QPS as u64, "each BIND is heard");
+    for [ours, theirs] in &qps {
+        pair.receive(theirs, 0, &[pair.sge(1, 0, 64)]);
+        pair.post(0, ours, 0, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    }
+    let [done, _] = run(&mut pair, 300);
+    assert_eq!(done.len(), QPS);
+    assert!(done.iter().all(|(.., status)| *status == Status::Success));
+}
+
+/// Where flows stand when their peer is gone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stand {
+    Bound,
+    /// Bound before; their connection is gone.
+    Waiting,
+    /// The same, and the peer has not heard of them.
+    Unheard,
+}
+
+/// The peer of many QPs is another one now, with QPs of the same numbers for the same QPs, and asks
+/// for them before what waits for its turn was done. Gives the pair, and how many have failed.
+fn restarted(stand: Stand, count: usize) -> (Pair, u64) {
+    let mut pair = Pair::new(0);
+    let mut first = node(2);
+    let conns = join(&mut pair, &mut first, 2, 1);
+    pair.nodes[1] = first;
+    let qps: Vec<_> = (0..count).map(|_| pair.connected()).collect();
+    if stand != Stand::Unheard {
+        pair.run(20 * MILLISECOND);
+        assert_eq!(flows(&pair, conns[0]), count as u64);
+    }
+    if stand != Stand::Bound {
+        pair.nodes[0].engine.close_connection(conns[0]);
+        while pair.nodes[0].engine.is_busy() {
+            pair.sent_by(0);
+        }
+    }
+    failed(&mut pair);
+    pair.nodes[1] = node(2);
+    for [ours, old] in &qps {
+        let new = pair.qp(1, QpType::Rc);
+        assert_eq!(new.qpn, old.qpn);
+        pair.connect(1, &new, ours);
+    }
+    pair.nodes[0].engine.drop_peer(address(2));
+    let mut next = std::mem::replace(&mut pair.nodes[1], node(9));
+    join(&mut pair, &mut next, 2, 2);
+    pair.nodes[1] = next;
+    let mut binds = Vec::new();
+    for _ in 0..4 {
+        pair.now = pair.now + 100_000;
+        binds.extend(pair.sent_by(1));
+    }
+    assert!(binds.len() > 1, "they ask for what they know");
+    pair.deliver(0, &binds);
+    pair.run(100 * MILLISECOND);
+    let failed = failed(&mut pair);
+    (pair, failed)
+}
+
+#[test]
+fn the_next_incarnation_of_a_peer_gets_what_the_one_before_never_heard_of_and_nothing_else() {
+    let count = 3 * PER_CALL;
+    for (stand, binds) in [
+        (Stand::Bound, 0),
+        (Stand::Waiting, 0),
+        (Stand::Unheard, count),
+    ] {
+        let (pair, failed) = restarted(stand, count as usize);
+        let bound = pair.nodes.each_ref().map(|node| {
+            let engine = &node.engine;
+            let conns = engine.connections();
+            let stats = conns.iter().filter_map(|id| engine.connection_stats(*id));
+            stats.map(|stats| u64::from(stats.flows)).sum::<u64>()
+        });
+        assert_eq!((bound[0], failed), (binds, count - binds), "{stand:?}");
+        let consents = pair.nodes[1].engine.counters().bound;
+        assert_eq!(consents, binds, "{stand:?}");
+    }
+}
+
+#[test]
 fn no_call_fails_more_qps_the_more_use_a_cq_in_error() {
     const QPS: usize = 20_000;
     let mut pair = Pair::new(1);
@@ -153,27 +251,28 @@ fn no_call_fails_more_qps_the_more_use_a_cq_in_error() {
     assert!(qps.iter().all(|qp| qp.is_flushing()));
 }
 
-/// A third node, at 10.0.0.3, with a connection to node 0.
-fn third(pair: &mut Pair) -> (Node, ConnId) {
-    let made = Pair::configured(0, 1024 + 80, |config| config.address = [10, 0, 0, 3].into());
-    let [_, mut node] = made.nodes;
+/// Another node, at 10.0.0.`n`, without connections.
+fn node(n: u8) -> Node {
+    let of_pair = |config: &mut Config| config.address = [10, 0, 0, n].into();
+    let [_, node] = Pair::configured(0, DATAGRAM, of_pair).nodes;
+    node
+}
+
+/// Connects a node at 10.0.0.`n`, in the incarnation `epoch`, to node 0. Gives both ends.
+fn join(pair: &mut Pair, node: &mut Node, n: u8, epoch: u64) -> [ConnId; 2] {
     let now = pair.now;
-    let engines = [&mut pair.nodes[0].engine, &mut node.engine];
-    let mut numbers = Vec::new();
-    let mut ends = engines.map(|engine| {
-        numbers.push(engine.draw_connection().expect("a number"));
-        engine
-    });
-    let mut ids = Vec::new();
-    for (at, engine) in ends.iter_mut().enumerate() {
+    let mut engines = [&mut pair.nodes[0].engine, &mut node.engine];
+    let numbers = [0, 1].map(|at| engines[at].draw_connection().expect("a number"));
+    [0, 1].map(|at| {
+        let (local, remote) = (numbers[at], numbers[1 - at]);
         let params = ConnectionParams {
-            local_id: numbers[at].0,
-            local_token: numbers[at].1,
-            remote_id: numbers[1 - at].0,
-            remote_token: numbers[1 - at].1,
+            local_id: local.0,
+            local_token: local.1,
+            remote_id: remote.0,
+            remote_token: remote.1,
             first_tx: 7,
             first_rx: 7,
-            datagram: 1024 + 80,
+            datagram: DATAGRAM,
             window: 1024,
             control: None,
             traffic_class: 0,
@@ -181,19 +280,16 @@ fn third(pair: &mut Pair) -> (Node, ConnId) {
             source_ports: 1,
             private: false,
         };
+        let (n, epoch) = [(n, epoch), (1, 1)][at];
         let identity = PeerIdentity {
-            guid: 30 + at as u64,
-            epoch: 1,
-            address: address([3, 1][at]),
+            guid: n.into(),
+            epoch,
+            address: address(n),
             workers: Workers::ONE,
         };
-        ids.push(
-            engine
-                .add_connection(now, identity, &params)
-                .expect("a connection"),
-        );
-    }
-    (node, ids[0])
+        let added = engines[at].add_connection(now, identity, &params);
+        added.expect("a connection")
+    })
 }
 
 #[test]
@@ -208,7 +304,8 @@ fn another_peer_is_served_while_the_flows_of_a_dead_connection_move() {
         pair.sent_by(0);
     }
     let moved = watched(&mut pair.nodes[0]);
-    let (mut other, _) = third(&mut pair);
+    let mut other = node(3);
+    join(&mut pair, &mut other, 3, 1);
     // Node 1 of the pair stands aside: the third one takes its place.
     std::mem::swap(&mut pair.nodes[1], &mut other);
     let [a, b] = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];

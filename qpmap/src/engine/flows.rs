@@ -41,9 +41,9 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// The flow of a local QP to `remote` at the peer of `conn`, which carried a packet for it. What
-    /// waits for its turn in the backlog has it first: a flow on a connection that is gone, or
-    /// without one, and a QP that waits to hear what its peer is.
+    /// The flow of a local QP to `remote` at the peer of `conn`, which carried a packet for it.
+    /// What waits for its turn in the backlog has it first: a flow on a connection that is gone,
+    /// or without one, and a QP that waits to hear what its peer is.
     #[inline]
     pub(crate) fn flow_from(&mut self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
         let Some(flow) = self.find_flow(qp, remote, conn) else {

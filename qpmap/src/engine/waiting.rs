@@ -10,269 +10,22 @@
 //! peer's worker, whole lists of which change hands at once, and what each of them has to go
 //! through is done some in each round (`backlog`).
 
+mod lines;
+
 use super::backlog::{Share, Task};
 use super::binding::Ending;
-use super::homes::{Group, Homes};
+use super::homes::Group;
 use super::qp::{Flags, Wire};
 use super::{Engine, Event, Platform};
-use crate::chain::{Chain, Chains};
+use crate::chain::Chain;
 use crate::slab::NONE;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Status, VendorError};
 use trunkline_wire::{Gid, Qpn, Workers};
 
-/// Lines of a peer: the low bits of a number, of which those are some that say whose worker's it
-/// is. They say the same whatever becomes known of the peer.
-const LINES: u32 = (Workers::MOST as u32).next_power_of_two();
-
-/// The line of those that wait for the worker which has the QP `remote`.
-const fn line_of(remote: Qpn) -> u8 {
-    (remote.get() % LINES) as u8
-}
-
-/// A number of the worker that a line waits for.
-const fn number_of(line: u8) -> Qpn {
-    Qpn::from_wire(line as u32)
-}
-
-/// A QP whose peer is being asked what it is.
-#[derive(Clone, Copy, Debug)]
-struct Undecided {
-    qp: u32,
-    /// When the first ask began since it waits, as far as that was looked at.
-    asked: Option<Instant>,
-}
-
-/// A worker of a peer to which no connection leads any more.
-#[derive(Clone, Copy, Debug, Default)]
-struct Silence {
-    /// The last one died of it; when it was heard last then.
-    died: Option<Instant>,
-    /// When the first ask began since then.
-    asked: Option<Instant>,
-}
-
-/// What comes of an ask for those that wait for it. A stronger one stands against a weaker one.
-#[derive(Clone, Copy, Debug, Default)]
-enum Verdict {
-    /// None yet.
-    #[default]
-    Open,
-    /// Nobody answered, up to then. Those whose time is not over still wait.
-    Silent(Instant, Silence, VendorError),
-    /// There is no way: they end.
-    Unreachable(VendorError),
-    /// The peer is gone: those that it has heard of end.
-    Gone,
-    /// It is an ordinary host: QPs get a connection of their own.
-    Plain,
-}
-
-impl Verdict {
-    const fn strength(self) -> u8 {
-        match self {
-            Self::Open => 0,
-            Self::Silent(..) => 1,
-            Self::Unreachable(_) => 2,
-            Self::Gone => 3,
-            Self::Plain => 4,
-        }
-    }
-
-    const fn why(self) -> VendorError {
-        match self {
-            Self::Silent(_, _, why) | Self::Unreachable(why) => why,
-            Self::Open | Self::Gone | Self::Plain => VendorError::None,
-        }
-    }
-}
-
-/// Lists, and what joins two of them at once.
-trait Lists {
-    type List: Copy + PartialEq;
-    const EMPTY: Self::List;
-
-    fn append(&mut self, list: &mut Self::List, from: &mut Self::List);
-}
-
-impl Lists for Homes {
-    type List = Group;
-    const EMPTY: Group = Group::EMPTY;
-
-    fn append(&mut self, list: &mut Group, from: &mut Group) {
-        Self::append(self, list, from);
-    }
-}
-
-impl Lists for Chains<Undecided> {
-    type List = Chain;
-    const EMPTY: Chain = Chain::EMPTY;
-
-    fn append(&mut self, list: &mut Chain, from: &mut Chain) {
-        Self::append(self, list, from);
-    }
-}
-
-/// Those that wait for one worker of a peer, by how far their asks have come.
-#[derive(Clone, Copy, Debug)]
-struct Line<L> {
-    /// No ask began since they wait.
-    fresh: L,
-    /// One began.
-    asked: L,
-    /// It came to nothing: they are being looked through.
-    judged: L,
-    verdict: Verdict,
-    /// When the last ask began.
-    asked_at: Instant,
-}
-
-impl<L: Copy + PartialEq> Line<L> {
-    const fn new(empty: L) -> Self {
-        Self {
-            fresh: empty,
-            asked: empty,
-            judged: empty,
-            verdict: Verdict::Open,
-            asked_at: Instant::ZERO,
-        }
-    }
-
-    const fn lists(&mut self) -> [&mut L; 3] {
-        [&mut self.fresh, &mut self.asked, &mut self.judged]
-    }
-
-    fn is_empty(&self, empty: L) -> bool {
-        [self.fresh, self.asked, self.judged] == [empty; 3]
-    }
-
-    /// Whether some wait for an answer.
-    fn waits(&self, empty: L) -> bool {
-        [self.fresh, self.asked] != [empty; 2]
-    }
-
-    /// An ask begins.
-    fn ask(&mut self, now: Instant, lists: &mut impl Lists<List = L>) {
-        lists.append(&mut self.asked, &mut self.fresh);
-        self.asked_at = now;
-    }
-
-    /// It said nothing to those that wait here.
-    fn unask(&mut self, lists: &mut impl Lists<List = L>) {
-        lists.append(&mut self.fresh, &mut self.asked);
-    }
-
-    /// There is a connection after all: who was to be told that there is none waits for it.
-    fn pardon(&mut self, lists: &mut impl Lists<List = L>) {
-        if matches!(self.verdict, Verdict::Silent(..) | Verdict::Unreachable(_)) {
-            lists.append(&mut self.fresh, &mut self.judged);
-        }
-    }
-
-    /// It came to this. Where something worse is being gone through, the others have to be asked
-    /// for again.
-    fn judge<S: Lists<List = L>>(&mut self, verdict: Verdict, lists: &mut S) {
-        let weaker = self.judged != S::EMPTY && self.verdict.strength() > verdict.strength();
-        if weaker {
-            self.unask(lists);
-            return;
-        }
-        self.verdict = verdict;
-        lists.append(&mut self.judged, &mut self.asked);
-        if matches!(verdict, Verdict::Gone | Verdict::Plain) {
-            lists.append(&mut self.judged, &mut self.fresh);
-        }
-    }
-}
-
-/// Who waits, for which peer. Ordered, so that walks replay; lines are there while they are not
-/// empty.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    /// QPs that wait to hear what the peer at an address is.
-    undecided: BTreeMap<(Gid, u8), Line<Chain>>,
-    links: Chains<Undecided>,
-    /// Flows whose connection to a peer died.
-    stranded: BTreeMap<(u32, u8), Line<Group>>,
-    stranded_len: usize,
-    /// What is heard of the workers of peers that they wait for: nothing.
-    silences: BTreeMap<(u32, u8), Silence>,
-}
-
-impl Default for Waiting {
-    fn default() -> Self {
-        Self {
-            undecided: BTreeMap::new(),
-            links: Chains::new(),
-            stranded: BTreeMap::new(),
-            stranded_len: 0,
-            silences: BTreeMap::new(),
-        }
-    }
-}
-
-impl Waiting {
-    /// QPs and flows that wait.
-    pub(super) const fn len(&self) -> usize {
-        self.links.len() + self.stranded_len
-    }
-
-    fn join(&mut self, at: (Gid, u8), waiter: Undecided) -> u32 {
-        let line = self.undecided.entry(at);
-        let line = line.or_insert(Line::new(Chain::EMPTY));
-        self.links.push(&mut line.fresh, waiter)
-    }
-
-    fn leave(&mut self, at: (Gid, u8), link: u32) -> Undecided {
-        let line = self.undecided.get_mut(&at);
-        let line = line.expect("it holds the line of each link");
-        let waiter = self.links.remove_from(line.lists(), link);
-        if line.is_empty(Chain::EMPTY) {
-            self.undecided.remove(&at);
-        }
-        waiter
-    }
-
-    fn of(&self, peer: Gid) -> impl Iterator<Item = (u8, &Line<Chain>)> {
-        let all = self.undecided.range((peer, 0)..=(peer, u8::MAX));
-        all.map(|((_, at), line)| (*at, line))
-    }
-
-    fn stranded_at(&self, peer: u32) -> impl Iterator<Item = (u8, &Line<Group>)> {
-        let all = self.stranded.range((peer, 0)..=(peer, u8::MAX));
-        all.map(|((_, at), line)| (*at, line))
-    }
-
-    /// Whether flows wait for a peer, or are about to hear what came of it.
-    pub(super) fn has_stranded(&self, peer: u32) -> bool {
-        self.stranded_at(peer).next().is_some()
-    }
-
-    /// Lines of the worker of a peer that `is_its` knows, of both kinds, change.
-    fn each_line(
-        &mut self,
-        homes: &mut Homes,
-        (address, peer): (Gid, u32),
-        is_its: impl Fn(u8) -> bool,
-        mut change: impl FnMut(LineOf<'_>),
-    ) {
-        let lines = self.undecided.range_mut((address, 0)..=(address, u8::MAX));
-        for (_, line) in lines.filter(|((_, at), _)| is_its(*at)) {
-            change(LineOf::Qps(line, &mut self.links));
-        }
-        let lines = self.stranded.range_mut((peer, 0)..=(peer, u8::MAX));
-        for (_, line) in lines.filter(|((_, at), _)| is_its(*at)) {
-            change(LineOf::Flows(line, homes));
-        }
-    }
-}
-
-/// A line, and what holds its lists.
-enum LineOf<'a> {
-    Qps(&'a mut Line<Chain>, &'a mut Chains<Undecided>),
-    Flows(&'a mut Line<Group>, &'a mut Homes),
-}
+pub(crate) use lines::Waiting;
+use lines::{LINES, LineOf, Undecided, Verdict, line_of, number_of};
 
 impl<P: Platform> Engine<P> {
     /// A QP has to wait until it is known what its peer is.
@@ -292,10 +45,7 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn undecided_of(&self, peer: Gid) -> impl Iterator<Item = u32> {
-        let lines = self.waiting.of(peer);
-        let chains = lines.flat_map(|(_, line)| [line.fresh, line.asked]);
-        let waiters = chains.flat_map(|chain| self.waiting.links.iter(chain));
-        waiters.map(|waiter| waiter.qp)
+        self.waiting.undecided_of(peer)
     }
 
     pub(crate) fn leave_undecided(&mut self, qp: u32) {
@@ -318,7 +68,7 @@ impl<P: Platform> Engine<P> {
             return true;
         };
         for at in 0..LINES as u8 {
-            while let Some(qp) = self.first_undecided((peer, at))
+            while let Some(qp) = self.waiting.first_undecided((peer, at))
                 && let Some(conn) = self.pick(index, number_of(at))
             {
                 if !share.take() {
@@ -331,8 +81,8 @@ impl<P: Platform> Engine<P> {
         true
     }
 
-    /// A packet of `conn` from the QP `remote` is for one without a flow. If that is the peer which it
-    /// waits to hear of, it shares a connection at once. Gives its flow then.
+    /// A packet of `conn` from the QP `remote` is for one without a flow. If that is the peer which
+    /// it waits to hear of, it shares a connection at once. Gives its flow then.
     #[cold]
     pub(super) fn share_named(&mut self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
         let peer = self.conns[conn].peer;
@@ -346,14 +96,6 @@ impl<P: Platform> Engine<P> {
             Wire::Shared(flow) => Some(flow),
             _ => None,
         }
-    }
-
-    /// The first QP of a line that waits for an answer.
-    fn first_undecided(&self, at: (Gid, u8)) -> Option<u32> {
-        let line = self.waiting.undecided.get(&at)?;
-        let first = |chain| self.waiting.links.first(chain);
-        let waiter = first(line.asked).or_else(|| first(line.fresh));
-        waiter.map(|waiter| waiter.qp)
     }
 
     /// The peer at `address` is an ordinary RoCEv2 host: QPs that waited to hear it get an IBTA
@@ -375,15 +117,7 @@ impl<P: Platform> Engine<P> {
         self.flows[flow].flags.set(Flags::STRANDED);
         self.watch(flow);
         let at = self.stranded_line(flow);
-        let line = self.waiting.stranded.entry(at);
-        let line = line.or_insert(Line::new(Group::EMPTY));
-        let group = if asked {
-            &mut line.asked
-        } else {
-            &mut line.fresh
-        };
-        self.homes.join(group, flow);
-        self.waiting.stranded_len += 1;
+        self.waiting.strand(&mut self.homes, at, flow, asked);
     }
 
     fn stranded_line(&self, flow: u32) -> (u32, u8) {
@@ -397,13 +131,7 @@ impl<P: Platform> Engine<P> {
         }
         flags.clear(Flags::STRANDED);
         let at = self.stranded_line(flow);
-        let line = self.waiting.stranded.get_mut(&at);
-        let line = line.expect("it holds the line of each flow that waits");
-        self.homes.leave_one_of(line.lists(), flow);
-        self.waiting.stranded_len -= 1;
-        if line.is_empty(Group::EMPTY) {
-            self.waiting.stranded.remove(&at);
-        }
+        self.waiting.unstrand(&mut self.homes, at, flow);
     }
 
     /// There is a connection to `peer`: those that waited for one get it. Asks that began before
@@ -436,8 +164,7 @@ impl<P: Platform> Engine<P> {
             return true;
         }
         for at in 0..LINES as u8 {
-            while let Some(line) = self.waiting.stranded.get(&(peer, at))
-                && let Some(flow) = line.asked.first().or(line.fresh.first())
+            while let Some(flow) = self.waiting.first_stranded((peer, at))
                 && let Some(conn) = self.pick(peer, number_of(at))
             {
                 if !share.take() {
@@ -487,23 +214,19 @@ impl<P: Platform> Engine<P> {
     /// of silence, its peer was heard last then.
     pub(crate) fn cut_off(&mut self, peer: u32, remote: Qpn, died: Option<Instant>) {
         let owner = self.peers[peer].workers.owner(remote.get());
-        let silence = Silence { died, asked: None };
-        self.waiting.silences.insert((peer, owner), silence);
+        self.waiting.silences.begin((peer, owner), died);
     }
 
     /// There is a connection to it again. Gives when the peer was heard last over the one before,
     /// where that died of silence: an answer to an ask does not say that packets arrive.
     pub(crate) fn reach_again(&mut self, peer: u32, remote: Qpn) -> Option<Instant> {
         let owner = self.peers[peer].workers.owner(remote.get());
-        self.waiting.silences.remove(&(peer, owner))?.died
+        self.waiting.silences.end((peer, owner))?.died
     }
 
     /// What was heard of a peer counts no more.
     pub(crate) fn forget_silence(&mut self, peer: u32) {
-        let silences = &mut self.waiting.silences;
-        while let Some((&at, _)) = silences.range((peer, 0)..=(peer, u8::MAX)).next() {
-            silences.remove(&at);
-        }
+        self.waiting.silences.forget(peer);
     }
 
     /// Whether the last connection to the worker at `address` that has the QP `remote` died of its
@@ -511,7 +234,7 @@ impl<P: Platform> Engine<P> {
     pub fn is_silent(&self, address: Gid, remote: Qpn) -> bool {
         let (peer, workers) = self.peer_and_workers(address);
         let at = (peer.unwrap_or(NONE), workers.owner(remote.get()));
-        let silence = self.waiting.silences.get(&at);
+        let silence = self.waiting.silences.of(at);
         silence.is_some_and(|silence| silence.died.is_some())
     }
 
@@ -597,8 +320,7 @@ impl<P: Platform> Engine<P> {
             stranded |= stone.flows > 0;
         }
         if stranded {
-            let silence = self.waiting.silences.entry((peer, owner)).or_default();
-            silence.asked.get_or_insert(now);
+            self.waiting.silences.ask((peer, owner), now);
         }
     }
 
@@ -614,7 +336,7 @@ impl<P: Platform> Engine<P> {
     pub fn peer_silent(&mut self, now: Instant, address: Gid, remote: Qpn, why: VendorError) {
         let (peer, workers) = self.peer_and_workers(address);
         let at = (peer.unwrap_or(NONE), workers.owner(remote.get()));
-        let silence = self.waiting.silences.get(&at).copied();
+        let silence = self.waiting.silences.of(at);
         let verdict = Verdict::Silent(now, silence.unwrap_or_default(), why);
         self.ask_failed(address, remote, verdict);
     }
@@ -651,14 +373,11 @@ impl<P: Platform> Engine<P> {
     /// Looks through QPs whose ask came to nothing. Gives whether that is done.
     pub(super) fn judge_qps(&mut self, peer: Gid, share: &mut Share) -> bool {
         for at in 0..LINES as u8 {
-            while let Some(line) = self.waiting.undecided.get(&(peer, at))
-                && let Some(first) = self.waiting.links.first(line.judged)
-            {
+            while let Some((qp, verdict, asked_at)) = self.waiting.first_judged((peer, at)) {
                 if !share.take() {
                     return false;
                 }
-                let (verdict, asked_at) = (line.verdict, line.asked_at);
-                let mut waiter = self.take_undecided(first.qp).expect("it waits");
+                let mut waiter = self.take_undecided(qp).expect("it waits");
                 if matches!(verdict, Verdict::Plain) {
                     self.open_plain(waiter.qp);
                     self.admit_waiting(waiter.qp);
@@ -688,13 +407,11 @@ impl<P: Platform> Engine<P> {
             return true;
         }
         for at in 0..LINES as u8 {
-            while let Some(line) = self.waiting.stranded.get(&(peer, at))
-                && let Some(flow) = line.judged.first()
-            {
+            while let Some((flow, verdict)) = self.waiting.first_judged_flow((peer, at)) {
                 if !share.take() {
                     return false;
                 }
-                self.judge_flow(flow, line.verdict);
+                self.judge_flow(flow, verdict);
             }
         }
         self.ask_for_unasked(self.peers[peer].address);
@@ -702,18 +419,15 @@ impl<P: Platform> Engine<P> {
         true
     }
 
-    /// A packet of the peer is for a flow that waits for a connection to it, and for what is said of
-    /// its ask: it hears that and gets one before its turn, if there is one. What comes after it must
-    /// not be taken for what came before.
+    /// A packet of the peer is for a flow that waits for a connection to it, and for what is said
+    /// of its ask: it hears that and gets one before its turn, if there is one. What comes after it
+    /// must not be taken for what came before.
     #[cold]
     pub(super) fn rescue_named(&mut self, flow: u32) {
         let (peer, at) = self.stranded_line(flow);
         if self.pick(peer, number_of(at)).is_some() {
-            let line = &self.waiting.stranded[&(peer, at)];
-            let verdict = match line.judged.is_empty() {
-                true => Verdict::Open,
-                false => line.verdict,
-            };
+            let judged = self.waiting.first_judged_flow((peer, at));
+            let verdict = judged.map_or(Verdict::Open, |(_, verdict)| verdict);
             self.judge_flow(flow, verdict);
         }
     }
@@ -757,8 +471,7 @@ impl<P: Platform> Engine<P> {
         let lines = undecided
             .map(|(at, _)| at)
             .chain(stranded.map(|(at, _)| at));
-        let fresh: std::collections::BTreeSet<u8> =
-            lines.map(|at| workers.owner(number_of(at).get())).collect();
+        let fresh: BTreeSet<u8> = lines.map(|at| workers.owner(number_of(at).get())).collect();
         for remote in self.waiting_for(address) {
             if fresh.contains(&workers.owner(remote.get())) {
                 let peer = address;
@@ -801,6 +514,3 @@ impl<P: Platform> Engine<P> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -59,6 +59,22 @@ fn nobody_is_judged_by_less_than_what_is_being_gone_through() {
 }
 
 #[test]
+fn who_was_to_hear_that_there_is_no_connection_waits_for_one_that_came() {
+    let judged_by = |verdict| {
+        let (mut line, mut links) = line();
+        line.ask(Instant::ZERO, &mut links);
+        line.judge(verdict, &mut links);
+        line.pardon(&mut links);
+        [line.fresh, line.judged].map(|chain| links.iter(chain).count())
+    };
+    assert_eq!(judged_by(UNREACHABLE), [10, 0]);
+    assert_eq!(judged_by(SILENT), [10, 0]);
+    // What a connection to the next incarnation, or to another kind of peer, does not change.
+    assert_eq!(judged_by(Verdict::Gone), [0, 10]);
+    assert_eq!(judged_by(Verdict::Plain), [0, 10]);
+}
+
+#[test]
 fn one_leaves_its_line_wherever_it_stands() {
     let (mut line, mut links) = line();
     line.ask(Instant::ZERO, &mut links);
