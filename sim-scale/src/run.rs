@@ -539,7 +539,7 @@ mod tests {
     #[test]
     fn paths_that_carry_less_for_a_while_are_noticed_by_no_qp() {
         let mut narrowed = 0;
-        for seed in 0..40 {
+        for seed in 0..80 {
             let report = changed(seed, |options| {
                 options.port.max_datagram = options.port.max_datagram.max(4176);
                 options.troubles.narrowing = true;
