@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline::{
-    Clock, ConnectionOptions, Drive, Gid, Node, QpAddress, QpOptions, Qpn, SendOp, Status,
+    Clock, ConnectionOptions, Drive, Gid, Node, Qp, QpAddress, QpOptions, Qpn, SendOp, Status,
 };
 use trunkline_cm::{Bounds, RefusalCode, gsi};
 use trunkline_conn::egress::{Egress, Slot};
@@ -128,10 +128,8 @@ fn the_first_packet_confirms_a_connection_whose_confirmation_is_lost() {
     assert_eq!((found, counts()), ((0, 2), [2, 2]));
 }
 
-#[test]
-fn a_peer_whose_answers_were_lost_is_asked_again() {
-    let end = End::new(inline());
-    let mut stranger = Stranger::new(&end.node);
+/// A QP of the node whose peer is a stranger's.
+fn asking(end: &End, stranger: &Stranger) -> Qp {
     let qp = end.qp(&QpOptions::default());
     let peer = QpAddress {
         gid: Gid::from(stranger.route.local),
@@ -139,6 +137,14 @@ fn a_peer_whose_answers_were_lost_is_asked_again() {
         psn: qp.address().psn,
     };
     qp.connect(peer).unwrap();
+    qp
+}
+
+#[test]
+fn a_peer_whose_answers_were_lost_is_asked_again() {
+    let end = End::new(inline());
+    let mut stranger = Stranger::new(&end.node);
+    let qp = asking(&end, &stranger);
     end.post(&qp, 1, SendOp::Write(end.mr.remote(TARGET)), 0, 64);
     let mut refused = 0;
     until(&[&end.node], "a connection", || {
@@ -170,13 +176,7 @@ fn a_guid_that_the_program_gives_is_in_what_the_node_asks() {
     for _ in 0..2 {
         let end = End::new(inline().guid(GUID));
         let mut stranger = Stranger::new(&end.node);
-        let qp = end.qp(&QpOptions::default());
-        let peer = QpAddress {
-            gid: Gid::from(stranger.route.local),
-            qpn: Qpn::from_wire(77),
-            psn: qp.address().psn,
-        };
-        qp.connect(peer).unwrap();
+        let _qp = asking(&end, &stranger);
         until(&[&end.node], "the question", || {
             stranger.turn();
             let Some(trunkline_cm::Event::Incoming { hello, .. }) = stranger.manager.poll_event()

@@ -4,21 +4,19 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Node, Pair, Words};
+use common::{Node, Pair, Words, params};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{SendOp, Status, VendorError};
 use trunkline_qpmap::{
-    Attributes, Config, ConnId, ConnectionParams, Event, PeerIdentity, QpModify, QpQueues, QpType,
-    Trace,
+    Attributes, Config, ConnId, Event, PeerIdentity, QpModify, QpQueues, QpType, Trace,
 };
 use trunkline_wire::{Gid, Opcode, Qpn, Workers};
 
 /// Flows that a call may take up: `PER_ROUND` in qpmap/src/engine/backlog.rs.
 const PER_CALL: u64 = 256;
-const DATAGRAM: u32 = 1024 + 80;
 
 type Queues = Arc<QpQueues<Words>>;
 
@@ -254,7 +252,7 @@ fn no_call_fails_more_qps_the_more_use_a_cq_in_error() {
 /// Another node, at 10.0.0.`n`, without connections.
 fn node(n: u8) -> Node {
     let of_pair = |config: &mut Config| config.address = [10, 0, 0, n].into();
-    let [_, node] = Pair::configured(0, DATAGRAM, of_pair).nodes;
+    let [_, node] = Pair::configured(0, 1024 + 80, of_pair).nodes;
     node
 }
 
@@ -264,22 +262,7 @@ fn join(pair: &mut Pair, node: &mut Node, n: u8, epoch: u64) -> [ConnId; 2] {
     let mut engines = [&mut pair.nodes[0].engine, &mut node.engine];
     let numbers = [0, 1].map(|at| engines[at].draw_connection().expect("a number"));
     [0, 1].map(|at| {
-        let (local, remote) = (numbers[at], numbers[1 - at]);
-        let params = ConnectionParams {
-            local_id: local.0,
-            local_token: local.1,
-            remote_id: remote.0,
-            remote_token: remote.1,
-            first_tx: 7,
-            first_rx: 7,
-            datagram: DATAGRAM,
-            window: 1024,
-            control: None,
-            traffic_class: 0,
-            weight: 1,
-            source_ports: 1,
-            private: false,
-        };
+        let params = params(numbers[at], numbers[1 - at]);
         let (n, epoch) = [(n, epoch), (1, 1)][at];
         let identity = PeerIdentity {
             guid: n.into(),
@@ -380,6 +363,18 @@ fn run(pair: &mut Pair, rounds: usize) -> [Vec<(Qpn, u64, Status)>; 2] {
     done
 }
 
+/// Pairs of QPs on two connections, each with a SEND that has just been posted.
+fn posted(count: usize) -> (Pair, Vec<[Queues; 2]>) {
+    let mut pair = Pair::new(1);
+    let qps = pairs(&mut pair, count);
+    pair.open();
+    run(&mut pair, 100);
+    for [qp, _] in &qps {
+        pair.post(0, qp, 0, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    }
+    (pair, qps)
+}
+
 #[test]
 fn what_is_posted_before_during_and_after_a_move_is_done_once_and_in_order() {
     const QPS: usize = 1500;
@@ -434,14 +429,7 @@ fn what_is_posted_before_during_and_after_a_move_is_done_once_and_in_order() {
 
 #[test]
 fn qps_that_end_while_they_move_end_once_and_leave_nothing() {
-    const QPS: usize = 1500;
-    let mut pair = Pair::new(1);
-    let qps = pairs(&mut pair, QPS);
-    pair.open();
-    run(&mut pair, 100);
-    for [qp, _] in &qps {
-        pair.post(0, qp, 0, SendOp::Send, &[pair.sge(0, 0, 64)]);
-    }
+    let (mut pair, qps) = posted(1500);
     for (node, conn) in pair.conns[0].into_iter().enumerate() {
         pair.nodes[node].engine.close_connection(conn);
     }
@@ -481,13 +469,7 @@ fn qps_that_end_while_they_move_end_once_and_leave_nothing() {
 #[test]
 fn a_node_that_ends_while_flows_move_says_so_and_its_peers_flows_fail() {
     const QPS: usize = 600;
-    let mut pair = Pair::new(1);
-    let qps = pairs(&mut pair, QPS);
-    pair.open();
-    run(&mut pair, 100);
-    for [qp, _] in &qps {
-        pair.post(0, qp, 0, SendOp::Send, &[pair.sge(0, 0, 64)]);
-    }
+    let (mut pair, _qps) = posted(QPS);
     let gone = pair.conns[0][0];
     pair.nodes[0].engine.close_connection(gone);
     let mut done = Vec::new();

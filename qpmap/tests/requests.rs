@@ -395,6 +395,17 @@ fn one_write_done(access: Access) -> (Pair, [Qp; 2]) {
     (pair, qps)
 }
 
+/// The same with all rights, and then the QP of node 1 goes to error: its peer has not heard so.
+fn one_write_done_and_an_end() -> (Pair, Qp) {
+    let (mut pair, [a, b]) = one_write_done(Access::ALL);
+    let engine = &mut pair.nodes[1].engine;
+    engine
+        .modify_qp(b.qpn, &QpModify::Error)
+        .expect("a legal step");
+    pair.sent_by(1);
+    (pair, a)
+}
+
 /// Makes the READ that `a` posts next one of the message before it.
 fn ask_as_if_again(pair: &mut Pair, a: &Qp) {
     read(pair, a, 2, 64);
@@ -428,25 +439,14 @@ fn a_read_that_comes_as_if_again_needs_the_rights_of_a_first_one() {
 
 #[test]
 fn a_qp_in_error_gives_no_data_away() {
-    let (mut pair, [a, b]) = one_write_done(Access::ALL);
-    let engine = &mut pair.nodes[1].engine;
-    engine
-        .modify_qp(b.qpn, &QpModify::Error)
-        .expect("a legal step");
-    pair.sent_by(1);
+    let (mut pair, a) = one_write_done_and_an_end();
     ask_as_if_again(&mut pair, &a);
     assert_eq!(read_data(&mut pair), 0);
 }
 
 #[test]
 fn a_qp_in_error_executes_nothing() {
-    let (mut pair, [a, b]) = one_write_done(Access::ALL);
-    let engine = &mut pair.nodes[1].engine;
-    engine
-        .modify_qp(b.qpn, &QpModify::Error)
-        .expect("a legal step");
-    // Its end is not heard yet.
-    pair.sent_by(1);
+    let (mut pair, a) = one_write_done_and_an_end();
     pair.nodes[1].buffer.set(0, &[0; 64]);
     pair.nodes[0].buffer.set(0, &[7; 64]);
     let target = Remote {

@@ -1,8 +1,8 @@
 //! A peer that completed the handshake, and then says whatever it likes.
 
-use super::{Node, Pair};
+use super::{FIRST, Node, Pair, params};
 use std::net::IpAddr;
-use trunkline_qpmap::{ConnId, ConnectionParams, PeerIdentity};
+use trunkline_qpmap::{ConnId, PeerIdentity};
 use trunkline_wire::{
     Answer, Bth, Control, ControlKind, Gid, Opcode, Path, Psn, Qpn, ROCE_PORT, SrcExt, Workers,
     icrc,
@@ -10,8 +10,6 @@ use trunkline_wire::{
 
 /// Number of its own end of the connection.
 const OWN_END: u32 = 0x77_0001;
-/// Number of the first packet in either direction.
-const FIRST: u64 = 1 << 20;
 
 /// It has one connection to node 1 of a [`Pair`].
 pub(crate) struct Liar {
@@ -39,21 +37,8 @@ impl Liar {
             address: address.into(),
             workers: Workers::ONE,
         };
-        let params = ConnectionParams {
-            local_id: id,
-            local_token: token,
-            remote_id: Qpn::from_wire(OWN_END),
-            remote_token: 0x5555,
-            first_tx: FIRST,
-            first_rx: FIRST,
-            datagram: super::DATAGRAM,
-            window: 1024,
-            control: None,
-            traffic_class: 0,
-            weight: 1,
-            source_ports: 1,
-            private: false,
-        };
+        let end = (Qpn::from_wire(OWN_END), 0x5555);
+        let params = params((id, token), end);
         let conn = engine
             .add_connection(now, identity, &params)
             .expect("a connection");

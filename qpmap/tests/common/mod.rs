@@ -18,7 +18,7 @@ use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
     QpQueues, QpType,
 };
-use trunkline_wire::{Crc, Path, Rkey, Workers};
+use trunkline_wire::{Crc, Path, Qpn, Rkey, Workers};
 
 pub(crate) type Words = Box<[AtomicU64]>;
 
@@ -155,6 +155,27 @@ pub(crate) struct Pair {
 }
 
 const DATAGRAM: u32 = 1024 + 80;
+/// Number of the first packet in either direction.
+const FIRST: u64 = 1 << 20;
+
+/// A connection of the pool between two ends, each with its number and token.
+pub(crate) fn params(local: (Qpn, u32), remote: (Qpn, u32)) -> ConnectionParams {
+    ConnectionParams {
+        local_id: local.0,
+        local_token: local.1,
+        remote_id: remote.0,
+        remote_token: remote.1,
+        first_tx: FIRST,
+        first_rx: FIRST,
+        datagram: DATAGRAM,
+        window: 1024,
+        control: None,
+        traffic_class: 0,
+        weight: 1,
+        source_ports: 1,
+        private: false,
+    }
+}
 
 impl Pair {
     pub(crate) fn new(connections: usize) -> Self {
@@ -230,19 +251,12 @@ impl Pair {
         let ids = [0, 1].map(|i| {
             let address = std::net::IpAddr::from([10, 0, 0, 2 - i as u8]).into();
             let params = ConnectionParams {
-                local_id: ends[i].0,
-                local_token: ends[i].1,
-                remote_id: ends[1 - i].0,
-                remote_token: ends[1 - i].1,
                 first_tx: 0xff_fff0 + i as u64,
                 first_rx: 0xff_fff0 + 1 - i as u64,
                 datagram: self.datagram,
-                window: 1024,
                 control: self.control,
-                traffic_class: 0,
-                weight: 1,
-                source_ports: 1,
                 private: self.private,
+                ..params(ends[i], ends[1 - i])
             };
             let identity = PeerIdentity {
                 guid: 10 - i as u64,
