@@ -1,6 +1,6 @@
 //! What goes wrong ends in the right status, on the right QP and on no other.
 
-use super::common::{Pair, pattern};
+use super::common::{Pair, address, pattern};
 use super::{TARGET, ended, verbs_error};
 use std::time::Duration;
 use trunkline::{
@@ -444,4 +444,32 @@ fn a_peer_qp_that_does_not_exist_refuses_at_once() {
     assert_eq!(done.vendor_err, VendorError::NoQp);
     pair.run_for(Duration::from_millis(5));
     assert_eq!(qa.state(), QpState::Rts, "neighbours stay");
+}
+
+#[test]
+fn a_request_whose_peer_cannot_be_reached_says_why() {
+    let pair = Pair::new();
+    let fails = |qp: &trunkline::Qp| {
+        pair.a.post(qp, 1, SendOp::Send, 0, 8);
+        let done = pair.next(&pair.a.send_cq);
+        assert_eq!(ended(&done), (1, Status::RetryExceeded, WorkOpcode::Send));
+        done.vendor_err
+    };
+    let to = |address: trunkline::QpAddress| {
+        let qp = pair.a.qp(&QpOptions::default());
+        qp.connect(address).unwrap();
+        qp
+    };
+    let (qa, qb) = pair.qps();
+    pair.until("them to be bound", || qa.connection().is_some());
+    let third = to(qb.address());
+    assert_eq!(fails(&third), VendorError::OtherPeer);
+    drop(qb);
+    assert_eq!(fails(&qa), VendorError::QpGone);
+    let nowhere = trunkline::QpAddress {
+        gid: address().into(),
+        ..qa.address()
+    };
+    let lonely = to(nowhere);
+    assert_eq!(fails(&lonely), VendorError::NoNode);
 }
