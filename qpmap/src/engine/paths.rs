@@ -12,7 +12,7 @@ use super::binding::Ending;
 use super::build::{BASE, ICRC, Item, ItemKind, full_payload};
 use super::link::Conn;
 use super::{ConnId, Engine, Platform, Timer};
-use std::collections::BTreeMap;
+use crate::hash::IndexMap;
 use trunkline_conn::src::EVERY_PATH;
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_wire::Gid;
@@ -33,7 +33,7 @@ static PADDING: [u8; 1 << 16] = [0; 1 << 16];
 /// Peers whose paths carry less than both ends.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
-    narrow: BTreeMap<u32, Narrow>,
+    narrow: IndexMap<Narrow>,
     serial: u32,
 }
 

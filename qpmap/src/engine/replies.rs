@@ -5,6 +5,7 @@
 //! address has room of its own, and how often it is refused a BIND is limited: whoever searches for
 //! numbers of QPs learns one with each refusal.
 
+use crate::hash::IndexMap;
 use std::collections::{BTreeMap, VecDeque};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_wire::{Answer as AnswerEntry, Control as ControlEntry, Gid};
@@ -31,7 +32,7 @@ pub(crate) enum Reply {
 /// Replies that wait, and how many refusals each address has left.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
-    by_conn: BTreeMap<u32, Line>,
+    by_conn: IndexMap<Line>,
     by_address: BTreeMap<Gid, Share>,
     len: usize,
     /// Addresses beyond which some are forgotten.
@@ -129,11 +130,14 @@ impl Replies {
         (conn, address): (u32, Gid),
         entry: ControlEntry,
     ) -> bool {
-        if !self.has_room(now, address) || !self.may_ask(now, address) {
+        let Some(share) = self.room_for(now, address) else {
+            return false;
+        };
+        if share.refusals.is_spent(now) {
             return false;
         }
-        let share = self.by_address.get_mut(&address);
-        share.expect("it has room").refusals.spend();
+        share.refusals.spend();
+        share.waiting += 1;
         self.push((conn, address), Reply::Refused(entry));
         true
     }
@@ -147,14 +151,16 @@ impl Replies {
             return true;
         }
         // It grows no credit by that: nothing is learned from it.
-        let fits = self.has_room(Instant::from_nanos(0), address);
-        if fits {
-            self.push((conn, address), Reply::Answer(entry));
-        }
-        fits
+        let Some(share) = self.room_for(Instant::from_nanos(0), address) else {
+            return false;
+        };
+        share.waiting += 1;
+        self.push((conn, address), Reply::Answer(entry));
+        true
     }
 
-    fn has_room(&mut self, now: Instant, address: Gid) -> bool {
+    /// What `address` has of it all, if another reply to it may wait.
+    fn room_for(&mut self, now: Instant, address: Gid) -> Option<&mut Share> {
         if self.by_address.len() >= self.crowd.max(CROWD) {
             self.by_address.retain(|_, share| {
                 share.refusals.refill(now);
@@ -167,7 +173,7 @@ impl Replies {
             refusals: Allowance::full(now),
         });
         let left = MOST.saturating_sub(self.len) / 2;
-        share.waiting < left.clamp(1, MOST_PER_ADDRESS)
+        (share.waiting < left.clamp(1, MOST_PER_ADDRESS)).then_some(share)
     }
 
     /// The next reply for a connection, which stays.
@@ -175,6 +181,7 @@ impl Replies {
         self.by_conn.get(&conn)?.replies.front().copied()
     }
 
+    /// It counts as waiting already for its address.
     fn push(&mut self, (conn, address): (u32, Gid), reply: Reply) {
         let line = self.by_conn.entry(conn).or_insert_with(|| Line {
             address,
@@ -182,9 +189,6 @@ impl Replies {
         });
         line.replies.push_back(reply);
         self.len += 1;
-        if let Some(share) = self.by_address.get_mut(&address) {
-            share.waiting += 1;
-        }
     }
 
     /// The next one for connection `conn`.

@@ -6,6 +6,7 @@
 //! it leaves to its peer's other flows, a peer at most as much as it leaves to other peers.
 
 use crate::slab::{NONE, Slab};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a packet costs beside the bytes of its buffer: its entry, and the work that it makes. So a
@@ -139,16 +140,15 @@ impl Staging {
                 deferred: false,
             });
         }
-        let key = place.key(*shelf);
-        if self.packets.contains_key(&key) {
+        let Entry::Vacant(place) = self.packets.entry(place.key(*shelf)) else {
             return true;
-        }
+        };
         let class = class_of(datagram.len());
         let mut copy = self.spare[class]
             .pop()
             .unwrap_or_else(|| Vec::with_capacity(SMALLEST << class));
         copy.extend_from_slice(datagram);
-        self.packets.insert(key, copy);
+        place.insert(copy);
         let record = &mut self.shelves[*shelf];
         record.used += cost;
         record.packets += 1;
