@@ -52,6 +52,8 @@ pub struct PairConfig {
     pub control: ControlKind,
     /// QPs have InfiniBand connections of their own instead of the shared one.
     pub plain: bool,
+    /// Bytes of packets that may wait for an earlier one.
+    pub staging_bytes: usize,
 }
 
 impl Default for PairConfig {
@@ -63,6 +65,7 @@ impl Default for PairConfig {
             window: 1024,
             control: ControlKind::None,
             plain: false,
+            staging_bytes: Config::default().staging_bytes,
         }
     }
 }
@@ -133,6 +136,7 @@ impl Ends {
                 address: address(i),
                 secret: Secret::from_seed(i as u64 + 1),
                 datagram: config.datagram,
+                staging_bytes: config.staging_bytes,
                 ..Config::default()
             });
             let port = ports[i].take().expect("two ports");
@@ -254,17 +258,7 @@ impl Ends {
     /// Never: memory ports do not fail.
     pub fn turn_at(&mut self, now: Instant) {
         for end in &mut self.nodes {
-            let End { engine, port, .. } = end;
-            let mut burst = engine.burst(now);
-            port.receive(256, &mut |arrival, datagram| {
-                burst.handle_datagram(arrival, datagram);
-            })
-            .expect("memory does not fail");
-            engine.handle_timeout(now);
-            engine.handle_doorbells();
-            engine.poll_transmit(now, port);
-            port.flush().expect("memory does not fail");
-            engine.publish();
+            end.turn_at(now);
         }
     }
 }
@@ -324,6 +318,24 @@ impl End {
             cq_index,
             plain: config.plain,
         }
+    }
+
+    /// One round of this end alone, at a time of the caller's choice, which never goes back.
+    ///
+    /// # Panics
+    /// Never: memory ports do not fail.
+    pub fn turn_at(&mut self, now: Instant) {
+        let Self { engine, port, .. } = self;
+        let mut burst = engine.burst(now);
+        port.receive(256, &mut |arrival, datagram| {
+            burst.handle_datagram(arrival, datagram);
+        })
+        .expect("memory does not fail");
+        engine.handle_timeout(now);
+        engine.handle_doorbells();
+        engine.poll_transmit(now, port);
+        port.flush().expect("memory does not fail");
+        engine.publish();
     }
 
     /// What a QP of this end is made with unless it differs: room for 16 requests of one element.

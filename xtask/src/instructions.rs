@@ -98,6 +98,19 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
     )))
 }
 
+/// Compares the time that an entry of each table takes, from few to a million of them.
+///
+/// # Errors
+/// One takes much longer where there are many.
+pub(crate) fn times() -> Result<String> {
+    let binary = build()?;
+    cargo::run(
+        cargo::command(&binary.to_string_lossy(), &["--scales-time"]),
+        None,
+    )?;
+    Ok(format!("{} tables", list(&binary, "--list-scales")?.len()))
+}
+
 fn read(file: &Path) -> Result<Counts> {
     let text = fs::read_to_string(file)
         .with_context(|| format!("{BASELINE} (`cargo xtask instructions --update` writes it)"))?;

@@ -114,6 +114,12 @@ const STEPS: &[Step] = &[
         )
     }),
     Step {
+        area: "scales",
+        budget_s: 900,
+        full_only: true,
+        run: |_| instructions::times().map(Outcome::Passed),
+    },
+    Step {
         area: "fuzz",
         budget_s: 3600 * 3,
         full_only: true,

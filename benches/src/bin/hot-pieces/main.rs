@@ -6,9 +6,11 @@ mod delivery;
 mod engine;
 mod scales;
 mod tables;
+mod times;
 mod wire;
 
 use std::process::ExitCode;
+use trunkline_qpmap::queue::MAX_WR;
 
 /// A piece: runs as often as told.
 type Piece = fn(u32);
@@ -31,29 +33,49 @@ const PIECES: &[(&str, Piece)] = &[
     ("region_check", tables::region_check),
 ];
 
-/// Tables, with as many entries as told.
-const SCALES: &[(&str, Piece)] = &[
-    ("destroyed_qps", scales::destroyed_qps),
-    ("moved_flows", scales::moved_flows),
-    ("stranded_flows", scales::stranded_flows),
-    ("watched_qps", scales::watched_qps),
-    ("connections", scales::connections),
-    ("regions", scales::regions),
-    ("completions", scales::completions),
-    ("users_of_a_failed_cq", scales::users_of_a_failed_cq),
+/// A table: the piece that fills it with as many entries as told, and how many there may be.
+type Scale = (&'static str, Piece, u32);
+
+/// As many as anybody compares.
+const ANY: u32 = 1_000_000;
+
+const SCALES: &[Scale] = &[
+    ("destroyed_qps", scales::destroyed_qps, ANY),
+    ("moved_flows", scales::moved_flows, ANY),
+    ("stranded_flows", scales::stranded_flows, ANY),
+    ("watched_qps", scales::watched_qps, ANY),
+    ("connections", scales::connections, ANY),
+    ("regions", scales::regions, ANY),
+    ("completions", scales::completions, ANY),
+    ("users_of_a_failed_cq", scales::users_of_a_failed_cq, ANY),
+    ("routes", scales::flows::routes, ANY),
+    ("staging", scales::flows::staging, ANY),
+    ("requests", scales::flows::requests, MAX_WR),
+    ("responses", scales::flows::responses, ANY),
+    ("pings", scales::peers::pings, ANY),
+    ("replies", scales::peers::replies, ANY),
+    ("idle_connections", scales::peers::idle_connections, ANY),
+    ("handshakes", scales::handshakes::handshakes, ANY),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--list"] => list(PIECES),
-        ["--list-scales"] => list(SCALES),
+        ["--list"] => list(PIECES.iter().map(|(name, _)| *name)),
+        ["--list-scales"] => list(SCALES.iter().map(|(name, ..)| *name)),
+        ["--scales-time", ref tables @ ..] => times::compare(SCALES, tables),
+        ["--time", name, entries] => {
+            let piece = SCALES.iter().find(|(known, ..)| *known == name);
+            let (Some((_, piece, _)), Ok(entries)) = (piece, entries.parse()) else {
+                return wrong("--time takes a table and how many entries it gets");
+            };
+            times::print(*piece, entries);
+            ExitCode::SUCCESS
+        }
         [name, repetitions] => {
-            let piece = PIECES
-                .iter()
-                .chain(SCALES)
-                .find(|(known, _)| *known == name);
-            let Some((_, piece)) = piece else {
+            let scales = SCALES.iter().map(|(name, piece, _)| (*name, *piece));
+            let mut all = PIECES.iter().copied().chain(scales);
+            let Some((_, piece)) = all.find(|(known, _)| *known == name) else {
                 return wrong(&format!("no piece is called `{name}`; --list shows them"));
             };
             let Ok(repetitions) = repetitions.parse() else {
@@ -62,12 +84,12 @@ fn main() -> ExitCode {
             piece(repetitions);
             ExitCode::SUCCESS
         }
-        _ => wrong("say --list, --list-scales, or PIECE REPETITIONS"),
+        _ => wrong("say --list, --list-scales, --scales-time [TABLE...], or PIECE REPETITIONS"),
     }
 }
 
-fn list(pieces: &[(&str, Piece)]) -> ExitCode {
-    for (name, _) in pieces {
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> ExitCode {
+    for name in names {
         println!("{name}");
     }
     ExitCode::SUCCESS

@@ -1,6 +1,11 @@
 //! Tables of an engine with as many entries as asked for: what an entry costs from its beginning to
 //! its end, which must not depend on how many there are.
 
+mod crowd;
+pub(crate) mod flows;
+pub(crate) mod handshakes;
+pub(crate) mod peers;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
