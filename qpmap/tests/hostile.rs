@@ -8,10 +8,13 @@ use common::liar::{Liar, entry, generation_of};
 use common::{Pair, Words};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Attributes, Counters, FIRST_MSN, QpQueues, QpType};
-use trunkline_wire::{Answer, ControlKind, NakCode, Opcode, Path, Qpn, ROCE_PORT, Syndrome, icrc};
+use trunkline_wire::{
+    Answer, ControlKind, NakCode, Opcode, Path, Qpn, ROCE_PORT, Rkey, Syndrome, icrc,
+};
 
 /// Bytes of the WRITE that is tampered with.
 const LENGTH: usize = 100;
@@ -496,4 +499,54 @@ fn of_what_was_not_sent_in_a_round_a_peer_can_say_nothing() {
     let ended = pair.completions(1);
     assert!(ended.iter().all(|done| done.status == Status::Success));
     assert_eq!(ended.len(), 4);
+}
+
+/// The shortest of a few calls.
+#[expect(clippy::disallowed_methods, reason = "real work is what it measures")]
+fn shortest(mut act: impl FnMut()) -> Duration {
+    let time = |_| {
+        let before = Instant::now();
+        act();
+        before.elapsed()
+    };
+    (0..64).map(time).min().expect("there are some")
+}
+
+#[test]
+fn what_is_said_of_a_message_costs_the_same_however_many_wait_for_a_read_before_it() {
+    let refusals = |count: u32| {
+        let mut pair = Pair::new(0);
+        pair.depth = 1 << 15;
+        let mut liar = Liar::new(&mut pair, 9);
+        let (qp, generation) = talking(&mut pair, &mut liar, 0);
+        let target = Remote {
+            addr: 0,
+            rkey: Rkey(1),
+        };
+        pair.post(1, &qp, 0, SendOp::Read(target), &[pair.sge(1, 0, 8)]);
+        let say = |syndrome, msn: u32| Answer {
+            requester: qp.qpn,
+            syndrome,
+            msn: FIRST_MSN.wrapping_add(msn),
+            generation,
+            round: 0,
+            responder: Qpn::from_wire(5),
+        };
+        // All SENDs but the last one are executed, which the READ has to answer for.
+        let (mut sent, mut acked) = (1_u32, 0);
+        while acked < count {
+            for _ in 0..(count - acked).min(16) {
+                let from = [pair.sge(1, 0, 8)];
+                pair.post(1, &qp, sent.into(), SendOp::Send, &from);
+                (sent, acked) = (sent + 1, acked + 1);
+            }
+            liar.hears(&mut pair);
+            liar.answers(&mut pair, &[say(Syndrome::ACK_WITHOUT_CREDITS, acked)]);
+        }
+        let refused = say(Syndrome::Nak(NakCode::RemoteAccess), acked);
+        shortest(|| liar.answers(&mut pair, &[refused]))
+    };
+    let (few, many) = (refusals(32), refusals(16_000));
+    // A walk over them would cost a hundred times as much.
+    assert!(many < few * 10, "{few:?} for few, {many:?} for many");
 }

@@ -1,10 +1,15 @@
 //! READs and atomics of a flow that were sent, in this round or an earlier one: a list of their own
 //! within that of all its requests. What a peer says of one is looked for among these, of which
-//! there are as many as may be outstanding at a time, however many requests are.
+//! there are as many as may be outstanding at a time, however many requests are: `max_rd_atomic`,
+//! 255 at most.
 //!
 //! Its first one is the oldest request of the flow, or that one names it.
+//!
+//! A READ that waits for its data keeps all requests behind it that the peer has executed. The
+//! oldest request names the last of those that were found so, and no call goes through them again.
 
 use super::requester::Pending;
+use crate::order::before;
 use crate::slab::{NONE, Slab};
 
 /// These requests of a flow, in the order of their numbers.
@@ -39,13 +44,10 @@ const fn is_read(pending: &Pending) -> bool {
     pending.begun && pending.request.op.has_response_data()
 }
 
-/// Request `at` of the flow with this oldest request is sent. For the first time it is sent after
-/// all older ones.
+/// Request `at` of the flow with this oldest request is sent for the first time: after all older
+/// ones.
 #[inline]
 pub(crate) fn begin(requests: &mut Slab<Pending>, oldest: u32, at: u32) {
-    if requests[at].begun {
-        return;
-    }
     if requests[at].request.op.has_response_data() {
         let before = Reads::of(requests, oldest).last().unwrap_or(oldest);
         if before != at {
@@ -58,10 +60,35 @@ pub(crate) fn begin(requests: &mut Slab<Pending>, oldest: u32, at: u32) {
 /// The oldest request of a flow is done, and `next` is the oldest now, if there is one.
 #[inline]
 pub(crate) fn hand_on(requests: &mut Slab<Pending>, oldest: u32, next: u32) {
-    let first = requests[oldest].next_read;
-    if first != NONE && first != next {
-        requests[next].next_read = first;
+    let Pending {
+        next_read: first,
+        executed,
+        ..
+    } = requests[oldest];
+    if first == NONE {
+        return;
     }
+    let next_request = &mut requests[next];
+    if first != next {
+        next_request.next_read = first;
+    }
+    if executed != oldest {
+        next_request.executed = executed;
+    }
+}
+
+/// The first request of the flow with this oldest request that the peer has not executed, where it
+/// has executed all before `acked_msn`; [`NONE`]: there is none.
+pub(crate) fn first_unexecuted(requests: &mut Slab<Pending>, oldest: u32, acked_msn: u32) -> u32 {
+    let mut last = requests.get(oldest).map_or(NONE, |at| at.executed);
+    let mut next = requests.get(last).map_or(oldest, |at| at.flow_next);
+    while let Some(pending) = requests.get(next).filter(|at| before(at.msn, acked_msn)) {
+        (last, next) = (next, pending.flow_next);
+    }
+    if let Some(oldest) = requests.get_mut(oldest) {
+        oldest.executed = last;
+    }
+    next
 }
 
 #[cfg(test)]
@@ -102,6 +129,49 @@ mod tests {
         assert_eq!(found, reads);
     }
 
+    /// Requests in a row, with these of them READs; all were sent.
+    fn flow(reads: &[u32], count: u32) -> Slab<Pending> {
+        let mut requests = Slab::new();
+        for number in 0..count {
+            let mut pending = request(reads.contains(&number));
+            pending.msn = number;
+            pending.flow_next = if number + 1 < count { number + 1 } else { NONE };
+            let at = requests.insert(pending);
+            begin(&mut requests, 0, at);
+        }
+        requests
+    }
+
+    #[test]
+    fn requests_that_were_executed_behind_a_read_are_gone_through_once() {
+        const ALL: u32 = 32_000;
+        let mut requests = flow(&[0, 20_000], ALL);
+        assert_eq!(first_unexecuted(&mut requests, 0, 10_000), 10_000);
+        // Whoever goes through them again does not get past this one.
+        requests[5_000].flow_next = NONE;
+        for acked in [10_000, 10_001, 15_000] {
+            assert_eq!(first_unexecuted(&mut requests, 0, acked), acked);
+        }
+        // It stays known when the READ is done, and what was executed behind it.
+        let mut oldest = 0;
+        while oldest < 12_000 {
+            hand_on(&mut requests, oldest, oldest + 1);
+            requests.remove(oldest);
+            oldest += 1;
+        }
+        requests[14_000].flow_next = NONE;
+        assert_eq!(first_unexecuted(&mut requests, oldest, 15_000), 15_000);
+        assert_eq!(first_unexecuted(&mut requests, oldest, ALL), NONE);
+        // Of what is gone nothing is named.
+        while oldest < ALL - 1 {
+            hand_on(&mut requests, oldest, oldest + 1);
+            requests.remove(oldest);
+            oldest += 1;
+            let named = requests[oldest].executed;
+            assert!(named == NONE || named >= oldest, "{named} of {oldest}");
+        }
+    }
+
     #[test]
     fn the_list_is_that_of_all_that_were_sent_and_are_not_done() {
         for seed in 0..200 {
@@ -116,7 +186,9 @@ mod tests {
                 // Some are sent again: that changes nothing.
                 let to = (oldest + below(12) as usize).min(all.len());
                 for at in &all[oldest..to] {
-                    begin(&mut requests, all[oldest], *at);
+                    if !requests[*at].begun {
+                        begin(&mut requests, all[oldest], *at);
+                    }
                 }
                 sent = to.max(sent);
                 let expected: Vec<u32> = all[oldest..sent.max(oldest)]

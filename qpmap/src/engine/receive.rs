@@ -346,8 +346,7 @@ impl<P: Platform> Engine<P> {
             Local::Inline(_) => Ok(()),
         };
         if placed.is_err() {
-            let msn = pending.msn;
-            self.fail_message(flow, msn, Status::LocalProtection);
+            self.fail_message(flow, at, Status::LocalProtection);
             return Verdict::Accept;
         }
         if !packet.ends_in(sum) {

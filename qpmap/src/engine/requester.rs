@@ -25,6 +25,8 @@ pub(crate) struct Pending {
     pub(crate) flow_next: u32,
     /// In the list of [`Reads`].
     pub(super) next_read: u32,
+    /// Of the oldest request of a flow that a READ holds up: see [`reads`].
+    pub(super) executed: u32,
     pub(crate) order_prev: u32,
     pub(crate) order_next: u32,
     /// Tells this use of the slot from others.
@@ -57,6 +59,7 @@ impl Pending {
             route,
             flow_next: NONE,
             next_read: NONE,
+            executed: NONE,
             order_prev: NONE,
             order_next: NONE,
             serial: 0,
@@ -468,7 +471,8 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         if retry < 7 {
             if record.rnr_left == 0 {
-                self.fail_message(flow, msn, Status::RnrRetryExceeded);
+                let refused = self.first_unexecuted(flow);
+                self.fail_message(flow, refused, Status::RnrRetryExceeded);
                 return;
             }
             record.rnr_left -= 1;
@@ -497,7 +501,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sends again, in a new round, what the peer has not executed; after the death of a connection
-    /// (`lost`) also what it has executed but not answered in full.
+    /// (`lost`) also what it has executed but not answered in full. It takes a step for each
+    /// request that was sent since the last restart.
     pub(crate) fn restart(&mut self, flow: u32, lost: bool) {
         let record = &mut self.flows[flow];
         record.flags.clear(Flags::RNR_WAIT);
@@ -506,19 +511,20 @@ impl<P: Platform> Engine<P> {
             // Nothing was sent since it was to be sent again, however often the peer says so.
             return;
         }
-        record.sending = NONE;
+        let unsent = self.requests.get(record.sending).map(|at| at.msn);
+        let partly = u32::from(record.sent_bytes > 0);
+        let end = unsent.map_or(record.next_msn, |msn| msn.wrapping_add(partly));
+        let first = match lost {
+            true => record.head,
+            false => reads::first_unexecuted(&mut self.requests, record.head, record.acked_msn),
+        };
+        record.sending = first;
         record.sent_bytes = 0;
-        let (mut next, mut begun) = (record.head, false);
-        while next != NONE {
-            let pending = &mut self.requests[next];
+        let (mut next, mut begun) = (first, false);
+        while let Some(pending) = self.requests.get_mut(next).filter(|at| before(at.msn, end)) {
             begun |= pending.begun && pending.round == record.round;
-            if lost || !before(pending.msn, record.acked_msn) {
-                if record.sending == NONE {
-                    record.sending = next;
-                }
-                // It counts again when its turn has come: nothing before it waits for it.
-                record.reads_out -= u8::from(std::mem::take(&mut pending.reading));
-            }
+            // It counts again when its turn has come: nothing before it waits for it.
+            record.reads_out -= u8::from(std::mem::take(&mut pending.reading));
             next = pending.flow_next;
         }
         // Of a round in which nothing was sent, nothing can come late.
@@ -527,27 +533,28 @@ impl<P: Platform> Engine<P> {
 
     pub(crate) fn refused(&mut self, flow: u32, msn: u32, code: NakCode) {
         // A READ may be refused after its execution, when its data cannot be had any more.
-        let is_unanswered = |at: u32| !self.requests[at].responded;
-        let after_all = || self.find_read(flow, msn).is_some_and(is_unanswered);
-        if !self.is_next_executed(flow, msn) && !after_all() {
+        let is_unanswered = |at: &u32| !self.requests[*at].responded;
+        let after_all = || self.find_read(flow, msn).filter(is_unanswered);
+        let refused = match self.is_next_executed(flow, msn) {
+            true => Some(self.first_unexecuted(flow)),
+            false => after_all(),
+        };
+        let Some(refused) = refused else {
             self.counters.bad_answer += 1;
             return;
-        }
+        };
         let status = match code {
             NakCode::RemoteAccess => Status::RemoteAccess,
             NakCode::RemoteOperational => Status::RemoteOperation,
             NakCode::InvalidRequest => Status::RemoteInvalidRequest,
             _ => Status::RetryExceeded,
         };
-        self.fail_message(flow, msn, status);
+        self.fail_message(flow, refused, status);
     }
 
-    /// Message `msn` failed for good: at once, or when those before it have ended.
-    pub(crate) fn fail_message(&mut self, flow: u32, msn: u32, status: Status) {
-        let Some(at) = self.find_request(flow, msn) else {
-            return;
-        };
-        self.requests[at].outcome.get_or_insert(status);
+    /// A request failed for good: at once, or when those before it have ended.
+    pub(crate) fn fail_message(&mut self, flow: u32, request: u32, status: Status) {
+        self.requests[request].outcome.get_or_insert(status);
         let own = match self.qps[self.flows[flow].qp].wire {
             Wire::Shared(own) => own,
             _ => flow,
@@ -664,16 +671,9 @@ impl<P: Platform> Engine<P> {
         self.reads(flow).find(|at| self.requests[*at].msn == msn)
     }
 
-    /// The request with this number. It takes a step for each that is older: for what ends a flow.
-    fn find_request(&self, flow: u32, msn: u32) -> Option<u32> {
-        let mut next = self.flows[flow].head;
-        while next != NONE {
-            let pending = &self.requests[next];
-            if pending.msn == msn {
-                return Some(next);
-            }
-            next = pending.flow_next;
-        }
-        None
+    /// The first request of a flow that the peer has not executed; [`NONE`]: there is none.
+    fn first_unexecuted(&mut self, flow: u32) -> u32 {
+        let record = &self.flows[flow];
+        reads::first_unexecuted(&mut self.requests, record.head, record.acked_msn)
     }
 }

@@ -131,9 +131,12 @@ impl<P: Platform> Engine<P> {
         at: u32,
         share: &mut Share,
     ) -> Emitted {
-        reads::begin(&mut self.requests, self.flows[flow].head, at);
         let record = &mut self.flows[flow];
-        let pending = &mut self.requests[at];
+        let mut pending = &mut self.requests[at];
+        if !pending.begun {
+            reads::begin(&mut self.requests, record.head, at);
+            pending = &mut self.requests[at];
+        }
         if pending.round != record.round {
             // Responses to the last round counted until now, and do not from now on.
             (pending.round, pending.returned) = (record.round, 0);
@@ -184,8 +187,7 @@ impl<P: Platform> Engine<P> {
     /// The data of a request is gone: it fails.
     fn request_lost(&mut self, flow: u32, request: u32) {
         self.counters.void_sent += 1;
-        let msn = self.requests[request].msn;
-        self.fail_message(flow, msn, Status::LocalProtection);
+        self.fail_message(flow, request, Status::LocalProtection);
     }
 
     /// Sends packets of a response, as many as its flow may in this turn.

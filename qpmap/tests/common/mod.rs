@@ -145,6 +145,8 @@ pub(crate) struct Pair {
     pub(crate) private: bool,
     /// What QPs made from now on take receives from, by node.
     pub(crate) srqs: [Option<u32>; 2],
+    /// Send requests that QPs made from now on have room for.
+    pub(crate) depth: u32,
     datagram: u32,
     /// Decides the fate of each datagram: how often it arrives.
     pub(crate) fate: Fate,
@@ -236,6 +238,7 @@ impl Pair {
             private: false,
             datagram,
             srqs: [None; 2],
+            depth: 64,
             fate: Box::new(|_, _| 1),
             room: None,
             control: None,
@@ -286,7 +289,7 @@ impl Pair {
             send_cq: *cq_index,
             recv_cq: *cq_index,
             srq: self.srqs[node],
-            max_send_wr: 64,
+            max_send_wr: self.depth,
             max_recv_wr: 64,
             max_send_sge: 4,
             max_recv_sge: 4,
