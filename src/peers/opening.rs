@@ -78,3 +78,120 @@ impl Opening {
             + self.by_qp.len() * size_of::<(Qpn, Vec<HandshakeId>)>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_cm::{Ask, Binds, Config, Identity, Manager, Offer, Purpose, Retry, Route};
+    use trunkline_conn::secret::{Purpose as Secrets, Secret};
+    use trunkline_conn::time::Instant;
+    use trunkline_wire::Workers;
+
+    const TOKEN: u32 = 77;
+
+    /// Numbers of `count` handshakes: only a connection manager makes them.
+    fn ids(count: u32) -> Vec<HandshakeId> {
+        let config = Config::new(Identity { guid: 1, epoch: 1 });
+        let mut manager = Manager::new(config, Secret::from_seed(1).stream(Secrets::Nodes));
+        let mut open = |number| {
+            let route = Route {
+                local: peer(1),
+                remote: peer(2),
+            };
+            let offer = Offer {
+                connection: Qpn::from_wire(number),
+                token: TOKEN,
+                first_packet: 1,
+                packet_size: 4096,
+                window: 16,
+                workers: Workers::ONE,
+            };
+            let ask = Ask {
+                offer,
+                purpose: Purpose::Private,
+                toward: 0,
+                traffic_class: 0,
+                binds: Binds::default(),
+                retry: Retry::ASK,
+            };
+            let opened = manager.open(Instant::ZERO, route, ask);
+            opened.expect("room for another one")
+        };
+        (1..=count).map(&mut open).collect()
+    }
+
+    fn peer(host: u8) -> IpAddr {
+        [10, 0, 0, host].into()
+    }
+
+    fn qps(numbers: &[u32]) -> Box<[Qpn]> {
+        numbers.iter().map(|qp| Qpn::from_wire(*qp)).collect()
+    }
+
+    #[test]
+    fn a_handshake_is_found_by_what_its_peer_was_offered_and_by_nothing_else() {
+        let [number, other] = [Qpn::from_wire(5), Qpn::from_wire(6)];
+        let [id, later] = ids(2)[..] else {
+            unreachable!("two were asked for")
+        };
+        let mut opening = Opening::default();
+        opening.insert(number, id, (peer(2), TOKEN), qps(&[]));
+        assert_eq!(opening.offered(number, TOKEN, peer(2).into()), Some(id));
+        assert_eq!(opening.offered(number, TOKEN + 1, peer(2).into()), None);
+        assert_eq!(opening.offered(number, TOKEN, peer(3).into()), None);
+        assert_eq!(opening.offered(other, TOKEN, peer(2).into()), None);
+        // Another one has the number.
+        opening.insert(number, later, (peer(3), TOKEN), qps(&[]));
+        assert_eq!(opening.offered(number, TOKEN, peer(2).into()), None);
+        assert_eq!(opening.offered(number, TOKEN, peer(3).into()), Some(later));
+        opening.remove(number);
+        assert_eq!(opening.offered(number, TOKEN, peer(3).into()), None);
+        assert_eq!(opening.state_bytes(), 0);
+    }
+
+    #[test]
+    fn those_that_speak_for_a_qp_are_withdrawn_once_and_those_that_are_over_not_at_all() {
+        let ids = ids(4);
+        let mut opening = Opening::default();
+        let speaks_for = [&[7, 8][..], &[7], &[8, 9], &[7]];
+        for (number, (id, qp)) in (1..).zip(ids.iter().zip(speaks_for)) {
+            opening.insert(Qpn::from_wire(number), *id, (peer(2), TOKEN), qps(qp));
+        }
+        opening.remove(Qpn::from_wire(2));
+        let withdrawn = opening.withdraw(Qpn::from_wire(7));
+        assert_eq!(withdrawn, [ids[0], ids[3]]);
+        assert_eq!(opening.withdraw(Qpn::from_wire(7)), []);
+        // They are under way still, and speak for the others.
+        let source = peer(2).into();
+        assert_eq!(
+            opening.offered(Qpn::from_wire(1), TOKEN, source),
+            Some(ids[0])
+        );
+        // A number that is used anew speaks for its QPs alone.
+        opening.insert(Qpn::from_wire(3), ids[1], (peer(2), TOKEN), qps(&[10]));
+        assert_eq!(opening.withdraw(Qpn::from_wire(9)), []);
+        assert_eq!(opening.withdraw(Qpn::from_wire(8)), [ids[0]]);
+        assert_eq!(opening.withdraw(Qpn::from_wire(10)), [ids[1]]);
+        (1..=4).for_each(|number| opening.remove(Qpn::from_wire(number)));
+        assert_eq!(opening.state_bytes(), 0);
+    }
+
+    #[test]
+    fn what_concerns_a_qp_is_found_among_any_number() {
+        const MANY: u32 = 3000;
+        let ids = ids(MANY);
+        let mut opening = Opening::default();
+        for (number, id) in (0..).zip(&ids) {
+            let end = (peer(2), number);
+            opening.insert(Qpn::from_wire(number), *id, end, qps(&[number]));
+        }
+        for (number, id) in (0..).zip(&ids) {
+            assert_eq!(opening.withdraw(Qpn::from_wire(number)), [*id]);
+            let source = peer(2).into();
+            let offered = opening.offered(Qpn::from_wire(number), number, source);
+            assert_eq!(offered, Some(*id));
+            opening.remove(Qpn::from_wire(number));
+        }
+        assert_eq!(opening.state_bytes(), 0);
+    }
+}
