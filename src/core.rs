@@ -229,7 +229,7 @@ impl Core {
         };
         let end = Deadline::after(patience);
         let now = self.clock.now();
-        self.engine.handle_doorbells();
+        self.engine.handle_all_doorbells();
         self.pump(now);
         self.engine.hasten();
         self.send_out(end);

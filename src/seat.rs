@@ -359,7 +359,7 @@ impl Seat {
     #[cold]
     pub(crate) fn flush_late(&self) {
         if let Ok(mut core) = self.core() {
-            core.engine.handle_doorbells();
+            core.engine.handle_all_doorbells();
             core.engine.publish();
         }
     }

@@ -104,7 +104,7 @@ impl Turns {
     /// When the round before was not delivered.
     pub fn post(&mut self) {
         self.post_all();
-        self.ends.nodes[0].engine.handle_doorbells();
+        self.ends.nodes[0].engine.handle_all_doorbells();
     }
 
     /// Sends `count` packets of a round that was posted.

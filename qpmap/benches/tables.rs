@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::time::Duration;
 use trunkline_conn::mem::{Access, AtomicOp, Bytes, Memory};
 use trunkline_conn::secret::{Purpose, Secret};
-use trunkline_qpmap::doorbell::Doorbells;
+use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::key::{Secret24, Secret32};
 use trunkline_qpmap::mapping::Mapping;
 use trunkline_qpmap::regions::Regions;
@@ -105,29 +105,29 @@ fn tables(c: &mut Criterion) {
             });
         });
 
-        let bells = Doorbells::new();
+        let (bells, mut sweep) = (Doorbells::new(), Sweep::default());
         group.bench_function(BenchmarkId::new("ring-and-drain", size), |b| {
             let mut walk = Walk(1, size);
             b.iter(|| {
                 bells.ring(walk.step() as u32);
-                bells.drain(|index| {
+                while let Some(index) = bells.next(&mut sweep) {
                     black_box(index);
-                });
+                }
             });
         });
         group.bench_function(BenchmarkId::new("ring-64-and-drain", size), |b| {
             let mut walk = Walk(1, size);
             b.iter(|| {
                 (0..64).for_each(|_| bells.ring(walk.step() as u32));
-                bells.drain(|index| {
+                while let Some(index) = bells.next(&mut sweep) {
                     black_box(index);
-                });
+                }
             });
         });
     }
-    let bells = Doorbells::new();
+    let (bells, mut sweep) = (Doorbells::new(), Sweep::default());
     group.bench_function("drain-nothing", |b| {
-        b.iter(|| bells.drain(|_| unreachable!()))
+        b.iter(|| assert!(bells.next(&mut sweep).is_none()))
     });
     group.finish();
 }

@@ -14,10 +14,12 @@
 //!
 //! # No bell is lost
 //!
-//! `ring` sets the leaf bit, then goes up and sets each bit that it does not *see* set. `drain`
-//! goes down: it takes (swaps for 0) a word, then the words below that the bits it took stand for.
+//! `ring` sets the leaf bit, then goes up and sets each bit that it does not *see* set. A [`Sweep`]
+//! goes down: it takes (swaps for 0) a word, then the words below that the bits it took stand for,
+//! and may rest between any two of them.
 //! Claim: after `ring` has returned, its leaf bit has been taken by a swap that comes after it, or
-//! all bits above are set or about to be taken, so that the same `drain` or the next one takes it.
+//! all bits above are set or taken by a sweep that has not come to the word below, so that this
+//! sweep or the next one takes it.
 //!
 //! Every change of a word is a read-modify-write with `AcqRel`, so each swap heads a release
 //! sequence that all later changes continue: whoever reads a word with `Acquire` synchronises with
@@ -85,17 +87,25 @@ impl Doorbells {
         set(&self.top.0, bit(index >> 18));
     }
 
-    /// Hands each bell that rings to `take`, in ascending order, and silences it. Bells that ring
-    /// meanwhile may come now or stay for the next time. For one thread at a time.
-    pub fn drain(&self, mut take: impl FnMut(u32)) {
-        if self.is_empty() {
-            return;
-        }
-        for upper in bits(0, self.top.0.swap(0, AcqRel)) {
-            for middle in bits(upper, taken(self.upper.get(upper))) {
-                for leaf in bits(middle, taken(self.middle.get(middle))) {
-                    bits(leaf, taken(self.leaves.get(leaf))).for_each(&mut take);
-                }
+    /// The next bell that rings, which is silent then: a sweep gives them in ascending order, and
+    /// begins anew once it has given all. Bells that ring meanwhile may come now or in the next
+    /// one. For one thread at a time, and one sweep.
+    pub fn next(&self, sweep: &mut Sweep) -> Option<u32> {
+        let Sweep([top, upper, middle, leaf]) = sweep;
+        loop {
+            if let Some(index) = leaf.next() {
+                return Some(index);
+            }
+            if let Some(index) = middle.next() {
+                *leaf = Word::of(index, self.leaves.get(index));
+            } else if let Some(index) = upper.next() {
+                *middle = Word::of(index, self.middle.get(index));
+            } else if let Some(index) = top.next() {
+                *upper = Word::of(index, self.upper.get(index));
+            } else if self.is_empty() {
+                return None;
+            } else {
+                *top = Word::of(0, Some(&self.top.0));
             }
         }
     }
@@ -121,6 +131,43 @@ impl Default for Doorbells {
     }
 }
 
+/// How far a worker has come with the bells that ring: the words, of each level one, that it has
+/// taken and has not gone through.
+#[derive(Debug, Default)]
+pub struct Sweep([Word; 4]);
+
+impl Sweep {
+    /// Whether it has nothing left to go through.
+    pub fn is_over(&self) -> bool {
+        self.0.iter().all(|word| word.bits == 0)
+    }
+}
+
+/// Bits that were taken of word `number` of a level.
+#[derive(Clone, Copy, Debug, Default)]
+struct Word {
+    number: u32,
+    bits: u64,
+}
+
+impl Word {
+    /// Takes what is set in a word. That may be nothing: an earlier sweep took it, and only then
+    /// its ringer came to set the bit above.
+    #[inline]
+    fn of(number: u32, word: Option<&AtomicU64>) -> Self {
+        let bits = word.map_or(0, |word| word.swap(0, AcqRel));
+        Self { number, bits }
+    }
+
+    /// The index, one level down, of the next bit.
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        let lowest = std::num::NonZeroU64::new(self.bits)?.trailing_zeros();
+        self.bits &= self.bits - 1;
+        Some(self.number * 64 + lowest)
+    }
+}
+
 #[inline]
 const fn bit(index: u32) -> u64 {
     1 << (index % 64)
@@ -134,22 +181,6 @@ fn set(word: &AtomicU64, bit: u64) {
     }
 }
 
-/// Takes what is set in a word. That may be nothing: an earlier drain took it, and only then its
-/// ringer came to set the bit above.
-#[inline]
-fn taken(word: Option<&AtomicU64>) -> u64 {
-    word.map_or(0, |word| word.swap(0, AcqRel))
-}
-
-/// The indices, one level down, of the bits that are set in word `number`.
-fn bits(number: u32, mut word: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let lowest = std::num::NonZeroU64::new(word)?.trailing_zeros();
-        word &= word - 1;
-        Some(number * 64 + lowest)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,14 +190,15 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     fn drained(bells: &Doorbells) -> Vec<u32> {
-        let mut found = Vec::new();
-        bells.drain(|index| found.push(index));
+        let mut sweep = Sweep::default();
+        let found = std::iter::from_fn(|| bells.next(&mut sweep)).collect();
+        assert!(sweep.is_over());
         found
     }
 
     proptest! {
         #[test]
-        fn a_drain_gives_each_ringing_bell_once_in_order(
+        fn a_sweep_gives_each_ringing_bell_once_in_order(
             rounds in prop::collection::vec(prop::collection::vec(0_u32..1 << 24, 0..40), 1..6),
             scale in 0_u32..18,
         ) {
@@ -204,18 +236,30 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_rings_during_a_drain_is_not_lost() {
+    fn a_bell_that_rings_all_the_time_leaves_others_their_turn() {
+        let bells = Doorbells::new();
+        [2, 70_000].into_iter().for_each(|index| bells.ring(index));
+        let mut sweep = Sweep::default();
+        let first: Vec<_> = (0..4)
+            .map_while(|_| {
+                let index = bells.next(&mut sweep)?;
+                bells.ring(2);
+                Some(index)
+            })
+            .collect();
+        assert_eq!(first, [2, 70_000, 2, 2]);
+    }
+
+    #[test]
+    fn a_bell_that_rings_during_a_sweep_is_not_lost() {
         let bells = Doorbells::new();
         bells.ring(3);
-        let mut found = Vec::new();
-        bells.drain(|index| {
-            found.push(index);
-            // Itself, one before it and one behind it.
-            if found.len() == 1 {
-                [3, 1, 9000].into_iter().for_each(|index| bells.ring(index));
-            }
-        });
-        found.extend(drained(&bells));
+        let mut sweep = Sweep::default();
+        let mut found = vec![bells.next(&mut sweep).expect("it rings")];
+        // Itself, one before it and one behind it.
+        [3, 1, 9000].into_iter().for_each(|index| bells.ring(index));
+        found.extend(std::iter::from_fn(|| bells.next(&mut sweep)));
+        assert!(sweep.is_over() && bells.is_empty());
         found.sort_unstable();
         assert_eq!(found, [1, 3, 3, 9000]);
     }
@@ -276,11 +320,12 @@ mod tests {
                 .iter()
                 .map(|qps| scope.spawn(|| program(qps)))
                 .collect();
+            let mut sweep = Sweep::default();
             while (finished.load(Relaxed) as usize) < programs.len() {
-                bells.drain(|at| {
+                while let Some(at) = bells.next(&mut sweep) {
                     let post = posted[at as usize].load(Relaxed);
                     seen[at as usize].store(post, Relaxed);
-                });
+                }
             }
             for thread in threads {
                 assert_eq!(

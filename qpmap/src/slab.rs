@@ -47,6 +47,11 @@ impl<T> Slab<T> {
         self.slots.capacity() * size_of::<Slot<T>>()
     }
 
+    /// Indices that it has given out, whether there are values or not.
+    pub const fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// The index that [`insert`](Self::insert) gives out next.
     pub const fn next_index(&self) -> u32 {
         if self.vacant == NONE {

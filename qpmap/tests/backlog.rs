@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_conn::time::MILLISECOND;
-use trunkline_conn::work::{SendOp, Status, VendorError};
+use trunkline_conn::work::{Completion, SendOp, Status, VendorError};
 use trunkline_qpmap::{
     Attributes, Config, ConnId, Event, PeerIdentity, QpModify, QpQueues, QpType, Trace,
 };
@@ -529,4 +529,110 @@ fn no_call_ends_more_routes_the_more_the_peer_of_many_connections_takes_down_wit
     let rounds = in_steps(&mut pair, ROUTES, ended);
     assert!(rounds >= ROUTES / PER_CALL);
     assert_eq!(moved.load(Ordering::Relaxed), ROUTES);
+}
+
+/// Bells, and requests of app-managed QPs, that a call may hear: `MOST_BELLS` in
+/// qpmap/src/engine/mod.rs.
+const HEARD: u64 = 1024;
+
+/// What node 0 completes when it hears its doorbells.
+fn heard(pair: &mut Pair) -> Vec<Completion> {
+    pair.nodes[0].engine.handle_doorbells();
+    pair.nodes[0].engine.publish();
+    let some = std::iter::from_fn(|| Some(pair.completions(0)).filter(|some| !some.is_empty()));
+    some.flatten().collect()
+}
+
+/// Gives node 0 doorbells to handle until `all` requests have ended; gives in how many calls.
+fn heard_in_steps(pair: &mut Pair, all: u64) -> u64 {
+    let (mut ended, mut calls) = (0, 0);
+    while ended < all {
+        let done = heard(pair).len() as u64;
+        assert!((1..=HEARD).contains(&done), "{done} in a call");
+        ended += done;
+        calls += 1;
+        assert!(ended == all || pair.nodes[0].engine.has_work());
+    }
+    assert_eq!(ended, all);
+    calls
+}
+
+#[test]
+fn no_call_hears_more_bells_the_more_ring() {
+    const QPS: usize = 20_000;
+    let mut pair = Pair::new(1);
+    let qps = many(&mut pair, QPS);
+    for qp in &qps {
+        let failed = pair.nodes[0].engine.modify_qp(qp.qpn, &QpModify::Error);
+        failed.expect("any state may be left this way");
+    }
+    for _ in 0..2 {
+        for qp in &qps {
+            pair.post(0, qp, 1, SendOp::Send, &[pair.sge(0, 0, 64)]);
+        }
+        let calls = heard_in_steps(&mut pair, QPS as u64);
+        assert!(calls >= QPS as u64 / HEARD);
+    }
+    assert!(!pair.nodes[0].engine.has_work());
+}
+
+#[test]
+fn no_call_takes_more_requests_of_app_managed_qps_the_more_are_posted() {
+    const EACH: u32 = 10_000;
+    let mut pair = Pair::new(1);
+    pair.depth = EACH;
+    let qps = [0; 2].map(|_| {
+        let qp = pair.qp(0, QpType::Src);
+        pair.take_to_rts(0, &qp, Attributes::default(), Attributes::default());
+        qp
+    });
+    for qp in &qps {
+        for wr_id in 0..EACH.into() {
+            // On no route: it fails as soon as it is taken up.
+            pair.post(0, qp, wr_id, SendOp::Send, &[pair.sge(0, 0, 64)]);
+        }
+    }
+    // They take turns.
+    let first = heard(&mut pair);
+    for qp in &qps {
+        let its = first.iter().filter(|done| done.qpn == qp.qpn).count();
+        assert!(its >= 256, "{its}");
+    }
+    let rest = 2 * u64::from(EACH) - first.len() as u64;
+    assert!(heard_in_steps(&mut pair, rest) >= rest / HEARD);
+}
+
+#[test]
+fn no_call_looks_at_more_qps_for_what_is_left_the_more_there_are() {
+    const QPS: usize = 20_000;
+    /// `LOOKS` in qpmap/src/engine/link.rs.
+    const LOOKS: usize = 4096;
+    let mut pair = Pair::new(1);
+    let ends = pair.connected();
+    let qps = many(&mut pair, QPS);
+    pair.run(20 * MILLISECOND);
+    let calls = |pair: &mut Pair| {
+        let mut calls = 1;
+        while !pair.nodes[0].engine.is_drained() {
+            calls += 1;
+            assert!(calls < 100, "it is never found");
+        }
+        calls
+    };
+    let idle = calls(&mut pair);
+    assert!((QPS / LOOKS..QPS / LOOKS + 3).contains(&idle), "{idle}");
+    // What is posted then is waited for, wherever it was.
+    pair.receive(&ends[1], 1, &[pair.sge(1, 0, 64)]);
+    pair.post(0, &ends[0], 1, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    for _ in 0..100 {
+        assert!(!pair.nodes[0].engine.is_drained());
+    }
+    pair.sent_by(0);
+    for _ in 0..100 {
+        assert!(!pair.nodes[0].engine.is_drained(), "it is not acknowledged");
+    }
+    pair.run(20 * MILLISECOND);
+    assert_eq!(pair.completions(0).len(), 1);
+    assert!(calls(&mut pair) <= idle);
+    drop(qps);
 }

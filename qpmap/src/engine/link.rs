@@ -18,6 +18,9 @@ use trunkline_wire::{Close, Gid, Path, Qpn};
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
 pub(super) const ECT0: u8 = 0b10;
 
+/// QPs and connections that are looked at in a call, whether they have something left to do.
+const LOOKS: u32 = 4096;
+
 /// What two nodes agree on when they open a shared connection, and what this end wants of it.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionParams {
@@ -303,7 +306,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The node ends: all connections are closed, and their peers told so, the next time that
-    /// packets are sent. What flows had under way is not waited for.
+    /// packets are sent. What flows had under way is not waited for. All at once: nobody is served
+    /// after it.
     pub fn say_goodbye(&mut self) {
         let conns: Vec<u32> = self.conns.iter().map(|(index, _)| index).collect();
         for conn in conns {
@@ -316,7 +320,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// What waits for company, answers above all, leaves without it.
+    /// What waits for company, answers above all, leaves without it. All at once: the node ends.
     pub fn hasten(&mut self) {
         let conns: Vec<u32> = self.conns.iter().map(|(index, _)| index).collect();
         for conn in conns {
@@ -326,12 +330,30 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Whether all that programs posted is done, and all that is owed to peers has reached them.
-    pub fn is_drained(&self) -> bool {
-        let posted = self.qps.iter().any(|(_, qp)| !qp.queues.send.is_empty());
-        let owed =
-            |(index, conn): (u32, &Conn)| conn.delivery.in_flight() > 0 || self.has_notices(index);
-        !posted && self.jobs.is_empty() && !self.is_busy() && !self.conns.iter().any(owed)
+    /// Whether all that programs posted is done, and all that was owed to peers has reached them.
+    /// A call looks at some QPs and connections, and the next one goes on from there: it is true
+    /// once all were found so, and nothing was posted meanwhile.
+    pub fn is_drained(&mut self) -> bool {
+        if self.is_busy() || !self.jobs.is_empty() {
+            return false;
+        }
+        let qps = self.qps.slots();
+        let end = qps + self.conns.slots();
+        let most = end.min(self.drained.saturating_add(LOOKS));
+        while self.drained < most && !self.is_left(self.drained, qps) {
+            self.drained += 1;
+        }
+        self.drained >= end
+    }
+
+    /// Whether the QP in this slot, or behind `qps` of these the connection, has something to do.
+    fn is_left(&self, slot: u32, qps: u32) -> bool {
+        if slot < qps {
+            let qp = self.qps.get(slot);
+            return qp.is_some_and(|qp| !qp.queues.send.is_empty());
+        }
+        let (index, conn) = (slot - qps, self.conns.get(slot - qps));
+        conn.is_some_and(|conn| conn.delivery.in_flight() > 0 || self.has_notices(index))
     }
 
     pub(crate) fn conn_id(&self, index: u32) -> ConnId {

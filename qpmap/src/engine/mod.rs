@@ -94,7 +94,7 @@ pub use verbs::{QpInit, QpModify};
 
 use crate::chain::Chains;
 use crate::cq::{CompletionQueue, Notify};
-use crate::doorbell::Doorbells;
+use crate::doorbell::{Doorbells, Sweep};
 use crate::hash::{IndexMap, Keyed};
 use crate::key::{Secret24, Secret32};
 use crate::mapping::Mapping;
@@ -104,7 +104,7 @@ use crate::ring::Words;
 use crate::slab::{NONE, Slab};
 use crate::state::QpState;
 use crate::timer::Timers;
-use backlog::Backlog;
+use backlog::{Backlog, PER_ROUND};
 use blobs::Blobs;
 use endings::Endings;
 use execute::Assembly;
@@ -138,6 +138,9 @@ use waiting::Waiting;
 
 /// Timers that run in a round: there may be one of each QP due at once.
 const MOST_TIMERS: u32 = 1024;
+/// Bells that are heard in a round, and requests that are taken up with them: each QP may have
+/// rung. One in error is flushed at once, of what its rings have room for.
+const MOST_BELLS: u32 = 1024;
 
 /// What the floors above provide: memory behind keys, memory of rings.
 pub trait Platform: 'static {
@@ -369,6 +372,8 @@ pub struct Engine<P: Platform> {
     conn_secret: Secret24,
     pub(crate) regions: Regions<P::Bytes>,
     pub(crate) doorbells: Arc<Doorbells>,
+    /// Those that have rung and are not heard yet.
+    sweep: Sweep,
     pub(crate) mapping: Arc<Mapping>,
     qps: Slab<Qp<P::Words>>,
     /// Indices of QPs that were destroyed last, oldest first: their numbers rest.
@@ -405,6 +410,9 @@ pub struct Engine<P: Platform> {
     conn_deadlines: Vec<Instant>,
     /// What connections counted until they rested last: only of those that have carried packets.
     past: IndexMap<src::Counters>,
+    /// Slots of QPs, and then of connections, in which nothing was left to do since a program
+    /// posted something last.
+    drained: u32,
     /// Connections whose peer has to hear that they are closed, oldest first, and why.
     farewells: VecDeque<(build::Route, Close)>,
     /// Flows that move to another connection once they are quiet.
@@ -483,6 +491,7 @@ impl<P: Platform> Engine<P> {
             conn_secret,
             regions,
             doorbells: Arc::new(Doorbells::new()),
+            sweep: Sweep::default(),
             mapping: Arc::new(Mapping::new()),
             qps: Slab::new(),
             resting: VecDeque::new(),
@@ -509,6 +518,7 @@ impl<P: Platform> Engine<P> {
             numbers: Numbers::default(),
             conn_deadlines: Vec::new(),
             past: IndexMap::default(),
+            drained: 0,
             farewells: VecDeque::new(),
             moves: IndexMap::default(),
             windows: Pool::new(Policy {
@@ -588,6 +598,7 @@ impl<P: Platform> Engine<P> {
     /// came have not been taken up yet.
     pub fn has_work(&self) -> bool {
         !self.doorbells.is_empty()
+            || !self.sweep.is_over()
             || self.staging.is_busy()
             || !self.to_watch.is_empty()
             || !self.ended.is_empty()
@@ -640,12 +651,29 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Takes in what programs posted since the last call, and goes on with what is to be done for
-    /// many QPs.
+    /// Takes in what programs posted since the last call, as much as a round has time for, and goes
+    /// on with what is to be done for many QPs.
     pub fn handle_doorbells(&mut self) {
         self.carry_on();
-        let doorbells = Arc::clone(&self.doorbells);
-        doorbells.drain(|index| self.rung(index));
+        let mut left = MOST_BELLS;
+        while left > 0
+            && let Some(qp) = self.doorbells.next(&mut self.sweep)
+        {
+            let taken = self.rung(qp, left.min(PER_ROUND));
+            left = left.saturating_sub(taken.max(1));
+        }
+    }
+
+    /// The same for all that they posted before, however long that takes: for a node that ends.
+    pub fn handle_all_doorbells(&mut self) {
+        self.carry_on();
+        // Twice: a bell may ring again behind a sweep that is under way.
+        for _ in 0..2 * self.qps.len() {
+            let Some(qp) = self.doorbells.next(&mut self.sweep) else {
+                return;
+            };
+            self.rung(qp, u32::MAX);
+        }
     }
 
     pub(crate) fn qpn(&self, index: u32) -> Qpn {

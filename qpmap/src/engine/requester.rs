@@ -77,18 +77,20 @@ impl Pending {
 }
 
 impl<P: Platform> Engine<P> {
-    /// A program posted to this QP.
-    pub(crate) fn rung(&mut self, qp: u32) {
+    /// A program posted to this QP. Gives how many requests were taken up at once, `most` at most:
+    /// those of an app-managed QP. Others are in their turn to send.
+    pub(crate) fn rung(&mut self, qp: u32, most: u32) -> u32 {
+        self.drained = 0;
         let Some(record) = self.qps.get(qp) else {
-            return;
+            return 0;
         };
         if record.state == QpState::Error {
             self.flush(qp);
-            return;
+            return 0;
         }
         if record.state == QpState::Sqe {
             self.flush_sends(qp);
-            return;
+            return 0;
         }
         match record.wire {
             Wire::Shared(flow) => {
@@ -97,10 +99,11 @@ impl<P: Platform> Engine<P> {
                 self.wake(flow);
             }
             // Each request names its route: none of them waits for another's.
-            Wire::Routes => self.ingest_routed(qp),
+            Wire::Routes => return self.ingest_routed(qp, most),
             Wire::Plain(plain) => self.feed_plain(qp, plain),
             Wire::None | Wire::Undecided(_) => {}
         }
+        0
     }
 
     /// Whether a flow has no connection and waits for none: its peer is gone.

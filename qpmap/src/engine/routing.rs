@@ -158,19 +158,29 @@ impl<P: Platform> Engine<P> {
             .number(record.qp, self.homes.peer(flow), record.remote)
     }
 
-    /// Takes all work requests of an app-managed QP from its ring: each goes to its route.
-    pub(crate) fn ingest_routed(&mut self, qp: u32) {
+    /// Takes work requests of an app-managed QP from its ring, `most` at most: each goes to its
+    /// route. Its bell rings for the rest. Gives how many it took.
+    pub(crate) fn ingest_routed(&mut self, qp: u32, most: u32) -> u32 {
+        let mut taken = 0;
         while self.qps[qp].state == QpState::Rts {
+            if taken == most {
+                self.doorbells.ring(qp);
+                break;
+            }
             let record = &mut self.qps[qp];
             match record.queues.send.fetch(&mut record.cursor) {
-                Ok(Some((request, route, slots))) => self.take_routed(qp, request, route, slots),
-                Ok(None) => return,
+                Ok(Some((request, route, slots))) => {
+                    self.take_routed(qp, request, route, slots);
+                    taken += 1;
+                }
+                Ok(None) => break,
                 Err(_) => {
                     self.qp_event(qp, QpEvent::Fatal);
                     self.fail_qp(qp, Status::LocalQpOperation);
                 }
             }
         }
+        taken
     }
 
     fn take_routed(&mut self, qp: u32, request: Request, route: u32, slots: u16) {

@@ -1,5 +1,6 @@
 //! What programs ask of QPs: to be made, changed, asked and destroyed.
 
+use super::backlog::PER_ROUND;
 use super::changes::Changes;
 use super::qp::{Attributes, Cold, Qp, QpQueues, Wire};
 use super::{Engine, Event, Platform};
@@ -256,7 +257,9 @@ impl<P: Platform> Engine<P> {
         }
         self.set_state(qp, to);
         match to {
-            QpState::Rts => self.rung(qp),
+            QpState::Rts => {
+                self.rung(qp, PER_ROUND);
+            }
             QpState::Sqd => self.check_drained(qp),
             _ => {}
         }
