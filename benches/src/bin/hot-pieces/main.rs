@@ -38,13 +38,15 @@ type Scale = (&'static str, Piece, u32);
 
 /// As many as anybody compares.
 const ANY: u32 = 1_000_000;
+/// Connections of a node, unless it is told otherwise. A million would take all memory.
+const CONNECTIONS: u32 = 65_536;
 
 const SCALES: &[Scale] = &[
     ("destroyed_qps", scales::destroyed_qps, ANY),
     ("moved_flows", scales::moved_flows, ANY),
     ("stranded_flows", scales::stranded_flows, ANY),
     ("watched_qps", scales::watched_qps, ANY),
-    ("connections", scales::connections, ANY),
+    ("connections", scales::connections, CONNECTIONS),
     ("regions", scales::regions, ANY),
     ("completions", scales::completions, ANY),
     ("users_of_a_failed_cq", scales::users_of_a_failed_cq, ANY),
@@ -52,10 +54,14 @@ const SCALES: &[Scale] = &[
     ("staging", scales::flows::staging, ANY),
     ("requests", scales::flows::requests, MAX_WR),
     ("responses", scales::flows::responses, ANY),
-    ("pings", scales::peers::pings, ANY),
-    ("replies", scales::peers::replies, ANY),
-    ("idle_connections", scales::peers::idle_connections, ANY),
-    ("handshakes", scales::handshakes::handshakes, ANY),
+    ("pings", scales::peers::pings, CONNECTIONS),
+    ("replies", scales::peers::replies, CONNECTIONS),
+    (
+        "idle_connections",
+        scales::peers::idle_connections,
+        CONNECTIONS,
+    ),
+    ("handshakes", scales::handshakes::handshakes, CONNECTIONS),
 ];
 
 fn main() -> ExitCode {
