@@ -16,6 +16,7 @@
 
 use super::crowd::{Crowd, Queues};
 use super::guard::{self, LossGuard};
+use super::spared::Spared;
 use super::{Acked, Control, MIN_WINDOW_PACKETS, SHARE_ONE, Start, first_window};
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
@@ -116,6 +117,7 @@ pub struct Delay {
     max_window: u64,
     link_rate: Option<u64>,
     rate: Option<u64>,
+    burst: u64,
     phase: Phase,
     before: Before,
     round: Round,
@@ -152,6 +154,7 @@ pub struct Delay {
     recovery_ns: u64,
     loss: LossGuard,
     crowd: Crowd,
+    spared: Spared,
     /// A queue that overflows is not shorter, and one from which much is lost.
     least_overflow: u64,
     least_heavy: u64,
@@ -174,6 +177,7 @@ impl Delay {
             max_window: start.max_window.max(MIN_WINDOW_PACKETS * start.packet),
             link_rate: start.link_rate,
             rate: start.link_rate,
+            burst: u64::MAX,
             phase: if start.window == 0 {
                 Phase::SlowStart
             } else {
@@ -205,6 +209,7 @@ impl Delay {
             least_overflow: 0,
             least_heavy: 0,
             crowd: Crowd::default(),
+            spared: Spared::default(),
             marked_share: SHARE_ONE / 2,
             marked_at: Instant::ZERO,
             before_timeout: 0,
@@ -229,7 +234,10 @@ impl Delay {
         };
         let rate = self.window.saturating_mul(quarters * SECOND / 4) / srtt_ns;
         let rate = rate.max(self.packet);
-        self.rate = Some(self.link_rate.map_or(rate, |link| rate.min(link)));
+        let rate = self.link_rate.map_or(rate, |link| rate.min(link));
+        self.rate = Some(rate);
+        // Half of our part of a queue that overflowed.
+        self.burst = (rate / 1_000).saturating_mul(self.cap) / MILLISECOND;
     }
 
     /// Queueing aimed at: between the time of a packet at our rate and a part of the round trip. A
@@ -301,7 +309,7 @@ impl Delay {
                 self.marked_at != Instant::ZERO && now.since(self.marked_at) < MARKS_ROUNDS * rtt;
             if marks && self.window >= self.most {
                 self.calm = 0;
-                least
+                least / 2
             } else if self.window < self.most {
                 // The last queue began there: half of the way, and slowly beyond it.
                 let half = (self.most - self.window) / 2;
@@ -394,9 +402,9 @@ impl Delay {
         self.begin_epoch(now);
         if self.rush == 0 || again {
             // Alone we would not have come here, or not so soon: for the most part of the way back
-            // the window is that of a loss-based flow.
-            // Reno comes back by a packet each round trip, CUBIC in its time.
-            let rounds = self.window * 3 / 10 / self.packet;
+            // the window is that of a loss-based flow, which grows by half of a packet each round
+            // trip, or as CUBIC in its time.
+            let rounds = self.window / self.packet;
             let back = self.recovery_ns.min(rounds * srtt_ns) / 4 * 3;
             let back = back.min(MAX_RIVAL_NS);
             self.rival_until = self.rival_until.max(now + back);
@@ -544,7 +552,7 @@ impl Delay {
         self.pace(acked.srtt_ns);
     }
 
-    /// Whether the queue explains what was lost in the round.
+    /// Whether the queue explains what was lost in the round, or has spared us for long enough.
     fn overflows(&mut self, now: Instant, round: &Round, queue: u64, longest: u64) -> bool {
         let heavily = round.lost * HEAVILY > round.bytes;
         let stands = self.has_rival(now) && queue > self.aim || heavily;
@@ -559,7 +567,14 @@ impl Delay {
             stands,
             least,
         };
-        self.crowd.end_round(&queues, self.window, self.packet)
+        if self.crowd.end_round(&queues, self.window, self.packet) {
+            self.spared.lost(longest);
+            return true;
+        }
+        if !self.has_rival(now) || self.window < FEW_PACKETS * self.packet {
+            self.spared.forget();
+        }
+        self.spared.end_round(queue, longest)
     }
 
     /// Without loss and marks.
@@ -713,6 +728,10 @@ impl Control for Delay {
 
     fn rate(&self) -> Option<u64> {
         self.rate
+    }
+
+    fn burst(&self) -> u64 {
+        self.burst
     }
 
     fn min_rtt_ns(&self) -> u64 {

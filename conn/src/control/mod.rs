@@ -9,6 +9,7 @@ mod dcqcn;
 mod delay;
 mod guard;
 mod none;
+mod spared;
 #[cfg(test)]
 mod tests;
 
@@ -84,6 +85,11 @@ pub trait Control {
 
     /// Pacing rate in bytes per second, or `None` for no pacing.
     fn rate(&self) -> Option<u64>;
+
+    /// Bytes that may leave at once without overflowing a queue, as far as that is known.
+    fn burst(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Round trip of the path without a queue in ns, as far as it is known; else 0.
     fn min_rtt_ns(&self) -> u64 {
@@ -194,6 +200,14 @@ impl Control for Controller {
             Self::Unlimited(control) => control.rate(),
             Self::Dcqcn(control) => control.rate(),
             Self::Delay(control) => control.rate(),
+        }
+    }
+
+    fn burst(&self) -> u64 {
+        match self {
+            Self::Unlimited(control) => control.burst(),
+            Self::Dcqcn(control) => control.burst(),
+            Self::Delay(control) => control.burst(),
         }
     }
 

@@ -14,7 +14,7 @@ const COST_SHIFT: u32 = 20;
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
     rate: Option<u64>,
-    window: u64,
+    burst: u64,
     /// Time one byte takes, in ns / 2^20; 0 for no pacing.
     cost: u64,
     burst_ns: u64,
@@ -25,21 +25,21 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Sets the rate in bytes per second; `window` is the congestion window in bytes.
-    pub(super) fn set_rate(&mut self, rate: Option<u64>, packet: u64, window: u64) {
-        if rate == self.rate && window == self.window {
+    /// Sets the rate in bytes per second; `burst` is how many the path may get at once.
+    pub(super) fn set_rate(&mut self, rate: Option<u64>, packet: u64, burst: u64) {
+        if rate == self.rate && burst == self.burst {
             return;
         }
-        (self.rate, self.window) = (rate, window);
+        (self.rate, self.burst) = (rate, burst);
         let Some(rate) = rate else {
             self.cost = 0;
             return;
         };
         self.cost = ((SECOND << COST_SHIFT) / rate.max(1)).max(1);
-        // No more than a queue of a quarter of the path holds, or than is sent in no time. Whole
-        // ones where that is many: a packet more would take a way of its own through the kernel.
+        // As much as is sent in no time is no burst. Whole ones of what takes one piece where that
+        // is many: a packet more would take a way of its own through the kernel.
         let short = (rate / (SECOND / SHORT_BURST_NS)).min(BURST_BYTES);
-        let most = (window / 8).max(short).min(rate / (SECOND / MAX_BURST_NS));
+        let most = burst.max(short).min(rate / (SECOND / MAX_BURST_NS));
         let most = if most > BURST_BYTES {
             most / BURST_BYTES * BURST_BYTES
         } else {
@@ -99,16 +99,16 @@ impl Pacer {
 mod tests {
     use super::*;
 
-    fn pacer(rate: u64, packet: u64, window: u64) -> Pacer {
+    fn pacer(rate: u64, packet: u64, burst: u64) -> Pacer {
         let mut pacer = Pacer::default();
-        pacer.set_rate(Some(rate), packet, window);
+        pacer.set_rate(Some(rate), packet, burst);
         pacer
     }
 
     #[test]
     fn a_burst_is_whole_super_packets_and_nothing_after_them() {
         let now = Instant::from_nanos(SECOND);
-        let mut pacer = pacer(10_000_000_000, 8268, 512 << 10);
+        let mut pacer = pacer(10_000_000_000, 8268, 64 << 10);
         assert_eq!(pacer.allowance(now), 7);
         pacer.sent(now, 7 * 8268);
         assert_eq!(pacer.allowance(now), 0, "the rest of 64 KiB holds none");
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_packet_as_large_as_a_burst_waits_until_there_is_room_for_it() {
         let mut now = Instant::from_nanos(SECOND);
-        let mut pacer = pacer(1_000_000_000, 65_535, 256 << 10);
+        let mut pacer = pacer(1_000_000_000, 65_535, 32 << 10);
         for _ in 0..100 {
             assert_eq!(pacer.allowance(now), 1);
             pacer.sent(now, 65_535);
@@ -135,7 +135,7 @@ mod tests {
     fn no_rate_is_too_high_to_send_at() {
         let now = Instant::from_nanos(SECOND);
         for rate in [u64::MAX, 1 << 50, 1 << 40] {
-            let mut pacer = pacer(rate, 8268, 1 << 20);
+            let mut pacer = pacer(rate, 8268, 128 << 10);
             assert!(pacer.allowance(now) > 0, "{rate}");
             pacer.sent(now, 8268);
             assert!(pacer.allowance(now + 1_000) > 0, "{rate}");

@@ -225,8 +225,10 @@ impl<I: Copy> Sender<I> {
 
     fn refresh_control(&mut self) {
         self.cwnd = self.control.window();
+        // No more than a queue of a quarter of the path holds.
+        let burst = (self.cwnd / 8).min(self.control.burst());
         self.pacer
-            .set_rate(self.control.rate(), self.limits.packet, self.cwnd);
+            .set_rate(self.control.rate(), self.limits.packet, burst);
     }
 
     /// The number in flight whose low bits are `link`.
