@@ -12,6 +12,7 @@ const QPMAP: &str = "trunkline-qpmap";
 const CM: &str = "trunkline-cm";
 const DATAPLANE: &str = "trunkline-dataplane";
 const ROOT: &str = "trunkline";
+const CLI: &str = "trunkline-cli";
 const SIM: &str = "trunkline-sim";
 
 /// Every member with what it may depend on, lowest floor first. A new edge is its own commit.
@@ -22,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (CM, &[WIRE, CONN]),
     (DATAPLANE, &[WIRE, CONN]),
     (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE]),
+    (CLI, &[WIRE, DATAPLANE, ROOT]),
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (
         "trunkline-benches",

@@ -103,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
         return cmtime::run(script, &stop, record.as_deref());
     }
     let peers = compile(&folder)?;
-    build(&["trunkline", "trunkline-interop"])?;
+    build(&["trunkline-cli", "trunkline-interop"])?;
     let json = match &options.json {
         Some(file) => std::path::absolute(file)?,
         None => folder.join("outcomes.json"),

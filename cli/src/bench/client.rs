@@ -1,0 +1,177 @@
+//! `--connect`: asks for a measurement and makes it.
+
+use super::channel::{Channel, EndAddress, Message, VERSION};
+use super::end::{self, End};
+use super::latency::{self, Goal};
+use super::params::{Mode, Params, Side};
+use super::report::{Found, Latencies, Report, Surroundings, Throughput};
+use super::session::{Session, until_interrupted};
+use super::stream;
+use crate::capture;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use anyhow::{Context, Result, bail};
+use std::io::{Write, stdout};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Pause of the node while the server makes its QPs.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Server.
+    pub(crate) server: SocketAddr,
+    /// Address of our node, unless that of the control connection.
+    pub(crate) bind: Option<IpAddr>,
+    /// What to measure.
+    pub(crate) params: Params,
+    /// When to stop.
+    pub(crate) goal: Goal,
+    /// How long nothing may move.
+    pub(crate) timeout: Duration,
+    /// Print JSON.
+    pub(crate) json: bool,
+    /// Where management datagrams are written to.
+    pub(crate) capture: Option<PathBuf>,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// No server, a server that refuses or goes away, requests that fail, wrong bytes, or Ctrl-C: then
+/// what there is has been printed.
+pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
+    let Plan { server, params, .. } = *plan;
+    let progress = Progress::new(!plan.json);
+    let stream = TcpStream::connect_timeout(&server, plan.timeout).with_context(|| {
+        format!(
+            "no server at {server} ('trunkline bench {} --listen')",
+            params.mode.name()
+        )
+    })?;
+    let channel = Channel::new(stream, plan.timeout)?;
+    let address = match plan.bind {
+        Some(address) => address,
+        None => channel.local()?,
+    };
+    let mut session = meet(plan, address, channel, interrupt)?;
+    progress.say(&format!("{address} to {}: {params}", server.ip()));
+
+    let mut found = match params.mode {
+        Mode::Lat => Found::Latencies(Latencies::default()),
+        Mode::Bw | Mode::Rate => Found::Throughput(Throughput::default()),
+    };
+    let mut around = Surroundings::default();
+    let measured = measure(&mut session, &plan.goal, &progress, &mut found, &mut around);
+    let interrupted = until_interrupted(measured)?;
+    around.complete = interrupted.is_none();
+    around.connections = session.end.node.connection_count();
+    around.counters = session.counters();
+    around.verified += session.verified;
+    capture::check(&session.end.node)?;
+
+    let report = Report::new(&params, &found, around);
+    let mut out = stdout().lock();
+    if plan.json {
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    match interrupted {
+        None => Ok(()),
+        Some(interrupted) => Err(interrupted.into()),
+    }
+}
+
+/// Makes our end and connects it with the server's.
+fn meet<'a>(
+    plan: &Plan,
+    address: IpAddr,
+    mut channel: Channel,
+    interrupt: &'a Interrupt,
+) -> Result<Session<'a>> {
+    let params = plan.params;
+    if address == plan.server.ip() {
+        bail!("the server's node has {address}: give this one another address with --bind");
+    }
+    let end = End::open(
+        end::node(
+            address,
+            Some(&params),
+            plan.timeout,
+            plan.capture.as_deref(),
+        )?,
+        Side::Client,
+        params,
+    )?;
+    channel.say(&Message::Hello {
+        version: VERSION,
+        params,
+        end: end.address(),
+    })?;
+    let answer = channel.wait(interrupt, || {
+        // The server's node may call before the server says that it is ready.
+        end::turn(&end.node)?;
+        std::thread::sleep(PAUSE);
+        Ok(())
+    });
+    let theirs: EndAddress = match answer.context("the server, which may be busy")? {
+        Message::Ready { end } => end,
+        _ => bail!("{} speaks out of turn", channel.peer()),
+    };
+    let target = end.connect(&theirs)?;
+    let mut session = Session::new(end, target, params, channel, interrupt);
+    if params.mode == Mode::Lat {
+        latency::prepare(&mut session)?;
+    }
+    Ok(session)
+}
+
+fn measure(
+    session: &mut Session<'_>,
+    goal: &Goal,
+    progress: &Progress,
+    found: &mut Found,
+    around: &mut Surroundings,
+) -> Result<()> {
+    session.moved();
+    let counts = match found {
+        Found::Latencies(latencies) => {
+            let mut client = latency::Client::new(session);
+            client.run(goal, progress, latencies)?;
+            around.paths = client.paths();
+            client.finish()?;
+            Vec::new()
+        }
+        Found::Throughput(throughput) => {
+            let mut client = stream::Client::new(session);
+            client.run(goal, progress, throughput)?;
+            around.paths = client.paths();
+            client.finish()?;
+            client.counts()
+        }
+    };
+    let counts = if session.params.verify {
+        counts
+    } else {
+        Vec::new()
+    };
+    session.channel.say(&Message::Stop { counts })?;
+    let node = session.end.node.clone();
+    let answer = session.channel.wait(session.interrupt, || {
+        end::turn(&node)?;
+        std::thread::sleep(PAUSE);
+        Ok(())
+    });
+    match answer? {
+        Message::Done { verified, counters } => {
+            around.verified = verified;
+            around.server_counters = counters;
+            Ok(())
+        }
+        _ => bail!("{} speaks out of turn", session.channel.peer()),
+    }
+}

@@ -1,0 +1,413 @@
+//! One end of a measurement: a node that this thread drives, its QPs and its buffers.
+
+use super::channel::EndAddress;
+use super::params::{Mode, Op, Params, Side};
+use crate::capture;
+use anyhow::{Context, Result, ensure};
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+use trunkline::{
+    Access, Completion, Cq, Drive, Gid, Mr, Node, Psn, Qp, QpAddress, QpOptions, Qpn, RecvWr,
+    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Status,
+};
+
+/// Completions taken at once.
+pub(crate) const BATCH: usize = 64;
+/// Requests posted at once.
+const POST: usize = 16;
+/// Messages up to this length travel inside the request where latency counts.
+const MAX_INLINE: u64 = 256;
+/// Requests and receives of a QP where one at a time is under way: the next may be posted before
+/// the completion of the last has been seen.
+const LATENCY_WR: u32 = 4;
+
+/// The QPs and buffers of this end.
+#[derive(Debug)]
+pub(crate) struct End {
+    /// The node; inline.
+    pub(crate) node: Node,
+    /// Completions of requests.
+    pub(crate) send_cq: Cq,
+    /// Completions of receives.
+    pub(crate) recv_cq: Cq,
+    qps: Vec<Qp>,
+    mr: Mr,
+    side: Side,
+    params: Params,
+}
+
+/// The buffers of the other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    node: IpAddr,
+    remote: Remote,
+    side: Side,
+    params: Params,
+}
+
+impl Target {
+    /// Address of the other end's node.
+    pub(crate) const fn node(&self) -> IpAddr {
+        self.node
+    }
+
+    /// How the other end's buffer is named.
+    pub(crate) const fn lane(&self, qp: usize, lane: u64) -> Remote {
+        let offset = self.params.offset(self.side, qp, lane);
+        // Whatever address the other side gave: its node judges where it leads.
+        Remote {
+            addr: self.remote.addr.wrapping_add(offset),
+            rkey: self.remote.rkey,
+        }
+    }
+}
+
+/// Starts a node, as a measurement needs it; `capture` gets its management datagrams.
+///
+/// # Errors
+/// The address cannot be bound, or the file not made.
+pub(crate) fn node(
+    address: IpAddr,
+    params: Option<&Params>,
+    timeout: Duration,
+    capture: Option<&Path>,
+) -> Result<Node> {
+    // Programs that measure turn one worker themselves: nothing else wakes up for them.
+    let several = params.is_some_and(|params| params.workers > 1);
+    let drive = if several {
+        Drive::Threaded
+    } else {
+        Drive::Inline
+    };
+    let mut builder = Node::builder();
+    if let Some(params) = params {
+        builder = builder
+            .pool(params.connections)
+            .control(params.control.into())
+            .workers(params.workers);
+    }
+    capture::add(builder, capture)?
+        .address(address)
+        .drive(drive)
+        .peer_timeout(timeout)
+        .build()
+        .with_context(|| format!("cannot start a node on {address}"))
+}
+
+/// One round of a node that no thread drives.
+///
+/// # Errors
+/// The port does not work any more.
+pub(crate) fn turn(node: &Node) -> Result<bool> {
+    Ok(node.is_inline() && node.poll()?)
+}
+
+impl End {
+    /// Makes the QPs and buffers of `params` on `node`.
+    ///
+    /// # Errors
+    /// No memory, or more than the node has.
+    pub(crate) fn open(node: Node, side: Side, params: Params) -> Result<Self> {
+        let pd = node.alloc_pd();
+        let mr = pd
+            .register(params.memory(side) as usize, Access::ALL)
+            .context("buffers")?;
+        let (sends, receives) = match params.mode {
+            Mode::Lat => (LATENCY_WR, LATENCY_WR),
+            _ => (params.depth, params.receives()),
+        };
+        let send_cq = node.create_cq((sends * params.qps).max(BATCH as u32))?;
+        let recv_cq = node.create_cq((receives * params.qps).max(BATCH as u32))?;
+        let options = QpOptions {
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: if inlined(&params) {
+                params.size as u32
+            } else {
+                0
+            },
+            signal_all: true,
+            ..QpOptions::default()
+        };
+        let qps = (0..params.qps)
+            .map(|_| pd.create_qp(&send_cq, &recv_cq, &options))
+            .collect::<Result<_, _>>()
+            .context("QPs")?;
+        Ok(Self {
+            node,
+            send_cq,
+            recv_cq,
+            qps,
+            mr,
+            side,
+            params,
+        })
+    }
+
+    /// Which end it is.
+    pub(crate) const fn side(&self) -> Side {
+        self.side
+    }
+
+    /// What the other side needs to know.
+    pub(crate) fn address(&self) -> EndAddress {
+        let one = |qp: &Qp| (qp.qpn().get(), qp.address().psn.get());
+        EndAddress {
+            node: self.node.gid().address(),
+            qps: self.qps.iter().map(one).collect(),
+            addr: self.mr.addr(),
+            rkey: self.mr.rkey().0,
+        }
+    }
+
+    /// Connects every QP to its counterpart.
+    ///
+    /// # Errors
+    /// The other side gave what cannot be.
+    pub(crate) fn connect(&self, other: &EndAddress) -> Result<Target> {
+        ensure!(
+            other.qps.len() == self.qps.len(),
+            "the other side has {} QPs, not {}",
+            other.qps.len(),
+            self.qps.len()
+        );
+        let (here, there) = (self.node.gid().address(), other.node);
+        ensure!(
+            here != there,
+            "both nodes are on {here}: one needs another address (--bind)"
+        );
+        ensure!(
+            here.is_ipv4() == there.is_ipv4(),
+            "{here} and {there} are of different families"
+        );
+        for (qp, &(qpn, psn)) in self.qps.iter().zip(&other.qps) {
+            let Some(qpn) = Qpn::new(qpn) else {
+                anyhow::bail!("the other side names a QP {qpn:#x}, of more than 24 bits");
+            };
+            qp.connect(QpAddress {
+                gid: Gid::from(there),
+                qpn,
+                psn: Psn::from_wire(psn),
+            })?;
+        }
+        let remote = Remote {
+            addr: other.addr,
+            rkey: Rkey(other.rkey),
+        };
+        let side = match self.side {
+            Side::Client => Side::Server,
+            Side::Server => Side::Client,
+        };
+        Ok(Target {
+            node: there,
+            remote,
+            side,
+            params: self.params,
+        })
+    }
+
+    fn sge(&self, qp: usize, lane: u64) -> Sge {
+        let offset = self.params.offset(self.side, qp, lane);
+        self.mr.sge(offset as usize, self.params.size as usize)
+    }
+
+    /// Posts one request on QP `qp`, from or to its buffer `lane`.
+    ///
+    /// # Errors
+    /// The QP is not (any more) what it should be.
+    pub(crate) fn post(&self, qp: usize, lane: u64, op: SendOp) -> Result<()> {
+        self.post_all(qp, std::iter::once((lane, op)))
+    }
+
+    /// Posts requests on QP `qp`, each from or to a buffer of it.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub(crate) fn post_all(
+        &self,
+        qp: usize,
+        mut requests: impl Iterator<Item = (u64, SendOp)>,
+    ) -> Result<()> {
+        loop {
+            let mut batch = [(0, SendOp::Send); POST];
+            let mut sges = [[Sge::default()]; POST];
+            let mut count = 0;
+            for (slot, request) in batch.iter_mut().zip(&mut requests) {
+                sges[count] = [self.sge(qp, request.0)];
+                *slot = request;
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            let mut bytes = [0; MAX_INLINE as usize];
+            // Only latency is measured with inline requests, and there is one at a time.
+            let inline = if count == 1 && inlined(&self.params) {
+                let bytes = &mut bytes[..self.params.size as usize];
+                self.read(qp, batch[0].0, bytes)?;
+                Some(&*bytes)
+            } else {
+                None
+            };
+            let work: [SendWr<'_>; POST] = std::array::from_fn(|at| SendWr {
+                wr_id: cookie(qp, batch[at].0),
+                op: batch[at].1,
+                flags: SendFlags::SIGNALED,
+                sges: if inline.is_some() { &[] } else { &sges[at] },
+                inline,
+                route: 0,
+            });
+            self.qps[qp]
+                .post_send(&work[..count])
+                .context("posting requests")?;
+        }
+    }
+
+    /// Posts a SEND of the first bytes of the first buffer on the first QP.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub(crate) fn post_ping(&self, bytes: u64) -> Result<()> {
+        let offset = self.params.offset(self.side, 0, 0) as usize;
+        let sges = [self.mr.sge(offset, bytes as usize)];
+        let work = SendWr {
+            wr_id: cookie(0, 0),
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            sges: if bytes == 0 { &[] } else { &sges },
+            inline: None,
+            route: 0,
+        };
+        self.qps[0].post_send(&[work]).context("posting requests")
+    }
+
+    /// Bytes of the message that came, if one did.
+    ///
+    /// # Errors
+    /// A receive that failed.
+    pub(crate) fn pinged(&self) -> Result<Option<u64>> {
+        let mut done = [Completion::BLANK];
+        if self.recv_cq.poll(&mut done)? == 0 {
+            return Ok(None);
+        }
+        let [done] = done;
+        ensure!(
+            done.status == Status::Success,
+            "a receive ended with {:?}",
+            done.status
+        );
+        Ok(Some(done.byte_len.into()))
+    }
+
+    /// Posts receives on QP `qp`, each into a buffer of it.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub(crate) fn receive_all(
+        &self,
+        qp: usize,
+        mut lanes: impl Iterator<Item = u64>,
+    ) -> Result<()> {
+        loop {
+            let mut batch = [0; POST];
+            let mut count = 0;
+            for (slot, lane) in batch.iter_mut().zip(&mut lanes) {
+                *slot = lane;
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            let sges: [_; POST] = std::array::from_fn(|at| [self.sge(qp, batch[at])]);
+            let work: [_; POST] = std::array::from_fn(|at| RecvWr {
+                wr_id: cookie(qp, batch[at]),
+                sges: &sges[at],
+            });
+            self.qps[qp]
+                .post_recv(&work[..count])
+                .context("posting receives")?;
+        }
+    }
+
+    /// Takes completions; gives QP and buffer of each to `each`. Gives how many there were.
+    ///
+    /// # Errors
+    /// A request that failed, or an error of `each`.
+    pub(crate) fn drain(
+        &self,
+        cq: &Cq,
+        mut each: impl FnMut(usize, u64) -> Result<()>,
+    ) -> Result<usize> {
+        let mut batch = [Completion::BLANK; BATCH];
+        let count = cq.poll(&mut batch)?;
+        for done in &batch[..count] {
+            ensure!(
+                done.status == Status::Success,
+                "QP {}: {:?} ended with {:?}",
+                done.qpn,
+                done.opcode,
+                done.status
+            );
+            each((done.wr_id >> 32) as usize, done.wr_id & 0xffff_ffff)?;
+        }
+        Ok(count)
+    }
+
+    /// Copies the first bytes of a buffer out.
+    ///
+    /// # Errors
+    /// More bytes than it has.
+    pub(crate) fn read(&self, qp: usize, lane: u64, out: &mut [u8]) -> Result<()> {
+        Ok(self
+            .mr
+            .read(self.params.offset(self.side, qp, lane) as usize, out)?)
+    }
+
+    /// Copies the first bytes of a buffer in.
+    ///
+    /// # Errors
+    /// More bytes than it has.
+    pub(crate) fn write(&self, qp: usize, lane: u64, data: &[u8]) -> Result<()> {
+        Ok(self
+            .mr
+            .write(self.params.offset(self.side, qp, lane) as usize, data)?)
+    }
+
+    /// Offset of the last byte of a message in a buffer, from the start of the region.
+    fn last(&self, qp: usize, lane: u64) -> usize {
+        (self.params.offset(self.side, qp, lane) + self.params.size) as usize - 1
+    }
+
+    /// The last byte of a buffer's message.
+    ///
+    /// # Errors
+    /// There is no such buffer.
+    pub(crate) fn last_byte(&self, qp: usize, lane: u64) -> Result<u8> {
+        let mut byte = [0];
+        self.mr.read(self.last(qp, lane), &mut byte)?;
+        Ok(byte[0])
+    }
+
+    /// Sets the last byte of a buffer's message.
+    ///
+    /// # Errors
+    /// There is no such buffer.
+    pub(crate) fn set_last_byte(&self, qp: usize, lane: u64, byte: u8) -> Result<()> {
+        Ok(self.mr.write(self.last(qp, lane), &[byte])?)
+    }
+}
+
+/// Whether requests carry their bytes themselves.
+fn inlined(params: &Params) -> bool {
+    params.mode == Mode::Lat
+        && matches!(params.op, Op::Send | Op::Write)
+        && params.size <= MAX_INLINE
+}
+
+/// QP and buffer in a completion's cookie.
+const fn cookie(qp: usize, lane: u64) -> u64 {
+    (qp as u64) << 32 | lane
+}

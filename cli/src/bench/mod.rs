@@ -1,0 +1,206 @@
+//! `trunkline bench`: measures between two processes or hosts.
+
+mod channel;
+mod client;
+mod end;
+mod latency;
+mod params;
+mod patience;
+mod ping;
+mod report;
+mod server;
+mod session;
+pub(crate) mod size;
+mod stream;
+
+use super::interrupt::Interrupt;
+use super::usage::wrong;
+use anyhow::Result;
+use clap::builder::TypedValueParser;
+use clap::{Args, value_parser};
+use latency::Goal;
+use params::{ATOMIC_SIZE, Controller, Mode, Op, Params};
+use size::{parse_seconds, parse_size};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use trunkline::Workers;
+
+/// Round trips of `lat`, unless the command line says otherwise.
+const ITERATIONS: u64 = 10_000;
+/// Duration of `bw` and `rate`, unless the command line says otherwise.
+const DURATION: Duration = Duration::from_secs(5);
+
+/// Options of `trunkline bench`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Start a server, then a client: what is measured is the client's choice.\n  \
+    trunkline bench lat --listen 127.0.0.2\n  \
+    trunkline bench lat --connect 127.0.0.2 --op write --size 64"
+)]
+pub(crate) struct BenchArgs {
+    /// What to measure.
+    #[arg(value_enum)]
+    mode: Mode,
+    /// Serve clients on this IP address, one after another.
+    #[arg(long, value_name = "ADDR", conflicts_with = "connect")]
+    listen: Option<IpAddr>,
+    /// Measure against the server at this IP address.
+    #[arg(long, value_name = "ADDR")]
+    connect: Option<IpAddr>,
+    /// TCP port on which both ends agree on what to do; the measurement itself is RoCEv2.
+    #[arg(long, default_value_t = 18515)]
+    port: u16,
+    /// Serve one client only.
+    #[arg(long, conflicts_with = "connect")]
+    once: bool,
+    /// Address of the client's node [default: that of the connection to the server].
+    #[arg(long, value_name = "ADDR")]
+    bind: Option<IpAddr>,
+    /// Operation [default: send; bw: write].
+    #[arg(long, value_enum)]
+    op: Option<Op>,
+    /// Bytes of a message, K, M and G are powers of 1024 [default: 64; bw: 1M; atomic: 8].
+    #[arg(long, value_parser = parse_size, value_name = "BYTES")]
+    size: Option<u64>,
+    /// QPs at each end [default: 1; rate: 64].
+    #[arg(long, value_name = "N")]
+    qps: Option<u32>,
+    /// Shared connections for them.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    connections: u32,
+    /// Workers of each node; with several each has a thread of its own.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = workers())]
+    workers: u8,
+    /// Requests under way on each QP [default: 16; lat: 1].
+    #[arg(long, value_name = "N")]
+    depth: Option<u32>,
+    /// Congestion control of the shared connections.
+    #[arg(long, value_enum, default_value_t = Controller::Delay)]
+    control: Controller,
+    /// Time to measure [default: 5; lat: as long as the iterations take].
+    #[arg(long, value_parser = parse_seconds, value_name = "SECS", allow_negative_numbers = true)]
+    duration: Option<Duration>,
+    /// lat: round trips to measure [default: 10000].
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    iterations: Option<u64>,
+    /// Time before anything counts.
+    #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "0.2")]
+    #[arg(allow_negative_numbers = true)]
+    warmup: Duration,
+    /// Give up when nothing moves for so long.
+    #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "10")]
+    #[arg(allow_negative_numbers = true)]
+    timeout: Duration,
+    /// Compare what arrives with what was sent: every message, but of WRITEs in bw and rate only
+    /// those that are left at the end.
+    #[arg(long)]
+    verify: bool,
+    /// Write what the client's node says and hears of connection management to a pcapng file.
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    capture_cm: Option<PathBuf>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A command line that makes no sense, and whatever goes wrong at the end that it chose.
+pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
+    if args.timeout.is_zero() {
+        return Err(wrong("--timeout of no time at all"));
+    }
+    for address in [args.listen, args.connect, args.bind].into_iter().flatten() {
+        // The ICRC covers addresses: a node has one, and its peers send to it.
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(wrong(format!("{address} is not the address of one host")));
+        }
+    }
+    match (args.listen, args.connect) {
+        (Some(address), _) => {
+            let plan = server::Plan {
+                address,
+                port: args.port,
+                once: args.once,
+                timeout: args.timeout,
+            };
+            server::run(&plan, interrupt)
+        }
+        (None, Some(server)) => client::run(&args.plan(server)?, interrupt),
+        (None, None) => Err(wrong("--listen ADDR or --connect ADDR is needed")),
+    }
+}
+
+/// Reads a number of workers that a node may have.
+fn workers() -> impl TypedValueParser<Value = u8> {
+    value_parser!(u8).range(1..=i64::from(Workers::MOST))
+}
+
+impl BenchArgs {
+    fn plan(&self, server: IpAddr) -> Result<client::Plan> {
+        let op = self.op.unwrap_or(match self.mode {
+            Mode::Lat | Mode::Rate => Op::Send,
+            Mode::Bw => Op::Write,
+        });
+        let params = Params {
+            mode: self.mode,
+            op,
+            size: self.size.unwrap_or(match (op, self.mode) {
+                (Op::Atomic, _) => ATOMIC_SIZE,
+                (_, Mode::Bw) => 1 << 20,
+                (_, Mode::Lat | Mode::Rate) => 64,
+            }),
+            qps: self
+                .qps
+                .unwrap_or(if self.mode == Mode::Rate { 64 } else { 1 }),
+            connections: self.connections,
+            depth: self
+                .depth
+                .unwrap_or(if self.mode == Mode::Lat { 1 } else { 16 }),
+            control: self.control,
+            verify: self.verify,
+            workers: self.workers,
+        };
+        if let Err(error) = params.check() {
+            return Err(wrong(error.to_string()));
+        }
+        if self.mode == Mode::Lat && params.depth != 1 {
+            return Err(wrong("--depth is 1 where latency is measured"));
+        }
+        if self.mode != Mode::Lat && self.iterations.is_some() {
+            return Err(wrong(
+                "--iterations is for lat; bw and rate have --duration",
+            ));
+        }
+        if self.duration.is_some_and(|duration| duration.is_zero()) || self.iterations == Some(0) {
+            return Err(wrong("nothing to measure: --duration or --iterations is 0"));
+        }
+        if self
+            .bind
+            .is_some_and(|bind| bind.is_ipv4() != server.is_ipv4())
+        {
+            return Err(wrong(
+                "--bind and --connect are addresses of different families",
+            ));
+        }
+        let iterations = match (self.mode, self.duration) {
+            (Mode::Lat, None) => Some(self.iterations.unwrap_or(ITERATIONS)),
+            _ => None,
+        };
+        Ok(client::Plan {
+            server: SocketAddr::new(server, self.port),
+            bind: self.bind,
+            params,
+            goal: Goal {
+                warmup: self.warmup,
+                iterations,
+                duration: self.duration.unwrap_or(DURATION),
+            },
+            timeout: self.timeout,
+            json: self.json,
+            capture: self.capture_cm.clone(),
+        })
+    }
+}

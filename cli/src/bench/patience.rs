@@ -1,0 +1,82 @@
+//! How long nothing may move.
+
+use std::time::{Duration, Instant};
+
+/// When something moved last, and how long nothing may.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    limit: Duration,
+    moved: Instant,
+    /// Packets of data that had reached either end when it was told last.
+    delivered: u64,
+}
+
+impl Patience {
+    /// It begins now.
+    pub(crate) const fn new(limit: Duration, now: Instant) -> Self {
+        Self {
+            limit,
+            moved: now,
+            delivered: 0,
+        }
+    }
+
+    /// How long nothing may move.
+    pub(crate) const fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Something that was waited for has happened.
+    pub(crate) const fn moved(&mut self, now: Instant) {
+        self.moved = now;
+    }
+
+    /// So many packets of data have reached either end by now. Where there are more than before
+    /// something moves, though a large message may take longer than anybody has patience with
+    /// silence.
+    pub(crate) const fn delivered(&mut self, packets: u64, now: Instant) {
+        if self.delivered != packets {
+            self.delivered = packets;
+            self.moved(now);
+        }
+    }
+
+    /// Whether it is over.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.moved) > self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_message_that_goes_on_may_take_longer_than_the_patience() {
+        let began = Instant::now();
+        let mut patience = Patience::new(LIMIT, began);
+        for second in 0..100 {
+            let now = began + Duration::from_secs(second);
+            patience.delivered(second / 5, now);
+            assert!(!patience.is_over(now), "after {second} s");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_more_is_waited_for_as_long_as_was_said() {
+        let began = Instant::now();
+        let mut patience = Patience::new(LIMIT, began);
+        patience.delivered(7, began);
+        for second in 0..=10 {
+            let now = began + Duration::from_secs(second);
+            patience.delivered(7, now);
+            assert!(!patience.is_over(now), "after {second} s");
+        }
+        let late = began + Duration::from_secs(11);
+        assert!(patience.is_over(late));
+        patience.moved(late);
+        assert!(!patience.is_over(late), "a completion counts too");
+    }
+}

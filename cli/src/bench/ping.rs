@@ -1,0 +1,104 @@
+//! The smallest round trip of two messages, while nothing else is under way: what `rate` compares
+//! the round trips with that connections measure.
+//!
+//! The client SENDs up to 64 bytes, the server SENDs as many back; both ends poll, so that neither
+//! a sleep nor a wake-up counts. A connection measures less of the same way: from the departure of
+//! a packet to the arrival of its acknowledgement, without the time for which that waited at the
+//! peer, and without the programs at both ends.
+
+use super::params::{Mode, Params};
+use super::session::Session;
+use super::stream;
+use anyhow::Result;
+use std::time::{Duration, Instant};
+
+/// Bytes of a message, where buffers have room for so many.
+const BYTES: u64 = 64;
+/// Round trips, unless they take longer than this.
+const PINGS: u32 = 1000;
+const TIME: Duration = Duration::from_millis(300);
+
+/// Whether a measurement begins with this: both ends have to poll.
+pub(crate) fn is_wanted(params: &Params) -> bool {
+    params.mode == Mode::Rate && params.workers == 1
+}
+
+/// Posts what the first message needs.
+///
+/// # Errors
+/// The QP does not take it.
+pub(crate) fn prepare(session: &Session<'_>) -> Result<()> {
+    session.end.receive_all(0, std::iter::once(0))
+}
+
+/// The measuring end: gives the smallest round trip.
+///
+/// # Errors
+/// A request that failed, a server that is gone, or Ctrl-C.
+pub(crate) fn measure(session: &mut Session<'_>) -> Result<Duration> {
+    let (mut least, first) = (Duration::MAX, Instant::now());
+    let bytes = BYTES.min(session.params.size);
+    for _ in 0..PINGS {
+        prepare(session)?;
+        let began = Instant::now();
+        exchange(session, bytes)?;
+        least = least.min(began.elapsed());
+        session.moved();
+        if first.elapsed() > TIME {
+            break;
+        }
+    }
+    // A message of no bytes is the last one. Its answer says that the server is ready.
+    prepare(session)?;
+    exchange(session, 0)?;
+    Ok(least)
+}
+
+/// A message, and the one that comes back.
+fn exchange(session: &mut Session<'_>, bytes: u64) -> Result<()> {
+    session.end.post_ping(bytes)?;
+    let (mut sent, mut answered) = (false, false);
+    while !(sent && answered) {
+        session.turn()?;
+        let end = &session.end;
+        answered |= end.drain(&end.recv_cq, |_, _| Ok(()))? > 0;
+        sent |= end.drain(&end.send_cq, |_, _| Ok(()))? > 0;
+    }
+    Ok(())
+}
+
+/// The serving end: answers until the last one, then prepares the stream.
+///
+/// # Errors
+/// As [`measure`].
+pub(crate) fn serve(session: &mut Session<'_>) -> Result<()> {
+    let mut under_way = 0;
+    while session.stop.is_none() {
+        session.turn()?;
+        let end = &session.end;
+        under_way -= end.drain(&end.send_cq, |_, _| Ok(()))?;
+        let Some(bytes) = end.pinged()? else {
+            continue;
+        };
+        let last = bytes == 0;
+        if last {
+            stream::prepare(session)?;
+        } else {
+            prepare(session)?;
+        }
+        while under_way > 0 {
+            session.turn()?;
+            under_way -= session.end.drain(&session.end.send_cq, |_, _| Ok(()))?;
+        }
+        session.end.post_ping(bytes)?;
+        under_way += 1;
+        if last {
+            break;
+        }
+    }
+    while under_way > 0 && session.stop.is_none() {
+        session.turn()?;
+        under_way -= session.end.drain(&session.end.send_cq, |_, _| Ok(()))?;
+    }
+    Ok(())
+}

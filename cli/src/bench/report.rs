@@ -1,0 +1,416 @@
+//! What was measured, for people and as JSON.
+
+use super::params::{Mode, Params};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+use trunkline::ConnectionStats;
+
+/// Longest latency that is told apart from longer ones.
+const MAX_NS: u64 = 60_000_000_000;
+/// Significant digits of latencies.
+const DIGITS: u8 = 3;
+const NS_PER_US: f64 = 1000.0;
+
+/// Latencies measured so far.
+#[derive(Debug)]
+pub(crate) struct Latencies {
+    histogram: Histogram<u64>,
+    /// How long they took to measure.
+    pub(crate) elapsed: Duration,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        let histogram = Histogram::new_with_bounds(1, MAX_NS, DIGITS);
+        Self {
+            histogram: histogram.expect("the bounds are in order and the digits at most 5"),
+            elapsed: Duration::ZERO,
+        }
+    }
+}
+
+impl Latencies {
+    /// Adds one.
+    pub(crate) fn record(&mut self, latency: Duration) {
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.histogram.saturating_record(ns);
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// How it goes, in one line.
+    pub(crate) fn progress(&self) -> String {
+        let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / NS_PER_US;
+        let count = self.count();
+        let seconds = self.elapsed.as_secs_f64();
+        format!(
+            "  {seconds:.0} s: {count} samples, p50 {:.2} us, p99 {:.2} us",
+            us(0.5),
+            us(0.99)
+        )
+    }
+
+    fn percentiles(&self) -> Percentiles {
+        let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / NS_PER_US;
+        Percentiles {
+            min_us: self.histogram.min() as f64 / NS_PER_US,
+            p50_us: us(0.5),
+            p90_us: us(0.9),
+            p99_us: us(0.99),
+            p999_us: us(0.999),
+            max_us: self.histogram.max() as f64 / NS_PER_US,
+            mean_us: self.histogram.mean() / NS_PER_US,
+        }
+    }
+}
+
+/// Requests completed so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Throughput {
+    /// Requests.
+    pub(crate) operations: u64,
+    /// In how long.
+    pub(crate) elapsed: Duration,
+    /// The smallest round trip of two messages, before there were many: to compare with
+    /// what the connections measured. Of `rate`.
+    pub(crate) ping: Option<Duration>,
+}
+
+impl Throughput {
+    /// How it goes, in one line: `lately` requests in the last `lap`.
+    pub(crate) fn progress(&self, params: &Params, lately: u64, lap: Duration) -> String {
+        let rates = Rates::of(params, lately, lap);
+        let seconds = self.elapsed.as_secs_f64();
+        match params.mode {
+            Mode::Rate => format!("  {seconds:.0} s: {:.0} operations/s", rates.ops_per_s),
+            _ => format!("  {seconds:.0} s: {:.3} Gb/s", rates.gbit_per_s),
+        }
+    }
+}
+
+/// What came out.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Of `lat`.
+    Latencies(Latencies),
+    /// Of `bw` and `rate`.
+    Throughput(Throughput),
+}
+
+#[derive(Debug, Serialize)]
+struct Percentiles {
+    min_us: f64,
+    p50_us: f64,
+    p90_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    max_us: f64,
+    mean_us: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Rates {
+    bytes_per_s: f64,
+    gbit_per_s: f64,
+    ops_per_s: f64,
+}
+
+impl Rates {
+    fn of(params: &Params, operations: u64, elapsed: Duration) -> Self {
+        let seconds = elapsed.as_secs_f64();
+        // A measurement that was stopped before it began has measured nothing.
+        let ops_per_s = if seconds > 0.0 {
+            operations as f64 / seconds
+        } else {
+            0.0
+        };
+        let bytes_per_s = ops_per_s * params.size as f64;
+        Self {
+            bytes_per_s,
+            gbit_per_s: bytes_per_s * 8.0 / 1e9,
+            ops_per_s,
+        }
+    }
+}
+
+/// Everything about a measurement.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    mode: &'static str,
+    op: &'static str,
+    size: u64,
+    qps: u32,
+    connections: usize,
+    depth: u32,
+    duration_s: f64,
+    operations: u64,
+    #[serde(flatten)]
+    percentiles: Option<Percentiles>,
+    #[serde(flatten)]
+    rates: Option<Rates>,
+    /// Smallest round trip of two SENDs of 64 bytes, there and back, one at a time and both ends
+    /// polling; `min_rtt_us` of `paths` is what the connections measured themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ping_min_us: Option<f64>,
+    /// The larger of that and the least of `paths`, divided by the smaller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ping_factor: Option<f64>,
+    /// Whether it ran to its end.
+    complete: bool,
+    /// Bytes compared at both ends.
+    verified_bytes: u64,
+    /// How the client's connections were doing at the end.
+    paths: Vec<PathReport>,
+    /// What the client's node counted.
+    counters: BTreeMap<String, u64>,
+    /// What the server's node counted.
+    server_counters: BTreeMap<String, u64>,
+}
+
+/// How a connection was doing when the last message was under way.
+#[derive(Debug, Serialize)]
+pub(crate) struct PathReport {
+    rtt_us: f64,
+    min_rtt_us: f64,
+    window_bytes: u64,
+    /// Where packets are paced.
+    rate_gbit_per_s: Option<f64>,
+}
+
+impl From<&ConnectionStats> for PathReport {
+    fn from(stats: &ConnectionStats) -> Self {
+        let delivery = &stats.delivery;
+        Self {
+            rtt_us: delivery.rtt_ns as f64 / NS_PER_US,
+            min_rtt_us: delivery.min_rtt_ns as f64 / NS_PER_US,
+            window_bytes: delivery.window_bytes,
+            rate_gbit_per_s: delivery.rate.map(|bytes| bytes as f64 * 8.0 / 1e9),
+        }
+    }
+}
+
+/// What is known of a measurement beside its result.
+#[derive(Debug, Default)]
+pub(crate) struct Surroundings {
+    /// Shared connections that were open.
+    pub(crate) connections: usize,
+    /// How they were doing.
+    pub(crate) paths: Vec<PathReport>,
+    /// Whether it ran to its end.
+    pub(crate) complete: bool,
+    /// Bytes compared at both ends.
+    pub(crate) verified: u64,
+    /// What the client's node counted.
+    pub(crate) counters: BTreeMap<String, u64>,
+    /// What the server's node counted.
+    pub(crate) server_counters: BTreeMap<String, u64>,
+}
+
+impl Report {
+    /// Puts it together.
+    pub(crate) fn new(params: &Params, found: &Found, around: Surroundings) -> Self {
+        let (operations, elapsed) = match found {
+            Found::Latencies(latencies) => (latencies.count(), latencies.elapsed),
+            Found::Throughput(throughput) => (throughput.operations, throughput.elapsed),
+        };
+        let rates = || Rates::of(params, operations, elapsed);
+        let ping = match found {
+            Found::Latencies(_) => None,
+            Found::Throughput(throughput) => throughput.ping,
+        };
+        let ping = ping.map(|ping| ping.as_nanos() as f64 / NS_PER_US);
+        Self {
+            mode: params.mode.name(),
+            op: params.op.name(),
+            size: params.size,
+            qps: params.qps,
+            connections: around.connections,
+            depth: params.depth,
+            duration_s: elapsed.as_secs_f64(),
+            operations,
+            percentiles: match found {
+                Found::Latencies(latencies) => Some(latencies.percentiles()),
+                Found::Throughput(_) => None,
+            },
+            rates: matches!(found, Found::Throughput(_)).then(rates),
+            ping_min_us: ping,
+            ping_factor: ping.and_then(|ping| factor(ping, least_of(&around.paths)?)),
+            complete: around.complete,
+            verified_bytes: around.verified,
+            paths: around.paths,
+            counters: around.counters,
+            server_counters: around.server_counters,
+        }
+    }
+}
+
+/// The smallest round trip that connections measured.
+fn least_of(paths: &[PathReport]) -> Option<f64> {
+    let measured = paths.iter().map(|path| path.min_rtt_us);
+    let measured = measured.filter(|rtt| *rtt > 0.0);
+    measured.min_by(f64::total_cmp)
+}
+
+/// How many times as much the larger of two round trips is.
+fn factor(one: f64, other: f64) -> Option<f64> {
+    let (less, more) = (one.min(other), one.max(other));
+    (less > 0.0).then(|| more / less)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let early = if self.complete { "" } else { ", stopped early" };
+        writeln!(f, "{} {} of {} bytes{early}", self.mode, self.op, self.size)?;
+        let mut row =
+            |name: &str, value: f64, digits: usize| writeln!(f, "  {name:<28} {value:>16.digits$}");
+        row("QPs", self.qps.into(), 0)?;
+        row("shared connections", self.connections as f64, 0)?;
+        row("requests under way per QP", self.depth.into(), 0)?;
+        row("seconds", self.duration_s, 2)?;
+        row("operations", self.operations as f64, 0)?;
+        if let Some(latency) = &self.percentiles {
+            for (name, value) in [
+                ("latency, us: least", latency.min_us),
+                ("  50 %", latency.p50_us),
+                ("  90 %", latency.p90_us),
+                ("  99 %", latency.p99_us),
+                ("  99.9 %", latency.p999_us),
+                ("  most", latency.max_us),
+                ("  mean", latency.mean_us),
+            ] {
+                row(name, value, 2)?;
+            }
+        }
+        if let Some(rates) = &self.rates {
+            row("bytes per second", rates.bytes_per_s, 0)?;
+            row("Gb/s", rates.gbit_per_s, 3)?;
+            row("operations per second", rates.ops_per_s, 0)?;
+        }
+        if let Some(ping) = self.ping_min_us {
+            row("round trip, us: least of SEND and SEND back", ping, 2)?;
+            if let Some(least) = least_of(&self.paths) {
+                row("  least of the paths", least, 2)?;
+            }
+            if let Some(factor) = self.ping_factor {
+                row("  factor between them", factor, 2)?;
+            }
+        }
+        if self.verified_bytes > 0 {
+            row("bytes verified", self.verified_bytes as f64, 0)?;
+        }
+        let retransmitted = self.counters.get("retransmitted").copied().unwrap_or(0);
+        row("packets sent again", retransmitted as f64, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::params::{Controller, Op};
+
+    const PARAMS: Params = Params {
+        mode: Mode::Bw,
+        op: Op::Write,
+        size: 1000,
+        qps: 2,
+        connections: 1,
+        depth: 16,
+        control: Controller::Delay,
+        verify: false,
+        workers: 1,
+    };
+
+    #[test]
+    fn rates_follow_from_operations_and_time() {
+        let throughput = Throughput {
+            operations: 500,
+            elapsed: Duration::from_millis(500),
+            ping: None,
+        };
+        let report = Report::new(
+            &PARAMS,
+            &Found::Throughput(throughput),
+            Surroundings::default(),
+        );
+        let json = serde_json::to_value(&report).expect("it has string keys");
+        assert_eq!(json["ops_per_s"], 1000.0);
+        assert_eq!(json["bytes_per_s"], 1_000_000.0);
+        assert_eq!(json["gbit_per_s"], 0.008);
+        assert!(json.get("p50_us").is_none());
+        let nothing = Report::new(
+            &PARAMS,
+            &Found::Throughput(Throughput::default()),
+            Surroundings::default(),
+        );
+        assert_eq!(
+            serde_json::to_value(&nothing).expect("as above")["ops_per_s"],
+            0.0
+        );
+    }
+
+    #[test]
+    fn the_smallest_round_trip_of_the_paths_is_compared_with_the_ping() {
+        let throughput = Throughput {
+            operations: 1,
+            elapsed: Duration::from_secs(1),
+            ping: Some(Duration::from_micros(6)),
+        };
+        let path = |min_rtt_us| PathReport {
+            rtt_us: 50.0,
+            min_rtt_us,
+            window_bytes: 0,
+            rate_gbit_per_s: None,
+        };
+        // One that has measured nothing does not count.
+        let around = Surroundings {
+            paths: vec![path(9.0), path(0.0), path(4.0)],
+            ..Surroundings::default()
+        };
+        let report = Report::new(&PARAMS, &Found::Throughput(throughput), around);
+        assert!(report.to_string().contains("factor between them"));
+        let json = serde_json::to_value(&report).expect("it has string keys");
+        assert_eq!(
+            (&json["ping_min_us"], &json["ping_factor"]),
+            (&6.0.into(), &1.5.into())
+        );
+        assert_eq!(factor(2.0, 6.0), Some(3.0));
+        assert_eq!(factor(0.0, 6.0), None);
+    }
+
+    #[test]
+    fn percentiles_are_in_microseconds_and_in_order() {
+        let mut latencies = Latencies::default();
+        for us in 1..=1000 {
+            latencies.record(Duration::from_micros(us));
+        }
+        latencies.record(Duration::from_secs(3600));
+        let percentiles = latencies.percentiles();
+        assert_eq!(latencies.count(), 1001);
+        assert!(
+            (499.0..=502.0).contains(&percentiles.p50_us),
+            "{percentiles:?}"
+        );
+        assert!(
+            (989.0..=993.0).contains(&percentiles.p99_us),
+            "{percentiles:?}"
+        );
+        assert!((0.9..=1.0).contains(&percentiles.min_us), "{percentiles:?}");
+        assert!(percentiles.max_us >= 60e6, "{percentiles:?}");
+        let report = Report::new(
+            &Params {
+                mode: Mode::Lat,
+                ..PARAMS
+            },
+            &Found::Latencies(latencies),
+            Surroundings::default(),
+        );
+        let json = serde_json::to_value(&report).expect("it has string keys");
+        assert!(json.get("ops_per_s").is_none() && json["p999_us"].is_f64());
+    }
+}

@@ -1,0 +1,138 @@
+//! `--listen`: serves one client after another.
+
+use super::channel::{Channel, Message};
+use super::end::{self, End};
+use super::params::{Mode, Params, Side};
+use super::session::Session;
+use super::{latency, ping, stream};
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::{chain, complain, note};
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+/// How long a wait for clients lasts before it looks for Ctrl-C.
+const WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// What the command line says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Address of the node, and with the port that of the control connections.
+    pub(crate) address: IpAddr,
+    /// Port of the control connections.
+    pub(crate) port: u16,
+    /// Serve one client only.
+    pub(crate) once: bool,
+    /// How long nothing may move.
+    pub(crate) timeout: Duration,
+}
+
+/// Serves.
+///
+/// # Errors
+/// The address cannot be used, or Ctrl-C. A client that goes wrong is told about, and the next is
+/// served, unless there is to be only one.
+pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
+    // Nodes live as long as their clients; one that cannot start should be told about at once.
+    drop(end::node(plan.address, None, plan.timeout, None)?);
+    let asked = SocketAddr::new(plan.address, plan.port);
+    let listener = TcpListener::bind(asked).with_context(|| format!("cannot listen on {asked}"))?;
+    listener.set_nonblocking(true).context("control socket")?;
+    let port = listener.local_addr().context("control socket")?.port();
+    note(&format!("listening on {}, port {port}", plan.address));
+    loop {
+        let (stream, client) = accept(&listener, interrupt)?;
+        let served = serve(plan, stream, interrupt);
+        match &served {
+            Ok(params) => note(&format!("{client}: {params}: done")),
+            Err(error) if plan.once || error.is::<Interrupted>() => {}
+            Err(error) => complain(&format!("client {client}: {}", chain(error))),
+        }
+        match served {
+            Err(error) if plan.once || error.is::<Interrupted>() => return Err(error),
+            Ok(_) if plan.once => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, interrupt: &Interrupt) -> Result<(TcpStream, SocketAddr)> {
+    loop {
+        interrupt.check()?;
+        match listener.accept() {
+            Ok(accepted) => return Ok(accepted),
+            // A client that left again, or a signal.
+            Err(error)
+                if [ErrorKind::ConnectionAborted, ErrorKind::Interrupted]
+                    .contains(&error.kind()) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&WAIT)) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(error).context("control socket"),
+                }
+            }
+            Err(error) => return Err(error).context("control socket"),
+        }
+    }
+}
+
+/// Serves one client; gives what it wanted.
+fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params> {
+    let mut channel = Channel::new(stream, plan.timeout)?;
+    let (params, theirs) = match channel.wait_idle(interrupt)? {
+        Message::Hello { params, end, .. } => (params, end),
+        _ => bail!("it does not say hello"),
+    };
+    let ready = params.check().map_err(anyhow::Error::from).and_then(|()| {
+        let node = end::node(plan.address, Some(&params), plan.timeout, None)?;
+        let end = End::open(node, Side::Server, params)?;
+        let target = end.connect(&theirs)?;
+        Ok((end, target))
+    });
+    let (end, target) = match ready {
+        Ok(ready) => ready,
+        Err(error) => return Err(told(&mut channel, error)),
+    };
+    let ours = end.address();
+    let mut session = Session::new(end, target, params, channel, interrupt);
+    match measured(&mut session, Message::Ready { end: ours }) {
+        Ok(()) => Ok(params),
+        Err(error) => Err(told(&mut session.channel, error)),
+    }
+}
+
+fn measured(session: &mut Session<'_>, ready: Message) -> Result<()> {
+    match session.params.mode {
+        Mode::Lat => latency::prepare(session)?,
+        _ if ping::is_wanted(&session.params) => ping::prepare(session)?,
+        Mode::Bw | Mode::Rate => stream::prepare(session)?,
+    }
+    session.channel.say(&ready)?;
+    session.moved();
+    if ping::is_wanted(&session.params) {
+        ping::serve(session)?;
+    }
+    match session.params.mode {
+        Mode::Lat => latency::serve(session)?,
+        Mode::Bw | Mode::Rate => stream::serve(session)?,
+    }
+    let done = Message::Done {
+        verified: session.verified,
+        counters: session.counters(),
+    };
+    session.channel.say(&done)
+}
+
+/// Tells the client what went wrong, if it still listens.
+fn told(channel: &mut Channel, error: anyhow::Error) -> anyhow::Error {
+    if !error.is::<Interrupted>() {
+        // One that is gone need not know.
+        let _ = channel.say(&Message::Failed { why: chain(&error) });
+    }
+    error
+}

@@ -1,0 +1,30 @@
+//! `--capture-cm`: the management datagrams of a node, in a file.
+
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::path::Path;
+use trunkline::{Builder, Node};
+
+/// Has the node write them to `file`, if there is to be one.
+///
+/// # Errors
+/// The file cannot be made.
+pub(crate) fn add(builder: Builder, file: Option<&Path>) -> Result<Builder> {
+    let Some(file) = file else {
+        return Ok(builder);
+    };
+    let name = || file.display().to_string();
+    let made = File::create(file).with_context(name)?;
+    builder.capture_management(made).with_context(name)
+}
+
+/// Whether all of them were written.
+///
+/// # Errors
+/// The capture ended early.
+pub(crate) fn check(node: &Node) -> Result<()> {
+    match node.capture_state().and_then(|state| state.failure) {
+        Some(why) => bail!("the capture ended early: {why}"),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,127 @@
+//! The `trunkline` command: what there is to type, and what becomes of errors.
+
+mod bench;
+mod capture;
+mod decode;
+mod demo;
+mod interrupt;
+mod progress;
+mod usage;
+mod watch;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use interrupt::{Interrupt, Interrupted};
+use std::io::{ErrorKind, Write, stderr};
+use std::process::ExitCode;
+use usage::UsageError;
+
+/// Exit code of a failure at run time.
+const FAILED: u8 = 1;
+
+/// A software RNIC in user space: RDMA queue pairs that share connections, over RoCEv2.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run two nodes on loopback addresses: thousands of QPs on a few connections, all checked.
+    Demo(demo::DemoArgs),
+    /// Measure latency, bandwidth or message rate between two processes or hosts.
+    Bench(bench::BenchArgs),
+    /// Look at the connection management of a running node.
+    Cm(watch::CmArgs),
+    /// Print the RoCEv2, CM and Trunkline packets of a capture (pcap or pcapng).
+    Decode(decode::DecodeArgs),
+}
+
+/// Runs the command that the process was started with.
+fn main() -> ExitCode {
+    match Cli::try_parse() {
+        Ok(cli) => exit_code(run(&cli), &usage::words()),
+        Err(error) => usage::report(&error, &usage::words()),
+    }
+}
+
+fn run(cli: &Cli) -> Result<()> {
+    let interrupt = Interrupt::install().context("cannot handle signals")?;
+    match &cli.command {
+        Command::Demo(args) => demo::run(args, &interrupt),
+        Command::Bench(args) => bench::run(args, &interrupt),
+        Command::Cm(args) => watch::run(args, &interrupt),
+        Command::Decode(args) => decode::run(args, &interrupt),
+    }
+}
+
+fn exit_code(result: Result<()>, words: &[String]) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
+        return ExitCode::from(interrupted.exit_code());
+    }
+    if let Some(error) = error.downcast_ref::<UsageError>() {
+        return usage::refuse(&error.0, words);
+    }
+    let closed = |cause: &std::io::Error| cause.kind() == ErrorKind::BrokenPipe;
+    if !error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref())
+        .any(closed)
+    {
+        complain(&chain(&error));
+    }
+    ExitCode::from(FAILED)
+}
+
+/// Causes joined by colons; a cause that the one before has already told is left out.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// One line on standard error, with the name of the command.
+fn complain(text: &str) {
+    note(&format!("trunkline: {text}"));
+}
+
+/// One line on standard error.
+fn note(text: &str) {
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    // Where nobody listens there is nobody to tell.
+    let _ = writeln!(stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn causes_are_joined_once_each() {
+        let error = anyhow!("no such file")
+            .context("open x: no such file")
+            .context("decode");
+        assert_eq!(chain(&error), "decode: open x: no such file");
+    }
+}

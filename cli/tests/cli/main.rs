@@ -1,0 +1,45 @@
+//! The `trunkline` command, as users meet it.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod bench;
+mod captures;
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+mod damage;
+mod decode;
+mod demo;
+mod formats;
+mod interrupt;
+mod usage;
+mod watch;
+
+use std::process::{Command, Output, Stdio};
+
+/// The command, with nothing on its standard input.
+fn trunkline(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+/// Runs the command to its end.
+fn run(words: &[&str]) -> Output {
+    trunkline(words).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The only line on standard error of a run that ended with `code`.
+#[track_caller]
+fn complaint(output: &Output, code: i32) -> String {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    let lines: Vec<_> = stderr.lines().collect();
+    let [line] = lines[..] else {
+        panic!("{} lines: {stderr}", lines.len())
+    };
+    let says = line.strip_prefix("trunkline: ");
+    says.unwrap_or_else(|| panic!("{line}")).to_owned()
+}

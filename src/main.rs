@@ -1,7 +1,0 @@
-//! The `trunkline` command.
-
-pub mod cli;
-
-fn main() -> std::process::ExitCode {
-    cli::main()
-}
