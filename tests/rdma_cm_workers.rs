@@ -181,7 +181,8 @@ fn faulty(workers: u8, faults: Faults) -> Host {
 
 fn requests_meet_their_worker_however_often_they_come(workers: u8) {
     const THREADS: usize = 8;
-    const EACH: usize = 4;
+    // So many that each worker has some that come twice.
+    const EACH: usize = 12;
     // Answers are lost, so that requests come again, and each may come twice. No confirmation is
     // lost: who has asked for patience (MRA) would be left alone for a minute then.
     let (server, client) = (
