@@ -44,7 +44,7 @@ impl<P: Platform> Engine<P> {
         peer: Gid,
         bind: &ControlEntry,
     ) -> Option<ControlEntry> {
-        if self.peer_of.contains_key(&peer) {
+        if self.peer_of.get(peer).is_some() {
             return None;
         }
         let Some(qp) = self.qp_index(bind.dest_qp) else {

@@ -314,7 +314,7 @@ impl<P: Platform> Engine<P> {
             let route = self.route(conn);
             self.farewells.push_back((route, Close::NODE));
         }
-        let peers: Vec<Gid> = self.peer_of.keys().copied().collect();
+        let peers: Vec<Gid> = self.peers.iter().map(|(_, peer)| peer.address).collect();
         for peer in peers {
             self.drop_peer(peer);
         }

@@ -120,7 +120,7 @@ use replies::Replies;
 use requester::Pending;
 use routes::RouteTable;
 use staging::Staging;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tombstones::Tombstones;
@@ -395,7 +395,7 @@ pub struct Engine<P: Platform> {
     srqs: Slab<SrqSlot<P::Words>>,
     peers: Slab<Peer>,
     /// Peers by address; ordered, so that walks replay.
-    peer_of: BTreeMap<Gid, u32>,
+    peer_of: peers::Addresses,
     /// Connections that programs opened for themselves, by peer.
     private: BTreeSet<(u32, u32)>,
     paths: Paths,
@@ -507,7 +507,7 @@ impl<P: Platform> Engine<P> {
             cq_serial: 0,
             srqs: Slab::new(),
             peers: Slab::new(),
-            peer_of: BTreeMap::new(),
+            peer_of: peers::Addresses::new(pairs),
             private: BTreeSet::new(),
             paths: Paths::default(),
             waiting: Waiting::default(),

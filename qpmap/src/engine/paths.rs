@@ -109,7 +109,7 @@ impl<P: Platform> Engine<P> {
     /// A port cannot send datagrams of `datagram` bytes (BTH to ICRC) to `address`, which it could
     /// when it was opened: connections to it send smaller ones from now on.
     pub fn refused_as_too_long(&mut self, now: Instant, address: Gid, datagram: u32) {
-        let Some(&peer) = self.peer_of.get(&address) else {
+        let Some(peer) = self.peer_of.get(address) else {
             return;
         };
         let used = |conn: u32| self.conns[conn].delivery.packet_size();

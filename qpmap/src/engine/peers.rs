@@ -4,7 +4,9 @@ use super::backlog::Task;
 use super::link::Conn;
 use super::{Cause, ConnId, Engine, Platform};
 use crate::error::VerbsError;
+use crate::hash::Keyed;
 use crate::slab::NONE;
+use hashbrown::HashTable;
 use trunkline_wire::{Gid, Qpn, Workers};
 
 /// GUID and epoch of a peer whose next incarnation has not introduced itself.
@@ -34,9 +36,54 @@ pub(crate) struct Peer {
     pub(crate) workers: Workers,
 }
 
+/// Peers by address. Who asks chooses its address, so that the hash is keyed.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    hash: Keyed,
+    table: HashTable<(Gid, u32)>,
+}
+
+impl Addresses {
+    pub(crate) const fn new(hash: Keyed) -> Self {
+        Self {
+            hash,
+            table: HashTable::new(),
+        }
+    }
+
+    /// The index of the peer at an address.
+    pub(crate) fn get(&self, address: Gid) -> Option<u32> {
+        let found = self
+            .table
+            .find(hash_of(self.hash, address), |(at, _)| *at == address);
+        found.map(|(_, peer)| *peer)
+    }
+
+    /// Takes up the peer at an address that none had.
+    fn insert(&mut self, address: Gid, peer: u32) {
+        let keyed = self.hash;
+        let rehash = |(at, _): &(Gid, u32)| hash_of(keyed, *at);
+        let entry = (address, peer);
+        self.table
+            .insert_unique(hash_of(keyed, address), entry, rehash);
+    }
+
+    fn remove(&mut self, address: Gid) {
+        let hash = hash_of(self.hash, address);
+        if let Ok(found) = self.table.find_entry(hash, |(at, _)| *at == address) {
+            found.remove();
+        }
+    }
+}
+
+fn hash_of(keyed: Keyed, Gid(bytes): Gid) -> u64 {
+    let whole = u128::from_be_bytes(bytes);
+    keyed.hash([(whole >> 64) as u64, whole as u64])
+}
+
 impl<P: Platform> Engine<P> {
     pub(crate) fn peer_record(&mut self, identity: PeerIdentity) -> Result<u32, VerbsError> {
-        if let Some(&peer) = self.peer_of.get(&identity.address) {
+        if let Some(peer) = self.peer_of.get(identity.address) {
             let record = &self.peers[peer];
             if (record.guid, record.epoch) == (identity.guid, identity.epoch) {
                 return Ok(peer);
@@ -65,7 +112,7 @@ impl<P: Platform> Engine<P> {
 
     /// The identity of the peer at `address`, if it shares connections with us.
     pub fn peer(&self, address: Gid) -> Option<PeerIdentity> {
-        let record = &self.peers[*self.peer_of.get(&address)?];
+        let record = &self.peers[self.peer_of.get(address)?];
         Some(PeerIdentity {
             guid: record.guid,
             epoch: record.epoch,
@@ -76,15 +123,15 @@ impl<P: Platform> Engine<P> {
 
     /// Connections to `address`: those of the pool, newest first, and then private ones.
     pub fn connections_to(&self, address: Gid) -> Vec<ConnId> {
-        let peer = self.peer_of.get(&address);
-        let all = peer.into_iter().flat_map(|peer| self.conns_of(*peer));
+        let peer = self.peer_of.get(address);
+        let all = peer.into_iter().flat_map(|peer| self.conns_of(peer));
         all.map(|conn| self.conn_id(conn)).collect()
     }
 
     /// Connections of the pool to `address`.
     pub fn pool_size(&self, address: Gid) -> u32 {
-        let peer = self.peer_of.get(&address);
-        peer.map_or(0, |peer| self.pool_of(*peer).count() as u32)
+        let peer = self.peer_of.get(address);
+        peer.map_or(0, |peer| self.pool_of(peer).count() as u32)
     }
 
     /// Connections of the pool to a peer, newest first.
@@ -120,7 +167,7 @@ impl<P: Platform> Engine<P> {
     /// and the QPs that talked to it go to error. Those that never heard of it wait for the next
     /// incarnation: it is the one that their programs know.
     pub fn drop_peer(&mut self, address: Gid) {
-        let Some(&peer) = self.peer_of.get(&address) else {
+        let Some(peer) = self.peer_of.get(address) else {
             return;
         };
         loop {
@@ -145,7 +192,7 @@ impl<P: Platform> Engine<P> {
     pub(super) fn forget_peer(&mut self, peer: u32) {
         self.paths.forget(peer);
         let record = self.peers.remove(peer);
-        self.peer_of.remove(&record.address);
+        self.peer_of.remove(record.address);
     }
 
     /// Picks a connection of the pool to the worker of `peer` that has the QP `remote`: the one

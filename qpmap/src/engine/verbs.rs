@@ -346,8 +346,8 @@ impl<P: Platform> Engine<P> {
             dest_qpn: remote,
             ..
         } = self.cold(qp).attributes;
-        let known = self.peer_of.get(&peer);
-        if let Some(conn) = known.and_then(|known| self.pick(*known, remote)) {
+        let known = self.peer_of.get(peer);
+        if let Some(conn) = known.and_then(|known| self.pick(known, remote)) {
             self.share(qp, conn);
             return;
         }

@@ -64,7 +64,7 @@ impl<P: Platform> Engine<P> {
     /// The peer at `peer` shares connections: QPs that waited to hear it bind to one. Gives whether
     /// all have that can.
     pub(super) fn share_undecided(&mut self, peer: Gid, share: &mut Share) -> bool {
-        let Some(&index) = self.peer_of.get(&peer) else {
+        let Some(index) = self.peer_of.get(peer) else {
             return true;
         };
         for at in 0..LINES as u8 {
@@ -284,7 +284,7 @@ impl<P: Platform> Engine<P> {
 
     /// The peer at `address`, and its workers: one, as long as nothing is known of it.
     fn peer_and_workers(&self, address: Gid) -> (Option<u32>, Workers) {
-        let peer = self.peer_of.get(&address).copied();
+        let peer = self.peer_of.get(address);
         let workers = peer.map_or(Workers::ONE, |peer| self.peers[peer].workers);
         (peer, workers)
     }
@@ -390,7 +390,7 @@ impl<P: Platform> Engine<P> {
                     });
                     continue;
                 }
-                let known = self.peer_of.get(&peer).copied();
+                let known = self.peer_of.get(peer);
                 match known.and_then(|known| self.pick(known, number_of(at))) {
                     Some(conn) => self.share(waiter.qp, conn),
                     None => self.wait_again(waiter),
