@@ -2,6 +2,8 @@
 
 mod book;
 mod handshakes;
+#[cfg(test)]
+mod ids;
 mod line;
 mod loops;
 mod opening;

@@ -73,39 +73,8 @@ impl Book {
 mod tests {
     use super::*;
     use crate::connection::ConnectionOptions;
-    use trunkline_cm::{Ask, Binds, Config, Identity, Manager, Offer, Retry, Route};
-    use trunkline_conn::secret::{Purpose as Purpose_, Secret};
-    use trunkline_conn::time::Instant;
-    use trunkline_wire::{Qpn, Workers};
-
-    /// Of handshakes under way.
-    fn ids<const N: usize>() -> [HandshakeId; N] {
-        let random = Secret::from_seed(1).stream(Purpose_::Nodes);
-        let config = Config::new(Identity { guid: 1, epoch: 1 });
-        let mut manager = Manager::new(config, random);
-        let route = Route {
-            local: [10, 0, 0, 9].into(),
-            remote: [10, 0, 0, 1].into(),
-        };
-        let offer = Offer {
-            connection: Qpn::from_wire(2),
-            token: 1,
-            first_packet: 0,
-            packet_size: 4096,
-            window: 1,
-            workers: Workers::ONE,
-        };
-        let ask = Ask {
-            offer,
-            purpose: Purpose::Private,
-            toward: 0,
-            traffic_class: 0,
-            binds: Binds::default(),
-            retry: Retry::ASK,
-        };
-        let open = |_| manager.open(Instant::ZERO, route, ask);
-        std::array::from_fn(open).map(|id| id.expect("there is room"))
-    }
+    use crate::peers::ids::ids;
+    use trunkline_wire::Qpn;
 
     fn handshake(peer: u8, purpose: Purpose) -> Handshake {
         Handshake {
@@ -123,7 +92,7 @@ mod tests {
     #[test]
     fn handshakes_are_found_by_peer_and_gone_from_everywhere_once_removed() {
         let mut book = Book::default();
-        let ids = ids::<6>();
+        let ids = ids(6);
         let purposes = [Purpose::Pool(0), Purpose::Pool(1), Purpose::Private];
         for (at, id) in ids.iter().enumerate() {
             book.insert(*id, handshake(1 + at as u8 % 2, purposes[at / 2]));

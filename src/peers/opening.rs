@@ -82,43 +82,9 @@ impl Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trunkline_cm::{Ask, Binds, Config, Identity, Manager, Offer, Purpose, Retry, Route};
-    use trunkline_conn::secret::{Purpose as Secrets, Secret};
-    use trunkline_conn::time::Instant;
-    use trunkline_wire::Workers;
+    use crate::peers::ids::ids;
 
     const TOKEN: u32 = 77;
-
-    /// Numbers of `count` handshakes: only a connection manager makes them.
-    fn ids(count: u32) -> Vec<HandshakeId> {
-        let config = Config::new(Identity { guid: 1, epoch: 1 });
-        let mut manager = Manager::new(config, Secret::from_seed(1).stream(Secrets::Nodes));
-        let mut open = |number| {
-            let route = Route {
-                local: peer(1),
-                remote: peer(2),
-            };
-            let offer = Offer {
-                connection: Qpn::from_wire(number),
-                token: TOKEN,
-                first_packet: 1,
-                packet_size: 4096,
-                window: 16,
-                workers: Workers::ONE,
-            };
-            let ask = Ask {
-                offer,
-                purpose: Purpose::Private,
-                toward: 0,
-                traffic_class: 0,
-                binds: Binds::default(),
-                retry: Retry::ASK,
-            };
-            let opened = manager.open(Instant::ZERO, route, ask);
-            opened.expect("room for another one")
-        };
-        (1..=count).map(&mut open).collect()
-    }
 
     fn peer(host: u8) -> IpAddr {
         [10, 0, 0, host].into()

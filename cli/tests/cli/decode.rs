@@ -2,7 +2,8 @@
 
 use crate::captures::{GOLDEN, Scratch, golden, number, packets, summary};
 use crate::common::{End, PATIENCE, REGION};
-use crate::formats::{Frame, abbreviated, frames, pcap, pcapng, pcapng_simple, relinked};
+use crate::formats::{Frame, frames, pcap, pcapng, pcapng_simple, relinked};
+use crate::names::abbreviated;
 use crate::{run, text, trunkline};
 use pcap_file::{DataLink, Endianness, TsResolution};
 use serde_json::Value;

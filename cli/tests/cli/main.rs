@@ -10,6 +10,8 @@ mod decode;
 mod demo;
 mod formats;
 mod interrupt;
+#[path = "../../../wire/tests/common/names.rs"]
+mod names;
 mod usage;
 mod watch;
 

@@ -138,7 +138,9 @@ impl<P: Platform> Engine<P> {
     /// said nothing of other workers, which may not have been known.
     pub(super) fn begin_rescue(&mut self, peer: u32) {
         let address = self.peers[peer].address;
-        let unled: u64 = (0..LINES as u8)
+        let unled: u64 = self
+            .waiting
+            .lines(address, peer)
             .filter(|at| self.pick(peer, number_of(*at)).is_none())
             .fold(0, |all, at| all | 1 << at);
         let Self { waiting, homes, .. } = self;

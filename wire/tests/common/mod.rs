@@ -1,5 +1,7 @@
 //! What every frame of a capture has to pass, and the counts of packets by what they are.
 
+mod names;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path as FilePath;
@@ -160,26 +162,7 @@ fn name(packet: &Packet<'_>, place: &str) -> String {
             Syndrome::Nak(code) => format!("ACK({})", 0x60 | code.code()),
         };
     }
-    let long = packet.opcode().name();
-    let mut short = long.strip_prefix("RC_").unwrap_or(long).to_owned();
-    if let Some(rest) = short.strip_prefix("UD_SEND_ONLY") {
-        return format!("UD_SEND{rest}");
-    }
-    for (word, letters) in [
-        ("ATOMIC_ACKNOWLEDGE", "ATOMIC_ACK"),
-        ("CMP_SWAP", "CMPSWAP"),
-        ("FETCH_ADD", "FETCHADD"),
-        ("READ_REQUEST", "RD_REQ"),
-        ("READ_RESPONSE", "RD_RSP"),
-        ("WRITE", "WR"),
-        ("_FIRST", "_F"),
-        ("_MIDDLE", "_M"),
-        ("_LAST", "_L"),
-        ("_ONLY", "_O"),
-    ] {
-        short = short.replace(word, letters);
-    }
-    short
+    names::abbreviated(packet.opcode().name())
 }
 
 fn check_mad(packet: &Packet<'_>, place: &str) -> String {

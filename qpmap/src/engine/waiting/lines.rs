@@ -319,6 +319,12 @@ impl Waiting {
         all.map(|((_, at), line)| (*at, line))
     }
 
+    /// The lines of a peer in which anybody stands, of both kinds.
+    pub(super) fn lines(&self, address: Gid, peer: u32) -> impl Iterator<Item = u8> {
+        let undecided = self.of(address).map(|(at, _)| at);
+        undecided.chain(self.stranded_at(peer).map(|(at, _)| at))
+    }
+
     /// Whether flows wait for a peer, or are about to hear what came of it.
     pub(in super::super) fn has_stranded(&self, peer: u32) -> bool {
         self.stranded_at(peer).next().is_some()
