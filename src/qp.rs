@@ -227,10 +227,17 @@ impl Qp {
     /// # Errors
     /// A step that the state diagram does not have, or attributes out of range.
     pub fn modify(&self, change: &QpModify) -> Result<(), Error> {
+        self.modify_all(std::slice::from_ref(change))
+    }
+
+    /// One change after the other, up to the first that is refused, under one lock.
+    fn modify_all(&self, changes: &[QpModify]) -> Result<(), Error> {
         self.node().life.check()?;
-        let modified = self
-            .seat()
-            .act(|core, _| core.modify_qp(self.qpn(), change))?;
+        let modified = self.seat().act(|core, _| {
+            changes
+                .iter()
+                .try_for_each(|change| core.modify_qp(self.qpn(), change))
+        })?;
         Ok(modified?)
     }
 
@@ -268,9 +275,11 @@ impl Qp {
             sq_psn: self.0.psn,
             ..*attributes
         };
-        self.modify(&QpModify::Init { access })?;
-        self.modify(&QpModify::Rtr(attributes))?;
-        self.modify(&QpModify::Rts(attributes))
+        self.modify_all(&[
+            QpModify::Init { access },
+            QpModify::Rtr(attributes),
+            QpModify::Rts(attributes),
+        ])
     }
 
     /// Posts send requests (`ibv_post_send(3)`) in order, up to the first that is refused.

@@ -318,15 +318,19 @@ impl Seat {
     }
 
     /// What is behind a lock whose holder panicked cannot be believed any more.
+    #[inline]
     fn unless_poisoned<'a>(
         &self,
         guard: LockResult<MutexGuard<'a, Core>>,
     ) -> Result<MutexGuard<'a, Core>, Error> {
-        guard.map_err(|poisoned| {
-            drop(poisoned);
-            self.life.fail(self.index, "a thread panicked in it");
-            self.life.check().err().unwrap_or(Down::ShutDown.into())
-        })
+        guard.map_err(|poisoned| self.fail_poisoned(poisoned))
+    }
+
+    #[cold]
+    fn fail_poisoned(&self, poisoned: PoisonError<MutexGuard<'_, Core>>) -> Error {
+        drop(poisoned);
+        self.life.fail(self.index, "a thread panicked in it");
+        self.life.check().err().unwrap_or(Down::ShutDown.into())
     }
 
     /// After [`Life::end`]: all QPs are in error, and what they had outstanding is flushed, as far

@@ -36,9 +36,13 @@ impl Endings {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.last.is_empty()
+    }
+
     /// The flow of a former life of this pair whose end the peer has not heard of.
     pub(crate) fn get(&self, pair: &Pair) -> Option<u32> {
-        if self.last.is_empty() {
+        if self.is_empty() {
             return None;
         }
         let found = self.last.find(self.hash_of(pair), |(at, _)| at == pair);
@@ -170,6 +174,9 @@ impl<P: Platform> Engine<P> {
     /// Whether what a flow has to say of its QP's present life waits until the peer has heard of
     /// the end of the last one.
     pub(crate) fn waits_for_end(&self, flow: u32) -> bool {
+        if self.endings.is_empty() {
+            return false;
+        }
         let record = &self.flows[flow];
         let pair = (record.qp, record.remote, self.homes.peer(flow));
         let last = self.endings.get(&pair);

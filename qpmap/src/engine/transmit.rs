@@ -403,8 +403,11 @@ impl<P: Platform> Engine<P> {
         if conn == NONE || record.runnable_link != NONE {
             return;
         }
-        // Of a QP in error, only responses to what it executed before.
-        if self.only_responds(flow) && self.next_response(flow).is_none() {
+        // A QP that has nothing to send rings when it has. Of one in error, only responses to what
+        // it executed before go out.
+        if self.next_response(flow).is_none()
+            && (self.only_responds(flow) || !self.is_outstanding(flow))
+        {
             return;
         }
         // One on a connection that is gone wakes when it has moved on.
