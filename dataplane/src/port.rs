@@ -39,7 +39,8 @@ pub trait Port: Egress {
     /// Takes from the medium what it has, unless something of the last time is still to be given
     /// out. Gives whether there may be something to give out.
     ///
-    /// This is when it has arrived: what [`Arrival::waited_ns`] says of it is counted up to here.
+    /// This is when it has arrived: what [`Arrival::waited_ns`] says of it is counted up to here,
+    /// without what it took to take the packet itself.
     /// So whoever measures round trips reads the clock after this call, once for all that the next
     /// [`receive`](Self::receive) gives out: a reading from before belongs to nothing that came
     /// later, and makes round trips shorter than the path.

@@ -4,7 +4,7 @@
 //! The client SENDs up to 64 bytes, the server SENDs as many back; both ends poll, so that neither
 //! a sleep nor a wake-up counts. A connection measures less of the same way: from the departure of
 //! a packet to the arrival of its acknowledgement, without the time for which that waited at the
-//! peer, and without the programs at both ends.
+//! peer or either of them in a socket, and without the programs at both ends.
 
 use super::params::{Mode, Params};
 use super::session::Session;
