@@ -8,7 +8,7 @@ use trunkline_wire::cm::CommId;
 /// Bits of an ID that hold the place of the record.
 pub(crate) const INDEX_BITS: u32 = 20;
 /// Bits that tell the users of one place apart.
-const TAG_MASK: u16 = 0xfff;
+const TAG_MASK: u32 = 0xfff;
 
 /// Whose records an ID names. The low bit tells, and the bits above it which worker's they are: a
 /// datagram that names an ID of ours finds its manager by them, and no ID belongs to two.
@@ -48,30 +48,29 @@ impl CommIds {
         }
     }
 
-    /// A tag for a new user of `index`: another than `last`, one that makes an ID of this side and
-    /// worker, which one of 128 does at worst, and none that makes it 0, which means "no ID".
-    pub(crate) fn draw_tag(&self, index: u32, last: u16, random: &mut impl Random) -> u16 {
-        let mut tag = random.next() as u16 & TAG_MASK;
-        let (side, worker) = (self.side, self.worker);
-        let fits = |id: CommId| id.0 != 0 && Side::of(id) == side && worker.owns(id.0 >> 1);
-        while tag == last || !fits(self.seal(index, tag)) {
-            tag = (tag + 1) & TAG_MASK;
+    /// An ID for a new user of the place `index`: another than `last`, of this side and worker,
+    /// which one of 128 is at worst, and not 0, which means "no ID".
+    pub(crate) fn draw(&self, index: u32, last: CommId, random: &mut impl Random) -> CommId {
+        let fits = |id: CommId| {
+            id.0 != 0 && id != last && Side::of(id) == self.side && self.worker.owns(id.0 >> 1)
+        };
+        let mut tag = random.next() as u32;
+        loop {
+            let id = self.seal(index, tag & TAG_MASK);
+            if fits(id) {
+                return id;
+            }
+            tag = tag.wrapping_add(1);
         }
-        tag
     }
 
-    pub(crate) fn seal(&self, index: u32, tag: u16) -> CommId {
-        let plain = u32::from(tag) << INDEX_BITS | index;
-        CommId(self.secret.seal(plain))
+    const fn seal(&self, index: u32, tag: u32) -> CommId {
+        CommId(self.secret.seal(tag << INDEX_BITS | index))
     }
 
-    /// Place and tag.
-    pub(crate) fn open(&self, id: CommId) -> (u32, u16) {
-        let plain = self.secret.open(id.0);
-        (
-            plain & ((1 << INDEX_BITS) - 1),
-            (plain >> INDEX_BITS) as u16,
-        )
+    /// The place whose user an ID names.
+    pub(crate) const fn place(&self, id: CommId) -> u32 {
+        self.secret.open(id.0) & ((1 << INDEX_BITS) - 1)
     }
 }
 
@@ -81,7 +80,7 @@ mod tests {
     use trunkline_wire::Workers;
 
     #[test]
-    fn what_was_sealed_opens_and_no_id_is_zero() {
+    fn an_id_leads_to_its_place_and_none_is_zero() {
         let mut state = 7_u64;
         let mut random = move || {
             state = state
@@ -96,24 +95,26 @@ mod tests {
         let all = workers.flat_map(|worker| [Side::Nodes, Side::Plain].map(|side| (side, worker)));
         for (side, worker) in all {
             let ids = CommIds::new((side, worker), &mut random);
-            let mut last = 0;
+            let mut last = CommId(0);
             for index in (0..1 << INDEX_BITS).step_by(997) {
-                let tag = ids.draw_tag(index, last, &mut random);
-                assert_ne!(tag, last);
-                let id = ids.seal(index, tag);
+                let id = ids.draw(index, last, &mut random);
                 assert_ne!(id, CommId(0));
                 assert_eq!(Side::of(id), side);
                 assert!(worker.owns(id.0 >> 1));
-                assert_eq!(ids.open(id), (index, tag));
-                last = tag;
+                assert_eq!(ids.place(id), index);
+                let again = ids.draw(index, id, &mut random);
+                assert_ne!(again, id);
+                assert_eq!(ids.place(again), index);
+                last = again;
             }
         }
         let ids = CommIds::new((Side::Nodes, Worker::ONLY), &mut random);
-        let (index, tag) = ids.open(CommId(0));
-        let other = ids.draw_tag(index, tag.wrapping_add(1) & TAG_MASK, &mut || {
-            u64::from(tag)
-        });
-        assert_ne!(other, tag, "the tag that gives 0 is passed over");
+        let zero = ids.secret.open(0);
+        let tag = u64::from(zero >> INDEX_BITS);
+        let other = ids.draw(ids.place(CommId(0)), CommId(7), &mut || tag);
+        assert_ne!(other, CommId(0), "the tag that gives 0 is passed over");
+        let last = ids.draw(5, CommId(0), &mut || 3);
+        assert_ne!(ids.draw(5, last, &mut || 3), last, "and that of the last");
     }
 
     #[test]

@@ -14,9 +14,9 @@ pub(crate) trait Record {
     /// Where it stands.
     type State: State;
     /// One of which nothing is known yet, in the state [`State::FREE`].
-    fn new(tag: u16) -> Self;
-    /// What tells the users of one place apart.
-    fn tag(&self) -> u16;
+    fn new(id: CommId) -> Self;
+    /// The communication ID of its place's user; of a free place, that of the last one.
+    fn id(&self) -> CommId;
     fn state(&self) -> &Self::State;
 }
 
@@ -75,14 +75,14 @@ impl<S: Record> Slots<S> {
 
     /// The communication ID of a record.
     pub(crate) fn id(&self, index: u32) -> CommId {
-        self.ids.seal(index, self.get(index).tag())
+        self.get(index).id()
     }
 
     /// The record that a communication ID names.
     pub(crate) fn find(&self, id: CommId) -> Option<u32> {
-        let (index, tag) = self.ids.open(id);
+        let index = self.ids.place(id);
         let slot = self.slots.get(index as usize)?;
-        (slot.tag() == tag && !slot.state().is_free()).then_some(index)
+        (slot.id() == id && !slot.state().is_free()).then_some(index)
     }
 
     /// Takes a place; the state of its record is to be set next.
@@ -93,11 +93,11 @@ impl<S: Record> Slots<S> {
                 index < 1 << INDEX_BITS,
                 "the limit on connections bounds the slots"
             );
-            self.slots.push(S::new(0));
+            self.slots.push(S::new(CommId(0)));
             index
         });
-        let tag = self.ids.draw_tag(index, self.get(index).tag(), random);
-        *self.get_mut(index) = S::new(tag);
+        let id = self.ids.draw(index, self.get(index).id(), random);
+        *self.get_mut(index) = S::new(id);
         index
     }
 
@@ -113,7 +113,7 @@ impl<S: Record> Slots<S> {
 
     /// Gives a place back.
     pub(crate) fn remove(&mut self, index: u32) -> S {
-        let free = S::new(self.get(index).tag());
+        let free = S::new(self.get(index).id());
         let old = core::mem::replace(self.get_mut(index), free);
         self.arm(index, old.state().deadline(), None);
         self.free.push(index);

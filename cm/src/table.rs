@@ -26,7 +26,7 @@ pub(crate) struct Ids {
 /// One handshake, or the connection that came of it.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    tag: u16,
+    id: CommId,
     peer: u16,
     /// The peer asked for it.
     theirs: bool,
@@ -68,9 +68,9 @@ impl Slot {
 impl Record for Slot {
     type State = State;
 
-    fn new(tag: u16) -> Self {
+    fn new(id: CommId) -> Self {
         Self {
-            tag,
+            id,
             peer: 0,
             theirs: false,
             remote: CommId(0),
@@ -79,8 +79,8 @@ impl Record for Slot {
         }
     }
 
-    fn tag(&self) -> u16 {
-        self.tag
+    fn id(&self) -> CommId {
+        self.id
     }
 
     fn state(&self) -> &State {

@@ -103,10 +103,10 @@ impl Secret {
     /// The number that belongs to `name`: those of other names tell nothing about it. For this a
     /// secret is taken that serves nothing else.
     pub fn number_of(&self, name: u128) -> u64 {
-        let mut high = self.at((name >> 64) as u64);
-        let mut key = [0; 32];
-        high.fill(&mut key);
-        Self(key).at(name as u64).next_u64()
+        // ChaCha20 gives each nonce and counter a block of its own.
+        let Stream(mut generator) = self.at((name >> 64) as u64);
+        generator.set_block_pos(name as u64);
+        Stream(generator).next_u64()
     }
 
     /// The random numbers for `purpose`, from the first.

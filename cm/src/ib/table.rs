@@ -18,7 +18,7 @@ use trunkline_wire::{Qpn, Worker};
 /// One connection or question.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    tag: u16,
+    id: CommId,
     pub(super) route: Route,
     /// The peer's number for it; 0 until the peer has told it.
     remote: CommId,
@@ -54,10 +54,10 @@ impl Slot {
 impl Record for Slot {
     type State = State;
 
-    fn new(tag: u16) -> Self {
+    fn new(id: CommId) -> Self {
         const NOWHERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED);
         Self {
-            tag,
+            id,
             route: Route {
                 local: NOWHERE,
                 remote: NOWHERE,
@@ -71,8 +71,8 @@ impl Record for Slot {
         }
     }
 
-    fn tag(&self) -> u16 {
-        self.tag
+    fn id(&self) -> CommId {
+        self.id
     }
 
     fn state(&self) -> &State {

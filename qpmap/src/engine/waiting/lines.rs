@@ -191,6 +191,12 @@ impl<L: Copy + PartialEq> Line<L> {
     /// It came to this. Where something worse is being gone through, the others have to be asked
     /// for again.
     pub(super) fn judge<S: Lists<List = L>>(&mut self, verdict: Verdict, lists: &mut S) {
+        if matches!((self.verdict, verdict), (Verdict::Plain, Verdict::Plain))
+            && !self.waits(S::EMPTY)
+        {
+            // Hosts say it with each message.
+            return;
+        }
         let weaker = self.judged != S::EMPTY && self.verdict.strength() > verdict.strength();
         if weaker {
             self.unask(lists);
