@@ -14,6 +14,7 @@
 //! where it is heavy and falls with the window; other loss is the path's own. Where switches mark,
 //! the marked share of a round shrinks the window as in DCTCP (RFC 8257).
 
+use super::bursts::Bursts;
 use super::crowd::{Crowd, Queues};
 use super::guard::{self, LossGuard};
 use super::spared::Spared;
@@ -36,7 +37,7 @@ const LEAST_PART: u64 = 16;
 /// More than such a part of a round is lost heavily.
 const HEAVILY: u64 = 16;
 /// Rounds in which what a queue is believed to hold grows by a whole.
-const CAP_ROUNDS: u64 = 512;
+pub(super) const CAP_ROUNDS: u64 = 512;
 /// Rounds that a burst of growth takes to show, and rounds of growth that make one.
 const RUSH_ROUNDS: u32 = 4;
 const RUSH_CALM: u32 = 2;
@@ -118,6 +119,7 @@ pub struct Delay {
     link_rate: Option<u64>,
     rate: Option<u64>,
     burst: u64,
+    bursts: Bursts,
     phase: Phase,
     before: Before,
     round: Round,
@@ -178,6 +180,7 @@ impl Delay {
             link_rate: start.link_rate,
             rate: start.link_rate,
             burst: u64::MAX,
+            bursts: Bursts::ANY,
             phase: if start.window == 0 {
                 Phase::SlowStart
             } else {
@@ -236,8 +239,7 @@ impl Delay {
         let rate = rate.max(self.packet);
         let rate = self.link_rate.map_or(rate, |link| rate.min(link));
         self.rate = Some(rate);
-        // Half of our part of a queue that overflowed.
-        self.burst = (rate / 1_000).saturating_mul(self.cap) / MILLISECOND;
+        self.burst = self.bursts.bytes(rate, self.cap);
     }
 
     /// Queueing aimed at: between the time of a packet at our rate and a part of the round trip. A
@@ -342,6 +344,9 @@ impl Delay {
             return;
         }
         (self.most, self.marked_at) = (self.window, now);
+        if queue <= self.aim / 2 {
+            self.bursts.marked(srtt_ns);
+        }
         self.set_window(self.window - self.window * self.marked_share / (2 * SHARE_ONE));
     }
 
@@ -392,6 +397,9 @@ impl Delay {
             return; // Of the same queue.
         }
         self.undo = Some((self.window, self.cap, self.rival_until));
+        // Who aims at most of what a queue holds comes to its end alone, if the round trip shows it.
+        let shows = queue > srtt_ns / 16;
+        let ours = shows && !self.has_rival(now) && self.aim > queue / 4 * 3;
         self.cap = (queue / 2).max(1);
         let again = self.lost_at != Instant::ZERO && now.since(self.lost_at) < self.recovery_ns;
         if self.has_made_room() {
@@ -400,7 +408,7 @@ impl Delay {
             self.meet_rival(now, srtt_ns);
         }
         self.begin_epoch(now);
-        if self.rush == 0 || again {
+        if !ours && (self.rush == 0 || again) {
             // Alone we would not have come here, or not so soon: for the most part of the way back
             // the window is that of a loss-based flow, which grows by half of a packet each round
             // trip, or as CUBIC in its time.
@@ -512,6 +520,7 @@ impl Delay {
         self.last_min = rtt;
         // A queue that overflowed once may have been another's; it is asked again some day.
         self.cap = self.cap.saturating_add(self.cap / CAP_ROUNDS + 1);
+        self.bursts.end_round();
         self.set_aim(acked.srtt_ns);
         self.since_cut = self.since_cut.min(rtt);
         self.refill = false;

@@ -4,6 +4,7 @@
 //! and, if it has an opinion, a pacing rate. It sees no packets. Calls come once per
 //! acknowledgement packet, never once per data packet.
 
+mod bursts;
 mod crowd;
 mod dcqcn;
 mod delay;

@@ -218,3 +218,13 @@ fn delay_gives_way_once_to_marks_of_one_round_trip() {
     assert!(windows[0] < 100 * PACKET);
     assert_eq!(windows[0], windows[1]);
 }
+
+#[test]
+fn delay_sends_no_bursts_that_are_marked_where_no_queue_stands() {
+    let mut delay = Delay::new(&START);
+    assert!(delay.burst() >= delay.window(), "{}", delay.burst());
+    let mut acked = round(&delay, RTT_NS, RTT_NS);
+    acked.marked = 1;
+    delay.on_ack(&acked);
+    assert!(delay.burst() < delay.window() / 16, "{}", delay.burst());
+}

@@ -54,6 +54,10 @@ const MAX_ATTEMPT: u8 = u8::MAX;
 const IDLE_NS: u64 = 10 * MILLISECOND;
 /// Packets that are promised at once: more are asked for when they are recorded.
 const MAX_GRANT: u64 = 1024;
+/// Acknowledgements that are asked for per window where bursts must be short; of no fewer packets
+/// than TCP's are, unless the window is a few.
+const MOST_ACKS: u64 = 16;
+const PACKETS_PER_ACK: u64 = 2;
 /// Packets sent from one source port before the next takes over, so that they can be batched.
 const PORT_RUN_SHIFT: u32 = 4;
 
@@ -105,7 +109,9 @@ pub(super) struct Sender<I> {
     /// Next transmission's place, and the place that ends the round.
     order: u32,
     round_end: u32,
+    /// Bytes sent since an acknowledgement was asked for, and those after which one is.
     bytes_since_ack_req: u64,
+    ack_bytes: u64,
     /// Marks the peer had reported so far.
     pub(super) ce_seen: u32,
     /// Transmissions that may ignore the window: probes.
@@ -160,6 +166,7 @@ impl<I: Copy> Sender<I> {
             order: 0,
             round_end: 0,
             bytes_since_ack_req: 0,
+            ack_bytes: 0,
             ce_seen: 0,
             probes: 0,
             stalled_at: None,
@@ -226,7 +233,12 @@ impl<I: Copy> Sender<I> {
     fn refresh_control(&mut self) {
         self.cwnd = self.control.window();
         // No more than a queue of a quarter of the path holds.
-        let burst = (self.cwnd / 8).min(self.control.burst());
+        let most = self.control.burst();
+        let burst = (self.cwnd / 8).min(most);
+        // Four acknowledgements per window keep a sender going that has filled it. There are more
+        // where bursts must be short: what one of them acknowledges may leave at once.
+        let few = (self.cwnd / MOST_ACKS).max(PACKETS_PER_ACK * self.limits.packet);
+        self.ack_bytes = (most / 2).max(few).min(self.cwnd / 4);
         self.pacer
             .set_rate(self.control.rate(), self.limits.packet, burst);
     }
@@ -295,9 +307,8 @@ impl<I: Copy> Sender<I> {
         let port = self.port();
         self.account(now, bytes);
         self.bytes_since_ack_req += u64::from(bytes);
-        // Four acknowledgements per window keep a sender going that has filled it.
         let ack_req =
-            self.bytes_since_ack_req * 4 >= self.cwnd || self.numbers() <= self.kept_numbers();
+            self.bytes_since_ack_req >= self.ack_bytes || self.numbers() <= self.kept_numbers();
         if ack_req {
             self.bytes_since_ack_req = 0;
         }

@@ -159,11 +159,13 @@ fn grid(all: &mut Vec<Cell>, control: ControlKind) {
                 let place = format!("{rate_name} {rtt_name} {queue_name}");
                 let middle =
                     matches!(rate_name, "100m" | "1g") && matches!(rtt_name, "1ms" | "10ms");
+                // An acknowledgement tells of nearly as much as the queue holds.
+                let coarse = place == "100g 100us bdp/4";
                 all.push(Cell {
                     name: format!("{place}, alone"),
                     scenario: scenario.clone(),
                     law: Law::Alone,
-                    cut: middle || rate_name == "10g" && rtt_name == "1ms",
+                    cut: middle || coarse || rate_name == "10g" && rtt_name == "1ms",
                 });
                 let mark = scenario.queue / 4;
                 all.push(Cell {
@@ -173,7 +175,7 @@ fn grid(all: &mut Vec<Cell>, control: ControlKind) {
                         ..scenario.clone()
                     },
                     law: Law::Alone,
-                    cut: middle && queue_name == "bdp",
+                    cut: coarse || middle && queue_name == "bdp",
                 });
                 for rival in [Rival::Reno, Rival::Cubic] {
                     for flows in [1, 4] {
