@@ -397,7 +397,7 @@ impl Delay {
             return; // Of the same queue.
         }
         self.undo = Some((self.window, self.cap, self.rival_until));
-        // Who aims at most of what a queue holds comes to its end alone, if the round trip shows it.
+        // Who aims at most of what a queue holds, if the round trip shows it, fills it alone.
         let shows = queue > srtt_ns / 16;
         let ours = shows && !self.has_rival(now) && self.aim > queue / 4 * 3;
         self.cap = (queue / 2).max(1);
