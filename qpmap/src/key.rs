@@ -89,8 +89,13 @@ impl Last {
             return value;
         }
         let value = open();
-        self.0.set((number, value));
+        self.note(number, value);
         value
+    }
+
+    #[inline]
+    fn note(&self, number: u32, value: u32) {
+        self.0.set((number, value));
     }
 }
 
@@ -104,7 +109,7 @@ pub struct Secret24 {
     bits: u32,
     low: u32,
     worker: Worker,
-    /// The number opened last, and its index.
+    /// The number opened or made last, and its index.
     last: Last,
 }
 
@@ -149,7 +154,10 @@ impl Secret24 {
         while self.is_reserved(value) {
             value = self.rounds.seal(value, self.low);
         }
-        value << self.worker.of().bits() | self.worker.index() as u32
+        let number = value << self.worker.of().bits() | self.worker.index() as u32;
+        // Who makes an object names it next.
+        self.last.note(number, index);
+        number
     }
 
     /// The index behind a number; [`NONE`] behind those that no index of this worker has.
