@@ -125,11 +125,8 @@ impl End {
                 .connection
                 .record(self.now, self.next_tx, 64 + u32::from(most));
             assert_eq!(stamp.number, self.next_tx);
-            // With holes, only a bitmap tells more than was told before.
-            if self.above.is_empty() {
-                (self.told, self.owed) = (self.next_rx, false);
-            }
-            assert_eq!(stamp.ack, self.told as u32);
+            self.owed &= !self.above.is_empty();
+            self.tell(stamp.ack);
             self.unacked.insert(self.next_tx);
             self.next_tx += 1;
             self.connection.ack_piggybacked();
@@ -265,7 +262,16 @@ impl End {
                 "{item} sent again, but not in flight"
             );
             assert!(stamp.attempt > 0 && !self.dead);
+            self.tell(stamp.ack);
         }
+    }
+
+    /// A packet says this number: with holes, only a bitmap tells more than was told before.
+    fn tell(&mut self, ack: u32) {
+        if self.above.is_empty() {
+            self.told = self.next_rx;
+        }
+        assert_eq!(ack, self.told as u32);
     }
 
     fn acknowledge(&mut self) {
