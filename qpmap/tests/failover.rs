@@ -294,6 +294,11 @@ fn data_of_a_read_that_comes_after_its_round_does_not_count() {
     pair.run(MILLISECOND / 10);
     let mut late = taken(&held);
     late.truncate(LENGTH / 1024 - 1);
+    // No acknowledgement tells the peer what to send again, in which no data are any more.
+    hold(&mut pair, |from, opcode| match from {
+        0 => opcode == Opcode::SRC_ACK,
+        _ => opcode == Opcode::SRC_READ_RESP,
+    });
     // The requests' connection closes; the READ is not asked for again yet.
     let gone = pair.conns[0][0];
     pair.nodes[0].engine.close_connection(gone);
