@@ -178,3 +178,76 @@ impl<S: Record> Slots<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its communication ID, and whether it is in use.
+    struct Place(CommId, bool);
+
+    impl Record for Place {
+        type State = bool;
+
+        fn new(id: CommId) -> Self {
+            Self(id, bool::FREE)
+        }
+
+        fn id(&self) -> CommId {
+            self.0
+        }
+
+        fn state(&self) -> &bool {
+            &self.1
+        }
+    }
+
+    impl State for bool {
+        const FREE: Self = false;
+
+        fn is_free(&self) -> bool {
+            !self
+        }
+
+        fn deadline(&self) -> Option<Instant> {
+            None
+        }
+
+        fn boxed_bytes(&self) -> usize {
+            0
+        }
+
+        fn until(&self) -> Option<Instant> {
+            None
+        }
+    }
+
+    #[test]
+    fn an_id_names_its_record_alone_and_nobody_once_that_is_gone() {
+        // Whatever is drawn is the same again, so that nothing but the last user tells IDs apart.
+        let mut random = || 0x1234_5678_9abc_def1;
+        let mut slots = Slots::<Place>::new((Side::Plain, Worker::ONLY), &mut random);
+        let mut take = |slots: &mut Slots<Place>| {
+            let index = slots.insert(&mut random);
+            assert_eq!(slots.find(slots.id(index)), None, "nothing is known of it");
+            slots.update(index, |place| place.1 = true);
+            (index, slots.id(index))
+        };
+        let (first, second) = (take(&mut slots), take(&mut slots));
+        for (index, id) in [first, second] {
+            assert_eq!(slots.find(id), Some(index));
+        }
+        let mut gone = first;
+        for _ in 0..100 {
+            slots.remove(gone.0);
+            assert_eq!(slots.find(gone.1), None, "its place is free");
+            let next = take(&mut slots);
+            assert_eq!(next.0, gone.0, "the place that was free");
+            assert_eq!(slots.find(next.1), Some(next.0));
+            assert_eq!(slots.find(gone.1), None, "its place is another's");
+            gone = next;
+        }
+        assert_eq!(slots.find(second.1), Some(second.0));
+        assert_eq!(slots.find(CommId(0)), None);
+    }
+}

@@ -282,6 +282,20 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_names_that_follow_each_other_have_no_half_in_common() {
+        let secret = Secret::from_seed(1).derive(Purpose::HostGuids);
+        let last = u128::from(u64::MAX);
+        let names = (0..64).chain(last - 3..=last + 4).chain([u128::MAX]);
+        let halves = names.flat_map(|name| {
+            let number = secret.number_of(name);
+            [number as u32, (number >> 32) as u32]
+        });
+        let halves: Vec<u32> = halves.collect();
+        let different: alloc::collections::BTreeSet<&u32> = halves.iter().collect();
+        assert_eq!(different.len(), halves.len());
+    }
+
+    #[test]
     fn a_seed_gives_the_same_numbers_each_time() {
         for purpose in ALL {
             let draw = || {

@@ -319,6 +319,25 @@ mod tests {
     }
 
     #[test]
+    fn making_a_number_sways_what_no_other_opens_to() {
+        for count in [1, 2, 64] {
+            let workers = Workers::new(count).expect("no more than there may be");
+            for worker in workers.iter().step_by(21) {
+                let secret = Secret24::new(stream(42), worker);
+                let untouched = secret.clone();
+                for index in (0..secret.size()).step_by(10_007) {
+                    let number = secret.seal(index);
+                    let unsealed = number >> workers.bits();
+                    for other in [index, unsealed, number + 1, number ^ 1 << 23] {
+                        assert_eq!(secret.seal(index), number);
+                        assert_eq!(secret.open(other), untouched.open(other), "{other:#x}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn keys_open_again() {
         let secret = Secret32::new(stream(42));
         for step in 0..2_000_000_u32 {

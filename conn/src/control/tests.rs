@@ -228,3 +228,24 @@ fn delay_sends_no_bursts_that_are_marked_where_no_queue_stands() {
     delay.on_ack(&acked);
     assert!(delay.burst() < delay.window() / 16, "{}", delay.burst());
 }
+
+#[test]
+fn delay_keeps_its_bursts_where_a_queue_stands_and_has_them_back_when_marks_end() {
+    let mut delay = Delay::new(&START);
+    let mut acked = round(&delay, RTT_NS, RTT_NS + 8 * MICROSECOND);
+    acked.marked = 1;
+    delay.on_ack(&acked);
+    assert!(delay.burst() >= delay.window(), "{}", delay.burst());
+    let mut delay = Delay::new(&START);
+    for now in 1..2_000 {
+        let mut acked = round(&delay, now * RTT_NS, RTT_NS);
+        acked.marked = u32::from(now == 1);
+        delay.on_ack(&acked);
+    }
+    assert!(
+        delay.burst() >= delay.window() / 8,
+        "{} of {}",
+        delay.burst(),
+        delay.window()
+    );
+}

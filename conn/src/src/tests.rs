@@ -2,6 +2,7 @@
 
 extern crate std;
 
+mod acks;
 mod bottleneck;
 mod flight;
 mod goodput;

@@ -370,6 +370,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_out_later_has_the_share_of_the_call_that_fetched_it() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let to = socket.local_addr().expect("it is bound");
+        socket.send_to(&[7; 64], to).expect("room in the socket");
+        let mut receiver = Receiver::new(to.ip());
+        let any = receiver.fetch(&socket, &mut PortCounters::default());
+        assert!(any.expect("an open socket"));
+        receiver.arrived();
+        assert!(receiver.own_ns > 0, "a call takes its time");
+        receiver.own_ns = 100;
+        std::thread::sleep(Duration::from_millis(1));
+        receiver.arrived();
+        assert_eq!(receiver.own_ns, 100, "what was done since is a wait");
+    }
+
+    #[test]
     fn a_clock_that_was_set_is_told_from_one_that_is_slewed() {
         let before = Reading::now();
         let later = |real_ns: u64| Reading {

@@ -75,6 +75,35 @@ fn who_was_to_hear_that_there_is_no_connection_waits_for_one_that_came() {
 }
 
 #[test]
+fn who_comes_while_others_hear_that_the_peer_is_a_host_hears_it_the_next_time() {
+    let (mut line, mut links) = line();
+    line.judge(Verdict::Plain, &mut links);
+    let late = Undecided {
+        qp: 10,
+        asked: None,
+    };
+    links.push(&mut line.fresh, late);
+    line.judge(Verdict::Plain, &mut links);
+    assert_eq!(qps(&links, line.judged), (0..=10).collect::<Vec<_>>());
+    assert!(!line.waits(Chain::EMPTY));
+}
+
+#[test]
+fn the_lines_of_a_peer_are_those_of_its_qps_and_of_its_flows() {
+    let (mut waiting, mut homes) = (Waiting::default(), Homes::default());
+    let (address, peer) = (Gid([7; 16]), 3);
+    for (gid, at) in [(address, 5), (address, 9), (Gid([8; 16]), 11)] {
+        waiting.join((gid, at), Undecided { qp: 0, asked: None });
+    }
+    for (flow, at) in [(0, (peer, 9)), (1, (peer, 20)), (2, (peer + 1, 30))] {
+        homes.begin(flow, at.0);
+        waiting.strand(&mut homes, at, flow, false);
+    }
+    let lines = waiting.lines(address, peer).collect::<Vec<_>>();
+    assert_eq!(lines, [5, 9, 9, 20]);
+}
+
+#[test]
 fn one_leaves_its_line_wherever_it_stands() {
     let (mut line, mut links) = line();
     line.ask(Instant::ZERO, &mut links);

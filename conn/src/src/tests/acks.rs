@@ -1,0 +1,102 @@
+//! How much an acknowledgement is asked for.
+
+use alloc::vec::Vec;
+
+use super::super::{AckInfo, Config, Connection, Policy, Pool};
+use crate::control::ControlKind;
+use crate::time::{Instant, MILLISECOND, SECOND};
+
+const BYTES: u32 = 1000;
+const PACKET: u64 = BYTES as u64;
+const RTT_NS: u64 = MILLISECOND;
+
+/// A sender whose peer acknowledges what it sends in a round trip at the end of that.
+struct Sender {
+    connection: Connection<u64>,
+    pool: Pool<u64>,
+    now: Instant,
+    sent: u64,
+    marked: u32,
+    /// Bytes since an acknowledgement was asked for.
+    since: u64,
+}
+
+impl Sender {
+    fn new() -> Self {
+        let now = Instant::from_nanos(SECOND);
+        let config = Config {
+            packet_size: BYTES,
+            control: ControlKind::Delay,
+            ..Config::default()
+        };
+        Self {
+            connection: Connection::new(&config, now),
+            pool: Pool::new(Policy::default()),
+            now,
+            sent: 0,
+            marked: 0,
+            since: 0,
+        }
+    }
+
+    /// Sends all it may in a round trip, all of which is `marked` or nothing. Gives the window, and
+    /// how much each acknowledgement is asked for, but for the first, which is of two windows.
+    fn round(&mut self, marked: bool) -> (u64, Vec<u64>) {
+        let (end, before) = (self.now + RTT_NS, self.sent);
+        let (mut gaps, mut last) = (Vec::new(), None);
+        while self.now < end {
+            while self.connection.ready(self.now, &mut self.pool) > 0 {
+                let stamp = self.connection.record(self.now, self.sent, BYTES);
+                self.sent += 1;
+                self.since += PACKET;
+                if stamp.ack_req {
+                    gaps.push(core::mem::take(&mut self.since));
+                }
+                last = Some((self.now, stamp));
+            }
+            self.now = self.now + RTT_NS / 256;
+        }
+        let window = self.connection.stats().window_bytes;
+        let (at, stamp) = last.expect("it may send something");
+        self.now = at + RTT_NS;
+        self.marked += (self.sent - before) as u32 * u32::from(marked);
+        let ack = AckInfo {
+            cumulative: self.sent as u32,
+            sack: &[],
+            echo: stamp.timestamp,
+            ce: Some(self.marked),
+            delay_ns: 0,
+        };
+        let acked = self.connection.handle_ack(self.now, &ack, &mut |_| {});
+        acked.expect("only what was sent");
+        (window, gaps.split_off(gaps.len().min(1)))
+    }
+
+    /// The same: all of `part` of the window, and of the packet that completes it.
+    fn asks_for(&mut self, marked: bool, part: impl Fn(u64) -> u64) -> u64 {
+        let (window, gaps) = self.round(marked);
+        let part = part(window);
+        for gap in &gaps {
+            assert!((part..part + PACKET).contains(gap), "{gap}, not {part}");
+        }
+        window
+    }
+}
+
+#[test]
+fn four_acknowledgements_are_asked_for_per_window_and_sixteen_where_bursts_are_short() {
+    let mut sender = Sender::new();
+    let mut window = 0;
+    while window < 500 * PACKET {
+        window = sender.asks_for(false, |window| window / 4);
+    }
+    // Marks of the bursts of a window that doubles say nothing of others.
+    let none = sender.asks_for(true, |window| window / 4);
+    assert!(none >= window);
+    sender.asks_for(true, |window| window / 4);
+    // Not of less than two packets, nor of more than a quarter of a small window.
+    let few = |window: u64| (window / 16).max(2 * PACKET).min(window / 4);
+    while window >= 8 * PACKET {
+        window = sender.asks_for(true, few);
+    }
+}
