@@ -37,11 +37,14 @@ pub(crate) fn prepare(session: &Session<'_>) -> Result<()> {
 pub(crate) fn measure(session: &mut Session<'_>) -> Result<Duration> {
     let (mut least, first) = (Duration::MAX, Instant::now());
     let bytes = BYTES.min(session.params.size);
-    while first.elapsed() < TIME {
+    loop {
         prepare(session)?;
         let began = Instant::now();
         least = least.min(exchange(session, bytes)? - began);
         session.moved();
+        if first.elapsed() > TIME {
+            break;
+        }
     }
     // A message of no bytes is the last one. Its answer says that the server is ready.
     prepare(session)?;

@@ -41,6 +41,8 @@ pub(crate) struct Session<'a> {
     patience: Patience,
     /// The node had something to do since the last look around.
     stirred: bool,
+    /// Packets that were sent and acknowledged, or taken, until then.
+    delivered: u64,
     idle: u32,
     rounds: u32,
     looked: Instant,
@@ -82,6 +84,7 @@ impl<'a> Session<'a> {
             ],
             patience: Patience::new(patience, Instant::now()),
             stirred: false,
+            delivered: 0,
             idle: 0,
             rounds: 0,
             looked: Instant::now(),
@@ -120,9 +123,11 @@ impl<'a> Session<'a> {
     fn look_around(&mut self) -> Result<()> {
         self.looked = Instant::now();
         self.interrupt.check()?;
-        if std::mem::take(&mut self.stirred) {
-            let counters = self.end.node.delivery_counters();
-            let delivered = counters.acked + counters.accepted;
+        let counters = self.end.node.delivery_counters();
+        let delivered = counters.acked + counters.accepted;
+        // A node that threads drive stirs without a turn of this one.
+        let more = std::mem::replace(&mut self.delivered, delivered) != delivered;
+        if std::mem::take(&mut self.stirred) || more {
             self.patience.delivered(delivered, self.looked);
             // A server need not know what comes; a client knows what it waits for.
             if self.end.side() == Side::Server {

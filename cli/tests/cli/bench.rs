@@ -255,6 +255,14 @@ fn the_smallest_round_trip_of_connections_is_within_a_factor_of_two_of_a_ping_po
 }
 
 #[test]
+fn nodes_that_threads_drive_may_be_measured_for_longer_than_the_patience() {
+    let server = Server::start(&["--timeout", "1"]);
+    let found = server.measure(&["bw", "--workers", "2", "--duration", "2.5"]);
+    assert_eq!(found["complete"], true, "{found}");
+    assert!(found["operations"].as_u64() > Some(0), "{found}");
+}
+
+#[test]
 fn ctrl_c_prints_what_there_is() {
     let server = Server::start(&[]);
     let child = piped(server.client(&["bw", "--duration", "600", "--json"]));

@@ -404,7 +404,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         // A QP that has nothing to send rings when it has. Of one in error, only responses to what
-        // it executed before go out.
+        // it executed before go out; so of one that is gone, whose record is not there to look at.
         if self.next_response(flow).is_none()
             && (self.only_responds(flow) || !self.is_outstanding(flow))
         {
