@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a message, where buffers have room for so many.
 const BYTES: u64 = 64;
-/// For how long: two processes that began on one processor are moved apart meanwhile.
+/// For how long messages go to and fro, one at least.
 const TIME: Duration = Duration::from_millis(300);
 
 /// Whether a measurement begins with this: both ends have to poll.

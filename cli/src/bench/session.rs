@@ -41,8 +41,6 @@ pub(crate) struct Session<'a> {
     patience: Patience,
     /// The node had something to do since the last look around.
     stirred: bool,
-    /// Packets that were sent and acknowledged, or taken, until then.
-    delivered: u64,
     idle: u32,
     rounds: u32,
     looked: Instant,
@@ -84,7 +82,6 @@ impl<'a> Session<'a> {
             ],
             patience: Patience::new(patience, Instant::now()),
             stirred: false,
-            delivered: 0,
             idle: 0,
             rounds: 0,
             looked: Instant::now(),
@@ -125,14 +122,10 @@ impl<'a> Session<'a> {
         self.interrupt.check()?;
         let counters = self.end.node.delivery_counters();
         let delivered = counters.acked + counters.accepted;
-        // A node that threads drive stirs without a turn of this one.
-        let more = std::mem::replace(&mut self.delivered, delivered) != delivered;
-        if std::mem::take(&mut self.stirred) || more {
-            self.patience.delivered(delivered, self.looked);
-            // A server need not know what comes; a client knows what it waits for.
-            if self.end.side() == Side::Server {
-                self.patience.moved(self.looked);
-            }
+        self.patience.delivered(delivered, self.looked);
+        // A server need not know what comes; a client knows what it waits for.
+        if std::mem::take(&mut self.stirred) && self.end.side() == Side::Server {
+            self.patience.moved(self.looked);
         }
         ensure!(
             !self.patience.is_over(self.looked),

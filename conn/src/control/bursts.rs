@@ -1,6 +1,6 @@
 //! How much may leave at once.
 
-use super::delay::CAP_ROUNDS;
+use super::delay::grown;
 use crate::time::MILLISECOND;
 
 /// A burst takes at most such a part of what we may have of a queue that has overflowed.
@@ -28,7 +28,7 @@ impl Bursts {
 
     /// A round has ended: the path may have changed.
     pub(super) fn end_round(&mut self) {
-        self.unmarked = self.unmarked.saturating_add(self.unmarked / CAP_ROUNDS + 1);
+        self.unmarked = grown(self.unmarked);
     }
 
     /// Bytes of the longest at so many bytes per second, where queues may be as long as `cap`.
@@ -40,6 +40,7 @@ impl Bursts {
 
 #[cfg(test)]
 mod tests {
+    use super::super::delay::CAP_ROUNDS;
     use super::*;
     use crate::time::MICROSECOND;
 

@@ -38,6 +38,12 @@ const LEAST_PART: u64 = 16;
 const HEAVILY: u64 = 16;
 /// Rounds in which what a queue is believed to hold grows by a whole.
 pub(super) const CAP_ROUNDS: u64 = 512;
+
+/// What is believed of a queue after another round without a word of it.
+pub(super) const fn grown(believed: u64) -> u64 {
+    believed.saturating_add(believed / CAP_ROUNDS + 1)
+}
+
 /// Rounds that a burst of growth takes to show, and rounds of growth that make one.
 const RUSH_ROUNDS: u32 = 4;
 const RUSH_CALM: u32 = 2;
@@ -519,7 +525,7 @@ impl Delay {
         }
         self.last_min = rtt;
         // A queue that overflowed once may have been another's; it is asked again some day.
-        self.cap = self.cap.saturating_add(self.cap / CAP_ROUNDS + 1);
+        self.cap = grown(self.cap);
         self.bursts.end_round();
         self.set_aim(acked.srtt_ns);
         self.since_cut = self.since_cut.min(rtt);

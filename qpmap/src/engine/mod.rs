@@ -394,7 +394,7 @@ pub struct Engine<P: Platform> {
     cq_serial: u32,
     srqs: Slab<SrqSlot<P::Words>>,
     peers: Slab<Peer>,
-    /// Peers by address; ordered, so that walks replay.
+    /// Peers by address.
     peer_of: peers::Addresses,
     /// Connections that programs opened for themselves, by peer.
     private: BTreeSet<(u32, u32)>,

@@ -9,6 +9,12 @@ fn line() -> (Line<Chain>, Chains<Undecided>) {
     (line, links)
 }
 
+/// One that comes later.
+const LATE: Undecided = Undecided {
+    qp: 10,
+    asked: None,
+};
+
 fn qps(links: &Chains<Undecided>, chain: Chain) -> Vec<u32> {
     links.iter(chain).map(|waiter| waiter.qp).collect()
 }
@@ -27,11 +33,7 @@ const SILENT: Verdict = Verdict::Silent(
 fn an_ask_is_for_those_that_wait_when_it_begins() {
     let (mut line, mut links) = line();
     line.ask(Instant::ZERO, &mut links);
-    let late = Undecided {
-        qp: 10,
-        asked: None,
-    };
-    links.push(&mut line.fresh, late);
+    links.push(&mut line.fresh, LATE);
     line.judge(UNREACHABLE, &mut links);
     assert_eq!(qps(&links, line.judged), (0..10).collect::<Vec<_>>());
     assert_eq!(qps(&links, line.fresh), [10]);
@@ -43,11 +45,7 @@ fn nobody_is_judged_by_less_than_what_is_being_gone_through() {
     let (mut line, mut links) = line();
     line.ask(Instant::ZERO, &mut links);
     line.judge(UNREACHABLE, &mut links);
-    let late = Undecided {
-        qp: 10,
-        asked: None,
-    };
-    links.push(&mut line.fresh, late);
+    links.push(&mut line.fresh, LATE);
     line.ask(Instant::ZERO, &mut links);
     line.judge(SILENT, &mut links);
     assert_eq!(line.verdict.strength(), UNREACHABLE.strength());
@@ -78,11 +76,7 @@ fn who_was_to_hear_that_there_is_no_connection_waits_for_one_that_came() {
 fn who_comes_while_others_hear_that_the_peer_is_a_host_hears_it_the_next_time() {
     let (mut line, mut links) = line();
     line.judge(Verdict::Plain, &mut links);
-    let late = Undecided {
-        qp: 10,
-        asked: None,
-    };
-    links.push(&mut line.fresh, late);
+    links.push(&mut line.fresh, LATE);
     line.judge(Verdict::Plain, &mut links);
     assert_eq!(qps(&links, line.judged), (0..=10).collect::<Vec<_>>());
     assert!(!line.waits(Chain::EMPTY));
