@@ -9,6 +9,7 @@ mod slots;
 
 use super::capture;
 use super::interrupt::Interrupt;
+use super::output::{self, print_json};
 use super::progress::Progress;
 use super::usage::wrong;
 use anyhow::{Result, ensure};
@@ -18,7 +19,7 @@ use end::{End, Exchange, Gone};
 use serde::Serialize;
 use server::{Server, Tally};
 use slots::Slots;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -110,6 +111,7 @@ struct Operations {
 /// that fails, Ctrl-C.
 pub(crate) fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     args.check()?;
+    output::check()?;
     let started = Instant::now();
     let progress = Progress::new(!args.json);
     let count = args.qps as usize;
@@ -207,9 +209,11 @@ fn run_client(mut client: Client<'_>, started: Instant, json: bool) -> Result<()
     report.seconds = started.elapsed().as_secs_f64();
     capture::check(&end.node)?;
     if json {
-        writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
+        print_json(&report)?;
     } else {
-        print_table(&report, &mut stdout().lock())?;
+        let mut out = output::out();
+        print_table(&report, &mut out)?;
+        out.flush()?;
     }
     ensure!(report.errors == 0, "{} operations failed", report.errors);
     progress.say("closing");

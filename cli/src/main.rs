@@ -5,6 +5,7 @@ mod capture;
 mod decode;
 mod demo;
 mod interrupt;
+mod output;
 mod progress;
 mod usage;
 mod watch;

@@ -1,6 +1,6 @@
 //! Wrong command lines: one line that says what is wrong and what to type.
 
-use super::{Cli, FAILED, complain};
+use super::{Cli, FAILED, complain, output};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use std::io::{Write, stdout};
@@ -33,12 +33,16 @@ pub(super) fn report(error: &clap::Error, words: &[String]) -> ExitCode {
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     ) {
-        return match error.print().and_then(|()| stdout().flush()) {
+        let printed = output::check().and_then(|()| {
+            let print = error.print().and_then(|()| stdout().flush());
+            print.map_err(output::named)
+        });
+        return match printed {
             Ok(()) => ExitCode::SUCCESS,
             // A reader who has seen enough is no reason to complain.
             Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Err(cause) => {
-                complain(&format!("cannot write: {cause}"));
+                complain(&cause.to_string());
                 ExitCode::from(FAILED)
             }
         };

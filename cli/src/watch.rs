@@ -2,6 +2,7 @@
 
 use super::bench::size::parse_seconds;
 use super::interrupt::Interrupt;
+use super::output::{self, print_json};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -62,6 +63,7 @@ pub(crate) fn run(args: &CmArgs, interrupt: &Interrupt) -> Result<()> {
 }
 
 fn watch(args: &WatchArgs, interrupt: &Interrupt) -> Result<()> {
+    output::check()?;
     let address = match args.node {
         Some(address) => address,
         None => only_node()?,
@@ -71,18 +73,17 @@ fn watch(args: &WatchArgs, interrupt: &Interrupt) -> Result<()> {
     loop {
         let now = status::ask(address, PATIENCE)?;
         let view = View::new(before.as_ref(), &now);
-        let mut out = stdout().lock();
         if args.json {
-            writeln!(out, "{}", serde_json::to_string(&view)?)?;
+            print_json(&view)?;
         } else {
-            let anew = !args.once && out.is_terminal();
+            let mut out = output::out();
+            let anew = !args.once && stdout().is_terminal();
             // Home, and nothing below.
             let clear = if anew { "\x1b[H\x1b[J" } else { "" };
             write!(out, "{clear}")?;
             view.print(&mut out)?;
+            out.flush()?;
         }
-        out.flush()?;
-        drop(out);
         if args.once {
             return Ok(());
         }

@@ -9,9 +9,10 @@ use super::session::{Session, until_interrupted};
 use super::stream;
 use crate::capture;
 use crate::interrupt::Interrupt;
+use crate::output::{self, print_json};
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail};
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,6 +46,7 @@ pub(crate) struct Plan {
 /// what there is has been printed.
 pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     let Plan { server, params, .. } = *plan;
+    output::check()?;
     let progress = Progress::new(!plan.json);
     let stream = TcpStream::connect_timeout(&server, plan.timeout).with_context(|| {
         format!(
@@ -74,11 +76,12 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     capture::check(&session.end.node)?;
 
     let report = Report::new(&params, &found, around);
-    let mut out = stdout().lock();
     if plan.json {
-        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+        print_json(&report)?;
     } else {
+        let mut out = output::out();
         write!(out, "{report}")?;
+        out.flush()?;
     }
     match interrupted {
         None => Ok(()),

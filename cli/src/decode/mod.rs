@@ -9,6 +9,7 @@ mod shared;
 mod summary;
 
 use super::interrupt::Interrupt;
+use super::output;
 use anyhow::{Context, Result, bail};
 use capture::{Capture, Captured};
 use clap::Args;
@@ -16,7 +17,7 @@ use link::Network;
 use record::Record;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufWriter, Read, Write, stdin, stdout};
+use std::io::{Read, Write, stdin};
 use std::path::PathBuf;
 use summary::Summary;
 
@@ -43,8 +44,9 @@ pub(crate) struct DecodeArgs {
 ///
 /// # Errors
 /// The file cannot be read, is no capture, or is cut off or damaged somewhere: what could be read
-/// has been printed then.
+/// has been printed then. Or standard output takes nothing.
 pub(crate) fn run(args: &DecodeArgs, interrupt: &Interrupt) -> Result<()> {
+    output::check()?;
     let name = args.file.display();
     let input: Box<dyn Read> = if args.file.as_os_str() == "-" {
         Box::new(stdin().lock())
@@ -54,11 +56,11 @@ pub(crate) fn run(args: &DecodeArgs, interrupt: &Interrupt) -> Result<()> {
     let mut capture = Capture::open(input).with_context(|| name.to_string())?;
     let mut decoder = Decoder {
         args,
-        out: stdout().lock(),
+        out: output::out(),
         summary: Summary::default(),
     };
     let mut reading = Reading::default();
-    let read = decoder.frames(&mut capture, &mut reading, interrupt);
+    let read = decoder.frames(&mut capture, &mut reading, interrupt)?;
     decoder.finish()?;
     read.with_context(|| name.to_string())?;
     if !reading.unsupported.is_empty() {
@@ -92,13 +94,16 @@ struct Decoder<'a, W> {
 }
 
 impl<W: Write> Decoder<'_, W> {
+    /// Prints or counts all frames; gives why there are no more, unless they are at their end.
+    ///
+    /// # Errors
+    /// They cannot be printed.
     fn frames<R: Read>(
         &mut self,
         capture: &mut Capture<R>,
         reading: &mut Reading,
         interrupt: &Interrupt,
-    ) -> Result<()> {
-        let mut out = BufWriter::new(&mut self.out);
+    ) -> Result<Result<()>> {
         let done = loop {
             if let Err(interrupted) = interrupt.check() {
                 break Err(interrupted.into());
@@ -117,11 +122,11 @@ impl<W: Write> Decoder<'_, W> {
             };
             self.summary.count(&record);
             if !self.args.summary {
-                print(&mut out, self.args.json, &record)?;
+                print(&mut self.out, self.args.json, &record)?;
             }
         };
-        out.flush()?;
-        done
+        self.out.flush()?;
+        Ok(done)
     }
 
     /// Prints the counts, where they are wanted.

@@ -12,10 +12,14 @@ mod formats;
 mod interrupt;
 #[path = "../../../wire/tests/common/names.rs"]
 mod names;
+mod output;
 mod usage;
 mod watch;
 
 use std::process::{Command, Output, Stdio};
+
+/// What is said where standard output is a full disk.
+const FULL: &str = "standard output: No space left on device (os error 28)";
 
 /// The command, with nothing on its standard input.
 fn trunkline(words: &[&str]) -> Command {
