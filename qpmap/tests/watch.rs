@@ -205,6 +205,36 @@ fn data_that_waits_for_its_turn_is_not_in_vain() {
 }
 
 #[test]
+fn a_new_round_that_nobody_agreed_to_yet_has_not_waited_since_before_it_began() {
+    const LARGE: u32 = 8192 + 80;
+    // 268 ms.
+    const PATIENCE: (u8, u8) = (13, 7);
+    const PATIENCE_NS: u64 = 8 * (4096 << 13);
+    let change = |config: &mut trunkline_qpmap::Config| config.failover_grace_ns = 0;
+    let mut pair = Pair::configured(1, LARGE, change);
+    let [a, _b] = both(&mut pair, PATIENCE);
+    // The clock begins, and begins anew while packets are in flight.
+    let begin = pair.now;
+    write(&pair, &a, 1, 64);
+    pair.run(PATIENCE_NS - MILLISECOND);
+    assert_eq!(pair.completions(0).len(), 1);
+    // The path carries what is small, until it is known to be narrow; then nothing for a while.
+    pair.fate = Box::new(|from, datagram| usize::from(from == 1 || datagram.len() <= 1472));
+    write(&pair, &a, 2, 20_000);
+    while pair.nodes[0].engine.counters().resegmented == 0 {
+        pair.run(MILLISECOND);
+    }
+    let took = pair.now.since(begin);
+    assert!(took < 2 * PATIENCE_NS - 30 * MILLISECOND, "{took}");
+    pair.fate = Box::new(|from, _| usize::from(from == 1));
+    pair.run(2 * PATIENCE_NS - took + 50 * MILLISECOND);
+    pair.fate = Box::new(|_, datagram| usize::from(datagram.len() <= 1472));
+    let (_, status) = first_end(&mut pair, SECOND, MILLISECOND).expect("an end");
+    assert_eq!(status, Status::Success);
+    assert_eq!(pair.nodes[0].engine.counters().timed_out, 0);
+}
+
+#[test]
 fn a_bind_that_waits_for_its_turn_is_not_in_vain() {
     let mut pair = graced(1, 0);
     let qps = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];

@@ -9,7 +9,7 @@
 
 use super::binding::Ending;
 use super::qp::Flags;
-use super::{Cause, Engine, Platform, Timer};
+use super::{Cause, ConnId, Engine, Platform, Timer};
 use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::rc::ack_timeout_ns;
@@ -23,6 +23,11 @@ pub(crate) struct Seen {
     pub(crate) serial: u32,
     /// It waited for its peer.
     waited: bool,
+    /// On this connection, where it has one: for the peer to say anything at all, or to agree to
+    /// this round.
+    conn: Option<ConnId>,
+    bound: bool,
+    round: u8,
     /// The peer had executed all before this message.
     acked_msn: u32,
 }
@@ -96,6 +101,12 @@ impl<P: Platform> Engine<P> {
             flow,
             serial: record.watch,
             waited: self.waits_since(flow, Instant::FAR),
+            conn: self
+                .conns
+                .get(record.conn)
+                .map(|_| self.conn_id(record.conn)),
+            bound: record.flags.has(Flags::BOUND),
+            round: record.round,
             acked_msn: record.acked_msn,
         };
         self.timers.arm(now + patience, Timer::Watch(seen));
@@ -116,6 +127,20 @@ impl<P: Platform> Engine<P> {
             Some(_) => !record.is_to_ask_first(),
             None => true,
         }
+    }
+
+    /// Whether a connection has carried a word of the peer that ends what a flow waited for, which
+    /// may be waiting for something else by now.
+    fn went_on(&self, seen: &Seen, heard: Instant) -> bool {
+        let record = &self.flows[seen.flow];
+        let Some(conn) = self.conns.get(record.conn) else {
+            return false;
+        };
+        if seen.conn != Some(self.conn_id(record.conn)) {
+            return false;
+        }
+        // A round begins after one to which the peer has agreed.
+        record.round != seen.round || (seen.bound && conn.delivery.heard_at() > heard)
     }
 
     /// Whether a flow has something to wait for.
@@ -140,7 +165,7 @@ impl<P: Platform> Engine<P> {
         }
         let patience = self.patience_of(qp).unwrap_or(u64::MAX);
         let heard = Instant::from_nanos(now.as_nanos().saturating_sub(patience));
-        let waited = seen.waited && seen.acked_msn == acked_msn;
+        let waited = seen.waited && seen.acked_msn == acked_msn && !self.went_on(&seen, heard);
         if !(waited && self.waits_since(flow, heard)) {
             self.arm_watch(now, flow);
             return;

@@ -164,7 +164,7 @@ impl<I: Copy> Sender<I> {
                 self.rack.late(elapsed);
             }
         }
-        self.large.arrived(&sent, delivered, news.echo);
+        self.large.arrived(&sent, delivered, (news.now, news.echo));
         if delivered
             && news
                 .latest

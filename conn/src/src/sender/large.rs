@@ -3,9 +3,10 @@
 //! A path whose MTU falls drops what is larger without a word that could be believed. Large packets
 //! get lost on other paths, too, so several things must come together: one packet was lost again
 //! and again, or nothing at all was heard for a while and then a packet was tried with nothing in
-//! it; no large one has arrived since; small ones have; and a large one was lost after that again.
+//! it; no large one has arrived since; small ones have; a large one was lost after that again; and
+//! all that took long for a receiver that is slow, of which small ones tell how slow.
 
-use super::super::config::EVERY_PATH;
+use super::super::config::{EVERY_PATH, TICK_SHIFT};
 use super::{Sender, Sent};
 use crate::control::Control;
 use crate::time::{Instant, MILLISECOND};
@@ -17,6 +18,11 @@ const PATIENCE_NS: u64 = 100 * MILLISECOND;
 const PROBES: u32 = 3;
 /// Losses of one packet that are no chance.
 const LOSSES: u8 = 8;
+/// Large packets have so many times as long to arrive as it took until a small one had: a receiver
+/// that looks at its port now and then only, and has no room for large ones meanwhile, has looked
+/// again. It is not waited for longer.
+const LOOKS: u64 = 3;
+const MOST_LOOKS_NS: u64 = 600 * MILLISECOND;
 
 /// What became of large packets since one of them was lost and none arrived that was sent later.
 /// Small are those which every path carries.
@@ -26,6 +32,9 @@ pub(super) struct Large {
     /// then.
     lost_at: Option<Instant>,
     order: u32,
+    /// Ticks of our clock when it was sent, and from then until the first small one had arrived.
+    sent: u32,
+    slow: u32,
     /// Most transmissions of one of them.
     losses: u8,
     /// Nothing was heard for a while: the next one to be sent again tries with less.
@@ -52,7 +61,7 @@ impl Large {
             return;
         }
         if self.lost_at.is_none() {
-            (self.lost_at, self.order) = (Some(now), order);
+            (self.lost_at, self.order, self.sent) = (Some(now), order, sent.at);
         }
         self.losses = self.losses.max(sent.attempt.saturating_add(1));
         let later = self
@@ -62,8 +71,8 @@ impl Large {
     }
 
     /// A packet has arrived; `delivered`: as it was sent last, and not before. `echo`: of the
-    /// acknowledgement.
-    pub(super) fn arrived<I>(&mut self, sent: &Sent<I>, delivered: bool, echo: u32) {
+    /// acknowledgement, which came at `now`, in ticks.
+    pub(super) fn arrived<I>(&mut self, sent: &Sent<I>, delivered: bool, (now, echo): (u32, u32)) {
         if self.lost_at.is_none() {
             return;
         }
@@ -76,6 +85,9 @@ impl Large {
             // What arrived may be what was in it before: that is to be tried again.
             (self.tries, self.tried) = (self.tries || self.tried, false);
         } else if !late && self.small.is_none_or(|small| is_before(small, sent.order)) {
+            if self.small.is_none() {
+                self.slow = now.wrapping_sub(self.sent);
+            }
             self.small = Some(sent.order);
         }
     }
@@ -100,7 +112,8 @@ impl Large {
     /// Whether large packets get lost because they are large.
     #[cold]
     fn is_certain(&self, now: Instant, dead_after_ns: u64) -> bool {
-        let patience = patience_ns(dead_after_ns);
+        let slow_ns = u64::from(self.slow) << TICK_SHIFT;
+        let patience = patience_ns(dead_after_ns).max((LOOKS * slow_ns).min(MOST_LOOKS_NS));
         let long = self.lost_at.is_some_and(|at| now.since(at) >= patience);
         long && self.confirmed && (self.tried || self.losses >= LOSSES)
     }

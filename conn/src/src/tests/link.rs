@@ -63,6 +63,10 @@ pub(super) struct Link {
     pub(super) narrow_at: u64,
     /// Each source port takes a path longer by this than the one before.
     pub(super) port_skew_ns: u64,
+    /// Whoever receives looks only so often, where this is not 0, and has room for so many bytes
+    /// meanwhile.
+    pub(super) looks_ns: u64,
+    pub(super) room_bytes: u64,
     pub(super) faults_end: u64,
 }
 
@@ -80,6 +84,8 @@ impl Link {
         mtu: u64::MAX,
         narrow_at: 0,
         port_skew_ns: 0,
+        looks_ns: 0,
+        room_bytes: u64::MAX,
         faults_end: u64::MAX,
     };
 }
@@ -164,6 +170,8 @@ pub(super) struct World {
     pub(super) ends: [End; 2],
     pub(super) links: [Link; 2],
     free_at: [u64; 2],
+    /// When receivers look next, and what they find then.
+    held: [(u64, u64); 2],
     air: BinaryHeap<Reverse<Flying>>,
     sequence: u64,
     pub(super) rng: Rng,
@@ -210,6 +218,7 @@ impl World {
             ends: [end(want[0], want[1], false), end(want[1], want[0], true)],
             links,
             free_at: [0; 2],
+            held: [(0, 0); 2],
             air: BinaryHeap::new(),
             sequence: 0,
             rng: Rng::new(seed),
@@ -244,6 +253,19 @@ impl World {
             at += u64::from(port) * link.port_skew_ns;
             if self.rng.chance(link.reorder_ppm) {
                 at += 1 + self.rng.below(link.late_ns.max(1));
+            }
+            if link.looks_ns > 0 {
+                at = at.next_multiple_of(link.looks_ns);
+                let (look, held) = &mut self.held[from];
+                if *look != at {
+                    (*look, *held) = (at, 0);
+                }
+                // What is small finds room where what is large finds none.
+                if *held + bytes > link.room_bytes {
+                    self.dropped += 1;
+                    continue;
+                }
+                *held += bytes;
             }
             self.sequence += 1;
             self.air.push(Reverse(Flying {

@@ -122,3 +122,30 @@ fn losses_of_what_was_too_large_slow_down_nobody() {
         assert!(after > before / 4, "{control:?}: {before} and {after}");
     }
 }
+
+#[test]
+fn a_receiver_that_looks_rarely_and_has_no_room_meanwhile_is_no_narrow_path() {
+    for looks_ms in [20, 60, 110, 150, 170, 200, 230, 300] {
+        for room_bytes in [140_000, 420_000, 4_000_000, u64::MAX] {
+            for (packet_size, mixed) in [(LARGE, false), (65_507, false), (65_507, true)] {
+                let link = Link {
+                    looks_ns: looks_ms * MILLISECOND,
+                    room_bytes,
+                    ..path(20 * MICROSECOND)
+                };
+                let config = Config {
+                    packet_size,
+                    ..Config::default()
+                };
+                let links = [link, path(20 * MICROSECOND)];
+                let mut world = World::new(1, &config, &Policy::default(), links, [100_000, 0]);
+                world.ends[0].mixed = mixed;
+                world.run(5 * SECOND, World::is_done);
+                assert_eq!(
+                    world.ends[0].narrowed_at, None,
+                    "{looks_ms} ms, {room_bytes} bytes, packets of {packet_size}, mixed {mixed}"
+                );
+            }
+        }
+    }
+}
