@@ -31,6 +31,25 @@ const ITERATIONS: u64 = 10_000;
 /// Duration of `bw` and `rate`, unless the command line says otherwise.
 const DURATION: Duration = Duration::from_secs(5);
 
+/// What has no meaning where clients are served: each says for itself what it wants.
+const CLIENTS: [&str; 15] = [
+    "connect",
+    "bind",
+    "op",
+    "size",
+    "qps",
+    "connections",
+    "workers",
+    "depth",
+    "control",
+    "duration",
+    "iterations",
+    "warmup",
+    "verify",
+    "capture_cm",
+    "json",
+];
+
 /// Options of `trunkline bench`.
 #[derive(Args, Debug)]
 #[command(
@@ -43,7 +62,7 @@ pub(crate) struct BenchArgs {
     #[arg(value_enum)]
     mode: Mode,
     /// Serve clients on this IP address, one after another.
-    #[arg(long, value_name = "ADDR", conflicts_with = "connect")]
+    #[arg(long, value_name = "ADDR", conflicts_with_all = CLIENTS)]
     listen: Option<IpAddr>,
     /// Measure against the server at this IP address.
     #[arg(long, value_name = "ADDR")]
@@ -51,9 +70,21 @@ pub(crate) struct BenchArgs {
     /// TCP port on which both ends agree on what to do; the measurement itself is RoCEv2.
     #[arg(long, default_value_t = 18515)]
     port: u16,
-    /// Serve one client only.
+    /// With --listen: serve one client only.
     #[arg(long, conflicts_with = "connect")]
     once: bool,
+    /// Give up when nothing moves for so long.
+    #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "10")]
+    #[arg(allow_negative_numbers = true)]
+    timeout: Duration,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Options of the end that measures. The server hears of what it has to know.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Options with --connect")]
+struct ClientArgs {
     /// Address of the client's node [default: that of the connection to the server].
     #[arg(long, value_name = "ADDR")]
     bind: Option<IpAddr>,
@@ -88,16 +119,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "0.2")]
     #[arg(allow_negative_numbers = true)]
     warmup: Duration,
-    /// Give up when nothing moves for so long.
-    #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "10")]
-    #[arg(allow_negative_numbers = true)]
-    timeout: Duration,
     /// Compare what arrives with what was sent: every message, but of WRITEs in bw and rate only
     /// those that are left at the end.
     #[arg(long)]
     verify: bool,
     /// Write what the client's node says and hears of connection management to a pcapng file.
-    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    #[arg(long, value_name = "FILE")]
     capture_cm: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
@@ -112,7 +139,10 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
     if args.timeout.is_zero() {
         return Err(wrong("--timeout of no time at all"));
     }
-    for address in [args.listen, args.connect, args.bind].into_iter().flatten() {
+    for address in [args.listen, args.connect, args.client.bind]
+        .into_iter()
+        .flatten()
+    {
         // The ICRC covers addresses: a node has one, and its peers send to it.
         if address.is_unspecified() || address.is_multicast() {
             return Err(wrong(format!("{address} is not the address of one host")));
@@ -140,28 +170,29 @@ fn workers() -> impl TypedValueParser<Value = u8> {
 
 impl BenchArgs {
     fn plan(&self, server: IpAddr) -> Result<client::Plan> {
-        let op = self.op.unwrap_or(match self.mode {
+        let client = &self.client;
+        let op = client.op.unwrap_or(match self.mode {
             Mode::Lat | Mode::Rate => Op::Send,
             Mode::Bw => Op::Write,
         });
         let params = Params {
             mode: self.mode,
             op,
-            size: self.size.unwrap_or(match (op, self.mode) {
+            size: client.size.unwrap_or(match (op, self.mode) {
                 (Op::Atomic, _) => ATOMIC_SIZE,
                 (_, Mode::Bw) => 1 << 20,
                 (_, Mode::Lat | Mode::Rate) => 64,
             }),
-            qps: self
+            qps: client
                 .qps
                 .unwrap_or(if self.mode == Mode::Rate { 64 } else { 1 }),
-            connections: self.connections,
-            depth: self
+            connections: client.connections,
+            depth: client
                 .depth
                 .unwrap_or(if self.mode == Mode::Lat { 1 } else { 16 }),
-            control: self.control,
-            verify: self.verify,
-            workers: self.workers,
+            control: client.control,
+            verify: client.verify,
+            workers: client.workers,
         };
         if let Err(error) = params.check() {
             return Err(wrong(error.to_string()));
@@ -169,15 +200,17 @@ impl BenchArgs {
         if self.mode == Mode::Lat && params.depth != 1 {
             return Err(wrong("--depth is 1 where latency is measured"));
         }
-        if self.mode != Mode::Lat && self.iterations.is_some() {
+        if self.mode != Mode::Lat && client.iterations.is_some() {
             return Err(wrong(
                 "--iterations is for lat; bw and rate have --duration",
             ));
         }
-        if self.duration.is_some_and(|duration| duration.is_zero()) || self.iterations == Some(0) {
+        if client.duration.is_some_and(|duration| duration.is_zero())
+            || client.iterations == Some(0)
+        {
             return Err(wrong("nothing to measure: --duration or --iterations is 0"));
         }
-        if self
+        if client
             .bind
             .is_some_and(|bind| bind.is_ipv4() != server.is_ipv4())
         {
@@ -185,22 +218,22 @@ impl BenchArgs {
                 "--bind and --connect are addresses of different families",
             ));
         }
-        let iterations = match (self.mode, self.duration) {
-            (Mode::Lat, None) => Some(self.iterations.unwrap_or(ITERATIONS)),
+        let iterations = match (self.mode, client.duration) {
+            (Mode::Lat, None) => Some(client.iterations.unwrap_or(ITERATIONS)),
             _ => None,
         };
         Ok(client::Plan {
             server: SocketAddr::new(server, self.port),
-            bind: self.bind,
+            bind: client.bind,
             params,
             goal: Goal {
-                warmup: self.warmup,
+                warmup: client.warmup,
                 iterations,
-                duration: self.duration.unwrap_or(DURATION),
+                duration: client.duration.unwrap_or(DURATION),
             },
             timeout: self.timeout,
-            json: self.json,
-            capture: self.capture_cm.clone(),
+            json: client.json,
+            capture: client.capture_cm.clone(),
         })
     }
 }

@@ -150,6 +150,36 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
 }
 
 #[test]
+fn a_server_refuses_what_only_clients_choose() {
+    let help = text(&run(&["bench", "--help"]).stdout);
+    let (_, clients) = help.split_once("Options with --connect:").unwrap();
+    let options = clients
+        .lines()
+        .filter_map(|line| line.strip_prefix("      --"));
+    let mut count = 0;
+    for option in options {
+        let (name, value) = option.split_once(' ').unwrap_or((option, ""));
+        let value = match (name, value) {
+            (_, "") => None,
+            ("bind", _) => Some("127.0.0.1"),
+            ("op", _) => Some("read"),
+            ("control", _) => Some("delay"),
+            _ => Some("1"),
+        };
+        let name = format!("--{name}");
+        let words = [
+            &["bench", "lat", "--listen", "127.0.0.1", &name][..],
+            value.as_slice(),
+        ];
+        let line = complaint(&run(&words.concat()), 2);
+        let says = format!("'--listen <ADDR>' cannot be used with '{name}");
+        assert!(line.contains(&says), "{line}");
+        count += 1;
+    }
+    assert!(count >= 14, "{help}");
+}
+
+#[test]
 fn control_characters_of_a_command_line_do_not_reach_the_terminal() {
     let line = complaint(&run(&["decode", "--a\x1b[31m\nb"]), 2);
     assert!(!line.chars().any(char::is_control), "{line:?}");
