@@ -1,21 +1,23 @@
 //! The control channel: JSON lines over TCP, by which both ends agree on what to do and tell each
 //! other the end. What comes from the other side is believed only after a check.
 
-use super::params::Params;
+use super::params::{Params, Side};
 use crate::interrupt::Interrupt;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Version of what follows.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Longest line: the addresses of as many QPs as there may be.
 const MAX_LINE: usize = 8 << 20;
 /// Most characters of the other side's words that are passed on.
 const MAX_WORDS: usize = 200;
+/// How long a side that has ended may take to say so, where its packets are ahead of its words.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Pause between looks at a socket that has nothing.
 const PAUSE: Duration = Duration::from_micros(500);
 
@@ -76,11 +78,20 @@ struct Versioned {
     version: Option<u32>,
 }
 
+/// The other side says nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{peer} says nothing for {limit:?}")]
+pub(crate) struct Silent {
+    peer: String,
+    limit: Duration,
+}
+
 /// One end of the control channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     stream: TcpStream,
-    peer: SocketAddr,
+    /// What the other side is called.
+    peer: String,
     inbox: Vec<u8>,
     /// Bytes of the inbox in which no line ends.
     seen: usize,
@@ -88,12 +99,16 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Takes over a connected socket. Nothing waits longer than `timeout` for the other side.
+    /// Takes over a socket that is connected to `other`. Nothing waits longer than `timeout` for it.
     ///
     /// # Errors
     /// The socket refuses.
-    pub(crate) fn new(stream: TcpStream, timeout: Duration) -> Result<Self> {
-        let peer = stream.peer_addr().context("control connection")?;
+    pub(crate) fn new(stream: TcpStream, other: Side, timeout: Duration) -> Result<Self> {
+        let address = stream.peer_addr().context("control connection")?;
+        let peer = match other {
+            Side::Client => "the client".to_owned(),
+            Side::Server => format!("the server at {address}"),
+        };
         stream.set_nonblocking(true).context("control connection")?;
         stream.set_nodelay(true).context("control connection")?;
         Ok(Self {
@@ -105,14 +120,9 @@ impl Channel {
         })
     }
 
-    /// The other side.
-    pub(crate) const fn peer(&self) -> SocketAddr {
-        self.peer
-    }
-
-    /// How long the other side is waited for.
-    pub(crate) const fn timeout(&self) -> Duration {
-        self.timeout
+    /// What the other side is called.
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
     }
 
     /// Address of this side.
@@ -191,12 +201,28 @@ impl Channel {
             interrupt.check()?;
             ensure!(
                 Instant::now() < deadline,
-                "{} says nothing for {:?}",
-                self.peer,
-                self.timeout
+                Silent {
+                    peer: self.peer.clone(),
+                    limit: self.timeout,
+                }
             );
             meanwhile()?;
         }
+    }
+
+    /// What the other side says of its end, or that it is gone; `None` when it seems to go on.
+    pub(crate) fn farewell(&mut self, interrupt: &Interrupt) -> Option<anyhow::Error> {
+        let deadline = Instant::now() + FAREWELL;
+        while Instant::now() < deadline {
+            if let Err(error) = self.hear() {
+                return Some(error);
+            }
+            if let Err(interrupted) = interrupt.check() {
+                return Some(interrupted.into());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        None
     }
 
     /// Waits without anything else to do.
@@ -247,7 +273,7 @@ mod tests {
         let stream = TcpStream::connect(address).expect("someone listens");
         let (other, _) = listener.accept().expect("someone connects");
         (
-            Channel::new(stream, TIMEOUT).expect("it is connected"),
+            Channel::new(stream, Side::Server, TIMEOUT).expect("it is connected"),
             other,
         )
     }
@@ -261,7 +287,7 @@ mod tests {
     #[test]
     fn messages_arrive_in_order_whatever_their_pieces() {
         let (mut channel, other) = pair();
-        let mut sender = Channel::new(other, TIMEOUT).expect("it is connected");
+        let mut sender = Channel::new(other, Side::Client, TIMEOUT).expect("it is connected");
         let interrupt = Interrupt::default();
         assert!(channel.hear().expect("nobody left").is_none());
         for counts in [vec![1], vec![7; 100_000], vec![]] {
@@ -297,7 +323,7 @@ mod tests {
                 error.ends_with("is no 'trunkline bench' of this version"),
                 "{error}"
             );
-            assert!(error.starts_with("127.0.0.1:"), "{error}");
+            assert!(error.starts_with("the server at 127.0.0.1:"), "{error}");
         }
         let nested = [b"[".repeat(100_000), b"\n".to_vec()].concat();
         assert!(heard(&nested).is_err());

@@ -1,10 +1,11 @@
 //! `--connect`: asks for a measurement and makes it.
 
-use super::channel::{Channel, EndAddress, Message, VERSION};
-use super::end::{self, End};
+use super::channel::{Channel, EndAddress, Message, Silent, VERSION};
+use super::end::End;
 use super::latency::{self, Goal};
+use super::node;
 use super::params::{Mode, Params, Side};
-use super::report::{Found, Latencies, Report, Surroundings, Throughput};
+use super::report::{Found, Latencies, PathReport, Report, Surroundings, Throughput};
 use super::session::{Session, until_interrupted};
 use super::stream;
 use crate::capture;
@@ -31,8 +32,6 @@ pub(crate) struct Plan {
     pub(crate) params: Params,
     /// When to stop.
     pub(crate) goal: Goal,
-    /// How long nothing may move.
-    pub(crate) timeout: Duration,
     /// Print JSON.
     pub(crate) json: bool,
     /// Where management datagrams are written to.
@@ -48,13 +47,13 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     let Plan { server, params, .. } = *plan;
     output::check()?;
     let progress = Progress::new(!plan.json);
-    let stream = TcpStream::connect_timeout(&server, plan.timeout).with_context(|| {
+    let stream = TcpStream::connect_timeout(&server, params.timeout).with_context(|| {
         format!(
             "no server at {server} ('trunkline bench {} --listen')",
             params.mode.name()
         )
     })?;
-    let channel = Channel::new(stream, plan.timeout)?;
+    let channel = Channel::new(stream, Side::Server, params.timeout)?;
     let address = match plan.bind {
         Some(address) => address,
         None => channel.local()?,
@@ -67,10 +66,18 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
         Mode::Bw | Mode::Rate => Found::Throughput(Throughput::default()),
     };
     let mut around = Surroundings::default();
-    let measured = measure(&mut session, &plan.goal, &progress, &mut found, &mut around);
-    let interrupted = until_interrupted(measured)?;
-    around.complete = interrupted.is_none();
+    let measured = measure(
+        &mut session,
+        &plan.goal,
+        &progress,
+        &mut found,
+        &mut around.paths,
+    );
+    // The server's node ends when it hears that this was all.
     around.connections = session.end.node.connection_count();
+    let told = measured.and_then(|counts| tell(&mut session, counts, &mut around));
+    let interrupted = until_interrupted(told.map_err(|error| session.explain(error)))?;
+    around.complete = interrupted.is_none();
     around.counters = session.counters();
     around.verified += session.verified;
     capture::check(&session.end.node)?;
@@ -101,12 +108,7 @@ fn meet<'a>(
         bail!("the server's node has {address}: give this one another address with --bind");
     }
     let end = End::open(
-        end::node(
-            address,
-            Some(&params),
-            plan.timeout,
-            plan.capture.as_deref(),
-        )?,
+        node::start(address, Some(&params), plan.capture.as_deref())?,
         Side::Client,
         params,
     )?;
@@ -117,13 +119,15 @@ fn meet<'a>(
     })?;
     let answer = channel.wait(interrupt, || {
         // The server's node may call before the server says that it is ready.
-        end::turn(&end.node)?;
+        node::turn(&end.node)?;
         std::thread::sleep(PAUSE);
         Ok(())
     });
-    let theirs: EndAddress = match answer.context("the server, which may be busy")? {
-        Message::Ready { end } => end,
-        _ => bail!("{} speaks out of turn", channel.peer()),
+    let theirs: EndAddress = match answer {
+        Ok(Message::Ready { end }) => end,
+        Err(error) if error.is::<Silent>() => bail!("{error}: it may serve another client"),
+        Err(error) => return Err(error),
+        Ok(_) => bail!("{} speaks out of turn", channel.peer()),
     };
     let target = end.connect(&theirs)?;
     let mut session = Session::new(end, target, params, channel, interrupt);
@@ -133,39 +137,40 @@ fn meet<'a>(
     Ok(session)
 }
 
+/// Measures; gives the requests that were completed on each QP, where the server is to verify.
 fn measure(
     session: &mut Session<'_>,
     goal: &Goal,
     progress: &Progress,
     found: &mut Found,
-    around: &mut Surroundings,
-) -> Result<()> {
+    paths: &mut Vec<PathReport>,
+) -> Result<Vec<u64>> {
     session.moved();
-    let counts = match found {
+    let verify = session.params.verify;
+    match found {
         Found::Latencies(latencies) => {
             let mut client = latency::Client::new(session);
             client.run(goal, progress, latencies)?;
-            around.paths = client.paths();
+            *paths = client.paths();
             client.finish()?;
-            Vec::new()
+            Ok(Vec::new())
         }
         Found::Throughput(throughput) => {
             let mut client = stream::Client::new(session);
             client.run(goal, progress, throughput)?;
-            around.paths = client.paths();
+            *paths = client.paths();
             client.finish()?;
-            client.counts()
+            Ok(if verify { client.counts() } else { Vec::new() })
         }
-    };
-    let counts = if session.params.verify {
-        counts
-    } else {
-        Vec::new()
-    };
+    }
+}
+
+/// Tells the server that this was all, and hears what it found.
+fn tell(session: &mut Session<'_>, counts: Vec<u64>, around: &mut Surroundings) -> Result<()> {
     session.channel.say(&Message::Stop { counts })?;
-    let node = session.end.node.clone();
+    let ours = session.end.node.clone();
     let answer = session.channel.wait(session.interrupt, || {
-        end::turn(&node)?;
+        node::turn(&ours)?;
         std::thread::sleep(PAUSE);
         Ok(())
     });

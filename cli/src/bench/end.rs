@@ -1,15 +1,14 @@
-//! One end of a measurement: a node that this thread drives, its QPs and its buffers.
+//! One end of a measurement: a node, its QPs and its buffers.
 
 use super::channel::EndAddress;
+use super::failure::Failed;
+use super::node::attributes;
 use super::params::{Mode, Op, Params, Side};
-use crate::capture;
 use anyhow::{Context, Result, ensure};
 use std::net::IpAddr;
-use std::path::Path;
-use std::time::Duration;
 use trunkline::{
-    Access, Completion, Cq, Drive, Gid, Mr, Node, Psn, Qp, QpAddress, QpOptions, Qpn, RecvWr,
-    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Status,
+    Access, Attributes, Completion, Cq, Gid, Mr, Node, Psn, Qp, QpAddress, QpOptions, Qpn, RecvWr,
+    Remote, Rkey, SendFlags, SendOp, SendWr, Sge,
 };
 
 /// Completions taken at once.
@@ -61,46 +60,6 @@ impl Target {
             rkey: self.remote.rkey,
         }
     }
-}
-
-/// Starts a node, as a measurement needs it; `capture` gets its management datagrams.
-///
-/// # Errors
-/// The address cannot be bound, or the file not made.
-pub(crate) fn node(
-    address: IpAddr,
-    params: Option<&Params>,
-    timeout: Duration,
-    capture: Option<&Path>,
-) -> Result<Node> {
-    // Programs that measure turn one worker themselves: nothing else wakes up for them.
-    let several = params.is_some_and(|params| params.workers > 1);
-    let drive = if several {
-        Drive::Threaded
-    } else {
-        Drive::Inline
-    };
-    let mut builder = Node::builder();
-    if let Some(params) = params {
-        builder = builder
-            .pool(params.connections)
-            .control(params.control.into())
-            .workers(params.workers);
-    }
-    capture::add(builder, capture)?
-        .address(address)
-        .drive(drive)
-        .peer_timeout(timeout)
-        .build()
-        .with_context(|| format!("cannot start a node on {address}"))
-}
-
-/// One round of a node that no thread drives.
-///
-/// # Errors
-/// The port does not work any more.
-pub(crate) fn turn(node: &Node) -> Result<bool> {
-    Ok(node.is_inline() && node.poll()?)
 }
 
 impl End {
@@ -183,15 +142,17 @@ impl End {
             here.is_ipv4() == there.is_ipv4(),
             "{here} and {there} are of different families"
         );
+        let attributes: Attributes = attributes(self.params.timeout);
         for (qp, &(qpn, psn)) in self.qps.iter().zip(&other.qps) {
             let Some(qpn) = Qpn::new(qpn) else {
                 anyhow::bail!("the other side names a QP {qpn:#x}, of more than 24 bits");
             };
-            qp.connect(QpAddress {
+            let peer = QpAddress {
                 gid: Gid::from(there),
                 qpn,
                 psn: Psn::from_wire(psn),
-            })?;
+            };
+            qp.connect_with(peer, Access::ALL, &attributes)?;
         }
         let remote = Remote {
             addr: other.addr,
@@ -293,13 +254,8 @@ impl End {
         if self.recv_cq.poll(&mut done)? == 0 {
             return Ok(None);
         }
-        let [done] = done;
-        ensure!(
-            done.status == Status::Success,
-            "a receive ended with {:?}",
-            done.status
-        );
-        Ok(Some(done.byte_len.into()))
+        check(&done)?;
+        Ok(Some(done[0].byte_len.into()))
     }
 
     /// Posts receives on QP `qp`, each into a buffer of it.
@@ -343,17 +299,25 @@ impl End {
     ) -> Result<usize> {
         let mut batch = [Completion::BLANK; BATCH];
         let count = cq.poll(&mut batch)?;
+        check(&batch[..count])?;
         for done in &batch[..count] {
-            ensure!(
-                done.status == Status::Success,
-                "QP {}: {:?} ended with {:?}",
-                done.qpn,
-                done.opcode,
-                done.status
-            );
             each((done.wr_id >> 32) as usize, done.wr_id & 0xffff_ffff)?;
         }
         Ok(count)
+    }
+
+    /// The first request of those that are left which failed for a reason of its own.
+    pub(crate) fn failure(&self) -> Option<Failed> {
+        let mut batch = [Completion::BLANK; BATCH];
+        for cq in [&self.send_cq, &self.recv_cq] {
+            while let Ok(count @ 1..) = cq.poll(&mut batch) {
+                let failed = Failed::first(&batch[..count]);
+                if let Some(failed) = failed.filter(|failed| !failed.is_flushed()) {
+                    return Some(failed);
+                }
+            }
+        }
+        None
     }
 
     /// Copies the first bytes of a buffer out.
@@ -398,6 +362,11 @@ impl End {
     pub(crate) fn set_last_byte(&self, qp: usize, lane: u64, byte: u8) -> Result<()> {
         Ok(self.mr.write(self.last(qp, lane), &[byte])?)
     }
+}
+
+/// Whether all of them are successes.
+fn check(all: &[Completion]) -> Result<(), Failed> {
+    Failed::first(all).map_or(Ok(()), Err)
 }
 
 /// Whether requests carry their bytes themselves.

@@ -3,7 +3,9 @@
 mod channel;
 mod client;
 mod end;
+mod failure;
 mod latency;
+mod node;
 mod params;
 mod patience;
 mod ping;
@@ -73,7 +75,7 @@ pub(crate) struct BenchArgs {
     /// With --listen: serve one client only.
     #[arg(long, conflicts_with = "connect")]
     once: bool,
-    /// Give up when nothing moves for so long.
+    /// Give up when nothing moves for so long: of a client's and its server's the longer counts.
     #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "10")]
     #[arg(allow_negative_numbers = true)]
     timeout: Duration,
@@ -193,6 +195,7 @@ impl BenchArgs {
             control: client.control,
             verify: client.verify,
             workers: client.workers,
+            timeout: self.timeout,
         };
         if let Err(error) = params.check() {
             return Err(wrong(error.to_string()));
@@ -231,7 +234,6 @@ impl BenchArgs {
                 iterations,
                 duration: client.duration.unwrap_or(DURATION),
             },
-            timeout: self.timeout,
             json: client.json,
             capture: client.capture_cm.clone(),
         })

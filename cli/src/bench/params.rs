@@ -1,9 +1,11 @@
 //! What is measured: agreed between both ends, so believed by neither.
 
+use super::size::MAX_SECONDS;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 use trunkline::{ControlKind, Workers};
 
 /// Most bytes of a message.
@@ -104,6 +106,8 @@ pub(crate) struct Params {
     /// Workers of each node; with several each has a thread of its own.
     #[serde(default = "one")]
     pub(crate) workers: u8,
+    /// How long nothing may move.
+    pub(crate) timeout: Duration,
 }
 
 const fn one() -> u8 {
@@ -169,6 +173,11 @@ impl Params {
         )?;
         within("--depth", self.depth.into(), 1..=MAX_DEPTH.into())?;
         within("--workers", self.workers.into(), 1..=Workers::MOST.into())?;
+        let timeout = self.timeout.as_secs_f64();
+        if self.timeout.is_zero() || timeout > MAX_SECONDS {
+            let what = format!("--timeout: {timeout} is not in 0..={MAX_SECONDS} seconds");
+            return Err(OutOfBounds(what));
+        }
         if self.op == Op::Atomic && self.size != ATOMIC_SIZE {
             return Err(OutOfBounds(format!("--size of an atomic is {ATOMIC_SIZE}")));
         }
@@ -267,6 +276,7 @@ mod tests {
         control: Controller::Delay,
         verify: true,
         workers: 1,
+        timeout: Duration::from_secs(10),
     };
 
     #[test]
@@ -304,6 +314,11 @@ mod tests {
             })
             .starts_with("--connections: 65 is")
         );
+        let hasty = Params {
+            timeout: Duration::ZERO,
+            ..PARAMS
+        };
+        assert!(told(hasty).starts_with("--timeout: 0 is not in"));
         let atomic = Params {
             op: Op::Atomic,
             ..PARAMS
@@ -329,6 +344,7 @@ mod tests {
             qps: u32::MAX,
             connections: u32::MAX,
             depth: u32::MAX,
+            timeout: Duration::MAX,
             ..PARAMS
         };
         assert!(absurd.check().is_err());

@@ -324,6 +324,7 @@ mod tests {
         control: Controller::Delay,
         verify: false,
         workers: 1,
+        timeout: Duration::from_secs(10),
     };
 
     #[test]

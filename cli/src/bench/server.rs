@@ -1,7 +1,8 @@
 //! `--listen`: serves one client after another.
 
 use super::channel::{Channel, Message};
-use super::end::{self, End};
+use super::end::End;
+use super::node;
 use super::params::{Mode, Params, Side};
 use super::session::Session;
 use super::{latency, ping, stream};
@@ -39,7 +40,7 @@ pub(crate) struct Plan {
 /// served, unless there is to be only one.
 pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     // Nodes live as long as their clients; one that cannot start should be told about at once.
-    drop(end::node(plan.address, None, plan.timeout, None)?);
+    drop(node::start(plan.address, None, None)?);
     let asked = SocketAddr::new(plan.address, plan.port);
     let listener = TcpListener::bind(asked).with_context(|| format!("cannot listen on {asked}"))?;
     listener.set_nonblocking(true).context("control socket")?;
@@ -51,10 +52,11 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
         match &served {
             Ok(params) => note(&format!("{client}: {params}: done")),
             Err(error) if plan.once || error.is::<Interrupted>() => {}
-            Err(error) => complain(&format!("client {client}: {}", chain(error))),
+            Err(error) => complain(&format!("{client}: {}", chain(error))),
         }
         match served {
-            Err(error) if plan.once || error.is::<Interrupted>() => return Err(error),
+            Err(error) if error.is::<Interrupted>() => return Err(error),
+            Err(error) if plan.once => return Err(error.context(client)),
             Ok(_) if plan.once => return Ok(()),
             _ => {}
         }
@@ -83,13 +85,14 @@ fn accept(listener: &TcpListener, interrupt: &Interrupt) -> Result<(TcpStream, S
 
 /// Serves one client; gives what it wanted.
 fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params> {
-    let mut channel = Channel::new(stream, plan.timeout)?;
-    let (params, theirs) = match channel.wait_idle(interrupt)? {
+    let mut channel = Channel::new(stream, Side::Client, plan.timeout)?;
+    let (mut params, theirs) = match channel.wait_idle(interrupt)? {
         Message::Hello { params, end, .. } => (params, end),
         _ => bail!("it does not say hello"),
     };
     let ready = params.check().map_err(anyhow::Error::from).and_then(|()| {
-        let node = end::node(plan.address, Some(&params), plan.timeout, None)?;
+        params.timeout = params.timeout.max(plan.timeout);
+        let node = node::start(plan.address, Some(&params), None)?;
         let end = End::open(node, Side::Server, params)?;
         let target = end.connect(&theirs)?;
         Ok((end, target))
@@ -102,7 +105,10 @@ fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params
     let mut session = Session::new(end, target, params, channel, interrupt);
     match measured(&mut session, Message::Ready { end: ours }) {
         Ok(()) => Ok(params),
-        Err(error) => Err(told(&mut session.channel, error)),
+        Err(error) => {
+            let why = session.explain(error);
+            Err(told(&mut session.channel, why))
+        }
     }
 }
 
@@ -130,9 +136,7 @@ fn measured(session: &mut Session<'_>, ready: Message) -> Result<()> {
 
 /// Tells the client what went wrong, if it still listens.
 fn told(channel: &mut Channel, error: anyhow::Error) -> anyhow::Error {
-    if !error.is::<Interrupted>() {
-        // One that is gone need not know.
-        let _ = channel.say(&Message::Failed { why: chain(&error) });
-    }
+    // One that is gone need not know.
+    let _ = channel.say(&Message::Failed { why: chain(&error) });
     error
 }

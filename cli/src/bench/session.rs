@@ -1,13 +1,16 @@
 //! What both ends do all the time: drive the node, and look around now and then.
 
 use super::channel::{Channel, Message};
-use super::end::{End, Target, turn};
+use super::end::{End, Target};
+use super::failure::{Failed, News, silence};
+use super::node::turn;
 use super::params::{Op, Params, Side, pattern};
 use super::patience::Patience;
 use super::report::PathReport;
 use crate::interrupt::{Interrupt, Interrupted};
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use trunkline::{AtomicOp, DeliveryCounters, SendOp};
 
@@ -17,6 +20,8 @@ const SPINS: u32 = 1000;
 const ROUNDS: u32 = 64;
 /// Time between looks around.
 const LOOK: Duration = Duration::from_millis(10);
+/// Time between them after which this process is not sure what it missed.
+const ABSENCE: Duration = Duration::from_secs(1);
 
 /// A measurement under way, at one of its ends.
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub(crate) struct Session<'a> {
     expected: Vec<u8>,
     found: Vec<u8>,
     patience: Patience,
+    /// What the node said last of why requests fail.
+    news: Option<News>,
     /// The node had something to do since the last look around.
     stirred: bool,
     idle: u32,
@@ -55,7 +62,6 @@ impl<'a> Session<'a> {
         channel: Channel,
         interrupt: &'a Interrupt,
     ) -> Self {
-        let patience = channel.timeout();
         Self {
             end,
             target,
@@ -80,7 +86,8 @@ impl<'a> Session<'a> {
                     0
                 }
             ],
-            patience: Patience::new(patience, Instant::now()),
+            patience: Patience::new(params.timeout, Instant::now()),
+            news: None,
             stirred: false,
             idle: 0,
             rounds: 0,
@@ -118,8 +125,12 @@ impl<'a> Session<'a> {
     }
 
     fn look_around(&mut self) -> Result<()> {
-        self.looked = Instant::now();
+        let before = std::mem::replace(&mut self.looked, Instant::now());
         self.interrupt.check()?;
+        // This process was busy, or stopped: nobody can say what moved meanwhile.
+        if self.looked - before > ABSENCE {
+            self.patience.moved(self.looked);
+        }
         let counters = self.end.node.delivery_counters();
         let delivered = counters.acked + counters.accepted;
         self.patience.delivered(delivered, self.looked);
@@ -129,12 +140,13 @@ impl<'a> Session<'a> {
         }
         ensure!(
             !self.patience.is_over(self.looked),
-            "nothing moved for {:?}: {} does not answer",
+            "nothing moved for {:?}: {}",
             self.patience.limit(),
-            self.channel.peer().ip()
+            silence(self.here(), self.target.node())
         );
-        // Nobody reads them here, and they should not pile up.
-        while self.end.node.poll_event().is_some() {}
+        while let Some(event) = self.end.node.poll_event() {
+            self.news = News::of(&event).or(self.news);
+        }
         match self.channel.hear()? {
             None => Ok(()),
             Some(Message::Stop { counts }) => {
@@ -145,6 +157,24 @@ impl<'a> Session<'a> {
             }
             Some(_) => anyhow::bail!("{} speaks out of turn", self.channel.peer()),
         }
+    }
+
+    fn here(&self) -> IpAddr {
+        self.end.node.gid().address()
+    }
+
+    /// Why it failed, for people. Of a request that failed the other side may know more, which then
+    /// says so or is gone: packets and the control channel are not in step.
+    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        let Some(failed) = error.downcast_ref::<Failed>() else {
+            return error;
+        };
+        if let Some(farewell) = self.channel.farewell(self.interrupt) {
+            return farewell;
+        }
+        let cause = failed.is_flushed().then(|| self.end.failure()).flatten();
+        let failed = cause.as_ref().unwrap_or(failed);
+        anyhow!(failed.why(self.here(), self.target.node(), self.news))
     }
 
     /// The request that is measured, to buffer `lane` of QP `qp` at the other end.

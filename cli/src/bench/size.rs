@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Longest time that can be asked for: a week.
-const MAX_SECONDS: f64 = 7.0 * 86_400.0;
+pub(crate) const MAX_SECONDS: f64 = 7.0 * 86_400.0;
 
 /// Bytes, with a suffix K, M or G for powers of 1024.
 ///

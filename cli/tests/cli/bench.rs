@@ -257,9 +257,19 @@ fn the_smallest_round_trip_of_connections_is_within_a_factor_of_two_of_a_ping_po
 #[test]
 fn nodes_that_threads_drive_may_be_measured_for_longer_than_the_patience() {
     let server = Server::start(&["--timeout", "1"]);
-    let found = server.measure(&["bw", "--workers", "2", "--duration", "2.5"]);
+    let words = [
+        "bw",
+        "--workers",
+        "2",
+        "--duration",
+        "2.5",
+        "--timeout",
+        "1",
+    ];
+    let found = server.measure(&words);
     assert_eq!(found["complete"], true, "{found}");
     assert!(found["operations"].as_u64() > Some(0), "{found}");
+    assert!(found["connections"].as_u64() > Some(0), "{found}");
 }
 
 #[test]
@@ -293,8 +303,61 @@ fn a_server_that_is_killed_is_an_error_at_once() {
         "{:?}",
         began.elapsed()
     );
-    assert!(complaint(&output, 1).contains("went away"));
+    let (address, port) = (server.address, server.port);
+    assert_eq!(
+        complaint(&output, 1),
+        format!("the server at {address}:{port} went away")
+    );
     assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn ctrl_c_of_a_server_is_told_by_its_client() {
+    for mode in ["lat", "bw", "rate"] {
+        let server = Server::start(&[]);
+        let child = piped(server.client(&[mode, "--duration", "600", "--json"]));
+        std::thread::sleep(Duration::from_millis(700));
+        server.signal(Signal::INT);
+        let (address, port) = (server.address, server.port);
+        assert_eq!(
+            complaint(&finish(child), 1),
+            format!("the server at {address}:{port} says: interrupted"),
+            "{mode}"
+        );
+        assert_eq!(server.end(), (String::new(), Some(130)), "{mode}");
+    }
+}
+
+#[test]
+fn ctrl_c_of_a_client_is_told_by_its_server() {
+    let server = Server::start(&["--once"]);
+    let child = piped(server.client(&["bw", "--op", "send", "--duration", "600", "--json"]));
+    std::thread::sleep(Duration::from_millis(700));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    finish(child);
+    let (said, code) = server.end();
+    assert_eq!(code, Some(1), "{said}");
+    let line = said.strip_prefix("trunkline: ").unwrap();
+    let (client, why) = line.trim_end().rsplit_once(": ").unwrap();
+    assert_eq!(why, "the client went away", "{said}");
+    client.parse::<std::net::SocketAddr>().unwrap();
+}
+
+#[test]
+fn a_server_that_is_silent_for_less_than_the_timeout_is_waited_for() {
+    let server = Server::start(&[]);
+    for mode in ["lat", "bw"] {
+        let words = [mode, "--duration", "7", "--timeout", "30", "--json"];
+        let child = piped(server.client(&words));
+        std::thread::sleep(Duration::from_secs(1));
+        server.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_secs(5));
+        server.signal(Signal::CONT);
+        let output = finish(child);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(found["complete"], true, "{found}");
+    }
 }
 
 #[test]
@@ -311,7 +374,8 @@ fn a_server_that_falls_silent_is_an_error_after_the_timeout() {
             "{:?}",
             began.elapsed()
         );
-        complaint(&output, 1);
+        let silent = format!("nothing moved for 1s: {} does not answer", server.address);
+        assert_eq!(complaint(&output, 1), silent, "{mode}");
         server.signal(Signal::CONT);
         // What is left of that client is gone before the next comes.
         std::thread::sleep(Duration::from_millis(200));
@@ -342,11 +406,12 @@ fn clients_that_talk_nonsense_are_refused_and_the_next_is_served() {
     let params = |size: u64, control: &str| {
         format!(
             "\"params\":{{\"mode\":\"lat\",\"op\":\"send\",\"size\":{size},\"qps\":1,\
-             \"connections\":1,\"depth\":1,\"control\":\"{control}\",\"verify\":false}}"
+             \"connections\":1,\"depth\":1,\"control\":\"{control}\",\"verify\":false,\
+             \"timeout\":{{\"secs\":1,\"nanos\":0}}}}"
         )
     };
-    let hello = |params: String| format!("{{\"say\":\"hello\",\"version\":2,{params},{end}}}\n");
-    let newer = "{\"say\":\"hello\",\"version\":3}\n".to_owned();
+    let hello = |params: String| format!("{{\"say\":\"hello\",\"version\":3,{params},{end}}}\n");
+    let newer = "{\"say\":\"hello\",\"version\":4}\n".to_owned();
     for (says, answer) in [
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), ""),
         (newer, ""),
@@ -384,7 +449,7 @@ fn clients_that_talk_nonsense_are_refused_and_the_next_is_served() {
     assert_eq!(said.lines().count(), 9, "{said}");
     for why in [
         "is no 'trunkline bench'",
-        "speaks version 3",
+        "speaks version 4",
         "does not say hello",
         "says nothing",
     ] {

@@ -1,0 +1,161 @@
+//! Why a request failed, in words for people.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use trunkline::{Completion, Event, QpEvent, Qpn, Status, VendorError, WorkOpcode};
+use trunkline_dataplane::{KernelRoutes, RouteError, Routes};
+
+/// A request, or a receive, that did not end well.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("QP {qpn}: {opcode:?} ended with {status:?}")]
+pub(crate) struct Failed {
+    qpn: Qpn,
+    opcode: WorkOpcode,
+    status: Status,
+    vendor_err: VendorError,
+}
+
+impl Failed {
+    /// The one of these completions that says most: the first that failed for a reason of its own,
+    /// else the first that its QP took along.
+    pub(crate) fn first(all: &[Completion]) -> Option<Self> {
+        let mut failed = all
+            .iter()
+            .filter(|done| done.status != Status::Success)
+            .map(Self::of);
+        let first = failed.next()?;
+        Some(if first.is_flushed() {
+            failed.find(|other| !other.is_flushed()).unwrap_or(first)
+        } else {
+            first
+        })
+    }
+
+    const fn of(done: &Completion) -> Self {
+        Self {
+            qpn: done.qpn,
+            opcode: done.opcode,
+            status: done.status,
+            vendor_err: done.vendor_err,
+        }
+    }
+
+    /// Whether its QP had failed before: that says nothing of why.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.status == Status::Flushed
+    }
+
+    /// Why, for requests between nodes at these addresses; `news` is what is known of the QP.
+    pub(crate) fn why(&self, here: IpAddr, there: IpAddr, news: Option<News>) -> String {
+        match (self.status, self.vendor_err) {
+            (Status::RetryExceeded, VendorError::None) => silence(here, there),
+            (Status::RetryExceeded, VendorError::NoRoute) => format!("no route to {there}"),
+            (Status::RetryExceeded, VendorError::NoHost) => format!("no host has {there}"),
+            (Status::RetryExceeded, VendorError::NoNode) => format!("no node runs on {there}"),
+            (Status::RetryExceeded, VendorError::QpGone) => format!("the QP on {there} is gone"),
+            (Status::Flushed, _) => match news {
+                Some(News::Lost) => silence(here, there),
+                Some(News::Misbehaved(event)) => {
+                    format!(
+                        "QP {} is in error since {there} misbehaved: {event:?}",
+                        self.qpn
+                    )
+                }
+                None => format!("QP {} went to error", self.qpn),
+            },
+            _ => self.to_string(),
+        }
+    }
+}
+
+/// What a node said of the QPs before their requests failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum News {
+    /// A connection is gone.
+    Lost,
+    /// The peer did what it may not.
+    Misbehaved(QpEvent),
+}
+
+impl News {
+    /// What an event says of why requests fail.
+    pub(crate) const fn of(event: &Event) -> Option<Self> {
+        match event {
+            Event::ConnectionDown { .. } => Some(Self::Lost),
+            Event::Qp { event, .. } => match event {
+                QpEvent::RequestError | QpEvent::AccessError => Some(Self::Misbehaved(*event)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Why nothing comes from `there`, as far as this host knows.
+pub(crate) fn silence(here: IpAddr, there: IpAddr) -> String {
+    let way = KernelRoutes::open(here)
+        .and_then(|mut routes| routes.way(SocketAddr::new(there, 0)).map(drop));
+    match way {
+        Err(error @ RouteError::NoRoute { .. }) => error.to_string(),
+        Err(RouteError::System { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {
+            format!("no interface that is up has {here}")
+        }
+        // There is a way, or nothing is known.
+        _ => format!("{there} does not answer"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(status: Status, vendor_err: VendorError) -> Completion {
+        Completion {
+            status,
+            vendor_err,
+            ..Completion::BLANK
+        }
+    }
+
+    fn why(all: &[Completion], news: Option<News>) -> String {
+        let (here, there) = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
+        let failed = Failed::first(all).expect("one failed");
+        failed.why(here, there, news)
+    }
+
+    #[test]
+    fn what_was_flushed_says_less_than_what_failed() {
+        let success = done(Status::Success, VendorError::None);
+        let flushed = done(Status::Flushed, VendorError::None);
+        let silent = done(Status::RetryExceeded, VendorError::None);
+        let gone = done(Status::RetryExceeded, VendorError::QpGone);
+        let refused = done(Status::RemoteAccess, VendorError::None);
+        assert_eq!(Failed::first(&[success]), None);
+        assert_eq!(
+            why(&[success, flushed, silent], None),
+            "127.0.0.2 does not answer"
+        );
+        assert_eq!(
+            why(&[gone, flushed, silent], None),
+            "the QP on 127.0.0.2 is gone"
+        );
+        assert_eq!(
+            why(&[flushed, refused], None),
+            "QP 0x000000: Send ended with RemoteAccess"
+        );
+        assert_eq!(why(&[flushed], None), "QP 0x000000 went to error");
+        assert_eq!(
+            why(&[flushed], Some(News::Lost)),
+            "127.0.0.2 does not answer"
+        );
+    }
+
+    #[test]
+    fn a_host_without_a_way_says_so_itself() {
+        let (here, nobody) = ([192, 0, 2, 1].into(), [127, 0, 0, 2].into());
+        assert_eq!(
+            silence(here, nobody),
+            "no interface that is up has 192.0.2.1"
+        );
+    }
+}
