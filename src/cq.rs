@@ -38,7 +38,8 @@ impl Cq {
     pub(crate) fn create(node: &Arc<Shared>, depth: u32) -> Result<Self, Error> {
         node.life.check()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd")(e.into()))?;
+        let fd = eventfd(0, flags)
+            .map_err(|e| Error::system("eventfd of a completion queue")(e.into()))?;
         let event = Arc::new(EventFd(fd));
         let workers = usize::from(node.workers.count());
         let mut made = None;

@@ -29,7 +29,7 @@ pub(crate) struct Waker(OwnedFd);
 impl Waker {
     fn new() -> Result<Self, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd")(e.into()))?;
+        let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd of a worker")(e.into()))?;
         Ok(Self(fd))
     }
 

@@ -42,7 +42,8 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn new() -> Result<Self, crate::Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let fd = eventfd(0, flags).map_err(|e| crate::Error::system("eventfd")(e.into()))?;
+        let fd = eventfd(0, flags)
+            .map_err(|e| crate::Error::system("eventfd of an event channel")(e.into()))?;
         Ok(Self {
             notices: Mutex::default(),
             fd,

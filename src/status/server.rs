@@ -52,7 +52,8 @@ impl Server {
         let nonblocking = listener.set_nonblocking(true);
         nonblocking.map_err(Error::system("status socket"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let stop = eventfd(0, flags).map_err(|e| Error::system("eventfd")(e.into()))?;
+        let stop = eventfd(0, flags)
+            .map_err(|e| Error::system("eventfd of the status socket")(e.into()))?;
         let stop = Arc::new(stop);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("trunkline-stat".into());

@@ -99,7 +99,8 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Takes over a socket that is connected to `other`. Nothing waits longer than `timeout` for it.
+    /// Takes over a socket that is connected to `other`. Nothing waits longer than `timeout` for
+    /// that.
     ///
     /// # Errors
     /// The socket refuses.

@@ -7,8 +7,8 @@ use super::params::{Mode, Op, Params, Side};
 use anyhow::{Context, Result, ensure};
 use std::net::IpAddr;
 use trunkline::{
-    Access, Attributes, Completion, Cq, Gid, Mr, Node, Psn, Qp, QpAddress, QpOptions, Qpn, RecvWr,
-    Remote, Rkey, SendFlags, SendOp, SendWr, Sge,
+    Access, Completion, Cq, Gid, Mr, Node, Psn, Qp, QpAddress, QpOptions, Qpn, RecvWr, Remote,
+    Rkey, SendFlags, SendOp, SendWr, Sge,
 };
 
 /// Completions taken at once.
@@ -76,8 +76,11 @@ impl End {
             Mode::Lat => (LATENCY_WR, LATENCY_WR),
             _ => (params.depth, params.receives()),
         };
-        let send_cq = node.create_cq((sends * params.qps).max(BATCH as u32))?;
-        let recv_cq = node.create_cq((receives * params.qps).max(BATCH as u32))?;
+        let cq = |requests: u32| {
+            let cq = node.create_cq((requests * params.qps).max(BATCH as u32));
+            cq.with_context(|| format!("completion queues of {}", node.gid().address()))
+        };
+        let (send_cq, recv_cq) = (cq(sends)?, cq(receives)?);
         let options = QpOptions {
             max_send_wr: sends,
             max_recv_wr: receives,
@@ -142,7 +145,7 @@ impl End {
             here.is_ipv4() == there.is_ipv4(),
             "{here} and {there} are of different families"
         );
-        let attributes: Attributes = attributes(self.params.timeout);
+        let attributes = attributes(self.params.timeout);
         for (qp, &(qpn, psn)) in self.qps.iter().zip(&other.qps) {
             let Some(qpn) = Qpn::new(qpn) else {
                 anyhow::bail!("the other side names a QP {qpn:#x}, of more than 24 bits");

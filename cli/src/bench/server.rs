@@ -78,7 +78,7 @@ fn accept(listener: &TcpListener, interrupt: &Interrupt) -> Result<(TcpStream, S
                     Err(error) => return Err(error).context("control socket"),
                 }
             }
-            Err(error) => return Err(error).context("control socket"),
+            Err(error) => return Err(error).context("cannot take a client"),
         }
     }
 }

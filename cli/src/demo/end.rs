@@ -64,7 +64,11 @@ impl End {
         let mr = pd.register(buffers * SLICE, Access::ALL)?;
         // Each buffer is of one operation, and an operation has few completions.
         let depth = 4 * buffers as u32;
-        let (send_cq, recv_cq) = (node.create_cq(depth)?, node.create_cq(depth)?);
+        let cq = || {
+            let cq = node.create_cq(depth);
+            cq.with_context(|| format!("completion queues of {address}"))
+        };
+        let (send_cq, recv_cq) = (cq()?, cq()?);
         Ok(Self {
             name,
             node,

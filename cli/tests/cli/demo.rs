@@ -36,6 +36,33 @@ fn a_full_disk_is_one_line() {
 }
 
 #[test]
+fn a_shortage_of_descriptors_is_told_with_what_they_were_for() {
+    for limit in 6..20 {
+        let (client, server) = (address().to_string(), address().to_string());
+        let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_trunkline"), "demo"]);
+        shell.args(["--qps", "1", "--client", &client, "--server", &server]);
+        let output = shell.output().unwrap();
+        if !output.status.success() {
+            let said = text(&output.stderr);
+            let last = said.lines().last().unwrap();
+            let line = last.strip_prefix("trunkline: ").unwrap();
+            let whose = [
+                "cannot handle signals".to_owned(),
+                format!("cannot start a node on {client}"),
+                format!("cannot start a node on {server}"),
+                format!("completion queues of {client}"),
+                format!("completion queues of {server}"),
+            ];
+            let told = line.split(": ").next().unwrap();
+            assert!(whose.contains(&told.to_owned()), "{limit}: {line}");
+            assert!(line.contains("Too many open files"), "{limit}: {line}");
+        }
+    }
+}
+
+#[test]
 fn the_management_of_its_connections_can_be_captured_and_decoded() {
     let file = tempfile();
     let output = demo("20").args(["--capture-cm", &file]).output().unwrap();
