@@ -159,7 +159,7 @@ fn measure(
             let mut client = stream::Client::new(session);
             client.run(goal, progress, throughput)?;
             *paths = client.paths();
-            client.finish()?;
+            client.finish(progress, throughput)?;
             Ok(if verify { client.counts() } else { Vec::new() })
         }
     }

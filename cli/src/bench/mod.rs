@@ -111,7 +111,8 @@ struct ClientArgs {
     /// Congestion control of the shared connections.
     #[arg(long, value_enum, default_value_t = Controller::Delay)]
     control: Controller,
-    /// Time to measure [default: 5; lat: as long as the iterations take].
+    /// Time to measure [default: 5; lat: as long as the iterations take]. In bw and rate, where no
+    /// request is completed in it, all that are under way count.
     #[arg(long, value_parser = parse_seconds, value_name = "SECS", allow_negative_numbers = true)]
     duration: Option<Duration>,
     /// lat: round trips to measure [default: 10000].

@@ -9,6 +9,8 @@ use crate::progress::Progress;
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 
+/// Time between two lines of progress.
+const LAP: Duration = Duration::from_secs(1);
 /// QPs filled between two rounds of the node, at the start.
 const QPS_AT_ONCE: usize = 64;
 
@@ -73,6 +75,8 @@ pub(crate) struct Client<'s, 'a> {
     completed: Vec<u64>,
     under_way: u64,
     total: u64,
+    /// When the first request was posted, where all count since then.
+    since: Option<Instant>,
     due: Due,
     done: Vec<(usize, u64)>,
 }
@@ -87,12 +91,14 @@ impl<'s, 'a> Client<'s, 'a> {
             completed: vec![0; qps],
             under_way: 0,
             total: 0,
+            since: None,
             due: Due::new(qps),
             done: Vec::new(),
         }
     }
 
-    /// Measures until `goal`.
+    /// Measures until `goal`. If nothing was completed in that time all requests that were posted
+    /// count, from the first on: [`finish`](Self::finish) measures them.
     ///
     /// # Errors
     /// A request that failed, wrong bytes, a server that is gone, or Ctrl-C: `found` has what was
@@ -106,6 +112,7 @@ impl<'s, 'a> Client<'s, 'a> {
         if ping::is_wanted(&self.session.params) {
             found.ping = Some(ping::measure(self.session)?);
         }
+        let first = Instant::now();
         for qp in 0..self.posted.len() {
             self.due.add(qp, self.session.params.depth);
             if qp % QPS_AT_ONCE == 0 {
@@ -126,10 +133,11 @@ impl<'s, 'a> Client<'s, 'a> {
             let now = Instant::now();
             (found.elapsed, found.operations) = (now - began, self.total - base);
             if found.elapsed >= goal.duration {
+                self.since = (found.operations == 0).then_some(first);
                 return Ok(());
             }
             let lap = now - second;
-            if lap >= Duration::from_secs(1) {
+            if lap >= LAP {
                 progress.say(&found.progress(&self.session.params, self.total - then, lap));
                 (second, then) = (now, self.total);
             }
@@ -150,9 +158,18 @@ impl<'s, 'a> Client<'s, 'a> {
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&mut self, progress: &Progress, found: &mut Throughput) -> Result<()> {
+        let mut second = Instant::now();
         while self.under_way > 0 {
             self.round()?;
+            let now = Instant::now();
+            if let Some(first) = self.since {
+                (found.elapsed, found.operations) = (now - first, self.total);
+            }
+            if now - second >= LAP {
+                progress.say(&format!("  requests still under way: {}", self.under_way));
+                second = now;
+            }
         }
         Ok(())
     }

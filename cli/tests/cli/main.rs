@@ -8,11 +8,13 @@ mod common;
 mod damage;
 mod decode;
 mod demo;
+mod endings;
 mod formats;
 mod interrupt;
 #[path = "../../../wire/tests/common/names.rs"]
 mod names;
 mod output;
+mod serving;
 mod usage;
 mod watch;
 
