@@ -16,7 +16,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsFd;
 
 /// Bytes of the longest answer: that about an interface, with all its counters.
@@ -352,6 +352,17 @@ impl Routes for KernelRoutes {
             Err(error) => Err(system("sendto")(error)),
         }
     }
+}
+
+/// Whether an address is that of one host. Where the kernel cannot be asked it is taken for one.
+pub(crate) fn is_of_one_host(address: IpAddr) -> bool {
+    let anywhere: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let way = KernelRoutes::open(anywhere)
+        .and_then(|mut routes| routes.way(SocketAddr::new(address, DISCARD)));
+    !matches!(way, Err(RouteError::NotOneHost(_)))
 }
 
 /// Why a question has no answer.

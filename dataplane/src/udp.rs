@@ -40,7 +40,7 @@ mod steer;
 pub use owner::Owner;
 
 use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, PortEvent, Slot};
-use crate::routes::{KernelRoutes, Routes};
+use crate::routes::{self, KernelRoutes, Routes};
 use batch::{Addressing, Batch};
 use errors::Errors;
 use queue::{Queue, Unit};
@@ -107,6 +107,12 @@ pub enum UdpOpenError {
         address: SocketAddr,
         /// Whose socket it is, as far as can be found out.
         owner: Owner,
+    },
+    /// Many may have the address, or everybody: packets cannot come from it.
+    #[error("{address} is a broadcast or multicast address, not that of one host")]
+    NotOneHost {
+        /// The address.
+        address: IpAddr,
     },
     /// No interface has the address.
     #[error("{address} is not an address of this machine")]
@@ -332,7 +338,7 @@ impl UdpPort {
     }
 }
 
-/// Whether every value is in its range.
+/// Whether every value is in its range, and the address one of one host as far as the kernel says.
 fn check(config: &UdpConfig) -> Result<(), UdpOpenError> {
     let within = |field, value, least, most| {
         let error = UdpOpenError::OutOfRange {
@@ -349,7 +355,14 @@ fn check(config: &UdpConfig) -> Result<(), UdpOpenError> {
     };
     within("extra_source_ports", config.extra_source_ports, 0, 64)?;
     within("burst_bytes", config.burst_bytes, 128 << 10, 16 << 20)?;
-    within("socket_bytes", config.socket_bytes, 0, i32::MAX as usize)
+    within("socket_bytes", config.socket_bytes, 0, i32::MAX as usize)?;
+    let address = config.address;
+    // The kernel binds sockets that receive to the broadcast address of a network, too.
+    if address.is_unspecified() || routes::is_of_one_host(address) {
+        Ok(())
+    } else {
+        Err(UdpOpenError::NotOneHost { address })
+    }
 }
 
 impl Egress for UdpPort {

@@ -2,10 +2,11 @@
 
 use super::common::{Pair, address, pattern};
 use super::{TARGET, ended, verbs_error};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 use trunkline::{
-    Access, AtomicOp, Attributes, Event, QpEvent, QpModify, QpOptions, QpState, Qpn, RecvWr,
-    Remote, Rkey, SendOp, SendWr, Status, VendorError, VerbsError, WorkOpcode,
+    Access, AtomicOp, Attributes, Event, Gid, QpAddress, QpEvent, QpModify, QpOptions, QpState,
+    Qpn, RecvWr, Remote, Rkey, SendOp, SendWr, Status, VendorError, VerbsError, WorkOpcode,
 };
 
 /// Whether the node reported `event` of the QP.
@@ -372,6 +373,25 @@ fn a_qp_lives_again_after_reset() {
         ended(&pair.next(&pair.b.recv_cq)),
         (2, Status::Success, WorkOpcode::Receive)
     );
+}
+
+#[test]
+fn a_peer_is_one_host() {
+    let pair = Pair::new();
+    let qp = pair.a.qp(&QpOptions::default());
+    for address in ["0.0.0.0", "255.255.255.255", "224.0.0.1"] {
+        let peer = QpAddress {
+            gid: Gid::from(address.parse::<Ipv4Addr>().unwrap()),
+            ..qp.address()
+        };
+        let error = qp.connect(peer).unwrap_err();
+        assert!(
+            error.to_string().contains("not that of one host"),
+            "{error}"
+        );
+        assert!(matches!(verbs_error(error), VerbsError::Unsupported { .. }));
+        qp.modify(&QpModify::Reset).unwrap();
+    }
 }
 
 #[test]

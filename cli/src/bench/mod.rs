@@ -23,7 +23,7 @@ use clap::{Args, value_parser};
 use latency::Goal;
 use params::{ATOMIC_SIZE, Controller, Mode, Op, Params};
 use size::{parse_seconds, parse_size};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use trunkline::Workers;
@@ -147,7 +147,8 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
         .flatten()
     {
         // The ICRC covers addresses: a node has one, and its peers send to it.
-        if address.is_unspecified() || address.is_multicast() {
+        let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+        if address.is_unspecified() || address.is_multicast() || broadcast {
             return Err(wrong(format!("{address} is not the address of one host")));
         }
     }

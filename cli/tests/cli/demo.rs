@@ -29,6 +29,21 @@ fn a_small_demo_verifies_every_operation() {
 }
 
 #[test]
+fn an_address_of_many_hosts_is_refused() {
+    let client = address().to_string();
+    for server in ["127.255.255.255", "255.255.255.255", "224.0.0.1", "0.0.0.0"] {
+        let words = [
+            "demo", "--qps", "1", "--client", &client, "--server", server,
+        ];
+        let output = run(&words);
+        let said = text(&output.stderr);
+        let says = format!("trunkline: cannot start a node on {server}: {server} ");
+        assert!(said.lines().last().unwrap().starts_with(&says), "{said}");
+        assert_eq!(output.status.code(), Some(1), "{said}");
+    }
+}
+
+#[test]
 fn a_full_disk_is_one_line() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let output = demo("10").stdout(full).output().unwrap();

@@ -54,6 +54,11 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
             "trunkline bench",
         ),
         (
+            &["bench", "lat", "--connect", "255.255.255.255"],
+            "255.255.255.255 is not the address of one host",
+            "trunkline bench",
+        ),
+        (
             &["bench", "lat"],
             "--listen ADDR or --connect ADDR is needed",
             "trunkline bench",

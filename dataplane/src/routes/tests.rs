@@ -39,6 +39,8 @@ fn addresses_of_no_host_or_of_another_family_have_no_way() {
     assert!(matches!(way("::1"), RouteError::Family { .. }));
     assert!(matches!(way("0.0.0.0"), RouteError::NotOneHost(_)));
     assert!(matches!(way("224.0.0.1"), RouteError::NotOneHost(_)));
+    // Of the network of the loopback.
+    assert!(matches!(way("127.255.255.255"), RouteError::NotOneHost(_)));
     // From loopback nothing leads out.
     assert!(matches!(way("192.0.2.1"), RouteError::NoRoute { .. }));
     let unknown = KernelRoutes::open(IpAddr::from([192, 0, 2, 1])).unwrap_err();

@@ -5,7 +5,7 @@ use crate::port::{Identification, Quoted};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use trunkline_wire::icrc;
+use trunkline_wire::{Workers, icrc};
 
 mod group;
 
@@ -34,6 +34,25 @@ fn pair(change: impl Fn(&mut UdpConfig)) -> (UdpPort, UdpPort) {
         }
     }
     panic!("no port number is free on both addresses");
+}
+
+#[test]
+fn a_port_has_the_address_of_one_host() {
+    for address in ["127.255.255.255", "255.255.255.255", "224.0.0.1", "ff02::1"] {
+        let address = address.parse().unwrap();
+        for workers in [1, 2] {
+            let workers = Workers::new(workers).unwrap();
+            let error = UdpPort::open_group(&config(address, 0), workers).unwrap_err();
+            let refused =
+                matches!(error, UdpOpenError::NotOneHost { address: it } if it == address);
+            assert!(refused, "{error}");
+        }
+        let error = UdpPort::open(&config(address, 0)).unwrap_err();
+        assert!(
+            error.to_string().starts_with(&address.to_string()),
+            "{error}"
+        );
+    }
 }
 
 fn path(from: &UdpPort, to: &UdpPort) -> Path {

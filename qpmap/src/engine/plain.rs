@@ -12,6 +12,7 @@ use crate::regions::Regions;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::host::{Host, QpEvent};
@@ -270,8 +271,21 @@ impl<P: Platform> Engine<P> {
         self.with_plain(plain, |protocol, host| protocol.abort(host));
     }
 
+    /// Whether a QP can be connected to one at this address.
+    pub(crate) fn check_peer(&self, remote: Gid) -> Result<(), VerbsError> {
+        self.check_family(remote)?;
+        let address = remote.address();
+        let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+        if address.is_unspecified() || address.is_multicast() || broadcast {
+            return Err(VerbsError::Unsupported {
+                what: "a peer whose address is not that of one host",
+            });
+        }
+        Ok(())
+    }
+
     /// Whether packets from here can reach an address at all.
-    pub(crate) fn check_family(&self, remote: Gid) -> Result<(), VerbsError> {
+    fn check_family(&self, remote: Gid) -> Result<(), VerbsError> {
         if remote.address().is_ipv4() == self.config.address.is_ipv4() {
             Ok(())
         } else {

@@ -232,7 +232,7 @@ impl<P: Platform> Engine<P> {
             QpModify::Rtr(attributes) => {
                 check_attributes(attributes)?;
                 if matches!(self.cold(qp).kind, QpType::Rc | QpType::Uc) {
-                    self.check_family(attributes.remote)?;
+                    self.check_peer(attributes.remote)?;
                 }
                 self.cold_mut(qp).attributes = *attributes;
                 self.set_state(qp, QpState::Rtr);
