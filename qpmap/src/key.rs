@@ -76,8 +76,8 @@ impl Rounds {
 /// Numbers that are kept with what is behind them.
 const RECENT: usize = 512;
 
-/// Numbers and what is behind them, as far as they were named lately: each at the place that
-/// some of its bits say, 4 KiB. Packets come in runs that name the same things, and who makes an object
+/// Numbers and what is behind them, as far as they were named lately: each at the place that some
+/// of its bits say, 4 KiB. Packets come in runs that name the same things, and who makes an object
 /// names it again soon.
 #[derive(Clone)]
 struct Recent(Box<[Cell<(u32, u32)>; RECENT]>);
