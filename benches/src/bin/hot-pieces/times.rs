@@ -50,12 +50,20 @@ pub(crate) fn compare(scales: &[Scale], names: &[&str]) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Keeps the memory of a process with it from run to run. What the kernel takes to give a page for
+/// the first time is no table's, and by itself the allocator gives large tables back after each run.
+const KEEP_MEMORY: (&str, &str) = (
+    "GLIBC_TUNABLES",
+    "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184",
+);
+
 /// What an entry takes in a process of its own, which has the memory of no other.
 fn alone(name: &str, entries: u32) -> Option<f64> {
     let binary = std::env::current_exe().ok()?;
     let mut command = Command::new(binary);
     let output = command
         .args(["--time", name, &entries.to_string()])
+        .env(KEEP_MEMORY.0, KEEP_MEMORY.1)
         .output();
     let output = output.ok().filter(|output| output.status.success())?;
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
