@@ -157,7 +157,7 @@ pub(crate) struct Table {
     by_route: BTreeMap<(Gid, u8), u16>,
     /// Peers by the GUID that each has proved to have.
     by_guid: BTreeSet<(u64, u16)>,
-    /// All slots.
+    /// Slots whose peers have told their numbers.
     by_exchange: BTreeSet<Place>,
     /// Slots of pools that are not over, by peer and place.
     by_purpose: BTreeSet<(u16, u8, u32)>,
@@ -230,15 +230,26 @@ impl Table {
     }
 
     fn set_comm_id(&mut self, index: u32, remote: CommId) {
-        self.by_exchange.remove(&self.place(index));
+        let old = self.place(index);
         self.slots.get_mut(index).remote = remote;
-        self.by_exchange.insert(self.place(index));
+        self.move_place(old, self.place(index));
     }
 
-    fn place(&self, index: u32) -> Place {
+    /// Where a slot is found, if its peer has told its number.
+    fn place(&self, index: u32) -> Option<Place> {
         let slot = self.slot(index);
         let exchange = slot.state.exchange().unwrap_or_default();
-        (slot.peer, slot.remote.0, exchange, index)
+        (slot.remote != CommId(0)).then_some((slot.peer, slot.remote.0, exchange, index))
+    }
+
+    fn move_place(&mut self, old: Option<Place>, new: Option<Place>) {
+        if old == new {
+            return;
+        }
+        if let Some(place) = old {
+            self.by_exchange.remove(&place);
+        }
+        self.by_exchange.extend(new);
     }
 
     /// The slot of what a peer calls `remote`, and opened in an exchange.
@@ -308,7 +319,6 @@ impl Table {
         (slot.peer, slot.theirs) = (peer, theirs);
         slot.packed = u32::from(purpose.to_byte()) << 24;
         self.peers[usize::from(peer)].slots += 1;
-        self.by_exchange.insert(self.place(index));
         if let Purpose::Pool(place) = purpose {
             self.by_purpose.insert((peer, place, index));
         }
@@ -330,10 +340,10 @@ impl Table {
             let place = (slot.peer, slot.purpose().to_byte(), index);
             self.by_purpose.remove(&place);
         }
-        self.by_exchange.remove(&self.place(index));
+        let place = self.place(index);
         let set = |slot: &mut Slot| core::mem::replace(&mut slot.state, state);
         let old = self.slots.update(index, set);
-        self.by_exchange.insert(self.place(index));
+        self.move_place(place, self.place(index));
         self.tell(index, old.phase(), to);
         self.share_half_open(index, old.is_half_open(), opens);
         if let Some(count) = self.load.count(&old) {
@@ -373,7 +383,7 @@ impl Table {
             let less = |held: &mut Held| held.connections -= 1;
             self.shares.update(self.peer_route(peer).remote, less);
         }
-        self.by_exchange.remove(&self.place(index));
+        self.move_place(self.place(index), None);
         self.by_purpose.remove(&(peer, purpose.to_byte(), index));
         let slots = &mut self.peers[usize::from(peer)].slots;
         *slots -= 1;
@@ -436,7 +446,7 @@ impl Table {
         (record.workers, record.known) = (Workers::ONE, false);
     }
 
-    /// Slots of one peer.
+    /// Slots of one peer that has told its numbers for them.
     pub(crate) fn slots_of(&self, peer: u16) -> impl Iterator<Item = (u32, &Slot)> {
         let last = Exchange::LAST;
         let all = (peer, 0, Exchange::default(), 0)..=(peer, u32::MAX, last, u32::MAX);
