@@ -3,7 +3,8 @@
 
 use crate::comm_id::{CommIds, INDEX_BITS, Side};
 use crate::random::Random;
-use alloc::collections::{BTreeSet, VecDeque};
+use crate::timers::Timers;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use trunkline_conn::time::Instant;
 use trunkline_wire::Worker;
@@ -48,7 +49,7 @@ pub(crate) struct Slots<S> {
     ids: CommIds,
     slots: Vec<S>,
     free: Vec<u32>,
-    timers: BTreeSet<(Instant, u32)>,
+    timers: Timers,
     /// Records that wait to be forgotten, the oldest first.
     over: VecDeque<u32>,
 }
@@ -59,7 +60,7 @@ impl<S: Record> Slots<S> {
             ids: CommIds::new(whose, random),
             slots: Vec::new(),
             free: Vec::new(),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             over: VecDeque::new(),
         }
     }
@@ -106,8 +107,7 @@ impl<S: Record> Slots<S> {
         let slot = self.get_mut(index);
         let old = slot.state().deadline();
         let result = change(slot);
-        let new = slot.state().deadline();
-        self.arm(index, old, new);
+        self.arm(index, old);
         result
     }
 
@@ -115,7 +115,7 @@ impl<S: Record> Slots<S> {
     pub(crate) fn remove(&mut self, index: u32) -> S {
         let free = S::new(self.get(index).id());
         let old = core::mem::replace(self.get_mut(index), free);
-        self.arm(index, old.state().deadline(), None);
+        self.arm(index, old.state().deadline());
         self.free.push(index);
         old
     }
@@ -135,20 +135,20 @@ impl<S: Record> Slots<S> {
         size_of_val(self.slots.as_slice())
             + boxed.sum::<usize>()
             + size_of_val(self.free.as_slice())
-            + self.timers.len() * size_of::<(Instant, u32)>()
+            + self.timers.state_bytes()
             + self.over.len() * size_of::<u32>()
     }
 
     /// When something is due next.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let timer = self.timers.first().map(|&(deadline, _)| deadline);
+        let timer = self.timers.first().map(|(deadline, _)| deadline);
         let over = self.over.front().map(|&index| self.until(index));
         [timer, over].into_iter().flatten().min()
     }
 
     /// What is due at `now`; a passed deadline comes again until it is moved.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Due> {
-        if let Some(&(deadline, index)) = self.timers.first()
+        if let Some((deadline, index)) = self.timers.first()
             && deadline <= now
         {
             return Some(Due::Deadline(index));
@@ -166,16 +166,11 @@ impl<S: Record> Slots<S> {
         until.expect("what waits to be forgotten has a time for it")
     }
 
-    fn arm(&mut self, index: u32, old: Option<Instant>, new: Option<Instant>) {
-        if old == new {
-            return;
-        }
-        if let Some(deadline) = old {
-            self.timers.remove(&(deadline, index));
-        }
-        if let Some(deadline) = new {
-            self.timers.insert((deadline, index));
-        }
+    /// The deadline of a record was `old`.
+    fn arm(&mut self, index: u32, old: Option<Instant>) {
+        let slots = &self.slots;
+        self.timers
+            .change(index, old, |index| slots[index as usize].state().deadline());
     }
 }
 
