@@ -51,7 +51,7 @@ pub(crate) fn compare(scales: &[Scale], names: &[&str]) -> ExitCode {
 }
 
 /// Keeps the memory of a process with it from run to run. What the kernel takes to give a page for
-/// the first time is no table's, and by itself the allocator gives large tables back after each run.
+/// the first time is no table's, and the allocator by itself gives large tables back after each.
 const KEEP_MEMORY: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184",
