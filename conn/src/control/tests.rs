@@ -249,3 +249,56 @@ fn delay_keeps_its_bursts_where_a_queue_stands_and_has_them_back_when_marks_end(
         delay.window()
     );
 }
+
+/// A sender that met no queue before one that grew from so many ns to so many, when it lost some of
+/// its packets.
+fn overflowed(queue_ns: [u64; 2]) -> Delay {
+    let mut delay = Delay::new(&START);
+    // Growth explains nothing any more: little was sent.
+    for now in 1..=8 {
+        let mut acked = round(&delay, now * RTT_NS, RTT_NS);
+        acked.in_flight = 0;
+        delay.on_ack(&acked);
+    }
+    assert_eq!(delay.window(), START.window);
+    let [first, mut last] = queue_ns.map(|ns| round(&delay, 10 * RTT_NS, RTT_NS + ns));
+    delay.on_ack(&Acked {
+        bytes: PACKET,
+        packets: 1,
+        round: false,
+        ..first
+    });
+    let lost = delay.window() / 10;
+    delay.on_loss(last.now, lost);
+    last.bytes -= lost + PACKET;
+    delay.on_ack(&last);
+    delay
+}
+
+#[test]
+fn delay_gives_way_to_others_where_a_queue_overflowed_that_it_does_not_fill_alone() {
+    let left = |queue_ns| overflowed(queue_ns).window() * 10 / START.window;
+    let (alone, beside_others) = (7, 5);
+    // It aims at 6.7 us of a queue of 8 us, and at 7.4 us of one of 12 us.
+    let long = [8, 12].map(|us| us * MICROSECOND);
+    assert_eq!(left([long[0]; 2]), alone);
+    assert_eq!(left([long[1]; 2]), beside_others);
+    assert_eq!(left([5 * MICROSECOND, long[1]]), beside_others, "when full");
+    // It aims at more, but would not see it.
+    assert_eq!(left([MICROSECOND / 2; 2]), beside_others);
+}
+
+#[test]
+fn delay_sends_no_bursts_that_would_fill_a_queue_that_has_overflowed() {
+    for queue_ns in [8, 12].map(|us| us * MICROSECOND) {
+        let delay = overflowed([5 * MICROSECOND, queue_ns]);
+        let rate = delay.rate().expect("it paces");
+        // A quarter of what we may have of it, which is half.
+        let most = rate * (queue_ns / 8) / SECOND;
+        let burst = delay.burst();
+        assert!(
+            (most - most / 8..=most).contains(&burst),
+            "{burst} of {most}"
+        );
+    }
+}

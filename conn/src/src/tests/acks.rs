@@ -39,13 +39,16 @@ impl Sender {
         }
     }
 
-    /// Sends all it may in a round trip, all of which is `marked` or nothing. Gives the window, and
-    /// how much each acknowledgement is asked for, but for the first, which is of two windows.
-    fn round(&mut self, marked: bool) -> (u64, Vec<u64>) {
+    /// Sends all it may in a round trip, up to so many packets, all of which is `marked` or
+    /// nothing. Gives the window, and how much each acknowledgement is asked for, but for the
+    /// first, which is of two windows.
+    fn round(&mut self, marked: bool, most: u64) -> (u64, Vec<u64>) {
         let (end, before) = (self.now + RTT_NS, self.sent);
         let (mut gaps, mut last) = (Vec::new(), None);
         while self.now < end {
-            while self.connection.ready(self.now, &mut self.pool) > 0 {
+            while self.sent < before.saturating_add(most)
+                && self.connection.ready(self.now, &mut self.pool) > 0
+            {
                 let stamp = self.connection.record(self.now, self.sent, BYTES);
                 self.sent += 1;
                 self.since += PACKET;
@@ -74,7 +77,7 @@ impl Sender {
 
     /// The same: all of `part` of the window, and of the packet that completes it.
     fn asks_for(&mut self, marked: bool, part: impl Fn(u64) -> u64) -> u64 {
-        let (window, gaps) = self.round(marked);
+        let (window, gaps) = self.round(marked, u64::MAX);
         let part = part(window);
         for gap in &gaps {
             assert!((part..part + PACKET).contains(gap), "{gap}, not {part}");
@@ -96,7 +99,34 @@ fn four_acknowledgements_are_asked_for_per_window_and_sixteen_where_bursts_are_s
     sender.asks_for(true, |window| window / 4);
     // Not of less than two packets, nor of more than a quarter of a small window.
     let few = |window: u64| (window / 16).max(2 * PACKET).min(window / 4);
-    while window >= 8 * PACKET {
+    while window > 2 * PACKET {
         window = sender.asks_for(true, few);
     }
+}
+
+#[test]
+fn an_acknowledgement_is_asked_for_half_of_the_longest_burst_where_that_is_neither_few_nor_many() {
+    let mut sender = Sender::new();
+    while sender.asks_for(false, |window| window / 4) < 200 * PACKET {}
+    // The first mark ends the doubling, the second one makes bursts as short as such a part of a
+    // round trip. With each round after it they may be longer.
+    (0..2).for_each(|_| drop(sender.round(true, u64::MAX)));
+    let mut burst_ns = RTT_NS / 64;
+    let window = sender.connection.stats().window_bytes;
+    let (few, many) = (window / 16, window / 4);
+    let (mut between, mut half) = (0, 0);
+    while half < many {
+        let rate = sender.connection.stats().rate.expect("it paces");
+        half = rate / 1000 * burst_ns / MILLISECOND / 2;
+        burst_ns += burst_ns / 512 + 1;
+        // Of less than half of a window it does not grow.
+        let (same, gaps) = sender.round(false, window / PACKET / 2 - 1);
+        assert_eq!(same, window);
+        let part = half.clamp(few, many);
+        for gap in gaps {
+            assert!((part..part + PACKET).contains(&gap), "{gap}, not {part}");
+            between += u32::from(part == half);
+        }
+    }
+    assert!(between > 100, "{between}");
 }
