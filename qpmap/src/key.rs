@@ -344,7 +344,16 @@ mod tests {
                 for index in (0..secret.size()).step_by(10_007) {
                     let number = secret.seal(index);
                     let unsealed = number >> workers.bits();
-                    for other in [index, unsealed, number + 1, number ^ 1 << 23] {
+                    let bare = unsealed << workers.bits();
+                    let others = [
+                        index,
+                        unsealed,
+                        bare,
+                        number + 1,
+                        number ^ 1,
+                        number ^ 1 << 23,
+                    ];
+                    for other in others {
                         assert_eq!(secret.seal(index), number);
                         assert_eq!(secret.open(other), untouched.open(other), "{other:#x}");
                     }
@@ -356,6 +365,7 @@ mod tests {
     #[test]
     fn keys_open_again() {
         let secret = Secret32::new(stream(42));
+        assert_eq!(secret.seal(secret.open(0)), 0);
         for step in 0..2_000_000_u32 {
             let value = step.wrapping_mul(2_654_435_761);
             assert_eq!(secret.open(secret.seal(value)), value);

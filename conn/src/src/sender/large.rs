@@ -112,8 +112,13 @@ impl Large {
     /// Whether large packets get lost because they are large.
     #[cold]
     fn is_certain(&self, now: Instant, dead_after_ns: u64) -> bool {
-        let slow_ns = u64::from(self.slow) << TICK_SHIFT;
-        let patience = patience_ns(dead_after_ns).max((LOOKS * slow_ns).min(MOST_LOOKS_NS));
+        let looks_ns = LOOKS * (u64::from(self.slow) << TICK_SHIFT);
+        // A connection that is to die early has no time for that.
+        let most_ns = match dead_after_ns {
+            0 => MOST_LOOKS_NS,
+            _ => MOST_LOOKS_NS.min(dead_after_ns / 2),
+        };
+        let patience = patience_ns(dead_after_ns).max(looks_ns.min(most_ns));
         let long = self.lost_at.is_some_and(|at| now.since(at) >= patience);
         long && self.confirmed && (self.tried || self.losses >= LOSSES)
     }

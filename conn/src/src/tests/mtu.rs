@@ -57,6 +57,31 @@ fn a_path_that_carries_no_large_packets_any_more_is_known_within_a_second() {
 }
 
 #[test]
+fn a_path_is_known_to_be_narrow_before_a_connection_that_dies_early_does() {
+    for dead_after_ms in [50, 100, 300] {
+        let narrow_at = SECOND;
+        let link = Link {
+            mtu: 1_472,
+            narrow_at,
+            ..path(10 * MILLISECOND)
+        };
+        let config = Config {
+            packet_size: LARGE,
+            ..Config::default()
+        };
+        let policy = Policy {
+            dead_after_ns: dead_after_ms * MILLISECOND,
+            ..Policy::default()
+        };
+        let mut world = World::new(1, &config, &policy, [link; 2], [100_000; 2]);
+        world.run(3 * SECOND, World::is_done);
+        for end in &world.ends {
+            assert_eq!(end.events, [Event::Narrow], "{dead_after_ms} ms");
+        }
+    }
+}
+
+#[test]
 fn losses_of_packets_of_any_size_are_none_of_the_path() {
     for (seed, loss_ppm) in [(1, 10_000), (2, 100_000), (3, 200_000)] {
         for mixed in [false, true] {
