@@ -16,7 +16,7 @@
 use crate::slab::NONE;
 use std::cell::Cell;
 use trunkline_conn::secret::{Permutation32, Stream};
-use trunkline_wire::{Worker, Workers};
+use trunkline_wire::Worker;
 
 const ROUNDS: usize = 6;
 /// Most bits of a half.
@@ -73,32 +73,19 @@ impl Rounds {
     }
 }
 
-/// Numbers that are kept with what is behind them.
-const RECENT: usize = 512;
-
-/// Numbers and what is behind them, as far as they were named lately: each at the place that some
-/// of its bits say, 4 KiB. Packets come in runs that name the same things, and who makes an object
-/// names it again soon.
+/// A number and what is behind it: packets come in runs that name the same things.
 #[derive(Clone)]
-struct Recent(Box<[Cell<(u32, u32)>; RECENT]>);
+struct Last(Cell<(u32, u32)>);
 
-impl Recent {
-    /// With `number`, behind which is `value`, at all places.
-    fn new(number: u32, value: u32) -> Self {
-        let places = std::array::from_fn(|_| Cell::new((number, value)));
-        Self(Box::new(places))
-    }
-
-    /// The last bits are the worker's.
-    #[inline]
-    fn place(&self, number: u32) -> &Cell<(u32, u32)> {
-        &self.0[(number >> Workers::MOST.ilog2()) as usize % RECENT]
+impl Last {
+    const fn new(number: u32, value: u32) -> Self {
+        Self(Cell::new((number, value)))
     }
 
     #[inline]
     fn or(&self, number: u32, open: impl FnOnce() -> u32) -> u32 {
-        let (recent, value) = self.place(number).get();
-        if number == recent {
+        let (last, value) = self.0.get();
+        if number == last {
             return value;
         }
         let value = open();
@@ -108,7 +95,7 @@ impl Recent {
 
     #[inline]
     fn note(&self, number: u32, value: u32) {
-        self.place(number).set((number, value));
+        self.0.set((number, value));
     }
 }
 
@@ -122,8 +109,8 @@ pub struct Secret24 {
     bits: u32,
     low: u32,
     worker: Worker,
-    /// Numbers opened or made, and their indices.
-    recent: Recent,
+    /// The number opened or made last, and its index.
+    last: Last,
 }
 
 impl Secret24 {
@@ -136,7 +123,7 @@ impl Secret24 {
             bits,
             low,
             worker,
-            recent: Recent::new(0, NONE),
+            last: Last::new(0, NONE),
         }
     }
 
@@ -169,14 +156,14 @@ impl Secret24 {
         }
         let number = value << self.worker.of().bits() | self.worker.index() as u32;
         // Who makes an object names it next.
-        self.recent.note(number, index);
+        self.last.note(number, index);
         number
     }
 
     /// The index behind a number; [`NONE`] behind those that no index of this worker has.
     #[inline]
     pub fn open(&self, number: u32) -> u32 {
-        self.recent.or(number, || {
+        self.last.or(number, || {
             let value = number >> self.worker.of().bits();
             if self.is_reserved(value) || !self.worker.owns(number) {
                 return NONE;
@@ -201,19 +188,16 @@ const FIRST: u32 = 2;
 #[derive(Clone)]
 pub struct Secret32 {
     permutation: Permutation32,
-    /// Numbers opened, and their values.
-    recent: Recent,
+    /// The number opened last, and its value.
+    last: Last,
 }
 
 impl Secret32 {
     /// A permutation, which `random` decides on.
     pub fn new(random: Stream) -> Self {
         let permutation = Permutation32::new(random);
-        let recent = Recent::new(0, permutation.open(0));
-        Self {
-            permutation,
-            recent,
-        }
+        let last = Last::new(0, permutation.open(0));
+        Self { permutation, last }
     }
 
     /// The number to show for `value`.
@@ -225,7 +209,7 @@ impl Secret32 {
     /// The value behind a number.
     #[inline]
     pub fn open(&self, number: u32) -> u32 {
-        self.recent.or(number, || self.permutation.open(number))
+        self.last.or(number, || self.permutation.open(number))
     }
 }
 
