@@ -19,7 +19,7 @@ impl Pd {
     /// (its two lowest bits, ECN, belong to the node).
     ///
     /// # Errors
-    /// An address of another family than the node's own.
+    /// An address of another family than the node's own, or not that of one host.
     pub fn create_ah(&self, remote: Gid, traffic_class: u8) -> Result<Ah, Error> {
         let node = &self.0.node;
         if remote.address().is_ipv4() != node.gid.address().is_ipv4() {
@@ -28,6 +28,10 @@ impl Pd {
             }
             .into());
         }
+        let mut core = node.seat(0).core()?;
+        let now = core.clock.now();
+        core.check_peer(now, remote)?;
+        drop(core);
         let to = Datagram {
             remote,
             traffic_class,

@@ -87,9 +87,10 @@ impl Connection {
         let local = options.local.map_or(0, Qpn::get);
         let worker = node.workers.owner(local);
         options.check(node.seat(worker).core()?.engine.source_ports())?;
-        let opened = node
-            .seat(worker)
-            .act(|core, now| core.open_private(now, peer, options))?;
+        let opened = node.seat(worker).act(|core, now| {
+            core.check_peer(now, peer.into())?;
+            Ok::<_, VerbsError>(core.open_private(now, peer, options))
+        })??;
         let handle = opened.ok_or(Error::NoConnection {
             peer,
             why: NoConnection::TooMany,

@@ -506,6 +506,17 @@ impl Core {
         self.post_mail();
     }
 
+    /// Whether packets to this address reach one host, as far as it can be known without asking
+    /// anybody.
+    pub(crate) fn check_peer(&mut self, now: Instant, peer: Gid) -> Result<(), VerbsError> {
+        // Who has answered is one host.
+        if self.engine.peer(peer).is_some() || self.cm.is_one_host(now, peer.address()) {
+            return Ok(());
+        }
+        let address = peer.address();
+        Err(VerbsError::NotOneHost { address })
+    }
+
     /// Changes the state of a QP.
     pub(crate) fn modify_qp(&mut self, qpn: Qpn, change: &QpModify) -> Result<(), VerbsError> {
         self.engine.modify_qp(qpn, change)?;

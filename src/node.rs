@@ -652,7 +652,7 @@ impl Node {
     /// where they are bound to it. It is open when [`Connection::state`] says so.
     ///
     /// # Errors
-    /// Too many connections.
+    /// Too many connections, or an address that is not that of one host.
     pub fn open_connection(
         &self,
         peer: IpAddr,

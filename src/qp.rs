@@ -14,7 +14,7 @@ use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Allowed, Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, VerbsError,
 };
-use trunkline_wire::{Gid, Psn, Qpn};
+use trunkline_wire::{Gid, Psn, Qpn, may_be_one_host};
 
 /// What a QP is made with.
 #[derive(Clone, Debug)]
@@ -225,7 +225,8 @@ impl Qp {
     /// Changes its state (`ibv_modify_qp(3)`).
     ///
     /// # Errors
-    /// A step that the state diagram does not have, or attributes out of range.
+    /// A step that the state diagram does not have, attributes out of range, or a peer whose
+    /// address is not that of one host.
     pub fn modify(&self, change: &QpModify) -> Result<(), Error> {
         self.modify_all(std::slice::from_ref(change))
     }
@@ -233,10 +234,18 @@ impl Qp {
     /// One change after the other, up to the first that is refused, under one lock.
     fn modify_all(&self, changes: &[QpModify]) -> Result<(), Error> {
         self.node().life.check()?;
-        let modified = self.seat().act(|core, _| {
-            changes
-                .iter()
-                .try_for_each(|change| core.modify_qp(self.qpn(), change))
+        let has_peer = matches!(self.0.kind, QpType::Rc | QpType::Uc);
+        let modified = self.seat().act(|core, now| {
+            changes.iter().try_for_each(|change| {
+                // The engine sees to what an address alone says, in its turn.
+                if let QpModify::Rtr(attributes) = change
+                    && has_peer
+                    && may_be_one_host(attributes.remote.address())
+                {
+                    core.check_peer(now, attributes.remote)?;
+                }
+                core.modify_qp(self.qpn(), change)
+            })
         })?;
         Ok(modified?)
     }

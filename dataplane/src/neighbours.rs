@@ -26,7 +26,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_conn::time::{Instant, SECOND};
-use trunkline_wire::Mac;
+use trunkline_wire::{Mac, may_be_one_host};
 
 /// Time between two questions, and how many there are (RFC 4861, 10: `RETRANS_TIMER`,
 /// `MAX_MULTICAST_SOLICIT`).
@@ -69,6 +69,16 @@ impl Interface {
             }
             _ => false,
         }
+    }
+}
+
+impl Interface {
+    /// Whether it is the address of all hosts on the link (RFC 919). Networks of one or two hosts
+    /// have none (RFC 3021).
+    fn is_broadcast(&self, peer: IpAddr) -> bool {
+        let IpAddr::V4(peer) = peer else { return false };
+        let hosts = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+        hosts > 1 && self.is_on_link(peer.into()) && peer.to_bits() & hosts == hosts
     }
 }
 
@@ -164,8 +174,7 @@ impl Neighbours {
         if local.is_ipv4() != peer.is_ipv4() {
             return Err(RouteError::Family { local, peer });
         }
-        let broadcast = matches!(peer, IpAddr::V4(v4) if v4.is_broadcast());
-        if peer.is_unspecified() || peer.is_multicast() || broadcast {
+        if !may_be_one_host(peer) || self.interface.is_broadcast(peer) {
             return Err(RouteError::NotOneHost(peer));
         }
         let direct = self.interface.is_on_link(peer).then_some(peer);

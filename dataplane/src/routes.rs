@@ -18,6 +18,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsFd;
+use trunkline_wire::may_be_one_host;
 
 /// Bytes of the longest answer: that about an interface, with all its counters.
 const ANSWER: usize = 32 << 10;
@@ -275,7 +276,7 @@ impl Routes for KernelRoutes {
         if local.is_ipv4() != to.is_ipv4() {
             return Err(RouteError::Family { local, peer: to });
         }
-        if to.is_unspecified() || to.is_multicast() {
+        if !may_be_one_host(to) {
             return Err(RouteError::NotOneHost(to));
         }
         let scope = self.scope_of(peer)?;

@@ -2,6 +2,7 @@
 
 use crate::allowed::Allowed;
 use crate::state::QpState;
+use std::net::IpAddr;
 
 /// Why a call of a program was refused: its arguments, its limits, or the state of its objects.
 /// Nothing has changed then, unless the call's own documentation says otherwise.
@@ -146,6 +147,14 @@ pub enum VerbsError {
         /// What was asked for.
         what: &'static str,
     },
+    /// No peer has this address: packets to it would go to many, or to nobody.
+    #[error(
+        "{address} is not the address of one host: it is a broadcast or multicast address, or none"
+    )]
+    NotOneHost {
+        /// The address.
+        address: IpAddr,
+    },
     /// The send, receive or completion queue is full.
     #[error("the queue holds {capacity} requests, and all are outstanding")]
     QueueFull {
@@ -238,6 +247,7 @@ impl VerbsError {
             | Self::UnknownKey { .. }
             | Self::BadAccess { .. }
             | Self::BadRange { .. }
+            | Self::NotOneHost { .. }
             | Self::BadAttribute { .. }
             | Self::BadFlags { .. }
             | Self::FixedAttribute { .. }

@@ -137,6 +137,11 @@ impl Desk {
         }
     }
 
+    /// Whether routes know nothing that keeps an address from being one host's.
+    pub(crate) fn is_one_host(&mut self, now: Instant, address: IpAddr) -> bool {
+        self.resolver.is_one_host(now, address)
+    }
+
     /// What routes and neighbours say of a peer that does not answer.
     pub(crate) fn why_silent(&mut self, now: Instant, peer: IpAddr) -> NoConnection {
         self.resolver.why_silent(now, peer)

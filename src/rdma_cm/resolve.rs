@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use trunkline_cm::rdma::Id;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
 use trunkline_dataplane::{Neighbour, RouteError, Routes, Way};
+use trunkline_wire::may_be_one_host;
 
 /// Pause before a neighbour is looked at again: the first one, and the longest.
 const PAUSES: (u64, u64) = (MILLISECOND, 100 * MILLISECOND);
@@ -66,6 +67,8 @@ pub(crate) struct Resolver<R> {
     due: BTreeSet<(Instant, Id)>,
     /// Ways that were found not long ago, by address and scope.
     ways: BTreeMap<(IpAddr, u32), (Way, Instant)>,
+    /// Addresses that are taken for one host's, each until then.
+    hosts: BTreeMap<IpAddr, Instant>,
 }
 
 impl<R: Routes> Resolver<R> {
@@ -77,6 +80,7 @@ impl<R: Routes> Resolver<R> {
             waiting: BTreeMap::new(),
             due: BTreeSet::new(),
             ways: BTreeMap::new(),
+            hosts: BTreeMap::new(),
         }
     }
 
@@ -101,6 +105,30 @@ impl<R: Routes> Resolver<R> {
             until: now + timeout_ns,
         };
         self.look(now, id, waiting)
+    }
+
+    /// Whether nothing is known that keeps an address from being one host's. Where nobody knows the
+    /// way there this remains to be seen.
+    pub(crate) fn is_one_host(&mut self, now: Instant, address: IpAddr) -> bool {
+        let fresh = |until: &Instant| now < *until;
+        if self.hosts.get(&address).is_some_and(fresh) {
+            return true;
+        }
+        if !may_be_one_host(address) {
+            return false;
+        }
+        let way = self.way(now, SocketAddr::new(address, 0));
+        if matches!(way, Err(ResolveError::Route(RouteError::NotOneHost(_)))) {
+            return false;
+        }
+        if self.hosts.len() >= MAX_WAYS {
+            self.hosts.retain(|_, until| fresh(until));
+        }
+        // A program that connects many QPs to one peer asks once.
+        if self.hosts.len() < MAX_WAYS {
+            self.hosts.insert(address, now + FRESH_FOR);
+        }
+        true
     }
 
     /// What routes and neighbours say of a peer that does not answer.

@@ -2,11 +2,12 @@
 
 use super::common::{Pair, address, pattern};
 use super::{TARGET, ended, verbs_error};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 use trunkline::{
-    Access, AtomicOp, Attributes, Event, Gid, QpAddress, QpEvent, QpModify, QpOptions, QpState,
-    Qpn, RecvWr, Remote, Rkey, SendOp, SendWr, Status, VendorError, VerbsError, WorkOpcode,
+    Access, AtomicOp, Attributes, ConnectionOptions, Error, Event, Gid, QpAddress, QpEvent,
+    QpModify, QpOptions, QpState, Qpn, RecvWr, Remote, Rkey, SendOp, SendWr, Status, VendorError,
+    VerbsError, WorkOpcode,
 };
 
 /// Whether the node reported `event` of the QP.
@@ -379,19 +380,36 @@ fn a_qp_lives_again_after_reset() {
 fn a_peer_is_one_host() {
     let pair = Pair::new();
     let qp = pair.a.qp(&QpOptions::default());
-    for address in ["0.0.0.0", "255.255.255.255", "224.0.0.1"] {
+    let never = [
+        "0.0.0.0",
+        "255.255.255.255",
+        "224.0.0.1",
+        // The broadcast address of loopback's network: only routes know that it is one.
+        "127.255.255.255",
+    ];
+    for address in never {
+        let address: IpAddr = address.parse().unwrap();
+        let gid = Gid::from(address);
+        let refused = |error: Error| {
+            let says = format!("{address} is not the address of one host");
+            assert!(error.to_string().starts_with(&says), "{error}");
+            let error = verbs_error(error);
+            assert_eq!(error, VerbsError::NotOneHost { address });
+        };
         let peer = QpAddress {
-            gid: Gid::from(address.parse::<Ipv4Addr>().unwrap()),
+            gid,
             ..qp.address()
         };
-        let error = qp.connect(peer).unwrap_err();
-        assert!(
-            error.to_string().contains("not that of one host"),
-            "{error}"
-        );
-        assert!(matches!(verbs_error(error), VerbsError::Unsupported { .. }));
+        refused(qp.connect(peer).unwrap_err());
+        assert_eq!(qp.state(), QpState::Init);
         qp.modify(&QpModify::Reset).unwrap();
+        let options = ConnectionOptions::default();
+        refused(pair.a.node.open_connection(address, &options).unwrap_err());
+        refused(pair.a.pd.create_ah(gid, 0).unwrap_err());
     }
+    // A refusal leaves the QP as it was.
+    let other = pair.b.qp(&QpOptions::default());
+    qp.connect(other.address()).unwrap();
 }
 
 #[test]

@@ -108,6 +108,13 @@ impl Gid {
     }
 }
 
+/// Whether an address may be that of one host: it is not everybody's, a group's or nobody's. The
+/// broadcast address of a network looks like a host's: only routes know better.
+pub const fn may_be_one_host(address: IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !(address.is_unspecified() || address.is_multicast() || broadcast)
+}
+
 impl From<IpAddr> for Gid {
     fn from(address: IpAddr) -> Self {
         match address {

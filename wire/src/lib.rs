@@ -61,7 +61,7 @@ pub use eth::{Eth, EthView, EtherType, Mac, Vlan, VlanView};
 pub use ext::{SrcExt, SrcExtPart, SrcExtView};
 pub use frame::{Content, Frame, Ip, Roce};
 pub use icrc::IcrcSeed;
-pub use id::{Gid, Lkey, Psn, Qpn, Rkey};
+pub use id::{Gid, Lkey, Psn, Qpn, Rkey, may_be_one_host};
 pub use ieth::{Ieth, IethView};
 pub use imm_dt::{ImmDt, ImmDtView};
 pub use ipv4::{Ipv4, Ipv4View};

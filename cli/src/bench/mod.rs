@@ -23,10 +23,11 @@ use clap::{Args, value_parser};
 use latency::Goal;
 use params::{ATOMIC_SIZE, Controller, Mode, Op, Params};
 use size::{parse_seconds, parse_size};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use trunkline::Workers;
+use trunkline_wire::may_be_one_host;
 
 /// Round trips of `lat`, unless the command line says otherwise.
 const ITERATIONS: u64 = 10_000;
@@ -147,8 +148,7 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
         .flatten()
     {
         // The ICRC covers addresses: a node has one, and its peers send to it.
-        let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-        if address.is_unspecified() || address.is_multicast() || broadcast {
+        if !may_be_one_host(address) {
             return Err(wrong(format!("{address} is not the address of one host")));
         }
     }

@@ -236,10 +236,14 @@ fn ways_lead_to_the_peer_or_to_the_gateway() {
     own.gateway = Some(address("10.9.0.254"));
     let neighbours = Neighbours::new(own);
     assert_eq!(neighbours.way(far).unwrap().next_hop, address("10.9.0.254"));
-    for nobody in ["224.0.0.1", "255.255.255.255", "0.0.0.0"] {
+    for nobody in ["224.0.0.1", "255.255.255.255", "0.0.0.0", "10.9.0.255"] {
         let refused = neighbours.way(address(nobody)).unwrap_err();
         assert!(matches!(refused, RouteError::NotOneHost(_)), "{refused}");
     }
+    // Of another network nobody here can tell, and one of two hosts has none.
+    assert!(neighbours.way(address("10.10.0.255")).is_ok());
+    own.prefix = 31;
+    assert!(Neighbours::new(own).way(address("10.9.0.1")).is_ok());
     let family = neighbours.way(address("fd09::2")).unwrap_err();
     assert!(matches!(family, RouteError::Family { .. }), "{family}");
     let six = Neighbours::new(interface(EAST, "fd09::1"));

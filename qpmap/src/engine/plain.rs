@@ -12,7 +12,6 @@ use crate::regions::Regions;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::host::{Host, QpEvent};
@@ -21,7 +20,9 @@ use trunkline_conn::mem::Bytes;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, Datagram, Receive, Request, SendOp, Status};
 use trunkline_conn::{rc, uc, ud};
-use trunkline_wire::{Gid, IcrcSeed, Opcode, Packet, Path, Qpn, icrc, parse_datagram};
+use trunkline_wire::{
+    Gid, IcrcSeed, Opcode, Packet, Path, Qpn, icrc, may_be_one_host, parse_datagram,
+};
 
 /// A plain connection and the QP it works for.
 #[derive(Debug)]
@@ -275,13 +276,11 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn check_peer(&self, remote: Gid) -> Result<(), VerbsError> {
         self.check_family(remote)?;
         let address = remote.address();
-        let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-        if address.is_unspecified() || address.is_multicast() || broadcast {
-            return Err(VerbsError::Unsupported {
-                what: "a peer whose address is not that of one host",
-            });
+        if may_be_one_host(address) {
+            Ok(())
+        } else {
+            Err(VerbsError::NotOneHost { address })
         }
-        Ok(())
     }
 
     /// Whether packets from here can reach an address at all.
