@@ -3,7 +3,7 @@
 use crate::life::Down;
 use std::net::IpAddr;
 use trunkline_conn::work::VendorError;
-use trunkline_dataplane::{PortError, UdpOpenError};
+use trunkline_dataplane::{InterfaceName, PortError, UdpOpenError};
 use trunkline_qpmap::cq::CqOverflow;
 use trunkline_qpmap::{PostError, VerbsError};
 
@@ -78,6 +78,9 @@ pub enum NoConnection {
     /// This host knows no way to the address.
     #[error("there is no route to it")]
     NoRoute,
+    /// The way there is by this interface of the host, which is down or not plugged in.
+    #[error("interface {0}, which leads to it, is down")]
+    LinkDown(InterfaceName),
     /// There is a way, and nobody at its end: the link's neighbour does not answer.
     #[error("there is no host at that address")]
     NoHost,
@@ -129,7 +132,7 @@ impl NoConnection {
     /// What requests say that end because of it (`vendor_err`).
     pub(crate) const fn to_requests(self) -> VendorError {
         match self {
-            Self::NoRoute => VendorError::NoRoute,
+            Self::NoRoute | Self::LinkDown(_) => VendorError::NoRoute,
             Self::NoHost => VendorError::NoHost,
             Self::NoNode | Self::Nobody => VendorError::NoNode,
             _ => VendorError::None,

@@ -71,7 +71,7 @@ pub use trunkline_conn::ud::GRH_LEN;
 pub use trunkline_conn::work::{
     Completion, Datagram, Extra, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
-pub use trunkline_dataplane::{Port, PortCounters, PortError, UdpOpenError};
+pub use trunkline_dataplane::{InterfaceName, Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::cq::CqOverflow;
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{

@@ -206,7 +206,7 @@ pub enum VendorError {
     NoRoom = 3,
     /// The peer's QP was there, and is destroyed, reset or in error.
     QpGone = 4,
-    /// This host knows no way to the peer's address.
+    /// This host knows no way to the peer's address, or the link that leads there is down.
     NoRoute = 5,
     /// There is a way, and no host at its end.
     NoHost = 6,

@@ -36,4 +36,4 @@ pub use port::{
 };
 pub use region::Region;
 pub use routes::{KernelRoutes, Neighbour, RouteError, Routes, Way};
-pub use udp::{UdpConfig, UdpOpenError, UdpPort};
+pub use udp::{InterfaceName, UdpConfig, UdpOpenError, UdpPort};

@@ -4,7 +4,7 @@
 //! link for a neighbour, is the kernel's work: [`KernelRoutes::solicit`] makes it begin,
 //! [`KernelRoutes::neighbour`] says how far it is.
 
-use crate::udp::interface;
+use crate::udp::interface::{self, InterfaceName};
 use netlink_packet_core::{
     NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
@@ -87,6 +87,14 @@ pub enum RouteError {
         /// `ENETUNREACH`, `EHOSTUNREACH`, `EACCES` where it is prohibited, and the like.
         source: io::Error,
     },
+    /// There would be a way if its link worked.
+    #[error("interface {interface}, which leads to {peer}, is down")]
+    Down {
+        /// Its name.
+        interface: InterfaceName,
+        /// The peer's address.
+        peer: IpAddr,
+    },
     /// The kernel could not be asked, or its answer makes no sense.
     #[error("{call}: {source}")]
     System {
@@ -113,6 +121,13 @@ pub trait Routes: std::fmt::Debug {
     /// Whoever knows cannot be asked.
     fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError>;
 
+    /// The interface that a way leaves by, where it is down: by somebody's wish, or because nothing
+    /// is at the other end of its cable. The kernel keeps ways of the latter kind.
+    fn down(&mut self, way: &Way) -> Option<InterfaceName> {
+        let _ = way;
+        None
+    }
+
     /// Begins to look for the neighbour on the way to a peer.
     ///
     /// # Errors
@@ -127,6 +142,10 @@ impl<R: Routes + ?Sized> Routes for Box<R> {
 
     fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
         (**self).neighbour(way)
+    }
+
+    fn down(&mut self, way: &Way) -> Option<InterfaceName> {
+        (**self).down(way)
     }
 
     fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {
@@ -151,6 +170,8 @@ pub struct KernelRoutes {
 struct Link {
     mtu: u32,
     has_neighbours: bool,
+    /// Its name, where it is down.
+    down: Option<InterfaceName>,
 }
 
 fn system(call: &'static str) -> impl Fn(io::Error) -> RouteError {
@@ -235,10 +256,19 @@ impl KernelRoutes {
                 LinkAttribute::Mtu(mtu) => Some(*mtu),
                 _ => None,
             });
+        let name = link
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(InterfaceName::new(name.as_bytes())),
+                _ => None,
+            });
+        let works = link.header.flags.contains(LinkFlags::Running);
         let alone = LinkFlags::Loopback | LinkFlags::Noarp | LinkFlags::Pointopoint;
         Ok(Link {
             mtu: mtu.ok_or_else(|| Answer::System(nonsense()))?,
             has_neighbours: !link.header.flags.intersects(alone),
+            down: name.filter(|_| !works),
         })
     }
 
@@ -281,10 +311,16 @@ impl Routes for KernelRoutes {
         }
         let scope = self.scope_of(peer)?;
         let route = self.ask_route(to, scope).map_err(|error| match error {
-            Answer::Refused(source) => RouteError::NoRoute {
-                local,
-                peer: to,
-                source,
+            Answer::Refused(source) => match interface::down(local, to) {
+                Some(interface) => RouteError::Down {
+                    interface,
+                    peer: to,
+                },
+                None => RouteError::NoRoute {
+                    local,
+                    peer: to,
+                    source,
+                },
             },
             Answer::System(source) => system("RTM_GETROUTE")(source),
         })?;
@@ -334,6 +370,10 @@ impl Routes for KernelRoutes {
             Err(Answer::Refused(_)) => Ok(Neighbour::Unknown),
             Err(Answer::System(source)) => Err(system("RTM_GETNEIGH")(source)),
         }
+    }
+
+    fn down(&mut self, way: &Way) -> Option<InterfaceName> {
+        self.ask_link(way.interface).ok()?.down
     }
 
     /// Makes the kernel look for it: by a datagram without content to the discard port, as entering

@@ -37,6 +37,7 @@ mod receive;
 mod socket;
 mod steer;
 
+pub use interface::InterfaceName;
 pub use owner::Owner;
 
 use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, PortEvent, Slot};

@@ -133,7 +133,16 @@ impl<R: Routes> Resolver<R> {
 
     /// What routes and neighbours say of a peer that does not answer.
     pub(crate) fn why_silent(&mut self, now: Instant, peer: IpAddr) -> NoConnection {
-        match self.way(now, SocketAddr::new(peer, 0)) {
+        let way = self.way(now, SocketAddr::new(peer, 0));
+        if let (Ok(Some(way)), Some(routes)) = (&way, &mut self.routes)
+            && let Some(interface) = routes.down(way)
+        {
+            return NoConnection::LinkDown(interface);
+        }
+        match way {
+            Err(ResolveError::Route(RouteError::Down { interface, .. })) => {
+                NoConnection::LinkDown(interface)
+            }
             Err(_) => NoConnection::NoRoute,
             Ok(Some(way)) if way.has_neighbour => {
                 let routes = self.routes.as_mut().map(|routes| routes.neighbour(&way));
@@ -195,7 +204,6 @@ impl<R: Routes> Resolver<R> {
     /// Looks at a neighbour; it waits on where nothing is decided.
     fn look(&mut self, now: Instant, id: Id, mut waiting: Waiting) -> Option<Outcome> {
         let routes = self.routes.as_mut().expect("somebody found the way");
-        let next_hop = waiting.way.next_hop;
         match routes.neighbour(&waiting.way) {
             Err(error) => return Some(Err(error.into())),
             Ok(Neighbour::Known) => {
@@ -203,7 +211,7 @@ impl<R: Routes> Resolver<R> {
                 return Some(Ok(Some(waiting.way)));
             }
             Ok(Neighbour::Silent) if waiting.solicited => {
-                return Some(Err(ResolveError::Silent(next_hop)));
+                return Some(Err(unless_down(routes, &waiting, ResolveError::Silent)));
             }
             Ok(Neighbour::Unknown | Neighbour::Silent) => {
                 if let Err(error) = routes.solicit(waiting.peer) {
@@ -214,7 +222,7 @@ impl<R: Routes> Resolver<R> {
             Ok(Neighbour::Asked) => {}
         }
         if waiting.until <= now {
-            return Some(Err(ResolveError::Timeout(next_hop)));
+            return Some(Err(unless_down(routes, &waiting, ResolveError::Timeout)));
         }
         waiting.look_at = (now + waiting.pause_ns).min(waiting.until);
         waiting.pause_ns = (waiting.pause_ns * 2).min(PAUSES.1);
@@ -237,6 +245,22 @@ impl<R: Routes> Resolver<R> {
         if self.ways.len() < MAX_WAYS {
             self.ways.insert(key, (found.way, now + FRESH_FOR));
         }
+    }
+}
+
+/// Why nothing came of a neighbour: nobody answers on a link that does not work.
+fn unless_down(
+    routes: &mut impl Routes,
+    waiting: &Waiting,
+    why: fn(IpAddr) -> ResolveError,
+) -> ResolveError {
+    match routes.down(&waiting.way) {
+        Some(interface) => RouteError::Down {
+            interface,
+            peer: waiting.peer.ip(),
+        }
+        .into(),
+        None => why(waiting.way.next_hop),
     }
 }
 

@@ -1,10 +1,14 @@
 //! What belongs together: objects of one node, and values that make sense.
 
-use crate::common::{End, Pair, inline, open, until};
+use crate::common::{End, PATIENCE, Pair, inline, open, until};
 use crate::{TARGET, verbs_error};
+use std::net::IpAddr;
+use std::process::Command;
+use std::time::Duration;
+use trunkline::rdma_cm::{CmEventKind, Kind, PortSpace};
 use trunkline::{
-    Access, ConnectionOptions, ConnectionState, Error, NoConnection, QpModify, QpOptions, RecvWr,
-    SendFlags, SendOp, SendWr, VerbsError,
+    Access, ConnectionOptions, ConnectionState, Error, NoConnection, Node, QpModify, QpOptions,
+    RecvWr, SendFlags, SendOp, SendWr, VerbsError,
 };
 
 fn of_another_node(error: Error) -> &'static str {
@@ -147,6 +151,57 @@ fn counts_of_a_connection_go_on_while_it_rests() {
         assert!(counters.sent >= counters.acked, "{counters:?}");
         before = now;
     }
+}
+
+/// Why a connection to a neighbour of this namespace does not come about, and its address is not
+/// resolved.
+fn why_not(peer: IpAddr) -> [String; 2] {
+    let builder = Node::builder().address([10, 9, 0, 1].into());
+    let node = builder.status(false).build().unwrap();
+    let channel = node.create_event_channel().unwrap();
+    let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
+    id.resolve_addr((peer, 1).into(), Duration::from_millis(50))
+        .unwrap();
+    let event = channel.get_event(PATIENCE).unwrap();
+    let CmEventKind::AddressError(address) = event.kind else {
+        panic!("{:?}", event.kind)
+    };
+    let options = ConnectionOptions::default();
+    let opened = node.open_connection(peer, &options).unwrap();
+    while opened.state() == ConnectionState::Opening {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    match opened.stats().unwrap_err() {
+        Error::NoConnection { why, .. } => [address.to_string(), why.to_string()],
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_link_that_is_down_is_named() {
+    let inside = || {
+        // SAFETY: concerns this thread only, which began for that.
+        let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!(entered, 0, "a network namespace takes privileges: {error}");
+        let ip = |words: &str| {
+            let status = Command::new("ip").args(words.split(' ')).status();
+            assert!(status.unwrap().success(), "ip {words}");
+        };
+        ip("link add near type veth peer name far");
+        ip("address add 10.9.0.1/24 dev near");
+        // Down first by somebody's wish, then because its other end is.
+        for _ in 0..2 {
+            let says = [
+                "interface near, which leads to 10.9.0.2, is down",
+                "interface near, which leads to it, is down",
+            ];
+            assert_eq!(why_not([10, 9, 0, 2].into()), says);
+            ip("link set near up");
+        }
+    };
+    std::thread::spawn(inside).join().unwrap();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::channel::{Channel, EndAddress, Message, Silent, VERSION};
 use super::end::End;
+use super::failure::link_down;
 use super::latency::{self, Goal};
 use super::node;
 use super::params::{Mode, Params, Side};
@@ -38,6 +39,26 @@ pub(crate) struct Plan {
     pub(crate) capture: Option<PathBuf>,
 }
 
+/// A connection to the server.
+///
+/// # Errors
+/// There is no server, or the link to it is down.
+fn reach(plan: &Plan) -> Result<TcpStream> {
+    let Plan { server, params, .. } = plan;
+    let silent = |error: std::io::Error| match link_down(plan.bind, server.ip()) {
+        Some(down) => anyhow::Error::from(down),
+        None => error.into(),
+    };
+    TcpStream::connect_timeout(server, params.timeout)
+        .map_err(silent)
+        .with_context(|| {
+            format!(
+                "no server at {server} ('trunkline bench {} --listen')",
+                params.mode.name()
+            )
+        })
+}
+
 /// Measures and prints.
 ///
 /// # Errors
@@ -47,12 +68,7 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     let Plan { server, params, .. } = *plan;
     output::check()?;
     let progress = Progress::new(!plan.json);
-    let stream = TcpStream::connect_timeout(&server, params.timeout).with_context(|| {
-        format!(
-            "no server at {server} ('trunkline bench {} --listen')",
-            params.mode.name()
-        )
-    })?;
+    let stream = reach(plan)?;
     let channel = Channel::new(stream, Side::Server, params.timeout)?;
     let address = match plan.bind {
         Some(address) => address,

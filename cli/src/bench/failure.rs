@@ -1,7 +1,7 @@
 //! Why a request failed, in words for people.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use trunkline::{Completion, Event, QpEvent, Qpn, Status, VendorError, WorkOpcode};
 use trunkline_dataplane::{KernelRoutes, RouteError, Routes};
 
@@ -93,15 +93,36 @@ impl News {
 
 /// Why nothing comes from `there`, as far as this host knows.
 pub(crate) fn silence(here: IpAddr, there: IpAddr) -> String {
-    let way = KernelRoutes::open(here)
-        .and_then(|mut routes| routes.way(SocketAddr::new(there, 0)).map(drop));
-    match way {
-        Err(error @ RouteError::NoRoute { .. }) => error.to_string(),
+    match way(here, there) {
+        Err(error @ (RouteError::NoRoute { .. } | RouteError::Down { .. })) => error.to_string(),
         Err(RouteError::System { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {
             format!("no interface that is up has {here}")
         }
         // There is a way, or nothing is known.
         _ => format!("{there} does not answer"),
+    }
+}
+
+/// That the link which packets from `here`, or from anywhere, would take to `there` is down.
+pub(crate) fn link_down(here: Option<IpAddr>, there: IpAddr) -> Option<RouteError> {
+    let here = here.unwrap_or(match there {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    });
+    let error = way(here, there).err()?;
+    matches!(error, RouteError::Down { .. }).then_some(error)
+}
+
+/// Whether there is a way that packets can take.
+fn way(here: IpAddr, there: IpAddr) -> Result<(), RouteError> {
+    let mut routes = KernelRoutes::open(here)?;
+    let way = routes.way(SocketAddr::new(there, 0))?;
+    match routes.down(&way) {
+        None => Ok(()),
+        Some(interface) => Err(RouteError::Down {
+            interface,
+            peer: there,
+        }),
     }
 }
 

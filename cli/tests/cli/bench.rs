@@ -1,8 +1,28 @@
 //! `trunkline bench`: two processes on loopback addresses of their own.
 
 use crate::serving::Server;
-use crate::text;
+use crate::{complaint, text};
 use rustix::process::Signal;
+use std::process::Command;
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_link_that_is_down_is_named() {
+    for bind in ["", "--bind 10.9.0.1"] {
+        let script = format!(
+            "ip link add near type veth && ip address add 10.9.0.1/24 dev near && exec {} \
+             bench lat --connect 10.9.0.2 {bind}",
+            env!("CARGO_BIN_EXE_trunkline")
+        );
+        let output = Command::new("unshare")
+            .args(["--net", "sh", "-c", &script])
+            .output()
+            .unwrap();
+        let said = complaint(&output, 1);
+        let why = "interface near, which leads to 10.9.0.2, is down";
+        assert!(said.ends_with(why), "{said}");
+    }
+}
 
 #[test]
 fn every_mode_measures_every_operation_and_verifies_it() {

@@ -29,6 +29,7 @@ fn a_way_on_loopback_has_no_neighbour() {
     let way = routes.way(at("127.0.0.2")).unwrap();
     assert_eq!(way.source, IpAddr::from([127, 0, 0, 1]));
     assert!(!way.has_neighbour && way.mtu >= 1500, "{way:?}");
+    assert_eq!(routes.down(&way), None);
     assert_eq!(routes.neighbour(&way).unwrap(), Neighbour::Known);
 }
 
@@ -76,6 +77,39 @@ fn a_neighbour_that_does_not_answer_is_silent() {
         // Whoever asks again begins anew.
         routes.solicit(nobody).unwrap();
         assert_eq!(routes.neighbour(&way).unwrap(), Neighbour::Asked);
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_link_that_is_down_is_told_by_its_name() {
+    beside_a_neighbour(|far| {
+        ip("link add other type veth peer name end");
+        ip("addr add 10.8.0.1/24 dev other");
+        let mut routes = KernelRoutes::open(IpAddr::from([10, 9, 0, 1])).unwrap();
+        let way = routes.way(at("10.9.0.2")).unwrap();
+        assert_eq!(routes.down(&way), None);
+        far.run("ip link set far down");
+        let told = routes.way(at("10.9.0.2")).unwrap();
+        let down = routes.down(&told).map(|name| name.to_string());
+        assert_eq!(down.as_deref(), Some("near"));
+        ip("link set near down");
+        // To a network of a link; and, where no link is on it, by the one that has our address.
+        for (peer, name) in [
+            ("10.9.0.2", "near"),
+            ("10.8.0.2", "other"),
+            ("10.7.0.2", "near"),
+        ] {
+            let refused = routes.way(at(peer)).unwrap_err();
+            let says = format!("interface {name}, which leads to {peer}, is down");
+            assert_eq!(refused.to_string(), says);
+        }
+        ip("link set near up");
+        far.run("ip link set far up");
+        let way = routes.way(at("10.9.0.2")).unwrap();
+        assert_eq!(routes.down(&way), None);
+        let nowhere = routes.way(at("10.7.0.2")).unwrap_err();
+        assert!(matches!(nowhere, RouteError::NoRoute { .. }), "{nowhere}");
     });
 }
 

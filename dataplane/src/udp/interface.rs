@@ -1,6 +1,7 @@
-//! The interface an address belongs to: its MTU and index.
+//! The interface an address belongs to: its MTU and index, and which one is down.
 
 use std::ffi::CStr;
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,6 +15,37 @@ pub(crate) struct Interface {
     pub(crate) scope: u32,
 }
 
+/// Name of an interface, as `ip link` shows it.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub struct InterfaceName {
+    /// Up to the first zero.
+    bytes: [u8; libc::IF_NAMESIZE],
+}
+
+impl InterfaceName {
+    /// From as much of a name as the kernel lets one have.
+    pub fn new(name: &[u8]) -> Self {
+        let mut bytes = [0; libc::IF_NAMESIZE];
+        let length = name.len().min(bytes.len() - 1);
+        bytes[..length].copy_from_slice(&name[..length]);
+        Self { bytes }
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.bytes.split(|byte| *byte == 0).next();
+        // A name is any bytes: those of others must not move a terminal's cursor.
+        name.unwrap_or_default().escape_ascii().fmt(f)
+    }
+}
+
+impl fmt::Debug for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InterfaceName({self})")
+    }
+}
+
 /// MTU when no interface claims the address.
 const ETHERNET: usize = 1500;
 
@@ -23,7 +55,8 @@ const ETHERNET: usize = 1500;
 /// # Errors
 /// When the system does not list its interfaces.
 pub(crate) fn of(address: IpAddr, socket: BorrowedFd<'_>) -> io::Result<Interface> {
-    let all = list()?;
+    let mut all = list()?;
+    all.retain(|entry| entry.up);
     let mtu = |entry: &Entry| mtu(&entry.name, socket).unwrap_or(ETHERNET);
     if address.is_unspecified() {
         let leaving = all.iter().filter(|entry| !entry.loopback);
@@ -48,12 +81,41 @@ pub(crate) fn of(address: IpAddr, socket: BorrowedFd<'_>) -> io::Result<Interfac
     })
 }
 
-/// One address of one interface that is up.
+/// The interface that is down, or not plugged in, where `peer` is on its network or, if that is so
+/// of none, where it has the address `local`.
+pub(crate) fn down(local: IpAddr, peer: IpAddr) -> Option<InterfaceName> {
+    let all = list().ok()?;
+    let mut down = all.iter().filter(|entry| !(entry.up && entry.running));
+    let leads = |entry: &&Entry| entry.is_on_link(peer);
+    let is_ours = |entry: &&Entry| entry.address == Some(local);
+    let found = down.clone().find(leads).or_else(|| down.find(is_ours))?;
+    Some(InterfaceName::new(found.name.to_bytes()))
+}
+
+/// One address of one interface.
 struct Entry {
     name: Box<CStr>,
     index: u32,
+    /// It is meant to work, and it can.
+    up: bool,
+    running: bool,
     loopback: bool,
     address: Option<IpAddr>,
+    mask: Option<IpAddr>,
+}
+
+impl Entry {
+    fn is_on_link(&self, peer: IpAddr) -> bool {
+        match (self.address, self.mask, peer) {
+            (Some(IpAddr::V4(ours)), Some(IpAddr::V4(mask)), IpAddr::V4(peer)) => {
+                (ours.to_bits() ^ peer.to_bits()) & mask.to_bits() == 0
+            }
+            (Some(IpAddr::V6(ours)), Some(IpAddr::V6(mask)), IpAddr::V6(peer)) => {
+                (ours.to_bits() ^ peer.to_bits()) & mask.to_bits() == 0
+            }
+            _ => false,
+        }
+    }
 }
 
 fn list() -> io::Result<Vec<Entry>> {
@@ -68,9 +130,6 @@ fn list() -> io::Result<Vec<Entry>> {
     while let Some(element) = unsafe { next.as_ref() } {
         next = element.ifa_next;
         let flags = element.ifa_flags.cast_signed();
-        if flags & libc::IFF_UP == 0 {
-            continue;
-        }
         // SAFETY: the name is a C string of the list.
         let name = unsafe { CStr::from_ptr(element.ifa_name) };
         // SAFETY: a C string.
@@ -78,9 +137,13 @@ fn list() -> io::Result<Vec<Entry>> {
         entries.push(Entry {
             name: name.into(),
             index,
+            up: flags & libc::IFF_UP != 0,
+            running: flags & libc::IFF_RUNNING != 0,
             loopback: flags & libc::IFF_LOOPBACK != 0,
             // SAFETY: null, or an address of the list.
             address: unsafe { address(element.ifa_addr) },
+            // SAFETY: as the address.
+            mask: unsafe { address(element.ifa_netmask) },
         });
     }
     // SAFETY: the list that `getifaddrs` made, which nothing refers to any more.

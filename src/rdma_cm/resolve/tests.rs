@@ -3,6 +3,7 @@
 use super::*;
 use trunkline_cm::rdma::{Config, Kind, Manager, PortSpace};
 use trunkline_conn::secret::{Purpose, Secret};
+use trunkline_dataplane::InterfaceName;
 
 const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const TIMEOUT: u64 = 2 * SECOND;
@@ -13,6 +14,7 @@ struct Told {
     /// What the neighbour is from now on.
     neighbour: Option<Neighbour>,
     no_route: bool,
+    down: Option<InterfaceName>,
     asked_ways: usize,
     solicited: usize,
 }
@@ -39,6 +41,10 @@ impl Routes for Told {
         } else {
             Neighbour::Known
         })
+    }
+
+    fn down(&mut self, _way: &Way) -> Option<InterfaceName> {
+        self.down
     }
 
     fn solicit(&mut self, _peer: SocketAddr) -> Result<(), RouteError> {
@@ -147,6 +153,25 @@ fn time_is_up_when_the_caller_said_so() {
             matches!(outcome, Err(ResolveError::Timeout(_))),
             "{outcome:?}"
         );
+    }
+}
+
+#[test]
+fn of_a_link_that_is_down_no_neighbour_is_blamed() {
+    for (neighbour, timeout) in [(Neighbour::Silent, TIMEOUT), (Neighbour::Asked, 0)] {
+        let [id] = ids();
+        let mut resolver = resolver(neighbour);
+        let name = InterfaceName::new(b"eth7");
+        resolver.routes.as_mut().unwrap().down = Some(name);
+        let outcome = match resolver.begin(Instant::ZERO, id, peer(2), timeout) {
+            Some(outcome) => outcome,
+            // It waits for the link as for any neighbour.
+            None => run(&mut resolver, Instant::ZERO).2,
+        };
+        let why = outcome.unwrap_err().to_string();
+        assert_eq!(why, "interface eth7, which leads to 10.0.0.2, is down");
+        let silent = resolver.why_silent(Instant::ZERO, peer(2).ip());
+        assert_eq!(silent, NoConnection::LinkDown(name));
     }
 }
 
