@@ -168,3 +168,25 @@ fn what_answers_and_gets_lost_is_said_again_before_any_data() {
         }
     }
 }
+
+/// Where packets may be as large as what pacing lets go at once, a grant of one packet is one of
+/// full size: many small ones take its place.
+#[test]
+fn small_messages_that_wait_leave_in_one_round_on_a_path_of_large_packets() {
+    for control in CONTROLS {
+        let mut pair = Pair::configured(0, 65_507, |_| {});
+        pair.control = Some(control);
+        pair.open();
+        let qps: Vec<_> = (0..16).map(|_| pair.connected()).collect();
+        pair.run(10 * MILLISECOND);
+        for (a, b) in qps.iter().map(|[a, b]| (a, b)) {
+            for wr_id in 0..4 {
+                pair.receive(b, wr_id, &[pair.sge(1, 0, 64)]);
+                pair.post(0, a, wr_id, SendOp::Send, &[pair.sge(0, 0, 64)]);
+            }
+        }
+        let sent = pair.sent_by(0);
+        let sends = |(_, datagram): &&(Path, Vec<u8>)| opcode(datagram) == Opcode::SRC_SEND;
+        assert_eq!(sent.iter().filter(sends).count(), 64, "{control:?}");
+    }
+}

@@ -8,6 +8,9 @@ const BURST_BYTES: u64 = 64 << 10;
 const MAX_BURST_NS: u64 = MILLISECOND;
 /// A burst so short that hosts make worse ones, up to [`BURST_BYTES`].
 const SHORT_BURST_NS: u64 = MICROSECOND;
+/// Where a burst holds one packet of full size only, small ones leave together: one more packet may
+/// begin while they have taken at most such a part of it.
+const SMALL_PART: u64 = 8;
 /// Costs of a byte are kept in ns / 2^20.
 const COST_SHIFT: u32 = 20;
 
@@ -53,7 +56,7 @@ impl Pacer {
         self.cost.saturating_mul(bytes) >> COST_SHIFT
     }
 
-    /// Packets of full size that may leave now.
+    /// Packets of full size that may leave now. Small ones leave room: ask again when they are sent.
     #[inline]
     pub(super) fn allowance(&mut self, now: Instant) -> u64 {
         if self.cost == 0 {
@@ -62,6 +65,7 @@ impl Pacer {
         // What has drained before now is no credit.
         let backlog = self.free_at.as_nanos().saturating_sub(now.as_nanos());
         let packets = self.burst_ns.saturating_sub(backlog) / self.packet_ns;
+        let packets = packets.max(u64::from(backlog <= self.burst_ns / SMALL_PART));
         self.held_back = packets == 0;
         packets
     }
@@ -88,6 +92,7 @@ impl Pacer {
     pub(super) fn timeout(&self) -> Instant {
         if self.held_back && self.cost != 0 {
             let backlog = (self.burst_ns / 4 * 3).min(self.burst_ns - self.packet_ns);
+            let backlog = backlog.max(self.burst_ns / SMALL_PART);
             Instant::from_nanos(self.free_at.as_nanos().saturating_sub(backlog))
         } else {
             Instant::FAR
@@ -129,6 +134,24 @@ mod tests {
         }
         let took = now.since(Instant::from_nanos(SECOND));
         assert!((6_400_000..6_600_000).contains(&took), "{took}");
+    }
+
+    #[test]
+    fn small_packets_leave_together_where_a_burst_holds_one_of_full_size() {
+        let now = Instant::from_nanos(SECOND);
+        let mut pacer = pacer(10_000_000_000, 65_507, 64 << 10);
+        for sent in 0..8 {
+            assert_eq!(pacer.allowance(now), 1, "after {sent}");
+            pacer.sent(now, 1024);
+        }
+        pacer.sent(now, 1024);
+        assert_eq!(pacer.allowance(now), 0, "an eighth of a burst is exceeded");
+        let at = pacer.timeout();
+        assert!(at > now);
+        assert_eq!(pacer.allowance(at), 1, "it waited for so much");
+        // A packet of full size more is no longer burst than an eighth more.
+        pacer.sent(at, 65_507);
+        assert_eq!(pacer.allowance(at), 0);
     }
 
     #[test]

@@ -225,7 +225,14 @@ impl<P: Platform> Engine<P> {
             room = self.conns[conn].delivery.ready(now, &mut self.windows);
         }
         let before = self.counters.sent;
-        let turn = self.serve_flows(way, room.saturating_sub(held), share);
+        let turn = loop {
+            let turn = self.serve_flows(way, room.saturating_sub(held), share);
+            if turn != Turn::Yield || share.is_spent() {
+                break turn;
+            }
+            // What was granted was room for packets of full size: smaller ones have left some.
+            room = self.conns[conn].delivery.ready(now, &mut self.windows);
+        };
         let data = self.counters.sent != before;
         if self.schedule.is_tight() {
             return turn;
