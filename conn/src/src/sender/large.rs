@@ -50,6 +50,18 @@ pub(super) struct Large {
 }
 
 impl Large {
+    /// What a connection that rested knows of its path; `order` is the place of the next transmission.
+    fn remembered(order: u32) -> Self {
+        Self {
+            lost_at: Some(Instant::ZERO),
+            order,
+            tried: true,
+            small: Some(order.wrapping_sub(1)),
+            remembered: true,
+            ..Self::default()
+        }
+    }
+
     /// Whether some were lost and none has arrived since.
     pub(super) const fn is_suspected(&self) -> bool {
         self.lost_at.is_some()
@@ -151,14 +163,7 @@ impl<I: Copy> Sender<I> {
 
     /// It was so when the connection rested.
     pub(in super::super) fn suspect(&mut self) {
-        self.large = Large {
-            lost_at: Some(Instant::ZERO),
-            order: self.order,
-            tried: true,
-            small: Some(self.order.wrapping_sub(1)),
-            remembered: true,
-            ..Large::default()
-        };
+        self.large = Large::remembered(self.order);
     }
 
     /// Packets have at most `bytes` bytes from now on.
@@ -170,5 +175,124 @@ impl<I: Copy> Sender<I> {
         self.limits.packet = bytes.into();
         self.large = Large::default();
         self.refresh_control();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path that drops large packets. Times are in milliseconds.
+    #[derive(Default)]
+    struct Path {
+        large: Large,
+        order: u32,
+    }
+
+    impl Path {
+        fn at(ms: u64) -> Instant {
+            Instant::from_nanos(ms * MILLISECOND)
+        }
+
+        fn ticks(ms: u64) -> u32 {
+            (ms * MILLISECOND >> TICK_SHIFT) as u32
+        }
+
+        fn sent(&mut self, ms: u64, bytes: u32, attempt: u8) -> Sent<()> {
+            self.order += 1;
+            Sent {
+                item: (),
+                bytes,
+                at: Self::ticks(ms),
+                order: self.order,
+                older: 0,
+                newer: 0,
+                attempt,
+                probe: false,
+                urgent: false,
+            }
+        }
+
+        fn loses(&mut self, sent_at: u64, ms: u64, attempt: u8) {
+            let sent = self.sent(sent_at, EVERY_PATH + 1, attempt);
+            self.large.lost(Self::at(ms), &sent, self.order + 1);
+        }
+
+        fn carries_small(&mut self, sent_at: u64, ms: u64) {
+            let sent = self.sent(sent_at, EVERY_PATH, 0);
+            self.large.arrived(&sent, true, (Self::ticks(ms), 1));
+        }
+
+        /// When it becomes certain, in milliseconds after the first loss was found at 0.
+        fn certain_after(&self, dead_after_ms: u64) -> Option<u64> {
+            let dead_after_ns = dead_after_ms * MILLISECOND;
+            (0..10_000).find(|ms| self.large.is_certain(Self::at(*ms), dead_after_ns))
+        }
+    }
+
+    /// A large packet sent at 0 is lost, small ones arrive `slow` later, a large one is lost again.
+    fn black_hole(slow: u64) -> Path {
+        let mut path = Path::default();
+        path.loses(0, 0, 0);
+        path.carries_small(0, slow);
+        path.loses(0, slow, LOSSES - 1);
+        path
+    }
+
+    #[test]
+    fn it_takes_three_looks_of_a_slow_receiver_within_bounds() {
+        // Milliseconds: how slow, when a connection is dead, after which time it is certain.
+        for (slow, dead_after, certain) in [
+            (0, 0, 100),
+            (33, 0, 100),
+            (50, 0, 150),
+            (150, 0, 450),
+            (200, 0, 600),
+            (2000, 0, 600),
+            (150, 10_000, 450),
+            (2000, 800, 400),
+            (10, 200, 50),
+            (60, 200, 100),
+        ] {
+            let found = black_hole(slow).certain_after(dead_after);
+            assert_eq!(
+                found,
+                Some(certain),
+                "{slow} ms, dead after {dead_after} ms"
+            );
+        }
+    }
+
+    #[test]
+    fn how_slow_a_receiver_is_the_first_small_packet_tells_from_the_first_loss_on() {
+        let mut path = Path::default();
+        path.loses(10, 0, 0);
+        // Sent much later, lost as well: the look that took in the small one is still 60 ms away.
+        path.loses(60, 0, 0);
+        path.carries_small(10, 70);
+        // Later ones come as quickly or as slowly as they like.
+        path.carries_small(70, 71);
+        path.carries_small(71, 900);
+        path.loses(71, 72, LOSSES - 1);
+        assert_eq!(path.certain_after(0), Some(3 * 60));
+    }
+
+    #[test]
+    fn what_a_connection_remembers_is_certain_with_one_loss_that_is_no_chance() {
+        let mut path = black_hole(0);
+        path.large = Large::remembered(path.order + 1);
+        path.loses(500, 510, 0);
+        assert_eq!(path.certain_after(0), None, "one loss may be chance");
+        path.loses(520, 530, 1);
+        assert_eq!(path.certain_after(0), Some(100));
+    }
+
+    #[test]
+    fn a_large_packet_that_arrives_ends_the_suspicion() {
+        let mut path = black_hole(0);
+        let sent = path.sent(0, EVERY_PATH + 1, 0);
+        path.large.arrived(&sent, true, (1, 1));
+        assert!(!path.large.is_suspected());
+        assert_eq!(path.certain_after(0), None);
     }
 }
