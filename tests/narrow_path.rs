@@ -219,3 +219,34 @@ fn an_interface_that_carries_less_is_noticed_by_its_port() {
     });
     assert!(load.ends[0].node.port_counters().too_long > 0);
 }
+
+/// A link that is narrower than any of RoCEv2 may be: handshakes fit, packets of data do not.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_qp_ends_whose_path_carries_handshakes_and_none_of_its_data() {
+    let run = || {
+        let network = Network::new("tiny");
+        let mut load = Load::new(network.nodes(false));
+        load.run(500);
+        network.set_mtu(2, "west", 400);
+        network.set_mtu(2, "east", 400);
+        let (begin, [east, west]) = (Instant::now(), &load.ends);
+        let mut ended = [None; 2];
+        while ended.contains(&None) {
+            assert!(begin.elapsed() < 2 * PATIENCE, "{ended:?} have ended");
+            for (end, ended) in [east, west].into_iter().zip(&mut ended) {
+                end.node.poll().unwrap();
+                while let Some(done) = end.send_cq.poll_one().unwrap() {
+                    // Those which were executed before, and those behind the first in vain.
+                    let status = Some(done.status);
+                    *ended = ended.or(status.filter(|status| *status != Status::Success));
+                }
+            }
+        }
+        println!("both have ended after {:?}", begin.elapsed());
+        assert!(ended.contains(&Some(Status::RetryExceeded)), "{ended:?}");
+        let lost = load.ends.iter().map(|end| end.node.counters().failovers);
+        assert!(lost.sum::<u64>() >= 3, "connections came and were lost");
+    };
+    std::thread::spawn(run).join().unwrap();
+}

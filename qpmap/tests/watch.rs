@@ -65,6 +65,15 @@ fn write(pair: &Pair, qp: &Qp, wr_id: u64, length: u32) {
     );
 }
 
+fn read(pair: &Pair, qp: &Qp, wr_id: u64, length: u32) {
+    let target = Remote {
+        addr: pair.nodes[1].buffer.addr,
+        rkey: pair.nodes[1].key,
+    };
+    let sges = [pair.sge(0, 0, length)];
+    pair.post(0, qp, wr_id, SendOp::Read(target), &sges);
+}
+
 /// When node 0 has its first completion, and how that ended; at most `limit` later.
 fn first_end(pair: &mut Pair, limit: u64, step: u64) -> Option<(u64, Status)> {
     let begin = pair.now;
@@ -467,4 +476,119 @@ fn a_qp_whose_peer_stays_in_init_ends_though_its_connections_are_closed() {
         close(&mut pair);
         pair.open();
     }
+}
+
+/// Where the connection is lost at one end, the other end hears of it, and there is a new one: what
+/// connection managers do. Gives whether it was lost.
+fn reconnect(pair: &mut Pair) -> bool {
+    let gone = |node: usize| pair.nodes[node].engine.connections().is_empty();
+    let lost = gone(0) || gone(1);
+    if lost {
+        for (node, id) in pair.conns.pop().into_iter().flatten().enumerate() {
+            pair.nodes[node].engine.close_connection(id);
+        }
+        pair.open();
+    }
+    lost
+}
+
+/// Runs on a path that carries no datagram of more than 300 bytes until node 0 has its first
+/// completion, or `most` connections are lost. Gives how many were, and how it ended.
+fn on_tiny_path(pair: &mut Pair, most: u32) -> (u32, Option<Status>) {
+    pair.fate = Box::new(|_, datagram| usize::from(datagram.len() <= 300));
+    let mut lost = 0;
+    while lost < most {
+        pair.run(10 * MILLISECOND);
+        if let Some(done) = pair.completions(0).first() {
+            return (lost, Some(done.status));
+        }
+        lost += u32::from(reconnect(pair));
+    }
+    (lost, None)
+}
+
+#[test]
+fn a_qp_ends_whose_path_carries_handshakes_and_none_of_its_data() {
+    for op in ["WRITE", "READ"] {
+        let mut pair = graced(1, GRACE);
+        let [a, _b] = both(&mut pair, SHORT);
+        match op {
+            "WRITE" => write(&pair, &a, 1, 1000),
+            _ => read(&pair, &a, 1, 1000),
+        }
+        let (lost, status) = on_tiny_path(&mut pair, 10);
+        assert_eq!(
+            status,
+            Some(Status::RetryExceeded),
+            "{op}, {lost} were lost"
+        );
+        assert!(lost >= 3, "{op}, {lost} were lost");
+        assert_eq!(a.state(), QpState::Error);
+        assert_eq!(pair.nodes[0].engine.counters().timed_out, 1);
+    }
+}
+
+#[test]
+fn a_qp_lives_whose_small_messages_arrive_beside_one_of_which_no_data_does() {
+    let mut pair = graced(1, GRACE);
+    let [a, _] = both(&mut pair, SHORT);
+    let [small, _] = both(&mut pair, SHORT);
+    write(&pair, &a, 1, 1000);
+    pair.fate = Box::new(|_, datagram| usize::from(datagram.len() <= 300));
+    let begin = pair.now;
+    let mut done = Vec::new();
+    while !done.contains(&(a.qpn, Status::RetryExceeded)) {
+        assert!(pair.now.since(begin) < 60 * SECOND, "it has no end");
+        write(&pair, &small, 2, 64);
+        pair.run(20 * MILLISECOND);
+        reconnect(&mut pair);
+        let ended = pair.completions(0);
+        done.extend(ended.iter().map(|done| (done.qpn, done.status)));
+    }
+    assert_eq!(small.state(), QpState::Rts);
+    assert!(done.contains(&(small.qpn, Status::Success)));
+}
+
+#[test]
+fn a_qp_goes_on_whose_path_carries_its_data_again_after_two_connections() {
+    let mut pair = graced(1, GRACE);
+    let [a, _b] = both(&mut pair, SHORT);
+    for wr_id in 0..3 {
+        write(&pair, &a, wr_id, 1000);
+        assert_eq!(on_tiny_path(&mut pair, 2), (2, None));
+        pair.fate = Box::new(|_, _| 1);
+        let (_, status) = first_end(&mut pair, GRACE, MILLISECOND).expect("an end");
+        assert_eq!(status, Status::Success);
+    }
+}
+
+#[test]
+fn a_qp_of_timeout_0_outlives_any_number_of_connections() {
+    let mut pair = graced(1, GRACE);
+    let [a, _b] = both(&mut pair, (0, 0));
+    write(&pair, &a, 1, 1000);
+    assert_eq!(on_tiny_path(&mut pair, 10), (10, None));
+    pair.fate = Box::new(|_, _| 1);
+    let (_, status) = first_end(&mut pair, GRACE, MILLISECOND).expect("an end");
+    assert_eq!(status, Status::Success);
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for_over_any_number_of_connections() {
+    let mut pair = graced(1, GRACE);
+    let [a, b] = both(&mut pair, SHORT);
+    pair.post(0, &a, 1, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    for _ in 0..8 {
+        pair.fate = Box::new(|_, _| 1);
+        pair.run(GRACE);
+        pair.fate = Box::new(|_, _| 0);
+        while !reconnect(&mut pair) {
+            pair.run(10 * MILLISECOND);
+        }
+    }
+    assert_eq!(pair.completions(0), []);
+    pair.fate = Box::new(|_, _| 1);
+    pair.receive(&b, 2, &[pair.sge(1, 0, 64)]);
+    let (_, status) = first_end(&mut pair, GRACE, MILLISECOND).expect("an end");
+    assert_eq!(status, Status::Success);
 }

@@ -137,6 +137,7 @@ impl Flow {
     pub(crate) const fn count_anew(&mut self) {
         self.next_msn = FIRST_MSN;
         self.acked_msn = FIRST_MSN;
+        self.in_vain.end();
     }
 
     /// Nobody agrees: the flow asks again when there is something to send.

@@ -50,6 +50,7 @@ mod execute;
 mod flows;
 mod held;
 mod homes;
+mod in_vain;
 mod jobs;
 mod link;
 mod lists;

@@ -1,6 +1,7 @@
 //! A QP as the engine holds it: the hot part, the flow to its peer, and what is seldom looked at.
 
 use super::binding::Ending;
+use super::in_vain::InVain;
 use super::routes::OwnRoutes;
 use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue};
@@ -134,9 +135,7 @@ pub(crate) struct Flow {
     pub(crate) rnr_left: u8,
     /// READs and atomics before the request that is sent next, and not completed.
     pub(crate) reads_out: u8,
-    /// The peer was not ready for `acked_msn`, and has not said yet that it is: only that message
-    /// goes. All that are outstanding, again after each pause, would crowd out other flows.
-    pub(crate) probing: bool,
+    pub(super) in_vain: InVain,
     /// BINDs said since the flow was bound last, or had nothing to send.
     pub(crate) asks: u8,
     pub(crate) ending: Ending,
@@ -183,6 +182,9 @@ pub(crate) enum Answer {
 pub(crate) struct Flags(u16);
 
 impl Flags {
+    /// The peer was not ready for `acked_msn`, and has not said yet that it is: only that message
+    /// goes. All that are outstanding, again after each pause, would crowd out other flows.
+    pub(crate) const PROBING: Self = Self(1 << 0);
     /// It is over: only its slot is still there.
     pub(crate) const ENDED: Self = Self(1 << 1);
     /// The peer has to be told about its requests.
@@ -243,7 +245,7 @@ impl Flow {
             remote_round: 0,
             rnr_left: 0,
             reads_out: 0,
-            probing: false,
+            in_vain: InVain::NONE,
             asks: 0,
             ending: Ending::No,
             watch: 0,

@@ -211,7 +211,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         if before(record.acked_msn, msn) {
             record.acked_msn = msn;
-            record.probing = false;
+            record.flags.clear(Flags::PROBING);
             let qp = record.qp;
             // Patience with a receiver that is not ready is for each message anew.
             self.flows[flow].rnr_left = self.cold(qp).attributes.rnr_retry;
@@ -244,6 +244,7 @@ impl<P: Platform> Engine<P> {
                 break;
             }
             pending.outcome = Some(Status::Success);
+            record.in_vain.end();
             if pending.reading {
                 pending.reading = false;
                 record.reads_out -= 1;
@@ -481,6 +482,7 @@ impl<P: Platform> Engine<P> {
             record.rnr_left -= 1;
         }
         record.flags.set(Flags::RNR_WAIT);
+        record.in_vain.end();
         let key = Timer::Rnr {
             flow,
             round: record.round,
@@ -499,7 +501,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         self.restart(flow, false);
-        self.flows[flow].probing = true;
+        self.flows[flow].flags.set(Flags::PROBING);
         self.wake(flow);
     }
 
@@ -509,7 +511,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn restart(&mut self, flow: u32, lost: bool) {
         let record = &mut self.flows[flow];
         record.flags.clear(Flags::RNR_WAIT);
-        record.probing = false;
+        record.flags.clear(Flags::PROBING);
         if lost && record.sending == record.head && record.sent_bytes == 0 {
             // Nothing was sent since it was to be sent again, however often the peer says so.
             return;

@@ -150,6 +150,7 @@ impl<P: Platform> Engine<P> {
         }
         let stone = self.tombstones.of_flow(self.flows[flow].conn);
         let (id, peer, cause, asked) = (stone.id, stone.peer, stone.cause, stone.asked);
+        self.sent_in_vain(flow);
         self.detach(flow);
         self.counters.failovers += 1;
         self.begins_to_wait(flow, cause);

@@ -388,7 +388,7 @@ impl<P: Platform> Engine<P> {
     fn may_begin(&self, flow: u32, at: u32) -> bool {
         let record = &self.flows[flow];
         let pending = &self.requests[at];
-        if record.probing && before(record.acked_msn, pending.msn) {
+        if record.flags.has(Flags::PROBING) && before(record.acked_msn, pending.msn) {
             return false;
         }
         if pending.outcome.is_some() {

@@ -3,7 +3,8 @@
 //! A QP that has something outstanding is *watched*: one timer per flow, armed by the first request
 //! and looked at when it fires, so that packets cost nothing. It ends the flow where it has waited
 //! in vain for the whole of its time, and got nowhere: for a connection, for the consent of the
-//! peer's QP, or on a connection from which nothing comes although packets are in flight. Data, or
+//! peer's QP, or on a connection from which nothing comes although packets are in flight; or where
+//! connections come and get lost that carry none of its requests (`InVain`). Data, or
 //! a BIND, that waits for window, pacing or its turn is none of its business, nor is a receiver
 //! that is not ready.
 
@@ -75,8 +76,17 @@ impl<P: Platform> Engine<P> {
     pub(super) fn begins_to_wait(&mut self, flow: u32, cause: Cause) {
         let record = &mut self.flows[flow];
         let answered = record.flags.has(Flags::BOUND) || record.asks < 2;
-        if answered && cause != Cause::Dead {
+        if answered && !record.in_vain.is_certain() && cause != Cause::Dead {
             record.watch = 0;
+        }
+    }
+
+    /// The connection of a flow is gone, and may have carried its requests in vain.
+    pub(super) fn sent_in_vain(&mut self, flow: u32) {
+        let flags = self.flows[flow].flags;
+        let sends = flags.has(Flags::BOUND) && !flags.has(Flags::RNR_WAIT);
+        if sends && self.is_outstanding(flow) {
+            self.flows[flow].in_vain.lost();
         }
     }
 
@@ -165,8 +175,10 @@ impl<P: Platform> Engine<P> {
         }
         let patience = self.patience_of(qp).unwrap_or(u64::MAX);
         let heard = Instant::from_nanos(now.as_nanos().saturating_sub(patience));
-        let waited = seen.waited && seen.acked_msn == acked_msn && !self.went_on(&seen, heard);
-        if !(waited && self.waits_since(flow, heard)) {
+        let same = seen.acked_msn == acked_msn;
+        let waited = seen.waited && same && !self.went_on(&seen, heard);
+        let in_vain = same && self.flows[flow].in_vain.is_certain();
+        if !(in_vain || waited && self.waits_since(flow, heard)) {
             self.arm_watch(now, flow);
             return;
         }
