@@ -56,7 +56,8 @@ impl Pacer {
         self.cost.saturating_mul(bytes) >> COST_SHIFT
     }
 
-    /// Packets of full size that may leave now. Small ones leave room: ask again when they are sent.
+    /// Packets of full size that may leave now. Small ones leave room: ask again when they are
+    /// sent.
     #[inline]
     pub(super) fn allowance(&mut self, now: Instant) -> u64 {
         if self.cost == 0 {

@@ -1,15 +1,15 @@
 //! Connections that carry a flow's handshake and none of its requests.
 //!
 //! A path may carry small packets and drop all others without a word, or a peer may agree to
-//! everything and execute nothing. Then each connection gets lost after a while, the next one stands
-//! at once, and something is heard on each: no silence is ever long enough to end the flow.
+//! everything and execute nothing. Then each connection gets lost after a while, the next one
+//! stands at once, and something is heard on each: no silence is ever long enough to end the flow.
 
 /// Connections, one after the other, that got lost under the same first request. It is only for the
 /// time of its QP to be over then, which one outage may take.
 const MOST: u8 = 3;
 
-/// How many connections got lost since a request of the flow was completed, or refused by a receiver
-/// that is not ready: the peer had it then.
+/// How many connections got lost since a request of the flow was completed, or refused by a
+/// receiver that is not ready: the peer had it then.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct InVain(u8);

@@ -50,7 +50,8 @@ pub(super) struct Large {
 }
 
 impl Large {
-    /// What a connection that rested knows of its path; `order` is the place of the next transmission.
+    /// What a connection that rested knows of its path; `order` is the place of the next
+    /// transmission.
     fn remembered(order: u32) -> Self {
         Self {
             lost_at: Some(Instant::ZERO),
