@@ -196,7 +196,7 @@ mod tests {
         }
 
         fn ticks(ms: u64) -> u32 {
-            (ms * MILLISECOND >> TICK_SHIFT) as u32
+            ((ms * MILLISECOND) >> TICK_SHIFT) as u32
         }
 
         fn sent(&mut self, ms: u64, bytes: u32, attempt: u8) -> Sent<()> {
