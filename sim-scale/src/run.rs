@@ -553,7 +553,8 @@ mod tests {
 
     #[test]
     fn peers_that_take_each_other_for_ordinary_hosts_meet_all_the_same() {
-        for seed in 0..40 {
+        // In the last ones, questions of other workers and of programs are answered meanwhile.
+        for seed in (0..40).chain([129, 146, 235]) {
             let report = changed(seed, |options| {
                 options.link.management.loss_ppm = 700_000;
             });
