@@ -190,3 +190,29 @@ fn small_messages_that_wait_leave_in_one_round_on_a_path_of_large_packets() {
         assert_eq!(sent.iter().filter(sends).count(), 64, "{control:?}");
     }
 }
+
+/// A round takes about as long as pacing waits for a packet on a fast path: who has sent what it
+/// may is asked again in the next round, before its worker sleeps.
+#[test]
+fn who_sent_what_pacing_lets_go_has_another_round_before_the_worker_sleeps() {
+    let mut pair = Pair::configured(0, 65_507, |config| {
+        config.link_rate_bps = Some(10_000_000_000);
+    });
+    pair.control = Some(ControlKind::Delay);
+    pair.open();
+    let [a, b] = pair.connected();
+    let send = |pair: &mut Pair, wr_id, length| {
+        pair.receive(&b, wr_id, &[pair.sge(1, 0, length)]);
+        let bytes = pair.sge(0, 0, length);
+        pair.post(0, &a, wr_id, SendOp::Send, &[bytes]);
+    };
+    send(&mut pair, 0, 64);
+    // The engine knows the QP from here on, and has no other work.
+    pair.run(10 * MILLISECOND);
+    assert!(!pair.nodes[0].engine.is_busy());
+    send(&mut pair, 1, 256 << 10);
+    let sent = pair.sent_by(0).len();
+    assert!((1..4).contains(&sent), "{sent} left at once");
+    let engine = &pair.nodes[0].engine;
+    assert!(engine.is_busy(), "it sleeps after {sent}");
+}

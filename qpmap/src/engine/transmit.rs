@@ -225,14 +225,17 @@ impl<P: Platform> Engine<P> {
             room = self.conns[conn].delivery.ready(now, &mut self.windows);
         }
         let before = self.counters.sent;
-        let turn = loop {
-            let turn = self.serve_flows(way, room.saturating_sub(held), share);
-            if turn != Turn::Yield || share.is_spent() {
-                break turn;
-            }
+        let mut turn = self.serve_flows(way, room.saturating_sub(held), share);
+        while turn == Turn::Yield && !share.is_spent() {
             // What was granted was room for packets of full size: smaller ones have left some.
             room = self.conns[conn].delivery.ready(now, &mut self.windows);
-        };
+            if room <= held {
+                // A round takes about as long as pacing waits for a packet: the next one looks
+                // again, before the worker sleeps.
+                break;
+            }
+            turn = self.serve_flows(way, room.saturating_sub(held), share);
+        }
         let data = self.counters.sent != before;
         if self.schedule.is_tight() {
             return turn;
