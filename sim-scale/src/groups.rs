@@ -38,6 +38,7 @@ impl World {
                 doom: None,
                 phase: Phase::Down,
                 built_at: 0,
+                silenced: false,
             });
             let delay = self.random.below(2 * MS);
             self.after(delay, Action::Rebuild(group));
@@ -136,7 +137,7 @@ impl World {
         let state = &mut self.groups[group];
         state.members = (first..first + count).collect();
         state.phase = Phase::Up;
-        state.built_at = self.now;
+        (state.built_at, state.silenced) = (self.now, false);
         state.doom = match (cut, impatient) {
             (true, _) => Some(Doom::Any("its nodes were cut off when it was built")),
             (_, true) => Some(Doom::Any("few RNR retries")),

@@ -8,7 +8,7 @@ use crate::setup::refused;
 use crate::trace::Event as Traced;
 use crate::world::{Action, Doom, World};
 use std::collections::VecDeque;
-use trunkline::{Completion, Event, Extra, QpEvent, Status, WorkOpcode};
+use trunkline::{Completion, Event, Extra, QpEvent, QpState, Status, WorkOpcode};
 
 impl World {
     /// Asynchronous events: a QP that nothing was done to raises none that is bad.
@@ -56,9 +56,31 @@ impl World {
         }
     }
 
-    /// Whether the network has let a node of a group seem to be gone to another one of it.
+    /// Asks the network at once of QPs of a node that have ended. One with nothing outstanding says
+    /// so with its next request only, when a later answer may hide the silence that it ended of.
+    pub(crate) fn note_ends(&mut self, index: usize) {
+        for endpoint in 0..self.endpoints.len() {
+            let state = &self.endpoints[endpoint];
+            let group = state.group;
+            let ended = |qp: &trunkline::Qp| qp.state() == QpState::Error;
+            if state.node == index
+                && state.stage == Stage::Live
+                && self.groups[group].doom.is_none()
+                && state.qp.as_ref().is_some_and(ended)
+                && self.kept_silent(group)
+            {
+                self.groups[group].silenced = true;
+            }
+        }
+    }
+
+    /// Whether the network has let a node of a group seem to be gone to another one of it, now or
+    /// when a QP of it ended.
     fn kept_silent(&self, group: usize) -> bool {
         let group = &self.groups[group];
+        if group.silenced {
+            return true;
+        }
         let net = self.network.net();
         let nodes = || group.shapes.iter().map(|shape| shape.node);
         nodes().any(|a| {

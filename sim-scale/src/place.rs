@@ -79,6 +79,7 @@ impl World {
                     )));
                 }
             }
+            self.note_ends(index);
             self.look_around(index)?;
         }
         Ok(())

@@ -561,4 +561,16 @@ mod tests {
             assert_eq!(report.error, None, "seed {seed}");
         }
     }
+
+    /// A QP that ends of silence with nothing outstanding says so with its next request, which may
+    /// come long after.
+    #[test]
+    fn a_qp_may_end_of_silence_long_before_its_program_hears_of_it() {
+        let report = changed(129, |options| {
+            options.link.management.loss_ppm = 700_000;
+            options.troubles.partitions = true;
+        });
+        assert_eq!(report.error, None);
+        assert!(report.silences > 0, "none was kept silent");
+    }
 }

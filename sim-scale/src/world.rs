@@ -127,6 +127,8 @@ pub(crate) struct Group {
     pub(crate) phase: Phase,
     /// When its QPs were made.
     pub(crate) built_at: u64,
+    /// A QP of it ended while the network kept one of its nodes silent to another.
+    pub(crate) silenced: bool,
 }
 
 /// How much happened.
