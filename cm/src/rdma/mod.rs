@@ -474,8 +474,8 @@ impl<R: Random> Manager<R> {
     }
 
     /// A QP of ours is in error, though its program did not ask for that: its connection, if it has
-    /// one that stands, is over. [`Event::Disconnected`] comes at once; the peer, if it is there,
-    /// is told.
+    /// one, is over. [`Event::Disconnected`] comes at once, or [`Event::Unreachable`] where it did
+    /// not stand yet; the peer, if it is there, is told.
     pub fn qp_failed(&mut self, now: Instant, qpn: Qpn) {
         let conn = self.ib.of_qp(qpn);
         let id = conn.and_then(|conn| self.conns.get(&conn.number()).copied());
@@ -514,12 +514,18 @@ impl<R: Random> Manager<R> {
             State::Established { .. } | State::Accepted { .. } | State::Disconnecting { .. }
         );
         self.set_state(id, State::Over { conn, stood });
-        self.events.push_back(if stood {
-            let data = Data::new(&[]);
-            Event::Disconnected { id, reason, data }
-        } else {
-            Event::ConnectError { id }
-        });
+        let event = match (state, reason) {
+            // Its peer has not confirmed, and the QP is what found out that it will not.
+            (State::Accepted { .. }, ib::CloseReason::Failed) => {
+                Event::Unreachable { id, status: None }
+            }
+            _ if stood => {
+                let data = Data::new(&[]);
+                Event::Disconnected { id, reason, data }
+            }
+            _ => Event::ConnectError { id },
+        };
+        self.events.push_back(event);
         // What is being closed already needs no closing.
         let _ = self.ib.close(now, conn, PrivateData::default());
     }

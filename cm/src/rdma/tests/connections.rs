@@ -344,6 +344,24 @@ fn an_id_whose_qp_failed_hears_it_once_and_its_peer_is_told() {
 }
 
 #[test]
+fn an_id_whose_qp_failed_before_its_connection_stood_hears_that_nobody_confirmed() {
+    let mut cable = Cable::new();
+    let (_, asked) = cable.requested(&params(17));
+    let now = cable.now;
+    cable.hosts[1]
+        .accept(now, asked, &params(18))
+        .expect("asked");
+    // The QP is ready from here on, and the one who asked has vanished.
+    cable.hosts[1].qp_failed(now, params(18).qpn);
+    let heard = cable.heard(1);
+    let unreachable = Event::Unreachable {
+        id: asked,
+        status: None,
+    };
+    assert_eq!(heard, [unreachable]);
+}
+
+#[test]
 fn a_node_that_ends_tells_every_peer_and_every_id() {
     let mut cable = Cable::new();
     let (stands, far) = cable.established();
