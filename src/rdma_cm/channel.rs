@@ -13,8 +13,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline_cm::rdma::{Event, Id, Kind, PortSpace};
+
+/// Pause between two looks at whether QPs of connections that have ended may be freed: a program
+/// that polls for events takes no worker's lock in between.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where the events of [`CmId`]s come out (`rdma_create_event_channel(3)`).
 #[derive(Clone, Debug)]
@@ -52,21 +56,47 @@ pub(crate) struct Channel {
     /// Held from where an event is taken out until its ID has heard of it: what comes behind it,
     /// of an ID that it brings, say, is told by another thread only then.
     fetching: Mutex<()>,
-    /// QPs of connections that have ended not long ago, each with the worker of its connection,
-    /// oldest first: their numbers are kept from use until nothing comes for them any more.
-    ended: Mutex<VecDeque<(u8, Qp)>>,
+    ended: Mutex<Ended>,
+}
+
+/// QPs of connections that have ended not long ago: their numbers are kept from use until nothing
+/// comes for them any more.
+#[derive(Debug, Default)]
+struct Ended {
+    /// Each with the worker of its connection, oldest first.
+    qps: VecDeque<(u8, Qp)>,
+    /// When whoever fetches events looks next whether some may be freed.
+    look_at: Option<Instant>,
 }
 
 impl Channel {
     /// Keeps a QP until its connection is forgotten, and frees those whose are.
     pub(crate) fn release(&self, qp: Option<(u8, Qp)>) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.extend(qp);
+        let mut ended = self.ended();
+        ended.qps.extend(qp);
         let taken = |(worker, qp): &(u8, Qp)| self.is_taken(*worker, qp);
-        let free = ended.iter().take_while(|ended| !taken(ended)).count();
-        let freed: Vec<_> = ended.drain(..free).collect();
+        let free = ended.qps.iter().take_while(|ended| !taken(ended)).count();
+        let freed: Vec<_> = ended.qps.drain(..free).collect();
+        ended.look_at = (!ended.qps.is_empty()).then(|| Instant::now() + LOOK_PAUSE);
         drop(ended);
         drop(freed);
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Ended> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees QPs whose connections are forgotten, if it is time to look.
+    fn release_when_due(&self) {
+        if self.until_look() == Some(Duration::ZERO) {
+            self.release(None);
+        }
+    }
+
+    /// How long it is until the next look; `None`: no QP waits for one.
+    fn until_look(&self) -> Option<Duration> {
+        let at = self.ended().look_at?;
+        Some(at.saturating_duration_since(Instant::now()))
     }
 
     /// Whether a worker knows of a connection of a QP, be it over.
@@ -162,6 +192,7 @@ impl EventChannel {
         if self.0.node.life.is_forked() {
             return None;
         }
+        self.0.release_when_due();
         let fetching = self.0.fetching.lock();
         let _fetching = fetching.unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -184,6 +215,7 @@ impl EventChannel {
                 return None;
             }
             let left = end.wait()?;
+            let left = left.min(self.0.until_look().unwrap_or(left));
             let left = Timespec {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: left.subsec_nanos().into(),

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use trunkline::{Builder, Node, Port, PortCounters, PortError};
-use trunkline_dataplane::port::{Arrival, Capabilities, Egress, Slot};
+use trunkline_dataplane::port::{Arrival, Capabilities, Egress, PortEvent, Slot};
 use trunkline_dataplane::{Routes, UdpConfig, UdpPort};
 use trunkline_wire::Path;
 
@@ -99,6 +99,11 @@ impl Port for Faulty {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.fd()
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        let event = self.inner.poll_event();
+        event.filter(|_| !self.fault.is(Fault::Silent))
     }
 
     fn counters(&self) -> PortCounters {
