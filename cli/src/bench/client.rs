@@ -3,12 +3,14 @@
 use super::channel::{Channel, EndAddress, Message, Silent, VERSION};
 use super::end::End;
 use super::failure::link_down;
+use super::histogram::Latencies;
 use super::latency::{self, Goal};
 use super::node;
 use super::params::{Mode, Params, Side};
-use super::report::{Found, Latencies, PathReport, Report, Surroundings, Throughput};
+use super::report::{Found, PathReport, Report, Surroundings};
 use super::session::{Session, until_interrupted};
 use super::stream;
+use super::throughput::Throughput;
 use crate::capture;
 use crate::interrupt::Interrupt;
 use crate::output::{self, print_json};

@@ -4,8 +4,9 @@
 //! WRITE is seen to arrive by its last byte. READ and FETCH_ADD need nobody at the other end: their
 //! whole round trip counts.
 
+use super::histogram::Latencies;
 use super::params::Op;
-use super::report::{Latencies, PathReport};
+use super::report::PathReport;
 use super::session::Session;
 use crate::progress::Progress;
 use anyhow::Result;

@@ -4,6 +4,7 @@ mod channel;
 mod client;
 mod end;
 mod failure;
+mod histogram;
 mod latency;
 mod node;
 mod params;
@@ -14,6 +15,7 @@ mod server;
 mod session;
 pub(crate) mod size;
 mod stream;
+mod throughput;
 
 use super::interrupt::Interrupt;
 use super::usage::wrong;

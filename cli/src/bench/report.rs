@@ -1,98 +1,12 @@
 //! What was measured, for people and as JSON.
 
-use super::params::{Mode, Params};
-use hdrhistogram::Histogram;
+use super::histogram::{Latencies, NS_PER_US, Percentiles};
+use super::params::Params;
+use super::throughput::{Rates, Throughput};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 use trunkline::ConnectionStats;
-
-/// Longest latency that is told apart from longer ones.
-const MAX_NS: u64 = 60_000_000_000;
-/// Significant digits of latencies.
-const DIGITS: u8 = 3;
-const NS_PER_US: f64 = 1000.0;
-
-/// Latencies measured so far.
-#[derive(Debug)]
-pub(crate) struct Latencies {
-    histogram: Histogram<u64>,
-    /// How long they took to measure.
-    pub(crate) elapsed: Duration,
-}
-
-impl Default for Latencies {
-    fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, MAX_NS, DIGITS);
-        Self {
-            histogram: histogram.expect("the bounds are in order and the digits at most 5"),
-            elapsed: Duration::ZERO,
-        }
-    }
-}
-
-impl Latencies {
-    /// Adds one.
-    pub(crate) fn record(&mut self, latency: Duration) {
-        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-        self.histogram.saturating_record(ns);
-    }
-
-    /// How many there are.
-    pub(crate) fn count(&self) -> u64 {
-        self.histogram.len()
-    }
-
-    /// How it goes, in one line.
-    pub(crate) fn progress(&self) -> String {
-        let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / NS_PER_US;
-        let count = self.count();
-        let seconds = self.elapsed.as_secs_f64();
-        format!(
-            "  {seconds:.0} s: {count} samples, p50 {:.2} us, p99 {:.2} us",
-            us(0.5),
-            us(0.99)
-        )
-    }
-
-    fn percentiles(&self) -> Percentiles {
-        let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / NS_PER_US;
-        Percentiles {
-            min_us: self.histogram.min() as f64 / NS_PER_US,
-            p50_us: us(0.5),
-            p90_us: us(0.9),
-            p99_us: us(0.99),
-            p999_us: us(0.999),
-            max_us: self.histogram.max() as f64 / NS_PER_US,
-            mean_us: self.histogram.mean() / NS_PER_US,
-        }
-    }
-}
-
-/// Requests completed so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Throughput {
-    /// Requests.
-    pub(crate) operations: u64,
-    /// In how long.
-    pub(crate) elapsed: Duration,
-    /// The smallest round trip of two messages, before there were many: to compare with
-    /// what the connections measured. Of `rate`.
-    pub(crate) ping: Option<Duration>,
-}
-
-impl Throughput {
-    /// How it goes, in one line: `lately` requests in the last `lap`.
-    pub(crate) fn progress(&self, params: &Params, lately: u64, lap: Duration) -> String {
-        let rates = Rates::of(params, lately, lap);
-        let seconds = self.elapsed.as_secs_f64();
-        match params.mode {
-            Mode::Rate => format!("  {seconds:.0} s: {:.0} operations/s", rates.ops_per_s),
-            _ => format!("  {seconds:.0} s: {:.3} Gb/s", rates.gbit_per_s),
-        }
-    }
-}
 
 /// What came out.
 #[derive(Debug)]
@@ -101,42 +15,6 @@ pub(crate) enum Found {
     Latencies(Latencies),
     /// Of `bw` and `rate`.
     Throughput(Throughput),
-}
-
-#[derive(Debug, Serialize)]
-struct Percentiles {
-    min_us: f64,
-    p50_us: f64,
-    p90_us: f64,
-    p99_us: f64,
-    p999_us: f64,
-    max_us: f64,
-    mean_us: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct Rates {
-    bytes_per_s: f64,
-    gbit_per_s: f64,
-    ops_per_s: f64,
-}
-
-impl Rates {
-    fn of(params: &Params, operations: u64, elapsed: Duration) -> Self {
-        let seconds = elapsed.as_secs_f64();
-        // A measurement that was stopped before it began has measured nothing.
-        let ops_per_s = if seconds > 0.0 {
-            operations as f64 / seconds
-        } else {
-            0.0
-        };
-        let bytes_per_s = ops_per_s * params.size as f64;
-        Self {
-            bytes_per_s,
-            gbit_per_s: bytes_per_s * 8.0 / 1e9,
-            ops_per_s,
-        }
-    }
 }
 
 /// Everything about a measurement.
@@ -312,7 +190,8 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::params::{Controller, Op};
+    use crate::bench::params::{Controller, Mode, Op};
+    use std::time::Duration;
 
     const PARAMS: Params = Params {
         mode: Mode::Bw,

@@ -3,8 +3,9 @@
 use super::latency::Goal;
 use super::params::{Op, Side};
 use super::ping;
-use super::report::{PathReport, Throughput};
+use super::report::PathReport;
 use super::session::Session;
+use super::throughput::Throughput;
 use crate::progress::Progress;
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
