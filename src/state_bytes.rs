@@ -13,6 +13,9 @@ pub struct StateBytes {
     pub qps: u64,
     /// Connections there are.
     pub connections: u64,
+    /// What connections needed while they were active, kept for a second or two for those that
+    /// become so.
+    pub spare: u64,
     /// All that the management of connections has now: handshakes and connections of ordinary
     /// hosts, IDs and ports of RDMA-CM, what is known of peers, and messages that wait.
     pub management: u64,
@@ -26,6 +29,7 @@ impl StateBytes {
             per_connection: engine.per_connection,
             qps: engine.qps,
             connections: engine.connections,
+            spare: engine.spare,
             management: management as u64,
         }
     }
@@ -36,11 +40,13 @@ impl StateBytes {
         self.per_connection = self.per_connection.max(other.per_connection);
         self.qps += other.qps;
         self.connections += other.connections;
+        self.spare += other.spare;
         self.management += other.management;
     }
 
     /// All of it.
     pub const fn total(&self) -> u64 {
-        self.per_qp * self.qps + self.per_connection * self.connections + self.management
+        let of_qps = self.per_qp * self.qps;
+        of_qps + self.per_connection * self.connections + self.spare + self.management
     }
 }

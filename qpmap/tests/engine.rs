@@ -335,3 +335,18 @@ fn loss_and_duplication_change_nothing() {
         assert_eq!(pair.nodes[1].buffer.get(10_000 * i, 3000 + i), want);
     }
 }
+
+/// What connections need while they are active is taken for as many as are so at once, and not kept
+/// for good.
+#[test]
+fn what_many_connections_needed_at_once_is_freed_once_they_are_idle() {
+    let mut pair = Pair::configured(64, 4176, |config| config.keep_alive_ns = 10 * SECOND);
+    let spare = |pair: &Pair| pair.nodes[0].engine.state_bytes().spare;
+    pair.run(9 * SECOND);
+    assert_eq!(spare(&pair), 0, "they have nothing to do");
+    // All ask their peers at once now.
+    pair.run(SECOND + MILLISECOND);
+    assert!(spare(&pair) > 64 * 1024, "{} bytes", spare(&pair));
+    pair.run(3 * SECOND);
+    assert_eq!(spare(&pair), 0, "nobody has needed it for two seconds");
+}

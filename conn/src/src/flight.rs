@@ -4,13 +4,12 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::sender::Sent;
+use super::spare::Spare;
 
 /// Packets of a segment: a word of bits.
 const SEGMENT: u64 = 64;
 /// Segments that a window keeps for itself beside those in use; others go back to the pool.
 const SPARE: usize = 1;
-/// Segments that a pool keeps for later, 3 KiB each; more are freed.
-const MAX_FREE: usize = 1024;
 
 /// Records of [`SEGMENT`] packets with consecutive numbers, and what became of them.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ pub(super) struct Segment<I> {
 }
 
 impl<I: Copy> Segment<I> {
-    fn new() -> Self {
+    const fn new() -> Self {
         Self {
             settled: 0,
             lost: 0,
@@ -35,38 +34,6 @@ impl<I: Copy> Segment<I> {
             since: 0,
             slots: [const { None }; SEGMENT as usize],
         }
-    }
-}
-
-/// Segments that wait to be used.
-#[derive(Debug)]
-pub(super) struct Segments<I> {
-    free: Vec<Box<Segment<I>>>,
-}
-
-impl<I> Default for Segments<I> {
-    fn default() -> Self {
-        Self { free: Vec::new() }
-    }
-}
-
-impl<I: Copy> Segments<I> {
-    fn take(&mut self) -> Box<Segment<I>> {
-        self.free.pop().unwrap_or_else(|| Box::new(Segment::new()))
-    }
-
-    fn give(&mut self, segment: Box<Segment<I>>) {
-        if self.free.len() < MAX_FREE {
-            self.free.push(segment);
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.free.len()
-    }
-
-    pub(super) fn shrink(&mut self) {
-        self.free = Vec::new();
     }
 }
 
@@ -106,14 +73,14 @@ impl<I: Copy> Flight<I> {
 
     /// Makes room for all numbers below `next`, and gives back what is spare.
     #[inline]
-    pub(super) fn reserve(&mut self, next: u64, pool: &mut Segments<I>) {
+    pub(super) fn reserve(&mut self, next: u64, pool: &mut Spare<Segment<I>>) {
         if next > self.end * SEGMENT || self.spare.len() > SPARE {
             self.refill(next.div_ceil(SEGMENT), pool);
         }
     }
 
     #[cold]
-    fn refill(&mut self, end: u64, pool: &mut Segments<I>) {
+    fn refill(&mut self, end: u64, pool: &mut Spare<Segment<I>>) {
         let end = end.max(self.end);
         let length = (end - self.first) as usize;
         if length > self.ring.len() {
@@ -122,7 +89,8 @@ impl<I: Copy> Flight<I> {
             self.resize(self.ring.len() / 4);
         }
         while self.end < end {
-            let segment = self.spare.pop().unwrap_or_else(|| pool.take());
+            let segment = self.spare.pop().or_else(|| pool.take());
+            let segment = segment.unwrap_or_else(|| Box::new(Segment::new()));
             let place = self.place(self.end);
             self.ring[place] = Some(segment);
             self.end += 1;
@@ -163,7 +131,7 @@ impl<I: Copy> Flight<I> {
     }
 
     /// Gives everything back. All is acknowledged, or given up.
-    pub(super) fn clear(&mut self, pool: &mut Segments<I>) {
+    pub(super) fn clear(&mut self, pool: &mut Spare<Segment<I>>) {
         self.release(self.end * SEGMENT);
         for segment in self.spare.drain(..) {
             pool.give(segment);

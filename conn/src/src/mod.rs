@@ -35,6 +35,7 @@ mod receiver;
 mod reverse;
 mod rtt;
 mod sender;
+mod spare;
 #[cfg(test)]
 mod tests;
 mod timer;

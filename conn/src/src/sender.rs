@@ -14,10 +14,11 @@ mod urgent;
 pub(super) use ack::check;
 
 use super::config::{Counters, Lost, MAX_WINDOW_BYTES, Stats, TICK_SHIFT, ticks};
-use super::flight::{Flight, Mark, Segments};
+use super::flight::{Flight, Mark, Segment};
 use super::pacer::Pacer;
 use super::rack::Rack;
 use super::rtt::Rtt;
+use super::spare::Spare;
 use super::timer::Timers;
 use crate::control::{Control, ControlKind, Controller, Start};
 use crate::time::{Instant, MILLISECOND};
@@ -249,7 +250,7 @@ impl<I: Copy> Sender<I> {
     }
 
     #[inline]
-    pub(super) fn ready(&mut self, now: Instant, segments: &mut Segments<I>) -> u32 {
+    pub(super) fn ready(&mut self, now: Instant, segments: &mut Spare<Segment<I>>) -> u32 {
         if self.una == self.next && self.timers.rested(now) >= IDLE_NS {
             self.wake(now);
         }

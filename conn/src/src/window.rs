@@ -1,12 +1,12 @@
 //! State that only what is in flight needs, and where it comes from.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use super::config::{Counters, Policy};
-use super::flight::Segments;
+use super::flight::Segment;
 use super::receiver::Receiver;
 use super::sender::Sender;
+use super::spare::Spare;
 
 /// In-flight state of an active connection.
 #[derive(Debug)]
@@ -18,13 +18,12 @@ pub(super) struct Window<I> {
 
 /// What the connections of a node have in common: the [`Policy`] they keep to, and their in-flight
 /// state, taken when one becomes active and given back when it is idle. It allocates when it is
-/// empty, so it grows to the most connections ever active at once.
+/// empty, and [`trim`](Self::trim) frees what nobody needs any more.
 #[derive(Debug)]
 pub struct Pool<I> {
-    #[expect(clippy::vec_box, reason = "boxes move between pool and connection")]
-    free: Vec<Box<Window<I>>>,
+    free: Spare<Window<I>>,
     taken: usize,
-    pub(super) segments: Segments<I>,
+    pub(super) segments: Spare<Segment<I>>,
     pub(super) policy: Policy,
 }
 
@@ -36,9 +35,9 @@ impl<I: Copy> Pool<I> {
     pub fn new(policy: Policy) -> Self {
         assert!(policy.ack_every > 0, "counts start at 1");
         Self {
-            free: Vec::new(),
+            free: Spare::new(),
             taken: 0,
-            segments: Segments::default(),
+            segments: Spare::new(),
             policy,
         }
     }
@@ -58,16 +57,22 @@ impl<I: Copy> Pool<I> {
         self.segments.len()
     }
 
-    /// Frees the windows that wait to be used.
-    pub fn shrink(&mut self) {
-        self.free = Vec::new();
-        self.segments.shrink();
+    /// Bytes of what waits to be used.
+    pub fn spare_bytes(&self) -> usize {
+        self.free.bytes() + self.segments.bytes()
+    }
+
+    /// Frees what nobody has needed since the last call, at most some thousands at once. To be
+    /// called now and then while [`spare_bytes`](Self::spare_bytes) is not 0.
+    pub fn trim(&mut self) {
+        self.free.trim();
+        self.segments.trim();
     }
 
     #[cold]
     pub(super) fn take(&mut self) -> Box<Window<I>> {
         self.taken += 1;
-        self.free.pop().unwrap_or_else(|| {
+        self.free.take().unwrap_or_else(|| {
             Box::new(Window {
                 sender: Sender::new(),
                 receiver: Receiver::new(),
@@ -84,7 +89,7 @@ impl<I: Copy> Pool<I> {
 
     pub(super) fn give(&mut self, window: Box<Window<I>>) {
         self.taken -= 1;
-        self.free.push(window);
+        self.free.give(window);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::VerbsError;
 use crate::slab::NONE;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::src::{self, Connection};
-use trunkline_conn::time::Instant;
+use trunkline_conn::time::{Instant, SECOND};
 use trunkline_wire::{Close, Gid, Path, Qpn};
 
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
@@ -99,6 +99,9 @@ pub(crate) struct ConnFlags {
     pub(crate) patience: Patience,
     pub(crate) private: bool,
 }
+
+/// Memory of connections that were active is kept for others for so long, in ns, and freed then.
+const TRIM_NS: u64 = SECOND;
 
 /// Bytes of a connection's rows in tables: number, serial, deadline.
 pub(crate) const CONNECTION_ROWS: usize = Numbers::SLOT + size_of::<u32>() + size_of::<Instant>();
@@ -279,12 +282,28 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Gives back the window of a connection that has no use for it.
-    pub(crate) fn rest(&mut self, conn: u32) {
+    pub(crate) fn rest(&mut self, now: Instant, conn: u32) {
         let delivery = &mut self.conns[conn].delivery;
         if let Some(counters) = delivery.try_idle(&mut self.windows) {
             self.past_delivery.add(&counters);
             self.past.entry(conn).or_default().add(&counters);
+            if !self.trims {
+                self.trim_later(now);
+            }
         }
+    }
+
+    fn trim_later(&mut self, now: Instant) {
+        self.trims = self.windows.spare_bytes() > 0;
+        if self.trims {
+            self.timers.arm(now + TRIM_NS, Timer::Trim);
+        }
+    }
+
+    /// Frees what connections that were active some time ago have left.
+    pub(crate) fn trim(&mut self, now: Instant) {
+        self.windows.trim();
+        self.trim_later(now);
     }
 
     /// Takes a connection down. Flows on it move to another of its pool, or wait for one.
@@ -413,7 +432,7 @@ impl<P: Platform> Engine<P> {
         self.conn_deadlines[conn as usize] = Instant::FAR;
         let delivery = &mut self.conns[conn].delivery;
         delivery.handle_timeout(now, &self.windows);
-        self.rest(conn);
+        self.rest(now, conn);
         if self.heed(now, conn) {
             // Its turn arms the timer again: what is due may only be known after it.
             self.touch(conn);

@@ -337,6 +337,8 @@ pub(crate) enum Timer {
     Widen { peer: u32, serial: u32 },
     /// The clock of a flow has run down.
     Watch(watch::Seen),
+    /// What connections needed while they were active may be freed.
+    Trim,
 }
 
 /// Something with packets to send.
@@ -419,6 +421,8 @@ pub struct Engine<P: Platform> {
     /// Flows that move to another connection once they are quiet.
     moves: IndexMap<ConnId>,
     windows: Pool<build::Item>,
+    /// [`Timer::Trim`] is armed.
+    trims: bool,
     requests: Slab<Pending>,
     request_serial: u32,
     /// Why requests fail at the moment, if that is known.
@@ -529,6 +533,7 @@ impl<P: Platform> Engine<P> {
                 keep_alive_ns: config.keep_alive_ns,
                 ..Policy::default()
             }),
+            trims: false,
             requests: Slab::new(),
             request_serial: 0,
             why: VendorError::None,
@@ -631,6 +636,7 @@ impl<P: Platform> Engine<P> {
                 Timer::Plain { plain, serial } => self.plain_timeout(now, plain, serial),
                 Timer::Widen { peer, serial } => self.widen(now, peer, serial),
                 Timer::Watch(seen) => self.watch_over(now, seen),
+                Timer::Trim => self.trim(now),
             }
         }
     }

@@ -17,6 +17,8 @@ pub struct StateBytes {
     pub qps: u64,
     /// Connections there are.
     pub connections: u64,
+    /// What connections needed while they were active, kept for those that become so.
+    pub spare: u64,
 }
 
 impl<P: Platform> Engine<P> {
@@ -38,6 +40,7 @@ impl<P: Platform> Engine<P> {
             per_connection: per_connection as u64,
             qps: self.qps.len() as u64,
             connections: self.conns.len() as u64,
+            spare: self.windows.spare_bytes() as u64,
         }
     }
 }

@@ -177,7 +177,7 @@ impl<P: Platform> Engine<P> {
         }
         // In a tight round acknowledgements go before all data.
         let ack = turn == Turn::Full || self.schedule.is_tight() || self.send_ack(&mut way);
-        self.rest(conn);
+        self.rest(now, conn);
         let served = match turn {
             Turn::Full => Served::Full,
             _ if !ack => Served::Full,

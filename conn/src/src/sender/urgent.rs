@@ -5,7 +5,8 @@
 //! them up for so long. Where they get lost they are sent again before data. That is a packet in a
 //! round trip more than congestion control allows, as probes are (RFC 9002, section 7.5).
 
-use super::super::flight::{Mark, Segments};
+use super::super::flight::{Mark, Segment};
+use super::super::spare::Spare;
 use super::{Sender, Sent};
 use crate::time::Instant;
 
@@ -66,7 +67,7 @@ impl<I: Copy> Sender<I> {
     pub(in super::super) fn ready_urgent(
         &mut self,
         now: Instant,
-        segments: &mut Segments<I>,
+        segments: &mut Spare<Segment<I>>,
     ) -> bool {
         if self.ready(now, segments) > 0 {
             return true;
