@@ -213,7 +213,10 @@ fn exchange(nodes: &[End; 2], at: usize) -> Result<()> {
 }
 
 /// Resident bytes of this process.
-fn resident_bytes() -> Result<u64> {
+///
+/// # Errors
+/// The kernel does not say.
+pub fn resident_bytes() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").context("smaps_rollup")?;
     parse_resident(&text).context("smaps_rollup says nothing of Rss")
 }

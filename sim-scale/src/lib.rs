@@ -31,6 +31,7 @@
 //! | [`world`] | nodes, programs, events, time |
 //! | [`net`] | the network between the nodes |
 //! | [`path`] | connections over one bottleneck, with models of TCP beside them |
+//! | [`state`] | what a node of a cluster keeps, beside other transports |
 
 mod area;
 mod channel;
@@ -53,5 +54,6 @@ pub mod net;
 pub mod options;
 pub mod path;
 pub mod run;
+pub mod state;
 pub mod trace;
 pub mod world;

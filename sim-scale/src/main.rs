@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use trunkline_sim::failure::Kind;
 use trunkline_sim::path::command;
 use trunkline_sim::run::{Report, Settings, run};
+use trunkline_sim::state;
 
 /// Runs seeds of the simulator: a cluster of real nodes on virtual time, against a model.
 ///
@@ -55,6 +56,8 @@ enum Command {
     Path(command::PathArgs),
     /// The table of such paths, each held to a law.
     Suite(command::SuiteArgs),
+    /// What a node of a cluster keeps, beside RC, XRC, DCT and SRC.
+    State(state::command::StateArgs),
 }
 
 /// Exit code of a path that broke its law.
@@ -114,12 +117,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(said) => return tell(&said),
     };
-    let paths = match &cli.command {
+    let outcome = match &cli.command {
         Some(Command::Path(args)) => Some(command::path(args).map(|()| true)),
         Some(Command::Suite(args)) => Some(command::suite(args)),
+        Some(Command::State(args)) => Some(state::command::state(args).map(|()| true)),
         None => None,
     };
-    if let Some(result) = paths {
+    if let Some(result) = outcome {
         return match result {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::from(BROKEN),

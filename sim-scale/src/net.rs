@@ -134,6 +134,7 @@ pub struct Net {
     lost_answers: BTreeMap<(usize, Qpn), u64>,
     /// What became of questions whether a peer shares connections.
     pub(crate) asks: Asks,
+    notes_asks: bool,
     /// What happened.
     pub trace: Trace,
 }
@@ -172,6 +173,7 @@ impl Network {
             counters: NetCounters::default(),
             lost_answers: BTreeMap::new(),
             asks: Asks::default(),
+            notes_asks: true,
             trace,
         })))
     }
@@ -229,6 +231,19 @@ impl Net {
     /// kernel does so where it brings several packets as one.
     pub const fn lead_astray(&mut self, ppm: u32) {
         self.astray_ppm = ppm;
+    }
+
+    /// Keeps buffers for `count` packets of at most `bytes` at hand, so that nobody who sends has
+    /// to allocate them.
+    pub fn stock(&mut self, count: usize, bytes: usize) {
+        self.spare.reserve(2 * count);
+        let buffers = (0..count).map(|_| Vec::with_capacity(bytes));
+        self.spare.extend(buffers);
+    }
+
+    /// Notes no longer which questions of management were answered: nobody is going to judge.
+    pub const fn note_no_asks(&mut self) {
+        self.notes_asks = false;
     }
 
     /// What it did so far.
@@ -355,6 +370,7 @@ impl Net {
         }
         if let (Some(to), Some(mad)) = (to, &mad)
             && honest
+            && self.notes_asks
         {
             let heard = at.filter(|_| shown != Fate::Corrupted);
             self.asks.said(self.now, (from, to), mad, heard);

@@ -40,7 +40,8 @@ enum Task {
     /// Checks what no other tool does: line and file lengths, dead files, stray marks, changelog.
     Tidy,
     /// Runs the simulator (release build): one seed or a range of them; `sim path` runs connections
-    /// over one bottleneck, `sim suite` the table of such paths.
+    /// over one bottleneck, `sim suite` the table of such paths; `sim state` counts what a node
+    /// of a cluster keeps.
     Sim(Sim),
     /// Runs the benchmarks (release build) with the arguments given.
     Bench(Bench),
@@ -59,7 +60,7 @@ enum Task {
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Sim {
     #[command(subcommand)]
-    paths: Option<Paths>,
+    other: Option<Other>,
     /// Replays this seed.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -77,13 +78,16 @@ struct Sim {
 /// What the simulator does besides seeds; it says itself what there is to type.
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
-enum Paths {
+enum Other {
     /// Connections over one bottleneck in virtual time, beside TCP if asked for.
     #[command(disable_help_flag = true)]
     Path(HandedOn),
     /// The table of such paths, each held to a law.
     #[command(disable_help_flag = true)]
     Suite(HandedOn),
+    /// What a node of a cluster keeps, beside RC, XRC, DCT and SRC.
+    #[command(disable_help_flag = true)]
+    State(HandedOn),
 }
 
 /// Arguments of theirs that a file follows.
@@ -97,12 +101,13 @@ struct HandedOn {
 
 impl Sim {
     fn arguments(&self) -> Vec<String> {
-        let paths = match &self.paths {
-            Some(Paths::Path(path)) => Some(("path", path)),
-            Some(Paths::Suite(suite)) => Some(("suite", suite)),
+        let other = match &self.other {
+            Some(Other::Path(path)) => Some(("path", path)),
+            Some(Other::Suite(suite)) => Some(("suite", suite)),
+            Some(Other::State(state)) => Some(("state", state)),
             None => None,
         };
-        if let Some((name, HandedOn { rest })) = paths {
+        if let Some((name, HandedOn { rest })) = other {
             let mut arguments = vec![name.to_owned()];
             let mut is_file = false;
             for argument in rest {

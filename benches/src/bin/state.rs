@@ -1,0 +1,71 @@
+//! `state`: what a node keeps for its peers and QPs, counted by the allocator, beside what it says
+//! itself (`Node::state_bytes`). The program has an allocator of its own, which counts; benchmarks
+//! must not.
+
+use anyhow::Result;
+use clap::Parser;
+use serde::Serialize;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use std::alloc::System;
+use trunkline_benches::resident::resident_bytes;
+use trunkline_sim::state::cluster::Cluster;
+
+#[global_allocator]
+static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Counts what a node keeps for peers, each with one connection, and for QPs whose connections the
+/// program manages. Prints a JSON object.
+#[derive(Debug, Parser)]
+#[command(name = "state", max_term_width = 100)]
+struct Cli {
+    /// Peers: real nodes in this process.
+    #[arg(long, value_name = "N", default_value_t = 511)]
+    peers: usize,
+    /// QPs.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    qps: usize,
+}
+
+/// What was found; all in bytes.
+#[derive(Debug, Serialize)]
+struct Found {
+    peers: usize,
+    qps: usize,
+    /// What the node says that it keeps for its peers, and what it has allocated for them.
+    of_peers: [i64; 2],
+    /// The same for its QPs.
+    of_qps: [i64; 2],
+    /// By how much the process became larger for the QPs. (Peers are in this process, too.)
+    resident_of_qps: i64,
+}
+
+fn allocated() -> i64 {
+    let stats = HEAP.stats();
+    // What it calls reallocated is part of both.
+    stats.bytes_allocated as i64 - stats.bytes_deallocated as i64
+}
+
+fn main() -> Result<()> {
+    let Cli { peers, qps } = Cli::parse();
+    let mut cluster = Cluster::new(peers, allocated)?;
+    let kept = |cluster: &mut Cluster| {
+        cluster.settle()?;
+        anyhow::Ok([cluster.state_bytes() as i64, cluster.held()])
+    };
+    let before = kept(&mut cluster)?;
+    cluster.meet(peers)?;
+    let met = kept(&mut cluster)?;
+    let resident = resident_bytes()? as i64;
+    cluster.create(qps)?;
+    let with_qps = kept(&mut cluster)?;
+    let grown = |from: [i64; 2], to: [i64; 2]| [to[0] - from[0], to[1] - from[1]];
+    let found = Found {
+        peers,
+        qps,
+        of_peers: grown(before, met),
+        of_qps: grown(met, with_qps),
+        resident_of_qps: resident_bytes()? as i64 - resident,
+    };
+    println!("{}", serde_json::to_string(&found)?);
+    Ok(())
+}

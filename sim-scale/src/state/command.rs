@@ -1,0 +1,97 @@
+//! `trunkline-sim state`.
+
+use super::cluster::Growth;
+use super::formula::Scheme;
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::Serialize;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Computes the state of a node in a cluster: RC, XRC, DCT and SRC by their published model,
+/// Trunkline from the structures of a real node.
+///
+/// One row for each number of nodes and of processes, for each transport. Rings of queues, packets
+/// under way and registered memory do not count.
+#[derive(Args, Debug)]
+pub struct StateArgs {
+    /// Nodes of the cluster, 1 to 1000000. May be given several times.
+    #[arg(long, value_name = "N", default_values_t = [32, 128, 512])]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    nodes: Vec<u64>,
+    /// Processes of each node, 1 to 65536. May be given several times.
+    #[arg(long, value_name = "P", default_values_t = [20])]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    processes: Vec<u64>,
+    /// Writes the rows to this file, as a JSON array.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A row of the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    scheme: &'static str,
+    nodes: u64,
+    processes: u64,
+    bytes: u64,
+}
+
+fn rows(args: &StateArgs, growth: &Growth) -> Vec<Row> {
+    let sizes = |nodes: &u64| {
+        let nodes = *nodes;
+        let processes = args.processes.iter();
+        processes.map(move |processes| (nodes, *processes))
+    };
+    let rows = |(nodes, processes)| {
+        let published = Scheme::ALL.map(|scheme| (scheme.name(), scheme.bytes(nodes, processes)));
+        let ours = ("trunkline", growth.bytes(nodes, processes));
+        let all = published.into_iter().chain([ours]);
+        all.map(move |(scheme, bytes)| Row {
+            scheme,
+            nodes,
+            processes,
+            bytes,
+        })
+    };
+    args.nodes.iter().flat_map(sizes).flat_map(rows).collect()
+}
+
+/// Prints the table, and writes it.
+///
+/// # Errors
+/// The cluster does not work, or the file cannot be written.
+pub fn state(args: &StateArgs) -> Result<()> {
+    let growth = Growth::count()?;
+    let rows = rows(args, &growth);
+    let mut table = Vec::new();
+    writeln!(
+        table,
+        "scheme     nodes  processes            bytes         MiB"
+    )?;
+    for row in &rows {
+        let Row {
+            scheme,
+            nodes,
+            processes,
+            bytes,
+        } = row;
+        let mib = *bytes as f64 / f64::from(1 << 20);
+        writeln!(
+            table,
+            "{scheme:9} {nodes:6} {processes:10} {bytes:16} {mib:11.3}"
+        )?;
+    }
+    writeln!(
+        table,
+        "trunkline: {} bytes for each peer with one connection, {} for each QP",
+        growth.per_peer, growth.per_qp
+    )?;
+    io::stdout().write_all(&table).context("standard output")?;
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&rows)?;
+        fs::write(file, text + "\n").with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
