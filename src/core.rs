@@ -449,6 +449,7 @@ impl Core {
                 }
             }
             Letter::Peer(address, mode) => peers.heard(&mut floor, address, mode),
+            Letter::Incarnation(identity, at) => engine.heed_incarnation(&identity, at),
             Letter::Refused(peer, quote) => self.refused(now, peer, &quote),
             Letter::Loop(ask) => peers.looped_to(&mut floor, &ask),
             Letter::Looped(near, far) => peers.looped(&mut floor, &near, far.as_ref()),

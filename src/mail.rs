@@ -14,7 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use trunkline_cm::ib::Met;
 use trunkline_cm::{Concerns, Offer, PeerMode, Quote};
 use trunkline_conn::ingress::Arrival;
-use trunkline_qpmap::CqId;
+use trunkline_conn::time::Instant;
+use trunkline_qpmap::{CqId, PeerIdentity};
 use trunkline_wire::{BthView, MAD_LEN, Path, Qpn, Worker, Workers};
 
 /// Letters that may wait for one worker.
@@ -37,6 +38,8 @@ pub(crate) enum Letter {
     Refused(IpAddr, Quote),
     /// What a peer turned out to be.
     Peer(IpAddr, PeerMode),
+    /// A peer has agreed to a connection as this incarnation of itself, at this time.
+    Incarnation(PeerIdentity, Instant),
     /// A QP of the sender talks to one of the other worker.
     Loop(Box<LoopAsk>),
     /// The answer: the asking end, and the other end, if there is one.

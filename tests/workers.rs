@@ -3,9 +3,10 @@
 
 mod common;
 
+use common::faulty::{self, Fault};
 use common::{End, Pair, address, inline, next, pattern, src_qp, until};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::{Endpoint, Listener, Resources};
 use trunkline::{
@@ -376,6 +377,33 @@ fn a_peer_may_restart_with_other_workers() {
     for (seed, (qa, qb)) in (1..).zip(&all_pairs(&a, &second)) {
         exchange(&nodes, (&a, qa), (&second, qb), seed);
     }
+}
+
+#[test]
+fn what_one_worker_hears_of_a_peer_that_came_back_all_of_them_know() {
+    let patience = Duration::from_secs(25);
+    let a = End::new(inline().workers(2).peer_timeout(patience));
+    let home = address();
+    let (node, switch) = faulty::node(home, Node::builder().drive(Drive::Inline));
+    let first = End::of(node);
+    let old = all_pairs(&a, &first);
+    for (seed, (qa, qb)) in (1..).zip(&old) {
+        exchange(&[&a.node, &first.node], (&a, qa), (&first, qb), seed);
+    }
+    // It dies without a word, and comes back.
+    switch.set(Fault::Silent);
+    let (lost, gone): (Vec<_>, Vec<_>) = old.into_iter().unzip();
+    drop((gone, first));
+    let second = End::new(Node::builder().address(home).drive(Drive::Inline));
+    let (qa, qb) = (a.qp(&at(0)), second.qp(&QpOptions::default()));
+    connect(&qa, &qb);
+    let nodes = [&a.node, &second.node];
+    exchange(&nodes, (&a, &qa), (&second, &qb), 3);
+    let started = Instant::now();
+    until(&nodes, "the end of both workers' QPs", || {
+        lost.iter().all(|qa| qa.state() == QpState::Error)
+    });
+    assert!(started.elapsed() < patience / 5);
 }
 
 #[test]

@@ -5,10 +5,10 @@ mod common;
 use common::{Pair, Words};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use trunkline_conn::time::MILLISECOND;
+use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendFlags, SendOp, Status, VendorError};
 use trunkline_qpmap::wqe::SendWr;
-use trunkline_qpmap::{Event, FIRST_MSN, QpModify, QpQueues, QpType};
+use trunkline_qpmap::{Event, FIRST_MSN, PeerIdentity, QpModify, QpQueues, QpState, QpType};
 use trunkline_wire::{Control, ControlKind, Opcode, Path, ROCE_PORT};
 
 /// Datagrams that were held up on their way.
@@ -475,4 +475,31 @@ fn a_connection_is_told_to_be_gone_before_what_follows_from_it() {
         panic!("{news:?}");
     };
     assert_eq!(conn, pair.conns[0][0]);
+}
+
+/// Another worker's word of a new incarnation may be older than the connection that it would end.
+#[test]
+fn a_peer_that_was_heard_since_another_worker_met_an_incarnation_of_it_stays() {
+    let mut pair = Pair::new(1);
+    let [a, b] = pair.connected();
+    pair.receive(&b, 0, &[pair.sge(1, 0, 64)]);
+    pair.post(0, &a, 0, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    let before = pair.now;
+    pair.run(10 * MILLISECOND);
+    let peer = std::net::IpAddr::from([10, 0, 0, 2]).into();
+    let known = pair.nodes[0].engine.peer(peer).expect("a peer");
+    let other = PeerIdentity {
+        epoch: known.epoch ^ 1,
+        ..known
+    };
+    let now = pair.now;
+    let engine = &mut pair.nodes[0].engine;
+    engine.heed_incarnation(&other, before);
+    engine.heed_incarnation(&known, now + SECOND);
+    assert_eq!(engine.connections_to(peer).len(), 1);
+    assert_eq!(a.state(), QpState::Rts);
+    engine.heed_incarnation(&other, now + SECOND);
+    assert!(engine.connections_to(peer).is_empty());
+    pair.run(MILLISECOND);
+    assert_eq!(a.state(), QpState::Error);
 }

@@ -4,6 +4,7 @@ use super::line::{Waiting, Wanted};
 use super::{BUSY_PAUSE, BUSY_TRIES, Busy, ConnectionState, Floor, Handshake, Peers};
 use crate::connection::ConnectionOptions;
 use crate::error::NoConnection;
+use crate::mail::Letter;
 use std::net::IpAddr;
 use trunkline_cm::{
     Bind, Bound, Bounds, CloseReason, Established, Event as Cm, HandshakeId, Hello, Manager,
@@ -133,6 +134,20 @@ impl Peers {
         }
     }
 
+    /// A peer has agreed to a connection: where it is another incarnation of one that this worker
+    /// or another one knows, that one is gone.
+    fn meet(&mut self, floor: &mut Floor<'_>, identity: PeerIdentity) {
+        let known = floor.engine.peer(identity.address);
+        if known == Some(identity) {
+            return;
+        }
+        if known.is_some() {
+            floor.engine.drop_peer(identity.address);
+        }
+        let now = floor.now;
+        self.write_to_all(|| Letter::Incarnation(identity, now));
+    }
+
     fn established(&mut self, floor: &mut Floor<'_>, terms: &Established) {
         let Some(handshake) = self.handshakes.get(terms.id) else {
             let _ = floor.manager.close(floor.now, terms.id);
@@ -140,28 +155,23 @@ impl Peers {
         };
         // An ask of ours that the peer's absorbed keeps what the program wanted of it.
         let options = handshake.options;
+        let (number, handle) = (handshake.number, handshake.handle);
+        let asked = (handshake.peer, handshake.toward);
         let identity = PeerIdentity {
             guid: terms.identity.guid,
             epoch: terms.identity.epoch,
             address: terms.route.remote.into(),
             workers: terms.workers,
         };
-        if floor
-            .engine
-            .peer(identity.address)
-            .is_some_and(|known| known != identity)
-        {
-            floor.engine.drop_peer(identity.address);
-        }
+        self.meet(floor, identity);
         let params = params(terms, &options);
         match floor.engine.add_connection(floor.now, identity, &params) {
             Ok(conn) => {
-                let (handle, peer) = (handshake.handle, handshake.peer);
-                self.opening.remove(handshake.number);
-                self.busy.remove(&(peer, handshake.toward));
+                self.opening.remove(number);
+                self.busy.remove(&asked);
                 self.handshakes.stands(terms.id, conn);
                 if handle.is_some() {
-                    self.turn_ends(peer, true);
+                    self.turn_ends(asked.0, true);
                 }
                 match handle {
                     Some(handle) if self.private.contains_key(&handle) => {

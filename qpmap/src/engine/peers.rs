@@ -7,6 +7,7 @@ use crate::error::VerbsError;
 use crate::hash::Keyed;
 use crate::slab::NONE;
 use hashbrown::HashTable;
+use trunkline_conn::time::Instant;
 use trunkline_wire::{Gid, Qpn, Workers};
 
 /// GUID and epoch of a peer whose next incarnation has not introduced itself.
@@ -181,6 +182,23 @@ impl<P: Platform> Engine<P> {
         (record.guid, record.epoch) = UNKNOWN;
         record.workers = Workers::ONE;
         self.forget_if_unknown(peer);
+    }
+
+    /// Another worker has a connection to `identity` since `at`. Where that is another incarnation
+    /// of a peer of ours, which was not heard since, ours is gone.
+    pub fn heed_incarnation(&mut self, identity: &PeerIdentity, at: Instant) {
+        let Some(peer) = self.peer_of.get(identity.address) else {
+            return;
+        };
+        let record = &self.peers[peer];
+        let ours = (record.guid, record.epoch);
+        let heard = |conn: u32| self.conns[conn].delivery.heard_at() >= at;
+        if ours != (identity.guid, identity.epoch)
+            && ours != UNKNOWN
+            && !self.conns_of(peer).any(heard)
+        {
+            self.drop_peer(identity.address);
+        }
     }
 
     /// Whether the next incarnation of a peer has not introduced itself.
