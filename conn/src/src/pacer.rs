@@ -156,6 +156,16 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_a_packet_as_large_as_a_burst_is_woken_before_the_path_runs_dry() {
+        let now = Instant::from_nanos(SECOND);
+        let mut pacer = pacer(1_000_000_000, 65_507, 64 << 10);
+        pacer.sent(now, 65_507);
+        assert_eq!(pacer.allowance(now), 0);
+        let waits = pacer.timeout().since(now);
+        assert!(waits <= 65_507 - (65_536 / SMALL_PART) + 2, "{waits}");
+    }
+
+    #[test]
     fn no_rate_is_too_high_to_send_at() {
         let now = Instant::from_nanos(SECOND);
         for rate in [u64::MAX, 1 << 50, 1 << 40] {
