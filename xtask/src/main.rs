@@ -6,6 +6,7 @@ mod fuzz;
 mod instructions;
 mod interop;
 mod layers;
+mod miri;
 mod no_std;
 mod report;
 mod suite;
@@ -28,7 +29,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Everything CI checks: format, lints, build, tests, docs, layers, no_std, tidy, corpora,
-    /// simulator seeds, examples, instruction counts. Ends with a table of times and budgets.
+    /// simulator seeds, examples, instruction counts, Miri. Ends with a table of times and budgets.
     Test(suite::Options),
     /// The same as `test`.
     Ci(suite::Options),
@@ -53,6 +54,9 @@ enum Task {
     /// Counts instructions of the hot pieces under valgrind and compares them with the baseline in
     /// benches/instructions.json.
     Instructions(instructions::Options),
+    /// Runs the tests of modules with unsafe code under Miri, which finds undefined behaviour.
+    /// Needs a nightly compiler with Miri.
+    Miri,
 }
 
 #[derive(Args, Debug)]
@@ -184,6 +188,10 @@ fn run(task: Task) -> Result<bool> {
         Task::Instructions(options) => match instructions::run(&options)? {
             instructions::Verdict::Compared(note) => Ok(say(&note)),
             instructions::Verdict::Skipped(why) => Ok(say(&format!("skipped: {why}"))),
+        },
+        Task::Miri => match miri::run(None)? {
+            miri::Verdict::Passed(note) => Ok(say(&note)),
+            miri::Verdict::Skipped(why) => Ok(say(&format!("SKIPPED: {why}"))),
         },
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cargo;
 use crate::report::{self, Entry, Outcome};
-use crate::{fuzz, instructions, interop, layers, no_std, tidy};
+use crate::{fuzz, instructions, interop, layers, miri, no_std, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -112,6 +112,12 @@ const STEPS: &[Step] = &[
                 instructions::Verdict::Skipped(why) => Outcome::Skipped(why),
             },
         )
+    }),
+    step("miri", 180, |s| {
+        Ok(match miri::run(Some(s.limit))? {
+            miri::Verdict::Passed(note) => Outcome::Passed(note),
+            miri::Verdict::Skipped(why) => Outcome::Skipped(why),
+        })
     }),
     Step {
         area: "scales",
