@@ -592,3 +592,67 @@ fn a_receiver_that_is_not_ready_is_waited_for_over_any_number_of_connections() {
     let (_, status) = first_end(&mut pair, GRACE, MILLISECOND).expect("an end");
     assert_eq!(status, Status::Success);
 }
+
+/// Lets `rounds` rounds pass, a millisecond each, in which a node sends two packets at most.
+fn crawl(pair: &mut Pair, rounds: u32) -> Option<Status> {
+    pair.room = Some(2);
+    for _ in 0..rounds {
+        for node in [0, 1] {
+            pair.step(node);
+        }
+        if let Some(done) = pair.completions(0).first() {
+            return Some(done.status);
+        }
+        pair.now = pair.now + MILLISECOND;
+    }
+    None
+}
+
+#[test]
+fn a_qp_lives_whose_long_message_arrives_after_three_connections_were_closed_under_it() {
+    for op in ["WRITE", "READ"] {
+        for closed in [0, 2, 3] {
+            let mut pair = graced(1, 200 * MILLISECOND);
+            let [a, _b] = both(&mut pair, SHORT);
+            match op {
+                "WRITE" => write(&pair, &a, 1, 1 << 20),
+                _ => read(&pair, &a, 1, 1 << 20),
+            }
+            for _ in 0..closed {
+                assert_eq!(crawl(&mut pair, 50), None, "{op}, {closed}");
+                for (node, id) in pair.conns.pop().into_iter().flatten().enumerate() {
+                    pair.nodes[node].engine.close_connection(id);
+                }
+                pair.open();
+            }
+            let end = crawl(&mut pair, 20_000);
+            assert_eq!(end, Some(Status::Success), "{op}, {closed} were closed");
+        }
+    }
+}
+
+#[test]
+fn a_long_message_ends_of_which_connection_after_connection_carries_a_part() {
+    for op in ["WRITE", "READ"] {
+        let mut pair = graced(1, 200 * MILLISECOND);
+        let [a, _b] = both(&mut pair, SHORT);
+        match op {
+            "WRITE" => write(&pair, &a, 1, 1 << 20),
+            _ => read(&pair, &a, 1, 1 << 20),
+        }
+        let mut closed = 0;
+        let end = loop {
+            if let Some(end) = crawl(&mut pair, 50) {
+                break end;
+            }
+            for (node, id) in pair.conns.pop().into_iter().flatten().enumerate() {
+                pair.nodes[node].engine.close_connection(id);
+            }
+            pair.open();
+            closed += 1;
+            assert!(closed < 60, "{op} has no end");
+        };
+        assert_eq!(end, Status::RetryExceeded, "{op}, {closed} were closed");
+        assert!(closed >= 24, "{op}, {closed} were closed");
+    }
+}

@@ -261,7 +261,8 @@ impl<P: Platform> Engine<P> {
                 ends.iter().for_each(|flow| self.end_lost(*flow));
                 self.blobs.give_back_ends(ends);
             }
-            ItemKind::Request | ItemKind::Ping => {}
+            ItemKind::Request => self.missed_request(item),
+            ItemKind::Ping => {}
         }
     }
 

@@ -52,6 +52,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// Whether a part of its response has come in the present round, and more is to come.
+    pub(super) const fn has_part_of_response(&self) -> bool {
+        self.returned > 0 && self.returned < self.request.length
+    }
+
     pub(crate) const fn new(qp: u32, request: Request, route: u32, slots: u16) -> Self {
         Self {
             request,

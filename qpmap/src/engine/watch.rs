@@ -4,12 +4,15 @@
 //! and looked at when it fires, so that packets cost nothing. It ends the flow where it has waited
 //! in vain for the whole of its time, and got nowhere: for a connection, for the consent of the
 //! peer's QP, or on a connection from which nothing comes although packets are in flight; or where
-//! connections come and get lost that carry none of its requests (`InVain`). Data, or
-//! a BIND, that waits for window, pacing or its turn is none of its business, nor is a receiver
-//! that is not ready.
+//! connections come and get lost that carry none of its requests (`InVain`), nor does the present
+//! one. Data, or a BIND, that waits for window, pacing or its turn is none of its business, nor is
+//! a receiver that is not ready.
 
 use super::binding::Ending;
+use super::build::{Item, ItemKind};
+use super::in_vain::InVain;
 use super::qp::Flags;
+use super::requester::Pending;
 use super::{Cause, ConnId, Engine, Platform, Timer};
 use crate::slab::NONE;
 use crate::state::QpState;
@@ -85,9 +88,58 @@ impl<P: Platform> Engine<P> {
     pub(super) fn sent_in_vain(&mut self, flow: u32) {
         let flags = self.flows[flow].flags;
         let sends = flags.has(Flags::BOUND) && !flags.has(Flags::RNR_WAIT);
-        if sends && self.is_outstanding(flow) {
-            self.flows[flow].in_vain.lost();
+        if !sends || !self.is_outstanding(flow) {
+            self.flows[flow].in_vain.rested();
+            return;
         }
+        let record = &self.flows[flow];
+        let part = match self.requests.get(record.head) {
+            Some(head) if head.request.op.has_response_data() => head.has_part_of_response(),
+            Some(_) => {
+                let rest = record.sending == record.head && record.sent_bytes > 0;
+                record.in_vain.had_a_part(rest)
+            }
+            None => false,
+        };
+        self.flows[flow].in_vain.lost(part);
+    }
+
+    /// A packet of a request goes down with its connection.
+    pub(super) fn missed_request(&mut self, item: &Item) {
+        let same = |at: &Pending| at.serial == item.serial;
+        let is_there = self.requests.get(item.slot).is_some_and(same);
+        if let Some(record) = self.flows.get_mut(item.flow)
+            && is_there
+            && record.head == item.slot
+        {
+            record.in_vain.missed(item.offset);
+        }
+    }
+
+    /// Whether a connection is carrying the first request of a flow: a part of it has arrived.
+    /// It looks at all packets in flight.
+    fn is_carried(&self, flow: u32) -> bool {
+        let record = &self.flows[flow];
+        let Some(head) = self.requests.get(record.head) else {
+            return false;
+        };
+        if head.round != record.round {
+            return false;
+        }
+        if head.request.op.has_response_data() {
+            return head.has_part_of_response();
+        }
+        let Some(conn) = self.conns.get(record.conn) else {
+            return false;
+        };
+        let of_head = |item: &Item| {
+            (item.kind, item.flow, item.slot, item.serial)
+                == (ItemKind::Request, flow, record.head, head.serial)
+        };
+        let mut under_way = InVain::NONE;
+        let in_flight = conn.delivery.unacked().filter(of_head);
+        in_flight.for_each(|item| under_way.missed(item.offset));
+        under_way.had_a_part(record.sending == record.head && record.sent_bytes > 0)
     }
 
     /// Winds up the clocks of flows that begin to wait.
@@ -177,7 +229,8 @@ impl<P: Platform> Engine<P> {
         let heard = Instant::from_nanos(now.as_nanos().saturating_sub(patience));
         let same = seen.acked_msn == acked_msn;
         let waited = seen.waited && same && !self.went_on(&seen, heard);
-        let in_vain = same && self.flows[flow].in_vain.is_certain();
+        let lost = self.flows[flow].in_vain;
+        let in_vain = same && lost.is_certain() && (lost.is_hopeless() || !self.is_carried(flow));
         if !(in_vain || waited && self.waits_since(flow, heard)) {
             self.arm_watch(now, flow);
             return;
