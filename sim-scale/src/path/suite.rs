@@ -245,6 +245,19 @@ fn steps(all: &mut Vec<Cell>, control: ControlKind) {
             Change::AckDelay(5 * ms),
         ),
         (
+            "10g 2ms, an ACK 5 ms wrong",
+            10_000,
+            2 * ms,
+            Change::AckDelay(5 * ms),
+        ),
+        ("10g 2ms, rtt to 6ms", 10_000, 2 * ms, Change::Rtt(6 * ms)),
+        (
+            "10g 0.2ms, rtt to 1.2ms",
+            10_000,
+            ms / 5,
+            Change::Rtt(6 * ms / 5),
+        ),
+        (
             "1g 0.2ms, rtt to 1.2ms",
             1_000,
             ms / 5,
