@@ -5,8 +5,12 @@ mod common;
 
 use common::{Pair, Words};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use trunkline_conn::time::MILLISECOND;
+use trunkline_conn::work::SendOp;
+use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{QpQueues, QpType};
-use trunkline_wire::{Bth, Cnp, Opcode, Path, ROCE_PORT, icrc};
+use trunkline_wire::{Bth, Cnp, Opcode, Path, ROCE_PORT, Syndrome, icrc};
 
 /// A congestion notification for a QP of the first node.
 fn cnp(qp: &QpQueues<Words>, source: [u8; 4]) -> (Path, Vec<u8>) {
@@ -45,5 +49,52 @@ fn congestion_notifications_of_strangers_are_dropped_and_counted() {
         assert_eq!(pair.nodes[0].engine.counters().bad_source, 10, "{kind}");
         pair.deliver(0, &[cnp(&ends[0], [10, 0, 0, 2])]);
         assert_eq!(pair.nodes[0].engine.counters().bad_source, 10, "{kind}");
+    }
+}
+
+/// IBTA Vol 1, 9.7.7.2: acknowledgements of SENDs carry as many credits as there are receives, and
+/// none (code 31) where those are of an SRQ.
+#[test]
+fn acknowledgements_grant_as_many_receives_as_the_qp_has_and_none_of_an_srq() {
+    for shared in [false, true] {
+        let mut pair = Pair::new(0);
+        pair.plain = true;
+        let srq = shared.then(|| {
+            let node = &mut pair.nodes[1];
+            let made = node.engine.create_srq(node.pd, 16, 1);
+            made.expect("a first SRQ")
+        });
+        pair.srqs[1] = srq.as_ref().map(|(index, _)| *index);
+        let ends = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+        pair.connect(0, &ends[0], &ends[1]);
+        pair.connect(1, &ends[1], &ends[0]);
+        for wr_id in 0..9 {
+            let sge = [pair.sge(1, 0, 64)];
+            match &srq {
+                Some((_, srq)) => srq.post(&[RecvWr { wr_id, sges: &sge }]).expect("room"),
+                None => pair.receive(&ends[1], wr_id, &sge),
+            }
+        }
+        let granted = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&granted);
+        pair.fate = Box::new(move |from, datagram| {
+            let (bth, rest) = Bth::read(datagram).expect("a BTH");
+            if from == 1 && bth.opcode == Opcode::RC_ACKNOWLEDGE {
+                let syndrome = Syndrome::from_byte(rest[0]).expect("a syndrome");
+                seen.lock().expect("no test panics with it").push(syndrome);
+            }
+            1
+        });
+        for left in [8, 7, 6] {
+            let sge = pair.sge(0, 0, 64);
+            pair.post(0, &ends[0], left, SendOp::Send, &[sge]);
+            pair.run(MILLISECOND);
+        }
+        let granted = granted.lock().expect("no test panics with it");
+        let credits = |receives| match shared {
+            false => Syndrome::ack_with(receives),
+            true => Syndrome::ACK_WITHOUT_CREDITS,
+        };
+        assert_eq!(*granted, [8, 7, 6].map(credits), "SRQ: {shared}");
     }
 }
