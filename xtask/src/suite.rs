@@ -95,6 +95,7 @@ const STEPS: &[Step] = &[
     step("sim", 300, sim),
     step("paths", 120, paths),
     step("examples", 120, examples),
+    step("demo", 30, demo),
     step("interop", 360, |setting| {
         let options = interop::Options {
             full: setting.full,
@@ -313,6 +314,15 @@ fn examples(setting: &Setting) -> Result<Outcome> {
         bail!("there are no examples");
     }
     Ok(Outcome::Passed(names.join(", ")))
+}
+
+/// The demo with many QPs has to end, all its bytes verified.
+fn demo(setting: &Setting) -> Result<Outcome> {
+    let qps = if setting.full { "1000000" } else { "200000" };
+    let mut command = cargo::cargo(&["run", "--quiet", "--release", "--package", "trunkline-cli"]);
+    command.args(["--", "demo", "--qps", qps]);
+    cargo::run(command, Some(setting.limit))?;
+    Ok(Outcome::Passed(format!("{qps} QPs")))
 }
 
 fn long_fuzz(_: &Setting) -> Result<Outcome> {
