@@ -165,6 +165,40 @@ fn an_answer_leaves_within_its_delay_and_a_few_packets_at_any_room() {
 }
 
 #[test]
+fn a_bind_leaves_and_is_answered_within_a_few_packets_at_any_room() {
+    for room in [1, 2, 4, 16] {
+        let mut pair = Pair::new(1);
+        pair.control = Some(ControlKind::None);
+        let [_, stream] = pair.connected();
+        let mut streams = [Stream::new(stream, 256 << 10)];
+        pair.run(MILLISECOND);
+        reap(&pair, &mut streams);
+        pair.room = Some(room);
+        for _ in 0..200 {
+            round(&mut pair);
+            reap(&pair, &mut streams);
+        }
+        // Node 1 has to ask, and then to consent to what the other asks.
+        let [asked, asker] = pair.connected();
+        pair.receive(&asked, 7, &[pair.sge(0, 0, 64)]);
+        pair.post(1, &asker, 7, SendOp::Send, &[pair.sge(1, 0, 64)]);
+        let (mut data, mut done) = (0, false);
+        for _ in 0..400 {
+            let sent = round(&mut pair);
+            let opcodes = sent.iter().map(|(_, datagram)| label(datagram).0);
+            data += opcodes.filter(|opcode| is_data(*opcode)).count();
+            done |= reap(&pair, &mut streams).contains(&7);
+            if done {
+                break;
+            }
+        }
+        assert!(done, "room {room}: it was not bound, nor was its SEND done");
+        assert!(data >= room, "room {room}: nothing was in the way");
+        assert!(data <= 8 * room + 64, "room {room}: after {data} packets");
+    }
+}
+
+#[test]
 fn each_of_many_connections_sends_within_as_many_turns_at_any_room() {
     const CONNECTIONS: usize = 5;
     /// Packets of a whole turn.
