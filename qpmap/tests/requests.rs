@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Pair, Words};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
@@ -492,6 +492,45 @@ fn data_of_a_read_stops_when_its_qp_goes_to_error_and_the_requester_hears_why() 
     let done = outcomes(&pair, 0);
     assert_eq!(done.len(), 1);
     assert_ne!(done[0].1, Status::Success);
+}
+
+#[test]
+fn the_result_of_an_atomic_leaves_a_qp_in_error_before_its_end() {
+    for lost in [false, true] {
+        let mut pair = Pair::new(1);
+        let [a, b] = pair.connected();
+        pair.run(5 * MILLISECOND);
+        let add = SendOp::Atomic(remote(&pair, 1, 0), AtomicOp::FetchAdd { add: 1 });
+        pair.post(0, &a, 1, add, &[pair.sge(0, 0, 8)]);
+        pair.step(0);
+        assert_eq!(pair.nodes[1].buffer.get(0, 8), 1_u64.to_ne_bytes());
+        let engine = &mut pair.nodes[1].engine;
+        engine
+            .modify_qp(b.qpn, &QpModify::Error)
+            .expect("a legal step");
+        // What arrives of node 1, but for acknowledgements of packets.
+        let said = Rc::new(RefCell::new(Vec::new()));
+        let heard = Rc::clone(&said);
+        let mut loses = lost;
+        pair.fate = Box::new(move |node, datagram| {
+            let opcode = Opcode(datagram[0]);
+            if node == 1 && std::mem::take(&mut loses) {
+                assert_eq!(opcode, Opcode::SRC_ATOMIC_RESP);
+                return 0;
+            }
+            if node == 1 && opcode != Opcode::SRC_ACK {
+                heard.borrow_mut().push(opcode);
+            }
+            1
+        });
+        pair.run(SECOND);
+        assert_eq!(outcomes(&pair, 0), [(1, Status::Success)], "{lost}");
+        let said = said.borrow();
+        let result = said.iter().position(|at| *at == Opcode::SRC_ATOMIC_RESP);
+        let end = said.iter().position(|at| *at == Opcode::SRC_CONTROL);
+        let end = end.expect("its end is told");
+        assert!(result.is_some_and(|at| at < end), "{said:?}");
+    }
 }
 
 #[test]
