@@ -259,6 +259,36 @@ fn strangers_do_not_keep_a_qp_from_its_peer() {
 }
 
 #[test]
+fn a_peer_that_strangers_kept_waiting_hears_that_its_request_is_refused() {
+    for named_another in [false, true] {
+        let mut pair = Pair::new(1);
+        let [a, b] = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+        if named_another {
+            let other = pair.qp(0, QpType::Rc);
+            pair.connect(1, &b, &other);
+            end(&mut pair, &b, End::Reset);
+        }
+        for _ in 0..20 {
+            let stranger = pair.qp(0, QpType::Rc);
+            pair.connect(0, &stranger, &b);
+        }
+        pair.run(MILLISECOND);
+        assert_eq!(pair.nodes[1].engine.live_objects().waiting_binds, 8);
+        pair.connect(0, &a, &b);
+        let wrong = Remote {
+            addr: 0,
+            rkey: trunkline_wire::Rkey(1),
+        };
+        pair.post(0, &a, 1, SendOp::Write(wrong), &[pair.sge(0, 0, 64)]);
+        pair.run(MILLISECOND);
+        pair.connect(1, &b, &a);
+        pair.run(SECOND);
+        let refused = Some(Status::RemoteAccess);
+        assert_eq!(outcome(&pair), refused, "{named_another}");
+    }
+}
+
+#[test]
 fn a_bind_no_longer_waits_when_its_qp_is_gone() {
     let mut pair = Pair::new(1);
     let b = pair.qp(1, QpType::Rc);
