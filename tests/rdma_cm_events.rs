@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use trunkline::rdma_cm::{CmEventKind, CmId, EventChannel, Kind, Params, PortSpace, Setting};
-use trunkline::{Node, Qpn};
+use trunkline::{Node, QpState, Qpn, RecvWr, Status};
 
 /// How long anything may take: a silent peer is asked for 25 s.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,6 +52,15 @@ use Step::{
     Accept, Connect, Destroy, DestroyListener, Die, Disconnect, DisconnectBoth, Hears, Neglect,
     Reject, Resolve, Silence,
 };
+
+/// The last event of an attempt or a connection that is over, told by how it begins.
+const OVER: [&str; 5] = [
+    "Rejected",
+    "Unreachable",
+    "Nobody",
+    "ConnectError",
+    "TimewaitExit",
+];
 
 /// One way to end.
 struct Row {
@@ -106,11 +115,27 @@ impl Program {
         self.id.as_ref().unwrap()
     }
 
+    /// A QP with a receive.
     fn create_qp(&self) {
         let Host {
             pd, cq, options, ..
         } = &self.host;
-        drop(self.id().create_qp(pd, cq, cq, options).unwrap());
+        let qp = self.id().create_qp(pd, cq, cq, options).unwrap();
+        let receive = RecvWr {
+            wr_id: 7,
+            sges: &[],
+        };
+        qp.post_recv(&[receive]).unwrap();
+    }
+
+    /// What is wrong with the QP of an ID whose attempt or connection is over.
+    fn still_lives(&self) -> Option<String> {
+        let qp = self.id.as_ref()?.qp()?;
+        let flushed = self.host.cq.poll_one().unwrap();
+        let flushed = flushed.map(|done| (done.wr_id, done.status));
+        let found = (qp.state(), flushed);
+        let over = (QpState::Error, Some((7, Status::Flushed)));
+        (found != over).then(|| format!("its QP is {found:?}"))
     }
 }
 
@@ -249,6 +274,16 @@ fn play(row: &Row) -> Result<(), String> {
     scene.until(|_| Instant::now() > settled);
     if scene.heard.each_ref().map(Vec::as_slice) != row.hears {
         return Err(format!("heard {:?}, not {:?}", scene.heard, row.hears));
+    }
+    let ends = |heard: &[String]| {
+        let last = heard.last();
+        last.is_some_and(|last| OVER.iter().any(|over| last.starts_with(over)))
+    };
+    for (program, heard) in scene.programs.iter().zip(&scene.heard) {
+        let over = program.as_ref().filter(|_| ends(heard));
+        if let Some(wrong) = over.and_then(Program::still_lives) {
+            return Err(format!("after {heard:?} {wrong}"));
+        }
     }
     scene.listener = None;
     for program in scene.programs.iter_mut().flatten() {
