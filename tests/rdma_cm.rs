@@ -12,7 +12,7 @@ use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Request};
 use trunkline::rdma_cm::{
     CmError, CmEventKind, EventChannel, Kind, Params, PortSpace, RejReason, ResolveError, Setting,
 };
-use trunkline::{Error, Node, QpState};
+use trunkline::{Error, Node, QpState, VerbsError};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -209,6 +209,31 @@ fn an_id_says_when_it_is_asked_at_the_wrong_time() {
     let strange = other.node.create_event_channel().unwrap();
     assert!(id.migrate(&strange).is_err());
     assert!(channel.poll_event().is_none());
+}
+
+#[test]
+fn an_id_takes_no_protection_domain_and_no_cq_of_another_node() {
+    let (host, other) = (Host::new(), Host::new());
+    let channel = host.node.create_event_channel().unwrap();
+    let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
+    for (from_other, pd, cq) in [
+        ("PD", &other.pd, &other.cq),
+        ("PD", &other.pd, &host.cq),
+        ("CQ", &host.pd, &other.cq),
+    ] {
+        let made = id.create_qp(pd, cq, cq, &host.options);
+        let Err(Error::Verbs(VerbsError::InvalidArgument { what })) = made else {
+            panic!("{:?}", made.map(drop))
+        };
+        assert_eq!(what, from_other);
+        assert!(id.qp().is_none());
+    }
+    let qps = [&host, &other].map(|host| host.node.live_objects().qps);
+    assert_eq!(qps, [0, 0]);
+    assert!(
+        id.create_qp(&host.pd, &host.cq, &host.cq, &host.options)
+            .is_ok()
+    );
 }
 
 #[test]
