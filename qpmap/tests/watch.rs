@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Pair, Words};
+use std::collections::VecDeque;
 use std::sync::Arc;
+use trunkline_conn::control::ControlKind as Congestion;
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
@@ -211,6 +213,50 @@ fn data_that_waits_for_its_turn_is_not_in_vain() {
     }
     let all: Vec<_> = done.iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(all, [(1, Status::Success), (2, Status::Success)]);
+}
+
+#[test]
+fn data_that_waits_for_the_window_of_its_connection_is_not_in_vain() {
+    const WINDOW: usize = 1024;
+    const OTHERS: usize = 32;
+    /// Time that the path takes for a packet, in ns.
+    const EACH_NS: u64 = 50_000;
+    // 34 ms: the peer is heard of four times per window, each of 51 ms.
+    const PATIENCE: (u8, u8) = (12, 1);
+    const PATIENCE_NS: u64 = 2 * (4096 << 12);
+    let mut pair = graced(0, 0);
+    pair.control = Some(Congestion::None);
+    pair.open();
+    let others: Vec<Qp> = (0..OTHERS)
+        .map(|_| both(&mut pair, LONG)[0].clone())
+        .collect();
+    let [a, _b] = both(&mut pair, PATIENCE);
+    for other in &others {
+        write(&pair, other, 1, 500_000);
+    }
+    let mut path: VecDeque<_> = pair.sent_by(0).into();
+    while path.len() < WINDOW {
+        let sent = pair.sent_by(0);
+        assert!(!sent.is_empty(), "{} packets fill no window", path.len());
+        path.extend(sent);
+    }
+    write(&pair, &a, 2, 200_000);
+    assert_eq!(pair.sent_by(0).len(), 0, "the window is full");
+    let begin = pair.now;
+    let took = loop {
+        pair.now = pair.now + EACH_NS;
+        path.extend(pair.sent_by(0));
+        let arriving: Vec<_> = path.pop_front().into_iter().collect();
+        pair.deliver(1, &arriving);
+        pair.step(1);
+        let ended = pair.completions(0);
+        assert!(ended.iter().all(|done| done.status == Status::Success));
+        if ended.iter().any(|done| done.wr_id == 2) {
+            break pair.now.since(begin);
+        }
+    };
+    assert!(took > 5 * PATIENCE_NS, "{took}");
+    assert_eq!(pair.nodes[0].engine.counters().timed_out, 0);
 }
 
 #[test]
