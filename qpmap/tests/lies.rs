@@ -32,7 +32,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let mut pair = Pair::new(0);
+        Self::of(Pair::new(0))
+    }
+
+    fn of(mut pair: Pair) -> Self {
         let mut liar = Liar::new(&mut pair, 9);
         let qp = pair.qp(1, QpType::Rc);
         let attributes = Attributes {
@@ -476,5 +479,89 @@ fn an_identification_that_no_sender_of_ours_has_is_not_made_up() {
         scene.pair.deliver(1, &[(path, datagram)]);
         let bad = scene.counters().bad_icrc - before.bad_icrc;
         assert_eq!(bad == 0, good, "{identification}");
+    }
+}
+
+#[test]
+fn a_peer_lives_and_is_served_while_what_waited_of_another_is_done() {
+    const MANY: u32 = 28_728;
+    /// Packets of the liar in each round.
+    const BATCH: u32 = 64;
+    // A flow gets a quarter of the room for what waits: enough for all of it.
+    let mut scene = Scene::of(Pair::with_staging(0, 1104, 64 << 20));
+    scene.pair.open();
+    let [a, _b] = scene.pair.connected();
+    scene.pair.run(5 * MILLISECOND);
+    let reth = scene.reth(0, 1);
+    let rest = Scene::rest(&reth, &[7]);
+    let write = |scene: &mut Scene, msn: u32| {
+        let msn = FIRST_MSN.wrapping_add(msn);
+        let ext = SrcExt { msn, ..scene.ext() };
+        scene.liar.packet(Opcode::SRC_WRITE, ext, &rest)
+    };
+    let mut honest = Honest::new(a);
+    let before = scene.counters();
+    for first in (1..=MANY).step_by(BATCH as usize) {
+        let packets: Vec<_> = (first..=MANY.min(first + BATCH - 1))
+            .map(|msn| write(&mut scene, msn))
+            .collect();
+        scene.pair.deliver(1, &packets);
+        honest.round(&mut scene.pair);
+    }
+    let waiting = scene.counters().staged - before.staged;
+    assert_eq!(waiting, MANY.into());
+    // The missing one comes: each round does some of what waited for it.
+    let missing = write(&mut scene, 0);
+    scene.pair.deliver(1, &[missing]);
+    let waits = |scene: &Scene| scene.pair.nodes[1].engine.live_objects().staged;
+    let mut left = waits(&scene);
+    assert!(left >= MANY as usize - 64, "{left}");
+    while left > 0 {
+        honest.round(&mut scene.pair);
+        let now = waits(&scene);
+        assert!(now < left && left - now <= 256, "{now} of {left}");
+        left = now;
+    }
+    assert!(scene.counters().executed > before.executed + u64::from(MANY));
+    assert!(honest.done > 20, "{}", honest.done);
+}
+
+/// A QP of node 0 with one WRITE under way at any time.
+struct Honest {
+    qp: Arc<QpQueues<Words>>,
+    /// WRITEs that are complete.
+    done: u64,
+    /// Rounds that the present one has taken; `None`: there is none.
+    waited: Option<u32>,
+}
+
+impl Honest {
+    const fn new(qp: Arc<QpQueues<Words>>) -> Self {
+        Self {
+            qp,
+            done: 0,
+            waited: None,
+        }
+    }
+
+    /// A round of both nodes, a microsecond.
+    fn round(&mut self, pair: &mut Pair) {
+        if self.waited.is_none() {
+            let target = SendOp::Write(Remote {
+                addr: pair.nodes[1].buffer.addr + 4096,
+                rkey: pair.nodes[1].key,
+            });
+            pair.post(0, &self.qp, self.done, target, &[pair.sge(0, 0, 64)]);
+        }
+        pair.step(0);
+        pair.step(1);
+        pair.now = pair.now + 1_000;
+        let waited = self.waited.map_or(1, |waited| waited + 1);
+        self.waited = Some(waited);
+        assert!(waited < 10, "{waited} rounds for one WRITE");
+        for done in pair.completions(0) {
+            assert_eq!((done.wr_id, done.status), (self.done, Status::Success));
+            (self.done, self.waited) = (self.done + 1, None);
+        }
     }
 }
