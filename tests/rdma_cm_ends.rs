@@ -248,6 +248,40 @@ fn a_request_is_answered_though_the_node_goes_at_once() {
 }
 
 #[test]
+fn who_was_accepted_is_answered_though_the_node_is_shut_down_at_once() {
+    let client = trusting();
+    for _ in 0..20 {
+        let (channel, id, _qp) = {
+            let server = Host::new();
+            let events = server.node.create_event_channel().unwrap();
+            let listener = events.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
+            let to = listener.bind((server.address, PORT).into()).unwrap();
+            listener.listen(0).unwrap();
+            let asking = asking(&client, to);
+            asking.1.connect(&params()).unwrap();
+            let request = events.get_event(LIMIT).unwrap().id;
+            let Host {
+                pd, cq, options, ..
+            } = &server;
+            drop(request.create_qp(pd, cq, cq, options).unwrap());
+            request.accept(&params()).unwrap();
+            server.node.shutdown(LIMIT).unwrap();
+            asking
+        };
+        // Whether it confirms before it hears that the node has ended is chance.
+        let heard = channel.get_event(LIMIT / 4).unwrap().kind;
+        assert!(
+            matches!(
+                heard,
+                CmEventKind::Established { .. } | CmEventKind::Rejected { .. }
+            ),
+            "{heard:?}"
+        );
+        drop(id);
+    }
+}
+
+#[test]
 fn an_id_hears_of_a_node_that_ends_and_of_one_that_vanishes() {
     // It ends.
     let server = trusting();
