@@ -132,8 +132,6 @@ impl NoConnection {
     /// What requests say that end because of it (`vendor_err`).
     pub(crate) const fn to_requests(self) -> VendorError {
         match self {
-            Self::NoRoute | Self::LinkDown(_) => VendorError::NoRoute,
-            Self::NoHost => VendorError::NoHost,
             Self::NoNode | Self::Nobody => VendorError::NoNode,
             _ => VendorError::None,
         }

@@ -228,3 +228,6 @@ pub(crate) fn wait(seats: &[&Seat], longest: Duration) -> Result<(), Error> {
     wakers().for_each(Waker::clear);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

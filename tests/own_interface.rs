@@ -11,7 +11,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use trunkline::rdma_cm::{CmEventKind, EventChannel, Kind, PortSpace, ResolveError};
-use trunkline::{Instant as Time, Node, Port, PortCounters, PortError};
+use trunkline::{
+    ConnectionOptions, Error, Instant as Time, NoConnection, Node, Port, PortCounters, PortError,
+    QpAddress, SendFlags, SendOp, SendWr, Status, VendorError,
+};
 use trunkline_dataplane::port::{Arrival, Capabilities, Egress, Slot};
 use trunkline_dataplane::{Interface, MemoryConfig, MemoryPort, Neighbours, Routes};
 use trunkline_wire::{Mac, Path};
@@ -27,6 +30,11 @@ struct LinkPort {
     out: Frames,
     incoming: Frames,
     started: Instant,
+    /// Where datagrams are written that go nowhere.
+    nowhere: Vec<u8>,
+    /// The datagram that was reserved goes nowhere.
+    lost: bool,
+    unreachable: u64,
 }
 
 impl LinkPort {
@@ -46,17 +54,26 @@ impl LinkPort {
 impl Egress for LinkPort {
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
         let mut neighbours = self.neighbours.lock().unwrap();
-        if neighbours.mac(path.dst).is_none() {
-            // What answers a stranger waits until it is known who that is.
+        self.lost = neighbours.mac(path.dst).is_none();
+        if self.lost {
+            // What answers a stranger is sent again: by then it is known who that is.
             neighbours.solicit(path.dst);
-            return None;
+            self.nowhere.resize(length, 0);
+            return Some(Slot {
+                datagram: &mut self.nowhere,
+                identification: 0,
+            });
         }
         drop(neighbours);
         self.datagrams.reserve(path, length)
     }
 
     fn commit(&mut self) {
-        self.datagrams.commit();
+        if self.lost {
+            self.unreachable += 1;
+        } else {
+            self.datagrams.commit();
+        }
     }
 }
 
@@ -84,7 +101,11 @@ impl Port for LinkPort {
     }
 
     fn counters(&self) -> PortCounters {
-        self.datagrams.counters()
+        let counters = self.datagrams.counters();
+        PortCounters {
+            unreachable: counters.unreachable + self.unreachable,
+            ..counters
+        }
     }
 
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
@@ -117,6 +138,9 @@ fn linked() -> [(Host, Arc<Mutex<Neighbours>>); 2] {
             out: Arc::clone(&ways[end]),
             incoming: Arc::clone(&ways[1 - end]),
             started: Instant::now(),
+            nowhere: Vec::new(),
+            lost: false,
+            unreachable: 0,
         };
         let builder = Node::builder().address(address);
         let node = builder.build_on(Box::new(port)).unwrap();
@@ -180,4 +204,40 @@ fn an_address_that_nobody_has_is_silent_or_too_late() {
         matches!(why, CmEventKind::AddressError(ResolveError::Route(_))),
         "{why:?}"
     );
+}
+
+#[test]
+fn what_an_absent_host_fails_says_that_no_host_is_there() {
+    let [(east, _), _west] = linked();
+    let options = ConnectionOptions::default();
+    let opened = east.node.open_connection(host(77), &options).unwrap();
+    let qp = east
+        .pd
+        .create_qp(&east.cq, &east.cq, &east.options)
+        .unwrap();
+    // A host that does not answer may be an ordinary one: its QP tries as long as it was told to.
+    qp.connect(QpAddress {
+        gid: host(77).into(),
+        ..qp.address()
+    })
+    .unwrap();
+    qp.post_send(&[SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        flags: SendFlags::SIGNALED,
+        sges: &[],
+        inline: Some(b"nobody"),
+        route: 0,
+    }])
+    .unwrap();
+    let done = east.next();
+    assert_eq!(
+        (done.status, done.vendor_err),
+        (Status::RetryExceeded, VendorError::None)
+    );
+    assert!(east.node.port_counters().unreachable > 0);
+    match opened.stats().unwrap_err() {
+        Error::NoConnection { why, .. } => assert_eq!(why, NoConnection::NoHost),
+        other => panic!("{other}"),
+    }
 }

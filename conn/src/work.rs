@@ -195,7 +195,8 @@ pub enum Status {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
 pub enum VendorError {
-    /// Nobody said anything: the peer is silent, or gone. All other statuses have this one.
+    /// Nobody said anything: the peer is silent, or gone, or there is no way to it or no host at
+    /// its address. All other statuses have this one.
     #[default]
     None = 0,
     /// The peer's node has no such QP, or one of another kind.
@@ -206,12 +207,8 @@ pub enum VendorError {
     NoRoom = 3,
     /// The peer's QP was there, and is destroyed, reset or in error.
     QpGone = 4,
-    /// This host knows no way to the peer's address, or the link that leads there is down.
-    NoRoute = 5,
-    /// There is a way, and no host at its end.
-    NoHost = 6,
     /// There is a host, and it says that nobody listens at its RoCE port.
-    NoNode = 7,
+    NoNode = 5,
 }
 
 /// What kind of request completed, with the values of `enum ibv_wc_opcode`.

@@ -9,6 +9,8 @@
 //!   before the medium took something), or that `length` is 0 or above 65,507;
 //! - a datagram above [`Capabilities::max_datagram`] finds room like any other, and is dropped and
 //!   counted ([`PortCounters::too_long`]) at the latest when it is flushed;
+//! - a datagram to a neighbour that is not known, or not known yet, finds room like any other, and
+//!   is dropped and counted ([`PortCounters::unreachable`]): nothing to anybody else waits for it;
 //! - a slot given out again for the same path and length, with no flush in between, carries the
 //!   same identification;
 //! - a flush forgets a slot that was not committed;

@@ -96,7 +96,7 @@ fn ask(pair: &mut Pair, worker: u32) {
 /// There is no way to a worker.
 fn refuse(pair: &mut Pair, worker: u32) {
     let engine = &mut pair.nodes[0].engine;
-    engine.peer_unreachable(peer(), number(worker), VendorError::NoRoute);
+    engine.peer_unreachable(peer(), number(worker), VendorError::NoNode);
     settle(pair);
 }
 
@@ -153,7 +153,7 @@ fn a_connection_comes_before_what_was_said_of_its_worker_and_of_no_other() {
         OTHERS.into_iter().for_each(|worker| ask(&mut pair, worker));
         for worker in OTHERS {
             let engine = &mut pair.nodes[0].engine;
-            engine.peer_unreachable(peer(), number(worker), VendorError::NoRoute);
+            engine.peer_unreachable(peer(), number(worker), VendorError::NoNode);
         }
         open(&mut pair, OTHERS[0]);
         settle(&mut pair);

@@ -147,7 +147,10 @@ impl<R: Routes> Resolver<R> {
             Ok(Some(way)) if way.has_neighbour => {
                 let routes = self.routes.as_mut().map(|routes| routes.neighbour(&way));
                 match routes {
-                    Some(Ok(Neighbour::Silent | Neighbour::Unknown)) => NoConnection::NoHost,
+                    // As long as the neighbour is not known, no question has reached anybody.
+                    Some(Ok(Neighbour::Silent | Neighbour::Unknown | Neighbour::Asked)) => {
+                        NoConnection::NoHost
+                    }
                     _ => NoConnection::Silent,
                 }
             }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Resources};
 use trunkline::{
-    Access, Builder, Cq, Mr, Node, Pd, Qp, QpOptions, Qpn, RecvWr, SendFlags, SendOp, SendWr,
-    Status,
+    Access, Builder, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, Qpn, RecvWr, SendFlags, SendOp,
+    SendWr, Status,
 };
 
 /// Where servers listen.
@@ -68,17 +68,21 @@ impl Host {
         Listener::bind(&self.node, (self.address, PORT).into(), backlog).unwrap()
     }
 
-    /// Waits for a completion, which has to be a success.
-    pub fn done(&self) {
+    /// The next completion.
+    pub fn next(&self) -> Completion {
         let end = Instant::now() + PATIENCE;
-        let done = loop {
+        loop {
             if let Some(done) = self.cq.poll_one().unwrap() {
-                break done;
+                return done;
             }
             assert!(Instant::now() < end, "no completion");
             std::thread::yield_now();
-        };
-        assert_eq!(done.status, Status::Success);
+        }
+    }
+
+    /// Waits for a completion, which has to be a success.
+    pub fn done(&self) {
+        assert_eq!(self.next().status, Status::Success);
     }
 
     /// Sends, and waits until the peer has it.

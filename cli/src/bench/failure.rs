@@ -49,8 +49,6 @@ impl Failed {
     pub(crate) fn why(&self, here: IpAddr, there: IpAddr, news: Option<News>) -> String {
         match (self.status, self.vendor_err) {
             (Status::RetryExceeded, VendorError::None) => silence(here, there),
-            (Status::RetryExceeded, VendorError::NoRoute) => format!("no route to {there}"),
-            (Status::RetryExceeded, VendorError::NoHost) => format!("no host has {there}"),
             (Status::RetryExceeded, VendorError::NoNode) => format!("no node runs on {there}"),
             (Status::RetryExceeded, VendorError::QpGone) => format!("the QP on {there} is gone"),
             (Status::Flushed, _) => match news {

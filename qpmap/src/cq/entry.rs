@@ -100,9 +100,7 @@ const fn vendor_err(value: u8) -> VendorError {
         2 => VendorError::OtherPeer,
         3 => VendorError::NoRoom,
         4 => VendorError::QpGone,
-        5 => VendorError::NoRoute,
-        6 => VendorError::NoHost,
-        7 => VendorError::NoNode,
+        5 => VendorError::NoNode,
         _ => VendorError::None,
     }
 }

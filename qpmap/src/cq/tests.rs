@@ -89,8 +89,6 @@ fn completion() -> impl Strategy<Value = Completion> {
         VendorError::OtherPeer,
         VendorError::NoRoom,
         VendorError::QpGone,
-        VendorError::NoRoute,
-        VendorError::NoHost,
         VendorError::NoNode,
     ];
     let what = (

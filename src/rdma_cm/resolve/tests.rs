@@ -176,6 +176,27 @@ fn of_a_link_that_is_down_no_neighbour_is_blamed() {
 }
 
 #[test]
+fn a_peer_that_is_silent_is_told_from_a_host_that_is_not_there() {
+    for (neighbour, why) in [
+        (Neighbour::Known, NoConnection::Silent),
+        (Neighbour::Asked, NoConnection::NoHost),
+        (Neighbour::Unknown, NoConnection::NoHost),
+        (Neighbour::Silent, NoConnection::NoHost),
+    ] {
+        let mut resolver = resolver(neighbour);
+        let silent = resolver.why_silent(Instant::ZERO, peer(2).ip());
+        assert_eq!(silent, why, "{neighbour:?}");
+    }
+    let mut nowhere = resolver(Neighbour::Known);
+    nowhere.routes.as_mut().unwrap().no_route = true;
+    let silent = nowhere.why_silent(Instant::ZERO, peer(2).ip());
+    assert_eq!(silent, NoConnection::NoRoute);
+    let mut nobody_knows = Resolver::<Told>::new(LOCAL, None);
+    let silent = nobody_knows.why_silent(Instant::ZERO, peer(2).ip());
+    assert_eq!(silent, NoConnection::Silent);
+}
+
+#[test]
 fn what_the_routes_cannot_say_is_an_error() {
     let [id] = ids();
     let mut resolver = resolver(Neighbour::Known);

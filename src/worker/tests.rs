@@ -1,0 +1,77 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::{Drive, Node, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr};
+use std::net::{IpAddr, Ipv4Addr};
+use trunkline_dataplane::{MemoryConfig, MemoryPort};
+
+/// How often the worker was woken since it was asked last: an eventfd counts what is written to it.
+fn woken(bell: &Bell) -> u64 {
+    let mut count = [0; 8];
+    match rustix::io::read(&bell.waker.get().unwrap().0, &mut count) {
+        Ok(_) => u64::from_ne_bytes(count),
+        Err(rustix::io::Errno::AGAIN) => 0,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A QP in RTS of a node whose worker sleeps.
+fn qp_of_a_sleeping_worker() -> (Node, Qp) {
+    let address = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
+    let builder = Node::builder().address(address).drive(Drive::Inline);
+    let (port, _peer) = MemoryPort::pair(MemoryConfig::default());
+    let node = builder.build_on(Box::new(port)).unwrap();
+    let (pd, cq) = (node.alloc_pd(), node.create_cq(64).unwrap());
+    let qp = pd.create_qp(&cq, &cq, &QpOptions::default()).unwrap();
+    qp.connect(qp.address()).unwrap();
+    let bell = &node.shared.seat(0).bell;
+    bell.waker.set(Waker::new().unwrap()).unwrap();
+    bell.asleep.store(true, Ordering::SeqCst);
+    (node, qp)
+}
+
+const fn send(bytes: &[u8]) -> SendWr<'_> {
+    SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        flags: SendFlags::SIGNALED,
+        sges: &[],
+        inline: Some(bytes),
+        route: 0,
+    }
+}
+
+#[test]
+fn a_list_of_requests_wakes_the_worker_once() {
+    let (node, qp) = qp_of_a_sleeping_worker();
+    let bell = &node.shared.seat(0).bell;
+    qp.post_send(&[send(b"one")]).unwrap();
+    assert_eq!(woken(bell), 1);
+    qp.post_send(&[send(b"of"), send(b"a"), send(b"list")])
+        .unwrap();
+    assert_eq!(woken(bell), 1);
+    // The third is out of range: the two before it are posted, and the worker hears of them.
+    let long = [0; 4096];
+    let refused = qp.post_send(&[send(b"two"), send(b"go"), send(&long), send(b"late")]);
+    assert!(
+        matches!(&refused, Err(Error::Post(why)) if why.posted == 2),
+        "{refused:?}"
+    );
+    assert_eq!(woken(bell), 1);
+    // A receive request is nothing that the worker must hear of.
+    let receive = RecvWr {
+        wr_id: 2,
+        sges: &[],
+    };
+    qp.post_recv(&[receive; 3]).unwrap();
+    assert_eq!(woken(bell), 0);
+}
+
+#[test]
+fn a_worker_that_is_awake_is_not_woken() {
+    let (node, qp) = qp_of_a_sleeping_worker();
+    let bell = &node.shared.seat(0).bell;
+    bell.asleep.store(false, Ordering::SeqCst);
+    qp.post_send(&[send(b"one"), send(b"two")]).unwrap();
+    assert_eq!(woken(bell), 0);
+}
