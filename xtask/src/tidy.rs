@@ -4,6 +4,7 @@ mod changelog;
 mod example;
 mod limits;
 mod named;
+mod places;
 
 use crate::cargo;
 use anyhow::{Context, Result, bail};
@@ -64,6 +65,7 @@ pub(crate) fn check() -> Result<String> {
     for (file, text) in papers {
         faults.extend(named::faults(file, &text, &sources));
         faults.extend(limits::faults(file, &text, &sources));
+        faults.extend(places::faults(file, &text, &files));
     }
     faults.extend(dead_files(&sources));
     faults.extend(paper_faults(&root).unwrap_or_else(|error| vec![format!("{error:#}")]));
