@@ -1,6 +1,6 @@
 //! What can go wrong, by who is at fault.
 
-use crate::life::Down;
+use crate::node::life::Down;
 use std::net::IpAddr;
 use trunkline_conn::work::VendorError;
 use trunkline_dataplane::{InterfaceName, PortError, UdpOpenError};

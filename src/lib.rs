@@ -23,49 +23,28 @@
 //! # }
 //! ```
 
-mod ah;
-mod capture;
-mod clock;
-mod cm_counters;
-mod connection;
-mod core;
-mod cq;
-mod deadline;
 mod error;
-mod life;
-mod mail;
-mod mr;
 mod node;
-mod peers;
+mod observe;
 mod platform;
-mod port_events;
-mod probes;
-mod qp;
+mod pools;
 pub mod rdma_cm;
-mod seat;
-mod state_bytes;
-pub mod status;
+mod verbs;
 mod worker;
 
-pub use ah::Ah;
-pub use capture::CaptureState;
-pub use clock::Clock;
-pub use cm_counters::CmCounters;
-pub use connection::{Connection, ConnectionOptions};
-pub use cq::Cq;
 pub use error::{Error, NoConnection};
-pub use life::{Down, Health};
-pub use mail::HandOvers;
-pub use mr::{Mr, Pd};
+pub use node::life::{Down, Health};
+pub use node::state_bytes::StateBytes;
 pub use node::{Builder, Drive, Node};
-pub use peers::ConnectionState;
+pub use observe::capture::CaptureState;
+pub use observe::cm_counters::CmCounters;
+pub use observe::status;
 pub use platform::{Embedded, Heap};
-pub use qp::{Qp, QpAddress, QpOptions, Srq};
-pub use state_bytes::StateBytes;
+pub use pools::ConnectionState;
 pub use trunkline_conn::control::ControlKind;
+pub use trunkline_conn::delivery::Counters as DeliveryCounters;
 pub use trunkline_conn::host::QpEvent;
 pub use trunkline_conn::mem::{Access, AtomicOp, Sge};
-pub use trunkline_conn::src::Counters as DeliveryCounters;
 pub use trunkline_conn::time::Instant;
 pub use trunkline_conn::ud::GRH_LEN;
 pub use trunkline_conn::work::{
@@ -79,3 +58,10 @@ pub use trunkline_qpmap::{
     PostError, QpModify, QpState, QpType, VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};
+pub use verbs::ah::Ah;
+pub use verbs::connection::{Connection, ConnectionOptions};
+pub use verbs::cq::Cq;
+pub use verbs::mr::{Mr, Pd};
+pub use verbs::qp::{Qp, QpAddress, QpOptions, Srq};
+pub use worker::clock::Clock;
+pub use worker::messages::HandOvers;

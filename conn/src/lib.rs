@@ -10,6 +10,7 @@
 extern crate alloc;
 
 pub mod control;
+pub mod delivery;
 pub mod egress;
 pub mod host;
 pub mod ingress;
@@ -17,7 +18,6 @@ pub mod mem;
 pub mod observer;
 pub mod rc;
 pub mod secret;
-pub mod src;
 pub mod time;
 pub mod uc;
 pub mod ud;

@@ -4,7 +4,7 @@
 use crate::input::Input;
 use std::collections::BTreeSet;
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::src::{
+use trunkline_conn::delivery::{
     AckInfo, Arrival, Config, Connection, Lost, MAX_SACK_WORDS, Policy, Pool, Received, Violation,
 };
 use trunkline_conn::time::{Instant, SECOND};

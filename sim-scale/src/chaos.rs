@@ -6,7 +6,7 @@ use crate::options::{MS, US, between, pick};
 use crate::setup::refused;
 use crate::world::{Action, Doom, Phase, World};
 use trunkline::{Connection, QpModify, QpType};
-use trunkline_conn::src::EVERY_PATH;
+use trunkline_conn::delivery::EVERY_PATH;
 
 /// Longest a pair of nodes may be cut off from each other without any request failing: a bit less
 /// than what the connection manager takes to give up.

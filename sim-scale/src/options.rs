@@ -4,7 +4,7 @@
 use crate::net::{Link, ManagementFaults, PortShape};
 use std::fmt;
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::src::EVERY_PATH;
+use trunkline_conn::delivery::EVERY_PATH;
 use trunkline_dataplane::prng::Prng;
 
 /// One microsecond and one millisecond in ns.

@@ -1,13 +1,13 @@
 //! Event channels.
 
-use super::desk::Queue;
+use super::driver::Queue;
 use super::event::{CmEvent, CmEventKind, Notice};
 use super::id::{CmId, IdInner, Response};
-use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::node::Node;
-use crate::qp::Qp;
-use crate::seat::Shared;
+use crate::node::shared::Shared;
+use crate::verbs::qp::Qp;
+use crate::worker::deadline::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -101,7 +101,7 @@ impl Channel {
 
     /// Whether a worker knows of a connection of a QP, be it over.
     pub(crate) fn is_taken(&self, worker: u8, qp: &Qp) -> bool {
-        let core = self.node.seat(worker).core();
+        let core = self.node.handle(worker).core();
         core.is_ok_and(|core| core.cm.manager.ib().is_taken(qp.qpn()))
     }
 
@@ -126,8 +126,8 @@ impl Channel {
         };
         let order = self.node.in_order();
         let mut requests = Vec::new();
-        for seat in &self.node.seats {
-            let given_up = seat.act(|core, now| {
+        for handle in &self.node.handles {
+            let given_up = handle.act(|core, now| {
                 let requests = core.cm.destroy(now, id);
                 core.cm.manager.give_back(id, &claim);
                 requests
@@ -180,7 +180,7 @@ impl EventChannel {
     pub fn create_id(&self, space: PortSpace, kind: Kind) -> Result<CmId, Error> {
         let node = &self.0.node;
         node.life.check()?;
-        let mut core = node.seat(node.deal_id()).core()?;
+        let mut core = node.handle(node.deal_id()).core()?;
         let id = core.cm.manager.create(space, kind)?;
         core.cm.own(id, &self.0.queue);
         drop(core);

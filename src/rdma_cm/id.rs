@@ -1,12 +1,12 @@
 //! IDs: listeners, connections, and what may become either.
 
 use super::channel::{Channel, EventChannel};
-use crate::core::{self, Core};
-use crate::cq::Cq;
 use crate::error::Error;
-use crate::mr::Pd;
-use crate::qp::{Qp, QpOptions};
-use crate::status::Span;
+use crate::observe::status::Span;
+use crate::verbs::cq::Cq;
+use crate::verbs::mr::Pd;
+use crate::verbs::qp::{Qp, QpOptions};
+use crate::worker::core::{self, Core};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -131,9 +131,9 @@ impl CmId {
             Ok(listener)
         })?;
         let queue = Arc::clone(&self.channel().queue);
-        for (worker, seat) in (0..).zip(&node.seats) {
+        for (worker, handle) in (0..).zip(&node.handles) {
             if worker != self.worker() {
-                let mut core = seat.core()?;
+                let mut core = handle.core()?;
                 core.cm.manager.listen_too(&listener);
                 core.cm.own(id, &queue);
             }
@@ -263,7 +263,7 @@ impl CmId {
         };
         drop(waiting);
         if qp.worker() != self.worker() {
-            let mut core = channel.node.seat(qp.worker()).core()?;
+            let mut core = channel.node.handle(qp.worker()).core()?;
             core.cm.serve_elsewhere(qp.qpn(), self.worker());
         }
         let access = Access::ALL;
@@ -377,8 +377,8 @@ impl CmId {
         drop(core);
         if claim.is_some_and(|claim| claim.listens) {
             let _order = to.0.node.in_order();
-            for seat in &to.0.node.seats {
-                let mut core = seat.core()?;
+            for handle in &to.0.node.handles {
+                let mut core = handle.core()?;
                 if core.cm.knows(self.0.id) {
                     core.cm.own(self.0.id, &to.0.queue);
                 }
@@ -460,7 +460,7 @@ impl Drop for IdInner {
         let Some(qp) = lock(&self.qp).take() else {
             return;
         };
-        if let Ok(mut core) = channel.node.seat(qp.worker()).core() {
+        if let Ok(mut core) = channel.node.handle(qp.worker()).core() {
             core.cm.serve_no_longer(qp.qpn());
         }
         if self.kind == Kind::Ud {

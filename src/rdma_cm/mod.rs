@@ -16,7 +16,7 @@
 //! ```
 
 mod channel;
-mod desk;
+mod driver;
 mod event;
 mod id;
 mod resolve;
@@ -24,7 +24,7 @@ pub mod sync;
 
 pub use channel::EventChannel;
 pub(crate) use channel::Ids;
-pub(crate) use desk::Desk;
+pub(crate) use driver::CmDriver;
 pub use event::{CmEvent, CmEventKind};
 pub use id::CmId;
 pub use resolve::ResolveError;

@@ -5,12 +5,12 @@ use super::{
     CmEvent, CmEventKind, CmId, Data, EventChannel, Kind, Params, PeerParams, PortSpace,
     ResolveError,
 };
-use crate::cq::Cq;
-use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::mr::Pd;
 use crate::node::Node;
-use crate::qp::{Qp, QpOptions};
+use crate::verbs::cq::Cq;
+use crate::verbs::mr::Pd;
+use crate::verbs::qp::{Qp, QpOptions};
+use crate::worker::deadline::Deadline;
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_wire::cm::RejReason;

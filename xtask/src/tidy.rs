@@ -325,7 +325,7 @@ mod tests {
     fn a_predictable_generator_is_found_where_peers_see_its_numbers() {
         let text = format!("use trunkline_dataplane::{}Prng;\n", PREDICTABLE[1]);
         for (file, faults) in [
-            ("src/core.rs", 1),
+            ("src/worker/core.rs", 1),
             ("qpmap/src/engine/mod.rs", 1),
             ("cli/src/demo.rs", 0),
             ("sim-scale/src/net.rs", 0),

@@ -2,7 +2,7 @@
 
 use super::build::OVERHEAD;
 use crate::slab::Slab;
-use trunkline_conn::src::EVERY_PATH;
+use trunkline_conn::delivery::EVERY_PATH;
 
 /// Most bytes of notices in one packet: every path carries it, so it never has to be cut.
 pub(crate) const MAX_BLOB: usize = 1024;

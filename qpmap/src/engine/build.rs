@@ -3,9 +3,9 @@
 use super::qp::Flow;
 use super::requester::Pending;
 use crate::regions::Regions;
+use trunkline_conn::delivery::Stamp;
 use trunkline_conn::egress::Egress;
 use trunkline_conn::mem::{AtomicOp, Bytes, Memory, MemoryFault, PdId, Sge};
-use trunkline_conn::src::Stamp;
 use trunkline_conn::work::{Local, SendFlags, SendOp};
 use trunkline_wire::{
     AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, SrcExtPart,

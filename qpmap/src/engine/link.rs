@@ -11,7 +11,7 @@ use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::src::{self, Connection};
+use trunkline_conn::delivery::{self, Connection};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_wire::{Close, Gid, Path, Qpn};
 
@@ -56,7 +56,7 @@ pub struct ConnectionParams {
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionStats {
     /// Packets, round trips, congestion. Counts are those since the connection was opened.
-    pub delivery: src::Stats,
+    pub delivery: delivery::Stats,
     /// Flows bound to it.
     pub flows: u32,
     /// Packets in flight.
@@ -159,7 +159,7 @@ impl<P: Platform> Engine<P> {
         let peer = self.peer_record(identity)?;
         let most = params.datagram.min(self.config.datagram);
         let size = self.paths.size(peer).map_or(most, |size| size.min(most));
-        let config = src::Config {
+        let config = delivery::Config {
             local_id: params.local_id,
             remote_id: params.remote_id,
             local_token: params.local_token,
@@ -273,7 +273,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// What all connections counted since the engine was made, those that are gone included.
-    pub fn delivery_counters(&self) -> src::Counters {
+    pub fn delivery_counters(&self) -> delivery::Counters {
         let mut counters = self.past_delivery;
         for (_, conn) in self.conns.iter() {
             counters.add(&conn.delivery.stats().counters);
@@ -443,12 +443,12 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn heed(&mut self, now: Instant, conn: u32) -> bool {
         while let Some(event) = self.conns[conn].delivery.poll_event() {
             match event {
-                src::Event::Dead => {
+                delivery::Event::Dead => {
                     self.remove_connection(conn, Cause::Dead);
                     return false;
                 }
-                src::Event::KeepAlive => self.conns[conn].flags.ping = true,
-                src::Event::Narrow => self.narrow(now, self.conns[conn].peer),
+                delivery::Event::KeepAlive => self.conns[conn].flags.ping = true,
+                delivery::Event::Narrow => self.narrow(now, self.conns[conn].peer),
             }
         }
         true

@@ -126,11 +126,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tombstones::Tombstones;
 use trunkline_conn::control::ControlKind;
+use trunkline_conn::delivery::{self, Policy, Pool};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Bytes, PdId};
 use trunkline_conn::observer::Observer;
 use trunkline_conn::secret::{Purpose, Secret, Stream};
-use trunkline_conn::src::{self, Policy, Pool};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::VendorError;
 use trunkline_wire::{Close, Gid, IcrcSeed, Path, Qpn, ROCE_PORT, Worker};
@@ -201,7 +201,7 @@ impl Default for Config {
             datagram: 4096 + build::OVERHEAD,
             control: ControlKind::Delay,
             link_rate_bps: None,
-            window: src::MAX_WINDOW,
+            window: delivery::MAX_WINDOW,
             dead_after_ns: 2 * trunkline_conn::time::SECOND,
             failover_grace_ns: 3 * trunkline_conn::time::SECOND,
             keep_alive_ns: 10 * trunkline_conn::time::SECOND,
@@ -412,7 +412,7 @@ pub struct Engine<P: Platform> {
     /// When the timer of each connection fires.
     conn_deadlines: Vec<Instant>,
     /// What connections counted until they rested last: only of those that have carried packets.
-    past: IndexMap<src::Counters>,
+    past: IndexMap<delivery::Counters>,
     /// Slots of QPs, and then of connections, in which nothing was left to do since a program
     /// posted something last.
     drained: u32,
@@ -457,7 +457,7 @@ pub struct Engine<P: Platform> {
     departed: Seeded,
     counters: Counters,
     /// Counts of windows that were given back, and of connections that are gone.
-    past_delivery: src::Counters,
+    past_delivery: delivery::Counters,
     observer: Observer<Trace>,
 }
 
@@ -559,7 +559,7 @@ impl<P: Platform> Engine<P> {
             heard_on: None,
             departed: Seeded::new(path),
             counters: Counters::default(),
-            past_delivery: src::Counters::default(),
+            past_delivery: delivery::Counters::default(),
             observer: Observer::none(),
             config,
         }

@@ -13,7 +13,7 @@ use super::build::{BASE, ICRC, Item, ItemKind, full_payload};
 use super::link::Conn;
 use super::{ConnId, Engine, Platform, Timer};
 use crate::hash::IndexMap;
-use trunkline_conn::src::EVERY_PATH;
+use trunkline_conn::delivery::EVERY_PATH;
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_wire::Gid;
 

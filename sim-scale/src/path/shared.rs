@@ -3,7 +3,9 @@
 
 use super::scenario::UDP_IP;
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::src::{AckInfo, Arrival, Config, Connection, Policy, Pool, Received, Stamp};
+use trunkline_conn::delivery::{
+    AckInfo, Arrival, Config, Connection, Policy, Pool, Received, Stamp,
+};
 use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_wire::Qpn;
 

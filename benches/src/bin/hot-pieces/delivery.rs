@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::src::{AckInfo, Config, Connection, Pool, Received};
+use trunkline_conn::delivery::{AckInfo, Config, Connection, Pool, Received};
 use trunkline_conn::time::Instant;
 
 const BATCH: u32 = 16;

@@ -82,7 +82,7 @@ impl Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::ids::ids;
+    use crate::pools::ids::ids;
 
     const TOKEN: u32 = 77;
 

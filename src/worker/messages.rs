@@ -4,8 +4,8 @@
 //! of peers, and the two ends of connections between QPs of the node itself. A full queue loses
 //! packets, as a network does; what must not be lost waits with its sender for the next round.
 
-use crate::connection::ConnectionOptions;
-use crate::worker::Bell;
+use crate::verbs::connection::ConnectionOptions;
+use crate::worker::wakeup::Wakeup;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const ROOM: usize = 1024;
 
 /// Something for another worker.
 #[derive(Debug)]
-pub(crate) enum Letter {
+pub(crate) enum WorkerMessage {
     /// A packet whose number is the other worker's.
     Packet(Box<(Arrival, Vec<u8>)>),
     /// A management datagram, its ICRC checked, with whom it concerns.
@@ -57,15 +57,15 @@ pub(crate) struct LoopAsk {
 
 /// One worker's way to the others.
 #[derive(Debug)]
-pub(crate) struct Mail {
+pub(crate) struct Messages {
     own: Worker,
-    inbox: Receiver<Letter>,
+    inbox: Receiver<WorkerMessage>,
     /// In the order of workers; the own one too.
-    outboxes: Vec<(SyncSender<Letter>, Arc<Bell>)>,
+    outboxes: Vec<(SyncSender<WorkerMessage>, Arc<Wakeup>)>,
     /// What has to wait for room.
-    waiting: VecDeque<(u8, Letter)>,
+    waiting: VecDeque<(u8, WorkerMessage)>,
     /// What came before the worker went to sleep.
-    found: Option<Letter>,
+    found: Option<WorkerMessage>,
     pub(crate) counters: HandOvers,
 }
 
@@ -90,12 +90,12 @@ impl HandOvers {
     }
 }
 
-impl Mail {
-    /// The ways of all workers to each other, woken by their bells.
-    pub(crate) fn between(workers: Workers, bells: &[Arc<Bell>]) -> Vec<Self> {
+impl Messages {
+    /// The ways of all workers to each other, woken by their wakeups.
+    pub(crate) fn between(workers: Workers, wakeups: &[Arc<Wakeup>]) -> Vec<Self> {
         let (senders, receivers): (Vec<_>, Vec<_>) =
-            bells.iter().map(|_| sync_channel(ROOM)).unzip();
-        let ways: Vec<_> = senders.into_iter().zip(bells.iter().cloned()).collect();
+            wakeups.iter().map(|_| sync_channel(ROOM)).unzip();
+        let ways: Vec<_> = senders.into_iter().zip(wakeups.iter().cloned()).collect();
         workers
             .iter()
             .zip(receivers)
@@ -136,7 +136,7 @@ impl Mail {
         };
         self.counters.packets += 1;
         let packet = Box::new((*arrival, datagram.to_vec()));
-        self.try_send(to, Letter::Packet(packet));
+        self.try_send(to, WorkerMessage::Packet(packet));
         true
     }
 
@@ -149,34 +149,34 @@ impl Mail {
         concerns: Concerns,
     ) {
         self.counters.management += 1;
-        self.try_send(to, Letter::Mad(Box::new((*path, *mad, concerns))));
+        self.try_send(to, WorkerMessage::Mad(Box::new((*path, *mad, concerns))));
     }
 
     /// Sends what may be lost.
-    pub(crate) fn try_send(&mut self, to: u8, letter: Letter) {
-        self.counters.lost += u64::from(self.post(to, letter).is_err());
+    pub(crate) fn try_send(&mut self, to: u8, message: WorkerMessage) {
+        self.counters.lost += u64::from(self.post(to, message).is_err());
     }
 
     /// Sends what must arrive.
-    pub(crate) fn send(&mut self, to: u8, letter: Letter) {
-        self.waiting.push_back((to, letter));
+    pub(crate) fn send(&mut self, to: u8, message: WorkerMessage) {
+        self.waiting.push_back((to, message));
         self.retry();
     }
 
     /// Sends to all others what must arrive.
-    pub(crate) fn send_all(&mut self, letter: impl Fn() -> Letter) {
+    pub(crate) fn send_all(&mut self, message: impl Fn() -> WorkerMessage) {
         for other in self.workers().iter().map(Worker::index) {
             if other != self.own() {
-                self.send(other, letter());
+                self.send(other, message());
             }
         }
     }
 
     /// Sends what waits for room, as far as there is some.
     pub(crate) fn retry(&mut self) {
-        while let Some((to, letter)) = self.waiting.pop_front() {
-            if let Err(letter) = self.post(to, letter) {
-                self.waiting.push_front((to, letter));
+        while let Some((to, message)) = self.waiting.pop_front() {
+            if let Err(message) = self.post(to, message) {
+                self.waiting.push_front((to, message));
                 return;
             }
         }
@@ -190,20 +190,20 @@ impl Mail {
         self.found.is_some() || !self.waiting.is_empty()
     }
 
-    /// The next letter from another worker.
-    pub(crate) fn next(&mut self) -> Option<Letter> {
+    /// The next message from another worker.
+    pub(crate) fn next(&mut self) -> Option<WorkerMessage> {
         self.found.take().or_else(|| self.inbox.try_recv().ok())
     }
 
-    fn post(&self, to: u8, letter: Letter) -> Result<(), Letter> {
-        let (outbox, bell) = &self.outboxes[usize::from(to)];
-        outbox.try_send(letter).map_err(|error| match error {
-            TrySendError::Full(letter) | TrySendError::Disconnected(letter) => letter,
+    fn post(&self, to: u8, message: WorkerMessage) -> Result<(), WorkerMessage> {
+        let (outbox, wakeup) = &self.outboxes[usize::from(to)];
+        outbox.try_send(message).map_err(|error| match error {
+            TrySendError::Full(message) | TrySendError::Disconnected(message) => message,
         })?;
-        // Between the letter and the look at whether its reader sleeps: one of the two sees the
+        // Between the message and the look at whether its reader sleeps: one of the two sees the
         // other, see `is_busy`.
         fence(Ordering::SeqCst);
-        bell.ring();
+        wakeup.ring();
         Ok(())
     }
 }
@@ -214,12 +214,12 @@ mod tests {
     use super::*;
     use trunkline_conn::ingress::Identification;
 
-    fn two() -> (Mail, Mail) {
+    fn two() -> (Messages, Messages) {
         let workers = Workers::new(2).unwrap();
-        let bells: Vec<_> = (0..2).map(|_| Arc::new(Bell::default())).collect();
-        let mut mails = Mail::between(workers, &bells);
-        let second = mails.pop().unwrap();
-        (mails.pop().unwrap(), second)
+        let wakeups: Vec<_> = (0..2).map(|_| Arc::new(Wakeup::default())).collect();
+        let mut messages = Messages::between(workers, &wakeups);
+        let second = messages.pop().unwrap();
+        (messages.pop().unwrap(), second)
     }
 
     fn packet_to(qpn: u8) -> Vec<u8> {
@@ -249,7 +249,7 @@ mod tests {
         assert!(!first.pass_on(&arrival(), &packet_to(4)));
         assert!(first.pass_on(&arrival(), &packet_to(5)));
         assert!(!first.pass_on(&arrival(), &[5; 3]), "no packet at all");
-        let Some(Letter::Packet(packet)) = second.next() else {
+        let Some(WorkerMessage::Packet(packet)) = second.next() else {
             panic!("a packet was handed over");
         };
         assert_eq!(packet.1, packet_to(5));
@@ -266,13 +266,13 @@ mod tests {
         assert_eq!(first.counters.packets, ROOM as u64 + 1);
         assert_eq!(first.counters.lost, 1);
         let peer = IpAddr::from([127, 0, 0, 9]);
-        first.send(1, Letter::Peer(peer, PeerMode::Trunkline));
+        first.send(1, WorkerMessage::Peer(peer, PeerMode::Trunkline));
         assert!(first.is_busy(), "it waits for room");
         assert!(second.is_busy());
         assert_eq!(std::iter::from_fn(|| second.next()).count(), ROOM);
         first.retry();
         assert!(!first.is_busy());
-        assert!(matches!(second.next(), Some(Letter::Peer(address, _)) if address == peer));
+        assert!(matches!(second.next(), Some(WorkerMessage::Peer(address, _)) if address == peer));
         assert!(!second.is_busy());
     }
 }

@@ -1,10 +1,10 @@
 //! What comes of handshakes: connections of pools and of programs, refusals, silence.
 
-use super::line::{Waiting, Wanted};
-use super::{BUSY_PAUSE, BUSY_TRIES, Busy, ConnectionState, Floor, Handshake, Peers};
-use crate::connection::ConnectionOptions;
+use super::open_queue::{Waiting, Wanted};
+use super::{BUSY_PAUSE, BUSY_TRIES, Busy, ConnectionState, Handshake, PoolContext, Pools};
 use crate::error::NoConnection;
-use crate::mail::Letter;
+use crate::verbs::connection::ConnectionOptions;
+use crate::worker::messages::WorkerMessage;
 use std::net::IpAddr;
 use trunkline_cm::{
     Bind, Bound, Bounds, CloseReason, Established, Event as Cm, HandshakeId, Hello, Manager,
@@ -14,15 +14,15 @@ use trunkline_conn::secret::Stream;
 use trunkline_qpmap::{ConnectionParams, PeerIdentity};
 use trunkline_wire::{Gid, Qpn};
 
-impl Peers {
+impl Pools {
     /// Takes up an event of the connection manager.
-    pub(crate) fn handle_manager(&mut self, floor: &mut Floor<'_>, event: &Cm) {
+    pub(crate) fn handle_manager(&mut self, context: &mut PoolContext<'_>, event: &Cm) {
         if let Cm::Silent { id, .. } = event
-            && self.ask_the_met(floor, *id)
+            && self.ask_the_met(context, *id)
         {
             return;
         }
-        self.learn_of(floor.now, event);
+        self.learn_of(context.now, event);
         match event {
             Cm::Incoming {
                 id,
@@ -30,17 +30,17 @@ impl Peers {
                 remote_id,
                 hello,
             } => {
-                self.incoming(floor, *id, (route.remote, *remote_id), hello);
+                self.incoming(context, *id, (route.remote, *remote_id), hello);
             }
-            Cm::Established(terms) => self.established(floor, terms),
-            Cm::NotTrunkline { id, .. } => self.failed(floor, *id, NoConnection::NoNode),
-            Cm::Silent { id, .. } => self.failed(floor, *id, NoConnection::Silent),
-            Cm::Nobody { id, .. } => self.failed(floor, *id, NoConnection::Nobody),
+            Cm::Established(terms) => self.established(context, terms),
+            Cm::NotTrunkline { id, .. } => self.failed(context, *id, NoConnection::NoNode),
+            Cm::Silent { id, .. } => self.failed(context, *id, NoConnection::Silent),
+            Cm::Nobody { id, .. } => self.failed(context, *id, NoConnection::Nobody),
             Cm::Refused {
                 id,
                 reason: Refused::Trunkline(code @ (RefusalCode::Busy | RefusalCode::Share)),
                 ..
-            } => self.told_to_wait(floor, *id, *code),
+            } => self.told_to_wait(context, *id, *code),
             Cm::Refused { id, reason, .. } => {
                 let why = match reason {
                     // Answers or confirmations were lost: it is there, and asked again.
@@ -49,16 +49,16 @@ impl Peers {
                     Refused::NoSense(_) => NoConnection::NoSense,
                     _ => NoConnection::Refused,
                 };
-                self.failed(floor, *id, why);
+                self.failed(context, *id, why);
             }
-            Cm::PeerRestarted { route, .. } => floor.engine.drop_peer(route.remote.into()),
-            Cm::Closed { id, reason, .. } => self.closed(floor, *id, *reason),
+            Cm::PeerRestarted { route, .. } => context.engine.drop_peer(route.remote.into()),
+            Cm::Closed { id, reason, .. } => self.closed(context, *id, *reason),
         }
     }
 
     fn incoming(
         &mut self,
-        floor: &mut Floor<'_>,
+        context: &mut PoolContext<'_>,
         id: HandshakeId,
         (peer, remote): (IpAddr, Qpn),
         hello: &Hello,
@@ -67,15 +67,15 @@ impl Peers {
             traffic_class: hello.traffic_class,
             ..ConnectionOptions::default()
         };
-        let Some(offer) = self.offer(floor.engine) else {
+        let Some(offer) = self.offer(context.engine) else {
             // It is over already if this fails.
-            let _ = floor.manager.reject(id, RefusalCode::Busy);
+            let _ = context.manager.reject(id, RefusalCode::Busy);
             return;
         };
-        let now = floor.now;
+        let now = context.now;
         let own = hello.binds.as_slice().iter().map(|bind| bind.dest_qp);
         let own = own.collect();
-        let consent = |bind: &Bind| floor.engine.consent(now, peer.into(), &(*bind).into());
+        let consent = |bind: &Bind| context.engine.consent(now, peer.into(), &(*bind).into());
         let bounds: Bounds = hello
             .binds
             .as_slice()
@@ -83,8 +83,12 @@ impl Peers {
             .filter_map(consent)
             .map(Bound::from)
             .collect();
-        if floor.manager.accept(floor.now, id, offer, bounds).is_err() {
-            floor.engine.release_connection(offer.connection);
+        if context
+            .manager
+            .accept(context.now, id, offer, bounds)
+            .is_err()
+        {
+            context.engine.release_connection(offer.connection);
             return;
         }
         let purpose = hello.purpose;
@@ -124,33 +128,33 @@ impl Peers {
     /// offered, the confirmation is late or lost.
     pub(super) fn early(
         &self,
-        floor: &mut Floor<'_>,
+        context: &mut PoolContext<'_>,
         connection: Qpn,
         (token, source): (u32, Gid),
     ) {
         if let Some(id) = self.opening.offered(connection, token, source) {
             // It is confirmed already if this fails.
-            let _ = floor.manager.confirm(floor.now, id);
+            let _ = context.manager.confirm(context.now, id);
         }
     }
 
     /// A peer has agreed to a connection: where it is another incarnation of one that this worker
     /// or another one knows, that one is gone.
-    fn meet(&mut self, floor: &mut Floor<'_>, identity: PeerIdentity) {
-        let known = floor.engine.peer(identity.address);
+    fn meet(&mut self, context: &mut PoolContext<'_>, identity: PeerIdentity) {
+        let known = context.engine.peer(identity.address);
         if known == Some(identity) {
             return;
         }
         if known.is_some() {
-            floor.engine.drop_peer(identity.address);
+            context.engine.drop_peer(identity.address);
         }
-        let now = floor.now;
-        self.write_to_all(|| Letter::Incarnation(identity, now));
+        let now = context.now;
+        self.send_to_all(|| WorkerMessage::Incarnation(identity, now));
     }
 
-    fn established(&mut self, floor: &mut Floor<'_>, terms: &Established) {
+    fn established(&mut self, context: &mut PoolContext<'_>, terms: &Established) {
         let Some(handshake) = self.handshakes.get(terms.id) else {
-            let _ = floor.manager.close(floor.now, terms.id);
+            let _ = context.manager.close(context.now, terms.id);
             return;
         };
         // An ask of ours that the peer's absorbed keeps what the program wanted of it.
@@ -163,9 +167,12 @@ impl Peers {
             address: terms.route.remote.into(),
             workers: terms.workers,
         };
-        self.meet(floor, identity);
+        self.meet(context, identity);
         let params = params(terms, &options);
-        match floor.engine.add_connection(floor.now, identity, &params) {
+        match context
+            .engine
+            .add_connection(context.now, identity, &params)
+        {
             Ok(conn) => {
                 self.opening.remove(number);
                 self.busy.remove(&asked);
@@ -178,33 +185,37 @@ impl Peers {
                         self.tell(handle, ConnectionState::Open(conn));
                     }
                     // The program has given it up meanwhile.
-                    Some(_) => floor.engine.close_connection(conn),
+                    Some(_) => context.engine.close_connection(conn),
                     None => {}
                 }
                 // Who asks for the first time does not know yet which QPs are another worker's.
                 let own = |bind: &&Bind| self.worker.owns(bind.dest_qp.get());
                 for bind in terms.binds.as_slice().iter().filter(own) {
-                    floor.engine.handle_early(floor.now, conn, (*bind).into());
+                    context
+                        .engine
+                        .handle_early(context.now, conn, (*bind).into());
                 }
                 for bound in terms.bounds.as_slice() {
-                    floor
+                    context
                         .engine
-                        .handle_early(floor.now, conn, bound.bind().into());
-                    floor.engine.handle_early(floor.now, conn, (*bound).into());
+                        .handle_early(context.now, conn, bound.bind().into());
+                    context
+                        .engine
+                        .handle_early(context.now, conn, (*bound).into());
                 }
                 if terms.role == Role::Opener {
-                    floor.engine.greet(conn);
+                    context.engine.greet(conn);
                 }
             }
             Err(_) => {
-                self.failed(floor, terms.id, NoConnection::Incarnation);
-                let _ = floor.manager.close(floor.now, terms.id);
+                self.failed(context, terms.id, NoConnection::Incarnation);
+                let _ = context.manager.close(context.now, terms.id);
             }
         }
     }
 
     /// The peer has no room now. QPs wait for it, up to a limit; programs decide for themselves.
-    fn told_to_wait(&mut self, floor: &mut Floor<'_>, id: HandshakeId, code: RefusalCode) {
+    fn told_to_wait(&mut self, context: &mut PoolContext<'_>, id: HandshakeId, code: RefusalCode) {
         let why = match code {
             RefusalCode::Share => NoConnection::Share,
             _ => NoConnection::Busy,
@@ -212,9 +223,9 @@ impl Peers {
         let asked = self.handshakes.get(id);
         if let Some(handle) = asked.and_then(|at| at.handle) {
             if code == RefusalCode::Share {
-                self.failed(floor, id, why);
+                self.failed(context, id, why);
             } else {
-                self.program_told_to_wait(floor, id, handle);
+                self.program_told_to_wait(context, id, handle);
             }
             return;
         }
@@ -224,19 +235,24 @@ impl Peers {
             .map(|key| (key, times(key)))
             .filter(|(_, n)| *n < BUSY_TRIES)
         else {
-            self.failed(floor, id, why);
+            self.failed(context, id, why);
             return;
         };
-        self.take(floor, id);
+        self.take(context, id);
         let pause = BUSY_PAUSE << times;
-        let again = Some(floor.now + pause / 2 + self.pauses.next_u64() % pause);
+        let again = Some(context.now + pause / 2 + self.pauses.next_u64() % pause);
         let times = times + 1;
         self.busy.insert(key, Busy { times, again });
     }
 
     /// A connection that a program opens waits until the peer admits it, with those behind it.
-    fn program_told_to_wait(&mut self, floor: &mut Floor<'_>, id: HandshakeId, handle: u64) {
-        let Some(handshake) = self.off_the_books(floor, id) else {
+    fn program_told_to_wait(
+        &mut self,
+        context: &mut PoolContext<'_>,
+        id: HandshakeId,
+        handle: u64,
+    ) {
+        let Some(handshake) = self.off_the_books(context, id) else {
             return;
         };
         let wanted = Wanted {
@@ -249,7 +265,7 @@ impl Peers {
             let pause = BUSY_PAUSE << times.min(BUSY_TRIES.into());
             pause / 2 + pauses.next_u64() % pause
         };
-        if self.turns.refused(floor.now, pause, wanted).is_err() {
+        if self.turns.refused(context.now, pause, wanted).is_err() {
             self.tell(handle, ConnectionState::Failed(NoConnection::Busy));
             self.turn_is_free(handshake.peer);
         }
@@ -258,32 +274,32 @@ impl Peers {
     /// An ask of a program to `peer` is over: the next that waits for it stands in line.
     fn turn_ends(&mut self, peer: IpAddr, stands: bool) {
         if let Some(next) = self.turns.end(peer, stands) {
-            self.stand_in_line(Waiting::Private(next));
+            self.enqueue(Waiting::Private(next));
         }
     }
 
     pub(super) fn turn_is_free(&mut self, peer: IpAddr) {
         if let Some(next) = self.turns.next(peer) {
-            self.stand_in_line(Waiting::Private(next));
+            self.enqueue(Waiting::Private(next));
         }
     }
 
     /// Asks peers again that were busy, when their pauses are over and QPs still wait for them.
-    pub(crate) fn ask_again(&mut self, floor: &mut Floor<'_>) {
-        for wanted in self.turns.resume(floor.now) {
-            self.stand_in_line(Waiting::Private(wanted));
+    pub(crate) fn ask_again(&mut self, context: &mut PoolContext<'_>) {
+        for wanted in self.turns.resume(context.now) {
+            self.enqueue(Waiting::Private(wanted));
         }
         if self.busy.is_empty() {
             return;
         }
-        let due = |busy: &Busy| busy.again.is_some_and(|again| again <= floor.now);
+        let due = |busy: &Busy| busy.again.is_some_and(|again| again <= context.now);
         let due = self.busy.iter().filter(|(_, busy)| due(busy));
         let due: Vec<(IpAddr, u8)> = due.map(|(key, _)| *key).collect();
         for key in due {
-            let waiting = !floor.engine.waiting_for(key.0.into()).is_empty();
+            let waiting = !context.engine.waiting_for(key.0.into()).is_empty();
             if waiting && let Some(busy) = self.busy.get_mut(&key) {
                 busy.again = None;
-                self.open_pool(floor, key.0.into(), Qpn::from_wire(key.1.into()));
+                self.open_pool(context, key.0.into(), Qpn::from_wire(key.1.into()));
             } else {
                 self.busy.remove(&key);
             }
@@ -293,18 +309,18 @@ impl Peers {
     /// A peer that kept silent, asked as a stranger, and has shown meanwhile that it is a node, by
     /// an ask of its own or the answer to another one, is asked again, as often as one that is
     /// known: its answers were lost. Gives whether it is.
-    fn ask_the_met(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> bool {
+    fn ask_the_met(&mut self, context: &mut PoolContext<'_>, id: HandshakeId) -> bool {
         let met = |at: &&Handshake| {
-            at.stranger && self.directory.mode(floor.now, at.peer) == PeerMode::Trunkline
+            at.stranger && self.directory.mode(context.now, at.peer) == PeerMode::Trunkline
         };
         if self.handshakes.get(id).filter(met).is_none() {
             return false;
         }
-        let Some(handshake) = self.take(floor, id) else {
+        let Some(handshake) = self.take(context, id) else {
             return false;
         };
         let Some(handle) = handshake.handle else {
-            self.ask_for_the_late(floor, handshake.peer);
+            self.ask_for_the_late(context, handshake.peer);
             return true;
         };
         let wanted = Wanted {
@@ -312,20 +328,25 @@ impl Peers {
             peer: handshake.peer,
             options: handshake.options,
         };
-        if !self.open_wanted(floor, wanted) {
-            self.came_to_nothing(floor, &handshake, NoConnection::Silent);
+        if !self.open_wanted(context, wanted) {
+            self.came_to_nothing(context, &handshake, NoConnection::Silent);
         }
         true
     }
 
     /// A handshake came to nothing.
-    fn failed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, why: NoConnection) {
-        if let Some(handshake) = self.take(floor, id) {
-            self.came_to_nothing(floor, &handshake, why);
+    fn failed(&mut self, context: &mut PoolContext<'_>, id: HandshakeId, why: NoConnection) {
+        if let Some(handshake) = self.take(context, id) {
+            self.came_to_nothing(context, &handshake, why);
         }
     }
 
-    fn came_to_nothing(&mut self, floor: &mut Floor<'_>, handshake: &Handshake, why: NoConnection) {
+    fn came_to_nothing(
+        &mut self,
+        context: &mut PoolContext<'_>,
+        handshake: &Handshake,
+        why: NoConnection,
+    ) {
         if let Some(handle) = handshake.handle {
             self.tell(handle, ConnectionState::Failed(why));
             if why == NoConnection::Silent {
@@ -336,54 +357,61 @@ impl Peers {
         self.busy.remove(&(handshake.peer, handshake.toward));
         let peer = Gid::from(handshake.peer);
         let remote = Qpn::from_wire(handshake.toward.into());
-        if self.is_ordinary(floor, handshake.peer) {
-            floor.engine.peer_is_plain(peer);
+        if self.is_ordinary(context, handshake.peer) {
+            context.engine.peer_is_plain(peer);
         } else if why == NoConnection::Silent {
-            floor
+            context
                 .engine
-                .peer_silent(floor.now, peer, remote, why.to_requests());
+                .peer_silent(context.now, peer, remote, why.to_requests());
         } else {
-            floor
+            context
                 .engine
                 .peer_unreachable(peer, remote, why.to_requests());
         }
-        self.ask_for_the_late(floor, handshake.peer);
+        self.ask_for_the_late(context, handshake.peer);
     }
 
     /// A host that never shared connections is an ordinary one; a node that did is gone, or its
     /// answers were lost.
-    pub(super) fn is_ordinary(&self, floor: &Floor<'_>, peer: IpAddr) -> bool {
-        let plain = matches!(self.directory.mode(floor.now, peer), PeerMode::Plain { .. });
-        plain && floor.engine.peer(peer.into()).is_none()
+    pub(super) fn is_ordinary(&self, context: &PoolContext<'_>, peer: IpAddr) -> bool {
+        let plain = matches!(
+            self.directory.mode(context.now, peer),
+            PeerMode::Plain { .. }
+        );
+        plain && context.engine.peer(peer.into()).is_none()
     }
 
     /// Takes a handshake off the books; the number of an end that was never used is free again.
-    fn take(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
-        let handshake = self.off_the_books(floor, id)?;
+    fn take(&mut self, context: &mut PoolContext<'_>, id: HandshakeId) -> Option<Handshake> {
+        let handshake = self.off_the_books(context, id)?;
         if handshake.handle.is_some() && handshake.conn.is_none() {
             self.turn_ends(handshake.peer, false);
         }
         Some(handshake)
     }
 
-    fn off_the_books(&mut self, floor: &mut Floor<'_>, id: HandshakeId) -> Option<Handshake> {
+    fn off_the_books(
+        &mut self,
+        context: &mut PoolContext<'_>,
+        id: HandshakeId,
+    ) -> Option<Handshake> {
         let handshake = self.handshakes.remove(id)?;
         self.opening.remove(handshake.number);
         if handshake.conn.is_none() {
-            floor.engine.release_connection(handshake.number);
+            context.engine.release_connection(handshake.number);
         }
         Some(handshake)
     }
 
     /// The peer ended a connection, or nothing came of its ask.
-    fn closed(&mut self, floor: &mut Floor<'_>, id: HandshakeId, reason: CloseReason) {
-        let Some(handshake) = self.take(floor, id) else {
+    fn closed(&mut self, context: &mut PoolContext<'_>, id: HandshakeId, reason: CloseReason) {
+        let Some(handshake) = self.take(context, id) else {
             return;
         };
         match handshake.conn {
-            Some(conn) => floor.engine.close_connection(conn),
+            Some(conn) => context.engine.close_connection(conn),
             None if handshake.handle.is_some() || reason == CloseReason::Local => {}
-            None => self.ask_for_the_late(floor, handshake.peer),
+            None => self.ask_for_the_late(context, handshake.peer),
         }
         if let Some(handle) = handshake.handle {
             self.tell(handle, ConnectionState::Closed);

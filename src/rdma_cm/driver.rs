@@ -3,8 +3,8 @@
 use super::event::Notice;
 use super::resolve::{Outcome, ResolveError, Resolver};
 use crate::error::NoConnection;
-use crate::status::Span;
-use crate::status::recorder::Recorder;
+use crate::observe::status::Span;
+use crate::observe::status::recorder::Recorder;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -101,7 +101,7 @@ impl Queue {
 
 /// The manager of a node, and whose its IDs are.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct CmDriver {
     pub(crate) manager: Manager<Stream>,
     /// Addresses and routes that could not be resolved.
     pub(crate) unresolved: u64,
@@ -113,7 +113,7 @@ pub(crate) struct Desk {
     sought: BTreeMap<Id, (SocketAddr, std::time::Instant)>,
 }
 
-impl Desk {
+impl CmDriver {
     /// A manager for one worker of a node with this address and these GUIDs, whose datagrams have
     /// `datagram` bytes at most, and go where `routes` say.
     pub(crate) fn new(

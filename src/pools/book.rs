@@ -72,8 +72,8 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::ConnectionOptions;
-    use crate::peers::ids::ids;
+    use crate::pools::ids::ids;
+    use crate::verbs::connection::ConnectionOptions;
     use trunkline_wire::Qpn;
 
     fn handshake(peer: u8, purpose: Purpose) -> Handshake {

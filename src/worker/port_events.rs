@@ -1,7 +1,7 @@
 //! What a port says of datagrams that were sent, taken to whom it concerns.
 
-use crate::core::Core;
-use crate::mail::Letter;
+use crate::worker::core::Core;
+use crate::worker::messages::WorkerMessage;
 use std::net::IpAddr;
 use trunkline_cm::{Concerns, Quote};
 use trunkline_conn::time::Instant;
@@ -28,10 +28,10 @@ impl Core {
 
     /// The kernel gives errors to the socket of any worker: whose ask it is stands in the quote.
     fn pass_refusal(&mut self, now: Instant, peer: IpAddr, quote: Quote) {
-        if let Some(mail) = &mut self.mail {
-            let to = quote.worker(mail.workers());
-            if to != mail.own() {
-                mail.try_send(to, Letter::Refused(peer, quote));
+        if let Some(messages) = &mut self.messages {
+            let to = quote.worker(messages.workers());
+            if to != messages.own() {
+                messages.try_send(to, WorkerMessage::Refused(peer, quote));
                 return;
             }
         }

@@ -1,18 +1,18 @@
 //! The heart of a node: engine, connection manager and port, joined by one loop.
 
-use crate::capture::Capture;
-use crate::clock::Clock;
-use crate::cm_counters::CmCounters;
-use crate::deadline::Deadline;
-use crate::mail::{HandOvers, Letter, Mail};
-use crate::peers::{Floor, Peers};
+use crate::node::state_bytes::StateBytes;
+use crate::observe::capture::Capture;
+use crate::observe::cm_counters::CmCounters;
+use crate::observe::probes;
+use crate::observe::status::recorder::Recorder;
 use crate::platform::Embedded;
-use crate::probes;
-use crate::qp::Qp;
-use crate::rdma_cm::Desk;
-use crate::state_bytes::StateBytes;
-use crate::status::recorder::Recorder;
-use crate::worker::Bell;
+use crate::pools::{PoolContext, Pools};
+use crate::rdma_cm::CmDriver;
+use crate::verbs::qp::Qp;
+use crate::worker::clock::Clock;
+use crate::worker::deadline::Deadline;
+use crate::worker::messages::{HandOvers, Messages, WorkerMessage};
+use crate::worker::wakeup::Wakeup;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -82,9 +82,9 @@ pub(crate) struct Core {
     pub(crate) port: Box<dyn Port + Send>,
     pub(crate) clock: Clock,
     pub(crate) events: VecDeque<Event>,
-    pub(crate) peers: Peers,
+    pub(crate) pools: Pools,
     /// Connections of programs that ask for them by IP address and port.
-    pub(crate) cm: Desk,
+    pub(crate) cm: CmDriver,
     /// What connection management counts and times.
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) capture: Option<Capture>,
@@ -96,7 +96,7 @@ pub(crate) struct Core {
     unsent: Option<Outgoing>,
     said_goodbye: bool,
     /// The way to the other workers, if there are any.
-    pub(crate) mail: Option<Mail>,
+    pub(crate) messages: Option<Messages>,
 }
 
 impl std::fmt::Debug for Core {
@@ -114,22 +114,22 @@ impl Core {
         workers: Workers,
         clock: &Clock,
         ports: Vec<Box<dyn Port + Send>>,
-        bells: &[Arc<Bell>],
+        wakeups: &[Arc<Wakeup>],
     ) -> Vec<Self> {
         let secret = config.engine.secret;
         let alone = workers == Workers::ONE;
         let identity = draw_identity(config.guid, &secret);
         let guids = secret.derive(Purpose::HostGuids);
-        let mails = Mail::between(workers, bells).into_iter().map(Some);
-        let places = workers.iter().zip(ports).zip(mails);
+        let messages = Messages::between(workers, wakeups).into_iter().map(Some);
+        let places = workers.iter().zip(ports).zip(messages);
         places
-            .map(|((worker, port), mail)| {
+            .map(|((worker, port), messages)| {
                 let mut config = config.clone();
                 config.engine.worker = worker;
                 config.engine.region_secret = Some(secret.derive(Purpose::Regions));
                 config.engine.secret = secret.derive(Purpose::Worker(worker.index()));
-                let mail = mail.filter(|_| !alone);
-                Self::new(config, (identity, guids), clock.clone(), port, mail)
+                let messages = messages.filter(|_| !alone);
+                Self::new(config, (identity, guids), clock.clone(), port, messages)
             })
             .collect()
     }
@@ -139,7 +139,7 @@ impl Core {
         (identity, guids): (Identity, Secret),
         clock: Clock,
         port: Box<dyn Port + Send>,
-        mail: Option<Mail>,
+        messages: Option<Messages>,
     ) -> Self {
         let capabilities = port.capabilities();
         let carried = u32::try_from(capabilities.max_datagram).unwrap_or(u32::MAX);
@@ -157,8 +157,8 @@ impl Core {
         let mut manager = Manager::new(nodes, secret.stream(Purpose::Nodes));
         let recorder: Arc<Recorder> = Arc::default();
         let pauses = secret.stream(Purpose::Pauses);
-        let peers = Peers::new(&config, Arc::clone(&recorder), pauses);
-        let mut cm = Desk::new(
+        let pools = Pools::new(&config, Arc::clone(&recorder), pauses);
+        let mut cm = CmDriver::new(
             (config.engine.address, Guids::PerPeer(guids)),
             worker,
             config.engine.datagram,
@@ -178,7 +178,7 @@ impl Core {
             port,
             clock,
             events: VecDeque::new(),
-            peers,
+            pools,
             cm,
             manager,
             psn: draw_psn(&mut psns),
@@ -186,7 +186,7 @@ impl Core {
             bad_management: 0,
             unsent: None,
             said_goodbye: false,
-            mail,
+            messages,
         }
     }
 
@@ -242,12 +242,12 @@ impl Core {
             }
         }
         self.engine.say_goodbye();
-        let mut floor = Floor {
+        let mut context = PoolContext {
             now,
             engine: &mut self.engine,
             manager: &mut self.manager,
         };
-        self.peers.end_connections(&mut floor, &mut self.events);
+        self.pools.end_connections(&mut context, &mut self.events);
         self.send_out(end);
         self.engine.publish();
     }
@@ -275,7 +275,7 @@ impl Core {
 
     pub(crate) fn state_bytes(&self) -> StateBytes {
         let management =
-            self.manager.state_bytes() + self.cm.manager.state_bytes() + self.peers.state_bytes();
+            self.manager.state_bytes() + self.cm.manager.state_bytes() + self.pools.state_bytes();
         StateBytes::of(&self.engine.state_bytes(), management)
     }
 
@@ -329,7 +329,7 @@ impl Core {
         let Self {
             engine,
             manager,
-            peers,
+            pools,
             cm,
             port,
             recorder,
@@ -338,12 +338,12 @@ impl Core {
             unsent,
             ..
         } = self;
-        let mut clerk = Clerk {
+        let mut clerk = ManagementSender {
             manager,
             cm,
             recorder,
             capture: capture.as_ref(),
-            address: peers.address(),
+            address: pools.address(),
             psn,
             unsent,
             sent: false,
@@ -361,22 +361,22 @@ impl Core {
         let Self {
             engine,
             manager,
-            peers,
+            pools,
             cm,
             events,
             port,
             recorder,
             capture,
             bad_management,
-            mail,
+            messages,
             ..
         } = self;
-        let sharing = peers.is_sharing();
+        let sharing = pools.is_sharing();
         let mut burst = engine.burst(now);
         port.receive(BURST, &mut |arrival, datagram| {
             if !gsi::is_management(datagram) {
-                let elsewhere = |mail: &mut Mail| mail.pass_on(arrival, datagram);
-                if !mail.as_mut().is_some_and(elsewhere) {
+                let elsewhere = |messages: &mut Messages| messages.pass_on(arrival, datagram);
+                if !messages.as_mut().is_some_and(elsewhere) {
                     burst.handle_datagram(arrival, datagram);
                 }
                 return;
@@ -390,9 +390,9 @@ impl Core {
             };
             recorder.message_received();
             probes::cm_received(arrival.path.src, mad);
-            let concerns = match mail {
+            let concerns = match messages {
                 None => Some(Concerns::of(mad)),
-                Some(mail) => deliver(mail, &arrival.path, mad),
+                Some(messages) => deliver(messages, &arrival.path, mad),
             };
             if let Some(concerns) = concerns {
                 // To the manager of ordinary hosts the service of Trunkline nodes is one nobody
@@ -401,12 +401,12 @@ impl Core {
                 manage(now, (manager, cm), &arrival.path, mad, concerns);
             }
             // Packets behind a confirmation are on the connection that it opens.
-            let mut floor = Floor {
+            let mut context = PoolContext {
                 now,
                 engine: burst.engine(),
                 manager,
             };
-            news(&mut floor, peers, cm, events);
+            exchange_events(&mut context, pools, cm, events);
         })
     }
 
@@ -414,58 +414,62 @@ impl Core {
     fn read_mail(&mut self, now: Instant) -> usize {
         let mut read = 0;
         while read < BURST
-            && let Some(letter) = self.mail.as_mut().and_then(Mail::next)
+            && let Some(message) = self.messages.as_mut().and_then(Messages::next)
         {
             read += 1;
-            self.take_up(now, letter);
+            self.take_up(now, message);
         }
         read
     }
 
-    fn take_up(&mut self, now: Instant, letter: Letter) {
+    fn take_up(&mut self, now: Instant, message: WorkerMessage) {
         let Self {
             engine,
             manager,
-            peers,
+            pools,
             cm,
             ..
         } = self;
-        let mut floor = Floor {
+        let mut context = PoolContext {
             now,
             engine,
             manager,
         };
-        match letter {
-            Letter::Packet(packet) => floor.engine.handle_datagram(now, &packet.0, &packet.1),
-            Letter::Mad(mad) => {
+        match message {
+            WorkerMessage::Packet(packet) => {
+                context.engine.handle_datagram(now, &packet.0, &packet.1)
+            }
+            WorkerMessage::Mad(mad) => {
                 let (path, mad, concerns) = *mad;
                 manage(now, (manager, cm), &path, &mad, concerns);
             }
-            Letter::Met(met) => cm.manager.handle_met(now, &met),
-            Letter::QpFailed(qpn) => cm.manager.qp_failed(now, qpn),
-            Letter::CqFailed(cq) => {
-                if floor.engine.fail_cq(cq) && peers.speaks_for_node() {
+            WorkerMessage::Met(met) => cm.manager.handle_met(now, &met),
+            WorkerMessage::QpFailed(qpn) => cm.manager.qp_failed(now, qpn),
+            WorkerMessage::CqFailed(cq) => {
+                if context.engine.fail_cq(cq) && pools.speaks_for_node() {
                     self.events.push_back(Event::CqError { cq });
                 }
             }
-            Letter::Peer(address, mode) => peers.heard(&mut floor, address, mode),
-            Letter::Incarnation(identity, at) => engine.heed_incarnation(&identity, at),
-            Letter::Refused(peer, quote) => self.refused(now, peer, &quote),
-            Letter::Loop(ask) => peers.looped_to(&mut floor, &ask),
-            Letter::Looped(near, far) => peers.looped(&mut floor, &near, far.as_ref()),
+            WorkerMessage::Peer(address, mode) => pools.heard(&mut context, address, mode),
+            WorkerMessage::Incarnation(identity, at) => engine.heed_incarnation(&identity, at),
+            WorkerMessage::Refused(peer, quote) => self.refused(now, peer, &quote),
+            WorkerMessage::Loop(ask) => pools.looped_to(&mut context, &ask),
+            WorkerMessage::Looped(near, far) => pools.looped(&mut context, &near, far.as_ref()),
         }
     }
 
     /// Hands over what the peers of this worker have for other ones.
     fn post_mail(&mut self) {
-        let Some(mail) = &mut self.mail else { return };
-        while let Some((to, letter)) = self.peers.poll_letter() {
-            mail.send(to, letter);
+        let Some(messages) = &mut self.messages else {
+            return;
+        };
+        while let Some((to, message)) = self.pools.poll_message() {
+            messages.send(to, message);
         }
         while let Some(met) = self.cm.manager.poll_met() {
-            mail.send_all(|| Letter::Met(met));
+            messages.send_all(|| WorkerMessage::Met(met));
         }
-        mail.retry();
+        messages.retry();
     }
 
     /// Whether there is something to do right now, apart from packets that come in. What waits for
@@ -477,13 +481,13 @@ impl Core {
         } else {
             self.engine.is_busy() || self.unsent.is_some()
         };
-        busy || self.mail.as_mut().is_some_and(Mail::is_busy)
+        busy || self.messages.as_mut().is_some_and(Messages::is_busy)
     }
 
     /// What was handed to other workers.
     pub(crate) fn hand_overs(&self) -> HandOvers {
-        let mail = self.mail.as_ref();
-        mail.map_or_else(HandOvers::default, |mail| mail.counters)
+        let messages = self.messages.as_ref();
+        messages.map_or_else(HandOvers::default, |messages| messages.counters)
     }
 
     /// Lets engine, connection manager and peers talk until none has news.
@@ -491,19 +495,19 @@ impl Core {
         let Self {
             engine,
             manager,
-            peers,
+            pools,
             cm,
             events,
             ..
         } = self;
-        let mut floor = Floor {
+        let mut context = PoolContext {
             now,
             engine,
             manager,
         };
-        peers.ask_again(&mut floor);
-        news(&mut floor, peers, cm, events);
-        peers.reclaim(now, floor.engine);
+        pools.ask_again(&mut context);
+        exchange_events(&mut context, pools, cm, events);
+        pools.reclaim(now, context.engine);
         self.post_mail();
     }
 
@@ -522,14 +526,14 @@ impl Core {
     pub(crate) fn modify_qp(&mut self, qpn: Qpn, change: &QpModify) -> Result<(), VerbsError> {
         self.engine.modify_qp(qpn, change)?;
         if matches!(change, QpModify::Reset) {
-            self.peers.withdraw(&mut self.manager, qpn);
+            self.pools.withdraw(&mut self.manager, qpn);
         }
         Ok(())
     }
 
     /// Destroys a QP.
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
-        self.peers.withdraw(&mut self.manager, qpn);
+        self.pools.withdraw(&mut self.manager, qpn);
         self.engine.destroy_qp(qpn)
     }
 
@@ -538,15 +542,15 @@ impl Core {
         let Self {
             engine,
             manager,
-            peers,
+            pools,
             ..
         } = self;
-        let mut floor = Floor {
+        let mut context = PoolContext {
             now,
             engine,
             manager,
         };
-        peers.learn(&mut floor, peer);
+        pools.learn(&mut context, peer);
     }
 
     /// Opens a connection for the program.
@@ -554,16 +558,16 @@ impl Core {
         &mut self,
         now: Instant,
         peer: std::net::IpAddr,
-        options: &crate::connection::ConnectionOptions,
+        options: &crate::verbs::connection::ConnectionOptions,
     ) -> Option<u64> {
         let Self {
             engine,
             manager,
-            peers,
+            pools,
             ..
         } = self;
-        peers.open_private(
-            &mut Floor {
+        pools.open_private(
+            &mut PoolContext {
                 now,
                 engine,
                 manager,
@@ -590,7 +594,7 @@ impl Core {
             self.engine.poll_timeout(),
             self.manager.poll_timeout(),
             self.cm.poll_timeout(),
-            self.peers.next_timeout(),
+            self.pools.next_timeout(),
         ];
         timers.into_iter().flatten().min()
     }
@@ -607,36 +611,41 @@ pub(crate) fn ready(
 }
 
 /// Lets engine, connection managers and peers talk until none has news.
-fn news(floor: &mut Floor<'_>, peers: &mut Peers, cm: &mut Desk, events: &mut VecDeque<Event>) {
+fn exchange_events(
+    context: &mut PoolContext<'_>,
+    pools: &mut Pools,
+    cm: &mut CmDriver,
+    events: &mut VecDeque<Event>,
+) {
     loop {
         let mut idle = true;
-        while let Some(event) = floor.engine.poll_event() {
+        while let Some(event) = context.engine.poll_event() {
             idle = false;
             if let Event::QpFailed { qpn } = event {
-                if let Some(other) = cm.qp_failed(floor.now, qpn) {
-                    peers.write(other, Letter::QpFailed(qpn));
+                if let Some(other) = cm.qp_failed(context.now, qpn) {
+                    pools.send_to(other, WorkerMessage::QpFailed(qpn));
                 }
                 continue;
             }
             if let Event::CqError { cq } = event {
-                peers.write_to_all(|| Letter::CqFailed(cq));
-                if !peers.speaks_for_node() {
+                pools.send_to_all(|| WorkerMessage::CqFailed(cq));
+                if !pools.speaks_for_node() {
                     continue;
                 }
             }
-            if !peers.handle_engine(floor, &event) && events.len() < MAX_EVENTS {
+            if !pools.handle_engine(context, &event) && events.len() < MAX_EVENTS {
                 events.push_back(event);
             }
         }
-        while let Some(event) = floor.manager.poll_event() {
+        while let Some(event) = context.manager.poll_event() {
             idle = false;
-            peers.handle_manager(floor, &event);
+            pools.handle_manager(context, &event);
         }
-        while let Some((handle, peer)) = peers.poll_unexplained() {
-            peers.explain(handle, cm.why_silent(floor.now, peer));
+        while let Some((handle, peer)) = pools.poll_unexplained() {
+            pools.explain(handle, cm.why_silent(context.now, peer));
         }
-        idle &= !cm.pump(floor.now);
-        idle &= !peers.ask_next(floor);
+        idle &= !cm.pump(context.now);
+        idle &= !pools.ask_next(context);
         if idle {
             break;
         }
@@ -655,26 +664,26 @@ fn check_management<'a>(arrival: &Arrival, datagram: &'a [u8]) -> Option<&'a [u8
 
 /// Hands a management datagram to the workers that it is for; gives whom it concerns here, if it is
 /// for this one too.
-fn deliver(mail: &mut Mail, path: &Path, mad: &[u8; MAD_LEN]) -> Option<Concerns> {
-    let (concerns, at) = Concerns::and_worker(mad, mail.workers());
-    let to = at.worker(mail.workers()).unwrap_or_else(|| {
-        for other in mail.workers().iter().map(Worker::index) {
-            if other != mail.own() {
-                mail.pass_on_management(other, path, mad, concerns);
+fn deliver(messages: &mut Messages, path: &Path, mad: &[u8; MAD_LEN]) -> Option<Concerns> {
+    let (concerns, at) = Concerns::and_worker(mad, messages.workers());
+    let to = at.worker(messages.workers()).unwrap_or_else(|| {
+        for other in messages.workers().iter().map(Worker::index) {
+            if other != messages.own() {
+                messages.pass_on_management(other, path, mad, concerns);
             }
         }
-        mail.own()
+        messages.own()
     });
-    if to == mail.own() {
+    if to == messages.own() {
         return Some(concerns);
     }
-    mail.pass_on_management(to, path, mad, concerns);
+    messages.pass_on_management(to, path, mad, concerns);
     None
 }
 
 fn manage(
     now: Instant,
-    (manager, cm): (&mut Manager<Stream>, &mut Desk),
+    (manager, cm): (&mut Manager<Stream>, &mut CmDriver),
     path: &Path,
     mad: &[u8; MAD_LEN],
     concerns: Concerns,
@@ -702,9 +711,9 @@ fn draw_psn(random: &mut Stream) -> Psn {
 }
 
 /// Sends what connection managers have to say.
-struct Clerk<'a> {
+struct ManagementSender<'a> {
     manager: &'a mut Manager<Stream>,
-    cm: &'a mut Desk,
+    cm: &'a mut CmDriver,
     recorder: &'a Recorder,
     capture: Option<&'a Capture>,
     address: std::net::IpAddr,
@@ -713,7 +722,7 @@ struct Clerk<'a> {
     sent: bool,
 }
 
-impl Clerk<'_> {
+impl ManagementSender<'_> {
     /// Sends one message, if there is one and the port has room for it.
     fn send(&mut self, port: &mut (dyn Port + Send)) -> Transmitted {
         // Who is asked what it is hears so before our answer, and its QPs are known in time.

@@ -1,14 +1,14 @@
-//! The thread of a threaded node, and how it sleeps.
+//! The thread of a worker, and how it sleeps.
 
 use crate::error::Error;
-use crate::life::Life;
-use crate::seat::Seat;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use crate::node::life::Life;
+use crate::worker::handle::WorkerHandle;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::any::Any;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use trunkline_dataplane::process::with_signals_blocked;
@@ -22,70 +22,25 @@ const TROUBLE_PAUSE: Duration = Duration::from_millis(1);
 /// Longest time that the kernel is asked to wait at once: a longer one begins again.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// Wakes a sleeping worker.
-#[derive(Debug)]
-pub(crate) struct Waker(OwnedFd);
-
-impl Waker {
-    fn new() -> Result<Self, Error> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd of a worker")(e.into()))?;
-        Ok(Self(fd))
-    }
-
-    pub(crate) fn wake(&self) {
-        // It fails only when the counter is full, and then the worker wakes anyway.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    fn clear(&self) {
-        let mut count = [0; 8];
-        // Nothing to read is as good.
-        let _ = rustix::io::read(&self.0, &mut count);
-    }
-}
-
-/// Wakes the worker that has it, if that sleeps.
-#[derive(Debug, Default)]
-pub(crate) struct Bell {
-    /// The worker sleeps: whoever has work for it must wake it.
-    asleep: AtomicBool,
-    waker: OnceLock<Waker>,
-}
-
-impl Bell {
-    /// Wakes a sleeping worker. What there is to do was said before, in the total order: either the
-    /// worker's last look sees it, which comes after its store of `asleep`, or this load sees that.
-    pub(crate) fn ring(&self) {
-        if self.asleep.load(Ordering::SeqCst)
-            && let Some(waker) = self.waker.get()
-        {
-            waker.wake();
-        }
-    }
-}
-
 /// The thread of a worker; dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Thread {
     stop: Arc<AtomicBool>,
-    seat: Arc<Seat>,
+    handle: Arc<WorkerHandle>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Thread {
-    pub(crate) fn start(seat: &Arc<Seat>) -> Result<Self, Error> {
-        let waker = Waker::new()?;
-        let set = seat.bell.waker.set(waker);
-        set.expect("a worker has one thread");
+    pub(crate) fn start(handle: &Arc<WorkerHandle>) -> Result<Self, Error> {
+        handle.wakeup.equip()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (flag, node) = (Arc::clone(&stop), Arc::clone(seat));
+        let (flag, node) = (Arc::clone(&stop), Arc::clone(handle));
         let thread = std::thread::Builder::new().name("trunkline".into());
         let thread = with_signals_blocked(|| thread.spawn(move || run(&node, &flag)))
             .map_err(Error::system("thread"))?;
         Ok(Self {
             stop,
-            seat: Arc::clone(seat),
+            handle: Arc::clone(handle),
             thread: Some(thread),
         })
     }
@@ -95,9 +50,7 @@ impl Thread {
     /// Asks it to stop.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        if let Some(waker) = self.seat.bell.waker.get() {
-            waker.wake();
-        }
+        self.handle.wakeup.wake();
     }
 
     /// Whether it has.
@@ -108,7 +61,7 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        if self.seat.life().is_forked() {
+        if self.handle.life().is_forked() {
             // The thread is the parent's: there is none here to wake or to wait for.
             std::mem::forget(self.thread.take());
             return;
@@ -121,18 +74,18 @@ impl Drop for Thread {
     }
 }
 
-fn run(seat: &Seat, stop: &AtomicBool) {
-    let driven = catch_unwind(AssertUnwindSafe(|| drive(seat, stop)));
+fn run(handle: &WorkerHandle, stop: &AtomicBool) {
+    let driven = catch_unwind(AssertUnwindSafe(|| drive(handle, stop)));
     match &driven {
         Ok(Ok(())) => {}
         // Where the node is down already this changes nothing.
-        Ok(Err(error)) => seat.fail(&error.to_string()),
-        Err(panic) => seat.fail(&format!("it panicked: {}", message(&**panic))),
+        Ok(Err(error)) => handle.fail(&error.to_string()),
+        Err(panic) => handle.fail(&format!("it panicked: {}", message(&**panic))),
     }
-    if !seat.life().is_up() {
-        seat.bury();
+    if !handle.life().is_up() {
+        handle.bury();
     }
-    seat.say_goodbye();
+    handle.say_goodbye();
 }
 
 /// What a panic says.
@@ -146,18 +99,18 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 ///
 /// # Errors
 /// The node is down, or the port does not work any more.
-fn drive(seat: &Seat, stop: &AtomicBool) -> Result<(), Error> {
+fn drive(handle: &WorkerHandle, stop: &AtomicBool) -> Result<(), Error> {
     let mut busy_at = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let polled = seat.core_for_worker()?.poll();
+        let polled = handle.core_for_worker()?.poll();
         match polled {
             Ok(true) => busy_at = Instant::now(),
             Ok(false) => std::hint::spin_loop(),
-            Err(error) if error.is_passing() => wait_out(seat.life()),
+            Err(error) if error.is_passing() => wait_out(handle.life()),
             Err(error) => return Err(error.into()),
         }
         if busy_at.elapsed() >= SPIN {
-            sleep(seat, LONGEST_SLEEP)?;
+            sleep(handle, LONGEST_SLEEP)?;
             busy_at = Instant::now();
         }
     }
@@ -171,11 +124,8 @@ fn wait_out(life: &Life) {
 }
 
 /// Sleeps until a packet comes, a program rings, a timer is due, or `longest` is over.
-fn sleep(seat: &Seat, longest: Duration) -> Result<(), Error> {
-    seat.bell.asleep.store(true, Ordering::SeqCst);
-    let result = wait(&[seat], longest);
-    seat.bell.asleep.store(false, Ordering::SeqCst);
-    result
+fn sleep(handle: &WorkerHandle, longest: Duration) -> Result<(), Error> {
+    handle.wakeup.while_asleep(|| wait(&[handle], longest))
 }
 
 /// Waits until a packet comes for one of these workers, a port that was full takes more, a program
@@ -183,12 +133,12 @@ fn sleep(seat: &Seat, longest: Duration) -> Result<(), Error> {
 ///
 /// # Errors
 /// The node is down.
-pub(crate) fn wait(seats: &[&Seat], longest: Duration) -> Result<(), Error> {
+pub(crate) fn wait(handles: &[&WorkerHandle], longest: Duration) -> Result<(), Error> {
     let mut timeout = longest.min(LONGEST_WAIT);
-    let mut full = Vec::with_capacity(seats.len());
-    for seat in seats {
-        seat.life().check()?;
-        let mut core = seat.core()?;
+    let mut full = Vec::with_capacity(handles.len());
+    for handle in handles {
+        handle.life().check()?;
+        let mut core = handle.core()?;
         if core.is_busy() {
             return Ok(());
         }
@@ -198,7 +148,7 @@ pub(crate) fn wait(seats: &[&Seat], longest: Duration) -> Result<(), Error> {
         }
         full.push(core.port.full());
     }
-    if seats.iter().any(|seat| seat.ports.is_empty()) {
+    if handles.iter().any(|handle| handle.ports.is_empty()) {
         std::thread::sleep(timeout.min(Duration::from_micros(50)));
         return Ok(());
     }
@@ -209,25 +159,22 @@ pub(crate) fn wait(seats: &[&Seat], longest: Duration) -> Result<(), Error> {
         tv_sec: timeout.as_secs() as i64,
         tv_nsec: i64::from(timeout.subsec_nanos()),
     };
-    let wakers = || seats.iter().filter_map(|seat| seat.bell.waker.get());
     // The first descriptor of a port receives. A full one tells when it takes more.
-    let ports = seats
+    let ports = handles
         .iter()
-        .map(|seat| (seat.ports[0].as_fd(), PollFlags::IN));
-    let full = seats.iter().zip(full);
-    let full = full.filter_map(|(seat, at)| Some((seat.ports[at?].as_fd(), PollFlags::OUT)));
-    let wakes = wakers().map(|waker| (waker.0.as_fd(), PollFlags::IN));
+        .map(|handle| (handle.ports[0].as_fd(), PollFlags::IN));
+    let full = handles.iter().zip(full);
+    let full = full.filter_map(|(handle, at)| Some((handle.ports[at?].as_fd(), PollFlags::OUT)));
+    let wakes = handles.iter().filter_map(|handle| handle.wakeup.fd());
+    let wakes = wakes.map(|fd| (fd, PollFlags::IN));
     let fds = ports.chain(full).chain(wakes);
     let fds = fds.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events));
     let mut fds: Vec<_> = fds.collect();
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         // Too many descriptors for a limit that was lowered meanwhile, or no memory.
-        Err(_) => wait_out(seats[0].life()),
+        Err(_) => wait_out(handles[0].life()),
     }
-    wakers().for_each(Waker::clear);
+    handles.iter().for_each(|handle| handle.wakeup.clear());
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,10 +2,10 @@
 
 use super::histogram::{Histogram, Times};
 use super::{CmStats, Span};
-use crate::clock::Clock;
-use crate::cm_counters::CmCounters;
+use crate::observe::cm_counters::CmCounters;
+use crate::observe::probes;
 use crate::platform::Embedded;
-use crate::probes;
+use crate::worker::clock::Clock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

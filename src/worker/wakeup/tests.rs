@@ -1,14 +1,14 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::{Drive, Node, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr};
+use crate::{Drive, Error, Node, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr};
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
 /// How often the worker was woken since it was asked last: an eventfd counts what is written to it.
-fn woken(bell: &Bell) -> u64 {
+fn woken(wakeup: &Wakeup) -> u64 {
     let mut count = [0; 8];
-    match rustix::io::read(&bell.waker.get().unwrap().0, &mut count) {
+    match rustix::io::read(wakeup.fd().unwrap(), &mut count) {
         Ok(_) => u64::from_ne_bytes(count),
         Err(rustix::io::Errno::AGAIN) => 0,
         Err(error) => panic!("{error}"),
@@ -24,9 +24,9 @@ fn qp_of_a_sleeping_worker() -> (Node, Qp) {
     let (pd, cq) = (node.alloc_pd(), node.create_cq(64).unwrap());
     let qp = pd.create_qp(&cq, &cq, &QpOptions::default()).unwrap();
     qp.connect(qp.address()).unwrap();
-    let bell = &node.shared.seat(0).bell;
-    bell.waker.set(Waker::new().unwrap()).unwrap();
-    bell.asleep.store(true, Ordering::SeqCst);
+    let wakeup = &node.shared.handle(0).wakeup;
+    wakeup.equip().unwrap();
+    wakeup.asleep.store(true, Ordering::SeqCst);
     (node, qp)
 }
 
@@ -44,12 +44,12 @@ const fn send(bytes: &[u8]) -> SendWr<'_> {
 #[test]
 fn a_list_of_requests_wakes_the_worker_once() {
     let (node, qp) = qp_of_a_sleeping_worker();
-    let bell = &node.shared.seat(0).bell;
+    let wakeup = &node.shared.handle(0).wakeup;
     qp.post_send(&[send(b"one")]).unwrap();
-    assert_eq!(woken(bell), 1);
+    assert_eq!(woken(wakeup), 1);
     qp.post_send(&[send(b"of"), send(b"a"), send(b"list")])
         .unwrap();
-    assert_eq!(woken(bell), 1);
+    assert_eq!(woken(wakeup), 1);
     // The third is out of range: the two before it are posted, and the worker hears of them.
     let long = [0; 4096];
     let refused = qp.post_send(&[send(b"two"), send(b"go"), send(&long), send(b"late")]);
@@ -57,21 +57,21 @@ fn a_list_of_requests_wakes_the_worker_once() {
         matches!(&refused, Err(Error::Post(why)) if why.posted == 2),
         "{refused:?}"
     );
-    assert_eq!(woken(bell), 1);
+    assert_eq!(woken(wakeup), 1);
     // A receive request is nothing that the worker must hear of.
     let receive = RecvWr {
         wr_id: 2,
         sges: &[],
     };
     qp.post_recv(&[receive; 3]).unwrap();
-    assert_eq!(woken(bell), 0);
+    assert_eq!(woken(wakeup), 0);
 }
 
 #[test]
 fn a_worker_that_is_awake_is_not_woken() {
     let (node, qp) = qp_of_a_sleeping_worker();
-    let bell = &node.shared.seat(0).bell;
-    bell.asleep.store(false, Ordering::SeqCst);
+    let wakeup = &node.shared.handle(0).wakeup;
+    wakeup.asleep.store(false, Ordering::SeqCst);
     qp.post_send(&[send(b"one"), send(b"two")]).unwrap();
-    assert_eq!(woken(bell), 0);
+    assert_eq!(woken(wakeup), 0);
 }

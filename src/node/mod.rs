@@ -1,28 +1,34 @@
 //! A node: one software RNIC inside the program.
 
-use crate::capture::{Capture, CaptureState};
-use crate::clock::Clock;
-use crate::cm_counters::CmCounters;
-use crate::connection::{Connection, ConnectionOptions};
-use crate::core::{Core, CoreConfig};
-use crate::cq::Cq;
-use crate::deadline::Deadline;
+pub(crate) mod life;
+pub(crate) mod shared;
+pub(crate) mod state_bytes;
+
 use crate::error::Error;
-use crate::life::{Down, Health, Life};
-use crate::mail::HandOvers;
-use crate::mr::{Pd, PdInner};
-use crate::seat::{Seat, Shared};
-use crate::state_bytes::StateBytes;
-use crate::status::recorder::Recorder;
-use crate::status::server::Server;
-use crate::status::{CmStats, Status};
-use crate::worker::{self, Bell, Thread};
+use crate::node::life::{Down, Health, Life};
+use crate::node::shared::Shared;
+use crate::node::state_bytes::StateBytes;
+use crate::observe::capture::{Capture, CaptureState};
+use crate::observe::cm_counters::CmCounters;
+use crate::observe::status::recorder::Recorder;
+use crate::observe::status::server::Server;
+use crate::observe::status::{CmStats, Status};
+use crate::verbs::connection::{Connection, ConnectionOptions};
+use crate::verbs::cq::Cq;
+use crate::verbs::mr::{Pd, PdInner};
+use crate::worker::clock::Clock;
+use crate::worker::core::{Core, CoreConfig};
+use crate::worker::deadline::Deadline;
+use crate::worker::handle::WorkerHandle;
+use crate::worker::messages::HandOvers;
+use crate::worker::thread::{self, Thread};
+use crate::worker::wakeup::Wakeup;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use trunkline_conn::control::ControlKind;
+use trunkline_conn::delivery::{Counters as DeliveryCounters, MAX_WINDOW};
 use trunkline_conn::secret::Secret;
-use trunkline_conn::src::{Counters as DeliveryCounters, MAX_WINDOW};
 use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
 use trunkline_qpmap::{Allowed, Counters, Event, LiveObjects};
@@ -274,8 +280,8 @@ impl Builder {
         self
     }
 
-    /// Whether other processes of the same user can watch it ([`crate::status`]). If not set, they
-    /// can where it is built on a UDP socket and nobody else has taken the name for that.
+    /// Whether other processes of the same user can watch it ([`status`](crate::status)). If not
+    /// set, they can where it is built on a UDP socket and nobody else has taken the name for that.
     #[must_use]
     pub const fn status(mut self, offered: bool) -> Self {
         self.status = Some(offered);
@@ -337,9 +343,9 @@ impl Builder {
         }
         self.config.engine.address = self.address;
         self.config.engine.secret = secret;
-        let bells: Vec<_> = ports.iter().map(|_| Arc::new(Bell::default())).collect();
-        let life = Arc::new(Life::new(bells.clone())?);
-        let cores = Core::all(&self.config, workers, &self.clock, ports, &bells);
+        let wakeups: Vec<_> = ports.iter().map(|_| Arc::new(Wakeup::default())).collect();
+        let life = Arc::new(Life::new(wakeups.clone())?);
+        let cores = Core::all(&self.config, workers, &self.clock, ports, &wakeups);
         let recorders: Vec<_> = cores
             .iter()
             .map(|core| Arc::clone(&core.recorder))
@@ -351,16 +357,16 @@ impl Builder {
             },
             _ => None,
         };
-        let mut seats = Vec::with_capacity(cores.len());
-        for ((index, core), bell) in (0..).zip(cores).zip(bells) {
-            let seat = Seat::new(Arc::clone(&life), index, core, bell)?;
-            seats.push(Arc::new(seat));
+        let mut handles = Vec::with_capacity(cores.len());
+        for ((index, core), wakeup) in (0..).zip(cores).zip(wakeups) {
+            let handle = WorkerHandle::new(Arc::clone(&life), index, core, wakeup)?;
+            handles.push(Arc::new(handle));
         }
-        let mut shared = Shared::new(life, workers, self.address.into(), seats);
+        let mut shared = Shared::new(life, workers, self.address.into(), handles);
         shared.status = status;
         if self.drive == Drive::Threaded {
-            for seat in &shared.seats {
-                shared.threads.push(Thread::start(seat)?);
+            for handle in &shared.handles {
+                shared.threads.push(Thread::start(handle)?);
             }
         }
         Ok(Node {
@@ -504,8 +510,8 @@ impl Node {
     /// # Panics
     /// There is no such worker.
     pub fn poll_worker(&self, worker: u8) -> Result<bool, Error> {
-        let seat = self.shared.seat(worker);
-        let polled = match seat.core_for_worker() {
+        let handle = self.shared.handle(worker);
+        let polled = match handle.core_for_worker() {
             Ok(mut core) => core.poll(),
             Err(down) => {
                 self.shared.bury();
@@ -516,7 +522,7 @@ impl Node {
             if error.is_passing() {
                 self.shared.life.note_passing();
             } else {
-                seat.fail(&error.to_string());
+                handle.fail(&error.to_string());
                 self.shared.bury();
             }
             error.into()
@@ -568,8 +574,8 @@ impl Node {
     fn drain(&self, end: Deadline) -> Result<bool, Error> {
         loop {
             let mut drained = true;
-            for seat in &self.shared.seats {
-                drained &= seat.core()?.is_drained();
+            for handle in &self.shared.handles {
+                drained &= handle.core()?.is_drained();
             }
             if drained {
                 return Ok(true);
@@ -593,15 +599,16 @@ impl Node {
     /// # Errors
     /// The node does not work any more.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
-        let seats: Vec<&Seat> = self.shared.seats.iter().map(|seat| &**seat).collect();
-        worker::wait(&seats, timeout)
+        let handles: Vec<&WorkerHandle> =
+            self.shared.handles.iter().map(|handle| &**handle).collect();
+        thread::wait(&handles, timeout)
     }
 
     /// When a timer of an inline node is due next, by its clock.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let seats = self.shared.seats.iter();
-        seats
-            .filter_map(|seat| seat.core().ok()?.next_timeout())
+        let handles = self.shared.handles.iter();
+        handles
+            .filter_map(|handle| handle.core().ok()?.next_timeout())
             .min()
     }
 
@@ -610,7 +617,7 @@ impl Node {
     /// # Panics
     /// There is no such worker.
     pub fn worker_timeout(&self, worker: u8) -> Option<Instant> {
-        self.shared.seat(worker).core().ok()?.next_timeout()
+        self.shared.handle(worker).core().ok()?.next_timeout()
     }
 
     /// Whether an inline node has something to do right now, apart from packets that come in.
@@ -626,7 +633,7 @@ impl Node {
     /// # Panics
     /// There is no such worker.
     pub fn is_worker_busy(&self, worker: u8) -> bool {
-        let core = self.shared.seat(worker).core();
+        let core = self.shared.handle(worker).core();
         core.is_ok_and(|mut core| core.is_busy())
     }
 
@@ -671,8 +678,8 @@ impl Node {
         if self.shared.life.tell_failure() {
             return Some(Event::DeviceFatal);
         }
-        let mut seats = self.shared.seats.iter();
-        seats.find_map(|seat| seat.core().ok()?.events.pop_front())
+        let mut handles = self.shared.handles.iter();
+        handles.find_map(|handle| handle.core().ok()?.events.pop_front())
     }
 
     /// What the engine counted.
@@ -683,7 +690,7 @@ impl Node {
 
     /// How the capture of management datagrams goes, if there is one.
     pub fn capture_state(&self) -> Option<CaptureState> {
-        let capture = self.shared.seat(0).core().ok()?.capture.clone();
+        let capture = self.shared.handle(0).core().ok()?.capture.clone();
         capture.map(|capture| capture.state())
     }
 
@@ -696,7 +703,12 @@ impl Node {
     /// meanwhile.
     pub fn cm_stats(&self) -> CmStats {
         let mut stats = CmStats::default();
-        for core in self.shared.seats.iter().filter_map(|seat| seat.core().ok()) {
+        for core in self
+            .shared
+            .handles
+            .iter()
+            .filter_map(|handle| handle.core().ok())
+        {
             let recorder = Arc::clone(&core.recorder);
             drop(core);
             recorder.add_to(&mut stats);
@@ -706,10 +718,10 @@ impl Node {
 
     /// What the connection management of each of its workers dropped or refused, by reason.
     pub fn cm_counters(&self) -> Vec<CmCounters> {
-        let seats = self.shared.seats.iter();
+        let handles = self.shared.handles.iter();
         let counters = |core: MutexGuard<'_, Core>| core.cm_counters();
-        seats
-            .filter_map(|seat| seat.core().ok().map(counters))
+        handles
+            .filter_map(|handle| handle.core().ok().map(counters))
             .collect()
     }
 

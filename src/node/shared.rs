@@ -1,19 +1,16 @@
-//! What the handles of a node hold: its workers, each with a core of its own.
+//! What the handles of a node's objects hold: its workers, and what they share.
 
-use crate::core::Core;
 use crate::error::Error;
-use crate::life::{Down, Life};
+use crate::node::life::{Down, Life};
+use crate::observe::status::server::Server;
 use crate::rdma_cm::Ids;
-use crate::status::server::Server;
-use crate::worker::{Bell, Thread};
-use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::worker::core::Core;
+use crate::worker::handle::WorkerHandle;
+use crate::worker::thread::Thread;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, LockResult, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_cm::rdma::{Id, keeper};
 use trunkline_conn::time::Instant;
-use trunkline_qpmap::doorbell::Doorbells;
-use trunkline_qpmap::mapping::Mapping;
 use trunkline_qpmap::{Allowed, VerbsError};
 use trunkline_wire::{Gid, Qpn, Workers};
 
@@ -24,7 +21,7 @@ static NODES: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) life: Arc<Life>,
-    pub(crate) seats: Vec<Arc<Seat>>,
+    pub(crate) handles: Vec<Arc<WorkerHandle>>,
     /// Those that drive the workers; none for an inline node.
     pub(crate) threads: Vec<Thread>,
     /// Tells other processes how it is; `None` if it does not.
@@ -44,10 +41,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(life: Arc<Life>, workers: Workers, gid: Gid, seats: Vec<Arc<Seat>>) -> Self {
+    pub(crate) fn new(
+        life: Arc<Life>,
+        workers: Workers,
+        gid: Gid,
+        handles: Vec<Arc<WorkerHandle>>,
+    ) -> Self {
         Self {
             life,
-            seats,
+            handles,
             threads: Vec::new(),
             status: None,
             gid,
@@ -80,18 +82,18 @@ impl Shared {
     ///
     /// # Panics
     /// There is none with this index.
-    pub(crate) fn seat(&self, worker: u8) -> &Seat {
-        &self.seats[usize::from(worker)]
+    pub(crate) fn handle(&self, worker: u8) -> &WorkerHandle {
+        &self.handles[usize::from(worker)]
     }
 
     /// The worker that a QP or connection belongs to.
-    pub(crate) fn owner(&self, number: Qpn) -> &Seat {
-        self.seat(self.workers.owner(number.get()))
+    pub(crate) fn owner(&self, number: Qpn) -> &WorkerHandle {
+        self.handle(self.workers.owner(number.get()))
     }
 
     /// The worker that an ID of RDMA-CM belongs to.
-    pub(crate) fn owner_of_id(&self, id: Id) -> &Seat {
-        self.seat(id.worker(self.workers))
+    pub(crate) fn owner_of_id(&self, id: Id) -> &WorkerHandle {
+        self.handle(id.worker(self.workers))
     }
 
     /// The worker that keeps a port of RDMA-CM.
@@ -142,9 +144,9 @@ impl Shared {
         work: impl FnOnce(&mut Core, Option<&mut Core>, Instant) -> T,
     ) -> Result<T, Error> {
         if one == two {
-            return self.seat(one).act(|core, now| work(core, None, now));
+            return self.handle(one).act(|core, now| work(core, None, now));
         }
-        let (low, high) = (self.seat(one.min(two)), self.seat(one.max(two)));
+        let (low, high) = (self.handle(one.min(two)), self.handle(one.max(two)));
         let (mut first, mut second) = (low.core()?, high.core()?);
         let now = first.clock.now();
         let done = if one < two {
@@ -181,9 +183,9 @@ impl Shared {
             return Err(Down::Forked.into());
         }
         let order = self.in_order();
-        let mut done = Vec::with_capacity(self.seats.len());
-        for seat in &self.seats {
-            let mut core = seat.core()?;
+        let mut done = Vec::with_capacity(self.handles.len());
+        for handle in &self.handles {
+            let mut core = handle.core()?;
             match work(&mut core) {
                 Ok(given) => done.push(given),
                 Err(error) if done.is_empty() => return Err(error.into()),
@@ -214,7 +216,7 @@ impl Shared {
     /// What all workers together have; nothing of one whose state is lost.
     pub(crate) fn sum<T: Default>(&self, of: impl Fn(&Core) -> T, add: impl Fn(&mut T, &T)) -> T {
         let mut sum = T::default();
-        for core in self.seats.iter().filter_map(|seat| seat.core().ok()) {
+        for core in self.handles.iter().filter_map(|handle| handle.core().ok()) {
             let part = of(&core);
             add(&mut sum, &part);
         }
@@ -232,9 +234,9 @@ impl Shared {
     /// threads see to it.
     pub(crate) fn bury(&self) {
         if self.threads.is_empty() {
-            for seat in &self.seats {
-                seat.bury();
-                seat.say_goodbye();
+            for handle in &self.handles {
+                handle.bury();
+                handle.say_goodbye();
             }
         }
     }
@@ -245,171 +247,13 @@ impl Drop for Shared {
         if self.life.is_forked() {
             // The parent's threads were in the middle of it when the child was made: it is neither
             // whole nor ours. Its descriptors go when the child ends or becomes another program.
-            std::mem::forget(std::mem::take(&mut self.seats));
+            std::mem::forget(std::mem::take(&mut self.handles));
             return;
         }
         if self.threads.is_empty() {
-            self.seats.iter().for_each(|seat| seat.say_goodbye());
+            self.handles.iter().for_each(|handle| handle.say_goodbye());
         }
         // All at once, and then one after the other is waited for.
         self.threads.iter().for_each(Thread::stop);
-    }
-}
-
-/// What the handles of a node and the thread of one worker share.
-#[derive(Debug)]
-pub(crate) struct Seat {
-    life: Arc<Life>,
-    /// Index of the worker.
-    index: u8,
-    core: Mutex<Core>,
-    /// What the port is slept on by, if it can be: opened once, as a sleep must not need a
-    /// descriptor that may not be there.
-    pub(crate) ports: Vec<OwnedFd>,
-    /// Threads that want the core: the worker gives way to them.
-    waiting: AtomicU32,
-    pub(crate) doorbells: Arc<Doorbells>,
-    pub(crate) mapping: Arc<Mapping>,
-    pub(crate) bell: Arc<Bell>,
-}
-
-impl Seat {
-    /// That of the worker with this index.
-    ///
-    /// # Errors
-    /// The operating system has no descriptor left.
-    pub(crate) fn new(
-        life: Arc<Life>,
-        index: u8,
-        core: Core,
-        bell: Arc<Bell>,
-    ) -> Result<Self, Error> {
-        let fds = core.port.fds().into_iter();
-        let ports: std::io::Result<_> = fds.map(|fd| fd.try_clone_to_owned()).collect();
-        Ok(Self {
-            life,
-            index,
-            ports: ports.map_err(Error::system("dup"))?,
-            doorbells: Arc::clone(core.engine.doorbells()),
-            mapping: Arc::clone(core.engine.mapping()),
-            core: Mutex::new(core),
-            waiting: AtomicU32::new(0),
-            bell,
-        })
-    }
-
-    pub(crate) const fn life(&self) -> &Arc<Life> {
-        &self.life
-    }
-
-    /// The core, for a control call. Never held while waiting for anything but the core of a later
-    /// worker. A node that was shut down still has it: its objects can be looked at and given up.
-    ///
-    /// # Errors
-    /// Whoever had it panicked: the node fails. Or it is another process's.
-    pub(crate) fn core(&self) -> Result<MutexGuard<'_, Core>, Error> {
-        if self.life.is_forked() {
-            return Err(Down::Forked.into());
-        }
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let guard = self.core.lock();
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        self.unless_poisoned(guard)
-    }
-
-    /// What is behind a lock whose holder panicked cannot be believed any more.
-    #[inline]
-    fn unless_poisoned<'a>(
-        &self,
-        guard: LockResult<MutexGuard<'a, Core>>,
-    ) -> Result<MutexGuard<'a, Core>, Error> {
-        guard.map_err(|poisoned| self.fail_poisoned(poisoned))
-    }
-
-    #[cold]
-    fn fail_poisoned(&self, poisoned: PoisonError<MutexGuard<'_, Core>>) -> Error {
-        drop(poisoned);
-        self.life.fail(self.index, "a thread panicked in it");
-        self.life.check().err().unwrap_or(Down::ShutDown.into())
-    }
-
-    /// After [`Life::end`]: all QPs are in error, and what they had outstanding is flushed, as far
-    /// as the state can still be worked on.
-    pub(crate) fn bury(&self) {
-        if self.life.is_forked() {
-            return;
-        }
-        match self.core.lock() {
-            Ok(mut core) => core.bury(),
-            Err(poisoned) => {
-                let mut core = poisoned.into_inner();
-                core.bury();
-                core.abandon_ids();
-            }
-        }
-    }
-
-    /// The node ends: its peers hear so, unless a panic left the core in pieces.
-    pub(crate) fn say_goodbye(&self) {
-        if !self.life.is_forked()
-            && let Ok(mut core) = self.core.lock()
-        {
-            // There is nobody left to tell if this fails.
-            let _ = catch_unwind(AssertUnwindSafe(|| core.say_goodbye()));
-        }
-    }
-
-    /// Flushes what a program posted while the node went down, behind the last look of its worker.
-    #[cold]
-    pub(crate) fn flush_late(&self) {
-        if let Ok(mut core) = self.core() {
-            core.engine.handle_all_doorbells();
-            core.engine.publish();
-        }
-    }
-
-    /// The worker met an error that does not pass.
-    pub(crate) fn fail(&self, why: &str) {
-        self.life.fail(self.index, why);
-    }
-
-    /// Works on the core. What it has to send goes out at once. What it completes can be polled
-    /// when the program gets the answer, and the events that follow.
-    ///
-    /// # Errors
-    /// As [`core`](Self::core).
-    pub(crate) fn act<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> Result<T, Error> {
-        let mut core = self.core()?;
-        let now = core.clock.now();
-        let done = work(&mut core, now);
-        core.pump(now);
-        core.engine.publish();
-        drop(core);
-        self.wake();
-        Ok(done)
-    }
-
-    /// The core, for the thread that drives the worker: others go first.
-    ///
-    /// # Errors
-    /// The node does not work any more.
-    pub(crate) fn core_for_worker(&self) -> Result<MutexGuard<'_, Core>, Error> {
-        self.life.check()?;
-        while self.waiting.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
-        }
-        self.unless_poisoned(self.core.lock())
-    }
-
-    /// Tells the worker that a QP has new work. The doorbell's read-modify-write comes before the
-    /// look at whether the worker sleeps.
-    pub(crate) fn ring(&self, qp: u32) {
-        self.doorbells.ring(qp);
-        self.wake();
-    }
-
-    /// Wakes a sleeping worker.
-    pub(crate) fn wake(&self) {
-        self.bell.ring();
     }
 }

@@ -1,8 +1,9 @@
 //! Connections that programs manage themselves.
 
 use crate::error::{Error, NoConnection};
-use crate::peers::ConnectionState;
-use crate::seat::{Seat, Shared};
+use crate::node::shared::Shared;
+use crate::pools::ConnectionState;
+use crate::worker::handle::WorkerHandle;
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::control::ControlKind;
@@ -86,8 +87,8 @@ impl Connection {
         node.life.check()?;
         let local = options.local.map_or(0, Qpn::get);
         let worker = node.workers.owner(local);
-        options.check(node.seat(worker).core()?.engine.source_ports())?;
-        let opened = node.seat(worker).act(|core, now| {
+        options.check(node.handle(worker).core()?.engine.source_ports())?;
+        let opened = node.handle(worker).act(|core, now| {
             core.check_peer(now, peer.into())?;
             Ok::<_, VerbsError>(core.open_private(now, peer, options))
         })??;
@@ -106,7 +107,7 @@ impl Connection {
     pub(crate) fn of_peer(node: &Arc<Shared>, peer: IpAddr) -> Vec<Self> {
         let mut found = Vec::new();
         for worker in 0..node.workers.count() {
-            let Ok(core) = node.seat(worker).core() else {
+            let Ok(core) = node.handle(worker).core() else {
                 continue;
             };
             let ids = core.engine.connections_to(peer.into());
@@ -121,8 +122,8 @@ impl Connection {
         found
     }
 
-    fn seat(&self) -> &Seat {
-        self.node.seat(self.worker)
+    fn handle(&self) -> &WorkerHandle {
+        self.node.handle(self.worker)
     }
 
     /// Index of the worker of this node that it belongs to, from 0.
@@ -137,11 +138,11 @@ impl Connection {
 
     /// Where it stands.
     pub fn state(&self) -> ConnectionState {
-        let Ok(core) = self.seat().core() else {
+        let Ok(core) = self.handle().core() else {
             return ConnectionState::Closed;
         };
         match self.kind {
-            Kind::Private(handle) => core.peers.private_state(handle),
+            Kind::Private(handle) => core.pools.private_state(handle),
             Kind::Pool(id) if core.engine.is_open(id) => ConnectionState::Open(id),
             Kind::Pool(_) => ConnectionState::Closed,
         }
@@ -195,17 +196,21 @@ impl Connection {
             peer: self.peer,
             why: NoConnection::Closed,
         };
-        self.seat().core()?.engine.connection_stats(id).ok_or(gone)
+        self.handle()
+            .core()?
+            .engine
+            .connection_stats(id)
+            .ok_or(gone)
     }
 
     /// Closes it; QPs on it move to another connection to the same peer.
     pub fn close(&self) {
         if let Ok(id) = self.id()
-            && let Ok(mut core) = self.seat().core()
+            && let Ok(mut core) = self.handle().core()
         {
             core.engine.close_connection(id);
             drop(core);
-            self.seat().wake();
+            self.handle().wake();
         }
     }
 }
@@ -213,14 +218,14 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Kind::Private(handle) = self.kind {
-            let Ok(mut core) = self.seat().core() else {
+            let Ok(mut core) = self.handle().core() else {
                 return;
             };
-            if let Some(id) = core.peers.forget_private(handle) {
+            if let Some(id) = core.pools.forget_private(handle) {
                 core.engine.close_connection(id);
             }
             drop(core);
-            self.seat().wake();
+            self.handle().wake();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Status;
 use crate::error::Error;
-use crate::life::Life;
+use crate::node::life::Life;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::socket_peercred;
 use std::io::{self, Write};

@@ -1,8 +1,8 @@
 //! Protection domains and memory regions.
 
 use crate::error::Error;
-use crate::life::Down;
-use crate::seat::Shared;
+use crate::node::life::Down;
+use crate::node::shared::Shared;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -1,11 +1,12 @@
 //! Queue pairs and shared receive queues.
 
-use crate::connection::Connection;
-use crate::cq::Cq;
 use crate::error::Error;
-use crate::mr::Pd;
+use crate::node::shared::Shared;
 use crate::platform::Heap;
-use crate::seat::{Seat, Shared};
+use crate::verbs::connection::Connection;
+use crate::verbs::cq::Cq;
+use crate::verbs::mr::Pd;
+use crate::worker::handle::WorkerHandle;
 use std::sync::Arc;
 use trunkline_conn::mem::Access;
 use trunkline_conn::work::SendOp;
@@ -122,7 +123,7 @@ impl Pd {
                 .refuse("worker", worker.into())
                 .into());
         }
-        let mut core = node.seat(worker).core()?;
+        let mut core = node.handle(worker).core()?;
         let queues = core.engine.create_qp(&init)?;
         let psn = core.draw_psn();
         drop(core);
@@ -153,7 +154,7 @@ impl Pd {
     pub fn create_srq_at(&self, worker: u8, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         let node = &self.0.node;
         let worker = node.chosen(Some(worker))?;
-        let mut core = node.seat(worker).core()?;
+        let mut core = node.handle(worker).core()?;
         let (index, queue) = core.engine.create_srq(self.0.id()?, max_wr, max_sge)?;
         drop(core);
         Ok(Srq(Arc::new(SrqInner {
@@ -171,7 +172,7 @@ impl Qp {
     }
 
     /// The worker that it belongs to.
-    fn seat(&self) -> &Seat {
+    fn handle(&self) -> &WorkerHandle {
         self.node().owner(self.qpn())
     }
 
@@ -219,7 +220,7 @@ impl Qp {
     /// # Errors
     /// Never for a QP that exists.
     pub fn query(&self) -> Result<(QpState, Attributes), Error> {
-        Ok(self.seat().core()?.engine.query_qp(self.qpn())?)
+        Ok(self.handle().core()?.engine.query_qp(self.qpn())?)
     }
 
     /// Changes its state (`ibv_modify_qp(3)`).
@@ -235,7 +236,7 @@ impl Qp {
     fn modify_all(&self, changes: &[QpModify]) -> Result<(), Error> {
         self.node().life.check()?;
         let has_peer = matches!(self.0.kind, QpType::Rc | QpType::Uc);
-        let modified = self.seat().act(|core, now| {
+        let modified = self.handle().act(|core, now| {
             changes.iter().try_for_each(|change| {
                 // The engine sees to what an address alone says, in its turn.
                 if let QpModify::Rtr(attributes) = change
@@ -310,9 +311,9 @@ impl Qp {
                 },
             })),
         };
-        self.seat().ring(queues.index);
+        self.handle().ring(queues.index);
         if !life.is_up() {
-            self.seat().flush_late();
+            self.handle().flush_late();
         }
         Ok(posted?)
     }
@@ -339,9 +340,9 @@ impl Qp {
         let queue = queues.check_recv_state()?;
         let posted = queue.post(requests);
         if queues.is_flushing() {
-            self.seat().ring(queues.index);
+            self.handle().ring(queues.index);
             if !life.is_up() {
-                self.seat().flush_late();
+                self.handle().flush_late();
             }
         }
         Ok(posted?)
@@ -355,8 +356,8 @@ impl Qp {
     pub fn bind(&self, connection: &Connection) -> Result<(), Error> {
         // The handle asks the core, too.
         let id = connection.id_at(self.node(), self.worker())?;
-        self.seat().core()?.engine.rebind(self.qpn(), id)?;
-        self.seat().wake();
+        self.handle().core()?.engine.rebind(self.qpn(), id)?;
+        self.handle().wake();
         Ok(())
     }
 
@@ -376,11 +377,11 @@ impl Qp {
     pub fn route(&self, connection: &Connection, remote: Qpn) -> Result<u32, Error> {
         let id = connection.id_at(self.node(), self.worker())?;
         let route = self
-            .seat()
+            .handle()
             .core()?
             .engine
             .add_route(self.qpn(), id, remote)?;
-        self.seat().wake();
+        self.handle().wake();
         Ok(route)
     }
 
@@ -390,9 +391,9 @@ impl Qp {
     /// # Errors
     /// No such route.
     pub fn close_route(&self, route: u32) -> Result<(), Error> {
-        let seat = self.seat();
-        seat.core()?.engine.close_route(self.qpn(), route)?;
-        seat.wake();
+        let handle = self.handle();
+        handle.core()?.engine.close_route(self.qpn(), route)?;
+        handle.wake();
         Ok(())
     }
 
@@ -402,11 +403,11 @@ impl Qp {
     /// No such route, or another peer's connection.
     pub fn bind_route(&self, route: u32, connection: &Connection) -> Result<(), Error> {
         let id = connection.id_at(self.node(), self.worker())?;
-        self.seat()
+        self.handle()
             .core()?
             .engine
             .rebind_route(self.qpn(), route, id)?;
-        self.seat().wake();
+        self.handle().wake();
         Ok(())
     }
 
@@ -417,7 +418,7 @@ impl Qp {
 
     /// All there is to know of its state, as text for people who look for a fault.
     pub fn describe(&self) -> String {
-        match self.seat().core() {
+        match self.handle().core() {
             Ok(core) => core.engine.describe_qp(self.qpn()),
             Err(down) => down.to_string(),
         }
@@ -426,7 +427,7 @@ impl Qp {
     /// Index, among those of its worker, of the connection it is bound to at the moment, read from
     /// the mapping without locks.
     pub fn connection(&self) -> Option<u32> {
-        self.seat()
+        self.handle()
             .mapping
             .get(self.0.queues.index)
             .map(|row| row.connection)
@@ -435,12 +436,12 @@ impl Qp {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
-        let seat = self.pd.0.node.owner(self.queues.qpn);
-        let Ok(mut core) = seat.core() else { return };
+        let handle = self.pd.0.node.owner(self.queues.qpn);
+        let Ok(mut core) = handle.core() else { return };
         let destroyed = core.destroy_qp(self.queues.qpn);
         debug_assert!(destroyed.is_ok(), "a QP exists as long as its handle");
         drop(core);
-        seat.wake();
+        handle.wake();
     }
 }
 
@@ -470,8 +471,8 @@ impl Srq {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        let seat = self.pd.0.node.seat(self.worker);
-        let Ok(mut core) = seat.core() else { return };
+        let handle = self.pd.0.node.handle(self.worker);
+        let Ok(mut core) = handle.core() else { return };
         let freed = core.engine.destroy_srq(self.index);
         debug_assert!(freed.is_ok(), "QPs keep their SRQ alive");
     }

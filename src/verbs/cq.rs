@@ -1,9 +1,9 @@
 //! Completion queues.
 
-use crate::core::Core;
 use crate::error::Error;
+use crate::node::shared::Shared;
 use crate::platform::Heap;
-use crate::seat::Shared;
+use crate::worker::core::Core;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

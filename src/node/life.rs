@@ -1,7 +1,7 @@
 //! Whether a node lives, as its workers, its handles and its program see it.
 
 use crate::error::Error;
-use crate::worker::Bell;
+use crate::worker::wakeup::Wakeup;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use trunkline_dataplane::process::Birthmark;
@@ -51,21 +51,21 @@ pub(crate) struct Life {
     untold: AtomicBool,
     passing_errors: AtomicU64,
     /// Wake all workers.
-    bells: Vec<Arc<Bell>>,
+    wakeups: Vec<Arc<Wakeup>>,
 }
 
 impl Life {
-    /// That of a node whose workers have these bells.
+    /// That of a node whose workers have these wakeups.
     ///
     /// # Errors
     /// There is no memory.
-    pub(crate) fn new(bells: Vec<Arc<Bell>>) -> Result<Self, Error> {
+    pub(crate) fn new(wakeups: Vec<Arc<Wakeup>>) -> Result<Self, Error> {
         Ok(Self {
             mark: Birthmark::new(UP).map_err(Error::system("mmap"))?,
             down: OnceLock::new(),
             untold: AtomicBool::new(false),
             passing_errors: AtomicU64::new(0),
-            bells,
+            wakeups,
         })
     }
 
@@ -117,7 +117,7 @@ impl Life {
             return false;
         }
         self.mark.set(DOWN);
-        self.bells.iter().for_each(|bell| bell.ring());
+        self.wakeups.iter().for_each(|wakeup| wakeup.ring());
         true
     }
 

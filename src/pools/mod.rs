@@ -4,19 +4,19 @@ mod book;
 mod handshakes;
 #[cfg(test)]
 mod ids;
-mod line;
 mod loops;
+mod open_queue;
 mod opening;
 mod turns;
 
-use crate::connection::ConnectionOptions;
-use crate::core::CoreConfig;
 use crate::error::NoConnection;
-use crate::mail::Letter;
+use crate::observe::status::recorder::Recorder;
 use crate::platform::Embedded;
-use crate::status::recorder::Recorder;
+use crate::verbs::connection::ConnectionOptions;
+use crate::worker::core::CoreConfig;
+use crate::worker::messages::WorkerMessage;
 use book::Book;
-use line::{Line, Wanted};
+use open_queue::{OpenQueue, Wanted};
 use opening::Opening;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -43,8 +43,8 @@ const RECLAIM_EVERY: u64 = SECOND;
 const BUSY_TRIES: u8 = 8;
 const BUSY_PAUSE: u64 = 10 * MILLISECOND;
 
-/// The connection manager and the engine of a node: what [`Peers`] works with.
-pub(crate) struct Floor<'a> {
+/// The connection manager and the engine of a node: what [`Pools`] works with.
+pub(crate) struct PoolContext<'a> {
     pub(crate) now: Instant,
     pub(crate) engine: &'a mut Engine<Embedded>,
     pub(crate) manager: &'a mut Manager<Stream>,
@@ -102,7 +102,7 @@ struct OpeningLoop {
 
 /// All peers of a worker.
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub(crate) struct Pools {
     address: IpAddr,
     worker: Worker,
     datagram: u32,
@@ -122,11 +122,11 @@ pub(crate) struct Peers {
     next_handle: u64,
     /// Connections within the node whose other end another worker is asked for.
     loops: Vec<OpeningLoop>,
-    letters: VecDeque<(u8, Letter)>,
+    messages: VecDeque<(u8, WorkerMessage)>,
     /// By address, and by the QP that the worker was asked for, as in an ask.
     busy: BTreeMap<(IpAddr, u8), Busy>,
     /// What is asked for when fewer are being asked.
-    line: Line,
+    queue: OpenQueue,
     /// Connections of programs that wait for their peers.
     turns: Turns,
     recorder: Arc<Recorder>,
@@ -135,7 +135,7 @@ pub(crate) struct Peers {
     reclaim_at: Instant,
 }
 
-impl Peers {
+impl Pools {
     pub(crate) fn new(config: &CoreConfig, recorder: Arc<Recorder>, pauses: Stream) -> Self {
         Self {
             address: config.engine.address,
@@ -153,9 +153,9 @@ impl Peers {
             unexplained: Vec::new(),
             next_handle: 0,
             loops: Vec::new(),
-            letters: VecDeque::new(),
+            messages: VecDeque::new(),
             busy: BTreeMap::new(),
-            line: Line::default(),
+            queue: OpenQueue::default(),
             turns: Turns::default(),
             recorder,
             pauses,
@@ -173,9 +173,9 @@ impl Peers {
             + self.opening.state_bytes()
             + self.private.len() * size_of::<(u64, ConnectionState)>()
             + self.loops.len() * size_of::<OpeningLoop>()
-            + self.letters.len() * size_of::<(u8, Letter)>()
+            + self.messages.len() * size_of::<(u8, WorkerMessage)>()
             + self.busy.len() * size_of::<((IpAddr, u8), Busy)>()
-            + self.line.state_bytes()
+            + self.queue.state_bytes()
             + self.idle_since.len() * size_of::<((u32, u32), Instant)>()
     }
 
@@ -220,19 +220,19 @@ impl Peers {
     }
 
     /// Takes up an engine event. `false`: it is for the program too.
-    pub(crate) fn handle_engine(&mut self, floor: &mut Floor<'_>, event: &Event) -> bool {
+    pub(crate) fn handle_engine(&mut self, context: &mut PoolContext<'_>, event: &Event) -> bool {
         match *event {
-            Event::Ask { peer, remote } => self.decide(floor, peer, remote),
+            Event::Ask { peer, remote } => self.decide(context, peer, remote),
             Event::Early {
                 connection,
                 token,
                 source,
-            } => self.early(floor, connection, (token, source)),
+            } => self.early(context, connection, (token, source)),
             Event::Crowded { peer, remote } => {
-                let places = self.pool_places(floor.engine, peer.address(), remote);
+                let places = self.pool_places(context.engine, peer.address(), remote);
                 // To grow is no need: it waits until nobody else does.
-                if places.count() < self.pool as usize && self.is_nobody_in_line(floor) {
-                    self.open_pool(floor, peer, remote);
+                if places.count() < self.pool as usize && self.is_queue_empty(context) {
+                    self.open_pool(context, peer, remote);
                 }
             }
             Event::ConnectionDown {
@@ -240,13 +240,13 @@ impl Peers {
                 peer,
                 stranded,
             } => {
-                self.connection_down(floor, conn);
+                self.connection_down(context, conn);
                 // Where the peer proved to be another incarnation, its connection may be there.
                 if let Some(remote) = stranded
-                    && self.is_waited_for(floor, peer.address(), remote)
-                    && !self.is_pool_opening(floor, peer.address(), remote)
+                    && self.is_waited_for(context, peer.address(), remote)
+                    && !self.is_pool_opening(context, peer.address(), remote)
                 {
-                    self.open_pool(floor, peer, remote);
+                    self.open_pool(context, peer, remote);
                 }
                 return false;
             }
@@ -256,7 +256,7 @@ impl Peers {
     }
 
     /// A QP was connected to `remote` of `peer`, to whose worker there is no connection.
-    fn decide(&mut self, floor: &mut Floor<'_>, peer: Gid, remote: Qpn) {
+    fn decide(&mut self, context: &mut PoolContext<'_>, peer: Gid, remote: Qpn) {
         let address = peer.address();
         if address == self.address {
             let options = ConnectionOptions {
@@ -265,33 +265,33 @@ impl Peers {
             };
             let owner = self.worker.of().owner(remote.get());
             let asked = |other: &OpeningLoop| other.to == owner && other.handle.is_none();
-            if !self.loops.iter().any(asked) && self.open_loop(floor, &options, None).is_none() {
-                floor.engine.peer_asked(floor.now, peer, remote);
+            if !self.loops.iter().any(asked) && self.open_loop(context, &options, None).is_none() {
+                context.engine.peer_asked(context.now, peer, remote);
                 let why = NoConnection::TooMany.to_requests();
-                floor.engine.peer_unreachable(peer, remote, why);
+                context.engine.peer_unreachable(peer, remote, why);
             }
             return;
         }
         if !self.sharing {
-            floor.engine.peer_is_plain(peer);
+            context.engine.peer_is_plain(peer);
             return;
         }
-        if self.is_ordinary(floor, address) {
-            floor.engine.peer_is_plain(peer);
-        } else if !self.is_pool_opening(floor, address, remote) {
+        if self.is_ordinary(context, address) {
+            context.engine.peer_is_plain(peer);
+        } else if !self.is_pool_opening(context, address, remote) {
             // The answer to one that is being opened will bring a connection. One that a program
             // opens for itself does not.
-            self.open_pool(floor, peer, remote);
+            self.open_pool(context, peer, remote);
         }
     }
 
     /// Asks a peer of which nothing is known, unless others wait to be asked for a QP's sake.
-    pub(crate) fn learn(&mut self, floor: &mut Floor<'_>, peer: Gid) {
+    pub(crate) fn learn(&mut self, context: &mut PoolContext<'_>, peer: Gid) {
         let address = peer.address();
-        let unknown = self.directory.mode(floor.now, address) == PeerMode::Unknown;
-        let may = self.sharing && self.is_nobody_in_line(floor);
+        let unknown = self.directory.mode(context.now, address) == PeerMode::Unknown;
+        let may = self.sharing && self.is_queue_empty(context);
         if may && address != self.address && unknown {
-            self.open_pool(floor, peer, NO_QP);
+            self.open_pool(context, peer, NO_QP);
         }
     }
 
@@ -315,15 +315,15 @@ impl Peers {
     }
 
     /// Whether a connection of that pool is being opened, or will be.
-    fn is_pool_opening(&self, floor: &Floor<'_>, peer: IpAddr, remote: Qpn) -> bool {
-        let mut pool = self.pool(floor.engine, peer, remote);
-        let workers = workers_of(floor.engine, peer);
+    fn is_pool_opening(&self, context: &PoolContext<'_>, peer: IpAddr, remote: Qpn) -> bool {
+        let mut pool = self.pool(context.engine, peer, remote);
+        let workers = workers_of(context.engine, peer);
         let same = |toward: u8| workers.owner(toward.into()) == workers.owner(remote.get());
         let of_peer = self.busy.range((peer, 0)..=(peer, u8::MAX));
         let mut pauses = of_peer.filter(|(_, busy)| busy.again.is_some());
         pool.any(|(_, handshake)| handshake.conn.is_none())
             || pauses.any(|((_, toward), _)| same(*toward))
-            || self.is_in_line(floor, peer, remote)
+            || self.is_in_line(context, peer, remote)
     }
 
     /// Places of that pool that are taken.
@@ -336,34 +336,34 @@ impl Peers {
         self.pool(engine, peer, remote).map(|(place, _)| place)
     }
 
-    fn ask_pool(&mut self, floor: &mut Floor<'_>, peer: Gid, remote: Qpn) {
+    fn ask_pool(&mut self, context: &mut PoolContext<'_>, peer: Gid, remote: Qpn) {
         let taken: Vec<u8> = self
-            .pool_places(floor.engine, peer.address(), remote)
+            .pool_places(context.engine, peer.address(), remote)
             .collect();
         let place = (0..Purpose::POOL_LAST).find(|place| !taken.contains(place));
         let options = ConnectionOptions::default();
         let opened = place.is_some_and(|place| {
             let purpose = Purpose::Pool(place);
-            self.open(floor, (peer.address(), remote), purpose, &options, None)
+            self.open(context, (peer.address(), remote), purpose, &options, None)
         });
-        floor.engine.peer_asked(floor.now, peer, remote);
+        context.engine.peer_asked(context.now, peer, remote);
         if !opened {
             let why = NoConnection::TooMany.to_requests();
-            floor.engine.peer_unreachable(peer, remote, why);
+            context.engine.peer_unreachable(peer, remote, why);
         }
     }
 
     /// Opens a connection for the program; gives its handle.
     pub(crate) fn open_private(
         &mut self,
-        floor: &mut Floor<'_>,
+        context: &mut PoolContext<'_>,
         peer: IpAddr,
         options: &ConnectionOptions,
     ) -> Option<u64> {
         self.next_handle += 1;
         let handle = self.next_handle;
         if peer == self.address {
-            let state = self.open_loop(floor, options, Some(handle))?;
+            let state = self.open_loop(context, options, Some(handle))?;
             self.private.insert(handle, state);
             return Some(handle);
         }
@@ -378,7 +378,7 @@ impl Peers {
             peer,
             options: *options,
         };
-        if self.open_wanted(floor, wanted) {
+        if self.open_wanted(context, wanted) {
             return Some(handle);
         }
         self.private.remove(&handle);
@@ -399,39 +399,39 @@ impl Peers {
 
     fn open(
         &mut self,
-        floor: &mut Floor<'_>,
+        context: &mut PoolContext<'_>,
         (peer, remote): (IpAddr, Qpn),
         purpose: Purpose,
         options: &ConnectionOptions,
         handle: Option<u64>,
     ) -> bool {
-        let Some(offer) = self.offer(floor.engine) else {
+        let Some(offer) = self.offer(context.engine) else {
             return false;
         };
         let binds = match purpose {
-            Purpose::Pool(_) => floor
+            Purpose::Pool(_) => context
                 .engine
                 .early_binds(peer.into())
                 .map(Bind::from)
                 .collect(),
             Purpose::Private => Binds::default(),
         };
-        let known = self.directory.mode(floor.now, peer) == PeerMode::Trunkline;
+        let known = self.directory.mode(context.now, peer) == PeerMode::Trunkline;
         let ask = Ask {
             offer,
             purpose,
             toward: remote.get() as u8,
             traffic_class: options.traffic_class,
             binds,
-            retry: self.patience(floor.engine, (peer, remote), known),
+            retry: self.patience(context.engine, (peer, remote), known),
         };
         let route = Route {
             local: self.address,
             remote: peer,
         };
-        match floor.manager.open(floor.now, route, ask) {
+        match context.manager.open(context.now, route, ask) {
             Ok(id) => {
-                self.directory.asked(floor.now, peer);
+                self.directory.asked(context.now, peer);
                 let options = *options;
                 let handshake = Handshake {
                     number: offer.connection,
@@ -448,7 +448,7 @@ impl Peers {
                 true
             }
             Err(error) => {
-                floor.engine.release_connection(offer.connection);
+                context.engine.release_connection(offer.connection);
                 // Only a peer that started again with other workers is asked for what it is opening
                 // itself, while we go by those it had. Who waits is looked after when that stands,
                 // or has come to nothing.
@@ -472,16 +472,16 @@ impl Peers {
 
     /// QPs may still wait when a handshake has come to nothing: those that joined after it began,
     /// and all of them if the peer began it and did not end it.
-    fn ask_for_the_late(&mut self, floor: &mut Floor<'_>, peer: IpAddr) {
-        for remote in floor.engine.waiting_for(peer.into()) {
-            if self.pool(floor.engine, peer, remote).next().is_none() {
-                self.open_pool(floor, peer.into(), remote);
+    fn ask_for_the_late(&mut self, context: &mut PoolContext<'_>, peer: IpAddr) {
+        for remote in context.engine.waiting_for(peer.into()) {
+            if self.pool(context.engine, peer, remote).next().is_none() {
+                self.open_pool(context, peer.into(), remote);
             }
         }
     }
 
     /// A connection is gone: so is its handshake.
-    fn connection_down(&mut self, floor: &mut Floor<'_>, conn: ConnId) {
+    fn connection_down(&mut self, context: &mut PoolContext<'_>, conn: ConnId) {
         let id = self.handshakes.of_connection(conn);
         let Some((id, handshake)) = id.and_then(|id| Some((id, self.handshakes.remove(id)?)))
         else {
@@ -495,7 +495,7 @@ impl Peers {
         };
         let handle = handshake.handle;
         // It is over already where the connection manager said so first.
-        let _ = floor.manager.release(floor.now, id);
+        let _ = context.manager.release(context.now, id);
         if let Some(handle) = handle {
             self.tell(handle, ConnectionState::Closed);
         }
@@ -511,22 +511,26 @@ impl Peers {
         if !known || std::mem::discriminant(&mode) == std::mem::discriminant(&before) {
             return;
         }
-        self.write_to_all(|| Letter::Peer(peer, mode));
+        self.send_to_all(|| WorkerMessage::Peer(peer, mode));
     }
 
     /// Another worker has found out what a peer is.
-    pub(crate) fn heard(&mut self, floor: &mut Floor<'_>, peer: IpAddr, mode: PeerMode) {
+    pub(crate) fn heard(&mut self, context: &mut PoolContext<'_>, peer: IpAddr, mode: PeerMode) {
         // What this worker is asking itself it will hear itself.
-        if self.directory.mode(floor.now, peer) == PeerMode::Unknown {
+        if self.directory.mode(context.now, peer) == PeerMode::Unknown {
             self.directory.know(peer, mode);
         }
     }
 
     /// The node ends, and with it all connections: nobody is asked for others.
-    pub(crate) fn end_connections(&mut self, floor: &mut Floor<'_>, events: &mut VecDeque<Event>) {
-        while let Some(event) = floor.engine.poll_event() {
+    pub(crate) fn end_connections(
+        &mut self,
+        context: &mut PoolContext<'_>,
+        events: &mut VecDeque<Event>,
+    ) {
+        while let Some(event) = context.engine.poll_event() {
             if let Event::ConnectionDown { conn, .. } = event {
-                self.connection_down(floor, conn);
+                self.connection_down(context, conn);
                 events.push_back(event);
             }
         }
@@ -536,15 +540,15 @@ impl Peers {
     }
 
     /// Has something to say to another worker.
-    pub(crate) fn write(&mut self, to: u8, letter: Letter) {
-        self.letters.push_back((to, letter));
+    pub(crate) fn send_to(&mut self, to: u8, message: WorkerMessage) {
+        self.messages.push_back((to, message));
     }
 
     /// Writes to all other workers.
-    pub(crate) fn write_to_all(&mut self, letter: impl Fn() -> Letter) {
+    pub(crate) fn send_to_all(&mut self, message: impl Fn() -> WorkerMessage) {
         let own = self.worker;
         for other in own.of().iter().filter(|other| *other != own) {
-            self.write(other.index(), letter());
+            self.send_to(other.index(), message());
         }
     }
 
@@ -554,9 +558,9 @@ impl Peers {
         self.worker.index() == 0
     }
 
-    /// The next letter for another worker.
-    pub(crate) fn poll_letter(&mut self) -> Option<(u8, Letter)> {
-        self.letters.pop_front()
+    /// The next message for another worker.
+    pub(crate) fn poll_message(&mut self) -> Option<(u8, WorkerMessage)> {
+        self.messages.pop_front()
     }
 
     /// Closes connections of pools that have been without QPs for long.

@@ -1,31 +1,31 @@
 //! Connections within the node, between QPs of its own.
 
-use super::{ConnectionState, Floor, NO_QP, OpeningLoop, Peers};
-use crate::connection::ConnectionOptions;
+use super::{ConnectionState, NO_QP, OpeningLoop, PoolContext, Pools};
 use crate::error::NoConnection;
-use crate::mail::{Letter, LoopAsk};
+use crate::verbs::connection::ConnectionOptions;
+use crate::worker::messages::{LoopAsk, WorkerMessage};
 use trunkline_cm::{Offer, WINDOW_UNIT};
 use trunkline_qpmap::{ConnId, ConnectionParams, PeerIdentity};
 
-impl Peers {
+impl Pools {
     /// QPs of this node that talk to each other: two connections that lead to one another, where
     /// the QPs belong to two workers one at each. Gives where this end stands, which a program with
     /// `handle` wants to know.
     pub(super) fn open_loop(
         &mut self,
-        floor: &mut Floor<'_>,
+        context: &mut PoolContext<'_>,
         options: &ConnectionOptions,
         handle: Option<u64>,
     ) -> Option<ConnectionState> {
-        let near = self.offer(floor.engine)?;
+        let near = self.offer(context.engine)?;
         let options = *options;
         let private = handle.is_some();
         let remote = options.remote.unwrap_or(NO_QP);
         let to = self.worker.of().owner(remote.get());
         if to == self.worker.index() {
-            let far = self.offer(floor.engine)?;
-            let end = self.add_loop(floor, (&near, &far), &options, private);
-            self.add_loop(floor, (&far, &near), &options, private);
+            let far = self.offer(context.engine)?;
+            let end = self.add_loop(context, (&near, &far), &options, private);
+            self.add_loop(context, (&far, &near), &options, private);
             return Some(ConnectionState::Open(end));
         }
         let opening = OpeningLoop {
@@ -41,19 +41,20 @@ impl Peers {
             options,
             private,
         };
-        self.letters.push_back((to, Letter::Loop(Box::new(ask))));
+        self.messages
+            .push_back((to, WorkerMessage::Loop(Box::new(ask))));
         Some(ConnectionState::Opening)
     }
 
     /// One end of a connection within the node.
     fn add_loop(
         &self,
-        floor: &mut Floor<'_>,
+        context: &mut PoolContext<'_>,
         (near, far): (&Offer, &Offer),
         options: &ConnectionOptions,
         private: bool,
     ) -> ConnId {
-        let own = floor.manager.config().identity;
+        let own = context.manager.config().identity;
         let identity = PeerIdentity {
             guid: own.guid,
             epoch: own.epoch,
@@ -75,22 +76,29 @@ impl Peers {
             source_ports: options.source_ports,
             private,
         };
-        let added = floor.engine.add_connection(floor.now, identity, &params);
+        let added = context
+            .engine
+            .add_connection(context.now, identity, &params);
         added.expect("we are no other incarnation of ourselves")
     }
 
     /// Another worker asks for the other end of such a connection.
-    pub(crate) fn looped_to(&mut self, floor: &mut Floor<'_>, ask: &LoopAsk) {
-        let far = self.offer(floor.engine);
+    pub(crate) fn looped_to(&mut self, context: &mut PoolContext<'_>, ask: &LoopAsk) {
+        let far = self.offer(context.engine);
         if let Some(far) = &far {
-            self.add_loop(floor, (far, &ask.near), &ask.options, ask.private);
+            self.add_loop(context, (far, &ask.near), &ask.options, ask.private);
         }
-        let letter = Letter::Looped(ask.near, far);
-        self.letters.push_back((ask.from, letter));
+        let message = WorkerMessage::Looped(ask.near, far);
+        self.messages.push_back((ask.from, message));
     }
 
     /// The other worker has made it.
-    pub(crate) fn looped(&mut self, floor: &mut Floor<'_>, near: &Offer, far: Option<&Offer>) {
+    pub(crate) fn looped(
+        &mut self,
+        context: &mut PoolContext<'_>,
+        near: &Offer,
+        far: Option<&Offer>,
+    ) {
         let mut loops = self.loops.iter();
         let Some(at) = loops.position(|other| other.near.connection == near.connection) else {
             return;
@@ -100,16 +108,16 @@ impl Peers {
         let state = match far {
             Some(far) => {
                 let ends = (near, far);
-                let conn = self.add_loop(floor, ends, &opening.options, private);
+                let conn = self.add_loop(context, ends, &opening.options, private);
                 ConnectionState::Open(conn)
             }
             None => {
-                floor.engine.release_connection(near.connection);
+                context.engine.release_connection(near.connection);
                 let remote = opening.options.remote.unwrap_or(NO_QP);
                 if !private {
                     let why = NoConnection::TooMany.to_requests();
                     let own = self.address.into();
-                    floor.engine.peer_unreachable(own, remote, why);
+                    context.engine.peer_unreachable(own, remote, why);
                 }
                 ConnectionState::Failed(NoConnection::TooMany)
             }
@@ -117,7 +125,7 @@ impl Peers {
         match (opening.handle, state) {
             (Some(handle), _) if self.private.contains_key(&handle) => self.tell(handle, state),
             // The program has given it up meanwhile.
-            (Some(_), ConnectionState::Open(conn)) => floor.engine.close_connection(conn),
+            (Some(_), ConnectionState::Open(conn)) => context.engine.close_connection(conn),
             _ => {}
         }
     }

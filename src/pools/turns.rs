@@ -4,7 +4,7 @@
 //! refused, so they wait here until those before them have come to something. A peer that says it
 //! is busy all the same is left alone for a while.
 
-use super::line::Wanted;
+use super::open_queue::Wanted;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use trunkline_conn::time::Instant;
@@ -148,7 +148,7 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::ConnectionOptions;
+    use crate::verbs::connection::ConnectionOptions;
 
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 

@@ -1,7 +1,7 @@
 //! Address handles: where the datagrams of UD QPs go.
 
 use crate::error::Error;
-use crate::mr::Pd;
+use crate::verbs::mr::Pd;
 use trunkline_conn::work::{Datagram, SendOp};
 use trunkline_qpmap::VerbsError;
 use trunkline_wire::{Gid, Qpn};
@@ -28,7 +28,7 @@ impl Pd {
             }
             .into());
         }
-        let mut core = node.seat(0).core()?;
+        let mut core = node.handle(0).core()?;
         let now = core.clock.now();
         core.check_peer(now, remote)?;
         drop(core);

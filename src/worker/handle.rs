@@ -1,0 +1,172 @@
+//! What programs and the thread of a worker share of it: its core behind a lock, and what needs
+//! none.
+
+use crate::error::Error;
+use crate::node::life::{Down, Life};
+use crate::worker::core::Core;
+use crate::worker::wakeup::Wakeup;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LockResult, Mutex, MutexGuard, PoisonError};
+use trunkline_conn::time::Instant;
+use trunkline_qpmap::doorbell::Doorbells;
+use trunkline_qpmap::mapping::Mapping;
+
+/// What the handles of a node and the thread of one worker share.
+#[derive(Debug)]
+pub(crate) struct WorkerHandle {
+    life: Arc<Life>,
+    /// Index of the worker.
+    index: u8,
+    core: Mutex<Core>,
+    /// What the port is slept on by, if it can be: opened once, as a sleep must not need a
+    /// descriptor that may not be there.
+    pub(crate) ports: Vec<OwnedFd>,
+    /// Threads that want the core: the worker gives way to them.
+    waiting: AtomicU32,
+    pub(crate) doorbells: Arc<Doorbells>,
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) wakeup: Arc<Wakeup>,
+}
+
+impl WorkerHandle {
+    /// That of the worker with this index.
+    ///
+    /// # Errors
+    /// The operating system has no descriptor left.
+    pub(crate) fn new(
+        life: Arc<Life>,
+        index: u8,
+        core: Core,
+        wakeup: Arc<Wakeup>,
+    ) -> Result<Self, Error> {
+        let fds = core.port.fds().into_iter();
+        let ports: std::io::Result<_> = fds.map(|fd| fd.try_clone_to_owned()).collect();
+        Ok(Self {
+            life,
+            index,
+            ports: ports.map_err(Error::system("dup"))?,
+            doorbells: Arc::clone(core.engine.doorbells()),
+            mapping: Arc::clone(core.engine.mapping()),
+            core: Mutex::new(core),
+            waiting: AtomicU32::new(0),
+            wakeup,
+        })
+    }
+
+    pub(crate) const fn life(&self) -> &Arc<Life> {
+        &self.life
+    }
+
+    /// The core, for a control call. Never held while waiting for anything but the core of a later
+    /// worker. A node that was shut down still has it: its objects can be looked at and given up.
+    ///
+    /// # Errors
+    /// Whoever had it panicked: the node fails. Or it is another process's.
+    pub(crate) fn core(&self) -> Result<MutexGuard<'_, Core>, Error> {
+        if self.life.is_forked() {
+            return Err(Down::Forked.into());
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let guard = self.core.lock();
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.unless_poisoned(guard)
+    }
+
+    /// What is behind a lock whose holder panicked cannot be believed any more.
+    #[inline]
+    fn unless_poisoned<'a>(
+        &self,
+        guard: LockResult<MutexGuard<'a, Core>>,
+    ) -> Result<MutexGuard<'a, Core>, Error> {
+        guard.map_err(|poisoned| self.fail_poisoned(poisoned))
+    }
+
+    #[cold]
+    fn fail_poisoned(&self, poisoned: PoisonError<MutexGuard<'_, Core>>) -> Error {
+        drop(poisoned);
+        self.life.fail(self.index, "a thread panicked in it");
+        self.life.check().err().unwrap_or(Down::ShutDown.into())
+    }
+
+    /// After [`Life::end`]: all QPs are in error, and what they had outstanding is flushed, as far
+    /// as the state can still be worked on.
+    pub(crate) fn bury(&self) {
+        if self.life.is_forked() {
+            return;
+        }
+        match self.core.lock() {
+            Ok(mut core) => core.bury(),
+            Err(poisoned) => {
+                let mut core = poisoned.into_inner();
+                core.bury();
+                core.abandon_ids();
+            }
+        }
+    }
+
+    /// The node ends: its peers hear so, unless a panic left the core in pieces.
+    pub(crate) fn say_goodbye(&self) {
+        if !self.life.is_forked()
+            && let Ok(mut core) = self.core.lock()
+        {
+            // There is nobody left to tell if this fails.
+            let _ = catch_unwind(AssertUnwindSafe(|| core.say_goodbye()));
+        }
+    }
+
+    /// Flushes what a program posted while the node went down, behind the last look of its worker.
+    #[cold]
+    pub(crate) fn flush_late(&self) {
+        if let Ok(mut core) = self.core() {
+            core.engine.handle_all_doorbells();
+            core.engine.publish();
+        }
+    }
+
+    /// The worker met an error that does not pass.
+    pub(crate) fn fail(&self, why: &str) {
+        self.life.fail(self.index, why);
+    }
+
+    /// Works on the core. What it has to send goes out at once. What it completes can be polled
+    /// when the program gets the answer, and the events that follow.
+    ///
+    /// # Errors
+    /// As [`core`](Self::core).
+    pub(crate) fn act<T>(&self, work: impl FnOnce(&mut Core, Instant) -> T) -> Result<T, Error> {
+        let mut core = self.core()?;
+        let now = core.clock.now();
+        let done = work(&mut core, now);
+        core.pump(now);
+        core.engine.publish();
+        drop(core);
+        self.wake();
+        Ok(done)
+    }
+
+    /// The core, for the thread that drives the worker: others go first.
+    ///
+    /// # Errors
+    /// The node does not work any more.
+    pub(crate) fn core_for_worker(&self) -> Result<MutexGuard<'_, Core>, Error> {
+        self.life.check()?;
+        while self.waiting.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        self.unless_poisoned(self.core.lock())
+    }
+
+    /// Tells the worker that a QP has new work. The doorbell's read-modify-write comes before the
+    /// look at whether the worker sleeps.
+    pub(crate) fn ring(&self, qp: u32) {
+        self.doorbells.ring(qp);
+        self.wake();
+    }
+
+    /// Wakes a sleeping worker.
+    pub(crate) fn wake(&self) {
+        self.wakeup.ring();
+    }
+}

@@ -1,0 +1,10 @@
+//! The workers of a node: each drives its own part of the engine, from a thread or inline.
+
+pub(crate) mod clock;
+pub(crate) mod core;
+pub(crate) mod deadline;
+pub(crate) mod handle;
+pub(crate) mod messages;
+mod port_events;
+pub(crate) mod thread;
+pub(crate) mod wakeup;
