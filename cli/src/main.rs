@@ -5,6 +5,7 @@ mod capture;
 mod decode;
 mod demo;
 mod interrupt;
+mod log;
 mod output;
 mod progress;
 mod usage;
@@ -24,6 +25,9 @@ const FAILED: u8 = 1;
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version)]
 struct Cli {
+    /// Write what nodes of this process meet to standard error.
+    #[arg(long, value_name = "LEVEL", global = true, display_order = 100)]
+    log: Option<log::Level>,
     #[command(subcommand)]
     command: Command,
 }
@@ -49,6 +53,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<()> {
+    if let Some(level) = cli.log {
+        log::install(level);
+    }
     let interrupt = Interrupt::install().context("cannot handle signals")?;
     match &cli.command {
         Command::Demo(args) => demo::run(args, &interrupt),

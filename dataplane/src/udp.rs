@@ -267,8 +267,10 @@ impl UdpPort {
             self.counters.super_packets_sent += u64::from(unit.count > 1);
             proven |= unit.split_from == Some(unit.length);
         }
-        if proven {
+        if proven && self.queue.segments() {
             self.queue.stop_segmentation();
+            let address = self.sockets.local();
+            tracing::warn!(%address, "the machine refuses super-packets; datagrams leave alone");
         }
         self.queue.advance(sent);
     }

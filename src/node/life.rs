@@ -1,6 +1,7 @@
 //! Whether a node lives, as its workers, its handles and its program see it.
 
 use crate::error::Error;
+use crate::observe::log;
 use crate::worker::wakeup::Wakeup;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -121,17 +122,18 @@ impl Life {
         true
     }
 
-    /// A worker met an error that does not pass: said on standard error too, since a program that
-    /// does not ask would only see requests that do not end.
+    /// A worker met an error that does not pass: said in the log, or on standard error where nobody
+    /// reads that, since a program that does not ask would only see requests that do not end.
     pub(crate) fn fail(&self, worker: u8, why: &str) {
         let down = Down::Failed {
             worker,
             why: why.into(),
         };
-        let says = format!("trunkline: {down}; its QPs are in error");
-        if self.end(down) {
+        if self.end(down.clone()) {
             self.untold.store(true, Ordering::Release);
-            eprintln!("{says}");
+            if !log::failed(&down) {
+                eprintln!("trunkline: {down}; its QPs are in error");
+            }
         }
     }
 

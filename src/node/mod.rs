@@ -10,6 +10,7 @@ use crate::node::shared::Shared;
 use crate::node::state_bytes::StateBytes;
 use crate::observe::capture::{Capture, CaptureState};
 use crate::observe::cm_counters::CmCounters;
+use crate::observe::log;
 use crate::observe::status::recorder::Recorder;
 use crate::observe::status::server::Server;
 use crate::observe::status::{CmStats, Status};
@@ -343,6 +344,7 @@ impl Builder {
         }
         self.config.engine.address = self.address;
         self.config.engine.secret = secret;
+        let capabilities = ports[0].capabilities();
         let wakeups: Vec<_> = ports.iter().map(|_| Arc::new(Wakeup::default())).collect();
         let life = Arc::new(Life::new(wakeups.clone())?);
         let cores = Core::all(&self.config, workers, &self.clock, ports, &wakeups);
@@ -369,6 +371,7 @@ impl Builder {
                 shared.threads.push(Thread::start(handle)?);
             }
         }
+        log::started(self.address, workers, &capabilities);
         Ok(Node {
             shared: Arc::new(shared),
         })
@@ -558,7 +561,9 @@ impl Node {
             Some(down) => return Err(down.into()),
         }
         let drained = self.drain(Deadline::after(timeout))?;
-        self.shared.life.end(Down::ShutDown);
+        if self.shared.life.end(Down::ShutDown) {
+            log::ended(self.shared.gid.address());
+        }
         self.shared.bury();
         while !self.shared.threads.iter().all(Thread::is_over) {
             std::thread::sleep(DRAIN_PAUSE);

@@ -4,11 +4,12 @@
 //! together. All of them are numbers: communication IDs as in messages, states and causes as the
 //! documentation numbers them, addresses as the two halves of a GID.
 
+use super::number;
 use probe::probe_lazy;
 use std::net::IpAddr;
 use trunkline_cm::Step;
 use trunkline_cm::rdma::IdStep;
-use trunkline_qpmap::{ConnId, Trace};
+use trunkline_qpmap::Trace;
 use trunkline_wire::{Gid, MAD_LEN};
 
 /// No connection.
@@ -22,12 +23,6 @@ const fn high(gid: Gid) -> u64 {
 const fn low(gid: Gid) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = gid.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
-}
-
-/// Serial in the upper half, index in the lower.
-const fn number(conn: ConnId) -> u64 {
-    let (index, serial) = conn.key();
-    (serial as u64) << 32 | index as u64
 }
 
 /// What probes tell of a management datagram.

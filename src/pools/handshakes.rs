@@ -145,6 +145,7 @@ impl Pools {
         if known == Some(identity) {
             return;
         }
+        self.recorder.log.met(&identity, known.is_some());
         if known.is_some() {
             context.engine.drop_peer(identity.address);
         }
@@ -347,6 +348,8 @@ impl Pools {
         handshake: &Handshake,
         why: NoConnection,
     ) {
+        let log = &self.recorder.log;
+        log.no_connection(handshake.peer, why, handshake.handle.is_some());
         if let Some(handle) = handshake.handle {
             self.tell(handle, ConnectionState::Failed(why));
             if why == NoConnection::Silent {

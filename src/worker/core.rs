@@ -3,6 +3,7 @@
 use crate::node::state_bytes::StateBytes;
 use crate::observe::capture::Capture;
 use crate::observe::cm_counters::CmCounters;
+use crate::observe::log::Log;
 use crate::observe::probes;
 use crate::observe::status::recorder::Recorder;
 use crate::platform::Embedded;
@@ -155,7 +156,8 @@ impl Core {
         let mut nodes = CmConfig::new(identity);
         (nodes.worker, nodes.limits.opening) = (worker, config.asks);
         let mut manager = Manager::new(nodes, secret.stream(Purpose::Nodes));
-        let recorder: Arc<Recorder> = Arc::default();
+        let log = Log::of(config.engine.address, worker.index());
+        let recorder = Arc::new(Recorder::new(log));
         let pauses = secret.stream(Purpose::Pauses);
         let pools = Pools::new(&config, Arc::clone(&recorder), pauses);
         let mut cm = CmDriver::new(

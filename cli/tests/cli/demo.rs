@@ -29,6 +29,19 @@ fn a_small_demo_verifies_every_operation() {
 }
 
 #[test]
+fn a_log_goes_to_standard_error_and_only_where_it_is_wanted() {
+    let silent = text(&demo("10").output().unwrap().stderr).to_owned();
+    assert!(!silent.contains("node started"), "{silent}");
+    let output = demo("10").args(["--log", "info"]).output().unwrap();
+    let said = text(&output.stderr);
+    for what in ["node started", "peer met"] {
+        assert_eq!(said.matches(what).count(), 2, "{said}");
+    }
+    assert!(!said.contains("handshake"), "{said}");
+    serde_json::from_slice::<Value>(&output.stdout).unwrap();
+}
+
+#[test]
 fn an_address_of_many_hosts_is_refused() {
     let client = address().to_string();
     for server in ["127.255.255.255", "255.255.255.255", "224.0.0.1", "0.0.0.0"] {

@@ -3,6 +3,7 @@
 use super::histogram::{Histogram, Times};
 use super::{CmStats, Span};
 use crate::observe::cm_counters::CmCounters;
+use crate::observe::log::{self, Log};
 use crate::observe::probes;
 use crate::platform::Embedded;
 use crate::worker::clock::Clock;
@@ -53,8 +54,9 @@ impl Count {
 }
 
 /// Written by the worker, read by whoever wants to know, at any time and without locks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Recorder {
+    pub(crate) log: Log,
     handshakes: [Count; Phase::ALL.len()],
     connections: [Count; Phase::ALL.len()],
     ids: [Count; IdPhase::ALL.len()],
@@ -74,6 +76,29 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
+    /// With everything at nothing.
+    pub(crate) fn new(log: Log) -> Self {
+        Self {
+            log,
+            handshakes: Default::default(),
+            connections: Default::default(),
+            ids: Default::default(),
+            established: Count::default(),
+            qps: Count::default(),
+            rebound: Count::default(),
+            binding: Count::default(),
+            opened: Count::default(),
+            down: Count::default(),
+            failovers: Count::default(),
+            sent: Count::default(),
+            received: Count::default(),
+            in_line: Count::default(),
+            queued: Count::default(),
+            overload: Default::default(),
+            spans: Default::default(),
+        }
+    }
+
     /// From now on it is told everything.
     pub(crate) fn attach(
         self: &Arc<Self>,
@@ -281,8 +306,18 @@ impl Binds {
 #[derive(Debug)]
 struct Timing {
     clock: Clock,
-    /// When each began and when it came to where it is.
-    under_way: BTreeMap<u32, (Instant, Instant)>,
+    under_way: BTreeMap<u32, UnderWay>,
+    /// Between whom, for the log.
+    between: &'static str,
+}
+
+/// A handshake that is neither settled nor gone.
+#[derive(Debug)]
+struct UnderWay {
+    begun: Instant,
+    /// When it came to where it is.
+    since: Instant,
+    setup: tracing::Span,
 }
 
 /// What a change of phase ends.
@@ -291,23 +326,27 @@ type Ends = fn(Phase, Phase) -> Option<Span>;
 impl Timing {
     fn step(&mut self, recorder: &Recorder, step: &Step, (ends, whole): (Ends, Span)) {
         let (id, now) = (step.id.0, self.clock.now());
-        let known = self.under_way.get(&id).copied();
-        if let Some((begun, since)) = known {
+        let known = self.under_way.remove(&id);
+        if let Some(known) = &known {
             if let Some(span) = ends(step.from, step.to) {
-                recorder.took(span, now.since(since));
+                recorder.took(span, now.since(known.since));
             }
             if step.to == Phase::Established {
-                recorder.took(whole, now.since(begun));
+                recorder.took(whole, now.since(known.begun));
             }
         }
         if step.to == Phase::Established {
             recorder.established.up();
         }
+        let mut known = known.unwrap_or_else(|| UnderWay {
+            begun: now,
+            since: now,
+            setup: recorder.log.setup(self.between, step),
+        });
+        log::step(&known.setup, step);
         if step.to.is_under_way() {
-            let begun = known.map_or(now, |(begun, _)| begun);
-            self.under_way.insert(id, (begun, now));
-        } else {
-            self.under_way.remove(&id);
+            known.since = now;
+            self.under_way.insert(id, known);
         }
     }
 }
@@ -335,7 +374,7 @@ const fn ib_span(from: Phase, to: Phase) -> Option<Span> {
 
 /// Counts and times handshakes between nodes, and fires their probes.
 fn watch_handshakes(recorder: &Arc<Recorder>, clock: &Clock) -> impl FnMut(&Step) + use<> {
-    let (recorder, mut timing) = (Arc::clone(recorder), timing(clock));
+    let (recorder, mut timing) = (Arc::clone(recorder), timing(clock, "nodes"));
     move |step| {
         probes::node_state(step);
         Recorder::step(&recorder.handshakes, step.from as usize, step.to as usize);
@@ -345,7 +384,7 @@ fn watch_handshakes(recorder: &Arc<Recorder>, clock: &Clock) -> impl FnMut(&Step
 
 /// The same for connections and questions of ordinary hosts.
 fn watch_connections(recorder: &Arc<Recorder>, clock: &Clock) -> impl FnMut(&Step) + use<> {
-    let (recorder, mut timing) = (Arc::clone(recorder), timing(clock));
+    let (recorder, mut timing) = (Arc::clone(recorder), timing(clock, "hosts"));
     move |step| {
         probes::ib_state(step);
         Recorder::step(&recorder.connections, step.from as usize, step.to as usize);
@@ -353,10 +392,11 @@ fn watch_connections(recorder: &Arc<Recorder>, clock: &Clock) -> impl FnMut(&Ste
     }
 }
 
-fn timing(clock: &Clock) -> Timing {
+fn timing(clock: &Clock, between: &'static str) -> Timing {
     Timing {
         clock: clock.clone(),
         under_way: BTreeMap::new(),
+        between,
     }
 }
 
@@ -390,6 +430,7 @@ fn watch_engine(recorder: &Arc<Recorder>) -> impl FnMut(&Trace) + use<> {
     let (recorder, mut binds) = (Arc::clone(recorder), Binds::default());
     move |trace| {
         probes::trace(trace);
+        recorder.log.trace(trace);
         recorder.trace(trace, &mut binds);
     }
 }

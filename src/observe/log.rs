@@ -1,0 +1,130 @@
+//! What a node says to a subscriber of [`tracing`], where the program has installed one. Nothing
+//! here is on the way of a packet.
+//!
+//! | level | what |
+//! | --- | --- |
+//! | error | a worker failed |
+//! | warn | a connection died of its peer's silence; the machine refuses an offload |
+//! | info | nodes start and end; peers are met, start anew; what programs asked for cannot be had |
+//! | debug | steps of handshakes, connections that open and close, QPs that change connections |
+//!
+//! Events are within the span `worker` of their node's address and their worker's index, and those
+//! of a handshake within its span `connection_setup`.
+
+use super::number;
+use crate::error::NoConnection;
+use crate::node::life::Down;
+use std::net::IpAddr;
+use tracing::{Span, debug, debug_span, error, info, info_span, warn};
+use trunkline_cm::Step;
+use trunkline_dataplane::port::Capabilities;
+use trunkline_qpmap::{Cause, PeerIdentity, Trace};
+use trunkline_wire::Workers;
+
+/// That of one worker.
+#[derive(Debug)]
+pub(crate) struct Log(Span);
+
+impl Log {
+    pub(crate) fn of(node: IpAddr, worker: u8) -> Self {
+        Self(info_span!("worker", %node, index = worker))
+    }
+
+    /// What happens to shared connections and QPs on them.
+    pub(crate) fn trace(&self, trace: &Trace) {
+        match *trace {
+            Trace::Opened {
+                conn,
+                peer,
+                private,
+            } => {
+                let (peer, conn) = (peer.address(), number(conn));
+                debug!(parent: &self.0, %peer, conn, private, "connection opened");
+            }
+            Trace::Down {
+                conn,
+                peer,
+                cause: Cause::Dead,
+                flows,
+            } => {
+                let (peer, conn) = (peer.address(), number(conn));
+                warn!(parent: &self.0, %peer, conn, flows, "the peer of a connection is silent");
+            }
+            Trace::Down {
+                conn,
+                peer,
+                cause,
+                flows,
+            } => {
+                let (peer, conn) = (peer.address(), number(conn));
+                debug!(parent: &self.0, %peer, conn, flows, ?cause, "connection down");
+            }
+            Trace::Failover { qpn, from, to, .. } => {
+                let (qp, from, to) = (qpn.get(), number(from), to.map(number));
+                debug!(parent: &self.0, qp, from, to, "QP lost its connection");
+            }
+            Trace::BindSent { .. }
+            | Trace::BindReceived { .. }
+            | Trace::Bound { .. }
+            | Trace::BindRefused { .. }
+            | Trace::Moved { .. }
+            | Trace::Ended { .. } => {}
+        }
+    }
+
+    /// A peer introduced itself: for the first time, or as another incarnation.
+    pub(crate) fn met(&self, peer: &PeerIdentity, again: bool) {
+        let (address, workers) = (peer.address.address(), peer.workers.count());
+        let guid = format_args!("{:#018x}", peer.guid);
+        if again {
+            info!(parent: &self.0, peer = %address, %guid, workers, "peer started anew");
+        } else {
+            info!(parent: &self.0, peer = %address, %guid, workers, "peer met");
+        }
+    }
+
+    /// A handshake came to nothing; whether a program asked for the connection.
+    pub(crate) fn no_connection(&self, peer: IpAddr, why: NoConnection, for_program: bool) {
+        if for_program {
+            info!(parent: &self.0, %peer, %why, "no connection");
+        } else {
+            debug!(parent: &self.0, %peer, %why, "no connection");
+        }
+    }
+
+    /// The span of a handshake that begins, `between` nodes or with a host.
+    pub(crate) fn setup(&self, between: &'static str, step: &Step) -> Span {
+        let id = step.id.0;
+        debug_span!(parent: &self.0, "connection_setup", between, id, peer = %step.peer)
+    }
+}
+
+/// A handshake moved on.
+pub(crate) fn step(setup: &Span, step: &Step) {
+    let (from, to) = (step.from.name(), step.to.name());
+    debug!(parent: setup, from, to, "handshake");
+}
+
+/// A node has started.
+pub(crate) fn started(node: IpAddr, workers: Workers, port: &Capabilities) {
+    info!(
+        %node,
+        workers = workers.count(),
+        max_datagram = port.max_datagram,
+        super_packets = port.super_packets,
+        coalesced_receive = port.coalesced_receive,
+        "node started"
+    );
+}
+
+/// A program has shut a node down.
+pub(crate) fn ended(node: IpAddr) {
+    info!(%node, "node shut down");
+}
+
+/// A worker failed. False where no subscriber hears of it.
+pub(crate) fn failed(down: &Down) -> bool {
+    let heard = tracing::enabled!(tracing::Level::ERROR);
+    error!("{down}; its QPs are in error");
+    heard
+}
