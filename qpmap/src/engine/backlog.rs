@@ -134,15 +134,14 @@ impl<P: Platform> Engine<P> {
     /// QPs that complete into `cq` go to error, but for those in RESET: they stay there. No other
     /// QP begins to use it. Gives where to go on.
     fn fail_users(&mut self, cq: CqId, mut next: u32, share: &mut Share) -> Option<u32> {
-        let slot = self.cqs.get(cq.index)?;
-        if slot.serial != cq.serial || slot.users == 0 {
+        if !self.completions.is_used(cq) {
             return None;
         }
         let mut looks = 0;
         while (next as usize) < self.colds.len() {
             let cold = self.colds[next as usize].as_ref();
             let uses =
-                cold.is_some_and(|cold| cold.send_cq == cq.index || cold.recv_cq == cq.index);
+                cold.is_some_and(|cold| cold.send_cq == cq.index() || cold.recv_cq == cq.index());
             let fails = uses && self.qps[next].state != QpState::Reset;
             if (fails || looks % LOOKS == 0) && !share.take() {
                 return Some(next);

@@ -7,6 +7,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `verbs`, `changes`, `resources` | what programs ask for: QPs; domains, regions, CQs, SRQs |
+//! | `completions` | the owner of CQs: who uses them, what is not published, which are in error |
 //! | `link`, `peers` | connections and their end; who is at the other end of them |
 //! | `paths` | how large packets may be on the way to a peer |
 //! | `flows` | which connection a flow uses, and how it moves |
@@ -43,6 +44,7 @@ mod blobs;
 mod build;
 mod burst;
 mod changes;
+mod completions;
 mod counters;
 mod early;
 mod endings;
@@ -84,6 +86,7 @@ mod watch;
 
 pub use burst::Burst;
 pub use changes::Changes;
+pub use completions::CqId;
 pub use counters::Counters;
 pub use link::{ConnectionParams, ConnectionStats};
 pub use peers::PeerIdentity;
@@ -94,7 +97,6 @@ pub use trace::{Cause, Trace};
 pub use verbs::{QpInit, QpModify};
 
 use crate::chain::Chains;
-use crate::cq::{CompletionQueue, Notify};
 use crate::doorbell::{Doorbells, Sweep};
 use crate::hash::{IndexMap, Keyed};
 use crate::key::{Secret24, Secret32};
@@ -107,6 +109,7 @@ use crate::state::QpState;
 use crate::timer::Timers;
 use backlog::{Backlog, PER_ROUND};
 use blobs::Blobs;
+use completions::Completions;
 use endings::Endings;
 use execute::Assembly;
 use homes::Homes;
@@ -229,21 +232,6 @@ impl ConnId {
     }
 }
 
-/// A completion queue, told apart from all others that this engine has or had. Of a node with
-/// several workers, which make their queues in one order, it is equal in all.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct CqId {
-    index: u32,
-    serial: u32,
-}
-
-impl CqId {
-    /// Its index, which [`QpInit`] takes; another CQ may have it later.
-    pub const fn index(self) -> u32 {
-        self.index
-    }
-}
-
 /// News for the node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
@@ -348,16 +336,6 @@ pub(crate) enum Ready {
     Plain(u32),
 }
 
-pub(crate) struct CqSlot<W> {
-    pub(crate) queue: Arc<CompletionQueue<W>>,
-    pub(crate) notify: Option<Arc<dyn Notify>>,
-    pub(crate) serial: u32,
-    pub(crate) dirty: bool,
-    /// There was no room for a completion.
-    pub(crate) in_error: bool,
-    pub(crate) users: u32,
-}
-
 pub(crate) struct SrqSlot<W> {
     pub(crate) queue: Arc<RecvQueue<W>>,
     pub(crate) pd: PdId,
@@ -392,9 +370,7 @@ pub struct Engine<P: Platform> {
     ended: Vec<u32>,
     /// Lists of flows that have something to send.
     turns: Chains<u32>,
-    cqs: Slab<CqSlot<P::Words>>,
-    dirty_cqs: Vec<u32>,
-    cq_serial: u32,
+    completions: Completions<P::Words>,
     srqs: Slab<SrqSlot<P::Words>>,
     peers: Slab<Peer>,
     /// Peers by address.
@@ -507,9 +483,7 @@ impl<P: Platform> Engine<P> {
             routes: RouteTable::new(pairs),
             ended: Vec::new(),
             turns: Chains::new(),
-            cqs: Slab::new(),
-            dirty_cqs: Vec::new(),
-            cq_serial: 0,
+            completions: Completions::new(),
             srqs: Slab::new(),
             peers: Slab::new(),
             peer_of: peers::Addresses::new(pairs),
@@ -644,18 +618,7 @@ impl<P: Platform> Engine<P> {
     /// Makes completions visible to programs and wakes those that asked for it. Called once per
     /// burst, so that a cache line goes to the program once.
     pub fn publish(&mut self) {
-        while let Some(index) = self.dirty_cqs.pop() {
-            let Some(slot) = self.cqs.get_mut(index) else {
-                continue;
-            };
-            slot.dirty = false;
-            slot.queue.publish();
-            if slot.queue.take_notification()
-                && let Some(notify) = &slot.notify
-            {
-                notify.notify();
-            }
-        }
+        self.completions.publish();
     }
 
     /// Takes in what programs posted since the last call, as much as a round has time for, and goes

@@ -382,21 +382,6 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Puts a completion into a CQ; programs see it at the next [`publish`](Self::publish).
-    pub(crate) fn complete(&mut self, cq: u32, completion: &Completion) {
-        let Some(slot) = self.cqs.get_mut(cq) else {
-            return;
-        };
-        let overran = slot.queue.push(completion).is_err();
-        if !slot.dirty {
-            slot.dirty = true;
-            self.dirty_cqs.push(cq);
-        }
-        if overran {
-            self.cq_overran(cq);
-        }
-    }
-
     /// The peer answered a message of this flow.
     pub(crate) fn answered(
         &mut self,

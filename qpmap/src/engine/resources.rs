@@ -1,6 +1,6 @@
 //! What programs ask for beside QPs: protection domains, regions, CQs and SRQs.
 
-use super::{CqId, CqSlot, Engine, Event, Platform, SrqSlot};
+use super::{CqId, Engine, Event, Platform, SrqSlot};
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
 use crate::queue::RecvQueue;
@@ -8,6 +8,7 @@ use crate::regions::Registered;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use trunkline_conn::mem::{Access, PdId};
+use trunkline_conn::work::Completion;
 use trunkline_wire::Rkey;
 
 /// The engine's index of a queue, and the queue.
@@ -73,18 +74,7 @@ impl<P: Platform> Engine<P> {
         depth: u32,
         notify: Option<Arc<dyn Notify>>,
     ) -> Result<Indexed<CompletionQueue<P::Words>>, VerbsError> {
-        let queue = Arc::new(CompletionQueue::new(depth, P::words)?);
-        let serial = self.cq_serial;
-        self.cq_serial = serial.wrapping_add(1);
-        let slot = CqSlot {
-            queue: Arc::clone(&queue),
-            notify,
-            serial,
-            dirty: false,
-            in_error: false,
-            users: 0,
-        };
-        Ok((self.cqs.insert(slot), queue))
+        self.completions.create(depth, notify, P::words)
     }
 
     /// What tells a CQ apart from others that have its index later.
@@ -92,45 +82,27 @@ impl<P: Platform> Engine<P> {
     /// # Panics
     /// There is none of this index.
     pub fn cq_id(&self, cq: u32) -> CqId {
-        let serial = self.cqs[cq].serial;
-        CqId { index: cq, serial }
+        self.completions.id(cq)
     }
 
     /// Puts a CQ in error, and its QPs, as another worker has: a program's CQ is one, though each
     /// worker completes into a ring of its own. Gives whether it was not in error before.
     pub fn fail_cq(&mut self, cq: CqId) -> bool {
-        let slot = self.cqs.get_mut(cq.index);
-        let Some(slot) = slot.filter(|slot| slot.serial == cq.serial && !slot.in_error) else {
-            return false;
-        };
-        slot.in_error = true;
-        slot.queue.fail();
-        if !std::mem::replace(&mut slot.dirty, true) {
-            self.dirty_cqs.push(cq.index);
+        let failed = self.completions.fail(cq);
+        if failed {
+            self.begin_to_fail_users(cq);
         }
-        self.begin_to_fail_users(cq);
-        true
+        failed
     }
 
-    /// A completion found no room.
-    #[cold]
-    pub(crate) fn cq_overran(&mut self, cq: u32) {
-        if !std::mem::replace(&mut self.cqs[cq].in_error, true) {
-            let cq = self.cq_id(cq);
+    /// Puts a completion into a CQ; programs see it at the next [`publish`](Self::publish). The QPs
+    /// of one that overruns go to error.
+    #[inline]
+    pub(crate) fn complete(&mut self, cq: u32, completion: &Completion) {
+        if let Some(cq) = self.completions.push(cq, completion) {
             self.events.push_back(Event::CqError { cq });
             self.begin_to_fail_users(cq);
         }
-    }
-
-    /// QPs cannot be used whose completions nobody would get.
-    pub(crate) fn check_cqs(&self, cqs: [u32; 2]) -> Result<(), VerbsError> {
-        for cq in cqs {
-            let slot = self.cqs.get(cq).ok_or(VerbsError::UnknownCq { cq })?;
-            if slot.in_error {
-                return Err(VerbsError::CqInError { cq });
-            }
-        }
-        Ok(())
     }
 
     /// Destroys a completion queue.
@@ -138,16 +110,7 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     /// [`VerbsError::Busy`] while QPs use it.
     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), VerbsError> {
-        let slot = self.cqs.get(cq).ok_or(VerbsError::UnknownCq { cq })?;
-        if slot.users > 0 {
-            return Err(VerbsError::Busy {
-                what: "CQ",
-                users: slot.users,
-            });
-        }
-        self.cqs.remove(cq);
-        self.dirty_cqs.retain(|dirty| *dirty != cq);
-        Ok(())
+        self.completions.destroy(cq)
     }
 
     /// Creates a shared receive queue (`ibv_create_srq(3)`).

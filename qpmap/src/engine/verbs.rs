@@ -84,7 +84,7 @@ impl<P: Platform> Engine<P> {
                 limit: limit.into(),
             });
         }
-        self.check_cqs([init.send_cq, init.recv_cq])?;
+        self.completions.check([init.send_cq, init.recv_cq])?;
         let srq = init.srq.unwrap_or(NONE);
         if srq != NONE {
             self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
@@ -126,9 +126,7 @@ impl<P: Platform> Engine<P> {
         });
         assert_eq!(inserted, index, "the slab told the index beforehand");
         self.add_cold(index, init, srq);
-        for cq in [init.send_cq, init.recv_cq] {
-            self.cqs[cq].users += 1;
-        }
+        self.completions.attach([init.send_cq, init.recv_cq]);
         if srq != NONE {
             self.srqs[srq].users += 1;
         }
@@ -182,9 +180,7 @@ impl<P: Platform> Engine<P> {
         let cold = self.colds[qp as usize]
             .take()
             .expect("a QP has its cold part");
-        for cq in [cold.send_cq, cold.recv_cq] {
-            self.cqs[cq].users -= 1;
-        }
+        self.completions.detach([cold.send_cq, cold.recv_cq]);
         if cold.srq != NONE {
             self.srqs[cold.srq].users -= 1;
         }
@@ -226,7 +222,7 @@ impl<P: Platform> Engine<P> {
             QpModify::Reset => self.reset_qp(qp),
             QpModify::Init { access } => {
                 let cold = self.cold(qp);
-                self.check_cqs([cold.send_cq, cold.recv_cq])?;
+                self.completions.check([cold.send_cq, cold.recv_cq])?;
                 self.cold_mut(qp).access = *access;
             }
             QpModify::Rtr(attributes) => {
@@ -437,10 +433,7 @@ impl<P: Platform> Engine<P> {
     /// Completions of a QP that nobody has polled are not polled any more.
     fn drop_completions(&self, qp: u32) {
         let (qpn, cold) = (self.qp_number(qp), self.cold(qp));
-        self.cqs[cold.send_cq].queue.forget(qpn);
-        if cold.recv_cq != cold.send_cq {
-            self.cqs[cold.recv_cq].queue.forget(qpn);
-        }
+        self.completions.forget([cold.send_cq, cold.recv_cq], qpn);
     }
 
     /// The number that has rested longest may be used again.

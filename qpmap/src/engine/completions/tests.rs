@@ -1,0 +1,113 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::ring::heap_words;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use trunkline_conn::work::{Extra, Status, VendorError, WorkOpcode};
+
+type Heap = Box<[AtomicU64]>;
+
+const DONE: Completion = Completion {
+    wr_id: 7,
+    status: Status::Success,
+    opcode: WorkOpcode::Send,
+    qpn: Qpn::GSI,
+    byte_len: 0,
+    extra: Extra::None,
+    src_qp: Qpn::GSI,
+    route: 0,
+    solicited: false,
+    vendor_err: VendorError::None,
+};
+
+/// Counts how often a program is woken.
+#[derive(Default)]
+struct Woken(AtomicU32);
+
+impl Notify for Woken {
+    fn notify(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn polled(queue: &CompletionQueue<Heap>) -> usize {
+    let mut out = [DONE; 8];
+    queue.poll(&mut out).unwrap_or(0)
+}
+
+#[test]
+fn completions_are_seen_once_they_are_published_and_wake_their_program_once() {
+    let (mut owner, woken) = (Completions::new(), Arc::new(Woken::default()));
+    let notify: Arc<dyn Notify> = Arc::<Woken>::clone(&woken);
+    let (cq, queue) = owner.create(8, Some(notify), heap_words).unwrap();
+    queue.arm(false);
+    for _ in 0..3 {
+        assert_eq!(owner.push(cq, &DONE), None);
+    }
+    assert_eq!((polled(&queue), woken.0.load(Ordering::Relaxed)), (0, 0));
+    owner.publish();
+    assert_eq!((polled(&queue), woken.0.load(Ordering::Relaxed)), (3, 1));
+    owner.publish();
+    assert_eq!((polled(&queue), woken.0.load(Ordering::Relaxed)), (0, 1));
+}
+
+#[test]
+fn a_queue_that_overran_is_told_once_and_takes_no_more_qps() {
+    let mut owner = Completions::<Heap>::new();
+    let (cq, _queue) = owner.create(1, None, heap_words).unwrap();
+    let (fine, _other) = owner.create(1, None, heap_words).unwrap();
+    let mut pushed = || owner.push(cq, &DONE);
+    let told: Vec<_> = std::iter::repeat_with(&mut pushed).take(4).collect();
+    let id = owner.id(cq);
+    assert_eq!(told, [None, Some(id), None, None]);
+    assert!(matches!(owner.check([fine, fine]), Ok(())));
+    let refused = owner.check([fine, cq]);
+    assert!(
+        matches!(refused, Err(VerbsError::CqInError { cq: at }) if at == cq),
+        "{refused:?}"
+    );
+    // Another worker says so too: that is nothing new.
+    assert!(!owner.fail(id));
+}
+
+#[test]
+fn a_queue_that_failed_elsewhere_fails_here_once() {
+    let mut owner = Completions::<Heap>::new();
+    let (cq, queue) = owner.create(4, None, heap_words).unwrap();
+    assert_eq!(owner.push(cq, &DONE), None);
+    let id = owner.id(cq);
+    assert!(owner.fail(id) && !owner.fail(id));
+    owner.publish();
+    // What it had taken is still polled, and then the error.
+    assert_eq!(polled(&queue), 1);
+    assert!(queue.poll(&mut [DONE]).is_err());
+}
+
+#[test]
+fn a_queue_goes_when_no_qp_uses_it_and_its_index_is_not_taken_for_it() {
+    let mut owner = Completions::<Heap>::new();
+    let (cq, _queue) = owner.create(4, None, heap_words).unwrap();
+    let first = owner.id(cq);
+    owner.attach([cq, cq]);
+    assert!(owner.is_used(first));
+    let busy = owner.destroy(cq);
+    assert!(
+        matches!(busy, Err(VerbsError::Busy { users: 2, .. })),
+        "{busy:?}"
+    );
+    owner.detach([cq, cq]);
+    // It goes with what nobody has seen.
+    assert_eq!(owner.push(cq, &DONE), None);
+    owner.destroy(cq).unwrap();
+    assert!(matches!(
+        owner.destroy(cq),
+        Err(VerbsError::UnknownCq { .. })
+    ));
+    assert_eq!(owner.push(cq, &DONE), None);
+    let (again, queue) = owner.create(4, None, heap_words).unwrap();
+    assert_eq!(again, cq);
+    owner.attach([again, again]);
+    assert!(owner.id(again) != first && !owner.is_used(first) && !owner.fail(first));
+    owner.publish();
+    assert_eq!(polled(&queue), 0);
+}
