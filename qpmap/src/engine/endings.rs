@@ -5,8 +5,8 @@
 //! does not acknowledge goes with its last connection, within [`Config::dead_after_ns`] of it.
 
 use super::binding::Ending;
-use super::jobs::Job;
 use super::qp::Flags;
+use super::responses::Response;
 use super::{Engine, Platform};
 use crate::hash::Keyed;
 use crate::slab::NONE;
@@ -105,7 +105,7 @@ impl<P: Platform> Engine<P> {
         if conn == NONE || told || self.endings.get(&pair).is_some() {
             // Nobody is there to hear it, has not heard it yet, or has heard anything of this life
             // before the end of the last one.
-            self.drop_jobs(flow, |_| true);
+            self.drop_responses(flow, |_| true);
             // Somebody may be working with it: its slot is free later.
             self.flows[flow].ending = Ending::Told;
             self.ended.push(flow);
@@ -128,17 +128,19 @@ impl<P: Platform> Engine<P> {
     /// Memory of a QP that is in error or gone is not read. Data on their way are waited for, so
     /// that the last word does not overtake them.
     fn drop_unsent_reads(&mut self, flow: u32) {
-        self.drop_jobs(flow, |job| job.reads_memory() && !job.sent_all);
+        self.drop_responses(flow, |response| {
+            response.reads_memory() && !response.sent_all
+        });
     }
 
     /// Whether a response that was lost may be built anew.
-    pub(crate) fn may_still_answer(&self, flow: u32, job: &Job) -> bool {
+    pub(crate) fn may_still_answer(&self, flow: u32, response: &Response) -> bool {
         let record = &self.flows[flow];
         let ended = match record.ending {
             Ending::No => false,
             ending => ending.is_last() || !record.flags.has(Flags::REFUSED),
         };
-        !(ended && job.reads_memory())
+        !(ended && response.reads_memory())
     }
 
     /// A flow whose QP is gone is with `conn`, which counts it no more.
@@ -161,14 +163,8 @@ impl<P: Platform> Engine<P> {
     /// Whether nothing is under way that the end of a flow must not overtake.
     pub(crate) fn may_tell_end(&self, flow: u32) -> bool {
         let record = &self.flows[flow];
-        let mut next = record.jobs;
-        while let Some(job) = self.jobs.get(next) {
-            if !job.sent_all || job.unacked > 0 {
-                return false;
-            }
-            next = job.next;
-        }
-        record.ending.is_due()
+        let mut responses = self.responses.of(record.responses);
+        record.ending.is_due() && !responses.any(|(_, response)| response.is_under_way())
     }
 
     /// Whether what a flow has to say of its QP's present life waits until the peer has heard of
@@ -232,7 +228,7 @@ impl<P: Platform> Engine<P> {
     fn finish(&mut self, flow: u32) {
         let (qp, remote) = (self.flows[flow].qp, self.flows[flow].remote);
         let peer = self.homes.peer(flow);
-        self.drop_jobs(flow, |_| true);
+        self.drop_responses(flow, |_| true);
         self.part_ended(flow);
         self.retire(flow);
         self.endings.remove(&(qp, remote, peer));

@@ -1,9 +1,9 @@
 //! Executing what a peer asks for: one packet of the head message of a flow at a time.
 
 use super::held::{Holder, Source};
-use super::jobs::Outcome;
 use super::packet::Packet;
 use super::qp::{Answer, Flags};
+use super::responses::Outcome;
 use super::{Engine, Platform};
 use crate::slab::NONE;
 use crate::state::QpState;
@@ -293,7 +293,7 @@ impl<P: Platform> Engine<P> {
         if !self.make_room(flow, ext.msn(), ext.offset()) {
             return Err(invalid);
         }
-        self.add_job(flow, ext.msn(), ext.round(), read_outcome(&reth));
+        self.add_response(flow, ext.msn(), ext.round(), read_outcome(&reth));
         Ok(())
     }
 
@@ -304,7 +304,7 @@ impl<P: Platform> Engine<P> {
         let msn = packet.ext.msn();
         let refusal = if !self.qps[qp].state.receives() {
             Refusal::Peer(NakCode::RemoteOperational, QpEvent::Fatal)
-        } else if let Some(first) = self.outcome_of(flow, msn) {
+        } else if let Some(first) = self.responses.outcome(self.flows[flow].responses, msn) {
             if packet.reth().map(|reth| read_outcome(&reth)) == Some(first) {
                 self.answer_again(flow, msn, packet.ext.round());
                 return;
@@ -352,7 +352,7 @@ impl<P: Platform> Engine<P> {
             Err(MemoryFault::Misaligned { .. }) => return Err(invalid),
             other => other?,
         };
-        self.add_job(
+        self.add_response(
             flow,
             packet.ext.msn(),
             packet.ext.round(),

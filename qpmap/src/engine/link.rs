@@ -353,7 +353,7 @@ impl<P: Platform> Engine<P> {
     /// A call looks at some QPs and connections, and the next one goes on from there: it is true
     /// once all were found so, and nothing was posted meanwhile.
     pub fn is_drained(&mut self) -> bool {
-        if self.is_busy() || !self.jobs.is_empty() {
+        if self.is_busy() || !self.responses.is_empty() {
             return false;
         }
         let qps = self.qps.slots();

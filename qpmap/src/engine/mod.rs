@@ -28,7 +28,7 @@
 //! | `receive` | from a datagram to the flow it is for |
 //! | `responder` | a peer's requests: order, staging, execution, answers |
 //! | `staging` | packets that wait for an earlier one |
-//! | `jobs` | responses on their way |
+//! | `responses` | the owner of responses on their way |
 //! | `notice`, `patience` | answers and BINDs, batched; how long they wait for company |
 //! | `blobs`, `replies` | what such packets hold; what is told where there is no flow |
 //! | `unready` | BINDs whose QP is not ready yet |
@@ -53,7 +53,6 @@ mod flows;
 mod held;
 mod homes;
 mod in_vain;
-mod jobs;
 mod link;
 mod lists;
 mod notice;
@@ -70,6 +69,7 @@ mod replies;
 mod requester;
 mod resources;
 mod responder;
+mod responses;
 mod routes;
 mod routing;
 mod schedule;
@@ -113,7 +113,6 @@ use completions::Completions;
 use endings::Endings;
 use execute::Assembly;
 use homes::Homes;
-use jobs::Job;
 use link::Conn;
 use numbers::Numbers;
 use paths::Paths;
@@ -122,6 +121,7 @@ use plain::Plain;
 use qp::{Cold, Flow, Qp};
 use replies::Replies;
 use requester::Pending;
+use responses::Responses;
 use routes::RouteTable;
 use staging::Staging;
 use std::collections::{BTreeSet, VecDeque};
@@ -408,8 +408,7 @@ pub struct Engine<P: Platform> {
     watch_serial: u32,
     /// Scratch of `apply_ack`.
     acked: Vec<build::Item>,
-    jobs: Slab<Job>,
-    job_serial: u32,
+    responses: Responses,
     assemblies: Slab<Assembly>,
     /// Receives that messages under way hold.
     held: held::Held,
@@ -514,8 +513,7 @@ impl<P: Platform> Engine<P> {
             to_watch: Vec::new(),
             watch_serial: 0,
             acked: Vec::new(),
-            jobs: Slab::new(),
-            job_serial: 0,
+            responses: Responses::default(),
             assemblies: Slab::new(),
             held: held::Held::default(),
             staging,

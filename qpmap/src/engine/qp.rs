@@ -2,6 +2,7 @@
 
 use super::binding::Ending;
 use super::in_vain::InVain;
+use super::responses::ResponseList;
 use super::routes::OwnRoutes;
 use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue};
@@ -158,9 +159,8 @@ pub(crate) struct Flow {
     /// Packets that wait for their turn.
     pub(crate) staged: u32,
     /// Responses being sent or waiting for their acknowledgement.
-    pub(crate) jobs: u32,
+    pub(crate) responses: ResponseList,
     pub(crate) answer: Answer,
-    pub(crate) jobs_len: u8,
 }
 
 /// What the peer has to be told about the message `expected_msn`.
@@ -258,9 +258,8 @@ impl Flow {
             expected_msn: FIRST_MSN,
             assembly: NONE,
             staged: NONE,
-            jobs: NONE,
+            responses: ResponseList::EMPTY,
             answer: Answer::Ack,
-            jobs_len: 0,
         }
     }
 

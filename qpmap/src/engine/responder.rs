@@ -6,9 +6,9 @@
 
 use super::burst::Message;
 use super::execute::Step;
-use super::jobs::Outcome;
 use super::packet::{Packet, Verdict};
 use super::qp::{Answer, FIRST_MSN, Flags};
+use super::responses::Outcome;
 use super::staging::Place;
 use super::{Engine, Platform};
 use crate::order::before;
@@ -145,7 +145,9 @@ impl<P: Platform> Engine<P> {
             Opcode::SRC_READ_REQ => self.repeat_read(flow, packet),
             Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => {
                 let msn = packet.ext.msn();
-                if let Some(Outcome::Value(_)) = self.outcome_of(flow, msn) {
+                if let Some(Outcome::Value(_)) =
+                    self.responses.outcome(self.flows[flow].responses, msn)
+                {
                     self.answer_again(flow, msn, packet.ext.round());
                 }
             }
@@ -156,7 +158,7 @@ impl<P: Platform> Engine<P> {
 
     /// Refuses a READ after all, and with it what came behind it: its data cannot be had any more.
     pub(crate) fn refuse_executed(&mut self, flow: u32, msn: u32, code: NakCode, event: QpEvent) {
-        self.drop_jobs_from(flow, msn);
+        self.drop_responses(flow, |response| !before(response.msn, msn));
         let record = &mut self.flows[flow];
         if before(msn, record.expected_msn) {
             record.expected_msn = msn;
@@ -329,11 +331,7 @@ impl<P: Platform> Engine<P> {
         record.flags.clear(Flags::REFUSED);
         record.flags.clear(Flags::LOST);
         self.staging.clear(&mut record.staged);
-        let mut job = std::mem::replace(&mut record.jobs, NONE);
-        record.jobs_len = 0;
-        while job != NONE {
-            job = self.jobs.remove(job).next;
-        }
+        self.responses.drop_those(&mut record.responses, |_| true);
         self.reset_assembly(flow);
     }
 

@@ -1,10 +1,10 @@
 //! Packets of one connection, once it is decided which are next.
 
 use super::build::{self, Draft, Emitted, Item, ItemKind, Label, Out, Payload, Route};
-use super::jobs::{Job, Outcome};
 use super::link::Conn;
 use super::reads;
 use super::requester::Pending;
+use super::responses::{Outcome, Response};
 use super::schedule::Share;
 use super::{Engine, Platform, paths};
 use crate::regions::Regions;
@@ -198,24 +198,23 @@ impl<P: Platform> Engine<P> {
         at: u32,
         share: &mut Share,
     ) -> Emitted {
-        let job = &self.jobs[at];
+        let response = &self.responses[at];
         let item = Item {
             kind: ItemKind::Response,
-            round: job.round,
+            round: response.round,
             flow,
             slot: at,
-            serial: job.serial,
+            serial: response.serial,
             ..Item::PING
         };
-        let value = job.value_bytes();
-        let mut draft = self.response_draft(flow, job, &value);
-        let job = &mut self.jobs[at];
+        let value = response.value_bytes();
+        let mut draft = self.response_draft(flow, response, &value);
         let Conn {
             delivery, payload, ..
         } = &mut self.conns[way.conn];
         let mut packets = 0;
         let progress = Progress {
-            sent_bytes: &mut job.sent_bytes,
+            sent_bytes: self.responses.progress(at),
             deficit: &mut self.flows[flow].deficit,
             share,
             packets: &mut packets,
@@ -224,8 +223,8 @@ impl<P: Platform> Engine<P> {
         let out = way.out(&self.config.source_ports, &self.regions);
         let message = (&mut draft, item, u32::from(*payload));
         let emitted = progress.send(now, message, delivery, out);
-        job.unacked += packets as u32;
-        job.sent_all = emitted != Emitted::NoRoom && draft.last;
+        let sent_all = emitted != Emitted::NoRoom && draft.last;
+        self.responses.sent(at, packets as u32, sent_all);
         self.counters.sent += packets;
         if emitted == Emitted::Voided {
             self.read_lost(flow, at);
@@ -234,23 +233,23 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The memory of a READ is gone that was to be answered: so is the right to it.
-    fn read_lost(&mut self, flow: u32, job: u32) {
+    fn read_lost(&mut self, flow: u32, response: u32) {
         self.counters.void_sent += 1;
-        let msn = self.jobs[job].msn;
+        let msn = self.responses[response].msn;
         self.refuse_executed(flow, msn, NakCode::RemoteAccess, QpEvent::AccessError);
     }
 
-    fn response_draft<'a>(&self, flow: u32, job: &Job, value: &'a [u8; 8]) -> Draft<'a> {
+    fn response_draft<'a>(&self, flow: u32, response: &Response, value: &'a [u8; 8]) -> Draft<'a> {
         let record = &self.flows[flow];
-        let (opcode, payload) = match job.outcome {
+        let (opcode, payload) = match response.outcome {
             Outcome::Read { key, addr, .. } => {
                 let pd = self.qps[record.qp].pd;
                 (Opcode::SRC_READ_RESP, Payload::Read(pd, key, addr))
             }
             Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
         };
-        let label = Label::of(record, self.own_number(flow), job.msn, job.round);
-        Draft::new(opcode, label, job.length(), payload)
+        let label = Label::of(record, self.own_number(flow), response.msn, response.round);
+        Draft::new(opcode, label, response.length(), payload)
     }
 
     /// Sends a lost packet again, or a VOID in its place when nobody waits for its content. It
@@ -278,12 +277,11 @@ impl<P: Platform> Engine<P> {
                 }
             }
             ItemKind::Response => {
-                let job = self.jobs.get(item.slot);
-                let is_it =
-                    |job: &&Job| job.serial == item.serial && self.may_still_answer(item.flow, job);
-                if let Some(job) = job.filter(is_it) {
-                    value = job.value_bytes();
-                    draft = self.response_draft(item.flow, job, &value);
+                let response = self.responses.get(item.slot, item.serial);
+                let wanted = |response: &&Response| self.may_still_answer(item.flow, response);
+                if let Some(response) = response.filter(wanted) {
+                    value = response.value_bytes();
+                    draft = self.response_draft(item.flow, response, &value);
                     draft.cut(item.offset, item.length);
                 }
             }

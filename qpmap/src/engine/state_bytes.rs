@@ -129,10 +129,8 @@ impl<P: Platform> Engine<P> {
                 );
                 next = pending.flow_next;
             }
-            let mut job = flow.jobs;
-            while let Some(response) = self.jobs.get(job) {
-                let _ = write!(text, "\n    response {job}: {response:?}");
-                job = response.next;
+            for (at, response) in self.responses.of(flow.responses) {
+                let _ = write!(text, "\n    response {at}: {response:?}");
             }
         }
         text
@@ -144,7 +142,7 @@ impl<P: Platform> Engine<P> {
             qps: self.qps.len(),
             flows: self.flows.len(),
             requests: self.requests.len(),
-            responses: self.jobs.len(),
+            responses: self.responses.len(),
             assemblies: self.assemblies.len(),
             staged: self.staging.len(),
             notices: self.blobs.len() + self.replies.len(),

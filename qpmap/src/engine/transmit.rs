@@ -321,7 +321,7 @@ impl<P: Platform> Engine<P> {
                 return Turn::Blocked;
             }
             let sent = match self.next_response(flow) {
-                Some(job) => self.send_response(way, flow, job, share),
+                Some(response) => self.send_response(way, flow, response, share),
                 None => match self.next_chunk(flow) {
                     Some(request) => self.send_request(way, flow, request, share),
                     None => {
