@@ -138,8 +138,8 @@ impl<P: Platform> Engine<P> {
             return None;
         }
         let mut looks = 0;
-        while (next as usize) < self.colds.len() {
-            let cold = self.colds[next as usize].as_ref();
+        while next < self.qps.slots() {
+            let cold = self.qps.get_cold(next);
             let uses =
                 cold.is_some_and(|cold| cold.send_cq == cq.index() || cold.recv_cq == cq.index());
             let fails = uses && self.qps[next].state != QpState::Reset;

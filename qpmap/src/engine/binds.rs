@@ -69,7 +69,7 @@ impl<P: Platform> Engine<P> {
         // Each route has an incarnation of its own.
         let own = match found {
             Some(flow) => self.flows[flow].generation,
-            None => self.generations[qp as usize],
+            None => self.qps.generation(qp),
         };
         if entry.status != 0 && entry.status != own {
             // It goes on with an incarnation of ours that is gone.

@@ -25,7 +25,7 @@ impl<P: Platform> Engine<P> {
             src_qp: self.qp_number(qp),
             round: 0,
             dest_qp: self.cold(qp).attributes.dest_qpn,
-            generation: self.generations[qp as usize],
+            generation: self.qps.generation(qp),
             status: 0,
             msn: 0,
         })
@@ -66,7 +66,7 @@ impl<P: Platform> Engine<P> {
             kind: ControlKind::Bound,
             src_qp: bind.dest_qp,
             dest_qp: bind.src_qp,
-            status: self.generations[qp as usize],
+            status: self.qps.generation(qp),
             ..*bind
         })
     }

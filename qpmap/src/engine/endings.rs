@@ -187,7 +187,7 @@ impl<P: Platform> Engine<P> {
         (number, remote): (Qpn, Qpn),
         is_meant: impl Fn(&super::qp::Flow) -> bool,
     ) -> bool {
-        let index = self.qpn_secret.open(number.get());
+        let index = self.qps.index_at(number);
         let pair = (index, remote, self.conns[conn].peer);
         let last = self.endings.get(&pair);
         last.is_some_and(|last| is_meant(&self.flows[last]))

@@ -25,7 +25,7 @@ impl<P: Platform> Engine<P> {
 
     /// A flow to `remote` at the peer of `conn`, which is to carry it.
     pub(crate) fn new_flow(&mut self, qp: u32, conn: u32, remote: Qpn) -> u32 {
-        let mut flow = Flow::new(qp, NONE, remote, self.generations[qp as usize]);
+        let mut flow = Flow::new(qp, NONE, remote, self.qps.generation(qp));
         flow.rnr_left = self.cold(qp).attributes.rnr_retry;
         flow.ask_anew();
         let flow = self.flows.insert(flow);

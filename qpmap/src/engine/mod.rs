@@ -7,6 +7,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `verbs`, `changes`, `resources` | what programs ask for: QPs; domains, regions, CQs, SRQs |
+//! | `qps` | the owner of QPs: their records, their numbers, which numbers rest |
 //! | `completions` | the owner of CQs: who uses them, what is not published, which are in error |
 //! | `link`, `peers` | connections and their end; who is at the other end of them |
 //! | `paths` | how large packets may be on the way to a peer |
@@ -63,6 +64,7 @@ mod patience;
 mod peers;
 mod plain;
 mod qp;
+mod qps;
 mod reads;
 mod receive;
 mod replies;
@@ -118,7 +120,8 @@ use numbers::Numbers;
 use paths::Paths;
 use peers::Peer;
 use plain::Plain;
-use qp::{Cold, Flow, Qp};
+use qp::{Cold, Flow};
+use qps::Qps;
 use replies::Replies;
 use requester::Pending;
 use responses::Responses;
@@ -349,19 +352,13 @@ pub struct Engine<P: Platform> {
     first_packets: Stream,
     /// Salts of keys.
     salts: Stream,
-    qpn_secret: Secret24,
     conn_secret: Secret24,
     pub(crate) regions: Regions<P::Bytes>,
     pub(crate) doorbells: Arc<Doorbells>,
     /// Those that have rung and are not heard yet.
     sweep: Sweep,
     pub(crate) mapping: Arc<Mapping>,
-    qps: Slab<Qp<P::Words>>,
-    /// Indices of QPs that were destroyed last, oldest first: their numbers rest.
-    resting: VecDeque<u32>,
-    colds: Vec<Option<Cold>>,
-    /// Generation of the last QP at each index: a number is never used twice with the same one.
-    generations: Vec<u32>,
+    qps: Qps<P::Words>,
     flows: Slab<Flow>,
     homes: Homes,
     /// Routes of app-managed QPs.
@@ -467,16 +464,12 @@ impl<P: Platform> Engine<P> {
             tokens: secret.stream(Purpose::Tokens),
             first_packets: secret.stream(Purpose::FirstPackets),
             salts: keys.stream(Purpose::RegionSalts),
-            qpn_secret,
             conn_secret,
             regions,
             doorbells: Arc::new(Doorbells::new()),
             sweep: Sweep::default(),
             mapping: Arc::new(Mapping::new()),
-            qps: Slab::new(),
-            resting: VecDeque::new(),
-            colds: Vec::new(),
-            generations: Vec::new(),
+            qps: Qps::new(qpn_secret, config.max_qps),
             flows: Slab::new(),
             homes: Homes::default(),
             routes: RouteTable::new(pairs),
@@ -644,23 +637,16 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    pub(crate) fn qpn(&self, index: u32) -> Qpn {
-        Qpn::from_wire(self.qpn_secret.seal(index))
-    }
-
     pub(crate) fn qp_index(&self, qpn: Qpn) -> Option<u32> {
-        let index = self.qpn_secret.open(qpn.get());
-        self.qps.get(index).map(|_| index)
+        self.qps.find(qpn)
     }
 
     pub(crate) fn cold(&self, qp: u32) -> &Cold {
-        cold_of(&self.colds, qp)
+        self.qps.cold(qp)
     }
 
     pub(crate) fn cold_mut(&mut self, qp: u32) -> &mut Cold {
-        self.colds[qp as usize]
-            .as_mut()
-            .expect("a QP in the slab has its cold part")
+        self.qps.cold_mut(qp)
     }
 
     /// Something happened to a QP. Of what ends it only the first is told: whoever sends on to a QP
@@ -677,11 +663,6 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn qp_number(&self, qp: u32) -> Qpn {
         self.qps[qp].queues.qpn
     }
-}
-
-fn cold_of(colds: &[Option<Cold>], qp: u32) -> &Cold {
-    let cold = colds[qp as usize].as_ref();
-    cold.expect("a QP in the slab has its cold part")
 }
 
 /// A path with what follows from it. Packets come and go in runs of one path.

@@ -326,7 +326,7 @@ impl<P: Platform> Engine<P> {
         let index = self.flows[flow].qp;
         match self.qps.get(index) {
             Some(qp) => qp.queues.qpn,
-            None => self.qpn(index),
+            None => self.qps.number_at(index),
         }
     }
 

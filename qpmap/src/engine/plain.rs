@@ -394,9 +394,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.plains[plain];
         let qp = record.qp;
         let queues = Arc::clone(&self.qps[qp].queues);
-        let srq = self.colds[qp as usize]
-            .as_ref()
-            .map_or(NONE, |cold| cold.srq);
+        let srq = self.qps.get_cold(qp).map_or(NONE, |cold| cold.srq);
         let shared = self.srqs.get(srq).map(|slot| &*slot.queue);
         let mut host = PlainHost {
             regions: &mut self.regions,

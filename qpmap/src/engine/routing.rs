@@ -6,7 +6,8 @@
 //! where the program asks for it, or wrote nonsense into its ring.
 
 use super::binding::Ending;
-use super::qp::{Cold, Flags, Wire};
+use super::qp::{Flags, Wire};
+use super::qps::Qps;
 use super::requester::Pending;
 use super::routes::{OwnRoutes, RouteTable};
 use super::{ConnId, Engine, Platform};
@@ -21,13 +22,12 @@ use trunkline_wire::Qpn;
 const ENDED_PER_ROUND: usize = 1024;
 
 /// The table, and what a QP has of it.
-fn parts<'a>(
+fn parts<'a, W>(
     routes: &'a mut RouteTable,
-    colds: &'a mut [Option<Cold>],
+    qps: &'a mut Qps<W>,
     qp: u32,
 ) -> (&'a mut RouteTable, &'a mut OwnRoutes) {
-    let cold = colds[qp as usize].as_mut();
-    let own = &mut cold.expect("a QP in the slab has its cold part").routes;
+    let own = &mut qps.cold_mut(qp).routes;
     (
         routes,
         own.get_or_insert_with(|| Box::new(OwnRoutes::EMPTY)),
@@ -79,7 +79,7 @@ impl<P: Platform> Engine<P> {
                 self.open_route(qp, conn.index, remote, false);
             }
         }
-        let (routes, own) = parts(&mut self.routes, &mut self.colds, qp);
+        let (routes, own) = parts(&mut self.routes, &mut self.qps, qp);
         let number = routes.name(own, (qp, peer, remote));
         Ok(number.expect("the route was found or made above"))
     }
@@ -114,7 +114,7 @@ impl<P: Platform> Engine<P> {
         if flow != NONE {
             self.end_route(flow, Status::Flushed);
         }
-        let (routes, own) = parts(&mut self.routes, &mut self.colds, qp);
+        let (routes, own) = parts(&mut self.routes, &mut self.qps, qp);
         routes.close(own, route);
         Ok(())
     }
@@ -123,7 +123,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn open_route(&mut self, qp: u32, conn: u32, remote: Qpn, opened: bool) -> u32 {
         let flow = self.new_flow(qp, conn, remote);
         let peer = self.conns[conn].peer;
-        let (routes, own) = parts(&mut self.routes, &mut self.colds, qp);
+        let (routes, own) = parts(&mut self.routes, &mut self.qps, qp);
         routes.insert(own, (qp, peer, remote), flow, opened);
         self.qps[qp].wire = Wire::Routes;
         self.resume_on(flow, conn);
@@ -230,7 +230,7 @@ impl<P: Platform> Engine<P> {
         }
         let qp = record.qp;
         // Another route between the same QPs is another life for the peer.
-        self.begin_life(qp);
+        self.qps.begin_life(qp);
         self.counters.routes_ended += 1;
         // The first may have failed before, for a reason of its own.
         let head = self.requests.get(self.flows[flow].head);
@@ -253,7 +253,7 @@ impl<P: Platform> Engine<P> {
         }
         let (qp, remote) = (self.flows[flow].qp, self.flows[flow].remote);
         let peer = self.homes.peer(flow);
-        let (routes, own) = parts(&mut self.routes, &mut self.colds, qp);
+        let (routes, own) = parts(&mut self.routes, &mut self.qps, qp);
         routes.end(own, (qp, peer, remote));
     }
 

@@ -15,11 +15,6 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_wire::Qpn;
 
-/// Numbers that rest: so many more QPs are destroyed before one gets the number of a destroyed QP,
-/// unless there are no others. Whoever still has something of that QP, a program, its peer or the
-/// network, does not take it for the new one's.
-const RESTING: usize = 1024;
-
 /// What a QP is made with (`ibv_create_qp(3)`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
@@ -77,13 +72,7 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     /// Unknown CQ, SRQ or PD, a CQ in error, sizes out of range, or too many QPs.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::Words>>, VerbsError> {
-        let limit = self.config.max_qps.min(self.qpn_secret.size());
-        if self.qps.len() >= limit as usize {
-            return Err(VerbsError::Limit {
-                what: "QPs",
-                limit: limit.into(),
-            });
-        }
+        self.qps.check_room()?;
         self.completions.check([init.send_cq, init.recv_cq])?;
         let srq = init.srq.unwrap_or(NONE);
         if srq != NONE {
@@ -103,18 +92,15 @@ impl<P: Platform> Engine<P> {
             )?),
         };
         self.regions.pd_ref(init.pd)?;
-        if self.qps.len() + self.resting.len() >= limit as usize {
-            self.end_rest();
-        }
-        let index = self.qps.next_index();
+        let (index, qpn) = self.qps.next();
         let queues = Arc::new(QpQueues {
-            qpn: self.qpn(index),
+            qpn,
             index,
             send,
             receive,
             state: AtomicU8::new(QpState::Reset as u8),
         });
-        let inserted = self.qps.insert(Qp {
+        let record = Qp {
             queues: Arc::clone(&queues),
             cursor: SendCursor::default(),
             order_head: NONE,
@@ -123,24 +109,8 @@ impl<P: Platform> Engine<P> {
             state: QpState::Reset,
             signal_all: init.signal_all,
             wire: Wire::None,
-        });
-        assert_eq!(inserted, index, "the slab told the index beforehand");
-        self.add_cold(index, init, srq);
-        self.completions.attach([init.send_cq, init.recv_cq]);
-        if srq != NONE {
-            self.srqs[srq].users += 1;
-        }
-        Ok(queues)
-    }
-
-    fn add_cold(&mut self, index: u32, init: &QpInit, srq: u32) {
-        let at = index as usize;
-        if self.colds.len() <= at {
-            self.colds.resize_with(at + 1, || None);
-            self.generations.resize(at + 1, 0);
-        }
-        self.begin_life(index);
-        self.colds[at] = Some(Cold {
+        };
+        let cold = Cold {
             kind: init.kind,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
@@ -150,7 +120,13 @@ impl<P: Platform> Engine<P> {
             draining: false,
             pinned: false,
             routes: None,
-        });
+        };
+        self.qps.insert(record, cold);
+        self.completions.attach([init.send_cq, init.recv_cq]);
+        if srq != NONE {
+            self.srqs[srq].users += 1;
+        }
+        Ok(queues)
     }
 
     /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported, and its CQs
@@ -165,11 +141,7 @@ impl<P: Platform> Engine<P> {
         self.disconnect(qp);
         self.drop_requests(qp);
         self.drop_completions(qp);
-        let record = self.qps.take(qp);
-        self.resting.push_back(qp);
-        if self.resting.len() > RESTING {
-            self.end_rest();
-        }
+        let (record, cold) = self.qps.remove(qp);
         // Whoever waits for the QP to get ready hears that it is gone.
         self.admit_waiting(qp);
         record
@@ -177,9 +149,6 @@ impl<P: Platform> Engine<P> {
             .state
             .store(QpState::Error as u8, Ordering::Release);
         self.regions.pd_unref(record.pd);
-        let cold = self.colds[qp as usize]
-            .take()
-            .expect("a QP has its cold part");
         self.completions.detach([cold.send_cq, cold.recv_cq]);
         if cold.srq != NONE {
             self.srqs[cold.srq].users -= 1;
@@ -390,13 +359,7 @@ impl<P: Platform> Engine<P> {
         self.disconnect(qp);
         self.drop_requests(qp);
         self.drop_completions(qp);
-        self.begin_life(qp);
-    }
-
-    /// A number is used anew: what is said of its former lives counts no more. 0 is none of them.
-    pub(crate) fn begin_life(&mut self, qp: u32) {
-        let generation = &mut self.generations[qp as usize];
-        *generation = generation.wrapping_add(1).max(1);
+        self.qps.begin_life(qp);
     }
 
     fn disconnect(&mut self, qp: u32) {
@@ -434,13 +397,6 @@ impl<P: Platform> Engine<P> {
     fn drop_completions(&self, qp: u32) {
         let (qpn, cold) = (self.qp_number(qp), self.cold(qp));
         self.completions.forget([cold.send_cq, cold.recv_cq], qpn);
-    }
-
-    /// The number that has rested longest may be used again.
-    fn end_rest(&mut self) {
-        if let Some(index) = self.resting.pop_front() {
-            self.qps.release(index);
-        }
     }
 }
 

@@ -1,0 +1,191 @@
+//! Owns the QPs of an engine: their records, their numbers, and which numbers rest.
+
+use super::qp::{Cold, Qp};
+use crate::error::VerbsError;
+use crate::key::Secret24;
+use crate::slab::Slab;
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
+use trunkline_wire::Qpn;
+
+/// Numbers of destroyed QPs that rest before they are used again, and with them their indices,
+/// unless there are no others. Whoever still has something of that QP, a program, its peer or the
+/// network, does not take it for the new one's.
+const RESTING: usize = 1024;
+
+/// The QPs of an engine.
+#[derive(Debug)]
+pub(crate) struct Qps<W> {
+    /// What packets touch.
+    hot: Slab<Qp<W>>,
+    /// What they do not; as long as the list of slots.
+    cold: Vec<Option<Cold>>,
+    /// Generation of the last QP at each index: a number is never used twice with the same one.
+    generations: Vec<u32>,
+    /// Indices of QPs that were destroyed last, oldest first: their numbers rest.
+    resting: VecDeque<u32>,
+    secret: Secret24,
+    /// Most QPs.
+    limit: u32,
+}
+
+impl<W> Index<u32> for Qps<W> {
+    type Output = Qp<W>;
+
+    #[inline]
+    fn index(&self, qp: u32) -> &Qp<W> {
+        &self.hot[qp]
+    }
+}
+
+impl<W> IndexMut<u32> for Qps<W> {
+    #[inline]
+    fn index_mut(&mut self, qp: u32) -> &mut Qp<W> {
+        &mut self.hot[qp]
+    }
+}
+
+impl<W> Qps<W> {
+    /// At most `most` QPs; `secret` makes their numbers.
+    pub(crate) fn new(secret: Secret24, most: u32) -> Self {
+        Self {
+            hot: Slab::new(),
+            cold: Vec::new(),
+            generations: Vec::new(),
+            resting: VecDeque::new(),
+            limit: most.min(secret.size()),
+            secret,
+        }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.hot.len()
+    }
+
+    /// Indices that were ever used: those of all QPs are below it.
+    pub(crate) const fn slots(&self) -> u32 {
+        self.hot.slots()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, qp: u32) -> Option<&Qp<W>> {
+        self.hot.get(qp)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Qp<W>)> {
+        self.hot.iter()
+    }
+
+    /// Checks that there is room for one more.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`].
+    pub(crate) fn check_room(&self) -> Result<(), VerbsError> {
+        if self.hot.len() < self.limit as usize {
+            return Ok(());
+        }
+        Err(VerbsError::Limit {
+            what: "QPs",
+            limit: self.limit.into(),
+        })
+    }
+
+    /// Returns index and number of the QP that is [inserted](Self::insert) next.
+    pub(crate) fn next(&mut self) -> (u32, Qpn) {
+        if self.hot.len() + self.resting.len() >= self.limit as usize {
+            self.end_rest();
+        }
+        let index = self.hot.next_index();
+        (index, self.number_at(index))
+    }
+
+    /// Adds a QP, with another generation than the one before at its index had.
+    ///
+    /// # Panics
+    /// It is not the [next](Self::next).
+    pub(crate) fn insert(&mut self, qp: Qp<W>, cold: Cold) {
+        let index = qp.queues.index;
+        let inserted = self.hot.insert(qp);
+        assert_eq!(inserted, index, "the slab told the index beforehand");
+        let at = index as usize;
+        if self.cold.len() <= at {
+            self.cold.resize_with(at + 1, || None);
+            self.generations.resize(at + 1, 0);
+        }
+        self.cold[at] = Some(cold);
+        self.begin_life(index);
+    }
+
+    /// Takes a QP out; its number rests.
+    ///
+    /// # Panics
+    /// There is none of this index.
+    pub(crate) fn remove(&mut self, qp: u32) -> (Qp<W>, Cold) {
+        let record = self.hot.take(qp);
+        let cold = self.cold[qp as usize].take();
+        self.resting.push_back(qp);
+        if self.resting.len() > RESTING {
+            self.end_rest();
+        }
+        (record, cold.expect("a QP has its cold part"))
+    }
+
+    /// The number that has rested longest may be used again.
+    fn end_rest(&mut self) {
+        if let Some(index) = self.resting.pop_front() {
+            self.hot.release(index);
+        }
+    }
+
+    /// The number that a QP at this index has, whether there is one or not.
+    pub(crate) fn number_at(&self, index: u32) -> Qpn {
+        Qpn::from_wire(self.secret.seal(index))
+    }
+
+    /// The index that QPs of this number have, whether there is one or not.
+    pub(crate) fn index_at(&self, number: Qpn) -> u32 {
+        self.secret.open(number.get())
+    }
+
+    /// The index of the QP with this number.
+    #[inline]
+    pub(crate) fn find(&self, number: Qpn) -> Option<u32> {
+        let index = self.index_at(number);
+        self.hot.get(index).map(|_| index)
+    }
+
+    /// The cold part of a QP.
+    ///
+    /// # Panics
+    /// There is none of this index.
+    #[inline]
+    pub(crate) fn cold(&self, qp: u32) -> &Cold {
+        let cold = self.get_cold(qp);
+        cold.expect("a QP in the slab has its cold part")
+    }
+
+    pub(crate) fn cold_mut(&mut self, qp: u32) -> &mut Cold {
+        let cold = self.cold[qp as usize].as_mut();
+        cold.expect("a QP in the slab has its cold part")
+    }
+
+    /// The cold part of the QP at an index that was ever used, if there is one.
+    pub(crate) fn get_cold(&self, qp: u32) -> Option<&Cold> {
+        self.cold[qp as usize].as_ref()
+    }
+
+    /// Generation of the last QP at an index that was ever used. 0 is none of them.
+    #[inline]
+    pub(crate) fn generation(&self, qp: u32) -> u32 {
+        self.generations[qp as usize]
+    }
+
+    /// A number is used anew: what is said of its former lives counts no more.
+    pub(crate) fn begin_life(&mut self, qp: u32) {
+        let generation = &mut self.generations[qp as usize];
+        *generation = generation.wrapping_add(1).max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::engine::qp::{Attributes, QpQueues, Wire};
+use crate::queue::{SendCursor, SendQueue};
+use crate::ring::heap_words;
+use crate::slab::NONE;
+use crate::state::{QpState, QpType};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+use trunkline_conn::mem::{Access, PdId};
+use trunkline_conn::secret::{Purpose, Secret};
+use trunkline_wire::Worker;
+
+type Heap = Box<[AtomicU64]>;
+
+fn owner(most: u32) -> Qps<Heap> {
+    let stream = Secret::from_seed(1).stream(Purpose::Qpns);
+    Qps::new(Secret24::new(stream, Worker::ONLY), most)
+}
+
+/// Adds a QP; its index and number.
+fn add(owner: &mut Qps<Heap>) -> (u32, Qpn) {
+    let (index, qpn) = owner.next();
+    let queues = Arc::new(QpQueues {
+        qpn,
+        index,
+        send: SendQueue::new(1, 1, 0, heap_words).unwrap(),
+        receive: None,
+        state: AtomicU8::new(QpState::Reset as u8),
+    });
+    let qp = Qp {
+        queues,
+        cursor: SendCursor::default(),
+        order_head: NONE,
+        order_tail: NONE,
+        pd: PdId::default(),
+        state: QpState::Reset,
+        signal_all: false,
+        wire: Wire::None,
+    };
+    let cold = Cold {
+        kind: QpType::Rc,
+        send_cq: 0,
+        recv_cq: 0,
+        srq: NONE,
+        access: Access::LOCAL_READ,
+        attributes: Attributes::default(),
+        draining: false,
+        pinned: false,
+        routes: None,
+    };
+    owner.insert(qp, cold);
+    (index, qpn)
+}
+
+#[test]
+fn a_qp_is_found_by_its_number_until_it_is_gone() {
+    let mut owner = owner(8);
+    let made: Vec<_> = (0..4).map(|_| add(&mut owner)).collect();
+    for (index, number) in &made {
+        assert_eq!(owner.find(*number), Some(*index));
+        assert_eq!(owner[*index].queues.qpn, *number);
+        assert_eq!(owner.number_at(*index), *number);
+    }
+    let numbers: BTreeSet<_> = made.iter().map(|(_, number)| number.get()).collect();
+    assert_eq!(numbers.len(), 4);
+    let (index, number) = made[2];
+    owner.remove(index);
+    assert_eq!((owner.find(number), owner.len()), (None, 3));
+    assert!(owner.get(index).is_none() && owner.get_cold(index).is_none());
+    // What names it still leads to its index.
+    assert_eq!(owner.index_at(number), index);
+}
+
+#[test]
+fn a_number_rests_as_long_as_there_are_others() {
+    let mut owner = owner(u32::MAX);
+    let (first, number) = add(&mut owner);
+    owner.remove(first);
+    for _ in 0..RESTING {
+        let (index, other) = add(&mut owner);
+        assert_ne!(other, number);
+        owner.remove(index);
+    }
+    // Those that went after it rest.
+    assert_eq!(add(&mut owner), (first, number));
+}
+
+#[test]
+fn a_number_that_rests_is_used_where_there_is_no_other() {
+    let mut owner = owner(2);
+    let (first, number) = add(&mut owner);
+    add(&mut owner);
+    let full = owner.check_room();
+    assert!(
+        matches!(full, Err(VerbsError::Limit { limit: 2, .. })),
+        "{full:?}"
+    );
+    owner.remove(first);
+    assert!(owner.check_room().is_ok());
+    assert_eq!(add(&mut owner), (first, number));
+}
+
+#[test]
+fn no_generation_comes_twice_in_a_row_and_none_is_zero() {
+    let mut owner = owner(1);
+    let (qp, _) = add(&mut owner);
+    let mut seen = vec![owner.generation(qp)];
+    owner.begin_life(qp);
+    seen.push(owner.generation(qp));
+    owner.remove(qp);
+    assert_eq!(add(&mut owner).0, qp);
+    seen.push(owner.generation(qp));
+    owner.generations[qp as usize] = u32::MAX;
+    owner.begin_life(qp);
+    seen.push(owner.generation(qp));
+    assert_eq!(seen, [1, 2, 3, 1]);
+}
