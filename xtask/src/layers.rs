@@ -1,4 +1,6 @@
-//! The floors of the building: which crate may depend on which.
+//! Layers: which crate may depend on which, and which part of the engine on which.
+
+mod owners;
 
 use crate::cargo::{self, Metadata};
 use anyhow::{Context, Result, bail};
@@ -75,10 +77,13 @@ pub(crate) fn check() -> Result<String> {
                 .push(format!("{name}: src/lib.rs does not declare {attribute}"));
         }
     }
+    let (faults, fields) = owners::check()?;
+    found.faults.extend(faults);
     if !found.faults.is_empty() {
         bail!("{}", found.faults.join("\n       "));
     }
     let mut note = format!("{} edges between crates, all pointing down", found.edges);
+    write!(note, "; {fields} fields of the engine")?;
     if !found.dev.is_empty() {
         write!(note, "; for tests only: {}", found.dev.join(", "))?;
     }

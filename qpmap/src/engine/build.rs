@@ -1,7 +1,7 @@
 //! Building one packet of a shared connection: headers, payload in one copy-and-sum, ICRC.
 
 use super::qp::Flow;
-use super::requester::Pending;
+use super::requests::Pending;
 use crate::regions::Regions;
 use trunkline_conn::delivery::Stamp;
 use trunkline_conn::egress::Egress;

@@ -6,7 +6,7 @@
 //! if it had not been looked at.
 
 use super::build::{BASE, ICRC};
-use super::packet::Packet;
+use super::packet::{Message, Packet};
 use super::{Engine, Platform};
 use crate::slab::NONE;
 use trunkline_conn::delivery::Received;
@@ -97,15 +97,6 @@ enum Place {
     Region { pd: PdId, assembly: u32, reth: Reth },
     /// Of a response: to the memory of the READ that asked for it.
     Read { pd: PdId, request: u32 },
-}
-
-/// Whose message a packet belongs to.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Message {
-    /// A request to this flow.
-    Request { flow: u32 },
-    /// The answer to a request of this flow.
-    Response { flow: u32, request: u32 },
 }
 
 /// In which bits packets of one message may differ: number, offset, timestamp. Not in what they

@@ -5,7 +5,6 @@ use super::qp::{Attributes, Wire};
 use super::verbs::check_attributes;
 use super::{Engine, Platform};
 use crate::error::VerbsError;
-use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use trunkline_conn::mem::Access;
 
@@ -127,6 +126,6 @@ impl<P: Platform> Engine<P> {
             Wire::Plain(plain) => self.plain_pending(plain),
             _ => 0,
         };
-        record.order_head == NONE && plain == 0
+        record.order.is_empty() && plain == 0
     }
 }

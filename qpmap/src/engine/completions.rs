@@ -1,7 +1,6 @@
 //! Owns the completion queues of an engine: which there are, who uses them, which have completions
 //! that programs do not see yet, and which are in error.
 
-use super::resources::Indexed;
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
 use crate::ring::Words;
@@ -24,6 +23,9 @@ impl CqId {
         self.index
     }
 }
+
+/// The engine's index of a queue, and the queue.
+pub type Indexed<Q> = (u32, Arc<Q>);
 
 /// The completion queues of an engine.
 pub(crate) struct Completions<W> {

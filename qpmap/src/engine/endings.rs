@@ -4,7 +4,7 @@
 //! Their number is bounded by that of the QPs and routes that were: each was one, and what a peer
 //! does not acknowledge goes with its last connection, within [`Config::dead_after_ns`] of it.
 
-use super::binding::Ending;
+use super::ending::Ending;
 use super::qp::Flags;
 use super::responses::Response;
 use super::{Engine, Platform};

@@ -1,7 +1,7 @@
 //! Flows: which there are, which connection each uses, and how it moves to another.
 
 use super::backlog::{Share, Task};
-use super::binding::Ending;
+use super::ending::Ending;
 use super::qp::{Flags, Flow, Wire};
 use super::{ConnId, Engine, Event, Platform, Trace};
 use crate::error::VerbsError;

@@ -14,7 +14,7 @@
 //! | `flows` | which connection a flow uses, and how it moves |
 //! | `binding` | what one end of a pair of QPs knows of the other, and what follows |
 //! | `binds`, `early` | BINDs and consent: how QPs of two nodes find each other |
-//! | `endings` | how they hear that the other is gone |
+//! | `ending`, `endings` | how they hear that the other is gone |
 //! | `requester` | work requests become messages; answers become completions |
 //! | `schedule` | the scheduler: whose turn it is, and who shares the room of a full port |
 //! | `transmit` | a turn of a connection: which packet goes next |
@@ -29,6 +29,7 @@
 //! | `receive` | from a datagram to the flow it is for |
 //! | `responder` | a peer's requests: order, staging, execution, answers |
 //! | `staging` | packets that wait for an earlier one |
+//! | `requests` | the owner of work requests: in posting order, in flows, READs among them |
 //! | `responses` | the owner of responses on their way |
 //! | `notice`, `patience` | answers and BINDs, batched; how long they wait for company |
 //! | `blobs`, `replies` | what such packets hold; what is told where there is no flow |
@@ -48,6 +49,7 @@ mod changes;
 mod completions;
 mod counters;
 mod early;
+mod ending;
 mod endings;
 mod execute;
 mod flows;
@@ -65,10 +67,10 @@ mod peers;
 mod plain;
 mod qp;
 mod qps;
-mod reads;
 mod receive;
 mod replies;
 mod requester;
+mod requests;
 mod resources;
 mod responder;
 mod responses;
@@ -88,12 +90,11 @@ mod watch;
 
 pub use burst::Burst;
 pub use changes::Changes;
-pub use completions::CqId;
+pub use completions::{CqId, Indexed};
 pub use counters::Counters;
 pub use link::{ConnectionParams, ConnectionStats};
 pub use peers::PeerIdentity;
 pub use qp::{Attributes, FIRST_MSN, QpQueues};
-pub use resources::Indexed;
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
 pub use verbs::{QpInit, QpModify};
@@ -119,11 +120,11 @@ use link::Conn;
 use numbers::Numbers;
 use paths::Paths;
 use peers::Peer;
-use plain::Plain;
+use plain::Plains;
 use qp::{Cold, Flow};
 use qps::Qps;
 use replies::Replies;
-use requester::Pending;
+use requests::Requests;
 use responses::Responses;
 use routes::RouteTable;
 use staging::Staging;
@@ -396,8 +397,7 @@ pub struct Engine<P: Platform> {
     windows: Pool<build::Item>,
     /// [`Timer::Trim`] is armed.
     trims: bool,
-    requests: Slab<Pending>,
-    request_serial: u32,
+    requests: Requests,
     /// Why requests fail at the moment, if that is known.
     why: VendorError,
     /// Flows whose clock is to be wound up in the next round, with its serial.
@@ -414,10 +414,7 @@ pub struct Engine<P: Platform> {
     replies: Replies,
     endings: Endings,
     waiting_binds: WaitingBinds,
-    plains: Slab<Plain>,
-    plain_serial: u32,
-    /// Scratch of `with_plain`.
-    plain_news: plain::News,
+    plains: Plains,
     timers: Timers<Timer>,
     schedule: schedule::Schedule,
     events: VecDeque<Event>,
@@ -500,8 +497,7 @@ impl<P: Platform> Engine<P> {
                 ..Policy::default()
             }),
             trims: false,
-            requests: Slab::new(),
-            request_serial: 0,
+            requests: Requests::default(),
             why: VendorError::None,
             to_watch: Vec::new(),
             watch_serial: 0,
@@ -514,9 +510,7 @@ impl<P: Platform> Engine<P> {
             replies: Replies::default(),
             endings: Endings::new(pairs),
             waiting_binds: WaitingBinds::default(),
-            plains: Slab::new(),
-            plain_serial: 0,
-            plain_news: plain::News::default(),
+            plains: Plains::default(),
             timers: Timers::new(),
             schedule: schedule::Schedule::default(),
             events: VecDeque::new(),

@@ -1,7 +1,6 @@
 //! One packet of a shared connection, taken apart.
 
 use super::build::{BASE, ICRC};
-use super::burst::Message;
 use trunkline_conn::mem::Bytes;
 use trunkline_wire::{
     AtomicEth, Bth, Crc, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExtView, WireError, icrc,
@@ -132,6 +131,15 @@ impl<'a> Packet<'a> {
         }
         self.ends_in(sum)
     }
+}
+
+/// Whose message a packet belongs to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Message {
+    /// A request to this flow.
+    Request { flow: u32 },
+    /// The answer to a request of this flow.
+    Response { flow: u32, request: u32 },
 }
 
 /// What becomes of a packet.

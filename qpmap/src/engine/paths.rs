@@ -8,8 +8,8 @@
 //! goes out with nothing in it when it is found lost, and its flow sends anew what was not
 //! executed, in a round that the peer agrees to, as after the death of a connection.
 
-use super::binding::Ending;
 use super::build::{BASE, ICRC, Item, ItemKind, full_payload};
+use super::ending::Ending;
 use super::link::Conn;
 use super::{ConnId, Engine, Platform, Timer};
 use crate::hash::IndexMap;
@@ -249,7 +249,7 @@ impl<P: Platform> Engine<P> {
     pub(super) fn give_up(&mut self, item: &Item) {
         match item.kind {
             ItemKind::Request => {
-                let is_it = |at: &super::requester::Pending| {
+                let is_it = |at: &super::requests::Pending| {
                     at.serial == item.serial && at.round == item.round
                 };
                 let waits = self.requests.get(item.slot).is_some_and(is_it);

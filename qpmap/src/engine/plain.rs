@@ -9,7 +9,7 @@ use super::{Engine, Platform, Ready, Timer};
 use crate::error::VerbsError;
 use crate::queue::RecvQueue;
 use crate::regions::Regions;
-use crate::slab::NONE;
+use crate::slab::{NONE, Slab};
 use crate::state::{QpState, QpType};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use trunkline_wire::{
 
 /// A plain connection and the QP it works for.
 #[derive(Debug)]
-pub(crate) struct Plain {
+struct Plain {
     qp: u32,
     serial: u32,
     protocol: Protocol,
@@ -44,10 +44,32 @@ enum Protocol {
 
 /// What a protocol engine says while it is at work; taken up when it is done.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+struct News {
     sent: Vec<(Request, Status, u32)>,
     received: Vec<Completion>,
     events: Vec<QpEvent>,
+}
+
+/// The plain connections of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Plains {
+    slots: Slab<Plain>,
+    serial: u32,
+    /// Scratch of `with_plain`.
+    news: News,
+}
+
+impl Plains {
+    fn add(&mut self, qp: u32, protocol: Protocol) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        self.slots.insert(Plain {
+            qp,
+            serial: self.serial,
+            protocol,
+            slots: VecDeque::new(),
+            deadline: Instant::FAR,
+        })
+    }
 }
 
 /// The QP as its protocol engine sees it.
@@ -92,14 +114,7 @@ impl<P: Platform> Engine<P> {
     /// Gives a QP whose peer is known a protocol engine of its own; its index.
     pub(crate) fn open_plain(&mut self, qp: u32) -> u32 {
         let protocol = self.protocol(qp);
-        self.plain_serial = self.plain_serial.wrapping_add(1);
-        let plain = self.plains.insert(Plain {
-            qp,
-            serial: self.plain_serial,
-            protocol,
-            slots: VecDeque::new(),
-            deadline: Instant::FAR,
-        });
+        let plain = self.plains.add(qp, protocol);
         self.qps[qp].wire = Wire::Plain(plain);
         self.feed_plain(qp, plain);
         plain
@@ -143,7 +158,7 @@ impl<P: Platform> Engine<P> {
     /// The QP may send from now on: tells its protocol engine what came with that.
     pub(super) fn start_plain(&mut self, qp: u32, plain: u32) {
         let config = self.rc_config(qp);
-        match &mut self.plains[plain].protocol {
+        match &mut self.plains.slots[plain].protocol {
             Protocol::Rc(rc) => rc.start_sending(&config),
             Protocol::Uc(uc) => uc.start_sending(config.sq_psn),
             Protocol::Ud(ud) => ud.start_sending(config.sq_psn),
@@ -154,7 +169,7 @@ impl<P: Platform> Engine<P> {
     pub(super) fn change_plain(&mut self, qp: u32, plain: u32) {
         let config = self.rc_config(qp);
         let qkey = self.cold(qp).attributes.qkey;
-        match &mut self.plains[plain].protocol {
+        match &mut self.plains.slots[plain].protocol {
             Protocol::Rc(rc) => rc.change(&config),
             Protocol::Uc(uc) => uc.set_access(config.access),
             Protocol::Ud(ud) => ud.set_qkey(qkey),
@@ -166,7 +181,7 @@ impl<P: Platform> Engine<P> {
         let Wire::Plain(plain) = self.qps[qp].wire else {
             return;
         };
-        match &mut self.plains[plain].protocol {
+        match &mut self.plains.slots[plain].protocol {
             Protocol::Rc(_) => {}
             Protocol::Uc(uc) => uc.resume(),
             Protocol::Ud(ud) => ud.resume(),
@@ -175,7 +190,7 @@ impl<P: Platform> Engine<P> {
 
     /// Requests that a protocol engine has and that have not ended.
     pub(super) fn plain_pending(&self, plain: u32) -> usize {
-        self.plains[plain].protocol.pending()
+        self.plains.slots[plain].protocol.pending()
     }
 
     /// A request of a UC or UD QP failed here (IBTA Vol 1, 10.3.1.6): those behind it are flushed,
@@ -222,7 +237,7 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn close_plain(&mut self, plain: u32) {
-        self.plains.remove(plain);
+        self.plains.slots.remove(plain);
         self.schedule.forget(Ready::Plain(plain));
     }
 
@@ -235,7 +250,7 @@ impl<P: Platform> Engine<P> {
         };
         let peer = self.conns[conn].peer;
         let theirs = self.is_for(qp, peer, remote);
-        let record = &self.plains[plain];
+        let record = &self.plains.slots[plain];
         let fresh = matches!(&record.protocol, Protocol::Rc(rc)
             if rc.state() == rc::State::Ready && !rc.has_heard());
         if !theirs || !fresh {
@@ -266,7 +281,7 @@ impl<P: Platform> Engine<P> {
     /// The QP goes to error: what it has under way ends. Where its protocol engine is the reason,
     /// all of it has ended, and the engine still has to tell the peer why.
     pub(crate) fn abort_plain(&mut self, plain: u32) {
-        if self.plains[plain].protocol.state() == rc::State::Error {
+        if self.plains.slots[plain].protocol.state() == rc::State::Error {
             return;
         }
         self.with_plain(plain, |protocol, host| protocol.abort(host));
@@ -316,7 +331,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         loop {
-            let record = &mut self.plains[plain];
+            let record = &mut self.plains.slots[plain];
             let busy = record.protocol.pending();
             let queues = &mut self.qps[qp];
             if busy >= queues.queues.send.max_wr() as usize {
@@ -332,7 +347,7 @@ impl<P: Platform> Engine<P> {
                 }
             };
             let receiver = self.receiver(qp, &request.op);
-            let record = &mut self.plains[plain];
+            let record = &mut self.plains.slots[plain];
             record.slots.push_back(slots);
             let posted = match &mut record.protocol {
                 Protocol::Rc(rc) => rc.post_send(request),
@@ -372,7 +387,7 @@ impl<P: Platform> Engine<P> {
             share.take(0);
             self.counters.sent += 1;
         }
-        if self.plains.get(plain).is_none() {
+        if self.plains.slots.get(plain).is_none() {
             return (Served::Done, share);
         }
         self.arm_plain(plain);
@@ -390,8 +405,8 @@ impl<P: Platform> Engine<P> {
         plain: u32,
         work: impl FnOnce(&mut Protocol, &mut PlainHost<'_, P::Bytes, P::Words>) -> T,
     ) -> T {
-        let mut news = std::mem::take(&mut self.plain_news);
-        let record = &mut self.plains[plain];
+        let mut news = std::mem::take(&mut self.plains.news);
+        let record = &mut self.plains.slots[plain];
         let qp = record.qp;
         let queues = Arc::clone(&self.qps[qp].queues);
         let srq = self.qps.get_cold(qp).map_or(NONE, |cold| cold.srq);
@@ -414,7 +429,7 @@ impl<P: Platform> Engine<P> {
         for event in news.events.drain(..) {
             self.qp_event(qp, event);
         }
-        self.plain_news = news;
+        self.plains.news = news;
         self.check_drained(qp);
         if state == rc::State::Error {
             self.enter_error(qp);
@@ -434,14 +449,14 @@ impl<P: Platform> Engine<P> {
         status: Status,
         bytes: u32,
     ) {
-        if let Some(slots) = self.plains[plain].slots.pop_front() {
+        if let Some(slots) = self.plains.slots[plain].slots.pop_front() {
             self.qps[qp].queues.send.release(slots);
         }
         self.report_sent(qp, request, 0, status, bytes);
     }
 
     fn arm_plain(&mut self, plain: u32) {
-        let record = &mut self.plains[plain];
+        let record = &mut self.plains.slots[plain];
         let Protocol::Rc(rc) = &record.protocol else {
             return;
         };
@@ -460,6 +475,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn plain_timeout(&mut self, now: Instant, plain: u32, serial: u32) {
         let Some(record) = self
             .plains
+            .slots
             .get_mut(plain)
             .filter(|plain| plain.serial == serial)
         else {
@@ -471,7 +487,7 @@ impl<P: Platform> Engine<P> {
                 rc.handle_timeout(now, host);
             }
         });
-        if self.plains.get(plain).is_some() {
+        if self.plains.slots.get(plain).is_some() {
             self.touch_plain(plain);
         }
     }
@@ -513,7 +529,7 @@ impl<P: Platform> Engine<P> {
             Protocol::Ud(ud) => ud.handle_packet(&packet, arrival, host),
         });
         self.counters.plain_dropped += u64::from(taken.is_err());
-        if self.plains.get(plain).is_some() {
+        if self.plains.slots.get(plain).is_some() {
             self.touch_plain(plain);
         }
     }
@@ -535,7 +551,7 @@ impl<P: Platform> Engine<P> {
 
     /// A connected QP hears only its peer: what congests its path, too.
     fn comes_from_peer(&self, plain: u32, arrival: &Arrival) -> bool {
-        let record = &self.plains[plain];
+        let record = &self.plains.slots[plain];
         if matches!(record.protocol, Protocol::Ud(_)) {
             return true;
         }

@@ -1,7 +1,8 @@
 //! A QP as the engine holds it: the hot part, the flow to its peer, and what is seldom looked at.
 
-use super::binding::Ending;
+use super::ending::Ending;
 use super::in_vain::InVain;
+use super::requests::PostingOrder;
 use super::responses::ResponseList;
 use super::routes::OwnRoutes;
 use crate::error::VerbsError;
@@ -83,9 +84,7 @@ impl<W: Words> QpQueues<W> {
 pub(crate) struct Qp<W> {
     pub(crate) queues: Arc<QpQueues<W>>,
     pub(crate) cursor: SendCursor,
-    /// Requests in posting order, linked through the slab.
-    pub(crate) order_head: u32,
-    pub(crate) order_tail: u32,
+    pub(crate) order: PostingOrder,
     pub(crate) pd: PdId,
     pub(crate) state: QpState,
     pub(crate) signal_all: bool,

@@ -6,8 +6,7 @@
 //! summed while it is placed.
 
 use super::build::{BASE, Item, ItemKind};
-use super::burst::Message;
-use super::packet::{Packet, Verdict};
+use super::packet::{Message, Packet, Verdict};
 use super::{Cause, ConnId, Engine, Event, Platform};
 use trunkline_conn::delivery::{AckInfo, Arrival as Place, Received};
 use trunkline_conn::ingress::{Arrival, Identification};

@@ -1,7 +1,7 @@
 //! The requester: work requests become messages, answers become completions.
 
 use super::qp::{Flags, Wire};
-use super::reads::{self, Reads};
+use super::requests::{Pending, Reads};
 use super::{Engine, Platform, Timer};
 use crate::order::before;
 use crate::slab::NONE;
@@ -13,73 +13,6 @@ use trunkline_conn::work::{
     Completion, Extra, Local, Receive, Request, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
 use trunkline_wire::{NakCode, Qpn, Syndrome, rnr_timer_ns};
-
-/// A work request that the engine has taken from its ring.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) request: Request,
-    pub(crate) qp: u32,
-    /// What the program called its route; 0 where it named none.
-    pub(crate) route: u32,
-    /// Next in its flow; its neighbours among all of its QP.
-    pub(crate) flow_next: u32,
-    /// In the list of [`Reads`].
-    pub(super) next_read: u32,
-    /// Of the oldest request of a flow that a READ holds up: see [`reads`].
-    pub(super) executed: u32,
-    pub(crate) order_prev: u32,
-    pub(crate) order_next: u32,
-    /// Tells this use of the slot from others.
-    pub(crate) serial: u32,
-    pub(crate) msn: u32,
-    /// Resend round it was last sent in.
-    pub(crate) round: u8,
-    /// Slots of the ring it holds until it completes.
-    pub(crate) slots: u16,
-    /// Bytes of READ or atomic data that came back.
-    pub(crate) returned: u32,
-    /// Its response has begun to arrive or has all arrived.
-    pub(crate) responded: bool,
-    /// Counts towards the READs outstanding: from when it is sent in this round, or would be if its
-    /// response were not there, until it completes in its turn, as its response is kept for so
-    /// long.
-    pub(crate) reading: bool,
-    /// READs and atomics before it that were outstanding when it was sent.
-    pub(crate) ahead: u8,
-    /// Some of it was sent, in this round or an earlier one.
-    pub(crate) begun: bool,
-    pub(crate) outcome: Option<Status>,
-}
-
-impl Pending {
-    /// Whether a part of its response has come in the present round, and more is to come.
-    pub(super) const fn has_part_of_response(&self) -> bool {
-        self.returned > 0 && self.returned < self.request.length
-    }
-
-    pub(crate) const fn new(qp: u32, request: Request, route: u32, slots: u16) -> Self {
-        Self {
-            request,
-            qp,
-            route,
-            flow_next: NONE,
-            next_read: NONE,
-            executed: NONE,
-            order_prev: NONE,
-            order_next: NONE,
-            serial: 0,
-            msn: 0,
-            round: 0,
-            slots,
-            returned: 0,
-            responded: false,
-            reading: false,
-            ahead: 0,
-            begun: false,
-            outcome: None,
-        }
-    }
-}
 
 impl<P: Platform> Engine<P> {
     /// A program posted to this QP. Gives how many requests were taken up at once, `most` at most:
@@ -145,8 +78,7 @@ impl<P: Platform> Engine<P> {
             // It completes in its turn; nothing after it is sent.
             let mut pending = Pending::new(qp, request, route, slots);
             pending.outcome = Some(status);
-            let index = self.requests.insert(pending);
-            self.append_order(qp, index);
+            self.requests.post(&mut self.qps[qp].order, pending);
             self.flows[own].flags.set(Flags::HALTED);
             self.settle(qp);
             return None;
@@ -163,30 +95,13 @@ impl<P: Platform> Engine<P> {
     #[inline(always)]
     pub(crate) fn hang(&mut self, flow: u32, mut pending: Pending) -> u32 {
         let qp = pending.qp;
-        self.request_serial = self.request_serial.wrapping_add(1);
-        pending.serial = self.request_serial;
         let record = &mut self.flows[flow];
         pending.msn = record.next_msn;
         record.next_msn = record.next_msn.wrapping_add(1);
-        let index = self.requests.insert(pending);
-        let tail = std::mem::replace(&mut self.flows[flow].tail, index);
-        if tail == NONE {
-            self.flows[flow].head = index;
-        } else {
-            self.requests[tail].flow_next = index;
-        }
-        self.append_order(qp, index);
+        let index = self.requests.post(&mut self.qps[qp].order, pending);
+        self.requests
+            .join((&mut record.head, &mut record.tail), index);
         index
-    }
-
-    fn append_order(&mut self, qp: u32, index: u32) {
-        let tail = std::mem::replace(&mut self.qps[qp].order_tail, index);
-        if tail == NONE {
-            self.qps[qp].order_head = index;
-        } else {
-            self.requests[tail].order_next = index;
-            self.requests[index].order_prev = tail;
-        }
     }
 
     /// Whether no QP of this kind and with these attributes can do that.
@@ -262,7 +177,7 @@ impl<P: Platform> Engine<P> {
                 record.sending = record.head;
                 record.sent_bytes = 0;
             }
-            reads::hand_on(&mut self.requests, head, record.head);
+            self.requests.hand_on(head, record.head);
             if routed {
                 // It waits for no other route's.
                 self.report(head, Status::Success);
@@ -280,12 +195,10 @@ impl<P: Platform> Engine<P> {
     /// Reports finished requests of a QP in posting order.
     fn settle(&mut self, qp: u32) {
         loop {
-            let head = self.qps[qp].order_head;
-            if self.qps[qp].wire == Wire::Routes {
-                self.check_drained(qp);
-                return;
-            }
-            let Some(outcome) = self.requests.get(head).and_then(|pending| pending.outcome) else {
+            let record = &self.qps[qp];
+            let first = record.order.first().filter(|_| record.wire != Wire::Routes);
+            let outcome = |at: u32| Some((at, self.requests[at].outcome?));
+            let Some((head, outcome)) = first.and_then(outcome) else {
                 self.check_drained(qp);
                 return;
             };
@@ -310,19 +223,10 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn report(&mut self, index: u32, status: Status) {
         let pending = &self.requests[index];
         let (qp, slots) = (pending.qp, pending.slots);
-        let (prev, next) = (pending.order_prev, pending.order_next);
         let (request, route) = (&pending.request, pending.route);
         let completion = self.completion(qp, request, route, status, request.length);
-        self.requests.discard(index);
         let record = &mut self.qps[qp];
-        match prev {
-            NONE => record.order_head = next,
-            prev => self.requests[prev].order_next = next,
-        }
-        match next {
-            NONE => record.order_tail = prev,
-            next => self.requests[next].order_prev = prev,
-        }
+        self.requests.end(&mut record.order, index);
         record.queues.send.release(slots);
         self.complete_sent(qp, completion);
     }
@@ -511,7 +415,9 @@ impl<P: Platform> Engine<P> {
         let end = unsent.map_or(record.next_msn, |msn| msn.wrapping_add(partly));
         let first = match lost {
             true => record.head,
-            false => reads::first_unexecuted(&mut self.requests, record.head, record.acked_msn),
+            false => self
+                .requests
+                .first_unexecuted(record.head, record.acked_msn),
         };
         record.sending = first;
         record.sent_bytes = 0;
@@ -581,21 +487,17 @@ impl<P: Platform> Engine<P> {
         }
         // It may have failed before, for a reason of its own.
         self.requests[head].outcome.get_or_insert(status);
-        if self.qps[qp].order_head == head {
-            self.settle(qp);
-            return;
-        }
-        // Another flow of the QP is behind: what was posted before it is flushed, it is not.
-        while self.qps[qp].order_head != head {
-            self.report(self.qps[qp].order_head, Status::Flushed);
+        // Where another flow of the QP is behind, what was posted before it is flushed, it is not.
+        while let Some(first) = self.qps[qp].order.first().filter(|first| *first != head) {
+            self.report(first, Status::Flushed);
         }
         self.settle(qp);
     }
 
     /// The QP goes to error; its first unfinished request, if any, ends with `status`.
     pub(crate) fn fail_qp(&mut self, qp: u32, status: Status) {
-        if self.qps[qp].order_head != NONE {
-            self.report(self.qps[qp].order_head, status);
+        if let Some(first) = self.qps[qp].order.first() {
+            self.report(first, status);
         } else {
             let record = &mut self.qps[qp];
             if let Ok(Some((request, route, slots))) = record.queues.send.fetch(&mut record.cursor)
@@ -617,8 +519,8 @@ impl<P: Platform> Engine<P> {
 
     /// Flushes what the QP still has to send.
     pub(crate) fn flush_sends(&mut self, qp: u32) {
-        while self.qps[qp].order_head != NONE {
-            self.report(self.qps[qp].order_head, Status::Flushed);
+        while let Some(first) = self.qps[qp].order.first() {
+            self.report(first, Status::Flushed);
         }
         loop {
             let record = &mut self.qps[qp];
@@ -658,7 +560,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn reads(&self, flow: u32) -> Reads<'_> {
-        Reads::of(&self.requests, self.flows[flow].head)
+        self.requests.reads(self.flows[flow].head)
     }
 
     /// The READ or atomic with this number, if it was sent and is not completed.
@@ -669,6 +571,7 @@ impl<P: Platform> Engine<P> {
     /// The first request of a flow that the peer has not executed; [`NONE`]: there is none.
     fn first_unexecuted(&mut self, flow: u32) -> u32 {
         let record = &self.flows[flow];
-        reads::first_unexecuted(&mut self.requests, record.head, record.acked_msn)
+        self.requests
+            .first_unexecuted(record.head, record.acked_msn)
     }
 }

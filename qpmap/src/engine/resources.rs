@@ -1,5 +1,6 @@
 //! What programs ask for beside QPs: protection domains, regions, CQs and SRQs.
 
+use super::completions::Indexed;
 use super::{CqId, Engine, Event, Platform, SrqSlot};
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
@@ -10,9 +11,6 @@ use std::sync::atomic::AtomicBool;
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_conn::work::Completion;
 use trunkline_wire::Rkey;
-
-/// The engine's index of a queue, and the queue.
-pub type Indexed<Q> = (u32, Arc<Q>);
 
 impl<P: Platform> Engine<P> {
     /// Allocates a protection domain.

@@ -4,11 +4,10 @@
 //! messages wait in [`Staging`](super::staging::Staging) without touching anything, and run when
 //! their turn comes.
 
-use super::burst::Message;
 use super::execute::Step;
-use super::packet::{Packet, Verdict};
+use super::packet::{Message, Packet, Verdict};
 use super::qp::{Answer, FIRST_MSN, Flags};
-use super::responses::Outcome;
+use super::responses::{Outcome, Response};
 use super::staging::Place;
 use super::{Engine, Platform};
 use crate::order::before;
@@ -342,5 +341,77 @@ impl<P: Platform> Engine<P> {
             let qp = self.flows[flow].qp;
             self.report_received(qp, &receive, Status::Flushed);
         }
+    }
+}
+
+/// Responses of a flow, and what follows from what becomes of them.
+impl<P: Platform> Engine<P> {
+    /// Keeps a response of a flow, and sends it when it is its turn.
+    pub(crate) fn add_response(&mut self, flow: u32, msn: u32, round: u8, outcome: Outcome) {
+        let list = &mut self.flows[flow].responses;
+        self.responses.add(list, msn, round, outcome);
+        self.wake(flow);
+    }
+
+    /// Whether a READ or atomic may be executed, before which `ahead` are outstanding.
+    pub(crate) fn make_room(&mut self, flow: u32, msn: u32, ahead: u32) -> bool {
+        let qp = self.flows[flow].qp;
+        let limit = u32::from(self.cold(qp).attributes.max_dest_rd_atomic);
+        let list = &mut self.flows[flow].responses;
+        self.responses.make_room(list, msn, ahead, limit)
+    }
+
+    /// Sends the response to message `msn`, if it is kept, from its beginning.
+    pub(crate) fn answer_again(&mut self, flow: u32, msn: u32, round: u8) {
+        let list = self.flows[flow].responses;
+        self.responses.repeat(list, msn, round);
+        self.wake(flow);
+    }
+
+    pub(crate) fn drop_responses(&mut self, flow: u32, which: impl Fn(&Response) -> bool) {
+        let list = &mut self.flows[flow].responses;
+        self.responses.drop_those(list, which);
+    }
+
+    /// The response that a flow sends packets of next.
+    pub(crate) fn next_response(&self, flow: u32) -> Option<u32> {
+        self.responses.next_unsent(self.flows[flow].responses)
+    }
+
+    /// A packet of a response was acknowledged: the peer has used it.
+    pub(crate) fn response_acked(&mut self, flow: u32, at: u32, serial: u32) {
+        let Some(record) = self.flows.get_mut(flow) else {
+            return;
+        };
+        let is_done = self.responses.acked(&mut record.responses, at, serial);
+        if is_done && record.ending.is_due() {
+            self.notice(flow);
+        }
+    }
+
+    /// A packet of a response went down with its connection. The peer is told, for its own end of
+    /// that connection, or the one its requests took, may live on: it asks again. The result of an
+    /// atomic is kept until it does.
+    pub(crate) fn response_lost(&mut self, flow: u32, at: u32, serial: u32) {
+        let Some(response) = self.responses.get_mut(at, serial) else {
+            return;
+        };
+        response.unacked = response.unacked.saturating_sub(1);
+        let record = &mut self.flows[flow];
+        if record.ending.is_untold() && !response.reads_memory() {
+            // The peer has to have it before it hears of the end.
+            response.restart();
+            self.wake(flow);
+            return;
+        }
+        if response.reads_memory() {
+            self.responses.remove(&mut record.responses, at);
+        }
+        if record.ending.is_last() {
+            self.notice(flow);
+            return;
+        }
+        record.flags.set(Flags::LOST);
+        self.answer(flow);
     }
 }

@@ -5,10 +5,10 @@
 //! that a peer which does not answer holds up nobody else's. The QP as a whole goes to error only
 //! where the program asks for it, or wrote nonsense into its ring.
 
-use super::binding::Ending;
+use super::ending::Ending;
 use super::qp::{Flags, Wire};
 use super::qps::Qps;
-use super::requester::Pending;
+use super::requests::Pending;
 use super::routes::{OwnRoutes, RouteTable};
 use super::{ConnId, Engine, Platform};
 use crate::error::VerbsError;

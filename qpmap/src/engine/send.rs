@@ -2,8 +2,7 @@
 
 use super::build::{self, Draft, Emitted, Item, ItemKind, Label, Out, Payload, Route};
 use super::link::Conn;
-use super::reads;
-use super::requester::Pending;
+use super::requests::Pending;
 use super::responses::{Outcome, Response};
 use super::schedule::Share;
 use super::{Engine, Platform, paths};
@@ -134,7 +133,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         let mut pending = &mut self.requests[at];
         if !pending.begun {
-            reads::begin(&mut self.requests, record.head, at);
+            self.requests.begin(record.head, at);
             pending = &mut self.requests[at];
         }
         if pending.round != record.round {

@@ -3,6 +3,7 @@
 use super::backlog::PER_ROUND;
 use super::changes::Changes;
 use super::qp::{Attributes, Cold, Qp, QpQueues, Wire};
+use super::requests::PostingOrder;
 use super::{Engine, Event, Platform};
 use crate::allowed::Allowed;
 use crate::error::VerbsError;
@@ -103,8 +104,7 @@ impl<P: Platform> Engine<P> {
         let record = Qp {
             queues: Arc::clone(&queues),
             cursor: SendCursor::default(),
-            order_head: NONE,
-            order_tail: NONE,
+            order: PostingOrder::EMPTY,
             pd: init.pd,
             state: QpState::Reset,
             signal_all: init.signal_all,
@@ -379,12 +379,10 @@ impl<P: Platform> Engine<P> {
 
     /// Forgets posted requests without reporting them; their slots are free again.
     fn drop_requests(&mut self, qp: u32) {
-        while self.qps[qp].order_head != NONE {
-            let head = self.qps[qp].order_head;
-            self.qps[qp].order_head = self.requests.remove(head).order_next;
-        }
-        self.qps[qp].order_tail = NONE;
         let record = &mut self.qps[qp];
+        while let Some(first) = record.order.first() {
+            self.requests.end(&mut record.order, first);
+        }
         record.queues.send.discard(&mut record.cursor);
         if let Some(receive) = &record.queues.receive {
             receive.discard();

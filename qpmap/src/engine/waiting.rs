@@ -13,7 +13,7 @@
 mod lines;
 
 use super::backlog::{Share, Task};
-use super::binding::Ending;
+use super::ending::Ending;
 use super::homes::Group;
 use super::qp::{Flags, Wire};
 use super::{Engine, Event, Platform};

@@ -8,11 +8,11 @@
 //! one. Data, or a BIND, that waits for window, pacing or its turn is none of its business, nor is
 //! a receiver that is not ready.
 
-use super::binding::Ending;
 use super::build::{Item, ItemKind};
+use super::ending::Ending;
 use super::in_vain::InVain;
 use super::qp::Flags;
-use super::requester::Pending;
+use super::requests::Pending;
 use super::{Cause, ConnId, Engine, Platform, Timer};
 use crate::slab::NONE;
 use crate::state::QpState;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::qp::{Attributes, QpQueues, Wire};
+use crate::engine::requests::PostingOrder;
 use crate::queue::{SendCursor, SendQueue};
 use crate::ring::heap_words;
 use crate::slab::NONE;
@@ -33,8 +34,7 @@ fn add(owner: &mut Qps<Heap>) -> (u32, Qpn) {
     let qp = Qp {
         queues,
         cursor: SendCursor::default(),
-        order_head: NONE,
-        order_tail: NONE,
+        order: PostingOrder::EMPTY,
         pd: PdId::default(),
         state: QpState::Reset,
         signal_all: false,

@@ -8,26 +8,15 @@
 //! A READ that waits for its data keeps all requests behind it that the peer has executed. The
 //! oldest request names the last of those that were found so, and no call goes through them again.
 
-use super::requester::Pending;
+use super::{Pending, Requests};
 use crate::order::before;
-use crate::slab::{NONE, Slab};
+use crate::slab::NONE;
 
 /// These requests of a flow, in the order of their numbers.
 #[derive(Debug)]
 pub(crate) struct Reads<'a> {
-    requests: &'a Slab<Pending>,
+    requests: &'a Requests,
     next: u32,
-}
-
-impl<'a> Reads<'a> {
-    /// Those of the flow with this oldest request.
-    pub(crate) fn of(requests: &'a Slab<Pending>, oldest: u32) -> Self {
-        let next = match requests.get(oldest) {
-            Some(pending) if !is_read(pending) => pending.next_read,
-            _ => oldest,
-        };
-        Self { requests, next }
-    }
 }
 
 impl Iterator for Reads<'_> {
@@ -44,51 +33,63 @@ const fn is_read(pending: &Pending) -> bool {
     pending.begun && pending.request.op.has_response_data()
 }
 
-/// Request `at` of the flow with this oldest request is sent for the first time: after all older
-/// ones.
-#[inline]
-pub(crate) fn begin(requests: &mut Slab<Pending>, oldest: u32, at: u32) {
-    if requests[at].request.op.has_response_data() {
-        let before = Reads::of(requests, oldest).last().unwrap_or(oldest);
-        if before != at {
-            requests[before].next_read = at;
+impl Requests {
+    /// READs and atomics of the flow with this oldest request that were sent.
+    pub(crate) fn reads(&self, oldest: u32) -> Reads<'_> {
+        let next = match self.get(oldest) {
+            Some(pending) if !is_read(pending) => pending.next_read,
+            _ => oldest,
+        };
+        let requests = self;
+        Reads { requests, next }
+    }
+
+    /// Request `at` of the flow with this oldest request is sent for the first time: after all
+    /// older ones.
+    #[inline]
+    pub(crate) fn begin(&mut self, oldest: u32, at: u32) {
+        if self[at].request.op.has_response_data() {
+            let before = self.reads(oldest).last().unwrap_or(oldest);
+            if before != at {
+                self[before].next_read = at;
+            }
+        }
+        self[at].begun = true;
+    }
+
+    /// The oldest request of a flow is done, and `next` is the oldest now, if there is one.
+    #[inline]
+    pub(crate) fn hand_on(&mut self, oldest: u32, next: u32) {
+        let Pending {
+            next_read: first,
+            executed,
+            ..
+        } = self[oldest];
+        if first == NONE {
+            return;
+        }
+        let next_request = &mut self[next];
+        if first != next {
+            next_request.next_read = first;
+        }
+        if executed != oldest {
+            next_request.executed = executed;
         }
     }
-    requests[at].begun = true;
-}
 
-/// The oldest request of a flow is done, and `next` is the oldest now, if there is one.
-#[inline]
-pub(crate) fn hand_on(requests: &mut Slab<Pending>, oldest: u32, next: u32) {
-    let Pending {
-        next_read: first,
-        executed,
-        ..
-    } = requests[oldest];
-    if first == NONE {
-        return;
+    /// The first request of the flow with this oldest request that the peer has not executed, where
+    /// it has executed all before `acked_msn`; [`NONE`]: there is none.
+    pub(crate) fn first_unexecuted(&mut self, oldest: u32, acked_msn: u32) -> u32 {
+        let mut last = self.get(oldest).map_or(NONE, |at| at.executed);
+        let mut next = self.get(last).map_or(oldest, |at| at.flow_next);
+        while let Some(pending) = self.get(next).filter(|at| before(at.msn, acked_msn)) {
+            (last, next) = (next, pending.flow_next);
+        }
+        if let Some(oldest) = self.get_mut(oldest) {
+            oldest.executed = last;
+        }
+        next
     }
-    let next_request = &mut requests[next];
-    if first != next {
-        next_request.next_read = first;
-    }
-    if executed != oldest {
-        next_request.executed = executed;
-    }
-}
-
-/// The first request of the flow with this oldest request that the peer has not executed, where it
-/// has executed all before `acked_msn`; [`NONE`]: there is none.
-pub(crate) fn first_unexecuted(requests: &mut Slab<Pending>, oldest: u32, acked_msn: u32) -> u32 {
-    let mut last = requests.get(oldest).map_or(NONE, |at| at.executed);
-    let mut next = requests.get(last).map_or(oldest, |at| at.flow_next);
-    while let Some(pending) = requests.get(next).filter(|at| before(at.msn, acked_msn)) {
-        (last, next) = (next, pending.flow_next);
-    }
-    if let Some(oldest) = requests.get_mut(oldest) {
-        oldest.executed = last;
-    }
-    next
 }
 
 #[cfg(test)]
@@ -120,24 +121,24 @@ mod tests {
     fn a_response_is_looked_for_among_as_many_as_are_outstanding_however_many_requests_are() {
         const ALL: u32 = 32_000;
         let reads = [0, 20_000, ALL - 1];
-        let mut requests = Slab::new();
+        let mut requests = Requests::default();
         for number in 0..ALL {
-            let at = requests.insert(request(reads.contains(&number)));
-            begin(&mut requests, 0, at);
+            let at = requests.slots.insert(request(reads.contains(&number)));
+            requests.begin(0, at);
         }
-        let found: Vec<u32> = Reads::of(&requests, 0).collect();
+        let found: Vec<u32> = requests.reads(0).collect();
         assert_eq!(found, reads);
     }
 
     /// Requests in a row, with these of them READs; all were sent.
-    fn flow(reads: &[u32], count: u32) -> Slab<Pending> {
-        let mut requests = Slab::new();
+    fn flow(reads: &[u32], count: u32) -> Requests {
+        let mut requests = Requests::default();
         for number in 0..count {
             let mut pending = request(reads.contains(&number));
             pending.msn = number;
             pending.flow_next = if number + 1 < count { number + 1 } else { NONE };
-            let at = requests.insert(pending);
-            begin(&mut requests, 0, at);
+            let at = requests.slots.insert(pending);
+            requests.begin(0, at);
         }
         requests
     }
@@ -146,26 +147,26 @@ mod tests {
     fn requests_that_were_executed_behind_a_read_are_gone_through_once() {
         const ALL: u32 = 32_000;
         let mut requests = flow(&[0, 20_000], ALL);
-        assert_eq!(first_unexecuted(&mut requests, 0, 10_000), 10_000);
+        assert_eq!(requests.first_unexecuted(0, 10_000), 10_000);
         // Whoever goes through them again does not get past this one.
         requests[5_000].flow_next = NONE;
         for acked in [10_000, 10_001, 15_000] {
-            assert_eq!(first_unexecuted(&mut requests, 0, acked), acked);
+            assert_eq!(requests.first_unexecuted(0, acked), acked);
         }
         // It stays known when the READ is done, and what was executed behind it.
         let mut oldest = 0;
         while oldest < 12_000 {
-            hand_on(&mut requests, oldest, oldest + 1);
-            requests.remove(oldest);
+            requests.hand_on(oldest, oldest + 1);
+            requests.slots.remove(oldest);
             oldest += 1;
         }
         requests[14_000].flow_next = NONE;
-        assert_eq!(first_unexecuted(&mut requests, oldest, 15_000), 15_000);
-        assert_eq!(first_unexecuted(&mut requests, oldest, ALL), NONE);
+        assert_eq!(requests.first_unexecuted(oldest, 15_000), 15_000);
+        assert_eq!(requests.first_unexecuted(oldest, ALL), NONE);
         // Of what is gone nothing is named.
         while oldest < ALL - 1 {
-            hand_on(&mut requests, oldest, oldest + 1);
-            requests.remove(oldest);
+            requests.hand_on(oldest, oldest + 1);
+            requests.slots.remove(oldest);
             oldest += 1;
             let named = requests[oldest].executed;
             assert!(named == NONE || named >= oldest, "{named} of {oldest}");
@@ -177,9 +178,9 @@ mod tests {
         for seed in 0..200 {
             let mut random = Secret::from_seed(seed).stream(Purpose::Nodes);
             let mut below = |n: u64| (random.next_u64() % n) as u32;
-            let mut requests = Slab::new();
+            let mut requests = Requests::default();
             let all: Vec<u32> = (0..40)
-                .map(|_| requests.insert(request(below(3) == 0)))
+                .map(|_| requests.slots.insert(request(below(3) == 0)))
                 .collect();
             let (mut oldest, mut sent) = (0, 0);
             while oldest < all.len() {
@@ -187,7 +188,7 @@ mod tests {
                 let to = (oldest + below(12) as usize).min(all.len());
                 for at in &all[oldest..to] {
                     if !requests[*at].begun {
-                        begin(&mut requests, all[oldest], *at);
+                        requests.begin(all[oldest], *at);
                     }
                 }
                 sent = to.max(sent);
@@ -196,12 +197,12 @@ mod tests {
                     .copied()
                     .filter(|at| requests[*at].request.op.has_response_data())
                     .collect();
-                let found: Vec<u32> = Reads::of(&requests, all[oldest]).collect();
+                let found: Vec<u32> = requests.reads(all[oldest]).collect();
                 assert_eq!(found, expected, "seed {seed}");
                 if oldest < sent {
                     let next = all.get(oldest + 1).copied().unwrap_or(NONE);
-                    hand_on(&mut requests, all[oldest], next);
-                    requests.remove(all[oldest]);
+                    requests.hand_on(all[oldest], next);
+                    requests.slots.remove(all[oldest]);
                     oldest += 1;
                 }
             }
