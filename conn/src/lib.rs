@@ -21,4 +21,5 @@ pub mod secret;
 pub mod time;
 pub mod uc;
 pub mod ud;
+pub mod wheel;
 pub mod work;

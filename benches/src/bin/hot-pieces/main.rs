@@ -62,6 +62,7 @@ const SCALES: &[Scale] = &[
         CONNECTIONS,
     ),
     ("handshakes", scales::handshakes::handshakes, CONNECTIONS),
+    ("timers", scales::timers::timers, ANY),
 ];
 
 fn main() -> ExitCode {

@@ -5,6 +5,7 @@ mod crowd;
 pub(crate) mod flows;
 pub(crate) mod handshakes;
 pub(crate) mod peers;
+pub(crate) mod timers;
 
 use std::hint::black_box;
 use std::sync::Arc;
