@@ -59,7 +59,6 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
-mod timers;
 
 pub use binds::{Bind, Binds, Bound, Bounds, Entry, Few};
 pub use concerns::{At, Concerns};

@@ -3,10 +3,10 @@
 
 use crate::comm_id::{CommIds, INDEX_BITS, Side};
 use crate::random::Random;
-use crate::timers::Timers;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use trunkline_conn::time::Instant;
+use trunkline_conn::wheel::{Step, Wheel};
 use trunkline_wire::Worker;
 use trunkline_wire::cm::CommId;
 
@@ -49,7 +49,8 @@ pub(crate) struct Slots<S> {
     ids: CommIds,
     slots: Vec<S>,
     free: Vec<u32>,
-    timers: Timers,
+    /// The deadlines of records, by index.
+    timers: Wheel,
     /// Records that wait to be forgotten, the oldest first.
     over: VecDeque<u32>,
 }
@@ -60,7 +61,7 @@ impl<S: Record> Slots<S> {
             ids: CommIds::new(whose, random),
             slots: Vec::new(),
             free: Vec::new(),
-            timers: Timers::default(),
+            timers: Wheel::new(),
             over: VecDeque::new(),
         }
     }
@@ -104,10 +105,9 @@ impl<S: Record> Slots<S> {
 
     /// Changes a record, its deadline included.
     pub(crate) fn update<T>(&mut self, index: u32, change: impl FnOnce(&mut S) -> T) -> T {
-        let slot = self.get_mut(index);
-        let old = slot.state().deadline();
-        let result = change(slot);
-        self.arm(index, old);
+        let result = change(self.get_mut(index));
+        let deadline = self.get(index).state().deadline();
+        self.timers.arm(deadline.unwrap_or(Instant::FAR), index);
         result
     }
 
@@ -115,7 +115,7 @@ impl<S: Record> Slots<S> {
     pub(crate) fn remove(&mut self, index: u32) -> S {
         let free = S::new(self.get(index).id());
         let old = core::mem::replace(self.get_mut(index), free);
-        self.arm(index, old.state().deadline());
+        self.timers.cancel(index);
         self.free.push(index);
         old
     }
@@ -135,23 +135,24 @@ impl<S: Record> Slots<S> {
         size_of_val(self.slots.as_slice())
             + boxed.sum::<usize>()
             + size_of_val(self.free.as_slice())
-            + self.timers.state_bytes()
+            + self.timers.len() * Wheel::TIMER
             + self.over.len() * size_of::<u32>()
     }
 
-    /// When something is due next.
+    /// When something is due next, or earlier where many deadlines are about as near.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let timer = self.timers.first().map(|(deadline, _)| deadline);
         let over = self.over.front().map(|&index| self.until(index));
-        [timer, over].into_iter().flatten().min()
+        [self.timers.next(), over].into_iter().flatten().min()
     }
 
-    /// What is due at `now`; a passed deadline comes again until it is moved.
+    /// What is due at `now`. A passed deadline comes once: it has to be moved.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Due> {
-        if let Some((deadline, index)) = self.timers.first()
-            && deadline <= now
-        {
-            return Some(Due::Deadline(index));
+        loop {
+            match self.timers.step(now) {
+                Step::Fired(index) => return Some(Due::Deadline(index)),
+                Step::Sorted => {}
+                Step::Idle => break,
+            }
         }
         let index = *self.over.front()?;
         if self.until(index) > now {
@@ -164,13 +165,6 @@ impl<S: Record> Slots<S> {
     fn until(&self, index: u32) -> Instant {
         let until = self.get(index).state().until();
         until.expect("what waits to be forgotten has a time for it")
-    }
-
-    /// The deadline of a record was `old`.
-    fn arm(&mut self, index: u32, old: Option<Instant>) {
-        let slots = &self.slots;
-        self.timers
-            .change(index, old, |index| slots[index as usize].state().deadline());
     }
 }
 
