@@ -14,7 +14,6 @@
 //! | [`ring`] | rings of slots that two sides share |
 //! | [`slab`] | values with indices |
 //! | [`state`] | states and types of QPs |
-//! | [`timer`] | timers |
 //! | [`wqe`] | how work requests lie in rings |
 
 #![forbid(unsafe_code)]
@@ -35,7 +34,6 @@ pub mod regions;
 pub mod ring;
 pub mod slab;
 pub mod state;
-pub mod timer;
 pub mod wqe;
 
 pub use allowed::Allowed;

@@ -706,3 +706,32 @@ fn a_long_message_ends_of_which_connection_after_connection_carries_a_part() {
         assert!(closed >= 24, "{op}, {closed} were closed");
     }
 }
+
+#[test]
+fn what_is_over_leaves_no_timer() {
+    let mut pair = graced(1, 60 * SECOND);
+    let qps = both(&mut pair, (14, 7));
+    let timers = |pair: &Pair| pair.nodes[0].engine.timers();
+    // Nobody is ready to receive: there are a pause, and the clock of the QP.
+    pair.post(0, &qps[0], 1, SendOp::Send, &[pair.sge(0, 0, 64)]);
+    pair.run(5 * MILLISECOND);
+    assert!(timers(&pair) >= 3, "{} timers", timers(&pair));
+    let engine = &mut pair.nodes[0].engine;
+    engine.destroy_qp(qps[0].qpn).expect("it is there");
+    // Memory of the connection that was active is freed meanwhile, too.
+    pair.run(5 * SECOND);
+    assert_eq!(timers(&pair), 1, "the connection has one");
+    // However often it carries something, and rests.
+    let qps = both(&mut pair, (14, 7));
+    for wr_id in 0..3 {
+        write(&pair, &qps[0], wr_id, 64);
+        pair.run(125 * SECOND);
+        assert_eq!(timers(&pair), 1, "after {wr_id}");
+    }
+    let engine = &mut pair.nodes[0].engine;
+    engine.destroy_qp(qps[0].qpn).expect("it is there");
+    pair.run(MILLISECOND);
+    close(&mut pair);
+    pair.run(5 * SECOND);
+    assert_eq!(timers(&pair), 0);
+}

@@ -3,6 +3,7 @@
 
 use super::binding::Effects;
 use super::qp::{FIRST_MSN, Flags, Wire};
+use super::timer::Timer;
 use super::unready::Unready;
 use super::{Engine, Platform, Trace};
 use crate::order::before;
@@ -170,6 +171,9 @@ impl<P: Platform> Engine<P> {
         if effects.stale {
             return;
         }
+        if !self.flows[flow].is_asking() {
+            self.timers.cancel(Timer::Ask(flow).key());
+        }
         if effects.forget {
             self.reset_responder(flow);
         }
@@ -231,11 +235,9 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Nobody has answered a BIND for so long that it is said again.
-    pub(crate) fn ask_again(&mut self, flow: u32, generation: u32, asks: u8) {
-        let Some(record) = self.flows.get_mut(flow) else {
-            return;
-        };
-        if (record.generation, record.asks) == (generation, asks) && record.is_asking() {
+    pub(crate) fn ask_again(&mut self, flow: u32) {
+        let record = &mut self.flows[flow];
+        if record.is_asking() {
             record.flags.set(Flags::BIND_DUE);
             self.notice(flow);
         }

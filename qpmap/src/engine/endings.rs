@@ -7,6 +7,7 @@
 use super::ending::Ending;
 use super::qp::Flags;
 use super::responses::Response;
+use super::timer::Timer;
 use super::{Engine, Platform};
 use crate::hash::Keyed;
 use crate::slab::NONE;
@@ -83,12 +84,17 @@ impl<P: Platform> Engine<P> {
             self.drop_unsent_reads(flow);
         }
         self.flows[flow].end(false);
+        self.timers.cancel(Timer::Ask(flow).key());
         self.notice(flow);
     }
 
     /// The QP of a flow is gone. The flow stays until its peer has heard of it.
     pub(crate) fn close_flow(&mut self, flow: u32) {
         self.drop_unsent_reads(flow);
+        self.stop_watch(flow);
+        for timer in [Timer::Rnr(flow), Timer::Ask(flow)] {
+            self.timers.cancel(timer.key());
+        }
         let record = &mut self.flows[flow];
         (record.head, record.tail, record.sending) = (NONE, NONE, NONE);
         (record.sent_bytes, record.reads_out) = (0, 0);

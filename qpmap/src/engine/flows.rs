@@ -139,7 +139,7 @@ impl<P: Platform> Engine<P> {
         }
         if !self.is_outstanding(flow) {
             // It waited for the connection alone.
-            self.flows[flow].watch = 0;
+            self.stop_watch(flow);
         }
         self.watch_if_outstanding(flow);
         self.notice(flow);

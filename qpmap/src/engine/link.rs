@@ -6,8 +6,9 @@ use super::lists::{List, Noticed, Runnable};
 use super::numbers::Numbers;
 use super::patience::Patience;
 use super::peers::{Peer, PeerIdentity};
+use super::timer::Timer;
 use super::tombstones::Tombstone;
-use super::{Cause, ConnId, Engine, Event, Platform, Ready, Timer, Trace};
+use super::{Cause, ConnId, Engine, Event, Platform, Ready, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
 use trunkline_conn::control::ControlKind;
@@ -103,11 +104,11 @@ pub(crate) struct ConnFlags {
 /// Memory of connections that were active is kept for others for so long, in ns, and freed then.
 const TRIM_NS: u64 = SECOND;
 
-/// Bytes of a connection's rows in tables: number, serial, deadline.
-pub(crate) const CONNECTION_ROWS: usize = Numbers::SLOT + size_of::<u32>() + size_of::<Instant>();
+/// Bytes of a connection's rows in tables: number, serial.
+pub(crate) const CONNECTION_ROWS: usize = Numbers::SLOT + size_of::<u32>();
 
 // DESIGN 4.2, invariant 6: an idle connection with its peer record and rows of tables takes at most
-// 176 bytes.
+// 176 bytes. Beside them stands its timer.
 const _: () = assert!(size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS <= 176);
 
 impl<P: Platform> Engine<P> {
@@ -195,7 +196,6 @@ impl<P: Platform> Engine<P> {
         let index = self.conns.insert(conn);
         if self.conn_serials.len() <= index as usize {
             self.conn_serials.resize(index as usize + 1, 0);
-            self.conn_deadlines.resize(index as usize + 1, Instant::FAR);
         }
         self.conn_serials[index as usize] = self.conn_serials[index as usize].wrapping_add(1);
         let slot = self.conn_secret.open(params.local_id.get());
@@ -296,7 +296,7 @@ impl<P: Platform> Engine<P> {
     fn trim_later(&mut self, now: Instant) {
         self.trims = self.windows.spare_bytes() > 0;
         if self.trims {
-            self.timers.arm(now + TRIM_NS, Timer::Trim);
+            self.timers.arm(now + TRIM_NS, Timer::Trim.key());
         }
     }
 
@@ -344,7 +344,7 @@ impl<P: Platform> Engine<P> {
         let conns: Vec<u32> = self.conns.iter().map(|(index, _)| index).collect();
         for conn in conns {
             if self.has_notices(conn) {
-                self.notices_timeout(conn, self.conn_serials[conn as usize]);
+                self.notices_timeout(conn);
             }
         }
     }
@@ -418,18 +418,10 @@ impl<P: Platform> Engine<P> {
         if waiting.is_some_and(|now| deadline <= now) {
             return;
         }
-        if deadline < self.conn_deadlines[conn as usize] {
-            self.conn_deadlines[conn as usize] = deadline;
-            let serial = self.conn_serials[conn as usize];
-            self.timers.arm(deadline, Timer::Conn { conn, serial });
-        }
+        self.timers.arm_sooner(deadline, Timer::Conn(conn).key());
     }
 
-    pub(crate) fn conn_timeout(&mut self, now: Instant, conn: u32, serial: u32) {
-        if self.conns.get(conn).is_none() || self.conn_serials[conn as usize] != serial {
-            return;
-        }
-        self.conn_deadlines[conn as usize] = Instant::FAR;
+    pub(crate) fn conn_timeout(&mut self, now: Instant, conn: u32) {
         let delivery = &mut self.conns[conn].delivery;
         delivery.handle_timeout(now, &self.windows);
         self.rest(now, conn);
@@ -466,7 +458,9 @@ impl<P: Platform> Engine<P> {
         }
         let record = self.conns.take(conn);
         let stone = Tombstone::of(id, cause, &record);
-        self.conn_deadlines[conn as usize] = Instant::FAR;
+        for timer in [Timer::Conn(conn), Timer::Notices(conn)] {
+            self.timers.cancel(timer.key());
+        }
         self.past.remove(&conn);
         let slot = self.conn_secret.open(record.delivery.local_id().get());
         self.numbers.close(slot);

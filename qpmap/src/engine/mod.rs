@@ -80,6 +80,7 @@ mod schedule;
 mod send;
 mod staging;
 mod state_bytes;
+mod timer;
 mod tombstones;
 mod trace;
 mod transmit;
@@ -109,7 +110,6 @@ use crate::regions::Regions;
 use crate::ring::Words;
 use crate::slab::{NONE, Slab};
 use crate::state::QpState;
-use crate::timer::Timers;
 use backlog::{Backlog, PER_ROUND};
 use blobs::Blobs;
 use completions::Completions;
@@ -131,6 +131,7 @@ use staging::Staging;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
+use timer::Timer;
 use tombstones::Tombstones;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::delivery::{self, Policy, Pool};
@@ -139,12 +140,13 @@ use trunkline_conn::mem::{Bytes, PdId};
 use trunkline_conn::observer::Observer;
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::time::Instant;
+use trunkline_conn::wheel::{Step, Wheel};
 use trunkline_conn::work::VendorError;
 use trunkline_wire::{Close, Gid, IcrcSeed, Path, Qpn, ROCE_PORT, Worker};
 use unready::WaitingBinds;
 use waiting::Waiting;
 
-/// Timers that run in a round: there may be one of each QP due at once.
+/// Timers that run, or are sorted, in a round: there may be one of each QP due at once.
 const MOST_TIMERS: u32 = 1024;
 /// Bells that are heard in a round, and requests that are taken up with them: each QP may have
 /// rung. One in error is flushed at once, of what its rings have room for.
@@ -304,35 +306,6 @@ pub enum Event {
     },
 }
 
-/// Why something of a connection, flow or QP has to be looked at later.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Timer {
-    /// A shared connection's own timer.
-    Conn { conn: u32, serial: u32 },
-    /// End of the wait of a connection's notices.
-    Notices { conn: u32, serial: u32 },
-    /// End of a receiver-not-ready pause.
-    Rnr {
-        flow: u32,
-        round: u8,
-        generation: u32,
-    },
-    /// A BIND is said again, if nobody has answered; `asks` of them were said.
-    Ask {
-        flow: u32,
-        generation: u32,
-        asks: u8,
-    },
-    /// A plain connection's own timer.
-    Plain { plain: u32, serial: u32 },
-    /// A larger size is to be tried on the path to a peer.
-    Widen { peer: u32, serial: u32 },
-    /// The clock of a flow has run down.
-    Watch(watch::Seen),
-    /// What connections needed while they were active may be freed.
-    Trim,
-}
-
 /// Something with packets to send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ready {
@@ -383,8 +356,6 @@ pub struct Engine<P: Platform> {
     tombstones: Tombstones,
     conn_serials: Vec<u32>,
     numbers: Numbers,
-    /// When the timer of each connection fires.
-    conn_deadlines: Vec<Instant>,
     /// What connections counted until they rested last: only of those that have carried packets.
     past: IndexMap<delivery::Counters>,
     /// Slots of QPs, and then of connections, in which nothing was left to do since a program
@@ -400,9 +371,10 @@ pub struct Engine<P: Platform> {
     requests: Requests,
     /// Why requests fail at the moment, if that is known.
     why: VendorError,
-    /// Flows whose clock is to be wound up in the next round, with its serial.
-    to_watch: Vec<(u32, u32)>,
-    watch_serial: u32,
+    /// Clocks of flows.
+    clocks: Slab<watch::Seen>,
+    /// Flows whose clock is to be wound up in the next round.
+    to_watch: Vec<u32>,
     /// Scratch of `apply_ack`.
     acked: Vec<build::Item>,
     responses: Responses,
@@ -415,7 +387,7 @@ pub struct Engine<P: Platform> {
     endings: Endings,
     waiting_binds: WaitingBinds,
     plains: Plains,
-    timers: Timers<Timer>,
+    timers: Wheel,
     schedule: schedule::Schedule,
     events: VecDeque<Event>,
     /// Path of the last packet that came, and the connection that a packet on this path named, with
@@ -484,7 +456,6 @@ impl<P: Platform> Engine<P> {
             tombstones: Tombstones::default(),
             conn_serials: Vec::new(),
             numbers: Numbers::default(),
-            conn_deadlines: Vec::new(),
             past: IndexMap::default(),
             drained: 0,
             farewells: VecDeque::new(),
@@ -499,8 +470,8 @@ impl<P: Platform> Engine<P> {
             trims: false,
             requests: Requests::default(),
             why: VendorError::None,
+            clocks: Slab::new(),
             to_watch: Vec::new(),
-            watch_serial: 0,
             acked: Vec::new(),
             responses: Responses::default(),
             assemblies: Slab::new(),
@@ -511,7 +482,7 @@ impl<P: Platform> Engine<P> {
             endings: Endings::new(pairs),
             waiting_binds: WaitingBinds::default(),
             plains: Plains::default(),
-            timers: Timers::new(),
+            timers: Wheel::new(),
             schedule: schedule::Schedule::default(),
             events: VecDeque::new(),
             arrived: Seeded::new(path),
@@ -549,7 +520,8 @@ impl<P: Platform> Engine<P> {
         self.events.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due next. May change after any other call.
+    /// When [`handle_timeout`](Self::handle_timeout) is due next, or earlier where many timers are
+    /// about as near. May change after any other call.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
@@ -574,29 +546,24 @@ impl<P: Platform> Engine<P> {
     /// [`poll_timeout`](Self::poll_timeout) is still due. Early or repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
         for _ in 0..MOST_TIMERS {
-            let Some(timer) = self.timers.pop_due(now) else {
-                return;
-            };
-            match timer {
-                Timer::Conn { conn, serial } => self.conn_timeout(now, conn, serial),
-                Timer::Notices { conn, serial } => self.notices_timeout(conn, serial),
-                Timer::Rnr {
-                    flow,
-                    round,
-                    generation,
-                } => {
-                    self.rnr_over(flow, round, generation);
-                }
-                Timer::Ask {
-                    flow,
-                    generation,
-                    asks,
-                } => self.ask_again(flow, generation, asks),
-                Timer::Plain { plain, serial } => self.plain_timeout(now, plain, serial),
-                Timer::Widen { peer, serial } => self.widen(now, peer, serial),
-                Timer::Watch(seen) => self.watch_over(now, seen),
-                Timer::Trim => self.trim(now),
+            match self.timers.step(now) {
+                Step::Fired(key) => self.timer_fired(now, Timer::from_key(key)),
+                Step::Sorted => {}
+                Step::Idle => return,
             }
+        }
+    }
+
+    fn timer_fired(&mut self, now: Instant, timer: Timer) {
+        match timer {
+            Timer::Conn(conn) => self.conn_timeout(now, conn),
+            Timer::Notices(conn) => self.notices_timeout(conn),
+            Timer::Rnr(flow) => self.rnr_over(flow),
+            Timer::Ask(flow) => self.ask_again(flow),
+            Timer::Plain(plain) => self.plain_timeout(now, plain),
+            Timer::Widen(peer) => self.widen(now, peer),
+            Timer::Watch(flow) => self.watch_over(now, flow),
+            Timer::Trim => self.trim(now),
         }
     }
 

@@ -10,8 +10,9 @@ use super::qp::{Answer, Flags, Flow};
 use super::replies::Reply;
 use super::schedule::Owed;
 use super::send::Way;
+use super::timer::Timer;
 use super::transmit::Turn;
-use super::{Engine, Platform, Timer, Trace};
+use super::{Engine, Platform, Trace};
 use crate::slab::NONE;
 use trunkline_conn::egress::Egress;
 use trunkline_conn::time::Instant;
@@ -89,11 +90,9 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Notices have waited long enough.
-    pub(crate) fn notices_timeout(&mut self, conn: u32, serial: u32) {
-        if self.conns.get(conn).is_some() && self.conn_serials[conn as usize] == serial {
-            self.conns[conn].flags.patience.end();
-            self.touch(conn);
-        }
+    pub(crate) fn notices_timeout(&mut self, conn: u32) {
+        self.conns[conn].flags.patience.end();
+        self.touch(conn);
     }
 
     /// The same where they go before data: sends one packet.
@@ -124,9 +123,8 @@ impl<P: Platform> Engine<P> {
     fn defer(&mut self, now: Instant, conn: u32) -> bool {
         let patience = &mut self.conns[conn].flags.patience;
         if patience.arm() {
-            let serial = self.conn_serials[conn as usize];
-            let timer = Timer::Notices { conn, serial };
-            self.timers.arm(now + Patience::MOST_NS, timer);
+            let timer = Timer::Notices(conn);
+            self.timers.arm(now + Patience::MOST_NS, timer.key());
         }
         self.conns[conn].flags.patience.is_deferred()
     }
@@ -299,14 +297,8 @@ impl<P: Platform> Engine<P> {
 
     /// A BIND goes out, and will again if nobody answers.
     fn say_bind(&mut self, now: Instant, flow: u32) {
-        let record = &mut self.flows[flow];
-        let pause = record.asked();
-        let timer = Timer::Ask {
-            flow,
-            generation: record.generation,
-            asks: record.asks,
-        };
-        self.timers.arm(now + pause, timer);
+        let pause = self.flows[flow].asked();
+        self.timers.arm(now + pause, Timer::Ask(flow).key());
         self.watch_if_outstanding(flow);
         self.tell(|engine| {
             let record = &engine.flows[flow];

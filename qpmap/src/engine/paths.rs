@@ -11,7 +11,8 @@
 use super::build::{BASE, ICRC, Item, ItemKind, full_payload};
 use super::ending::Ending;
 use super::link::Conn;
-use super::{ConnId, Engine, Platform, Timer};
+use super::timer::Timer;
+use super::{ConnId, Engine, Platform};
 use crate::hash::IndexMap;
 use trunkline_conn::delivery::EVERY_PATH;
 use trunkline_conn::time::{Instant, SECOND};
@@ -45,8 +46,6 @@ struct Narrow {
     /// No size from here on is tried before that time: the last one failed.
     avoid: u32,
     until: Instant,
-    /// Tells its timers from those of an earlier fall.
-    serial: u32,
     tried: u8,
     ask: Option<Ask>,
 }
@@ -73,11 +72,6 @@ impl Paths {
     /// The largest datagram that the path to a peer carries, if that is less than its ends do.
     pub(super) fn size(&self, peer: u32) -> Option<u32> {
         self.narrow.get(&peer).map(|path| path.size)
-    }
-
-    /// The peer is gone.
-    pub(super) fn forget(&mut self, peer: u32) {
-        self.narrow.remove(&peer);
     }
 
     const fn next_serial(&mut self) -> u32 {
@@ -125,19 +119,23 @@ impl<P: Platform> Engine<P> {
         let used = |conn: u32| self.conns[conn].delivery.packet_size();
         let failed = self.conns_of(peer).map(used).max().unwrap_or(EVERY_PATH);
         self.counters.narrowed += 1;
-        let serial = self.paths.next_serial();
         let path = Narrow {
             size: EVERY_PATH,
             avoid: failed,
             until: now + REST_NS,
-            serial,
             tried: 0,
             ask: None,
         };
         self.paths.narrow.insert(peer, path);
         self.resize(peer);
-        self.timers
-            .arm(now + PAUSE_NS, Timer::Widen { peer, serial });
+        self.timers.arm(now + PAUSE_NS, Timer::Widen(peer).key());
+    }
+
+    /// The path to a peer carries what both ends do, or the peer is gone.
+    pub(super) fn forget_path(&mut self, peer: u32) {
+        if self.paths.narrow.remove(&peer).is_some() {
+            self.timers.cancel(Timer::Widen(peer).key());
+        }
     }
 
     /// Takes over what is known of the path into all connections to a peer.
@@ -152,15 +150,11 @@ impl<P: Platform> Engine<P> {
     }
 
     /// It is time to try a larger size.
-    pub(super) fn widen(&mut self, now: Instant, peer: u32, serial: u32) {
+    pub(super) fn widen(&mut self, now: Instant, peer: u32) {
         let most_of = |conn: u32| u32::from(self.conns[conn].most);
-        let is_it = |path: &Narrow| path.serial == serial;
-        if !self.paths.narrow.get(&peer).is_some_and(is_it) {
-            return;
-        }
         let Some(widest) = self.conns_of(peer).max_by_key(|conn| most_of(*conn)) else {
             // The next connection finds out for itself.
-            self.paths.forget(peer);
+            self.forget_path(peer);
             return;
         };
         let (most, by) = (most_of(widest), self.conn_id(widest));
@@ -190,7 +184,7 @@ impl<P: Platform> Engine<P> {
             self.conns[widest].flags.ping = true;
             self.touch(widest);
         }
-        self.timers.arm(now + again, Timer::Widen { peer, serial });
+        self.timers.arm(now + again, Timer::Widen(peer).key());
     }
 
     /// The size that the next PING of a connection is to try.
@@ -228,19 +222,19 @@ impl<P: Platform> Engine<P> {
 
     /// A PING was acknowledged: the path carries what it was padded to.
     pub(super) fn ping_arrived(&mut self, now: Instant, item: &Item) {
-        let (peer, serial) = (item.slot, self.paths.next_serial());
+        let peer = item.slot;
         let Some(path) = self.paths.asked(item) else {
             return;
         };
         path.size = path.ask.take().map_or(path.size, |ask| ask.size);
-        (path.tried, path.serial) = (0, serial);
+        path.tried = 0;
         self.counters.widened += 1;
         self.resize(peer);
         let is_whole = |conn: u32| self.conns[conn].is_whole();
         if self.conns_of(peer).all(is_whole) {
-            self.paths.forget(peer);
+            self.forget_path(peer);
         } else {
-            self.timers.arm(now, Timer::Widen { peer, serial });
+            self.timers.arm(now, Timer::Widen(peer).key());
         }
     }
 

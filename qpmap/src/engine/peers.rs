@@ -208,7 +208,7 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(super) fn forget_peer(&mut self, peer: u32) {
-        self.paths.forget(peer);
+        self.forget_path(peer);
         let record = self.peers.remove(peer);
         self.peer_of.remove(record.address);
     }

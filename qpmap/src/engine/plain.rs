@@ -5,7 +5,8 @@
 
 use super::qp::{Attributes, Wire};
 use super::schedule::{Served, Share};
-use super::{Engine, Platform, Ready, Timer};
+use super::timer::Timer;
+use super::{Engine, Platform, Ready};
 use crate::error::VerbsError;
 use crate::queue::RecvQueue;
 use crate::regions::Regions;
@@ -28,11 +29,9 @@ use trunkline_wire::{
 #[derive(Debug)]
 struct Plain {
     qp: u32,
-    serial: u32,
     protocol: Protocol,
     /// Slots of the send ring that each request under way holds.
     slots: VecDeque<u16>,
-    deadline: Instant,
 }
 
 #[derive(Debug)]
@@ -54,20 +53,16 @@ struct News {
 #[derive(Debug, Default)]
 pub(crate) struct Plains {
     slots: Slab<Plain>,
-    serial: u32,
     /// Scratch of `with_plain`.
     news: News,
 }
 
 impl Plains {
     fn add(&mut self, qp: u32, protocol: Protocol) -> u32 {
-        self.serial = self.serial.wrapping_add(1);
         self.slots.insert(Plain {
             qp,
-            serial: self.serial,
             protocol,
             slots: VecDeque::new(),
-            deadline: Instant::FAR,
         })
     }
 }
@@ -238,6 +233,7 @@ impl<P: Platform> Engine<P> {
 
     pub(crate) fn close_plain(&mut self, plain: u32) {
         self.plains.slots.remove(plain);
+        self.timers.cancel(Timer::Plain(plain).key());
         self.schedule.forget(Ready::Plain(plain));
     }
 
@@ -456,32 +452,15 @@ impl<P: Platform> Engine<P> {
     }
 
     fn arm_plain(&mut self, plain: u32) {
-        let record = &mut self.plains.slots[plain];
-        let Protocol::Rc(rc) = &record.protocol else {
+        let Protocol::Rc(rc) = &self.plains.slots[plain].protocol else {
             return;
         };
-        if let Some(at) = rc.poll_timeout().filter(|at| *at < record.deadline) {
-            record.deadline = at;
-            self.timers.arm(
-                at,
-                Timer::Plain {
-                    plain,
-                    serial: record.serial,
-                },
-            );
+        if let Some(at) = rc.poll_timeout() {
+            self.timers.arm_sooner(at, Timer::Plain(plain).key());
         }
     }
 
-    pub(crate) fn plain_timeout(&mut self, now: Instant, plain: u32, serial: u32) {
-        let Some(record) = self
-            .plains
-            .slots
-            .get_mut(plain)
-            .filter(|plain| plain.serial == serial)
-        else {
-            return;
-        };
-        record.deadline = Instant::FAR;
+    pub(crate) fn plain_timeout(&mut self, now: Instant, plain: u32) {
         self.with_plain(plain, |protocol, host| {
             if let Protocol::Rc(rc) = protocol {
                 rc.handle_timeout(now, host);

@@ -139,7 +139,7 @@ pub(crate) struct Flow {
     /// BINDs said since the flow was bound last, or had nothing to send.
     pub(crate) asks: u8,
     pub(crate) ending: Ending,
-    /// Of its clock, while that runs; else 0.
+    /// Its clock, while that runs.
     pub(crate) watch: u32,
 
     // Requester: requests in MSN order, linked through the slab.
@@ -247,7 +247,7 @@ impl Flow {
             in_vain: InVain::NONE,
             asks: 0,
             ending: Ending::No,
-            watch: 0,
+            watch: NONE,
             next_msn: FIRST_MSN,
             acked_msn: FIRST_MSN,
             head: NONE,

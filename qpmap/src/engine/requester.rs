@@ -2,7 +2,8 @@
 
 use super::qp::{Flags, Wire};
 use super::requests::{Pending, Reads};
-use super::{Engine, Platform, Timer};
+use super::timer::Timer;
+use super::{Engine, Platform};
 use crate::order::before;
 use crate::slab::NONE;
 use crate::state::QpState;
@@ -377,23 +378,11 @@ impl<P: Platform> Engine<P> {
         }
         record.flags.set(Flags::RNR_WAIT);
         record.in_vain.end();
-        let key = Timer::Rnr {
-            flow,
-            round: record.round,
-            generation: record.generation,
-        };
+        let key = Timer::Rnr(flow).key();
         self.timers.arm(now + rnr_timer_ns(timer), key);
     }
 
-    pub(crate) fn rnr_over(&mut self, flow: u32, round: u8, generation: u32) {
-        let Some(record) = self.flows.get_mut(flow) else {
-            return;
-        };
-        if (record.round, record.generation) != (round, generation)
-            || !record.flags.has(Flags::RNR_WAIT)
-        {
-            return;
-        }
+    pub(crate) fn rnr_over(&mut self, flow: u32) {
         self.restart(flow, false);
         self.flows[flow].flags.set(Flags::PROBING);
         self.wake(flow);
@@ -404,7 +393,10 @@ impl<P: Platform> Engine<P> {
     /// request that was sent since the last restart.
     pub(crate) fn restart(&mut self, flow: u32, lost: bool) {
         let record = &mut self.flows[flow];
-        record.flags.clear(Flags::RNR_WAIT);
+        if record.flags.has(Flags::RNR_WAIT) {
+            record.flags.clear(Flags::RNR_WAIT);
+            self.timers.cancel(Timer::Rnr(flow).key());
+        }
         record.flags.clear(Flags::PROBING);
         if lost && record.sending == record.head && record.sent_bytes == 0 {
             // Nothing was sent since it was to be sent again, however often the peer says so.

@@ -5,13 +5,14 @@ use super::link::{CONNECTION_ROWS, Conn};
 use super::peers::Peer;
 use super::qp::{Cold, Flow, Qp, QpQueues};
 use super::{Engine, Platform};
+use trunkline_conn::wheel::Wheel;
 
 /// Bytes of state of an engine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StateBytes {
     /// One idle QP: hot and cold part, flow, rows of tables, queues without their rings.
     pub per_qp: u64,
-    /// One idle connection with its peer record and table slots.
+    /// One idle connection with its peer record, table slots and timer.
     pub per_connection: u64,
     /// QPs there are.
     pub qps: u64,
@@ -34,7 +35,7 @@ impl<P: Platform> Engine<P> {
             + size_of::<QpQueues<P::Words>>()
             + arc
             + rows;
-        let per_connection = size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS;
+        let per_connection = size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS + Wheel::TIMER;
         StateBytes {
             per_qp: per_qp as u64,
             per_connection: per_connection as u64,
@@ -134,6 +135,11 @@ impl<P: Platform> Engine<P> {
             }
         }
         text
+    }
+
+    /// Timers that are armed: one of each connection, and those of what is under way.
+    pub const fn timers(&self) -> usize {
+        self.timers.len()
     }
 
     /// What is held now.

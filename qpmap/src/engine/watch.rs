@@ -13,7 +13,8 @@ use super::ending::Ending;
 use super::in_vain::InVain;
 use super::qp::Flags;
 use super::requests::Pending;
-use super::{Cause, ConnId, Engine, Platform, Timer};
+use super::timer::Timer;
+use super::{Cause, ConnId, Engine, Platform};
 use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::rc::ack_timeout_ns;
@@ -22,9 +23,6 @@ use trunkline_conn::time::Instant;
 /// What was seen of a flow when its clock was wound up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Seen {
-    pub(crate) flow: u32,
-    /// Of the flow's clock: one that was stopped meanwhile has another.
-    pub(crate) serial: u32,
     /// It waited for its peer.
     waited: bool,
     /// On this connection, where it has one: for the peer to say anything at all, or to agree to
@@ -34,6 +32,17 @@ pub(crate) struct Seen {
     round: u8,
     /// The peer had executed all before this message.
     acked_msn: u32,
+}
+
+impl Seen {
+    /// Before the clock is wound up.
+    const NOTHING: Self = Self {
+        waited: false,
+        conn: None,
+        bound: false,
+        round: 0,
+        acked_msn: 0,
+    };
 }
 
 impl<P: Platform> Engine<P> {
@@ -52,7 +61,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn watch(&mut self, flow: u32) {
         let record = &self.flows[flow];
         let stranded = record.flags.has(Flags::STRANDED);
-        if record.watch == 0 && (stranded || !record.is_to_ask_first()) {
+        if record.watch == NONE && (stranded || !record.is_to_ask_first()) {
             self.begin_watch(flow);
         }
     }
@@ -69,18 +78,26 @@ impl<P: Platform> Engine<P> {
         if self.patience_of(self.flows[flow].qp).is_none() {
             return;
         }
-        self.watch_serial = self.watch_serial.wrapping_add(1).max(1);
-        self.flows[flow].watch = self.watch_serial;
-        self.to_watch.push((flow, self.watch_serial));
+        self.flows[flow].watch = self.clocks.insert(Seen::NOTHING);
+        self.to_watch.push(flow);
+    }
+
+    /// A flow waits for nothing, or for something else from now on.
+    pub(super) fn stop_watch(&mut self, flow: u32) {
+        let clock = std::mem::replace(&mut self.flows[flow].watch, NONE);
+        if clock != NONE {
+            self.clocks.discard(clock);
+            self.timers.cancel(Timer::Watch(flow).key());
+        }
     }
 
     /// The connection of a flow is gone. It waits from now on, where that says nothing of its peer.
     /// One that acknowledged nothing, or left BINDs without an answer, has been waited for already.
     pub(super) fn begins_to_wait(&mut self, flow: u32, cause: Cause) {
-        let record = &mut self.flows[flow];
+        let record = &self.flows[flow];
         let answered = record.flags.has(Flags::BOUND) || record.asks < 2;
         if answered && !record.in_vain.is_certain() && cause != Cause::Dead {
-            record.watch = 0;
+            self.stop_watch(flow);
         }
     }
 
@@ -144,8 +161,8 @@ impl<P: Platform> Engine<P> {
 
     /// Winds up the clocks of flows that begin to wait.
     pub(super) fn wind_up(&mut self, now: Instant) {
-        while let Some((flow, serial)) = self.to_watch.pop() {
-            if self.flows.get(flow).is_some_and(|at| at.watch == serial) {
+        while let Some(flow) = self.to_watch.pop() {
+            if self.flows.get(flow).is_some_and(|at| at.watch != NONE) {
                 self.arm_watch(now, flow);
             }
         }
@@ -156,12 +173,10 @@ impl<P: Platform> Engine<P> {
         let live = record.ending == Ending::No;
         let patience = live.then(|| self.patience_of(record.qp)).flatten();
         let Some(patience) = patience else {
-            self.flows[flow].watch = 0;
+            self.stop_watch(flow);
             return;
         };
-        let seen = Seen {
-            flow,
-            serial: record.watch,
+        self.clocks[record.watch] = Seen {
             waited: self.waits_since(flow, Instant::FAR),
             conn: self
                 .conns
@@ -171,7 +186,7 @@ impl<P: Platform> Engine<P> {
             round: record.round,
             acked_msn: record.acked_msn,
         };
-        self.timers.arm(now + patience, Timer::Watch(seen));
+        self.timers.arm(now + patience, Timer::Watch(flow).key());
     }
 
     /// Whether a flow waits for its peer: to agree, or to say anything at all after `heard`.
@@ -193,8 +208,8 @@ impl<P: Platform> Engine<P> {
 
     /// Whether a connection has carried a word of the peer that ends what a flow waited for, which
     /// may be waiting for something else by now.
-    fn went_on(&self, seen: &Seen, heard: Instant) -> bool {
-        let record = &self.flows[seen.flow];
+    fn went_on(&self, flow: u32, seen: &Seen, heard: Instant) -> bool {
+        let record = &self.flows[flow];
         let Some(conn) = self.conns.get(record.conn) else {
             return false;
         };
@@ -215,27 +230,25 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The clock of a flow has run down.
-    pub(super) fn watch_over(&mut self, now: Instant, seen: Seen) {
-        let flow = seen.flow;
-        let Some(record) = self.flows.get(flow).filter(|at| at.watch == seen.serial) else {
-            return;
-        };
+    pub(super) fn watch_over(&mut self, now: Instant, flow: u32) {
+        let record = &self.flows[flow];
         let (qp, acked_msn) = (record.qp, record.acked_msn);
         if record.ending != Ending::No || !self.is_outstanding(flow) {
-            self.flows[flow].watch = 0;
+            self.stop_watch(flow);
             return;
         }
+        let seen = self.clocks[record.watch];
         let patience = self.patience_of(qp).unwrap_or(u64::MAX);
         let heard = Instant::from_nanos(now.as_nanos().saturating_sub(patience));
         let same = seen.acked_msn == acked_msn;
-        let waited = seen.waited && same && !self.went_on(&seen, heard);
+        let waited = seen.waited && same && !self.went_on(flow, &seen, heard);
         let lost = self.flows[flow].in_vain;
         let in_vain = same && lost.is_certain() && (lost.is_hopeless() || !self.is_carried(flow));
         if !(in_vain || waited && self.waits_since(flow, heard)) {
             self.arm_watch(now, flow);
             return;
         }
-        self.flows[flow].watch = 0;
+        self.stop_watch(flow);
         self.counters.timed_out += 1;
         self.fail_stranded(flow);
     }
