@@ -1,5 +1,5 @@
 //! Timers of many records, of which most are moved or cancelled before they fire: a hierarchical
-//! timing wheel ([ADR 19](../../../docs/adr/0019-one-timer-wheel.md)).
+//! timing wheel ([ADR 20](../../docs/adr/0020-one-timer-wheel.md)).
 //!
 //! A timer is named by a key of its owner's choice. A key has one timer at most, so that arming it
 //! again moves the timer, and a cancelled timer leaves nothing behind: owners keep no handles, and

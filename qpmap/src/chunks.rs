@@ -10,8 +10,8 @@
 //! words   0..64  64..80 80..96 96..112 112..128 128..160 ...  ..2^24
 //! ```
 
+use crate::sync::AtomicU64;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 
 /// Words of the first chunk, as a power of two.
 const FIRST: u32 = 6;

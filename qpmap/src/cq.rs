@@ -37,11 +37,12 @@ pub use merged::MergedQueue;
 use crate::allowed::Allowed;
 use crate::error::VerbsError;
 use crate::ring::Words;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, MutexGuard, fence};
 use entry::{decode, encode};
 use gone::Gone;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{OnceLock, PoisonError};
 use trunkline_conn::work::{Completion, Status};
 
 /// Most completions of one queue.

@@ -38,11 +38,20 @@
 //! each time, even if its bit was set already, and taken with acquire. That is why `ring` never
 //! stops at a leaf bit that is set.
 //!
+//! # No worker sleeps over a bell
+//!
+//! A worker says that it sleeps (a `SeqCst` store) and then looks at the top word; a program rings
+//! and then looks whether the worker sleeps (a `SeqCst` load). Changes of the top word and the
+//! worker's look at it are `SeqCst` too. In their one order, if the worker's look does not see the
+//! bit, it comes before the change that set it, so the worker's store does; and the program's load
+//! comes after that change: it made the change itself, or has seen its bit with `Acquire`. So the
+//! program sees that the worker sleeps.
+//!
 //! No step waits for another program: one that stops between two levels delays only itself.
 
 use crate::chunks::{Chunks, chunks};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use crate::sync::AtomicU64;
+use std::sync::atomic::Ordering::{self, AcqRel, Acquire, SeqCst};
 
 /// One bit per QP of a worker, up to 2^24.
 #[derive(Debug)]
@@ -63,7 +72,7 @@ impl Doorbells {
     pub const SIZE: u32 = 1 << 24;
 
     /// Bells of which none rings.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             top: Top(AtomicU64::new(0)),
             upper: Chunks::new(),
@@ -82,9 +91,17 @@ impl Doorbells {
         self.leaves
             .get_or_grow(index >> 6)
             .fetch_or(bit(index), AcqRel);
-        set(self.middle.get_or_grow(index >> 12), bit(index >> 6));
-        set(self.upper.get_or_grow(index >> 18), bit(index >> 12));
-        set(&self.top.0, bit(index >> 18));
+        set(
+            self.middle.get_or_grow(index >> 12),
+            bit(index >> 6),
+            AcqRel,
+        );
+        set(
+            self.upper.get_or_grow(index >> 18),
+            bit(index >> 12),
+            AcqRel,
+        );
+        set(&self.top.0, bit(index >> 18), SeqCst);
     }
 
     /// The next bell that rings, which is silent then: a sweep gives them in ascending order, and
@@ -111,9 +128,12 @@ impl Doorbells {
     }
 
     /// Whether no bell rings. One that is being rung at the moment may not be seen yet.
+    ///
+    /// Where a worker says that it sleeps, in the total order of `SeqCst`, and this is true after
+    /// that, whoever rings sees what the worker said.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.top.0.load(Acquire) == 0
+        self.top.0.load(SeqCst) == 0
     }
 
     /// Bytes it takes now.
@@ -175,9 +195,9 @@ const fn bit(index: u32) -> u64 {
 
 /// Sets a bit unless it is seen set, so that a line which many share stays shared.
 #[inline]
-fn set(word: &AtomicU64, bit: u64) {
+fn set(word: &AtomicU64, bit: u64, order: Ordering) {
     if word.load(Acquire) & bit == 0 {
-        word.fetch_or(bit, AcqRel);
+        word.fetch_or(bit, order);
     }
 }
 

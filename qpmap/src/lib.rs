@@ -34,6 +34,7 @@ pub mod regions;
 pub mod ring;
 pub mod slab;
 pub mod state;
+mod sync;
 pub mod wqe;
 
 pub use allowed::Allowed;

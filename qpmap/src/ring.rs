@@ -18,8 +18,9 @@
 //! entry reads each of its words once.
 
 use crate::error::RingError;
+use crate::sync::AtomicU64;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Words of a slot.
 pub const SLOT_WORDS: usize = 8;

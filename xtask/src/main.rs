@@ -6,6 +6,7 @@ mod fuzz;
 mod instructions;
 mod interop;
 mod layers;
+mod loom;
 mod miri;
 mod no_std;
 mod report;
@@ -29,7 +30,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Everything CI checks: format, lints, build, tests, docs, layers, no_std, tidy, corpora,
-    /// simulator seeds, examples, instruction counts, Miri. Ends with a table of times and budgets.
+    /// simulator seeds, examples, instruction counts, loom, Miri. Ends with a table of times and
+    /// budgets.
     Test(suite::Options),
     /// The same as `test`.
     Ci(suite::Options),
@@ -54,6 +56,9 @@ enum Task {
     /// Counts instructions of the hot pieces under valgrind and compares them with the baseline in
     /// benches/instructions.json.
     Instructions(instructions::Options),
+    /// Runs the models of lock-free modules under loom, which goes through the orders in which
+    /// threads may meet.
+    Loom,
     /// Runs the tests of modules with unsafe code under Miri, which finds undefined behaviour.
     /// Needs a nightly compiler with Miri.
     Miri,
@@ -189,6 +194,7 @@ fn run(task: Task) -> Result<bool> {
             instructions::Verdict::Compared(note) => Ok(say(&note)),
             instructions::Verdict::Skipped(why) => Ok(say(&format!("skipped: {why}"))),
         },
+        Task::Loom => loom::run(None).map(|()| true),
         Task::Miri => match miri::run(None)? {
             miri::Verdict::Passed(note) => Ok(say(&note)),
             miri::Verdict::Skipped(why) => Ok(say(&format!("SKIPPED: {why}"))),

@@ -2,7 +2,7 @@
 
 use crate::cargo;
 use crate::report::{self, Entry, Outcome};
-use crate::{fuzz, instructions, interop, layers, miri, no_std, tidy};
+use crate::{fuzz, instructions, interop, layers, loom, miri, no_std, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -113,6 +113,10 @@ const STEPS: &[Step] = &[
                 instructions::Verdict::Skipped(why) => Outcome::Skipped(why),
             },
         )
+    }),
+    step("loom", 120, |s| {
+        loom::run(Some(s.limit))?;
+        Ok(Outcome::Passed("doorbells, mapping, CQs".to_owned()))
     }),
     step("miri", 180, |s| {
         Ok(match miri::run(Some(s.limit))? {

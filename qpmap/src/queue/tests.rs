@@ -9,7 +9,7 @@ use trunkline_conn::mem::{AtomicOp, PdId, Sge};
 use trunkline_conn::work::{Datagram, Local, MAX_MESSAGE, Remote, SendFlags, SendOp};
 use trunkline_wire::{Gid, Lkey, Qpn, Rkey};
 
-type Heap = Box<[AtomicU64]>;
+type Heap = Box<[std::sync::atomic::AtomicU64]>;
 
 const REMOTE: Remote = Remote {
     addr: 0x1234_5678_9abc_def0,

@@ -6,8 +6,9 @@ use super::{
 };
 use crate::error::RingError;
 use crate::ring::{Cursor, CursorCell, Ring, SLOT_WORDS, Words};
+use crate::sync::AtomicU64;
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use trunkline_conn::mem::{AtomicOp, PdId, Sge};
 use trunkline_conn::work::{
     Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Receive, Remote, Request, SendFlags, SendOp,

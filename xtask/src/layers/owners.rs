@@ -31,7 +31,7 @@ const OWNERS: &[&str] = &[
     "unready",
 ];
 /// Fields that the engine itself may still have. It is to become smaller, never larger.
-const MOST_FIELDS: usize = 57;
+const MOST_FIELDS: usize = 56;
 
 /// What is wrong with owners and engine; with how many fields the engine has.
 ///

@@ -1,0 +1,214 @@
+//! Laws of the lock-free modules in all orders in which threads may meet: `cargo xtask loom`.
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::Ordering::Relaxed;
+use loom::thread;
+use trunkline_conn::work::{Completion, Extra, Status, VendorError, WorkOpcode};
+use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::doorbell::{Doorbells, Sweep};
+use trunkline_qpmap::mapping::{Binding, Mapping};
+use trunkline_qpmap::ring::heap_words;
+use trunkline_wire::Qpn;
+
+type Heap = Box<[AtomicU64]>;
+
+/// Goes through all runs in which a thread is interrupted twice at most, where it could go on: more
+/// take minutes.
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(run);
+}
+
+const fn done(wr_id: u64) -> Completion {
+    Completion {
+        wr_id,
+        status: Status::Success,
+        opcode: WorkOpcode::Send,
+        qpn: Qpn::GSI,
+        byte_len: 0,
+        extra: Extra::None,
+        src_qp: Qpn::GSI,
+        route: 0,
+        solicited: false,
+        vendor_err: VendorError::None,
+    }
+}
+
+/// Bells whose words are there. Loom does not know who made what an `OnceLock` of the standard
+/// library holds, so it is made before threads meet.
+fn bells_with(of: &[u32]) -> Doorbells {
+    let (bells, mut sweep) = (Doorbells::new(), Sweep::default());
+    of.iter().for_each(|index| bells.ring(*index));
+    while bells.next(&mut sweep).is_some() {}
+    bells
+}
+
+/// A completion queue whose ring is there, for the same reason.
+fn completion_queue(depth: u32) -> CompletionQueue<Heap> {
+    let queue = CompletionQueue::<Heap>::new(depth, heap_words).unwrap();
+    queue.push(&done(0)).unwrap();
+    queue.publish();
+    assert!(!queue.take_notification());
+    assert_eq!(queue.poll(&mut [done(9)]).unwrap(), 1);
+    queue
+}
+
+/// What a sweep finds; of each bell found, what was posted before it rang has to be there.
+fn swept(bells: &Doorbells, posted: &[AtomicU64], found: &mut Vec<u32>, of: &[u32]) {
+    let mut sweep = Sweep::default();
+    while let Some(index) = bells.next(&mut sweep) {
+        let Some(which) = of.iter().position(|bell| *bell == index) else {
+            assert_eq!(index, OWN);
+            continue;
+        };
+        assert_eq!(posted[which].load(Relaxed), 1, "bell {index}");
+        found.push(index);
+    }
+    assert!(sweep.is_over());
+}
+
+/// A bell that the worker itself rings. Its sweep has to take words then: of threads that only look
+/// loom does not go through all orders (a look that follows hides the one before it).
+const OWN: u32 = 2;
+
+/// Two programs ring while the worker sweeps.
+fn no_bell_is_lost(of: [u32; 2]) {
+    model(move || {
+        let bells = Arc::new(bells_with(&[of[0], of[1], OWN]));
+        let posted = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let programs = [0, 1].map(|which| {
+            let (bells, posted) = (Arc::clone(&bells), Arc::clone(&posted));
+            thread::spawn(move || {
+                posted[which].store(1, Relaxed);
+                bells.ring(of[which]);
+            })
+        });
+        let mut found = Vec::new();
+        bells.ring(OWN);
+        swept(&bells, &*posted, &mut found, &of);
+        for program in programs {
+            program.join().unwrap();
+        }
+        swept(&bells, &*posted, &mut found, &of);
+        found.sort_unstable();
+        assert_eq!(found, of, "each once");
+        assert!(bells.is_empty());
+    });
+}
+
+#[test]
+fn no_bell_is_lost_of_two_in_one_leaf() {
+    no_bell_is_lost([0, 1]);
+}
+
+#[test]
+fn no_bell_is_lost_of_two_leaves_below_one_word() {
+    no_bell_is_lost([1, 64]);
+}
+
+#[test]
+fn a_bell_that_rings_again_brings_what_was_posted_before_it() {
+    model(|| {
+        let bells = Arc::new(bells_with(&[7, OWN]));
+        let posted = Arc::new(AtomicU64::new(0));
+        let program = {
+            let (bells, posted) = (Arc::clone(&bells), Arc::clone(&posted));
+            thread::spawn(move || {
+                for count in 1..=2 {
+                    posted.store(count, Relaxed);
+                    bells.ring(7);
+                }
+            })
+        };
+        let mut sweep = Sweep::default();
+        let mut taken = 0;
+        bells.ring(OWN);
+        while let Some(index) = bells.next(&mut sweep) {
+            if index == 7 {
+                taken = posted.load(Relaxed);
+                assert!(taken > 0);
+            }
+        }
+        program.join().unwrap();
+        while bells.next(&mut sweep).is_some() {
+            taken = posted.load(Relaxed);
+        }
+        assert_eq!(taken, 2, "nothing posted is left behind");
+    });
+}
+
+#[test]
+fn a_reader_of_the_mapping_sees_one_binding_and_what_came_before_it() {
+    model(|| {
+        let mapping = Arc::new(Mapping::new());
+        mapping.set(3, 0, 0);
+        let opened = Arc::new(AtomicU64::new(0));
+        let owner = {
+            let (mapping, opened) = (Arc::clone(&mapping), Arc::clone(&opened));
+            thread::spawn(move || {
+                for round in 1..=2 {
+                    opened.store(round, Relaxed);
+                    mapping.set(3, round as u32, round as u16);
+                }
+            })
+        };
+        if let Some(Binding {
+            connection,
+            generation,
+        }) = mapping.get(3)
+        {
+            assert_eq!(connection, u32::from(generation));
+            assert!(opened.load(Relaxed) >= connection.into());
+        }
+        owner.join().unwrap();
+    });
+}
+
+#[test]
+fn a_program_that_armed_and_found_nothing_is_notified() {
+    model(|| {
+        let queue = Arc::new(completion_queue(2));
+        let worker = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                queue.push(&done(1)).unwrap();
+                queue.publish();
+                queue.take_notification()
+            })
+        };
+        queue.arm(false);
+        let polled = queue.poll(&mut [done(0)]).unwrap();
+        let notified = worker.join().unwrap();
+        assert!(polled == 1 || notified, "it would sleep for ever");
+    });
+}
+
+#[test]
+fn completions_are_polled_whole_and_in_order_however_the_worker_goes_on() {
+    model(|| {
+        let queue = Arc::new(completion_queue(2));
+        let worker = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                for wr_id in 1..=2 {
+                    queue.push(&done(wr_id)).unwrap();
+                    queue.publish();
+                }
+            })
+        };
+        let mut polled = Vec::new();
+        let mut poll = || {
+            let mut out = [done(0), done(0)];
+            let count = queue.poll(&mut out).unwrap();
+            polled.extend_from_slice(&out[..count]);
+        };
+        poll();
+        worker.join().unwrap();
+        poll();
+        assert_eq!(polled, [done(1), done(2)]);
+    });
+}
