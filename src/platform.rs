@@ -12,8 +12,8 @@ pub type Heap = Box<[AtomicU64]>;
 pub struct Embedded;
 
 impl Platform for Embedded {
-    type Bytes = Region;
-    type Words = Heap;
+    type RegionMemory = Region;
+    type RingMemory = Heap;
 
     fn words(count: usize) -> Heap {
         (0..count).map(|_| AtomicU64::new(0)).collect()

@@ -121,7 +121,7 @@ const fn host(last: u8) -> IpAddr {
 /// Two nodes on a link, and their neighbours.
 fn linked() -> [(Host, Arc<Mutex<Neighbours>>); 2] {
     let (east, west) = MemoryPort::pair(MemoryConfig::default());
-    let ways: [Frames; 2] = Default::default();
+    let hops: [Frames; 2] = Default::default();
     let mut ports = [Some(east), Some(west)];
     [0, 1].map(|end: usize| {
         let address = host(1 + end as u8);
@@ -135,8 +135,8 @@ fn linked() -> [(Host, Arc<Mutex<Neighbours>>); 2] {
         let port = LinkPort {
             datagrams: ports[end].take().unwrap(),
             neighbours: Arc::clone(&neighbours),
-            out: Arc::clone(&ways[end]),
-            incoming: Arc::clone(&ways[1 - end]),
+            out: Arc::clone(&hops[end]),
+            incoming: Arc::clone(&hops[1 - end]),
             started: Instant::now(),
             nowhere: Vec::new(),
             lost: false,

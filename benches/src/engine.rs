@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use trunkline_conn::egress::Egress;
-use trunkline_conn::mem::{Bytes, Sge};
+use trunkline_conn::mem::{RegionMemory, Sge};
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status};
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
 use trunkline_qpmap::wqe::{RecvWr, SendWr};

@@ -6,7 +6,7 @@
 //! wrong.
 
 use crate::Measurement;
-use crate::pair::{Ends, Words};
+use crate::pair::{Ends, RingMemory};
 use crate::rounds::percentile;
 use crate::virtual_link::{Dice, Faults, VirtualLink};
 use std::sync::Arc;
@@ -90,8 +90,8 @@ struct Run {
     outstanding: [u64; 3],
     /// Times the QP with bad rkeys failed, and was connected anew.
     errors: u64,
-    unread: Arc<RecvQueue<Words>>,
-    unread_cq: Arc<CompletionQueue<Words>>,
+    unread: Arc<RecvQueue<RingMemory>>,
+    unread_cq: Arc<CompletionQueue<RingMemory>>,
     latencies: Vec<f64>,
 }
 
@@ -124,7 +124,7 @@ fn latencies(troubled: bool, length: u64) -> (Vec<f64>, Trouble) {
 }
 
 /// The last QP: its receives come from an SRQ and end in a CQ of their own.
-fn add_reader(ends: &mut Ends) -> (Arc<RecvQueue<Words>>, Arc<CompletionQueue<Words>>) {
+fn add_reader(ends: &mut Ends) -> (Arc<RecvQueue<RingMemory>>, Arc<CompletionQueue<RingMemory>>) {
     let mut inits = [0, 1].map(|i: usize| ends.nodes[i].qp_init());
     let end = &mut ends.nodes[1];
     let (srq, queue) = end.engine.create_srq(end.pd, READER, 1).expect("an SRQ");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::mem::{Access, Bytes, PdId, Sge};
+use trunkline_conn::mem::{Access, PdId, RegionMemory, Sge};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, MICROSECOND};
 use trunkline_dataplane::{MemoryConfig, MemoryPort, Port, Region};
@@ -17,7 +17,7 @@ use trunkline_qpmap::{
 use trunkline_wire::{Lkey, Qpn, Rkey, Workers};
 
 /// The memory of rings.
-pub type Words = Box<[AtomicU64]>;
+pub type RingMemory = Box<[AtomicU64]>;
 
 /// ACK timeout of QPs with connections of their own: 4.096 us * 2^8, about 1 ms.
 const TIMEOUT: u8 = 8;
@@ -29,10 +29,10 @@ const RNR_TIMER: u8 = 1;
 pub struct Embedded;
 
 impl Platform for Embedded {
-    type Bytes = Region;
-    type Words = Words;
+    type RegionMemory = Region;
+    type RingMemory = RingMemory;
 
-    fn words(count: usize) -> Words {
+    fn words(count: usize) -> RingMemory {
         (0..count).map(|_| AtomicU64::new(0)).collect()
     }
 }
@@ -84,7 +84,7 @@ pub struct End {
     /// Key of that.
     pub key: Rkey,
     /// Its one completion queue.
-    pub cq: Arc<CompletionQueue<Words>>,
+    pub cq: Arc<CompletionQueue<RingMemory>>,
     cq_index: u32,
     plain: bool,
 }
@@ -111,7 +111,7 @@ pub struct Ends {
     /// The two nodes.
     pub nodes: [End; 2],
     /// Connected QPs, one of each node.
-    pub qps: Vec<[Arc<QpQueues<Words>>; 2]>,
+    pub qps: Vec<[Arc<QpQueues<RingMemory>>; 2]>,
     /// Shared connections: their ends.
     pub conns: Vec<[ConnId; 2]>,
     config: PairConfig,

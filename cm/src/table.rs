@@ -344,7 +344,7 @@ impl Table {
         let set = |slot: &mut Slot| core::mem::replace(&mut slot.state, state);
         let old = self.slots.update(index, set);
         self.move_place(place, self.place(index));
-        self.tell(index, old.phase(), to);
+        self.emit(index, old.phase(), to);
         self.share_half_open(index, old.is_half_open(), opens);
         if let Some(count) = self.load.count(&old) {
             *count -= 1;
@@ -366,16 +366,16 @@ impl Table {
         self.slots.update(index, |slot| change(&mut slot.state))
     }
 
-    fn tell(&mut self, index: u32, from: Phase, to: Phase) {
+    fn emit(&mut self, index: u32, from: Phase, to: Phase) {
         if self.observer.is_watched() {
             let (id, peer) = (self.slots.id(index), self.route(index).remote);
-            self.observer.tell(|| Step { id, peer, from, to });
+            self.observer.emit(|| Step { id, peer, from, to });
         }
     }
 
     /// Gives a slot back, and its peer when it was the last.
     pub(crate) fn remove(&mut self, index: u32) {
-        self.tell(index, self.slot(index).state.phase(), Phase::Gone);
+        self.emit(index, self.slot(index).state.phase(), Phase::Gone);
         let slot = self.slot(index);
         let (peer, theirs, purpose) = (slot.peer, slot.theirs, slot.purpose());
         self.share_half_open(index, slot.state.is_half_open(), false);

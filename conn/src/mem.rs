@@ -229,7 +229,7 @@ pub trait Memory {
 
 /// The bytes of one region: what a [`Memory`] keeps behind a key. Offsets are from its first byte;
 /// peers and programs may change the bytes at any time, so they are only ever copied.
-pub trait Bytes {
+pub trait RegionMemory {
     /// Virtual address of the first byte, as verbs programs name it.
     fn addr(&self) -> u64;
 

@@ -26,7 +26,7 @@ impl<T> Observer<T> {
 
     /// Reports what `describe` says, if somebody watches.
     #[inline]
-    pub fn tell(&mut self, describe: impl FnOnce() -> T) {
+    pub fn emit(&mut self, describe: impl FnOnce() -> T) {
         if let Some(watch) = &mut self.0 {
             watch(&describe());
         }
@@ -63,14 +63,14 @@ mod tests {
     #[test]
     fn what_nobody_watches_is_not_even_described() {
         let mut observer = Observer::none();
-        observer.tell(|| -> u32 { panic!("nobody asked") });
+        observer.emit(|| -> u32 { panic!("nobody asked") });
         let seen = Arc::new(AtomicU32::new(0));
         let sum = Arc::clone(&seen);
         observer.set(move |value: &u32| {
             sum.fetch_add(*value, Ordering::Relaxed);
         });
-        observer.tell(|| 3);
-        observer.tell(|| 4);
+        observer.emit(|| 3);
+        observer.emit(|| 4);
         assert_eq!(seen.load(Ordering::Relaxed), 7);
     }
 }

@@ -35,5 +35,5 @@ pub use port::{
     Arrival, Capabilities, Identification, Port, PortCounters, PortError, PortEvent, Quoted,
 };
 pub use region::Region;
-pub use routes::{KernelRoutes, Neighbour, RouteError, Routes, Way};
+pub use routes::{KernelRoutes, Neighbour, NextHop, RouteError, Routes};
 pub use udp::{InterfaceName, UdpConfig, UdpOpenError, UdpPort};

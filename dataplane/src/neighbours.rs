@@ -19,7 +19,7 @@
 
 mod message;
 
-use crate::routes::{Neighbour, RouteError, Routes, Way};
+use crate::routes::{Neighbour, NextHop, RouteError, Routes};
 use message::{Message, Said};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -164,7 +164,7 @@ impl Neighbours {
     ///
     /// # Errors
     /// An address of the other family, or not of one host; no gateway.
-    pub fn way(&self, peer: IpAddr) -> Result<Way, RouteError> {
+    pub fn next_hop(&self, peer: IpAddr) -> Result<NextHop, RouteError> {
         let Interface {
             address: local,
             gateway,
@@ -183,10 +183,10 @@ impl Neighbours {
             peer,
             source: io::Error::from_raw_os_error(libc::ENETUNREACH),
         })?;
-        Ok(Way {
+        Ok(NextHop {
             source: local,
             interface: 0,
-            next_hop,
+            address: next_hop,
             mtu,
             has_neighbour: next_hop != local,
         })
@@ -363,23 +363,23 @@ impl Neighbours {
 
 /// Neighbours that a port shares with those who ask it for ways ([`Port::routes`](crate::Port)).
 impl Routes for Arc<Mutex<Neighbours>> {
-    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
+    fn next_hop(&mut self, peer: SocketAddr) -> Result<NextHop, RouteError> {
         let neighbours = self.lock().unwrap_or_else(PoisonError::into_inner);
-        neighbours.way(peer.ip())
+        neighbours.next_hop(peer.ip())
     }
 
-    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
-        if !way.has_neighbour {
+    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError> {
+        if !hop.has_neighbour {
             return Ok(Neighbour::Known);
         }
         let neighbours = self.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(neighbours.neighbour(way.next_hop))
+        Ok(neighbours.neighbour(hop.address))
     }
 
     fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {
         let mut neighbours = self.lock().unwrap_or_else(PoisonError::into_inner);
-        let way = neighbours.way(peer.ip())?;
-        neighbours.solicit(way.next_hop);
+        let hop = neighbours.next_hop(peer.ip())?;
+        neighbours.solicit(hop.address);
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use trunkline_conn::mem::{AtomicOp, Bytes};
+use trunkline_conn::mem::{AtomicOp, RegionMemory};
 use trunkline_wire::Crc;
 
 /// A range of memory. Clones share it; owned memory is given back with the last one.
@@ -105,7 +105,7 @@ fn announce(from: *const u8, length: usize) {
     }
 }
 
-impl Bytes for Region {
+impl RegionMemory for Region {
     fn addr(&self) -> u64 {
         self.base.as_ptr().addr() as u64
     }

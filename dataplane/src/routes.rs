@@ -27,13 +27,13 @@ const DISCARD: u16 = 9;
 
 /// The way to a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Way {
+pub struct NextHop {
     /// Address of ours that packets leave from.
     pub source: IpAddr,
     /// Index of the interface.
     pub interface: u32,
     /// The neighbour that packets go to: the peer itself, or a gateway.
-    pub next_hop: IpAddr,
+    pub address: IpAddr,
     /// Bytes of the largest IP packet that the path carries, as far as the kernel knows.
     pub mtu: u32,
     /// The neighbour has an address of the link that has to be known first. Not so where the
@@ -113,39 +113,39 @@ pub trait Routes: std::fmt::Debug {
     ///
     /// # Errors
     /// There is none.
-    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError>;
+    fn next_hop(&mut self, peer: SocketAddr) -> Result<NextHop, RouteError>;
 
     /// What is known of the neighbour on a way.
     ///
     /// # Errors
     /// Whoever knows cannot be asked.
-    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError>;
+    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError>;
 
     /// The interface that a way leaves by, where it is down: by somebody's wish, or because nothing
     /// is at the other end of its cable. The kernel keeps ways of the latter kind.
-    fn down(&mut self, way: &Way) -> Option<InterfaceName> {
-        let _ = way;
+    fn down(&mut self, hop: &NextHop) -> Option<InterfaceName> {
+        let _ = hop;
         None
     }
 
     /// Begins to look for the neighbour on the way to a peer.
     ///
     /// # Errors
-    /// As [`way`](Self::way).
+    /// As [`next_hop`](Self::next_hop).
     fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError>;
 }
 
 impl<R: Routes + ?Sized> Routes for Box<R> {
-    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
-        (**self).way(peer)
+    fn next_hop(&mut self, peer: SocketAddr) -> Result<NextHop, RouteError> {
+        (**self).next_hop(peer)
     }
 
-    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
-        (**self).neighbour(way)
+    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError> {
+        (**self).neighbour(hop)
     }
 
-    fn down(&mut self, way: &Way) -> Option<InterfaceName> {
-        (**self).down(way)
+    fn down(&mut self, hop: &NextHop) -> Option<InterfaceName> {
+        (**self).down(hop)
     }
 
     fn solicit(&mut self, peer: SocketAddr) -> Result<(), RouteError> {
@@ -301,7 +301,7 @@ impl KernelRoutes {
 }
 
 impl Routes for KernelRoutes {
-    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
+    fn next_hop(&mut self, peer: SocketAddr) -> Result<NextHop, RouteError> {
         let (local, to) = (self.local, peer.ip());
         if local.is_ipv4() != to.is_ipv4() {
             return Err(RouteError::Family { local, peer: to });
@@ -338,24 +338,24 @@ impl Routes for KernelRoutes {
             _ => return Err(refused(libc::EHOSTUNREACH)),
         }
         let found = parse_route(&route, local, to);
-        let (way, limit) = found.ok_or_else(|| system("RTM_GETROUTE")(nonsense()))?;
-        let link = self.ask_link(way.interface);
+        let (hop, limit) = found.ok_or_else(|| system("RTM_GETROUTE")(nonsense()))?;
+        let link = self.ask_link(hop.interface);
         let link = link.map_err(|error| system("RTM_GETLINK")(error.into()))?;
-        Ok(Way {
+        Ok(NextHop {
             mtu: limit.unwrap_or(link.mtu).min(link.mtu),
-            has_neighbour: way.has_neighbour && link.has_neighbours,
-            ..way
+            has_neighbour: hop.has_neighbour && link.has_neighbours,
+            ..hop
         })
     }
 
-    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
-        if !way.has_neighbour {
+    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError> {
+        if !hop.has_neighbour {
             return Ok(Neighbour::Known);
         }
         let mut question = NeighbourMessage::default();
-        question.header.family = family(way.next_hop);
-        question.header.ifindex = way.interface;
-        let to = NeighbourAttribute::Destination(way.next_hop.into());
+        question.header.family = family(hop.address);
+        question.header.ifindex = hop.interface;
+        let to = NeighbourAttribute::Destination(hop.address.into());
         question.attributes.push(to);
         match self.ask(Message::GetNeighbour(question)) {
             Ok(Message::NewNeighbour(found)) => Ok(match found.header.state {
@@ -372,8 +372,8 @@ impl Routes for KernelRoutes {
         }
     }
 
-    fn down(&mut self, way: &Way) -> Option<InterfaceName> {
-        self.ask_link(way.interface).ok()?.down
+    fn down(&mut self, hop: &NextHop) -> Option<InterfaceName> {
+        self.ask_link(hop.interface).ok()?.down
     }
 
     /// Makes the kernel look for it: by a datagram without content to the discard port, as entering
@@ -401,9 +401,9 @@ pub(crate) fn is_of_one_host(address: IpAddr) -> bool {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let way = KernelRoutes::open(anywhere)
-        .and_then(|mut routes| routes.way(SocketAddr::new(address, DISCARD)));
-    !matches!(way, Err(RouteError::NotOneHost(_)))
+    let hop = KernelRoutes::open(anywhere)
+        .and_then(|mut routes| routes.next_hop(SocketAddr::new(address, DISCARD)));
+    !matches!(hop, Err(RouteError::NotOneHost(_)))
 }
 
 /// Why a question has no answer.
@@ -442,7 +442,7 @@ const fn address(of: &RouteAddress) -> Option<IpAddr> {
 }
 
 /// The way that a route tells, and the limit it sets to packets.
-fn parse_route(route: &RouteMessage, local: IpAddr, to: IpAddr) -> Option<(Way, Option<u32>)> {
+fn parse_route(route: &RouteMessage, local: IpAddr, to: IpAddr) -> Option<(NextHop, Option<u32>)> {
     let (mut interface, mut gateway, mut preferred, mut limit) = (None, None, None, None);
     for attribute in &route.attributes {
         match attribute {
@@ -466,18 +466,18 @@ fn parse_route(route: &RouteMessage, local: IpAddr, to: IpAddr) -> Option<(Way, 
             _ => {}
         }
     }
-    let way = Way {
+    let hop = NextHop {
         source: if local.is_unspecified() {
             preferred?
         } else {
             local
         },
         interface: interface?,
-        next_hop: gateway.unwrap_or(to),
+        address: gateway.unwrap_or(to),
         mtu: 0,
         has_neighbour: route.header.kind != RouteType::Local,
     };
-    Some((way, limit))
+    Some((hop, limit))
 }
 
 #[cfg(test)]

@@ -302,7 +302,7 @@ impl UdpPort {
             libc::EMSGSIZE => {
                 counters.too_long += count;
                 let (dst, length) = (unit.path.dst, unit.length);
-                self.tell(PortEvent::TooLong { dst, length });
+                self.emit(PortEvent::TooLong { dst, length });
             }
             libc::ENOBUFS | libc::ENOMEM => counters.no_buffers += count,
             libc::ECONNREFUSED
@@ -330,11 +330,11 @@ impl UdpPort {
         errors
             .refused
             .into_iter()
-            .for_each(|event| self.tell(event));
+            .for_each(|event| self.emit(event));
         errors.arrived > 0
     }
 
-    fn tell(&mut self, event: PortEvent) {
+    fn emit(&mut self, event: PortEvent) {
         if self.events.len() < EVENTS {
             self.events.push_back(event);
         }

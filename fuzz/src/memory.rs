@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use trunkline_conn::egress::{Egress, Slot};
-use trunkline_conn::mem::{AtomicOp, Bytes};
+use trunkline_conn::mem::{AtomicOp, RegionMemory};
 use trunkline_wire::{Crc, IcrcSeed, Path, icrc, parse_datagram};
 
 /// Eight bytes that fill memory nobody may see. No target writes them anywhere else.
@@ -58,7 +58,7 @@ impl Region {
     }
 }
 
-impl Bytes for Region {
+impl RegionMemory for Region {
     fn addr(&self) -> u64 {
         self.addr
     }

@@ -13,7 +13,7 @@ use trunkline_conn::work::{
 use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue};
-use trunkline_qpmap::ring::Words;
+use trunkline_qpmap::ring::RingMemory;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_wire::{Lkey, Qpn, Rkey};
 
@@ -23,7 +23,7 @@ const MAX_OPERATIONS: usize = 512;
 #[derive(Clone, Debug)]
 struct Shared(Arc<[AtomicU64]>);
 
-impl Words for Shared {
+impl RingMemory for Shared {
     fn as_slice(&self) -> &[AtomicU64] {
         &self.0
     }

@@ -10,7 +10,7 @@
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use trunkline_conn::mem::{Access, AtomicOp, Bytes, Memory};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, RegionMemory};
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::key::{Secret24, Secret32};
@@ -23,7 +23,7 @@ const SIZES: [u32; 3] = [64, 1 << 14, 1 << 20];
 /// A range that nobody reads.
 struct Range(u64);
 
-impl Bytes for Range {
+impl RegionMemory for Range {
     fn addr(&self) -> u64 {
         self.0
     }

@@ -1,6 +1,6 @@
 //! Completion queues: a worker pushes, a program polls, and sleeps when there is nothing.
 //!
-//! A ring of 32-byte entries over [`Words`]:
+//! A ring of 32-byte entries over [`RingMemory`]:
 //!
 //! ```text
 //! word 0    tail: completions published, free-running; bit 32:    worker writes
@@ -36,7 +36,7 @@ pub use merged::MergedQueue;
 
 use crate::allowed::Allowed;
 use crate::error::VerbsError;
-use crate::ring::Words;
+use crate::ring::RingMemory;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, MutexGuard, fence};
 use entry::{decode, encode};
 use gone::Gone;
@@ -132,7 +132,7 @@ struct Reader {
     gone: Gone,
 }
 
-impl<W: Words> CompletionQueue<W> {
+impl<W: RingMemory> CompletionQueue<W> {
     /// A queue for `depth` completions, rounded up to a power of two. Its ring is made by `words`,
     /// which gives that many zeroed words.
     ///

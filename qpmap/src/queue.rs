@@ -6,7 +6,7 @@
 
 use crate::allowed::Allowed;
 use crate::error::{PostError, RingError, VerbsError};
-use crate::ring::{CursorCell, MAX_SLOTS, Position, Ring, Words};
+use crate::ring::{CursorCell, MAX_SLOTS, Position, Ring, RingMemory};
 use crate::sync::Mutex;
 use crate::wqe::{self, Limits, Post, RecvWr, SendWr};
 use std::sync::{OnceLock, PoisonError};
@@ -61,7 +61,7 @@ const _: () = {
     assert!((MAX_WR * wqe::max_recv_slots(limits)).next_power_of_two() <= MAX_SLOTS);
 };
 
-impl<W: Words> SendQueue<W> {
+impl<W: RingMemory> SendQueue<W> {
     /// A queue for `max_wr` requests of at most `max_sge` elements or `max_inline` bytes. Its ring
     /// is made by `words`, which gives that many zeroed words, when something is posted.
     ///
@@ -171,7 +171,7 @@ impl<W: Words> SendQueue<W> {
     }
 }
 
-impl<W: Words> RecvQueue<W> {
+impl<W: RingMemory> RecvQueue<W> {
     /// A queue for `max_wr` requests of at most `max_sge` elements. Its ring is made by `words`,
     /// which gives that many zeroed words, when something is posted.
     ///
@@ -248,7 +248,7 @@ impl<W: Words> RecvQueue<W> {
     }
 }
 
-impl<W: Words> Queue<W> {
+impl<W: RingMemory> Queue<W> {
     fn new(max_wr: u32, limits: Limits, slots: u32, words: fn(usize) -> W) -> Self {
         Self {
             ring: OnceLock::new(),

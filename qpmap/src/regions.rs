@@ -10,7 +10,7 @@ use crate::key::Secret32;
 use crate::slab::Slab;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use trunkline_conn::mem::{Access, AtomicOp, Bytes, Memory, MemoryFault, PdId, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Sge};
 use trunkline_wire::{Crc, Lkey, Rkey};
 
 /// Most regions.
@@ -74,7 +74,7 @@ struct Domain {
     others: u32,
 }
 
-impl<B: Bytes> Regions<B> {
+impl<B: RegionMemory> Regions<B> {
     /// No regions and no domains; keys are disguised by `secret`.
     pub const fn new(secret: Secret32) -> Self {
         Self {
@@ -347,7 +347,7 @@ fn check_access(access: Access) -> Result<(), VerbsError> {
     Ok(())
 }
 
-impl<B: Bytes> Memory for Regions<B> {
+impl<B: RegionMemory> Memory for Regions<B> {
     fn check_local(&self, pd: PdId, sges: &[Sge], access: Access) -> Result<(), MemoryFault> {
         for sge in sges.iter().filter(|sge| sge.length != 0) {
             self.range(pd, sge.lkey.0, sge.addr, u64::from(sge.length), access)?;

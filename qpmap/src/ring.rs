@@ -1,6 +1,6 @@
 //! Rings of 64-byte slots between one producer and one consumer, over memory that both can write.
 //!
-//! All that the two sides share is [`Words`], so that a ring may lie in a shared mapping:
+//! All that the two sides share is [`RingMemory`], so that a ring may lie in a shared mapping:
 //!
 //! ```text
 //! word 0          tail: slots written (low half), entries written (high half)    producer writes
@@ -32,12 +32,12 @@ const HEAD: usize = SLOT_WORDS;
 const HEADER: usize = 2 * SLOT_WORDS;
 
 /// Memory of a ring. Whoever else can write to it may do so at any time.
-pub trait Words: Send + Sync + Debug {
+pub trait RingMemory: Send + Sync + Debug {
     /// The words; always the same ones.
     fn as_slice(&self) -> &[AtomicU64];
 }
 
-impl Words for Box<[AtomicU64]> {
+impl RingMemory for Box<[AtomicU64]> {
     #[inline]
     fn as_slice(&self) -> &[AtomicU64] {
         self
@@ -116,7 +116,7 @@ impl Cursor {
     /// [`RingError::TailOutOfRange`] when the producer claims more slots than there are. The cursor
     /// stays, so asking again fails again until the producer mends its tail.
     #[inline]
-    pub fn available<W: Words>(&mut self, ring: &Ring<W>) -> Result<u32, RingError> {
+    pub fn available<W: RingMemory>(&mut self, ring: &Ring<W>) -> Result<u32, RingError> {
         if self.fetch == self.tail {
             let tail = ring.tail().slots;
             let claimed = tail.wrapping_sub(self.fetch);
@@ -144,7 +144,7 @@ impl Cursor {
 
     /// Skips all that the producer has written so far and gives that position back, for
     /// [`Ring::release_to`]. This also mends a cursor that met a broken ring.
-    pub fn skip_all<W: Words>(&mut self, ring: &Ring<W>) -> Position {
+    pub fn skip_all<W: RingMemory>(&mut self, ring: &Ring<W>) -> Position {
         let tail = ring.tail();
         *self = Self {
             fetch: tail.slots,
@@ -183,7 +183,7 @@ pub struct Ring<W> {
     words: W,
 }
 
-impl<W: Words> Ring<W> {
+impl<W: RingMemory> Ring<W> {
     /// Words that a ring of `slots` slots takes.
     pub const fn words_for(slots: u32) -> usize {
         HEADER + slots as usize * SLOT_WORDS

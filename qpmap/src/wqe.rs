@@ -23,7 +23,7 @@ pub(crate) use take::{take_recv, take_send};
 
 use crate::allowed::Allowed;
 use crate::error::VerbsError;
-use crate::ring::{Ring, SLOT_WORDS, Words};
+use crate::ring::{Ring, RingMemory, SLOT_WORDS};
 use std::sync::atomic::Ordering;
 use trunkline_conn::mem::{AtomicOp, Sge};
 use trunkline_conn::work::{MAX_MESSAGE, Remote, SendFlags, SendOp};
@@ -121,8 +121,12 @@ pub(crate) trait Post {
     ///
     /// # Errors
     /// What verbs refuse with EINVAL.
-    fn write<W: Words>(&self, limits: Limits, ring: &Ring<W>, slot: u32)
-    -> Result<u32, VerbsError>;
+    fn write<W: RingMemory>(
+        &self,
+        limits: Limits,
+        ring: &Ring<W>,
+        slot: u32,
+    ) -> Result<u32, VerbsError>;
 }
 
 #[inline]
@@ -226,7 +230,7 @@ impl SendWr<'_> {
 
 impl Post for SendWr<'_> {
     #[inline]
-    fn write<W: Words>(
+    fn write<W: RingMemory>(
         &self,
         limits: Limits,
         ring: &Ring<W>,
@@ -276,7 +280,7 @@ impl Post for SendWr<'_> {
 
 impl Post for RecvWr<'_> {
     #[inline]
-    fn write<W: Words>(
+    fn write<W: RingMemory>(
         &self,
         limits: Limits,
         ring: &Ring<W>,
@@ -316,7 +320,7 @@ fn check_sges(sges: &[Sge], limits: Limits) -> Result<u32, VerbsError> {
 
 /// Gives the words of the whole entry.
 #[inline]
-fn store_sges<W: Words>(ring: &Ring<W>, slot: u32, at: usize, sges: &[Sge]) -> usize {
+fn store_sges<W: RingMemory>(ring: &Ring<W>, slot: u32, at: usize, sges: &[Sge]) -> usize {
     for (n, sge) in sges.iter().enumerate() {
         ring.store(slot, at + n * SGE_WORDS, sge.addr);
         ring.store(slot, at + n * SGE_WORDS + 1, pair(sge.length, sge.lkey.0));
@@ -326,7 +330,7 @@ fn store_sges<W: Words>(ring: &Ring<W>, slot: u32, at: usize, sges: &[Sge]) -> u
 
 /// Gives the words of the whole entry.
 #[inline]
-fn store_bytes<W: Words>(ring: &Ring<W>, slot: u32, at: usize, bytes: &[u8]) -> usize {
+fn store_bytes<W: RingMemory>(ring: &Ring<W>, slot: u32, at: usize, bytes: &[u8]) -> usize {
     let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
     for (n, word) in whole.iter().enumerate() {
         ring.store(slot, at + n, u64::from_le_bytes(*word));

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::ingress::{Arrival, Identification};
@@ -19,7 +19,7 @@ const LENGTH: u64 = 3000;
 /// Where what arrives is placed.
 const INBOX: u64 = 1 << 18;
 
-type Ends = [Arc<QpQueues<Words>>; 2];
+type Ends = [Arc<QpQueues<RingMemory>>; 2];
 
 /// The first node takes the second one for an ordinary host; that one does not know yet.
 fn one_sided() -> (Pair, Ends) {

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Node, Pair, Words, params};
+use common::{Node, Pair, RingMemory, params};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use trunkline_wire::{Gid, Opcode, Qpn, Workers};
 /// Flows that a call may take up: `PER_ROUND` in qpmap/src/engine/backlog.rs.
 const PER_CALL: u64 = 256;
 
-type Queues = Arc<QpQueues<Words>>;
+type Queues = Arc<QpQueues<RingMemory>>;
 
 fn address(n: u8) -> Gid {
     IpAddr::from([10, 0, 0, n]).into()

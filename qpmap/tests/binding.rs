@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::sync::{Arc, Mutex};
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
@@ -11,7 +11,7 @@ use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Attributes, Event, QpModify, QpQueues, QpType};
 use trunkline_wire::{Opcode, Path, icrc};
 
-type Qp = Arc<QpQueues<Words>>;
+type Qp = Arc<QpQueues<RingMemory>>;
 type Datagrams = Vec<(Path, Vec<u8>)>;
 
 fn modify(pair: &mut Pair, node: usize, qp: &Qp, change: &QpModify) {

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use proptest::prelude::*;
 use std::sync::Arc;
 use trunkline_conn::mem::Sge;
@@ -89,7 +89,7 @@ impl Run {
         }
     }
 
-    fn post(&self, qps: &[[Arc<QpQueues<Words>>; 2]], requests: &[(usize, Kind, u32)]) {
+    fn post(&self, qps: &[[Arc<QpQueues<RingMemory>>; 2]], requests: &[(usize, Kind, u32)]) {
         let pair = &self.pair;
         for (id, &(qp, kind, length)) in requests.iter().enumerate() {
             let [a, b] = &qps[qp];

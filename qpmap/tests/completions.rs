@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
@@ -13,7 +13,7 @@ use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{Config, Event, QpModify, QpQueues, QpType};
 
-type Qp = Arc<QpQueues<Words>>;
+type Qp = Arc<QpQueues<RingMemory>>;
 
 /// How a QP ends.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +159,7 @@ fn completions_that_nobody_will_poll_take_no_room_from_others() {
 
 /// Two QPs, the second on an SRQ with one receive, which a message whose last packet never comes
 /// has taken.
-fn half_received(pair: &mut Pair) -> ([Qp; 2], Arc<RecvQueue<Words>>) {
+fn half_received(pair: &mut Pair) -> ([Qp; 2], Arc<RecvQueue<RingMemory>>) {
     let node = &mut pair.nodes[1];
     let made = node.engine.create_srq(node.pd, 4, 1);
     let (srq, queue) = made.expect("an SRQ");

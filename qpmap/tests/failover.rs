@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::{MILLISECOND, SECOND};
@@ -207,7 +207,7 @@ fn what_was_sent_to_a_qp_does_not_reach_the_next_one_of_its_number() {
     assert_eq!(pair.completions(1), []);
 }
 
-fn start_again(pair: &mut Pair, qp: &QpQueues<Words>, peer: &QpQueues<Words>) {
+fn start_again(pair: &mut Pair, qp: &QpQueues<RingMemory>, peer: &QpQueues<RingMemory>) {
     let engine = &mut pair.nodes[1].engine;
     let done = engine.modify_qp(qp.qpn, &QpModify::Reset);
     done.expect("from any state");
@@ -215,7 +215,7 @@ fn start_again(pair: &mut Pair, qp: &QpQueues<Words>, peer: &QpQueues<Words>) {
 }
 
 /// QPs whose requests go over one connection and responses over the other.
-fn connected_apart(pair: &mut Pair) -> [Arc<QpQueues<Words>>; 2] {
+fn connected_apart(pair: &mut Pair) -> [Arc<QpQueues<RingMemory>>; 2] {
     let qps = pair.connected();
     for (node, qp) in qps.iter().enumerate() {
         let conn = pair.conns[node][node];
@@ -321,7 +321,7 @@ const BEHIND: u64 = 8 << 10;
 
 /// QPs on connections apart, the first of which has sent a READ, whose data do not arrive, and a
 /// SEND for which there is no receive: its RNR pause runs.
-fn read_without_data_before_a_send(pair: &mut Pair) -> [Arc<QpQueues<Words>>; 2] {
+fn read_without_data_before_a_send(pair: &mut Pair) -> [Arc<QpQueues<RingMemory>>; 2] {
     let [a, b] = connected_apart(pair);
     let remote = Remote {
         addr: pair.nodes[1].buffer.addr,

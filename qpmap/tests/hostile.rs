@@ -5,7 +5,7 @@
 mod common;
 
 use common::liar::{Liar, entry, generation_of};
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ mod at {
 /// Two nodes with a WRITE from the first to the second that has not arrived.
 struct Stage {
     pair: Pair,
-    qps: [Arc<QpQueues<Words>>; 2],
+    qps: [Arc<QpQueues<RingMemory>>; 2],
     write: Vec<u8>,
     path: Path,
 }
@@ -438,7 +438,7 @@ fn plain_connections_drop_what_is_not_of_their_peer_or_out_of_order() {
 }
 
 /// An RC QP of node 1, bound to QP 5 of a liar that has heard its first `count` SENDs.
-fn talking(pair: &mut Pair, liar: &mut Liar, count: u64) -> (Arc<QpQueues<Words>>, u16) {
+fn talking(pair: &mut Pair, liar: &mut Liar, count: u64) -> (Arc<QpQueues<RingMemory>>, u16) {
     let qp = pair.qp(1, QpType::Rc);
     let attributes = Attributes {
         remote: liar.address(),

@@ -5,7 +5,7 @@
 mod common;
 
 use common::liar::{LAST, Liar, entry, generation_of};
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
@@ -25,7 +25,7 @@ const LIFE: u32 = 1;
 struct Scene {
     pair: Pair,
     liar: Liar,
-    qp: Arc<QpQueues<Words>>,
+    qp: Arc<QpQueues<RingMemory>>,
     /// The life that the node's QP is in.
     life: u32,
 }
@@ -528,7 +528,7 @@ fn a_peer_lives_and_is_served_while_what_waited_of_another_is_done() {
 
 /// A QP of node 0 with one WRITE under way at any time.
 struct Honest {
-    qp: Arc<QpQueues<Words>>,
+    qp: Arc<QpQueues<RingMemory>>,
     /// WRITEs that are complete.
     done: u64,
     /// Rounds that the present one has taken; `None`: there is none.
@@ -536,7 +536,7 @@ struct Honest {
 }
 
 impl Honest {
-    const fn new(qp: Arc<QpQueues<Words>>) -> Self {
+    const fn new(qp: Arc<QpQueues<RingMemory>>) -> Self {
         Self {
             qp,
             done: 0,

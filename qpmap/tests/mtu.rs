@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trunkline_conn::mem::{AtomicOp, Sge};
@@ -29,7 +29,7 @@ const LENGTH: u32 = 20_001;
 /// What one node does to the other: WRITEs, SENDs, READs and atomics in turns, all on one QP.
 struct Load {
     node: usize,
-    qp: Arc<QpQueues<Words>>,
+    qp: Arc<QpQueues<RingMemory>>,
     /// The one kind of request, instead.
     only: Option<u64>,
     posted: u64,
@@ -39,7 +39,7 @@ struct Load {
 }
 
 impl Load {
-    fn new(pair: &Pair, node: usize, qp: Arc<QpQueues<Words>>) -> Self {
+    fn new(pair: &Pair, node: usize, qp: Arc<QpQueues<RingMemory>>) -> Self {
         let buffer = &pair.nodes[node].buffer;
         buffer.set(READ as usize, &stamp(77));
         for slot in 0..SLOTS {

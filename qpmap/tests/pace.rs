@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Crawl {
 }
 
 /// Node 0 sends something that node 1 answers; how long that takes.
-fn ask(crawl: &mut Crawl, [a, b]: &[Arc<QpQueues<Words>>; 2]) -> u64 {
+fn ask(crawl: &mut Crawl, [a, b]: &[Arc<QpQueues<RingMemory>>; 2]) -> u64 {
     crawl.pair.receive(b, 1, &[crawl.pair.sge(1, 8192, 64)]);
     let place = crawl.pair.sge(0, 0, 64);
     crawl.pair.post(0, a, 7, SendOp::Send, &[place]);

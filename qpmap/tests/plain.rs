@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::MILLISECOND;
@@ -13,7 +13,7 @@ use trunkline_qpmap::{QpQueues, QpType};
 use trunkline_wire::{Bth, Cnp, Opcode, Path, ROCE_PORT, Syndrome, icrc};
 
 /// A congestion notification for a QP of the first node.
-fn cnp(qp: &QpQueues<Words>, source: [u8; 4]) -> (Path, Vec<u8>) {
+fn cnp(qp: &QpQueues<RingMemory>, source: [u8; 4]) -> (Path, Vec<u8>) {
     let path = Path {
         src: IpAddr::from(source),
         dst: IpAddr::from([10, 0, 0, 1]),

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use trunkline_qpmap::wqe::SendWr;
 use trunkline_qpmap::{Attributes, Event, QpModify, QpQueues, QpState, QpType};
 use trunkline_wire::{Opcode, Path, Rkey, icrc};
 
-type Qp = Arc<QpQueues<Words>>;
+type Qp = Arc<QpQueues<RingMemory>>;
 
 /// Where the extension header's MSN, offset and RETH stand in a packet: docs/wire-format.md.
 const MSN: usize = 32;

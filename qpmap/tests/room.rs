@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Node, Outbox, Pair, Words};
+use common::{Node, Outbox, Pair, RingMemory};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ const PAYLOAD: u32 = 1024;
 
 /// A stream of WRITEs from node 1: as many as the queue takes, posted again as they complete.
 struct Stream {
-    qp: Arc<QpQueues<Words>>,
+    qp: Arc<QpQueues<RingMemory>>,
     under_way: usize,
     bytes: u32,
 }
@@ -71,7 +71,7 @@ struct Stream {
 impl Stream {
     const DEPTH: usize = 8;
 
-    fn new(qp: Arc<QpQueues<Words>>, bytes: u32) -> Self {
+    fn new(qp: Arc<QpQueues<RingMemory>>, bytes: u32) -> Self {
         let under_way = 0;
         Self {
             qp,

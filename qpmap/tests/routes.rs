@@ -5,7 +5,7 @@
 mod common;
 
 use common::liar::{LAST, Liar, entry, generation_of};
-use common::{Pair, Test, Words};
+use common::{Pair, RingMemory, Test};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::time::{MILLISECOND, SECOND};
@@ -16,7 +16,7 @@ use trunkline_qpmap::{
 };
 use trunkline_wire::{Control, ControlKind, Gid, Opcode, Qpn, Rkey, SrcExt};
 
-type Queues = Arc<QpQueues<Words>>;
+type Queues = Arc<QpQueues<RingMemory>>;
 
 /// An app-managed QP that is ready.
 fn managed(pair: &mut Pair, node: usize) -> Queues {

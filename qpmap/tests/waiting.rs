@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Pair, Words, params};
+use common::{Pair, RingMemory, params};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use trunkline_conn::work::VendorError;
 use trunkline_qpmap::{Attributes, ConnId, Event, PeerIdentity, QpQueues, QpType};
 use trunkline_wire::{Gid, Qpn, Workers};
 
-type Qp = Arc<QpQueues<Words>>;
+type Qp = Arc<QpQueues<RingMemory>>;
 
 /// Workers of the peer. To the first of them a connection leads in each test.
 const WORKERS: u8 = 3;

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
-use common::{Pair, Words};
+use common::{Pair, RingMemory};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use trunkline_conn::control::ControlKind as Congestion;
@@ -13,7 +13,7 @@ use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
 use trunkline_qpmap::{Attributes, QpModify, QpQueues, QpState, QpType};
 use trunkline_wire::{Control, ControlKind, Gid, Qpn};
 
-type Qp = Arc<QpQueues<Words>>;
+type Qp = Arc<QpQueues<RingMemory>>;
 
 /// Engines whose failover gets so much grace.
 fn graced(connections: usize, grace_ns: u64) -> Pair {

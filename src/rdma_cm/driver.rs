@@ -14,7 +14,7 @@ use trunkline_cm::ib::{Guids, PathTerms};
 use trunkline_cm::rdma::{Config, Event, Id, Manager};
 use trunkline_conn::secret::Stream;
 use trunkline_conn::time::Instant;
-use trunkline_dataplane::{Routes, Way};
+use trunkline_dataplane::{NextHop, Routes};
 use trunkline_wire::{Qpn, Worker};
 
 /// Payloads that the path MTUs of connections stand for, from code 1 on.
@@ -190,23 +190,23 @@ impl CmDriver {
 
     /// Finds out what packets the path to a resolved peer takes.
     pub(crate) fn resolve_route(&mut self, now: Instant, id: Id, peer: SocketAddr) {
-        let outcome = self.resolver.way(now, peer);
-        let outcome = outcome.and_then(|way| match way {
-            Some(way) => self.take_way(id, &way),
+        let outcome = self.resolver.next_hop(now, peer);
+        let outcome = outcome.and_then(|hop| match hop {
+            Some(hop) => self.take_way(id, &hop),
             None => Ok(()),
         });
         self.unresolved += u64::from(outcome.is_err());
         self.tell(id, Notice::Route(id, outcome));
     }
 
-    fn take_way(&mut self, id: Id, way: &Way) -> Result<(), ResolveError> {
-        let headers = match way.source {
+    fn take_way(&mut self, id: Id, hop: &NextHop) -> Result<(), ResolveError> {
+        let headers = match hop.source {
             IpAddr::V4(_) => IPV4_UDP,
             IpAddr::V6(_) => IPV6_UDP,
         };
-        let fits = mtu_code(way.mtu.saturating_sub(headers));
+        let fits = mtu_code(hop.mtu.saturating_sub(headers));
         if fits == 0 {
-            return Err(ResolveError::Narrow(way.mtu));
+            return Err(ResolveError::Narrow(hop.mtu));
         }
         if let Some(path) = self.manager.path(id) {
             let mtu = self.manager.config().path.mtu.min(fits);

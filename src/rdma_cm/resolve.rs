@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use trunkline_cm::rdma::Id;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
-use trunkline_dataplane::{Neighbour, RouteError, Routes, Way};
+use trunkline_dataplane::{Neighbour, NextHop, RouteError, Routes};
 use trunkline_wire::may_be_one_host;
 
 /// Pause before a neighbour is looked at again: the first one, and the longest.
@@ -46,7 +46,7 @@ pub enum ResolveError {
 #[derive(Debug)]
 struct Waiting {
     peer: SocketAddr,
-    way: Way,
+    hop: NextHop,
     solicited: bool,
     pause_ns: u64,
     look_at: Instant,
@@ -54,7 +54,7 @@ struct Waiting {
 }
 
 /// What became of an address; the way is told where there is one to tell.
-pub(crate) type Outcome = Result<Option<Way>, ResolveError>;
+pub(crate) type Outcome = Result<Option<NextHop>, ResolveError>;
 
 /// The addresses that are being resolved.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct Resolver<R> {
     /// The same by the time to look at them.
     due: BTreeSet<(Instant, Id)>,
     /// Ways that were found not long ago, by address and scope.
-    ways: BTreeMap<(IpAddr, u32), (Way, Instant)>,
+    hops: BTreeMap<(IpAddr, u32), (NextHop, Instant)>,
     /// Addresses that are taken for one host's, each until then.
     hosts: BTreeMap<IpAddr, Instant>,
 }
@@ -79,7 +79,7 @@ impl<R: Routes> Resolver<R> {
             routes,
             waiting: BTreeMap::new(),
             due: BTreeSet::new(),
-            ways: BTreeMap::new(),
+            hops: BTreeMap::new(),
             hosts: BTreeMap::new(),
         }
     }
@@ -92,13 +92,13 @@ impl<R: Routes> Resolver<R> {
         peer: SocketAddr,
         timeout_ns: u64,
     ) -> Option<Outcome> {
-        let way = match self.way(now, peer) {
-            Ok(Some(way)) => way,
+        let hop = match self.next_hop(now, peer) {
+            Ok(Some(hop)) => hop,
             outcome => return Some(outcome),
         };
         let waiting = Waiting {
             peer,
-            way,
+            hop,
             solicited: false,
             pause_ns: PAUSES.0,
             look_at: now,
@@ -117,8 +117,8 @@ impl<R: Routes> Resolver<R> {
         if !may_be_one_host(address) {
             return false;
         }
-        let way = self.way(now, SocketAddr::new(address, 0));
-        if matches!(way, Err(ResolveError::Route(RouteError::NotOneHost(_)))) {
+        let hop = self.next_hop(now, SocketAddr::new(address, 0));
+        if matches!(hop, Err(ResolveError::Route(RouteError::NotOneHost(_)))) {
             return false;
         }
         if self.hosts.len() >= MAX_WAYS {
@@ -133,19 +133,19 @@ impl<R: Routes> Resolver<R> {
 
     /// What routes and neighbours say of a peer that does not answer.
     pub(crate) fn why_silent(&mut self, now: Instant, peer: IpAddr) -> NoConnection {
-        let way = self.way(now, SocketAddr::new(peer, 0));
-        if let (Ok(Some(way)), Some(routes)) = (&way, &mut self.routes)
-            && let Some(interface) = routes.down(way)
+        let hop = self.next_hop(now, SocketAddr::new(peer, 0));
+        if let (Ok(Some(hop)), Some(routes)) = (&hop, &mut self.routes)
+            && let Some(interface) = routes.down(hop)
         {
             return NoConnection::LinkDown(interface);
         }
-        match way {
+        match hop {
             Err(ResolveError::Route(RouteError::Down { interface, .. })) => {
                 NoConnection::LinkDown(interface)
             }
             Err(_) => NoConnection::NoRoute,
-            Ok(Some(way)) if way.has_neighbour => {
-                let routes = self.routes.as_mut().map(|routes| routes.neighbour(&way));
+            Ok(Some(hop)) if hop.has_neighbour => {
+                let routes = self.routes.as_mut().map(|routes| routes.neighbour(&hop));
                 match routes {
                     // As long as the neighbour is not known, no question has reached anybody.
                     Some(Ok(Neighbour::Silent | Neighbour::Unknown | Neighbour::Asked)) => {
@@ -159,7 +159,7 @@ impl<R: Routes> Resolver<R> {
     }
 
     /// The way to a peer, remembered or asked for; its neighbour is known where it is remembered.
-    pub(crate) fn way(&mut self, now: Instant, peer: SocketAddr) -> Outcome {
+    pub(crate) fn next_hop(&mut self, now: Instant, peer: SocketAddr) -> Outcome {
         let (local, to) = (self.local, peer.ip());
         if local.is_ipv4() != to.is_ipv4() {
             return Err(RouteError::Family { local, peer: to }.into());
@@ -167,12 +167,12 @@ impl<R: Routes> Resolver<R> {
         let Some(routes) = &mut self.routes else {
             return Ok(None);
         };
-        match self.ways.get(&key(peer)) {
-            Some((way, until)) if now < *until => Ok(Some(Way {
+        match self.hops.get(&key(peer)) {
+            Some((hop, until)) if now < *until => Ok(Some(NextHop {
                 has_neighbour: false,
-                ..*way
+                ..*hop
             })),
-            _ => Ok(Some(routes.way(peer)?)),
+            _ => Ok(Some(routes.next_hop(peer)?)),
         }
     }
 
@@ -206,12 +206,12 @@ impl<R: Routes> Resolver<R> {
 
     /// Looks at a neighbour; it waits on where nothing is decided.
     fn look(&mut self, now: Instant, id: Id, mut waiting: Waiting) -> Option<Outcome> {
-        let routes = self.routes.as_mut().expect("somebody found the way");
-        match routes.neighbour(&waiting.way) {
+        let routes = self.routes.as_mut().expect("somebody found the hop");
+        match routes.neighbour(&waiting.hop) {
             Err(error) => return Some(Err(error.into())),
             Ok(Neighbour::Known) => {
                 self.remember(now, &waiting);
-                return Some(Ok(Some(waiting.way)));
+                return Some(Ok(Some(waiting.hop)));
             }
             Ok(Neighbour::Silent) if waiting.solicited => {
                 return Some(Err(unless_down(routes, &waiting, ResolveError::Silent)));
@@ -236,17 +236,17 @@ impl<R: Routes> Resolver<R> {
 
     fn remember(&mut self, now: Instant, found: &Waiting) {
         let key = key(found.peer);
-        let fresh = |(_, until): &(Way, Instant)| now < *until;
+        let fresh = |(_, until): &(NextHop, Instant)| now < *until;
         // What is remembered does not get fresher by being used.
-        if self.ways.get(&key).is_some_and(fresh) {
+        if self.hops.get(&key).is_some_and(fresh) {
             return;
         }
-        if self.ways.len() >= MAX_WAYS {
-            self.ways.retain(|_, way| fresh(way));
+        if self.hops.len() >= MAX_WAYS {
+            self.hops.retain(|_, hop| fresh(hop));
         }
         // With as many peers within a second it does without.
-        if self.ways.len() < MAX_WAYS {
-            self.ways.insert(key, (found.way, now + FRESH_FOR));
+        if self.hops.len() < MAX_WAYS {
+            self.hops.insert(key, (found.hop, now + FRESH_FOR));
         }
     }
 }
@@ -257,13 +257,13 @@ fn unless_down(
     waiting: &Waiting,
     why: fn(IpAddr) -> ResolveError,
 ) -> ResolveError {
-    match routes.down(&waiting.way) {
+    match routes.down(&waiting.hop) {
         Some(interface) => RouteError::Down {
             interface,
             peer: waiting.peer.ip(),
         }
         .into(),
-        None => why(waiting.way.next_hop),
+        None => why(waiting.hop.address),
     }
 }
 

@@ -23,7 +23,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Call(#[from] Error),
     /// There is no way to the address.
-    #[error("no way there: {0}")]
+    #[error("no hop there: {0}")]
     Address(ResolveError),
     /// The peer rejects: 8 when nobody listens, 28 when its program says so.
     #[error("the peer rejects: {}, reason {}", words(*reason), reason.code())]

@@ -6,7 +6,7 @@ use crate::node::shared::Shared;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use trunkline_conn::mem::{Access, AtomicOp, Bytes, PdId, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge};
 use trunkline_conn::work::Remote;
 use trunkline_dataplane::Region;
 use trunkline_wire::{Lkey, Rkey, Workers};

@@ -262,7 +262,7 @@ impl Core {
                 Ok(true) => {}
                 Err(error) if !error.is_passing() => return,
                 // A connection that waits for acknowledgements has nothing to send.
-                Ok(false) if self.unsent.is_none() && !self.engine.owes_farewells() => return,
+                Ok(false) if self.unsent.is_none() && !self.engine.has_pending_closes() => return,
                 // What the port refuses now, it refuses for as long as time stands still.
                 _ if self.clock.is_manual() => return,
                 _ => std::thread::yield_now(),

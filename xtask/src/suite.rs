@@ -75,7 +75,7 @@ const STEPS: &[Step] = &[
         ];
         quietly(cargo::cargo(&arguments), s)
     }),
-    step("build", 270, |s| {
+    step("build", 400, |s| {
         quietly(cargo::cargo(&["build", "--workspace", "--all-targets"]), s)
     }),
     step("no_std", 60, |_| no_std::check().map(Outcome::Passed)),

@@ -91,7 +91,7 @@ impl News {
 
 /// Why nothing comes from `there`, as far as this host knows.
 pub(crate) fn silence(here: IpAddr, there: IpAddr) -> String {
-    match way(here, there) {
+    match next_hop(here, there) {
         Err(error @ (RouteError::NoRoute { .. } | RouteError::Down { .. })) => error.to_string(),
         Err(RouteError::System { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {
             format!("no interface that is up has {here}")
@@ -107,15 +107,15 @@ pub(crate) fn link_down(here: Option<IpAddr>, there: IpAddr) -> Option<RouteErro
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     });
-    let error = way(here, there).err()?;
+    let error = next_hop(here, there).err()?;
     matches!(error, RouteError::Down { .. }).then_some(error)
 }
 
 /// Whether there is a way that packets can take.
-fn way(here: IpAddr, there: IpAddr) -> Result<(), RouteError> {
+fn next_hop(here: IpAddr, there: IpAddr) -> Result<(), RouteError> {
     let mut routes = KernelRoutes::open(here)?;
-    let way = routes.way(SocketAddr::new(there, 0))?;
-    match routes.down(&way) {
+    let hop = routes.next_hop(SocketAddr::new(there, 0))?;
+    match routes.down(&hop) {
         None => Ok(()),
         Some(interface) => Err(RouteError::Down {
             interface,

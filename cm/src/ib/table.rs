@@ -220,7 +220,7 @@ impl Table {
         let (ended, to) = (!state.is_live(), state.phase());
         let set = |slot: &mut Slot| core::mem::replace(&mut slot.state, state);
         let old = self.slots.update(index, set);
-        self.tell(index, old.phase(), to);
+        self.emit(index, old.phase(), to);
         self.count(remote, &old, false);
         if ended {
             self.release_remote_qp(index);
@@ -233,16 +233,16 @@ impl Table {
         self.slots.update(index, |slot| change(&mut slot.state))
     }
 
-    fn tell(&mut self, index: u32, from: Phase, to: Phase) {
+    fn emit(&mut self, index: u32, from: Phase, to: Phase) {
         if self.observer.is_watched() {
             let (id, peer) = (self.slots.id(index), self.slot(index).route.remote);
-            self.observer.tell(|| Step { id, peer, from, to });
+            self.observer.emit(|| Step { id, peer, from, to });
         }
     }
 
     /// Gives a place back.
     pub(super) fn remove(&mut self, index: u32) {
-        self.tell(index, self.slot(index).state.phase(), Phase::Gone);
+        self.emit(index, self.slot(index).state.phase(), Phase::Gone);
         self.release_remote_qp(index);
         let slot = self.slot(index);
         let (remote, address, local) = (slot.remote.0, slot.route.remote, slot.local_qpn);

@@ -300,7 +300,7 @@ impl<R: Random> Manager<R> {
         record.state = state;
         // Who confirms is told by the connection below that it stands, and knows already.
         if from != to {
-            self.observer.tell(|| IdStep { id, from, to });
+            self.observer.emit(|| IdStep { id, from, to });
         }
     }
 

@@ -554,7 +554,7 @@ impl<R: Random> Manager<R> {
         let record = self.ids.remove(&id).ok_or(Error::UnknownId(id))?;
         let (from, to) = (record.state.phase(), IdPhase::Gone);
         if self.is_own(id) {
-            self.observer.tell(|| IdStep { id, from, to });
+            self.observer.emit(|| IdStep { id, from, to });
         }
         if record.bound
             && let Some(local) = record.local
@@ -658,7 +658,7 @@ impl<R: Random> Manager<R> {
         let id = Id(self.next << worker.of().bits() | u64::from(worker.index()));
         self.next += 1;
         let (from, to) = (IdPhase::Gone, state.phase());
-        self.observer.tell(|| IdStep { id, from, to });
+        self.observer.emit(|| IdStep { id, from, to });
         let path = self.config.path;
         self.ids.insert(id, Record::new(space, kind, path, state));
         id

@@ -2,11 +2,11 @@
 //!
 //! Atomics of different sizes on the same bytes at the same moment are undefined behaviour, so the
 //! size follows from the address alone: bytes of a whole aligned word of the region are accessed
-//! as that word, by every copy of every length and by [`Bytes::atomic`], those in front of the
-//! first and behind the last one by one ([`Bounds`]). Where a copy begins or ends within a word,
-//! it loads all of it, or changes its own bytes of it by a compare-and-swap.
+//! as that word, by every copy of every length and by [`RegionMemory::atomic`], those in front of
+//! the first and behind the last one by one ([`Bounds`]). Where a copy begins or ends within a
+//! word, it loads all of it, or changes its own bytes of it by a compare-and-swap.
 //!
-//! [`Bytes::atomic`]: trunkline_conn::mem::Bytes::atomic
+//! [`RegionMemory::atomic`]: trunkline_conn::mem::RegionMemory::atomic
 
 use super::Bounds;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

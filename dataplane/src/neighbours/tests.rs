@@ -225,29 +225,32 @@ fn a_message_that_a_router_passed_on_is_refused() {
 #[test]
 fn ways_lead_to_the_peer_or_to_the_gateway() {
     let mut own = interface(EAST, "10.9.0.1");
-    let direct = Neighbours::new(own).way(address("10.9.0.77")).unwrap();
-    assert_eq!(direct.next_hop, address("10.9.0.77"));
+    let direct = Neighbours::new(own).next_hop(address("10.9.0.77")).unwrap();
+    assert_eq!(direct.address, address("10.9.0.77"));
     assert_eq!((direct.mtu, direct.has_neighbour), (1500, true));
-    let itself = Neighbours::new(own).way(own.address).unwrap();
+    let itself = Neighbours::new(own).next_hop(own.address).unwrap();
     assert!(!itself.has_neighbour);
     let far = address("192.0.2.1");
-    let refused = Neighbours::new(own).way(far).unwrap_err();
+    let refused = Neighbours::new(own).next_hop(far).unwrap_err();
     assert!(matches!(refused, RouteError::NoRoute { .. }), "{refused}");
     own.gateway = Some(address("10.9.0.254"));
     let neighbours = Neighbours::new(own);
-    assert_eq!(neighbours.way(far).unwrap().next_hop, address("10.9.0.254"));
+    assert_eq!(
+        neighbours.next_hop(far).unwrap().address,
+        address("10.9.0.254")
+    );
     for nobody in ["224.0.0.1", "255.255.255.255", "0.0.0.0", "10.9.0.255"] {
-        let refused = neighbours.way(address(nobody)).unwrap_err();
+        let refused = neighbours.next_hop(address(nobody)).unwrap_err();
         assert!(matches!(refused, RouteError::NotOneHost(_)), "{refused}");
     }
     // Of another network nobody here can tell, and one of two hosts has none.
-    assert!(neighbours.way(address("10.10.0.255")).is_ok());
+    assert!(neighbours.next_hop(address("10.10.0.255")).is_ok());
     own.prefix = 31;
-    assert!(Neighbours::new(own).way(address("10.9.0.1")).is_ok());
-    let family = neighbours.way(address("fd09::2")).unwrap_err();
+    assert!(Neighbours::new(own).next_hop(address("10.9.0.1")).is_ok());
+    let family = neighbours.next_hop(address("fd09::2")).unwrap_err();
     assert!(matches!(family, RouteError::Family { .. }), "{family}");
     let six = Neighbours::new(interface(EAST, "fd09::1"));
     let local = address("fe80::7");
-    assert_eq!(six.way(local).unwrap().next_hop, local);
-    assert!(six.way(address("fd10::1")).is_err());
+    assert_eq!(six.next_hop(local).unwrap().address, local);
+    assert!(six.next_hop(address("fd10::1")).is_err());
 }

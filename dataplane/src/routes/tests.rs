@@ -13,10 +13,10 @@ fn at(address: &str) -> SocketAddr {
 }
 
 /// The neighbour, once it is not being asked any more.
-fn settled(routes: &mut KernelRoutes, way: &Way) -> Neighbour {
+fn settled(routes: &mut KernelRoutes, hop: &NextHop) -> Neighbour {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        match routes.neighbour(way).unwrap() {
+        match routes.neighbour(hop).unwrap() {
             Neighbour::Asked if Instant::now() < give_up => thread::sleep(Duration::from_millis(5)),
             other => return other,
         }
@@ -26,24 +26,27 @@ fn settled(routes: &mut KernelRoutes, way: &Way) -> Neighbour {
 #[test]
 fn a_way_on_loopback_has_no_neighbour() {
     let mut routes = KernelRoutes::open(IpAddr::from([127, 0, 0, 1])).unwrap();
-    let way = routes.way(at("127.0.0.2")).unwrap();
-    assert_eq!(way.source, IpAddr::from([127, 0, 0, 1]));
-    assert!(!way.has_neighbour && way.mtu >= 1500, "{way:?}");
-    assert_eq!(routes.down(&way), None);
-    assert_eq!(routes.neighbour(&way).unwrap(), Neighbour::Known);
+    let hop = routes.next_hop(at("127.0.0.2")).unwrap();
+    assert_eq!(hop.source, IpAddr::from([127, 0, 0, 1]));
+    assert!(!hop.has_neighbour && hop.mtu >= 1500, "{hop:?}");
+    assert_eq!(routes.down(&hop), None);
+    assert_eq!(routes.neighbour(&hop).unwrap(), Neighbour::Known);
 }
 
 #[test]
 fn addresses_of_no_host_or_of_another_family_have_no_way() {
     let mut routes = KernelRoutes::open(IpAddr::from([127, 0, 0, 1])).unwrap();
-    let mut way = |to: &str| routes.way(at(to)).unwrap_err();
-    assert!(matches!(way("::1"), RouteError::Family { .. }));
-    assert!(matches!(way("0.0.0.0"), RouteError::NotOneHost(_)));
-    assert!(matches!(way("224.0.0.1"), RouteError::NotOneHost(_)));
+    let mut next_hop = |to: &str| routes.next_hop(at(to)).unwrap_err();
+    assert!(matches!(next_hop("::1"), RouteError::Family { .. }));
+    assert!(matches!(next_hop("0.0.0.0"), RouteError::NotOneHost(_)));
+    assert!(matches!(next_hop("224.0.0.1"), RouteError::NotOneHost(_)));
     // Of the network of the loopback.
-    assert!(matches!(way("127.255.255.255"), RouteError::NotOneHost(_)));
+    assert!(matches!(
+        next_hop("127.255.255.255"),
+        RouteError::NotOneHost(_)
+    ));
     // From loopback nothing leads out.
-    assert!(matches!(way("192.0.2.1"), RouteError::NoRoute { .. }));
+    assert!(matches!(next_hop("192.0.2.1"), RouteError::NoRoute { .. }));
     let unknown = KernelRoutes::open(IpAddr::from([192, 0, 2, 1])).unwrap_err();
     assert!(matches!(unknown, RouteError::System { .. }), "{unknown}");
 }
@@ -54,12 +57,12 @@ fn a_neighbour_is_known_once_it_was_asked_for() {
     beside_a_neighbour(|_| {
         for (local, peer) in [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2")] {
             let mut routes = KernelRoutes::open(local.parse().unwrap()).unwrap();
-            let way = routes.way(at(peer)).unwrap();
-            assert_eq!((way.source, way.next_hop), (at(local).ip(), at(peer).ip()));
-            assert_eq!((way.mtu, way.has_neighbour), (4200, true));
-            assert_eq!(routes.neighbour(&way).unwrap(), Neighbour::Unknown);
+            let hop = routes.next_hop(at(peer)).unwrap();
+            assert_eq!((hop.source, hop.address), (at(local).ip(), at(peer).ip()));
+            assert_eq!((hop.mtu, hop.has_neighbour), (4200, true));
+            assert_eq!(routes.neighbour(&hop).unwrap(), Neighbour::Unknown);
             routes.solicit(at(peer)).unwrap();
-            assert_eq!(settled(&mut routes, &way), Neighbour::Known, "{peer}");
+            assert_eq!(settled(&mut routes, &hop), Neighbour::Known, "{peer}");
         }
     });
 }
@@ -71,12 +74,12 @@ fn a_neighbour_that_does_not_answer_is_silent() {
         std::fs::write("/proc/sys/net/ipv4/neigh/near/retrans_time_ms", "20").unwrap();
         let mut routes = KernelRoutes::open(IpAddr::from([10, 9, 0, 1])).unwrap();
         let nobody = at("10.9.0.77");
-        let way = routes.way(nobody).unwrap();
+        let hop = routes.next_hop(nobody).unwrap();
         routes.solicit(nobody).unwrap();
-        assert_eq!(settled(&mut routes, &way), Neighbour::Silent);
+        assert_eq!(settled(&mut routes, &hop), Neighbour::Silent);
         // Whoever asks again begins anew.
         routes.solicit(nobody).unwrap();
-        assert_eq!(routes.neighbour(&way).unwrap(), Neighbour::Asked);
+        assert_eq!(routes.neighbour(&hop).unwrap(), Neighbour::Asked);
     });
 }
 
@@ -87,10 +90,10 @@ fn a_link_that_is_down_is_told_by_its_name() {
         ip("link add other type veth peer name end");
         ip("addr add 10.8.0.1/24 dev other");
         let mut routes = KernelRoutes::open(IpAddr::from([10, 9, 0, 1])).unwrap();
-        let way = routes.way(at("10.9.0.2")).unwrap();
-        assert_eq!(routes.down(&way), None);
+        let hop = routes.next_hop(at("10.9.0.2")).unwrap();
+        assert_eq!(routes.down(&hop), None);
         far.run("ip link set far down");
-        let told = routes.way(at("10.9.0.2")).unwrap();
+        let told = routes.next_hop(at("10.9.0.2")).unwrap();
         let down = routes.down(&told).map(|name| name.to_string());
         assert_eq!(down.as_deref(), Some("near"));
         ip("link set near down");
@@ -100,15 +103,15 @@ fn a_link_that_is_down_is_told_by_its_name() {
             ("10.8.0.2", "other"),
             ("10.7.0.2", "near"),
         ] {
-            let refused = routes.way(at(peer)).unwrap_err();
+            let refused = routes.next_hop(at(peer)).unwrap_err();
             let says = format!("interface {name}, which leads to {peer}, is down");
             assert_eq!(refused.to_string(), says);
         }
         ip("link set near up");
         far.run("ip link set far up");
-        let way = routes.way(at("10.9.0.2")).unwrap();
-        assert_eq!(routes.down(&way), None);
-        let nowhere = routes.way(at("10.7.0.2")).unwrap_err();
+        let hop = routes.next_hop(at("10.9.0.2")).unwrap();
+        assert_eq!(routes.down(&hop), None);
+        let nowhere = routes.next_hop(at("10.7.0.2")).unwrap_err();
         assert!(matches!(nowhere, RouteError::NoRoute { .. }), "{nowhere}");
     });
 }
@@ -121,9 +124,9 @@ fn routes_say_gateways_limits_and_what_is_forbidden() {
         ip("route add prohibit 10.30.0.0/16");
         ip("route add unreachable 10.40.0.0/16");
         let mut routes = KernelRoutes::open(IpAddr::from([10, 9, 0, 1])).unwrap();
-        let way = routes.way(at("10.20.1.1")).unwrap();
-        assert_eq!((way.next_hop, way.mtu), (at("10.9.0.2").ip(), 1400));
-        let mut refused = |to: &str| match routes.way(at(to)).unwrap_err() {
+        let hop = routes.next_hop(at("10.20.1.1")).unwrap();
+        assert_eq!((hop.address, hop.mtu), (at("10.9.0.2").ip(), 1400));
+        let mut refused = |to: &str| match routes.next_hop(at(to)).unwrap_err() {
             RouteError::NoRoute { source, .. } => source.raw_os_error().unwrap(),
             other => panic!("{other}"),
         };
@@ -140,9 +143,9 @@ fn link_local_peers_are_on_our_own_link() {
         ip("addr add fe80::9/64 dev near nodad");
         let mut routes = KernelRoutes::open("fe80::9".parse().unwrap()).unwrap();
         let peer = |scope| SocketAddrV6::new("fe80::1".parse().unwrap(), 1, 0, scope).into();
-        let way = routes.way(peer(0)).unwrap();
-        assert_eq!(routes.way(peer(way.interface)).unwrap(), way);
-        let elsewhere = routes.way(peer(way.interface + 1)).unwrap_err();
+        let hop = routes.next_hop(peer(0)).unwrap();
+        assert_eq!(routes.next_hop(peer(hop.interface)).unwrap(), hop);
+        let elsewhere = routes.next_hop(peer(hop.interface + 1)).unwrap_err();
         assert!(
             matches!(elsewhere, RouteError::Interface { .. }),
             "{elsewhere}"

@@ -21,7 +21,7 @@ use trunkline_qpmap::{
 };
 use trunkline_wire::{Path, Qpn, Rkey, Workers};
 
-type Words = Box<[AtomicU64]>;
+type RingMemory = Box<[AtomicU64]>;
 
 /// Longest datagram: small, so that messages take several packets.
 pub(super) const DATAGRAM: u32 = 512;
@@ -51,10 +51,10 @@ const RECEIVE: u64 = 1 << 63;
 pub(super) struct Plain;
 
 impl Platform for Plain {
-    type Bytes = Region;
-    type Words = Words;
+    type RegionMemory = Region;
+    type RingMemory = RingMemory;
 
-    fn words(count: usize) -> Words {
+    fn words(count: usize) -> RingMemory {
         (0..count).map(|_| AtomicU64::new(0)).collect()
     }
 }
@@ -62,20 +62,20 @@ impl Platform for Plain {
 pub(super) struct Node {
     pub(super) engine: Engine<Plain>,
     pub(super) now: Instant,
-    pub(super) qps: Vec<Arc<QpQueues<Words>>>,
+    pub(super) qps: Vec<Arc<QpQueues<RingMemory>>>,
     pub(super) conns: Vec<ConnId>,
     pub(super) open: Rkey,
     /// Local, without rights, of other domains.
     pub(super) hidden: [Rkey; 4],
     /// The QP of the other peer: whatever this one says, it lives on.
-    pub(super) witness: Arc<QpQueues<Words>>,
+    pub(super) witness: Arc<QpQueues<RingMemory>>,
     cq_index: u32,
-    cq: Arc<CompletionQueue<Words>>,
+    cq: Arc<CompletionQueue<RingMemory>>,
     outbox: Outbox,
     /// Datagrams that come one right after another.
     arriving: Vec<(Path, bool, Vec<u8>)>,
     pds: [PdId; 3],
-    srq: Arc<RecvQueue<Words>>,
+    srq: Arc<RecvQueue<RingMemory>>,
     srq_index: u32,
     open_region: Region,
     /// Read by the program, never by peers; beyond `USED` not even by the program.
@@ -178,7 +178,7 @@ impl Node {
         node
     }
 
-    fn create(&mut self, index: usize) -> Arc<QpQueues<Words>> {
+    fn create(&mut self, index: usize) -> Arc<QpQueues<RingMemory>> {
         let pd = self.pds[if index == CLOSED { 2 } else { 0 }];
         let kind = match index {
             MANAGED => QpType::Src,

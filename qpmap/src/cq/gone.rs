@@ -9,7 +9,7 @@ use super::entry::{decode, qpn};
 use super::{CompletionQueue, CqOverflow, HEAD, Reader, TAIL};
 use crate::hash::IndexMap;
 use crate::order::before;
-use crate::ring::Words;
+use crate::ring::RingMemory;
 use std::sync::atomic::Ordering;
 use trunkline_conn::work::Completion;
 use trunkline_wire::Qpn;
@@ -59,7 +59,7 @@ impl Gone {
     }
 }
 
-impl<W: Words> CompletionQueue<W> {
+impl<W: RingMemory> CompletionQueue<W> {
     /// Worker: what was pushed so far for the QP is not polled any more.
     pub fn forget(&self, qpn: Qpn) {
         let Some(ring) = self.ring.get() else {

@@ -5,7 +5,7 @@
 //! costs nothing more.
 
 use super::{CompletionQueue, CqOverflow, Notify};
-use crate::ring::Words;
+use crate::ring::RingMemory;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +43,7 @@ pub struct MergedQueue<W> {
     arming: Mutex<()>,
 }
 
-impl<W: Words> MergedQueue<W> {
+impl<W: RingMemory> MergedQueue<W> {
     /// A queue of one ring for each of `workers`, all of which `make` makes of whom they are to
     /// notify. One event for each arming reaches `notify`.
     ///

@@ -46,7 +46,7 @@ impl<P: Platform> Engine<P> {
     pub(super) fn handle_entry(&mut self, now: Instant, conn: u32, entry: ControlEntry) {
         match entry.kind {
             ControlKind::Bind => {
-                self.tell(|engine| Trace::BindReceived {
+                self.emit(|engine| Trace::BindReceived {
                     qpn: entry.dest_qp,
                     remote: entry.src_qp,
                     conn: engine.conn_id(conn),
@@ -136,7 +136,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn admit_waiting(&mut self, qp: u32) {
         for (peer, bind) in self.waiting_binds.take(qp) {
             let carried = self.live(bind.conn).map(|_| bind.conn.index);
-            let conn = carried.unwrap_or_else(|| self.heir(peer, bind.entry.src_qp));
+            let conn = carried.unwrap_or_else(|| self.fallback(peer, bind.entry.src_qp));
             if conn != NONE {
                 // Its peer's share of refusals grows with the next BIND.
                 self.handle_bind(Instant::from_nanos(0), conn, &bind.entry);
@@ -270,8 +270,8 @@ impl<P: Platform> Engine<P> {
 
     /// There is a stateless reply for the peer of `conn`.
     pub(crate) fn owe_reply(&mut self, conn: u32) {
-        self.conns[conn].flags.patience.owe(true);
-        self.touch(conn);
+        self.conns[conn].flags.ack_delay.owe(true);
+        self.mark_ready(conn);
     }
 
     /// The flow that an answer to a BIND is for.
@@ -293,7 +293,7 @@ impl<P: Platform> Engine<P> {
             self.counters.stale += 1;
             return;
         }
-        self.tell(|engine| Trace::BindRefused {
+        self.emit(|engine| Trace::BindRefused {
             flow,
             qpn: entry.dest_qp,
             remote: entry.src_qp,
@@ -320,7 +320,7 @@ impl<P: Platform> Engine<P> {
         }
         if effects.bound {
             self.counters.bound += 1;
-            self.tell(|engine| Trace::Bound {
+            self.emit(|engine| Trace::Bound {
                 now,
                 flow,
                 qpn: entry.dest_qp,

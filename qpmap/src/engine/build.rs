@@ -5,7 +5,7 @@ use super::requests::Pending;
 use crate::regions::Regions;
 use trunkline_conn::delivery::Stamp;
 use trunkline_conn::egress::Egress;
-use trunkline_conn::mem::{AtomicOp, Bytes, Memory, MemoryFault, PdId, Sge};
+use trunkline_conn::mem::{AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Sge};
 use trunkline_conn::work::{Local, SendFlags, SendOp};
 use trunkline_wire::{
     AtomicEth, Bth, Crc, IcrcSeed, Ieth, ImmDt, Opcode, Path, Psn, Qpn, Reth, SrcExt, SrcExtPart,
@@ -36,8 +36,8 @@ pub(crate) const fn full_payload(datagram: u32) -> u32 {
 
 /// What a packet in flight carries, so that it can be built again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Item {
-    pub(crate) kind: ItemKind,
+pub(crate) struct SentPacket {
+    pub(crate) kind: SentKind,
     /// Resend round of the flow when it was sent.
     pub(crate) round: u8,
     pub(crate) flow: u32,
@@ -52,7 +52,7 @@ pub(crate) struct Item {
 /// What kind of content that is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-pub(crate) enum ItemKind {
+pub(crate) enum SentKind {
     Request,
     Response,
     Answers,
@@ -60,9 +60,9 @@ pub(crate) enum ItemKind {
     Ping,
 }
 
-impl Item {
+impl SentPacket {
     pub(crate) const PING: Self = Self {
-        kind: ItemKind::Ping,
+        kind: SentKind::Ping,
         round: 0,
         flow: 0,
         slot: 0,
@@ -114,11 +114,11 @@ pub(crate) enum Payload<'a> {
 /// Bytes of the longest headers: of an atomic.
 const HEADERS: usize = BASE + AtomicEth::LEN;
 
-/// Everything of a packet but its number. All packets of a message are cut from one draft.
+/// Everything of a packet but its number. All packets of a message are cut from one template.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Draft<'a> {
+pub(crate) struct PacketTemplate<'a> {
     opcode: Opcode,
-    label: Label,
+    id: MessageId,
     abort: bool,
     op: Option<&'a SendOp>,
     /// Of a READ or atomic: how many of its flow before it are outstanding.
@@ -138,12 +138,12 @@ pub(crate) struct Draft<'a> {
     /// Of all its packets.
     payload: Payload<'a>,
     /// Their headers, but for what each has of its own: worth keeping when there are several.
-    picture: Option<[u8; HEADERS]>,
+    kept_headers: Option<[u8; HEADERS]>,
 }
 
 /// Between which QPs a message goes, and which one of theirs it is. Nothing for packets without.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Label {
+pub(crate) struct MessageId {
     source: Qpn,
     dest: Qpn,
     generation: u16,
@@ -151,7 +151,7 @@ pub(crate) struct Label {
     msn: u32,
 }
 
-impl Label {
+impl MessageId {
     /// A message of a flow whose QP is `source`.
     pub(crate) fn of(flow: &Flow, source: Qpn, msn: u32, round: u8) -> Self {
         Self {
@@ -164,11 +164,16 @@ impl Label {
     }
 }
 
-impl<'a> Draft<'a> {
+impl<'a> PacketTemplate<'a> {
     /// A packet without a QP: answers, control, keep-alive, acknowledgements.
     pub(crate) fn bare(opcode: Opcode, payload: &'a [u8]) -> Self {
         let length = payload.len() as u32;
-        Self::new(opcode, Label::default(), length, Payload::Bytes(payload))
+        Self::new(
+            opcode,
+            MessageId::default(),
+            length,
+            Payload::Bytes(payload),
+        )
     }
 
     /// A request, to be [`cut`](Self::cut) into packets.
@@ -183,7 +188,7 @@ impl<'a> Draft<'a> {
             Payload::None => 0,
             _ => request.length,
         };
-        let label = Label::of(flow, source, pending.msn, pending.round);
+        let id = MessageId::of(flow, source, pending.msn, pending.round);
         let answered = request.op.has_response_data();
         Self {
             op: Some(&request.op),
@@ -191,20 +196,20 @@ impl<'a> Draft<'a> {
             further: further_length(&request.op) as u8,
             message: request.length,
             solicited: request.flags.contains(SendFlags::SOLICITED),
-            ..Self::new(opcode_of(&request.op), label, whole, payload)
+            ..Self::new(opcode_of(&request.op), id, whole, payload)
         }
     }
 
     /// A message of `whole` bytes, at first in one packet.
     pub(crate) const fn new(
         opcode: Opcode,
-        label: Label,
+        id: MessageId,
         whole: u32,
         payload: Payload<'a>,
     ) -> Self {
         Self {
             opcode,
-            label,
+            id,
             abort: false,
             op: None,
             ahead: 0,
@@ -216,16 +221,16 @@ impl<'a> Draft<'a> {
             length: whole,
             last: true,
             payload,
-            picture: None,
+            kept_headers: None,
         }
     }
 
     /// More packets follow this one.
-    pub(super) fn keep_picture(&mut self, route: &Route) {
-        if self.picture.is_none() {
-            let mut picture = [0; HEADERS];
-            self.write_common(route, &mut picture);
-            self.picture = Some(picture);
+    pub(super) fn keep_headers(&mut self, route: &Route) {
+        if self.kept_headers.is_none() {
+            let mut headers = [0; HEADERS];
+            self.write_common(route, &mut headers);
+            self.kept_headers = Some(headers);
         }
     }
 
@@ -240,7 +245,7 @@ impl<'a> Draft<'a> {
     fn voided(&self) -> Self {
         Self {
             abort: self.opcode != Opcode::SRC_READ_RESP,
-            ..Self::new(Opcode::SRC_VOID, self.label, 0, Payload::None)
+            ..Self::new(Opcode::SRC_VOID, self.id, 0, Payload::None)
         }
     }
 
@@ -261,7 +266,7 @@ impl<'a> Draft<'a> {
     ///
     /// # Errors
     /// The payload cannot be had; the packet is then one that nobody should get.
-    pub(crate) fn build<B: Bytes>(
+    pub(crate) fn build<B: RegionMemory>(
         &self,
         route: &Route,
         stamp: &Stamp,
@@ -299,7 +304,7 @@ impl<'a> Draft<'a> {
     }
 
     #[inline(always)]
-    fn write_payload<B: Bytes>(
+    fn write_payload<B: RegionMemory>(
         &self,
         regions: &Regions<B>,
         payload: &mut [u8],
@@ -325,9 +330,9 @@ impl<'a> Draft<'a> {
     /// The headers of this one packet, but for the HCRC.
     #[inline(always)]
     fn write_headers(&self, route: &Route, stamp: &Stamp, out: &mut [u8]) {
-        match (&self.picture, out.first_chunk_mut()) {
+        match (&self.kept_headers, out.first_chunk_mut()) {
             // What is too much is written over later.
-            (Some(picture), Some(all)) => *all = *picture,
+            (Some(headers), Some(all)) => *all = *headers,
             _ => self.write_common(route, out),
         }
         let (bth, rest) = out.split_first_chunk_mut().expect("they begin with a BTH");
@@ -365,12 +370,12 @@ impl<'a> Draft<'a> {
         };
         let ext = SrcExt {
             abort: self.abort,
-            generation: self.label.generation,
+            generation: self.id.generation,
             token: route.token,
-            src_qp: self.label.source,
-            round: self.label.round,
-            dest_qp: self.label.dest,
-            msn: self.label.msn,
+            src_qp: self.id.source,
+            round: self.id.round,
+            dest_qp: self.id.dest,
+            msn: self.id.msn,
             ..SrcExt::default()
         };
         let (head, rest) = out.split_first_chunk_mut().expect("a BTH");
@@ -453,8 +458,8 @@ pub(super) struct Out<'a, B, E: ?Sized> {
     pub(super) egress: &'a mut E,
 }
 
-impl<B: Bytes, E: Egress + ?Sized> Out<'_, B, E> {
-    /// Reserves room for `draft`, stamps it, builds it there and hands it over. `port` is the
+impl<B: RegionMemory, E: Egress + ?Sized> Out<'_, B, E> {
+    /// Reserves room for `template`, stamps it, builds it there and hands it over. `port` is the
     /// source port that it leaves from.
     ///
     /// `stamp` gives the packet its number once there is room: until then nothing was sent. A
@@ -463,22 +468,22 @@ impl<B: Bytes, E: Egress + ?Sized> Out<'_, B, E> {
     #[inline(always)]
     pub(super) fn emit(
         &mut self,
-        draft: &Draft<'_>,
+        template: &PacketTemplate<'_>,
         port: u8,
         stamp: impl FnOnce() -> Stamp,
     ) -> Emitted {
         let (other, regions) = (self.route.over(self.ports, port), self.regions);
         let route = other.as_ref().unwrap_or(self.route);
-        let Some(slot) = self.egress.reserve(&route.path, draft.datagram()) else {
+        let Some(slot) = self.egress.reserve(&route.path, template.datagram()) else {
             return Emitted::NoRoom;
         };
         let stamp = stamp();
-        let built = draft.build(route, &stamp, slot.identification, regions, slot.datagram);
+        let built = template.build(route, &stamp, slot.identification, regions, slot.datagram);
         if built.is_ok() {
             self.egress.commit();
             return Emitted::Sent;
         }
-        let void = draft.voided();
+        let void = template.voided();
         let Some(slot) = self.egress.reserve(&route.path, void.datagram()) else {
             return Emitted::Voided;
         };

@@ -11,7 +11,7 @@ use super::{Engine, Platform};
 use crate::slab::NONE;
 use trunkline_conn::delivery::Received;
 use trunkline_conn::ingress::Arrival;
-use trunkline_conn::mem::{Bytes, Memory, PdId};
+use trunkline_conn::mem::{Memory, PdId, RegionMemory};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, MAX_MESSAGE};
 use trunkline_wire::{Bth, Crc, Reth, SrcExtView, icrc};
@@ -68,15 +68,15 @@ impl<P: Platform> Burst<'_, P> {
 const HEADERS: usize = (BASE + Reth::LEN).next_multiple_of(8);
 
 /// The same in words, to be compared quickly.
-type Words = [u64; HEADERS / 8];
+type RingMemory = [u64; HEADERS / 8];
 
 /// What a packet was that did not complete its message, so that the next one can be told to be of
 /// the same.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     /// Its headers, as far as those of the next one have to be the same, and where that is.
-    same: Words,
-    mask: Words,
+    same: RingMemory,
+    mask: RingMemory,
     /// How many bytes are headers.
     headers: usize,
     /// Bytes of each datagram.
@@ -115,7 +115,7 @@ const FREE: [u8; BASE] = {
     free
 };
 
-fn words(bytes: &[u8; HEADERS]) -> Words {
+fn words(bytes: &[u8; HEADERS]) -> RingMemory {
     let (words, _) = bytes.as_chunks();
     std::array::from_fn(|at| u64::from_ne_bytes(words[at]))
 }
@@ -222,7 +222,7 @@ impl<P: Platform> Engine<P> {
             let start = self.arrived.seed.start(datagram.len(), identification);
             start.masking(headers)
         };
-        P::Bytes::sum(headers, &mut crc);
+        P::RegionMemory::sum(headers, &mut crc);
         let next = self.conns[stream.conn].delivery.is_next(number);
         if !next || icrc::trailer(crc) != *header_crc {
             return false;

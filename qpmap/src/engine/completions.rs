@@ -3,7 +3,7 @@
 
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
-use crate::ring::Words;
+use crate::ring::RingMemory;
 use crate::slab::Slab;
 use std::sync::Arc;
 use trunkline_conn::work::Completion;
@@ -48,7 +48,7 @@ struct Slot<W> {
     users: u32,
 }
 
-impl<W: Words> Completions<W> {
+impl<W: RingMemory> Completions<W> {
     /// Owns no queue.
     pub(crate) const fn new() -> Self {
         Self {

@@ -103,7 +103,7 @@ impl<P: Platform> Engine<P> {
         let (mut conn, told) = (record.conn, record.ending == Ending::Told);
         let pair = (record.qp, record.remote, self.homes.peer(flow));
         if record.flags.has(Flags::STRANDED) || self.is_left_behind(flow) {
-            conn = self.heir(pair.2, pair.1);
+            conn = self.fallback(pair.2, pair.1);
         }
         self.leave_stranded(flow);
         self.moves.remove(&flow);
@@ -222,11 +222,11 @@ impl<P: Platform> Engine<P> {
     /// The connection of a flow whose QP is gone is gone, too: its end is told over another one.
     /// Where there is none, the peer asks for the QP when there is, and hears it then.
     pub(crate) fn move_ended(&mut self, flow: u32) {
-        let heir = self.heir(self.homes.peer(flow), self.flows[flow].remote);
-        if heir == NONE {
+        let fallback = self.fallback(self.homes.peer(flow), self.flows[flow].remote);
+        if fallback == NONE {
             self.finish(flow);
         } else {
-            self.join_ended(flow, heir);
+            self.join_ended(flow, fallback);
         }
     }
 

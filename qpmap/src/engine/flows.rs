@@ -284,7 +284,7 @@ impl<P: Platform> Engine<P> {
             self.resume_on(flow, to.index);
             self.cold_mut(qp).pinned = true;
             let qpn = self.qp_number(qp);
-            self.tell(|_| Trace::Moved { qpn, conn: to });
+            self.emit(|_| Trace::Moved { qpn, conn: to });
             self.events.push_back(Event::Moved { qpn, conn: to });
         }
         self.wake(flow);

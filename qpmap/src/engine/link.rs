@@ -1,10 +1,10 @@
 //! Connections: how they are opened, closed and kept alive, and what becomes of their flows.
 
-use super::build::{self, Item, Route};
+use super::ack_delay::AckDelay;
+use super::build::{self, Route, SentPacket};
 use super::homes::Group;
 use super::lists::{List, Noticed, Runnable};
 use super::numbers::Numbers;
-use super::patience::Patience;
 use super::peers::{Peer, PeerIdentity};
 use super::timer::Timer;
 use super::tombstones::Tombstone;
@@ -71,7 +71,7 @@ pub struct ConnectionStats {
 /// A shared connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) delivery: Connection<Item>,
+    pub(crate) delivery: Connection<SentPacket>,
     pub(crate) peer: u32,
     /// In the pool of its peer.
     pub(crate) next_of_pool: u32,
@@ -97,7 +97,7 @@ pub(crate) struct ConnFlags {
     /// It owes its peer a keep-alive.
     pub(crate) ping: bool,
     /// Whether its notices may still wait.
-    pub(crate) patience: Patience,
+    pub(crate) ack_delay: AckDelay,
     pub(crate) private: bool,
 }
 
@@ -203,7 +203,7 @@ impl<P: Platform> Engine<P> {
         self.link_to_peer(index);
         self.arm_conn(index, None);
         let conn = self.conn_id(index);
-        self.tell(|_| Trace::Opened {
+        self.emit(|_| Trace::Opened {
             conn,
             peer: identity.address,
             private: params.private,
@@ -221,7 +221,7 @@ impl<P: Platform> Engine<P> {
     pub fn greet(&mut self, id: ConnId) {
         if self.live(id).is_some() {
             self.conns[id.index].flags.ping = true;
-            self.touch(id.index);
+            self.mark_ready(id.index);
         }
     }
 
@@ -319,7 +319,7 @@ impl<P: Platform> Engine<P> {
     fn close_because(&mut self, id: ConnId, cause: Cause) {
         if self.live(id).is_some() {
             let route = self.route(id.index);
-            self.farewells.push_back((route, Close::CONNECTION));
+            self.pending_closes.push_back((route, Close::CONNECTION));
             self.remove_connection(id.index, cause);
         }
     }
@@ -331,7 +331,7 @@ impl<P: Platform> Engine<P> {
         let conns: Vec<u32> = self.conns.iter().map(|(index, _)| index).collect();
         for conn in conns {
             let route = self.route(conn);
-            self.farewells.push_back((route, Close::NODE));
+            self.pending_closes.push_back((route, Close::NODE));
         }
         let peers: Vec<Gid> = self.peers.iter().map(|(_, peer)| peer.address).collect();
         for peer in peers {
@@ -405,8 +405,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Marks a connection as having something to send.
-    pub(crate) fn touch(&mut self, conn: u32) {
-        self.schedule.touch(Ready::Conn(conn));
+    pub(crate) fn mark_ready(&mut self, conn: u32) {
+        self.schedule.mark_ready(Ready::Conn(conn));
     }
 
     /// Arms the timer of a connection; called when its deadline may have moved closer. What was due
@@ -427,7 +427,7 @@ impl<P: Platform> Engine<P> {
         self.rest(now, conn);
         if self.heed(now, conn) {
             // Its turn arms the timer again: what is due may only be known after it.
-            self.touch(conn);
+            self.mark_ready(conn);
         }
     }
 
@@ -474,7 +474,7 @@ impl<P: Platform> Engine<P> {
         self.replies.forget(conn);
         let address = self.peers[peer].address;
         let flows = stone.flows;
-        self.tell(|_| Trace::Down {
+        self.emit(|_| Trace::Down {
             conn: id,
             peer: address,
             cause,

@@ -89,7 +89,7 @@ impl<P: Platform> Engine<P> {
     /// A flow without a connection ends.
     pub(crate) fn retire(&mut self, flow: u32) {
         self.flows.remove(flow);
-        self.tell(|_| Trace::Ended { flow });
+        self.emit(|_| Trace::Ended { flow });
     }
 
     /// The flow whose turn to send it is.

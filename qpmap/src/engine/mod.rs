@@ -31,7 +31,7 @@
 //! | `staging` | packets that wait for an earlier one |
 //! | `requests` | the owner of work requests: in posting order, in flows, READs among them |
 //! | `responses` | the owner of responses on their way |
-//! | `notice`, `patience` | answers and BINDs, batched; how long they wait for company |
+//! | `notice`, `ack_delay` | answers and BINDs, batched; how long they wait for company |
 //! | `blobs`, `replies` | what such packets hold; what is told where there is no flow |
 //! | `unready` | BINDs whose QP is not ready yet |
 //! | `waiting` | QPs and flows without a connection yet, or any more |
@@ -39,6 +39,7 @@
 //! | `plain` | QPs with an IBTA connection of their own, UC and UD |
 //! | `trace` | what those hear who only watch |
 
+mod ack_delay;
 mod backlog;
 mod binding;
 mod binds;
@@ -62,7 +63,6 @@ mod notice;
 mod numbers;
 mod packet;
 mod paths;
-mod patience;
 mod peers;
 mod plain;
 mod qp;
@@ -107,7 +107,7 @@ use crate::key::{Secret24, Secret32};
 use crate::mapping::Mapping;
 use crate::queue::RecvQueue;
 use crate::regions::Regions;
-use crate::ring::Words;
+use crate::ring::RingMemory;
 use crate::slab::{NONE, Slab};
 use crate::state::QpState;
 use backlog::{Backlog, PER_ROUND};
@@ -136,7 +136,7 @@ use tombstones::Tombstones;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::delivery::{self, Policy, Pool};
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::mem::{Bytes, PdId};
+use trunkline_conn::mem::{PdId, RegionMemory};
 use trunkline_conn::observer::Observer;
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::time::Instant;
@@ -155,12 +155,12 @@ const MOST_BELLS: u32 = 1024;
 /// What the floors above provide: memory behind keys, memory of rings.
 pub trait Platform: 'static {
     /// Registered memory.
-    type Bytes: Bytes;
+    type RegionMemory: RegionMemory;
     /// Memory of rings.
-    type Words: Words;
+    type RingMemory: RingMemory;
 
     /// `count` zeroed words for a ring.
-    fn words(count: usize) -> Self::Words;
+    fn words(count: usize) -> Self::RingMemory;
 }
 
 /// How an [`Engine`] is set up.
@@ -327,12 +327,12 @@ pub struct Engine<P: Platform> {
     /// Salts of keys.
     salts: Stream,
     conn_secret: Secret24,
-    pub(crate) regions: Regions<P::Bytes>,
+    pub(crate) regions: Regions<P::RegionMemory>,
     pub(crate) doorbells: Arc<Doorbells>,
     /// Those that have rung and are not heard yet.
     sweep: Sweep,
     pub(crate) mapping: Arc<Mapping>,
-    qps: Qps<P::Words>,
+    qps: Qps<P::RingMemory>,
     flows: Slab<Flow>,
     homes: Homes,
     /// Routes of app-managed QPs.
@@ -341,8 +341,8 @@ pub struct Engine<P: Platform> {
     ended: Vec<u32>,
     /// Lists of flows that have something to send.
     turns: Chains<u32>,
-    completions: Completions<P::Words>,
-    srqs: Slab<SrqSlot<P::Words>>,
+    completions: Completions<P::RingMemory>,
+    srqs: Slab<SrqSlot<P::RingMemory>>,
     peers: Slab<Peer>,
     /// Peers by address.
     peer_of: peers::Addresses,
@@ -362,10 +362,10 @@ pub struct Engine<P: Platform> {
     /// posted something last.
     drained: u32,
     /// Connections whose peer has to hear that they are closed, oldest first, and why.
-    farewells: VecDeque<(build::Route, Close)>,
+    pending_closes: VecDeque<(build::Route, Close)>,
     /// Flows that move to another connection once they are quiet.
     moves: IndexMap<ConnId>,
-    windows: Pool<build::Item>,
+    windows: Pool<build::SentPacket>,
     /// [`Timer::Trim`] is armed.
     trims: bool,
     requests: Requests,
@@ -376,7 +376,7 @@ pub struct Engine<P: Platform> {
     /// Flows whose clock is to be wound up in the next round.
     to_watch: Vec<u32>,
     /// Scratch of `apply_ack`.
-    acked: Vec<build::Item>,
+    acked: Vec<build::SentPacket>,
     responses: Responses,
     assemblies: Slab<Assembly>,
     /// Receives that messages under way hold.
@@ -458,7 +458,7 @@ impl<P: Platform> Engine<P> {
             numbers: Numbers::default(),
             past: IndexMap::default(),
             drained: 0,
-            farewells: VecDeque::new(),
+            pending_closes: VecDeque::new(),
             moves: IndexMap::default(),
             windows: Pool::new(Policy {
                 link_rate_bps: config.link_rate_bps,
@@ -528,7 +528,7 @@ impl<P: Platform> Engine<P> {
 
     /// Whether packets may be waiting to go out: poll again soon.
     pub fn is_busy(&self) -> bool {
-        !self.schedule.is_empty() || !self.farewells.is_empty() || self.has_work()
+        !self.schedule.is_empty() || !self.pending_closes.is_empty() || self.has_work()
     }
 
     /// The same for what needs no room in the port: programs have posted something, or packets that
@@ -581,7 +581,7 @@ impl<P: Platform> Engine<P> {
         while left > 0
             && let Some(qp) = self.doorbells.next(&mut self.sweep)
         {
-            let taken = self.rung(qp, left.min(PER_ROUND));
+            let taken = self.on_doorbell(qp, left.min(PER_ROUND));
             left = left.saturating_sub(taken.max(1));
         }
     }
@@ -594,7 +594,7 @@ impl<P: Platform> Engine<P> {
             let Some(qp) = self.doorbells.next(&mut self.sweep) else {
                 return;
             };
-            self.rung(qp, u32::MAX);
+            self.on_doorbell(qp, u32::MAX);
         }
     }
 

@@ -3,13 +3,13 @@
 //! A notice waits one round of the poll loop for company (more answers, or data that goes the same
 //! way); then everything a connection owes its peer goes out in as few packets as it takes.
 
+use super::ack_delay::AckDelay;
 use super::blobs::MAX_BLOB;
-use super::build::{Item, ItemKind};
-use super::patience::Patience;
+use super::build::{SentKind, SentPacket};
 use super::qp::{Answer, Flags, Flow};
 use super::replies::Reply;
 use super::schedule::Owed;
-use super::send::Way;
+use super::send::TxContext;
 use super::timer::Timer;
 use super::transmit::Turn;
 use super::{Engine, Platform, Trace};
@@ -50,13 +50,13 @@ impl<P: Platform> Engine<P> {
             // It is said when the flow has moved on.
             return;
         };
-        home.flags.patience.owe(urgent);
+        home.flags.ack_delay.owe(urgent);
         // One that is in the list was touched then, but may have waited since.
         if record.notice_link == NONE {
             let list = &mut home.noticed;
             list.push(&mut self.turns, &mut self.flows, flow);
         }
-        self.touch(conn);
+        self.mark_ready(conn);
     }
 
     pub(crate) fn has_notices(&self, conn: u32) -> bool {
@@ -67,17 +67,17 @@ impl<P: Platform> Engine<P> {
     /// this round, whose turn ended as `turn`.
     pub(super) fn serve_notices(
         &mut self,
-        way: &mut Way<'_, impl Egress + ?Sized>,
+        tx: &mut TxContext<'_, impl Egress + ?Sized>,
         data: bool,
         turn: Turn,
     ) -> Turn {
-        let (now, conn) = (way.now, way.conn);
+        let (now, conn) = (tx.now, tx.conn);
         if turn == Turn::Full || !self.has_notices(conn) {
             return turn;
         }
-        let patience = &mut self.conns[conn].flags.patience;
-        if patience.is_over(data) {
-            return match self.send_notices(way) {
+        let ack_delay = &mut self.conns[conn].flags.ack_delay;
+        if ack_delay.is_over(data) {
+            return match self.send_notices(tx) {
                 Turn::Idle => turn,
                 other => other,
             };
@@ -91,27 +91,27 @@ impl<P: Platform> Engine<P> {
 
     /// Notices have waited long enough.
     pub(crate) fn notices_timeout(&mut self, conn: u32) {
-        self.conns[conn].flags.patience.end();
-        self.touch(conn);
+        self.conns[conn].flags.ack_delay.end();
+        self.mark_ready(conn);
     }
 
     /// The same where they go before data: sends one packet.
-    pub(super) fn owed_notices(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Owed {
-        let (now, conn) = (way.now, way.conn);
+    pub(super) fn owed_notices(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Owed {
+        let (now, conn) = (tx.now, tx.conn);
         if !self.has_notices(conn) {
             return Owed::Nothing;
         }
         let record = &mut self.conns[conn];
         let data = !record.runnable.is_empty();
-        let patience = &mut record.flags.patience;
-        if !patience.is_blocked() && !patience.is_over(data) {
+        let ack_delay = &mut record.flags.ack_delay;
+        if !ack_delay.is_blocked() && !ack_delay.is_over(data) {
             return if self.defer(now, conn) {
                 Owed::Nothing
             } else {
                 Owed::Later
             };
         }
-        match self.send_notice(way) {
+        match self.send_notice(tx) {
             Turn::Yield => Owed::Sent,
             Turn::Full => Owed::Full,
             // An acknowledgement wakes what is blocked.
@@ -121,18 +121,18 @@ impl<P: Platform> Engine<P> {
 
     /// Whether a timer ends the wait of a connection's notices. From now on it is armed.
     fn defer(&mut self, now: Instant, conn: u32) -> bool {
-        let patience = &mut self.conns[conn].flags.patience;
-        if patience.arm() {
+        let ack_delay = &mut self.conns[conn].flags.ack_delay;
+        if ack_delay.arm() {
             let timer = Timer::Notices(conn);
-            self.timers.arm(now + Patience::MOST_NS, timer.key());
+            self.timers.arm(now + AckDelay::MOST_NS, timer.key());
         }
-        self.conns[conn].flags.patience.is_deferred()
+        self.conns[conn].flags.ack_delay.is_deferred()
     }
 
     /// Sends all notices, whether they had better wait or not.
-    pub(super) fn send_notices(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Turn {
+    pub(super) fn send_notices(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Turn {
         loop {
-            match self.send_notice(way) {
+            match self.send_notice(tx) {
                 Turn::Yield => {}
                 other => return other,
             }
@@ -140,15 +140,15 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sends one packet of notices, if there are any: then `Yield`.
-    fn send_notice(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> Turn {
-        let (now, conn) = (way.now, way.conn);
+    fn send_notice(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Turn {
+        let (now, conn) = (tx.now, tx.conn);
         if !self.has_notices(conn) {
-            self.conns[conn].flags.patience.start_anew();
+            self.conns[conn].flags.ack_delay.start_anew();
             return Turn::Idle;
         }
         let delivery = &mut self.conns[conn].delivery;
         if !delivery.ready_urgent(now, &mut self.windows) {
-            self.conns[conn].flags.patience.block();
+            self.conns[conn].flags.ack_delay.block();
             return Turn::Blocked;
         }
         // There is room before anything is taken off the lists.
@@ -157,13 +157,13 @@ impl<P: Platform> Engine<P> {
         let overhead = super::build::OVERHEAD as usize;
         let port = self.conns[conn].delivery.next_port();
         let ports = &self.config.source_ports;
-        let Some(limit) = sizes.find(|size| way.has_room(ports, port, size + overhead)) else {
+        let Some(limit) = sizes.find(|size| tx.has_room(ports, port, size + overhead)) else {
             return Turn::Full;
         };
         let (mut bytes, mut ends) = (self.blobs.blank(), self.blobs.blank_ends());
         let (kind, opcode) = match self.collect(now, conn, limit, (&mut bytes, &mut ends)) {
-            ItemKind::Control => (ItemKind::Control, Opcode::SRC_CONTROL),
-            _ => (ItemKind::Answers, Opcode::SRC_ANSWERS),
+            SentKind::Control => (SentKind::Control, Opcode::SRC_CONTROL),
+            _ => (SentKind::Answers, Opcode::SRC_ANSWERS),
         };
         if bytes.is_empty() {
             // What the flows owed has to wait for something else.
@@ -173,13 +173,13 @@ impl<P: Platform> Engine<P> {
         }
         let datagram = (super::build::BASE + bytes.len() + super::build::ICRC) as u32;
         let (slot, serial) = self.blobs.insert(bytes, ends);
-        let item = Item {
+        let item = SentPacket {
             kind,
             slot,
             serial,
-            ..Item::PING
+            ..SentPacket::PING
         };
-        if !self.send_blob(way, item, opcode) {
+        if !self.send_blob(tx, item, opcode) {
             // The port breaks its word, but no notice is lost for that: it is sent again.
             let delivery = &mut self.conns[conn].delivery;
             delivery.record_urgent(now, item, datagram);
@@ -195,15 +195,15 @@ impl<P: Platform> Engine<P> {
         conn: u32,
         limit: usize,
         (bytes, ends): (&mut Vec<u8>, &mut Vec<u32>),
-    ) -> ItemKind {
+    ) -> SentKind {
         let mut kind = None;
         let fits = |bytes: &Vec<u8>| bytes.len() + 2 * ControlEntry::LEN <= limit;
         while fits(bytes)
             && let Some(reply) = self.replies.next(conn)
         {
             let of = match reply {
-                Reply::Answer(_) => ItemKind::Answers,
-                Reply::Refused(_) => ItemKind::Control,
+                Reply::Answer(_) => SentKind::Answers,
+                Reply::Refused(_) => SentKind::Control,
             };
             if *kind.get_or_insert(of) != of {
                 break;
@@ -228,11 +228,11 @@ impl<P: Platform> Engine<P> {
             // An end is told after the answers.
             let ends_first = answer && self.flows[flow].ending.is_due();
             let of = match control && !ends_first {
-                true => ItemKind::Control,
-                false => ItemKind::Answers,
+                true => SentKind::Control,
+                false => SentKind::Answers,
             };
             let same = *kind.get_or_insert(of) == of;
-            if same && of == ItemKind::Control {
+            if same && of == SentKind::Control {
                 self.write_controls(now, flow, (&mut *bytes, &mut *ends));
             } else if same {
                 let number = self.own_number(flow);
@@ -249,7 +249,7 @@ impl<P: Platform> Engine<P> {
             let list = &mut self.conns[conn].noticed;
             list.push(&mut self.turns, &mut self.flows, flow);
         }
-        kind.unwrap_or(ItemKind::Answers)
+        kind.unwrap_or(SentKind::Answers)
     }
 
     /// Whether a flow owes its peer an answer, and whether a control message. What is said of this
@@ -300,7 +300,7 @@ impl<P: Platform> Engine<P> {
         let pause = self.flows[flow].asked();
         self.timers.arm(now + pause, Timer::Ask(flow).key());
         self.watch_if_outstanding(flow);
-        self.tell(|engine| {
+        self.emit(|engine| {
             let record = &engine.flows[flow];
             Trace::BindSent {
                 now,

@@ -1,7 +1,7 @@
 //! One packet of a shared connection, taken apart.
 
 use super::build::{BASE, ICRC};
-use trunkline_conn::mem::Bytes;
+use trunkline_conn::mem::RegionMemory;
 use trunkline_wire::{
     AtomicEth, Bth, Crc, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExtView, WireError, icrc,
 };
@@ -124,7 +124,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Whether the payload's sum is right: where it has not been computed, computes it.
-    pub(crate) fn is_summed<B: Bytes>(&self) -> bool {
+    pub(crate) fn is_summed<B: RegionMemory>(&self) -> bool {
         let mut sum = self.sum;
         if let Some(crc) = &mut sum {
             B::sum(self.payload, crc);

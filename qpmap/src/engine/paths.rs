@@ -8,7 +8,7 @@
 //! goes out with nothing in it when it is found lost, and its flow sends anew what was not
 //! executed, in a round that the peer agrees to, as after the death of a connection.
 
-use super::build::{BASE, ICRC, Item, ItemKind, full_payload};
+use super::build::{BASE, ICRC, SentKind, SentPacket, full_payload};
 use super::ending::Ending;
 use super::link::Conn;
 use super::timer::Timer;
@@ -80,14 +80,14 @@ impl Paths {
     }
 
     /// The ask that a PING stands for.
-    fn asked(&mut self, item: &Item) -> Option<&mut Narrow> {
+    fn asked(&mut self, item: &SentPacket) -> Option<&mut Narrow> {
         let path = self.narrow.get_mut(&item.slot)?;
         let is_it = |ask: Ask| item.length > 0 && ask.serial == item.serial;
         path.ask.is_some_and(is_it).then_some(path)
     }
 
     /// It was lost: what comes in answer from now on says nothing.
-    pub(super) fn ping_lost(&mut self, item: &Item) {
+    pub(super) fn ping_lost(&mut self, item: &SentPacket) {
         if let Some(path) = self.asked(item) {
             path.ask = None;
         }
@@ -95,7 +95,7 @@ impl Paths {
 }
 
 /// What a PING is padded with.
-pub(super) fn padding(item: &Item) -> &'static [u8] {
+pub(super) fn padding(item: &SentPacket) -> &'static [u8] {
     PADDING.get(..item.length as usize).unwrap_or(&PADDING)
 }
 
@@ -182,7 +182,7 @@ impl<P: Platform> Engine<P> {
         };
         if next.is_some() {
             self.conns[widest].flags.ping = true;
-            self.touch(widest);
+            self.mark_ready(widest);
         }
         self.timers.arm(now + again, Timer::Widen(peer).key());
     }
@@ -200,28 +200,28 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The PING that a connection owes: padded, where it is to try a size.
-    pub(super) fn ping(&self, conn: u32) -> Item {
+    pub(super) fn ping(&self, conn: u32) -> SentPacket {
         let peer = self.conns[conn].peer;
         match self.probe(conn) {
-            Some(ask) => Item {
+            Some(ask) => SentPacket {
                 slot: peer,
                 serial: ask.serial,
                 length: ask.size - (BASE + ICRC) as u32,
-                ..Item::PING
+                ..SentPacket::PING
             },
-            None => Item::PING,
+            None => SentPacket::PING,
         }
     }
 
     /// It is on its way.
-    pub(super) fn pinged(&mut self, item: &Item) {
+    pub(super) fn pinged(&mut self, item: &SentPacket) {
         if let Some(Narrow { ask: Some(ask), .. }) = self.paths.asked(item) {
             ask.by = None;
         }
     }
 
     /// A PING was acknowledged: the path carries what it was padded to.
-    pub(super) fn ping_arrived(&mut self, now: Instant, item: &Item) {
+    pub(super) fn ping_arrived(&mut self, now: Instant, item: &SentPacket) {
         let peer = item.slot;
         let Some(path) = self.paths.asked(item) else {
             return;
@@ -240,9 +240,9 @@ impl<P: Platform> Engine<P> {
 
     /// A packet of this size does not get through: what it carried is sent anew, in packets that
     /// do.
-    pub(super) fn give_up(&mut self, item: &Item) {
+    pub(super) fn give_up(&mut self, item: &SentPacket) {
         match item.kind {
-            ItemKind::Request => {
+            SentKind::Request => {
                 let is_it = |at: &super::requests::Pending| {
                     at.serial == item.serial && at.round == item.round
                 };
@@ -254,8 +254,8 @@ impl<P: Platform> Engine<P> {
                     self.wake(item.flow);
                 }
             }
-            ItemKind::Response => self.response_lost(item.flow, item.slot, item.serial),
-            ItemKind::Answers | ItemKind::Control | ItemKind::Ping => {}
+            SentKind::Response => self.response_lost(item.flow, item.slot, item.serial),
+            SentKind::Answers | SentKind::Control | SentKind::Ping => {}
         }
     }
 

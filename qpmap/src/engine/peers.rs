@@ -235,7 +235,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Where that goes which is owed to the worker of `peer` that `remote` is a number of.
-    pub(crate) fn heir(&self, peer: u32, remote: Qpn) -> u32 {
+    pub(crate) fn fallback(&self, peer: u32, remote: Qpn) -> u32 {
         let leads = |conn: &u32| self.leads_to(&self.conns[*conn], remote);
         let pooled = self.pick(peer, remote);
         pooled

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::host::{Host, QpEvent};
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::Bytes;
+use trunkline_conn::mem::RegionMemory;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, Datagram, Receive, Request, SendOp, Status};
 use trunkline_conn::{rc, uc, ud};
@@ -43,7 +43,7 @@ enum Protocol {
 
 /// What a protocol engine says while it is at work; taken up when it is done.
 #[derive(Debug, Default)]
-struct News {
+struct Effects {
     sent: Vec<(Request, Status, u32)>,
     received: Vec<Completion>,
     events: Vec<QpEvent>,
@@ -54,7 +54,7 @@ struct News {
 pub(crate) struct Plains {
     slots: Slab<Plain>,
     /// Scratch of `with_plain`.
-    news: News,
+    effects: Effects,
 }
 
 impl Plains {
@@ -73,10 +73,10 @@ struct PlainHost<'a, B, W> {
     receive: Option<&'a RecvQueue<W>>,
     /// Receives are the QP's own, so that its peer gets credits for them.
     counts: bool,
-    news: &'a mut News,
+    effects: &'a mut Effects,
 }
 
-impl<B: Bytes, W: crate::ring::Words> Host for PlainHost<'_, B, W> {
+impl<B: RegionMemory, W: crate::ring::RingMemory> Host for PlainHost<'_, B, W> {
     type Memory = Regions<B>;
 
     fn memory(&mut self) -> &mut Regions<B> {
@@ -93,15 +93,15 @@ impl<B: Bytes, W: crate::ring::Words> Host for PlainHost<'_, B, W> {
     }
 
     fn sent(&mut self, request: Request, status: Status, byte_len: u32) {
-        self.news.sent.push((request, status, byte_len));
+        self.effects.sent.push((request, status, byte_len));
     }
 
     fn received(&mut self, completion: Completion) {
-        self.news.received.push(completion);
+        self.effects.received.push(completion);
     }
 
     fn event(&mut self, event: QpEvent) {
-        self.news.events.push(event);
+        self.effects.events.push(event);
     }
 }
 
@@ -359,7 +359,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn touch_plain(&mut self, plain: u32) {
-        self.schedule.touch(Ready::Plain(plain));
+        self.schedule.mark_ready(Ready::Plain(plain));
     }
 
     pub(super) fn serve_plain(
@@ -399,9 +399,9 @@ impl<P: Platform> Engine<P> {
     fn with_plain<T>(
         &mut self,
         plain: u32,
-        work: impl FnOnce(&mut Protocol, &mut PlainHost<'_, P::Bytes, P::Words>) -> T,
+        work: impl FnOnce(&mut Protocol, &mut PlainHost<'_, P::RegionMemory, P::RingMemory>) -> T,
     ) -> T {
-        let mut news = std::mem::take(&mut self.plains.news);
+        let mut effects = std::mem::take(&mut self.plains.effects);
         let record = &mut self.plains.slots[plain];
         let qp = record.qp;
         let queues = Arc::clone(&self.qps[qp].queues);
@@ -411,21 +411,21 @@ impl<P: Platform> Engine<P> {
             regions: &mut self.regions,
             receive: queues.receive.as_ref().or(shared),
             counts: queues.receive.is_some(),
-            news: &mut news,
+            effects: &mut effects,
         };
         let result = work(&mut record.protocol, &mut host);
         let state = record.protocol.state();
-        for (request, status, bytes) in news.sent.drain(..) {
+        for (request, status, bytes) in effects.sent.drain(..) {
             self.finish_request(qp, plain, &request, status, bytes);
         }
-        for completion in news.received.drain(..) {
+        for completion in effects.received.drain(..) {
             let cq = self.cold(qp).recv_cq;
             self.complete(cq, &completion);
         }
-        for event in news.events.drain(..) {
+        for event in effects.events.drain(..) {
             self.qp_event(qp, event);
         }
-        self.plains.news = news;
+        self.plains.effects = effects;
         self.check_drained(qp);
         if state == rc::State::Error {
             self.enter_error(qp);

@@ -7,7 +7,7 @@ use super::responses::ResponseList;
 use super::routes::OwnRoutes;
 use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue};
-use crate::ring::Words;
+use crate::ring::RingMemory;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct QpQueues<W> {
     pub state: AtomicU8,
 }
 
-impl<W: Words> QpQueues<W> {
+impl<W: RingMemory> QpQueues<W> {
     /// Its state at the moment.
     pub fn state(&self) -> QpState {
         let value = self.state.load(Ordering::SeqCst);

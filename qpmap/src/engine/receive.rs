@@ -5,12 +5,12 @@
 //! its headers, so that these can be trusted before the payload was summed; the payload is then
 //! summed while it is placed.
 
-use super::build::{BASE, Item, ItemKind};
+use super::build::{BASE, SentKind, SentPacket};
 use super::packet::{Message, Packet, Verdict};
 use super::{Cause, ConnId, Engine, Event, Platform};
 use trunkline_conn::delivery::{AckInfo, Arrival as Place, Received};
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::{Bytes, Memory};
+use trunkline_conn::mem::{Memory, RegionMemory};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Local, SendOp, Status};
 use trunkline_wire::{AckPayload, Close, CloseView, Opcode, SrcExtView, icrc};
@@ -88,7 +88,7 @@ impl<P: Platform> Engine<P> {
                 self.counters.duplicate += 1;
                 let delivery = &mut self.conns[conn].delivery;
                 delivery.duplicate(now, &received, &mut self.windows);
-                self.touch(conn);
+                self.mark_ready(conn);
                 return None;
             }
             Place::Beyond => {
@@ -103,7 +103,7 @@ impl<P: Platform> Engine<P> {
             Verdict::Accept | Verdict::Placed(_) => {
                 let delivery = &mut self.conns[conn].delivery;
                 delivery.accept(now, number, &received, &mut self.windows);
-                self.touch(conn);
+                self.mark_ready(conn);
             }
             Verdict::Drop => {}
             Verdict::Corrupt => self.counters.bad_icrc += 1,
@@ -174,7 +174,7 @@ impl<P: Platform> Engine<P> {
             .seed
             .start(datagram.len(), tried)
             .masking(first);
-        P::Bytes::sum(first, &mut crc);
+        P::RegionMemory::sum(first, &mut crc);
         if icrc::trailer(crc) == found {
             return true;
         }
@@ -226,8 +226,8 @@ impl<P: Platform> Engine<P> {
     fn apply_ack(&mut self, now: Instant, conn: u32, info: &AckInfo<'_>) {
         let mut freed = std::mem::take(&mut self.acked);
         let delivery = &mut self.conns[conn].delivery;
-        let result = delivery.handle_ack(now, info, &mut |item: Item| {
-            if item.kind != ItemKind::Request {
+        let result = delivery.handle_ack(now, info, &mut |item: SentPacket| {
+            if item.kind != SentKind::Request {
                 freed.push(item);
             }
         });
@@ -236,8 +236,8 @@ impl<P: Platform> Engine<P> {
         }
         for item in freed.drain(..) {
             match item.kind {
-                ItemKind::Response => self.response_acked(item.flow, item.slot, item.serial),
-                ItemKind::Ping => self.ping_arrived(now, &item),
+                SentKind::Response => self.response_acked(item.flow, item.slot, item.serial),
+                SentKind::Ping => self.ping_arrived(now, &item),
                 _ => {
                     let ends = self.blobs.free(item.slot, item.serial);
                     ends.iter().for_each(|flow| self.end_told(*flow));
@@ -247,21 +247,21 @@ impl<P: Platform> Engine<P> {
         }
         self.acked = freed;
         if self.heed(now, conn) {
-            self.touch(conn);
+            self.mark_ready(conn);
         }
     }
 
     /// Packets in flight that go down with their connection.
-    pub(crate) fn forget_item(&mut self, item: &Item) {
+    pub(crate) fn forget_item(&mut self, item: &SentPacket) {
         match item.kind {
-            ItemKind::Response => self.response_lost(item.flow, item.slot, item.serial),
-            ItemKind::Answers | ItemKind::Control => {
+            SentKind::Response => self.response_lost(item.flow, item.slot, item.serial),
+            SentKind::Answers | SentKind::Control => {
                 let ends = self.blobs.free(item.slot, item.serial);
                 ends.iter().for_each(|flow| self.end_lost(*flow));
                 self.blobs.give_back_ends(ends);
             }
-            ItemKind::Request => self.missed_request(item),
-            ItemKind::Ping => {}
+            SentKind::Request => self.missed_request(item),
+            SentKind::Ping => {}
         }
     }
 
@@ -277,7 +277,7 @@ impl<P: Platform> Engine<P> {
             | Opcode::SRC_FETCH_ADD => self.handle_request(conn, packet),
             Opcode::SRC_READ_RESP | Opcode::SRC_ATOMIC_RESP => self.handle_response(conn, packet),
             Opcode::SRC_VOID => self.handle_void(conn, packet),
-            _ if !packet.is_summed::<P::Bytes>() => Verdict::Corrupt,
+            _ if !packet.is_summed::<P::RegionMemory>() => Verdict::Corrupt,
             Opcode::SRC_ANSWERS => {
                 self.handle_answers(now, conn, packet.payload);
                 Verdict::Accept

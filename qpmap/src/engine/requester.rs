@@ -18,7 +18,7 @@ use trunkline_wire::{NakCode, Qpn, Syndrome, rnr_timer_ns};
 impl<P: Platform> Engine<P> {
     /// A program posted to this QP. Gives how many requests were taken up at once, `most` at most:
     /// those of an app-managed QP. Others are in their turn to send.
-    pub(crate) fn rung(&mut self, qp: u32, most: u32) -> u32 {
+    pub(crate) fn on_doorbell(&mut self, qp: u32, most: u32) -> u32 {
         self.drained = 0;
         let Some(record) = self.qps.get(qp) else {
             return 0;
@@ -38,7 +38,7 @@ impl<P: Platform> Engine<P> {
                 self.wake(flow);
             }
             // Each request names its route: none of them waits for another's.
-            Wire::Routes => return self.ingest_routed(qp, most),
+            Wire::Routes => return self.fetch_routed_wqes(qp, most),
             Wire::Plain(plain) => self.feed_plain(qp, plain),
             Wire::None | Wire::Undecided(_) => {}
         }
@@ -53,7 +53,7 @@ impl<P: Platform> Engine<P> {
 
     /// Takes the next work request of a QP from its ring and hangs it into the QP's own flow.
     /// `None`: there is none, or the QP went to error over it.
-    pub(crate) fn ingest(&mut self, qp: u32, own: u32) -> Option<u32> {
+    pub(crate) fn fetch_wqe(&mut self, qp: u32, own: u32) -> Option<u32> {
         let record = &mut self.qps[qp];
         if record.state != QpState::Rts {
             return None;
@@ -81,7 +81,7 @@ impl<P: Platform> Engine<P> {
             pending.outcome = Some(status);
             self.requests.post(&mut self.qps[qp].order, pending);
             self.flows[own].flags.set(Flags::HALTED);
-            self.settle(qp);
+            self.complete_in_order(qp);
             return None;
         }
         let index = self.hang(own, Pending::new(qp, request, route, slots));
@@ -156,7 +156,7 @@ impl<P: Platform> Engine<P> {
             let pending = &mut self.requests[head];
             if let Some(status) = pending.outcome {
                 // It was refused while an earlier READ waited for its data.
-                self.settle(qp);
+                self.complete_in_order(qp);
                 self.fail_flow(flow, status);
                 return;
             }
@@ -184,7 +184,7 @@ impl<P: Platform> Engine<P> {
                 self.report(head, Status::Success);
             }
         }
-        self.settle(qp);
+        self.complete_in_order(qp);
         if self.flows.get(flow).is_some() {
             self.try_move(flow);
             if waits {
@@ -194,7 +194,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Reports finished requests of a QP in posting order.
-    fn settle(&mut self, qp: u32) {
+    fn complete_in_order(&mut self, qp: u32) {
         loop {
             let record = &self.qps[qp];
             let first = record.order.first().filter(|_| record.wire != Wire::Routes);
@@ -483,7 +483,7 @@ impl<P: Platform> Engine<P> {
         while let Some(first) = self.qps[qp].order.first().filter(|first| *first != head) {
             self.report(first, Status::Flushed);
         }
-        self.settle(qp);
+        self.complete_in_order(qp);
     }
 
     /// The QP goes to error; its first unfinished request, if any, ends with `status`.

@@ -33,7 +33,7 @@ impl<P: Platform> Engine<P> {
     pub fn register(
         &mut self,
         pd: PdId,
-        bytes: P::Bytes,
+        bytes: P::RegionMemory,
         access: Access,
     ) -> Result<Registered, VerbsError> {
         self.register_with(pd, bytes, access, None)
@@ -47,7 +47,7 @@ impl<P: Platform> Engine<P> {
     pub fn register_with(
         &mut self,
         pd: PdId,
-        bytes: P::Bytes,
+        bytes: P::RegionMemory,
         access: Access,
         revoked: Option<Arc<AtomicBool>>,
     ) -> Result<Registered, VerbsError> {
@@ -59,7 +59,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     /// No region has this key.
-    pub fn deregister(&mut self, key: Rkey) -> Result<P::Bytes, VerbsError> {
+    pub fn deregister(&mut self, key: Rkey) -> Result<P::RegionMemory, VerbsError> {
         self.regions.deregister(key)
     }
 
@@ -71,7 +71,7 @@ impl<P: Platform> Engine<P> {
         &mut self,
         depth: u32,
         notify: Option<Arc<dyn Notify>>,
-    ) -> Result<Indexed<CompletionQueue<P::Words>>, VerbsError> {
+    ) -> Result<Indexed<CompletionQueue<P::RingMemory>>, VerbsError> {
         self.completions.create(depth, notify, P::words)
     }
 
@@ -120,7 +120,7 @@ impl<P: Platform> Engine<P> {
         pd: PdId,
         max_wr: u32,
         max_sge: u32,
-    ) -> Result<Indexed<RecvQueue<P::Words>>, VerbsError> {
+    ) -> Result<Indexed<RecvQueue<P::RingMemory>>, VerbsError> {
         let queue = Arc::new(RecvQueue::new(max_wr, max_sge, P::words)?);
         self.regions.pd_ref(pd)?;
         let slot = SrqSlot {

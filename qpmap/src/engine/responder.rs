@@ -196,7 +196,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn stage(&mut self, flow: u32, conn: u32, packet: &Packet<'_>) -> Verdict {
-        if !packet.is_summed::<P::Bytes>() {
+        if !packet.is_summed::<P::RegionMemory>() {
             return Verdict::Corrupt;
         }
         let ext = packet.ext;

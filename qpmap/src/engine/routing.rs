@@ -160,7 +160,7 @@ impl<P: Platform> Engine<P> {
 
     /// Takes work requests of an app-managed QP from its ring, `most` at most: each goes to its
     /// route. Its bell rings for the rest. Gives how many it took.
-    pub(crate) fn ingest_routed(&mut self, qp: u32, most: u32) -> u32 {
+    pub(crate) fn fetch_routed_wqes(&mut self, qp: u32, most: u32) -> u32 {
         let mut taken = 0;
         while self.qps[qp].state == QpState::Rts {
             if taken == most {

@@ -171,7 +171,7 @@ impl Default for Schedule {
 impl Schedule {
     /// A connection has something to send, or may have.
     #[inline]
-    pub(super) fn touch(&mut self, ready: Ready) {
+    pub(super) fn mark_ready(&mut self, ready: Ready) {
         if let Ready::Conn(conn) = ready
             && let Some(listed) = self.listed.get(conn as usize)
             && listed.ready != NONE
@@ -285,7 +285,7 @@ impl Schedule {
         } else if self.tight && self.calm >= CALM {
             self.tight = false;
             while let Some(conn) = self.pop_owing() {
-                self.touch(Ready::Conn(conn));
+                self.mark_ready(Ready::Conn(conn));
             }
         }
     }
@@ -414,7 +414,7 @@ mod tests {
     impl Model {
         fn new(connections: u32, room: u32) -> Self {
             let mut turns = Schedule::default();
-            (0..connections).for_each(|conn| turns.touch(Ready::Conn(conn)));
+            (0..connections).for_each(|conn| turns.mark_ready(Ready::Conn(conn)));
             Self {
                 turns,
                 owes: true,
@@ -517,7 +517,7 @@ mod tests {
     #[test]
     fn what_owes_goes_first_only_as_long_as_the_port_is_full_and_is_never_forgotten() {
         let mut turns = Schedule::default();
-        turns.touch(Ready::Conn(0));
+        turns.mark_ready(Ready::Conn(0));
         turns.begin();
         assert_eq!(turns.first(false), None, "one turn does it all");
         turns.refuse();
@@ -550,8 +550,8 @@ mod tests {
     #[test]
     fn connections_that_are_gone_leave_no_trace_in_any_list() {
         let mut turns = Schedule::default();
-        (0..6).for_each(|conn| turns.touch(Ready::Conn(conn)));
-        turns.touch(Ready::Plain(0));
+        (0..6).for_each(|conn| turns.mark_ready(Ready::Conn(conn)));
+        turns.mark_ready(Ready::Plain(0));
         turns.refuse();
         turns.begin();
         for owed in [Owed::Later, Owed::Sent, Owed::Nothing, Owed::Full] {
@@ -566,14 +566,14 @@ mod tests {
             assert!(!turns.is_owing(conn));
         }
         assert!(turns.is_empty() && turns.links.len() == 0);
-        turns.touch(Ready::Conn(3));
+        turns.mark_ready(Ready::Conn(3));
         assert_eq!(turns.next(), Some((Ready::Conn(3), None)));
     }
 
     #[test]
     fn a_connection_that_is_gone_leaves_its_share_to_nobody() {
         let mut turns = Schedule::default();
-        (0..2).for_each(|conn| turns.touch(Ready::Conn(conn)));
+        (0..2).for_each(|conn| turns.mark_ready(Ready::Conn(conn)));
         turns.begin();
         let (who, _) = turns.next().expect("two are ready");
         let mut share = Share::of(1);

@@ -29,10 +29,10 @@ impl<P: Platform> Engine<P> {
         // flow.
         let rows = 8 + 2 + 1 + 8 + HOME_BYTES;
         let arc = 16;
-        let per_qp = size_of::<Qp<P::Words>>()
+        let per_qp = size_of::<Qp<P::RingMemory>>()
             + size_of::<Flow>()
             + size_of::<Option<Cold>>()
-            + size_of::<QpQueues<P::Words>>()
+            + size_of::<QpQueues<P::RingMemory>>()
             + arc
             + rows;
         let per_connection = size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS + Wheel::TIMER;

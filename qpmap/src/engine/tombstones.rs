@@ -160,14 +160,14 @@ impl<P: Platform> Engine<P> {
         } = self.flows[flow];
         self.cold_mut(qp).pinned = false;
         let ends = cause == Cause::PeerGone && flags.has(Flags::HEARD);
-        let heir = self.pick(peer, remote).filter(|_| !ends);
-        self.tell(|engine| Trace::Failover {
+        let fallback = self.pick(peer, remote).filter(|_| !ends);
+        self.emit(|engine| Trace::Failover {
             flow,
             qpn: engine.qp_number(engine.flows[flow].qp),
             from: id,
-            to: heir.map(|other| engine.conn_id(other)),
+            to: fallback.map(|other| engine.conn_id(other)),
         });
-        match heir {
+        match fallback {
             Some(other) => self.resume_on(flow, other),
             None if ends => self.fail_flow(flow, Status::RetryExceeded),
             None => self.strand(flow, asked),

@@ -133,10 +133,10 @@ impl<P: Platform> Engine<P> {
 
     /// Reports what `describe` makes of the engine, if somebody watches.
     #[inline]
-    pub(crate) fn tell(&mut self, describe: impl FnOnce(&Self) -> Trace) {
+    pub(crate) fn emit(&mut self, describe: impl FnOnce(&Self) -> Trace) {
         if self.observer.is_watched() {
             let mut observer = std::mem::replace(&mut self.observer, Observer::none());
-            observer.tell(|| describe(self));
+            observer.emit(|| describe(self));
             self.observer = observer;
         }
     }

@@ -8,7 +8,7 @@
 use super::build::Emitted;
 use super::qp::{Flags, Wire};
 use super::schedule::{First, Owed, Served, Share};
-use super::send::Way;
+use super::send::TxContext;
 use super::{Engine, Platform, Ready};
 use crate::order::before;
 use crate::slab::NONE;
@@ -94,7 +94,7 @@ impl<P: Platform> Engine<P> {
         manage: &mut impl FnMut(&mut E) -> Transmitted,
     ) -> u64 {
         let (mut managed, mut managing) = (0, true);
-        if !self.schedule.is_full() && !self.send_farewells(egress) {
+        if !self.schedule.is_full() && !self.send_pending_closes(egress) {
             self.schedule.refuse();
         }
         while let Some(first) = self.schedule.first(managing) {
@@ -119,17 +119,17 @@ impl<P: Platform> Engine<P> {
         managed
     }
 
-    fn way<'a, E: Egress + ?Sized>(
+    fn tx<'a, E: Egress + ?Sized>(
         &mut self,
         now: Instant,
         conn: u32,
         egress: &'a mut E,
-    ) -> Way<'a, E> {
+    ) -> TxContext<'a, E> {
         if self.peers[self.conns[conn].peer].workers != Workers::ONE {
             egress.part();
         }
         let route = self.route(conn);
-        Way {
+        TxContext {
             now,
             conn,
             route,
@@ -140,8 +140,8 @@ impl<P: Platform> Engine<P> {
     /// Sends a packet of what a connection owes its peer, in a round in which that goes before
     /// data.
     fn serve_owed(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Owed {
-        let mut way = self.way(now, conn, egress);
-        let notices = self.owed_notices(&mut way);
+        let mut tx = self.tx(now, conn, egress);
+        let notices = self.owed_notices(&mut tx);
         if matches!(notices, Owed::Sent | Owed::Full) {
             self.arm_conn(conn, Some(now));
             return notices;
@@ -149,7 +149,7 @@ impl<P: Platform> Engine<P> {
         if !self.conns[conn].delivery.is_ack_due(now) {
             return notices;
         }
-        if !self.send_ack(&mut way) {
+        if !self.send_ack(&mut tx) {
             return Owed::Full;
         }
         self.arm_conn(conn, None);
@@ -164,19 +164,19 @@ impl<P: Platform> Engine<P> {
         rest: Option<Share>,
         egress: &mut (impl Egress + ?Sized),
     ) -> (Served, Share) {
-        let mut way = self.way(now, conn, egress);
+        let mut tx = self.tx(now, conn, egress);
         let mut share = rest.unwrap_or(Share::of(self.conns[conn].weight));
         let before = self.counters.sent;
-        let turn = self.serve_turns(&mut way, &mut share);
+        let turn = self.serve_turns(&mut tx, &mut share);
         let turn = match self.conns[conn].flags.ping {
-            true => self.serve_ping(&mut way, turn),
+            true => self.serve_ping(&mut tx, turn),
             false => turn,
         };
         if self.counters.sent != before {
             self.conns[conn].delivery.ack_piggybacked();
         }
         // In a tight round acknowledgements go before all data.
-        let ack = turn == Turn::Full || self.schedule.is_tight() || self.send_ack(&mut way);
+        let ack = turn == Turn::Full || self.schedule.is_tight() || self.send_ack(&mut tx);
         self.rest(now, conn);
         let served = match turn {
             Turn::Full => Served::Full,
@@ -190,8 +190,12 @@ impl<P: Platform> Engine<P> {
         (served, share)
     }
 
-    fn serve_turns(&mut self, way: &mut Way<'_, impl Egress + ?Sized>, share: &mut Share) -> Turn {
-        let (now, conn) = (way.now, way.conn);
+    fn serve_turns(
+        &mut self,
+        tx: &mut TxContext<'_, impl Egress + ?Sized>,
+        share: &mut Share,
+    ) -> Turn {
+        let (now, conn) = (tx.now, tx.conn);
         while let Some(lost) = self.conns[conn].delivery.peek_retransmit(now) {
             if share.is_spent() {
                 return Turn::Yield;
@@ -199,14 +203,14 @@ impl<P: Platform> Engine<P> {
             if lost.too_large {
                 self.give_up(&lost.item);
             }
-            if self.send_again(way, &lost.item) == Emitted::NoRoom {
+            if self.send_again(tx, &lost.item) == Emitted::NoRoom {
                 return Turn::Full;
             }
             share.take(lost.bytes);
         }
         let mut room = self.conns[conn].delivery.ready(now, &mut self.windows);
         if self.conns[conn].flags.ping && self.is_probe(conn) && room > 0 {
-            if !self.send_ping(way) {
+            if !self.send_ping(tx) {
                 return Turn::Full;
             }
             room -= 1;
@@ -215,9 +219,9 @@ impl<P: Platform> Engine<P> {
         // Where that is all there is, or was not enough, they do: data may fill any window for as
         // long as there is some.
         let mut held = u32::from(self.has_notices(conn));
-        let blocked = self.conns[conn].flags.patience.is_blocked();
+        let blocked = self.conns[conn].flags.ack_delay.is_blocked();
         if held > 0 && !self.schedule.is_tight() && (room <= held || blocked) {
-            match self.send_notices(way) {
+            match self.send_notices(tx) {
                 Turn::Idle => {}
                 other => return other,
             }
@@ -225,7 +229,7 @@ impl<P: Platform> Engine<P> {
             room = self.conns[conn].delivery.ready(now, &mut self.windows);
         }
         let before = self.counters.sent;
-        let mut turn = self.serve_flows(way, room.saturating_sub(held), share);
+        let mut turn = self.serve_flows(tx, room.saturating_sub(held), share);
         while turn == Turn::Yield && !share.is_spent() {
             // What was granted was room for packets of full size: smaller ones have left some.
             room = self.conns[conn].delivery.ready(now, &mut self.windows);
@@ -234,56 +238,56 @@ impl<P: Platform> Engine<P> {
                 // again, before the worker sleeps.
                 break;
             }
-            turn = self.serve_flows(way, room.saturating_sub(held), share);
+            turn = self.serve_flows(tx, room.saturating_sub(held), share);
         }
         let data = self.counters.sent != before;
         if self.schedule.is_tight() {
             return turn;
         }
-        self.serve_notices(way, data, turn)
+        self.serve_notices(tx, data, turn)
     }
 
     /// The PING that a connection owes its peer at the end of a turn. What is in flight asks the
     /// peer for an answer as well as a PING does.
     #[cold]
-    fn serve_ping(&mut self, way: &mut Way<'_, impl Egress + ?Sized>, turn: Turn) -> Turn {
-        let conn = &mut self.conns[way.conn];
+    fn serve_ping(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>, turn: Turn) -> Turn {
+        let conn = &mut self.conns[tx.conn];
         if conn.delivery.in_flight() > 0 {
-            self.conns[way.conn].flags.ping = self.is_probe(way.conn);
+            self.conns[tx.conn].flags.ping = self.is_probe(tx.conn);
             return turn;
         }
-        let may = turn != Turn::Full && conn.delivery.ready(way.now, &mut self.windows) > 0;
-        if may && !self.send_ping(way) {
+        let may = turn != Turn::Full && conn.delivery.ready(tx.now, &mut self.windows) > 0;
+        if may && !self.send_ping(tx) {
             return Turn::Full;
         }
         turn
     }
 
     /// Sends the PING that a connection owes its peer, if the port has room.
-    fn send_ping(&mut self, way: &mut Way<'_, impl Egress + ?Sized>) -> bool {
-        let ping = self.ping(way.conn);
-        let sent = self.send_blob(way, ping, Opcode::SRC_PING);
+    fn send_ping(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> bool {
+        let ping = self.ping(tx.conn);
+        let sent = self.send_blob(tx, ping, Opcode::SRC_PING);
         if sent {
             self.pinged(&ping);
-            self.conns[way.conn].flags.ping = false;
+            self.conns[tx.conn].flags.ping = false;
         }
         sent
     }
 
     fn serve_flows(
         &mut self,
-        way: &mut Way<'_, impl Egress + ?Sized>,
+        tx: &mut TxContext<'_, impl Egress + ?Sized>,
         room: u32,
         share: &mut Share,
     ) -> Turn {
-        let conn = way.conn;
+        let conn = tx.conn;
         let given = share.limited(room);
         let mut left = given;
         let turn = loop {
             let Some(flow) = self.first_runnable(conn) else {
                 break Turn::Idle;
             };
-            match self.serve_flow(way, flow, &mut left) {
+            match self.serve_flow(tx, flow, &mut left) {
                 Turn::Idle => self.rotate(conn, flow, false),
                 Turn::Yield => self.rotate(conn, flow, true),
                 Turn::Blocked if room == 0 => break Turn::Blocked,
@@ -301,11 +305,11 @@ impl<P: Platform> Engine<P> {
     /// has the connection to itself may use all of that.
     fn serve_flow(
         &mut self,
-        way: &mut Way<'_, impl Egress + ?Sized>,
+        tx: &mut TxContext<'_, impl Egress + ?Sized>,
         flow: u32,
         share: &mut Share,
     ) -> Turn {
-        let list = &self.conns[way.conn];
+        let list = &self.conns[tx.conn];
         let quantum = QUANTUM.max(i32::from(list.payload));
         let alone = list.runnable.last(&self.turns) == Some(flow);
         let record = &mut self.flows[flow];
@@ -321,9 +325,9 @@ impl<P: Platform> Engine<P> {
                 return Turn::Blocked;
             }
             let sent = match self.next_response(flow) {
-                Some(response) => self.send_response(way, flow, response, share),
+                Some(response) => self.send_response(tx, flow, response, share),
                 None => match self.next_chunk(flow) {
-                    Some(request) => self.send_request(way, flow, request, share),
+                    Some(request) => self.send_request(tx, flow, request, share),
                     None => {
                         self.flows[flow].deficit = 0;
                         return Turn::Idle;
@@ -367,7 +371,7 @@ impl<P: Platform> Engine<P> {
             if self.flows[own].flags.has(Flags::HALTED) {
                 return None;
             }
-            self.ingest(qp, own)?;
+            self.fetch_wqe(qp, own)?;
         }
         let at = self.flows[flow].sending;
         let begun = self.flows[flow].sent_bytes != 0 && self.requests[at].outcome.is_none();
@@ -424,7 +428,7 @@ impl<P: Platform> Engine<P> {
         if let Some(home) = self.conns.get_mut(conn) {
             let list = &mut home.runnable;
             list.push(&mut self.turns, &mut self.flows, flow);
-            self.touch(conn);
+            self.mark_ready(conn);
         }
     }
 

@@ -72,7 +72,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     /// Unknown CQ, SRQ or PD, a CQ in error, sizes out of range, or too many QPs.
-    pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::Words>>, VerbsError> {
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::RingMemory>>, VerbsError> {
         self.qps.check_room()?;
         self.completions.check([init.send_cq, init.recv_cq])?;
         let srq = init.srq.unwrap_or(NONE);
@@ -223,7 +223,7 @@ impl<P: Platform> Engine<P> {
         self.set_state(qp, to);
         match to {
             QpState::Rts => {
-                self.rung(qp, PER_ROUND);
+                self.on_doorbell(qp, PER_ROUND);
             }
             QpState::Sqd => self.check_drained(qp),
             _ => {}

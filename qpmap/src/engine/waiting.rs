@@ -455,7 +455,7 @@ impl<P: Platform> Engine<P> {
     /// one that programs opened, where there is one: it may wait there for what it sent.
     pub(super) fn fail_stranded(&mut self, flow: u32) {
         if self.flows[flow].flags.has(Flags::STRANDED) {
-            match self.heir(self.homes.peer(flow), self.flows[flow].remote) {
+            match self.fallback(self.homes.peer(flow), self.flows[flow].remote) {
                 NONE => self.leave_stranded(flow),
                 conn => self.resume_on(flow, conn),
             }
@@ -487,7 +487,7 @@ impl<P: Platform> Engine<P> {
         match verdict {
             Verdict::Silent(now, ..) => {
                 let grace = self.config.failover_grace_ns;
-                now.since(asked) >= self.patience_of(qp).unwrap_or(grace)
+                now.since(asked) >= self.wait_limit(qp).unwrap_or(grace)
             }
             Verdict::Unreachable(_) => true,
             Verdict::Open | Verdict::Gone | Verdict::Plain => false,
@@ -500,7 +500,7 @@ impl<P: Platform> Engine<P> {
         match verdict {
             Verdict::Silent(now, silence, _) => {
                 let grace = self.config.failover_grace_ns;
-                let own = self.patience_of(record.qp);
+                let own = self.wait_limit(record.qp);
                 match own.filter(|_| record.ending == Ending::No) {
                     // Its clock runs, and ends it.
                     Some(own) => silence.died.is_some() && own <= grace,

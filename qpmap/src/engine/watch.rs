@@ -8,7 +8,7 @@
 //! one. Data, or a BIND, that waits for window, pacing or its turn is none of its business, nor is
 //! a receiver that is not ready.
 
-use super::build::{Item, ItemKind};
+use super::build::{SentKind, SentPacket};
 use super::ending::Ending;
 use super::in_vain::InVain;
 use super::qp::Flags;
@@ -48,7 +48,7 @@ impl Seen {
 impl<P: Platform> Engine<P> {
     /// How long a QP may wait for its peer in vain: its tries, of 4.096 us times 2^timeout each, at
     /// least the grace that failover gets. `None`: for as long as its peer or connection lives.
-    pub(super) fn patience_of(&self, qp: u32) -> Option<u64> {
+    pub(super) fn wait_limit(&self, qp: u32) -> Option<u64> {
         let attributes = &self.cold(qp).attributes;
         let tries = u64::from(attributes.retry_count) + 1;
         let own = ack_timeout_ns(attributes.timeout)?.saturating_mul(tries);
@@ -75,7 +75,7 @@ impl<P: Platform> Engine<P> {
 
     #[inline(never)]
     fn begin_watch(&mut self, flow: u32) {
-        if self.patience_of(self.flows[flow].qp).is_none() {
+        if self.wait_limit(self.flows[flow].qp).is_none() {
             return;
         }
         self.flows[flow].watch = self.clocks.insert(Seen::NOTHING);
@@ -122,7 +122,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A packet of a request goes down with its connection.
-    pub(super) fn missed_request(&mut self, item: &Item) {
+    pub(super) fn missed_request(&mut self, item: &SentPacket) {
         let same = |at: &Pending| at.serial == item.serial;
         let is_there = self.requests.get(item.slot).is_some_and(same);
         if let Some(record) = self.flows.get_mut(item.flow)
@@ -149,9 +149,9 @@ impl<P: Platform> Engine<P> {
         let Some(conn) = self.conns.get(record.conn) else {
             return false;
         };
-        let of_head = |item: &Item| {
+        let of_head = |item: &SentPacket| {
             (item.kind, item.flow, item.slot, item.serial)
-                == (ItemKind::Request, flow, record.head, head.serial)
+                == (SentKind::Request, flow, record.head, head.serial)
         };
         let mut under_way = InVain::NONE;
         let in_flight = conn.delivery.unacked().filter(of_head);
@@ -171,8 +171,8 @@ impl<P: Platform> Engine<P> {
     fn arm_watch(&mut self, now: Instant, flow: u32) {
         let record = &self.flows[flow];
         let live = record.ending == Ending::No;
-        let patience = live.then(|| self.patience_of(record.qp)).flatten();
-        let Some(patience) = patience else {
+        let limit = live.then(|| self.wait_limit(record.qp)).flatten();
+        let Some(limit) = limit else {
             self.stop_watch(flow);
             return;
         };
@@ -186,7 +186,7 @@ impl<P: Platform> Engine<P> {
             round: record.round,
             acked_msn: record.acked_msn,
         };
-        self.timers.arm(now + patience, Timer::Watch(flow).key());
+        self.timers.arm(now + limit, Timer::Watch(flow).key());
     }
 
     /// Whether a flow waits for its peer: to agree, or to say anything at all after `heard`.
@@ -238,8 +238,8 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let seen = self.clocks[record.watch];
-        let patience = self.patience_of(qp).unwrap_or(u64::MAX);
-        let heard = Instant::from_nanos(now.as_nanos().saturating_sub(patience));
+        let limit = self.wait_limit(qp).unwrap_or(u64::MAX);
+        let heard = Instant::from_nanos(now.as_nanos().saturating_sub(limit));
         let same = seen.acked_msn == acked_msn;
         let waited = seen.waited && same && !self.went_on(flow, &seen, heard);
         let lost = self.flows[flow].in_vain;

@@ -28,7 +28,7 @@ impl Block {
     }
 }
 
-impl Bytes for Block {
+impl RegionMemory for Block {
     fn addr(&self) -> u64 {
         self.addr
     }

@@ -5,7 +5,7 @@ use super::{
     WORD_BYTES, opcode, slots,
 };
 use crate::error::RingError;
-use crate::ring::{Cursor, CursorCell, Ring, SLOT_WORDS, Words};
+use crate::ring::{Cursor, CursorCell, Ring, RingMemory, SLOT_WORDS};
 use crate::sync::AtomicU64;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ const NEAR_BYTES: usize = 48;
 type Taken = (Request, u32, u16);
 
 #[inline]
-pub(crate) fn take_send<W: Words>(
+pub(crate) fn take_send<W: RingMemory>(
     ring: &Ring<W>,
     cursor: &mut Cursor,
 ) -> Result<Option<Taken>, RingError> {
@@ -94,7 +94,7 @@ pub(crate) fn take_send<W: Words>(
 
 /// Takes a request of any kind; `what` is its word 1, which has been read.
 #[inline(never)]
-fn far_send<W: Words>(
+fn far_send<W: RingMemory>(
     ring: &Ring<W>,
     cursor: &mut Cursor,
     what: u64,
@@ -201,7 +201,7 @@ fn far_send<W: Words>(
 /// Takes the next receive request off a ring and releases its slots; the consumer's cursor is kept
 /// in `state`. On an error the cursor stays.
 #[inline]
-pub(crate) fn take_recv<W: Words>(
+pub(crate) fn take_recv<W: RingMemory>(
     ring: &Ring<W>,
     state: &CursorCell,
 ) -> Result<Option<Receive>, RingError> {
@@ -240,7 +240,7 @@ pub(crate) fn take_recv<W: Words>(
 
 /// Takes a request of any size; `count` is its word 1, which has been read.
 #[inline(never)]
-fn far_recv<W: Words>(
+fn far_recv<W: RingMemory>(
     ring: &Ring<W>,
     state: &CursorCell,
     mut cursor: Cursor,
@@ -312,7 +312,7 @@ const fn near_sges(words: [u64; 2 * SGE_WORDS], count: usize) -> [Sge; 2] {
 }
 
 /// `count` elements from word `at` on, and their bytes together.
-fn load_sges<W: Words>(
+fn load_sges<W: RingMemory>(
     ring: &Ring<W>,
     slot: u32,
     at: usize,
@@ -334,7 +334,7 @@ fn load_sges<W: Words>(
 
 /// `count` inline bytes from word `at` on.
 #[inline]
-fn load_bytes<W: Words>(
+fn load_bytes<W: RingMemory>(
     ring: &Ring<W>,
     slot: u32,
     at: usize,
@@ -352,7 +352,7 @@ fn load_bytes<W: Words>(
 }
 
 #[inline]
-fn fill<W: Words>(bytes: &mut [u8], ring: &Ring<W>, (slot, at): (u32, usize), count: usize) {
+fn fill<W: RingMemory>(bytes: &mut [u8], ring: &Ring<W>, (slot, at): (u32, usize), count: usize) {
     let words = bytes.as_chunks_mut::<WORD_BYTES>().0;
     for (n, word) in words
         .iter_mut()

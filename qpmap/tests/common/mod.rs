@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::{Access, AtomicOp, Bytes, PdId, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, SendFlags, SendOp};
@@ -20,7 +20,7 @@ use trunkline_qpmap::{
 };
 use trunkline_wire::{Crc, Path, Qpn, Rkey, Workers};
 
-pub(crate) type Words = Box<[AtomicU64]>;
+pub(crate) type RingMemory = Box<[AtomicU64]>;
 
 /// Memory at a made-up address.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ impl Buffer {
     }
 }
 
-impl Bytes for Buffer {
+impl RegionMemory for Buffer {
     fn addr(&self) -> u64 {
         self.addr
     }
@@ -90,9 +90,9 @@ impl Bytes for Buffer {
 pub(crate) struct Test;
 
 impl Platform for Test {
-    type Bytes = Buffer;
-    type Words = Words;
-    fn words(count: usize) -> Words {
+    type RegionMemory = Buffer;
+    type RingMemory = RingMemory;
+    fn words(count: usize) -> RingMemory {
         (0..count).map(|_| AtomicU64::new(0)).collect()
     }
 }
@@ -129,7 +129,7 @@ pub(crate) struct Node {
     pub(crate) buffer: Buffer,
     pub(crate) key: Rkey,
     pub(crate) cq_index: u32,
-    pub(crate) cq: Arc<CompletionQueue<Words>>,
+    pub(crate) cq: Arc<CompletionQueue<RingMemory>>,
 }
 
 /// How often a datagram of node `0` or `1` arrives.
@@ -276,7 +276,7 @@ impl Pair {
         self.conns.push(ids);
     }
 
-    pub(crate) fn qp(&mut self, node: usize, kind: QpType) -> Arc<QpQueues<Words>> {
+    pub(crate) fn qp(&mut self, node: usize, kind: QpType) -> Arc<QpQueues<RingMemory>> {
         let Node {
             engine,
             pd,
@@ -299,7 +299,12 @@ impl Pair {
         engine.create_qp(&init).expect("a QP")
     }
 
-    pub(crate) fn connect(&mut self, node: usize, qp: &QpQueues<Words>, peer: &QpQueues<Words>) {
+    pub(crate) fn connect(
+        &mut self,
+        node: usize,
+        qp: &QpQueues<RingMemory>,
+        peer: &QpQueues<RingMemory>,
+    ) {
         let attributes = Attributes {
             remote: std::net::IpAddr::from([10, 0, 0, 2 - node as u8]).into(),
             dest_qpn: peer.qpn,
@@ -312,7 +317,7 @@ impl Pair {
     pub(crate) fn take_to_rts(
         &mut self,
         node: usize,
-        qp: &QpQueues<Words>,
+        qp: &QpQueues<RingMemory>,
         to_receive: Attributes,
         to_send: Attributes,
     ) {
@@ -332,7 +337,7 @@ impl Pair {
     }
 
     #[allow(dead_code, reason = "not every file of tests needs it")]
-    pub(crate) fn connected(&mut self) -> [Arc<QpQueues<Words>>; 2] {
+    pub(crate) fn connected(&mut self) -> [Arc<QpQueues<RingMemory>>; 2] {
         let pair = [self.qp(0, QpType::Rc), self.qp(1, QpType::Rc)];
         self.connect(0, &pair[0], &pair[1]);
         self.connect(1, &pair[1], &pair[0]);
@@ -351,7 +356,7 @@ impl Pair {
     pub(crate) fn post(
         &self,
         node: usize,
-        qp: &QpQueues<Words>,
+        qp: &QpQueues<RingMemory>,
         wr_id: u64,
         op: SendOp,
         sges: &[Sge],
@@ -369,7 +374,7 @@ impl Pair {
         self.nodes[node].engine.doorbells().ring(qp.index);
     }
 
-    pub(crate) fn receive(&self, qp: &QpQueues<Words>, wr_id: u64, sges: &[Sge]) {
+    pub(crate) fn receive(&self, qp: &QpQueues<RingMemory>, wr_id: u64, sges: &[Sge]) {
         let queue = qp.receive.as_ref().expect("no SRQ here");
         queue
             .post(&[RecvWr { wr_id, sges }])

@@ -20,30 +20,30 @@ struct Told {
 }
 
 impl Routes for Told {
-    fn way(&mut self, peer: SocketAddr) -> Result<Way, RouteError> {
+    fn next_hop(&mut self, peer: SocketAddr) -> Result<NextHop, RouteError> {
         self.asked_ways += 1;
         if self.no_route {
             return Err(RouteError::NotOneHost(peer.ip()));
         }
-        Ok(Way {
+        Ok(NextHop {
             source: LOCAL,
             interface: 2,
-            next_hop: peer.ip(),
+            address: peer.ip(),
             mtu: 1500,
             has_neighbour: true,
         })
     }
 
-    fn neighbour(&mut self, way: &Way) -> Result<Neighbour, RouteError> {
-        let told = self.neighbour.ok_or(RouteError::NotOneHost(way.next_hop))?;
-        Ok(if way.has_neighbour {
+    fn neighbour(&mut self, hop: &NextHop) -> Result<Neighbour, RouteError> {
+        let told = self.neighbour.ok_or(RouteError::NotOneHost(hop.address))?;
+        Ok(if hop.has_neighbour {
             told
         } else {
             Neighbour::Known
         })
     }
 
-    fn down(&mut self, _way: &Way) -> Option<InterfaceName> {
+    fn down(&mut self, _way: &NextHop) -> Option<InterfaceName> {
         self.down
     }
 
@@ -250,10 +250,10 @@ fn ways_are_remembered_up_to_a_limit() {
     let at = |n: usize| SocketAddr::from(([10, 1, (n >> 8) as u8, n as u8], 1));
     for n in 0..many {
         assert!(resolver.begin(Instant::ZERO, id, at(n), TIMEOUT).is_some());
-        assert!(resolver.ways.len() <= MAX_WAYS);
+        assert!(resolver.hops.len() <= MAX_WAYS);
     }
     // Room comes back when the first are old.
     let later = Instant::ZERO + FRESH_FOR;
     assert!(resolver.begin(later, id, at(many), TIMEOUT).is_some());
-    assert_eq!(resolver.ways.len(), 1);
+    assert_eq!(resolver.hops.len(), 1);
 }

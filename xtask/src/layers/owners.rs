@@ -11,7 +11,7 @@ const ENGINE: &str = "qpmap/src/engine";
 const OWNERS: &[&str] = &[
     "in_vain",
     "ending",
-    "patience",
+    "ack_delay",
     "numbers",
     "held",
     "homes",

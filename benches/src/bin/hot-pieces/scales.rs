@@ -10,8 +10,8 @@ pub(crate) mod timers;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use trunkline_benches::pair::{End, Ends, PairConfig, Words};
-use trunkline_conn::mem::{Access, Bytes, Memory};
+use trunkline_benches::pair::{End, Ends, PairConfig, RingMemory};
+use trunkline_conn::mem::{Access, Memory, RegionMemory};
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::{Instant, MICROSECOND, SECOND};
 use trunkline_conn::work::{Completion, SendFlags, SendOp, Status};
@@ -70,7 +70,11 @@ pub(crate) fn regions(entries: u32) {
 
 /// Completions that stand in a CQ before its program looks.
 pub(crate) fn completions(entries: u32) {
-    let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect::<Words>();
+    let words = |count| {
+        (0..count)
+            .map(|_| AtomicU64::new(0))
+            .collect::<RingMemory>()
+    };
     let cq = CompletionQueue::new(entries, words).expect("a depth that there may be");
     for wr_id in 0..entries {
         let completion = Completion {

@@ -37,7 +37,7 @@ pub(crate) fn region_check(repetitions: u32) {
     ));
     let pd = regions.alloc_pd();
     let memory = Region::allocate(1 << 16).expect("a few pages");
-    let addr = trunkline_conn::mem::Bytes::addr(&memory);
+    let addr = trunkline_conn::mem::RegionMemory::addr(&memory);
     let key = regions
         .register(pd, memory, Access::ALL, 5)
         .expect("a first region")

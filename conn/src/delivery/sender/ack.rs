@@ -15,7 +15,7 @@ const MAX_RTT_NS: u64 = 10 * SECOND;
 
 /// What one acknowledgement has newly settled.
 #[derive(Debug)]
-struct News {
+struct NewlyAcked {
     packets: u32,
     bytes: u64,
     /// The latest transmission among them that was surely delivered: order and time.
@@ -47,7 +47,7 @@ impl<I: Copy> Sender<I> {
             return Ok(AckSummary::default());
         }
         let before = self.in_flight;
-        let mut news = News {
+        let mut found = NewlyAcked {
             packets: 0,
             bytes: 0,
             latest: None,
@@ -60,20 +60,20 @@ impl<I: Copy> Sender<I> {
         };
         let first_bit = self.una.wrapping_add_signed(ahead + 1);
         if ahead > 0 {
-            self.advance(ahead.cast_unsigned(), &mut news, acked);
+            self.advance(ahead.cast_unsigned(), &mut found, acked);
         }
         if !ack.sack.is_empty() {
-            self.select(first_bit, ack.sack, &mut news, acked);
+            self.select(first_bit, ack.sack, &mut found, acked);
         }
-        if news.packets == 0 {
+        if found.packets == 0 {
             return Ok(AckSummary::default());
         }
-        Ok(self.digest(now, ack, before, &news, counters))
+        Ok(self.digest(now, ack, before, &found, counters))
     }
 
     /// Everything below `una + count` has arrived.
     #[inline]
-    fn advance(&mut self, count: u64, news: &mut News, acked: &mut impl FnMut(I)) {
+    fn advance(&mut self, count: u64, found: &mut NewlyAcked, acked: &mut impl FnMut(I)) {
         let end = self.una + count;
         if self.settled_count == 0
             && self.lost_count == 0
@@ -89,9 +89,9 @@ impl<I: Copy> Sender<I> {
                 acked(sent.item);
             }
             let last = self.flight.get(end - 1);
-            news.latest = Some((last.order, last.at));
-            news.packets = count as u32;
-            news.bytes = bytes;
+            found.latest = Some((last.order, last.at));
+            found.packets = count as u32;
+            found.bytes = bytes;
             self.in_flight -= bytes;
             self.urgent.arrived(urgent);
         } else {
@@ -99,7 +99,7 @@ impl<I: Copy> Sender<I> {
                 if self.flight.has(number, Mark::Settled) {
                     self.settled_count -= 1;
                 } else {
-                    self.settle(number, news, acked);
+                    self.settle(number, found, acked);
                 }
             }
         }
@@ -109,7 +109,13 @@ impl<I: Copy> Sender<I> {
     }
 
     /// The packets whose bits are set have arrived; the lowest bit is that of `first`.
-    fn select(&mut self, first: u64, sack: &[u64], news: &mut News, acked: &mut impl FnMut(I)) {
+    fn select(
+        &mut self,
+        first: u64,
+        sack: &[u64],
+        found: &mut NewlyAcked,
+        acked: &mut impl FnMut(I),
+    ) {
         for &entry in sack {
             let base = first.wrapping_add((entry >> SACK_BITS) * u64::from(SACK_BITS));
             let word = entry & ((1 << SACK_BITS) - 1);
@@ -123,19 +129,19 @@ impl<I: Copy> Sender<I> {
                 }
                 self.flight.set(number, Mark::Settled, true);
                 self.settled_count += 1;
-                self.settle(number, news, acked);
+                self.settle(number, found, acked);
                 self.high = self.high.max(number + 1);
             }
         }
     }
 
     /// Packet `number` has arrived, which was not known before.
-    fn settle(&mut self, number: u64, news: &mut News, acked: &mut impl FnMut(I)) {
+    fn settle(&mut self, number: u64, found: &mut NewlyAcked, acked: &mut impl FnMut(I)) {
         let sent = *self.flight.get(number);
         acked(sent.item);
-        news.packets += 1;
-        news.bytes += u64::from(sent.bytes);
-        let elapsed = news.now.wrapping_sub(sent.at);
+        found.packets += 1;
+        found.bytes += u64::from(sent.bytes);
+        let elapsed = found.now.wrapping_sub(sent.at);
         let mut delivered = true;
         if self.flight.has(number, Mark::Lost) {
             self.flight.set(number, Mark::Lost, false);
@@ -145,7 +151,7 @@ impl<I: Copy> Sender<I> {
                 self.urgent.arrived_late();
             }
             if !sent.probe {
-                news.spurious += 1;
+                found.spurious += 1;
                 self.rack.late(elapsed);
             }
         } else {
@@ -153,32 +159,33 @@ impl<I: Copy> Sender<I> {
             self.urgent.arrived(sent.urgent.into());
             if self.flight.has(number, Mark::Again) {
                 self.unlink(number);
-                delivered = !self.is_answer_to_original(elapsed, sent.at, news);
+                delivered = !self.is_answer_to_original(elapsed, sent.at, found);
                 if !delivered {
-                    news.spurious += 1;
-                    if !sent.probe && news.echo != 0 {
-                        self.rack.late(news.now.wrapping_sub(news.echo));
+                    found.spurious += 1;
+                    if !sent.probe && found.echo != 0 {
+                        self.rack.late(found.now.wrapping_sub(found.echo));
                     }
                 }
-            } else if number + 1 < news.high {
+            } else if number + 1 < found.high {
                 self.rack.late(elapsed);
             }
         }
-        self.large.arrived(&sent, delivered, (news.now, news.echo));
+        self.large
+            .arrived(&sent, delivered, (found.now, found.echo));
         if delivered
-            && news
+            && found
                 .latest
                 .is_none_or(|(order, _)| is_after(sent.order, order))
         {
-            news.latest = Some((sent.order, sent.at));
+            found.latest = Some((sent.order, sent.at));
         }
     }
 
     /// Whether an acknowledgement of a packet sent again, `elapsed` after that at time `at`, can
     /// only be the answer to an earlier transmission (the Eifel test of RFC 3522). What was sent
     /// again with less in it takes less time than anything measured, but its echo is its own.
-    fn is_answer_to_original(&self, elapsed: u32, at: u32, news: &News) -> bool {
-        match news.echo {
+    fn is_answer_to_original(&self, elapsed: u32, at: u32, found: &NewlyAcked) -> bool {
+        match found.echo {
             0 => u64::from(elapsed) << TICK_SHIFT < self.rtt.min / 2,
             echo => is_after(at, echo),
         }
@@ -189,23 +196,23 @@ impl<I: Copy> Sender<I> {
         now: Instant,
         ack: &AckInfo<'_>,
         before: u64,
-        news: &News,
+        found: &NewlyAcked,
         counters: &mut Counters,
     ) -> AckSummary {
-        counters.acked += u64::from(news.packets);
-        counters.acked_bytes += news.bytes;
-        counters.spurious += u64::from(news.spurious);
+        counters.acked += u64::from(found.packets);
+        counters.acked_bytes += found.bytes;
+        counters.spurious += u64::from(found.spurious);
         let timed_out = self.timers.acknowledged(now);
         self.stalled_at = None;
-        if timed_out && news.spurious > 0 {
+        if timed_out && found.spurious > 0 {
             self.control.on_spurious_timeout();
-        } else if news.spurious > 0 {
+        } else if found.spurious > 0 {
             self.control.on_spurious_loss();
         }
-        let rtt_ns = self.measure(now, ack, news);
+        let rtt_ns = self.measure(now, ack, found);
         let mut round = false;
-        if let Some((order, at)) = news.latest {
-            self.rack.delivered(order, news.now.wrapping_sub(at));
+        if let Some((order, at)) = found.latest {
+            self.rack.delivered(order, found.now.wrapping_sub(at));
             if !is_after(self.round_end, order) {
                 round = true;
                 self.round_end = self.order;
@@ -213,15 +220,15 @@ impl<I: Copy> Sender<I> {
             }
         }
         let lost = self.detect_losses(now, counters);
-        let marked = self.marks(ack, news.packets);
+        let marked = self.marks(ack, found.packets);
         counters.marked += u64::from(marked);
         self.control.on_ack(&Acked {
             now,
-            bytes: news.bytes,
-            packets: news.packets,
+            bytes: found.bytes,
+            packets: found.packets,
             marked,
             rtt_ns,
-            reverse_ns: news.reverse_ns,
+            reverse_ns: found.reverse_ns,
             min_rtt_ns: self.rtt.min,
             srtt_ns: self.rtt.smoothed,
             in_flight: before,
@@ -229,8 +236,8 @@ impl<I: Copy> Sender<I> {
         });
         self.refresh_control();
         AckSummary {
-            packets: news.packets,
-            bytes: news.bytes,
+            packets: found.packets,
+            bytes: found.bytes,
             lost,
             rtt_ns,
         }
@@ -239,13 +246,13 @@ impl<I: Copy> Sender<I> {
     /// The round trip by the echo, less what the peer says it held it. Nothing is believed of an
     /// echo from the future, one older than what is in flight or than [`MAX_RTT_NS`], or one that
     /// was held for longer than it took: no sample may be shorter than the path.
-    fn measure(&mut self, now: Instant, ack: &AckInfo<'_>, news: &News) -> Option<u64> {
+    fn measure(&mut self, now: Instant, ack: &AckInfo<'_>, found: &NewlyAcked) -> Option<u64> {
         if ack.echo == 0 {
             return None;
         }
-        let age = news.now.wrapping_sub(ack.echo);
+        let age = found.now.wrapping_sub(ack.echo);
         let raw = u64::from(age) << TICK_SHIFT;
-        if age > news.oldest || raw > MAX_RTT_NS {
+        if age > found.oldest || raw > MAX_RTT_NS {
             return None;
         }
         let rtt = raw

@@ -4,8 +4,8 @@ use super::crowd::{Last, arrival};
 use super::{ROUND_NS, run};
 use std::hint::black_box;
 use std::sync::Arc;
-use trunkline_benches::pair::{Ends, PairConfig, Words};
-use trunkline_conn::mem::Bytes;
+use trunkline_benches::pair::{Ends, PairConfig, RingMemory};
+use trunkline_conn::mem::RegionMemory;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status};
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
@@ -113,7 +113,7 @@ pub(crate) fn responses(entries: u32) {
 }
 
 /// An app-managed QP of an end, ready to send.
-fn managed(ends: &mut Ends, node: usize, depth: u32) -> Arc<QpQueues<Words>> {
+fn managed(ends: &mut Ends, node: usize, depth: u32) -> Arc<QpQueues<RingMemory>> {
     let end = &mut ends.nodes[node];
     let init = QpInit {
         kind: QpType::Src,

@@ -5,13 +5,13 @@ use trunkline_conn::time::MICROSECOND;
 /// How long answers may wait. They cost a packet, and a program that gets data seldom waits for the
 /// end of its request too; but others do.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct AckDelay {
     /// Answers owed; `u8::MAX` when they must not wait.
     owed: u8,
     flags: u8,
 }
 
-impl Patience {
+impl AckDelay {
     /// They have waited one round for company.
     const WAITED: u8 = 1;
     /// Data went without them: a timer ends their wait.
