@@ -6,12 +6,11 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::sync::atomic::Ordering::Relaxed;
 use loom::thread;
-use trunkline_conn::work::{Completion, Extra, Status, VendorError, WorkOpcode};
+use trunkline_conn::work::{Completion, Status};
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::mapping::{Binding, Mapping};
 use trunkline_qpmap::ring::heap_words;
-use trunkline_wire::Qpn;
 
 type Heap = Box<[AtomicU64]>;
 
@@ -27,14 +26,7 @@ const fn done(wr_id: u64) -> Completion {
     Completion {
         wr_id,
         status: Status::Success,
-        opcode: WorkOpcode::Send,
-        qpn: Qpn::GSI,
-        byte_len: 0,
-        extra: Extra::None,
-        src_qp: Qpn::GSI,
-        route: 0,
-        solicited: false,
-        vendor_err: VendorError::None,
+        ..Completion::BLANK
     }
 }
 
