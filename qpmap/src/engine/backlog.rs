@@ -159,7 +159,7 @@ impl<P: Platform> Engine<P> {
     /// BINDs that wait here and came from a peer to which no connection leads are forgotten: its
     /// QPs ask again over the next one.
     fn forget_binds(&mut self, peer: u32, share: &mut Share) -> bool {
-        if self.peers.get(peer).is_none() || self.conns_of(peer).next().is_some() {
+        if self.links.known_peer(peer).is_none() || self.links.reaches(peer) {
             return true;
         }
         while self.waiting_binds.has(peer) {

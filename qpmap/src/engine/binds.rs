@@ -49,7 +49,7 @@ impl<P: Platform> Engine<P> {
                 self.emit(|engine| Trace::BindReceived {
                     qpn: entry.dest_qp,
                     remote: entry.src_qp,
-                    conn: engine.conn_id(conn),
+                    conn: engine.links.id(conn),
                     round: entry.round,
                 });
                 self.handle_bind(now, conn, &entry);
@@ -83,14 +83,14 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let kind = self.cold(qp).kind;
-        let peer = self.conns[conn].peer;
+        let peer = self.links[conn].peer();
         let early = matches!(
             self.qps[qp].wire,
             Wire::None | Wire::Undecided(_) | Wire::Routes
         );
         let ready = matches!(self.qps[qp].state, QpState::Rtr | QpState::Rts);
         if kind == QpType::Src && ready {
-            let address = self.peers[peer].address;
+            let address = self.links.peer(peer).address();
             if !self.may_open_route(conn) {
                 self.counters.routes_refused += 1;
                 self.refuse_bind(now, conn, entry, Refusal::TooMany);
@@ -106,7 +106,7 @@ impl<P: Platform> Engine<P> {
             && self.qps[qp].state != QpState::Error
         {
             let bind = Unready {
-                conn: self.conn_id(conn),
+                conn: self.links.id(conn),
                 entry: *entry,
             };
             // Without a place the asker asks again, and hears when the QP is ready, which asks it.
@@ -135,8 +135,8 @@ impl<P: Platform> Engine<P> {
     /// A QP is ready for BINDs, or never will be: those that came before are taken up.
     pub(crate) fn admit_waiting(&mut self, qp: u32) {
         for (peer, bind) in self.waiting_binds.take(qp) {
-            let carried = self.live(bind.conn).map(|_| bind.conn.index);
-            let conn = carried.unwrap_or_else(|| self.fallback(peer, bind.entry.src_qp));
+            let carried = self.links.live(bind.conn).map(|_| bind.conn.index);
+            let conn = carried.unwrap_or_else(|| self.links.fallback(peer, bind.entry.src_qp));
             if conn != NONE {
                 // Its peer's share of refusals grows with the next BIND.
                 self.handle_bind(Instant::from_nanos(0), conn, &bind.entry);
@@ -259,7 +259,7 @@ impl<P: Platform> Engine<P> {
             status: why as u32,
             ..*entry
         };
-        let address = self.peers[self.conns[conn].peer].address;
+        let address = self.links.address_of(conn);
         if self.replies.refuse(now, (conn, address), refusal) {
             self.owe_reply(conn);
         } else {
@@ -270,7 +270,7 @@ impl<P: Platform> Engine<P> {
 
     /// There is a stateless reply for the peer of `conn`.
     pub(crate) fn owe_reply(&mut self, conn: u32) {
-        self.conns[conn].flags.ack_delay.owe(true);
+        self.links[conn].flags.ack_delay.owe(true);
         self.mark_ready(conn);
     }
 
@@ -297,7 +297,7 @@ impl<P: Platform> Engine<P> {
             flow,
             qpn: entry.dest_qp,
             remote: entry.src_qp,
-            conn: engine.conn_id(conn),
+            conn: engine.links.id(conn),
         });
         let why = Refusal::of(entry.status);
         self.because(why, |engine| engine.apply(flow, effects));
@@ -325,7 +325,7 @@ impl<P: Platform> Engine<P> {
                 flow,
                 qpn: entry.dest_qp,
                 remote: entry.src_qp,
-                conn: engine.conn_id(conn),
+                conn: engine.links.id(conn),
                 round: entry.round,
             });
         }
@@ -337,7 +337,7 @@ impl<P: Platform> Engine<P> {
         let Some(qp) = self.qp_index(entry.dest_qp) else {
             return;
         };
-        let peer = self.conns[conn].peer;
+        let peer = self.links[conn].peer();
         self.waiting_binds
             .forget(peer, qp, entry.src_qp, entry.generation);
         let Some(flow) = self.flow_from(qp, entry.src_qp, conn) else {

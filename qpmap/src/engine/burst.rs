@@ -223,7 +223,7 @@ impl<P: Platform> Engine<P> {
             start.masking(headers)
         };
         P::RegionMemory::sum(headers, &mut crc);
-        let next = self.conns[stream.conn].delivery.is_next(number);
+        let next = self.links[stream.conn].delivery.is_next(number);
         if !next || icrc::trailer(crc) != *header_crc {
             return false;
         }
@@ -237,8 +237,8 @@ impl<P: Platform> Engine<P> {
         };
         self.counters.received += 1;
         self.counters.streamed += 1;
-        let delivery = &mut self.conns[stream.conn].delivery;
-        delivery.accept(now, number, &received, &mut self.windows);
+        let (record, windows) = self.links.with_windows(stream.conn);
+        record.delivery.accept(now, number, &received, windows);
         true
     }
 

@@ -13,7 +13,7 @@ impl<P: Platform> Engine<P> {
     /// plain, too.
     pub fn handle_early(&mut self, now: Instant, id: ConnId, entry: ControlEntry) {
         let wire = self.qp_index(entry.dest_qp).map(|qp| self.qps[qp].wire);
-        if self.live(id).is_some() && !matches!(wire, None | Some(Wire::Plain(_))) {
+        if self.links.live(id).is_some() && !matches!(wire, None | Some(Wire::Plain(_))) {
             self.handle_entry(now, id.index, entry);
         }
     }
@@ -44,7 +44,7 @@ impl<P: Platform> Engine<P> {
         peer: Gid,
         bind: &ControlEntry,
     ) -> Option<ControlEntry> {
-        if self.peer_of.get(peer).is_some() {
+        if self.links.peer_at(peer).is_some() {
             return None;
         }
         let Some(qp) = self.qp_index(bind.dest_qp) else {
@@ -57,7 +57,9 @@ impl<P: Platform> Engine<P> {
             matches!(self.qps[qp].wire, Wire::Undecided(_)) && named == (peer, bind.src_qp)
         };
         let meant = match cold.kind {
-            QpType::Src => self.routes.may_be_opened_by(None) && self.replies.may_guess(now),
+            QpType::Src => {
+                self.flows.routes().may_be_opened_by(None) && self.replies.may_guess(now)
+            }
             QpType::Rc => waits(),
             QpType::Uc | QpType::Ud => false,
         };

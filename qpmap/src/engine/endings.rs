@@ -101,12 +101,12 @@ impl<P: Platform> Engine<P> {
         self.staging.clear(&mut record.staged);
         let record = &self.flows[flow];
         let (mut conn, told) = (record.conn, record.ending == Ending::Told);
-        let pair = (record.qp, record.remote, self.homes.peer(flow));
+        let pair = (record.qp, record.remote, self.flows.peer(flow));
         if record.flags.has(Flags::STRANDED) || self.is_left_behind(flow) {
-            conn = self.fallback(pair.2, pair.1);
+            conn = self.links.fallback(pair.2, pair.1);
         }
         self.leave_stranded(flow);
-        self.moves.remove(&flow);
+        self.flows.end_move(flow);
         self.detach(flow);
         if conn == NONE || told || self.endings.get(&pair).is_some() {
             // Nobody is there to hear it, has not heard it yet, or has heard anything of this life
@@ -114,7 +114,7 @@ impl<P: Platform> Engine<P> {
             self.drop_responses(flow, |_| true);
             // Somebody may be working with it: its slot is free later.
             self.flows[flow].ending = Ending::Told;
-            self.ended.push(flow);
+            self.flows.end(flow);
             return;
         }
         let record = &mut self.flows[flow];
@@ -152,7 +152,7 @@ impl<P: Platform> Engine<P> {
     /// A flow whose QP is gone is with `conn`, which counts it no more.
     fn join_ended(&mut self, flow: u32, conn: u32) {
         self.flows[flow].conn = conn;
-        self.homes.join(&mut self.conns[conn].members, flow);
+        self.flows.homes().join(&mut self.links[conn].members, flow);
         self.notice(flow);
         self.wake(flow);
     }
@@ -180,7 +180,7 @@ impl<P: Platform> Engine<P> {
             return false;
         }
         let record = &self.flows[flow];
-        let pair = (record.qp, record.remote, self.homes.peer(flow));
+        let pair = (record.qp, record.remote, self.flows.peer(flow));
         let last = self.endings.get(&pair);
         last.is_some_and(|last| last != flow)
     }
@@ -194,7 +194,7 @@ impl<P: Platform> Engine<P> {
         is_meant: impl Fn(&super::qp::Flow) -> bool,
     ) -> bool {
         let index = self.qps.index_at(number);
-        let pair = (index, remote, self.conns[conn].peer);
+        let pair = (index, remote, self.links[conn].peer());
         let last = self.endings.get(&pair);
         last.is_some_and(|last| is_meant(&self.flows[last]))
     }
@@ -222,7 +222,9 @@ impl<P: Platform> Engine<P> {
     /// The connection of a flow whose QP is gone is gone, too: its end is told over another one.
     /// Where there is none, the peer asks for the QP when there is, and hears it then.
     pub(crate) fn move_ended(&mut self, flow: u32) {
-        let fallback = self.fallback(self.homes.peer(flow), self.flows[flow].remote);
+        let fallback = self
+            .links
+            .fallback(self.flows.peer(flow), self.flows[flow].remote);
         if fallback == NONE {
             self.finish(flow);
         } else {
@@ -233,12 +235,12 @@ impl<P: Platform> Engine<P> {
     /// Nothing is left to say of a QP that is gone. What its next life has to say is said now.
     fn finish(&mut self, flow: u32) {
         let (qp, remote) = (self.flows[flow].qp, self.flows[flow].remote);
-        let peer = self.homes.peer(flow);
+        let peer = self.flows.peer(flow);
         self.drop_responses(flow, |_| true);
         self.part_ended(flow);
         self.retire(flow);
         self.endings.remove(&(qp, remote, peer));
-        let conn = self.conns_of(peer).next();
+        let conn = self.links.conns_of(peer).next();
         if self.qps.get(qp).is_some()
             && let Some(conn) = conn
             && let Some(next) = self.flow_from(qp, remote, conn)

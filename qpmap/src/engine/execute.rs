@@ -409,7 +409,7 @@ impl<P: Platform> Engine<P> {
                 (Source::Shared(srq), slot.queue.posted())
             }
         };
-        let holder = (source, self.homes.peer(flow));
+        let holder = (source, self.flows.peer(flow));
         if !self.held.may_take(holder, left) {
             return None;
         }

@@ -1,292 +1,292 @@
-//! Flows: which there are, which connection each uses, and how it moves to another.
+//! The owner of flows: their records, where each belongs, whose turn it is, which have ended.
 
-use super::backlog::{Share, Task};
-use super::ending::Ending;
-use super::qp::{Flags, Flow, Wire};
-use super::{ConnId, Engine, Event, Platform, Trace};
-use crate::error::VerbsError;
-use crate::slab::NONE;
-use crate::state::QpType;
-use trunkline_wire::Qpn;
+mod clocks;
+mod homes;
+mod lists;
 
-/// Flows on one connection that call for another.
-const CROWD: u32 = 1024;
+pub(crate) use clocks::Seen;
+pub(crate) use homes::{Group, HOME_BYTES, Homes};
+pub(crate) use lists::{Kind, List, Noticed, Runnable};
 
-impl<P: Platform> Engine<P> {
-    /// A QP's own flow, on `conn`.
-    pub(crate) fn share(&mut self, qp: u32, conn: u32) {
-        let remote = self.cold(qp).attributes.dest_qpn;
-        let flow = self.new_flow(qp, conn, remote);
-        self.qps[qp].wire = Wire::Shared(flow);
-        self.cold_mut(qp).pinned = false;
-        self.resume_on(flow, conn);
-        self.admit_waiting(qp);
-    }
+use super::ConnId;
+use super::qp::Flow;
+use super::routes::RouteTable;
+use crate::chain::Chains;
+use crate::hash::{IndexMap, Keyed};
+use crate::slab::{NONE, Slab};
+use clocks::Clocks;
 
-    /// A flow to `remote` at the peer of `conn`, which is to carry it.
-    pub(crate) fn new_flow(&mut self, qp: u32, conn: u32, remote: Qpn) -> u32 {
-        let mut flow = Flow::new(qp, NONE, remote, self.qps.generation(qp));
-        flow.rnr_left = self.cold(qp).attributes.rnr_retry;
-        flow.ask_anew();
-        let flow = self.flows.insert(flow);
-        self.homes.begin(flow, self.conns[conn].peer);
-        flow
-    }
+/// Flows of an engine.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    records: Slab<Flow>,
+    homes: Homes,
+    /// Routes of app-managed QPs, each of which is a flow.
+    routes: RouteTable,
+    /// Lists of flows that have something to send.
+    turns: Chains<u32>,
+    /// Flows that move to another connection once they are quiet.
+    moves: IndexMap<ConnId>,
+    clocks: Clocks,
+    /// Flows that are over, but whose slots somebody may be working with.
+    ended: Vec<u32>,
+}
 
-    pub(crate) fn flows_of(&self, qp: u32) -> Vec<u32> {
-        match (self.qps[qp].wire, &self.cold(qp).routes) {
-            (Wire::Shared(own), _) => vec![own],
-            (Wire::Routes, Some(own)) => self.routes.flows(own).collect(),
-            _ => Vec::new(),
+impl Flows {
+    /// No flows. `hash` is one that nobody can foresee.
+    pub(crate) fn new(hash: Keyed) -> Self {
+        Self {
+            records: Slab::new(),
+            homes: Homes::default(),
+            routes: RouteTable::new(hash),
+            turns: Chains::new(),
+            moves: IndexMap::default(),
+            clocks: Clocks::new(),
+            ended: Vec::new(),
         }
     }
 
-    /// The flow of a local QP to `remote` at the peer of `conn`, which carried a packet for it.
-    /// What waits for its turn in the backlog has it first: a flow on a connection that is gone,
-    /// or without one, and a QP that waits to hear what its peer is.
+    /// A flow to a QP of `peer` begins.
+    pub(crate) fn begin(&mut self, flow: Flow, peer: u32) -> u32 {
+        let index = self.records.insert(flow);
+        self.homes.begin(index, peer);
+        index
+    }
+
+    /// Its slot is free.
+    pub(crate) fn remove(&mut self, flow: u32) {
+        self.records.remove(flow);
+    }
+
+    /// How many there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.records.len()
+    }
+
     #[inline]
-    pub(crate) fn flow_from(&mut self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
-        let Some(flow) = self.find_flow(qp, remote, conn) else {
-            return self.share_named(qp, remote, conn);
-        };
-        if self.flows[flow].conn == conn {
-            return Some(flow);
-        }
-        if self.is_left_behind(flow) {
-            self.move_on(flow);
-        } else if self.flows[flow].flags.has(Flags::STRANDED) {
-            self.rescue_named(flow);
-        }
-        self.find_flow(qp, remote, conn)
+    pub(crate) fn get(&self, flow: u32) -> Option<&Flow> {
+        self.records.get(flow)
     }
 
     #[inline]
-    fn find_flow(&self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
-        match self.qps[qp].wire {
-            Wire::Shared(own) => {
-                let record = &self.flows[own];
-                let fits =
-                    record.remote == remote && (record.conn == conn || self.is_of_peer(own, conn));
-                fits.then_some(own)
-            }
-            Wire::Routes => self.routes.find(qp, self.conns[conn].peer, remote),
-            Wire::None | Wire::Undecided(_) | Wire::Plain(_) => None,
-        }
+    pub(crate) fn get_mut(&mut self, flow: u32) -> Option<&mut Flow> {
+        self.records.get_mut(flow)
     }
 
-    /// Whether a flow that is not on `conn` is for its peer.
-    fn is_of_peer(&self, flow: u32, conn: u32) -> bool {
-        let record = &self.flows[flow];
-        // It may be between two connections.
-        let lives = record.conn != NONE || record.flags.has(Flags::STRANDED);
-        lives && self.homes.peer(flow) == self.conns[conn].peer
+    /// The peer of a flow's remote QP.
+    #[inline]
+    pub(crate) fn peer(&self, flow: u32) -> u32 {
+        self.homes.peer(flow)
     }
 
-    /// Whether the row of the mapping is that of this flow: a QP's own, or its oldest route.
-    pub(crate) fn has_row(&self, flow: u32) -> bool {
-        let qp = self.flows[flow].qp;
-        match (self.qps[qp].wire, &self.cold(qp).routes) {
-            (Wire::Shared(own), _) => own == flow,
-            (Wire::Routes, Some(own)) => self.routes.is_oldest(own, flow),
-            _ => false,
-        }
+    /// The groups that flows are in.
+    pub(crate) const fn homes(&mut self) -> &mut Homes {
+        &mut self.homes
     }
 
-    /// Binds a flow to a connection, and the row of the mapping, if it is the flow's.
-    pub(crate) fn attach(&mut self, flow: u32, conn: u32) {
-        self.flows[flow].conn = conn;
-        let record = &mut self.conns[conn];
-        record.flows += 1;
-        self.homes.join(&mut record.members, flow);
-        if record.flows.is_multiple_of(CROWD) && !record.flags.private {
-            let peer = self.peers[record.peer].address;
-            let remote = self.flows[flow].remote;
-            self.events.push_back(Event::Crowded { peer, remote });
-        }
-        let (qp, generation) = (self.flows[flow].qp, self.flows[flow].generation);
-        if self.has_row(flow) {
-            self.mapping.set(qp, conn, generation as u16);
-        }
+    pub(crate) const fn routes(&self) -> &RouteTable {
+        &self.routes
     }
 
-    /// Takes a flow from its connection, and out of its lists.
-    pub(crate) fn detach(&mut self, flow: u32) {
-        let conn = self.flows[flow].conn;
-        if conn == NONE {
-            return;
-        }
-        self.unlist(conn, flow);
-        self.leave_group(conn, flow);
-        match self.conns.get_mut(conn) {
-            Some(record) => record.flows -= 1,
-            None => self.tombstones.of_flow(conn).flows -= 1,
-        }
-        self.flows[flow].conn = NONE;
-        if self.has_row(flow) {
-            self.mapping.clear(self.flows[flow].qp);
-        }
+    pub(crate) const fn routes_mut(&mut self) -> &mut RouteTable {
+        &mut self.routes
+    }
+}
+
+/// Whose turn it is.
+impl Flows {
+    /// The first flow of a list.
+    #[inline]
+    pub(crate) fn first<K: Kind>(&self, list: &List<K>) -> Option<u32> {
+        list.first(&self.turns)
     }
 
-    /// Puts a flow to work on `conn`: its BIND if that is due, its unsent messages, its answers.
-    pub(crate) fn resume_on(&mut self, flow: u32, conn: u32) {
-        self.leave_stranded(flow);
-        self.attach(flow, conn);
-        let flags = &mut self.flows[flow].flags;
-        if flags.has(Flags::PEER_BOUND) {
-            // The peer may have missed them on the connection that died.
-            flags.set(Flags::BOUND_DUE);
-            flags.set(Flags::ANSWER_DUE);
-        }
-        if !self.is_outstanding(flow) {
-            // It waited for the connection alone.
-            self.stop_watch(flow);
-        }
-        self.watch_if_outstanding(flow);
-        self.notice(flow);
-        self.wake(flow);
+    /// The last one.
+    #[inline]
+    pub(crate) fn last<K: Kind>(&self, list: &List<K>) -> Option<u32> {
+        list.last(&self.turns)
     }
 
-    /// A connection of a pool is new. Where the others of it are crowded it takes over as many
-    /// QPs as make it their equal, of those that have nothing under way. Those whose connections
-    /// their programs chose stay: QPs that were bound by hand, and routes.
-    pub(crate) fn begin_relief(&mut self, fresh: ConnId) {
-        let (flows, _) = self.load_beside(fresh.index);
-        let crowded = self.fullest_beside(fresh.index);
-        if crowded.is_some_and(|conn| self.conns[conn].flows >= CROWD) {
-            let left = flows;
-            self.backlog.add(Task::Relieve { fresh, left });
-        }
+    /// Puts a flow that is in no such list at the end.
+    #[inline]
+    pub(crate) fn push<K: Kind>(&mut self, list: &mut List<K>, flow: u32) {
+        list.push(&mut self.turns, &mut self.records, flow);
     }
 
-    /// Goes on with that, where `left` flows are still to be looked at. Gives how many are then.
-    pub(crate) fn relieve_crowded(&mut self, fresh: ConnId, left: u32, share: &mut Share) -> u32 {
-        for left in (1..=left).rev() {
-            if self.live(fresh).is_none() {
-                return 0;
-            }
-            let (flows, count) = self.load_beside(fresh.index);
-            let fair = flows / count;
-            let full = |conn: &u32| self.conns[*conn].flows > fair;
-            let Some(from) = self.fullest_beside(fresh.index).filter(full) else {
-                return 0;
-            };
-            if self.conns[fresh.index].flows >= fair {
-                return 0;
-            }
-            if !share.take() {
-                return left;
-            }
-            let members = &mut self.conns[from].members;
-            let flow = members.first().expect("it has more than its share");
-            self.homes.rotate(members);
-            if self.may_be_taken_over(flow) {
-                self.detach(flow);
-                self.resume_on(flow, fresh.index);
-            }
-        }
-        0
+    /// Takes the first flow out.
+    #[inline]
+    pub(crate) fn pop<K: Kind>(&mut self, list: &mut List<K>) -> Option<u32> {
+        list.pop(&mut self.turns, &mut self.records)
     }
 
-    /// Flows on the connections of a pool to the worker that `fresh` leads to, and how many these
-    /// are.
-    fn load_beside(&self, fresh: u32) -> (u32, u32) {
-        let pool = self.pool_beside(fresh);
-        pool.fold((0, 0), |(flows, count), conn| {
-            (flows + self.conns[conn].flows, count + 1)
-        })
+    /// Takes a flow out, if it is in the list.
+    pub(crate) fn take<K: Kind>(&mut self, list: &mut List<K>, flow: u32) {
+        list.take(&mut self.turns, &mut self.records, flow);
+    }
+}
+
+/// Moves, clocks, and the end.
+impl Flows {
+    /// A flow moves to another connection once it is quiet.
+    pub(crate) fn begin_move(&mut self, flow: u32, to: ConnId) {
+        self.moves.insert(flow, to);
     }
 
-    /// The one of the others that has most of them.
-    fn fullest_beside(&self, fresh: u32) -> Option<u32> {
-        let others = self.pool_beside(fresh).filter(|conn| *conn != fresh);
-        others.max_by_key(|conn| self.conns[*conn].flows)
+    /// It moves now, or not at all.
+    pub(crate) fn end_move(&mut self, flow: u32) -> Option<ConnId> {
+        self.moves.remove(&flow)
     }
 
-    fn pool_beside(&self, fresh: u32) -> impl Iterator<Item = u32> {
-        let record = &self.conns[fresh];
-        let remote = record.delivery.remote_id();
-        let pool = self.pool_of(record.peer);
-        pool.filter(move |conn| self.leads_to(&self.conns[*conn], remote))
+    /// Flows that are to move.
+    pub(crate) fn moves(&self) -> usize {
+        self.moves.len()
     }
 
-    fn may_be_taken_over(&self, flow: u32) -> bool {
-        let record = &self.flows[flow];
-        if record.ending != Ending::No {
+    /// Gives a flow a clock, to be [wound up](Self::next_to_watch) in the next round.
+    pub(crate) fn start_clock(&mut self, flow: u32) {
+        self.records[flow].watch = self.clocks.start(flow);
+    }
+
+    /// Takes the clock of a flow away. Gives whether it had one.
+    #[inline]
+    pub(crate) fn stop_clock(&mut self, flow: u32) -> bool {
+        let clock = std::mem::replace(&mut self.records[flow].watch, NONE);
+        if clock == NONE {
             return false;
         }
-        let pending = self.requests.get(record.head);
-        let cold = self.cold(record.qp);
-        self.qps[record.qp].wire == Wire::Shared(flow)
-            && cold.kind == QpType::Rc
-            && !cold.pinned
-            && !record.flags.has(Flags::QUIESCING)
-            && pending.is_none_or(|pending| !pending.begun)
+        self.clocks.stop(clock);
+        true
     }
 
-    /// Moves a live QP to another connection to the same peer, at a message boundary: requests
-    /// already begun finish where they are, later ones go the new way. Invisible to the program;
-    /// [`Event::Moved`] tells when it is done.
-    ///
-    /// # Errors
-    /// No such QP or connection, a QP that is not on shared connections, or another peer's
-    /// connection.
-    pub fn rebind(&mut self, qpn: Qpn, to: ConnId) -> Result<(), VerbsError> {
-        let qp = self.known(qpn)?;
-        let Wire::Shared(flow) = self.qps[qp].wire else {
-            return Err(VerbsError::NotShared { qpn: qpn.get() });
+    /// What was seen of a flow that has a clock when that was wound up.
+    pub(crate) fn seen(&self, flow: u32) -> Seen {
+        self.clocks.get(self.records[flow].watch)
+    }
+
+    /// Its clock is wound up.
+    pub(crate) fn see(&mut self, flow: u32, seen: Seen) {
+        self.clocks.set(self.records[flow].watch, seen);
+    }
+
+    /// The next flow whose clock is to be wound up.
+    #[inline]
+    pub(crate) fn next_to_watch(&mut self) -> Option<u32> {
+        while let Some(flow) = self.clocks.next() {
+            if self.records.get(flow).is_some_and(|at| at.watch != NONE) {
+                return Some(flow);
+            }
+        }
+        None
+    }
+
+    /// A flow is over, and its slot free once nobody works with it.
+    pub(crate) fn end(&mut self, flow: u32) {
+        self.ended.push(flow);
+    }
+
+    /// Flows that are over.
+    pub(crate) const fn ended(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// Takes one of those out. Its slot is free.
+    pub(crate) fn bury(&mut self) -> Option<u32> {
+        let flow = self.ended.pop()?;
+        self.remove(flow);
+        Some(flow)
+    }
+
+    /// Whether nothing is left for the next round.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.ended.is_empty() && self.clocks.is_idle()
+    }
+}
+
+impl std::ops::Index<u32> for Flows {
+    type Output = Flow;
+
+    #[inline]
+    fn index(&self, flow: u32) -> &Flow {
+        &self.records[flow]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Flows {
+    #[inline]
+    fn index_mut(&mut self, flow: u32) -> &mut Flow {
+        &mut self.records[flow]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_wire::Qpn;
+
+    fn flows(count: u32) -> Flows {
+        let mut flows = Flows::new(Keyed::new([1, 2]));
+        for qp in 0..count {
+            let flow = Flow::new(qp, NONE, Qpn::from_wire(100 + qp), 1);
+            assert_eq!(flows.begin(flow, 7), qp);
+        }
+        flows
+    }
+
+    #[test]
+    fn a_flow_is_in_each_kind_of_list_once_and_leaves_it_from_anywhere() {
+        let mut flows = flows(3);
+        let (mut runnable, mut noticed) = (List::<Runnable>::EMPTY, List::<Noticed>::EMPTY);
+        for flow in 0..3 {
+            flows.push(&mut runnable, flow);
+            flows.push(&mut noticed, 2 - flow);
+        }
+        flows.take(&mut runnable, 1);
+        flows.take(&mut runnable, 1);
+        assert_eq!(
+            (flows.first(&runnable), flows.last(&runnable)),
+            (Some(0), Some(2))
+        );
+        assert_eq!(
+            [(); 3].map(|()| flows.pop(&mut runnable)),
+            [Some(0), Some(2), None]
+        );
+        assert_eq!(
+            [(); 3].map(|()| flows.pop(&mut noticed)),
+            [Some(2), Some(1), Some(0)]
+        );
+        assert!(runnable.is_empty() && noticed.is_empty());
+        flows.push(&mut runnable, 1);
+        assert_eq!(flows.first(&runnable), Some(1));
+    }
+
+    #[test]
+    fn a_clock_that_was_stopped_is_not_wound_up() {
+        let mut flows = flows(2);
+        flows.start_clock(0);
+        flows.start_clock(1);
+        assert!(!flows.is_idle());
+        assert!(flows.stop_clock(1) && !flows.stop_clock(1));
+        assert_eq!(flows.next_to_watch(), Some(0));
+        assert_eq!(flows.next_to_watch(), None);
+        let seen = Seen {
+            waited: true,
+            ..flows.seen(0)
         };
-        self.move_flow(flow, to)
+        flows.see(0, seen);
+        assert_eq!(flows.seen(0), seen);
+        assert!(flows.is_idle());
     }
 
-    pub(crate) fn move_flow(&mut self, flow: u32, to: ConnId) -> Result<(), VerbsError> {
-        if self.is_left_behind(flow) {
-            self.move_on(flow);
-        }
-        let target = self
-            .live(to)
-            .ok_or(VerbsError::UnknownConnection { index: to.index })?;
-        let record = &self.flows[flow];
-        let qp = record.qp;
-        if !self.leads_to(target, record.remote) {
-            return Err(VerbsError::OtherWorker {
-                remote: record.remote.get(),
-            });
-        }
-        if record.conn == NONE || target.peer != self.homes.peer(flow) {
-            return Err(VerbsError::OtherPeer {
-                qpn: self.qp_number(qp).get(),
-            });
-        }
-        self.moves.insert(flow, to);
-        self.flows[flow].flags.set(Flags::QUIESCING);
-        self.try_move(flow);
-        Ok(())
-    }
-
-    /// Moves a quiescing flow once nothing of it is in flight. Requests that were taken from the
-    /// ring but not begun go with it.
-    pub(crate) fn try_move(&mut self, flow: u32) {
-        let record = &self.flows[flow];
-        let begun = self
-            .requests
-            .get(record.head)
-            .is_some_and(|pending| pending.begun);
-        if !record.flags.has(Flags::QUIESCING) || begun {
-            return;
-        }
-        let qp = record.qp;
-        self.flows[flow].flags.clear(Flags::QUIESCING);
-        let to = self.moves.remove(&flow);
-        if let Some(to) = to.filter(|to| self.live(*to).is_some())
-            && self.flows[flow].conn != NONE
-        {
-            self.detach(flow);
-            self.resume_on(flow, to.index);
-            self.cold_mut(qp).pinned = true;
-            let qpn = self.qp_number(qp);
-            self.emit(|_| Trace::Moved { qpn, conn: to });
-            self.events.push_back(Event::Moved { qpn, conn: to });
-        }
-        self.wake(flow);
+    #[test]
+    fn a_flow_that_is_over_keeps_its_slot_until_it_is_buried() {
+        let mut flows = flows(2);
+        flows.end(0);
+        assert!(flows.get(0).is_some() && !flows.is_idle());
+        assert_eq!(
+            (flows.ended(), flows.bury(), flows.bury()),
+            (1, Some(0), None)
+        );
+        assert!(flows.get(0).is_none() && flows.is_idle());
+        assert_eq!((flows.len(), flows.peer(1)), (1, 7));
     }
 }

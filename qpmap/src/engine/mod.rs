@@ -9,9 +9,11 @@
 //! | `verbs`, `changes`, `resources` | what programs ask for: QPs; domains, regions, CQs, SRQs |
 //! | `qps` | the owner of QPs: their records, their numbers, which numbers rest |
 //! | `completions` | the owner of CQs: who uses them, what is not published, which are in error |
-//! | `link`, `peers` | connections and their end; who is at the other end of them |
-//! | `paths` | how large packets may be on the way to a peer |
-//! | `flows` | which connection a flow uses, and how it moves |
+//! | `links` | the owner of connections: their records, their numbers, their peers, their pools |
+//! | `connections`, `peers` | how they are opened and end, and what ends with them |
+//! | `path_mtu` | how large packets may be on the way to a peer |
+//! | `flows` | the owner of flows: their records, groups, turns, clocks |
+//! | `attach` | which connection a flow uses, and how it moves |
 //! | `binding` | what one end of a pair of QPs knows of the other, and what follows |
 //! | `binds`, `early` | BINDs and consent: how QPs of two nodes find each other |
 //! | `ending`, `endings` | how they hear that the other is gone |
@@ -20,9 +22,7 @@
 //! | `transmit` | a turn of a connection: which packet goes next |
 //! | `send` | packets of requests, responses and notices; what is sent again |
 //! | `routing`, `routes` | QPs that programs route themselves; the table of routes |
-//! | `lists`, `homes` | flows that wait for their turn; flows of a connection |
 //! | `backlog` | work for many flows, some in each round |
-//! | `tombstones` | connections that are gone, and whose flows have not moved yet |
 //! | `build` | headers, payload, ICRC of one packet |
 //! | `packet` | one packet taken apart |
 //! | `burst` | datagrams one right after another, and what one says about the next |
@@ -40,6 +40,7 @@
 //! | `trace` | what those hear who only watch |
 
 mod ack_delay;
+mod attach;
 mod backlog;
 mod binding;
 mod binds;
@@ -48,6 +49,7 @@ mod build;
 mod burst;
 mod changes;
 mod completions;
+mod connections;
 mod counters;
 mod early;
 mod ending;
@@ -55,14 +57,11 @@ mod endings;
 mod execute;
 mod flows;
 mod held;
-mod homes;
 mod in_vain;
-mod link;
-mod lists;
+mod links;
 mod notice;
-mod numbers;
 mod packet;
-mod paths;
+mod path_mtu;
 mod peers;
 mod plain;
 mod qp;
@@ -81,7 +80,6 @@ mod send;
 mod staging;
 mod state_bytes;
 mod timer;
-mod tombstones;
 mod trace;
 mod transmit;
 mod unready;
@@ -92,17 +90,16 @@ mod watch;
 pub use burst::Burst;
 pub use changes::Changes;
 pub use completions::{CqId, Indexed};
+pub use connections::{ConnectionParams, ConnectionStats};
 pub use counters::Counters;
-pub use link::{ConnectionParams, ConnectionStats};
-pub use peers::PeerIdentity;
+pub use links::PeerIdentity;
 pub use qp::{Attributes, FIRST_MSN, QpQueues};
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
 pub use verbs::{QpInit, QpModify};
 
-use crate::chain::Chains;
 use crate::doorbell::{Doorbells, Sweep};
-use crate::hash::{IndexMap, Keyed};
+use crate::hash::Keyed;
 use crate::key::{Secret24, Secret32};
 use crate::mapping::Mapping;
 use crate::queue::RecvQueue;
@@ -115,26 +112,21 @@ use blobs::Blobs;
 use completions::Completions;
 use endings::Endings;
 use execute::Assembly;
-use homes::Homes;
-use link::Conn;
-use numbers::Numbers;
-use paths::Paths;
-use peers::Peer;
+use flows::Flows;
+use links::Links;
 use plain::Plains;
-use qp::{Cold, Flow};
+use qp::Cold;
 use qps::Qps;
 use replies::Replies;
 use requests::Requests;
 use responses::Responses;
-use routes::RouteTable;
 use staging::Staging;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use timer::Timer;
-use tombstones::Tombstones;
 use trunkline_conn::control::ControlKind;
-use trunkline_conn::delivery::{self, Policy, Pool};
+use trunkline_conn::delivery::{self, Policy};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{PdId, RegionMemory};
 use trunkline_conn::observer::Observer;
@@ -322,59 +314,28 @@ pub(crate) struct SrqSlot<W> {
 /// One worker's QPs and connections.
 pub struct Engine<P: Platform> {
     pub(crate) config: Config,
-    tokens: Stream,
-    first_packets: Stream,
     /// Salts of keys.
     salts: Stream,
-    conn_secret: Secret24,
     pub(crate) regions: Regions<P::RegionMemory>,
     pub(crate) doorbells: Arc<Doorbells>,
     /// Those that have rung and are not heard yet.
     sweep: Sweep,
     pub(crate) mapping: Arc<Mapping>,
     qps: Qps<P::RingMemory>,
-    flows: Slab<Flow>,
-    homes: Homes,
-    /// Routes of app-managed QPs.
-    routes: RouteTable,
-    /// Flows that are over, but whose slots somebody may be working with.
-    ended: Vec<u32>,
-    /// Lists of flows that have something to send.
-    turns: Chains<u32>,
+    flows: Flows,
     completions: Completions<P::RingMemory>,
     srqs: Slab<SrqSlot<P::RingMemory>>,
-    peers: Slab<Peer>,
-    /// Peers by address.
-    peer_of: peers::Addresses,
-    /// Connections that programs opened for themselves, by peer.
-    private: BTreeSet<(u32, u32)>,
-    paths: Paths,
     waiting: Waiting,
     backlog: Backlog,
-    conns: Slab<Conn>,
-    /// Connections that are gone, of which flows are left.
-    tombstones: Tombstones,
-    conn_serials: Vec<u32>,
-    numbers: Numbers,
-    /// What connections counted until they rested last: only of those that have carried packets.
-    past: IndexMap<delivery::Counters>,
+    links: Links,
     /// Slots of QPs, and then of connections, in which nothing was left to do since a program
     /// posted something last.
     drained: u32,
     /// Connections whose peer has to hear that they are closed, oldest first, and why.
     pending_closes: VecDeque<(build::Route, Close)>,
-    /// Flows that move to another connection once they are quiet.
-    moves: IndexMap<ConnId>,
-    windows: Pool<build::SentPacket>,
-    /// [`Timer::Trim`] is armed.
-    trims: bool,
     requests: Requests,
     /// Why requests fail at the moment, if that is known.
     why: VendorError,
-    /// Clocks of flows.
-    clocks: Slab<watch::Seen>,
-    /// Flows whose clock is to be wound up in the next round.
-    to_watch: Vec<u32>,
     /// Scratch of `apply_ack`.
     acked: Vec<build::SentPacket>,
     responses: Responses,
@@ -390,15 +351,11 @@ pub struct Engine<P: Platform> {
     timers: Wheel,
     schedule: schedule::Schedule,
     events: VecDeque<Event>,
-    /// Path of the last packet that came, and the connection that a packet on this path named, with
-    /// its number.
+    /// Path of the last packet that came.
     arrived: Seeded,
-    heard_on: Option<(Qpn, u32)>,
     /// Path of the last packet that went.
     departed: Seeded,
     counters: Counters,
-    /// Counts of windows that were given back, and of connections that are gone.
-    past_delivery: delivery::Counters,
     observer: Observer<Trace>,
 }
 
@@ -407,7 +364,7 @@ impl<P: Platform> std::fmt::Debug for Engine<P> {
         f.debug_struct("Engine")
             .field("address", &self.config.address)
             .field("qps", &self.qps.len())
-            .field("connections", &self.conns.len())
+            .field("connections", &self.links.len())
             .finish_non_exhaustive()
     }
 }
@@ -417,12 +374,19 @@ impl<P: Platform> Engine<P> {
     pub fn new(config: Config) -> Self {
         let (worker, secret) = (config.worker, &config.secret);
         let qpn_secret = Secret24::new(secret.stream(Purpose::Qpns), worker);
-        let conn_secret = Secret24::new(secret.stream(Purpose::Connections), worker);
         let own = || secret.derive(Purpose::Regions);
         let keys = config.region_secret.unwrap_or_else(own);
         let regions = Regions::new(Secret32::new(keys.stream(Purpose::RegionKeys)));
         let staging = Staging::new(config.staging_bytes);
         let pairs = Keyed::of(secret.stream(Purpose::Routes));
+        let policy = Policy {
+            link_rate_bps: config.link_rate_bps,
+            max_ack_delay_ns: config.max_ack_delay_ns,
+            dead_after_ns: config.dead_after_ns,
+            keep_alive_ns: config.keep_alive_ns,
+            ..Policy::default()
+        };
+        let links = Links::new(secret, worker, pairs, policy);
         let path = Path {
             src: config.address,
             dst: config.address,
@@ -430,48 +394,22 @@ impl<P: Platform> Engine<P> {
             traffic_class: 0,
         };
         Self {
-            tokens: secret.stream(Purpose::Tokens),
-            first_packets: secret.stream(Purpose::FirstPackets),
             salts: keys.stream(Purpose::RegionSalts),
-            conn_secret,
             regions,
             doorbells: Arc::new(Doorbells::new()),
             sweep: Sweep::default(),
             mapping: Arc::new(Mapping::new()),
             qps: Qps::new(qpn_secret, config.max_qps),
-            flows: Slab::new(),
-            homes: Homes::default(),
-            routes: RouteTable::new(pairs),
-            ended: Vec::new(),
-            turns: Chains::new(),
+            flows: Flows::new(pairs),
             completions: Completions::new(),
             srqs: Slab::new(),
-            peers: Slab::new(),
-            peer_of: peers::Addresses::new(pairs),
-            private: BTreeSet::new(),
-            paths: Paths::default(),
             waiting: Waiting::default(),
             backlog: Backlog::default(),
-            conns: Slab::new(),
-            tombstones: Tombstones::default(),
-            conn_serials: Vec::new(),
-            numbers: Numbers::default(),
-            past: IndexMap::default(),
+            links,
             drained: 0,
             pending_closes: VecDeque::new(),
-            moves: IndexMap::default(),
-            windows: Pool::new(Policy {
-                link_rate_bps: config.link_rate_bps,
-                max_ack_delay_ns: config.max_ack_delay_ns,
-                dead_after_ns: config.dead_after_ns,
-                keep_alive_ns: config.keep_alive_ns,
-                ..Policy::default()
-            }),
-            trims: false,
             requests: Requests::default(),
             why: VendorError::None,
-            clocks: Slab::new(),
-            to_watch: Vec::new(),
             acked: Vec::new(),
             responses: Responses::default(),
             assemblies: Slab::new(),
@@ -486,10 +424,8 @@ impl<P: Platform> Engine<P> {
             schedule: schedule::Schedule::default(),
             events: VecDeque::new(),
             arrived: Seeded::new(path),
-            heard_on: None,
             departed: Seeded::new(path),
             counters: Counters::default(),
-            past_delivery: delivery::Counters::default(),
             observer: Observer::none(),
             config,
         }
@@ -537,8 +473,7 @@ impl<P: Platform> Engine<P> {
         !self.doorbells.is_empty()
             || !self.sweep.is_over()
             || self.staging.is_busy()
-            || !self.to_watch.is_empty()
-            || !self.ended.is_empty()
+            || !self.flows.is_idle()
             || !self.backlog.is_empty()
     }
 

@@ -46,7 +46,7 @@ impl<P: Platform> Engine<P> {
         }
         let record = &mut self.flows[flow];
         let urgent = binding || record.flags.has(Flags::LOST) || record.answer != Answer::Ack;
-        let Some(home) = self.conns.get_mut(conn) else {
+        let Some(home) = self.links.get_mut(conn) else {
             // It is said when the flow has moved on.
             return;
         };
@@ -54,13 +54,13 @@ impl<P: Platform> Engine<P> {
         // One that is in the list was touched then, but may have waited since.
         if record.notice_link == NONE {
             let list = &mut home.noticed;
-            list.push(&mut self.turns, &mut self.flows, flow);
+            self.flows.push(list, flow);
         }
         self.mark_ready(conn);
     }
 
     pub(crate) fn has_notices(&self, conn: u32) -> bool {
-        !self.conns[conn].noticed.is_empty() || self.replies.has(conn)
+        !self.links[conn].noticed.is_empty() || self.replies.has(conn)
     }
 
     /// Sends notices, unless they had better wait; `data` says whether other packets were sent in
@@ -75,7 +75,7 @@ impl<P: Platform> Engine<P> {
         if turn == Turn::Full || !self.has_notices(conn) {
             return turn;
         }
-        let ack_delay = &mut self.conns[conn].flags.ack_delay;
+        let ack_delay = &mut self.links[conn].flags.ack_delay;
         if ack_delay.is_over(data) {
             return match self.send_notices(tx) {
                 Turn::Idle => turn,
@@ -91,7 +91,7 @@ impl<P: Platform> Engine<P> {
 
     /// Notices have waited long enough.
     pub(crate) fn notices_timeout(&mut self, conn: u32) {
-        self.conns[conn].flags.ack_delay.end();
+        self.links[conn].flags.ack_delay.end();
         self.mark_ready(conn);
     }
 
@@ -101,7 +101,7 @@ impl<P: Platform> Engine<P> {
         if !self.has_notices(conn) {
             return Owed::Nothing;
         }
-        let record = &mut self.conns[conn];
+        let record = &mut self.links[conn];
         let data = !record.runnable.is_empty();
         let ack_delay = &mut record.flags.ack_delay;
         if !ack_delay.is_blocked() && !ack_delay.is_over(data) {
@@ -121,12 +121,12 @@ impl<P: Platform> Engine<P> {
 
     /// Whether a timer ends the wait of a connection's notices. From now on it is armed.
     fn defer(&mut self, now: Instant, conn: u32) -> bool {
-        let ack_delay = &mut self.conns[conn].flags.ack_delay;
+        let ack_delay = &mut self.links[conn].flags.ack_delay;
         if ack_delay.arm() {
             let timer = Timer::Notices(conn);
             self.timers.arm(now + AckDelay::MOST_NS, timer.key());
         }
-        self.conns[conn].flags.ack_delay.is_deferred()
+        self.links[conn].flags.ack_delay.is_deferred()
     }
 
     /// Sends all notices, whether they had better wait or not.
@@ -143,19 +143,19 @@ impl<P: Platform> Engine<P> {
     fn send_notice(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Turn {
         let (now, conn) = (tx.now, tx.conn);
         if !self.has_notices(conn) {
-            self.conns[conn].flags.ack_delay.start_anew();
+            self.links[conn].flags.ack_delay.start_anew();
             return Turn::Idle;
         }
-        let delivery = &mut self.conns[conn].delivery;
-        if !delivery.ready_urgent(now, &mut self.windows) {
-            self.conns[conn].flags.ack_delay.block();
+        let (record, windows) = self.links.with_windows(conn);
+        if !record.delivery.ready_urgent(now, windows) {
+            self.links[conn].flags.ack_delay.block();
             return Turn::Blocked;
         }
         // There is room before anything is taken off the lists.
-        let most = usize::from(self.conns[conn].payload).min(MAX_BLOB);
+        let most = usize::from(self.links[conn].payload).min(MAX_BLOB);
         let mut sizes = [most, most / 4, LEAST_BLOB].into_iter();
         let overhead = super::build::OVERHEAD as usize;
-        let port = self.conns[conn].delivery.next_port();
+        let port = self.links[conn].delivery.next_port();
         let ports = &self.config.source_ports;
         let Some(limit) = sizes.find(|size| tx.has_room(ports, port, size + overhead)) else {
             return Turn::Full;
@@ -181,7 +181,7 @@ impl<P: Platform> Engine<P> {
         };
         if !self.send_blob(tx, item, opcode) {
             // The port breaks its word, but no notice is lost for that: it is sent again.
-            let delivery = &mut self.conns[conn].delivery;
+            let delivery = &mut self.links[conn].delivery;
             delivery.record_urgent(now, item, datagram);
         }
         Turn::Yield
@@ -246,8 +246,8 @@ impl<P: Platform> Engine<P> {
             }
         }
         for &flow in &others[..skipped] {
-            let list = &mut self.conns[conn].noticed;
-            list.push(&mut self.turns, &mut self.flows, flow);
+            let list = &mut self.links[conn].noticed;
+            self.flows.push(list, flow);
         }
         kind.unwrap_or(SentKind::Answers)
     }
@@ -307,7 +307,7 @@ impl<P: Platform> Engine<P> {
                 flow,
                 qpn: engine.own_number(flow),
                 remote: record.remote,
-                conn: engine.conn_id(record.conn),
+                conn: engine.links.id(record.conn),
                 round: record.round,
             }
         });

@@ -227,7 +227,7 @@ impl<P: Platform> Engine<P> {
             src: self.config.address,
             dst: remote.address(),
             src_port: ports[qpn.get() as usize % ports.len()],
-            traffic_class: traffic_class & !0b11 | super::link::ECT0,
+            traffic_class: traffic_class & !0b11 | super::links::ECT0,
         }
     }
 
@@ -244,7 +244,7 @@ impl<P: Platform> Engine<P> {
         let Wire::Plain(plain) = self.qps[qp].wire else {
             return;
         };
-        let peer = self.conns[conn].peer;
+        let peer = self.links[conn].peer();
         let theirs = self.is_for(qp, peer, remote);
         let record = &self.plains.slots[plain];
         let fresh = matches!(&record.protocol, Protocol::Rc(rc)
@@ -255,7 +255,7 @@ impl<P: Platform> Engine<P> {
         let held = record.slots.iter().map(|slots| u32::from(*slots)).sum();
         self.close_plain(plain);
         self.qps[qp].cursor.rewind(held);
-        self.share(qp, self.pick(peer, remote).unwrap_or(conn));
+        self.share(qp, self.links.pick(peer, remote).unwrap_or(conn));
     }
 
     /// The peer of a QP that waits to hear what its peer is has sent it a first request of its own:

@@ -6,6 +6,7 @@
 //! summed while it is placed.
 
 use super::build::{BASE, SentKind, SentPacket};
+use super::links::NotFound;
 use super::packet::{Message, Packet, Verdict};
 use super::{Cause, ConnId, Engine, Event, Platform};
 use trunkline_conn::delivery::{AckInfo, Arrival as Place, Received};
@@ -52,7 +53,7 @@ impl<P: Platform> Engine<P> {
             return None;
         };
         if self.arrived.turn_to(&arrival.path) {
-            self.heard_on = None;
+            self.links.other_source();
         }
         let conn = self.connection_for(&packet)?;
         if !self.check_icrc(&mut packet, arrival) {
@@ -65,7 +66,7 @@ impl<P: Platform> Engine<P> {
                 return None;
             }
             Opcode::SRC_CLOSE => {
-                let peer = self.peers[self.conns[conn].peer].address;
+                let peer = self.links.address_of(conn);
                 self.remove_connection(conn, Cause::Peer);
                 let reason = CloseView::split(packet.payload).map(|(view, _)| Close::parse(view));
                 if reason == Ok(Close::NODE) {
@@ -82,12 +83,12 @@ impl<P: Platform> Engine<P> {
             ce: arrival.ce,
             ack_req: packet.ack_req,
         };
-        match self.conns[conn].delivery.arrival(number) {
+        match self.links[conn].delivery.arrival(number) {
             Place::New => {}
             Place::Duplicate => {
                 self.counters.duplicate += 1;
-                let delivery = &mut self.conns[conn].delivery;
-                delivery.duplicate(now, &received, &mut self.windows);
+                let (record, windows) = self.links.with_windows(conn);
+                record.delivery.duplicate(now, &received, windows);
                 self.mark_ready(conn);
                 return None;
             }
@@ -98,11 +99,11 @@ impl<P: Platform> Engine<P> {
         }
         let verdict = self.dispatch(now, conn, &packet);
         // Whatever the packet did, it may have taken its connection down with it.
-        self.conns.get(conn)?;
+        self.links.get(conn)?;
         match verdict {
             Verdict::Accept | Verdict::Placed(_) => {
-                let delivery = &mut self.conns[conn].delivery;
-                delivery.accept(now, number, &received, &mut self.windows);
+                let (record, windows) = self.links.with_windows(conn);
+                record.delivery.accept(now, number, &received, windows);
                 self.mark_ready(conn);
             }
             Verdict::Drop => {}
@@ -124,32 +125,24 @@ impl<P: Platform> Engine<P> {
 
     /// The connection that a packet names, if it has its token and comes from its peer.
     fn connection_for(&mut self, packet: &Packet<'_>) -> Option<u32> {
-        let known = self.heard_on.filter(|(number, _)| *number == packet.conn);
-        let conn = match known {
-            Some((_, conn)) => conn,
-            None => self.connection_numbered(packet)?,
-        };
-        let record = &self.conns[conn];
-        if packet.ext.token() != record.delivery.local_token() {
-            self.counters.bad_token += 1;
-            return None;
-        }
-        if known.is_none() {
-            if self.peers[record.peer].address != self.arrived.source {
-                self.counters.bad_source += 1;
-                return None;
+        let (number, token) = (packet.conn, packet.ext.token());
+        match self.links.find(number, token, self.arrived.source) {
+            Ok(conn) => Some(conn),
+            Err(why) => {
+                self.not_found(packet, why);
+                None
             }
-            self.heard_on = Some((packet.conn, conn));
         }
-        Some(conn)
     }
 
-    fn connection_numbered(&mut self, packet: &Packet<'_>) -> Option<u32> {
-        let slot = self.conn_secret.open(packet.conn.get());
-        let conn = self.numbers.get(slot);
-        if conn.is_none() {
-            self.counters.unknown_connection += 1;
-            if self.numbers.is_drawn(slot) {
+    #[cold]
+    fn not_found(&mut self, packet: &Packet<'_>, why: NotFound) {
+        match why {
+            NotFound::Token => self.counters.bad_token += 1,
+            NotFound::Source => self.counters.bad_source += 1,
+            NotFound::Unknown => self.counters.unknown_connection += 1,
+            NotFound::Early => {
+                self.counters.unknown_connection += 1;
                 self.events.push_back(Event::Early {
                     connection: packet.conn,
                     token: packet.ext.token(),
@@ -157,7 +150,6 @@ impl<P: Platform> Engine<P> {
                 });
             }
         }
-        conn
     }
 
     /// Checks the whole ICRC, or the sum over the headers where the payload is summed later.
@@ -208,7 +200,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn piggybacked(&mut self, now: Instant, conn: u32, packet: &Packet<'_>, waited_ns: u32) {
-        let known = std::mem::replace(&mut self.conns[conn].acked, packet.ext.ack());
+        let known = std::mem::replace(&mut self.links[conn].acked, packet.ext.ack());
         if known == packet.ext.ack() && packet.ext.echo() == 0 {
             // Says nothing new: most packets of a stream in one direction.
             return;
@@ -225,7 +217,7 @@ impl<P: Platform> Engine<P> {
 
     fn apply_ack(&mut self, now: Instant, conn: u32, info: &AckInfo<'_>) {
         let mut freed = std::mem::take(&mut self.acked);
-        let delivery = &mut self.conns[conn].delivery;
+        let delivery = &mut self.links[conn].delivery;
         let result = delivery.handle_ack(now, info, &mut |item: SentPacket| {
             if item.kind != SentKind::Request {
                 freed.push(item);
@@ -374,7 +366,7 @@ impl<P: Platform> Engine<P> {
 
     /// Whether a connection handle still names the same connection.
     pub fn is_open(&self, id: ConnId) -> bool {
-        self.live(id).is_some()
+        self.links.live(id).is_some()
     }
 }
 

@@ -93,7 +93,7 @@ impl<P: Platform> Engine<P> {
             generation: ext.generation(),
             round: ext.round(),
         };
-        let address = self.peers[self.conns[conn].peer].address;
+        let address = self.links.address_of(conn);
         if !self.replies.answer((conn, address), answer) {
             // It comes again.
             self.counters.control_overflow += 1;
@@ -212,7 +212,7 @@ impl<P: Platform> Engine<P> {
             offset,
             last,
         };
-        let who = (flow, self.conns[conn].peer);
+        let who = (flow, self.links[conn].peer());
         let shelf = &mut self.flows[flow].staged;
         if self.staging.add(shelf, who, place, packet.datagram) {
             self.counters.staged += 1;

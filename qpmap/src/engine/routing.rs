@@ -6,11 +6,12 @@
 //! where the program asks for it, or wrote nonsense into its ring.
 
 use super::ending::Ending;
+use super::flows::Flows;
 use super::qp::{Flags, Wire};
 use super::qps::Qps;
 use super::requests::Pending;
 use super::routes::{OwnRoutes, RouteTable};
-use super::{ConnId, Engine, Platform};
+use super::{ConnId, Engine, Platform, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
@@ -23,13 +24,13 @@ const ENDED_PER_ROUND: usize = 1024;
 
 /// The table, and what a QP has of it.
 fn parts<'a, W>(
-    routes: &'a mut RouteTable,
+    flows: &'a mut Flows,
     qps: &'a mut Qps<W>,
     qp: u32,
 ) -> (&'a mut RouteTable, &'a mut OwnRoutes) {
     let own = &mut qps.cold_mut(qp).routes;
     (
-        routes,
+        flows.routes_mut(),
         own.get_or_insert_with(|| Box::new(OwnRoutes::EMPTY)),
     )
 }
@@ -57,20 +58,21 @@ impl<P: Platform> Engine<P> {
             });
         }
         let target = self
+            .links
             .live(conn)
             .ok_or(VerbsError::UnknownConnection { index: conn.index })?;
-        if !self.leads_to(target, remote) {
+        if !self.links.leads_to(target, remote) {
             return Err(VerbsError::OtherWorker {
                 remote: remote.get(),
             });
         }
-        let peer = target.peer;
-        if let Some(flow) = self.routes.find(qp, peer, remote)
+        let peer = target.peer();
+        if let Some(flow) = self.flows.routes().find(qp, peer, remote)
             && self.is_left_behind(flow)
         {
             self.move_on(flow);
         }
-        match self.routes.find(qp, peer, remote) {
+        match self.flows.routes().find(qp, peer, remote) {
             Some(flow) if self.flows[flow].conn == conn.index => {}
             // It waits for a connection to that peer: here is one.
             Some(flow) if self.flows[flow].conn == NONE => self.resume_on(flow, conn.index),
@@ -79,7 +81,7 @@ impl<P: Platform> Engine<P> {
                 self.open_route(qp, conn.index, remote, false);
             }
         }
-        let (routes, own) = parts(&mut self.routes, &mut self.qps, qp);
+        let (routes, own) = parts(&mut self.flows, &mut self.qps, qp);
         let number = routes.name(own, (qp, peer, remote));
         Ok(number.expect("the route was found or made above"))
     }
@@ -114,7 +116,7 @@ impl<P: Platform> Engine<P> {
         if flow != NONE {
             self.end_route(flow, Status::Flushed);
         }
-        let (routes, own) = parts(&mut self.routes, &mut self.qps, qp);
+        let (routes, own) = parts(&mut self.flows, &mut self.qps, qp);
         routes.close(own, route);
         Ok(())
     }
@@ -122,8 +124,8 @@ impl<P: Platform> Engine<P> {
     /// A flow of an app-managed QP; `opened` by the peer, or by the program.
     pub(crate) fn open_route(&mut self, qp: u32, conn: u32, remote: Qpn, opened: bool) -> u32 {
         let flow = self.new_flow(qp, conn, remote);
-        let peer = self.conns[conn].peer;
-        let (routes, own) = parts(&mut self.routes, &mut self.qps, qp);
+        let peer = self.links[conn].peer();
+        let (routes, own) = parts(&mut self.flows, &mut self.qps, qp);
         routes.insert(own, (qp, peer, remote), flow, opened);
         self.qps[qp].wire = Wire::Routes;
         self.resume_on(flow, conn);
@@ -132,13 +134,15 @@ impl<P: Platform> Engine<P> {
 
     /// Whether the peer of `conn` may open another route.
     pub(crate) fn may_open_route(&self, conn: u32) -> bool {
-        self.routes.may_be_opened_by(Some(self.conns[conn].peer))
+        self.flows
+            .routes()
+            .may_be_opened_by(Some(self.links[conn].peer()))
     }
 
     /// The flow of a route; [`NONE`] when it has ended, `None` when there is no such route.
     fn flow_of_route(&self, qp: u32, route: u32) -> Option<u32> {
         let own = self.cold(qp).routes.as_ref()?;
-        self.routes.numbered(own, route)
+        self.flows.routes().numbered(own, route)
     }
 
     /// Whether a flow is one of the many of an app-managed QP.
@@ -154,8 +158,9 @@ impl<P: Platform> Engine<P> {
         if !self.is_route(flow) {
             return 0;
         }
-        self.routes
-            .number(record.qp, self.homes.peer(flow), record.remote)
+        self.flows
+            .routes()
+            .number(record.qp, self.flows.peer(flow), record.remote)
     }
 
     /// Takes work requests of an app-managed QP from its ring, `most` at most: each goes to its
@@ -252,18 +257,17 @@ impl<P: Platform> Engine<P> {
             self.mapping.clear(self.flows[flow].qp);
         }
         let (qp, remote) = (self.flows[flow].qp, self.flows[flow].remote);
-        let peer = self.homes.peer(flow);
-        let (routes, own) = parts(&mut self.routes, &mut self.qps, qp);
+        let peer = self.flows.peer(flow);
+        let (routes, own) = parts(&mut self.flows, &mut self.qps, qp);
         routes.end(own, (qp, peer, remote));
     }
 
     /// Frees the slots of flows that are over, while nobody works with any: some in each round.
     pub(crate) fn bury(&mut self) {
-        let left = self.ended.len().saturating_sub(ENDED_PER_ROUND);
-        while self.ended.len() > left
-            && let Some(flow) = self.ended.pop()
-        {
-            self.retire(flow);
+        for _ in 0..self.flows.ended().min(ENDED_PER_ROUND) {
+            if let Some(flow) = self.flows.bury() {
+                self.emit(|_| Trace::Ended { flow });
+            }
         }
     }
 
@@ -275,7 +279,7 @@ impl<P: Platform> Engine<P> {
             }
         }
         if let Some(mut own) = self.cold_mut(qp).routes.take() {
-            self.routes.clear(&mut own);
+            self.flows.routes_mut().clear(&mut own);
         }
     }
 }

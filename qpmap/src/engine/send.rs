@@ -3,11 +3,11 @@
 use super::build::{
     self, Emitted, MessageId, Out, PacketTemplate, Payload, Route, SentKind, SentPacket,
 };
-use super::link::Conn;
+use super::links::{self, Conn};
 use super::requests::Pending;
 use super::responses::{Outcome, Response};
 use super::schedule::Share;
-use super::{Engine, Platform, paths};
+use super::{Engine, Platform};
 use crate::regions::Regions;
 use trunkline_conn::delivery::{Connection, Stamp};
 use trunkline_conn::egress::Egress;
@@ -148,7 +148,7 @@ impl<P: Platform> Engine<P> {
         let qp = &self.qps[record.qp];
         let Conn {
             delivery, payload, ..
-        } = &mut self.conns[tx.conn];
+        } = &mut self.links[tx.conn];
         let mut template = PacketTemplate::request(record, qp.queues.qpn, qp.pd, pending);
         let item = SentPacket {
             kind: SentKind::Request,
@@ -212,7 +212,7 @@ impl<P: Platform> Engine<P> {
         let mut template = self.response_template(flow, response, &value);
         let Conn {
             delivery, payload, ..
-        } = &mut self.conns[tx.conn];
+        } = &mut self.links[tx.conn];
         let mut packets = 0;
         let progress = Progress {
             sent_bytes: self.responses.progress(at),
@@ -300,10 +300,10 @@ impl<P: Platform> Engine<P> {
                     template = PacketTemplate::bare(opcode, blob);
                 }
             }
-            SentKind::Ping => self.paths.ping_lost(item),
+            SentKind::Ping => self.links.ping_lost(item),
         }
         let now = tx.now;
-        let delivery = &mut self.conns[tx.conn].delivery;
+        let delivery = &mut self.links[tx.conn].delivery;
         let mut out = tx.out(&self.config.source_ports, &self.regions);
         let (port, bytes) = (delivery.next_port(), template.datagram() as u32);
         let emitted = out.emit(&template, port, || delivery.retransmit(now, bytes));
@@ -325,13 +325,13 @@ impl<P: Platform> Engine<P> {
         opcode: Opcode,
     ) -> bool {
         let content = match item.kind {
-            SentKind::Ping => paths::padding(&item),
+            SentKind::Ping => links::padding(&item),
             _ => self.blobs.get(item.slot, item.serial).unwrap_or(&[]),
         };
         let (now, conn) = (tx.now, tx.conn);
         let template = PacketTemplate::bare(opcode, content);
         let bytes = template.datagram() as u32;
-        let delivery = &mut self.conns[conn].delivery;
+        let delivery = &mut self.links[conn].delivery;
         let mut out = tx.out(&self.config.source_ports, &self.regions);
         let port = delivery.next_port();
         let emitted = out.emit(&template, port, || match item.kind {
@@ -345,14 +345,14 @@ impl<P: Platform> Engine<P> {
     /// Sends a bare acknowledgement if one is due. `false`: the port is full.
     pub(super) fn send_ack(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> bool {
         const ROOM: usize = AckPayload::length(AckPayload::MAX_WORDS);
-        if !self.conns[tx.conn].delivery.is_ack_due(tx.now) {
+        if !self.links[tx.conn].delivery.is_ack_due(tx.now) {
             return true;
         }
         let most = (build::BASE + ROOM + build::ICRC).min(self.config.datagram as usize);
         if !tx.has_room(&self.config.source_ports, 0, most) {
             return false;
         }
-        let Some(ack) = self.conns[tx.conn].delivery.poll_ack(tx.now) else {
+        let Some(ack) = self.links[tx.conn].delivery.poll_ack(tx.now) else {
             return true;
         };
         let mut payload = [0; ROOM];

@@ -1,8 +1,7 @@
 //! How much state there is, counted from the structures themselves.
 
-use super::homes::HOME_BYTES;
-use super::link::{CONNECTION_ROWS, Conn};
-use super::peers::Peer;
+use super::flows::HOME_BYTES;
+use super::links::{CONNECTION_ROWS, Conn, Peer};
 use super::qp::{Cold, Flow, Qp, QpQueues};
 use super::{Engine, Platform};
 use trunkline_conn::wheel::Wheel;
@@ -40,8 +39,8 @@ impl<P: Platform> Engine<P> {
             per_qp: per_qp as u64,
             per_connection: per_connection as u64,
             qps: self.qps.len() as u64,
-            connections: self.conns.len() as u64,
-            spare: self.windows.spare_bytes() as u64,
+            connections: self.links.len() as u64,
+            spare: self.links.spare_bytes() as u64,
         }
     }
 }
@@ -153,7 +152,7 @@ impl<P: Platform> Engine<P> {
             staged: self.staging.len(),
             notices: self.blobs.len() + self.replies.len(),
             waiting_binds: self.waiting_binds.len(),
-            waiting_flows: self.waiting.len() + self.tombstones.flows() + self.moves.len(),
+            waiting_flows: self.waiting.len() + self.links.flows_left() + self.flows.moves(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! then a bare acknowledgement if one is still due. Where the connection has little window notices
 //! go before the flows; where the port has little room, before all data.
 
-use super::build::Emitted;
+use super::build::{Emitted, SentPacket};
 use super::qp::{Flags, Wire};
 use super::schedule::{First, Owed, Served, Share};
 use super::send::TxContext;
@@ -125,7 +125,7 @@ impl<P: Platform> Engine<P> {
         conn: u32,
         egress: &'a mut E,
     ) -> TxContext<'a, E> {
-        if self.peers[self.conns[conn].peer].workers != Workers::ONE {
+        if self.links.peer(self.links[conn].peer()).workers() != Workers::ONE {
             egress.part();
         }
         let route = self.route(conn);
@@ -146,7 +146,7 @@ impl<P: Platform> Engine<P> {
             self.arm_conn(conn, Some(now));
             return notices;
         }
-        if !self.conns[conn].delivery.is_ack_due(now) {
+        if !self.links[conn].delivery.is_ack_due(now) {
             return notices;
         }
         if !self.send_ack(&mut tx) {
@@ -165,15 +165,15 @@ impl<P: Platform> Engine<P> {
         egress: &mut (impl Egress + ?Sized),
     ) -> (Served, Share) {
         let mut tx = self.tx(now, conn, egress);
-        let mut share = rest.unwrap_or(Share::of(self.conns[conn].weight));
+        let mut share = rest.unwrap_or(Share::of(self.links[conn].weight));
         let before = self.counters.sent;
         let turn = self.serve_turns(&mut tx, &mut share);
-        let turn = match self.conns[conn].flags.ping {
+        let turn = match self.links[conn].flags.ping {
             true => self.serve_ping(&mut tx, turn),
             false => turn,
         };
         if self.counters.sent != before {
-            self.conns[conn].delivery.ack_piggybacked();
+            self.links[conn].delivery.ack_piggybacked();
         }
         // In a tight round acknowledgements go before all data.
         let ack = turn == Turn::Full || self.schedule.is_tight() || self.send_ack(&mut tx);
@@ -190,13 +190,20 @@ impl<P: Platform> Engine<P> {
         (served, share)
     }
 
+    /// Packets of full size that a connection may send now.
+    #[inline]
+    fn room_of(&mut self, now: Instant, conn: u32) -> u32 {
+        let (record, windows) = self.links.with_windows(conn);
+        record.delivery.ready(now, windows)
+    }
+
     fn serve_turns(
         &mut self,
         tx: &mut TxContext<'_, impl Egress + ?Sized>,
         share: &mut Share,
     ) -> Turn {
         let (now, conn) = (tx.now, tx.conn);
-        while let Some(lost) = self.conns[conn].delivery.peek_retransmit(now) {
+        while let Some(lost) = self.links[conn].delivery.peek_retransmit(now) {
             if share.is_spent() {
                 return Turn::Yield;
             }
@@ -208,8 +215,8 @@ impl<P: Platform> Engine<P> {
             }
             share.take(lost.bytes);
         }
-        let mut room = self.conns[conn].delivery.ready(now, &mut self.windows);
-        if self.conns[conn].flags.ping && self.is_probe(conn) && room > 0 {
+        let mut room = self.room_of(now, conn);
+        if self.links[conn].flags.ping && self.links.probe(conn).is_some() && room > 0 {
             if !self.send_ping(tx) {
                 return Turn::Full;
             }
@@ -219,20 +226,20 @@ impl<P: Platform> Engine<P> {
         // Where that is all there is, or was not enough, they do: data may fill any window for as
         // long as there is some.
         let mut held = u32::from(self.has_notices(conn));
-        let blocked = self.conns[conn].flags.ack_delay.is_blocked();
+        let blocked = self.links[conn].flags.ack_delay.is_blocked();
         if held > 0 && !self.schedule.is_tight() && (room <= held || blocked) {
             match self.send_notices(tx) {
                 Turn::Idle => {}
                 other => return other,
             }
             held = 0;
-            room = self.conns[conn].delivery.ready(now, &mut self.windows);
+            room = self.room_of(now, conn);
         }
         let before = self.counters.sent;
         let mut turn = self.serve_flows(tx, room.saturating_sub(held), share);
         while turn == Turn::Yield && !share.is_spent() {
             // What was granted was room for packets of full size: smaller ones have left some.
-            room = self.conns[conn].delivery.ready(now, &mut self.windows);
+            room = self.room_of(now, conn);
             if room <= held {
                 // A round takes about as long as pacing waits for a packet: the next one looks
                 // again, before the worker sleeps.
@@ -251,12 +258,11 @@ impl<P: Platform> Engine<P> {
     /// peer for an answer as well as a PING does.
     #[cold]
     fn serve_ping(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>, turn: Turn) -> Turn {
-        let conn = &mut self.conns[tx.conn];
-        if conn.delivery.in_flight() > 0 {
-            self.conns[tx.conn].flags.ping = self.is_probe(tx.conn);
+        if self.links[tx.conn].delivery.in_flight() > 0 {
+            self.links[tx.conn].flags.ping = self.links.probe(tx.conn).is_some();
             return turn;
         }
-        let may = turn != Turn::Full && conn.delivery.ready(tx.now, &mut self.windows) > 0;
+        let may = turn != Turn::Full && self.room_of(tx.now, tx.conn) > 0;
         if may && !self.send_ping(tx) {
             return Turn::Full;
         }
@@ -265,11 +271,11 @@ impl<P: Platform> Engine<P> {
 
     /// Sends the PING that a connection owes its peer, if the port has room.
     fn send_ping(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> bool {
-        let ping = self.ping(tx.conn);
+        let ping = self.links.probe(tx.conn).unwrap_or(SentPacket::PING);
         let sent = self.send_blob(tx, ping, Opcode::SRC_PING);
         if sent {
-            self.pinged(&ping);
-            self.conns[tx.conn].flags.ping = false;
+            self.links.pinged(&ping);
+            self.links[tx.conn].flags.ping = false;
         }
         sent
     }
@@ -309,9 +315,9 @@ impl<P: Platform> Engine<P> {
         flow: u32,
         share: &mut Share,
     ) -> Turn {
-        let list = &self.conns[tx.conn];
+        let list = &self.links[tx.conn];
         let quantum = QUANTUM.max(i32::from(list.payload));
-        let alone = list.runnable.last(&self.turns) == Some(flow);
+        let alone = self.flows.last(&list.runnable) == Some(flow);
         let record = &mut self.flows[flow];
         if alone {
             record.deficit = share.bytes();
@@ -425,9 +431,9 @@ impl<P: Platform> Engine<P> {
             return;
         }
         // One on a connection that is gone wakes when it has moved on.
-        if let Some(home) = self.conns.get_mut(conn) {
+        if let Some(home) = self.links.get_mut(conn) {
             let list = &mut home.runnable;
-            list.push(&mut self.turns, &mut self.flows, flow);
+            self.flows.push(list, flow);
             self.mark_ready(conn);
         }
     }

@@ -311,8 +311,8 @@ impl<P: Platform> Engine<P> {
             dest_qpn: remote,
             ..
         } = self.cold(qp).attributes;
-        let known = self.peer_of.get(peer);
-        if let Some(conn) = known.and_then(|known| self.pick(known, remote)) {
+        let known = self.links.peer_at(peer);
+        if let Some(conn) = known.and_then(|known| self.links.pick(known, remote)) {
             self.share(qp, conn);
             return;
         }

@@ -14,7 +14,8 @@ mod lines;
 
 use super::backlog::{Share, Task};
 use super::ending::Ending;
-use super::homes::Group;
+use super::flows::Group;
+use super::links::Peer;
 use super::qp::{Flags, Wire};
 use super::{Engine, Event, Platform};
 use crate::chain::Chain;
@@ -64,12 +65,12 @@ impl<P: Platform> Engine<P> {
     /// The peer at `peer` shares connections: QPs that waited to hear it bind to one. Gives whether
     /// all have that can.
     pub(super) fn share_undecided(&mut self, peer: Gid, share: &mut Share) -> bool {
-        let Some(index) = self.peer_of.get(peer) else {
+        let Some(index) = self.links.peer_at(peer) else {
             return true;
         };
         for at in 0..LINES as u8 {
             while let Some(qp) = self.waiting.first_undecided((peer, at))
-                && let Some(conn) = self.pick(index, number_of(at))
+                && let Some(conn) = self.links.pick(index, number_of(at))
             {
                 if !share.take() {
                     return false;
@@ -85,11 +86,11 @@ impl<P: Platform> Engine<P> {
     /// it waits to hear of, it shares a connection at once. Gives its flow then.
     #[cold]
     pub(super) fn share_named(&mut self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
-        let peer = self.conns[conn].peer;
+        let peer = self.links[conn].peer();
         if !matches!(self.qps[qp].wire, Wire::Undecided(_)) || !self.is_for(qp, peer, remote) {
             return None;
         }
-        let pooled = self.pick(peer, remote)?;
+        let pooled = self.links.pick(peer, remote)?;
         self.leave_undecided(qp);
         self.share(qp, pooled);
         match self.qps[qp].wire {
@@ -101,7 +102,7 @@ impl<P: Platform> Engine<P> {
     /// The peer at `address` is an ordinary RoCEv2 host: QPs that waited to hear it get an IBTA
     /// connection of their own.
     pub fn peer_is_plain(&mut self, address: Gid) {
-        let Self { waiting, homes, .. } = self;
+        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
         let all = |_| true;
         waiting.each_line(homes, (address, NONE), all, |line| {
             if let LineOf::Qps(line, links) = line {
@@ -117,11 +118,11 @@ impl<P: Platform> Engine<P> {
         self.flows[flow].flags.set(Flags::STRANDED);
         self.watch(flow);
         let at = self.stranded_line(flow);
-        self.waiting.strand(&mut self.homes, at, flow, asked);
+        self.waiting.strand(self.flows.homes(), at, flow, asked);
     }
 
     fn stranded_line(&self, flow: u32) -> (u32, u8) {
-        (self.homes.peer(flow), line_of(self.flows[flow].remote))
+        (self.flows.peer(flow), line_of(self.flows[flow].remote))
     }
 
     pub(crate) fn leave_stranded(&mut self, flow: u32) {
@@ -131,19 +132,19 @@ impl<P: Platform> Engine<P> {
         }
         flags.clear(Flags::STRANDED);
         let at = self.stranded_line(flow);
-        self.waiting.unstrand(&mut self.homes, at, flow);
+        self.waiting.unstrand(self.flows.homes(), at, flow);
     }
 
     /// There is a connection to `peer`: those that waited for one get it. Asks that began before
     /// said nothing of other workers, which may not have been known.
     pub(super) fn begin_rescue(&mut self, peer: u32) {
-        let address = self.peers[peer].address;
+        let address = self.links.peer(peer).address();
         let unled: u64 = self
             .waiting
             .lines(address, peer)
-            .filter(|at| self.pick(peer, number_of(*at)).is_none())
+            .filter(|at| self.links.pick(peer, number_of(*at)).is_none())
             .fold(0, |all, at| all | 1 << at);
-        let Self { waiting, homes, .. } = self;
+        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
         let is_unled = |at: u8| unled >> at & 1 != 0;
         waiting.each_line(homes, (address, peer), is_unled, |line| {
             if let LineOf::Flows(line, homes) = line {
@@ -162,12 +163,12 @@ impl<P: Platform> Engine<P> {
 
     /// Flows that waited for a connection to `peer` move to it. Gives whether all have that can.
     pub(super) fn rescue_stranded(&mut self, peer: u32, share: &mut Share) -> bool {
-        if self.peers.get(peer).is_none() {
+        if self.links.known_peer(peer).is_none() {
             return true;
         }
         for at in 0..LINES as u8 {
             while let Some(flow) = self.waiting.first_stranded((peer, at))
-                && let Some(conn) = self.pick(peer, number_of(at))
+                && let Some(conn) = self.links.pick(peer, number_of(at))
             {
                 if !share.take() {
                     return false;
@@ -180,10 +181,10 @@ impl<P: Platform> Engine<P> {
 
     /// The peer is gone: flows that wait for it, and that it has heard of, fail.
     pub(crate) fn fail_heard(&mut self, peer: u32) {
-        for stone in self.tombstones.of_peer(peer) {
+        for stone in self.links.tombstones_of(peer) {
             stone.cause = super::Cause::PeerGone;
         }
-        let Self { waiting, homes, .. } = self;
+        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
         // Nobody is at this address: QPs that wait to hear what is there still do.
         waiting.each_line(
             homes,
@@ -202,10 +203,10 @@ impl<P: Platform> Engine<P> {
 
     /// A peer that was gone is forgotten when nobody waits for its next incarnation.
     pub(super) fn forget_if_unknown(&mut self, peer: u32) {
-        if self.is_unknown(peer)
-            && self.conns_of(peer).next().is_none()
+        if self.links.known_peer(peer).is_some_and(Peer::is_unknown)
+            && !self.links.reaches(peer)
             && !self.waiting.has_stranded(peer)
-            && !self.tombstones.has(peer)
+            && !self.links.has_tombstones(peer)
             && !self.waiting_binds.has(peer)
         {
             self.forget_peer(peer);
@@ -215,14 +216,14 @@ impl<P: Platform> Engine<P> {
     /// The last connection to the worker of `peer` that has the QP `remote` is gone. Where it died
     /// of silence, its peer was heard last then.
     pub(crate) fn cut_off(&mut self, peer: u32, remote: Qpn, died: Option<Instant>) {
-        let owner = self.peers[peer].workers.owner(remote.get());
+        let owner = self.links.peer(peer).workers().owner(remote.get());
         self.waiting.silences.begin((peer, owner), died);
     }
 
     /// There is a connection to it again. Gives when the peer was heard last over the one before,
     /// where that died of silence: an answer to an ask does not say that packets arrive.
     pub(crate) fn reach_again(&mut self, peer: u32, remote: Qpn) -> Option<Instant> {
-        let owner = self.peers[peer].workers.owner(remote.get());
+        let owner = self.links.peer(peer).workers().owner(remote.get());
         self.waiting.silences.end((peer, owner))?.died
     }
 
@@ -250,10 +251,10 @@ impl<P: Platform> Engine<P> {
         let lines = undecided
             .map(|(at, _)| at)
             .chain(stranded.map(|(at, _)| at));
-        let lost = self.tombstones.lost(peer.unwrap_or(NONE));
+        let lost = self.links.lost(peer.unwrap_or(NONE));
         let mut found: BTreeMap<u8, Qpn> = BTreeMap::new();
         for remote in lines.map(number_of).chain(lost) {
-            let led = peer.is_some_and(|peer| self.pick(peer, remote).is_some());
+            let led = peer.is_some_and(|peer| self.links.pick(peer, remote).is_some());
             if !led {
                 found.entry(workers.owner(remote.get())).or_insert(remote);
             }
@@ -272,22 +273,22 @@ impl<P: Platform> Engine<P> {
     /// Flows wait for a connection to the worker of `peer` that has the QP `remote`: where no ask
     /// of it has begun yet, the node hears so.
     pub(super) fn ask_for_stranded(&mut self, peer: u32, remote: Qpn) {
-        let workers = self.peers[peer].workers;
+        let workers = self.links.peer(peer).workers();
         let owner = |number: Qpn| workers.owner(number.get());
         let mut lines = self.waiting.stranded_at(peer);
         let waits =
             lines.any(|(at, line)| owner(number_of(at)) == owner(remote) && !line.fresh.is_empty());
         drop(lines);
-        if waits && self.pick(peer, remote).is_none() {
-            let peer = self.peers[peer].address;
+        if waits && self.links.pick(peer, remote).is_none() {
+            let peer = self.links.peer(peer).address();
             self.events.push_back(Event::Ask { peer, remote });
         }
     }
 
     /// The peer at `address`, and its workers: one, as long as nothing is known of it.
     fn peer_and_workers(&self, address: Gid) -> (Option<u32>, Workers) {
-        let peer = self.peer_of.get(address);
-        let workers = peer.map_or(Workers::ONE, |peer| self.peers[peer].workers);
+        let peer = self.links.peer_at(address);
+        let workers = peer.map_or(Workers::ONE, |peer| self.links.peer(peer).workers());
         (peer, workers)
     }
 
@@ -299,7 +300,7 @@ impl<P: Platform> Engine<P> {
         let peer = peer.unwrap_or(NONE);
         let owner = workers.owner(remote.get());
         let is_its = |number: Qpn| workers.owner(number.get()) == owner;
-        let Self { waiting, homes, .. } = self;
+        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
         let mut stranded = false;
         waiting.each_line(
             homes,
@@ -314,8 +315,8 @@ impl<P: Platform> Engine<P> {
             },
         );
         for stone in self
-            .tombstones
-            .of_peer(peer)
+            .links
+            .tombstones_of(peer)
             .filter(|stone| is_its(stone.toward))
         {
             stone.asked = true;
@@ -348,7 +349,7 @@ impl<P: Platform> Engine<P> {
         let index = peer.unwrap_or(NONE);
         let owner = workers.owner(remote.get());
         let is_its = |number: Qpn| workers.owner(number.get()) == owner;
-        let Self { waiting, homes, .. } = self;
+        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
         waiting.each_line(
             homes,
             (address, index),
@@ -359,8 +360,8 @@ impl<P: Platform> Engine<P> {
             },
         );
         for stone in self
-            .tombstones
-            .of_peer(index)
+            .links
+            .tombstones_of(index)
             .filter(|stone| is_its(stone.toward))
         {
             // Its flows are asked for again when they wait.
@@ -392,8 +393,8 @@ impl<P: Platform> Engine<P> {
                     });
                     continue;
                 }
-                let known = self.peer_of.get(peer);
-                match known.and_then(|known| self.pick(known, number_of(at))) {
+                let known = self.links.peer_at(peer);
+                match known.and_then(|known| self.links.pick(known, number_of(at))) {
                     Some(conn) => self.share(waiter.qp, conn),
                     None => self.wait_again(waiter),
                 }
@@ -405,7 +406,7 @@ impl<P: Platform> Engine<P> {
 
     /// The same for flows.
     pub(super) fn judge_flows(&mut self, peer: u32, share: &mut Share) -> bool {
-        if self.peers.get(peer).is_none() {
+        if self.links.known_peer(peer).is_none() {
             return true;
         }
         for at in 0..LINES as u8 {
@@ -416,7 +417,7 @@ impl<P: Platform> Engine<P> {
                 self.judge_flow(flow, verdict);
             }
         }
-        self.ask_for_unasked(self.peers[peer].address);
+        self.ask_for_unasked(self.links.peer(peer).address());
         self.forget_if_unknown(peer);
         true
     }
@@ -427,7 +428,7 @@ impl<P: Platform> Engine<P> {
     #[cold]
     pub(super) fn rescue_named(&mut self, flow: u32) {
         let (peer, at) = self.stranded_line(flow);
-        if self.pick(peer, number_of(at)).is_some() {
+        if self.links.pick(peer, number_of(at)).is_some() {
             let judged = self.waiting.first_judged_flow((peer, at));
             let verdict = judged.map_or(Verdict::Open, |(_, verdict)| verdict);
             self.judge_flow(flow, verdict);
@@ -445,7 +446,7 @@ impl<P: Platform> Engine<P> {
         }
         let (peer, at) = self.stranded_line(flow);
         self.leave_stranded(flow);
-        match self.pick(peer, number_of(at)) {
+        match self.links.pick(peer, number_of(at)) {
             Some(conn) => self.resume_on(flow, conn),
             None => self.strand(flow, false),
         }
@@ -455,7 +456,10 @@ impl<P: Platform> Engine<P> {
     /// one that programs opened, where there is one: it may wait there for what it sent.
     pub(super) fn fail_stranded(&mut self, flow: u32) {
         if self.flows[flow].flags.has(Flags::STRANDED) {
-            match self.fallback(self.homes.peer(flow), self.flows[flow].remote) {
+            match self
+                .links
+                .fallback(self.flows.peer(flow), self.flows[flow].remote)
+            {
                 NONE => self.leave_stranded(flow),
                 conn => self.resume_on(flow, conn),
             }

@@ -10,40 +10,16 @@
 
 use super::build::{SentKind, SentPacket};
 use super::ending::Ending;
+use super::flows::Seen;
 use super::in_vain::InVain;
 use super::qp::Flags;
 use super::requests::Pending;
 use super::timer::Timer;
-use super::{Cause, ConnId, Engine, Platform};
+use super::{Cause, Engine, Platform};
 use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_conn::rc::ack_timeout_ns;
 use trunkline_conn::time::Instant;
-
-/// What was seen of a flow when its clock was wound up.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Seen {
-    /// It waited for its peer.
-    waited: bool,
-    /// On this connection, where it has one: for the peer to say anything at all, or to agree to
-    /// this round.
-    conn: Option<ConnId>,
-    bound: bool,
-    round: u8,
-    /// The peer had executed all before this message.
-    acked_msn: u32,
-}
-
-impl Seen {
-    /// Before the clock is wound up.
-    const NOTHING: Self = Self {
-        waited: false,
-        conn: None,
-        bound: false,
-        round: 0,
-        acked_msn: 0,
-    };
-}
 
 impl<P: Platform> Engine<P> {
     /// How long a QP may wait for its peer in vain: its tries, of 4.096 us times 2^timeout each, at
@@ -78,15 +54,12 @@ impl<P: Platform> Engine<P> {
         if self.wait_limit(self.flows[flow].qp).is_none() {
             return;
         }
-        self.flows[flow].watch = self.clocks.insert(Seen::NOTHING);
-        self.to_watch.push(flow);
+        self.flows.start_clock(flow);
     }
 
     /// A flow waits for nothing, or for something else from now on.
     pub(super) fn stop_watch(&mut self, flow: u32) {
-        let clock = std::mem::replace(&mut self.flows[flow].watch, NONE);
-        if clock != NONE {
-            self.clocks.discard(clock);
+        if self.flows.stop_clock(flow) {
             self.timers.cancel(Timer::Watch(flow).key());
         }
     }
@@ -146,7 +119,7 @@ impl<P: Platform> Engine<P> {
         if head.request.op.has_response_data() {
             return head.has_part_of_response();
         }
-        let Some(conn) = self.conns.get(record.conn) else {
+        let Some(conn) = self.links.get(record.conn) else {
             return false;
         };
         let of_head = |item: &SentPacket| {
@@ -161,10 +134,8 @@ impl<P: Platform> Engine<P> {
 
     /// Winds up the clocks of flows that begin to wait.
     pub(super) fn wind_up(&mut self, now: Instant) {
-        while let Some(flow) = self.to_watch.pop() {
-            if self.flows.get(flow).is_some_and(|at| at.watch != NONE) {
-                self.arm_watch(now, flow);
-            }
+        while let Some(flow) = self.flows.next_to_watch() {
+            self.arm_watch(now, flow);
         }
     }
 
@@ -176,16 +147,17 @@ impl<P: Platform> Engine<P> {
             self.stop_watch(flow);
             return;
         };
-        self.clocks[record.watch] = Seen {
+        let seen = Seen {
             waited: self.waits_since(flow, Instant::FAR),
             conn: self
-                .conns
+                .links
                 .get(record.conn)
-                .map(|_| self.conn_id(record.conn)),
+                .map(|_| self.links.id(record.conn)),
             bound: record.flags.has(Flags::BOUND),
             round: record.round,
             acked_msn: record.acked_msn,
         };
+        self.flows.see(flow, seen);
         self.timers.arm(now + limit, Timer::Watch(flow).key());
     }
 
@@ -195,7 +167,7 @@ impl<P: Platform> Engine<P> {
         if record.flags.has(Flags::RNR_WAIT) {
             return false;
         }
-        let conn = self.conns.get(record.conn);
+        let conn = self.links.get(record.conn);
         match conn.filter(|_| !record.flags.has(Flags::STRANDED)) {
             Some(conn) if record.flags.has(Flags::BOUND) => {
                 conn.delivery.in_flight() > 0 && conn.delivery.heard_at() <= heard
@@ -210,10 +182,10 @@ impl<P: Platform> Engine<P> {
     /// may be waiting for something else by now.
     fn went_on(&self, flow: u32, seen: &Seen, heard: Instant) -> bool {
         let record = &self.flows[flow];
-        let Some(conn) = self.conns.get(record.conn) else {
+        let Some(conn) = self.links.get(record.conn) else {
             return false;
         };
-        if seen.conn != Some(self.conn_id(record.conn)) {
+        if seen.conn != Some(self.links.id(record.conn)) {
             return false;
         }
         // A round begins after one to which the peer has agreed.
@@ -237,7 +209,7 @@ impl<P: Platform> Engine<P> {
             self.stop_watch(flow);
             return;
         }
-        let seen = self.clocks[record.watch];
+        let seen = self.flows.seen(flow);
         let limit = self.wait_limit(qp).unwrap_or(u64::MAX);
         let heard = Instant::from_nanos(now.as_nanos().saturating_sub(limit));
         let same = seen.acked_msn == acked_msn;

@@ -1,6 +1,6 @@
 //! Who waits for which worker of a peer, and what came of the asks for it.
 
-use super::super::homes::{Group, Homes};
+use super::super::flows::{Group, Homes};
 use crate::chain::{Chain, Chains};
 use std::collections::BTreeMap;
 use trunkline_conn::time::Instant;

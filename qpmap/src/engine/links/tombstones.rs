@@ -5,31 +5,27 @@
 //! gone: its index is not given out again, nothing that they have to say is sent, and packets for
 //! it come to nothing, as its number is closed.
 
-use super::backlog::{Share, Task};
-use super::homes::Group;
-use super::link::Conn;
-use super::lists::{List, Noticed, Runnable};
-use super::qp::{Flags, Flow};
-use super::{Cause, ConnId, Engine, Platform, Trace};
+use super::conn::Conn;
+use crate::engine::flows::{Group, List, Noticed, Runnable};
+use crate::engine::{Cause, ConnId};
 use std::collections::BTreeMap;
-use trunkline_conn::work::Status;
 use trunkline_wire::Qpn;
 
 /// What is left of a connection.
 #[derive(Debug)]
-pub(super) struct Tombstone {
-    pub(super) id: ConnId,
-    pub(super) peer: u32,
+pub(crate) struct Tombstone {
+    pub(crate) id: ConnId,
+    pub(crate) peer: u32,
     /// A number of the peer's worker that it led to.
-    pub(super) toward: Qpn,
-    pub(super) cause: Cause,
-    pub(super) runnable: List<Runnable>,
-    pub(super) noticed: List<Noticed>,
-    members: Group,
+    pub(crate) toward: Qpn,
+    pub(crate) cause: Cause,
+    pub(crate) runnable: List<Runnable>,
+    pub(crate) noticed: List<Noticed>,
+    pub(super) members: Group,
     /// Those of them whose QPs are there.
-    pub(super) flows: u32,
+    pub(crate) flows: u32,
     /// An ask of the peer's worker began since.
-    pub(super) asked: bool,
+    pub(crate) asked: bool,
 }
 
 impl Tombstone {
@@ -37,7 +33,7 @@ impl Tombstone {
         Self {
             id,
             peer: conn.peer,
-            toward: conn.delivery.remote_id(),
+            toward: conn.toward(),
             cause,
             runnable: conn.runnable.handed_over(),
             noticed: conn.noticed.handed_over(),
@@ -50,7 +46,7 @@ impl Tombstone {
 
 /// All of them, by the index that the connection had.
 #[derive(Debug, Default)]
-pub(crate) struct Tombstones(BTreeMap<u32, Tombstone>);
+pub(super) struct Tombstones(BTreeMap<u32, Tombstone>);
 
 impl Tombstones {
     /// A connection leaves one behind.
@@ -92,7 +88,7 @@ impl Tombstones {
     }
 
     /// Takes away one that has no flows any more. `None`: it has, and this is the first.
-    fn clear(&mut self, conn: u32) -> Result<Tombstone, u32> {
+    pub(super) fn clear(&mut self, conn: u32) -> Result<Tombstone, u32> {
         match self.of_flow(conn).members.first() {
             Some(flow) => Err(flow),
             None => Ok(self.0.remove(&conn).expect("it was just there")),
@@ -100,85 +96,10 @@ impl Tombstones {
     }
 }
 
-impl<P: Platform> Engine<P> {
-    /// Whether a flow is on a connection that is gone, and has to move on.
-    pub(crate) fn is_left_behind(&self, flow: u32) -> bool {
-        let conn = self.flows[flow].conn;
-        conn != crate::slab::NONE && self.conns.get(conn).is_none()
-    }
-
-    /// Takes a flow out of the group of its connection, or of what is left of that.
-    pub(super) fn leave_group(&mut self, conn: u32, flow: u32) {
-        let group = match self.conns.get_mut(conn) {
-            Some(record) => &mut record.members,
-            None => &mut self.tombstones.of_flow(conn).members,
-        };
-        self.homes.leave(group, flow);
-    }
-
-    /// A connection is gone: its flows move on, from the next round on. Its index is free when all
-    /// have.
-    pub(super) fn bury_connection(&mut self, stone: Tombstone) {
-        let conn = stone.id.index;
-        self.tombstones.put(stone);
-        self.backlog.add(Task::Evacuate { conn });
-    }
-
-    /// Lets flows move on from a connection that is gone. Gives whether all have.
-    pub(super) fn evacuate(&mut self, conn: u32, share: &mut Share) -> bool {
-        loop {
-            match self.tombstones.clear(conn) {
-                Err(flow) if share.take() => self.move_on(flow),
-                Err(_) => return false,
-                Ok(stone) => {
-                    self.conns.release(conn);
-                    self.ask_for_stranded(stone.peer, stone.toward);
-                    self.forget_if_unknown(stone.peer);
-                    return true;
-                }
-            }
-        }
-    }
-
-    /// A flow whose connection is gone moves on: what it had unacknowledged is sent again, in a new
-    /// resend round, over another connection of the pool. If there is none, it waits for one.
-    pub(crate) fn move_on(&mut self, flow: u32) {
-        if self.flows[flow].ending.is_last() {
-            self.part_ended(flow);
-            self.move_ended(flow);
-            return;
-        }
-        let stone = self.tombstones.of_flow(self.flows[flow].conn);
-        let (id, peer, cause, asked) = (stone.id, stone.peer, stone.cause, stone.asked);
-        self.sent_in_vain(flow);
-        self.detach(flow);
-        self.counters.failovers += 1;
-        self.begins_to_wait(flow, cause);
-        self.replay(flow);
-        let Flow {
-            qp, remote, flags, ..
-        } = self.flows[flow];
-        self.cold_mut(qp).pinned = false;
-        let ends = cause == Cause::PeerGone && flags.has(Flags::HEARD);
-        let fallback = self.pick(peer, remote).filter(|_| !ends);
-        self.emit(|engine| Trace::Failover {
-            flow,
-            qpn: engine.qp_number(engine.flows[flow].qp),
-            from: id,
-            to: fallback.map(|other| engine.conn_id(other)),
-        });
-        match fallback {
-            Some(other) => self.resume_on(flow, other),
-            None if ends => self.fail_flow(flow, Status::RetryExceeded),
-            None => self.strand(flow, asked),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::homes::Homes;
     use super::*;
+    use crate::engine::flows::Homes;
 
     fn stone(index: u32, peer: u32, members: Group, flows: u32) -> Tombstone {
         Tombstone {

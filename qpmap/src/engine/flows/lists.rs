@@ -1,8 +1,7 @@
 //! The two lists of a connection: flows with something to send, and flows with a notice.
 
-use super::qp::Flow;
-use super::{Engine, Platform, Trace};
 use crate::chain::{Chain, Chains};
+use crate::engine::qp::Flow;
 use crate::slab::{NONE, Slab};
 use std::marker::PhantomData;
 
@@ -50,7 +49,7 @@ impl<K: Kind> List<K> {
     }
 
     /// The same list, for who owns it from now on.
-    pub(super) const fn handed_over(&self) -> Self {
+    pub(crate) const fn handed_over(&self) -> Self {
         Self { ..*self }
     }
 
@@ -77,48 +76,10 @@ impl<K: Kind> List<K> {
     }
 
     /// Takes a flow out, if it is in the list.
-    fn take(&mut self, turns: &mut Chains<u32>, flows: &mut Slab<Flow>, flow: u32) {
+    pub(crate) fn take(&mut self, turns: &mut Chains<u32>, flows: &mut Slab<Flow>, flow: u32) {
         let link = std::mem::replace(K::link(&mut flows[flow]), NONE);
         if link != NONE {
             turns.remove(&mut self.chain, link);
         }
-    }
-}
-
-impl<P: Platform> Engine<P> {
-    /// A flow without a connection ends.
-    pub(crate) fn retire(&mut self, flow: u32) {
-        self.flows.remove(flow);
-        self.emit(|_| Trace::Ended { flow });
-    }
-
-    /// The flow whose turn to send it is.
-    pub(crate) fn first_runnable(&self, conn: u32) -> Option<u32> {
-        self.conns[conn].runnable.first(&self.turns)
-    }
-
-    /// Takes the first flow with something to send out of the list; there is one.
-    pub(crate) fn pop_runnable(&mut self, conn: u32) {
-        let list = &mut self.conns[conn].runnable;
-        list.pop(&mut self.turns, &mut self.flows);
-    }
-
-    /// Takes the next flow with a notice out of the list.
-    pub(crate) fn pop_noticed(&mut self, conn: u32) -> Option<u32> {
-        let list = &mut self.conns[conn].noticed;
-        list.pop(&mut self.turns, &mut self.flows)
-    }
-
-    /// Takes a flow out of both lists of its connection.
-    pub(crate) fn unlist(&mut self, conn: u32, flow: u32) {
-        let (runnable, noticed) = match self.conns.get_mut(conn) {
-            Some(record) => (&mut record.runnable, &mut record.noticed),
-            None => {
-                let stone = self.tombstones.of_flow(conn);
-                (&mut stone.runnable, &mut stone.noticed)
-            }
-        };
-        runnable.take(&mut self.turns, &mut self.flows, flow);
-        noticed.take(&mut self.turns, &mut self.flows, flow);
     }
 }

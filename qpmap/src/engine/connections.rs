@@ -1,23 +1,17 @@
 //! Connections: how they are opened, closed and kept alive, and what becomes of their flows.
 
-use super::ack_delay::AckDelay;
-use super::build::{self, Route, SentPacket};
-use super::homes::Group;
-use super::lists::{List, Noticed, Runnable};
-use super::numbers::Numbers;
-use super::peers::{Peer, PeerIdentity};
+use super::backlog::{Share, Task};
+use super::build::Route;
+use super::links::{Conn, Peer, PeerIdentity, Terms};
+use super::qp::{Flags, Flow};
 use super::timer::Timer;
-use super::tombstones::Tombstone;
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Trace};
 use crate::error::VerbsError;
-use crate::slab::NONE;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::delivery::{self, Connection};
 use trunkline_conn::time::{Instant, SECOND};
+use trunkline_conn::work::Status;
 use trunkline_wire::{Close, Gid, Path, Qpn};
-
-/// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
-pub(super) const ECT0: u8 = 0b10;
 
 /// QPs and connections that are looked at in a call, whether they have something left to do.
 const LOOKS: u32 = 4096;
@@ -68,48 +62,8 @@ pub struct ConnectionStats {
     pub peer: Gid,
 }
 
-/// A shared connection.
-#[derive(Debug)]
-pub(crate) struct Conn {
-    pub(crate) delivery: Connection<SentPacket>,
-    pub(crate) peer: u32,
-    /// In the pool of its peer.
-    pub(crate) next_of_pool: u32,
-    pub(crate) runnable: List<Runnable>,
-    pub(crate) noticed: List<Noticed>,
-    pub(crate) flows: u32,
-    /// Those flows.
-    pub(crate) members: Group,
-    /// Acknowledgement that the last packet carried.
-    pub(crate) acked: u32,
-    /// Payload bytes of a full packet.
-    pub(crate) payload: u16,
-    /// Largest datagram that both ends carry, in bytes.
-    pub(crate) most: u16,
-    pub(crate) traffic_class: u8,
-    pub(crate) weight: u8,
-    pub(crate) flags: ConnFlags,
-}
-
-/// Flags of a [`Conn`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ConnFlags {
-    /// It owes its peer a keep-alive.
-    pub(crate) ping: bool,
-    /// Whether its notices may still wait.
-    pub(crate) ack_delay: AckDelay,
-    pub(crate) private: bool,
-}
-
 /// Memory of connections that were active is kept for others for so long, in ns, and freed then.
 const TRIM_NS: u64 = SECOND;
-
-/// Bytes of a connection's rows in tables: number, serial.
-pub(crate) const CONNECTION_ROWS: usize = Numbers::SLOT + size_of::<u32>();
-
-// DESIGN 4.2, invariant 6: an idle connection with its peer record and rows of tables takes at most
-// 176 bytes. Beside them stands its timer.
-const _: () = assert!(size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS <= 176);
 
 impl<P: Platform> Engine<P> {
     /// Draws the number and token for our end of a connection that is about to be opened. The
@@ -119,30 +73,22 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     /// [`VerbsError::Limit`] when there are no numbers left.
     pub fn draw_connection(&mut self) -> Result<(Qpn, u32), VerbsError> {
-        let limit = self.conn_secret.size();
-        let Some(slot) = self.numbers.draw(limit) else {
-            return Err(VerbsError::Limit {
-                what: "connections",
-                limit: limit.into(),
-            });
+        let numbers = self.links.numbers();
+        let limit = VerbsError::Limit {
+            what: "connections",
+            limit: numbers.most().into(),
         };
-        Ok((Qpn::from_wire(self.conn_secret.seal(slot)), self.token()))
-    }
-
-    /// 32 bits that are not zero.
-    fn token(&mut self) -> u32 {
-        loop {
-            let token = self.tokens.next_u64() as u32;
-            if token != 0 {
-                return token;
-            }
-        }
+        numbers.draw().ok_or(limit)
     }
 
     /// Gives back a number that [`draw_connection`](Self::draw_connection) drew and nobody used.
     pub fn release_connection(&mut self, id: Qpn) {
-        let slot = self.conn_secret.open(id.get());
-        self.numbers.release(slot);
+        self.links.numbers().release(id);
+    }
+
+    /// Draws the number of the first packet of a connection.
+    pub fn draw_first(&mut self) -> u64 {
+        self.links.numbers().first_packet()
     }
 
     /// Takes up a connection that both ends agreed on. Undecided QPs to that peer bind to it, and
@@ -157,9 +103,14 @@ impl<P: Platform> Engine<P> {
         identity: PeerIdentity,
         params: &ConnectionParams,
     ) -> Result<ConnId, VerbsError> {
-        let peer = self.peer_record(identity)?;
+        let peer = self
+            .links
+            .admit(&identity)
+            .ok_or_else(|| VerbsError::Busy {
+                what: "peer",
+                users: self.connections_to(identity.address).len() as u32,
+            })?;
         let most = params.datagram.min(self.config.datagram);
-        let size = self.paths.size(peer).map_or(most, |size| size.min(most));
         let config = delivery::Config {
             local_id: params.local_id,
             remote_id: params.remote_id,
@@ -167,7 +118,7 @@ impl<P: Platform> Engine<P> {
             remote_token: params.remote_token,
             first_tx: params.first_tx,
             first_rx: params.first_rx,
-            packet_size: size,
+            packet_size: self.links.size_to(peer, most),
             control: params.control.unwrap_or(self.config.control),
             window: params.window,
             source_ports: params
@@ -175,34 +126,17 @@ impl<P: Platform> Engine<P> {
                 .clamp(1, self.config.source_ports.len() as u8),
         };
         let heard = self.reach_again(peer, params.remote_id);
-        let conn = Conn {
-            delivery: Connection::new(&config, heard.unwrap_or(now)),
-            peer,
-            next_of_pool: NONE,
-            runnable: List::EMPTY,
-            noticed: List::EMPTY,
-            flows: 0,
-            members: Group::EMPTY,
-            acked: params.first_tx as u32,
-            payload: build::full_payload(size) as u16,
-            most: most as u16,
-            traffic_class: params.traffic_class & !0b11 | ECT0,
-            weight: params.weight.max(1),
-            flags: ConnFlags {
-                private: params.private,
-                ..ConnFlags::default()
-            },
+        let delivery = Connection::new(&config, heard.unwrap_or(now));
+        let terms = Terms {
+            first_tx: params.first_tx,
+            most,
+            traffic_class: params.traffic_class,
+            weight: params.weight,
+            private: params.private,
         };
-        let index = self.conns.insert(conn);
-        if self.conn_serials.len() <= index as usize {
-            self.conn_serials.resize(index as usize + 1, 0);
-        }
-        self.conn_serials[index as usize] = self.conn_serials[index as usize].wrapping_add(1);
-        let slot = self.conn_secret.open(params.local_id.get());
-        self.numbers.open(slot, index);
-        self.link_to_peer(index);
+        let index = self.links.insert(Conn::new(delivery, peer, &terms));
         self.arm_conn(index, None);
-        let conn = self.conn_id(index);
+        let conn = self.links.id(index);
         self.emit(|_| Trace::Opened {
             conn,
             peer: identity.address,
@@ -219,91 +153,66 @@ impl<P: Platform> Engine<P> {
     /// Says something on a connection that this node opened, if nothing else is said on it: the
     /// peer's end stands once it has heard that ours does, and what confirms it may be lost.
     pub fn greet(&mut self, id: ConnId) {
-        if self.live(id).is_some() {
-            self.conns[id.index].flags.ping = true;
+        if self.links.live(id).is_some() {
+            self.links[id.index].flags.ping = true;
             self.mark_ready(id.index);
         }
     }
 
     /// Connections without flows, of pools that have others.
     pub fn idle_connections(&self) -> impl Iterator<Item = ConnId> {
-        let all = self.conns.iter();
-        let idle = all.filter(|(index, conn)| self.is_spare(*index, conn));
-        idle.map(|(index, _)| self.conn_id(index))
+        let all = self.links.iter();
+        let idle = all.filter(|(index, _)| self.links.is_spare(*index));
+        idle.map(|(index, _)| self.links.id(index))
     }
 
     /// Whether a connection is one of [`idle_connections`](Self::idle_connections).
     pub fn is_idle(&self, id: ConnId) -> bool {
-        let conn = self.live(id);
-        conn.is_some_and(|conn| self.is_spare(id.index, conn))
-    }
-
-    fn is_spare(&self, index: u32, conn: &Conn) -> bool {
-        let others = || self.conns_of(conn.peer).any(|other| other != index);
-        conn.flows == 0 && !conn.flags.private && conn.delivery.is_idle() && others()
-    }
-
-    /// Draws the number of the first packet of a connection.
-    pub fn draw_first(&mut self) -> u64 {
-        self.first_packets.next_u64() >> 16
+        self.links.live(id).is_some() && self.links.is_spare(id.index)
     }
 
     /// All connections.
     pub fn connections(&self) -> Vec<ConnId> {
-        self.conns
+        self.links
             .iter()
-            .map(|(index, _)| self.conn_id(index))
+            .map(|(index, _)| self.links.id(index))
             .collect()
     }
 
     /// Statistics of a connection; `None` when it is gone.
     pub fn connection_stats(&self, id: ConnId) -> Option<ConnectionStats> {
-        let conn = self.live(id)?;
-        let mut delivery = conn.delivery.stats();
-        if let Some(past) = self.past.get(&id.index) {
-            delivery.counters.add(past);
-        }
+        let conn = self.links.live(id)?;
         Some(ConnectionStats {
-            delivery,
+            delivery: self.links.delivery_stats(id.index),
             flows: conn.flows,
             in_flight: conn.delivery.in_flight(),
             payload: conn.payload.into(),
-            peer: self.peers[conn.peer].address,
+            peer: self.links.address_of(id.index),
         })
     }
 
     /// What all connections counted since the engine was made, those that are gone included.
     pub fn delivery_counters(&self) -> delivery::Counters {
-        let mut counters = self.past_delivery;
-        for (_, conn) in self.conns.iter() {
-            counters.add(&conn.delivery.stats().counters);
-        }
-        counters
+        self.links.counters()
     }
 
     /// Gives back the window of a connection that has no use for it.
+    #[inline]
     pub(crate) fn rest(&mut self, now: Instant, conn: u32) {
-        let delivery = &mut self.conns[conn].delivery;
-        if let Some(counters) = delivery.try_idle(&mut self.windows) {
-            self.past_delivery.add(&counters);
-            self.past.entry(conn).or_default().add(&counters);
-            if !self.trims {
-                self.trim_later(now);
-            }
+        if self.links.rest(conn) {
+            self.trim_later(now);
         }
     }
 
     fn trim_later(&mut self, now: Instant) {
-        self.trims = self.windows.spare_bytes() > 0;
-        if self.trims {
-            self.timers.arm(now + TRIM_NS, Timer::Trim.key());
-        }
+        self.timers.arm(now + TRIM_NS, Timer::Trim.key());
     }
 
     /// Frees what connections that were active some time ago have left.
     pub(crate) fn trim(&mut self, now: Instant) {
-        self.windows.trim();
-        self.trim_later(now);
+        if self.links.trim() {
+            self.trim_later(now);
+        }
     }
 
     /// Takes a connection down. Flows on it move to another of its pool, or wait for one.
@@ -317,7 +226,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn close_because(&mut self, id: ConnId, cause: Cause) {
-        if self.live(id).is_some() {
+        if self.links.live(id).is_some() {
             let route = self.route(id.index);
             self.pending_closes.push_back((route, Close::CONNECTION));
             self.remove_connection(id.index, cause);
@@ -328,12 +237,12 @@ impl<P: Platform> Engine<P> {
     /// packets are sent. What flows had under way is not waited for. All at once: nobody is served
     /// after it.
     pub fn say_goodbye(&mut self) {
-        let conns: Vec<u32> = self.conns.iter().map(|(index, _)| index).collect();
+        let conns: Vec<u32> = self.links.iter().map(|(index, _)| index).collect();
         for conn in conns {
             let route = self.route(conn);
             self.pending_closes.push_back((route, Close::NODE));
         }
-        let peers: Vec<Gid> = self.peers.iter().map(|(_, peer)| peer.address).collect();
+        let peers: Vec<Gid> = self.links.peers().map(Peer::address).collect();
         for peer in peers {
             self.drop_peer(peer);
         }
@@ -341,7 +250,7 @@ impl<P: Platform> Engine<P> {
 
     /// What waits for company, answers above all, leaves without it. All at once: the node ends.
     pub fn hasten(&mut self) {
-        let conns: Vec<u32> = self.conns.iter().map(|(index, _)| index).collect();
+        let conns: Vec<u32> = self.links.iter().map(|(index, _)| index).collect();
         for conn in conns {
             if self.has_notices(conn) {
                 self.notices_timeout(conn);
@@ -357,7 +266,7 @@ impl<P: Platform> Engine<P> {
             return false;
         }
         let qps = self.qps.slots();
-        let end = qps + self.conns.slots();
+        let end = qps + self.links.slots();
         let most = end.min(self.drained.saturating_add(LOOKS));
         while self.drained < most && !self.is_left(self.drained, qps) {
             self.drained += 1;
@@ -371,27 +280,15 @@ impl<P: Platform> Engine<P> {
             let qp = self.qps.get(slot);
             return qp.is_some_and(|qp| !qp.queues.send.is_empty());
         }
-        let (index, conn) = (slot - qps, self.conns.get(slot - qps));
+        let (index, conn) = (slot - qps, self.links.get(slot - qps));
         conn.is_some_and(|conn| conn.delivery.in_flight() > 0 || self.has_notices(index))
     }
 
-    pub(crate) fn conn_id(&self, index: u32) -> ConnId {
-        ConnId {
-            index,
-            serial: self.conn_serials[index as usize],
-        }
-    }
-
-    pub(crate) fn live(&self, id: ConnId) -> Option<&Conn> {
-        (self.conn_serials.get(id.index as usize) == Some(&id.serial)).then_some(())?;
-        self.conns.get(id.index)
-    }
-
     pub(crate) fn route(&mut self, conn: u32) -> Route {
-        let record = &self.conns[conn];
+        let record = &self.links[conn];
         let path = Path {
             src: self.config.address,
-            dst: self.peers[record.peer].address.address(),
+            dst: self.links.address_of(conn).address(),
             src_port: self.config.source_ports[0],
             traffic_class: record.traffic_class,
         };
@@ -412,7 +309,7 @@ impl<P: Platform> Engine<P> {
     /// Arms the timer of a connection; called when its deadline may have moved closer. What was due
     /// by `waiting` waits for room in the port, and no timer need tell of it.
     pub(crate) fn arm_conn(&mut self, conn: u32, waiting: Option<Instant>) {
-        let Some(deadline) = self.conns[conn].delivery.poll_timeout(&self.windows) else {
+        let Some(deadline) = self.links.deadline(conn) else {
             return;
         };
         if waiting.is_some_and(|now| deadline <= now) {
@@ -422,8 +319,8 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn conn_timeout(&mut self, now: Instant, conn: u32) {
-        let delivery = &mut self.conns[conn].delivery;
-        delivery.handle_timeout(now, &self.windows);
+        let (record, windows) = self.links.with_windows(conn);
+        record.delivery.handle_timeout(now, windows);
         self.rest(now, conn);
         if self.heed(now, conn) {
             // Its turn arms the timer again: what is due may only be known after it.
@@ -433,14 +330,14 @@ impl<P: Platform> Engine<P> {
 
     /// Takes up what the delivery of a connection has found out. Whether the connection lives on.
     pub(crate) fn heed(&mut self, now: Instant, conn: u32) -> bool {
-        while let Some(event) = self.conns[conn].delivery.poll_event() {
+        while let Some(event) = self.links[conn].delivery.poll_event() {
             match event {
                 delivery::Event::Dead => {
                     self.remove_connection(conn, Cause::Dead);
                     return false;
                 }
-                delivery::Event::KeepAlive => self.conns[conn].flags.ping = true,
-                delivery::Event::Narrow => self.narrow(now, self.conns[conn].peer),
+                delivery::Event::KeepAlive => self.links[conn].flags.ping = true,
+                delivery::Event::Narrow => self.narrow(now, self.links[conn].peer()),
             }
         }
         true
@@ -448,32 +345,28 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a connection out. Its flows [move on](Self::move_on), some in each round.
     pub(crate) fn remove_connection(&mut self, conn: u32, cause: Cause) {
-        let id = self.conn_id(conn);
-        let Conn { peer, delivery, .. } = &self.conns[conn];
-        let (peer, toward, heard) = (*peer, delivery.remote_id(), delivery.heard_at());
-        self.unlink_from_peer(conn);
-        if self.pick(peer, toward).is_none() {
+        let (id, record) = (self.links.id(conn), &self.links[conn]);
+        let (peer, toward) = (record.peer(), record.toward());
+        let heard = record.delivery.heard_at();
+        self.links.unlink(conn);
+        if !self.links.reaches(peer) {
+            // Its QPs ask again over the next connection.
+            self.backlog.add(Task::ForgetBinds { peer });
+        }
+        if self.links.pick(peer, toward).is_none() {
             let died = (cause == Cause::Dead).then_some(heard);
             self.cut_off(peer, toward, died);
         }
-        let record = self.conns.take(conn);
-        let stone = Tombstone::of(id, cause, &record);
         for timer in [Timer::Conn(conn), Timer::Notices(conn)] {
             self.timers.cancel(timer.key());
         }
-        self.past.remove(&conn);
-        let slot = self.conn_secret.open(record.delivery.local_id().get());
-        self.numbers.close(slot);
-        self.heard_on = None;
-        for item in record.delivery.unacked() {
+        let (unacked, flows) = self.links.remove(conn, cause);
+        for item in unacked {
             self.forget_item(&item);
         }
-        self.past_delivery.add(&record.delivery.stats().counters);
-        record.delivery.close(&mut self.windows);
         self.schedule.forget(Ready::Conn(conn));
         self.replies.forget(conn);
-        let address = self.peers[peer].address;
-        let flows = stone.flows;
+        let address = self.links.peer(peer).address();
         self.emit(|_| Trace::Down {
             conn: id,
             peer: address,
@@ -481,12 +374,62 @@ impl<P: Platform> Engine<P> {
             flows,
         });
         // Before all news that follows from it: who reads that must not count the connection.
-        let stranded = flows > 0 && self.pick(peer, toward).is_none();
+        let stranded = flows > 0 && self.links.pick(peer, toward).is_none();
         self.events.push_back(Event::ConnectionDown {
             conn: id,
             peer: address,
             stranded: stranded.then_some(toward),
         });
-        self.bury_connection(stone);
+        // Its flows move on from the next round on. Its index is free when all have.
+        self.backlog.add(Task::Evacuate { conn });
+    }
+
+    /// Lets flows move on from a connection that is gone. Gives whether all have.
+    pub(super) fn evacuate(&mut self, conn: u32, share: &mut Share) -> bool {
+        loop {
+            match self.links.clear(conn) {
+                Err(flow) if share.take() => self.move_on(flow),
+                Err(_) => return false,
+                Ok(stone) => {
+                    self.ask_for_stranded(stone.peer, stone.toward);
+                    self.forget_if_unknown(stone.peer);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// A flow whose connection is gone moves on: what it had unacknowledged is sent again, in a new
+    /// resend round, over another connection of the pool. If there is none, it waits for one.
+    pub(crate) fn move_on(&mut self, flow: u32) {
+        if self.flows[flow].ending.is_last() {
+            self.part_ended(flow);
+            self.move_ended(flow);
+            return;
+        }
+        let stone = self.links.tombstone(self.flows[flow].conn);
+        let (id, peer, cause, asked) = (stone.id, stone.peer, stone.cause, stone.asked);
+        self.sent_in_vain(flow);
+        self.detach(flow);
+        self.counters.failovers += 1;
+        self.begins_to_wait(flow, cause);
+        self.replay(flow);
+        let Flow {
+            qp, remote, flags, ..
+        } = self.flows[flow];
+        self.cold_mut(qp).pinned = false;
+        let ends = cause == Cause::PeerGone && flags.has(Flags::HEARD);
+        let fallback = self.links.pick(peer, remote).filter(|_| !ends);
+        self.emit(|engine| Trace::Failover {
+            flow,
+            qpn: engine.qp_number(engine.flows[flow].qp),
+            from: id,
+            to: fallback.map(|other| engine.links.id(other)),
+        });
+        match fallback {
+            Some(other) => self.resume_on(flow, other),
+            None if ends => self.fail_flow(flow, Status::RetryExceeded),
+            None => self.strand(flow, asked),
+        }
     }
 }

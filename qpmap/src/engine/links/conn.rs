@@ -1,0 +1,116 @@
+//! A connection as the engine holds it.
+
+use super::numbers::Numbers;
+use super::peers::Peer;
+use crate::engine::ack_delay::AckDelay;
+use crate::engine::build::{self, SentPacket};
+use crate::engine::flows::{Group, List, Noticed, Runnable};
+use crate::slab::NONE;
+use trunkline_conn::delivery::Connection;
+use trunkline_wire::Qpn;
+
+/// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
+pub(crate) const ECT0: u8 = 0b10;
+
+/// A shared connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) delivery: Connection<SentPacket>,
+    /// Its peer, and the next connection of the pool to it.
+    pub(super) peer: u32,
+    pub(super) next_of_pool: u32,
+    pub(crate) runnable: List<Runnable>,
+    pub(crate) noticed: List<Noticed>,
+    pub(crate) flows: u32,
+    /// Those flows.
+    pub(crate) members: Group,
+    /// Acknowledgement that the last packet carried.
+    pub(crate) acked: u32,
+    /// Payload bytes of a full packet.
+    pub(crate) payload: u16,
+    /// Largest datagram that both ends carry, in bytes.
+    pub(super) most: u16,
+    pub(crate) traffic_class: u8,
+    pub(crate) weight: u8,
+    pub(crate) flags: ConnFlags,
+}
+
+/// Flags of a [`Conn`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ConnFlags {
+    /// It owes its peer a keep-alive.
+    pub(crate) ping: bool,
+    /// Whether its notices may still wait.
+    pub(crate) ack_delay: AckDelay,
+    pub(crate) private: bool,
+}
+
+/// What a connection is made of, beside its delivery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Number of the first packet to the peer.
+    pub(crate) first_tx: u64,
+    /// Largest datagram that both ends carry, in bytes.
+    pub(crate) most: u32,
+    /// DSCP (upper six bits) of its packets.
+    pub(crate) traffic_class: u8,
+    /// Share of the port beside other connections.
+    pub(crate) weight: u8,
+    /// Opened by a program for itself.
+    pub(crate) private: bool,
+}
+
+impl Conn {
+    /// A connection without flows.
+    pub(crate) fn new(delivery: Connection<SentPacket>, peer: u32, terms: &Terms) -> Self {
+        Self {
+            payload: build::full_payload(delivery.packet_size()) as u16,
+            delivery,
+            peer,
+            next_of_pool: NONE,
+            runnable: List::EMPTY,
+            noticed: List::EMPTY,
+            flows: 0,
+            members: Group::EMPTY,
+            acked: terms.first_tx as u32,
+            most: terms.most as u16,
+            traffic_class: terms.traffic_class & !0b11 | ECT0,
+            weight: terms.weight.max(1),
+            flags: ConnFlags {
+                private: terms.private,
+                ..ConnFlags::default()
+            },
+        }
+    }
+
+    /// Its peer.
+    #[inline]
+    pub(crate) const fn peer(&self) -> u32 {
+        self.peer
+    }
+
+    /// A number of the peer's worker that it leads to.
+    pub(crate) fn toward(&self) -> Qpn {
+        self.delivery.remote_id()
+    }
+
+    /// Packets have at most `bytes` bytes from now on, BTH to ICRC.
+    pub(super) fn resize(&mut self, bytes: u32) {
+        self.payload = build::full_payload(bytes) as u16;
+        if bytes != self.delivery.packet_size() {
+            self.delivery.set_packet_size(bytes);
+        }
+    }
+
+    /// Whether its packets carry as much as both ends could.
+    pub(super) fn is_whole(&self) -> bool {
+        u32::from(self.payload) == build::full_payload(self.most.into())
+    }
+}
+
+/// Bytes of a connection's rows in tables: number, serial.
+pub(crate) const CONNECTION_ROWS: usize = Numbers::SLOT + size_of::<u32>();
+
+// DESIGN 4.2, invariant 6: an idle connection with its peer record and rows of tables takes at most
+// 176 bytes. Beside them stands its timer.
+const _: () = assert!(size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS <= 176);
