@@ -6,9 +6,8 @@ use crate::requests;
 use std::collections::VecDeque;
 use trunkline_conn::host::{Host, QpEvent};
 use trunkline_conn::mem::{Access, PdId, Sge};
-use trunkline_conn::secret::{Purpose, Secret};
+use trunkline_conn::secret::Secret;
 use trunkline_conn::work::{Completion, Local, Receive, Request, SendFlags, SendOp, Status};
-use trunkline_qpmap::key::Secret32;
 use trunkline_qpmap::regions::Regions;
 use trunkline_wire::{Lkey, Qpn, Rkey};
 
@@ -38,9 +37,7 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn new() -> Self {
-        let mut regions = Regions::new(Secret32::new(
-            Secret::from_seed(1).stream(Purpose::RegionKeys),
-        ));
+        let mut regions = Regions::new(&Secret::from_seed(1));
         let pds = [regions.alloc_pd(), regions.alloc_pd()];
         let made = [
             (
@@ -62,7 +59,7 @@ impl Program {
         ];
         made[1].1.clear(USED);
         let keys = made.each_ref().map(|(pd, region, access)| {
-            let registered = regions.register(*pd, region.clone(), *access, 7);
+            let registered = regions.register(*pd, region.clone(), *access);
             registered.expect("a region like others").rkey
         });
         let [_, (_, local, _), (_, first, _), (_, second, _)] = made;

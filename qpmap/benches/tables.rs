@@ -83,15 +83,13 @@ fn tables(c: &mut Criterion) {
             b.iter(|| mapping.get(walk.step() as u32));
         });
 
-        let mut regions = Regions::new(Secret32::new(
-            Secret::from_seed(1).stream(Purpose::RegionKeys),
-        ));
+        let mut regions = Regions::new(&Secret::from_seed(1));
         let pd = regions.alloc_pd();
         let keys: Vec<_> = (0..size)
             .filter_map(|i| {
                 let range = Range(u64::from(i) << 12);
                 regions
-                    .register(pd, range, Access::ALL, 0)
+                    .register(pd, range, Access::ALL)
                     .ok()
                     .map(|region| region.rkey)
             })

@@ -11,6 +11,7 @@ use crate::slab::Slab;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Sge};
+use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_wire::{Crc, Lkey, Rkey};
 
 /// Most regions.
@@ -40,6 +41,8 @@ pub struct Regions<B> {
     regions: Slab<Region<B>>,
     /// Salt of the last registration in each slot.
     salts: Vec<u16>,
+    /// From which the first salt of a slot is drawn.
+    first_salts: Stream,
     domains: Slab<Domain>,
     secret: Secret32,
 }
@@ -75,13 +78,14 @@ struct Domain {
 }
 
 impl<B: RegionMemory> Regions<B> {
-    /// No regions and no domains; keys are disguised by `secret`.
-    pub const fn new(secret: Secret32) -> Self {
+    /// No regions and no domains; `secret` decides on their keys.
+    pub fn new(secret: &Secret) -> Self {
         Self {
+            first_salts: secret.stream(Purpose::RegionSalts),
             regions: Slab::new(),
             salts: Vec::new(),
             domains: Slab::new(),
-            secret,
+            secret: Secret32::new(secret.stream(Purpose::RegionKeys)),
         }
     }
 
@@ -133,7 +137,7 @@ impl<B: RegionMemory> Regions<B> {
             .ok_or(VerbsError::UnknownPd { pd: pd.0 })
     }
 
-    /// Registers memory (`ibv_reg_mr(3)`). `random` decides on the first key of a slot.
+    /// Registers memory (`ibv_reg_mr(3)`).
     ///
     /// # Errors
     /// As [`register_with`](Self::register_with).
@@ -142,9 +146,8 @@ impl<B: RegionMemory> Regions<B> {
         pd: PdId,
         bytes: B,
         access: Access,
-        random: u64,
     ) -> Result<Registered, VerbsError> {
-        self.register_with(pd, bytes, access, random, None)
+        self.register_with(pd, bytes, access, None)
     }
 
     /// The same of a region that is registered with several workers: `revoked` is one flag for all
@@ -158,9 +161,10 @@ impl<B: RegionMemory> Regions<B> {
         pd: PdId,
         bytes: B,
         access: Access,
-        random: u64,
         revoked: Option<Arc<AtomicBool>>,
     ) -> Result<Registered, VerbsError> {
+        // Drawn for each: those who register equally in equal order get equal keys.
+        let random = self.first_salts.next_u64();
         check_access(access)?;
         let (addr, length) = (bytes.addr(), bytes.len() as u64);
         if addr.checked_add(length).is_none() {

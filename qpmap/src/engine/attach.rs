@@ -28,8 +28,7 @@ impl<P: Platform> Engine<P> {
         let mut flow = Flow::new(qp, NONE, remote, self.qps.generation(qp));
         flow.rnr_left = self.cold(qp).attributes.rnr_retry;
         flow.ask_anew();
-        let flow = self.flows.begin(flow, self.links[conn].peer());
-        flow
+        self.flows.begin(flow, self.links[conn].peer())
     }
 
     pub(crate) fn flows_of(&self, qp: u32) -> Vec<u32> {
@@ -103,11 +102,11 @@ impl<P: Platform> Engine<P> {
         if record.flows.is_multiple_of(CROWD) && !record.flags.private {
             let peer = self.links.address_of(conn);
             let remote = self.flows[flow].remote;
-            self.events.push_back(Event::Crowded { peer, remote });
+            self.events.push(Event::Crowded { peer, remote });
         }
         let (qp, generation) = (self.flows[flow].qp, self.flows[flow].generation);
         if self.has_row(flow) {
-            self.mapping.set(qp, conn, generation as u16);
+            self.qps.mapping().set(qp, conn, generation as u16);
         }
     }
 
@@ -122,7 +121,7 @@ impl<P: Platform> Engine<P> {
         *self.links.members(conn).1 -= 1;
         self.flows[flow].conn = NONE;
         if self.has_row(flow) {
-            self.mapping.clear(self.flows[flow].qp);
+            self.qps.mapping().clear(self.flows[flow].qp);
         }
     }
 
@@ -263,7 +262,7 @@ impl<P: Platform> Engine<P> {
             self.cold_mut(qp).pinned = true;
             let qpn = self.qp_number(qp);
             self.emit(|_| Trace::Moved { qpn, conn: to });
-            self.events.push_back(Event::Moved { qpn, conn: to });
+            self.events.push(Event::Moved { qpn, conn: to });
         }
         self.wake(flow);
     }

@@ -162,11 +162,11 @@ impl<P: Platform> Engine<P> {
         if self.links.known_peer(peer).is_none() || self.links.reaches(peer) {
             return true;
         }
-        while self.waiting_binds.has(peer) {
+        while self.pairing.binds.has(peer) {
             if !share.take() {
                 return false;
             }
-            self.waiting_binds.forget_one(peer);
+            self.pairing.binds.forget_one(peer);
         }
         self.forget_if_unknown(peer);
         true

@@ -2,9 +2,9 @@
 //! hear that the other is gone. What an entry means to a flow is in `binding`.
 
 use super::binding::Effects;
+use super::pairing::Unready;
 use super::qp::{FIRST_MSN, Flags, Wire};
 use super::timer::Timer;
-use super::unready::Unready;
 use super::{Engine, Platform, Trace};
 use crate::order::before;
 use crate::slab::NONE;
@@ -94,7 +94,7 @@ impl<P: Platform> Engine<P> {
             if !self.may_open_route(conn) {
                 self.counters.routes_refused += 1;
                 self.refuse_bind(now, conn, entry, Refusal::TooMany);
-            } else if self.replies.may_ask(now, address) {
+            } else if self.control.replies.may_ask(now, address) {
                 let flow = self.open_route(qp, conn, entry.src_qp, true);
                 self.accept_bind(flow, entry);
             } else {
@@ -110,7 +110,7 @@ impl<P: Platform> Engine<P> {
                 entry: *entry,
             };
             // Without a place the asker asks again, and hears when the QP is ready, which asks it.
-            let waits = self.waiting_binds.insert(peer, qp, bind);
+            let waits = self.pairing.binds.insert(peer, qp, bind);
             self.counters.control_overflow += u64::from(!waits);
         } else if self.qps[qp].state == QpState::Error {
             self.refuse_bind(now, conn, entry, Refusal::Ended);
@@ -134,7 +134,7 @@ impl<P: Platform> Engine<P> {
 
     /// A QP is ready for BINDs, or never will be: those that came before are taken up.
     pub(crate) fn admit_waiting(&mut self, qp: u32) {
-        for (peer, bind) in self.waiting_binds.take(qp) {
+        for (peer, bind) in self.pairing.binds.take(qp) {
             let carried = self.links.live(bind.conn).map(|_| bind.conn.index);
             let conn = carried.unwrap_or_else(|| self.links.fallback(peer, bind.entry.src_qp));
             if conn != NONE {
@@ -260,7 +260,7 @@ impl<P: Platform> Engine<P> {
             ..*entry
         };
         let address = self.links.address_of(conn);
-        if self.replies.refuse(now, (conn, address), refusal) {
+        if self.control.replies.refuse(now, (conn, address), refusal) {
             self.owe_reply(conn);
         } else {
             // Whoever asks hears nothing, and asks again.
@@ -338,7 +338,8 @@ impl<P: Platform> Engine<P> {
             return;
         };
         let peer = self.links[conn].peer();
-        self.waiting_binds
+        self.pairing
+            .binds
             .forget(peer, qp, entry.src_qp, entry.generation);
         let Some(flow) = self.flow_from(qp, entry.src_qp, conn) else {
             return;

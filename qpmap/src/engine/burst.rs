@@ -175,7 +175,7 @@ impl<P: Platform> Engine<P> {
         };
         let (mask, identification) = (words(&fixed), arrival.identification.guess());
         let length = datagram.len();
-        let start = self.arrived.seed.start(length, identification);
+        let start = self.rx.arrived().seed().start(length, identification);
         let bytes = words(bytes);
         Some(Stream {
             same: std::array::from_fn(|at| bytes[at] & mask[at]),
@@ -199,7 +199,7 @@ impl<P: Platform> Engine<P> {
         arrival: &Arrival,
         datagram: &[u8],
     ) -> bool {
-        if !stream.is_like(datagram) || self.arrived.path != arrival.path {
+        if !stream.is_like(datagram) || *self.rx.arrived().path() != arrival.path {
             return false;
         }
         let (Ok((bth, rest)), Some((sealed, trailer))) =
@@ -219,7 +219,11 @@ impl<P: Platform> Engine<P> {
         let mut crc = if identification == stream.identification {
             stream.start
         } else {
-            let start = self.arrived.seed.start(datagram.len(), identification);
+            let start = self
+                .rx
+                .arrived()
+                .seed()
+                .start(datagram.len(), identification);
             start.masking(headers)
         };
         P::RegionMemory::sum(headers, &mut crc);
@@ -263,7 +267,7 @@ impl<P: Platform> Engine<P> {
             }
             Place::Receive { pd, assembly } => {
                 let fits = |most: u64| end <= most.min(u64::from(MAX_MESSAGE));
-                let receive = self.assemblies[assembly].receive.as_ref();
+                let receive = self.inbound[assembly].receive.as_ref();
                 receive
                     .filter(|receive| fits(receive.capacity()))
                     .map(|receive| {
@@ -288,7 +292,7 @@ impl<P: Platform> Engine<P> {
         }
         match place {
             Place::Region { assembly, .. } | Place::Receive { assembly, .. } => {
-                let placed = &mut self.assemblies[assembly].placed;
+                let placed = &mut self.inbound[assembly].placed;
                 *placed = placed.saturating_add(length);
             }
             Place::Read { request, .. } => self.requests[request].returned += length,

@@ -6,7 +6,7 @@ use crate::error::VerbsError;
 use crate::ring::RingMemory;
 use crate::slab::Slab;
 use std::sync::Arc;
-use trunkline_conn::work::Completion;
+use trunkline_conn::work::{Completion, VendorError};
 use trunkline_wire::Qpn;
 
 /// A completion queue, told apart from all others that this engine has or had. Of a node with
@@ -34,6 +34,8 @@ pub(crate) struct Completions<W> {
     unpublished: Vec<u32>,
     /// Serial of the next queue.
     serial: u32,
+    /// Why requests fail at the moment, if that is known.
+    why: VendorError,
 }
 
 struct Slot<W> {
@@ -55,7 +57,18 @@ impl<W: RingMemory> Completions<W> {
             queues: Slab::new(),
             unpublished: Vec::new(),
             serial: 0,
+            why: VendorError::None,
         }
+    }
+
+    /// Requests that fail from now on say this.
+    pub(crate) const fn say_why(&mut self, why: VendorError) {
+        self.why = why;
+    }
+
+    /// Why requests fail at the moment.
+    pub(crate) const fn why(&self) -> VendorError {
+        self.why
     }
 
     /// Creates a queue for `depth` completions.

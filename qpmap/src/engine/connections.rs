@@ -228,7 +228,7 @@ impl<P: Platform> Engine<P> {
     fn close_because(&mut self, id: ConnId, cause: Cause) {
         if self.links.live(id).is_some() {
             let route = self.route(id.index);
-            self.pending_closes.push_back((route, Close::CONNECTION));
+            self.tx.close(route, Close::CONNECTION);
             self.remove_connection(id.index, cause);
         }
     }
@@ -240,7 +240,7 @@ impl<P: Platform> Engine<P> {
         let conns: Vec<u32> = self.links.iter().map(|(index, _)| index).collect();
         for conn in conns {
             let route = self.route(conn);
-            self.pending_closes.push_back((route, Close::NODE));
+            self.tx.close(route, Close::NODE);
         }
         let peers: Vec<Gid> = self.links.peers().map(Peer::address).collect();
         for peer in peers {
@@ -267,11 +267,13 @@ impl<P: Platform> Engine<P> {
         }
         let qps = self.qps.slots();
         let end = qps + self.links.slots();
-        let most = end.min(self.drained.saturating_add(LOOKS));
-        while self.drained < most && !self.is_left(self.drained, qps) {
-            self.drained += 1;
+        let mut next = self.posted.next_undrained();
+        let most = end.min(next.saturating_add(LOOKS));
+        while next < most && !self.is_left(next, qps) {
+            next += 1;
         }
-        self.drained >= end
+        self.posted.drained_to(next);
+        next >= end
     }
 
     /// Whether the QP in this slot, or behind `qps` of these the connection, has something to do.
@@ -292,10 +294,9 @@ impl<P: Platform> Engine<P> {
             src_port: self.config.source_ports[0],
             traffic_class: record.traffic_class,
         };
-        self.departed.turn_to(&path);
         Route {
             path,
-            seed: self.departed.seed,
+            seed: self.tx.seed(&path),
             remote_id: record.delivery.remote_id(),
             token: record.delivery.remote_token(),
         }
@@ -303,7 +304,7 @@ impl<P: Platform> Engine<P> {
 
     /// Marks a connection as having something to send.
     pub(crate) fn mark_ready(&mut self, conn: u32) {
-        self.schedule.mark_ready(Ready::Conn(conn));
+        self.tx.schedule_mut().mark_ready(Ready::Conn(conn));
     }
 
     /// Arms the timer of a connection; called when its deadline may have moved closer. What was due
@@ -364,8 +365,8 @@ impl<P: Platform> Engine<P> {
         for item in unacked {
             self.forget_item(&item);
         }
-        self.schedule.forget(Ready::Conn(conn));
-        self.replies.forget(conn);
+        self.tx.schedule_mut().forget(Ready::Conn(conn));
+        self.control.replies.forget(conn);
         let address = self.links.peer(peer).address();
         self.emit(|_| Trace::Down {
             conn: id,
@@ -375,7 +376,7 @@ impl<P: Platform> Engine<P> {
         });
         // Before all news that follows from it: who reads that must not count the connection.
         let stranded = flows > 0 && self.links.pick(peer, toward).is_none();
-        self.events.push_back(Event::ConnectionDown {
+        self.events.push(Event::ConnectionDown {
             conn: id,
             peer: address,
             stranded: stranded.then_some(toward),

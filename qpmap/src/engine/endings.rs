@@ -9,71 +9,12 @@ use super::qp::Flags;
 use super::responses::Response;
 use super::timer::Timer;
 use super::{Engine, Platform};
-use crate::hash::Keyed;
 use crate::slab::NONE;
 use crate::state::QpState;
-use hashbrown::HashTable;
 use trunkline_wire::Qpn;
 
 #[cfg(doc)]
 use super::Config;
-
-/// A pair of QPs: index of ours, number and peer of the other.
-type Pair = (u32, Qpn, u32);
-
-/// Flows of QPs that are gone, by the pair they were for.
-#[derive(Debug)]
-pub(crate) struct Endings {
-    hash: Keyed,
-    last: HashTable<(Pair, u32)>,
-}
-
-impl Endings {
-    /// None; `hash` is one that nobody can foresee.
-    pub(crate) const fn new(hash: Keyed) -> Self {
-        Self {
-            hash,
-            last: HashTable::new(),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.last.is_empty()
-    }
-
-    /// The flow of a former life of this pair whose end the peer has not heard of.
-    pub(crate) fn get(&self, pair: &Pair) -> Option<u32> {
-        if self.is_empty() {
-            return None;
-        }
-        let found = self.last.find(self.hash_of(pair), |(at, _)| at == pair);
-        found.map(|(_, flow)| *flow)
-    }
-
-    /// Takes up the flow of a pair that has none.
-    fn insert(&mut self, pair: Pair, flow: u32) {
-        let (hash, of) = (self.hash_of(&pair), self.hash);
-        let entry = (pair, flow);
-        self.last
-            .insert_unique(hash, entry, |(pair, _)| hash_of(of, pair));
-    }
-
-    fn remove(&mut self, pair: &Pair) {
-        let hash = self.hash_of(pair);
-        if let Ok(found) = self.last.find_entry(hash, |(at, _)| at == pair) {
-            found.remove();
-        }
-    }
-
-    fn hash_of(&self, pair: &Pair) -> u64 {
-        hash_of(self.hash, pair)
-    }
-}
-
-fn hash_of(hash: Keyed, (qp, remote, peer): &Pair) -> u64 {
-    let both = u64::from(*qp) << 32 | u64::from(remote.get());
-    hash.hash([both, (*peer).into()])
-}
 
 impl<P: Platform> Engine<P> {
     /// The QP of a flow is in error: the peer hears what it has executed, and that it will execute
@@ -98,7 +39,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         (record.head, record.tail, record.sending) = (NONE, NONE, NONE);
         (record.sent_bytes, record.reads_out) = (0, 0);
-        self.staging.clear(&mut record.staged);
+        self.inbound.staging_mut().clear(&mut record.staged);
         let record = &self.flows[flow];
         let (mut conn, told) = (record.conn, record.ending == Ending::Told);
         let pair = (record.qp, record.remote, self.flows.peer(flow));
@@ -108,7 +49,7 @@ impl<P: Platform> Engine<P> {
         self.leave_stranded(flow);
         self.flows.end_move(flow);
         self.detach(flow);
-        if conn == NONE || told || self.endings.get(&pair).is_some() {
+        if conn == NONE || told || self.pairing.endings.get(&pair).is_some() {
             // Nobody is there to hear it, has not heard it yet, or has heard anything of this life
             // before the end of the last one.
             self.drop_responses(flow, |_| true);
@@ -127,7 +68,7 @@ impl<P: Platform> Engine<P> {
         ] {
             record.flags.clear(flag);
         }
-        self.endings.insert(pair, flow);
+        self.pairing.endings.insert(pair, flow);
         self.join_ended(flow, conn);
     }
 
@@ -176,12 +117,12 @@ impl<P: Platform> Engine<P> {
     /// Whether what a flow has to say of its QP's present life waits until the peer has heard of
     /// the end of the last one.
     pub(crate) fn waits_for_end(&self, flow: u32) -> bool {
-        if self.endings.is_empty() {
+        if self.pairing.endings.is_empty() {
             return false;
         }
         let record = &self.flows[flow];
         let pair = (record.qp, record.remote, self.flows.peer(flow));
-        let last = self.endings.get(&pair);
+        let last = self.pairing.endings.get(&pair);
         last.is_some_and(|last| last != flow)
     }
 
@@ -195,7 +136,7 @@ impl<P: Platform> Engine<P> {
     ) -> bool {
         let index = self.qps.index_at(number);
         let pair = (index, remote, self.links[conn].peer());
-        let last = self.endings.get(&pair);
+        let last = self.pairing.endings.get(&pair);
         last.is_some_and(|last| is_meant(&self.flows[last]))
     }
 
@@ -239,7 +180,7 @@ impl<P: Platform> Engine<P> {
         self.drop_responses(flow, |_| true);
         self.part_ended(flow);
         self.retire(flow);
-        self.endings.remove(&(qp, remote, peer));
+        self.pairing.endings.remove(&(qp, remote, peer));
         let conn = self.links.conns_of(peer).next();
         if self.qps.get(qp).is_some()
             && let Some(conn) = conn

@@ -1,6 +1,6 @@
 //! Executing what a peer asks for: one packet of the head message of a flow at a time.
 
-use super::held::{Holder, Source};
+use super::inbound::Source;
 use super::packet::Packet;
 use super::qp::{Answer, Flags};
 use super::responses::Outcome;
@@ -13,18 +13,6 @@ use trunkline_conn::work::{
     Completion, Extra, MAX_MESSAGE, Receive, Status, VendorError, WorkOpcode,
 };
 use trunkline_wire::{NakCode, Opcode, Reth};
-
-/// A message being put together.
-#[derive(Debug)]
-pub(crate) struct Assembly {
-    /// Of all its packets.
-    opcode: Opcode,
-    pub(super) receive: Option<Receive>,
-    /// The peer whose share of its queue the receive counts for.
-    pub(super) holder: Option<Holder>,
-    /// Bytes placed so far.
-    pub(super) placed: u32,
-}
 
 /// Why a message was not executed.
 enum Refusal {
@@ -77,7 +65,7 @@ impl<P: Platform> Engine<P> {
             self.abort_responder(flow);
             return Step::Refused;
         }
-        let begun = self.assemblies.get(self.flows[flow].assembly);
+        let begun = self.inbound.get(self.flows[flow].assembly);
         let done = match packet.opcode {
             // One message is of one kind.
             opcode if begun.is_some_and(|begun| begun.opcode != opcode) => Err(Refusal::Peer(
@@ -136,18 +124,18 @@ impl<P: Platform> Engine<P> {
             return self.end_send(flow, packet, &receive);
         }
         let at = self.assembly(flow, packet.opcode);
-        if ext.last() && self.assemblies[at].placed != ext.offset() {
+        if ext.last() && self.inbound[at].placed != ext.offset() {
             return Ok(Step::Early);
         }
-        let receive = match self.assemblies[at].receive.take() {
+        let receive = match self.inbound[at].receive.take() {
             Some(held) => held,
             None => self.hold_receive(flow, at).ok_or(Refusal::NotReady)?,
         };
         let placed = self.place(pd, &receive, packet);
         if placed.is_err() || !ext.last() {
-            self.assemblies[at].receive = Some(receive);
+            self.inbound[at].receive = Some(receive);
             placed?;
-            let placed = &mut self.assemblies[at].placed;
+            let placed = &mut self.inbound[at].placed;
             *placed = placed.saturating_add(packet.payload.len() as u32);
             return Ok(Step::Placed);
         }
@@ -170,7 +158,7 @@ impl<P: Platform> Engine<P> {
     /// A receive request that was taken and not used up stays with the message.
     fn keep_receive(&mut self, flow: u32, packet: &Packet<'_>, receive: Receive) {
         let at = self.assembly(flow, packet.opcode);
-        self.assemblies[at].receive = Some(receive);
+        self.inbound[at].receive = Some(receive);
     }
 
     /// All of a SEND is there.
@@ -214,7 +202,7 @@ impl<P: Platform> Engine<P> {
         } else {
             self.assembly(flow, packet.opcode)
         };
-        let placed = self.assemblies.get(at).map_or(0, |begun| begun.placed);
+        let placed = self.inbound.get(at).map_or(0, |begun| begun.placed);
         if last && placed != offset {
             return Ok(Step::Early);
         }
@@ -232,7 +220,7 @@ impl<P: Platform> Engine<P> {
             .write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
         packet.check_end(sum)?;
         if !last {
-            let begun = &mut self.assemblies[at];
+            let begun = &mut self.inbound[at];
             begun.placed = begun.placed.saturating_add(length);
             return Ok(Step::Placed);
         }
@@ -410,12 +398,11 @@ impl<P: Platform> Engine<P> {
             }
         };
         let holder = (source, self.flows.peer(flow));
-        if !self.held.may_take(holder, left) {
+        if !self.inbound.may_hold(holder, left) {
             return None;
         }
         let receive = self.take_receive(qp)?;
-        self.held.take(holder);
-        self.assemblies[at].holder = Some(holder);
+        self.inbound.hold(at, holder);
         Some(receive)
     }
 
@@ -448,12 +435,7 @@ impl<P: Platform> Engine<P> {
 
     #[inline(never)]
     fn begin_assembly(&mut self, flow: u32, opcode: Opcode) -> u32 {
-        let at = self.assemblies.insert(Assembly {
-            opcode,
-            receive: None,
-            holder: None,
-            placed: 0,
-        });
+        let at = self.inbound.begin(opcode);
         self.flows[flow].assembly = at;
         at
     }

@@ -28,46 +28,49 @@
 //! | `burst` | datagrams one right after another, and what one says about the next |
 //! | `receive` | from a datagram to the flow it is for |
 //! | `responder` | a peer's requests: order, staging, execution, answers |
-//! | `staging` | packets that wait for an earlier one |
 //! | `requests` | the owner of work requests: in posting order, in flows, READs among them |
 //! | `responses` | the owner of responses on their way |
+//! | `inbound` | the owner of messages that come in: those being put together, staged packets |
 //! | `notice`, `ack_delay` | answers and BINDs, batched; how long they wait for company |
-//! | `blobs`, `replies` | what such packets hold; what is told where there is no flow |
-//! | `unready` | BINDs whose QP is not ready yet |
+//! | `control` | the owner of what such packets hold, and of what is told where there is no flow |
+//! | `pairing` | the owner of pairs that do not talk: QPs and BINDs that wait, QPs that ended |
 //! | `waiting` | QPs and flows without a connection yet, or any more |
 //! | `watch` | the QP's own clock: what waits for its peer in vain |
 //! | `plain` | QPs with an IBTA connection of their own, UC and UD |
-//! | `trace` | what those hear who only watch |
+//! | `posted`, `rx`, `tx`, `seeded` | the owners of what stays from one call to the next |
+//! | `events`, `trace` | what the node hears, and those who only watch |
 
 mod ack_delay;
 mod attach;
 mod backlog;
 mod binding;
 mod binds;
-mod blobs;
 mod build;
 mod burst;
 mod changes;
 mod completions;
 mod connections;
+mod control;
 mod counters;
 mod early;
 mod ending;
 mod endings;
+mod events;
 mod execute;
 mod flows;
-mod held;
 mod in_vain;
+mod inbound;
 mod links;
 mod notice;
 mod packet;
+mod pairing;
 mod path_mtu;
 mod peers;
 mod plain;
+mod posted;
 mod qp;
 mod qps;
 mod receive;
-mod replies;
 mod requester;
 mod requests;
 mod resources;
@@ -75,14 +78,15 @@ mod responder;
 mod responses;
 mod routes;
 mod routing;
+mod rx;
 mod schedule;
+mod seeded;
 mod send;
-mod staging;
 mod state_bytes;
 mod timer;
 mod trace;
 mod transmit;
-mod unready;
+mod tx;
 mod verbs;
 mod waiting;
 mod watch;
@@ -98,9 +102,9 @@ pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
 pub use verbs::{QpInit, QpModify};
 
-use crate::doorbell::{Doorbells, Sweep};
+use crate::doorbell::Doorbells;
 use crate::hash::Keyed;
-use crate::key::{Secret24, Secret32};
+use crate::key::Secret24;
 use crate::mapping::Mapping;
 use crate::queue::RecvQueue;
 use crate::regions::Regions;
@@ -108,20 +112,20 @@ use crate::ring::RingMemory;
 use crate::slab::{NONE, Slab};
 use crate::state::QpState;
 use backlog::{Backlog, PER_ROUND};
-use blobs::Blobs;
 use completions::Completions;
-use endings::Endings;
-use execute::Assembly;
+use control::Control;
+use events::Events;
 use flows::Flows;
+use inbound::Inbound;
 use links::Links;
+use pairing::Pairing;
 use plain::Plains;
+use posted::Posted;
 use qp::Cold;
 use qps::Qps;
-use replies::Replies;
 use requests::Requests;
 use responses::Responses;
-use staging::Staging;
-use std::collections::VecDeque;
+use rx::Rx;
 use std::net::IpAddr;
 use std::sync::Arc;
 use timer::Timer;
@@ -129,14 +133,11 @@ use trunkline_conn::control::ControlKind;
 use trunkline_conn::delivery::{self, Policy};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{PdId, RegionMemory};
-use trunkline_conn::observer::Observer;
-use trunkline_conn::secret::{Purpose, Secret, Stream};
+use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::Instant;
 use trunkline_conn::wheel::{Step, Wheel};
-use trunkline_conn::work::VendorError;
-use trunkline_wire::{Close, Gid, IcrcSeed, Path, Qpn, ROCE_PORT, Worker};
-use unready::WaitingBinds;
-use waiting::Waiting;
+use trunkline_wire::{Gid, Path, Qpn, ROCE_PORT, Worker};
+use tx::Tx;
 
 /// Timers that run, or are sorted, in a round: there may be one of each QP due at once.
 const MOST_TIMERS: u32 = 1024;
@@ -314,49 +315,25 @@ pub(crate) struct SrqSlot<W> {
 /// One worker's QPs and connections.
 pub struct Engine<P: Platform> {
     pub(crate) config: Config,
-    /// Salts of keys.
-    salts: Stream,
     pub(crate) regions: Regions<P::RegionMemory>,
-    pub(crate) doorbells: Arc<Doorbells>,
-    /// Those that have rung and are not heard yet.
-    sweep: Sweep,
-    pub(crate) mapping: Arc<Mapping>,
-    qps: Qps<P::RingMemory>,
-    flows: Flows,
-    completions: Completions<P::RingMemory>,
     srqs: Slab<SrqSlot<P::RingMemory>>,
-    waiting: Waiting,
-    backlog: Backlog,
-    links: Links,
-    /// Slots of QPs, and then of connections, in which nothing was left to do since a program
-    /// posted something last.
-    drained: u32,
-    /// Connections whose peer has to hear that they are closed, oldest first, and why.
-    pending_closes: VecDeque<(build::Route, Close)>,
-    requests: Requests,
-    /// Why requests fail at the moment, if that is known.
-    why: VendorError,
-    /// Scratch of `apply_ack`.
-    acked: Vec<build::SentPacket>,
-    responses: Responses,
-    assemblies: Slab<Assembly>,
-    /// Receives that messages under way hold.
-    held: held::Held,
-    staging: Staging,
-    blobs: Blobs,
-    replies: Replies,
-    endings: Endings,
-    waiting_binds: WaitingBinds,
+    completions: Completions<P::RingMemory>,
+    qps: Qps<P::RingMemory>,
     plains: Plains,
+    flows: Flows,
+    links: Links,
+    pairing: Pairing,
+    posted: Posted,
+    requests: Requests,
+    responses: Responses,
+    inbound: Inbound,
+    control: Control,
+    backlog: Backlog,
+    tx: Tx,
+    rx: Rx,
     timers: Wheel,
-    schedule: schedule::Schedule,
-    events: VecDeque<Event>,
-    /// Path of the last packet that came.
-    arrived: Seeded,
-    /// Path of the last packet that went.
-    departed: Seeded,
+    events: Events,
     counters: Counters,
-    observer: Observer<Trace>,
 }
 
 impl<P: Platform> std::fmt::Debug for Engine<P> {
@@ -373,11 +350,9 @@ impl<P: Platform> Engine<P> {
     /// An engine with no QPs and no connections.
     pub fn new(config: Config) -> Self {
         let (worker, secret) = (config.worker, &config.secret);
-        let qpn_secret = Secret24::new(secret.stream(Purpose::Qpns), worker);
         let own = || secret.derive(Purpose::Regions);
         let keys = config.region_secret.unwrap_or_else(own);
-        let regions = Regions::new(Secret32::new(keys.stream(Purpose::RegionKeys)));
-        let staging = Staging::new(config.staging_bytes);
+        let qpns = Secret24::new(secret.stream(Purpose::Qpns), worker);
         let pairs = Keyed::of(secret.stream(Purpose::Routes));
         let policy = Policy {
             link_rate_bps: config.link_rate_bps,
@@ -386,7 +361,6 @@ impl<P: Platform> Engine<P> {
             keep_alive_ns: config.keep_alive_ns,
             ..Policy::default()
         };
-        let links = Links::new(secret, worker, pairs, policy);
         let path = Path {
             src: config.address,
             dst: config.address,
@@ -394,51 +368,37 @@ impl<P: Platform> Engine<P> {
             traffic_class: 0,
         };
         Self {
-            salts: keys.stream(Purpose::RegionSalts),
-            regions,
-            doorbells: Arc::new(Doorbells::new()),
-            sweep: Sweep::default(),
-            mapping: Arc::new(Mapping::new()),
-            qps: Qps::new(qpn_secret, config.max_qps),
-            flows: Flows::new(pairs),
-            completions: Completions::new(),
+            regions: Regions::new(&keys),
             srqs: Slab::new(),
-            waiting: Waiting::default(),
-            backlog: Backlog::default(),
-            links,
-            drained: 0,
-            pending_closes: VecDeque::new(),
-            requests: Requests::default(),
-            why: VendorError::None,
-            acked: Vec::new(),
-            responses: Responses::default(),
-            assemblies: Slab::new(),
-            held: held::Held::default(),
-            staging,
-            blobs: Blobs::default(),
-            replies: Replies::default(),
-            endings: Endings::new(pairs),
-            waiting_binds: WaitingBinds::default(),
+            completions: Completions::new(),
+            qps: Qps::new(qpns, config.max_qps),
             plains: Plains::default(),
+            flows: Flows::new(pairs),
+            links: Links::new(secret, worker, pairs, policy),
+            pairing: Pairing::new(pairs),
+            posted: Posted::new(),
+            requests: Requests::default(),
+            responses: Responses::default(),
+            inbound: Inbound::new(config.staging_bytes),
+            control: Control::default(),
+            backlog: Backlog::default(),
+            tx: Tx::new(path),
+            rx: Rx::new(path),
             timers: Wheel::new(),
-            schedule: schedule::Schedule::default(),
-            events: VecDeque::new(),
-            arrived: Seeded::new(path),
-            departed: Seeded::new(path),
+            events: Events::new(),
             counters: Counters::default(),
-            observer: Observer::none(),
             config,
         }
     }
 
     /// Doorbells: programs ring them after posting.
     pub const fn doorbells(&self) -> &Arc<Doorbells> {
-        &self.doorbells
+        self.posted.doorbells()
     }
 
     /// The table QP -> connection, to read without locks.
     pub const fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
+        self.qps.mapping()
     }
 
     /// UDP source ports that a connection may spread its packets over.
@@ -453,7 +413,7 @@ impl<P: Platform> Engine<P> {
 
     /// The next piece of news.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.pop()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due next, or earlier where many timers are
@@ -464,15 +424,14 @@ impl<P: Platform> Engine<P> {
 
     /// Whether packets may be waiting to go out: poll again soon.
     pub fn is_busy(&self) -> bool {
-        !self.schedule.is_empty() || !self.pending_closes.is_empty() || self.has_work()
+        !self.tx.schedule().is_empty() || self.has_pending_closes() || self.has_work()
     }
 
     /// The same for what needs no room in the port: programs have posted something, or packets that
     /// came have not been taken up yet.
     pub fn has_work(&self) -> bool {
-        !self.doorbells.is_empty()
-            || !self.sweep.is_over()
-            || self.staging.is_busy()
+        !self.posted.is_empty()
+            || self.inbound.staging().is_busy()
             || !self.flows.is_idle()
             || !self.backlog.is_empty()
     }
@@ -514,7 +473,7 @@ impl<P: Platform> Engine<P> {
         self.carry_on();
         let mut left = MOST_BELLS;
         while left > 0
-            && let Some(qp) = self.doorbells.next(&mut self.sweep)
+            && let Some(qp) = self.posted.next()
         {
             let taken = self.on_doorbell(qp, left.min(PER_ROUND));
             left = left.saturating_sub(taken.max(1));
@@ -526,7 +485,7 @@ impl<P: Platform> Engine<P> {
         self.carry_on();
         // Twice: a bell may ring again behind a sweep that is under way.
         for _ in 0..2 * self.qps.len() {
-            let Some(qp) = self.doorbells.next(&mut self.sweep) else {
+            let Some(qp) = self.posted.next() else {
                 return;
             };
             self.on_doorbell(qp, u32::MAX);
@@ -553,39 +512,11 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let qpn = self.qp_number(qp);
-        self.events.push_back(Event::Qp { qpn, event });
+        self.events.push(Event::Qp { qpn, event });
     }
 
     pub(crate) fn qp_number(&self, qp: u32) -> Qpn {
         self.qps[qp].queues.qpn
-    }
-}
-
-/// A path with what follows from it. Packets come and go in runs of one path.
-#[derive(Clone, Copy, Debug)]
-struct Seeded {
-    path: Path,
-    seed: IcrcSeed,
-    source: Gid,
-}
-
-impl Seeded {
-    fn new(path: Path) -> Self {
-        Self {
-            path,
-            seed: IcrcSeed::new(&path),
-            source: path.src.into(),
-        }
-    }
-
-    /// Whether it is another than before.
-    #[inline]
-    fn turn_to(&mut self, path: &Path) -> bool {
-        let other = self.path != *path;
-        if other {
-            *self = Self::new(*path);
-        }
-        other
     }
 }
 

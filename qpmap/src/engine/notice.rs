@@ -4,10 +4,9 @@
 //! way); then everything a connection owes its peer goes out in as few packets as it takes.
 
 use super::ack_delay::AckDelay;
-use super::blobs::MAX_BLOB;
 use super::build::{SentKind, SentPacket};
+use super::control::{MAX_BLOB, Reply};
 use super::qp::{Answer, Flags, Flow};
-use super::replies::Reply;
 use super::schedule::Owed;
 use super::send::TxContext;
 use super::timer::Timer;
@@ -60,7 +59,7 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn has_notices(&self, conn: u32) -> bool {
-        !self.links[conn].noticed.is_empty() || self.replies.has(conn)
+        !self.links[conn].noticed.is_empty() || self.control.replies.has(conn)
     }
 
     /// Sends notices, unless they had better wait; `data` says whether other packets were sent in
@@ -160,19 +159,19 @@ impl<P: Platform> Engine<P> {
         let Some(limit) = sizes.find(|size| tx.has_room(ports, port, size + overhead)) else {
             return Turn::Full;
         };
-        let (mut bytes, mut ends) = (self.blobs.blank(), self.blobs.blank_ends());
+        let (mut bytes, mut ends) = (self.control.blobs.blank(), self.control.blobs.blank_ends());
         let (kind, opcode) = match self.collect(now, conn, limit, (&mut bytes, &mut ends)) {
             SentKind::Control => (SentKind::Control, Opcode::SRC_CONTROL),
             _ => (SentKind::Answers, Opcode::SRC_ANSWERS),
         };
         if bytes.is_empty() {
             // What the flows owed has to wait for something else.
-            self.blobs.give_back(bytes);
-            self.blobs.give_back_ends(ends);
+            self.control.blobs.give_back(bytes);
+            self.control.blobs.give_back_ends(ends);
             return Turn::Yield;
         }
         let datagram = (super::build::BASE + bytes.len() + super::build::ICRC) as u32;
-        let (slot, serial) = self.blobs.insert(bytes, ends);
+        let (slot, serial) = self.control.blobs.insert(bytes, ends);
         let item = SentPacket {
             kind,
             slot,
@@ -199,7 +198,7 @@ impl<P: Platform> Engine<P> {
         let mut kind = None;
         let fits = |bytes: &Vec<u8>| bytes.len() + 2 * ControlEntry::LEN <= limit;
         while fits(bytes)
-            && let Some(reply) = self.replies.next(conn)
+            && let Some(reply) = self.control.replies.next(conn)
         {
             let of = match reply {
                 Reply::Answer(_) => SentKind::Answers,
@@ -212,7 +211,7 @@ impl<P: Platform> Engine<P> {
                 Reply::Answer(entry) => bytes.extend(entry.to_bytes()),
                 Reply::Refused(entry) => bytes.extend(entry.to_bytes()),
             }
-            self.replies.pop(conn);
+            self.control.replies.pop(conn);
         }
         let mut others = [NONE; MOST_OTHERS];
         let mut skipped = 0;

@@ -234,7 +234,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn close_plain(&mut self, plain: u32) {
         self.plains.slots.remove(plain);
         self.timers.cancel(Timer::Plain(plain).key());
-        self.schedule.forget(Ready::Plain(plain));
+        self.tx.schedule_mut().forget(Ready::Plain(plain));
     }
 
     /// A peer that was taken for an ordinary host binds its QP `remote` to ours over `conn`: it
@@ -359,7 +359,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn touch_plain(&mut self, plain: u32) {
-        self.schedule.mark_ready(Ready::Plain(plain));
+        self.tx.schedule_mut().mark_ready(Ready::Plain(plain));
     }
 
     pub(super) fn serve_plain(

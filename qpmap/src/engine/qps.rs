@@ -3,9 +3,11 @@
 use super::qp::{Cold, Qp};
 use crate::error::VerbsError;
 use crate::key::Secret24;
+use crate::mapping::Mapping;
 use crate::slab::Slab;
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
+use std::sync::Arc;
 use trunkline_wire::Qpn;
 
 /// Numbers of destroyed QPs that rest before they are used again, and with them their indices,
@@ -27,6 +29,8 @@ pub(crate) struct Qps<W> {
     secret: Secret24,
     /// Most QPs.
     limit: u32,
+    /// Which connection carries each, for others to read.
+    mapping: Arc<Mapping>,
 }
 
 impl<W> Index<u32> for Qps<W> {
@@ -55,11 +59,17 @@ impl<W> Qps<W> {
             resting: VecDeque::new(),
             limit: most.min(secret.size()),
             secret,
+            mapping: Arc::new(Mapping::new()),
         }
     }
 
     pub(crate) const fn len(&self) -> usize {
         self.hot.len()
+    }
+
+    /// The table QP -> connection.
+    pub(crate) const fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
     }
 
     /// Indices that were ever used: those of all QPs are below it.

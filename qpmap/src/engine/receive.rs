@@ -52,7 +52,7 @@ impl<P: Platform> Engine<P> {
             self.counters.malformed += 1;
             return None;
         };
-        if self.arrived.turn_to(&arrival.path) {
+        if self.rx.turn_to(&arrival.path) {
             self.links.other_source();
         }
         let conn = self.connection_for(&packet)?;
@@ -126,7 +126,7 @@ impl<P: Platform> Engine<P> {
     /// The connection that a packet names, if it has its token and comes from its peer.
     fn connection_for(&mut self, packet: &Packet<'_>) -> Option<u32> {
         let (number, token) = (packet.conn, packet.ext.token());
-        match self.links.find(number, token, self.arrived.source) {
+        match self.links.find(number, token, self.rx.arrived().source()) {
             Ok(conn) => Some(conn),
             Err(why) => {
                 self.not_found(packet, why);
@@ -143,10 +143,10 @@ impl<P: Platform> Engine<P> {
             NotFound::Unknown => self.counters.unknown_connection += 1,
             NotFound::Early => {
                 self.counters.unknown_connection += 1;
-                self.events.push_back(Event::Early {
+                self.events.push(Event::Early {
                     connection: packet.conn,
                     token: packet.ext.token(),
-                    source: self.arrived.source,
+                    source: self.rx.arrived().source(),
                 });
             }
         }
@@ -162,8 +162,9 @@ impl<P: Platform> Engine<P> {
         }
         let first = &datagram[..summed];
         let mut crc = self
-            .arrived
-            .seed
+            .rx
+            .arrived()
+            .seed()
             .start(datagram.len(), tried)
             .masking(first);
         P::RegionMemory::sum(first, &mut crc);
@@ -173,7 +174,12 @@ impl<P: Platform> Engine<P> {
         // Right with another identification than predicted, one that a Trunkline sender could have
         // used?
         let predicted = matches!(arrival.identification, Identification::Predicted(_));
-        let solved = || self.arrived.seed.solve_from(summed, tried, crc, found);
+        let solved = || {
+            self.rx
+                .arrived()
+                .seed()
+                .solve_from(summed, tried, crc, found)
+        };
         let right = predicted && solved().is_some_and(|id| id <= MAX_SEGMENT);
         self.counters.identification_solved += u64::from(right);
         right
@@ -216,7 +222,7 @@ impl<P: Platform> Engine<P> {
     }
 
     fn apply_ack(&mut self, now: Instant, conn: u32, info: &AckInfo<'_>) {
-        let mut freed = std::mem::take(&mut self.acked);
+        let mut freed = self.rx.take_room();
         let delivery = &mut self.links[conn].delivery;
         let result = delivery.handle_ack(now, info, &mut |item: SentPacket| {
             if item.kind != SentKind::Request {
@@ -231,13 +237,13 @@ impl<P: Platform> Engine<P> {
                 SentKind::Response => self.response_acked(item.flow, item.slot, item.serial),
                 SentKind::Ping => self.ping_arrived(now, &item),
                 _ => {
-                    let ends = self.blobs.free(item.slot, item.serial);
+                    let ends = self.control.blobs.free(item.slot, item.serial);
                     ends.iter().for_each(|flow| self.end_told(*flow));
-                    self.blobs.give_back_ends(ends);
+                    self.control.blobs.give_back_ends(ends);
                 }
             }
         }
-        self.acked = freed;
+        self.rx.give_back_room(freed);
         if self.heed(now, conn) {
             self.mark_ready(conn);
         }
@@ -248,9 +254,9 @@ impl<P: Platform> Engine<P> {
         match item.kind {
             SentKind::Response => self.response_lost(item.flow, item.slot, item.serial),
             SentKind::Answers | SentKind::Control => {
-                let ends = self.blobs.free(item.slot, item.serial);
+                let ends = self.control.blobs.free(item.slot, item.serial);
                 ends.iter().for_each(|flow| self.end_lost(*flow));
-                self.blobs.give_back_ends(ends);
+                self.control.blobs.give_back_ends(ends);
             }
             SentKind::Request => self.missed_request(item),
             SentKind::Ping => {}

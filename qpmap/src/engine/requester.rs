@@ -19,7 +19,7 @@ impl<P: Platform> Engine<P> {
     /// A program posted to this QP. Gives how many requests were taken up at once, `most` at most:
     /// those of an app-managed QP. Others are in their turn to send.
     pub(crate) fn on_doorbell(&mut self, qp: u32, most: u32) -> u32 {
-        self.drained = 0;
+        self.posted.heard();
         let Some(record) = self.qps.get(qp) else {
             return 0;
         };
@@ -271,7 +271,7 @@ impl<P: Platform> Engine<P> {
             route,
             solicited: false,
             vendor_err: match status {
-                Status::RetryExceeded => self.why,
+                Status::RetryExceeded => self.completions.why(),
                 _ => VendorError::None,
             },
         })
@@ -460,9 +460,9 @@ impl<P: Platform> Engine<P> {
 
     /// Requests that end meanwhile with [`Status::RetryExceeded`] say why.
     pub(crate) fn because(&mut self, why: VendorError, end: impl FnOnce(&mut Self)) {
-        self.why = why;
+        self.completions.say_why(why);
         end(self);
-        self.why = VendorError::None;
+        self.completions.say_why(VendorError::None);
     }
 
     /// The first unfinished request of a flow failed for good: so does its route or QP.

@@ -51,8 +51,7 @@ impl<P: Platform> Engine<P> {
         access: Access,
         revoked: Option<Arc<AtomicBool>>,
     ) -> Result<Registered, VerbsError> {
-        let salt = self.salts.next_u64();
-        self.regions.register_with(pd, bytes, access, salt, revoked)
+        self.regions.register_with(pd, bytes, access, revoked)
     }
 
     /// Takes a region back. Packets in flight that would read it become VOID.
@@ -98,7 +97,7 @@ impl<P: Platform> Engine<P> {
     #[inline]
     pub(crate) fn complete(&mut self, cq: u32, completion: &Completion) {
         if let Some(cq) = self.completions.push(cq, completion) {
-            self.events.push_back(Event::CqError { cq });
+            self.events.push(Event::CqError { cq });
             self.begin_to_fail_users(cq);
         }
     }

@@ -5,10 +5,10 @@
 //! their turn comes.
 
 use super::execute::Step;
+use super::inbound::Place;
 use super::packet::{Message, Packet, Verdict};
 use super::qp::{Answer, FIRST_MSN, Flags};
 use super::responses::{Outcome, Response};
-use super::staging::Place;
 use super::{Engine, Platform};
 use crate::order::before;
 use crate::slab::NONE;
@@ -94,7 +94,7 @@ impl<P: Platform> Engine<P> {
             round: ext.round(),
         };
         let address = self.links.address_of(conn);
-        if !self.replies.answer((conn, address), answer) {
+        if !self.control.replies.answer((conn, address), answer) {
             // It comes again.
             self.counters.control_overflow += 1;
             return Verdict::Drop;
@@ -122,7 +122,7 @@ impl<P: Platform> Engine<P> {
                 // It was told: whatever it asks for again, it does in a round of its own.
                 record.flags.clear(Flags::LOST);
             }
-            self.staging.clear(&mut record.staged);
+            self.inbound.staging_mut().clear(&mut record.staged);
             if matches!(record.answer, Answer::Nak(_)) {
                 // That stands; the peer may have missed it.
                 self.answer(flow);
@@ -130,7 +130,7 @@ impl<P: Platform> Engine<P> {
             }
             record.flags.clear(Flags::REFUSED);
             record.answer = Answer::Ack;
-            if let Some(assembly) = self.assemblies.get_mut(record.assembly) {
+            if let Some(assembly) = self.inbound.get_mut(record.assembly) {
                 assembly.placed = 0;
             }
         }
@@ -214,7 +214,11 @@ impl<P: Platform> Engine<P> {
         };
         let who = (flow, self.links[conn].peer());
         let shelf = &mut self.flows[flow].staged;
-        if self.staging.add(shelf, who, place, packet.datagram) {
+        if self
+            .inbound
+            .staging_mut()
+            .add(shelf, who, place, packet.datagram)
+        {
             self.counters.staged += 1;
             Verdict::Accept
         } else {
@@ -240,27 +244,27 @@ impl<P: Platform> Engine<P> {
             };
             let packet = Packet::parse(&datagram).expect("it was parsed before it was staged");
             let step = self.execute(flow, &packet);
-            self.staging.recycle(datagram);
+            self.inbound.staging_mut().recycle(datagram);
             if !matches!(step, Step::Done | Step::Placed) {
                 return;
             }
         }
-        self.staging.defer(self.flows[flow].staged);
+        self.inbound.staging_mut().defer(self.flows[flow].staged);
     }
 
     /// The next packet that waits and has its turn.
     fn take_staged(&mut self, flow: u32) -> Option<Vec<u8>> {
         let record = &mut self.flows[flow];
-        let placed = self.assemblies.get(record.assembly);
+        let placed = self.inbound.get(record.assembly);
         let placed = placed.map_or(0, |begun| begun.placed);
         let (shelf, expected) = (&mut record.staged, record.expected_msn);
-        self.staging.take(shelf, expected, placed)
+        self.inbound.staging_mut().take(shelf, expected, placed)
     }
 
     /// Goes on with flows whose packets were too many for one call: some in each round.
     pub(crate) fn resume_staged(&mut self) {
         for _ in 0..RUNS {
-            let Some(flow) = self.staging.next_deferred() else {
+            let Some(flow) = self.inbound.staging_mut().next_deferred() else {
                 return;
             };
             self.run_staged(flow);
@@ -272,11 +276,7 @@ impl<P: Platform> Engine<P> {
         if at == NONE {
             return None;
         }
-        let assembly = self.assemblies.remove(at);
-        if let Some(holder) = assembly.holder {
-            self.held.give_back(holder);
-        }
-        assembly.receive
+        self.inbound.end(at)
     }
 
     /// Owes the peer an answer about everything up to `expected_msn`.
@@ -290,7 +290,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         record.answer = answer;
         record.flags.set(Flags::REFUSED);
-        self.staging.clear(&mut record.staged);
+        self.inbound.staging_mut().clear(&mut record.staged);
         self.answer(flow);
     }
 
@@ -329,14 +329,16 @@ impl<P: Platform> Engine<P> {
         record.answer = Answer::Ack;
         record.flags.clear(Flags::REFUSED);
         record.flags.clear(Flags::LOST);
-        self.staging.clear(&mut record.staged);
+        self.inbound.staging_mut().clear(&mut record.staged);
         self.responses.drop_those(&mut record.responses, |_| true);
         self.reset_assembly(flow);
     }
 
     /// Gives up the message being put together; its receive is flushed.
     pub(crate) fn reset_assembly(&mut self, flow: u32) {
-        self.staging.clear(&mut self.flows[flow].staged);
+        self.inbound
+            .staging_mut()
+            .clear(&mut self.flows[flow].staged);
         if let Some(receive) = self.discard_assembly(flow) {
             let qp = self.flows[flow].qp;
             self.report_received(qp, &receive, Status::Flushed);

@@ -169,7 +169,7 @@ impl<P: Platform> Engine<P> {
         let mut taken = 0;
         while self.qps[qp].state == QpState::Rts {
             if taken == most {
-                self.doorbells.ring(qp);
+                self.posted.doorbells().ring(qp);
                 break;
             }
             let record = &mut self.qps[qp];
@@ -254,7 +254,7 @@ impl<P: Platform> Engine<P> {
 
     fn leave_table(&mut self, flow: u32) {
         if self.has_row(flow) {
-            self.mapping.clear(self.flows[flow].qp);
+            self.qps.mapping().clear(self.flows[flow].qp);
         }
         let (qp, remote) = (self.flows[flow].qp, self.flows[flow].remote);
         let peer = self.flows.peer(flow);

@@ -23,38 +23,38 @@ const CALM: u8 = 2;
 
 /// What a connection may still send in its turn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Share {
+pub(crate) struct Share {
     packets: u32,
     bytes: i32,
 }
 
 impl Share {
     /// That of a whole turn.
-    pub(super) fn of(weight: u8) -> Self {
+    pub(crate) fn of(weight: u8) -> Self {
         Self {
             packets: u32::from(weight) * PACKETS,
             bytes: i32::from(weight) * BYTES,
         }
     }
 
-    pub(super) const fn is_spent(&self) -> bool {
+    pub(crate) const fn is_spent(&self) -> bool {
         self.packets == 0 || self.bytes <= 0
     }
 
     /// Bytes left.
-    pub(super) const fn bytes(&self) -> i32 {
+    pub(crate) const fn bytes(&self) -> i32 {
         self.bytes
     }
 
     /// Counts a packet, and gives its bytes as a deficit counts them.
-    pub(super) const fn take(&mut self, bytes: u32) -> i32 {
+    pub(crate) const fn take(&mut self, bytes: u32) -> i32 {
         self.packets -= 1;
         self.bytes -= bytes as i32;
         bytes as i32
     }
 
     /// As much of it as `packets` packets.
-    pub(super) fn limited(self, packets: u32) -> Self {
+    pub(crate) fn limited(self, packets: u32) -> Self {
         Self {
             packets: self.packets.min(packets),
             ..self
@@ -62,7 +62,7 @@ impl Share {
     }
 
     /// What is left when of a [`limited`](Self::limited) part so much is.
-    pub(super) const fn without(self, given: Self, left: Self) -> Self {
+    pub(crate) const fn without(self, given: Self, left: Self) -> Self {
         Self {
             packets: self.packets - (given.packets - left.packets),
             bytes: left.bytes,
@@ -72,7 +72,7 @@ impl Share {
 
 /// What is left to do for a connection after its turn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Served {
+pub(crate) enum Served {
     /// Nothing, until it is touched again.
     Done,
     /// More, in the next round.
@@ -83,7 +83,7 @@ pub(super) enum Served {
 
 /// What came of asking a connection for what it owes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Owed {
+pub(crate) enum Owed {
     /// It owes nothing, or something else wakes it.
     Nothing,
     /// A packet was sent. There may be more.
@@ -96,7 +96,7 @@ pub(super) enum Owed {
 
 /// What goes before data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum First {
+pub(crate) enum First {
     /// Of connection managers.
     Management,
     /// Answers, control messages and acknowledgements of a connection.
@@ -105,7 +105,7 @@ pub(super) enum First {
 
 /// The turns of a node's connections, and the room that they share.
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(crate) struct Schedule {
     links: Chains<Ready>,
     /// Connections with something to send, the one whose turn is next in front.
     ready: Chain,
@@ -171,7 +171,7 @@ impl Default for Schedule {
 impl Schedule {
     /// A connection has something to send, or may have.
     #[inline]
-    pub(super) fn mark_ready(&mut self, ready: Ready) {
+    pub(crate) fn mark_ready(&mut self, ready: Ready) {
         if let Ready::Conn(conn) = ready
             && let Some(listed) = self.listed.get(conn as usize)
             && listed.ready != NONE
@@ -223,7 +223,7 @@ impl Schedule {
     }
 
     /// A connection is gone.
-    pub(super) fn forget(&mut self, gone: Ready) {
+    pub(crate) fn forget(&mut self, gone: Ready) {
         if let Ready::Conn(conn) = gone {
             let listed = self.listed(conn);
             let (owing, later) = (std::mem::replace(&mut listed.owing, NONE), listed.later);
@@ -249,17 +249,17 @@ impl Schedule {
     }
 
     /// Whether anything may have something to send.
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.owing.is_empty() && self.later.is_empty()
     }
 
     /// Connections with something to send.
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
     /// Begins a round: it is tight when the port was full of late.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         let refused = std::mem::take(&mut self.refused);
         while let Some(again) = self.links.pop(&mut self.later) {
             let link = self.links.push(&mut self.owing, again);
@@ -291,23 +291,23 @@ impl Schedule {
     }
 
     /// Whether what goes first has a phase of its own in this round.
-    pub(super) const fn is_tight(&self) -> bool {
+    pub(crate) const fn is_tight(&self) -> bool {
         self.tight
     }
 
     /// The port has no room for the next packet.
-    pub(super) const fn refuse(&mut self) {
+    pub(crate) const fn refuse(&mut self) {
         self.refused = true;
     }
 
     /// Whether the port refused a packet in this round, or in the last one before the next begins.
-    pub(super) const fn is_full(&self) -> bool {
+    pub(crate) const fn is_full(&self) -> bool {
         self.refused
     }
 
     /// What may go first now. Management and connections take turns; `managing`: as far as is
     /// known there is management to send.
-    pub(super) fn first(&mut self, managing: bool) -> Option<First> {
+    pub(crate) fn first(&mut self, managing: bool) -> Option<First> {
         let room = !self.refused && (!self.tight || self.ahead <= 0 || self.ready.is_empty());
         if !room {
             return None;
@@ -319,19 +319,19 @@ impl Schedule {
     }
 
     /// A packet went first.
-    pub(super) const fn went_first(&mut self, first: First) {
+    pub(crate) const fn went_first(&mut self, first: First) {
         self.managed = matches!(first, First::Management);
         self.ahead += self.tight as i32;
     }
 
     /// Whether a connection is asked what it owes in this round or the next.
-    pub(super) fn is_owing(&self, conn: u32) -> bool {
+    pub(crate) fn is_owing(&self, conn: u32) -> bool {
         let listed = self.listed.get(conn as usize);
         listed.is_some_and(|listed| listed.owing != NONE)
     }
 
     /// What becomes of a connection that was asked what it owes.
-    pub(super) fn owed(&mut self, conn: u32, owed: Owed) {
+    pub(crate) fn owed(&mut self, conn: u32, owed: Owed) {
         self.refused |= owed == Owed::Full;
         if owed == Owed::Nothing || self.listed(conn).owing != NONE {
             return;
@@ -348,19 +348,19 @@ impl Schedule {
 
     /// All connections have had their turns, and the port is not full. Where no data waits, what
     /// goes first may fill it.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if self.ready.is_empty() {
             self.ahead = self.ahead.min(0);
         }
     }
 
     /// Whose turn it is, and the rest of its share if a full port cut its turn short.
-    pub(super) fn next(&mut self) -> Option<(Ready, Option<Share>)> {
+    pub(crate) fn next(&mut self) -> Option<(Ready, Option<Share>)> {
         Some((self.links.first(self.ready)?, self.rest.take()))
     }
 
     /// The one in front has had its turn, in which it sent `packets`.
-    pub(super) fn end(&mut self, who: Ready, served: Served, share: Share, packets: u64) {
+    pub(crate) fn end(&mut self, who: Ready, served: Served, share: Share, packets: u64) {
         if self.tight {
             let packets = i32::try_from(packets).unwrap_or(i32::MAX);
             self.ahead = self.ahead.saturating_sub(packets).max(-ARREARS);

@@ -101,7 +101,7 @@ impl<P: Platform> Engine<P> {
             port: 0,
             ack_req: false,
         };
-        while let Some((route, reason)) = self.pending_closes.front() {
+        while let Some((route, reason)) = self.tx.pending_close() {
             let reason = reason.to_bytes();
             let template = PacketTemplate::bare(Opcode::SRC_CLOSE, &reason);
             let mut out = Out {
@@ -114,14 +114,14 @@ impl<P: Platform> Engine<P> {
                 return false;
             }
             self.counters.sent += 1;
-            self.pending_closes.pop_front();
+            self.tx.closed();
         }
         true
     }
 
     /// Whether peers are still to be told of connections that were closed.
     pub fn has_pending_closes(&self) -> bool {
-        !self.pending_closes.is_empty()
+        self.tx.pending_close().is_some()
     }
 
     /// Sends packets of a request, as many as its flow may in this turn.
@@ -292,7 +292,7 @@ impl<P: Platform> Engine<P> {
                 }
             }
             SentKind::Answers | SentKind::Control => {
-                if let Some(blob) = self.blobs.get(item.slot, item.serial) {
+                if let Some(blob) = self.control.blobs.get(item.slot, item.serial) {
                     let opcode = match item.kind {
                         SentKind::Answers => Opcode::SRC_ANSWERS,
                         _ => Opcode::SRC_CONTROL,
@@ -326,7 +326,11 @@ impl<P: Platform> Engine<P> {
     ) -> bool {
         let content = match item.kind {
             SentKind::Ping => links::padding(&item),
-            _ => self.blobs.get(item.slot, item.serial).unwrap_or(&[]),
+            _ => self
+                .control
+                .blobs
+                .get(item.slot, item.serial)
+                .unwrap_or(&[]),
         };
         let (now, conn) = (tx.now, tx.conn);
         let template = PacketTemplate::bare(opcode, content);

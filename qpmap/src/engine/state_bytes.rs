@@ -148,11 +148,13 @@ impl<P: Platform> Engine<P> {
             flows: self.flows.len(),
             requests: self.requests.len(),
             responses: self.responses.len(),
-            assemblies: self.assemblies.len(),
-            staged: self.staging.len(),
-            notices: self.blobs.len() + self.replies.len(),
-            waiting_binds: self.waiting_binds.len(),
-            waiting_flows: self.waiting.len() + self.links.flows_left() + self.flows.moves(),
+            assemblies: self.inbound.len(),
+            staged: self.inbound.staging().len(),
+            notices: self.control.len(),
+            waiting_binds: self.pairing.binds.len(),
+            waiting_flows: self.pairing.waiting.len()
+                + self.links.flows_left()
+                + self.flows.moves(),
         }
     }
 }

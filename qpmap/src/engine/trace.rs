@@ -1,7 +1,6 @@
 //! What an engine's connections and flows go through, for those who only watch.
 
 use super::{ConnId, Engine, Platform};
-use trunkline_conn::observer::Observer;
 use trunkline_conn::time::Instant;
 use trunkline_wire::{Gid, Qpn};
 
@@ -128,16 +127,15 @@ impl<P: Platform> Engine<P> {
     /// From now on `watch` is told what connections and flows go through, within the call that
     /// brings it about.
     pub fn observe(&mut self, watch: impl FnMut(&Trace) + Send + 'static) {
-        self.observer.set(watch);
+        self.events.observe(watch);
     }
 
     /// Reports what `describe` makes of the engine, if somebody watches.
     #[inline]
     pub(crate) fn emit(&mut self, describe: impl FnOnce(&Self) -> Trace) {
-        if self.observer.is_watched() {
-            let mut observer = std::mem::replace(&mut self.observer, Observer::none());
+        if let Some(mut observer) = self.events.take_observer() {
             observer.emit(|| describe(self));
-            self.observer = observer;
+            self.events.give_back(observer);
         }
     }
 }

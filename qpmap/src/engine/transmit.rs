@@ -54,13 +54,13 @@ impl<P: Platform> Engine<P> {
         self.bury();
         self.resume_staged();
         self.wind_up(now);
-        self.schedule.begin();
+        self.tx.schedule_mut().begin();
         let mut managed = self.serve_first(now, egress, manage);
-        for _ in 0..self.schedule.len() {
-            if self.schedule.is_full() {
+        for _ in 0..self.tx.schedule().len() {
+            if self.tx.schedule().is_full() {
                 break;
             }
-            let Some((ready, rest)) = self.schedule.next() else {
+            let Some((ready, rest)) = self.tx.schedule_mut().next() else {
                 break;
             };
             let sent = self.counters.sent;
@@ -72,10 +72,10 @@ impl<P: Platform> Engine<P> {
                 }
             };
             let sent = self.counters.sent - sent;
-            self.schedule.end(ready, served, share, sent);
+            self.tx.schedule_mut().end(ready, served, share, sent);
         }
-        if !self.schedule.is_full() {
-            self.schedule.settle();
+        if !self.tx.schedule().is_full() {
+            self.tx.schedule_mut().settle();
             managed += self.serve_first(now, egress, manage);
         }
         self.counters.sent - before + managed
@@ -83,7 +83,7 @@ impl<P: Platform> Engine<P> {
 
     /// Whether the port had less room in the last round than there was to send.
     pub const fn is_out_of_room(&self) -> bool {
-        self.schedule.is_full()
+        self.tx.schedule().is_full()
     }
 
     /// Sends what goes before data, as far as it may. Gives the packets of connection managers.
@@ -94,25 +94,25 @@ impl<P: Platform> Engine<P> {
         manage: &mut impl FnMut(&mut E) -> Transmitted,
     ) -> u64 {
         let (mut managed, mut managing) = (0, true);
-        if !self.schedule.is_full() && !self.send_pending_closes(egress) {
-            self.schedule.refuse();
+        if !self.tx.schedule().is_full() && !self.send_pending_closes(egress) {
+            self.tx.schedule_mut().refuse();
         }
-        while let Some(first) = self.schedule.first(managing) {
+        while let Some(first) = self.tx.schedule_mut().first(managing) {
             match first {
                 First::Management => match manage(egress) {
                     Transmitted::Packet => {
                         managed += 1;
-                        self.schedule.went_first(first);
+                        self.tx.schedule_mut().went_first(first);
                     }
                     Transmitted::Nothing => managing = false,
-                    Transmitted::NoRoom => self.schedule.refuse(),
+                    Transmitted::NoRoom => self.tx.schedule_mut().refuse(),
                 },
                 First::Owed(conn) => {
                     let owed = self.serve_owed(now, conn, egress);
                     if owed == Owed::Sent {
-                        self.schedule.went_first(first);
+                        self.tx.schedule_mut().went_first(first);
                     }
-                    self.schedule.owed(conn, owed);
+                    self.tx.schedule_mut().owed(conn, owed);
                 }
             }
         }
@@ -176,7 +176,7 @@ impl<P: Platform> Engine<P> {
             self.links[conn].delivery.ack_piggybacked();
         }
         // In a tight round acknowledgements go before all data.
-        let ack = turn == Turn::Full || self.schedule.is_tight() || self.send_ack(&mut tx);
+        let ack = turn == Turn::Full || self.tx.schedule().is_tight() || self.send_ack(&mut tx);
         self.rest(now, conn);
         let served = match turn {
             Turn::Full => Served::Full,
@@ -185,7 +185,7 @@ impl<P: Platform> Engine<P> {
             // An acknowledgement or a timer wakes what is blocked.
             Turn::Idle | Turn::Blocked => Served::Done,
         };
-        let waits = served == Served::Full || self.schedule.is_owing(conn);
+        let waits = served == Served::Full || self.tx.schedule().is_owing(conn);
         self.arm_conn(conn, waits.then_some(now));
         (served, share)
     }
@@ -227,7 +227,7 @@ impl<P: Platform> Engine<P> {
         // long as there is some.
         let mut held = u32::from(self.has_notices(conn));
         let blocked = self.links[conn].flags.ack_delay.is_blocked();
-        if held > 0 && !self.schedule.is_tight() && (room <= held || blocked) {
+        if held > 0 && !self.tx.schedule().is_tight() && (room <= held || blocked) {
             match self.send_notices(tx) {
                 Turn::Idle => {}
                 other => return other,
@@ -248,7 +248,7 @@ impl<P: Platform> Engine<P> {
             turn = self.serve_flows(tx, room.saturating_sub(held), share);
         }
         let data = self.counters.sent != before;
-        if self.schedule.is_tight() {
+        if self.tx.schedule().is_tight() {
             return turn;
         }
         self.serve_notices(tx, data, turn)

@@ -317,7 +317,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         self.wait_undecided(qp);
-        self.events.push_back(Event::Ask { peer, remote });
+        self.events.push(Event::Ask { peer, remote });
     }
 
     /// The QP failed.
@@ -325,7 +325,7 @@ impl<P: Platform> Engine<P> {
         if self.qps[qp].state != QpState::Error {
             self.end_work(qp);
             let qpn = self.qp_number(qp);
-            self.events.push_back(Event::QpFailed { qpn });
+            self.events.push(Event::QpFailed { qpn });
         }
     }
 

@@ -10,12 +10,11 @@
 //! peer's worker, whole lists of which change hands at once, and what each of them has to go
 //! through is done some in each round (`backlog`).
 
-mod lines;
-
 use super::backlog::{Share, Task};
 use super::ending::Ending;
 use super::flows::Group;
 use super::links::Peer;
+use super::pairing::{LINES, LineOf, Undecided, Verdict, line_of, number_of};
 use super::qp::{Flags, Wire};
 use super::{Engine, Event, Platform};
 use crate::chain::Chain;
@@ -25,9 +24,6 @@ use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Status, VendorError};
 use trunkline_wire::{Gid, Qpn, Workers};
 
-pub(crate) use lines::Waiting;
-use lines::{LINES, LineOf, Undecided, Verdict, line_of, number_of};
-
 impl<P: Platform> Engine<P> {
     /// A QP has to wait until it is known what its peer is.
     pub(crate) fn wait_undecided(&mut self, qp: u32) {
@@ -36,7 +32,7 @@ impl<P: Platform> Engine<P> {
 
     fn wait_again(&mut self, waiter: Undecided) {
         let at = self.undecided_line(waiter.qp);
-        let link = self.waiting.join(at, waiter);
+        let link = self.pairing.waiting.join(at, waiter);
         self.qps[waiter.qp].wire = Wire::Undecided(link);
     }
 
@@ -46,7 +42,7 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn undecided_of(&self, peer: Gid) -> impl Iterator<Item = u32> {
-        self.waiting.undecided_of(peer)
+        self.pairing.waiting.undecided_of(peer)
     }
 
     pub(crate) fn leave_undecided(&mut self, qp: u32) {
@@ -59,7 +55,7 @@ impl<P: Platform> Engine<P> {
         };
         self.qps[qp].wire = Wire::None;
         let at = self.undecided_line(qp);
-        Some(self.waiting.leave(at, link))
+        Some(self.pairing.waiting.leave(at, link))
     }
 
     /// The peer at `peer` shares connections: QPs that waited to hear it bind to one. Gives whether
@@ -69,7 +65,7 @@ impl<P: Platform> Engine<P> {
             return true;
         };
         for at in 0..LINES as u8 {
-            while let Some(qp) = self.waiting.first_undecided((peer, at))
+            while let Some(qp) = self.pairing.waiting.first_undecided((peer, at))
                 && let Some(conn) = self.links.pick(index, number_of(at))
             {
                 if !share.take() {
@@ -102,7 +98,7 @@ impl<P: Platform> Engine<P> {
     /// The peer at `address` is an ordinary RoCEv2 host: QPs that waited to hear it get an IBTA
     /// connection of their own.
     pub fn peer_is_plain(&mut self, address: Gid) {
-        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
+        let (waiting, homes) = (&mut self.pairing.waiting, self.flows.homes());
         let all = |_| true;
         waiting.each_line(homes, (address, NONE), all, |line| {
             if let LineOf::Qps(line, links) = line {
@@ -118,7 +114,9 @@ impl<P: Platform> Engine<P> {
         self.flows[flow].flags.set(Flags::STRANDED);
         self.watch(flow);
         let at = self.stranded_line(flow);
-        self.waiting.strand(self.flows.homes(), at, flow, asked);
+        self.pairing
+            .waiting
+            .strand(self.flows.homes(), at, flow, asked);
     }
 
     fn stranded_line(&self, flow: u32) -> (u32, u8) {
@@ -132,7 +130,7 @@ impl<P: Platform> Engine<P> {
         }
         flags.clear(Flags::STRANDED);
         let at = self.stranded_line(flow);
-        self.waiting.unstrand(self.flows.homes(), at, flow);
+        self.pairing.waiting.unstrand(self.flows.homes(), at, flow);
     }
 
     /// There is a connection to `peer`: those that waited for one get it. Asks that began before
@@ -140,11 +138,12 @@ impl<P: Platform> Engine<P> {
     pub(super) fn begin_rescue(&mut self, peer: u32) {
         let address = self.links.peer(peer).address();
         let unled: u64 = self
+            .pairing
             .waiting
             .lines(address, peer)
             .filter(|at| self.links.pick(peer, number_of(*at)).is_none())
             .fold(0, |all, at| all | 1 << at);
-        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
+        let (waiting, homes) = (&mut self.pairing.waiting, self.flows.homes());
         let is_unled = |at: u8| unled >> at & 1 != 0;
         waiting.each_line(homes, (address, peer), is_unled, |line| {
             if let LineOf::Flows(line, homes) = line {
@@ -167,7 +166,7 @@ impl<P: Platform> Engine<P> {
             return true;
         }
         for at in 0..LINES as u8 {
-            while let Some(flow) = self.waiting.first_stranded((peer, at))
+            while let Some(flow) = self.pairing.waiting.first_stranded((peer, at))
                 && let Some(conn) = self.links.pick(peer, number_of(at))
             {
                 if !share.take() {
@@ -184,7 +183,7 @@ impl<P: Platform> Engine<P> {
         for stone in self.links.tombstones_of(peer) {
             stone.cause = super::Cause::PeerGone;
         }
-        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
+        let (waiting, homes) = (&mut self.pairing.waiting, self.flows.homes());
         // Nobody is at this address: QPs that wait to hear what is there still do.
         waiting.each_line(
             homes,
@@ -196,7 +195,7 @@ impl<P: Platform> Engine<P> {
                 }
             },
         );
-        if self.waiting.has_stranded(peer) {
+        if self.pairing.waiting.has_stranded(peer) {
             self.backlog.add(Task::JudgeFlows { peer });
         }
     }
@@ -205,9 +204,9 @@ impl<P: Platform> Engine<P> {
     pub(super) fn forget_if_unknown(&mut self, peer: u32) {
         if self.links.known_peer(peer).is_some_and(Peer::is_unknown)
             && !self.links.reaches(peer)
-            && !self.waiting.has_stranded(peer)
+            && !self.pairing.waiting.has_stranded(peer)
             && !self.links.has_tombstones(peer)
-            && !self.waiting_binds.has(peer)
+            && !self.pairing.binds.has(peer)
         {
             self.forget_peer(peer);
         }
@@ -217,19 +216,19 @@ impl<P: Platform> Engine<P> {
     /// of silence, its peer was heard last then.
     pub(crate) fn cut_off(&mut self, peer: u32, remote: Qpn, died: Option<Instant>) {
         let owner = self.links.peer(peer).workers().owner(remote.get());
-        self.waiting.silences.begin((peer, owner), died);
+        self.pairing.waiting.silences.begin((peer, owner), died);
     }
 
     /// There is a connection to it again. Gives when the peer was heard last over the one before,
     /// where that died of silence: an answer to an ask does not say that packets arrive.
     pub(crate) fn reach_again(&mut self, peer: u32, remote: Qpn) -> Option<Instant> {
         let owner = self.links.peer(peer).workers().owner(remote.get());
-        self.waiting.silences.end((peer, owner))?.died
+        self.pairing.waiting.silences.end((peer, owner))?.died
     }
 
     /// What was heard of a peer counts no more.
     pub(crate) fn forget_silence(&mut self, peer: u32) {
-        self.waiting.silences.forget(peer);
+        self.pairing.waiting.silences.forget(peer);
     }
 
     /// Whether the last connection to the worker at `address` that has the QP `remote` died of its
@@ -237,16 +236,16 @@ impl<P: Platform> Engine<P> {
     pub fn is_silent(&self, address: Gid, remote: Qpn) -> bool {
         let (peer, workers) = self.peer_and_workers(address);
         let at = (peer.unwrap_or(NONE), workers.owner(remote.get()));
-        let silence = self.waiting.silences.of(at);
+        let silence = self.pairing.waiting.silences.of(at);
         silence.is_some_and(|silence| silence.died.is_some())
     }
 
     /// For which workers at `address` QPs here wait for a connection: a number of each.
     pub fn waiting_for(&self, address: Gid) -> Vec<Qpn> {
         let (peer, workers) = self.peer_and_workers(address);
-        let undecided = self.waiting.of(address);
+        let undecided = self.pairing.waiting.of(address);
         let undecided = undecided.filter(|(_, line)| line.waits(Chain::EMPTY));
-        let stranded = self.waiting.stranded_at(peer.unwrap_or(NONE));
+        let stranded = self.pairing.waiting.stranded_at(peer.unwrap_or(NONE));
         let stranded = stranded.filter(|(_, line)| line.waits(Group::EMPTY));
         let lines = undecided
             .map(|(at, _)| at)
@@ -266,7 +265,7 @@ impl<P: Platform> Engine<P> {
     /// have been known before.
     pub(crate) fn ask_for_waiting(&mut self, peer: Gid) {
         for remote in self.waiting_for(peer) {
-            self.events.push_back(Event::Ask { peer, remote });
+            self.events.push(Event::Ask { peer, remote });
         }
     }
 
@@ -275,13 +274,13 @@ impl<P: Platform> Engine<P> {
     pub(super) fn ask_for_stranded(&mut self, peer: u32, remote: Qpn) {
         let workers = self.links.peer(peer).workers();
         let owner = |number: Qpn| workers.owner(number.get());
-        let mut lines = self.waiting.stranded_at(peer);
+        let mut lines = self.pairing.waiting.stranded_at(peer);
         let waits =
             lines.any(|(at, line)| owner(number_of(at)) == owner(remote) && !line.fresh.is_empty());
         drop(lines);
         if waits && self.links.pick(peer, remote).is_none() {
             let peer = self.links.peer(peer).address();
-            self.events.push_back(Event::Ask { peer, remote });
+            self.events.push(Event::Ask { peer, remote });
         }
     }
 
@@ -300,7 +299,7 @@ impl<P: Platform> Engine<P> {
         let peer = peer.unwrap_or(NONE);
         let owner = workers.owner(remote.get());
         let is_its = |number: Qpn| workers.owner(number.get()) == owner;
-        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
+        let (waiting, homes) = (&mut self.pairing.waiting, self.flows.homes());
         let mut stranded = false;
         waiting.each_line(
             homes,
@@ -323,7 +322,7 @@ impl<P: Platform> Engine<P> {
             stranded |= stone.flows > 0;
         }
         if stranded {
-            self.waiting.silences.ask((peer, owner), now);
+            self.pairing.waiting.silences.ask((peer, owner), now);
         }
     }
 
@@ -339,7 +338,7 @@ impl<P: Platform> Engine<P> {
     pub fn peer_silent(&mut self, now: Instant, address: Gid, remote: Qpn, why: VendorError) {
         let (peer, workers) = self.peer_and_workers(address);
         let at = (peer.unwrap_or(NONE), workers.owner(remote.get()));
-        let silence = self.waiting.silences.of(at);
+        let silence = self.pairing.waiting.silences.of(at);
         let verdict = Verdict::Silent(now, silence.unwrap_or_default(), why);
         self.ask_failed(address, remote, verdict);
     }
@@ -349,7 +348,7 @@ impl<P: Platform> Engine<P> {
         let index = peer.unwrap_or(NONE);
         let owner = workers.owner(remote.get());
         let is_its = |number: Qpn| workers.owner(number.get()) == owner;
-        let (waiting, homes) = (&mut self.waiting, self.flows.homes());
+        let (waiting, homes) = (&mut self.pairing.waiting, self.flows.homes());
         waiting.each_line(
             homes,
             (address, index),
@@ -376,7 +375,8 @@ impl<P: Platform> Engine<P> {
     /// Looks through QPs whose ask came to nothing. Gives whether that is done.
     pub(super) fn judge_qps(&mut self, peer: Gid, share: &mut Share) -> bool {
         for at in 0..LINES as u8 {
-            while let Some((qp, verdict, asked_at)) = self.waiting.first_judged((peer, at)) {
+            while let Some((qp, verdict, asked_at)) = self.pairing.waiting.first_judged((peer, at))
+            {
                 if !share.take() {
                     return false;
                 }
@@ -410,7 +410,7 @@ impl<P: Platform> Engine<P> {
             return true;
         }
         for at in 0..LINES as u8 {
-            while let Some((flow, verdict)) = self.waiting.first_judged_flow((peer, at)) {
+            while let Some((flow, verdict)) = self.pairing.waiting.first_judged_flow((peer, at)) {
                 if !share.take() {
                     return false;
                 }
@@ -429,7 +429,7 @@ impl<P: Platform> Engine<P> {
     pub(super) fn rescue_named(&mut self, flow: u32) {
         let (peer, at) = self.stranded_line(flow);
         if self.links.pick(peer, number_of(at)).is_some() {
-            let judged = self.waiting.first_judged_flow((peer, at));
+            let judged = self.pairing.waiting.first_judged_flow((peer, at));
             let verdict = judged.map_or(Verdict::Open, |(_, verdict)| verdict);
             self.judge_flow(flow, verdict);
         }
@@ -470,9 +470,9 @@ impl<P: Platform> Engine<P> {
     /// The peer is to be asked again for those that nobody has asked for since they wait.
     fn ask_for_unasked(&mut self, address: Gid) {
         let (peer, workers) = self.peer_and_workers(address);
-        let undecided = self.waiting.of(address);
+        let undecided = self.pairing.waiting.of(address);
         let undecided = undecided.filter(|(_, line)| !line.fresh.is_empty());
-        let stranded = self.waiting.stranded_at(peer.unwrap_or(NONE));
+        let stranded = self.pairing.waiting.stranded_at(peer.unwrap_or(NONE));
         let stranded = stranded.filter(|(_, line)| !line.fresh.is_empty());
         let lines = undecided
             .map(|(at, _)| at)
@@ -481,7 +481,7 @@ impl<P: Platform> Engine<P> {
         for remote in self.waiting_for(address) {
             if fresh.contains(&workers.owner(remote.get())) {
                 let peer = address;
-                self.events.push_back(Event::Ask { peer, remote });
+                self.events.push(Event::Ask { peer, remote });
             }
         }
     }

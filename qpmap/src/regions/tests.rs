@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use trunkline_conn::secret::{Purpose, Secret};
+use trunkline_conn::secret::Secret;
 
 /// A peer may do everything, and take the key away.
 const INVALIDATABLE: Access = Access::from_bits(0b1111 | 1 << 30);
@@ -70,9 +70,7 @@ impl RegionMemory for Block {
 }
 
 fn regions() -> (Regions<Block>, PdId) {
-    let mut regions = Regions::new(Secret32::new(
-        Secret::from_seed(1).stream(Purpose::RegionKeys),
-    ));
+    let mut regions = Regions::new(&Secret::from_seed(1));
     let pd = regions.alloc_pd();
     (regions, pd)
 }
@@ -84,7 +82,7 @@ fn remote_writes_and_atomics_need_local_writes() {
         let access = Access::from_bits(bits);
         let allowed = access.contains(Access::LOCAL_WRITE)
             || matches!(access, Access::LOCAL_READ | Access::REMOTE_READ);
-        let result = regions.register(pd, Block::new(0, 8), access, 0);
+        let result = regions.register(pd, Block::new(0, 8), access);
         let expected = if allowed {
             None
         } else {
@@ -99,15 +97,15 @@ fn remote_writes_and_atomics_need_local_writes() {
 fn optional_access_flags_are_taken_and_unknown_ones_are_not() {
     let (mut regions, pd) = regions();
     let relaxed = Access::ALL | Access::RELAXED_ORDERING;
-    regions.register(pd, Block::new(0, 8), relaxed, 0).unwrap();
+    regions.register(pd, Block::new(0, 8), relaxed).unwrap();
     // Huge pages (IBV_ACCESS_HUGETLB), and the ends of the range of optional flags.
     for bit in [7, 20, 25, 29] {
         let access = Access::ALL | Access::from_bits(1 << bit);
-        let taken = regions.register(pd, Block::new(0, 8), access, 0);
+        let taken = regions.register(pd, Block::new(0, 8), access);
         assert!(taken.is_ok(), "bit {bit}");
     }
     for bits in [1 << 5, 1 << 19, 1 << 31] {
-        let result = regions.register(pd, Block::new(0, 8), Access::from_bits(bits), 0);
+        let result = regions.register(pd, Block::new(0, 8), Access::from_bits(bits));
         assert_eq!(result, Err(VerbsError::BadAccess { bits }));
     }
 }
@@ -116,10 +114,10 @@ fn optional_access_flags_are_taken_and_unknown_ones_are_not() {
 fn a_region_cannot_wrap_around() {
     let (mut regions, pd) = regions();
     let addr = u64::MAX - 7;
-    let result = regions.register(pd, Block::new(addr, 8), Access::ALL, 0);
+    let result = regions.register(pd, Block::new(addr, 8), Access::ALL);
     assert_eq!(result, Err(VerbsError::BadRange { addr, length: 8 }));
     let key = regions
-        .register(pd, Block::new(addr, 7), Access::ALL, 0)
+        .register(pd, Block::new(addr, 7), Access::ALL)
         .unwrap()
         .rkey;
     regions.write(pd, key, addr, &[1; 7], None).unwrap();
@@ -144,7 +142,7 @@ fn a_region_cannot_wrap_around() {
 fn a_domain_in_use_stays() {
     let (mut regions, pd) = regions();
     let key = regions
-        .register(pd, Block::new(0, 8), Access::ALL, 0)
+        .register(pd, Block::new(0, 8), Access::ALL)
         .unwrap()
         .rkey;
     regions.pd_ref(pd).unwrap();
@@ -163,7 +161,7 @@ fn a_domain_in_use_stays() {
     assert_eq!(regions.dealloc_pd(pd), Err(unknown));
     assert_eq!(regions.pd_ref(pd), Err(unknown));
     assert_eq!(
-        regions.register(pd, Block::new(0, 8), Access::ALL, 0),
+        regions.register(pd, Block::new(0, 8), Access::ALL),
         Err(unknown)
     );
 }
@@ -173,9 +171,7 @@ fn a_slot_gives_4096_keys_before_one_comes_back() {
     let (mut regions, pd) = regions();
     let mut keys = Vec::new();
     for _ in 0..4096 {
-        let registered = regions
-            .register(pd, Block::new(0, 8), Access::ALL, 99)
-            .unwrap();
+        let registered = regions.register(pd, Block::new(0, 8), Access::ALL).unwrap();
         assert_eq!(
             (registered.index, registered.lkey.0),
             (0, registered.rkey.0)
@@ -187,9 +183,7 @@ fn a_slot_gives_4096_keys_before_one_comes_back() {
     sorted.sort_unstable();
     sorted.dedup();
     assert_eq!(sorted.len(), 4096);
-    let again = regions
-        .register(pd, Block::new(0, 8), Access::ALL, 99)
-        .unwrap();
+    let again = regions.register(pd, Block::new(0, 8), Access::ALL).unwrap();
     assert_eq!(again.rkey.0, first);
     for stale in &keys[1..] {
         let fault = regions.read(pd, Rkey(*stale), 0, &mut [0], None);
@@ -205,7 +199,7 @@ fn keys_that_were_never_given_out_name_nothing() {
     for _ in 0..64 {
         own.push(
             regions
-                .register(pd, Block::new(0, 8), Access::ALL, 5)
+                .register(pd, Block::new(0, 8), Access::ALL)
                 .unwrap()
                 .rkey,
         );
@@ -230,7 +224,7 @@ fn a_key_of_another_domain_is_refused() {
     let (mut regions, pd) = regions();
     let other = regions.alloc_pd();
     let key = regions
-        .register(pd, Block::new(0, 8), Access::ALL, 0)
+        .register(pd, Block::new(0, 8), Access::ALL)
         .unwrap()
         .rkey;
     let foreign = Err(MemoryFault::ForeignDomain { key: key.0 });
@@ -252,7 +246,7 @@ fn a_key_of_another_domain_is_refused() {
 fn an_invalidated_key_refuses_everything_until_it_is_deregistered() {
     let (mut regions, pd) = regions();
     let key = regions
-        .register(pd, Block::new(0, 8), INVALIDATABLE, 0)
+        .register(pd, Block::new(0, 8), INVALIDATABLE)
         .unwrap()
         .rkey;
     regions.invalidate(pd, key).unwrap();
@@ -282,7 +276,7 @@ fn an_invalidated_key_refuses_everything_until_it_is_deregistered() {
 fn only_a_region_that_was_registered_for_it_is_invalidated_by_a_peer() {
     let (mut regions, pd) = regions();
     for access in [Access::LOCAL_WRITE, Access::ALL] {
-        let made = regions.register(pd, Block::new(0, 8), access, 0);
+        let made = regions.register(pd, Block::new(0, 8), access);
         let key = made.unwrap().rkey;
         let refused = MemoryFault::NotAllowed {
             key: key.0,
@@ -298,7 +292,7 @@ fn only_a_region_that_was_registered_for_it_is_invalidated_by_a_peer() {
         assert_eq!(regions.check_local(pd, &[sge], Access::LOCAL_WRITE), Ok(()));
     }
     let access = Access::REMOTE_INVALIDATE;
-    let made = regions.register(pd, Block::new(0, 8), access, 0);
+    let made = regions.register(pd, Block::new(0, 8), access);
     assert_eq!(regions.invalidate(pd, made.unwrap().rkey), Ok(()));
 }
 
@@ -329,7 +323,7 @@ fn an_access_of_no_bytes_checks_nothing() {
 fn a_write_is_one_copy_whatever_its_length() {
     let (mut regions, pd) = regions();
     let key = regions
-        .register(pd, Block::new(4096, 4096), Access::ALL, 0)
+        .register(pd, Block::new(4096, 4096), Access::ALL)
         .unwrap()
         .rkey;
     regions.write(pd, key, 4097, &[9; 4000], None).unwrap();
@@ -340,7 +334,7 @@ fn a_write_is_one_copy_whatever_its_length() {
 fn atomics_work_on_aligned_addresses_only() {
     let (mut regions, pd) = regions();
     let key = regions
-        .register(pd, Block::new(64, 16), Access::ALL, 0)
+        .register(pd, Block::new(64, 16), Access::ALL)
         .unwrap()
         .rkey;
     regions
@@ -376,7 +370,7 @@ fn atomics_work_on_aligned_addresses_only() {
 fn a_list_that_is_too_short_touches_nothing() {
     let (mut regions, pd) = regions();
     let key = regions
-        .register(pd, Block::new(0, 64), Access::ALL, 0)
+        .register(pd, Block::new(0, 64), Access::ALL)
         .unwrap()
         .rkey;
     let sges = [0, 32].map(|addr| Sge {
@@ -400,7 +394,7 @@ fn a_list_that_is_too_short_touches_nothing() {
 fn an_element_whose_address_wraps_is_out_of_range() {
     let (mut regions, pd) = regions();
     let key = regions
-        .register(pd, Block::new(0, 64), Access::ALL, 0)
+        .register(pd, Block::new(0, 64), Access::ALL)
         .unwrap()
         .rkey;
     let sge = Sge {
@@ -426,7 +420,7 @@ fn an_element_whose_address_wraps_is_out_of_range() {
 fn receiving_into_a_region_without_local_writes_is_refused() {
     let (mut regions, pd) = regions();
     let key = regions
-        .register(pd, Block::new(0, 8), Access::REMOTE_READ, 0)
+        .register(pd, Block::new(0, 8), Access::REMOTE_READ)
         .unwrap()
         .rkey;
     let sge = Sge {
@@ -460,7 +454,7 @@ proptest! {
                 // Each element in the middle of a region of its own.
                 let addr = 1000 * i;
                 let block = Block::new(addr, length as usize + 20);
-                let key = regions.register(pd, block, Access::LOCAL_WRITE, i).unwrap().lkey;
+                let key = regions.register(pd, block, Access::LOCAL_WRITE).unwrap().lkey;
                 Sge { addr: addr + 10, length, lkey: key }
             })
             .collect();
@@ -521,7 +515,7 @@ proptest! {
             match what {
                 0 | 1 => {
                     let block = Block::new(base + at, length as usize);
-                    if let Ok(new) = regions.register(pd, block, access, at) {
+                    if let Ok(new) = regions.register(pd, block, access) {
                         let row = (pd, base + at, length.into(), access, false);
                         prop_assert_eq!(model.insert(new.rkey.0, Some(row)), None);
                     }

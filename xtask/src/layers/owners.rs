@@ -12,10 +12,10 @@ const OWNERS: &[&str] = &[
     "in_vain",
     "ending",
     "ack_delay",
-    "held",
-    "replies",
+    "seeded",
+    "posted",
     "routes",
-    "staging",
+    "inbound",
     "schedule",
     "completions",
     "requests",
@@ -24,14 +24,17 @@ const OWNERS: &[&str] = &[
     "qps",
     "binding",
     "build",
+    "control",
     "flows",
     "links",
     "packet",
-    "blobs",
-    "unready",
+    "pairing",
+    "rx",
+    "tx",
+    "events",
 ];
-/// Fields that the engine itself may still have. It is to become smaller, never larger.
-const MOST_FIELDS: usize = 34;
+/// Fields that the engine itself may have: its owners, and little beside them.
+const MOST_FIELDS: usize = 20;
 
 /// What is wrong with owners and engine; with how many fields the engine has.
 ///
@@ -69,7 +72,7 @@ fn parts_of(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
         for entry in fs::read_dir(folder)? {
             let file = entry?.path();
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
-            if name != "tests" {
+            if name != "tests" && file.is_file() {
                 parts.push((name.into_owned(), file.clone()));
             }
         }

@@ -12,13 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use trunkline_benches::pair::{End, Ends, PairConfig, RingMemory};
 use trunkline_conn::mem::{Access, Memory, RegionMemory};
-use trunkline_conn::secret::{Purpose, Secret};
+use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, MICROSECOND, SECOND};
 use trunkline_conn::work::{Completion, SendFlags, SendOp, Status};
 use trunkline_dataplane::Region;
 use trunkline_qpmap::QpQueues;
 use trunkline_qpmap::cq::CompletionQueue;
-use trunkline_qpmap::key::Secret32;
 use trunkline_qpmap::regions::Regions;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 
@@ -48,14 +47,13 @@ fn run(ends: &mut Ends, now: &mut Instant, done: impl Fn(&Ends) -> bool) {
 
 /// Regions of one domain: registered, looked up by their keys, taken back.
 pub(crate) fn regions(entries: u32) {
-    let secret = Secret::from_seed(3).stream(Purpose::RegionKeys);
-    let mut regions = Regions::new(Secret32::new(secret));
+    let mut regions = Regions::new(&Secret::from_seed(3));
     let pd = regions.alloc_pd();
     let memory = Region::allocate(1 << 12).expect("a page");
     let addr = memory.addr();
     let keys: Vec<_> = (0..entries)
-        .map(|salt| {
-            let registered = regions.register(pd, memory.clone(), Access::ALL, salt.into());
+        .map(|_| {
+            let registered = regions.register(pd, memory.clone(), Access::ALL);
             registered.expect("there are keys left").rkey
         })
         .collect();

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use trunkline_conn::mem::{Access, Memory};
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_dataplane::Region;
-use trunkline_qpmap::key::{Secret24, Secret32};
+use trunkline_qpmap::key::Secret24;
 use trunkline_qpmap::mapping::Mapping;
 use trunkline_qpmap::regions::Regions;
 use trunkline_wire::Worker;
@@ -32,14 +32,12 @@ pub(crate) fn qpn_to_index(repetitions: u32) {
 }
 
 pub(crate) fn region_check(repetitions: u32) {
-    let mut regions = Regions::new(Secret32::new(
-        Secret::from_seed(3).stream(Purpose::RegionKeys),
-    ));
+    let mut regions = Regions::new(&Secret::from_seed(3));
     let pd = regions.alloc_pd();
     let memory = Region::allocate(1 << 16).expect("a few pages");
     let addr = trunkline_conn::mem::RegionMemory::addr(&memory);
     let key = regions
-        .register(pd, memory, Access::ALL, 5)
+        .register(pd, memory, Access::ALL)
         .expect("a first region")
         .rkey;
     for number in 0..repetitions {

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_wire::{Control as ControlEntry, Qpn};
 
-use super::ConnId;
-use super::binding::is_newer;
+use crate::engine::ConnId;
+use crate::engine::binding::is_newer;
 
 /// Most BINDs that may wait, in all.
 const MOST: usize = 1 << 20;

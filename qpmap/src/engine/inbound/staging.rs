@@ -27,12 +27,12 @@ type Key = (u32, u32, u64);
 
 /// Where a packet belongs among those of its flow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Place {
-    pub(super) msn: u32,
+pub(crate) struct Place {
+    pub(crate) msn: u32,
     /// Where in its message its payload belongs.
-    pub(super) offset: u32,
+    pub(crate) offset: u32,
     /// Nothing of its message comes after it.
-    pub(super) last: bool,
+    pub(crate) last: bool,
 }
 
 impl Place {
@@ -113,7 +113,7 @@ impl Staging {
     ///
     /// One that is there already is not kept twice: nobody but a peer that breaks the rules sends
     /// a place of a message in two packets.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         shelf: &mut u32,
         (flow, peer): (u32, u32),
@@ -159,7 +159,7 @@ impl Staging {
 
     /// Takes out the next packet of message `msn`: any but its last one, or that, if it belongs
     /// behind the `placed` bytes that are there.
-    pub(super) fn take(&mut self, shelf: &mut u32, msn: u32, placed: u32) -> Option<Vec<u8>> {
+    pub(crate) fn take(&mut self, shelf: &mut u32, msn: u32, placed: u32) -> Option<Vec<u8>> {
         if *shelf == NONE {
             return None;
         }
@@ -194,7 +194,7 @@ impl Staging {
     }
 
     /// The bytes of a packet that was taken are not needed any more.
-    pub(super) fn recycle(&mut self, mut datagram: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, mut datagram: Vec<u8>) {
         let spare = &mut self.spare[class_of(datagram.len())];
         datagram.clear();
         if spare.len() < SPARE {
@@ -203,7 +203,7 @@ impl Staging {
     }
 
     /// Drops all packets of a shelf.
-    pub(super) fn clear(&mut self, shelf: &mut u32) {
+    pub(crate) fn clear(&mut self, shelf: &mut u32) {
         while *shelf != NONE {
             let all = (*shelf, 0, 0)..=(*shelf, u32::MAX, u64::MAX);
             let found = self.packets.range(all).next();
@@ -215,7 +215,7 @@ impl Staging {
     }
 
     /// The packets of a shelf go on in a later round.
-    pub(super) fn defer(&mut self, shelf: u32) {
+    pub(crate) fn defer(&mut self, shelf: u32) {
         if let Some(record) = self.shelves.get_mut(shelf)
             && !std::mem::replace(&mut record.deferred, true)
         {
@@ -224,7 +224,7 @@ impl Staging {
     }
 
     /// The flow whose turn to go on it is.
-    pub(super) fn next_deferred(&mut self) -> Option<u32> {
+    pub(crate) fn next_deferred(&mut self) -> Option<u32> {
         loop {
             let (shelf, serial) = self.deferred.pop_front()?;
             let record = self.shelves.get_mut(shelf);

@@ -1,7 +1,7 @@
 //! Who waits for which worker of a peer, and what came of the asks for it.
 
-use super::super::flows::{Group, Homes};
 use crate::chain::{Chain, Chains};
+use crate::engine::flows::{Group, Homes};
 use std::collections::BTreeMap;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::VendorError;
@@ -9,71 +9,71 @@ use trunkline_wire::{Gid, Qpn, Workers};
 
 /// Lines of a peer: the low bits of a number, of which those are some that say whose worker's it
 /// is. They say the same whatever becomes known of the peer.
-pub(super) const LINES: u32 = (Workers::MOST as u32).next_power_of_two();
+pub(crate) const LINES: u32 = (Workers::MOST as u32).next_power_of_two();
 
 /// The line of those that wait for the worker which has the QP `remote`.
-pub(super) const fn line_of(remote: Qpn) -> u8 {
+pub(crate) const fn line_of(remote: Qpn) -> u8 {
     (remote.get() % LINES) as u8
 }
 
 /// A number of the worker that a line waits for.
-pub(super) const fn number_of(line: u8) -> Qpn {
+pub(crate) const fn number_of(line: u8) -> Qpn {
     Qpn::from_wire(line as u32)
 }
 
 /// A QP whose peer is being asked what it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Undecided {
-    pub(super) qp: u32,
+pub(crate) struct Undecided {
+    pub(crate) qp: u32,
     /// When the first ask began since it waits, as far as that was looked at.
-    pub(super) asked: Option<Instant>,
+    pub(crate) asked: Option<Instant>,
 }
 
 /// A worker of a peer to which no connection leads any more.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Silence {
+pub(crate) struct Silence {
     /// The last one died of it; when it was heard last then.
-    pub(super) died: Option<Instant>,
+    pub(crate) died: Option<Instant>,
     /// When the first ask began since then.
-    pub(super) asked: Option<Instant>,
+    pub(crate) asked: Option<Instant>,
 }
 
 /// By peer and worker.
 #[derive(Debug, Default)]
-pub(super) struct Silences(BTreeMap<(u32, u8), Silence>);
+pub(crate) struct Silences(BTreeMap<(u32, u8), Silence>);
 
 impl Silences {
     /// The last connection to a worker is gone: of its silence, if it `died`.
-    pub(super) fn begin(&mut self, worker: (u32, u8), died: Option<Instant>) {
+    pub(crate) fn begin(&mut self, worker: (u32, u8), died: Option<Instant>) {
         self.0.insert(worker, Silence { died, asked: None });
     }
 
     /// There is a connection to it again.
-    pub(super) fn end(&mut self, worker: (u32, u8)) -> Option<Silence> {
+    pub(crate) fn end(&mut self, worker: (u32, u8)) -> Option<Silence> {
         self.0.remove(&worker)
     }
 
     /// What was heard of a peer counts no more.
-    pub(super) fn forget(&mut self, peer: u32) {
+    pub(crate) fn forget(&mut self, peer: u32) {
         while let Some((&at, _)) = self.0.range((peer, 0)..=(peer, u8::MAX)).next() {
             self.0.remove(&at);
         }
     }
 
     /// It is asked.
-    pub(super) fn ask(&mut self, worker: (u32, u8), now: Instant) {
+    pub(crate) fn ask(&mut self, worker: (u32, u8), now: Instant) {
         let silence = self.0.entry(worker).or_default();
         silence.asked.get_or_insert(now);
     }
 
-    pub(super) fn of(&self, worker: (u32, u8)) -> Option<Silence> {
+    pub(crate) fn of(&self, worker: (u32, u8)) -> Option<Silence> {
         self.0.get(&worker).copied()
     }
 }
 
 /// What comes of an ask for those that wait for it. A stronger one stands against a weaker one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// None yet.
     #[default]
     Open,
@@ -98,7 +98,7 @@ impl Verdict {
         }
     }
 
-    pub(super) const fn why(self) -> VendorError {
+    pub(crate) const fn why(self) -> VendorError {
         match self {
             Self::Silent(_, _, why) | Self::Unreachable(why) => why,
             Self::Open | Self::Gone | Self::Plain => VendorError::None,
@@ -107,7 +107,7 @@ impl Verdict {
 }
 
 /// Lists, and what joins two of them at once.
-pub(super) trait Lists {
+pub(crate) trait Lists {
     type List: Copy + PartialEq;
     const EMPTY: Self::List;
 
@@ -134,11 +134,11 @@ impl Lists for Chains<Undecided> {
 
 /// Those that wait for one worker of a peer, by how far their asks have come.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line<L> {
+pub(crate) struct Line<L> {
     /// No ask began since they wait.
-    pub(super) fresh: L,
+    pub(crate) fresh: L,
     /// One began.
-    pub(super) asked: L,
+    pub(crate) asked: L,
     /// It came to nothing: they are being looked through.
     judged: L,
     verdict: Verdict,
@@ -166,23 +166,23 @@ impl<L: Copy + PartialEq> Line<L> {
     }
 
     /// Whether some wait for an answer.
-    pub(super) fn waits(&self, empty: L) -> bool {
+    pub(crate) fn waits(&self, empty: L) -> bool {
         [self.fresh, self.asked] != [empty; 2]
     }
 
     /// An ask begins.
-    pub(super) fn ask(&mut self, now: Instant, lists: &mut impl Lists<List = L>) {
+    pub(crate) fn ask(&mut self, now: Instant, lists: &mut impl Lists<List = L>) {
         lists.append(&mut self.asked, &mut self.fresh);
         self.asked_at = now;
     }
 
     /// It said nothing to those that wait here.
-    pub(super) fn unask(&mut self, lists: &mut impl Lists<List = L>) {
+    pub(crate) fn unask(&mut self, lists: &mut impl Lists<List = L>) {
         lists.append(&mut self.fresh, &mut self.asked);
     }
 
     /// There is a connection after all: who was to be told that there is none waits for it.
-    pub(super) fn pardon(&mut self, lists: &mut impl Lists<List = L>) {
+    pub(crate) fn pardon(&mut self, lists: &mut impl Lists<List = L>) {
         if matches!(self.verdict, Verdict::Silent(..) | Verdict::Unreachable(_)) {
             lists.append(&mut self.fresh, &mut self.judged);
         }
@@ -190,7 +190,7 @@ impl<L: Copy + PartialEq> Line<L> {
 
     /// It came to this. Where something worse is being gone through, the others have to be asked
     /// for again.
-    pub(super) fn judge<S: Lists<List = L>>(&mut self, verdict: Verdict, lists: &mut S) {
+    pub(crate) fn judge<S: Lists<List = L>>(&mut self, verdict: Verdict, lists: &mut S) {
         if matches!((self.verdict, verdict), (Verdict::Plain, Verdict::Plain))
             && !self.waits(S::EMPTY)
         {
@@ -221,7 +221,7 @@ pub(crate) struct Waiting {
     stranded: BTreeMap<(u32, u8), Line<Group>>,
     stranded_len: usize,
     /// Of workers of peers to which no connection leads any more.
-    pub(super) silences: Silences,
+    pub(crate) silences: Silences,
 }
 
 impl Default for Waiting {
@@ -238,17 +238,17 @@ impl Default for Waiting {
 
 impl Waiting {
     /// QPs and flows that wait.
-    pub(in super::super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.links.len() + self.stranded_len
     }
 
-    pub(super) fn join(&mut self, at: (Gid, u8), waiter: Undecided) -> u32 {
+    pub(crate) fn join(&mut self, at: (Gid, u8), waiter: Undecided) -> u32 {
         let line = self.undecided.entry(at);
         let line = line.or_insert(Line::new(Chain::EMPTY));
         self.links.push(&mut line.fresh, waiter)
     }
 
-    pub(super) fn leave(&mut self, at: (Gid, u8), link: u32) -> Undecided {
+    pub(crate) fn leave(&mut self, at: (Gid, u8), link: u32) -> Undecided {
         let line = self.undecided.get_mut(&at);
         let line = line.expect("it holds the line of each link");
         let waiter = self.links.remove_from(line.lists(), link);
@@ -259,7 +259,7 @@ impl Waiting {
     }
 
     /// The QP which stands first among those of a line that wait for an answer.
-    pub(super) fn first_undecided(&self, at: (Gid, u8)) -> Option<u32> {
+    pub(crate) fn first_undecided(&self, at: (Gid, u8)) -> Option<u32> {
         let line = self.undecided.get(&at)?;
         let first = |chain| self.links.first(chain);
         let waiter = first(line.asked).or_else(|| first(line.fresh));
@@ -267,21 +267,21 @@ impl Waiting {
     }
 
     /// The first QP of a line that is to hear what came of its ask, that, and when the ask began.
-    pub(super) fn first_judged(&self, at: (Gid, u8)) -> Option<(u32, Verdict, Instant)> {
+    pub(crate) fn first_judged(&self, at: (Gid, u8)) -> Option<(u32, Verdict, Instant)> {
         let line = self.undecided.get(&at)?;
         let waiter = self.links.first(line.judged)?;
         Some((waiter.qp, line.verdict, line.asked_at))
     }
 
     /// QPs that wait for an answer of the peer at an address.
-    pub(super) fn undecided_of(&self, peer: Gid) -> impl Iterator<Item = u32> {
+    pub(crate) fn undecided_of(&self, peer: Gid) -> impl Iterator<Item = u32> {
         let chains = self.of(peer).flat_map(|(_, line)| [line.fresh, line.asked]);
         let waiters = chains.flat_map(|chain| self.links.iter(chain));
         waiters.map(|waiter| waiter.qp)
     }
 
     /// A flow has to wait for a connection, which is being `asked` for since before, or will be.
-    pub(super) fn strand(&mut self, homes: &mut Homes, at: (u32, u8), flow: u32, asked: bool) {
+    pub(crate) fn strand(&mut self, homes: &mut Homes, at: (u32, u8), flow: u32, asked: bool) {
         let line = self.stranded.entry(at);
         let line = line.or_insert(Line::new(Group::EMPTY));
         let group = if asked {
@@ -293,7 +293,7 @@ impl Waiting {
         self.stranded_len += 1;
     }
 
-    pub(super) fn unstrand(&mut self, homes: &mut Homes, at: (u32, u8), flow: u32) {
+    pub(crate) fn unstrand(&mut self, homes: &mut Homes, at: (u32, u8), flow: u32) {
         let line = self.stranded.get_mut(&at);
         let line = line.expect("it holds the line of each flow that waits");
         homes.leave_one_of(line.lists(), flow);
@@ -304,40 +304,40 @@ impl Waiting {
     }
 
     /// The first flow of a line that waits for an answer.
-    pub(super) fn first_stranded(&self, at: (u32, u8)) -> Option<u32> {
+    pub(crate) fn first_stranded(&self, at: (u32, u8)) -> Option<u32> {
         let line = self.stranded.get(&at)?;
         line.asked.first().or(line.fresh.first())
     }
 
     /// The first flow of a line that is to hear what came of its ask, and that.
-    pub(super) fn first_judged_flow(&self, at: (u32, u8)) -> Option<(u32, Verdict)> {
+    pub(crate) fn first_judged_flow(&self, at: (u32, u8)) -> Option<(u32, Verdict)> {
         let line = self.stranded.get(&at)?;
         Some((line.judged.first()?, line.verdict))
     }
 
-    pub(super) fn of(&self, peer: Gid) -> impl Iterator<Item = (u8, &Line<Chain>)> {
+    pub(crate) fn of(&self, peer: Gid) -> impl Iterator<Item = (u8, &Line<Chain>)> {
         let all = self.undecided.range((peer, 0)..=(peer, u8::MAX));
         all.map(|((_, at), line)| (*at, line))
     }
 
-    pub(super) fn stranded_at(&self, peer: u32) -> impl Iterator<Item = (u8, &Line<Group>)> {
+    pub(crate) fn stranded_at(&self, peer: u32) -> impl Iterator<Item = (u8, &Line<Group>)> {
         let all = self.stranded.range((peer, 0)..=(peer, u8::MAX));
         all.map(|((_, at), line)| (*at, line))
     }
 
     /// The lines of a peer in which anybody stands, of both kinds.
-    pub(super) fn lines(&self, address: Gid, peer: u32) -> impl Iterator<Item = u8> {
+    pub(crate) fn lines(&self, address: Gid, peer: u32) -> impl Iterator<Item = u8> {
         let undecided = self.of(address).map(|(at, _)| at);
         undecided.chain(self.stranded_at(peer).map(|(at, _)| at))
     }
 
     /// Whether flows wait for a peer, or are about to hear what came of it.
-    pub(in super::super) fn has_stranded(&self, peer: u32) -> bool {
+    pub(crate) fn has_stranded(&self, peer: u32) -> bool {
         self.stranded_at(peer).next().is_some()
     }
 
     /// Lines of the worker of a peer that `is_its` knows, of both kinds, change.
-    pub(super) fn each_line(
+    pub(crate) fn each_line(
         &mut self,
         homes: &mut Homes,
         (address, peer): (Gid, u32),
@@ -356,7 +356,7 @@ impl Waiting {
 }
 
 /// A line, and what holds its lists.
-pub(super) enum LineOf<'a> {
+pub(crate) enum LineOf<'a> {
     Qps(&'a mut Line<Chain>, &'a mut Chains<Undecided>),
     Flows(&'a mut Line<Group>, &'a mut Homes),
 }

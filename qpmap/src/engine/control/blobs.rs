@@ -1,6 +1,6 @@
 //! What stands in packets of notices, kept until they are acknowledged.
 
-use super::build::OVERHEAD;
+use crate::engine::build::OVERHEAD;
 use crate::slab::Slab;
 use trunkline_conn::delivery::EVERY_PATH;
 

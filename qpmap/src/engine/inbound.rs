@@ -1,0 +1,136 @@
+//! The owner of messages that are coming in: those being put together, the receives that they hold,
+//! and packets that wait for an earlier one.
+
+mod held;
+mod staging;
+
+pub(crate) use held::{Holder, Source};
+pub(crate) use staging::{Place, Staging};
+
+use crate::slab::Slab;
+use held::Held;
+use trunkline_conn::work::Receive;
+use trunkline_wire::Opcode;
+
+/// A message being put together.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    /// Of all its packets.
+    pub(crate) opcode: Opcode,
+    pub(crate) receive: Option<Receive>,
+    /// The peer whose share of its queue the receive counts for.
+    holder: Option<Holder>,
+    /// Bytes placed so far.
+    pub(crate) placed: u32,
+}
+
+/// Messages that are coming in.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    assemblies: Slab<Assembly>,
+    /// Receives that they hold.
+    held: Held,
+    staging: Staging,
+}
+
+impl Inbound {
+    /// At most `staging_bytes` of packets wait for earlier ones.
+    pub(crate) fn new(staging_bytes: usize) -> Self {
+        Self {
+            assemblies: Slab::new(),
+            held: Held::default(),
+            staging: Staging::new(staging_bytes),
+        }
+    }
+
+    /// Messages being put together.
+    pub(crate) const fn len(&self) -> usize {
+        self.assemblies.len()
+    }
+
+    /// A message of several packets begins.
+    pub(crate) fn begin(&mut self, opcode: Opcode) -> u32 {
+        self.assemblies.insert(Assembly {
+            opcode,
+            receive: None,
+            holder: None,
+            placed: 0,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: u32) -> Option<&Assembly> {
+        self.assemblies.get(at)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut Assembly> {
+        self.assemblies.get_mut(at)
+    }
+
+    /// Whether `holder` may take one more receive of the `left` that are in its queue.
+    pub(crate) fn may_hold(&self, holder: Holder, left: u32) -> bool {
+        self.held.may_take(holder, left)
+    }
+
+    /// A message has taken a receive, which counts for `holder`.
+    pub(crate) fn hold(&mut self, at: u32, holder: Holder) {
+        self.held.take(holder);
+        self.assemblies[at].holder = Some(holder);
+    }
+
+    /// A message is complete, or given up. Gives the receive that it holds.
+    pub(crate) fn end(&mut self, at: u32) -> Option<Receive> {
+        let assembly = self.assemblies.remove(at);
+        if let Some(holder) = assembly.holder {
+            self.held.give_back(holder);
+        }
+        assembly.receive
+    }
+
+    /// Packets that wait for an earlier one.
+    #[inline]
+    pub(crate) const fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    #[inline]
+    pub(crate) const fn staging_mut(&mut self) -> &mut Staging {
+        &mut self.staging
+    }
+}
+
+impl std::ops::Index<u32> for Inbound {
+    type Output = Assembly;
+
+    #[inline]
+    fn index(&self, at: u32) -> &Assembly {
+        &self.assemblies[at]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Inbound {
+    #[inline]
+    fn index_mut(&mut self, at: u32) -> &mut Assembly {
+        &mut self.assemblies[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receive_that_a_message_holds_counts_for_its_peer_until_the_message_ends() {
+        let mut inbound = Inbound::new(1 << 20);
+        let holder = (Source::Own(3), 7);
+        let at = inbound.begin(Opcode::SRC_SEND);
+        assert!(inbound.may_hold(holder, 1));
+        inbound.hold(at, holder);
+        assert!(!inbound.may_hold(holder, 1) && inbound.may_hold(holder, 2));
+        assert!(inbound.may_hold((Source::Own(3), 8), 1));
+        assert!(inbound.end(at).is_none());
+        assert!(inbound.may_hold(holder, 1) && inbound.get(at).is_none());
+        assert_eq!(inbound.len(), 0);
+    }
+}

@@ -1,0 +1,33 @@
+//! The owner of pairs of QPs that do not talk to each other now: those that wait for a connection,
+//! BINDs that wait for their QP, and QPs that ended.
+
+mod endings;
+mod unready;
+mod waiting;
+
+pub(crate) use endings::Endings;
+pub(crate) use unready::{Unready, WaitingBinds};
+pub(crate) use waiting::{LINES, LineOf, Undecided, Verdict, Waiting, line_of, number_of};
+
+use crate::hash::Keyed;
+
+/// What one end of such a pair knows.
+#[derive(Debug)]
+pub(crate) struct Pairing {
+    pub(crate) waiting: Waiting,
+    /// BINDs whose QP is not ready yet.
+    pub(crate) binds: WaitingBinds,
+    /// QPs whose peers have not heard of their end.
+    pub(crate) endings: Endings,
+}
+
+impl Pairing {
+    /// No pairs. `hash` is one that nobody can foresee.
+    pub(crate) fn new(hash: Keyed) -> Self {
+        Self {
+            waiting: Waiting::default(),
+            binds: WaitingBinds::default(),
+            endings: Endings::new(hash),
+        }
+    }
+}
