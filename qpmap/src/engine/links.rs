@@ -523,3 +523,6 @@ impl std::ops::IndexMut<u32> for Links {
         &mut self.conns[conn]
     }
 }
+
+#[cfg(test)]
+mod tests;

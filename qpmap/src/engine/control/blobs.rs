@@ -82,3 +82,26 @@ impl Blobs {
         blob.ends
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_content_is_there_under_its_serial_until_it_is_freed() {
+        let mut blobs = Blobs::default();
+        let mut bytes = blobs.blank();
+        bytes.extend([1, 2, 3]);
+        let (slot, serial) = blobs.insert(bytes, vec![7, 9]);
+        assert_eq!(blobs.get(slot, serial), Some(&[1, 2, 3][..]));
+        assert_eq!(blobs.get(slot, serial + 1), None);
+        assert!(blobs.free(slot, serial + 1).is_empty(), "it is another one");
+        assert_eq!((blobs.len(), blobs.free(slot, serial)), (1, vec![7, 9]));
+        assert!(blobs.get(slot, serial).is_none() && blobs.len() == 0);
+        // Its memory serves the next one, which has the slot under another serial.
+        assert!(blobs.blank().is_empty());
+        let (again, later) = blobs.insert(Vec::new(), Vec::new());
+        assert!(again == slot && later != serial);
+        assert!(blobs.free(slot, serial).is_empty() && blobs.len() == 1);
+    }
+}

@@ -16,8 +16,8 @@ const ENTRY: usize = 256;
 const SMALLEST: usize = 128;
 /// Classes of buffers: the largest holds any datagram.
 const CLASSES: usize = 10;
-/// Buffers of each class that are kept for packets to come.
-const SPARE: usize = 64;
+/// Bytes of buffers of each class that are kept for packets to come.
+const SPARE: usize = 256 << 10;
 
 /// Bit of a place that says "the last packet of its message": it runs after all others.
 const LAST: u64 = 1 << 63;
@@ -195,9 +195,10 @@ impl Staging {
 
     /// The bytes of a packet that was taken are not needed any more.
     pub(crate) fn recycle(&mut self, mut datagram: Vec<u8>) {
-        let spare = &mut self.spare[class_of(datagram.len())];
+        let class = class_of(datagram.len());
+        let spare = &mut self.spare[class];
         datagram.clear();
-        if spare.len() < SPARE {
+        if spare.len() < SPARE / (SMALLEST << class) {
             spare.push(datagram);
         }
     }
