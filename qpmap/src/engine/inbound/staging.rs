@@ -163,10 +163,10 @@ impl Staging {
         if *shelf == NONE {
             return None;
         }
-        let of_message = (*shelf, msn, 0)..=(*shelf, msn, u64::MAX);
-        let key = *self.packets.range(of_message).next()?.0;
+        let key = *self.packets.range((*shelf, msn, 0)..).next()?.0;
+        let is_next = (key.0, key.1) == (*shelf, msn);
         let waits_for_others = key.2 & LAST != 0 && key.2 as u32 != placed;
-        if waits_for_others {
+        if !is_next || waits_for_others {
             return None;
         }
         let datagram = self.packets.remove(&key).expect("it was just found");
