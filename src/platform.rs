@@ -14,8 +14,4 @@ pub struct Embedded;
 impl Platform for Embedded {
     type RegionMemory = Region;
     type RingMemory = Heap;
-
-    fn words(count: usize) -> Heap {
-        (0..count).map(|_| AtomicU64::new(0)).collect()
-    }
 }

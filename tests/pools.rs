@@ -424,7 +424,9 @@ fn state_is_counted_with_that_of_connection_management() {
         (32..500).contains(&more_management),
         "{two:?} after {one:?}"
     );
-    let parts = two.per_qp * two.qps + two.per_connection * 2 + two.spare + two.management;
+    assert_eq!(two.flows, two.qps, "each has one of its own");
+    let qps = two.qps * (two.per_qp + two.per_flow);
+    let parts = qps + two.per_connection * 2 + two.spare + two.management;
     assert_eq!(two.total(), parts);
     drop((few, more, last));
 }

@@ -31,10 +31,6 @@ pub struct Embedded;
 impl Platform for Embedded {
     type RegionMemory = Region;
     type RingMemory = RingMemory;
-
-    fn words(count: usize) -> RingMemory {
-        (0..count).map(|_| AtomicU64::new(0)).collect()
-    }
 }
 
 /// Sizes of a pair.

@@ -202,7 +202,7 @@ fn run_client(mut client: Client<'_>, started: Instant, json: bool) -> Result<()
     let state = end.node.state_bytes();
     report.connections = end.node.connection_count() as u64;
     report.state_bytes = state.total();
-    report.state_bytes_per_qp = state.per_qp;
+    report.state_bytes_per_qp = state.per_qp + state.per_flow;
     report.state_bytes_per_connection = state.per_connection;
     report.state_bytes_management = state.management;
     report.rc_state_bytes = report.qps * RC_STATE_BYTES;

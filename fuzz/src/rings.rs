@@ -24,20 +24,20 @@ const MAX_OPERATIONS: usize = 512;
 struct Shared(Arc<[AtomicU64]>);
 
 impl RingMemory for Shared {
+    fn zeroed(count: usize) -> Self {
+        let ring = Self((0..count).map(|_| AtomicU64::new(0)).collect());
+        MADE.with_borrow_mut(|made| made.push(ring.clone()));
+        ring
+    }
+
     fn as_slice(&self) -> &[AtomicU64] {
         &self.0
     }
 }
 
 thread_local! {
-    /// The rings made last: a queue asks for its words through a plain function.
+    /// The rings made last.
     static MADE: RefCell<Vec<Shared>> = const { RefCell::new(Vec::new()) };
-}
-
-fn words(count: usize) -> Shared {
-    let ring = Shared((0..count).map(|_| AtomicU64::new(0)).collect());
-    MADE.with_borrow_mut(|made| made.push(ring.clone()));
-    ring
 }
 
 /// Posts, scribbles, fetches.
@@ -51,9 +51,9 @@ pub fn rings(data: &[u8]) {
     let max_wr = 1 + u32::from(input.byte() & 63);
     let (max_sge, max_inline) = (u32::from(input.byte()) & 15, input.byte());
     let mut program = Program {
-        send: made(SendQueue::new(max_wr, max_sge, max_inline.into(), words)),
-        receive: made(RecvQueue::new(max_wr, max_sge, words)),
-        completions: made(CompletionQueue::new(max_wr, words)),
+        send: made(SendQueue::new(max_wr, max_sge, max_inline.into())),
+        receive: made(RecvQueue::new(max_wr, max_sge)),
+        completions: made(CompletionQueue::new(max_wr)),
         cursor: SendCursor::default(),
         held: VecDeque::new(),
         sent: VecDeque::new(),

@@ -4,13 +4,13 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
+use std::sync::atomic::AtomicU64;
 use trunkline_conn::mem::Sge;
 use trunkline_conn::work::{
     Completion, Extra, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue};
-use trunkline_qpmap::ring::heap_words;
 use trunkline_qpmap::wqe::{OWN_BINDING, RecvWr, SendWr};
 use trunkline_wire::{Lkey, Qpn, Rkey};
 
@@ -50,7 +50,7 @@ fn send_queue(c: &mut Criterion) {
         ("inline 32 B", inline),
     ] {
         for batch in [1, BATCH] {
-            let queue = SendQueue::new(64, 2, 32, heap_words).expect("sizes within limits");
+            let queue = SendQueue::<Box<[AtomicU64]>>::new(64, 2, 32).expect("sizes within limits");
             let mut cursor = SendCursor::default();
             let requests = vec![request; batch];
             group.throughput(Throughput::Elements(batch as u64));
@@ -72,7 +72,7 @@ fn send_queue(c: &mut Criterion) {
 
 fn receive_queue(c: &mut Criterion) {
     let mut group = c.benchmark_group("receive queue");
-    let queue = RecvQueue::new(64, 2, heap_words).expect("sizes within limits");
+    let queue = RecvQueue::<Box<[AtomicU64]>>::new(64, 2).expect("sizes within limits");
     let requests = [RecvWr {
         wr_id: 1,
         sges: &SGES,
@@ -103,7 +103,7 @@ fn completion_queue(c: &mut Criterion) {
         solicited: false,
         vendor_err: VendorError::None,
     };
-    let queue = CompletionQueue::new(256, heap_words).expect("a depth within limits");
+    let queue = CompletionQueue::<Box<[AtomicU64]>>::new(256).expect("a depth within limits");
     let mut polled = [completion; BATCH];
     assert_eq!(queue.poll(&mut polled), Ok(0), "nothing was pushed");
     group.bench_function("poll, empty", |b| {

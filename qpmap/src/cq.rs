@@ -97,7 +97,6 @@ impl std::error::Error for CqOverflow {}
 #[derive(Debug)]
 pub struct CompletionQueue<W> {
     ring: OnceLock<W>,
-    words: fn(usize) -> W,
     capacity: u32,
     worker: Worker,
     program: Program,
@@ -133,16 +132,14 @@ struct Reader {
 }
 
 impl<W: RingMemory> CompletionQueue<W> {
-    /// A queue for `depth` completions, rounded up to a power of two. Its ring is made by `words`,
-    /// which gives that many zeroed words.
+    /// A queue for `depth` completions, rounded up to a power of two.
     ///
     /// # Errors
     /// [`VerbsError::BadAttribute`] for a depth of 0 or beyond [`MAX_CQE`].
-    pub fn new(depth: u32, words: fn(usize) -> W) -> Result<Self, VerbsError> {
+    pub fn new(depth: u32) -> Result<Self, VerbsError> {
         Allowed::Range(1, MAX_CQE).check("cqe", depth)?;
         Ok(Self {
             ring: OnceLock::new(),
-            words,
             capacity: depth.next_power_of_two(),
             worker: Worker {
                 written: AtomicU32::new(0),
@@ -308,7 +305,7 @@ impl<W: RingMemory> CompletionQueue<W> {
 
     #[cold]
     fn make_ring(&self) -> W {
-        let words = (self.words)(HEADER + self.capacity as usize * CQE_WORDS);
+        let words = W::zeroed(HEADER + self.capacity as usize * CQE_WORDS);
         assert_eq!(
             words.as_slice().len(),
             HEADER + self.capacity as usize * CQE_WORDS,

@@ -1,8 +1,8 @@
 //! Send and receive queues: a program posts, a worker fetches.
 //!
-//! A queue that nothing was posted to has no ring: it takes 64 bytes, and the ring comes with the
-//! first post. Posting takes a lock that only threads of the same program contend for; the worker
-//! takes none.
+//! A queue that nothing was posted to takes 24 bytes: its ring, and all that is needed to use it,
+//! comes with the first post. Posting takes a lock that only threads of the same program contend
+//! for; the worker takes none.
 
 use crate::allowed::Allowed;
 use crate::error::{PostError, RingError, VerbsError};
@@ -21,14 +21,21 @@ const _: () = assert!(MAX_WR <= u16::MAX as u32);
 /// What both kinds of queue are.
 #[derive(Debug)]
 struct Queue<W> {
-    ring: OnceLock<Ring<W>>,
-    words: fn(usize) -> W,
-    /// What the consumer had released when the producer last looked.
-    released: Mutex<Position>,
+    used: OnceLock<Box<Used<W>>>,
     max_wr: u16,
     /// Slots that the ring has or will have: 2 to this power.
     slots_log2: u8,
     limits: Limits,
+}
+
+/// What a queue has from the first post on.
+#[derive(Debug)]
+struct Used<W> {
+    ring: Ring<W>,
+    /// The worker's, where it keeps none elsewhere.
+    cursor: CursorCell,
+    /// What the consumer had released when the producer last looked.
+    released: Mutex<Position>,
 }
 
 /// Work that a program wants sent (`ibv_post_send(3)`).
@@ -41,14 +48,12 @@ pub struct SendQueue<W> {
 #[derive(Debug)]
 pub struct RecvQueue<W> {
     queue: Queue<W>,
-    /// The worker's.
-    cursor: CursorCell,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<SendQueue<Box<[crate::sync::AtomicU64]>>>() <= 64);
+const _: () = assert!(size_of::<SendQueue<Box<[crate::sync::AtomicU64]>>>() <= 24);
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<RecvQueue<Box<[crate::sync::AtomicU64]>>>() <= 64);
+const _: () = assert!(size_of::<Option<RecvQueue<Box<[crate::sync::AtomicU64]>>>>() <= 24);
 const _: () = assert!(size_of::<SendCursor>() <= 12);
 // The largest requests still make rings that can be.
 const _: () = {
@@ -62,38 +67,26 @@ const _: () = {
 };
 
 impl<W: RingMemory> SendQueue<W> {
-    /// A queue for `max_wr` requests of at most `max_sge` elements or `max_inline` bytes. Its ring
-    /// is made by `words`, which gives that many zeroed words, when something is posted.
+    /// A queue for `max_wr` requests of at most `max_sge` elements or `max_inline` bytes.
     ///
     /// # Errors
     /// [`VerbsError::BadAttribute`] beyond [`MAX_WR`], [`MAX_SGE`] or [`MAX_INLINE`].
-    pub fn new(
-        max_wr: u32,
-        max_sge: u32,
-        max_inline: u32,
-        words: fn(usize) -> W,
-    ) -> Result<Self, VerbsError> {
-        Self::of(max_wr, max_sge, (max_inline, false), words)
+    pub fn new(max_wr: u32, max_sge: u32, max_inline: u32) -> Result<Self, VerbsError> {
+        Self::of(max_wr, max_sge, (max_inline, false))
     }
 
     /// The same for a UD QP, whose requests name their receivers.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn for_datagrams(
-        max_wr: u32,
-        max_sge: u32,
-        max_inline: u32,
-        words: fn(usize) -> W,
-    ) -> Result<Self, VerbsError> {
-        Self::of(max_wr, max_sge, (max_inline, true), words)
+    pub fn for_datagrams(max_wr: u32, max_sge: u32, max_inline: u32) -> Result<Self, VerbsError> {
+        Self::of(max_wr, max_sge, (max_inline, true))
     }
 
     fn of(
         max_wr: u32,
         max_sge: u32,
         (max_inline, datagrams): (u32, bool),
-        words: fn(usize) -> W,
     ) -> Result<Self, VerbsError> {
         Allowed::Range(0, MAX_WR).check("max_send_wr", max_wr)?;
         Allowed::Range(0, MAX_SGE as u32).check("max_send_sge", max_sge)?;
@@ -105,7 +98,7 @@ impl<W: RingMemory> SendQueue<W> {
         };
         let slots = ring_slots(max_wr, wqe::max_send_slots(limits));
         Ok(Self {
-            queue: Queue::new(max_wr, limits, slots, words),
+            queue: Queue::new(max_wr, limits, slots),
         })
     }
 
@@ -128,7 +121,7 @@ impl<W: RingMemory> SendQueue<W> {
     /// [`discard`](Self::discard).
     #[inline]
     pub fn fetch(&self, cursor: &mut SendCursor) -> Result<Option<(Request, u32, u16)>, RingError> {
-        match self.queue.ring.get() {
+        match self.queue.ring() {
             Some(ring) => wqe::take_send(ring, cursor),
             None => Ok(None),
         }
@@ -142,14 +135,14 @@ impl<W: RingMemory> SendQueue<W> {
 
     /// Worker: whether nothing that was posted is outstanding.
     pub fn is_empty(&self) -> bool {
-        let ring = self.queue.ring.get();
+        let ring = self.queue.ring();
         ring.is_none_or(|ring| ring.head() == ring.tail())
     }
 
     /// Worker: gives back the slots of one request, in the order in which they were fetched.
     #[inline]
     pub fn release(&self, slots: u16) {
-        if let Some(ring) = self.queue.ring.get() {
+        if let Some(ring) = self.queue.ring() {
             ring.release(slots.into());
         }
     }
@@ -172,12 +165,11 @@ impl<W: RingMemory> SendQueue<W> {
 }
 
 impl<W: RingMemory> RecvQueue<W> {
-    /// A queue for `max_wr` requests of at most `max_sge` elements. Its ring is made by `words`,
-    /// which gives that many zeroed words, when something is posted.
+    /// A queue for `max_wr` requests of at most `max_sge` elements.
     ///
     /// # Errors
     /// [`VerbsError::BadAttribute`] beyond [`MAX_WR`] or [`MAX_SGE`].
-    pub fn new(max_wr: u32, max_sge: u32, words: fn(usize) -> W) -> Result<Self, VerbsError> {
+    pub fn new(max_wr: u32, max_sge: u32) -> Result<Self, VerbsError> {
         Allowed::Range(0, MAX_WR).check("max_recv_wr", max_wr)?;
         Allowed::Range(0, MAX_SGE as u32).check("max_recv_sge", max_sge)?;
         let limits = Limits {
@@ -186,11 +178,8 @@ impl<W: RingMemory> RecvQueue<W> {
             datagrams: false,
         };
         let slots = ring_slots(max_wr, wqe::max_recv_slots(limits));
-        let queue = Queue::new(max_wr, limits, slots, words);
-        Ok(Self {
-            queue,
-            cursor: CursorCell::default(),
-        })
+        let queue = Queue::new(max_wr, limits, slots);
+        Ok(Self { queue })
     }
 
     /// Posts `requests` in order, up to the first that is refused.
@@ -209,8 +198,8 @@ impl<W: RingMemory> RecvQueue<W> {
     /// As [`SendQueue::fetch`].
     #[inline]
     pub fn fetch(&self) -> Result<Option<Receive>, RingError> {
-        match self.queue.ring.get() {
-            Some(ring) => wqe::take_recv(ring, &self.cursor),
+        match self.queue.used.get() {
+            Some(used) => wqe::take_recv(&used.ring, &used.cursor),
             None => Ok(None),
         }
     }
@@ -218,13 +207,14 @@ impl<W: RingMemory> RecvQueue<W> {
     /// Worker: whether [`fetch`](Self::fetch) would find something, be it an error.
     #[inline]
     pub fn has_entry(&self) -> bool {
-        self.queue.has_entry(self.cursor.get())
+        let used = self.queue.used.get();
+        used.is_some_and(|used| self.queue.has_entry(used.cursor.get()))
     }
 
     /// Worker: requests that were posted and not taken.
     #[inline]
     pub fn posted(&self) -> u32 {
-        let ring = self.queue.ring.get();
+        let ring = self.queue.ring();
         let posted = ring.map_or(0, |ring| ring.tail().since(ring.head()).entries);
         // The program may have scribbled on its tail.
         posted.min(self.max_wr())
@@ -232,9 +222,11 @@ impl<W: RingMemory> RecvQueue<W> {
 
     /// Worker: drops everything posted so far and mends a broken ring.
     pub fn discard(&self) {
-        let mut cursor = self.cursor.get();
-        self.queue.discard(&mut cursor);
-        self.cursor.set(cursor);
+        if let Some(used) = self.queue.used.get() {
+            let mut cursor = used.cursor.get();
+            self.queue.discard(&mut cursor);
+            used.cursor.set(cursor);
+        }
     }
 
     /// Most requests outstanding.
@@ -249,14 +241,9 @@ impl<W: RingMemory> RecvQueue<W> {
 }
 
 impl<W: RingMemory> Queue<W> {
-    fn new(max_wr: u32, limits: Limits, slots: u32, words: fn(usize) -> W) -> Self {
+    fn new(max_wr: u32, limits: Limits, slots: u32) -> Self {
         Self {
-            ring: OnceLock::new(),
-            words,
-            released: Mutex::new(Position {
-                slots: 0,
-                entries: 0,
-            }),
+            used: OnceLock::new(),
             max_wr: max_wr as u16,
             slots_log2: slots.ilog2() as u8,
             limits,
@@ -268,9 +255,10 @@ impl<W: RingMemory> Queue<W> {
         if requests.is_empty() {
             return Ok(());
         }
+        let used = self.used.get_or_init(|| self.begin_use());
+        let ring = &used.ring;
         // A panic cannot leave the position half written: it is copied in one go.
-        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
-        let ring = self.ring.get_or_init(|| self.make_ring());
+        let mut released = used.released.lock().unwrap_or_else(PoisonError::into_inner);
         // Only holders of this lock write the tail.
         let start = ring.tail();
         let mut room = self.room(start, *released);
@@ -309,8 +297,18 @@ impl<W: RingMemory> Queue<W> {
     }
 
     #[cold]
-    fn make_ring(&self) -> Ring<W> {
-        Ring::new((self.words)(self.ring_words()))
+    fn begin_use(&self) -> Box<Used<W>> {
+        Box::new(Used {
+            ring: Ring::new(W::zeroed(self.ring_words())),
+            cursor: CursorCell::default(),
+            released: Mutex::new(Position::default()),
+        })
+    }
+
+    /// Its ring, if something was posted.
+    #[inline]
+    fn ring(&self) -> Option<&Ring<W>> {
+        self.used.get().map(|used| &used.ring)
     }
 
     const fn ring_words(&self) -> usize {
@@ -319,21 +317,19 @@ impl<W: RingMemory> Queue<W> {
 
     #[inline]
     fn has_entry(&self, mut cursor: SendCursor) -> bool {
-        self.ring
-            .get()
+        self.ring()
             .is_some_and(|ring| cursor.available(ring) != Ok(0))
     }
 
     fn discard(&self, cursor: &mut SendCursor) {
-        if let Some(ring) = self.ring.get() {
+        if let Some(ring) = self.ring() {
             let tail = cursor.skip_all(ring);
             ring.release_to(tail);
         }
     }
 
     fn ring_bytes(&self) -> usize {
-        self.ring
-            .get()
+        self.ring()
             .map_or(0, |_| self.ring_words() * size_of::<u64>())
     }
 }

@@ -33,20 +33,22 @@ const HEADER: usize = 2 * SLOT_WORDS;
 
 /// Memory of a ring. Whoever else can write to it may do so at any time.
 pub trait RingMemory: Send + Sync + Debug {
+    /// `count` words that are zero, for a new ring.
+    fn zeroed(count: usize) -> Self;
+
     /// The words; always the same ones.
     fn as_slice(&self) -> &[AtomicU64];
 }
 
 impl RingMemory for Box<[AtomicU64]> {
+    fn zeroed(count: usize) -> Self {
+        (0..count).map(|_| AtomicU64::new(0)).collect()
+    }
+
     #[inline]
     fn as_slice(&self) -> &[AtomicU64] {
         self
     }
-}
-
-/// `count` zeroed words on the heap: the allocator of rings that stay in one process.
-pub fn heap_words(count: usize) -> Box<[AtomicU64]> {
-    (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
 /// How far a side has come. Both counts wrap.

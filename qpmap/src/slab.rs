@@ -89,6 +89,7 @@ impl<T> Slab<T> {
             "a slab has no more than 2^32 - 1 slots"
         );
         self.vacant = self.slots.len() as u32;
+        make_room(&mut self.slots, 1);
         self.slots.push(Slot::Vacant(NONE));
     }
 
@@ -209,6 +210,25 @@ impl<T> IndexMut<u32> for Slab<T> {
 #[track_caller]
 fn vacant(index: u32) -> ! {
     panic!("no value at index {index}")
+}
+
+/// Makes room for `more` values at the end of a table that may become large: an eighth at a time,
+/// so that little of it is empty. (The allocator moves large blocks without copying them.)
+pub(crate) fn make_room<T>(values: &mut Vec<T>, more: usize) {
+    let length = values.len();
+    if values.capacity() - length < more {
+        values.reserve_exact(more.max(4).max(length.min(16)).max(length / 8));
+    }
+}
+
+/// Lengthens a table so that it has a value at `index`.
+#[inline]
+pub(crate) fn reach<T>(values: &mut Vec<T>, index: u32, blank: impl FnMut() -> T) {
+    let length = index as usize + 1;
+    if values.len() < length {
+        make_room(values, length - values.len());
+        values.resize_with(length, blank);
+    }
 }
 
 #[cfg(test)]

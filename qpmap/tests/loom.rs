@@ -10,7 +10,6 @@ use trunkline_conn::work::{Completion, Status};
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::mapping::{Binding, Mapping};
-use trunkline_qpmap::ring::heap_words;
 
 type Heap = Box<[AtomicU64]>;
 
@@ -41,7 +40,7 @@ fn bells_with(of: &[u32]) -> Doorbells {
 
 /// A completion queue whose ring is there, for the same reason.
 fn completion_queue(depth: u32) -> CompletionQueue<Heap> {
-    let queue = CompletionQueue::<Heap>::new(depth, heap_words).unwrap();
+    let queue = CompletionQueue::<Heap>::new(depth).unwrap();
     queue.push(&done(0)).unwrap();
     queue.publish();
     assert!(!queue.take_notification());

@@ -5,12 +5,18 @@
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct StateBytes {
-    /// One idle QP: hot and cold part, flow, rows of tables, queues without their rings.
+    /// One idle QP: hot and cold part, rows of tables, queues without their rings.
     pub per_qp: u64,
+    /// One idle flow, between a QP and one of a peer.
+    pub per_flow: u64,
     /// One idle connection with its peer record and table slots.
     pub per_connection: u64,
     /// QPs there are.
     pub qps: u64,
+    /// Flows there are: one of each connected QP, one of each route of app-managed QPs.
+    pub flows: u64,
+    /// What is known of routes beside their flows, in bytes.
+    pub routes: u64,
     /// Connections there are.
     pub connections: u64,
     /// What connections needed while they were active, kept for a second or two for those that
@@ -26,19 +32,25 @@ impl StateBytes {
     pub(crate) const fn of(engine: &trunkline_qpmap::StateBytes, management: usize) -> Self {
         Self {
             per_qp: engine.per_qp,
+            per_flow: engine.per_flow,
             per_connection: engine.per_connection,
             qps: engine.qps,
+            flows: engine.flows,
+            routes: engine.routes,
             connections: engine.connections,
             spare: engine.spare,
             management: management as u64,
         }
     }
 
-    /// Adds what another worker has. The sizes of one QP and one connection are equal in all.
+    /// Adds what another worker has. The sizes of one QP, flow and connection are equal in all.
     pub(crate) fn add(&mut self, other: &Self) {
         self.per_qp = self.per_qp.max(other.per_qp);
+        self.per_flow = self.per_flow.max(other.per_flow);
         self.per_connection = self.per_connection.max(other.per_connection);
         self.qps += other.qps;
+        self.flows += other.flows;
+        self.routes += other.routes;
         self.connections += other.connections;
         self.spare += other.spare;
         self.management += other.management;
@@ -46,7 +58,7 @@ impl StateBytes {
 
     /// All of it.
     pub const fn total(&self) -> u64 {
-        let of_qps = self.per_qp * self.qps;
+        let of_qps = self.per_qp * self.qps + self.per_flow * self.flows + self.routes;
         of_qps + self.per_connection * self.connections + self.spare + self.management
     }
 }

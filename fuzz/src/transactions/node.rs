@@ -53,10 +53,6 @@ pub(super) struct Plain;
 impl Platform for Plain {
     type RegionMemory = Region;
     type RingMemory = RingMemory;
-
-    fn words(count: usize) -> RingMemory {
-        (0..count).map(|_| AtomicU64::new(0)).collect()
-    }
 }
 
 pub(super) struct Node {

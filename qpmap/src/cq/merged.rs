@@ -147,7 +147,6 @@ impl<W: RingMemory> MergedQueue<W> {
 #[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 mod tests {
     use super::*;
-    use crate::ring::heap_words;
     use std::sync::atomic::AtomicU64;
     use std::thread;
     use trunkline_conn::work::{Extra, Status, VendorError, WorkOpcode};
@@ -175,7 +174,7 @@ mod tests {
         let mut given = None;
         let queue = MergedQueue::new(workers, Arc::clone(&bell) as Arc<dyn Notify>, |notify| {
             given = Some(notify);
-            let ring = |_| CompletionQueue::new(depth, heap_words).map(Arc::new);
+            let ring = |_| CompletionQueue::new(depth).map(Arc::new);
             (0..workers).map(ring).collect()
         });
         Merged {

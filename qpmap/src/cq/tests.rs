@@ -1,5 +1,4 @@
 use super::*;
-use crate::ring::heap_words;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -25,7 +24,7 @@ const DONE: Completion = Completion {
 };
 
 fn queue(depth: u32) -> CompletionQueue<Heap> {
-    CompletionQueue::new(depth, heap_words).unwrap()
+    CompletionQueue::new(depth).unwrap()
 }
 
 /// A queue that has seen very many completions.
@@ -225,7 +224,7 @@ proptest! {
 #[test]
 fn depths_out_of_range_are_refused() {
     for depth in [0, MAX_CQE + 1] {
-        let error = CompletionQueue::<Heap>::new(depth, heap_words).unwrap_err();
+        let error = CompletionQueue::<Heap>::new(depth).unwrap_err();
         assert_eq!(
             error,
             Allowed::Range(1, MAX_CQE).refuse("cqe", depth.into())

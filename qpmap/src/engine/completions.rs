@@ -79,9 +79,8 @@ impl<W: RingMemory> Completions<W> {
         &mut self,
         depth: u32,
         notify: Option<Arc<dyn Notify>>,
-        words: fn(usize) -> W,
     ) -> Result<Indexed<CompletionQueue<W>>, VerbsError> {
-        let queue = Arc::new(CompletionQueue::new(depth, words)?);
+        let queue = Arc::new(CompletionQueue::new(depth)?);
         let slot = Slot {
             queue: Arc::clone(&queue),
             notify,

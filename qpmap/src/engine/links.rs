@@ -18,7 +18,7 @@ use super::build::SentPacket;
 use super::flows::{Group, List, Noticed, Runnable};
 use super::{Cause, ConnId};
 use crate::hash::Keyed;
-use crate::slab::{NONE, Slab};
+use crate::slab::{NONE, Slab, reach};
 use numbers::{Numbered, Numbers};
 use paths::Paths;
 use peers::Peers;
@@ -154,11 +154,9 @@ impl Links {
     pub(crate) fn insert(&mut self, conn: Conn) -> u32 {
         let number = conn.delivery.local_id();
         let index = self.conns.insert(conn);
-        let at = index as usize;
-        if self.serials.len() <= at {
-            self.serials.resize(at + 1, 0);
-        }
-        self.serials[at] = self.serials[at].wrapping_add(1);
+        reach(&mut self.serials, index, || 0);
+        let serial = &mut self.serials[index as usize];
+        *serial = serial.wrapping_add(1);
         self.numbers.open(number, index);
         let record = &mut self.conns[index];
         if record.flags.private {

@@ -151,9 +151,6 @@ pub trait Platform: 'static {
     type RegionMemory: RegionMemory;
     /// Memory of rings.
     type RingMemory: RingMemory;
-
-    /// `count` zeroed words for a ring.
-    fn words(count: usize) -> Self::RingMemory;
 }
 
 /// How an [`Engine`] is set up.

@@ -4,7 +4,7 @@ use super::qp::{Cold, Qp};
 use crate::error::VerbsError;
 use crate::key::Secret24;
 use crate::mapping::Mapping;
-use crate::slab::Slab;
+use crate::slab::{Slab, reach};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -118,10 +118,8 @@ impl<W> Qps<W> {
         let inserted = self.hot.insert(qp);
         assert_eq!(inserted, index, "the slab told the index beforehand");
         let at = index as usize;
-        if self.cold.len() <= at {
-            self.cold.resize_with(at + 1, || None);
-            self.generations.resize(at + 1, 0);
-        }
+        reach(&mut self.cold, index, || None);
+        reach(&mut self.generations, index, || 0);
         self.cold[at] = Some(cold);
         self.begin_life(index);
     }

@@ -71,7 +71,7 @@ impl<P: Platform> Engine<P> {
         depth: u32,
         notify: Option<Arc<dyn Notify>>,
     ) -> Result<Indexed<CompletionQueue<P::RingMemory>>, VerbsError> {
-        self.completions.create(depth, notify, P::words)
+        self.completions.create(depth, notify)
     }
 
     /// What tells a CQ apart from others that have its index later.
@@ -120,7 +120,7 @@ impl<P: Platform> Engine<P> {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<Indexed<RecvQueue<P::RingMemory>>, VerbsError> {
-        let queue = Arc::new(RecvQueue::new(max_wr, max_sge, P::words)?);
+        let queue = Arc::new(RecvQueue::new(max_wr, max_sge)?);
         self.regions.pd_ref(pd)?;
         let slot = SrqSlot {
             queue: Arc::clone(&queue),

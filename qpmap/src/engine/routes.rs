@@ -77,6 +77,12 @@ impl RouteTable {
         self.routes.len()
     }
 
+    /// Bytes of what is known of them: a record each, with its number and its place in the table.
+    pub(crate) const fn state_bytes(&self) -> usize {
+        const EACH: usize = size_of::<Route>() + 2 * size_of::<u32>() + 1;
+        self.routes.len() * EACH
+    }
+
     /// Whether `peer`, or one that is not known yet, may open another route.
     pub(crate) fn may_be_opened_by(&self, peer: Option<u32>) -> bool {
         let own = peer.map_or(0, |peer| self.opened_by.get(&peer).copied().unwrap_or(0));

@@ -9,7 +9,7 @@
 
 use super::Ready;
 use crate::chain::{Chain, Chains};
-use crate::slab::NONE;
+use crate::slab::{NONE, reach};
 
 /// What a connection of weight 1 may send before the next one's turn: packets, and bytes, so that
 /// what waits in the port still fits the second-level cache.
@@ -389,11 +389,8 @@ impl Schedule {
 /// The place of an index, which is made if there is none.
 #[inline]
 fn slot<T: Clone>(places: &mut Vec<T>, index: u32, blank: T) -> &mut T {
-    let index = index as usize;
-    if places.len() <= index {
-        places.resize(index + 1, blank);
-    }
-    &mut places[index]
+    reach(places, index, || blank.clone());
+    &mut places[index as usize]
 }
 
 #[cfg(test)]

@@ -9,12 +9,18 @@ use trunkline_conn::wheel::Wheel;
 /// Bytes of state of an engine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StateBytes {
-    /// One idle QP: hot and cold part, flow, rows of tables, queues without their rings.
+    /// One idle QP: hot and cold part, rows of tables, queues without their rings.
     pub per_qp: u64,
+    /// One idle flow, between a QP and one of a peer, with its place among others.
+    pub per_flow: u64,
     /// One idle connection with its peer record, table slots and timer.
     pub per_connection: u64,
     /// QPs there are.
     pub qps: u64,
+    /// Flows there are.
+    pub flows: u64,
+    /// What is known of routes beside their flows, in bytes.
+    pub routes: u64,
     /// Connections there are.
     pub connections: u64,
     /// What connections needed while they were active, kept for those that become so.
@@ -24,12 +30,10 @@ pub struct StateBytes {
 impl<P: Platform> Engine<P> {
     /// State of the QPs and connections that exist now.
     pub fn state_bytes(&self) -> StateBytes {
-        // Rows: mapping, generation, doorbell bit (rounded up), pointer to the queues, home of the
-        // flow.
-        let rows = 8 + 2 + 1 + 8 + HOME_BYTES;
+        // Rows: mapping, generation, doorbell bit (rounded up).
+        let rows = 8 + 4 + 1;
         let arc = 16;
         let per_qp = size_of::<Qp<P::RingMemory>>()
-            + size_of::<Flow>()
             + size_of::<Option<Cold>>()
             + size_of::<QpQueues<P::RingMemory>>()
             + arc
@@ -37,8 +41,11 @@ impl<P: Platform> Engine<P> {
         let per_connection = size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS + Wheel::TIMER;
         StateBytes {
             per_qp: per_qp as u64,
+            per_flow: (size_of::<Flow>() + HOME_BYTES) as u64,
             per_connection: per_connection as u64,
             qps: self.qps.len() as u64,
+            flows: self.flows.len() as u64,
+            routes: self.flows.routes().state_bytes() as u64,
             connections: self.links.len() as u64,
             spare: self.links.spare_bytes() as u64,
         }

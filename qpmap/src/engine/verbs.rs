@@ -81,16 +81,12 @@ impl<P: Platform> Engine<P> {
         }
         let (wr, sge, inline) = (init.max_send_wr, init.max_send_sge, init.max_inline);
         let send = match init.kind {
-            QpType::Ud => SendQueue::for_datagrams(wr, sge, inline, P::words)?,
-            _ => SendQueue::new(wr, sge, inline, P::words)?,
+            QpType::Ud => SendQueue::for_datagrams(wr, sge, inline)?,
+            _ => SendQueue::new(wr, sge, inline)?,
         };
         let receive = match init.srq {
             Some(_) => None,
-            None => Some(RecvQueue::new(
-                init.max_recv_wr,
-                init.max_recv_sge,
-                P::words,
-            )?),
+            None => Some(RecvQueue::new(init.max_recv_wr, init.max_recv_sge)?),
         };
         self.regions.pd_ref(init.pd)?;
         let (index, qpn) = self.qps.next();

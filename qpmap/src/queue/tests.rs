@@ -1,5 +1,4 @@
 use super::*;
-use crate::ring::heap_words;
 use crate::wqe::OWN_BINDING;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,7 +16,7 @@ const REMOTE: Remote = Remote {
 };
 
 fn send_queue(max_wr: u32) -> SendQueue<Heap> {
-    SendQueue::for_datagrams(max_wr, MAX_SGE as u32, MAX_INLINE as u32, heap_words).unwrap()
+    SendQueue::for_datagrams(max_wr, MAX_SGE as u32, MAX_INLINE as u32).unwrap()
 }
 
 fn sge(length: u32) -> Sge {
@@ -210,7 +209,7 @@ proptest! {
 
     #[test]
     fn a_receive_queue_gives_what_was_posted_and_frees_it_at_once(steps in steps(sges())) {
-        let queue = RecvQueue::new(5, MAX_SGE as u32, heap_words).unwrap();
+        let queue = RecvQueue::<Heap>::new(5, MAX_SGE as u32).unwrap();
         let mut posted = VecDeque::new();
         for step in steps {
             match step {
@@ -245,7 +244,7 @@ proptest! {
     ) {
         let queue = send_queue(1);
         queue.post(&[send(SendOp::Send, &[])]).unwrap();
-        let ring = queue.queue.ring.get().unwrap();
+        let ring = queue.queue.ring().unwrap();
         prop_assert_eq!(ring.capacity(), 8);
         for (at, word) in words.iter().enumerate() {
             ring.store(0, at, *word);
@@ -275,9 +274,9 @@ proptest! {
         words in vec(prop_oneof![any::<u64>(), 0..20u64], 64),
         tails in vec(prop_oneof![0..10u32, any::<u32>()], 1..6),
     ) {
-        let queue = RecvQueue::new(1, MAX_SGE as u32, heap_words).unwrap();
+        let queue = RecvQueue::<Heap>::new(1, MAX_SGE as u32).unwrap();
         queue.post(&[RecvWr { wr_id: 0, sges: &[] }]).unwrap();
-        let ring = queue.queue.ring.get().unwrap();
+        let ring = queue.queue.ring().unwrap();
         prop_assert_eq!(ring.capacity(), 8);
         for (at, word) in words.iter().enumerate() {
             ring.store(0, at, *word);
@@ -299,7 +298,7 @@ fn what_a_program_may_not_write_is_named() {
     let fetch = |words: [u64; 8], slots: u32| {
         let queue = send_queue(1);
         queue.post(&[send(SendOp::Send, &[])]).unwrap();
-        let ring = queue.queue.ring.get().unwrap();
+        let ring = queue.queue.ring().unwrap();
         for (at, word) in words.into_iter().enumerate() {
             ring.store(0, at, word);
         }
@@ -359,7 +358,7 @@ fn what_a_program_may_not_write_is_named() {
 
 #[test]
 fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
-    let queue = SendQueue::new(4, 2, 32, heap_words).unwrap();
+    let queue = SendQueue::<Heap>::new(4, 2, 32).unwrap();
     let (three, short, long) = ([sge(1); 3], [sge(7)], [sge(MAX_MESSAGE), sge(1)]);
     let bytes = [0; 33];
     let fine = [sge(64)];
@@ -458,11 +457,11 @@ fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
 #[test]
 fn sizes_beyond_the_limits_are_refused() {
     let error = |what, value, most| Allowed::Range(0, most).refuse(what, value);
-    let send = |wr, sge, inline| SendQueue::<Heap>::new(wr, sge, inline, heap_words).unwrap_err();
+    let send = |wr, sge, inline| SendQueue::<Heap>::new(wr, sge, inline).unwrap_err();
     assert_eq!(send(MAX_WR + 1, 1, 0), error("max_send_wr", 32769, 32768));
     assert_eq!(send(1, 17, 0), error("max_send_sge", 17, 16));
     assert_eq!(send(1, 1, 257), error("max_inline_data", 257, 256));
-    let recv = |wr, sge| RecvQueue::<Heap>::new(wr, sge, heap_words).unwrap_err();
+    let recv = |wr, sge| RecvQueue::<Heap>::new(wr, sge).unwrap_err();
     assert_eq!(recv(MAX_WR + 1, 1), error("max_recv_wr", 32769, 32768));
     assert_eq!(recv(1, 17), error("max_recv_sge", 17, 16));
 }
@@ -477,7 +476,7 @@ fn a_queue_for_nothing_is_always_full() {
 
 #[test]
 fn a_ring_comes_with_the_first_post() {
-    let queue = SendQueue::new(4, 2, 0, heap_words).unwrap();
+    let queue = SendQueue::<Heap>::new(4, 2, 0).unwrap();
     assert_eq!(queue.ring_bytes(), 0);
     assert!(matches!(queue.fetch(&mut SendCursor::default()), Ok(None)));
     queue.post(&[]).unwrap();
@@ -560,7 +559,7 @@ fn threads_that_post_at_once_lose_nothing() {
 #[test]
 fn threads_that_receive_keep_the_order() {
     const COUNT: u64 = 100_000;
-    let queue = RecvQueue::new(8, 4, heap_words).unwrap();
+    let queue = RecvQueue::<Heap>::new(8, 4).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
             for wr_id in 0..COUNT {

@@ -92,9 +92,6 @@ pub(crate) struct Test;
 impl Platform for Test {
     type RegionMemory = Buffer;
     type RingMemory = RingMemory;
-    fn words(count: usize) -> RingMemory {
-        (0..count).map(|_| AtomicU64::new(0)).collect()
-    }
 }
 
 /// Collects what an engine sends.

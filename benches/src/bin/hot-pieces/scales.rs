@@ -10,7 +10,7 @@ pub(crate) mod timers;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use trunkline_benches::pair::{End, Ends, PairConfig, RingMemory};
+use trunkline_benches::pair::{End, Ends, PairConfig};
 use trunkline_conn::mem::{Access, Memory, RegionMemory};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, MICROSECOND, SECOND};
@@ -68,12 +68,7 @@ pub(crate) fn regions(entries: u32) {
 
 /// Completions that stand in a CQ before its program looks.
 pub(crate) fn completions(entries: u32) {
-    let words = |count| {
-        (0..count)
-            .map(|_| AtomicU64::new(0))
-            .collect::<RingMemory>()
-    };
-    let cq = CompletionQueue::new(entries, words).expect("a depth that there may be");
+    let cq = CompletionQueue::<Box<[AtomicU64]>>::new(entries).expect("a depth that there may be");
     for wr_id in 0..entries {
         let completion = Completion {
             wr_id: wr_id.into(),

@@ -1,7 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::ring::heap_words;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use trunkline_conn::work::Status;
 
@@ -31,7 +30,7 @@ fn polled(queue: &CompletionQueue<Heap>) -> usize {
 fn completions_are_seen_once_they_are_published_and_wake_their_program_once() {
     let (mut owner, woken) = (Completions::new(), Arc::new(Woken::default()));
     let notify: Arc<dyn Notify> = Arc::<Woken>::clone(&woken);
-    let (cq, queue) = owner.create(8, Some(notify), heap_words).unwrap();
+    let (cq, queue) = owner.create(8, Some(notify)).unwrap();
     queue.arm(false);
     for _ in 0..3 {
         assert_eq!(owner.push(cq, &DONE), None);
@@ -46,8 +45,8 @@ fn completions_are_seen_once_they_are_published_and_wake_their_program_once() {
 #[test]
 fn a_queue_that_overran_is_told_once_and_takes_no_more_qps() {
     let mut owner = Completions::<Heap>::new();
-    let (cq, _queue) = owner.create(1, None, heap_words).unwrap();
-    let (fine, _other) = owner.create(1, None, heap_words).unwrap();
+    let (cq, _queue) = owner.create(1, None).unwrap();
+    let (fine, _other) = owner.create(1, None).unwrap();
     let mut pushed = || owner.push(cq, &DONE);
     let told: Vec<_> = std::iter::repeat_with(&mut pushed).take(4).collect();
     let id = owner.id(cq);
@@ -65,7 +64,7 @@ fn a_queue_that_overran_is_told_once_and_takes_no_more_qps() {
 #[test]
 fn a_queue_that_failed_elsewhere_fails_here_once() {
     let mut owner = Completions::<Heap>::new();
-    let (cq, queue) = owner.create(4, None, heap_words).unwrap();
+    let (cq, queue) = owner.create(4, None).unwrap();
     assert_eq!(owner.push(cq, &DONE), None);
     let id = owner.id(cq);
     assert!(owner.fail(id) && !owner.fail(id));
@@ -78,7 +77,7 @@ fn a_queue_that_failed_elsewhere_fails_here_once() {
 #[test]
 fn a_queue_goes_when_no_qp_uses_it_and_its_index_is_not_taken_for_it() {
     let mut owner = Completions::<Heap>::new();
-    let (cq, _queue) = owner.create(4, None, heap_words).unwrap();
+    let (cq, _queue) = owner.create(4, None).unwrap();
     let first = owner.id(cq);
     owner.attach([cq, cq]);
     assert!(owner.is_used(first));
@@ -96,7 +95,7 @@ fn a_queue_goes_when_no_qp_uses_it_and_its_index_is_not_taken_for_it() {
         Err(VerbsError::UnknownCq { .. })
     ));
     assert_eq!(owner.push(cq, &DONE), None);
-    let (again, queue) = owner.create(4, None, heap_words).unwrap();
+    let (again, queue) = owner.create(4, None).unwrap();
     assert_eq!(again, cq);
     owner.attach([again, again]);
     assert!(owner.id(again) != first && !owner.is_used(first) && !owner.fail(first));

@@ -3,7 +3,7 @@
 //! Each such group is a circle, linked in both directions by the numbers of flows: one joins and
 //! leaves in the same few steps, however many there are.
 
-use crate::slab::NONE;
+use crate::slab::{NONE, reach};
 
 /// The home of each flow.
 #[derive(Debug, Default)]
@@ -48,11 +48,8 @@ impl Homes {
 
     /// A flow begins; its remote QP is one of `peer`.
     pub(crate) fn begin(&mut self, flow: u32, peer: u32) {
-        let at = flow as usize;
-        if self.0.len() <= at {
-            self.0.resize(at + 1, Self::NOWHERE);
-        }
-        self.0[at] = Home {
+        reach(&mut self.0, flow, || Self::NOWHERE);
+        self.0[flow as usize] = Home {
             peer,
             ..Self::NOWHERE
         };

@@ -4,7 +4,6 @@ use super::*;
 use crate::engine::qp::{Attributes, QpQueues, Wire};
 use crate::engine::requests::PostingOrder;
 use crate::queue::{SendCursor, SendQueue};
-use crate::ring::heap_words;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::collections::BTreeSet;
@@ -27,7 +26,7 @@ fn add(owner: &mut Qps<Heap>) -> (u32, Qpn) {
     let queues = Arc::new(QpQueues {
         qpn,
         index,
-        send: SendQueue::new(1, 1, 0, heap_words).unwrap(),
+        send: SendQueue::new(1, 1, 0).unwrap(),
         receive: None,
         state: AtomicU8::new(QpState::Reset as u8),
     });
