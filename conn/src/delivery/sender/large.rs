@@ -289,6 +289,33 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_of_before_the_small_packet_takes_no_certainty_back() {
+        let mut path = Path::default();
+        path.loses(0, 0, 0);
+        let early = path.sent(0, EVERY_PATH + 1, 0);
+        path.carries_small(0, 0);
+        path.loses(0, 0, LOSSES - 1);
+        assert_eq!(path.certain_after(0), Some(100));
+        path.large.lost(Path::at(1), &early, path.order + 1);
+        assert_eq!(path.certain_after(0), Some(100));
+    }
+
+    #[test]
+    fn a_small_packet_that_arrives_out_of_order_does_not_move_the_mark_back() {
+        let mut path = Path::default();
+        path.loses(0, 0, LOSSES - 1);
+        let earlier = path.sent(0, EVERY_PATH, 0);
+        let large = path.sent(0, EVERY_PATH + 1, 0);
+        path.carries_small(0, 0);
+        path.large.arrived(&earlier, true, (0, 1));
+        // It was sent before the latest small one that arrived: that says nothing of its size.
+        path.large.lost(Path::at(0), &large, path.order + 1);
+        assert_eq!(path.certain_after(0), None);
+        path.loses(0, 0, 0);
+        assert_eq!(path.certain_after(0), Some(100));
+    }
+
+    #[test]
     fn a_large_packet_that_arrives_ends_the_suspicion() {
         let mut path = black_hole(0);
         let sent = path.sent(0, EVERY_PATH + 1, 0);
