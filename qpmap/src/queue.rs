@@ -133,6 +133,12 @@ impl<W: RingMemory> SendQueue<W> {
         self.queue.has_entry(*cursor)
     }
 
+    /// Worker: the slot behind what was posted and not fetched; `None`: all was fetched.
+    pub(crate) fn posted_behind(&self, cursor: &SendCursor) -> Option<u32> {
+        let tail = self.queue.ring()?.tail().slots;
+        (tail != cursor.slot()).then_some(tail)
+    }
+
     /// Worker: whether nothing that was posted is outstanding.
     pub fn is_empty(&self) -> bool {
         let ring = self.queue.ring();

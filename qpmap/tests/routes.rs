@@ -292,6 +292,55 @@ fn a_route_asked_for_over_another_connection_moves_there() {
     assert_eq!(done, [(1, Status::Success, 1), (2, Status::Success, 1)]);
 }
 
+/// Requests that the engine has not taken from the ring when their route is closed.
+#[test]
+fn what_was_posted_for_a_closed_route_is_flushed_and_goes_to_no_other() {
+    let mut pair = Pair::new(1);
+    let (hub, leaves, routes) = fan(&mut pair, 2);
+    pair.run(MILLISECOND);
+    let other = managed(&mut pair, 1);
+    for wr_id in 0..20 {
+        post(&pair, &hub, wr_id, write(&pair), routes[0]);
+    }
+    pair.nodes[0]
+        .engine
+        .close_route(hub.qpn, routes[0])
+        .unwrap();
+    let unknown = pair.nodes[0].engine.close_route(hub.qpn, routes[0]);
+    assert!(matches!(unknown, Err(VerbsError::UnknownRoute { .. })));
+    let new = route(&mut pair, &hub, &other);
+    let again = route(&mut pair, &hub, &leaves[0]);
+    assert!(![new, again].contains(&routes[0]), "it is still named");
+    post(&pair, &hub, 20, write(&pair), new);
+    pair.run(10 * MILLISECOND);
+    let flushed = (0..20).map(|wr_id| (wr_id, Status::Flushed, routes[0]));
+    let mut done = told(&pair.completions(0));
+    done.sort_unstable_by_key(|(wr_id, ..)| *wr_id);
+    let expected: Vec<_> = flushed.chain([(20, Status::Success, new)]).collect();
+    assert_eq!(done, expected);
+    // Nothing names it any more.
+    pair.nodes[0].engine.close_route(hub.qpn, again).unwrap();
+    let third = managed(&mut pair, 1);
+    let numbers = [
+        route(&mut pair, &hub, &third),
+        route(&mut pair, &hub, &leaves[0]),
+    ];
+    assert!(numbers.contains(&routes[0]), "{numbers:?}");
+}
+
+#[test]
+fn a_request_of_a_qp_without_routes_fails_alone() {
+    let mut pair = Pair::new(1);
+    let hub = managed(&mut pair, 0);
+    post(&pair, &hub, 1, write(&pair), 7);
+    pair.run(MILLISECOND);
+    assert_eq!(
+        told(&pair.completions(0)),
+        [(1, Status::LocalQpOperation, 7)]
+    );
+    assert_eq!(hub.state(), QpState::Rts);
+}
+
 #[test]
 fn a_route_that_is_closed_flushes_and_leaves_nothing() {
     let mut pair = Pair::new(1);

@@ -385,8 +385,8 @@ impl Qp {
         Ok(route)
     }
 
-    /// Ends a route: what is outstanding on it is flushed, the peer is told, and the number may be
-    /// given to another one.
+    /// Ends a route: what is outstanding on it, and all that was posted for it before, is flushed;
+    /// the peer is told. The number may be given to another route once that is done.
     ///
     /// # Errors
     /// No such route.

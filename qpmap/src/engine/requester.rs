@@ -523,6 +523,7 @@ impl<P: Platform> Engine<P> {
             record.queues.send.release(slots);
             self.report_sent(qp, &request, route, Status::Flushed, 0);
         }
+        self.routes_taken(qp);
     }
 
     fn own_receive(&mut self, qp: u32) -> Option<Receive> {

@@ -8,6 +8,7 @@
 use crate::hash::{IndexMap, Keyed};
 use crate::slab::{NONE, Slab};
 use hashbrown::HashTable;
+use std::collections::VecDeque;
 use trunkline_wire::Qpn;
 
 /// Most routes that peers may have opened, at all app-managed QPs together.
@@ -30,6 +31,8 @@ struct Route {
     next: u32,
     /// The peer opened it.
     opened: bool,
+    /// Its program has closed it, while requests that name it were in the ring.
+    closing: bool,
 }
 
 /// The routes of one QP.
@@ -38,6 +41,9 @@ pub(crate) struct OwnRoutes {
     first: u32,
     /// By number, from 1.
     numbers: Slab<u32>,
+    /// Numbers of routes that are closing, and the slot of the ring behind the last request that
+    /// may name each; in order.
+    closing: VecDeque<(u32, u32)>,
 }
 
 /// The routes of an engine.
@@ -56,6 +62,7 @@ impl OwnRoutes {
     pub(crate) const EMPTY: Self = Self {
         first: NONE,
         numbers: Slab::new(),
+        closing: VecDeque::new(),
     };
 }
 
@@ -135,6 +142,7 @@ impl RouteTable {
             prev,
             next,
             opened,
+            closing: false,
         });
         if own.first == NONE {
             own.first = index;
@@ -194,6 +202,30 @@ impl RouteTable {
         number
     }
 
+    /// Whether a program has closed the route that had this number.
+    pub(crate) fn is_closing(&self, own: &OwnRoutes, number: u32) -> bool {
+        let route = own.numbers.get(number.wrapping_sub(1));
+        route.is_some_and(|route| self.routes[*route].closing)
+    }
+
+    /// The program has closed a route that has ended. Its number is free once all requests before
+    /// `slot` of the ring were taken: they may name it.
+    pub(crate) fn close_behind(&mut self, own: &mut OwnRoutes, number: u32, slot: u32) {
+        self.routes[own.numbers[number - 1]].closing = true;
+        own.closing.push_back((number, slot));
+    }
+
+    /// All requests before `slot` were taken from the ring.
+    #[inline]
+    pub(crate) fn taken(&mut self, own: &mut OwnRoutes, slot: u32) {
+        while let Some(&(number, behind)) = own.closing.front()
+            && slot.wrapping_sub(behind).cast_signed() >= 0
+        {
+            own.closing.pop_front();
+            self.close(own, number);
+        }
+    }
+
     /// Frees the number of a route that has ended.
     pub(crate) fn close(&mut self, own: &mut OwnRoutes, number: u32) {
         let index = own.numbers.remove(number - 1);
@@ -229,6 +261,7 @@ impl RouteTable {
             self.remove(own, own.first);
         }
         own.numbers = Slab::new();
+        own.closing.clear();
     }
 
     fn remove(&mut self, own: &mut OwnRoutes, index: u32) {

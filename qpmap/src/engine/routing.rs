@@ -102,13 +102,18 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The program has no use for a route any more: what is outstanding on it is flushed, the peer
-    /// hears that it ends, and its number is free.
+    /// hears that it ends, and its number is free once the requests were taken that were posted
+    /// before: they may name it.
     ///
     /// # Errors
     /// No such QP or route.
     pub fn close_route(&mut self, qpn: Qpn, route: u32) -> Result<(), VerbsError> {
         let qp = self.known(qpn)?;
-        let flow = self.flow_of_route(qp, route);
+        let own = self.cold(qp).routes.as_ref();
+        let known = |own: &&Box<OwnRoutes>| !self.flows.routes().is_closing(own, route);
+        let flow = own
+            .filter(known)
+            .and_then(|_| self.flow_of_route(qp, route));
         let flow = flow.ok_or(VerbsError::UnknownRoute {
             qpn: qpn.get(),
             route,
@@ -116,8 +121,13 @@ impl<P: Platform> Engine<P> {
         if flow != NONE {
             self.end_route(flow, Status::Flushed);
         }
+        let record = &self.qps[qp];
+        let behind = record.queues.send.posted_behind(&record.cursor);
         let (routes, own) = parts(&mut self.flows, &mut self.qps, qp);
-        routes.close(own, route);
+        match behind {
+            Some(slot) => routes.close_behind(own, route, slot),
+            None => routes.close(own, route),
+        }
         Ok(())
     }
 
@@ -185,7 +195,16 @@ impl<P: Platform> Engine<P> {
                 }
             }
         }
+        self.routes_taken(qp);
         taken
+    }
+
+    /// Requests were taken from the ring of an app-managed QP.
+    pub(crate) fn routes_taken(&mut self, qp: u32) {
+        let slot = self.qps[qp].cursor.slot();
+        if let Some(own) = &mut self.qps.cold_mut(qp).routes {
+            self.flows.routes_mut().taken(own, slot);
+        }
     }
 
     fn take_routed(&mut self, qp: u32, request: Request, route: u32, slots: u16) {
