@@ -20,6 +20,10 @@ pub(super) struct Timers {
     base: Instant,
     /// Probes since the last acknowledgement.
     probes: u32,
+    /// How long the peer holds packets at most, of late, in ns, before it is known here that they
+    /// have arrived: round trips leave that out. It may be busy with something else, or have no
+    /// processor.
+    held: u64,
 }
 
 impl Timers {
@@ -55,6 +59,12 @@ impl Timers {
         timed_out
     }
 
+    /// A packet is known to have arrived so much later than the round trip explains.
+    #[inline]
+    pub(super) fn held(&mut self, ns: u64) {
+        self.held = ns.max(self.held - self.held / 8);
+    }
+
     /// A probe is sent. Whether it is the first, which is no sign of trouble yet.
     pub(super) fn probing(&mut self, now: Instant) -> bool {
         self.base = now;
@@ -71,7 +81,8 @@ impl Timers {
         let wait = if rtt.smoothed == 0 {
             FIRST_WAIT_NS
         } else {
-            (rtt.smoothed + 4 * rtt.variation + max_ack_delay_ns).max(MIN_WAIT_NS)
+            let held = max_ack_delay_ns.max(self.held + self.held / 4);
+            (rtt.smoothed + 4 * rtt.variation + held).max(MIN_WAIT_NS)
         };
         // Several probes before death, however long the wait has grown.
         let most = if dead_after_ns == 0 {
@@ -80,5 +91,35 @@ impl Timers {
             MAX_WAIT_NS.min(dead_after_ns / 8)
         };
         self.base + (wait << self.probes).min(most.max(MIN_WAIT_NS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long is waited for an answer on a path of 10 us, whose peer held packets so long of late.
+    fn waits(held_ns: impl IntoIterator<Item = u64>) -> u64 {
+        let mut rtt = Rtt::restore(Instant::ZERO, 10_000, 1_000, 8_000);
+        rtt.sample(Instant::ZERO, 10_000);
+        let mut timers = Timers::default();
+        for ns in held_ns {
+            timers.held(ns);
+        }
+        let at = timers.probe_at(&rtt, 25_000, 2 * SECOND);
+        at.since(Instant::ZERO)
+    }
+
+    #[test]
+    fn a_peer_that_answers_late_is_given_the_time_it_takes_and_not_for_long() {
+        assert_eq!(waits([]), MIN_WAIT_NS);
+        assert_eq!(waits([10_000; 5]), MIN_WAIT_NS);
+        assert!(waits([1_500_000, 1_400_000, 1_500_000]) > 1_800_000);
+        // One late answer among prompt ones.
+        assert!(waits([1_500_000, 10_000]) > 1_500_000);
+        let after = [1_500_000].into_iter().chain([10_000; 40]);
+        assert_eq!(waits(after), MIN_WAIT_NS);
+        // However late: several probes before death.
+        assert_eq!(waits([SECOND]), SECOND / 4);
     }
 }

@@ -212,7 +212,12 @@ impl<I: Copy> Sender<I> {
         let rtt_ns = self.measure(now, ack, found);
         let mut round = false;
         if let Some((order, at)) = found.latest {
-            self.rack.delivered(order, found.now.wrapping_sub(at));
+            let after = found.now.wrapping_sub(at);
+            self.rack.delivered(order, after);
+            if let Some(rtt_ns) = rtt_ns {
+                let held = (u64::from(after) << TICK_SHIFT).saturating_sub(rtt_ns);
+                self.timers.held(held);
+            }
             if !is_after(self.round_end, order) {
                 round = true;
                 self.round_end = self.order;
