@@ -559,3 +559,12 @@ fn a_peer_may_offer_any_window() {
         });
     }
 }
+
+#[test]
+fn a_connection_to_an_address_of_another_family_is_refused_for_that() {
+    let pair = Pair::new();
+    let there = IpAddr::from(std::net::Ipv6Addr::LOCALHOST);
+    let refused = pair.a.node.open_connection(there, &Default::default());
+    let why = refused.map(drop).unwrap_err().to_string();
+    assert!(why.contains("another family of addresses"), "{why}");
+}

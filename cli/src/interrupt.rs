@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What a command may take to end cleanly after the first signal.
-const GRACE: Duration = Duration::from_millis(700);
+const GRACE: Duration = Duration::from_millis(400);
 
 /// Someone wants the command to end. Clones share one flag.
 #[derive(Clone, Debug, Default)]

@@ -96,7 +96,9 @@ pub enum VerbsError {
         key: u32,
     },
     /// The access flags contradict each other, or ask for something there is not.
-    #[error("invalid access flags {bits:#x}")]
+    #[error(
+        "access flags {bits:#x}: remote writes and atomics need LOCAL_WRITE, and some mean nothing"
+    )]
     BadAccess {
         /// Bits of `enum ibv_access_flags`.
         bits: u32,

@@ -45,7 +45,8 @@ pub struct SendWr<'a> {
     pub sges: &'a [Sge],
     /// The message itself, copied when posted.
     pub inline: Option<&'a [u8]>,
-    /// Where to: [`OWN_BINDING`], or, of an app-managed QP, which has none, one of its routes.
+    /// Where to: 0, or, of an app-managed QP, one of its routes. A request for one that is not
+    /// there ends with `LocalQpOperation`, and so does all of a QP of another kind.
     pub route: u32,
 }
 

@@ -664,7 +664,8 @@ impl Node {
     /// where they are bound to it. It is open when [`Connection::state`] says so.
     ///
     /// # Errors
-    /// Too many connections, or an address that is not that of one host.
+    /// Too many connections, an address of another family than the node's own, or one that is not
+    /// that of one host.
     pub fn open_connection(
         &self,
         peer: IpAddr,

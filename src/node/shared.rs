@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::node::life::{Down, Life};
+use crate::observe::log;
 use crate::observe::status::server::Server;
 use crate::rdma_cm::Ids;
 use crate::worker::core::Core;
@@ -249,6 +250,9 @@ impl Drop for Shared {
             // whole nor ours. Its descriptors go when the child ends or becomes another program.
             std::mem::forget(std::mem::take(&mut self.handles));
             return;
+        }
+        if self.life.check().is_ok() {
+            log::ended(self.gid.address());
         }
         if self.threads.is_empty() {
             self.handles.iter().for_each(|handle| handle.say_goodbye());

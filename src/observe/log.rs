@@ -117,9 +117,9 @@ pub(crate) fn started(node: IpAddr, workers: Workers, port: &Capabilities) {
     );
 }
 
-/// A program has shut a node down.
+/// A program has shut a node down, or has let go of its last handle.
 pub(crate) fn ended(node: IpAddr) {
-    info!(%node, "node shut down");
+    info!(%node, "node ended");
 }
 
 /// A worker failed. False where no subscriber hears of it.

@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::verbs::mr::Pd;
 use trunkline_conn::work::{Datagram, SendOp};
-use trunkline_qpmap::VerbsError;
 use trunkline_wire::{Gid, Qpn};
 
 /// An address handle (`ibv_create_ah(3)`). Requests take with them what it says, so it may be
@@ -22,12 +21,6 @@ impl Pd {
     /// An address of another family than the node's own, or not that of one host.
     pub fn create_ah(&self, remote: Gid, traffic_class: u8) -> Result<Ah, Error> {
         let node = &self.0.node;
-        if remote.address().is_ipv4() != node.gid.address().is_ipv4() {
-            return Err(VerbsError::Unsupported {
-                what: "a peer of another family of addresses",
-            }
-            .into());
-        }
         let mut core = node.handle(0).core()?;
         let now = core.clock.now();
         core.check_peer(now, remote)?;

@@ -24,15 +24,15 @@ pub struct QpOptions {
     pub kind: QpType,
     /// Receives come from here instead of from a queue of its own.
     pub srq: Option<Srq>,
-    /// Most send requests outstanding.
+    /// Most send requests outstanding; 64 by default.
     pub max_send_wr: u32,
-    /// Most receive requests outstanding.
+    /// Most receive requests outstanding; 64 by default.
     pub max_recv_wr: u32,
-    /// Most scatter-gather elements of a send request, up to 16.
+    /// Most scatter-gather elements of a send request, up to 16; 4 by default.
     pub max_send_sge: u32,
-    /// Most scatter-gather elements of a receive request, up to 16.
+    /// Most scatter-gather elements of a receive request, up to 16; 4 by default.
     pub max_recv_sge: u32,
-    /// Most inline bytes, up to 256.
+    /// Most inline bytes, up to 256, which is the default.
     pub max_inline: u32,
     /// Every send request gets a completion, signalled or not.
     pub signal_all: bool,

@@ -516,6 +516,11 @@ impl Core {
     /// Whether packets to this address reach one host, as far as it can be known without asking
     /// anybody.
     pub(crate) fn check_peer(&mut self, now: Instant, peer: Gid) -> Result<(), VerbsError> {
+        if peer.address().is_ipv4() != self.pools.address().is_ipv4() {
+            return Err(VerbsError::Unsupported {
+                what: "a peer of another family of addresses",
+            });
+        }
         // Who has answered is one host.
         if self.engine.peer(peer).is_some() || self.cm.is_one_host(now, peer.address()) {
             return Ok(());

@@ -102,7 +102,7 @@ struct ClientArgs {
     /// QPs at each end [default: 1; rate: 64].
     #[arg(long, value_name = "N")]
     qps: Option<u32>,
-    /// Shared connections for them.
+    /// Most shared connections for them: another one is opened when 1,024 QPs use each.
     #[arg(long, value_name = "N", default_value_t = 1)]
     connections: u32,
     /// Workers of each node; with several each has a thread of its own.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Patience {
     limit: Duration,
     moved: Instant,
-    /// Packets of data that had reached either end when it was told last.
-    delivered: u64,
+    /// Packets that had arrived when it was told last.
+    arrived: u64,
 }
 
 impl Patience {
@@ -17,7 +17,7 @@ impl Patience {
         Self {
             limit,
             moved: now,
-            delivered: 0,
+            arrived: 0,
         }
     }
 
@@ -31,12 +31,12 @@ impl Patience {
         self.moved = now;
     }
 
-    /// So many packets of data have reached either end by now. Where there are more than before
+    /// So many packets have arrived by now. Where there are more than before
     /// something moves, though a large message may take longer than anybody has patience with
     /// silence.
-    pub(crate) const fn delivered(&mut self, packets: u64, now: Instant) {
-        if self.delivered != packets {
-            self.delivered = packets;
+    pub(crate) const fn arrived(&mut self, packets: u64, now: Instant) {
+        if self.arrived != packets {
+            self.arrived = packets;
             self.moved(now);
         }
     }
@@ -59,7 +59,7 @@ mod tests {
         let mut patience = Patience::new(LIMIT, began);
         for second in 0..100 {
             let now = began + Duration::from_secs(second);
-            patience.delivered(second / 5, now);
+            patience.arrived(second / 5, now);
             assert!(!patience.is_over(now), "after {second} s");
         }
     }
@@ -68,10 +68,10 @@ mod tests {
     fn a_peer_that_takes_nothing_more_is_waited_for_as_long_as_was_said() {
         let began = Instant::now();
         let mut patience = Patience::new(LIMIT, began);
-        patience.delivered(7, began);
+        patience.arrived(7, began);
         for second in 0..=10 {
             let now = began + Duration::from_secs(second);
-            patience.delivered(7, now);
+            patience.arrived(7, now);
             assert!(!patience.is_over(now), "after {second} s");
         }
         let late = began + Duration::from_secs(11);

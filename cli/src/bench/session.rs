@@ -46,8 +46,6 @@ pub(crate) struct Session<'a> {
     patience: Patience,
     /// What the node said last of why requests fail.
     news: Option<News>,
-    /// The node had something to do since the last look around.
-    stirred: bool,
     idle: u32,
     rounds: u32,
     looked: Instant,
@@ -88,7 +86,6 @@ impl<'a> Session<'a> {
             ],
             patience: Patience::new(params.timeout, Instant::now()),
             news: None,
-            stirred: false,
             idle: 0,
             rounds: 0,
             looked: Instant::now(),
@@ -108,7 +105,6 @@ impl<'a> Session<'a> {
     pub(crate) fn turn(&mut self) -> Result<()> {
         if turn(&self.end.node)? {
             self.idle = 0;
-            self.stirred = true;
         } else {
             self.idle = self.idle.saturating_add(1);
         }
@@ -131,13 +127,14 @@ impl<'a> Session<'a> {
         if self.looked - before > ABSENCE {
             self.patience.moved(self.looked);
         }
-        let counters = self.end.node.delivery_counters();
-        let delivered = counters.acked + counters.accepted;
-        self.patience.delivered(delivered, self.looked);
-        // A server need not know what comes; a client knows what it waits for.
-        if std::mem::take(&mut self.stirred) && self.end.side() == Side::Server {
-            self.patience.moved(self.looked);
-        }
+        // A server need not know what comes, but something does; a client knows what it waits for.
+        let arrived = if self.end.side() == Side::Server {
+            self.end.node.counters().received
+        } else {
+            let counters = self.end.node.delivery_counters();
+            counters.acked + counters.accepted
+        };
+        self.patience.arrived(arrived, self.looked);
         ensure!(
             !self.patience.is_over(self.looked),
             "nothing moved for {:?}: {}",

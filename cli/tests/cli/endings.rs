@@ -124,6 +124,25 @@ fn a_server_that_falls_silent_is_an_error_after_the_timeout() {
 }
 
 #[test]
+fn a_client_that_falls_silent_is_an_error_after_the_timeout() {
+    for mode in ["lat", "bw", "rate"] {
+        let server = Server::start(&["--once", "--timeout", "1"]);
+        let words = [mode, "--duration", "600", "--timeout", "1"];
+        let mut child = piped(server.client(&words));
+        std::thread::sleep(Duration::from_millis(500));
+        kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+        let began = Instant::now();
+        let (said, code) = server.end();
+        let took = began.elapsed();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(took < Duration::from_secs(3), "{mode}: {took:?}");
+        assert!(said.contains("does not answer"), "{mode}: {said}");
+        assert_eq!(code, Some(1), "{mode}");
+    }
+}
+
+#[test]
 fn a_client_that_vanishes_makes_room_for_the_next() {
     let server = Server::start(&[]);
     let mut child = piped(server.client(&["rate", "--duration", "600"]));

@@ -98,7 +98,7 @@ impl Timers {
 mod tests {
     use super::*;
 
-    /// How long is waited for an answer on a path of 10 us, whose peer held packets so long of late.
+    /// How long is waited for an answer over 10 us, from a peer that held packets so long of late.
     fn waits(held_ns: impl IntoIterator<Item = u64>) -> u64 {
         let mut rtt = Rtt::restore(Instant::ZERO, 10_000, 1_000, 8_000);
         rtt.sample(Instant::ZERO, 10_000);

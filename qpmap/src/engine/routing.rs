@@ -109,10 +109,10 @@ impl<P: Platform> Engine<P> {
     /// No such QP or route.
     pub fn close_route(&mut self, qpn: Qpn, route: u32) -> Result<(), VerbsError> {
         let qp = self.known(qpn)?;
-        let own = self.cold(qp).routes.as_ref();
-        let known = |own: &&Box<OwnRoutes>| !self.flows.routes().is_closing(own, route);
+        let own = self.cold(qp).routes.as_deref();
+        let known = |own: &OwnRoutes| !self.flows.routes().is_closing(own, route);
         let flow = own
-            .filter(known)
+            .filter(|own| known(own))
             .and_then(|_| self.flow_of_route(qp, route));
         let flow = flow.ok_or(VerbsError::UnknownRoute {
             qpn: qpn.get(),
