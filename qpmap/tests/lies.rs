@@ -9,9 +9,12 @@ use common::{Pair, RingMemory};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
+use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{MAX_MESSAGE, Remote, SendOp, Status};
-use trunkline_qpmap::{Attributes, Counters, Event, FIRST_MSN, QpQueues, QpState, QpType};
+use trunkline_qpmap::{
+    Attributes, Counters, Event, FIRST_MSN, QpModify, QpQueues, QpState, QpType,
+};
 use trunkline_wire::{
     Answer, Bth, ControlKind, NakCode, Opcode, Path, Qpn, Reth, Rkey, SrcExt, Syndrome, icrc,
 };
@@ -35,12 +38,18 @@ impl Scene {
         Self::of(Pair::new(0))
     }
 
-    fn of(mut pair: Pair) -> Self {
+    fn of(pair: Pair) -> Self {
+        Self::with_reads(pair, 16)
+    }
+
+    /// One whose QP may have so many READs outstanding.
+    fn with_reads(mut pair: Pair, max_rd_atomic: u8) -> Self {
         let mut liar = Liar::new(&mut pair, 9);
         let qp = pair.qp(1, QpType::Rc);
         let attributes = Attributes {
             remote: liar.address(),
             dest_qpn: PEER,
+            max_rd_atomic,
             ..Attributes::default()
         };
         pair.take_to_rts(1, &qp, attributes, attributes);
@@ -105,6 +114,26 @@ impl Scene {
     fn post(&self, wr_id: u64, op: SendOp, offset: u64) {
         let place = self.pair.sge(1, offset, 8);
         self.pair.post(1, &self.qp, wr_id, op, &[place]);
+    }
+
+    /// Posts a READ of 8 bytes.
+    fn read(&self, wr_id: u64, offset: u64) {
+        let node = &self.pair.nodes[1];
+        let from = Remote {
+            addr: node.buffer.addr,
+            rkey: node.key,
+        };
+        self.post(wr_id, SendOp::Read(from), offset);
+    }
+
+    /// Says all data of the READ that is message `number`, from 0.
+    fn data(&mut self, number: u32, round: u8) {
+        let ext = SrcExt {
+            msn: FIRST_MSN.wrapping_add(number),
+            round,
+            ..self.ext()
+        };
+        self.say(Opcode::SRC_READ_RESP, ext, &[7; 8]);
     }
 
     /// How many packets with this opcode the node sends within `ns`. All are acknowledged.
@@ -564,4 +593,117 @@ impl Honest {
             (self.done, self.waited) = (self.done + 1, None);
         }
     }
+}
+
+/// A READ that is held back by one before it must not be skipped: it would be sent after later
+/// ones, and everything that looks for READs relies on their order.
+#[test]
+fn nothing_is_said_of_a_request_that_was_not_sent_yet() {
+    let mut scene = Scene::with_reads(Pair::new(0), 1);
+    scene.read(1, 0);
+    scene.post(2, SendOp::Send, 64);
+    scene.read(3, 128);
+    scene.hears(Opcode::SRC_SEND, 5 * MILLISECOND);
+    scene.answer(Syndrome::RnrNak { timer: 1 }, 1, 0);
+    let before = scene.counters().bad_answer;
+    // The SEND was executed; and so was the READ behind it, which waits for the first one.
+    scene.answer(Syndrome::ACK_WITHOUT_CREDITS, 3, 0);
+    assert_eq!(scene.counters().bad_answer, before + 1);
+    scene.read(4, 192);
+    scene.hears(Opcode::SRC_SEND, 5 * MILLISECOND);
+    scene.data(0, 0);
+    assert_eq!(scene.statuses(), [Status::Success]);
+    scene.answer(Syndrome::ACK_WITHOUT_CREDITS, 2, 1);
+    assert_eq!(scene.statuses(), [Status::Success]);
+    for number in [2, 3] {
+        assert_eq!(scene.hears(Opcode::SRC_READ_REQ, 5 * MILLISECOND), 1);
+        scene.data(100, 1);
+        scene.data(number, 1);
+        assert_eq!(scene.statuses(), [Status::Success], "READ {number}");
+    }
+}
+
+/// Whatever a peer answers, each request ends once, and no call takes for ever.
+#[test]
+fn a_peer_may_answer_anything_in_any_order() {
+    for seed in 0..300 {
+        let mut random = Secret::from_seed(seed).stream(Purpose::Nodes);
+        let mut below = |n: u64| (random.next_u64() % n) as u32;
+        let reads = [1, 2, 5, 255][below(4) as usize];
+        let mut scene = Scene::with_reads(Pair::new(0), reads);
+        let (mut posted, mut ended, mut round, mut done) = (0, 0, 0_u8, 0_u32);
+        for _ in 0..300 {
+            match below(11) {
+                0 | 1 if posted < 60 => {
+                    posted += 1;
+                    match below(3) {
+                        0 => scene.post(posted, SendOp::Send, 64),
+                        _ => scene.read(posted, 128),
+                    }
+                }
+                2 | 3 => {
+                    let ns = [1, 5, 20][below(3) as usize] * MILLISECOND;
+                    scene.hears(Opcode::SRC_SEND, ns);
+                }
+                4..=6 => {
+                    let syndrome = match below(9) {
+                        0..=3 => Syndrome::ACK_WITHOUT_CREDITS,
+                        4 | 5 => Syndrome::RnrNak { timer: 1 },
+                        _ => Syndrome::Nak(NakCode::PsnSequence),
+                    };
+                    let number = (done + below(6)).saturating_sub(below(2));
+                    if below(3) == 0 {
+                        done = done.max(number);
+                    }
+                    let old = u8::from(below(16) == 0);
+                    scene.answer(syndrome, number, round.wrapping_sub(old));
+                }
+                7..=9 => {
+                    let number = (done + below(4)).saturating_sub(below(4));
+                    scene.data(number, round.wrapping_sub(u8::from(below(4) == 0)));
+                }
+                _ => round = round.wrapping_add(u8::from(below(3) == 0)),
+            }
+            ended += scene.statuses().len() as u64;
+            assert!(ended <= posted, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_plain_qp_in_error_is_not_taken_up_by_a_bind() {
+    let mut pair = Pair::new(0);
+    let qp = pair.qp(1, QpType::Rc);
+    let remote: trunkline_wire::Gid = IpAddr::from([10, 0, 0, 9]).into();
+    let attributes = Attributes {
+        remote,
+        dest_qpn: PEER,
+        ..Attributes::default()
+    };
+    pair.take_to_rts(1, &qp, attributes, attributes);
+    pair.nodes[1].engine.peer_is_plain(remote);
+    pair.sent_by(1);
+    let engine = &mut pair.nodes[1].engine;
+    engine
+        .modify_qp(qp.qpn, &QpModify::Error)
+        .expect("a legal step");
+    let mut liar = Liar::new(&mut pair, 9);
+    let bind = entry(ControlKind::Bind, PEER.get(), qp.qpn, LIFE, 0);
+    liar.control(&mut pair, &[bind]);
+    let said = liar.hears_control(&mut pair);
+    let kinds: Vec<_> = said.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [ControlKind::Refused]);
+}
+
+#[test]
+fn a_plain_qp_that_is_destroyed_before_its_turn_is_not_served() {
+    let mut pair = Pair::new(0);
+    pair.plain = true;
+    let [qp, _] = pair.connected();
+    pair.run(MILLISECOND);
+    pair.post(0, &qp, 1, SendOp::Send, &[pair.sge(0, 0, 8)]);
+    let engine = &mut pair.nodes[0].engine;
+    engine.handle_doorbells();
+    engine.destroy_qp(qp.qpn).expect("it is there");
+    assert!(pair.sent_by(0).is_empty());
 }

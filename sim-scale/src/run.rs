@@ -400,6 +400,10 @@ impl World {
         self.left = 0;
         if let Some(liar) = &mut self.liar {
             liar.clear();
+            // QPs of nodes that have nobody else to talk to were among its.
+            self.places
+                .iter_mut()
+                .for_each(|place| place.stirred = true);
         }
         for group in &mut self.groups {
             (group.phase, group.doom) = (Phase::Closing, Some(Doom::Any("the run is over")));

@@ -90,6 +90,21 @@ fn what_is_armed_for_the_past_is_due_after_what_is_due() {
 }
 
 #[test]
+fn what_is_armed_for_the_past_is_due_after_what_is_due_in_a_slot_that_is_sorted_late() {
+    let mut wheel = Wheel::new();
+    wheel.arm(at(66), 1);
+    wheel.arm(at(66), 2);
+    assert_eq!(wheel.step(at(66)), Step::Fired(1));
+    // The slot, in the middle of which the wheel stands, has more than a few now.
+    for key in 10..15 {
+        wheel.arm(at(100), key);
+    }
+    assert_eq!(wheel.step(at(66)), Step::Sorted);
+    wheel.arm(at(65), 3);
+    assert_eq!(fire(&mut wheel, 66), [2, 3]);
+}
+
+#[test]
 fn a_step_touches_a_few_timers_however_many_there_are() {
     let mut wheel = Wheel::new();
     const MANY: u32 = 100_000;

@@ -454,9 +454,9 @@ impl Links {
         self.tombstones.of_flow(conn)
     }
 
-    /// What is left of connections to a peer.
-    pub(crate) fn tombstones_of(&mut self, peer: u32) -> impl Iterator<Item = &mut Tombstone> {
-        self.tombstones.of_peer(peer)
+    /// Does something to what is left of each connection to a peer.
+    pub(crate) fn each_tombstone(&mut self, peer: u32, change: impl FnMut(&mut Tombstone)) {
+        self.tombstones.each_of(peer, change);
     }
 
     /// Whether a peer has some.

@@ -94,11 +94,9 @@ impl<P: Platform> Engine<P> {
 
     /// Hangs a request into a flow, and into the order of its QP.
     #[inline(always)]
-    pub(crate) fn hang(&mut self, flow: u32, mut pending: Pending) -> u32 {
+    pub(crate) fn hang(&mut self, flow: u32, pending: Pending) -> u32 {
         let qp = pending.qp;
         let record = &mut self.flows[flow];
-        pending.msn = record.next_msn;
-        record.next_msn = record.next_msn.wrapping_add(1);
         let index = self.requests.post(&mut self.qps[qp].order, pending);
         self.requests
             .join((&mut record.head, &mut record.tail), index);
@@ -161,7 +159,8 @@ impl<P: Platform> Engine<P> {
                 return;
             }
             let data = pending.request.op.has_response_data();
-            if !(before(pending.msn, record.acked_msn) && (!data || pending.responded)) {
+            let executed = pending.begun && before(pending.msn, record.acked_msn);
+            if !(executed && (!data || pending.responded)) {
                 break;
             }
             pending.outcome = Some(Status::Success);
@@ -347,7 +346,7 @@ impl<P: Platform> Engine<P> {
     /// the peer can say nothing of it.
     fn has_sent(&self, flow: u32, msn: u32) -> bool {
         let record = &self.flows[flow];
-        let sending = self.requests.get(record.sending);
+        let sending = self.requests.get(record.sending).filter(|at| at.begun);
         sending.is_none_or(|next| before(msn, next.msn) || next.msn == msn && record.sent_bytes > 0)
     }
 
@@ -402,7 +401,8 @@ impl<P: Platform> Engine<P> {
             // Nothing was sent since it was to be sent again, however often the peer says so.
             return;
         }
-        let unsent = self.requests.get(record.sending).map(|at| at.msn);
+        let sending = self.requests.get(record.sending).filter(|at| at.begun);
+        let unsent = sending.map(|at| at.msn);
         let partly = u32::from(record.sent_bytes > 0);
         let end = unsent.map_or(record.next_msn, |msn| msn.wrapping_add(partly));
         let first = match lost {
@@ -414,8 +414,9 @@ impl<P: Platform> Engine<P> {
         record.sending = first;
         record.sent_bytes = 0;
         let (mut next, mut begun) = (first, false);
-        while let Some(pending) = self.requests.get_mut(next).filter(|at| before(at.msn, end)) {
-            begun |= pending.begun && pending.round == record.round;
+        let was_begun = |at: &&mut Pending| at.begun && before(at.msn, end);
+        while let Some(pending) = self.requests.get_mut(next).filter(was_begun) {
+            begun |= pending.round == record.round;
             // It counts again when its turn has come: nothing before it waits for it.
             record.reads_out -= u8::from(std::mem::take(&mut pending.reading));
             next = pending.flow_next;

@@ -27,6 +27,7 @@ pub(crate) struct Pending {
     order_next: u32,
     /// Tells this use of the slot from others.
     pub(crate) serial: u32,
+    /// Its number, once it has [begun](Self::begun): what the peer says of later ones is a lie.
     pub(crate) msn: u32,
     /// Resend round it was last sent in.
     pub(crate) round: u8,

@@ -135,7 +135,8 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         let mut pending = &mut self.requests[at];
         if !pending.begun {
-            self.requests.begin(record.head, at);
+            self.requests.begin(record.head, at, record.next_msn);
+            record.next_msn = record.next_msn.wrapping_add(1);
             pending = &mut self.requests[at];
         }
         if pending.round != record.round {

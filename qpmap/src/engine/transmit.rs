@@ -401,7 +401,11 @@ impl<P: Platform> Engine<P> {
     fn may_begin(&self, flow: u32, at: u32) -> bool {
         let record = &self.flows[flow];
         let pending = &self.requests[at];
-        if record.flags.has(Flags::PROBING) && before(record.acked_msn, pending.msn) {
+        let msn = match pending.begun {
+            true => pending.msn,
+            false => record.next_msn,
+        };
+        if record.flags.has(Flags::PROBING) && before(record.acked_msn, msn) {
             return false;
         }
         if pending.outcome.is_some() {

@@ -180,9 +180,8 @@ impl<P: Platform> Engine<P> {
 
     /// The peer is gone: flows that wait for it, and that it has heard of, fail.
     pub(crate) fn fail_heard(&mut self, peer: u32) {
-        for stone in self.links.tombstones_of(peer) {
-            stone.cause = super::Cause::PeerGone;
-        }
+        self.links
+            .each_tombstone(peer, |stone| stone.cause = super::Cause::PeerGone);
         let (waiting, homes) = (&mut self.pairing.waiting, self.flows.homes());
         // Nobody is at this address: QPs that wait to hear what is there still do.
         waiting.each_line(
@@ -313,14 +312,12 @@ impl<P: Platform> Engine<P> {
                 }
             },
         );
-        for stone in self
-            .links
-            .tombstones_of(peer)
-            .filter(|stone| is_its(stone.toward))
-        {
-            stone.asked = true;
-            stranded |= stone.flows > 0;
-        }
+        self.links.each_tombstone(peer, |stone| {
+            if is_its(stone.toward) {
+                stone.asked = true;
+                stranded |= stone.flows > 0;
+            }
+        });
         if stranded {
             self.pairing.waiting.silences.ask((peer, owner), now);
         }
@@ -358,14 +355,10 @@ impl<P: Platform> Engine<P> {
                 LineOf::Flows(line, homes) => line.judge(verdict, homes),
             },
         );
-        for stone in self
-            .links
-            .tombstones_of(index)
-            .filter(|stone| is_its(stone.toward))
-        {
-            // Its flows are asked for again when they wait.
-            stone.asked = false;
-        }
+        // Their flows are asked for again when they wait.
+        self.links.each_tombstone(index, |stone| {
+            stone.asked &= !is_its(stone.toward);
+        });
         self.backlog.add(Task::JudgeQps { peer: address });
         if peer.is_some() {
             self.backlog.add(Task::JudgeFlows { peer: index });

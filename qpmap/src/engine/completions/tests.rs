@@ -102,3 +102,18 @@ fn a_queue_goes_when_no_qp_uses_it_and_its_index_is_not_taken_for_it() {
     owner.publish();
     assert_eq!(polled(&queue), 0);
 }
+
+#[test]
+fn a_program_hears_that_its_queue_overran_though_nothing_else_came() {
+    let (mut owner, woken) = (Completions::new(), Arc::new(Woken::default()));
+    let notify: Arc<dyn Notify> = Arc::<Woken>::clone(&woken);
+    let (cq, queue) = owner.create(1, Some(notify)).unwrap();
+    assert_eq!(owner.push(cq, &DONE), None);
+    owner.publish();
+    queue.arm(false);
+    assert!(owner.push(cq, &DONE).is_some());
+    owner.publish();
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    assert_eq!(polled(&queue), 1);
+    assert!(queue.poll(&mut [DONE; 8]).is_err());
+}

@@ -8,7 +8,7 @@
 use super::conn::Conn;
 use crate::engine::flows::{Group, List, Noticed, Runnable};
 use crate::engine::{Cause, ConnId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use trunkline_wire::Qpn;
 
 /// What is left of a connection.
@@ -44,14 +44,19 @@ impl Tombstone {
     }
 }
 
-/// All of them, by the index that the connection had.
+/// All of them, by the index that the connection had; and by peer, of which there may be as many.
 #[derive(Debug, Default)]
-pub(super) struct Tombstones(BTreeMap<u32, Tombstone>);
+pub(super) struct Tombstones {
+    stones: BTreeMap<u32, Tombstone>,
+    by_peer: BTreeSet<(u32, u32)>,
+}
 
 impl Tombstones {
     /// A connection leaves one behind.
     pub(super) fn put(&mut self, stone: Tombstone) {
-        let before = self.0.insert(stone.id.index, stone);
+        let index = stone.id.index;
+        self.by_peer.insert((stone.peer, index));
+        let before = self.stones.insert(index, stone);
         assert!(
             before.is_none(),
             "the index of a tombstone is not given out"
@@ -60,39 +65,49 @@ impl Tombstones {
 
     /// The one at an index that a flow names.
     pub(super) fn of_flow(&mut self, conn: u32) -> &mut Tombstone {
-        let stone = self.0.get_mut(&conn);
+        let stone = self.stones.get_mut(&conn);
         stone.expect("a flow is on a connection, on a tombstone, or on none")
     }
 
-    /// Those of a peer.
-    pub(super) fn of_peer(&mut self, peer: u32) -> impl Iterator<Item = &mut Tombstone> {
-        let all = self.0.values_mut();
-        all.filter(move |stone| stone.peer == peer)
+    /// Indices of those of a peer.
+    fn indices(&self, peer: u32) -> impl Iterator<Item = u32> {
+        let of_peer = self.by_peer.range((peer, 0)..=(peer, u32::MAX));
+        of_peer.map(|(_, conn)| *conn)
+    }
+
+    /// Does something to each of those of a peer.
+    pub(super) fn each_of(&mut self, peer: u32, mut change: impl FnMut(&mut Tombstone)) {
+        let of_peer = self.by_peer.range((peer, 0)..=(peer, u32::MAX));
+        for (_, conn) in of_peer {
+            change(self.stones.get_mut(conn).expect("both tables have it"));
+        }
     }
 
     /// Whether a peer has some.
     pub(super) fn has(&self, peer: u32) -> bool {
-        self.0.values().any(|stone| stone.peer == peer)
+        self.indices(peer).next().is_some()
     }
 
     /// Numbers of the workers of a peer that flows have lost their connection to.
     pub(super) fn lost(&self, peer: u32) -> impl Iterator<Item = Qpn> {
-        let all = self.0.values();
-        let of_peer = all.filter(move |stone| stone.peer == peer && stone.flows > 0);
-        of_peer.map(|stone| stone.toward)
+        let of_peer = self.indices(peer).map(|conn| &self.stones[&conn]);
+        let lost = of_peer.filter(|stone| stone.flows > 0);
+        lost.map(|stone| stone.toward)
     }
 
     /// Flows on them.
     pub(super) fn flows(&self) -> usize {
-        self.0.values().map(|stone| stone.flows as usize).sum()
+        self.stones.values().map(|stone| stone.flows as usize).sum()
     }
 
     /// Takes away one that has no flows any more. `None`: it has, and this is the first.
     pub(super) fn clear(&mut self, conn: u32) -> Result<Tombstone, u32> {
-        match self.of_flow(conn).members.first() {
-            Some(flow) => Err(flow),
-            None => Ok(self.0.remove(&conn).expect("it was just there")),
+        if let Some(flow) = self.of_flow(conn).members.first() {
+            return Err(flow);
         }
+        let stone = self.stones.remove(&conn).expect("it was just there");
+        self.by_peer.remove(&(stone.peer, conn));
+        Ok(stone)
     }
 }
 
@@ -144,9 +159,25 @@ mod tests {
         for index in 0..4 {
             stones.put(stone(index, index % 2, Group::EMPTY, 1));
         }
-        stones.of_peer(1).for_each(|stone| stone.asked = true);
+        stones.each_of(1, |stone| stone.asked = true);
         let asked = [0, 1, 2, 3].map(|index| stones.of_flow(index).asked);
         assert_eq!(asked, [false, true, false, true]);
+    }
+
+    #[test]
+    fn what_is_left_of_a_peer_is_found_among_any_number_of_others() {
+        const ALL: u32 = 200_000;
+        let mut stones = Tombstones::default();
+        for index in 0..ALL {
+            stones.put(stone(index, index, Group::EMPTY, 1));
+        }
+        // A walk through all for each of them would take minutes.
+        for peer in 0..ALL {
+            stones.each_of(peer, |stone| stone.flows = 0);
+            assert!(stones.has(peer) && stones.lost(peer).count() == 0);
+            assert!(stones.clear(peer).is_ok() && !stones.has(peer));
+        }
+        assert_eq!(stones.flows(), 0);
     }
 
     #[test]

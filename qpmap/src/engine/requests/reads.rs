@@ -44,17 +44,18 @@ impl Requests {
         Reads { requests, next }
     }
 
-    /// Request `at` of the flow with this oldest request is sent for the first time: after all
-    /// older ones.
+    /// Request `at` of the flow with this oldest request is sent for the first time, as message
+    /// `msn`: after all older ones.
     #[inline]
-    pub(crate) fn begin(&mut self, oldest: u32, at: u32) {
+    pub(crate) fn begin(&mut self, oldest: u32, at: u32, msn: u32) {
         if self[at].request.op.has_response_data() {
             let before = self.reads(oldest).last().unwrap_or(oldest);
             if before != at {
                 self[before].next_read = at;
             }
         }
-        self[at].begun = true;
+        let pending = &mut self[at];
+        (pending.begun, pending.msn) = (true, msn);
     }
 
     /// The oldest request of a flow is done, and `next` is the oldest now, if there is one.
@@ -82,7 +83,8 @@ impl Requests {
     pub(crate) fn first_unexecuted(&mut self, oldest: u32, acked_msn: u32) -> u32 {
         let mut last = self.get(oldest).map_or(NONE, |at| at.executed);
         let mut next = self.get(last).map_or(oldest, |at| at.flow_next);
-        while let Some(pending) = self.get(next).filter(|at| before(at.msn, acked_msn)) {
+        let executed = |at: &&Pending| at.begun && before(at.msn, acked_msn);
+        while let Some(pending) = self.get(next).filter(executed) {
             (last, next) = (next, pending.flow_next);
         }
         if let Some(oldest) = self.get_mut(oldest) {
@@ -124,7 +126,7 @@ mod tests {
         let mut requests = Requests::default();
         for number in 0..ALL {
             let at = requests.slots.insert(request(reads.contains(&number)));
-            requests.begin(0, at);
+            requests.begin(0, at, number);
         }
         let found: Vec<u32> = requests.reads(0).collect();
         assert_eq!(found, reads);
@@ -135,10 +137,9 @@ mod tests {
         let mut requests = Requests::default();
         for number in 0..count {
             let mut pending = request(reads.contains(&number));
-            pending.msn = number;
             pending.flow_next = if number + 1 < count { number + 1 } else { NONE };
             let at = requests.slots.insert(pending);
-            requests.begin(0, at);
+            requests.begin(0, at, number);
         }
         requests
     }
@@ -174,6 +175,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_done_is_not_named_as_executed() {
+        let mut requests = flow(&[0, 2], 4);
+        assert_eq!(requests.first_unexecuted(0, 1), 1);
+        requests.hand_on(0, 1);
+        requests.slots.remove(0);
+        // Another flow's request has its slot.
+        let mut other = request(false);
+        other.flow_next = 3;
+        assert_eq!(requests.slots.insert(other), 0);
+        assert_eq!(requests.first_unexecuted(1, 1), 1);
+    }
+
+    #[test]
     fn the_list_is_that_of_all_that_were_sent_and_are_not_done() {
         for seed in 0..200 {
             let mut random = Secret::from_seed(seed).stream(Purpose::Nodes);
@@ -188,7 +202,7 @@ mod tests {
                 let to = (oldest + below(12) as usize).min(all.len());
                 for at in &all[oldest..to] {
                     if !requests[*at].begun {
-                        requests.begin(all[oldest], *at);
+                        requests.begin(all[oldest], *at, *at);
                     }
                 }
                 sent = to.max(sent);
