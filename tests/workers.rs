@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::{Endpoint, Listener, Resources};
 use trunkline::{
-    Access, Allowed, AtomicOp, Attributes, Connection, ConnectionOptions, Drive, Error, Extra,
-    HandOvers, LiveObjects, Node, Qp, QpModify, QpOptions, QpState, QpType, RecvWr, SendFlags,
-    SendOp, SendWr, Status, VerbsError,
+    Access, Allowed, AtomicOp, Attributes, Connection, ConnectionOptions, ConnectionState, Drive,
+    Error, Extra, HandOvers, LiveObjects, NoConnection, Node, Qp, QpModify, QpOptions, QpState,
+    QpType, RecvWr, SendFlags, SendOp, SendWr, Status, VerbsError,
 };
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -532,4 +532,30 @@ fn resources<'a>(end: &'a End, options: &'a QpOptions) -> Resources<'a> {
 
 fn params() -> Params<'static> {
     Params::new(trunkline::Qpn::from_wire(0))
+}
+
+#[test]
+fn a_node_that_shares_no_connections_shares_none_at_any_worker() {
+    let plain = End::new(Node::builder().address(address()).workers(4).sharing(false));
+    let [asker, _] = two_threaded();
+    let qps: Vec<Qp> = (0..4).map(|worker| plain.qp(&at(worker))).collect();
+    let to = plain.node.gid().address();
+    let asked: Vec<Connection> = qps
+        .iter()
+        .map(|qp| {
+            let options = ConnectionOptions {
+                remote: Some(qp.qpn()),
+                ..ConnectionOptions::default()
+            };
+            asker.node.open_connection(to, &options).unwrap()
+        })
+        .collect();
+    let began = Instant::now();
+    let refused = ConnectionState::Failed(NoConnection::NoNode);
+    while !asked.iter().all(|conn| conn.state() == refused) {
+        let states: Vec<_> = asked.iter().map(Connection::state).collect();
+        assert!(began.elapsed() < Duration::from_secs(10), "{states:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(plain.node.connection_count(), 0);
 }

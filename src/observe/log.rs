@@ -15,7 +15,7 @@ use super::number;
 use crate::error::NoConnection;
 use crate::node::life::Down;
 use std::net::IpAddr;
-use tracing::{Span, debug, debug_span, error, info, info_span, warn};
+use tracing::{Span, debug, debug_span, error, error_span, info, warn};
 use trunkline_cm::Step;
 use trunkline_dataplane::port::Capabilities;
 use trunkline_qpmap::{Cause, PeerIdentity, Trace};
@@ -27,7 +27,8 @@ pub(crate) struct Log(Span);
 
 impl Log {
     pub(crate) fn of(node: IpAddr, worker: u8) -> Self {
-        Self(info_span!("worker", %node, index = worker))
+        // Of the highest level, so that a warning says whose it is at every level.
+        Self(error_span!("worker", %node, index = worker))
     }
 
     /// What happens to shared connections and QPs on them.

@@ -397,9 +397,7 @@ impl Core {
                 Some(messages) => deliver(messages, &arrival.path, mad),
             };
             if let Some(concerns) = concerns {
-                // To the manager of ordinary hosts the service of Trunkline nodes is one nobody
-                // offers.
-                let concerns = if sharing { concerns } else { Concerns::Plain };
+                let concerns = concerns_here(sharing, concerns);
                 manage(now, (manager, cm), &arrival.path, mad, concerns);
             }
             // Packets behind a confirmation are on the connection that it opens.
@@ -443,6 +441,7 @@ impl Core {
             }
             WorkerMessage::Mad(mad) => {
                 let (path, mad, concerns) = *mad;
+                let concerns = concerns_here(pools.is_sharing(), concerns);
                 manage(now, (manager, cm), &path, &mad, concerns);
             }
             WorkerMessage::Met(met) => cm.manager.handle_met(now, &met),
@@ -686,6 +685,12 @@ fn deliver(messages: &mut Messages, path: &Path, mad: &[u8; MAD_LEN]) -> Option<
     }
     messages.pass_on_management(to, path, mad, concerns);
     None
+}
+
+/// Whom a management datagram concerns at a node that shares connections, or does not: to the
+/// manager of ordinary hosts the service of Trunkline nodes is one that nobody offers.
+const fn concerns_here(sharing: bool, concerns: Concerns) -> Concerns {
+    if sharing { concerns } else { Concerns::Plain }
 }
 
 fn manage(
