@@ -3,7 +3,7 @@
 use crate::node::life::Down;
 use std::net::IpAddr;
 use trunkline_conn::work::VendorError;
-use trunkline_dataplane::{InterfaceName, PortError, UdpOpenError};
+use trunkline_dataplane::{Errno, InterfaceName, PortError, UdpOpenError};
 use trunkline_qpmap::cq::CqOverflow;
 use trunkline_qpmap::{PostError, VerbsError};
 
@@ -84,8 +84,11 @@ pub enum NoConnection {
     /// There is a way, and nobody at its end: the link's neighbour does not answer.
     #[error("there is no host at that address")]
     NoHost,
+    /// This machine refuses to send datagrams to it, for example because of a firewall.
+    #[error("this machine refuses to send to it: {0}")]
+    Unsent(Errno),
     /// A host is there, and no Trunkline node, or one that shares no connections.
-    #[error("it is no Trunkline node")]
+    #[error("it is no Trunkline node, or one that shares no connections")]
     NoNode,
     /// The host says that nobody listens at its RoCE port.
     #[error("no node runs there")]
@@ -132,7 +135,8 @@ impl NoConnection {
     /// What requests say that end because of it (`vendor_err`).
     pub(crate) const fn to_requests(self) -> VendorError {
         match self {
-            Self::NoNode | Self::Nobody => VendorError::NoNode,
+            Self::Nobody => VendorError::NoNode,
+            Self::NoNode => VendorError::NotSharing,
             _ => VendorError::None,
         }
     }

@@ -50,17 +50,18 @@ pub use trunkline_conn::ud::GRH_LEN;
 pub use trunkline_conn::work::{
     Completion, Datagram, Extra, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
-pub use trunkline_dataplane::{InterfaceName, Port, PortCounters, PortError, UdpOpenError};
+pub use trunkline_dataplane::{Errno, InterfaceName, Port, PortCounters, PortError, UdpOpenError};
 pub use trunkline_qpmap::cq::CqOverflow;
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
-    Allowed, Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, Event, LiveObjects,
-    PostError, QpModify, QpState, QpType, VerbsError,
+    Allowed, Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, LiveObjects, PostError,
+    QpModify, QpState, QpType, VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};
 pub use verbs::ah::Ah;
 pub use verbs::connection::{Connection, ConnectionOptions};
 pub use verbs::cq::Cq;
+pub use verbs::event::Event;
 pub use verbs::mr::{Mr, Pd};
 pub use verbs::qp::{Qp, QpAddress, QpOptions, Srq};
 pub use worker::clock::Clock;

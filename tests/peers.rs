@@ -3,13 +3,14 @@
 
 mod common;
 
+use common::faulty::{self, Fault};
 use common::stranger::{Stranger, offer};
 use common::{End, PATIENCE, Pair, address, inline, next, pattern, turn, until};
 use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use trunkline::{
     Access, Attributes, Clock, Drive, Error, Gid, Node, QpAddress, QpOptions, QpState, Qpn, SendOp,
-    Status,
+    Status, VendorError,
 };
 use trunkline_cm::{Bounds, Manager};
 use trunkline_conn::time::{MICROSECOND, MILLISECOND, SECOND};
@@ -567,4 +568,34 @@ fn a_connection_to_an_address_of_another_family_is_refused_for_that() {
     let refused = pair.a.node.open_connection(there, &Default::default());
     let why = refused.map(drop).unwrap_err().to_string();
     assert!(why.contains("another family of addresses"), "{why}");
+}
+
+#[test]
+fn requests_tell_a_host_without_a_node_from_one_that_shares_no_connections() {
+    for shares_none in [false, true] {
+        let a = End::new(inline().peer_timeout(DEAD_AFTER));
+        let at = address();
+        let (node, fault) = faulty::node(at, inline());
+        let first = End::of(node);
+        let (qa, qb) = (a.qp(&QpOptions::default()), first.qp(&QpOptions::default()));
+        qa.connect(qb.address()).unwrap();
+        qb.connect(qa.address()).unwrap();
+        let write = SendOp::Write(first.mr.remote(TARGET));
+        a.post(&qa, 1, write, 0, 64);
+        let done = next(&[&a.node, &first.node], &a.send_cq);
+        assert_eq!(done.status, Status::Success);
+        // It goes without a word.
+        fault.set(Fault::Silent);
+        drop((first, qb));
+        let second = shares_none.then(|| inline().address(at).sharing(false).build().unwrap());
+        let nodes: Vec<&Node> = [&a.node].into_iter().chain(&second).collect();
+        a.post(&qa, 2, write, 0, 64);
+        let done = next(&nodes, &a.send_cq);
+        let why = if shares_none {
+            VendorError::NotSharing
+        } else {
+            VendorError::NoNode
+        };
+        assert_eq!((done.status, done.vendor_err), (Status::RetryExceeded, why));
+    }
 }

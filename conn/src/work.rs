@@ -209,6 +209,9 @@ pub enum VendorError {
     QpGone = 4,
     /// There is a host, and it says that nobody listens at its RoCE port.
     NoNode = 5,
+    /// There is a host that shares no connections: no Trunkline node, or one built without sharing
+    /// since it started anew.
+    NotSharing = 6,
 }
 
 /// What kind of request completed, with the values of `enum ibv_wc_opcode`.

@@ -20,6 +20,7 @@ pub mod region;
 pub mod routes;
 pub mod udp;
 
+mod errno;
 mod mapping;
 #[cfg(test)]
 mod netns;
@@ -28,6 +29,7 @@ mod reidentify;
 mod ring;
 
 pub use capture::{Capture, PacketWriter};
+pub use errno::Errno;
 pub use fault::Fault;
 pub use memory::{MemoryConfig, MemoryPort};
 pub use neighbours::{Interface, Neighbours};

@@ -18,6 +18,7 @@
 //! - a datagram whose path leads to the address that it starts from comes back to the same port:
 //!   QPs of one node may talk to each other.
 
+use crate::errno::Errno;
 use crate::routes::Routes;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -140,6 +141,14 @@ pub enum PortEvent {
         dst: IpAddr,
         /// Its first bytes, from the BTH on, as far as they are quoted.
         quote: Quoted,
+    },
+    /// The machine refused to send it ([`PortCounters::refused`], [`PortCounters::unreachable`]).
+    /// What waits with the same address and error stands for all of them.
+    Unsent {
+        /// Where it was to go.
+        dst: IpAddr,
+        /// What the machine said.
+        error: Errno,
     },
 }
 

@@ -24,7 +24,8 @@
 //! 3. No `UDP_GRO`: every datagram comes as its own message; [`Capabilities::coalesced_receive`] is
 //!    false.
 //! 4. A datagram is refused: it is dropped like one lost on the network, and counted by reason. One
-//!    that is longer than the interface takes now is told of, too ([`PortEvent::TooLong`]).
+//!    that is longer than the interface takes now is told of, too ([`PortEvent::TooLong`]), and so
+//!    is one that a route or a firewall of this machine refuses ([`PortEvent::Unsent`]).
 //! 5. The socket's buffer is full: what is left stays queued for the next flush.
 
 mod batch;
@@ -40,6 +41,7 @@ mod steer;
 pub use interface::InterfaceName;
 pub use owner::Owner;
 
+use crate::errno::Errno;
 use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, PortEvent, Slot};
 use crate::routes::{self, KernelRoutes, Routes};
 use batch::{Addressing, Batch};
@@ -286,7 +288,8 @@ impl UdpPort {
         let unit = &self.queue.waiting()[0];
         let count = unit.count as u64;
         let counters = &mut self.counters;
-        match error.raw_os_error().unwrap_or(0) {
+        let code = error.raw_os_error().unwrap_or(0);
+        match code {
             libc::EINTR => return Ok(true),
             libc::EAGAIN => {
                 counters.full += 1;
@@ -305,21 +308,34 @@ impl UdpPort {
                 self.emit(PortEvent::TooLong { dst, length });
             }
             libc::ENOBUFS | libc::ENOMEM => counters.no_buffers += count,
-            libc::ECONNREFUSED
-            | libc::ENETUNREACH
-            | libc::EHOSTUNREACH
-            | libc::ENETDOWN
-            | libc::EHOSTDOWN => counters.unreachable += count,
+            // It is the peer's host that refuses, some datagram of long ago.
+            libc::ECONNREFUSED => counters.unreachable += count,
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EHOSTDOWN => {
+                counters.unreachable += count;
+                self.unsent(Errno::new(code));
+            }
             libc::EBADF | libc::ENOTSOCK | libc::EFAULT => {
                 return Err(PortError::System {
                     call: "sendmmsg",
                     source: error,
                 });
             }
-            _ => counters.refused += count,
+            _ => {
+                counters.refused += count;
+                self.unsent(Errno::new(code));
+            }
         }
         self.queue.advance(1);
         Ok(true)
+    }
+
+    /// Tells that the machine refused to send the first waiting unit, unless that waits to be told.
+    fn unsent(&mut self, error: Errno) {
+        let dst = self.queue.waiting()[0].path.dst;
+        let event = PortEvent::Unsent { dst, error };
+        if !self.events.contains(&event) {
+            self.emit(event);
+        }
     }
 }
 

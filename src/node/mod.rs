@@ -16,6 +16,7 @@ use crate::observe::status::server::Server;
 use crate::observe::status::{CmStats, Status};
 use crate::verbs::connection::{Connection, ConnectionOptions};
 use crate::verbs::cq::Cq;
+use crate::verbs::event::Event;
 use crate::verbs::mr::{Pd, PdInner};
 use crate::worker::clock::Clock;
 use crate::worker::core::{Core, CoreConfig};
@@ -32,7 +33,7 @@ use trunkline_conn::delivery::{Counters as DeliveryCounters, MAX_WINDOW};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
-use trunkline_qpmap::{Allowed, Counters, Event, LiveObjects};
+use trunkline_qpmap::{Allowed, Counters, LiveObjects};
 use trunkline_wire::{Gid, Workers};
 
 /// Packets that a shared connection may have in flight.

@@ -1,12 +1,12 @@
 //! What a node says to a subscriber of [`tracing`], where the program has installed one. Nothing
 //! here is on the way of a packet.
 //!
-//! | level | what |
-//! | --- | --- |
-//! | error | a worker failed |
-//! | warn | a connection died of its peer's silence; the machine refuses an offload |
-//! | info | nodes start and end; peers are met, start anew; what programs asked for cannot be had |
-//! | debug | steps of handshakes, connections that open and close, QPs that change connections |
+//! - error: a worker failed.
+//! - warn: a connection died of its peer's silence; the machine refuses an offload, or to send to a
+//!   peer; a CQ overran, and its QPs go to error.
+//! - info: nodes start and end; peers are met, start anew; what programs asked for cannot be had.
+//! - debug: steps of handshakes, connections that open and close, QPs that change connections or go
+//!   to error.
 //!
 //! Events are within the span `worker` of their node's address and their worker's index, and those
 //! of a handshake within its span `connection_setup`.
@@ -17,9 +17,10 @@ use crate::node::life::Down;
 use std::net::IpAddr;
 use tracing::{Span, debug, debug_span, error, error_span, info, warn};
 use trunkline_cm::Step;
+use trunkline_dataplane::Errno;
 use trunkline_dataplane::port::Capabilities;
-use trunkline_qpmap::{Cause, PeerIdentity, Trace};
-use trunkline_wire::Workers;
+use trunkline_qpmap::{Cause, CqId, PeerIdentity, Trace};
+use trunkline_wire::{Qpn, Workers};
 
 /// That of one worker.
 #[derive(Debug)]
@@ -91,6 +92,33 @@ impl Log {
         } else {
             debug!(parent: &self.0, %peer, %why, "no connection");
         }
+    }
+
+    /// A program's CQ overran.
+    pub(crate) fn cq_overran(&self, cq: CqId) {
+        let advice = "make it larger, or poll it more often";
+        warn!(
+            parent: &self.0, cq = cq.index(), advice,
+            "a CQ overran: it is in error, and its QPs go to error"
+        );
+    }
+
+    /// A QP went to error by itself, or with its CQ.
+    pub(crate) fn qp_failed(&self, qpn: Qpn, cq: Option<CqId>) {
+        let qp = qpn.get();
+        match cq.map(CqId::index) {
+            Some(cq) => warn!(parent: &self.0, qp, cq, "QP went to error with its CQ"),
+            None => debug!(parent: &self.0, qp, "QP went to error"),
+        }
+    }
+
+    /// This machine refuses to send to a peer.
+    pub(crate) fn refused_to_send(&self, peer: IpAddr, error: Errno) {
+        let advice = error.advice();
+        warn!(
+            parent: &self.0, %peer, %error, advice,
+            "this machine refuses to send datagrams to a peer"
+        );
     }
 
     /// The span of a handshake that begins, `between` nodes or with a host.

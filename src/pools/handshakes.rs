@@ -348,13 +348,15 @@ impl Pools {
         handshake: &Handshake,
         why: NoConnection,
     ) {
-        let log = &self.recorder.log;
-        log.no_connection(handshake.peer, why, handshake.handle.is_some());
+        let peer = handshake.peer;
+        if why == NoConnection::Silent {
+            self.unexplained.push((handshake.handle, peer));
+        } else {
+            let log = &self.recorder.log;
+            log.no_connection(peer, why, handshake.handle.is_some());
+        }
         if let Some(handle) = handshake.handle {
             self.tell(handle, ConnectionState::Failed(why));
-            if why == NoConnection::Silent {
-                self.unexplained.push((handle, handshake.peer));
-            }
             return;
         }
         self.busy.remove(&(handshake.peer, handshake.toward));

@@ -8,11 +8,14 @@ mod loops;
 mod open_queue;
 mod opening;
 mod turns;
+mod unsent;
 
 use crate::error::NoConnection;
+use crate::observe::log::Log;
 use crate::observe::status::recorder::Recorder;
 use crate::platform::Embedded;
 use crate::verbs::connection::ConnectionOptions;
+use crate::verbs::event::Event;
 use crate::worker::core::CoreConfig;
 use crate::worker::messages::WorkerMessage;
 use book::Book;
@@ -27,9 +30,11 @@ use trunkline_cm::{
 };
 use trunkline_conn::secret::Stream;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
-use trunkline_qpmap::{ConnId, Engine, Event};
+use trunkline_dataplane::Errno;
+use trunkline_qpmap::{ConnId, Engine, Event as EngineEvent};
 use trunkline_wire::{Gid, Qpn, Worker, Workers};
 use turns::Turns;
+use unsent::Unsent;
 
 /// How long a peer that is no Trunkline node is taken for one that stays so.
 const PLAIN_FOR: u64 = 60 * SECOND;
@@ -117,8 +122,11 @@ pub(crate) struct Pools {
     opening: Opening,
     /// Connections that the program opened, by handle.
     private: BTreeMap<u64, ConnectionState>,
-    /// Those whose peers did not answer, until somebody has looked why.
-    unexplained: Vec<(u64, IpAddr)>,
+    /// Peers that did not answer, until somebody has looked why, with the handles of connections
+    /// that the program opened to them.
+    unexplained: Vec<(Option<u64>, IpAddr)>,
+    /// Peers to whom this machine refuses to send.
+    unsent: Unsent,
     next_handle: u64,
     /// Connections within the node whose other end another worker is asked for.
     loops: Vec<OpeningLoop>,
@@ -151,6 +159,7 @@ impl Pools {
             opening: Opening::default(),
             private: BTreeMap::new(),
             unexplained: Vec::new(),
+            unsent: Unsent::default(),
             next_handle: 0,
             loops: Vec::new(),
             messages: VecDeque::new(),
@@ -179,6 +188,11 @@ impl Pools {
             + self.idle_since.len() * size_of::<((u32, u32), Instant)>()
     }
 
+    /// Returns the log of the worker.
+    pub(crate) fn log(&self) -> &Log {
+        &self.recorder.log
+    }
+
     pub(crate) const fn address(&self) -> IpAddr {
         self.address
     }
@@ -202,14 +216,36 @@ impl Pools {
         }
     }
 
-    /// A peer that did not answer a program's question.
-    pub(crate) fn poll_unexplained(&mut self) -> Option<(u64, IpAddr)> {
+    /// Returns a peer that did not answer, with the handle of the connection that a program opened
+    /// to it, if one did.
+    pub(crate) fn poll_unexplained(&mut self) -> Option<(Option<u64>, IpAddr)> {
         self.unexplained.pop()
     }
 
-    /// Why it did not.
-    pub(crate) fn explain(&mut self, handle: u64, why: NoConnection) {
-        self.tell(handle, ConnectionState::Failed(why));
+    /// Takes up what routes and neighbours say of its silence.
+    pub(crate) fn explain(
+        &mut self,
+        now: Instant,
+        (handle, peer): (Option<u64>, IpAddr),
+        why: NoConnection,
+    ) {
+        let unsent = self.unsent.why(now, peer).map(NoConnection::Unsent);
+        let why = match why {
+            // What does not leave this machine reaches nobody, and asks no neighbour.
+            NoConnection::Silent | NoConnection::NoHost => unsent.unwrap_or(why),
+            _ => why,
+        };
+        self.recorder.log.no_connection(peer, why, handle.is_some());
+        if let Some(handle) = handle {
+            self.tell(handle, ConnectionState::Failed(why));
+        }
+    }
+
+    /// Notes that this machine refuses to send to a peer.
+    pub(crate) fn refused_to_send(&mut self, now: Instant, peer: IpAddr, error: Errno) {
+        if self.unsent.note(now, peer, error) {
+            self.recorder.log.refused_to_send(peer, error);
+        }
     }
 
     pub(crate) fn forget_private(&mut self, handle: u64) -> Option<ConnId> {
@@ -219,23 +255,23 @@ impl Pools {
         }
     }
 
-    /// Takes up an engine event. `false`: it is for the program too.
-    pub(crate) fn handle_engine(&mut self, context: &mut PoolContext<'_>, event: &Event) -> bool {
+    /// Takes up an engine event.
+    pub(crate) fn handle_engine(&mut self, context: &mut PoolContext<'_>, event: &EngineEvent) {
         match *event {
-            Event::Ask { peer, remote } => self.decide(context, peer, remote),
-            Event::Early {
+            EngineEvent::Ask { peer, remote } => self.decide(context, peer, remote),
+            EngineEvent::Early {
                 connection,
                 token,
                 source,
             } => self.early(context, connection, (token, source)),
-            Event::Crowded { peer, remote } => {
+            EngineEvent::Crowded { peer, remote } => {
                 let places = self.pool_places(context.engine, peer.address(), remote);
                 // To grow is no need: it waits until nobody else does.
                 if places.count() < self.pool as usize && self.is_queue_empty(context) {
                     self.open_pool(context, peer, remote);
                 }
             }
-            Event::ConnectionDown {
+            EngineEvent::ConnectionDown {
                 conn,
                 peer,
                 stranded,
@@ -248,11 +284,9 @@ impl Pools {
                 {
                     self.open_pool(context, peer, remote);
                 }
-                return false;
             }
-            _ => return false,
+            _ => {}
         }
-        true
     }
 
     /// A QP was connected to `remote` of `peer`, to whose worker there is no connection.
@@ -529,9 +563,9 @@ impl Pools {
         events: &mut VecDeque<Event>,
     ) {
         while let Some(event) = context.engine.poll_event() {
-            if let Event::ConnectionDown { conn, .. } = event {
+            if let EngineEvent::ConnectionDown { conn, .. } = event {
                 self.connection_down(context, conn);
-                events.push_back(event);
+                events.extend(Event::of(&event));
             }
         }
         for state in self.private.values_mut() {

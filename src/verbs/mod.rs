@@ -3,5 +3,6 @@
 pub(crate) mod ah;
 pub(crate) mod connection;
 pub(crate) mod cq;
+pub(crate) mod event;
 pub(crate) mod mr;
 pub(crate) mod qp;

@@ -9,6 +9,7 @@ use crate::observe::status::recorder::Recorder;
 use crate::platform::Embedded;
 use crate::pools::{PoolContext, Pools};
 use crate::rdma_cm::CmDriver;
+use crate::verbs::event::Event;
 use crate::verbs::qp::Qp;
 use crate::worker::clock::Clock;
 use crate::worker::deadline::Deadline;
@@ -25,7 +26,7 @@ use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::{Port, PortError};
-use trunkline_qpmap::{Attributes, Config, Engine, Event, QpModify, VerbsError};
+use trunkline_qpmap::{Attributes, Config, Engine, Event as EngineEvent, QpModify, VerbsError};
 use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Qpn, Worker, Workers};
 
 /// Datagrams taken from the port per round.
@@ -448,6 +449,7 @@ impl Core {
             WorkerMessage::QpFailed(qpn) => cm.manager.qp_failed(now, qpn),
             WorkerMessage::CqFailed(cq) => {
                 if context.engine.fail_cq(cq) && pools.speaks_for_node() {
+                    self.recorder.log.cq_overran(cq);
                     self.events.push_back(Event::CqError { cq });
                 }
             }
@@ -627,28 +629,32 @@ fn exchange_events(
         let mut idle = true;
         while let Some(event) = context.engine.poll_event() {
             idle = false;
-            if let Event::QpFailed { qpn } = event {
+            if let EngineEvent::QpFailed { qpn, cq } = event {
+                pools.log().qp_failed(qpn, cq);
                 if let Some(other) = cm.qp_failed(context.now, qpn) {
                     pools.send_to(other, WorkerMessage::QpFailed(qpn));
                 }
                 continue;
             }
-            if let Event::CqError { cq } = event {
+            if let EngineEvent::CqError { cq } = event {
                 pools.send_to_all(|| WorkerMessage::CqFailed(cq));
                 if !pools.speaks_for_node() {
                     continue;
                 }
+                pools.log().cq_overran(cq);
             }
-            if !pools.handle_engine(context, &event) && events.len() < MAX_EVENTS {
-                events.push_back(event);
+            pools.handle_engine(context, &event);
+            if events.len() < MAX_EVENTS {
+                events.extend(Event::of(&event));
             }
         }
         while let Some(event) = context.manager.poll_event() {
             idle = false;
             pools.handle_manager(context, &event);
         }
-        while let Some((handle, peer)) = pools.poll_unexplained() {
-            pools.explain(handle, cm.why_silent(context.now, peer));
+        while let Some(silent) = pools.poll_unexplained() {
+            let why = cm.why_silent(context.now, silent.1);
+            pools.explain(context.now, silent, why);
         }
         idle &= !cm.pump(context.now);
         idle &= !pools.ask_next(context);

@@ -21,6 +21,7 @@ impl Core {
                         self.pass_refusal(now, dst, quote);
                     }
                 }
+                PortEvent::Unsent { dst, error } => self.pools.refused_to_send(now, dst, error),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use trunkline::{Builder, Node, Port, PortCounters, PortError};
+use trunkline::{Builder, Errno, Node, Port, PortCounters, PortError};
 use trunkline_dataplane::port::{Arrival, Capabilities, Egress, PortEvent, Slot};
 use trunkline_dataplane::{Routes, UdpConfig, UdpPort};
 use trunkline_wire::Path;
@@ -20,6 +20,8 @@ pub enum Fault {
     None,
     /// No datagram arrives or leaves, as behind a switch that failed.
     Silent,
+    /// The machine's firewall refuses every datagram.
+    Refuses,
     /// Asking for datagrams panics, in the worker's thread.
     ReceivePanics,
     /// Asking for counters panics, in the program's thread with the node's lock held.
@@ -47,16 +49,23 @@ impl Switch {
 struct Faulty {
     inner: UdpPort,
     fault: Switch,
+    /// Where the last slot leads, and what the machine says of such.
+    dst: Option<IpAddr>,
+    refused: Option<PortEvent>,
 }
 
 impl Egress for Faulty {
     fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+        self.dst = Some(path.dst);
         self.inner.reserve(path, length)
     }
 
     fn commit(&mut self) {
         // What is not committed is gone.
-        if !self.fault.is(Fault::Silent) {
+        if self.fault.is(Fault::Refuses) {
+            let error = Errno::new(libc::EPERM);
+            self.refused = self.dst.map(|dst| PortEvent::Unsent { dst, error });
+        } else if !self.fault.is(Fault::Silent) {
             self.inner.commit();
         }
     }
@@ -102,7 +111,7 @@ impl Port for Faulty {
     }
 
     fn poll_event(&mut self) -> Option<PortEvent> {
-        let event = self.inner.poll_event();
+        let event = self.refused.take().or_else(|| self.inner.poll_event());
         event.filter(|_| !self.fault.is(Fault::Silent))
     }
 
@@ -126,6 +135,8 @@ pub fn node(own: IpAddr, builder: Builder) -> (Node, Switch) {
     let port = Faulty {
         inner: UdpPort::open(&UdpConfig::new(own)).unwrap(),
         fault: fault.clone(),
+        dst: None,
+        refused: None,
     };
     let node = builder.address(own).build_on(Box::new(port)).unwrap();
     (node, fault)

@@ -1,9 +1,10 @@
 //! Why a request failed, in words for people.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use trunkline::{Completion, Event, QpEvent, Qpn, Status, VendorError, WorkOpcode};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use trunkline::{Completion, Errno, Event, QpEvent, Qpn, Status, VendorError, WorkOpcode};
 use trunkline_dataplane::{KernelRoutes, RouteError, Routes};
+use trunkline_wire::ROCE_PORT;
 
 /// A request, or a receive, that did not end well.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -50,6 +51,9 @@ impl Failed {
         match (self.status, self.vendor_err) {
             (Status::RetryExceeded, VendorError::None) => silence(here, there),
             (Status::RetryExceeded, VendorError::NoNode) => format!("no node runs on {there}"),
+            (Status::RetryExceeded, VendorError::NotSharing) => {
+                format!("the host at {there} shares no connections")
+            }
             (Status::RetryExceeded, VendorError::QpGone) => format!("the QP on {there} is gone"),
             (Status::Flushed, _) => match news {
                 Some(News::Lost) => silence(here, there),
@@ -97,8 +101,26 @@ pub(crate) fn silence(here: IpAddr, there: IpAddr) -> String {
             format!("no interface that is up has {here}")
         }
         // There is a way, or nothing is known.
-        _ => format!("{there} does not answer"),
+        _ => match refusal(here, there) {
+            Some(error) => format!(
+                "this machine refuses to send to {there}: {error} ({})",
+                error.advice()
+            ),
+            None => format!("{there} does not answer"),
+        },
     }
+}
+
+/// Why this machine does not let a datagram out that goes from `here` to a node at `there`: it
+/// sends an empty one, which no node takes for a packet.
+fn refusal(here: IpAddr, there: IpAddr) -> Option<Errno> {
+    // Sockets want the interface of such an address, too, and the one of the node knows it.
+    if matches!(there, IpAddr::V6(address) if address.is_unicast_link_local()) {
+        return None;
+    }
+    let socket = UdpSocket::bind((here, 0)).ok()?;
+    let error = socket.send_to(&[], (there, ROCE_PORT)).err()?;
+    error.raw_os_error().map(Errno::new)
 }
 
 /// That the link which packets from `here`, or from anywhere, would take to `there` is down.
@@ -167,6 +189,14 @@ mod tests {
             why(&[flushed], Some(News::Lost)),
             "127.0.0.2 does not answer"
         );
+    }
+
+    #[test]
+    fn a_machine_that_refuses_to_send_says_so_itself() {
+        let here = [127, 0, 0, 1].into();
+        // No datagram leaves a machine from a loopback address.
+        assert!(refusal(here, [192, 0, 2, 1].into()).is_some());
+        assert_eq!(refusal(here, [127, 0, 0, 2].into()), None);
     }
 
     #[test]

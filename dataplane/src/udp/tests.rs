@@ -367,6 +367,29 @@ fn a_short_datagram_behind_those_that_became_too_long_says_nothing_of_super_pack
 }
 
 #[test]
+fn what_the_machine_refuses_to_send_is_told_once_until_somebody_has_read_it() {
+    let (mut a, b) = pair(|_| {});
+    let path = path(&a, &b);
+    let dst = path.dst;
+    let unsent = |code| PortEvent::Unsent {
+        dst,
+        error: Errno::new(code),
+    };
+    for _ in 0..2 {
+        for _ in 0..2 * EVENTS {
+            for code in [libc::EPERM, libc::ENETUNREACH, libc::ECONNREFUSED] {
+                commit(&mut a, &path, 0, 100).unwrap();
+                assert!(a.refused(io::Error::from_raw_os_error(code)).unwrap());
+            }
+        }
+        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        assert_eq!(told, [unsent(libc::EPERM), unsent(libc::ENETUNREACH)]);
+    }
+    let text = Errno::new(libc::EPERM).to_string();
+    assert!(text.starts_with("Operation not permitted"), "{text}");
+}
+
+#[test]
 fn refusals_of_single_datagrams_are_counted_by_reason_and_never_fatal() {
     let (mut a, b) = pair(|_| {});
     let path = path(&a, &b);

@@ -101,6 +101,7 @@ const fn vendor_err(value: u8) -> VendorError {
         3 => VendorError::NoRoom,
         4 => VendorError::QpGone,
         5 => VendorError::NoNode,
+        6 => VendorError::NotSharing,
         _ => VendorError::None,
     }
 }

@@ -89,6 +89,7 @@ fn completion() -> impl Strategy<Value = Completion> {
         VendorError::NoRoom,
         VendorError::QpGone,
         VendorError::NoNode,
+        VendorError::NotSharing,
     ];
     let what = (
         prop::sample::select(statuses.to_vec()),

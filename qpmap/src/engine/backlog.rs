@@ -148,7 +148,7 @@ impl<P: Platform> Engine<P> {
             }
             if fails {
                 self.qp_event(next, QpEvent::Fatal);
-                self.enter_error(next);
+                self.enter_error_with(next, Some(cq));
             }
             looks += 1;
             next += 1;

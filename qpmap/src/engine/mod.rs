@@ -228,7 +228,7 @@ impl ConnId {
     }
 }
 
-/// News for the node.
+/// Something that an engine tells its node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
     /// A QP is connected to one to whose worker no connection leads: ask.
@@ -267,6 +267,8 @@ pub enum Event {
     QpFailed {
         /// Its number.
         qpn: Qpn,
+        /// Its CQ, where that overran and so ended it.
+        cq: Option<CqId>,
     },
     /// A completion came when its CQ was full: the CQ is in error for good (`IBV_EVENT_CQ_ERR`),
     /// and so are its QPs, each with its own event. Once for each CQ.
@@ -274,9 +276,6 @@ pub enum Event {
         /// The CQ.
         cq: CqId,
     },
-    /// The node failed: all its QPs are in error (`IBV_EVENT_DEVICE_FATAL`). Never an engine's own
-    /// news: its node says so.
-    DeviceFatal,
     /// A shared connection is gone. QPs that the engine manages move by themselves.
     ConnectionDown {
         /// The connection.

@@ -4,7 +4,7 @@ use super::backlog::PER_ROUND;
 use super::changes::Changes;
 use super::qp::{Attributes, Cold, Qp, QpQueues, Wire};
 use super::requests::PostingOrder;
-use super::{Engine, Event, Platform};
+use super::{CqId, Engine, Event, Platform};
 use crate::allowed::Allowed;
 use crate::error::VerbsError;
 use crate::queue::{RecvQueue, SendCursor, SendQueue};
@@ -318,10 +318,15 @@ impl<P: Platform> Engine<P> {
 
     /// The QP failed.
     pub(crate) fn enter_error(&mut self, qp: u32) {
+        self.enter_error_with(qp, None);
+    }
+
+    /// The QP failed, with its CQ if that overran.
+    pub(crate) fn enter_error_with(&mut self, qp: u32, cq: Option<CqId>) {
         if self.qps[qp].state != QpState::Error {
             self.end_work(qp);
             let qpn = self.qp_number(qp);
-            self.events.push(Event::QpFailed { qpn });
+            self.events.push(Event::QpFailed { qpn, cq });
         }
     }
 

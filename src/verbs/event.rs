@@ -1,0 +1,58 @@
+//! Asynchronous events of a node.
+
+use trunkline_conn::host::QpEvent;
+use trunkline_qpmap::{ConnId, CqId, Event as EngineEvent};
+use trunkline_wire::{Gid, Qpn};
+
+/// Something that happened to a node's objects, as `ibv_get_async_event(3)` gives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// Something happened to a QP.
+    Qp {
+        /// Its number.
+        qpn: Qpn,
+        /// What.
+        event: QpEvent,
+    },
+    /// A completion came when its CQ was full: the CQ is in error for good (`IBV_EVENT_CQ_ERR`),
+    /// and so are its QPs, each with its own event. Once for each CQ.
+    CqError {
+        /// The CQ.
+        cq: CqId,
+    },
+    /// The node failed: all its QPs are in error (`IBV_EVENT_DEVICE_FATAL`).
+    DeviceFatal,
+    /// A shared connection is gone. QPs that the node has bound move by themselves.
+    ConnectionDown {
+        /// The connection.
+        conn: ConnId,
+        /// Address of its peer.
+        peer: Gid,
+    },
+    /// A QP finished moving to another connection.
+    Moved {
+        /// The QP.
+        qpn: Qpn,
+        /// Where it is now.
+        conn: ConnId,
+    },
+}
+
+impl Event {
+    /// Returns what a program hears of an engine's event; `None`: it concerns the node alone.
+    pub(crate) const fn of(event: &EngineEvent) -> Option<Self> {
+        match *event {
+            EngineEvent::Qp { qpn, event } => Some(Self::Qp { qpn, event }),
+            EngineEvent::CqError { cq } => Some(Self::CqError { cq }),
+            EngineEvent::ConnectionDown { conn, peer, .. } => {
+                Some(Self::ConnectionDown { conn, peer })
+            }
+            EngineEvent::Moved { qpn, conn } => Some(Self::Moved { qpn, conn }),
+            EngineEvent::Ask { .. }
+            | EngineEvent::Crowded { .. }
+            | EngineEvent::Early { .. }
+            | EngineEvent::QpFailed { .. } => None,
+        }
+    }
+}
