@@ -11,6 +11,7 @@ use super::capture;
 use super::interrupt::Interrupt;
 use super::output::{self, print_json};
 use super::progress::Progress;
+use super::range::Range;
 use super::usage::wrong;
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -37,15 +38,20 @@ const RPCS: [(u64, usize); 4] = [(0, 32), (1, 64), (2, 1000), (3, SLICE / 2)];
 /// How long a demo may stand still before it is called off.
 const STALL: Duration = Duration::from_secs(10);
 
+/// QPs that may be opened.
+const QPS: Range<u64> = Range::new(1, 1_000_000);
+/// Shared connections for them.
+const CONNECTIONS: Range<u64> = Range::new(1, 8);
+
 /// Options of `trunkline demo`.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
-    /// QPs to open.
-    #[arg(long, default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 10_000, value_parser = QPS.count::<u32>())]
+    #[arg(help = QPS.help("QPs to open", ""))]
     qps: u32,
-    /// Most shared connections for them: another one is opened when 1,024 QPs use each.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=8))]
+    #[arg(long, default_value_t = 4, value_parser = CONNECTIONS.count::<u32>())]
+    #[arg(help = CONNECTIONS.help("Most shared connections for them",
+                                  ": another one is opened when 1,024 QPs use each"))]
     connections: u32,
     /// Address of the client's node.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1)))]

@@ -8,6 +8,8 @@ mod interrupt;
 mod log;
 mod output;
 mod progress;
+mod range;
+mod taken;
 mod usage;
 mod watch;
 
@@ -118,11 +120,68 @@ fn note(text: &str) {
 mod tests {
     use super::*;
     use anyhow::anyhow;
-    use clap::CommandFactory;
+    use clap::{Arg, Command, CommandFactory};
+    use std::any::TypeId;
+    use std::time::Duration;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The words that a command needs before its options.
+    fn needed(command: &str) -> &'static [&'static str] {
+        match command {
+            "demo" => &["demo"],
+            "bench" => &["bench", "lat", "--connect", "127.0.0.1"],
+            "watch" => &["cm", "watch"],
+            other => panic!("{other} has numbers, too"),
+        }
+    }
+
+    fn is_number(arg: &Arg) -> bool {
+        let parsed = arg.get_value_parser().type_id();
+        [
+            TypeId::of::<u8>(),
+            TypeId::of::<u16>(),
+            TypeId::of::<u32>(),
+            TypeId::of::<u64>(),
+            TypeId::of::<Duration>(),
+        ]
+        .iter()
+        .any(|number| parsed == *number)
+    }
+
+    /// Checks the help of the numbers of a command and of those below it. Returns how many it has.
+    fn check_numbers(command: &Command) -> usize {
+        let numbers = command.get_arguments().filter(|arg| is_number(arg));
+        let own = numbers.map(|arg| {
+            let option = format!("--{}", arg.get_long().expect("numbers are options"));
+            let help = arg.get_help().expect("it is explained").to_string();
+            let range = help
+                .split(['(', ')'])
+                .find_map(|part| part.split_once("..="));
+            let (least, most) = range.unwrap_or_else(|| panic!("{option}: {help}"));
+            let takes = |number: &str| {
+                let words = [
+                    &["trunkline"],
+                    needed(command.get_name()),
+                    &[&option, number],
+                ];
+                Cli::try_parse_from(words.concat()).is_ok()
+            };
+            let number = |text: &str| text.parse::<f64>().expect("a bound is a number");
+            let (below, above) = (number(least) - 1.0, number(most) + 1.0);
+            assert!(takes(least) && takes(most), "{option}: {help}");
+            assert!(!takes(&below.to_string()), "{option}: {help}");
+            assert!(!takes(&above.to_string()), "{option}: {help}");
+        });
+        own.count() + command.get_subcommands().map(check_numbers).sum::<usize>()
+    }
+
+    #[test]
+    fn the_help_of_each_number_says_what_is_taken() {
+        assert_eq!(check_numbers(&Cli::command()), 13);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `trunkline cm watch`: how a running node sets up connections, live.
 
-use super::bench::size::parse_seconds;
 use super::interrupt::Interrupt;
 use super::output::{self, print_json};
+use super::range::Range;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 /// Steps shown in the table.
 const SLOWEST: usize = 8;
+
+/// Seconds between two looks: up to a day.
+const INTERVAL: Range<f64> = Range::new(0.0, 86_400.0);
 
 /// Options of `trunkline cm`.
 #[derive(Args, Debug)]
@@ -41,8 +44,8 @@ enum CmCommand {
 struct WatchArgs {
     /// Address of the node [default: the only one of this host].
     node: Option<IpAddr>,
-    /// Time between two looks.
-    #[arg(long, value_parser = parse_seconds, value_name = "SECONDS", default_value = "1")]
+    #[arg(long, value_parser = INTERVAL.seconds(), value_name = "SECS", default_value = "1")]
+    #[arg(help = INTERVAL.help("Time between two looks", ""), allow_negative_numbers = true)]
     interval: Duration,
     /// Print one JSON object a line for each look.
     #[arg(long)]

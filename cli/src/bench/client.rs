@@ -126,7 +126,7 @@ fn meet<'a>(
         bail!("the server's node has {address}: give this one another address with --bind");
     }
     let end = End::open(
-        node::start(address, Some(&params), plan.capture.as_deref())?,
+        node::start((address, "--bind"), Some(&params), plan.capture.as_deref())?,
         Side::Client,
         params,
     )?;

@@ -13,28 +13,34 @@ mod ping;
 mod report;
 mod server;
 mod session;
-pub(crate) mod size;
 mod stream;
 mod throughput;
 
 use super::interrupt::Interrupt;
+use super::range::Range;
 use super::usage::wrong;
 use anyhow::Result;
-use clap::builder::TypedValueParser;
-use clap::{Args, value_parser};
+use clap::Args;
 use latency::Goal;
-use params::{ATOMIC_SIZE, Controller, Mode, Op, Params};
-use size::{parse_seconds, parse_size};
+use params::{
+    ATOMIC_SIZE, CONNECTIONS, Controller, DEPTH, Mode, Op, Params, QPS, SIZE, TIMEOUT, WORKERS,
+};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use trunkline::Workers;
 use trunkline_wire::may_be_one_host;
 
 /// Round trips of `lat`, unless the command line says otherwise.
-const ITERATIONS: u64 = 10_000;
+const USUAL_ITERATIONS: u64 = 10_000;
 /// Duration of `bw` and `rate`, unless the command line says otherwise.
 const DURATION: Duration = Duration::from_secs(5);
+
+/// TCP ports.
+const PORT: Range<u64> = Range::new(0, u16::MAX as u64);
+/// Round trips.
+const ITERATIONS: Range<u64> = Range::new(1, 1_000_000_000_000);
+/// Seconds before anything counts.
+const WARMUP: Range<f64> = Range::new(0.0, TIMEOUT.most());
 
 /// What has no meaning where clients are served: each says for itself what it wants.
 const CLIENTS: [&str; 15] = [
@@ -72,14 +78,16 @@ pub(crate) struct BenchArgs {
     /// Measure against the server at this IP address.
     #[arg(long, value_name = "ADDR")]
     connect: Option<IpAddr>,
-    /// TCP port on which both ends agree on what to do; the measurement itself is RoCEv2.
-    #[arg(long, default_value_t = 18515)]
+    #[arg(long, value_name = "N", default_value_t = 18515, value_parser = PORT.count::<u16>())]
+    #[arg(help = PORT.help("TCP port on which both ends agree on what to do",
+                           "; the measurement itself is RoCEv2; 0 is any that is free"))]
     port: u16,
     /// With --listen: serve one client only.
     #[arg(long, conflicts_with = "connect")]
     once: bool,
-    /// Give up when nothing moves for so long: of a client's and its server's the longer counts.
-    #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "10")]
+    #[arg(long, value_parser = TIMEOUT.seconds(), value_name = "SECS", default_value = "10")]
+    #[arg(help = TIMEOUT.help("Give up when nothing moves for so long",
+                              ": of a client's and its server's the longer counts"))]
     #[arg(allow_negative_numbers = true)]
     timeout: Duration,
     #[command(flatten)]
@@ -96,34 +104,39 @@ struct ClientArgs {
     /// Operation [default: send; bw: write].
     #[arg(long, value_enum)]
     op: Option<Op>,
-    /// Bytes of a message, K, M and G are powers of 1024 [default: 64; bw: 1M; atomic: 8].
-    #[arg(long, value_parser = parse_size, value_name = "BYTES")]
+    #[arg(long, value_parser = SIZE.bytes(), value_name = "BYTES")]
+    #[arg(help = SIZE.help("Bytes of a message",
+                           ", K, M and G are powers of 1024 [default: 64; bw: 1M; atomic: 8]"))]
     size: Option<u64>,
-    /// QPs at each end [default: 1; rate: 64].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = QPS.count::<u32>())]
+    #[arg(help = QPS.help("QPs at each end", " [default: 1; rate: 64]"))]
     qps: Option<u32>,
-    /// Most shared connections for them: another one is opened when 1,024 QPs use each.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = CONNECTIONS.count::<u32>())]
+    #[arg(help = CONNECTIONS.help("Most shared connections for them",
+                                  ": another one is opened when 1,024 QPs use each"))]
     connections: u32,
-    /// Workers of each node; with several each has a thread of its own.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = workers())]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = WORKERS.count::<u8>())]
+    #[arg(help = WORKERS.help("Workers of each node", "; with several each has its own thread"))]
     workers: u8,
-    /// Requests under way on each QP [default: 16; lat: 1].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = DEPTH.count::<u32>())]
+    #[arg(help = DEPTH.help("Requests under way on each QP", " [default: 16; lat: always 1]"))]
     depth: Option<u32>,
     /// Congestion control of the shared connections.
     #[arg(long, value_enum, default_value_t = Controller::Delay)]
     control: Controller,
-    /// Time to measure [default: 5; lat: as long as the iterations take]. In bw and rate, where no
-    /// request is completed in it, all that are under way count.
-    #[arg(long, value_parser = parse_seconds, value_name = "SECS", allow_negative_numbers = true)]
-    duration: Option<Duration>,
-    /// lat: round trips to measure [default: 10000].
-    #[arg(long, value_name = "N", conflicts_with = "duration")]
-    iterations: Option<u64>,
-    /// Time before anything counts.
-    #[arg(long, value_parser = parse_seconds, value_name = "SECS", default_value = "0.2")]
+    #[arg(long, value_parser = TIMEOUT.seconds(), value_name = "SECS")]
+    #[arg(help = TIMEOUT.help("Time to measure",
+                              " [default: 5; lat: as long as the iterations take]. In bw and \
+                               rate, where no request is completed in it, all that are under way \
+                               count"))]
     #[arg(allow_negative_numbers = true)]
+    duration: Option<Duration>,
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    #[arg(value_parser = ITERATIONS.count::<u64>())]
+    #[arg(help = ITERATIONS.help("lat: round trips to measure", " [default: 10000]"))]
+    iterations: Option<u64>,
+    #[arg(long, value_parser = WARMUP.seconds(), value_name = "SECS", default_value = "0.2")]
+    #[arg(help = WARMUP.help("Time before anything counts", ""), allow_negative_numbers = true)]
     warmup: Duration,
     /// Compare what arrives with what was sent: every message, but of WRITEs in bw and rate only
     /// those that are left at the end.
@@ -142,9 +155,6 @@ struct ClientArgs {
 /// # Errors
 /// A command line that makes no sense, and whatever goes wrong at the end that it chose.
 pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
-    if args.timeout.is_zero() {
-        return Err(wrong("--timeout of no time at all"));
-    }
     for address in [args.listen, args.connect, args.client.bind]
         .into_iter()
         .flatten()
@@ -167,11 +177,6 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
         (None, Some(server)) => client::run(&args.plan(server)?, interrupt),
         (None, None) => Err(wrong("--listen ADDR or --connect ADDR is needed")),
     }
-}
-
-/// Reads a number of workers that a node may have.
-fn workers() -> impl TypedValueParser<Value = u8> {
-    value_parser!(u8).range(1..=i64::from(Workers::MOST))
 }
 
 impl BenchArgs {
@@ -212,11 +217,6 @@ impl BenchArgs {
                 "--iterations is for lat; bw and rate have --duration",
             ));
         }
-        if client.duration.is_some_and(|duration| duration.is_zero())
-            || client.iterations == Some(0)
-        {
-            return Err(wrong("nothing to measure: --duration or --iterations is 0"));
-        }
         if client
             .bind
             .is_some_and(|bind| bind.is_ipv4() != server.is_ipv4())
@@ -226,7 +226,7 @@ impl BenchArgs {
             ));
         }
         let iterations = match (self.mode, client.duration) {
-            (Mode::Lat, None) => Some(client.iterations.unwrap_or(ITERATIONS)),
+            (Mode::Lat, None) => Some(client.iterations.unwrap_or(USUAL_ITERATIONS)),
             _ => None,
         };
         Ok(client::Plan {

@@ -1,8 +1,8 @@
 //! A node for a measurement, and how long its QPs wait for the other one.
 
 use super::params::Params;
-use crate::capture;
-use anyhow::{Context, Result};
+use crate::{capture, taken};
+use anyhow::Result;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -13,12 +13,13 @@ const UNIT: Duration = Duration::from_nanos(4096);
 /// Largest timeout of a QP.
 const MOST: u8 = 31;
 
-/// Starts a node, as a measurement needs it; `capture` gets its management datagrams.
+/// Starts a node, as a measurement needs it, at the address that an option names; `capture` gets
+/// its management datagrams.
 ///
 /// # Errors
 /// The address cannot be bound, or the file not made.
 pub(crate) fn start(
-    address: IpAddr,
+    (address, option): (IpAddr, &'static str),
     params: Option<&Params>,
     capture: Option<&Path>,
 ) -> Result<Node> {
@@ -37,11 +38,8 @@ pub(crate) fn start(
             .workers(params.workers)
             .peer_timeout(params.timeout);
     }
-    capture::add(builder, capture)?
-        .address(address)
-        .drive(drive)
-        .build()
-        .with_context(|| format!("cannot start a node on {address}"))
+    let builder = capture::add(builder, capture)?.drive(drive);
+    taken::build(builder, address, option)
 }
 
 /// One round of a node that no thread drives.

@@ -1,25 +1,28 @@
 //! What is measured: agreed between both ends, so believed by neither.
 
-use super::size::MAX_SECONDS;
+use crate::range::Range;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 use trunkline::{ControlKind, Workers};
 
-/// Most bytes of a message.
-pub(crate) const MAX_SIZE: u64 = 1 << 30;
-/// Most QPs.
-pub(crate) const MAX_QPS: u32 = 200_000;
-/// Most shared connections.
-pub(crate) const MAX_CONNECTIONS: u32 = 64;
-/// Most requests outstanding on a QP.
-pub(crate) const MAX_DEPTH: u32 = 4096;
-/// Most requests outstanding on all QPs: what a completion queue holds, receives counted twice.
-const MAX_OUTSTANDING: u64 = 1 << 21;
-/// Most bytes of buffers at one end.
-const MAX_MEMORY: u64 = 4 << 30;
+/// Bytes of a message.
+pub(crate) const SIZE: Range<u64> = Range::new(1, 1 << 30);
+/// QPs at each end.
+pub(crate) const QPS: Range<u64> = Range::new(1, 200_000);
+/// Shared connections.
+pub(crate) const CONNECTIONS: Range<u64> = Range::new(1, 64);
+/// Requests outstanding on a QP.
+pub(crate) const DEPTH: Range<u64> = Range::new(1, 4096);
+/// Workers of a node.
+pub(crate) const WORKERS: Range<u64> = Range::new(1, Workers::MOST as u64);
+/// Seconds that nothing may move: up to a week.
+pub(crate) const TIMEOUT: Range<f64> = Range::new(0.001, 604_800.0);
+/// Requests outstanding on all QPs: what a completion queue holds, receives counted twice.
+const OUTSTANDING: Range<u64> = Range::new(1, 1 << 21);
+/// Bytes of buffers at one end.
+const MEMORY: Range<u64> = Range::new(1, 4 << 30);
 /// Buffers begin at multiples of this: atomics need 8, caches like 64.
 const ALIGN: u64 = 64;
 /// Bytes of an atomic.
@@ -164,27 +167,19 @@ impl Params {
     /// # Errors
     /// What is out of bounds, in the words of the command line.
     pub(crate) fn check(&self) -> Result<(), OutOfBounds> {
-        within("--size", self.size, 1..=MAX_SIZE)?;
-        within("--qps", self.qps.into(), 1..=MAX_QPS.into())?;
-        within(
-            "--connections",
-            self.connections.into(),
-            1..=MAX_CONNECTIONS.into(),
-        )?;
-        within("--depth", self.depth.into(), 1..=MAX_DEPTH.into())?;
-        within("--workers", self.workers.into(), 1..=Workers::MOST.into())?;
-        let timeout = self.timeout.as_secs_f64();
-        if self.timeout.is_zero() || timeout > MAX_SECONDS {
-            let what = format!("--timeout: {timeout} is not in 0..={MAX_SECONDS} seconds");
-            return Err(OutOfBounds(what));
-        }
+        within("--size", SIZE, self.size)?;
+        within("--qps", QPS, self.qps.into())?;
+        within("--connections", CONNECTIONS, self.connections.into())?;
+        within("--depth", DEPTH, self.depth.into())?;
+        within("--workers", WORKERS, self.workers.into())?;
+        within("--timeout", TIMEOUT, self.timeout.as_secs_f64())?;
         if self.op == Op::Atomic && self.size != ATOMIC_SIZE {
             return Err(OutOfBounds(format!("--size of an atomic is {ATOMIC_SIZE}")));
         }
         let outstanding = u64::from(self.qps) * u64::from(self.depth);
-        within("--qps times --depth", outstanding, 1..=MAX_OUTSTANDING)?;
+        within("--qps times --depth", OUTSTANDING, outstanding)?;
         for side in [Side::Client, Side::Server] {
-            within("bytes of buffers", self.memory(side), 1..=MAX_MEMORY)?;
+            within("bytes of buffers", MEMORY, self.memory(side))?;
         }
         Ok(())
     }
@@ -239,14 +234,14 @@ impl fmt::Display for Params {
     }
 }
 
-fn within(what: &str, value: u64, range: RangeInclusive<u64>) -> Result<(), OutOfBounds> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let (least, most) = range.into_inner();
-    Err(OutOfBounds(format!(
-        "{what}: {value} is not in {least}..={most}"
-    )))
+fn within<T>(what: &str, range: Range<T>, value: T) -> Result<(), OutOfBounds>
+where
+    T: Copy + PartialOrd + fmt::Display,
+{
+    let checked = range.check(value);
+    checked
+        .map(drop)
+        .map_err(|why| OutOfBounds(format!("{what}: {why}")))
 }
 
 /// Fills `out` with what message `serial` of QP `qp` holds: nothing can pass for something else.
@@ -331,7 +326,7 @@ mod tests {
         };
         assert!(told(many).starts_with("--qps times --depth: 819200000 is"));
         let large = Params {
-            size: MAX_SIZE,
+            size: SIZE.most(),
             ..PARAMS
         };
         assert!(told(large).starts_with("bytes of buffers: 42949672960 is"));
@@ -349,8 +344,8 @@ mod tests {
         };
         assert!(absurd.check().is_err());
         let largest = Params {
-            size: MAX_SIZE,
-            qps: MAX_QPS,
+            size: SIZE.most(),
+            qps: QPS.most() as u32,
             depth: 10,
             ..PARAMS
         };

@@ -8,17 +8,21 @@ use super::session::Session;
 use super::{latency, ping, stream};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::{chain, complain, note};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
+use trunkline_dataplane::udp::Owner;
 
 /// How long a wait for clients lasts before it looks for Ctrl-C.
 const WAIT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
+
+/// The option that names the node's address.
+const LISTEN: &str = "--listen";
 
 /// What the command line says.
 #[derive(Clone, Copy, Debug)]
@@ -40,9 +44,9 @@ pub(crate) struct Plan {
 /// served, unless there is to be only one.
 pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     // Nodes live as long as their clients; one that cannot start should be told about at once.
-    drop(node::start(plan.address, None, None)?);
+    drop(node::start((plan.address, LISTEN), None, None)?);
     let asked = SocketAddr::new(plan.address, plan.port);
-    let listener = TcpListener::bind(asked).with_context(|| format!("cannot listen on {asked}"))?;
+    let listener = TcpListener::bind(asked).map_err(|error| refused(asked, error))?;
     listener.set_nonblocking(true).context("control socket")?;
     let port = listener.local_addr().context("control socket")?.port();
     note(&format!("listening on {}, port {port}", plan.address));
@@ -61,6 +65,18 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
             _ => {}
         }
     }
+}
+
+/// Why nobody can listen on `asked`, and what to do.
+fn refused(asked: SocketAddr, error: std::io::Error) -> anyhow::Error {
+    let error = match error.kind() {
+        ErrorKind::AddrInUse => {
+            let owner = Owner::of_tcp_listener(asked);
+            anyhow!("TCP port taken by {owner}; choose another one with --port, at both ends")
+        }
+        _ => error.into(),
+    };
+    error.context(format!("cannot listen on {asked}"))
 }
 
 fn accept(listener: &TcpListener, interrupt: &Interrupt) -> Result<(TcpStream, SocketAddr)> {
@@ -92,7 +108,7 @@ fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params
     };
     let ready = params.check().map_err(anyhow::Error::from).and_then(|()| {
         params.timeout = params.timeout.max(plan.timeout);
-        let node = node::start(plan.address, Some(&params), None)?;
+        let node = node::start((plan.address, LISTEN), Some(&params), None)?;
         let end = End::open(node, Side::Server, params)?;
         let target = end.connect(&theirs)?;
         Ok((end, target))

@@ -4,6 +4,7 @@ use super::{DemoArgs, SLICE};
 use crate::capture;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+use crate::taken;
 use anyhow::{Context, Result, ensure};
 use std::net::IpAddr;
 use std::path::Path;
@@ -53,13 +54,9 @@ impl End {
         buffers: usize,
         capture: Option<&Path>,
     ) -> Result<Self> {
-        let builder = Node::builder()
-            .address(address)
-            .drive(Drive::Inline)
-            .pool(args.connections);
-        let node = capture::add(builder, capture)?
-            .build()
-            .with_context(|| format!("cannot start a node on {address}"))?;
+        let builder = Node::builder().drive(Drive::Inline).pool(args.connections);
+        let builder = capture::add(builder, capture)?;
+        let node = taken::build(builder, address, &format!("--{name}"))?;
         let pd = node.alloc_pd();
         let mr = pd.register(buffers * SLICE, Access::ALL)?;
         // Each buffer is of one operation, and an operation has few completions.

@@ -6,7 +6,7 @@ use crate::{complaint, run, text};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -246,4 +246,39 @@ fn what_cannot_be_reached_or_bound_is_one_line() {
 
     let elsewhere = run(&["bench", "lat", "--listen", "192.0.2.1"]);
     assert!(complaint(&elsewhere, 1).contains("cannot start a node on 192.0.2.1"));
+}
+
+#[test]
+fn who_has_a_port_and_which_option_takes_another_one_is_told() {
+    let server = Server::start(&[]);
+    let (at, port) = (server.address.to_string(), server.port.to_string());
+    let output = run(&["bench", "lat", "--listen", &at, "--port", &port]);
+    let line = complaint(&output, 1);
+    let owner = format!("TCP port taken by process {} (trunkline)", server.pid());
+    assert!(line.contains(&owner), "{line}");
+    assert!(line.ends_with("with --port, at both ends"), "{line}");
+
+    let (client, other) = (address(), address().to_string());
+    let _own = UdpSocket::bind((client, 4791)).unwrap();
+    let at = client.to_string();
+    let to = server.address.to_string();
+    let bench = ["bench", "lat", "--connect", &to, "--port", &port];
+    for (words, option) in [
+        (&["bench", "lat", "--listen", &at][..], "--listen"),
+        (&[&bench[..], &["--bind", &at]].concat(), "--bind"),
+        (
+            &["demo", "--json", "--client", &at, "--server", &other],
+            "--client",
+        ),
+        (
+            &["demo", "--json", "--client", &other, "--server", &at],
+            "--server",
+        ),
+    ] {
+        let line = complaint(&run(words), 1);
+        let owner = format!("{at}:4791 is taken by process {}", std::process::id());
+        assert!(line.contains(&owner), "{line}");
+        let option = format!("choose another address with {option}");
+        assert!(line.ends_with(&option), "{line}");
+    }
 }

@@ -80,12 +80,12 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         ),
         (
             &["bench", "bw", "--connect", "::1", "--size", "2G"],
-            "--size: 2147483648",
+            "'--size <BYTES>': 2147483648 is not in 1..=1073741824",
             "trunkline bench",
         ),
         (
             &["bench", "bw", "--connect", "::1", "--qps", "0"],
-            "--qps: 0 is not in",
+            "'--qps <N>': 0 is not in 1..=200000",
             "trunkline bench",
         ),
         (
@@ -124,7 +124,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         ),
         (
             &["bench", "bw", "--connect", "::1", "--duration", "0"],
-            "nothing to measure",
+            "'--duration <SECS>': 0 is not in 0.001..=604800",
             "trunkline bench",
         ),
         (
@@ -134,7 +134,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         ),
         (
             &["bench", "bw", "--connect", "::1", "--timeout", "0"],
-            "--timeout",
+            "'--timeout <SECS>': 0 is not in 0.001..=604800",
             "trunkline bench",
         ),
         (

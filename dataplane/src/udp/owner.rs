@@ -1,10 +1,13 @@
-//! Who holds a UDP port: what the kernel tells under /proc.
+//! Who holds a UDP or TCP port: what the kernel tells under /proc.
 
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The holder of a UDP port, as far as can be found out.
+/// State of a TCP socket that listens.
+const LISTEN: &str = "0A";
+
+/// The holder of a UDP or TCP port, as far as can be found out.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Owner {
     /// Process that has the socket open.
@@ -16,13 +19,24 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Looks for the socket that keeps others from `address`.
+    /// Looks for the UDP socket that keeps others from `address`.
     pub(super) fn of(address: SocketAddr) -> Self {
-        let tables = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
+        Self::among(["udp", "udp6"], |_| true, address)
+    }
+
+    /// Looks for the TCP socket that listens on `address` and keeps others from doing so.
+    pub fn of_tcp_listener(address: SocketAddr) -> Self {
+        Self::among(["tcp", "tcp6"], |state| state == LISTEN, address)
+    }
+
+    fn among(tables: [&str; 2], counts: fn(&str) -> bool, address: SocketAddr) -> Self {
         let tables = tables
             .iter()
-            .filter_map(|path| fs::read_to_string(path).ok());
-        let Some((inode, uid)) = tables.into_iter().find_map(|table| find(&table, address)) else {
+            .filter_map(|name| fs::read_to_string(format!("/proc/thread-self/net/{name}")).ok());
+        let found = tables
+            .into_iter()
+            .find_map(|table| find(&table, counts, address));
+        let Some((inode, uid)) = found else {
             return Self::default();
         };
         let Some(pid) = holder(inode) else {
@@ -62,13 +76,14 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Inode and user of the socket in `table` (the format of /proc/net/udp, proc_net_udp(5)) that
-/// keeps others from `address`.
-fn find(table: &str, address: SocketAddr) -> Option<(u64, u32)> {
+/// Returns inode and user of the socket in `table` (the format of /proc/net/udp and tcp,
+/// proc_net_udp(5)) that keeps others from `address`, of those whose state counts.
+fn find(table: &str, counts: fn(&str) -> bool, address: SocketAddr) -> Option<(u64, u32)> {
     table.lines().skip(1).find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let local = parse(fields.nth(1)?)?;
-        let uid = fields.nth(5)?.parse().ok()?;
+        let state = fields.nth(1)?;
+        let uid = fields.nth(3)?.parse().ok()?;
         let inode = fields.nth(1)?.parse().ok()?;
         let (theirs, ours) = (local.ip(), address.ip());
         // A socket on all IPv6 addresses may hold all IPv4 ones too.
@@ -76,7 +91,7 @@ fn find(table: &str, address: SocketAddr) -> Option<(u64, u32)> {
             || theirs == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
             || (theirs.is_ipv4() == ours.is_ipv4()
                 && (theirs.is_unspecified() || ours.is_unspecified()));
-        (local.port() == address.port() && clash).then_some((inode, uid))
+        (local.port() == address.port() && clash && counts(state)).then_some((inode, uid))
     })
 }
 
@@ -133,12 +148,30 @@ mod tests {
   100: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4711 2
   101: 00000000:0044 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 17 2
 ";
-        let at = |text: &str| find(table, text.parse().unwrap());
+        let at = |text: &str| find(table, |_| true, text.parse().unwrap());
         assert_eq!(at("127.0.0.1:4791"), Some((4711, 1000)));
         assert_eq!(at("0.0.0.0:4791"), Some((4711, 1000)));
         assert_eq!(at("10.0.0.1:68"), Some((17, 0)));
         assert_eq!(at("127.0.0.2:4791"), None);
         assert_eq!(at("127.0.0.1:4792"), None);
+        let none = find(
+            table,
+            |state| state == LISTEN,
+            "127.0.0.1:4791".parse().unwrap(),
+        );
+        assert_eq!(none, None);
+    }
+
+    #[test]
+    fn a_socket_that_listens_is_found_and_its_connections_are_not() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = std::net::TcpStream::connect(address).unwrap();
+        let (_other, _) = listener.accept().unwrap();
+        let pid = Some(std::process::id());
+        assert_eq!(Owner::of_tcp_listener(address).pid, pid);
+        let ours = stream.local_addr().unwrap();
+        assert_eq!(Owner::of_tcp_listener(ours), Owner::default());
     }
 
     #[test]
