@@ -69,6 +69,12 @@ pub enum Error {
         /// Size of the region.
         size: usize,
     },
+    /// An atomic on bytes that are not aligned.
+    #[error("an atomic at offset {offset} is not aligned: its address has to be a multiple of 8")]
+    Misaligned {
+        /// Where it was to be.
+        offset: usize,
+    },
 }
 
 /// Why there is no shared connection.

@@ -103,6 +103,9 @@ pub enum VerbsError {
         /// Bits of `enum ibv_access_flags`.
         bits: u32,
     },
+    /// A memory region of no bytes.
+    #[error("a memory region has at least one byte")]
+    EmptyRegion,
     /// A range of addresses that runs past the end of the address space.
     #[error("{length} bytes at {addr:#x} wrap around")]
     BadRange {
@@ -248,6 +251,7 @@ impl VerbsError {
             | Self::OtherWorker { .. }
             | Self::UnknownKey { .. }
             | Self::BadAccess { .. }
+            | Self::EmptyRegion
             | Self::BadRange { .. }
             | Self::NotOneHost { .. }
             | Self::BadAttribute { .. }

@@ -154,8 +154,9 @@ impl<B: RegionMemory> Regions<B> {
     /// of them, so that a key that a peer takes away at one is gone at all.
     ///
     /// # Errors
-    /// Remote writes or atomics without local writes, or flags that mean nothing; a range that
-    /// wraps around; no such domain; [`MAX_REGIONS`] regions already.
+    /// Remote writes or atomics without local writes, or flags that mean nothing; no bytes, which
+    /// `ibv_reg_mr(3)` of Linux refuses, too; a range that wraps around; no such domain;
+    /// [`MAX_REGIONS`] regions already.
     pub fn register_with(
         &mut self,
         pd: PdId,
@@ -167,6 +168,9 @@ impl<B: RegionMemory> Regions<B> {
         let random = self.first_salts.next_u64();
         check_access(access)?;
         let (addr, length) = (bytes.addr(), bytes.len() as u64);
+        if length == 0 {
+            return Err(VerbsError::EmptyRegion);
+        }
         if addr.checked_add(length).is_none() {
             return Err(VerbsError::BadRange { addr, length });
         }

@@ -46,7 +46,7 @@ impl Pd {
     /// Allocates `length` zeroed bytes and registers them for `access`.
     ///
     /// # Errors
-    /// No memory, no key left, or remote rights without [`Access::LOCAL_WRITE`].
+    /// No memory, no key left, no bytes, or remote rights without [`Access::LOCAL_WRITE`].
     pub fn register(&self, length: usize, access: Access) -> Result<Mr, Error> {
         let region = Region::allocate(length).map_err(Error::system("mmap"))?;
         self.register_region(region, access)
@@ -113,9 +113,9 @@ impl Mr {
         self.region.len()
     }
 
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.region.is_empty()
+    /// Returns false: every region has bytes.
+    pub const fn is_empty(&self) -> bool {
+        false
     }
 
     /// Key for work requests of this node.
@@ -170,15 +170,11 @@ impl Mr {
     /// Runs an atomic on the 8 bytes at `offset`; atomic also towards peers' atomics.
     ///
     /// # Errors
-    /// [`Error::OutOfRegion`], also when `offset` is not a multiple of 8.
+    /// [`Error::OutOfRegion`]; [`Error::Misaligned`] when the address is not a multiple of 8.
     pub fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Error> {
         self.check(offset, 8)?;
         if !self.addr().wrapping_add(offset as u64).is_multiple_of(8) {
-            return Err(Error::OutOfRegion {
-                offset,
-                length: 8,
-                size: self.len(),
-            });
+            return Err(Error::Misaligned { offset });
         }
         Ok(self.region.atomic(offset, op))
     }

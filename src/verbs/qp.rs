@@ -142,7 +142,7 @@ impl Pd {
     /// whose turn it is, and so do all QPs that take from it.
     ///
     /// # Errors
-    /// Sizes out of range.
+    /// Sizes out of range: `max_wr` is at least 1, and `max_sge` may be 0 for messages of no bytes.
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         self.create_srq_at(self.0.node.deal(), max_wr, max_sge)
     }

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 use trunkline::rdma_cm::{CmEventKind, Kind, PortSpace};
 use trunkline::{
-    Access, ConnectionOptions, ConnectionState, Error, NoConnection, Node, QpModify, QpOptions,
-    RecvWr, SendFlags, SendOp, SendWr, VerbsError,
+    Access, AtomicOp, ConnectionOptions, ConnectionState, Error, NoConnection, Node, QpModify,
+    QpOptions, RecvWr, SendFlags, SendOp, SendWr, VerbsError,
 };
 
 fn of_another_node(error: Error) -> &'static str {
@@ -238,4 +238,46 @@ fn no_route_and_no_answer_are_told_apart() {
     });
     let why = NoConnection::NoNode;
     assert_eq!(opened.state(), ConnectionState::Failed(why));
+}
+
+#[test]
+fn memory_of_no_bytes_and_an_srq_without_room_are_refused() {
+    let pair = Pair::new();
+    let pd = &pair.a.pd;
+    let empty = verbs_error(pd.register(0, Access::ALL).unwrap_err());
+    assert!(matches!(empty, VerbsError::EmptyRegion), "{empty}");
+    let mut word = 0_u64;
+    let at = std::ptr::NonNull::from(&mut word).cast();
+    // SAFETY: the word outlives the region, and nobody else touches it.
+    let foreign = unsafe { pd.register_foreign(at, 0, Access::ALL) };
+    let empty = verbs_error(foreign.unwrap_err());
+    assert!(matches!(empty, VerbsError::EmptyRegion), "{empty}");
+    // Both are EINVAL, as the Linux kernel has it.
+    assert_eq!(empty.errno(), 22);
+    let none = verbs_error(pd.create_srq(0, 1).unwrap_err());
+    assert_eq!(none.errno(), 22);
+    let VerbsError::BadAttribute { what, .. } = none else {
+        panic!("{none}");
+    };
+    assert_eq!(what, "max_wr");
+    // Receives of no bytes need no elements, and a QP that only sends has no receives.
+    assert!(pd.create_srq(1, 0).is_ok());
+    let sender = QpOptions {
+        max_recv_wr: 0,
+        ..QpOptions::default()
+    };
+    drop(pair.a.qp(&sender));
+}
+
+#[test]
+fn an_atomic_at_an_odd_address_says_that_it_has_to_be_aligned() {
+    let pair = Pair::new();
+    let mr = &pair.a.mr;
+    let add = AtomicOp::FetchAdd { add: 1 };
+    let odd = mr.atomic(12, add).unwrap_err();
+    let says = "an atomic at offset 12 is not aligned: its address has to be a multiple of 8";
+    assert_eq!(odd.to_string(), says);
+    let beyond = mr.atomic(mr.len() - 4, add).unwrap_err();
+    assert!(matches!(beyond, Error::OutOfRegion { .. }), "{beyond}");
+    assert_eq!(mr.atomic(8, add).unwrap(), 0);
 }

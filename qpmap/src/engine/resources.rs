@@ -2,9 +2,10 @@
 
 use super::completions::Indexed;
 use super::{CqId, Engine, Event, Platform, SrqSlot};
+use crate::allowed::Allowed;
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
-use crate::queue::RecvQueue;
+use crate::queue::{MAX_WR, RecvQueue};
 use crate::regions::Registered;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -29,7 +30,7 @@ impl<P: Platform> Engine<P> {
     /// Registers memory (`ibv_reg_mr(3)`).
     ///
     /// # Errors
-    /// Remote rights without local write, or no key left.
+    /// No bytes, remote rights without local write, or no key left.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -110,16 +111,18 @@ impl<P: Platform> Engine<P> {
         self.completions.destroy(cq)
     }
 
-    /// Creates a shared receive queue (`ibv_create_srq(3)`).
+    /// Creates a shared receive queue (`ibv_create_srq(3)`) for `max_wr` receives.
     ///
     /// # Errors
-    /// Sizes out of range.
+    /// Sizes out of range: there is one receive at least.
     pub fn create_srq(
         &mut self,
         pd: PdId,
         max_wr: u32,
         max_sge: u32,
     ) -> Result<Indexed<RecvQueue<P::RingMemory>>, VerbsError> {
+        // A QP without receives is of use, and an SRQ is not: `ibv_create_srq(3)` refuses it.
+        Allowed::Range(1, MAX_WR).check("max_wr", max_wr)?;
         let queue = Arc::new(RecvQueue::new(max_wr, max_sge)?);
         self.regions.pd_ref(pd)?;
         let slot = SrqSlot {
