@@ -143,7 +143,8 @@ fn a_name_that_another_has_taken_is_no_reason_not_to_start() {
     let node = builder().build().unwrap();
     assert!(!node.is_watchable());
     drop(node);
-    assert!(builder().status(true).build().is_err());
+    let refused = builder().status(true).build().unwrap_err().to_string();
+    assert!(refused.starts_with("name of the status socket (Builder::status): Address already"));
     // What it says is not believed.
     let liar = std::thread::spawn(move || {
         let (mut asker, _) = taken.accept().unwrap();

@@ -50,7 +50,10 @@ impl Log {
                 flows,
             } => {
                 let (peer, conn) = (peer.address(), number(conn));
-                warn!(parent: &self.0, %peer, conn, flows, "the peer of a connection is silent");
+                warn!(
+                    parent: &self.0, %peer, conn, flows,
+                    "a connection ended: nothing came from its peer for too long"
+                );
             }
             Trace::Down {
                 conn,

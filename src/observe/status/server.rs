@@ -48,7 +48,7 @@ impl Server {
     ) -> Result<Self, Error> {
         let listener = SocketAddr::from_abstract_name(name(address))
             .and_then(|name| UnixListener::bind_addr(&name))
-            .map_err(Error::system("status socket"))?;
+            .map_err(Error::system("name of the status socket (Builder::status)"))?;
         let nonblocking = listener.set_nonblocking(true);
         nonblocking.map_err(Error::system("status socket"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
