@@ -14,6 +14,9 @@ pub(crate) struct Held {
     pub(crate) half_open: u32,
     /// Connections that it asked for, in any state, those included.
     pub(crate) connections: u32,
+    /// Connections at which it has shown that it reads what is sent to it, whoever asked for them.
+    /// Only a manager of ordinary hosts counts them.
+    pub(crate) proofs: u32,
 }
 
 /// Bits of an IPv6 address that name a network.

@@ -38,7 +38,8 @@ pub struct Config {
     /// Largest path MTU that the port carries, coded: 1 is 256 bytes, 5 is 4096. Both QPs of a
     /// connection have to use one and the same.
     pub mtu: u8,
-    /// Patience of REPs: how long an accepted peer has to confirm.
+    /// Patience of REPs: how long an accepted peer has to confirm. RTUs, which nobody answers, are
+    /// said as often, until something came from the peer's QP.
     pub reply: Retry,
     /// Patience of DREQs.
     pub close: Retry,

@@ -44,6 +44,7 @@ pub use event::{
 };
 pub use met::Met;
 
+use crate::credit::Credit;
 use crate::driver::Driver;
 use crate::event::{Outgoing, Route};
 use crate::message::{Mad, mad};
@@ -54,7 +55,7 @@ use crate::retry::{Retry, Schedule};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use message::Ids;
-use state::{Answered as Kept, Sent, State};
+use state::{Sent, State};
 use table::Table;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, PrivateData, RejReason, TransportService};
@@ -272,45 +273,14 @@ impl<R: Random> Manager<R> {
         })?;
         let mut rej = message::rej(self.ids(index), refused, reason);
         rej.private_data = private_data;
-        self.send(index, mad(transaction, rej));
+        self.send_last(index, mad(transaction, rej));
         self.end(now, index, CloseReason::Local);
         Ok(())
     }
 
-    /// Confirms what the peer agreed to: the QP of this end is ready.
-    ///
-    /// # Errors
-    /// The connection does not wait for that.
-    pub fn ready(&mut self, id: ConnId, private_data: PrivateData<224>) -> Result<(), UnknownConn> {
-        let (index, transaction) = self.undecided(id, |state| match state {
-            State::Replied(replied) => Some(replied.transaction),
-            _ => None,
-        })?;
-        let rtu = mad(transaction, message::rtu(self.ids(index), private_data));
-        let kept = Box::new(Kept {
-            transaction,
-            mad: rtu,
-        });
-        self.table.set_state(index, State::Established(Some(kept)));
-        self.send(index, rtu);
-        self.established(index, PrivateData::default());
-        Ok(())
-    }
-
-    /// A packet came in on the QP of a connection that the peer has not confirmed yet: the RTU is
-    /// late or lost, the peer is there.
-    ///
-    /// # Errors
-    /// The connection does not wait for a confirmation.
-    pub fn confirm(&mut self, id: ConnId) -> Result<(), UnknownConn> {
-        let (index, ()) =
-            self.undecided(id, |state| matches!(state, State::RepSent(_)).then_some(()))?;
-        self.confirmed(index, PrivateData::default());
-        Ok(())
-    }
-
     /// Ends a connection, the attempt at one, or a question, and tells the peer. An event that
-    /// ends it follows: for a connection that stood when the peer has answered or is silent.
+    /// ends it follows: for a connection that stood, or may stand for the peer, when that has
+    /// answered or is silent.
     ///
     /// # Errors
     /// It is over or being closed.
@@ -323,11 +293,15 @@ impl<R: Random> Manager<R> {
         let unknown = UnknownConn(id);
         let index = self.table.find(id.0).ok_or(unknown)?;
         match self.table.slot(index).state() {
-            State::ReqSent(sent) | State::RepSent(sent) => {
-                // The peer may have agreed or confirmed: it must not wait.
+            State::ReqSent(sent) => {
+                // The peer may have agreed: it must not wait.
                 let transaction = sent.transaction;
                 self.send_timeout(index, transaction);
                 self.end(now, index, CloseReason::Local);
+            }
+            State::RepSent(sent) => {
+                let transaction = sent.transaction;
+                self.give_up_answer(now, index, transaction, CloseReason::Local);
             }
             State::Asked(_) | State::Replied(_) => {
                 let reason = RejReason::ConsumerDefined;
@@ -475,7 +449,16 @@ impl<R: Random> Manager<R> {
 
     /// Sends what belongs to a record, if that much may go to its peer's address.
     fn send(&mut self, index: u32, mad: Mad) {
-        if self.table.credit(index).spend() {
+        self.send_if(index, mad, Credit::spend);
+    }
+
+    /// As [`send`](Self::send), of what says that this end gives up.
+    fn send_last(&mut self, index: u32, mad: Mad) {
+        self.send_if(index, mad, Credit::spend_last);
+    }
+
+    fn send_if(&mut self, index: u32, mad: Mad, spend: fn(&mut Credit) -> bool) {
+        if self.table.is_proved(index) || spend(self.table.credit(index)) {
             self.send_to(self.table.slot(index).route, mad);
         } else {
             self.counters.unproved += 1;

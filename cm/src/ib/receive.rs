@@ -180,15 +180,32 @@ impl<R: Random> Manager<R> {
     }
 
     fn on_rtu(&mut self, route: Route, transaction: u64, rtu: &Rtu) {
-        let Some(index) = self.find_pair(route, rtu.remote, rtu.local) else {
+        let ids = Ids {
+            local: rtu.remote,
+            remote: rtu.local,
+        };
+        let disown = message::rej(ids, Answered::Other, RejReason::InvalidCommId);
+        let disown = mad(transaction, disown);
+        let Some(index) = self.find(route, rtu.remote) else {
+            // Whoever confirms what is over shall not take it for standing.
+            self.counters.unknown += 1;
+            self.send_to(route, disown);
             return;
         };
-        match self.table.slot(index).state() {
+        let slot = self.table.slot(index);
+        if slot.remote() != rtu.local {
+            self.counters.mismatch += 1;
+            return;
+        }
+        match slot.state() {
             State::RepSent(sent) if sent.transaction == transaction => {
                 self.confirmed(index, rtu.private_data);
             }
-            State::Established(_) | State::DreqSent(..) | State::TimeWait { .. } => {
+            // The DREQ under way tells the peer more than a REJ would.
+            State::Established(_) | State::DreqSent(..) => self.counters.duplicate += 1,
+            State::TimeWait { .. } => {
                 self.counters.duplicate += 1;
+                self.send_to(route, disown);
             }
             _ => self.counters.mismatch += 1,
         }

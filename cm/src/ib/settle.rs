@@ -1,17 +1,66 @@
 //! How connections come to stand, and how they end.
 
 use super::Manager;
-use super::event::{CloseReason, Event};
+use super::event::{CloseReason, ConnId, Event, UnknownConn};
 use super::message;
-use super::state::State;
+use super::state::{Confirmation, State};
 use crate::credit::Credit;
 use crate::driver::Driver;
 use crate::message::mad;
 use crate::random::Random;
+use crate::retry::Schedule;
+use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, PrivateData, RejReason};
 
 impl<R: Random> Manager<R> {
+    /// Confirms what the peer agreed to: the QP of this end is ready. Call
+    /// [`confirm`](Self::confirm) when something comes from the peer's QP.
+    ///
+    /// # Errors
+    /// The connection does not wait for that.
+    pub fn ready(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        private_data: PrivateData<224>,
+    ) -> Result<(), UnknownConn> {
+        let (index, transaction) = self.undecided(id, |state| match state {
+            State::Replied(replied) => Some(replied.transaction),
+            _ => None,
+        })?;
+        let rtu = mad(transaction, message::rtu(self.ids(index), private_data));
+        let again = Schedule::start(now, self.config.reply, self.random.next());
+        let kept = Box::new(Confirmation {
+            transaction,
+            mad: rtu,
+            again: Some(again),
+        });
+        self.table.set_state(index, State::Established(Some(kept)));
+        self.send(index, rtu);
+        self.established(index, PrivateData::default());
+        Ok(())
+    }
+
+    /// A packet came in on the QP of a connection: the peer's QP is connected. If this end accepted
+    /// and was not told so yet, the RTU is late or lost; if it asked, it need not say its RTU again.
+    ///
+    /// # Errors
+    /// The connection waits for no confirmation, and has sent none.
+    pub fn confirm(&mut self, id: ConnId) -> Result<(), UnknownConn> {
+        let (index, asked) = self.undecided(id, |state| match state {
+            State::RepSent(_) => Some(true),
+            State::Established(Some(_)) => Some(false),
+            _ => None,
+        })?;
+        if asked {
+            self.confirmed(index, PrivateData::default());
+        } else {
+            self.table.update(index, State::stop_repeating);
+        }
+        Ok(())
+    }
+
     /// The peer confirmed, by RTU or by a packet on the connection.
     pub(super) fn confirmed(&mut self, index: u32, private_data: PrivateData<224>) {
         *self.table.credit(index) = Credit::Proved;
@@ -46,7 +95,25 @@ impl<R: Random> Manager<R> {
     /// Tells the peer that it was given up.
     pub(super) fn send_timeout(&mut self, index: u32, transaction: u64) {
         let rej = message::timeout_rej(self.ids(index), self.guid(index));
-        self.send(index, mad(transaction, rej));
+        self.send_last(index, mad(transaction, rej));
+    }
+
+    /// Waits for the peer's confirmation no longer. The peer may have confirmed, and take the
+    /// connection for standing: if its address is proved, it is told until it has agreed to the
+    /// end, as nobody answers a REJ.
+    pub(super) fn give_up_answer(
+        &mut self,
+        now: Instant,
+        index: u32,
+        transaction: u64,
+        reason: CloseReason,
+    ) {
+        self.send_timeout(index, transaction);
+        if self.table.is_proved(index) {
+            self.disconnect(now, index, reason, PrivateData::default());
+        } else {
+            self.end(now, index, reason);
+        }
     }
 
     /// Ends a connection, or a peer's attempt at one.
@@ -133,11 +200,7 @@ impl<R: Random> Manager<R> {
     /// A deadline has passed: send again, ask for patience, or give up.
     pub(super) fn retry_or_give_up(&mut self, now: Instant, index: u32) {
         let random = self.random.next();
-        let again = self.table.update(index, |state| {
-            let sent = state.sent()?;
-            sent.schedule = sent.schedule.again(now, random)?;
-            Some(sent.mad)
-        });
+        let again = self.table.update(index, |state| state.repeat(now, random));
         if let Some(mad) = again {
             self.send(index, mad);
             return;
@@ -153,8 +216,7 @@ impl<R: Random> Manager<R> {
             State::SidrSent(_) => self.unreachable(now, index),
             State::RepSent(sent) => {
                 let transaction = sent.transaction;
-                self.send_timeout(index, transaction);
-                self.end(now, index, CloseReason::Unconfirmed);
+                self.give_up_answer(now, index, transaction, CloseReason::Unconfirmed);
             }
             State::DreqSent(_, reason) => {
                 let reason = *reason;
@@ -169,6 +231,8 @@ impl<R: Random> Manager<R> {
                 self.late(now, index, transaction, Answered::Rep, over);
             }
             State::SidrAsked(..) => self.refuse_question(now, index),
+            // It was confirmed as often as may be.
+            State::Established(_) => {}
             state => unreachable!("a {state:?} has no deadline"),
         }
     }
@@ -185,7 +249,7 @@ impl<R: Random> Manager<R> {
     fn late(&mut self, now: Instant, index: u32, transaction: u64, what: Answered, over: bool) {
         if over {
             let rej = message::rej(self.ids(index), what, RejReason::NoResources);
-            self.send(index, mad(transaction, rej));
+            self.send_last(index, mad(transaction, rej));
             self.end(now, index, CloseReason::Undecided);
             return;
         }

@@ -46,6 +46,24 @@ impl Undecided {
     }
 }
 
+/// What the asking end says last. Nobody answers it: that it arrived is seen by what the peer's QP
+/// does, which may be nothing for long.
+#[derive(Debug)]
+pub(crate) struct Confirmation {
+    pub(super) transaction: u64,
+    pub(super) mad: Mad,
+    /// When it is said again unasked; `None` once the peer's QP was heard, or all tries are over.
+    pub(super) again: Option<Schedule>,
+}
+
+impl Confirmation {
+    /// It is due: what is said again, unless that was the last try.
+    pub(super) fn repeat(&mut self, now: Instant, random: u64) -> Option<Mad> {
+        self.again = self.again.and_then(|again| again.again(now, random));
+        self.again.map(|_| self.mad)
+    }
+}
+
 /// What is sent again when it turns out to be lost.
 #[derive(Debug)]
 pub(crate) struct Answered {
@@ -62,7 +80,7 @@ pub(crate) enum State {
     Asked(Box<Undecided>),
     RepSent(Box<Sent>),
     /// The asking end keeps its RTU.
-    Established(Option<Box<Answered>>),
+    Established(Option<Box<Confirmation>>),
     DreqSent(Box<Sent>, CloseReason),
     TimeWait {
         until: Instant,
@@ -118,9 +136,11 @@ impl slots::State for State {
             Self::Replied(wait) | Self::Asked(wait) | Self::SidrAsked(wait, _) => {
                 Some(wait.deadline())
             }
-            Self::Free | Self::Established(_) | Self::TimeWait { .. } | Self::SidrDone { .. } => {
-                None
+            Self::Established(confirmed) => {
+                let again = confirmed.as_ref()?.again?;
+                Some(again.deadline)
             }
+            Self::Free | Self::TimeWait { .. } | Self::SidrDone { .. } => None,
         }
     }
 
@@ -133,7 +153,7 @@ impl slots::State for State {
             Self::Replied(asked) | Self::Asked(asked) | Self::SidrAsked(asked, _) => {
                 size_of_val(&**asked)
             }
-            Self::Established(answered) => answered.as_deref().map_or(0, size_of_val),
+            Self::Established(confirmed) => confirmed.as_deref().map_or(0, size_of_val),
             Self::SidrDone { answer, .. } => size_of_val(&**answer),
             Self::Free | Self::TimeWait { .. } => 0,
         }
@@ -157,6 +177,29 @@ impl State {
             | Self::SidrSent(sent) => Some(sent),
             _ => None,
         }
+    }
+
+    /// A deadline has passed: the message that goes out again; `None` if there is none, or all its
+    /// tries are used up.
+    pub(super) fn repeat(&mut self, now: Instant, random: u64) -> Option<Mad> {
+        if let Self::Established(Some(confirmed)) = self {
+            return confirmed.repeat(now, random);
+        }
+        let sent = self.sent()?;
+        sent.schedule = sent.schedule.again(now, random)?;
+        Some(sent.mad)
+    }
+
+    /// The peer knows that the connection stands.
+    pub(super) fn stop_repeating(&mut self) {
+        if let Self::Established(Some(confirmed)) = self {
+            confirmed.again = None;
+        }
+    }
+
+    /// Whether the peer has shown that it reads what is sent to its address.
+    pub(super) const fn is_proof(&self) -> bool {
+        matches!(self, Self::Replied(_) | Self::Established(_))
     }
 
     /// Whether a peer's ask is under way and not confirmed.

@@ -174,6 +174,12 @@ impl Table {
         &mut self.slots.get_mut(index).credit
     }
 
+    /// Whether the address of a record's peer has proved itself, for this record or another one.
+    pub(super) fn is_proved(&self, index: u32) -> bool {
+        let slot = self.slot(index);
+        slot.credit == Credit::Proved || self.shares.of_address(slot.route.remote).proofs > 0
+    }
+
     /// The record that has a QP of this end.
     pub(super) fn find_local_qp(&self, qpn: Qpn) -> Option<u32> {
         self.local_qps.get(&qpn).copied()
@@ -286,6 +292,9 @@ impl Table {
         };
         let step = |count: &mut u32| *count = if enters { *count + 1 } else { *count - 1 };
         step(count);
+        if state.is_proof() {
+            self.shares.update(remote, |held| step(&mut held.proofs));
+        }
         if state.is_half_open() {
             let before = self.shares.of_address(remote).half_open;
             self.shares.update(remote, |held| step(&mut held.half_open));

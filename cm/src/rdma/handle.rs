@@ -144,7 +144,7 @@ impl<R: Random> Manager<R> {
         let event = match reason {
             CloseReason::Local if !stood => None,
             CloseReason::Abandoned(reason) if !stood => Some(Event::Rejected { id, reason, data }),
-            CloseReason::Unconfirmed => Some(Event::Unreachable { id, status: None }),
+            CloseReason::Unconfirmed if !stood => Some(Event::Unreachable { id, status: None }),
             CloseReason::Undecided => Some(Event::ConnectError { id }),
             reason => Some(Event::Disconnected { id, reason, data }),
         };

@@ -415,7 +415,8 @@ impl<R: Random> Manager<R> {
                 let data = self.noted(fit(params.private_data, Params::READY))?;
                 self.ib.may_ready(conn).map_err(|_| Error::State(id))?;
                 ready(&agreed)?;
-                self.ib.ready(conn, data).map_err(|_| Error::State(id))?;
+                let confirmed = self.ib.ready(now, conn, data);
+                confirmed.map_err(|_| Error::State(id))?;
                 self.set_state(id, State::Established { conn });
                 Ok(())
             }
@@ -469,8 +470,9 @@ impl<R: Random> Manager<R> {
             _ => return Err(Error::State(id)),
         };
         self.set_state(id, State::Disconnecting { conn });
-        let closed = self.ib.close(now, conn, PrivateData::default());
-        closed.map_err(|_| Error::State(id))
+        // What is being closed already needs no closing.
+        let _ = self.ib.close(now, conn, PrivateData::default());
+        Ok(())
     }
 
     /// A QP of ours is in error, though its program did not ask for that: its connection, if it has
@@ -484,6 +486,15 @@ impl<R: Random> Manager<R> {
             self.ids.get(&id).map(|record| record.state)
         {
             self.end(now, id, ib::CloseReason::Failed);
+        }
+    }
+
+    /// Something came from the QP that one of ours is connected to: its connection stands, if its
+    /// peer was to confirm that. [`Event::Established`] comes then.
+    pub fn qp_heard(&mut self, qpn: Qpn) {
+        if let Some(conn) = self.ib.of_qp(qpn) {
+            // It stands already, or ends, if this fails.
+            let _ = self.ib.confirm(conn);
         }
     }
 

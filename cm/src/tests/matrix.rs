@@ -60,7 +60,10 @@ fn cell<A: Actor>(enter: Enter<A>, input: Input<A>) -> String {
     parts.extend(names);
     parts.extend(failed.map(str::to_string));
     if parts.is_empty() && actor.poll_timeout() != timeout {
-        parts.push("waits longer".to_string());
+        let waits = actor
+            .poll_timeout()
+            .map_or("waits no longer", |_| "waits longer");
+        parts.push(waits.to_string());
     }
     parts.join(" ")
 }

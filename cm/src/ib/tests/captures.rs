@@ -157,7 +157,7 @@ impl Double {
                 accepted.expect("it waits for that");
             }
             Message::Rtu(rtu) => {
-                let ready = self.manager.ready(id(), rtu.private_data);
+                let ready = self.manager.ready(now, id(), rtu.private_data);
                 ready.expect("it waits for that");
             }
             Message::Rej(rej) if rej.reason == RejReason::ConsumerDefined => {

@@ -122,7 +122,7 @@ const INPUTS: [(&str, Input<Stage>); 34] = [
         unknown(s.manager.reject(s.now, id, reason, PrivateData::default()))
     }),
     ("ready", |s| {
-        unknown(s.manager.ready(s.id(), PrivateData::default()))
+        unknown(s.manager.ready(s.now, s.id(), PrivateData::default()))
     }),
     ("confirm", |s| unknown(s.manager.confirm(s.id()))),
     ("close", |s| {
@@ -212,6 +212,8 @@ const TABLE: &str = "
     TimeWait REP: +REJ(6)
     Gone REP: +REJ(6)
     RepSent RTU: Established Established
+    TimeWait RTU: +REJ(6)
+    Gone RTU: +REJ(6)
     ReqSent REJ: - Rejected(28)
     Replied REJ: TimeWait Rejected(28)
     Asked REJ: - Abandoned(28)
@@ -267,6 +269,8 @@ const TABLE: &str = "
     Gone REQ': Incoming
     TimeWait REP': +REJ(6)
     Gone REP': +REJ(6)
+    TimeWait RTU': +REJ(6)
+    Gone RTU': +REJ(6)
     Asking REJ': TimeWait Abandoned(28)
     Answering REJ': TimeWait Abandoned(28)
     DreqSent REJ': TimeWait Closed(Local)
@@ -294,12 +298,14 @@ const TABLE: &str = "
     Gone REQ*: Incoming
     ReqSent REP*: Replied Replied
     Gone REP*: +REJ(6)
+    Gone RTU*: +REJ(6)
     ReqSent REJ*: - Rejected(28)
     Gone DREQ*: +DREP
     ReqSent deadline: +REQ
     Replied deadline: +MRA
     Asked deadline: +MRA
     RepSent deadline: +REP
+    Asking deadline: +RTU
     DreqSent deadline: +DREQ
     TimeWait deadline: - TimeWaitExit
     SidrSent deadline: +SIDR_REQ
@@ -308,7 +314,8 @@ const TABLE: &str = "
     ReqSent deadlines: - +REJ(4) Unreachable
     Replied deadlines: TimeWait +REJ(3) Closed(Undecided)
     Asked deadlines: - +REJ(3) Closed(Undecided)
-    RepSent deadlines: TimeWait Closed(Unconfirmed)
+    RepSent deadlines: TimeWait +REJ(4) Closed(Unconfirmed)
+    Asking deadlines: waits no longer
     DreqSent deadlines: TimeWait Closed(Local)
     TimeWait deadlines: - TimeWaitExit
     SidrSent deadlines: - Unreachable
@@ -354,7 +361,7 @@ const TABLE: &str = "
     Replied confirm: unknown
     Asked confirm: unknown
     RepSent confirm: Established Established
-    Asking confirm: unknown
+    Asking confirm: waits no longer
     Answering confirm: unknown
     DreqSent confirm: unknown
     TimeWait confirm: unknown

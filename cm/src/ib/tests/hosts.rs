@@ -140,7 +140,7 @@ impl Host {
                         .is_ok()
                 }
                 Pending::Request(id) => self.accept(now, id),
-                Pending::Reply(id) => self.manager.ready(id, PrivateData::default()).is_ok(),
+                Pending::Reply(id) => self.manager.ready(now, id, PrivateData::default()).is_ok(),
                 Pending::Question(id) => {
                     let answer = sidr_answer(self.next_qpn);
                     self.manager.answer(now, id, &answer).is_ok()

@@ -4,6 +4,7 @@
 mod admission;
 mod captures;
 mod cells;
+mod half_open;
 mod hostile;
 mod hosts;
 mod qps;
@@ -269,7 +270,9 @@ impl Stage {
 
     pub(super) fn asking(&mut self) {
         self.replied();
-        let ready = self.manager.ready(self.id(), PrivateData::default());
+        let ready = self
+            .manager
+            .ready(self.now, self.id(), PrivateData::default());
         ready.expect("it waits for that");
         self.sent("RTU");
     }

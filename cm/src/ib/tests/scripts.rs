@@ -147,7 +147,9 @@ fn an_impatient_peer_is_told_sooner() {
 fn private_data_travels_with_every_message() {
     let mut stage = Stage::new();
     stage.replied();
-    let ready = stage.manager.ready(stage.id(), PrivateData([7; 224]));
+    let ready = stage
+        .manager
+        .ready(stage.now, stage.id(), PrivateData([7; 224]));
     ready.expect("it waits for that");
     let Message::Rtu(rtu) = only(&mut stage) else {
         panic!("an RTU confirms")

@@ -233,25 +233,6 @@ fn a_silent_peer_is_unreachable_after_all_tries() {
 }
 
 #[test]
-fn a_first_packet_stands_in_for_a_lost_confirmation() {
-    let mut cable = Cable::new();
-    let (asking, asked) = cable.requested(&params(17));
-    let now = cable.now;
-    cable.hosts[1]
-        .accept(now, asked, &params(18))
-        .expect("asked");
-    assert_eq!(cable.hosts[0].notify(asking), Err(Error::State(asking)));
-    cable.heard(0);
-    cable.hosts[1].notify(asked).expect("it waits for that");
-    assert!(matches!(cable.only(1), Event::Established { id, .. } if id == asked));
-    cable.hosts[0]
-        .accept(now, asking, &params(17))
-        .expect("answered");
-    assert!(matches!(cable.only(0), Event::Established { .. }));
-    assert!(cable.heard(1).is_empty(), "the RTU says nothing new");
-}
-
-#[test]
 fn both_may_disconnect_at_once() {
     let mut cable = Cable::new();
     let (asking, asked) = cable.established();

@@ -1,5 +1,6 @@
 //! Two managers on one cable, and what their programs see.
 
+mod confirmations;
 mod connections;
 mod datagrams;
 mod network;

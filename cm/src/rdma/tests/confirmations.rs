@@ -1,0 +1,95 @@
+//! Connections whose confirmations are late or lost.
+
+use super::{Cable, params};
+use crate::ib::CloseReason;
+use crate::rdma::{Error, Event, Id};
+use crate::tests::messages;
+use std::vec::Vec;
+use trunkline_wire::cm::{CmMad, Message};
+
+#[test]
+fn a_first_packet_stands_in_for_a_lost_confirmation() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.requested(&params(17));
+    let now = cable.now;
+    cable.hosts[1]
+        .accept(now, asked, &params(18))
+        .expect("asked");
+    assert_eq!(cable.hosts[0].notify(asking), Err(Error::State(asking)));
+    cable.heard(0);
+    cable.hosts[1].notify(asked).expect("it waits for that");
+    assert!(matches!(cable.only(1), Event::Established { id, .. } if id == asked));
+    cable.hosts[0]
+        .accept(now, asking, &params(17))
+        .expect("answered");
+    assert!(matches!(cable.only(0), Event::Established { .. }));
+    assert!(cable.heard(1).is_empty(), "the RTU says nothing new");
+}
+
+#[test]
+fn what_comes_from_the_peers_qp_stands_in_for_a_lost_confirmation() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.requested(&params(17));
+    let now = cable.now;
+    let accepted = cable.hosts[1].accept(now, asked, &params(18));
+    accepted.expect("asked");
+    cable.heard(0);
+    let confirmed = cable.hosts[0].accept(now, asking, &params(17));
+    confirmed.expect("answered");
+    // It gets lost.
+    while cable.hosts[0].poll_transmit().is_some() {}
+    cable.hosts[1].qp_heard(params(18).qpn);
+    assert!(matches!(cable.only(1), Event::Established { id, .. } if id == asked));
+    cable.hosts[0].qp_heard(params(17).qpn);
+    assert!(matches!(cable.only(0), Event::Established { id, .. } if id == asking));
+    for host in 0..2 {
+        let due = cable.hosts[host].poll_timeout();
+        assert_eq!(due, None, "host {host} has nothing to say again");
+    }
+    cable.hosts[1].qp_heard(params(99).qpn);
+    assert!(cable.heard(0).is_empty() && cable.heard(1).is_empty());
+}
+
+/// Time passes for host 2 alone, whose messages are lost: what it says, and what is heard of `id`.
+fn wait_in_vain(cable: &mut Cable, id: Id) -> (Vec<CmMad>, Option<Event>) {
+    let host = &mut cable.hosts[1];
+    cable.now = host.poll_timeout().expect("something is to come");
+    host.handle_timeout(cable.now);
+    let event = host.poll_event(cable.now);
+    assert!(event.is_none_or(|event| event.id() == id));
+    let sent: Vec<_> = core::iter::from_fn(|| host.poll_transmit()).collect();
+    (messages(&sent), event)
+}
+
+#[test]
+fn what_is_given_up_unconfirmed_is_unreachable_unless_its_program_ends_it_first() {
+    for disconnects in [false, true] {
+        let mut cable = Cable::new();
+        // The peer's address has proved itself.
+        cable.established();
+        let (_, asked) = cable.requested_at(7174, &params(19));
+        let now = cable.now;
+        let accepted = cable.hosts[1].accept(now, asked, &params(20));
+        accepted.expect("asked");
+        let is_dreq = |mad: &CmMad| matches!(mad.message, Message::Dreq(_));
+        while !wait_in_vain(&mut cable, asked).0.iter().any(is_dreq) {}
+        if disconnects {
+            let now = cable.now;
+            assert_eq!(cable.hosts[1].disconnect(now, asked), Ok(()));
+        }
+        let heard = loop {
+            if let (_, Some(event)) = wait_in_vain(&mut cable, asked) {
+                break event;
+            }
+        };
+        match heard {
+            Event::Disconnected { reason, .. } if disconnects => {
+                assert_eq!(reason, CloseReason::Unconfirmed);
+            }
+            Event::Unreachable { .. } if !disconnects => {}
+            other => panic!("{other:?}"),
+        }
+        let (_, exit) = wait_in_vain(&mut cable, asked);
+        assert_eq!(exit, Some(Event::TimewaitExit { id: asked }));
+    }
+}
