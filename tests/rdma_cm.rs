@@ -4,6 +4,7 @@
 mod common;
 
 use common::address;
+use common::faulty::{self, Fault};
 use common::host::{Host, PORT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Request};
 use trunkline::rdma_cm::{
     CmError, CmEventKind, EventChannel, Kind, Params, PortSpace, RejReason, ResolveError, Setting,
 };
-use trunkline::{Error, Node, QpState, VerbsError};
+use trunkline::{Error, Node, Qp, QpState, SendFlags, SendOp, SendWr, VerbsError};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -75,6 +76,48 @@ fn a_node_that_shares_no_connections_is_an_ordinary_host() {
             assert_eq!(host.node.connection_count(), 0, "{here} {there}");
         }
     }
+}
+
+#[test]
+fn connections_stand_at_both_ends_whose_confirmations_are_all_lost() {
+    for sharing in [true, false] {
+        let own = address();
+        let (node, fault) = faulty::node(own, Node::builder().sharing(sharing));
+        let server = Host::of(node, own);
+        let client = Host::with(Node::builder().sharing(sharing));
+        fault.set(Fault::LosesConfirmations);
+        let listener = server.listen(0);
+        let to = listener.local_addr().unwrap();
+        let (near, far) = std::thread::scope(|scope| {
+            let accepted = scope.spawn(|| {
+                let request = listener.get_request(&server.node, LIMIT).unwrap();
+                accept(&server, request, b"answer")
+            });
+            let near = client.connect(to, b"question").unwrap();
+            if !sharing {
+                // QPs that share a connection agree on it unasked; these have to speak.
+                write(&client, near.qp(), &server);
+            }
+            (near, accepted.join().unwrap())
+        });
+        assert_eq!(far.qp().state(), QpState::Rts);
+        near.disconnect(LIMIT).unwrap();
+        far.wait_for_end(LIMIT).unwrap();
+    }
+}
+
+/// Writes a few bytes into the peer's memory, and waits until they are there.
+fn write(host: &Host, qp: &Qp, to: &Host) {
+    qp.post_send(&[SendWr {
+        wr_id: 1,
+        op: SendOp::Write(to.mr.remote(0)),
+        flags: SendFlags::SIGNALED,
+        sges: &[host.mr.sge(0, 4)],
+        inline: None,
+        route: 0,
+    }])
+    .unwrap();
+    host.done();
 }
 
 #[test]

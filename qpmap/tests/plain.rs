@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::SendOp;
 use trunkline_qpmap::wqe::RecvWr;
-use trunkline_qpmap::{QpQueues, QpType};
-use trunkline_wire::{Bth, Cnp, Opcode, Path, ROCE_PORT, Syndrome, icrc};
+use trunkline_qpmap::{Event, QpQueues, QpType};
+use trunkline_wire::{Bth, Cnp, Opcode, Path, Qpn, ROCE_PORT, Syndrome, icrc};
 
 /// A congestion notification for a QP of the first node.
 fn cnp(qp: &QpQueues<RingMemory>, source: [u8; 4]) -> (Path, Vec<u8>) {
@@ -96,5 +96,55 @@ fn acknowledgements_grant_as_many_receives_as_the_qp_has_and_none_of_an_srq() {
             true => Syndrome::ACK_WITHOUT_CREDITS,
         };
         assert_eq!(*granted, [8, 7, 6].map(credits), "SRQ: {shared}");
+    }
+}
+
+/// QPs whose peers have shown that they work, at each node.
+fn heard(pair: &mut Pair) -> [Vec<Qpn>; 2] {
+    pair.run(100 * MILLISECOND);
+    [0, 1].map(|node| {
+        let engine = &mut pair.nodes[node].engine;
+        let events = std::iter::from_fn(|| engine.poll_event());
+        let qpn = |event| match event {
+            Event::QpHeard { qpn } => Some(qpn),
+            _ => None,
+        };
+        events.filter_map(qpn).collect()
+    })
+}
+
+#[test]
+fn a_node_hears_once_of_each_qp_that_its_peers_works() {
+    let shared = (QpType::Rc, 1);
+    for (kind, connections) in [shared, (QpType::Rc, 0), (QpType::Uc, 0)] {
+        let mut pair = Pair::new(connections);
+        pair.plain = connections == 0;
+        let ends = [pair.qp(0, kind), pair.qp(1, kind)];
+        pair.connect(1, &ends[1], &ends[0]);
+        assert_eq!(
+            heard(&mut pair),
+            [[], []],
+            "{kind}: the other one is not ready"
+        );
+        pair.connect(0, &ends[0], &ends[1]);
+        let both = [vec![ends[0].qpn], vec![ends[1].qpn]];
+        let agreed = heard(&mut pair);
+        match connections {
+            0 => assert_eq!(agreed, [[], []], "{kind}: nothing was said"),
+            _ => assert_eq!(agreed, both, "each has agreed to what the other sends"),
+        }
+        pair.deliver(0, &[cnp(&ends[0], [10, 0, 0, 2])]);
+        for wr_id in 0..3 {
+            let sges = [pair.sge(1, 0, 64)];
+            pair.receive(&ends[1], wr_id, &sges);
+            let sges = [pair.sge(0, 0, 64)];
+            pair.post(0, &ends[0], wr_id, SendOp::Send, &sges);
+        }
+        let sent = heard(&mut pair);
+        match (connections, kind) {
+            (0, QpType::Rc) => assert_eq!(sent, both, "its request, and the answer"),
+            (0, _) => assert_eq!(sent, [vec![], vec![ends[1].qpn]], "nobody answers"),
+            _ => assert_eq!(sent, [[], []], "it is known"),
+        }
     }
 }

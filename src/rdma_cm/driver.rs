@@ -243,6 +243,16 @@ impl CmDriver {
         self.elsewhere.remove(&qpn);
     }
 
+    /// The peer of a QP of this worker works: their connection stands. Gives the worker that has to
+    /// hear of it, if it is another one.
+    pub(crate) fn qp_heard(&mut self, qpn: Qpn) -> Option<u8> {
+        let other = self.elsewhere.get(&qpn).copied();
+        if other.is_none() {
+            self.manager.qp_heard(qpn);
+        }
+        other
+    }
+
     /// A QP of this worker has failed: so has its connection. Gives the worker that has to hear of
     /// it, if it is another one.
     pub(crate) fn qp_failed(&mut self, now: Instant, qpn: Qpn) -> Option<u8> {

@@ -342,7 +342,8 @@ impl CmId {
         Ok(())
     }
 
-    /// A packet came in on the QP before the peer's confirmation (`rdma_notify(3)`).
+    /// A packet came in on the QP before the peer's confirmation (`rdma_notify(3)`). The node sees
+    /// that by itself, and needs not be told.
     ///
     /// # Errors
     /// The ID does not wait for a confirmation.

@@ -52,6 +52,7 @@ impl Event {
             EngineEvent::Ask { .. }
             | EngineEvent::Crowded { .. }
             | EngineEvent::Early { .. }
+            | EngineEvent::QpHeard { .. }
             | EngineEvent::QpFailed { .. } => None,
         }
     }

@@ -446,6 +446,7 @@ impl Core {
                 manage(now, (manager, cm), &path, &mad, concerns);
             }
             WorkerMessage::Met(met) => cm.manager.handle_met(now, &met),
+            WorkerMessage::QpHeard(qpn) => cm.manager.qp_heard(qpn),
             WorkerMessage::QpFailed(qpn) => cm.manager.qp_failed(now, qpn),
             WorkerMessage::CqFailed(cq) => {
                 if context.engine.fail_cq(cq) && pools.speaks_for_node() {
@@ -629,6 +630,12 @@ fn exchange_events(
         let mut idle = true;
         while let Some(event) = context.engine.poll_event() {
             idle = false;
+            if let EngineEvent::QpHeard { qpn } = event {
+                if let Some(other) = cm.qp_heard(qpn) {
+                    pools.send_to(other, WorkerMessage::QpHeard(qpn));
+                }
+                continue;
+            }
             if let EngineEvent::QpFailed { qpn, cq } = event {
                 pools.log().qp_failed(qpn, cq);
                 if let Some(other) = cm.qp_failed(context.now, qpn) {

@@ -30,6 +30,8 @@ pub(crate) enum WorkerMessage {
     Mad(Box<(Path, [u8; MAD_LEN], Concerns)>),
     /// A QP of an ordinary host that the sender has a new connection with.
     Met(Met),
+    /// The peer of a QP whose connection belongs to an ID of the receiver works.
+    QpHeard(Qpn),
     /// A QP whose connection belongs to an ID of the receiver has failed.
     QpFailed(Qpn),
     /// A CQ of the program has overrun at the sender.

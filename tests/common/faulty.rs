@@ -6,9 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use trunkline::{Builder, Errno, Node, Port, PortCounters, PortError};
+use trunkline_cm::gsi;
 use trunkline_dataplane::port::{Arrival, Capabilities, Egress, PortEvent, Slot};
 use trunkline_dataplane::{Routes, UdpConfig, UdpPort};
 use trunkline_wire::Path;
+use trunkline_wire::cm::{CmMad, Message};
 
 /// What the panics of a faulty port say.
 pub const PANIC: &str = "the port is faulty";
@@ -20,6 +22,8 @@ pub enum Fault {
     None,
     /// No datagram arrives or leaves, as behind a switch that failed.
     Silent,
+    /// No confirmation of a connection (RTU) arrives.
+    LosesConfirmations,
     /// The machine's firewall refuses every datagram.
     Refuses,
     /// Asking for datagrams panics, in the worker's thread.
@@ -99,8 +103,10 @@ impl Port for Faulty {
             return error(libc::EBADF);
         }
         let silent = self.fault.is(Fault::Silent);
+        let loses = self.fault.is(Fault::LosesConfirmations);
         self.inner.receive(limit, &mut |arrival, datagram| {
-            if !silent {
+            let lost = silent || loses && is_rtu(datagram);
+            if !lost {
                 sink(arrival, datagram);
             }
         })
@@ -127,6 +133,13 @@ impl Port for Faulty {
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {
         self.inner.routes(local)
     }
+}
+
+/// Whether a datagram confirms a connection.
+fn is_rtu(datagram: &[u8]) -> bool {
+    let mad = gsi::parse(datagram).ok();
+    let cm = mad.and_then(|mad| CmMad::parse(mad).ok());
+    cm.is_some_and(|cm| matches!(cm.message, Message::Rtu(_)))
 }
 
 /// Builds a node at `own` whose port serves until the switch is set.

@@ -43,7 +43,7 @@ impl<R: Random> Manager<R> {
     }
 
     /// A packet came in on the QP of a connection: the peer's QP is connected. If this end accepted
-    /// and was not told so yet, the RTU is late or lost; if it asked, it need not say its RTU again.
+    /// and was not told so yet, the RTU is late or lost; if it asked, it says its RTU no more.
     ///
     /// # Errors
     /// The connection waits for no confirmation, and has sent none.
@@ -100,7 +100,8 @@ impl<R: Random> Manager<R> {
 
     /// Waits for the peer's confirmation no longer. The peer may have confirmed, and take the
     /// connection for standing: if its address is proved, it is told until it has agreed to the
-    /// end, as nobody answers a REJ.
+    /// end, as nobody answers a REJ. If not, nothing of it came since its REQ, and one REJ is all
+    /// that may still go there.
     pub(super) fn give_up_answer(
         &mut self,
         now: Instant,

@@ -5,7 +5,7 @@ use super::binding::Effects;
 use super::pairing::Unready;
 use super::qp::{FIRST_MSN, Flags, Wire};
 use super::timer::Timer;
-use super::{Engine, Platform, Trace};
+use super::{Engine, Event, Platform, Trace};
 use crate::order::before;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
@@ -320,6 +320,10 @@ impl<P: Platform> Engine<P> {
         }
         if effects.bound {
             self.counters.bound += 1;
+            if self.qps[self.flows[flow].qp].wire == Wire::Shared(flow) {
+                let qpn = entry.dest_qp;
+                self.events.push(Event::QpHeard { qpn });
+            }
             self.emit(|engine| Trace::Bound {
                 now,
                 flow,

@@ -262,6 +262,12 @@ pub enum Event {
         /// What.
         event: QpEvent,
     },
+    /// The QP that one is connected to works: it has agreed to what is sent to it, or sent
+    /// something itself. For the node, whose connection managers may wait for a word of the peer.
+    QpHeard {
+        /// Number of the QP here.
+        qpn: Qpn,
+    },
     /// A QP went to error, and not because its program said so: for the node, which ends its
     /// connection. Programs hear of it by completions, and by `Qp` events where verbs have one.
     QpFailed {

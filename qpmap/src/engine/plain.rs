@@ -6,7 +6,7 @@
 use super::qp::{Attributes, Wire};
 use super::schedule::{Served, Share};
 use super::timer::Timer;
-use super::{Engine, Platform, Ready};
+use super::{Engine, Event, Platform, Ready};
 use crate::error::VerbsError;
 use crate::queue::RecvQueue;
 use crate::regions::Regions;
@@ -30,6 +30,8 @@ use trunkline_wire::{
 struct Plain {
     qp: u32,
     protocol: Protocol,
+    /// A packet of the peer's QP was taken.
+    heard: bool,
     /// Slots of the send ring that each request under way holds.
     slots: VecDeque<u16>,
 }
@@ -62,6 +64,7 @@ impl Plains {
         self.slots.insert(Plain {
             qp,
             protocol,
+            heard: false,
             slots: VecDeque::new(),
         })
     }
@@ -508,9 +511,28 @@ impl<P: Platform> Engine<P> {
             Protocol::Ud(ud) => ud.handle_packet(&packet, arrival, host),
         });
         self.counters.plain_dropped += u64::from(taken.is_err());
+        if taken.is_ok() {
+            self.note_heard(plain, &packet);
+        }
         if self.plains.slots.get(plain).is_some() {
             self.touch_plain(plain);
         }
+    }
+
+    /// A connected QP has taken a packet: its peer's is connected, too. Who notifies of congestion
+    /// need not know the state of either.
+    fn note_heard(&mut self, plain: u32, packet: &Packet<'_>) {
+        let Some(record) = self.plains.slots.get_mut(plain) else {
+            return;
+        };
+        let connected = !matches!(record.protocol, Protocol::Ud(_));
+        if record.heard || !connected || packet.bth.opcode == Opcode::CNP {
+            return;
+        }
+        record.heard = true;
+        let qp = record.qp;
+        let qpn = self.qp_number(qp);
+        self.events.push(Event::QpHeard { qpn });
     }
 
     /// Whether the ICRC is right, with whatever identification the sender used: foreign peers use

@@ -112,7 +112,7 @@ impl Span {
 /// | `ib_answer` | REQ | REP |
 /// | `ib_ready` | REP came | RTU, when the program has made its QP ready |
 /// | `ib_decide` | REQ came | REP, when the program has decided |
-/// | `ib_confirm` | REP | RTU came |
+/// | `ib_confirm` | REP | RTU came, or something of the peer's QP |
 /// | `ib_open` | REQ | the connection stands at this end |
 /// | `rdma_address` | `rdma_resolve_addr(3)` | the address is resolved, or cannot be |
 /// | `rdma_route` | `rdma_resolve_route(3)` | the route is resolved |
