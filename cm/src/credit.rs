@@ -2,9 +2,7 @@
 //!
 //! The source of a datagram can be forged. So that a node is no use for flooding others, at most
 //! three times what came from an address goes to it until it has answered something that it could
-//! not have guessed. All management datagrams have one size, so datagrams are counted. The last one
-//! is kept for the word that this end gives up, without which the peer might wait, or take for
-//! standing what is over.
+//! not have guessed. All management datagrams have one size, so datagrams are counted.
 
 /// Datagrams that may go out for each that came in.
 const EACH: u8 = 3;
@@ -29,25 +27,22 @@ impl Credit {
         }
     }
 
-    /// Whether one may be sent, behind which another one may follow; it is counted.
+    /// Whether one may be sent; it is counted.
     pub(crate) const fn spend(&mut self) -> bool {
-        self.spend_but(1)
-    }
-
-    /// Whether one may be sent that is the last; it is counted.
-    pub(crate) const fn spend_last(&mut self) -> bool {
-        self.spend_but(0)
-    }
-
-    const fn spend_but(&mut self, kept: u8) -> bool {
         match self {
-            Self::Left(left) if *left <= kept => false,
+            Self::Proved => true,
+            Self::Left(0) => false,
             Self::Left(left) => {
                 *left -= 1;
                 true
             }
-            Self::Proved => true,
         }
+    }
+
+    /// The same, but for the last one, which is kept for the word that this end gives up: without
+    /// it the peer might take for standing what is over, where nothing else tells it.
+    pub(crate) const fn spend_but_last(&mut self) -> bool {
+        !matches!(self, Self::Left(1)) && self.spend()
     }
 }
 
@@ -59,8 +54,8 @@ mod tests {
     fn three_go_out_for_one_that_came_in_until_the_address_is_proved() {
         let mut credit = Credit::FIRST;
         let spend = |credit: &mut Credit| {
-            let before = (0..1_000).take_while(|_| credit.spend()).count();
-            before + (0..1_000).take_while(|_| credit.spend_last()).count()
+            let before = (0..1_000).take_while(|_| credit.spend_but_last()).count();
+            before + (0..1_000).take_while(|_| credit.spend()).count()
         };
         assert_eq!(spend(&mut credit), 3);
         credit.earn();
@@ -76,8 +71,8 @@ mod tests {
     #[test]
     fn the_last_one_is_kept_for_the_last_word() {
         let mut credit = Credit::FIRST;
-        let spent = [credit.spend(), credit.spend(), credit.spend()];
+        let spent = [(); 3].map(|()| credit.spend_but_last());
         assert_eq!(spent, [true, true, false]);
-        assert!(credit.spend_last() && !credit.spend_last());
+        assert!(credit.spend() && !credit.spend() && !credit.spend_but_last());
     }
 }

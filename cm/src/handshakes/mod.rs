@@ -420,17 +420,13 @@ impl<R: Random> Manager<R> {
 
     fn send_rej(&mut self, index: u32, transaction: u64, what: Answered, code: RefusalCode) {
         let rej = message::rej(self.table.ids(index), what, self.config.identity, code);
-        self.send_if(index, message::mad(transaction, rej), Credit::spend_last);
+        self.send_in(index, message::mad(transaction, rej));
     }
 
     /// Sends what belongs to a handshake, if that much may go to its peer's address.
     fn send_in(&mut self, index: u32, mad: Mad) {
-        self.send_if(index, mad, Credit::spend);
-    }
-
-    fn send_if(&mut self, index: u32, mad: Mad, spend: fn(&mut Credit) -> bool) {
         let may = self.table.update(index, |state| match state {
-            State::RepSent(state) => spend(&mut state.credit),
+            State::RepSent(state) => state.credit.spend(),
             _ => true,
         });
         if may {

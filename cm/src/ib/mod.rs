@@ -449,12 +449,12 @@ impl<R: Random> Manager<R> {
 
     /// Sends what belongs to a record, if that much may go to its peer's address.
     fn send(&mut self, index: u32, mad: Mad) {
-        self.send_if(index, mad, Credit::spend);
+        self.send_if(index, mad, Credit::spend_but_last);
     }
 
     /// As [`send`](Self::send), of what says that this end gives up.
     fn send_last(&mut self, index: u32, mad: Mad) {
-        self.send_if(index, mad, Credit::spend_last);
+        self.send_if(index, mad, Credit::spend);
     }
 
     fn send_if(&mut self, index: u32, mad: Mad, spend: fn(&mut Credit) -> bool) {
