@@ -324,6 +324,28 @@ fn an_id_hears_of_a_node_that_ends_and_of_one_that_vanishes() {
 }
 
 #[test]
+fn an_idle_id_hears_of_an_end_of_which_a_cut_path_lost_every_word() {
+    let quick = || {
+        Node::builder()
+            .peer_timeout(Duration::from_millis(400))
+            .keep_alive(Duration::from_millis(50))
+    };
+    let own = common::address();
+    let (node, fault) = faulty::node(own, quick());
+    let (server, client) = (Host::of(node, own), Host::with(quick()));
+    let listener = server.listen(0);
+    let (near, far) = connected(&server, &listener, &client);
+    fault.set(Fault::Silent);
+    drop(far);
+    // It is said for six seconds that the connection ends.
+    std::thread::sleep(Duration::from_secs(8));
+    assert_eq!(near.qp().state(), QpState::Rts);
+    fault.set(Fault::None);
+    near.wait_for_end(LIMIT).unwrap();
+    assert_eq!(near.qp().state(), QpState::Error);
+}
+
+#[test]
 fn no_read_is_served_or_sent_unless_both_ends_have_agreed_on_some() {
     // What each end serves and what it has under way: `Params::new` says none.
     for (depth, resources, status) in [

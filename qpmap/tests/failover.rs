@@ -9,7 +9,7 @@ use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendFlags, SendOp, Status, VendorError};
 use trunkline_qpmap::wqe::SendWr;
 use trunkline_qpmap::{Event, FIRST_MSN, PeerIdentity, QpModify, QpQueues, QpState, QpType};
-use trunkline_wire::{Control, ControlKind, Opcode, Path, ROCE_PORT};
+use trunkline_wire::{Control, ControlKind, Gid, Opcode, Path, Qpn, ROCE_PORT};
 
 /// Datagrams that were held up on their way.
 type Held = Arc<Mutex<Vec<Vec<u8>>>>;
@@ -502,4 +502,71 @@ fn a_peer_that_was_heard_since_another_worker_met_an_incarnation_of_it_stays() {
     assert!(engine.connections_to(peer).is_empty());
     pair.run(MILLISECOND);
     assert_eq!(a.state(), QpState::Error);
+}
+
+/// QPs of the first node whose peers are gone.
+fn deserted(pair: &mut Pair) -> Vec<Qpn> {
+    let engine = &mut pair.nodes[0].engine;
+    let events = std::iter::from_fn(|| engine.poll_event());
+    let qpn = |event| match event {
+        Event::PeerQpGone { qpn } => Some(qpn),
+        _ => None,
+    };
+    events.filter_map(qpn).collect()
+}
+
+#[test]
+fn a_node_hears_of_an_idle_qps_peer_that_went_whether_its_goodbye_arrives_or_not() {
+    for lost in [false, true] {
+        let mut pair = Pair::new(1);
+        let [idle, goes] = pair.connected();
+        pair.run(100 * MILLISECOND);
+        assert_eq!(deserted(&mut pair), []);
+        if lost {
+            pair.fate = Box::new(|_, _| 0);
+        }
+        pair.nodes[1]
+            .engine
+            .destroy_qp(goes.qpn)
+            .expect("it is there");
+        pair.run(100 * MILLISECOND);
+        if lost {
+            assert_eq!(deserted(&mut pair), []);
+            replace_connection(&mut pair);
+            pair.fate = Box::new(|_, _| 1);
+            pair.run(100 * MILLISECOND);
+        }
+        assert_eq!(deserted(&mut pair), [idle.qpn], "lost: {lost}");
+        let state = pair.nodes[0].engine.query_qp(idle.qpn);
+        assert_eq!(state.expect("it stays").0, QpState::Rts);
+    }
+}
+
+#[test]
+fn flows_that_wait_for_a_peer_that_turns_out_to_be_ordinary_fail_and_ask_no_more() {
+    let mut pair = Pair::new(1);
+    let [waits, _] = pair.connected();
+    pair.run(100 * MILLISECOND);
+    let ends = pair.conns.pop().expect("one is open");
+    pair.nodes[0].engine.close_connection(ends[0]);
+    pair.fate = Box::new(|_, _| 0);
+    pair.run(10 * MILLISECOND);
+    let peer = peer_of(&pair, &waits);
+    let engine = &mut pair.nodes[0].engine;
+    let asks = |event: &Event| matches!(event, Event::Ask { .. });
+    assert!(std::iter::from_fn(|| engine.poll_event()).any(|event| asks(&event)));
+    engine.peer_is_plain(peer);
+    pair.run(10 * MILLISECOND);
+    let engine = &mut pair.nodes[0].engine;
+    let events: Vec<_> = std::iter::from_fn(|| engine.poll_event()).collect();
+    assert!(!events.iter().any(asks), "{events:?}");
+    assert!(engine.waiting_for(peer).is_empty());
+    let state = engine.query_qp(waits.qpn).expect("it stays").0;
+    assert_eq!(state, QpState::Error);
+}
+
+/// Address of the peer of a QP of the first node.
+fn peer_of(pair: &Pair, qp: &QpQueues<RingMemory>) -> Gid {
+    let (_, attributes) = pair.nodes[0].engine.query_qp(qp.qpn).expect("it is there");
+    attributes.remote
 }

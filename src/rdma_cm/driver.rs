@@ -253,6 +253,16 @@ impl CmDriver {
         other
     }
 
+    /// The peer of a QP of this worker is gone. Gives the worker that has to hear of it, if it is
+    /// another one.
+    pub(crate) fn peer_qp_gone(&mut self, now: Instant, qpn: Qpn) -> Option<u8> {
+        let other = self.elsewhere.get(&qpn).copied();
+        if other.is_none() {
+            self.manager.peer_qp_gone(now, qpn);
+        }
+        other
+    }
+
     /// A QP of this worker has failed: so has its connection. Gives the worker that has to hear of
     /// it, if it is another one.
     pub(crate) fn qp_failed(&mut self, now: Instant, qpn: Qpn) -> Option<u8> {

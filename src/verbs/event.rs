@@ -53,6 +53,7 @@ impl Event {
             | EngineEvent::Crowded { .. }
             | EngineEvent::Early { .. }
             | EngineEvent::QpHeard { .. }
+            | EngineEvent::PeerQpGone { .. }
             | EngineEvent::QpFailed { .. } => None,
         }
     }

@@ -447,6 +447,7 @@ impl Core {
             }
             WorkerMessage::Met(met) => cm.manager.handle_met(now, &met),
             WorkerMessage::QpHeard(qpn) => cm.manager.qp_heard(qpn),
+            WorkerMessage::PeerQpGone(qpn) => cm.manager.peer_qp_gone(now, qpn),
             WorkerMessage::QpFailed(qpn) => cm.manager.qp_failed(now, qpn),
             WorkerMessage::CqFailed(cq) => {
                 if context.engine.fail_cq(cq) && pools.speaks_for_node() {
@@ -633,6 +634,12 @@ fn exchange_events(
             if let EngineEvent::QpHeard { qpn } = event {
                 if let Some(other) = cm.qp_heard(qpn) {
                     pools.send_to(other, WorkerMessage::QpHeard(qpn));
+                }
+                continue;
+            }
+            if let EngineEvent::PeerQpGone { qpn } = event {
+                if let Some(other) = cm.peer_qp_gone(context.now, qpn) {
+                    pools.send_to(other, WorkerMessage::PeerQpGone(qpn));
                 }
                 continue;
             }

@@ -32,6 +32,8 @@ pub(crate) enum WorkerMessage {
     Met(Met),
     /// The peer of a QP whose connection belongs to an ID of the receiver works.
     QpHeard(Qpn),
+    /// The peer's QP is gone; the connection of ours belongs to an ID of the receiver.
+    PeerQpGone(Qpn),
     /// A QP whose connection belongs to an ID of the receiver has failed.
     QpFailed(Qpn),
     /// A CQ of the program has overrun at the sender.

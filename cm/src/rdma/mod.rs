@@ -22,6 +22,7 @@
 //! [`QpAttributes`] has them the right way round.
 
 mod convert;
+mod deserted;
 mod event;
 mod handle;
 mod id;
@@ -48,10 +49,11 @@ use alloc::vec::Vec;
 use convert::{addresses, behind, canonical, fit, service, terms};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+use deserted::Deserted;
 use id::{Offered, Record, State};
 use ports::Ports;
 use trunkline_conn::observer::Observer;
-use trunkline_conn::time::Instant;
+use trunkline_conn::time::{Instant, SECOND};
 use trunkline_wire::cm::{PrivateData, RejReason, SidrStatus, TransportService};
 use trunkline_wire::{MAD_LEN, Path, Psn, Qpn, RdmaCmHeader, Workers};
 
@@ -140,6 +142,7 @@ pub struct Manager<R> {
     ports: Ports,
     /// Requests that wait for a decision, by listener and the peer's address.
     waiting: BTreeMap<(Id, IpAddr), u32>,
+    deserted: Deserted,
     events: VecDeque<Event>,
     counters: Counters,
     observer: Observer<IdStep>,
@@ -158,6 +161,7 @@ impl<R: Random> Manager<R> {
             conns: BTreeMap::new(),
             ports: Ports::new(config.ib.worker),
             waiting: BTreeMap::new(),
+            deserted: Deserted::default(),
             events: VecDeque::new(),
             counters: Counters::default(),
             observer: Observer::none(),
@@ -479,13 +483,44 @@ impl<R: Random> Manager<R> {
     /// one, is over. [`Event::Disconnected`] comes at once, or [`Event::Unreachable`] where it did
     /// not stand yet; the peer, if it is there, is told.
     pub fn qp_failed(&mut self, now: Instant, qpn: Qpn) {
-        let conn = self.ib.of_qp(qpn);
-        let id = conn.and_then(|conn| self.conns.get(&conn.number()).copied());
-        let Some(id) = id else { return };
-        if let Some(State::Established { .. } | State::Accepted { .. }) =
-            self.ids.get(&id).map(|record| record.state)
-        {
+        if let Some((id, _)) = self.standing_of(qpn) {
             self.end(now, id, ib::CloseReason::Failed);
+        }
+    }
+
+    /// The QP that one of ours is connected to is gone, which its node has said. Its program ends
+    /// the connection then, and says so for a while; if nothing is heard of that by the end of it,
+    /// [`Event::Disconnected`] comes all the same.
+    pub fn peer_qp_gone(&mut self, now: Instant, qpn: Qpn) {
+        if let Some((id, conn)) = self.standing_of(qpn) {
+            self.deserted.add(now + self.goodbye_ns(), id, conn);
+        }
+    }
+
+    /// For how long a peer says that it ends a connection, in ns, and a second for the way.
+    const fn goodbye_ns(&self) -> u64 {
+        self.config.ib.close.total_ns + SECOND
+    }
+
+    /// The ID whose connection uses a QP of ours, if that stands or its peer may take it for
+    /// standing.
+    fn standing_of(&self, qpn: Qpn) -> Option<(Id, ib::ConnId)> {
+        let id = *self.conns.get(&self.ib.of_qp(qpn)?.number())?;
+        match self.ids.get(&id)?.state {
+            State::Established { conn } | State::Accepted { conn } => Some((id, conn)),
+            _ => None,
+        }
+    }
+
+    /// Ends connections whose peers' QPs were gone for long enough.
+    fn end_deserted(&mut self, now: Instant) {
+        while let Some((id, conn)) = self.deserted.take(now) {
+            let state = self.ids.get(&id).map(|record| record.state);
+            if let Some(State::Established { conn: it } | State::Accepted { conn: it }) = state
+                && it == conn
+            {
+                self.end(now, id, ib::CloseReason::Failed);
+            }
         }
     }
 
@@ -633,13 +668,15 @@ impl<R: Random> Manager<R> {
     /// When to call [`handle_timeout`](Self::handle_timeout) next. May change after any other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.ib.poll_timeout()
+        let due = [self.ib.poll_timeout(), self.deserted.due()];
+        due.into_iter().flatten().min()
     }
 
     /// Does what is due. Early or repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.ib.handle_timeout(now);
         self.handle_events(now);
+        self.end_deserted(now);
     }
 
     /// Counts private data that is too long.

@@ -186,8 +186,12 @@ impl<P: Platform> Engine<P> {
         if let Some((msn, verdict)) = effects.verdict {
             self.hear_verdict(flow, msn, verdict);
         }
-        if effects.fail {
-            self.fail_wanted(flow);
+        if effects.fail && self.fail_wanted(flow) {
+            let qp = self.flows[flow].qp;
+            if self.qps[qp].wire == Wire::Shared(flow) {
+                let qpn = self.qp_number(qp);
+                self.events.push(Event::PeerQpGone { qpn });
+            }
         }
     }
 

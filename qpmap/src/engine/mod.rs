@@ -268,6 +268,13 @@ pub enum Event {
         /// Number of the QP here.
         qpn: Qpn,
     },
+    /// The peer has said that the QP which one of ours is connected to is gone, or in error, while
+    /// ours had nothing to send. Ours stays as it is; its next request fails. For the node, whose
+    /// connection managers may have missed the end of the connection.
+    PeerQpGone {
+        /// Number of the QP here.
+        qpn: Qpn,
+    },
     /// A QP went to error, and not because its program said so: for the node, which ends its
     /// connection. Programs hear of it by completions, and by `Qp` events where verbs have one.
     QpFailed {

@@ -95,17 +95,27 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// The peer at `address` is an ordinary RoCEv2 host: QPs that waited to hear it get an IBTA
-    /// connection of their own.
+    /// The peer at `address` is an ordinary RoCEv2 host, or one that this node shares no
+    /// connections with: QPs that waited to hear it get an IBTA connection of their own. QPs that
+    /// shared one before and wait for another go to error: it has none of the QPs that they were
+    /// bound to.
     pub fn peer_is_plain(&mut self, address: Gid) {
+        let peer = self.links.peer_at(address);
         let (waiting, homes) = (&mut self.pairing.waiting, self.flows.homes());
-        let all = |_| true;
-        waiting.each_line(homes, (address, NONE), all, |line| {
-            if let LineOf::Qps(line, links) = line {
-                line.judge(Verdict::Plain, links);
-            }
-        });
+        let lines = (address, peer.unwrap_or(NONE));
+        waiting.each_line(
+            homes,
+            lines,
+            |_| true,
+            |line| match line {
+                LineOf::Qps(line, links) => line.judge(Verdict::Plain, links),
+                LineOf::Flows(line, homes) => line.judge(Verdict::Plain, homes),
+            },
+        );
         self.backlog.add(Task::JudgeQps { peer: address });
+        if let Some(peer) = peer.filter(|peer| self.pairing.waiting.has_stranded(*peer)) {
+            self.backlog.add(Task::JudgeFlows { peer });
+        }
     }
 
     /// A flow without a connection has to wait for another one to its peer, which is being `asked`
@@ -507,9 +517,9 @@ impl<P: Platform> Engine<P> {
                     }
                 }
             }
-            Verdict::Unreachable(_) => true,
+            Verdict::Unreachable(_) | Verdict::Plain => true,
             Verdict::Gone => record.flags.has(Flags::HEARD),
-            Verdict::Open | Verdict::Plain => false,
+            Verdict::Open => false,
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::ib::CloseReason;
 use crate::rdma::{Error, Event, Id};
 use crate::tests::messages;
 use std::vec::Vec;
+use trunkline_conn::time::SECOND;
 use trunkline_wire::cm::{CmMad, Message};
 
 #[test]
@@ -92,4 +93,47 @@ fn what_is_given_up_unconfirmed_is_unreachable_unless_its_program_ends_it_first(
         let (_, exit) = wait_in_vain(&mut cable, asked);
         assert_eq!(exit, Some(Event::TimewaitExit { id: asked }));
     }
+}
+
+#[test]
+fn a_connection_whose_peers_qp_is_gone_ends_though_nothing_else_is_heard_of_that() {
+    let mut cable = Cable::new();
+    let (asking, _) = cable.established();
+    let begun = cable.now;
+    cable.hosts[0].qp_heard(params(17).qpn);
+    for _ in 0..3 {
+        // It is said as often as it pleases.
+        cable.hosts[0].peer_qp_gone(begun, params(17).qpn);
+    }
+    cable.hosts[0].peer_qp_gone(begun, params(99).qpn);
+    assert_eq!(cable.hosts[0].poll_event(begun), None);
+    let due = cable.hosts[0].poll_timeout().expect("it ends by itself");
+    assert_eq!(due.since(begun), 7 * SECOND);
+    cable.now = due;
+    cable.hosts[0].handle_timeout(due);
+    let ended = cable.hosts[0].poll_event(due);
+    let failed = CloseReason::Failed;
+    assert!(matches!(ended, Some(Event::Disconnected { id, reason, .. })
+            if id == asking && reason == failed));
+    assert!(cable.hosts[0].poll_transmit().is_some(), "the peer is told");
+}
+
+#[test]
+fn the_peers_own_word_of_the_end_counts_where_it_comes() {
+    let mut cable = Cable::new();
+    let (asking, asked) = cable.established();
+    let now = cable.now;
+    cable.hosts[0].peer_qp_gone(now, params(17).qpn);
+    cable.hosts[1].disconnect(now, asked).expect("it stands");
+    let ended = cable.heard(0);
+    assert!(matches!(ended[..], [Event::Disconnected { id, reason, .. }]
+        if id == asking && reason == CloseReason::Peer));
+    // The same QP may be in another connection by then.
+    while let Some(due) = cable.hosts[0].poll_timeout() {
+        cable.now = due;
+        cable.hosts[0].handle_timeout(due);
+    }
+    let later = cable.heard(0);
+    let again = |event: &Event| matches!(event, Event::Disconnected { .. });
+    assert!(!later.iter().any(again), "{later:?}");
 }

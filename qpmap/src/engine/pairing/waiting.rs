@@ -83,7 +83,7 @@ pub(crate) enum Verdict {
     Unreachable(VendorError),
     /// The peer is gone: those that it has heard of end.
     Gone,
-    /// It is an ordinary host: QPs get a connection of their own.
+    /// It is an ordinary host: QPs get a connection of their own, and flows end.
     Plain,
 }
 
@@ -101,7 +101,8 @@ impl Verdict {
     pub(crate) const fn why(self) -> VendorError {
         match self {
             Self::Silent(_, _, why) | Self::Unreachable(why) => why,
-            Self::Open | Self::Gone | Self::Plain => VendorError::None,
+            Self::Plain => VendorError::QpGone,
+            Self::Open | Self::Gone => VendorError::None,
         }
     }
 }
