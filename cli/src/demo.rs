@@ -121,7 +121,7 @@ pub(crate) fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     let started = Instant::now();
     let progress = Progress::new(!args.json);
     let count = args.qps as usize;
-    progress.say(&format!(
+    progress.step(&format!(
         "opening {count} QPs between {} and {}",
         args.client, args.server
     ));
@@ -222,7 +222,7 @@ fn run_client(mut client: Client<'_>, started: Instant, json: bool) -> Result<()
         out.flush()?;
     }
     ensure!(report.errors == 0, "{} operations failed", report.errors);
-    progress.say("closing");
+    progress.step("closing");
     tally.over.store(true, Ordering::Release);
     end.close_qps(qps, interrupt)
 }

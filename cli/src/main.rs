@@ -83,7 +83,7 @@ fn exit_code(result: Result<()>, words: &[String]) -> ExitCode {
         .filter_map(|cause| cause.downcast_ref())
         .any(closed)
     {
-        complain(&chain(&error));
+        print_error(&chain(&error));
     }
     ExitCode::from(FAILED)
 }
@@ -102,12 +102,12 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 }
 
 /// One line on standard error, with the name of the command.
-fn complain(text: &str) {
-    note(&format!("trunkline: {text}"));
+fn print_error(text: &str) {
+    print_line(&format!("trunkline: {text}"));
 }
 
 /// One line on standard error.
-fn note(text: &str) {
+fn print_line(text: &str) {
     let line: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })

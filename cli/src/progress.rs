@@ -23,7 +23,7 @@ impl Progress {
     }
 
     /// A step begins.
-    pub(crate) fn say(&self, step: &str) {
+    pub(crate) fn step(&self, step: &str) {
         if self.on {
             let clear = if self.live { "\r\x1b[K" } else { "" };
             // Where nobody listens there is nobody to tell.

@@ -1,6 +1,6 @@
 //! Wrong command lines: one line that says what is wrong and what to type.
 
-use super::{Cli, FAILED, complain, output};
+use super::{Cli, FAILED, output, print_error};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use std::io::{Write, stdout};
@@ -42,7 +42,7 @@ pub(super) fn report(error: &clap::Error, words: &[String]) -> ExitCode {
             // A reader who has seen enough is no reason to complain.
             Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Err(cause) => {
-                complain(&cause.to_string());
+                print_error(&cause.to_string());
                 ExitCode::from(FAILED)
             }
         };
@@ -52,7 +52,7 @@ pub(super) fn report(error: &clap::Error, words: &[String]) -> ExitCode {
 
 /// Says what is wrong with the command line `words`, and what to type.
 pub(super) fn refuse(what: &str, words: &[String]) -> ExitCode {
-    complain(&format!("{what}; try '{} --help'", command_of(words)));
+    print_error(&format!("{what}; try '{} --help'", command_of(words)));
     ExitCode::from(WRONG)
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use trunkline::status::{self, CmStats, Status, Times};
 
 /// How long a node has to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How often Ctrl-C is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 /// Steps shown in the table.
@@ -74,7 +74,7 @@ fn watch(args: &WatchArgs, interrupt: &Interrupt) -> Result<()> {
     let mut before = None;
     let mut due = Instant::now();
     loop {
-        let now = status::ask(address, PATIENCE)?;
+        let now = status::ask(address, ANSWER_WITHIN)?;
         let view = View::new(before.as_ref(), &now);
         if args.json {
             print_json(&view)?;

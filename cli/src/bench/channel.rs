@@ -17,7 +17,7 @@ const MAX_LINE: usize = 8 << 20;
 /// Most characters of the other side's words that are passed on.
 const MAX_WORDS: usize = 200;
 /// How long a side that has ended may take to say so, where its packets are ahead of its words.
-const FAREWELL: Duration = Duration::from_secs(1);
+const END_WAIT: Duration = Duration::from_secs(1);
 /// Pause between looks at a socket that has nothing.
 const PAUSE: Duration = Duration::from_micros(500);
 
@@ -134,11 +134,11 @@ impl Channel {
         Ok(self.stream.local_addr().context("control connection")?.ip())
     }
 
-    /// Says something.
+    /// Sends a message.
     ///
     /// # Errors
     /// The other side is gone, or takes nothing for too long.
-    pub(crate) fn say(&mut self, message: &Message) -> Result<()> {
+    pub(crate) fn send(&mut self, message: &Message) -> Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
         let deadline = Instant::now() + self.timeout;
@@ -157,11 +157,11 @@ impl Channel {
         Ok(())
     }
 
-    /// What the other side has said, if anything.
+    /// Returns the next message of the other side, if one has come.
     ///
     /// # Errors
     /// It is gone, or what it says makes no sense.
-    pub(crate) fn hear(&mut self) -> Result<Option<Message>> {
+    pub(crate) fn poll(&mut self) -> Result<Option<Message>> {
         let mut chunk = [0; 16_384];
         loop {
             if let Some(at) = self.inbox[self.seen..]
@@ -171,7 +171,7 @@ impl Channel {
                 let rest = self.inbox.split_off(self.seen + at + 1);
                 let line = std::mem::replace(&mut self.inbox, rest);
                 self.seen = 0;
-                return self.understand(&line).map(Some);
+                return self.parse(&line).map(Some);
             }
             self.seen = self.inbox.len();
             ensure!(self.seen < MAX_LINE, "{} says too much at once", self.peer);
@@ -188,7 +188,7 @@ impl Channel {
     /// Waits for the other side to say something; calls `meanwhile` all the time.
     ///
     /// # Errors
-    /// As [`hear`](Self::hear), or it says nothing for too long, or Ctrl-C.
+    /// As [`poll`](Self::poll), or it says nothing for too long, or Ctrl-C.
     pub(crate) fn wait(
         &mut self,
         interrupt: &Interrupt,
@@ -196,7 +196,7 @@ impl Channel {
     ) -> Result<Message> {
         let deadline = Instant::now() + self.timeout;
         loop {
-            if let Some(message) = self.hear()? {
+            if let Some(message) = self.poll()? {
                 return Ok(message);
             }
             interrupt.check()?;
@@ -211,11 +211,12 @@ impl Channel {
         }
     }
 
-    /// What the other side says of its end, or that it is gone; `None` when it seems to go on.
-    pub(crate) fn farewell(&mut self, interrupt: &Interrupt) -> Option<anyhow::Error> {
-        let deadline = Instant::now() + FAREWELL;
+    /// Waits for the other side to end. Returns what it says of that, or that it is gone; `None`
+    /// when it seems to go on.
+    pub(crate) fn wait_for_end(&mut self, interrupt: &Interrupt) -> Option<anyhow::Error> {
+        let deadline = Instant::now() + END_WAIT;
         while Instant::now() < deadline {
-            if let Err(error) = self.hear() {
+            if let Err(error) = self.poll() {
                 return Some(error);
             }
             if let Err(interrupted) = interrupt.check() {
@@ -237,7 +238,7 @@ impl Channel {
         })
     }
 
-    fn understand(&self, line: &[u8]) -> Result<Message> {
+    fn parse(&self, line: &[u8]) -> Result<Message> {
         let versioned: Option<Versioned> = serde_json::from_slice(line).ok();
         match versioned {
             Some(Versioned {
@@ -279,7 +280,7 @@ mod tests {
         )
     }
 
-    fn heard(bytes: &[u8]) -> Result<Message> {
+    fn received(bytes: &[u8]) -> Result<Message> {
         let (mut channel, mut other) = pair();
         other.write_all(bytes).expect("there is room");
         channel.wait_idle(&Interrupt::default())
@@ -290,12 +291,12 @@ mod tests {
         let (mut channel, other) = pair();
         let mut sender = Channel::new(other, Side::Client, TIMEOUT).expect("it is connected");
         let interrupt = Interrupt::default();
-        assert!(channel.hear().expect("nobody left").is_none());
+        assert!(channel.poll().expect("nobody left").is_none());
         for counts in [vec![1], vec![7; 100_000], vec![]] {
             let expected = counts.clone();
             let sending = std::thread::spawn(move || {
                 sender
-                    .say(&Message::Stop { counts })
+                    .send(&Message::Stop { counts })
                     .expect("someone listens");
                 sender
             });
@@ -319,7 +320,7 @@ mod tests {
             bare.as_bytes(),
             b"{\"say\":\"stop\",\"counts\":[-1]}\n",
         ] {
-            let error = heard(bytes).expect_err("it is nonsense").to_string();
+            let error = received(bytes).expect_err("it is nonsense").to_string();
             assert!(
                 error.ends_with("is no 'trunkline bench' of this version"),
                 "{error}"
@@ -327,25 +328,25 @@ mod tests {
             assert!(error.starts_with("the server at 127.0.0.1:"), "{error}");
         }
         let nested = [b"[".repeat(100_000), b"\n".to_vec()].concat();
-        assert!(heard(&nested).is_err());
+        assert!(received(&nested).is_err());
     }
 
     #[test]
     fn other_versions_and_refusals_are_told_as_such() {
         let next = VERSION + 1;
         let newer = format!("{{\"say\":\"hello\",\"version\":{next},\"colour\":\"blue\"}}\n");
-        let error = heard(newer.as_bytes())
+        let error = received(newer.as_bytes())
             .expect_err("it is newer")
             .to_string();
         let says = format!("speaks version {next} of this protocol, not {VERSION}");
         assert!(error.ends_with(&says), "{error}");
-        let error = heard(b"{\"say\":\"failed\",\"why\":\"no\"}\n").expect_err("it failed");
+        let error = received(b"{\"say\":\"failed\",\"why\":\"no\"}\n").expect_err("it failed");
         assert!(error.to_string().ends_with("says: no"), "{error}");
     }
 
     #[test]
     fn silence_endless_lines_and_departures_end() {
-        let error = heard(b"{\"say\"")
+        let error = received(b"{\"say\"")
             .expect_err("it goes no further")
             .to_string();
         assert!(error.ends_with("says nothing for 200ms"), "{error}");

@@ -77,7 +77,7 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
         None => channel.local()?,
     };
     let mut session = meet(plan, address, channel, interrupt)?;
-    progress.say(&format!("{address} to {}: {params}", server.ip()));
+    progress.step(&format!("{address} to {}: {params}", server.ip()));
 
     let mut found = match params.mode {
         Mode::Lat => Found::Latencies(Latencies::default()),
@@ -93,8 +93,8 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     );
     // The server's node ends when it hears that this was all.
     around.connections = session.end.node.connection_count();
-    let told = measured.and_then(|counts| tell(&mut session, counts, &mut around));
-    let interrupted = until_interrupted(told.map_err(|error| session.explain(error)))?;
+    let finished = measured.and_then(|counts| finish(&mut session, counts, &mut around));
+    let interrupted = until_interrupted(finished.map_err(|error| session.explain(error)))?;
     around.complete = interrupted.is_none();
     around.counters = session.counters();
     around.verified += session.verified;
@@ -130,7 +130,7 @@ fn meet<'a>(
         Side::Client,
         params,
     )?;
-    channel.say(&Message::Hello {
+    channel.send(&Message::Hello {
         version: VERSION,
         params,
         end: end.address(),
@@ -183,9 +183,9 @@ fn measure(
     }
 }
 
-/// Tells the server that this was all, and hears what it found.
-fn tell(session: &mut Session<'_>, counts: Vec<u64>, around: &mut Surroundings) -> Result<()> {
-    session.channel.say(&Message::Stop { counts })?;
+/// Ends the measurement at the server, and takes over what it found.
+fn finish(session: &mut Session<'_>, counts: Vec<u64>, around: &mut Surroundings) -> Result<()> {
+    session.channel.send(&Message::Stop { counts })?;
     let ours = session.end.node.clone();
     let answer = session.channel.wait(session.interrupt, || {
         node::turn(&ours)?;

@@ -46,8 +46,8 @@ impl Failed {
         self.status == Status::Flushed
     }
 
-    /// Why, for requests between nodes at these addresses; `news` is what is known of the QP.
-    pub(crate) fn why(&self, here: IpAddr, there: IpAddr, news: Option<News>) -> String {
+    /// Why, for requests between nodes at these addresses; `failure` is what is known of the QP.
+    pub(crate) fn why(&self, here: IpAddr, there: IpAddr, failure: Option<QpFailure>) -> String {
         match (self.status, self.vendor_err) {
             (Status::RetryExceeded, VendorError::None) => silence(here, there),
             (Status::RetryExceeded, VendorError::NoNode) => format!("no node runs on {there}"),
@@ -55,9 +55,9 @@ impl Failed {
                 format!("the host at {there} shares no connections")
             }
             (Status::RetryExceeded, VendorError::QpGone) => format!("the QP on {there} is gone"),
-            (Status::Flushed, _) => match news {
-                Some(News::Lost) => silence(here, there),
-                Some(News::Misbehaved(event)) => {
+            (Status::Flushed, _) => match failure {
+                Some(QpFailure::Lost) => silence(here, there),
+                Some(QpFailure::Misbehaved(event)) => {
                     format!(
                         "QP {} is in error since {there} misbehaved: {event:?}",
                         self.qpn
@@ -70,17 +70,17 @@ impl Failed {
     }
 }
 
-/// What a node said of the QPs before their requests failed.
+/// An event that tells why QPs of a node failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum News {
+pub(crate) enum QpFailure {
     /// A connection is gone.
     Lost,
     /// The peer did what it may not.
     Misbehaved(QpEvent),
 }
 
-impl News {
-    /// What an event says of why requests fail.
+impl QpFailure {
+    /// Returns what an event tells of why requests fail.
     pub(crate) const fn of(event: &Event) -> Option<Self> {
         match event {
             Event::ConnectionDown { .. } => Some(Self::Lost),
@@ -158,10 +158,10 @@ mod tests {
         }
     }
 
-    fn why(all: &[Completion], news: Option<News>) -> String {
+    fn why(all: &[Completion], failure: Option<QpFailure>) -> String {
         let (here, there) = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
         let failed = Failed::first(all).expect("one failed");
-        failed.why(here, there, news)
+        failed.why(here, there, failure)
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         );
         assert_eq!(why(&[flushed], None), "QP 0x000000 went to error");
         assert_eq!(
-            why(&[flushed], Some(News::Lost)),
+            why(&[flushed], Some(QpFailure::Lost)),
             "127.0.0.2 does not answer"
         );
     }

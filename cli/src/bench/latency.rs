@@ -109,7 +109,7 @@ impl<'s, 'a> Client<'s, 'a> {
             }
             if now - second >= Duration::from_secs(1) {
                 second = now;
-                progress.say(&found.progress());
+                progress.step(&found.progress());
             }
         }
         Ok(())

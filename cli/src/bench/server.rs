@@ -7,7 +7,7 @@ use super::params::{Mode, Params, Side};
 use super::session::Session;
 use super::{latency, ping, stream};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::{chain, complain, note};
+use crate::{chain, print_error, print_line};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::ErrorKind;
@@ -49,14 +49,14 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     let listener = TcpListener::bind(asked).map_err(|error| refused(asked, error))?;
     listener.set_nonblocking(true).context("control socket")?;
     let port = listener.local_addr().context("control socket")?.port();
-    note(&format!("listening on {}, port {port}", plan.address));
+    print_line(&format!("listening on {}, port {port}", plan.address));
     loop {
         let (stream, client) = accept(&listener, interrupt)?;
         let served = serve(plan, stream, interrupt);
         match &served {
-            Ok(params) => note(&format!("{client}: {params}: done")),
+            Ok(params) => print_line(&format!("{client}: {params}: done")),
             Err(error) if plan.once || error.is::<Interrupted>() => {}
-            Err(error) => complain(&format!("{client}: {}", chain(error))),
+            Err(error) => print_error(&format!("{client}: {}", chain(error))),
         }
         match served {
             Err(error) if error.is::<Interrupted>() => return Err(error),
@@ -115,7 +115,7 @@ fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params
     });
     let (end, target) = match ready {
         Ok(ready) => ready,
-        Err(error) => return Err(told(&mut channel, error)),
+        Err(error) => return Err(report(&mut channel, error)),
     };
     let ours = end.address();
     let mut session = Session::new(end, target, params, channel, interrupt);
@@ -123,7 +123,7 @@ fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params
         Ok(()) => Ok(params),
         Err(error) => {
             let why = session.explain(error);
-            Err(told(&mut session.channel, why))
+            Err(report(&mut session.channel, why))
         }
     }
 }
@@ -134,7 +134,7 @@ fn measured(session: &mut Session<'_>, ready: Message) -> Result<()> {
         _ if ping::is_wanted(&session.params) => ping::prepare(session)?,
         Mode::Bw | Mode::Rate => stream::prepare(session)?,
     }
-    session.channel.say(&ready)?;
+    session.channel.send(&ready)?;
     session.moved();
     if ping::is_wanted(&session.params) {
         ping::serve(session)?;
@@ -147,12 +147,12 @@ fn measured(session: &mut Session<'_>, ready: Message) -> Result<()> {
         verified: session.verified,
         counters: session.counters(),
     };
-    session.channel.say(&done)
+    session.channel.send(&done)
 }
 
 /// Tells the client what went wrong, if it still listens.
-fn told(channel: &mut Channel, error: anyhow::Error) -> anyhow::Error {
+fn report(channel: &mut Channel, error: anyhow::Error) -> anyhow::Error {
     // One that is gone need not know.
-    let _ = channel.say(&Message::Failed { why: chain(&error) });
+    let _ = channel.send(&Message::Failed { why: chain(&error) });
     error
 }

@@ -2,10 +2,10 @@
 
 use super::channel::{Channel, Message};
 use super::end::{End, Target};
-use super::failure::{Failed, News, silence};
+use super::failure::{Failed, QpFailure, silence};
+use super::idle::IdleTimer;
 use super::node::turn;
 use super::params::{Op, Params, Side, pattern};
-use super::patience::Patience;
 use super::report::PathReport;
 use crate::interrupt::{Interrupt, Interrupted};
 use anyhow::{Result, anyhow, ensure};
@@ -43,9 +43,9 @@ pub(crate) struct Session<'a> {
     /// The message expected, to compare with; kept to save allocations.
     expected: Vec<u8>,
     found: Vec<u8>,
-    patience: Patience,
+    idle_timer: IdleTimer,
     /// What the node said last of why requests fail.
-    news: Option<News>,
+    failure: Option<QpFailure>,
     idle: u32,
     rounds: u32,
     looked: Instant,
@@ -84,8 +84,8 @@ impl<'a> Session<'a> {
                     0
                 }
             ],
-            patience: Patience::new(params.timeout, Instant::now()),
-            news: None,
+            idle_timer: IdleTimer::new(params.timeout, Instant::now()),
+            failure: None,
             idle: 0,
             rounds: 0,
             looked: Instant::now(),
@@ -94,7 +94,7 @@ impl<'a> Session<'a> {
 
     /// Something that was waited for has happened.
     pub(crate) fn moved(&mut self) {
-        self.patience.moved(Instant::now());
+        self.idle_timer.moved(Instant::now());
     }
 
     /// One round of the node.
@@ -125,7 +125,7 @@ impl<'a> Session<'a> {
         self.interrupt.check()?;
         // This process was busy, or stopped: nobody can say what moved meanwhile.
         if self.looked - before > ABSENCE {
-            self.patience.moved(self.looked);
+            self.idle_timer.moved(self.looked);
         }
         // A server need not know what comes, but something does; a client knows what it waits for.
         let arrived = if self.end.side() == Side::Server {
@@ -134,17 +134,17 @@ impl<'a> Session<'a> {
             let counters = self.end.node.delivery_counters();
             counters.acked + counters.accepted
         };
-        self.patience.arrived(arrived, self.looked);
+        self.idle_timer.arrived(arrived, self.looked);
         ensure!(
-            !self.patience.is_over(self.looked),
+            !self.idle_timer.is_over(self.looked),
             "nothing moved for {:?}: {}",
-            self.patience.limit(),
+            self.idle_timer.limit(),
             silence(self.here(), self.target.node())
         );
         while let Some(event) = self.end.node.poll_event() {
-            self.news = News::of(&event).or(self.news);
+            self.failure = QpFailure::of(&event).or(self.failure);
         }
-        match self.channel.hear()? {
+        match self.channel.poll()? {
             None => Ok(()),
             Some(Message::Stop { counts }) => {
                 let few = counts.is_empty() || counts.len() == self.params.qps as usize;
@@ -166,12 +166,12 @@ impl<'a> Session<'a> {
         let Some(failed) = error.downcast_ref::<Failed>() else {
             return error;
         };
-        if let Some(farewell) = self.channel.farewell(self.interrupt) {
-            return farewell;
+        if let Some(end) = self.channel.wait_for_end(self.interrupt) {
+            return end;
         }
         let cause = failed.is_flushed().then(|| self.end.failure()).flatten();
         let failed = cause.as_ref().unwrap_or(failed);
-        anyhow!(failed.why(self.here(), self.target.node(), self.news))
+        anyhow!(failed.why(self.here(), self.target.node(), self.failure))
     }
 
     /// The request that is measured, to buffer `lane` of QP `qp` at the other end.

@@ -139,7 +139,7 @@ impl<'s, 'a> Client<'s, 'a> {
             }
             let lap = now - second;
             if lap >= LAP {
-                progress.say(&found.progress(&self.session.params, self.total - then, lap));
+                progress.step(&found.progress(&self.session.params, self.total - then, lap));
                 (second, then) = (now, self.total);
             }
         }
@@ -168,7 +168,7 @@ impl<'s, 'a> Client<'s, 'a> {
                 (found.elapsed, found.operations) = (now - first, self.total);
             }
             if now - second >= LAP {
-                progress.say(&format!("  requests still under way: {}", self.under_way));
+                progress.step(&format!("  requests still under way: {}", self.under_way));
                 second = now;
             }
         }

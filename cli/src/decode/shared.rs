@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use trunkline_wire::{Bth, Opcode, Qpn, Syndrome};
 
-    fn told(opcode: Opcode, payload: &[u8]) -> Result<String, WireError> {
+    fn describe_payload(opcode: Opcode, payload: &[u8]) -> Result<String, WireError> {
         let packet = Packet {
             bth: Bth {
                 opcode,
@@ -164,9 +164,9 @@ mod tests {
     fn acknowledgements_tell_what_arrived() {
         let mut payload = [0; 16];
         AckPayload::emit(3, 250, &[1], &mut payload);
-        let text = told(Opcode::SRC_ACK, &payload).expect("it is well formed");
+        let text = describe_payload(Opcode::SRC_ACK, &payload).expect("it is well formed");
         assert_eq!(text, "received below=10 ce_count=3 delay_ns=250 and=11");
-        assert!(told(Opcode::SRC_ACK, &payload[..15]).is_err());
+        assert!(describe_payload(Opcode::SRC_ACK, &payload[..15]).is_err());
     }
 
     #[test]
@@ -179,7 +179,8 @@ mod tests {
             round: 6,
             responder: Qpn::from_wire(3),
         };
-        let text = told(Opcode::SRC_ANSWERS, &answer.to_bytes()).expect("it is well formed");
+        let text =
+            describe_payload(Opcode::SRC_ANSWERS, &answer.to_bytes()).expect("it is well formed");
         assert_eq!(
             text,
             "answers entries=[qp=0x000002 by=0x000003 syndrome='NAK remote access error' code=98 \
@@ -194,24 +195,28 @@ mod tests {
             status: 7,
             msn: 4,
         };
-        let text = told(Opcode::SRC_CONTROL, &control.to_bytes()).expect("it is well formed");
+        let text =
+            describe_payload(Opcode::SRC_CONTROL, &control.to_bytes()).expect("it is well formed");
         assert_eq!(
             text,
             "control entries=[kind=REFUSED src_qp=0x000002 to_qp=0x000003 msn=4 generation=5 \
              round=6 status=7]"
         );
-        assert!(told(Opcode::SRC_ANSWERS, &[0; 17]).is_err());
-        assert!(told(Opcode::SRC_CONTROL, &[9; 20]).is_err());
+        assert!(describe_payload(Opcode::SRC_ANSWERS, &[0; 17]).is_err());
+        assert!(describe_payload(Opcode::SRC_CONTROL, &[9; 20]).is_err());
     }
 
     #[test]
     fn results_and_reasons_are_told_and_users_data_is_not() {
-        let text = told(Opcode::SRC_ATOMIC_RESP, &[0, 0, 0, 0, 0, 0, 1, 2]);
+        let text = describe_payload(Opcode::SRC_ATOMIC_RESP, &[0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(text.as_deref(), Ok("result original=0x0000000000000102"));
         assert_eq!(
-            told(Opcode::SRC_CLOSE, &[0, 0, 0, 9]).as_deref(),
+            describe_payload(Opcode::SRC_CLOSE, &[0, 0, 0, 9]).as_deref(),
             Ok("close reason=9")
         );
-        assert_eq!(told(Opcode::SRC_SEND, b"secret").as_deref(), Ok(""));
+        assert_eq!(
+            describe_payload(Opcode::SRC_SEND, b"secret").as_deref(),
+            Ok("")
+        );
     }
 }

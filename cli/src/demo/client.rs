@@ -30,7 +30,7 @@ pub(super) struct Client<'a> {
 impl Client<'_> {
     /// A request and a response on every QP: each end checks what the other sent.
     pub(super) fn rpcs(&mut self, round: u64, size: usize) -> Result<()> {
-        self.progress.say(&format!("RPCs of {size} bytes"));
+        self.progress.step(&format!("RPCs of {size} bytes"));
         // The SEND and the response.
         const COMPLETIONS: u8 = 2;
         let count = self.qps.len();
@@ -68,7 +68,7 @@ impl Client<'_> {
     }
 
     pub(super) fn writes(&mut self) -> Result<()> {
-        self.progress.say("WRITEs of 4096 bytes");
+        self.progress.step("WRITEs of 4096 bytes");
         let size = SLICE / 2;
         let mut bytes = vec![0; size];
         let mut found = vec![0; size];
@@ -88,7 +88,7 @@ impl Client<'_> {
     }
 
     pub(super) fn reads(&mut self) -> Result<()> {
-        self.progress.say("READs of 4096 bytes");
+        self.progress.step("READs of 4096 bytes");
         let size = SLICE / 2;
         let mut bytes = vec![0; size];
         let mut found = vec![0; size];
@@ -110,7 +110,7 @@ impl Client<'_> {
 
     /// Every QP adds to one counter, then swaps a cell of its own.
     pub(super) fn atomics(&mut self) -> Result<()> {
-        self.progress.say("atomics");
+        self.progress.step("atomics");
         let count = self.qps.len();
         self.remote.write(0, &[0; 8])?;
         let mut seen = vec![false; count];

@@ -1,18 +1,18 @@
-//! How long nothing may move.
+//! The idle timeout of a measurement.
 
 use std::time::{Duration, Instant};
 
 /// When something moved last, and how long nothing may.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct IdleTimer {
     limit: Duration,
     moved: Instant,
-    /// Packets that had arrived when it was told last.
+    /// Packets that had arrived at the last call.
     arrived: u64,
 }
 
-impl Patience {
-    /// It begins now.
+impl IdleTimer {
+    /// Starts the timer at `now`.
     pub(crate) const fn new(limit: Duration, now: Instant) -> Self {
         Self {
             limit,
@@ -21,19 +21,18 @@ impl Patience {
         }
     }
 
-    /// How long nothing may move.
+    /// Returns how long nothing may move.
     pub(crate) const fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Something that was waited for has happened.
+    /// Notes that something happened which was waited for.
     pub(crate) const fn moved(&mut self, now: Instant) {
         self.moved = now;
     }
 
-    /// So many packets have arrived by now. Where there are more than before
-    /// something moves, though a large message may take longer than anybody has patience with
-    /// silence.
+    /// Notes how many packets have arrived by now. Where there are more than before something
+    /// moves, though a large message may take longer than the limit.
     pub(crate) const fn arrived(&mut self, packets: u64, now: Instant) {
         if self.arrived != packets {
             self.arrived = packets;
@@ -41,7 +40,7 @@ impl Patience {
         }
     }
 
-    /// Whether it is over.
+    /// Returns whether nothing has moved for longer than that.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.moved) > self.limit
     }
@@ -54,29 +53,29 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     #[test]
-    fn a_message_that_goes_on_may_take_longer_than_the_patience() {
+    fn a_message_that_goes_on_may_take_longer_than_the_idle_time() {
         let began = Instant::now();
-        let mut patience = Patience::new(LIMIT, began);
+        let mut timer = IdleTimer::new(LIMIT, began);
         for second in 0..100 {
             let now = began + Duration::from_secs(second);
-            patience.arrived(second / 5, now);
-            assert!(!patience.is_over(now), "after {second} s");
+            timer.arrived(second / 5, now);
+            assert!(!timer.is_over(now), "after {second} s");
         }
     }
 
     #[test]
     fn a_peer_that_takes_nothing_more_is_waited_for_as_long_as_was_said() {
         let began = Instant::now();
-        let mut patience = Patience::new(LIMIT, began);
-        patience.arrived(7, began);
+        let mut timer = IdleTimer::new(LIMIT, began);
+        timer.arrived(7, began);
         for second in 0..=10 {
             let now = began + Duration::from_secs(second);
-            patience.arrived(7, now);
-            assert!(!patience.is_over(now), "after {second} s");
+            timer.arrived(7, now);
+            assert!(!timer.is_over(now), "after {second} s");
         }
         let late = began + Duration::from_secs(11);
-        assert!(patience.is_over(late));
-        patience.moved(late);
-        assert!(!patience.is_over(late), "a completion counts too");
+        assert!(timer.is_over(late));
+        timer.moved(late);
+        assert!(!timer.is_over(late), "a completion counts too");
     }
 }
