@@ -98,9 +98,10 @@ impl<T> Slab<T> {
     /// # Panics
     /// When there is none at `index`.
     #[track_caller]
+    #[inline]
     pub fn remove(&mut self, index: u32) -> T {
-        let value = self.take(index);
-        self.release(index);
+        let value = self.leave(index, self.vacant);
+        self.vacant = index;
         value
     }
 
@@ -125,16 +126,21 @@ impl<T> Slab<T> {
     /// When there is none at `index`.
     #[track_caller]
     pub fn take(&mut self, index: u32) -> T {
+        self.leave(index, NONE)
+    }
+
+    /// Takes a value out, and leaves a hole with this one behind it.
+    #[inline]
+    #[track_caller]
+    fn leave(&mut self, index: u32, next: u32) -> T {
         let slot = &mut self.slots[index as usize];
-        match std::mem::replace(slot, Slot::Vacant(NONE)) {
-            Slot::Occupied(value) => {
-                self.len -= 1;
-                value
-            }
-            Slot::Vacant(next) => {
-                *slot = Slot::Vacant(next);
-                vacant(index)
-            }
+        if matches!(slot, Slot::Vacant(_)) {
+            vacant(index);
+        }
+        self.len -= 1;
+        match std::mem::replace(slot, Slot::Vacant(next)) {
+            Slot::Occupied(value) => value,
+            Slot::Vacant(_) => vacant(index),
         }
     }
 

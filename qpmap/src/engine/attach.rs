@@ -135,11 +135,12 @@ impl<P: Platform> Engine<P> {
             flags.set(Flags::BOUND_DUE);
             flags.set(Flags::ANSWER_DUE);
         }
-        if !self.is_outstanding(flow) {
+        if self.is_outstanding(flow) {
+            self.watch(flow);
+        } else {
             // It waited for the connection alone.
             self.stop_watch(flow);
         }
-        self.watch_if_outstanding(flow);
         self.notice(flow);
         self.wake(flow);
     }

@@ -525,7 +525,7 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(crate) fn qp_number(&self, qp: u32) -> Qpn {
-        self.qps[qp].queues.qpn
+        self.qps.number_at(qp)
     }
 }
 

@@ -314,11 +314,7 @@ impl<P: Platform> Engine<P> {
 
     /// The number of the QP that a flow belongs, or did belong, to.
     pub(crate) fn own_number(&self, flow: u32) -> Qpn {
-        let index = self.flows[flow].qp;
-        match self.qps.get(index) {
-            Some(qp) => qp.queues.qpn,
-            None => self.qps.number_at(index),
-        }
+        self.qps.number_at(self.flows[flow].qp)
     }
 
     /// Answers of the peer to requests of ours.

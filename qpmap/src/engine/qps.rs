@@ -4,7 +4,7 @@ use super::qp::{Cold, Qp};
 use crate::error::VerbsError;
 use crate::key::Secret24;
 use crate::mapping::Mapping;
-use crate::slab::{Slab, reach};
+use crate::slab::{Slab, make_room, reach};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub(crate) struct Qps<W> {
     hot: Slab<Qp<W>>,
     /// What they do not; as long as the list of slots.
     cold: Vec<Option<Cold>>,
-    /// Generation of the last QP at each index: a number is never used twice with the same one.
-    generations: Vec<u32>,
+    /// Of each index that was ever used.
+    names: Vec<Name>,
     /// Indices of QPs that were destroyed last, oldest first: their numbers rest.
     resting: VecDeque<u32>,
     secret: Secret24,
@@ -31,6 +31,15 @@ pub(crate) struct Qps<W> {
     limit: u32,
     /// Which connection carries each, for others to read.
     mapping: Arc<Mapping>,
+}
+
+/// What names the QPs at an index.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    /// Sealed once, as that takes loads from large tables.
+    number: Qpn,
+    /// That of the last QP: a number is never used twice with the same one.
+    generation: u32,
 }
 
 impl<W> Index<u32> for Qps<W> {
@@ -55,7 +64,7 @@ impl<W> Qps<W> {
         Self {
             hot: Slab::new(),
             cold: Vec::new(),
-            generations: Vec::new(),
+            names: Vec::new(),
             resting: VecDeque::new(),
             limit: most.min(secret.size()),
             secret,
@@ -106,7 +115,16 @@ impl<W> Qps<W> {
             self.end_rest();
         }
         let index = self.hot.next_index();
-        (index, self.number_at(index))
+        if self.names.len() <= index as usize {
+            make_room(&mut self.names, 1);
+            self.names.push(Name {
+                number: Qpn::from_wire(self.secret.seal(index)),
+                generation: 0,
+            });
+        }
+        let number = self.number_at(index);
+        self.secret.expect(number.get(), index);
+        (index, number)
     }
 
     /// Adds a QP, with another generation than the one before at its index had.
@@ -119,7 +137,6 @@ impl<W> Qps<W> {
         assert_eq!(inserted, index, "the slab told the index beforehand");
         let at = index as usize;
         reach(&mut self.cold, index, || None);
-        reach(&mut self.generations, index, || 0);
         self.cold[at] = Some(cold);
         self.begin_life(index);
     }
@@ -145,9 +162,10 @@ impl<W> Qps<W> {
         }
     }
 
-    /// The number that a QP at this index has, whether there is one or not.
+    /// The number that QPs have at an index that was ever used.
+    #[inline]
     pub(crate) fn number_at(&self, index: u32) -> Qpn {
-        Qpn::from_wire(self.secret.seal(index))
+        self.names[index as usize].number
     }
 
     /// The index that QPs of this number have, whether there is one or not.
@@ -185,12 +203,12 @@ impl<W> Qps<W> {
     /// Generation of the last QP at an index that was ever used. 0 is none of them.
     #[inline]
     pub(crate) fn generation(&self, qp: u32) -> u32 {
-        self.generations[qp as usize]
+        self.names[qp as usize].generation
     }
 
     /// A number is used anew: what is said of its former lives counts no more.
     pub(crate) fn begin_life(&mut self, qp: u32) {
-        let generation = &mut self.generations[qp as usize];
+        let generation = &mut self.names[qp as usize].generation;
         *generation = generation.wrapping_add(1).max(1);
     }
 }

@@ -30,8 +30,8 @@ pub struct StateBytes {
 impl<P: Platform> Engine<P> {
     /// State of the QPs and connections that exist now.
     pub fn state_bytes(&self) -> StateBytes {
-        // Rows: mapping, generation, doorbell bit (rounded up).
-        let rows = 8 + 4 + 1;
+        // Rows: mapping, number and generation, doorbell bit (rounded up).
+        let rows = 8 + 8 + 1;
         let arc = 16;
         let per_qp = size_of::<Qp<P::RingMemory>>()
             + size_of::<Option<Cold>>()

@@ -3,6 +3,7 @@
 use crate::hash::Keyed;
 use crate::slab::{NONE, Slab};
 use hashbrown::HashTable;
+use std::cell::Cell;
 use trunkline_wire::{Gid, Workers};
 
 /// GUID and epoch of a peer whose next incarnation has not introduced itself.
@@ -73,6 +74,8 @@ pub(super) struct Peers {
     hash: Keyed,
     records: Slab<Peer>,
     by_address: HashTable<(Gid, u32)>,
+    /// The peer that was asked for last: QPs are connected to one peer after the other.
+    last: Cell<u32>,
 }
 
 impl Peers {
@@ -81,6 +84,7 @@ impl Peers {
             hash,
             records: Slab::new(),
             by_address: HashTable::new(),
+            last: Cell::new(NONE),
         }
     }
 
@@ -94,9 +98,15 @@ impl Peers {
 
     /// The index of the peer at an address.
     pub(super) fn at(&self, address: Gid) -> Option<u32> {
+        let last = self.last.get();
+        if self.get(last).is_some_and(|peer| peer.address == address) {
+            return Some(last);
+        }
         let hash = hash_of(self.hash, address);
         let found = self.by_address.find(hash, |(at, _)| *at == address);
-        found.map(|(_, peer)| *peer)
+        let peer = found.map(|(_, peer)| *peer);
+        self.last.set(peer.unwrap_or(NONE));
+        peer
     }
 
     /// The record of a peer, made if there is none. `None`: there is one of another incarnation.

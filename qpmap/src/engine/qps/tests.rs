@@ -112,7 +112,7 @@ fn no_generation_comes_twice_in_a_row_and_none_is_zero() {
     owner.remove(qp);
     assert_eq!(add(&mut owner).0, qp);
     seen.push(owner.generation(qp));
-    owner.generations[qp as usize] = u32::MAX;
+    owner.names[qp as usize].generation = u32::MAX;
     owner.begin_life(qp);
     seen.push(owner.generation(qp));
     assert_eq!(seen, [1, 2, 3, 1]);
