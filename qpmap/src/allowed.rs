@@ -22,6 +22,7 @@ impl Allowed {
     ///
     /// # Errors
     /// [`VerbsError::BadAttribute`]
+    #[inline]
     pub fn check(self, what: &'static str, value: impl Into<u64>) -> Result<(), VerbsError> {
         let value = value.into();
         if self.holds(value) {
@@ -32,6 +33,7 @@ impl Allowed {
     }
 
     /// The refusal of a value that is not allowed.
+    #[cold]
     pub const fn refuse(self, what: &'static str, value: u64) -> VerbsError {
         VerbsError::BadAttribute {
             what,
@@ -40,6 +42,7 @@ impl Allowed {
         }
     }
 
+    #[inline]
     fn holds(self, value: u64) -> bool {
         let within = |least: u32, most: u32| (least.into()..=most.into()).contains(&value);
         match self {

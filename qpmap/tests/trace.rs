@@ -3,10 +3,11 @@
 mod common;
 
 use common::Pair;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
 use trunkline_conn::work::SendOp;
-use trunkline_qpmap::{Cause, Trace};
+use trunkline_qpmap::{Cause, QpModify, QpType, Trace};
 
 type Seen = Arc<Mutex<Vec<Trace>>>;
 
@@ -159,4 +160,49 @@ fn what_a_peer_says_is_told_apart_from_what_this_end_does() {
         })
         .collect();
     assert_eq!(causes, [Cause::Peer, Cause::Local]);
+}
+
+/// BINDs of many QPs that nobody answers are said again, each when its own pause is over: 50 ms at
+/// first, then twice as long each time; and one that was answered never is.
+#[test]
+fn each_bind_without_an_answer_is_said_again_after_its_own_pause() {
+    const MANY: usize = 1000;
+    let mut pair = Pair::new(1);
+    let seen = watch(&mut pair, 0);
+    let qps: Vec<_> = (0..MANY)
+        .map(|_| [0, 1].map(|node| pair.qp(node, QpType::Rc)))
+        .collect();
+    for [_, there] in &qps {
+        let engine = &mut pair.nodes[1].engine;
+        let access = trunkline_conn::mem::Access::ALL;
+        let done = engine.modify_qp(there.qpn, &QpModify::Init { access });
+        done.expect("a legal step");
+    }
+    for [here, there] in &qps {
+        pair.connect(0, here, there);
+        pair.run(10_000);
+    }
+    let [answered, answers] = &qps[MANY / 2];
+    pair.connect(1, answers, answered);
+    pair.run(400 * MILLISECOND);
+    let mut said: HashMap<_, Vec<Instant>> = HashMap::new();
+    for trace in take(&seen) {
+        if let Trace::BindSent { now, qpn, .. } = trace {
+            said.entry(qpn).or_default().push(now);
+        }
+    }
+    assert_eq!(said.remove(&answered.qpn).map(|times| times.len()), Some(1));
+    assert_eq!(said.len(), MANY - 1);
+    for (qpn, times) in said {
+        let pauses: Vec<_> = times
+            .windows(2)
+            .map(|two| two[1].as_nanos() - two[0].as_nanos())
+            .collect();
+        // 50 ms, 100 ms, 200 ms, and what a round of the loop takes.
+        assert_eq!(pauses.len(), 3, "{qpn:?}: {times:?}");
+        for (pause, wanted) in pauses.into_iter().zip([50, 100, 200]) {
+            let late = pause.checked_sub(wanted * MILLISECOND);
+            assert!(late.is_some_and(|late| late < MILLISECOND), "{pause} ns");
+        }
+    }
 }

@@ -17,7 +17,9 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn share(&mut self, qp: u32, conn: u32) {
         let remote = self.cold(qp).attributes.dest_qpn;
         let flow = self.new_flow(qp, conn, remote);
-        self.qps[qp].wire = Wire::Shared(flow);
+        let record = &mut self.qps[qp];
+        record.wire = Wire::Shared(flow);
+        self.flows[flow].rung = record.has_posted();
         self.cold_mut(qp).pinned = false;
         self.resume_on(flow, conn);
         self.admit_waiting(qp);

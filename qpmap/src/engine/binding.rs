@@ -16,7 +16,7 @@ use trunkline_conn::time::MILLISECOND;
 use trunkline_wire::{Control as ControlEntry, ControlKind, NakCode, Qpn, Syndrome};
 
 /// Pause before a BIND is said again for the first time, in ns. Each one doubles it.
-const FIRST_PAUSE_NS: u64 = 50 * MILLISECOND;
+pub(super) const FIRST_PAUSE_NS: u64 = 50 * MILLISECOND;
 /// The pause doubles so often: the longest is 3.2 s.
 const DOUBLINGS: u8 = 6;
 

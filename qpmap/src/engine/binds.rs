@@ -1,7 +1,7 @@
 //! BINDs: how the QPs of two nodes find each other on the connections between them, and how they
 //! hear that the other is gone. What an entry means to a flow is in `binding`.
 
-use super::binding::Effects;
+use super::binding::{Effects, FIRST_PAUSE_NS};
 use super::pairing::Unready;
 use super::qp::{FIRST_MSN, Flags, Wire};
 use super::timer::Timer;
@@ -12,6 +12,9 @@ use crate::state::{QpState, QpType};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Status, VendorError};
 use trunkline_wire::{Control as ControlEntry, ControlKind, NakCode, Syndrome};
+
+/// BINDs that get timers at a time.
+const MOST_TIMED: usize = 256;
 
 /// Why a BIND was refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,7 +41,8 @@ impl Refusal {
 impl<P: Platform> Engine<P> {
     /// BINDs of the peer and its answers to ours.
     pub(crate) fn handle_controls(&mut self, now: Instant, conn: u32, payload: &[u8]) {
-        self.each_entry(ControlEntry::entries(payload), |engine, entry| {
+        let dest = |entry: &ControlEntry| entry.dest_qp;
+        self.each_entry(ControlEntry::entries(payload), dest, |engine, entry| {
             engine.handle_entry(now, conn, entry);
         });
     }
@@ -221,7 +225,7 @@ impl<P: Platform> Engine<P> {
             return false;
         }
         let own = qp_record.wire == Wire::Shared(flow) && self.cold(qp).kind == QpType::Rc;
-        let posted = own && qp_record.queues.send.has_entry(&qp_record.cursor);
+        let posted = own && qp_record.has_posted();
         let wanted = head != NONE || posted;
         if wanted {
             self.fail_flow(flow, Status::RetryExceeded);
@@ -235,6 +239,25 @@ impl<P: Platform> Engine<P> {
         if record.has_lapsed() && record.conn != NONE {
             record.ask_anew();
             self.notice(flow);
+        }
+    }
+
+    /// BINDs that are not recent any more get timers of their own, where nobody has answered them:
+    /// many of them, at most, and then the next ones.
+    pub(super) fn time_binds(&mut self, now: Instant) {
+        for _ in 0..MOST_TIMED {
+            let Some((flow, sent)) = self.pairing.recent.next(now) else {
+                break;
+            };
+            let record = self.flows.get(flow);
+            // A flow that was bound, or is over, may have been followed by another at its index.
+            if record.is_some_and(|record| record.asks == 1 && record.is_asking()) {
+                self.timers
+                    .arm(sent + FIRST_PAUSE_NS, Timer::Ask(flow).key());
+            }
+        }
+        if let Some(due) = self.pairing.recent.due() {
+            self.timers.arm(due, Timer::RecentBinds.key());
         }
     }
 

@@ -467,6 +467,7 @@ impl<P: Platform> Engine<P> {
             Timer::Widen(peer) => self.widen(now, peer),
             Timer::Watch(flow) => self.watch_over(now, flow),
             Timer::Trim => self.trim(now),
+            Timer::RecentBinds => self.time_binds(now),
         }
     }
 

@@ -22,6 +22,8 @@ use trunkline_wire::{
 
 /// Bytes of notices for which a packet is worth while.
 const LEAST_BLOB: usize = 4 * ControlEntry::LEN;
+/// Entries whose numbers are opened together.
+const TOGETHER: usize = 16;
 /// Flows that a packet of answers passes over because they owe control messages, or the other way
 /// round.
 const MOST_OTHERS: usize = 64;
@@ -296,8 +298,14 @@ impl<P: Platform> Engine<P> {
 
     /// A BIND goes out, and will again if nobody answers.
     fn say_bind(&mut self, now: Instant, flow: u32) {
-        let pause = self.flows[flow].asked();
-        self.timers.arm(now + pause, Timer::Ask(flow).key());
+        let record = &mut self.flows[flow];
+        let first = record.asks == 0;
+        let pause = record.asked();
+        if !first {
+            self.timers.arm(now + pause, Timer::Ask(flow).key());
+        } else if let Some(due) = self.pairing.recent.push(now, flow) {
+            self.timers.arm(due, Timer::RecentBinds.key());
+        }
         self.watch_if_outstanding(flow);
         self.emit(|engine| {
             let record = &engine.flows[flow];
@@ -319,7 +327,8 @@ impl<P: Platform> Engine<P> {
 
     /// Answers of the peer to requests of ours.
     pub(crate) fn handle_answers(&mut self, now: Instant, conn: u32, payload: &[u8]) {
-        self.each_entry(AnswerEntry::entries(payload), |engine, entry| {
+        let dest = |entry: &AnswerEntry| entry.requester;
+        self.each_entry(AnswerEntry::entries(payload), dest, |engine, entry| {
             let found = engine
                 .qp_index(entry.requester)
                 .and_then(|qp| engine.flow_from(qp, entry.responder, conn))
@@ -332,19 +341,29 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes up the entries of a payload, each judged by itself; what makes no sense is counted.
+    /// Of several entries the numbers of the QPs are opened together, as each takes loads that wait
+    /// for each other.
     pub(super) fn each_entry<T>(
         &mut self,
-        entries: Result<impl Iterator<Item = Result<T, WireError>>, WireError>,
+        entries: Result<impl ExactSizeIterator<Item = Result<T, WireError>> + Clone, WireError>,
+        dest: impl Fn(&T) -> Qpn,
         mut take_up: impl FnMut(&mut Self, T),
     ) {
-        let Ok(entries) = entries else {
+        let Ok(mut entries) = entries else {
             self.counters.malformed += 1;
             return;
         };
-        for entry in entries {
-            match entry {
-                Ok(entry) => take_up(self, entry),
-                Err(_) => self.counters.bad_answer += 1,
+        let mut ahead = entries.clone();
+        while entries.len() > 0 {
+            if entries.len() > 1 {
+                let next = ahead.by_ref().take(TOGETHER).flatten();
+                next.for_each(|entry| _ = self.qps.index_at(dest(&entry)));
+            }
+            for entry in entries.by_ref().take(TOGETHER) {
+                match entry {
+                    Ok(entry) => take_up(self, entry),
+                    Err(_) => self.counters.bad_answer += 1,
+                }
             }
         }
     }

@@ -434,7 +434,7 @@ impl<P: Platform> Engine<P> {
             self.enter_error(qp);
         } else if state == rc::State::SendError {
             self.enter_send_error(qp);
-        } else if self.qps[qp].queues.send.has_entry(&self.qps[qp].cursor) {
+        } else if self.qps[qp].has_posted() {
             self.feed_plain(qp, plain);
         }
         result

@@ -91,6 +91,14 @@ pub(crate) struct Qp<W> {
     pub(crate) wire: Wire,
 }
 
+impl<W: RingMemory> Qp<W> {
+    /// Whether there is something in its send queue, be it an error.
+    #[inline]
+    pub(crate) fn has_posted(&self) -> bool {
+        self.queues.send.has_entry(&self.cursor)
+    }
+}
+
 /// What carries a QP's packets: 8 bytes, so that [`Qp`] stays small.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wire {
@@ -139,6 +147,9 @@ pub(crate) struct Flow {
     /// BINDs said since the flow was bound last, or had nothing to send.
     pub(crate) asks: u8,
     pub(crate) ending: Ending,
+    /// Of a QP's own flow: its doorbell has rung since its send queue was found empty, which need
+    /// not be looked at before.
+    pub(crate) rung: bool,
     /// Its clock, while that runs.
     pub(crate) watch: u32,
 
@@ -247,6 +258,7 @@ impl Flow {
             in_vain: InVain::NONE,
             asks: 0,
             ending: Ending::No,
+            rung: false,
             watch: NONE,
             next_msn: FIRST_MSN,
             acked_msn: FIRST_MSN,

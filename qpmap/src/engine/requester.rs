@@ -16,9 +16,19 @@ use trunkline_conn::work::{
 use trunkline_wire::{NakCode, Qpn, Syndrome, rnr_timer_ns};
 
 impl<P: Platform> Engine<P> {
-    /// A program posted to this QP. Gives how many requests were taken up at once, `most` at most:
-    /// those of an app-managed QP. Others are in their turn to send.
+    /// A program posted to this QP. Gives how many requests were taken up at once, `most` at most.
     pub(crate) fn on_doorbell(&mut self, qp: u32, most: u32) -> u32 {
+        if let Some(record) = self.qps.get(qp)
+            && let Wire::Shared(flow) = record.wire
+        {
+            self.flows[flow].rung = true;
+        }
+        self.take_posted(qp, most)
+    }
+
+    /// Takes up what a program has posted to this QP, if it has. Gives how many requests were taken
+    /// up at once, `most` at most: those of an app-managed QP. Others are in their turn to send.
+    pub(crate) fn take_posted(&mut self, qp: u32, most: u32) -> u32 {
         self.posted.heard();
         let Some(record) = self.qps.get(qp) else {
             return 0;
@@ -60,7 +70,11 @@ impl<P: Platform> Engine<P> {
         }
         let fetched = record.queues.send.fetch(&mut record.cursor);
         let (request, route, slots) = match fetched {
-            Ok(found) => found?,
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                self.flows[own].rung = false;
+                return None;
+            }
             Err(_) => {
                 self.qp_event(qp, QpEvent::Fatal);
                 self.fail_qp(qp, Status::LocalQpOperation);

@@ -20,6 +20,8 @@ pub(super) enum Timer {
     Watch(u32),
     /// What connections needed while they were active may be freed.
     Trim,
+    /// BINDs that were sent a while ago get timers of their own.
+    RecentBinds,
 }
 
 /// Low bits of a key, for the index; those above say what the timer is for.
@@ -41,6 +43,7 @@ impl Timer {
             Self::Widen(peer) => (5, peer),
             Self::Watch(flow) => (6, flow),
             Self::Trim => (7, 0),
+            Self::RecentBinds => (7, 1),
         };
         assert!(index >> INDEX_BITS == 0, "a slab has less than 2^29 values");
         what << INDEX_BITS | index
@@ -57,7 +60,8 @@ impl Timer {
             4 => Self::Plain(index),
             5 => Self::Widen(index),
             6 => Self::Watch(index),
-            _ => Self::Trim,
+            _ if index == 0 => Self::Trim,
+            _ => Self::RecentBinds,
         }
     }
 }
@@ -80,7 +84,10 @@ mod tests {
                 Timer::Watch(index),
             ]
         };
-        let timers = [0, 1, last].into_iter().flat_map(of).chain([Timer::Trim]);
+        let timers = [0, 1, last]
+            .into_iter()
+            .flat_map(of)
+            .chain([Timer::Trim, Timer::RecentBinds]);
         for timer in timers {
             assert_eq!(Timer::from_key(timer.key()), timer);
         }

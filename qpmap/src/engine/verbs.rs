@@ -219,7 +219,7 @@ impl<P: Platform> Engine<P> {
         self.set_state(qp, to);
         match to {
             QpState::Rts => {
-                self.on_doorbell(qp, PER_ROUND);
+                self.take_posted(qp, PER_ROUND);
             }
             QpState::Sqd => self.check_drained(qp),
             _ => {}
@@ -400,30 +400,10 @@ impl<P: Platform> Engine<P> {
 }
 
 pub(super) fn check_attributes(attributes: &Attributes) -> Result<(), VerbsError> {
-    let ranges = [
-        (
-            "path_mtu",
-            u32::from(attributes.path_mtu),
-            Allowed::OneOf(&[256, 512, 1024, 2048, 4096]),
-        ),
-        ("timeout", attributes.timeout.into(), Allowed::Range(0, 31)),
-        (
-            "retry_cnt",
-            attributes.retry_count.into(),
-            Allowed::Range(0, 7),
-        ),
-        (
-            "rnr_retry",
-            attributes.rnr_retry.into(),
-            Allowed::Range(0, 7),
-        ),
-        (
-            "min_rnr_timer",
-            attributes.min_rnr_timer.into(),
-            Allowed::Range(0, 31),
-        ),
-    ];
-    ranges
-        .into_iter()
-        .try_for_each(|(what, value, allowed)| allowed.check(what, value))
+    const PATH_MTU: Allowed = Allowed::OneOf(&[256, 512, 1024, 2048, 4096]);
+    PATH_MTU.check("path_mtu", attributes.path_mtu)?;
+    Allowed::Range(0, 31).check("timeout", attributes.timeout)?;
+    Allowed::Range(0, 7).check("retry_cnt", attributes.retry_count)?;
+    Allowed::Range(0, 7).check("rnr_retry", attributes.rnr_retry)?;
+    Allowed::Range(0, 31).check("min_rnr_timer", attributes.min_rnr_timer)
 }

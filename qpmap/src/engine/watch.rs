@@ -195,10 +195,11 @@ impl<P: Platform> Engine<P> {
     /// Whether a flow has something to wait for.
     pub(super) fn is_outstanding(&self, flow: u32) -> bool {
         let record = &self.flows[flow];
-        let qp = &self.qps[record.qp];
-        record.flags.has(Flags::STRANDED)
-            || record.head != NONE
-            || (qp.state == QpState::Rts && qp.queues.send.has_entry(&qp.cursor))
+        let posted = || {
+            let qp = &self.qps[record.qp];
+            qp.state == QpState::Rts && qp.has_posted()
+        };
+        record.flags.has(Flags::STRANDED) || record.head != NONE || record.rung && posted()
     }
 
     /// The clock of a flow has run down.

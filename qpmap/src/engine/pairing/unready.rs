@@ -67,7 +67,15 @@ impl WaitingBinds {
     }
 
     /// Takes out those for a QP, each with its peer.
+    #[inline]
     pub(crate) fn take(&mut self, qp: u32) -> Vec<(u32, Unready)> {
+        if self.len == 0 {
+            return Vec::new();
+        }
+        self.take_some(qp)
+    }
+
+    fn take_some(&mut self, qp: u32) -> Vec<(u32, Unready)> {
         let mut taken = Vec::new();
         while let Some(&(_, peer)) = self.by_qp.range((qp, 0)..=(qp, u32::MAX)).next() {
             let binds = self.remove(peer, qp);
