@@ -3,7 +3,7 @@
 mod common;
 
 use common::Pair;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
 use trunkline_conn::work::SendOp;
@@ -185,13 +185,16 @@ fn each_bind_without_an_answer_is_said_again_after_its_own_pause() {
     let [answered, answers] = &qps[MANY / 2];
     pair.connect(1, answers, answered);
     pair.run(400 * MILLISECOND);
-    let mut said: HashMap<_, Vec<Instant>> = HashMap::new();
+    let mut said: BTreeMap<_, Vec<Instant>> = BTreeMap::new();
     for trace in take(&seen) {
         if let Trace::BindSent { now, qpn, .. } = trace {
-            said.entry(qpn).or_default().push(now);
+            said.entry(qpn.get()).or_default().push(now);
         }
     }
-    assert_eq!(said.remove(&answered.qpn).map(|times| times.len()), Some(1));
+    assert_eq!(
+        said.remove(&answered.qpn.get()).map(|times| times.len()),
+        Some(1)
+    );
     assert_eq!(said.len(), MANY - 1);
     for (qpn, times) in said {
         let pauses: Vec<_> = times
@@ -199,7 +202,7 @@ fn each_bind_without_an_answer_is_said_again_after_its_own_pause() {
             .map(|two| two[1].as_nanos() - two[0].as_nanos())
             .collect();
         // 50 ms, 100 ms, 200 ms, and what a round of the loop takes.
-        assert_eq!(pauses.len(), 3, "{qpn:?}: {times:?}");
+        assert_eq!(pauses.len(), 3, "QP {qpn}: {times:?}");
         for (pause, wanted) in pauses.into_iter().zip([50, 100, 200]) {
             let late = pause.checked_sub(wanted * MILLISECOND);
             assert!(late.is_some_and(|late| late < MILLISECOND), "{pause} ns");
