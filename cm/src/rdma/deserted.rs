@@ -1,35 +1,43 @@
-//! Connections whose peers' QPs are gone, and whose ends were not heard of yet.
+//! Connections that stand, and whose peers' QPs are gone.
 
 use super::Id;
-use crate::ib::ConnId;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use trunkline_conn::time::Instant;
 
-/// Connections that are to be ended at a given time, in its order: each of them once, however often
-/// its peer says that its QP is gone.
+/// IDs whose connections are to be ended at a given time: each of them once, however often its peer
+/// says that its QP is gone, and none whose connection has ended meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Deserted {
-    queue: VecDeque<(Instant, Id, ConnId)>,
-    members: BTreeSet<Id>,
+    queue: BTreeSet<(Instant, Id)>,
+    due: BTreeMap<Id, Instant>,
 }
 
 impl Deserted {
-    /// The connection of `id` is to be ended at `due`, which is not before that of earlier ones.
-    pub(super) fn add(&mut self, due: Instant, id: Id, conn: ConnId) {
-        if self.members.insert(id) {
-            self.queue.push_back((due, id, conn));
+    /// The connection of `id` is to be ended at `due`, or when that was said first.
+    pub(super) fn add(&mut self, due: Instant, id: Id) {
+        let due = *self.due.entry(id).or_insert(due);
+        self.queue.insert((due, id));
+    }
+
+    /// The connection of `id` is over.
+    pub(super) fn remove(&mut self, id: Id) {
+        if let Some(due) = self.due.remove(&id) {
+            self.queue.remove(&(due, id));
         }
     }
 
     /// When the next one is due.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.queue.front().map(|(due, ..)| *due)
+        self.queue.first().map(|(due, _)| *due)
     }
 
-    /// Takes out one that is due.
-    pub(super) fn take(&mut self, now: Instant) -> Option<(Id, ConnId)> {
-        let (_, id, conn) = self.queue.pop_front_if(|(due, ..)| *due <= now)?;
-        self.members.remove(&id);
-        Some((id, conn))
+    /// One that is due.
+    pub(super) fn first(&self, now: Instant) -> Option<Id> {
+        let (due, id) = self.queue.first()?;
+        (*due <= now).then_some(*id)
+    }
+
+    pub(super) fn state_bytes(&self) -> usize {
+        self.due.len() * (size_of::<(Instant, Id)>() + size_of::<(Id, Instant)>())
     }
 }

@@ -293,6 +293,9 @@ impl<R: Random> Manager<R> {
 
     pub(super) fn set_state(&mut self, id: Id, state: State) {
         self.leave_backlog(id);
+        if !state.may_stand() {
+            self.deserted.remove(id);
+        }
         let Some(record) = self.ids.get_mut(&id) else {
             return;
         };

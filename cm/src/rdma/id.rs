@@ -84,6 +84,11 @@ impl State {
         }
     }
 
+    /// Whether a connection stands, or the peer may take it for standing.
+    pub(super) const fn may_stand(&self) -> bool {
+        matches!(self, Self::Accepted { .. } | Self::Established { .. })
+    }
+
     /// The connection below.
     pub(super) const fn conn(&self) -> Option<ib::ConnId> {
         match self {

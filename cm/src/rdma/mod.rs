@@ -187,6 +187,7 @@ impl<R: Random> Manager<R> {
             + self.conns.len() * size_of::<(u32, Id)>()
             + self.ports.state_bytes()
             + self.waiting.len() * size_of::<((Id, IpAddr), u32)>()
+            + self.deserted.state_bytes()
             + self.events.len() * size_of::<Event>()
     }
 
@@ -483,7 +484,7 @@ impl<R: Random> Manager<R> {
     /// one, is over. [`Event::Disconnected`] comes at once, or [`Event::Unreachable`] where it did
     /// not stand yet; the peer, if it is there, is told.
     pub fn qp_failed(&mut self, now: Instant, qpn: Qpn) {
-        if let Some((id, _)) = self.standing_of(qpn) {
+        if let Some(id) = self.standing_of(qpn) {
             self.end(now, id, ib::CloseReason::Failed);
         }
     }
@@ -492,8 +493,8 @@ impl<R: Random> Manager<R> {
     /// the connection then, and says so for a while; if nothing is heard of that by the end of it,
     /// [`Event::Disconnected`] comes all the same.
     pub fn peer_qp_gone(&mut self, now: Instant, qpn: Qpn) {
-        if let Some((id, conn)) = self.standing_of(qpn) {
-            self.deserted.add(now + self.goodbye_ns(), id, conn);
+        if let Some(id) = self.standing_of(qpn) {
+            self.deserted.add(now + self.goodbye_ns(), id);
         }
     }
 
@@ -504,23 +505,16 @@ impl<R: Random> Manager<R> {
 
     /// The ID whose connection uses a QP of ours, if that stands or its peer may take it for
     /// standing.
-    fn standing_of(&self, qpn: Qpn) -> Option<(Id, ib::ConnId)> {
+    fn standing_of(&self, qpn: Qpn) -> Option<Id> {
         let id = *self.conns.get(&self.ib.of_qp(qpn)?.number())?;
-        match self.ids.get(&id)?.state {
-            State::Established { conn } | State::Accepted { conn } => Some((id, conn)),
-            _ => None,
-        }
+        self.ids.get(&id)?.state.may_stand().then_some(id)
     }
 
     /// Ends connections whose peers' QPs were gone for long enough.
     fn end_deserted(&mut self, now: Instant) {
-        while let Some((id, conn)) = self.deserted.take(now) {
-            let state = self.ids.get(&id).map(|record| record.state);
-            if let Some(State::Established { conn: it } | State::Accepted { conn: it }) = state
-                && it == conn
-            {
-                self.end(now, id, ib::CloseReason::Failed);
-            }
+        while let Some(id) = self.deserted.first(now) {
+            self.deserted.remove(id);
+            self.end(now, id, ib::CloseReason::Failed);
         }
     }
 
@@ -597,6 +591,7 @@ impl<R: Random> Manager<R> {
     pub fn destroy(&mut self, now: Instant, id: Id) -> Result<(), Error> {
         self.record(id)?;
         self.leave_backlog(id);
+        self.deserted.remove(id);
         let record = self.ids.remove(&id).ok_or(Error::UnknownId(id))?;
         let (from, to) = (record.state.phase(), IdPhase::Gone);
         if self.is_own(id) {

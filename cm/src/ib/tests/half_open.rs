@@ -213,6 +213,53 @@ fn an_address_is_proved_only_while_a_connection_to_it_stands() {
 }
 
 #[test]
+fn who_asks_for_patience_or_has_answered_an_ask_has_proved_its_address() {
+    let is_told = |stage: &mut Stage| {
+        let mut said = Vec::new();
+        while stage.state() != "TimeWait" {
+            said.extend(step(stage).0.iter().map(|mad| mad.message.name()));
+        }
+        said.contains(&"DREQ")
+    };
+    let mut stage = Stage::new();
+    stage.rep_sent();
+    stage.deliver(&stage.mra(Answered::Rep));
+    assert!(is_told(&mut stage), "it reads what is sent to it");
+    // Our program has not decided yet what it makes of the peer's answer to its own ask.
+    let mut stage = Stage::new();
+    stage.replied();
+    accept_another(&mut stage);
+    assert!(is_told(&mut stage), "it answered what was sent to it");
+}
+
+#[test]
+fn what_its_program_ends_unconfirmed_is_told_as_what_is_given_up() {
+    for proved in [false, true] {
+        let mut stage = Stage::new();
+        match proved {
+            false => stage.rep_sent(),
+            true => {
+                stage.answering();
+                accept_another(&mut stage);
+            }
+        }
+        let (now, id) = (stage.now, stage.id());
+        let closed = stage.manager.close(now, id, PrivateData::default());
+        closed.expect("it waits for a confirmation");
+        let (said, _) = drain(&mut stage.manager);
+        let said: Vec<_> = messages(&said)
+            .iter()
+            .map(|mad| mad.message.name())
+            .collect();
+        let (words, state): (&[_], _) = match proved {
+            false => (&["REJ"], "TimeWait"),
+            true => (&["REJ", "DREQ"], "DreqSent"),
+        };
+        assert_eq!((&said[..], stage.state()), (words, state));
+    }
+}
+
+#[test]
 fn who_confirms_what_is_over_is_told_so() {
     for forgotten in [false, true] {
         let mut stage = Stage::new();

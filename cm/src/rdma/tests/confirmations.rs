@@ -101,11 +101,15 @@ fn a_connection_whose_peers_qp_is_gone_ends_though_nothing_else_is_heard_of_that
     let (asking, _) = cable.established();
     let begun = cable.now;
     cable.hosts[0].qp_heard(params(17).qpn);
-    for _ in 0..3 {
+    cable.hosts[0].peer_qp_gone(begun, params(17).qpn);
+    let bytes = cable.hosts[0].state_bytes();
+    for second in 1..4 {
         // It is said as often as it pleases.
-        cable.hosts[0].peer_qp_gone(begun, params(17).qpn);
+        let later = begun + second * SECOND;
+        cable.hosts[0].peer_qp_gone(later, params(17).qpn);
     }
     cable.hosts[0].peer_qp_gone(begun, params(99).qpn);
+    assert_eq!(cable.hosts[0].state_bytes(), bytes);
     assert_eq!(cable.hosts[0].poll_event(begun), None);
     let due = cable.hosts[0].poll_timeout().expect("it ends by itself");
     assert_eq!(due.since(begun), 7 * SECOND);
@@ -136,4 +140,26 @@ fn the_peers_own_word_of_the_end_counts_where_it_comes() {
     let later = cable.heard(0);
     let again = |event: &Event| matches!(event, Event::Disconnected { .. });
     assert!(!later.iter().any(again), "{later:?}");
+}
+
+#[test]
+fn an_id_whose_connection_has_ended_waits_for_nothing_that_its_peers_qp_began() {
+    for destroys in [false, true] {
+        let mut cable = Cable::new();
+        let (asking, _) = cable.established();
+        let now = cable.now;
+        let bytes = cable.hosts[0].state_bytes();
+        cable.hosts[0].peer_qp_gone(now, params(17).qpn);
+        assert!(cable.hosts[0].state_bytes() > bytes, "it is counted");
+        let ended = match destroys {
+            false => cable.hosts[0].disconnect(now, asking),
+            true => cable.hosts[0].destroy(now, asking),
+        };
+        ended.expect("it stands");
+        cable.settle();
+        while cable.hosts[0].poll_timeout().is_some() {
+            cable.wait();
+        }
+        assert!(cable.now.since(now) < 7 * SECOND, "destroys: {destroys}");
+    }
 }
