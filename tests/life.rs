@@ -4,7 +4,7 @@
 mod common;
 
 use common::faulty::{self, Fault, Switch};
-use common::{End, PATIENCE, address, wait_for};
+use common::{End, PATIENCE, address, until, wait_for};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use trunkline::{
@@ -170,6 +170,14 @@ fn a_childs_calls_fail_cleanly_and_its_parent_goes_on() {
 fn no_thread_of_a_node_takes_the_programs_signals() {
     let own = address();
     let _node = Node::builder().address(own).workers(2).build().unwrap();
+    // A thread gives itself its name once it runs.
+    until(&[], "two workers and the status server", || {
+        named_threads() >= 3
+    });
+}
+
+/// Threads of nodes. None of them takes signals of the program.
+fn named_threads() -> usize {
     let mut threads = 0;
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         let task = task.unwrap().path();
@@ -195,5 +203,5 @@ fn no_thread_of_a_node_takes_the_programs_signals() {
             );
         }
     }
-    assert!(threads >= 3, "two workers and the status server: {threads}");
+    threads
 }
