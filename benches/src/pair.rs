@@ -370,7 +370,7 @@ impl End {
             self.engine.modify_qp(qpn, &step).expect("a legal step");
         }
         if self.plain {
-            self.engine.peer_is_plain(peer.into());
+            self.engine.peer_is_ibta(peer.into());
         }
     }
 }

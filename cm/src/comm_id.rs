@@ -17,7 +17,7 @@ pub(crate) enum Side {
     /// Handshakes between Trunkline nodes.
     Nodes,
     /// Connections of ordinary hosts.
-    Plain,
+    Ibta,
 }
 
 impl Side {
@@ -25,7 +25,7 @@ impl Side {
         if id.0 & 1 == 0 {
             Self::Nodes
         } else {
-            Self::Plain
+            Self::Ibta
         }
     }
 }
@@ -92,7 +92,7 @@ mod tests {
             .into_iter()
             .flat_map(Workers::iter);
         let workers = many.step_by(21).chain([Worker::ONLY]);
-        let all = workers.flat_map(|worker| [Side::Nodes, Side::Plain].map(|side| (side, worker)));
+        let all = workers.flat_map(|worker| [Side::Nodes, Side::Ibta].map(|side| (side, worker)));
         for (side, worker) in all {
             let ids = CommIds::new((side, worker), &mut random);
             let mut last = CommId(0);

@@ -12,7 +12,7 @@ pub enum Concerns {
     /// Handshakes between Trunkline nodes: [`Manager`](crate::Manager).
     Nodes,
     /// Connections of ordinary hosts: [`ib::Manager`](crate::ib::Manager).
-    Plain,
+    Ibta,
     /// Either: it names no number of ours. Give it to both, neither answers it.
     Both,
 }
@@ -58,8 +58,8 @@ impl Concerns {
                 return (Self::Nodes, At::One(workers.owner(toward.into())));
             }
             Message::Rej(rej) if rej.remote == CommId(0) => return (Self::Both, At::All),
-            Message::Req(req) => return (Self::Plain, At::Any(req.qpn.get())),
-            Message::SidrReq(req) => return (Self::Plain, At::Any(req.request.0)),
+            Message::Req(req) => return (Self::Ibta, At::Any(req.qpn.get())),
+            Message::SidrReq(req) => return (Self::Ibta, At::Any(req.request.0)),
             Message::Mra(mra) => mra.remote,
             Message::Rej(rej) => rej.remote,
             Message::Rep(rep) => rep.remote,
@@ -72,7 +72,7 @@ impl Concerns {
         };
         let concerns = match Side::of(named) {
             Side::Nodes => Self::Nodes,
-            Side::Plain => Self::Plain,
+            Side::Ibta => Self::Ibta,
         };
         (concerns, At::One(workers.owner(named.0 >> 1)))
     }

@@ -17,7 +17,7 @@ pub enum PeerMode {
     Trunkline,
     /// Refused, or silent without having been known: plain `rc`, one connection per QP, until that
     /// time.
-    Plain {
+    Ibta {
         /// When to ask again.
         until: Instant,
     },
@@ -28,7 +28,7 @@ impl PeerMode {
     #[must_use]
     pub fn at(self, now: Instant) -> Self {
         match self {
-            Self::Plain { until } if until <= now => Self::Unknown,
+            Self::Ibta { until } if until <= now => Self::Unknown,
             mode => mode,
         }
     }
@@ -42,10 +42,10 @@ impl PeerMode {
         }
     }
 
-    /// What `event`, which concerns this peer, teaches; negative answers last `plain_ns`
+    /// What `event`, which concerns this peer, teaches; negative answers last `ibta_ns`
     /// nanoseconds. A question from the peer replaces whatever was known.
     #[must_use]
-    pub fn after(self, now: Instant, event: &Event, plain_ns: u64) -> Self {
+    pub fn after(self, now: Instant, event: &Event, ibta_ns: u64) -> Self {
         match (event, self) {
             (Event::Incoming { .. } | Event::Established(_) | Event::PeerRestarted { .. }, _) => {
                 Self::Trunkline
@@ -57,8 +57,8 @@ impl PeerMode {
             // Whoever begins there next may be anything.
             (Event::Nobody { .. }, _) => Self::Unknown,
             (Event::NotTrunkline { .. } | Event::Silent { .. } | Event::Refused { .. }, _) => {
-                Self::Plain {
-                    until: now + plain_ns,
+                Self::Ibta {
+                    until: now + ibta_ns,
                 }
             }
             // The attempt was given up on this side: nothing was learned.
@@ -94,10 +94,10 @@ impl Directory {
         self.set(peer, self.mode(now, peer).asked());
     }
 
-    /// Learns from an event of the manager; negative answers last `plain_ns` nanoseconds.
-    pub fn learn(&mut self, now: Instant, event: &Event, plain_ns: u64) {
+    /// Learns from an event of the manager; negative answers last `ibta_ns` nanoseconds.
+    pub fn learn(&mut self, now: Instant, event: &Event, ibta_ns: u64) {
         let peer = event.route().remote;
-        self.set(peer, self.mode(now, peer).after(now, event, plain_ns));
+        self.set(peer, self.mode(now, peer).after(now, event, ibta_ns));
     }
 
     /// Forgets negative answers that have expired.

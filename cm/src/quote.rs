@@ -58,7 +58,7 @@ impl Quote {
     pub const fn concerns(&self) -> Concerns {
         match Side::of(self.local) {
             Side::Nodes => Concerns::Nodes,
-            Side::Plain => Concerns::Plain,
+            Side::Ibta => Concerns::Ibta,
         }
     }
 

@@ -215,7 +215,7 @@ mod tests {
     fn an_id_names_its_record_alone_and_nobody_once_that_is_gone() {
         // Whatever is drawn is the same again, so that nothing but the last user tells IDs apart.
         let mut random = || 0x1234_5678_9abc_def1;
-        let mut slots = Slots::<Place>::new((Side::Plain, Worker::ONLY), &mut random);
+        let mut slots = Slots::<Place>::new((Side::Ibta, Worker::ONLY), &mut random);
         let mut take = |slots: &mut Slots<Place>| {
             let index = slots.insert(&mut random);
             assert_eq!(slots.find(slots.id(index)), None, "nothing is known of it");

@@ -26,9 +26,9 @@ fn one_sided() -> (Pair, Ends) {
     let mut pair = Pair::new(0);
     let ends = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
     pair.connect(1, &ends[1], &ends[0]);
-    pair.plain = true;
+    pair.ibta = true;
     pair.connect(0, &ends[0], &ends[1]);
-    pair.plain = false;
+    pair.ibta = false;
     (pair, ends)
 }
 

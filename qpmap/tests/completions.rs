@@ -33,10 +33,10 @@ fn end(pair: &mut Pair, node: usize, qp: &Qp, how: How) {
     ended.expect("it is there");
 }
 
-fn shared_and_plain() -> [Pair; 2] {
-    let mut plain = Pair::new(0);
-    plain.plain = true;
-    [Pair::new(1), plain]
+fn shared_and_ibta() -> [Pair; 2] {
+    let mut ibta = Pair::new(0);
+    ibta.ibta = true;
+    [Pair::new(1), ibta]
 }
 
 fn target(pair: &Pair) -> Remote {
@@ -54,7 +54,7 @@ fn cookies(pair: &Pair, node: usize) -> Vec<u64> {
 #[test]
 fn a_qp_that_is_destroyed_or_reset_leaves_no_completion_and_takes_no_other_one_along() {
     for how in BOTH {
-        for mut pair in shared_and_plain() {
+        for mut pair in shared_and_ibta() {
             let (one, other) = (pair.connected(), pair.connected());
             for wr_id in 0..20 {
                 let [a, b] = if wr_id % 2 == 0 { &one } else { &other };
@@ -80,7 +80,7 @@ fn a_qp_that_is_destroyed_or_reset_leaves_no_completion_and_takes_no_other_one_a
 
 #[test]
 fn a_qp_that_was_reset_starts_with_completions_of_its_new_life() {
-    for mut pair in shared_and_plain() {
+    for mut pair in shared_and_ibta() {
         let [a, b] = pair.connected();
         for life in 0..5 {
             let write = SendOp::Write(target(&pair));
@@ -103,7 +103,7 @@ fn a_qp_that_was_reset_starts_with_completions_of_its_new_life() {
 #[test]
 fn what_a_qp_in_error_flushed_goes_with_it() {
     for how in BOTH {
-        for mut pair in shared_and_plain() {
+        for mut pair in shared_and_ibta() {
             let [a, _b] = pair.connected();
             pair.run(10 * MILLISECOND);
             pair.receive(&a, 7, &[pair.sge(0, 0, 64)]);
@@ -186,7 +186,7 @@ fn half_received(pair: &mut Pair) -> ([Qp; 2], Arc<RecvQueue<RingMemory>>) {
 #[test]
 fn a_receive_that_a_qp_had_taken_from_its_srq_goes_with_it() {
     for how in BOTH {
-        for mut pair in shared_and_plain() {
+        for mut pair in shared_and_ibta() {
             let ([_, b], queue) = half_received(&mut pair);
             end(&mut pair, 1, &b, how);
             pair.run(MILLISECOND);
@@ -199,7 +199,7 @@ fn a_receive_that_a_qp_had_taken_from_its_srq_goes_with_it() {
 #[test]
 fn a_program_that_waits_for_the_last_receive_of_its_qp_gets_it_back() {
     for how in BOTH {
-        for mut pair in shared_and_plain() {
+        for mut pair in shared_and_ibta() {
             let ([_, b], _queue) = half_received(&mut pair);
             let engine = &mut pair.nodes[1].engine;
             engine.modify_qp(b.qpn, &QpModify::Error).expect("a step");

@@ -45,7 +45,7 @@ fn every_operation_does_what_it_says_on_a_shared_connection() {
 fn every_operation_does_what_it_says_as_plain_rc() {
     for size in [0, 1, 1023, 1024, 1025, 5000] {
         let mut pair = Pair::new(0);
-        pair.plain = true;
+        pair.ibta = true;
         every_operation(pair, size);
     }
 }
@@ -53,7 +53,7 @@ fn every_operation_does_what_it_says_as_plain_rc() {
 #[test]
 fn what_a_qp_gets_for_sending_when_it_goes_to_rts_holds_though_its_peer_was_known_before() {
     let mut pair = Pair::new(0);
-    pair.plain = true;
+    pair.ibta = true;
     for kind in [QpType::Rc, QpType::Rc, QpType::Uc] {
         let qps = [pair.qp(0, kind), pair.qp(1, kind)];
         for node in [0, 1] {
@@ -81,7 +81,7 @@ fn what_a_qp_gets_for_sending_when_it_goes_to_rts_holds_though_its_peer_was_know
 fn a_qp_that_took_its_peer_for_an_ordinary_host_shares_once_the_peer_binds_to_it() {
     let mut pair = Pair::new(0);
     let [a, b] = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
-    pair.plain = true;
+    pair.ibta = true;
     pair.connect(0, &a, &b);
     pair.nodes[0].buffer.set(0, &bytes(1, 5000));
     for i in 0..40 {
@@ -91,7 +91,7 @@ fn a_qp_that_took_its_peer_for_an_ordinary_host_shares_once_the_peer_binds_to_it
     // Nobody answers: the peer's QP is not connected yet.
     pair.run(MILLISECOND);
     assert!(pair.completions(0).is_empty());
-    pair.plain = false;
+    pair.ibta = false;
     pair.open();
     pair.connect(1, &b, &a);
     pair.run(20 * MILLISECOND);
@@ -112,7 +112,7 @@ fn a_qp_that_took_its_peer_for_an_ordinary_host_shares_once_the_peer_binds_to_it
 fn a_plain_peer_hears_why_its_request_sent_the_qp_to_error() {
     for room in [None, Some(0)] {
         let mut pair = Pair::new(0);
-        pair.plain = true;
+        pair.ibta = true;
         let [a, _] = pair.connected();
         let remote = Remote {
             addr: pair.nodes[1].buffer.addr,
@@ -133,10 +133,10 @@ fn a_plain_peer_hears_why_its_request_sent_the_qp_to_error() {
 
 #[test]
 fn a_qp_on_an_srq_says_once_that_it_takes_no_more_however_it_fails() {
-    for plain in [false, true] {
+    for ibta in [false, true] {
         for fails_by_itself in [false, true] {
-            let mut pair = Pair::new(usize::from(!plain));
-            pair.plain = plain;
+            let mut pair = Pair::new(usize::from(!ibta));
+            pair.ibta = ibta;
             pair.srqs = [0, 1].map(|node| {
                 let Node { engine, pd, .. } = &mut pair.nodes[node];
                 let (srq, _) = engine.create_srq(*pd, 16, 1).expect("a first SRQ");
@@ -167,8 +167,8 @@ fn a_qp_on_an_srq_says_once_that_it_takes_no_more_however_it_fails() {
                     };
                     *event == QpEvent::LastWqeReached
                 };
-                let case = (plain, fails_by_itself);
-                assert_eq!(events.filter(last).count(), 1, "plain, by itself: {case:?}");
+                let case = (ibta, fails_by_itself);
+                assert_eq!(events.filter(last).count(), 1, "ibta, by itself: {case:?}");
             }
         }
     }
@@ -208,7 +208,7 @@ fn answers_and_binds_are_not_held_up_by_data_that_fills_the_window() {
 #[test]
 fn plain_connections_go_on_when_a_full_port_has_room_again() {
     let mut pair = Pair::new(0);
-    pair.plain = true;
+    pair.ibta = true;
     pair.room = Some(2);
     let length = 100 * 1024;
     pair.nodes[0].buffer.set(0, &bytes(3, length));

@@ -555,7 +555,7 @@ fn flows_that_wait_for_a_peer_that_turns_out_to_be_ordinary_fail_and_ask_no_more
     let engine = &mut pair.nodes[0].engine;
     let asks = |event: &Event| matches!(event, Event::Ask { .. });
     assert!(std::iter::from_fn(|| engine.poll_event()).any(|event| asks(&event)));
-    engine.peer_is_plain(peer);
+    engine.peer_is_ibta(peer);
     pair.run(10 * MILLISECOND);
     let engine = &mut pair.nodes[0].engine;
     let events: Vec<_> = std::iter::from_fn(|| engine.poll_event()).collect();

@@ -205,7 +205,7 @@ fn forged_packets_are_counted_by_what_gives_them_away() {
             |p| {
                 p[0] = Opcode::RC_WRITE_ONLY.0;
             },
-            "plain_unknown_qp",
+            "ibta_unknown_qp",
         ),
     ];
     for (what, forge, counter) in forgeries {
@@ -415,17 +415,17 @@ fn plain_connections_drop_what_is_not_of_their_peer_or_out_of_order() {
         (
             "no such QP",
             |p, _| p[at::CONNECTION] ^= 1,
-            "plain_unknown_qp",
+            "ibta_unknown_qp",
         ),
         (
             "a number far off",
             |p, _| p[at::NUMBER] ^= 0x40,
-            "plain_dropped",
+            "ibta_dropped",
         ),
     ];
     for (what, forge, counter) in forgeries {
         let mut pair = Pair::new(0);
-        pair.plain = true;
+        pair.ibta = true;
         let mut stage = Stage::of(pair);
         let (mut path, mut datagram) = (stage.path, stage.write.clone());
         forge(&mut datagram, &mut path);

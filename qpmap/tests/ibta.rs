@@ -38,7 +38,7 @@ fn cnp(qp: &QpQueues<RingMemory>, source: [u8; 4]) -> (Path, Vec<u8>) {
 fn congestion_notifications_of_strangers_are_dropped_and_counted() {
     for kind in [QpType::Rc, QpType::Uc] {
         let mut pair = Pair::new(0);
-        pair.plain = true;
+        pair.ibta = true;
         let ends = [pair.qp(0, kind), pair.qp(1, kind)];
         pair.connect(0, &ends[0], &ends[1]);
         pair.connect(1, &ends[1], &ends[0]);
@@ -58,7 +58,7 @@ fn congestion_notifications_of_strangers_are_dropped_and_counted() {
 fn acknowledgements_grant_as_many_receives_as_the_qp_has_and_none_of_an_srq() {
     for shared in [false, true] {
         let mut pair = Pair::new(0);
-        pair.plain = true;
+        pair.ibta = true;
         let srq = shared.then(|| {
             let node = &mut pair.nodes[1];
             let made = node.engine.create_srq(node.pd, 16, 1);
@@ -118,7 +118,7 @@ fn a_node_hears_once_of_each_qp_that_its_peers_works() {
     let shared = (QpType::Rc, 1);
     for (kind, connections) in [shared, (QpType::Rc, 0), (QpType::Uc, 0)] {
         let mut pair = Pair::new(connections);
-        pair.plain = connections == 0;
+        pair.ibta = connections == 0;
         let ends = [pair.qp(0, kind), pair.qp(1, kind)];
         pair.connect(1, &ends[1], &ends[0]);
         assert_eq!(

@@ -452,7 +452,7 @@ fn a_write_with_immediate_touches_nothing_before_there_is_a_receive() {
 #[test]
 fn a_bind_of_another_peer_takes_no_qp_from_plain_rc() {
     let mut pair = Pair::new(0);
-    pair.plain = true;
+    pair.ibta = true;
     let [_, qp] = pair.connected();
     let named = Qpn::from_wire(0x77);
     let attributes = Attributes {
@@ -681,7 +681,7 @@ fn a_plain_qp_in_error_is_not_taken_up_by_a_bind() {
         ..Attributes::default()
     };
     pair.take_to_rts(1, &qp, attributes, attributes);
-    pair.nodes[1].engine.peer_is_plain(remote);
+    pair.nodes[1].engine.peer_is_ibta(remote);
     pair.sent_by(1);
     let engine = &mut pair.nodes[1].engine;
     engine
@@ -698,7 +698,7 @@ fn a_plain_qp_in_error_is_not_taken_up_by_a_bind() {
 #[test]
 fn a_plain_qp_that_is_destroyed_before_its_turn_is_not_served() {
     let mut pair = Pair::new(0);
-    pair.plain = true;
+    pair.ibta = true;
     let [qp, _] = pair.connected();
     pair.run(MILLISECOND);
     pair.post(0, &qp, 1, SendOp::Send, &[pair.sge(0, 0, 8)]);

@@ -43,10 +43,10 @@ fn connected(pair: &mut Pair, change: impl Fn(usize, &mut Attributes)) -> [Qp; 2
     qps
 }
 
-fn shared_and_plain() -> [Pair; 2] {
-    let mut plain = Pair::new(0);
-    plain.plain = true;
-    [Pair::new(1), plain]
+fn shared_and_ibta() -> [Pair; 2] {
+    let mut ibta = Pair::new(0);
+    ibta.ibta = true;
+    [Pair::new(1), ibta]
 }
 
 fn remote(pair: &Pair, node: usize, offset: u64) -> Remote {
@@ -103,7 +103,7 @@ fn lose_first(pair: &mut Pair, from: usize, opcode: Opcode) {
 
 #[test]
 fn a_qp_that_sends_more_reads_than_its_peer_allows_fails_alone() {
-    for mut pair in shared_and_plain() {
+    for mut pair in shared_and_ibta() {
         let [a, b] = connected(&mut pair, |_, attributes| attributes.max_dest_rd_atomic = 2);
         let [other, _] = pair.connected();
         for wr_id in 0..8 {
@@ -131,7 +131,7 @@ fn a_qp_that_sends_more_reads_than_its_peer_allows_fails_alone() {
 
 #[test]
 fn reads_up_to_the_agreed_number_are_answered_however_small_it_is() {
-    for mut pair in shared_and_plain() {
+    for mut pair in shared_and_ibta() {
         let [a, _b] = connected(&mut pair, |_, attributes| {
             (attributes.max_rd_atomic, attributes.max_dest_rd_atomic) = (1, 1);
         });
@@ -146,7 +146,7 @@ fn reads_up_to_the_agreed_number_are_answered_however_small_it_is() {
 
 #[test]
 fn a_peer_without_room_for_reads_refuses_the_first_one() {
-    for mut pair in shared_and_plain() {
+    for mut pair in shared_and_ibta() {
         let [a, b] = connected(&mut pair, |_, attributes| attributes.max_dest_rd_atomic = 0);
         read(&pair, &a, 1, 64);
         pair.run(SECOND);
@@ -157,7 +157,7 @@ fn a_peer_without_room_for_reads_refuses_the_first_one() {
 
 #[test]
 fn a_qp_that_may_have_no_reads_outstanding_fails_one_that_is_posted() {
-    for mut pair in shared_and_plain() {
+    for mut pair in shared_and_ibta() {
         let [a, b] = connected(&mut pair, |_, attributes| attributes.max_rd_atomic = 0);
         let target = SendOp::Write(remote(&pair, 1, 0));
         pair.post(0, &a, 1, target, &[pair.sge(0, 0, 64)]);
@@ -237,12 +237,12 @@ fn only_the_read_whose_landing_place_is_gone_fails() {
 
 #[test]
 fn a_read_whose_memory_the_peer_takes_away_is_refused_and_earlier_ones_succeed() {
-    for mut pair in shared_and_plain() {
-        let plain = pair.plain;
+    for mut pair in shared_and_ibta() {
+        let ibta = pair.ibta;
         let [a, b] = pair.connected();
         pair.run(5 * MILLISECOND);
         let (addr, rkey) = region(&mut pair, 1, Access::ALL);
-        let response = match plain {
+        let response = match ibta {
             true => Opcode::RC_READ_RESPONSE_FIRST,
             false => Opcode::SRC_READ_RESP,
         };
@@ -267,7 +267,7 @@ fn a_read_whose_memory_the_peer_takes_away_is_refused_and_earlier_ones_succeed()
             (2, Status::RemoteAccess),
             (3, Status::Flushed),
         ];
-        assert_eq!(outcomes(&pair, 0), expected, "plain: {plain}");
+        assert_eq!(outcomes(&pair, 0), expected, "ibta: {ibta}");
         assert_eq!(b.state(), QpState::Error);
         assert_eq!(events(&mut pair, 1, &b), [QpEvent::AccessError]);
     }
@@ -558,8 +558,8 @@ fn a_read_that_comes_again_with_another_range_is_refused() {
 
 #[test]
 fn a_peer_takes_away_no_key_of_a_region_that_was_not_registered_for_it() {
-    for mut pair in shared_and_plain() {
-        let plain = pair.plain;
+    for mut pair in shared_and_ibta() {
+        let ibta = pair.ibta;
         let [a, b] = pair.connected();
         let [neighbour, at_neighbour] = pair.connected();
         pair.run(5 * MILLISECOND);
@@ -571,7 +571,7 @@ fn a_peer_takes_away_no_key_of_a_region_that_was_not_registered_for_it() {
         assert_eq!(
             outcomes(&pair, 0),
             [(3, Status::RemoteAccess)],
-            "plain: {plain}"
+            "ibta: {ibta}"
         );
         assert_eq!(outcomes(&pair, 1), [(1, Status::LocalAccess)]);
         assert_eq!(b.state(), QpState::Error);
@@ -585,7 +585,7 @@ fn a_peer_takes_away_no_key_of_a_region_that_was_not_registered_for_it() {
 
 #[test]
 fn a_peer_takes_away_the_key_of_a_region_that_was_registered_for_it() {
-    for mut pair in shared_and_plain() {
+    for mut pair in shared_and_ibta() {
         let [a, b] = pair.connected();
         pair.run(5 * MILLISECOND);
         let access = Access::ALL | Access::REMOTE_INVALIDATE;
@@ -622,10 +622,10 @@ fn each_right_of_a_qp_is_needed_for_what_it_allows() {
         (Access::REMOTE_ATOMIC, atomic, add, 8),
         (Access::REMOTE_ATOMIC, atomic, swap, 8),
     ];
-    for plain in [false, true] {
+    for ibta in [false, true] {
         for (right, op, what, length) in cases {
-            let mut pair = Pair::new(usize::from(!plain));
-            pair.plain = plain;
+            let mut pair = Pair::new(usize::from(!ibta));
+            pair.ibta = ibta;
             let qps = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
             pair.connect(0, &qps[0], &qps[1]);
             let access = Access::from_bits(Access::ALL.bits() & !right.bits());
@@ -638,8 +638,8 @@ fn each_right_of_a_qp_is_needed_for_what_it_allows() {
                 let engine = &mut pair.nodes[1].engine;
                 engine.modify_qp(qps[1].qpn, &step).expect("a legal step");
             }
-            if plain {
-                pair.nodes[1].engine.peer_is_plain(attributes.remote);
+            if ibta {
+                pair.nodes[1].engine.peer_is_ibta(attributes.remote);
             }
             pair.receive(&qps[1], 9, &[pair.sge(1, 512 << 10, 64)]);
             pair.nodes[0].buffer.set(0, &[5; 5000]);
@@ -647,7 +647,7 @@ fn each_right_of_a_qp_is_needed_for_what_it_allows() {
             pair.post(0, &qps[0], 1, op, &[pair.sge(0, 0, length)]);
             pair.run(SECOND);
             let expected = [(1, Status::RemoteInvalidRequest)];
-            assert_eq!(outcomes(&pair, 0), expected, "{op:?}, plain: {plain}");
+            assert_eq!(outcomes(&pair, 0), expected, "{op:?}, ibta: {ibta}");
             assert_eq!(pair.nodes[1].buffer.get(0, REGION), [0; REGION], "{op:?}");
             assert_eq!(qps[1].state(), QpState::Error);
             assert_eq!(events(&mut pair, 1, &qps[1]), [QpEvent::RequestError]);
@@ -673,7 +673,7 @@ fn send_with(pair: &Pair, qp: &Qp, wr_id: u64, length: u32, flags: SendFlags) {
 
 #[test]
 fn a_message_asks_for_an_event_however_many_packets_it_takes() {
-    for mut pair in shared_and_plain() {
+    for mut pair in shared_and_ibta() {
         let [a, b] = pair.connected();
         pair.run(5 * MILLISECOND);
         let lengths = [0, 1, 1024, 1025, 5000, 20_000];
@@ -702,7 +702,7 @@ fn a_message_asks_for_an_event_however_many_packets_it_takes() {
 
 #[test]
 fn a_request_that_nobody_asked_to_hear_of_completes_in_silence() {
-    for mut pair in shared_and_plain() {
+    for mut pair in shared_and_ibta() {
         let [a, b] = pair.connected();
         pair.run(5 * MILLISECOND);
         for wr_id in 0..6 {
@@ -750,7 +750,7 @@ fn every_message_has_the_rnr_retries_to_itself() {
 fn a_receiver_that_is_not_ready_is_asked_again_when_it_said_and_not_before() {
     // Code 20: 10.24 ms.
     const PAUSE: u64 = 10_240_000;
-    for mut pair in shared_and_plain() {
+    for mut pair in shared_and_ibta() {
         let [a, b] = connected(&mut pair, |_, attributes| attributes.min_rnr_timer = 20);
         let sends = Rc::new(Cell::new(0));
         let counted = Rc::clone(&sends);
@@ -761,12 +761,12 @@ fn a_receiver_that_is_not_ready_is_asked_again_when_it_said_and_not_before() {
         });
         send_with(&pair, &a, 1, 64, SendFlags::SIGNALED);
         pair.run(MILLISECOND);
-        assert_eq!(sends.get(), 1, "plain: {}", pair.plain);
+        assert_eq!(sends.get(), 1, "ibta: {}", pair.ibta);
         pair.run(PAUSE - 2 * MILLISECOND);
-        assert_eq!(sends.get(), 1, "plain: {}", pair.plain);
+        assert_eq!(sends.get(), 1, "ibta: {}", pair.ibta);
         pair.receive(&b, 2, &[pair.sge(1, 0, 64)]);
         pair.run(2 * MILLISECOND);
-        assert_eq!(sends.get(), 2, "plain: {}", pair.plain);
+        assert_eq!(sends.get(), 2, "ibta: {}", pair.ibta);
         assert_eq!(outcomes(&pair, 0), [(1, Status::Success)]);
     }
 }

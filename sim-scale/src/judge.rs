@@ -372,7 +372,7 @@ impl World {
             };
             let state = &self.endpoints[endpoint];
             let lost = self.network.net().answer_lost(state.node, state.qpn);
-            // A plain QP whose peer refused, and was not heard in full, asks a QP in error until it
+            // An IBTA QP whose peer refused, and was not heard in full, asks a QP in error until it
             // gives up on the oldest request that it knows nothing of.
             let unheard = (lost.is_some_and(|at| at >= posted.at) || self.kept_silent(group))
                 && status == Status::RetryExceeded;

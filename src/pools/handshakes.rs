@@ -363,7 +363,7 @@ impl Pools {
         let peer = Gid::from(handshake.peer);
         let remote = Qpn::from_wire(handshake.toward.into());
         if self.is_ordinary(context, handshake.peer) {
-            context.engine.peer_is_plain(peer);
+            context.engine.peer_is_ibta(peer);
         } else if why == NoConnection::Silent {
             context
                 .engine
@@ -379,11 +379,11 @@ impl Pools {
     /// A host that never shared connections is an ordinary one; a node that did is gone, or its
     /// answers were lost.
     pub(super) fn is_ordinary(&self, context: &PoolContext<'_>, peer: IpAddr) -> bool {
-        let plain = matches!(
+        let ibta = matches!(
             self.directory.mode(context.now, peer),
-            PeerMode::Plain { .. }
+            PeerMode::Ibta { .. }
         );
-        plain && context.engine.peer(peer.into()).is_none()
+        ibta && context.engine.peer(peer.into()).is_none()
     }
 
     /// Takes a handshake off the books; the number of an end that was never used is free again.

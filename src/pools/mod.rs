@@ -307,11 +307,11 @@ impl Pools {
             return;
         }
         if !self.sharing {
-            context.engine.peer_is_plain(peer);
+            context.engine.peer_is_ibta(peer);
             return;
         }
         if self.is_ordinary(context, address) {
-            context.engine.peer_is_plain(peer);
+            context.engine.peer_is_ibta(peer);
         } else if !self.is_pool_opening(context, address, remote) {
             // The answer to one that is being opened will bring a connection. One that a program
             // opens for itself does not.
@@ -541,7 +541,7 @@ impl Pools {
         let before = self.directory.mode(now, peer);
         self.directory.learn(now, event, PLAIN_FOR);
         let mode = self.directory.mode(now, peer);
-        let known = matches!(mode, PeerMode::Trunkline | PeerMode::Plain { .. });
+        let known = matches!(mode, PeerMode::Trunkline | PeerMode::Ibta { .. });
         if !known || std::mem::discriminant(&mode) == std::mem::discriminant(&before) {
             return;
         }

@@ -156,7 +156,7 @@ impl Pools {
             self.busy.remove(&at);
         } else if self.is_ordinary(context, at.0) {
             self.busy.remove(&at);
-            context.engine.peer_is_plain(peer);
+            context.engine.peer_is_ibta(peer);
         } else if !self.is_pool_opening(context, at.0, remote) {
             self.ask_pool(context, peer, remote);
         }

@@ -710,7 +710,7 @@ fn deliver(messages: &mut Messages, path: &Path, mad: &[u8; MAD_LEN]) -> Option<
 /// Whom a management datagram concerns at a node that shares connections, or does not: to the
 /// manager of ordinary hosts the service of Trunkline nodes is one that nobody offers.
 const fn concerns_here(sharing: bool, concerns: Concerns) -> Concerns {
-    if sharing { concerns } else { Concerns::Plain }
+    if sharing { concerns } else { Concerns::Ibta }
 }
 
 fn manage(
@@ -720,7 +720,7 @@ fn manage(
     mad: &[u8; MAD_LEN],
     concerns: Concerns,
 ) {
-    if concerns != Concerns::Plain {
+    if concerns != Concerns::Ibta {
         manager.handle_mad(now, path, mad);
     }
     if concerns != Concerns::Nodes {

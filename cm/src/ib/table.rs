@@ -106,7 +106,7 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(worker: Worker, random: &mut impl Random) -> Self {
         Self {
-            slots: Slots::new((Side::Plain, worker), random),
+            slots: Slots::new((Side::Ibta, worker), random),
             asked: BTreeMap::new(),
             remote_qps: BTreeMap::new(),
             local_qps: BTreeMap::new(),

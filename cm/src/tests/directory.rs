@@ -43,18 +43,18 @@ fn event(kind: &str) -> Event {
 #[test]
 fn every_event_teaches_what_is_written_here() {
     use PeerMode::{Asking, Trunkline, Unknown};
-    let plain = PeerMode::Plain { until: ms(70_000) };
-    let older = PeerMode::Plain { until: ms(11_000) };
-    // From Unknown, Asking, Trunkline and an older Plain.
+    let ibta = PeerMode::Ibta { until: ms(70_000) };
+    let older = PeerMode::Ibta { until: ms(11_000) };
+    // From Unknown, Asking, Trunkline and an older Ibta.
     let table = [
         ("incoming", [Trunkline, Trunkline, Trunkline, Trunkline]),
         ("established", [Trunkline, Trunkline, Trunkline, Trunkline]),
         ("restarted", [Trunkline, Trunkline, Trunkline, Trunkline]),
-        ("not trunkline", [plain, plain, plain, plain]),
-        ("silent", [plain, plain, Trunkline, plain]),
+        ("not trunkline", [ibta, ibta, ibta, ibta]),
+        ("silent", [ibta, ibta, Trunkline, ibta]),
         ("busy", [Trunkline, Trunkline, Trunkline, Trunkline]),
-        ("version", [plain, plain, plain, plain]),
-        ("refused", [plain, plain, plain, plain]),
+        ("version", [ibta, ibta, ibta, ibta]),
+        ("refused", [ibta, ibta, ibta, ibta]),
         ("closed", [Unknown, Unknown, Trunkline, older]),
     ];
     for (kind, after) in table {
@@ -74,7 +74,7 @@ fn negative_answers_expire_and_any_question_replaces_them() {
     assert_eq!(directory.mode(ms(0), peer), PeerMode::Asking);
     directory.learn(ms(10), &event("silent"), PLAIN_NS);
     let until = ms(60_010);
-    assert_eq!(directory.mode(ms(60_009), peer), PeerMode::Plain { until });
+    assert_eq!(directory.mode(ms(60_009), peer), PeerMode::Ibta { until });
     assert_eq!(directory.mode(until, peer), PeerMode::Unknown);
     assert_eq!(directory.len(), 1);
     directory.tidy(until);

@@ -181,7 +181,7 @@ fn an_ask_of_an_ordinary_host_ends_in_the_same_way() {
     manager.ask(ms(0), ROUTE, &ask, Retry::PLAIN).expect("room");
     let out = manager.poll_transmit().expect("a question");
     let quote = quote(&out);
-    assert_eq!(quote.concerns(), Concerns::Plain);
+    assert_eq!(quote.concerns(), Concerns::Ibta);
     manager.handle_refused(ms(5), PEER, &quote);
     manager.handle_refused(ms(5), address(3), &quote);
     assert_eq!(manager.poll_event(), None);

@@ -73,7 +73,7 @@ impl<P: Platform> Engine<P> {
                 .flows
                 .routes()
                 .find(qp, self.links[conn].peer(), remote),
-            Wire::None | Wire::Undecided(_) | Wire::Plain(_) => None,
+            Wire::None | Wire::Undecided(_) | Wire::Ibta(_) => None,
         }
     }
 

@@ -113,8 +113,8 @@ impl<P: Platform> Engine<P> {
                 self.flows[flow].rnr_left = retries;
             }
         }
-        if let Wire::Plain(plain) = self.qps[qp].wire {
-            self.change_plain(qp, plain);
+        if let Wire::Ibta(ibta) = self.qps[qp].wire {
+            self.change_ibta(qp, ibta);
         }
         Ok(())
     }
@@ -122,10 +122,10 @@ impl<P: Platform> Engine<P> {
     /// Whether nothing that was begun is under way.
     pub(super) fn is_quiet(&self, qp: u32) -> bool {
         let record = &self.qps[qp];
-        let plain = match record.wire {
-            Wire::Plain(plain) => self.plain_pending(plain),
+        let ibta = match record.wire {
+            Wire::Ibta(ibta) => self.ibta_pending(ibta),
             _ => 0,
         };
-        record.order.is_empty() && plain == 0
+        record.order.is_empty() && ibta == 0
     }
 }

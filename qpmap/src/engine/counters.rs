@@ -72,10 +72,10 @@ counters! {
     void_sent,
     /// Messages aborted because their data was gone at the sender.
     void_received,
-    /// Dropped by a plain connection, UC or UD.
-    plain_dropped,
-    /// Dropped: no QP of that number speaks plain RC, UC or UD.
-    plain_unknown_qp,
+    /// Dropped by an IBTA connection, UC or UD.
+    ibta_dropped,
+    /// Dropped: no QP of that number speaks IBTA RC, UC or UD.
+    ibta_unknown_qp,
     /// Messages executed for peers.
     executed,
     /// Requests completed.

@@ -9,11 +9,11 @@ use trunkline_wire::{Control as ControlEntry, ControlKind, Gid};
 impl<P: Platform> Engine<P> {
     /// A BIND or BOUND that came in the handshake of connection `id`, if that still stands and it
     /// is for a QP of this engine. One for another worker's comes again, where it belongs. So does
-    /// one for a plain QP: since it left with the question, the QP that it speaks for may have gone
-    /// plain, too.
+    /// one for an IBTA QP: since it left with the question, the QP that it speaks for may have
+    /// become one, too.
     pub fn handle_early(&mut self, now: Instant, id: ConnId, entry: ControlEntry) {
         let wire = self.qp_index(entry.dest_qp).map(|qp| self.qps[qp].wire);
-        if self.links.live(id).is_some() && !matches!(wire, None | Some(Wire::Plain(_))) {
+        if self.links.live(id).is_some() && !matches!(wire, None | Some(Wire::Ibta(_))) {
             self.handle_entry(now, id.index, entry);
         }
     }

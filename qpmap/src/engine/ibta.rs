@@ -25,9 +25,9 @@ use trunkline_wire::{
     Gid, IcrcSeed, Opcode, Packet, Path, Qpn, icrc, may_be_one_host, parse_datagram,
 };
 
-/// A plain connection and the QP it works for.
+/// An IBTA connection and the QP it works for.
 #[derive(Debug)]
-struct Plain {
+struct IbtaConn {
     qp: u32,
     protocol: Protocol,
     /// A packet of the peer's QP was taken.
@@ -51,17 +51,17 @@ struct Effects {
     events: Vec<QpEvent>,
 }
 
-/// The plain connections of an engine.
+/// The IBTA connections of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Plains {
-    slots: Slab<Plain>,
-    /// Scratch of `with_plain`.
+pub(crate) struct IbtaConns {
+    slots: Slab<IbtaConn>,
+    /// Scratch of `with_ibta`.
     effects: Effects,
 }
 
-impl Plains {
+impl IbtaConns {
     fn add(&mut self, qp: u32, protocol: Protocol) -> u32 {
-        self.slots.insert(Plain {
+        self.slots.insert(IbtaConn {
             qp,
             protocol,
             heard: false,
@@ -71,7 +71,7 @@ impl Plains {
 }
 
 /// The QP as its protocol engine sees it.
-struct PlainHost<'a, B, W> {
+struct IbtaHost<'a, B, W> {
     regions: &'a mut Regions<B>,
     receive: Option<&'a RecvQueue<W>>,
     /// Receives are the QP's own, so that its peer gets credits for them.
@@ -79,7 +79,7 @@ struct PlainHost<'a, B, W> {
     effects: &'a mut Effects,
 }
 
-impl<B: RegionMemory, W: crate::ring::RingMemory> Host for PlainHost<'_, B, W> {
+impl<B: RegionMemory, W: crate::ring::RingMemory> Host for IbtaHost<'_, B, W> {
     type Memory = Regions<B>;
 
     fn memory(&mut self) -> &mut Regions<B> {
@@ -110,12 +110,12 @@ impl<B: RegionMemory, W: crate::ring::RingMemory> Host for PlainHost<'_, B, W> {
 
 impl<P: Platform> Engine<P> {
     /// Gives a QP whose peer is known a protocol engine of its own; its index.
-    pub(crate) fn open_plain(&mut self, qp: u32) -> u32 {
+    pub(crate) fn open_ibta(&mut self, qp: u32) -> u32 {
         let protocol = self.protocol(qp);
-        let plain = self.plains.add(qp, protocol);
-        self.qps[qp].wire = Wire::Plain(plain);
-        self.feed_plain(qp, plain);
-        plain
+        let ibta = self.plains.add(qp, protocol);
+        self.qps[qp].wire = Wire::Ibta(ibta);
+        self.feed_ibta(qp, ibta);
+        ibta
     }
 
     fn protocol(&self, qp: u32) -> Protocol {
@@ -123,7 +123,7 @@ impl<P: Platform> Engine<P> {
         let attributes = &cold.attributes;
         let (qpn, pd) = (self.qp_number(qp), self.qps[qp].pd);
         let mtu = path_mtu(attributes);
-        let path = self.plain_path(attributes.remote, qpn, attributes.traffic_class);
+        let path = self.ibta_path(attributes.remote, qpn, attributes.traffic_class);
         let send_capacity = self.qps[qp].queues.send.max_wr() as usize;
         match cold.kind {
             QpType::Uc => Protocol::Uc(Box::new(uc::Connection::new(uc::Config {
@@ -154,9 +154,9 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The QP may send from now on: tells its protocol engine what came with that.
-    pub(super) fn start_plain(&mut self, qp: u32, plain: u32) {
+    pub(super) fn start_ibta(&mut self, qp: u32, ibta: u32) {
         let config = self.rc_config(qp);
-        match &mut self.plains.slots[plain].protocol {
+        match &mut self.plains.slots[ibta].protocol {
             Protocol::Rc(rc) => rc.start_sending(&config),
             Protocol::Uc(uc) => uc.start_sending(config.sq_psn),
             Protocol::Ud(ud) => ud.start_sending(config.sq_psn),
@@ -164,10 +164,10 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Attributes of the QP have changed.
-    pub(super) fn change_plain(&mut self, qp: u32, plain: u32) {
+    pub(super) fn change_ibta(&mut self, qp: u32, ibta: u32) {
         let config = self.rc_config(qp);
         let qkey = self.cold(qp).attributes.qkey;
-        match &mut self.plains.slots[plain].protocol {
+        match &mut self.plains.slots[ibta].protocol {
             Protocol::Rc(rc) => rc.change(&config),
             Protocol::Uc(uc) => uc.set_access(config.access),
             Protocol::Ud(ud) => ud.set_qkey(qkey),
@@ -175,11 +175,11 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The QP goes from SQD or SQE to RTS.
-    pub(super) fn resume_plain(&mut self, qp: u32) {
-        let Wire::Plain(plain) = self.qps[qp].wire else {
+    pub(super) fn resume_ibta(&mut self, qp: u32) {
+        let Wire::Ibta(ibta) = self.qps[qp].wire else {
             return;
         };
-        match &mut self.plains.slots[plain].protocol {
+        match &mut self.plains.slots[ibta].protocol {
             Protocol::Rc(_) => {}
             Protocol::Uc(uc) => uc.resume(),
             Protocol::Ud(ud) => ud.resume(),
@@ -187,8 +187,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Requests that a protocol engine has and that have not ended.
-    pub(super) fn plain_pending(&self, plain: u32) -> usize {
-        self.plains.slots[plain].protocol.pending()
+    pub(super) fn ibta_pending(&self, ibta: u32) -> usize {
+        self.plains.slots[ibta].protocol.pending()
     }
 
     /// A request of a UC or UD QP failed here (IBTA Vol 1, 10.3.1.6): those behind it are flushed,
@@ -204,7 +204,7 @@ impl<P: Platform> Engine<P> {
         let cold = self.cold(qp);
         let attributes = &cold.attributes;
         let qpn = self.qp_number(qp);
-        let path = self.plain_path(attributes.remote, qpn, attributes.traffic_class);
+        let path = self.ibta_path(attributes.remote, qpn, attributes.traffic_class);
         rc::Config {
             path_mtu: path_mtu(attributes),
             sq_psn: attributes.sq_psn,
@@ -224,7 +224,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The path of a QP's own packets: one source port, so that they stay in order.
-    fn plain_path(&self, remote: Gid, qpn: Qpn, traffic_class: u8) -> Path {
+    fn ibta_path(&self, remote: Gid, qpn: Qpn, traffic_class: u8) -> Path {
         let ports = &self.config.source_ports;
         Path {
             src: self.config.address,
@@ -234,29 +234,29 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    pub(crate) fn close_plain(&mut self, plain: u32) {
-        self.plains.slots.remove(plain);
-        self.timers.cancel(Timer::Plain(plain).key());
-        self.tx.schedule_mut().forget(Ready::Plain(plain));
+    pub(crate) fn close_ibta(&mut self, ibta: u32) {
+        self.plains.slots.remove(ibta);
+        self.timers.cancel(Timer::Ibta(ibta).key());
+        self.tx.schedule_mut().forget(Ready::Ibta(ibta));
     }
 
     /// A peer that was taken for an ordinary host binds its QP `remote` to ours over `conn`: it
     /// shares connections after all, and so does our QP, unless the two QPs have spoken to each
     /// other already. What it has sent in vain is read from its ring again.
     pub(crate) fn adopt_shared(&mut self, qp: u32, conn: u32, remote: Qpn) {
-        let Wire::Plain(plain) = self.qps[qp].wire else {
+        let Wire::Ibta(ibta) = self.qps[qp].wire else {
             return;
         };
         let peer = self.links[conn].peer();
         let theirs = self.is_for(qp, peer, remote);
-        let record = &self.plains.slots[plain];
+        let record = &self.plains.slots[ibta];
         let fresh = matches!(&record.protocol, Protocol::Rc(rc)
             if rc.state() == rc::State::Ready && !rc.has_heard());
         if !theirs || !fresh {
             return;
         }
         let held = record.slots.iter().map(|slots| u32::from(*slots)).sum();
-        self.close_plain(plain);
+        self.close_ibta(ibta);
         self.qps[qp].cursor.rewind(held);
         self.share(qp, self.links.pick(peer, remote).unwrap_or(conn));
     }
@@ -268,22 +268,22 @@ impl<P: Platform> Engine<P> {
     ///
     /// A question of ours that is under way does not matter: the BIND that went with it counts no
     /// more ([`handle_early`](Self::handle_early)).
-    fn adopt_plain(&mut self, qp: u32, arrival: &Arrival, packet: &Packet<'_>) -> Option<u32> {
+    fn adopt_ibta(&mut self, qp: u32, arrival: &Arrival, packet: &Packet<'_>) -> Option<u32> {
         let named = self.cold(qp).attributes.remote == Gid::from(arrival.path.src);
         if !named || !self.rc_config(qp).is_opened_by(packet) {
             return None;
         }
         self.leave_undecided(qp);
-        Some(self.open_plain(qp))
+        Some(self.open_ibta(qp))
     }
 
     /// The QP goes to error: what it has under way ends. Where its protocol engine is the reason,
     /// all of it has ended, and the engine still has to tell the peer why.
-    pub(crate) fn abort_plain(&mut self, plain: u32) {
-        if self.plains.slots[plain].protocol.state() == rc::State::Error {
+    pub(crate) fn abort_ibta(&mut self, ibta: u32) {
+        if self.plains.slots[ibta].protocol.state() == rc::State::Error {
             return;
         }
-        self.with_plain(plain, |protocol, host| protocol.abort(host));
+        self.with_ibta(ibta, |protocol, host| protocol.abort(host));
     }
 
     /// Whether a QP can be connected to one at this address.
@@ -318,19 +318,19 @@ impl<P: Platform> Engine<P> {
             return None;
         }
         Some(ud::Address {
-            path: self.plain_path(to.remote, self.qp_number(qp), to.traffic_class),
+            path: self.ibta_path(to.remote, self.qp_number(qp), to.traffic_class),
             qpn: to.qpn,
             qkey: to.qkey,
         })
     }
 
     /// Hands what a program posted to the protocol engine, as far as that has room.
-    pub(crate) fn feed_plain(&mut self, qp: u32, plain: u32) {
+    pub(crate) fn feed_ibta(&mut self, qp: u32, ibta: u32) {
         if self.qps[qp].state != QpState::Rts {
             return;
         }
         loop {
-            let record = &mut self.plains.slots[plain];
+            let record = &mut self.plains.slots[ibta];
             let busy = record.protocol.pending();
             let queues = &mut self.qps[qp];
             if busy >= queues.queues.send.max_wr() as usize {
@@ -346,7 +346,7 @@ impl<P: Platform> Engine<P> {
                 }
             };
             let receiver = self.receiver(qp, &request.op);
-            let record = &mut self.plains.slots[plain];
+            let record = &mut self.plains.slots[ibta];
             record.slots.push_back(slots);
             let posted = match &mut record.protocol {
                 Protocol::Rc(rc) => rc.post_send(request),
@@ -358,23 +358,23 @@ impl<P: Platform> Engine<P> {
             };
             assert!(posted.is_ok(), "there is room, and a QP in RTS sends");
         }
-        self.touch_plain(plain);
+        self.touch_ibta(ibta);
     }
 
-    fn touch_plain(&mut self, plain: u32) {
-        self.tx.schedule_mut().mark_ready(Ready::Plain(plain));
+    fn touch_ibta(&mut self, ibta: u32) {
+        self.tx.schedule_mut().mark_ready(Ready::Ibta(ibta));
     }
 
-    pub(super) fn serve_plain(
+    pub(super) fn serve_ibta(
         &mut self,
         now: Instant,
-        plain: u32,
+        ibta: u32,
         mut share: Share,
         egress: &mut (impl Egress + ?Sized),
     ) -> (Served, Share) {
         let mut last = Transmitted::Packet;
         while !share.is_spent() {
-            last = self.with_plain(plain, |protocol, host| match protocol {
+            last = self.with_ibta(ibta, |protocol, host| match protocol {
                 Protocol::Rc(rc) => rc.poll_transmit(now, host, egress),
                 Protocol::Uc(uc) => uc.poll_transmit(host, egress),
                 Protocol::Ud(ud) => ud.poll_transmit(host, egress),
@@ -386,10 +386,10 @@ impl<P: Platform> Engine<P> {
             share.take(0);
             self.counters.sent += 1;
         }
-        if self.plains.slots.get(plain).is_none() {
+        if self.plains.slots.get(ibta).is_none() {
             return (Served::Done, share);
         }
-        self.arm_plain(plain);
+        self.arm_ibta(ibta);
         let served = match last {
             Transmitted::Packet => Served::Again,
             Transmitted::NoRoom => Served::Full,
@@ -399,18 +399,18 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Runs a protocol engine with its QP as host, then takes up its news.
-    fn with_plain<T>(
+    fn with_ibta<T>(
         &mut self,
-        plain: u32,
-        work: impl FnOnce(&mut Protocol, &mut PlainHost<'_, P::RegionMemory, P::RingMemory>) -> T,
+        ibta: u32,
+        work: impl FnOnce(&mut Protocol, &mut IbtaHost<'_, P::RegionMemory, P::RingMemory>) -> T,
     ) -> T {
         let mut effects = std::mem::take(&mut self.plains.effects);
-        let record = &mut self.plains.slots[plain];
+        let record = &mut self.plains.slots[ibta];
         let qp = record.qp;
         let queues = Arc::clone(&self.qps[qp].queues);
         let srq = self.qps.get_cold(qp).map_or(NONE, |cold| cold.srq);
         let shared = self.srqs.get(srq).map(|slot| &*slot.queue);
-        let mut host = PlainHost {
+        let mut host = IbtaHost {
             regions: &mut self.regions,
             receive: queues.receive.as_ref().or(shared),
             counts: queues.receive.is_some(),
@@ -419,7 +419,7 @@ impl<P: Platform> Engine<P> {
         let result = work(&mut record.protocol, &mut host);
         let state = record.protocol.state();
         for (request, status, bytes) in effects.sent.drain(..) {
-            self.finish_request(qp, plain, &request, status, bytes);
+            self.finish_request(qp, ibta, &request, status, bytes);
         }
         for completion in effects.received.drain(..) {
             let cq = self.cold(qp).recv_cq;
@@ -435,7 +435,7 @@ impl<P: Platform> Engine<P> {
         } else if state == rc::State::SendError {
             self.enter_send_error(qp);
         } else if self.qps[qp].has_posted() {
-            self.feed_plain(qp, plain);
+            self.feed_ibta(qp, ibta);
         }
         result
     }
@@ -443,39 +443,39 @@ impl<P: Platform> Engine<P> {
     fn finish_request(
         &mut self,
         qp: u32,
-        plain: u32,
+        ibta: u32,
         request: &Request,
         status: Status,
         bytes: u32,
     ) {
-        if let Some(slots) = self.plains.slots[plain].slots.pop_front() {
+        if let Some(slots) = self.plains.slots[ibta].slots.pop_front() {
             self.qps[qp].queues.send.release(slots);
         }
         self.report_sent(qp, request, 0, status, bytes);
     }
 
-    fn arm_plain(&mut self, plain: u32) {
-        let Protocol::Rc(rc) = &self.plains.slots[plain].protocol else {
+    fn arm_ibta(&mut self, ibta: u32) {
+        let Protocol::Rc(rc) = &self.plains.slots[ibta].protocol else {
             return;
         };
         if let Some(at) = rc.poll_timeout() {
-            self.timers.arm_sooner(at, Timer::Plain(plain).key());
+            self.timers.arm_sooner(at, Timer::Ibta(ibta).key());
         }
     }
 
-    pub(crate) fn plain_timeout(&mut self, now: Instant, plain: u32) {
-        self.with_plain(plain, |protocol, host| {
+    pub(crate) fn ibta_timeout(&mut self, now: Instant, ibta: u32) {
+        self.with_ibta(ibta, |protocol, host| {
             if let Protocol::Rc(rc) = protocol {
                 rc.handle_timeout(now, host);
             }
         });
-        if self.plains.slots.get(plain).is_some() {
-            self.touch_plain(plain);
+        if self.plains.slots.get(ibta).is_some() {
+            self.touch_ibta(ibta);
         }
     }
 
     /// A datagram of an IBTA transport.
-    pub(crate) fn handle_plain(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) {
+    pub(crate) fn handle_ibta(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) {
         let packet = match parse_datagram(datagram) {
             Ok(packet) => packet,
             Err(_) => {
@@ -487,42 +487,42 @@ impl<P: Platform> Engine<P> {
                 return;
             }
         };
-        if !self.plain_icrc(arrival, datagram) {
+        if !self.ibta_icrc(arrival, datagram) {
             self.counters.bad_icrc += 1;
             return;
         }
         let qp = self.qp_index(packet.bth.dest_qp);
-        let plain = qp.and_then(|qp| match self.qps[qp].wire {
-            Wire::Plain(plain) => Some(plain),
-            Wire::Undecided(_) => self.adopt_plain(qp, arrival, &packet),
+        let ibta = qp.and_then(|qp| match self.qps[qp].wire {
+            Wire::Ibta(ibta) => Some(ibta),
+            Wire::Undecided(_) => self.adopt_ibta(qp, arrival, &packet),
             Wire::None | Wire::Shared(_) | Wire::Routes => None,
         });
-        let Some(plain) = plain else {
-            self.counters.plain_unknown_qp += 1;
+        let Some(ibta) = ibta else {
+            self.counters.ibta_unknown_qp += 1;
             return;
         };
-        if !self.comes_from_peer(plain, arrival) {
+        if !self.comes_from_peer(ibta, arrival) {
             self.counters.bad_source += 1;
             return;
         }
-        let taken = self.with_plain(plain, |protocol, host| match protocol {
+        let taken = self.with_ibta(ibta, |protocol, host| match protocol {
             Protocol::Rc(rc) => rc.handle_packet(now, &packet, arrival.ce, host),
             Protocol::Uc(uc) => uc.handle_packet(&packet, host),
             Protocol::Ud(ud) => ud.handle_packet(&packet, arrival, host),
         });
-        self.counters.plain_dropped += u64::from(taken.is_err());
+        self.counters.ibta_dropped += u64::from(taken.is_err());
         if taken.is_ok() {
-            self.note_heard(plain, &packet);
+            self.note_heard(ibta, &packet);
         }
-        if self.plains.slots.get(plain).is_some() {
-            self.touch_plain(plain);
+        if self.plains.slots.get(ibta).is_some() {
+            self.touch_ibta(ibta);
         }
     }
 
     /// A connected QP has taken a packet: its peer's is connected, too. Who notifies of congestion
     /// need not know the state of either.
-    fn note_heard(&mut self, plain: u32, packet: &Packet<'_>) {
-        let Some(record) = self.plains.slots.get_mut(plain) else {
+    fn note_heard(&mut self, ibta: u32, packet: &Packet<'_>) {
+        let Some(record) = self.plains.slots.get_mut(ibta) else {
             return;
         };
         let connected = !matches!(record.protocol, Protocol::Ud(_));
@@ -537,7 +537,7 @@ impl<P: Platform> Engine<P> {
 
     /// Whether the ICRC is right, with whatever identification the sender used: foreign peers use
     /// ones that a UDP socket does not show.
-    fn plain_icrc(&mut self, arrival: &Arrival, datagram: &[u8]) -> bool {
+    fn ibta_icrc(&mut self, arrival: &Arrival, datagram: &[u8]) -> bool {
         let guess = arrival.identification.guess();
         if icrc::verify(&arrival.path, guess, datagram) {
             return true;
@@ -551,8 +551,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A connected QP hears only its peer: what congests its path, too.
-    fn comes_from_peer(&self, plain: u32, arrival: &Arrival) -> bool {
-        let record = &self.plains.slots[plain];
+    fn comes_from_peer(&self, ibta: u32, arrival: &Arrival) -> bool {
+        let record = &self.plains.slots[ibta];
         if matches!(record.protocol, Protocol::Ud(_)) {
             return true;
         }

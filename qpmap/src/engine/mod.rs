@@ -36,7 +36,7 @@
 //! | `pairing` | the owner of pairs that do not talk: QPs and BINDs that wait, QPs that ended |
 //! | `waiting` | QPs and flows without a connection yet, or any more |
 //! | `watch` | the QP's own clock: what waits for its peer in vain |
-//! | `plain` | QPs with an IBTA connection of their own, UC and UD |
+//! | `ibta` | QPs with an IBTA connection of their own, UC and UD |
 //! | `posted`, `rx`, `tx`, `seeded` | the owners of what stays from one call to the next |
 //! | `events`, `trace` | what the node hears, and those who only watch |
 
@@ -58,6 +58,7 @@ mod endings;
 mod events;
 mod execute;
 mod flows;
+mod ibta;
 mod in_vain;
 mod inbound;
 mod links;
@@ -66,7 +67,6 @@ mod packet;
 mod pairing;
 mod path_mtu;
 mod peers;
-mod plain;
 mod posted;
 mod qp;
 mod qps;
@@ -116,10 +116,10 @@ use completions::Completions;
 use control::Control;
 use events::Events;
 use flows::Flows;
+use ibta::IbtaConns;
 use inbound::Inbound;
 use links::Links;
 use pairing::Pairing;
-use plain::Plains;
 use posted::Posted;
 use qp::Cold;
 use qps::Qps;
@@ -312,7 +312,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ready {
     Conn(u32),
-    Plain(u32),
+    Ibta(u32),
 }
 
 pub(crate) struct SrqSlot<W> {
@@ -328,7 +328,7 @@ pub struct Engine<P: Platform> {
     srqs: Slab<SrqSlot<P::RingMemory>>,
     completions: Completions<P::RingMemory>,
     qps: Qps<P::RingMemory>,
-    plains: Plains,
+    plains: IbtaConns,
     flows: Flows,
     links: Links,
     pairing: Pairing,
@@ -381,7 +381,7 @@ impl<P: Platform> Engine<P> {
             srqs: Slab::new(),
             completions: Completions::new(),
             qps: Qps::new(qpns, config.max_qps),
-            plains: Plains::default(),
+            plains: IbtaConns::default(),
             flows: Flows::new(pairs),
             links: Links::new(secret, worker, pairs, policy),
             pairing: Pairing::new(pairs),
@@ -463,7 +463,7 @@ impl<P: Platform> Engine<P> {
             Timer::Notices(conn) => self.notices_timeout(conn),
             Timer::Rnr(flow) => self.rnr_over(flow),
             Timer::Ask(flow) => self.ask_again(flow),
-            Timer::Plain(plain) => self.plain_timeout(now, plain),
+            Timer::Ibta(ibta) => self.ibta_timeout(now, ibta),
             Timer::Widen(peer) => self.widen(now, peer),
             Timer::Watch(flow) => self.watch_over(now, flow),
             Timer::Trim => self.trim(now),

@@ -112,7 +112,7 @@ pub(crate) enum Wire {
     /// Shared connections: the routes of an app-managed QP.
     Routes,
     /// An IBTA connection of its own.
-    Plain(u32),
+    Ibta(u32),
 }
 
 /// Number of the first message between two QPs: few before the numbers wrap, so that every QP meets

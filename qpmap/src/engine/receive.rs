@@ -36,7 +36,7 @@ impl<P: Platform> Engine<P> {
         self.counters.received += 1;
         match datagram.first().map(|byte| Opcode(*byte)) {
             Some(opcode) if opcode.is_src() => return self.handle_shared(now, arrival, datagram),
-            Some(_) => self.handle_plain(now, arrival, datagram),
+            Some(_) => self.handle_ibta(now, arrival, datagram),
             None => self.counters.malformed += 1,
         }
         None

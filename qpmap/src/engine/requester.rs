@@ -49,7 +49,7 @@ impl<P: Platform> Engine<P> {
             }
             // Each request names its route: none of them waits for another's.
             Wire::Routes => return self.fetch_routed_wqes(qp, most),
-            Wire::Plain(plain) => self.feed_plain(qp, plain),
+            Wire::Ibta(ibta) => self.feed_ibta(qp, ibta),
             Wire::None | Wire::Undecided(_) => {}
         }
         0

@@ -117,9 +117,9 @@ pub(crate) struct Schedule {
     owing: Chain,
     /// Those of them that had better wait for the next round.
     later: Chain,
-    /// Where a connection is in these lists, by index; and plain ones in `ready`.
+    /// Where a connection is in these lists, by index; and IBTA ones in `ready`.
     listed: Vec<Listed>,
-    plain_listed: Vec<u32>,
+    ibta_listed: Vec<u32>,
     /// The port refused a packet in this round; it did so of late.
     refused: bool,
     tight: bool,
@@ -158,7 +158,7 @@ impl Default for Schedule {
             owing: Chain::EMPTY,
             later: Chain::EMPTY,
             listed: Vec::new(),
-            plain_listed: Vec::new(),
+            ibta_listed: Vec::new(),
             refused: false,
             tight: false,
             calm: 0,
@@ -197,7 +197,7 @@ impl Schedule {
     fn ready_link(&mut self, ready: Ready) -> &mut u32 {
         match ready {
             Ready::Conn(conn) => &mut self.listed(conn).ready,
-            Ready::Plain(plain) => slot(&mut self.plain_listed, plain, NONE),
+            Ready::Ibta(ibta) => slot(&mut self.ibta_listed, ibta, NONE),
         }
     }
 
@@ -216,7 +216,7 @@ impl Schedule {
     /// The first connection that may owe something, which is in that list no more.
     fn pop_owing(&mut self) -> Option<u32> {
         let Ready::Conn(conn) = self.links.pop(&mut self.owing)? else {
-            unreachable!("plain ones owe nothing")
+            unreachable!("ibta ones owe nothing")
         };
         self.listed(conn).owing = NONE;
         Some(conn)
@@ -458,7 +458,7 @@ mod tests {
                 }
                 let (who, rest) = self.turns.next().expect("as many as there are");
                 let Ready::Conn(conn) = who else {
-                    unreachable!("none is plain")
+                    unreachable!("none is ibta")
                 };
                 let (mut share, mut packets) = (rest.unwrap_or(Share::of(1)), 0);
                 while left > 0 && !share.is_spent() {
@@ -548,7 +548,7 @@ mod tests {
     fn connections_that_are_gone_leave_no_trace_in_any_list() {
         let mut turns = Schedule::default();
         (0..6).for_each(|conn| turns.mark_ready(Ready::Conn(conn)));
-        turns.mark_ready(Ready::Plain(0));
+        turns.mark_ready(Ready::Ibta(0));
         turns.refuse();
         turns.begin();
         for owed in [Owed::Later, Owed::Sent, Owed::Nothing, Owed::Full] {
@@ -557,7 +557,7 @@ mod tests {
             };
             turns.owed(conn, owed);
         }
-        turns.forget(Ready::Plain(0));
+        turns.forget(Ready::Ibta(0));
         for conn in [3, 0, 5, 1, 4, 2] {
             turns.forget(Ready::Conn(conn));
             assert!(!turns.is_owing(conn));

@@ -12,8 +12,8 @@ pub(super) enum Timer {
     Rnr(u32),
     /// The BIND of a flow is said again, if nobody has answered.
     Ask(u32),
-    /// A plain connection's own timer.
-    Plain(u32),
+    /// An IBTA connection's own timer.
+    Ibta(u32),
     /// A larger size is to be tried on the path to a peer.
     Widen(u32),
     /// The clock of a flow has run down.
@@ -39,7 +39,7 @@ impl Timer {
             Self::Notices(conn) => (1, conn),
             Self::Rnr(flow) => (2, flow),
             Self::Ask(flow) => (3, flow),
-            Self::Plain(plain) => (4, plain),
+            Self::Ibta(ibta) => (4, ibta),
             Self::Widen(peer) => (5, peer),
             Self::Watch(flow) => (6, flow),
             Self::Trim => (7, 0),
@@ -57,7 +57,7 @@ impl Timer {
             1 => Self::Notices(index),
             2 => Self::Rnr(index),
             3 => Self::Ask(index),
-            4 => Self::Plain(index),
+            4 => Self::Ibta(index),
             5 => Self::Widen(index),
             6 => Self::Watch(index),
             _ if index == 0 => Self::Trim,
@@ -79,7 +79,7 @@ mod tests {
                 Timer::Notices(index),
                 Timer::Rnr(index),
                 Timer::Ask(index),
-                Timer::Plain(index),
+                Timer::Ibta(index),
                 Timer::Widen(index),
                 Timer::Watch(index),
             ]

@@ -66,9 +66,9 @@ impl<P: Platform> Engine<P> {
             let sent = self.counters.sent;
             let (served, share) = match ready {
                 Ready::Conn(conn) => self.serve(now, conn, rest, egress),
-                Ready::Plain(plain) => {
+                Ready::Ibta(ibta) => {
                     let share = rest.unwrap_or(Share::of(1));
-                    self.serve_plain(now, plain, share, egress)
+                    self.serve_ibta(now, ibta, share, egress)
                 }
             };
             let sent = self.counters.sent - sent;

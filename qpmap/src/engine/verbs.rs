@@ -206,7 +206,7 @@ impl<P: Platform> Engine<P> {
             QpModify::Drain => self.cold_mut(qp).draining = true,
             QpModify::Resume(changes) => {
                 self.change_attributes(qp, (from, to), changes)?;
-                self.resume_plain(qp);
+                self.resume_ibta(qp);
             }
             QpModify::Change(changes) => {
                 return self.change_attributes(qp, (from, to), changes);
@@ -258,7 +258,7 @@ impl<P: Platform> Engine<P> {
         own.max_rd_atomic = attributes.max_rd_atomic;
         match self.qps[qp].wire {
             Wire::Shared(flow) => self.flows[flow].rnr_left = attributes.rnr_retry,
-            Wire::Plain(plain) => self.start_plain(qp, plain),
+            Wire::Ibta(ibta) => self.start_ibta(qp, ibta),
             Wire::Routes => {
                 for flow in self.flows_of(qp) {
                     self.flows[flow].rnr_left = attributes.rnr_retry;
@@ -298,7 +298,7 @@ impl<P: Platform> Engine<P> {
                 return;
             }
             QpType::Uc | QpType::Ud => {
-                self.open_plain(qp);
+                self.open_ibta(qp);
                 return;
             }
         }
@@ -337,8 +337,8 @@ impl<P: Platform> Engine<P> {
             return;
         }
         self.set_state(qp, QpState::Error);
-        if let Wire::Plain(plain) = self.qps[qp].wire {
-            self.abort_plain(plain);
+        if let Wire::Ibta(ibta) = self.qps[qp].wire {
+            self.abort_ibta(ibta);
         }
         for flow in self.flows_of(qp) {
             let record = &mut self.flows[flow];
@@ -371,8 +371,8 @@ impl<P: Platform> Engine<P> {
             self.reset_assembly(flow);
             self.close_flow(flow);
         }
-        if let Wire::Plain(plain) = self.qps[qp].wire {
-            self.close_plain(plain);
+        if let Wire::Ibta(ibta) = self.qps[qp].wire {
+            self.close_ibta(ibta);
         }
         self.leave_undecided(qp);
         self.qps[qp].wire = Wire::None;

@@ -99,7 +99,7 @@ impl<P: Platform> Engine<P> {
     /// connections with: QPs that waited to hear it get an IBTA connection of their own. QPs that
     /// shared one before and wait for another go to error: it has none of the QPs that they were
     /// bound to.
-    pub fn peer_is_plain(&mut self, address: Gid) {
+    pub fn peer_is_ibta(&mut self, address: Gid) {
         let peer = self.links.peer_at(address);
         let (waiting, homes) = (&mut self.pairing.waiting, self.flows.homes());
         let lines = (address, peer.unwrap_or(NONE));
@@ -108,8 +108,8 @@ impl<P: Platform> Engine<P> {
             lines,
             |_| true,
             |line| match line {
-                LineOf::Qps(line, links) => line.judge(Verdict::Plain, links),
-                LineOf::Flows(line, homes) => line.judge(Verdict::Plain, homes),
+                LineOf::Qps(line, links) => line.judge(Verdict::Ibta, links),
+                LineOf::Flows(line, homes) => line.judge(Verdict::Ibta, homes),
             },
         );
         self.backlog.add(Task::JudgeQps { peer: address });
@@ -384,8 +384,8 @@ impl<P: Platform> Engine<P> {
                     return false;
                 }
                 let mut waiter = self.take_undecided(qp).expect("it waits");
-                if matches!(verdict, Verdict::Plain) {
-                    self.open_plain(waiter.qp);
+                if matches!(verdict, Verdict::Ibta) {
+                    self.open_ibta(waiter.qp);
                     self.admit_waiting(waiter.qp);
                     continue;
                 }
@@ -441,7 +441,7 @@ impl<P: Platform> Engine<P> {
     /// This came of the ask for a flow that waits: it ends, gets a connection, or waits again.
     fn judge_flow(&mut self, flow: u32, verdict: Verdict) {
         if self.has_waited_stranded(flow, verdict) {
-            if matches!(verdict, Verdict::Gone | Verdict::Plain) {
+            if matches!(verdict, Verdict::Gone | Verdict::Ibta) {
                 self.leave_stranded(flow);
             }
             self.because(verdict.why(), |engine| engine.fail_stranded(flow));
@@ -497,7 +497,7 @@ impl<P: Platform> Engine<P> {
                 now.since(asked) >= self.wait_limit(qp).unwrap_or(grace)
             }
             Verdict::Unreachable(_) => true,
-            Verdict::Open | Verdict::Gone | Verdict::Plain => false,
+            Verdict::Open | Verdict::Gone | Verdict::Ibta => false,
         }
     }
 
@@ -517,7 +517,7 @@ impl<P: Platform> Engine<P> {
                     }
                 }
             }
-            Verdict::Unreachable(_) | Verdict::Plain => true,
+            Verdict::Unreachable(_) | Verdict::Ibta => true,
             Verdict::Gone => record.flags.has(Flags::HEARD),
             Verdict::Open => false,
         }

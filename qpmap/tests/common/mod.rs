@@ -137,7 +137,7 @@ pub(crate) struct Pair {
     pub(crate) conns: Vec<[ConnId; 2]>,
     pub(crate) now: Instant,
     /// Peers are ordinary RoCEv2 hosts.
-    pub(crate) plain: bool,
+    pub(crate) ibta: bool,
     /// Connections opened from now on belong to programs, not to the pools.
     pub(crate) private: bool,
     /// What QPs made from now on take receives from, by node.
@@ -231,7 +231,7 @@ impl Pair {
             nodes,
             conns: Vec::new(),
             now,
-            plain: false,
+            ibta: false,
             private: false,
             datagram,
             srqs: [None; 2],
@@ -328,8 +328,8 @@ impl Pair {
         ] {
             engine.modify_qp(qp.qpn, &step).expect("a legal step");
         }
-        if self.plain {
-            engine.peer_is_plain(to_receive.remote);
+        if self.ibta {
+            engine.peer_is_ibta(to_receive.remote);
         }
     }
 

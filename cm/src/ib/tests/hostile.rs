@@ -221,7 +221,7 @@ fn every_datagram_finds_its_manager() {
         let expected = if names_none {
             Concerns::Both
         } else {
-            Concerns::Plain
+            Concerns::Ibta
         };
         assert_eq!(Concerns::of(mad), expected);
     }
@@ -262,10 +262,7 @@ fn every_datagram_finds_its_manager() {
         },
         PrivateData::default(),
     );
-    assert_eq!(
-        Concerns::of(&crate::message::mad(1, reply)),
-        Concerns::Plain
-    );
+    assert_eq!(Concerns::of(&crate::message::mad(1, reply)), Concerns::Ibta);
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub(crate) enum Verdict {
     /// The peer is gone: those that it has heard of end.
     Gone,
     /// It is an ordinary host: QPs get a connection of their own, and flows end.
-    Plain,
+    Ibta,
 }
 
 impl Verdict {
@@ -94,14 +94,14 @@ impl Verdict {
             Self::Silent(..) => 1,
             Self::Unreachable(_) => 2,
             Self::Gone => 3,
-            Self::Plain => 4,
+            Self::Ibta => 4,
         }
     }
 
     pub(crate) const fn why(self) -> VendorError {
         match self {
             Self::Silent(_, _, why) | Self::Unreachable(why) => why,
-            Self::Plain => VendorError::QpGone,
+            Self::Ibta => VendorError::QpGone,
             Self::Open | Self::Gone => VendorError::None,
         }
     }
@@ -192,7 +192,7 @@ impl<L: Copy + PartialEq> Line<L> {
     /// It came to this. Where something worse is being gone through, the others have to be asked
     /// for again.
     pub(crate) fn judge<S: Lists<List = L>>(&mut self, verdict: Verdict, lists: &mut S) {
-        if matches!((self.verdict, verdict), (Verdict::Plain, Verdict::Plain))
+        if matches!((self.verdict, verdict), (Verdict::Ibta, Verdict::Ibta))
             && !self.waits(S::EMPTY)
         {
             // Hosts say it with each message.
@@ -205,7 +205,7 @@ impl<L: Copy + PartialEq> Line<L> {
         }
         self.verdict = verdict;
         lists.append(&mut self.judged, &mut self.asked);
-        if matches!(verdict, Verdict::Gone | Verdict::Plain) {
+        if matches!(verdict, Verdict::Gone | Verdict::Ibta) {
             lists.append(&mut self.judged, &mut self.fresh);
         }
     }

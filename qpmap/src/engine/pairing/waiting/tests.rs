@@ -69,15 +69,15 @@ fn who_was_to_hear_that_there_is_no_connection_waits_for_one_that_came() {
     assert_eq!(judged_by(SILENT), [10, 0]);
     // What a connection to the next incarnation, or to another kind of peer, does not change.
     assert_eq!(judged_by(Verdict::Gone), [0, 10]);
-    assert_eq!(judged_by(Verdict::Plain), [0, 10]);
+    assert_eq!(judged_by(Verdict::Ibta), [0, 10]);
 }
 
 #[test]
 fn who_comes_while_others_hear_that_the_peer_is_a_host_hears_it_the_next_time() {
     let (mut line, mut links) = line();
-    line.judge(Verdict::Plain, &mut links);
+    line.judge(Verdict::Ibta, &mut links);
     links.push(&mut line.fresh, LATE);
-    line.judge(Verdict::Plain, &mut links);
+    line.judge(Verdict::Ibta, &mut links);
     assert_eq!(qps(&links, line.judged), (0..=10).collect::<Vec<_>>());
     assert!(!line.waits(Chain::EMPTY));
 }
