@@ -19,8 +19,6 @@ use trunkline_conn::secret::{Permutation32, Stream};
 use trunkline_wire::Worker;
 
 const ROUNDS: usize = 6;
-/// Numbers opened lately that are remembered.
-const PLACES: usize = 64;
 /// Most bits of a half.
 const HALF: u32 = BITS / 2;
 /// What there is for each value of a half.
@@ -75,34 +73,29 @@ impl Rounds {
     }
 }
 
-/// Numbers opened lately and what is behind them: packets come in runs that name the same things.
-/// Each number has one place, which it leaves to the next one that has the same.
+/// A number and what is behind it: packets come in runs that name the same things.
 #[derive(Clone)]
-struct Opened<const PLACES: usize>([Cell<(u32, u32)>; PLACES]);
+struct Last(Cell<(u32, u32)>);
 
-impl<const PLACES: usize> Opened<PLACES> {
-    /// Of `number` it is known that `value` is behind it.
-    fn new(number: u32, value: u32) -> Self {
-        Self([const { Cell::new((0, 0)) }; PLACES].map(|place| {
-            place.set((number, value));
-            place
-        }))
+impl Last {
+    const fn new(number: u32, value: u32) -> Self {
+        Self(Cell::new((number, value)))
     }
 
     #[inline]
-    fn or(&self, place: u32, number: u32, open: impl FnOnce() -> u32) -> u32 {
-        let (last, value) = self.0[place as usize % PLACES].get();
+    fn or(&self, number: u32, open: impl FnOnce() -> u32) -> u32 {
+        let (last, value) = self.0.get();
         if number == last {
             return value;
         }
         let value = open();
-        self.note(place, number, value);
+        self.note(number, value);
         value
     }
 
     #[inline]
-    fn note(&self, place: u32, number: u32, value: u32) {
-        self.0[place as usize % PLACES].set((number, value));
+    fn note(&self, number: u32, value: u32) {
+        self.0.set((number, value));
     }
 }
 
@@ -116,7 +109,8 @@ pub struct Secret24 {
     bits: u32,
     low: u32,
     worker: Worker,
-    opened: Opened<PLACES>,
+    /// The number opened or expected last, and its index.
+    last: Last,
 }
 
 impl Secret24 {
@@ -129,7 +123,7 @@ impl Secret24 {
             bits,
             low,
             worker,
-            opened: Opened::new(0, NONE),
+            last: Last::new(0, NONE),
         }
     }
 
@@ -166,20 +160,14 @@ impl Secret24 {
     /// The same number, sealed before. Who makes an object names it next.
     #[inline]
     pub(crate) fn expect(&self, number: u32, index: u32) {
-        self.opened.note(self.place(number), number, index);
-    }
-
-    /// Neighbours have places of their own.
-    #[inline]
-    const fn place(&self, number: u32) -> u32 {
-        number >> self.worker.of().bits()
+        self.last.note(number, index);
     }
 
     /// The index behind a number; [`NONE`] behind those that no index of this worker has.
     #[inline]
     pub fn open(&self, number: u32) -> u32 {
-        let value = self.place(number);
-        self.opened.or(value, number, || {
+        self.last.or(number, || {
+            let value = number >> self.worker.of().bits();
             if self.is_reserved(value) || !self.worker.owns(number) {
                 return NONE;
             }
@@ -203,18 +191,16 @@ const FIRST: u32 = 2;
 #[derive(Clone)]
 pub struct Secret32 {
     permutation: Permutation32,
-    opened: Opened<1>,
+    /// The number opened last, and its value.
+    last: Last,
 }
 
 impl Secret32 {
     /// A permutation, which `random` decides on.
     pub fn new(random: Stream) -> Self {
         let permutation = Permutation32::new(random);
-        let opened = Opened::new(0, permutation.open(0));
-        Self {
-            permutation,
-            opened,
-        }
+        let last = Last::new(0, permutation.open(0));
+        Self { permutation, last }
     }
 
     /// The number to show for `value`.
@@ -226,7 +212,7 @@ impl Secret32 {
     /// The value behind a number.
     #[inline]
     pub fn open(&self, number: u32) -> u32 {
-        self.opened.or(0, number, || self.permutation.open(number))
+        self.last.or(number, || self.permutation.open(number))
     }
 }
 

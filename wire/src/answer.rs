@@ -84,7 +84,7 @@ impl Answer {
     /// The payload is not a whole number of entries.
     pub fn entries(
         payload: &[u8],
-    ) -> Result<impl ExactSizeIterator<Item = Result<Self, WireError>> + Clone, WireError> {
+    ) -> Result<impl ExactSizeIterator<Item = Result<Self, WireError>>, WireError> {
         let entries = entries("answer", payload)?;
         Ok(entries
             .iter()

@@ -115,7 +115,7 @@ impl Control {
     /// The payload is not a whole number of entries.
     pub fn entries(
         payload: &[u8],
-    ) -> Result<impl ExactSizeIterator<Item = Result<Self, WireError>> + Clone, WireError> {
+    ) -> Result<impl ExactSizeIterator<Item = Result<Self, WireError>>, WireError> {
         let entries = entries("control", payload)?;
         Ok(entries
             .iter()

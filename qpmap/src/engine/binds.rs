@@ -41,8 +41,7 @@ impl Refusal {
 impl<P: Platform> Engine<P> {
     /// BINDs of the peer and its answers to ours.
     pub(crate) fn handle_controls(&mut self, now: Instant, conn: u32, payload: &[u8]) {
-        let dest = |entry: &ControlEntry| entry.dest_qp;
-        self.each_entry(ControlEntry::entries(payload), dest, |engine, entry| {
+        self.each_entry(ControlEntry::entries(payload), |engine, entry| {
             engine.handle_entry(now, conn, entry);
         });
     }

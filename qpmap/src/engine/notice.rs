@@ -22,8 +22,6 @@ use trunkline_wire::{
 
 /// Bytes of notices for which a packet is worth while.
 const LEAST_BLOB: usize = 4 * ControlEntry::LEN;
-/// Entries whose numbers are opened together.
-const TOGETHER: usize = 16;
 /// Flows that a packet of answers passes over because they owe control messages, or the other way
 /// round.
 const MOST_OTHERS: usize = 64;
@@ -327,8 +325,7 @@ impl<P: Platform> Engine<P> {
 
     /// Answers of the peer to requests of ours.
     pub(crate) fn handle_answers(&mut self, now: Instant, conn: u32, payload: &[u8]) {
-        let dest = |entry: &AnswerEntry| entry.requester;
-        self.each_entry(AnswerEntry::entries(payload), dest, |engine, entry| {
+        self.each_entry(AnswerEntry::entries(payload), |engine, entry| {
             let found = engine
                 .qp_index(entry.requester)
                 .and_then(|qp| engine.flow_from(qp, entry.responder, conn))
@@ -341,29 +338,19 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes up the entries of a payload, each judged by itself; what makes no sense is counted.
-    /// Of several entries the numbers of the QPs are opened together, as each takes loads that wait
-    /// for each other.
     pub(super) fn each_entry<T>(
         &mut self,
-        entries: Result<impl ExactSizeIterator<Item = Result<T, WireError>> + Clone, WireError>,
-        dest: impl Fn(&T) -> Qpn,
+        entries: Result<impl Iterator<Item = Result<T, WireError>>, WireError>,
         mut take_up: impl FnMut(&mut Self, T),
     ) {
-        let Ok(mut entries) = entries else {
+        let Ok(entries) = entries else {
             self.counters.malformed += 1;
             return;
         };
-        let mut ahead = entries.clone();
-        while entries.len() > 0 {
-            if entries.len() > 1 {
-                let next = ahead.by_ref().take(TOGETHER).flatten();
-                next.for_each(|entry| _ = self.qps.index_at(dest(&entry)));
-            }
-            for entry in entries.by_ref().take(TOGETHER) {
-                match entry {
-                    Ok(entry) => take_up(self, entry),
-                    Err(_) => self.counters.bad_answer += 1,
-                }
+        for entry in entries {
+            match entry {
+                Ok(entry) => take_up(self, entry),
+                Err(_) => self.counters.bad_answer += 1,
             }
         }
     }
