@@ -4,10 +4,11 @@
 //! get lost on other paths, too, so several things must come together: one packet was lost again
 //! and again, or nothing at all was heard for a while and then a packet was tried with nothing in
 //! it; no large one has arrived since; small ones have; a large one was lost after that again; and
-//! all that took long for a receiver that is slow, of which small ones tell how slow.
+//! all that took long for a receiver that is slow, of which small ones tell how slow, or a packet
+//! has used half of its transmissions.
 
 use super::super::config::{EVERY_PATH, TICK_SHIFT};
-use super::{Sender, Sent};
+use super::{MAX_ATTEMPT, Sender, Sent};
 use crate::control::Control;
 use crate::time::{Instant, MILLISECOND};
 
@@ -18,6 +19,9 @@ const PATIENCE_NS: u64 = 100 * MILLISECOND;
 const PROBES: u32 = 3;
 /// Losses of one packet that are no chance.
 const LOSSES: u8 = 8;
+/// Losses of one packet after which time does not matter: a connection dies that has no
+/// transmission of a packet left.
+const MOST_LOSSES: u8 = MAX_ATTEMPT / 2;
 /// Large packets have so many times as long to arrive as it took until a small one had: a receiver
 /// that looks at its port now and then only, and has no room for large ones meanwhile, has looked
 /// again. It is not waited for longer.
@@ -41,7 +45,7 @@ pub(super) struct Large {
     tries: bool,
     /// One did.
     tried: bool,
-    /// Place of the latest small one that was sent after that and has arrived.
+    /// Place of the small one that was sent after that and was the first to arrive.
     small: Option<u32>,
     /// A large one that was sent later still was lost.
     confirmed: bool,
@@ -97,10 +101,8 @@ impl Large {
         } else if !delivered || (sent.attempt > 0 && echo == 0) {
             // What arrived may be what was in it before: that is to be tried again.
             (self.tries, self.tried) = (self.tries || self.tried, false);
-        } else if !late && self.small.is_none_or(|small| is_before(small, sent.order)) {
-            if self.small.is_none() {
-                self.slow = now.wrapping_sub(self.sent);
-            }
+        } else if !late && self.small.is_none() {
+            self.slow = now.wrapping_sub(self.sent);
             self.small = Some(sent.order);
         }
     }
@@ -133,7 +135,9 @@ impl Large {
         };
         let patience = patience_ns(dead_after_ns).max(looks_ns.min(most_ns));
         let long = self.lost_at.is_some_and(|at| now.since(at) >= patience);
-        long && self.confirmed && (self.tried || self.losses >= LOSSES)
+        (long || self.losses >= MOST_LOSSES)
+            && self.confirmed
+            && (self.tried || self.losses >= LOSSES)
     }
 }
 
@@ -279,6 +283,19 @@ mod tests {
     }
 
     #[test]
+    fn half_of_the_transmissions_of_a_packet_take_no_time() {
+        for (attempt, certain) in [(MOST_LOSSES - 2, 600), (MOST_LOSSES - 1, 0)] {
+            let mut path = black_hole(2000);
+            path.loses(2000, 2000, attempt);
+            assert_eq!(path.certain_after(0), Some(certain), "attempt {attempt}");
+        }
+        // Whether small ones arrive is to be known all the same.
+        let mut path = Path::default();
+        path.loses(0, 0, MAX_ATTEMPT - 1);
+        assert_eq!(path.certain_after(0), None);
+    }
+
+    #[test]
     fn what_a_connection_remembers_is_certain_with_one_loss_that_is_no_chance() {
         let mut path = black_hole(0);
         path.large = Large::remembered(path.order + 1);
@@ -308,7 +325,7 @@ mod tests {
         let large = path.sent(0, EVERY_PATH + 1, 0);
         path.carries_small(0, 0);
         path.large.arrived(&earlier, true, (0, 1));
-        // It was sent before the latest small one that arrived: that says nothing of its size.
+        // It was sent before the small one that arrived first: that says nothing of its size.
         path.large.lost(Path::at(0), &large, path.order + 1);
         assert_eq!(path.certain_after(0), None);
         path.loses(0, 0, 0);

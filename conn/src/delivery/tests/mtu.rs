@@ -1,11 +1,16 @@
 //! Paths that stop carrying large packets.
 
 use super::std::println;
+use alloc::collections::BTreeSet;
+use alloc::vec;
 
-use super::super::{Config, Event, Policy};
+use super::super::config::SACK_BITS;
+use super::super::{
+    AckInfo, Config, Connection, EVERY_PATH, Event, MAX_SACK_WORDS, Policy, Pool, Stamp,
+};
 use super::link::{Link, World};
 use crate::control::ControlKind;
-use crate::time::{MICROSECOND, MILLISECOND, SECOND};
+use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
 const LARGE: u32 = 8192 + 80;
 
@@ -78,6 +83,87 @@ fn a_path_is_known_to_be_narrow_before_a_connection_that_dies_early_does() {
         for end in &world.ends {
             assert_eq!(end.events, [Event::Narrow], "{dead_after_ms} ms");
         }
+    }
+}
+
+/// What the far end of a path that carries small packets only says at once.
+#[derive(Default)]
+struct Small {
+    arrived: BTreeSet<u32>,
+    latest: u32,
+}
+
+impl Small {
+    /// A packet was sent first under number 100.
+    fn send(&mut self, stamp: &Stamp, bytes: u32) {
+        if bytes <= EVERY_PATH {
+            self.arrived.insert(stamp.number as u32);
+            self.latest = stamp.timestamp;
+        }
+    }
+
+    fn answer(&self, now: Instant, connection: &mut Connection<u32>) {
+        let bits = u64::from(SACK_BITS);
+        let cumulative = (100..).find(|number| !self.arrived.contains(number));
+        let cumulative = cumulative.expect("a window has an end");
+        let behind = self.arrived.range(cumulative + 1..);
+        let mut sack = vec![0; MAX_SACK_WORDS];
+        for place in behind.map(|number| u64::from(number - cumulative - 1)) {
+            sack[(place / bits) as usize] |= 1 << (place % bits);
+        }
+        (0..)
+            .zip(&mut sack)
+            .for_each(|(i, word)| *word |= i << bits);
+        let ack = AckInfo {
+            cumulative,
+            sack: &sack,
+            echo: self.latest,
+            ce: None,
+            delay_ns: 0,
+        };
+        connection
+            .handle_ack(now, &ack, &mut |_| {})
+            .expect("only what was sent");
+    }
+}
+
+/// Small packets that come and go at once prove large ones lost each time, while a silence before
+/// them makes the receiver look slow.
+#[test]
+fn a_path_is_known_to_be_narrow_before_a_packet_is_worn_out() {
+    for silent_ms in [0, 50, 150, 300, 1_000] {
+        let config = Config {
+            packet_size: LARGE,
+            first_tx: 100,
+            ..Config::default()
+        };
+        let mut now = Instant::from_nanos(SECOND);
+        let silence_ends = now + silent_ms * MILLISECOND;
+        let mut pool = Pool::new(Policy::default());
+        let mut connection = Connection::new(&config, now);
+        let mut far = Small::default();
+        assert!(connection.ready(now, &mut pool) >= 2);
+        (0..2).for_each(|_| _ = connection.record(now, 0, LARGE));
+        let event = loop {
+            now = now + 200 * MICROSECOND;
+            connection.handle_timeout(now, &pool);
+            if let Some(event) = connection.poll_event() {
+                break event;
+            }
+            let silent = now < silence_ends;
+            while let Some(lost) = connection.peek_retransmit(now) {
+                let bytes = if lost.too_large { 80 } else { lost.bytes };
+                let stamp = connection.retransmit(now, bytes);
+                if !silent {
+                    far.send(&stamp, bytes);
+                }
+            }
+            if !silent && connection.ready_urgent(now, &mut pool) {
+                far.send(&connection.record_urgent(now, 0, 72), 72);
+            }
+            far.answer(now + 20 * MICROSECOND, &mut connection);
+        };
+        assert_eq!(event, Event::Narrow, "after {silent_ms} ms of silence");
     }
 }
 
