@@ -297,9 +297,10 @@ fn address(i: usize) -> IpAddr {
 
 impl End {
     fn new(mut engine: Engine<Embedded>, port: MemoryPort, config: &PairConfig) -> Self {
-        let pd = engine.alloc_pd();
+        let pd = engine.regions().alloc_pd();
         let region = Region::allocate(config.bytes).expect("memory");
         let key = engine
+            .regions()
             .register(pd, region.clone(), Access::ALL)
             .expect("a key")
             .rkey;

@@ -1,22 +1,27 @@
-//! What a second worker brings: two nodes on loopback, one thread for each worker of either.
+//! What a second worker brings: two nodes on loopback whose programs drive them. Thread i drives
+//! worker i of both nodes, and posts to the QPs of that worker; all QPs together are as many as with
+//! one thread and one worker.
 
-use crate::end::{End, REGION as SIZE, connect_pairs};
-use crate::rounds::alternate;
+use crate::end::REGION as SIZE;
+use crate::rounds::{alternate, median};
 use crate::{Measurement, Setting};
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use std::net::IpAddr;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
-use trunkline::{Completion, Node, Qp, SendFlags, SendOp, SendWr, Status};
+use trunkline::{
+    Access, Completion, Cq, Drive, Mr, Node, Pd, Qp, QpOptions, SendFlags, SendOp, SendWr, Status,
+};
 
-/// QPs at each worker.
-const QPS: usize = 16;
+/// QPs of each node, at all workers together.
+const QPS: usize = 32;
 /// Requests outstanding on each.
 const DEPTH: usize = 32;
-/// Pairs of QPs that are connected at a time.
+/// Pairs of QPs that a thread connects at a time.
 const BATCH: usize = 256;
 /// Nothing takes so long.
 const PATIENCE: Duration = Duration::from_secs(10);
-const UNIT: &str = "WRITEs of 64 B per second, two workers at each node, four threads in all";
+const UNIT: &str = "WRITEs of 64 B per second, two threads, each drives a worker of both nodes";
 
 /// `workers_scale`
 ///
@@ -24,112 +29,206 @@ const UNIT: &str = "WRITEs of 64 B per second, two workers at each node, four th
 /// An address that is taken, or a node that refuses.
 pub fn scale(setting: &Setting) -> Result<Measurement> {
     let (one, two) = (Pair::new(1)?, Pair::new(2)?);
-    let (mut set_up_one, mut set_up_two) = (Vec::new(), Vec::new());
+    let (mut connect_one, mut connect_two) = (Vec::new(), Vec::new());
     let medians = alternate::<anyhow::Error>(
         setting.rounds,
         || {
-            set_up_two.push(two.set_up(setting.duration)?);
-            two.write(setting.duration)
+            connect_two.push(two.run(|lane| lane.connect(setting.duration))?);
+            two.run(|lane| lane.write(setting.duration))
         },
         || {
-            set_up_one.push(one.set_up(setting.duration)?);
-            one.write(setting.duration)
+            connect_one.push(one.run(|lane| lane.connect(setting.duration))?);
+            one.run(|lane| lane.write(setting.duration))
         },
     )?;
-    let one = crate::rounds::median(&mut set_up_one);
-    let two = crate::rounds::median(&mut set_up_two);
-    let yardstick = "the same with one worker at each node, two threads in all";
+    let (one, two) = (median(&mut connect_one), median(&mut connect_two));
+    let yardstick = "the same QPs at one worker of each node, one thread";
     let note = format!(
-        "pairs of QPs connected per second: {two:.0} with two workers, {one:.0} with one, \
-         ratio {:.2}",
+        "pairs of QPs connected and used per second: {two:.0} with two threads, {one:.0} with \
+         one, ratio {:.2}",
         two / one
     );
     Ok(Measurement::new("workers_scale", UNIT, yardstick, medians).note(note))
 }
 
-fn end(workers: u8, last: u8) -> Result<End> {
-    let address = IpAddr::from([127, 77, 2 + workers, last]);
-    let node = Node::builder().address(address).workers(workers).build()?;
-    End::new(node, 4096)
+/// A node with what its QPs need.
+struct End {
+    node: Node,
+    pd: Pd,
+    mr: Mr,
+}
+
+impl End {
+    fn new(workers: u8, last: u8) -> Result<Self> {
+        let address = IpAddr::from([127, 77, 2 + workers, last]);
+        let node = Node::builder().address(address).workers(workers);
+        let node = node.drive(Drive::Inline).build()?;
+        let pd = node.alloc_pd();
+        let mr = pd.register(SIZE, Access::ALL)?;
+        Ok(Self { node, pd, mr })
+    }
 }
 
 struct Pair {
     ends: [End; 2],
-    qps: Vec<[Qp; 2]>,
+    /// QPs by worker.
+    qps: Vec<Qps>,
+}
+
+/// The QPs of a worker of either node, with a CQ of their own at each end.
+struct Qps {
+    cqs: [Cq; 2],
+    pairs: Vec<[Qp; 2]>,
 }
 
 impl Pair {
     fn new(workers: u8) -> Result<Self> {
-        let ends = [end(workers, 1)?, end(workers, 2)?];
-        let qps = Vec::new();
-        let mut pair = Self { ends, qps };
-        pair.qps = pair.connect(QPS * usize::from(workers))?;
-        Ok(pair)
+        let ends = [End::new(workers, 1)?, End::new(workers, 2)?];
+        let mut qps = Vec::new();
+        for worker in 0..workers {
+            let [a, b] = ends.each_ref().map(|end| end.node.create_cq(4096));
+            let cqs = [a?, b?];
+            let lane = Lane {
+                ends: &ends,
+                worker,
+                cqs: &cqs,
+                pairs: &[],
+            };
+            let pairs = lane.connect_some(QPS / usize::from(workers))?;
+            qps.push(Qps { cqs, pairs });
+        }
+        Ok(Self { ends, qps })
     }
 
-    fn connect(&self, count: usize) -> Result<Vec<[Qp; 2]>> {
-        connect_pairs(&self.ends, count, || {
-            std::thread::yield_now();
-            Ok(())
+    /// What all lanes, each on a thread, do per second together.
+    fn run(&self, work: impl Fn(&Lane<'_>) -> Result<f64> + Sync) -> Result<f64> {
+        let start = Barrier::new(self.qps.len());
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..)
+                .zip(&self.qps)
+                .map(|(worker, Qps { cqs, pairs })| {
+                    let lane = Lane {
+                        ends: &self.ends,
+                        worker,
+                        cqs,
+                        pairs,
+                    };
+                    let (start, work) = (&start, &work);
+                    scope.spawn(move || {
+                        start.wait();
+                        work(&lane)
+                    })
+                })
+                .collect();
+            let rates = threads
+                .into_iter()
+                .map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
+            rates.sum()
         })
     }
+}
 
-    /// Pairs connected per second.
-    fn set_up(&self, duration: Duration) -> Result<f64> {
+/// What one thread drives.
+struct Lane<'a> {
+    ends: &'a [End; 2],
+    worker: u8,
+    cqs: &'a [Cq; 2],
+    pairs: &'a [[Qp; 2]],
+}
+
+impl Lane<'_> {
+    fn poll(&self) -> Result<()> {
+        for end in self.ends {
+            end.node.poll_worker(self.worker)?;
+        }
+        Ok(())
+    }
+
+    fn post(&self, qp: &Qp, wr_id: usize) -> Result<()> {
+        let [a, b] = self.ends;
+        let request = SendWr {
+            wr_id: wr_id as u64,
+            op: SendOp::Write(b.mr.remote(0)),
+            flags: SendFlags::SIGNALED,
+            sges: &[a.mr.sge(0, SIZE)],
+            inline: None,
+            route: 0,
+        };
+        Ok(qp.post_send(&[request])?)
+    }
+
+    /// Waits for completions; `again` says what to do with each.
+    fn complete(&self, mut left: usize, mut again: impl FnMut(u64) -> Result<bool>) -> Result<()> {
+        let mut found = [Completion::BLANK; 64];
+        let mut heard = Instant::now();
+        while left > 0 {
+            self.poll()?;
+            let taken = self.cqs[0].poll(&mut found)?;
+            for completion in &found[..taken] {
+                ensure!(completion.status == Status::Success, "{completion:?}");
+                left -= usize::from(!again(completion.wr_id)?);
+            }
+            if taken > 0 {
+                heard = Instant::now();
+            }
+            ensure!(heard.elapsed() < PATIENCE, "WRITEs do not end");
+        }
+        Ok(())
+    }
+
+    /// Connects that many pairs of new QPs, and uses each once.
+    fn connect_some(&self, count: usize) -> Result<Vec<[Qp; 2]>> {
+        let options = QpOptions {
+            worker: Some(self.worker),
+            ..QpOptions::default()
+        };
+        let mut pairs = Vec::with_capacity(count);
+        for at in 0..count {
+            let [a, b] = self.ends;
+            let [near, far] = self.cqs;
+            let near = a.pd.create_qp(near, near, &options)?;
+            let far = b.pd.create_qp(far, far, &options)?;
+            near.connect(far.address())?;
+            far.connect(near.address())?;
+            self.post(&near, at)?;
+            pairs.push([near, far]);
+        }
+        self.complete(count, |_| Ok(false))?;
+        Ok(pairs)
+    }
+
+    /// Pairs connected and used per second.
+    fn connect(&self, duration: Duration) -> Result<f64> {
         let (mut connecting, mut done) = (Duration::ZERO, 0);
         while connecting < duration {
             let started = Instant::now();
-            let pairs = self.connect(BATCH)?;
+            let pairs = self.connect_some(BATCH)?;
             connecting += started.elapsed();
             done += pairs.len();
         }
         Ok(done as f64 / connecting.as_secs_f64())
     }
 
-    /// Messages per second from all QPs of the first node.
+    /// WRITEs per second from the QPs of the first node.
     fn write(&self, duration: Duration) -> Result<f64> {
-        let [a, b] = &self.ends;
-        let sges = [a.mr.sge(0, SIZE)];
-        let post = |at: usize| {
-            let request = SendWr {
-                wr_id: at as u64,
-                op: SendOp::Write(b.mr.remote(0)),
-                flags: SendFlags::SIGNALED,
-                sges: &sges,
-                inline: None,
-                route: 0,
-            };
-            self.qps[at][0].post_send(&[request])
-        };
-        for at in 0..self.qps.len() {
+        for (at, [near, _]) in self.pairs.iter().enumerate() {
             for _ in 0..DEPTH {
-                post(at)?;
+                self.post(near, at)?;
             }
         }
         let started = Instant::now();
-        let (mut outstanding, mut done) = (self.qps.len() * DEPTH, 0_u64);
-        let mut found = [Completion::BLANK; 64];
-        let mut elapsed = Duration::ZERO;
-        while outstanding > 0 {
-            let taken = a.cq.poll(&mut found).expect("room in the CQ");
-            if taken == 0 {
-                std::thread::yield_now();
+        let (mut done, mut elapsed) = (0_u64, Duration::ZERO);
+        self.complete(self.pairs.len() * DEPTH, |at| {
+            if elapsed >= duration {
+                return Ok(false);
             }
-            let running = elapsed < duration;
-            for completion in &found[..taken] {
-                ensure!(completion.status == Status::Success, "{completion:?}");
-                outstanding -= 1;
-                if running {
-                    post(completion.wr_id as usize)?;
-                    outstanding += 1;
-                    done += 1;
-                }
-            }
-            if running {
+            done += 1;
+            if done.is_multiple_of(64) {
                 elapsed = started.elapsed();
             }
-            ensure!(started.elapsed() < duration + PATIENCE, "WRITEs do not end");
-        }
+            self.post(&self.pairs[at as usize][0], at as usize)?;
+            Ok(true)
+        })?;
         Ok(done as f64 / elapsed.as_secs_f64())
     }
 }

@@ -8,7 +8,7 @@ use trunkline_conn::host::{Host, QpEvent};
 use trunkline_conn::mem::{Access, PdId, Sge};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::work::{Completion, Local, Receive, Request, SendFlags, SendOp, Status};
-use trunkline_qpmap::regions::Regions;
+use trunkline_qpmap::regions::{RegionTable, Regions};
 use trunkline_wire::{Lkey, Qpn, Rkey};
 
 /// Bytes of each region.
@@ -37,8 +37,8 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn new() -> Self {
-        let mut regions = Regions::new(&Secret::from_seed(1));
-        let pds = [regions.alloc_pd(), regions.alloc_pd()];
+        let table = RegionTable::new(&Secret::from_seed(1));
+        let pds = [table.alloc_pd(), table.alloc_pd()];
         let made = [
             (
                 pds[0],
@@ -59,13 +59,13 @@ impl Program {
         ];
         made[1].1.clear(USED);
         let keys = made.each_ref().map(|(pd, region, access)| {
-            let registered = regions.register(*pd, region.clone(), *access);
+            let registered = table.register(*pd, region.clone(), *access);
             registered.expect("a region like others").rkey
         });
         let [_, (_, local, _), (_, first, _), (_, second, _)] = made;
         Self {
             qpn: Qpn::default(),
-            regions,
+            regions: table.view(),
             pds,
             keys,
             local,

@@ -15,7 +15,7 @@ use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::key::{Secret24, Secret32};
 use trunkline_qpmap::mapping::Mapping;
-use trunkline_qpmap::regions::Regions;
+use trunkline_qpmap::regions::RegionTable;
 use trunkline_wire::{Crc, Worker};
 
 const SIZES: [u32; 3] = [64, 1 << 14, 1 << 20];
@@ -83,12 +83,12 @@ fn tables(c: &mut Criterion) {
             b.iter(|| mapping.get(walk.step() as u32));
         });
 
-        let mut regions = Regions::new(&Secret::from_seed(1));
-        let pd = regions.alloc_pd();
+        let table = RegionTable::new(&Secret::from_seed(1));
+        let (pd, regions) = (table.alloc_pd(), table.view());
         let keys: Vec<_> = (0..size)
             .filter_map(|i| {
                 let range = Range(u64::from(i) << 12);
-                regions
+                table
                     .register(pd, range, Access::ALL)
                     .ok()
                     .map(|region| region.rkey)

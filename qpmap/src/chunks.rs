@@ -1,5 +1,5 @@
-//! An array of atomic words that grows without moving: readers need no lock, and a table for
-//! thousands of QPs does not pay for millions.
+//! An array of atomic words or pointers that grows without moving: readers need no lock, and a
+//! table for thousands of QPs does not pay for millions.
 //!
 //! Words live in chunks, each allocated when one of its words is first written. The first chunk has
 //! 64 words; from there on every power of two is split into four chunks, so that what is allocated
@@ -10,7 +10,6 @@
 //! words   0..64  64..80 80..96 96..112 112..128 128..160 ...  ..2^24
 //! ```
 
-use crate::sync::AtomicU64;
 use std::sync::OnceLock;
 
 /// Words of the first chunk, as a power of two.
@@ -23,9 +22,9 @@ pub(crate) const fn chunks(bits: u32) -> usize {
 
 /// Words in up to `CHUNKS` chunks (see [`chunks`]), zero until written.
 #[derive(Debug)]
-pub(crate) struct Chunks<const CHUNKS: usize>([OnceLock<Box<[AtomicU64]>>; CHUNKS]);
+pub(crate) struct Chunks<W, const CHUNKS: usize>([OnceLock<Box<[W]>>; CHUNKS]);
 
-impl<const CHUNKS: usize> Chunks<CHUNKS> {
+impl<W: Default, const CHUNKS: usize> Chunks<W, CHUNKS> {
     /// Most words.
     pub(crate) const SIZE: u32 = 1 << (FIRST + (CHUNKS as u32 - 1) / 4);
 
@@ -35,7 +34,7 @@ impl<const CHUNKS: usize> Chunks<CHUNKS> {
 
     /// The word at `index`; `None` while its chunk was never written, or past the end.
     #[inline]
-    pub(crate) fn get(&self, index: u32) -> Option<&AtomicU64> {
+    pub(crate) fn get(&self, index: u32) -> Option<&W> {
         let (chunk, _, offset) = place(index);
         self.0.get(chunk)?.get()?.get(offset)
     }
@@ -45,10 +44,15 @@ impl<const CHUNKS: usize> Chunks<CHUNKS> {
     /// # Panics
     /// When `index` is not below [`SIZE`](Self::SIZE).
     #[inline]
-    pub(crate) fn get_or_grow(&self, index: u32) -> &AtomicU64 {
+    pub(crate) fn get_or_grow(&self, index: u32) -> &W {
         let (chunk, words, offset) = place(index);
         assert!(chunk < CHUNKS, "index {index} of {} words", Self::SIZE);
-        &self.0[chunk].get_or_init(|| (0..words).map(|_| AtomicU64::new(0)).collect())[offset]
+        &self.0[chunk].get_or_init(|| (0..words).map(|_| W::default()).collect())[offset]
+    }
+
+    /// The words whose chunks are there.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &W> {
+        self.0.iter().filter_map(OnceLock::get).flatten()
     }
 
     /// Bytes allocated, this object included.
@@ -59,7 +63,7 @@ impl<const CHUNKS: usize> Chunks<CHUNKS> {
             .filter_map(OnceLock::get)
             .map(|chunk| chunk.len())
             .sum();
-        size_of::<Self>() + words * size_of::<AtomicU64>()
+        size_of::<Self>() + words * size_of::<W>()
     }
 }
 
@@ -84,9 +88,11 @@ const fn place(index: u32) -> (usize, u32, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::AtomicU64;
     use std::sync::atomic::Ordering::Relaxed;
 
-    type Rows = Chunks<{ chunks(24) }>;
+    type Words<const CHUNKS: usize> = Chunks<AtomicU64, CHUNKS>;
+    type Rows = Words<{ chunks(24) }>;
 
     #[test]
     fn every_index_has_a_place_of_its_own_and_chunks_follow_each_other() {
@@ -134,13 +140,10 @@ mod tests {
     #[test]
     fn smaller_arrays_end_where_their_chunks_do() {
         assert_eq!(
-            (
-                Chunks::<{ chunks(6) }>::SIZE,
-                Chunks::<{ chunks(18) }>::SIZE
-            ),
+            (Words::<{ chunks(6) }>::SIZE, Words::<{ chunks(18) }>::SIZE),
             (64, 1 << 18)
         );
-        let words = Chunks::<{ chunks(6) }>::new();
+        let words = Words::<{ chunks(6) }>::new();
         words.get_or_grow(63).store(1, Relaxed);
         assert!(words.get(64).is_none());
     }

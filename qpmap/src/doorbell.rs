@@ -57,9 +57,9 @@ use std::sync::atomic::Ordering::{self, AcqRel, Acquire, SeqCst};
 #[derive(Debug)]
 pub struct Doorbells {
     top: Top,
-    upper: Chunks<{ chunks(6) }>,
-    middle: Chunks<{ chunks(12) }>,
-    leaves: Chunks<{ chunks(18) }>,
+    upper: Chunks<AtomicU64, { chunks(6) }>,
+    middle: Chunks<AtomicU64, { chunks(12) }>,
+    leaves: Chunks<AtomicU64, { chunks(18) }>,
 }
 
 /// On a line of its own: the worker polls it, every program reads it.

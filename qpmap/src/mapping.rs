@@ -11,6 +11,7 @@
 //! ```
 
 use crate::chunks::{Chunks, chunks};
+use crate::sync::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 const BOUND: u64 = 1 << 63;
@@ -28,7 +29,7 @@ pub struct Binding {
 #[derive(Debug)]
 pub struct Mapping(Rows);
 
-type Rows = Chunks<{ chunks(24) }>;
+type Rows = Chunks<AtomicU64, { chunks(24) }>;
 
 impl Mapping {
     /// Most rows.

@@ -10,6 +10,7 @@ use trunkline_conn::work::{Completion, Status};
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::mapping::{Binding, Mapping};
+use trunkline_qpmap::rcu::Table;
 
 type Heap = Box<[AtomicU64]>;
 
@@ -201,5 +202,33 @@ fn completions_are_polled_whole_and_in_order_however_the_worker_goes_on() {
         worker.join().unwrap();
         poll();
         assert_eq!(polled, [done(1), done(2)]);
+    });
+}
+
+/// A reader finds a value whole or not at all, and never one that was reclaimed: loom tells of a
+/// value that is read while it is written, or after it was freed.
+#[test]
+fn a_value_is_read_whole_or_not_at_all_and_never_once_it_is_reclaimed() {
+    model(|| {
+        let table = Table::new();
+        // The chunk is made before threads meet.
+        table.insert(1, Box::new(AtomicU64::new(0)));
+        let reader = Arc::new(loom::sync::Mutex::new(table.reader()));
+        let reading = thread::spawn({
+            let reader = Arc::clone(&reader);
+            move || {
+                let reader = reader.lock().unwrap();
+                reader.get(0).map(|value| value.load(Relaxed))
+            }
+        });
+        let value = Box::new(AtomicU64::new(0));
+        value.store(7, Relaxed);
+        table.insert(0, value);
+        let mut removed = table.remove(0).unwrap();
+        removed.quiesced(&mut reader.lock().unwrap());
+        let value = removed.reclaim().unwrap();
+        value.store(9, Relaxed);
+        let found = reading.join().unwrap();
+        assert!(matches!(found, None | Some(7)), "{found:?}");
     });
 }

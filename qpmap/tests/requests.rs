@@ -86,7 +86,7 @@ fn region(pair: &mut Pair, node: usize, access: Access) -> (u64, Rkey) {
     let addr = (node as u64 + 1) << 40;
     let node = &mut pair.nodes[node];
     let bytes = common::Buffer::new(addr, 1 << 16);
-    let made = node.engine.register(node.pd, bytes, access);
+    let made = node.engine.regions().register(node.pd, bytes, access);
     (addr, made.expect("a region like others").rkey)
 }
 
@@ -227,7 +227,7 @@ fn only_the_read_whose_landing_place_is_gone_fails() {
     let from = SendOp::Read(remote(&pair, 1, 0));
     pair.post(0, &a, 2, from, &[gone]);
     pair.step(0);
-    pair.nodes[0].engine.deregister(key).expect("it is there");
+    pair.nodes[0].deregister(key);
     pair.run(SECOND);
     let expected = [(1, Status::Success), (2, Status::LocalProtection)];
     assert_eq!(outcomes(&pair, 0), expected);
@@ -259,7 +259,7 @@ fn a_read_whose_memory_the_peer_takes_away_is_refused_and_earlier_ones_succeed()
             pair.now = pair.now + 1000;
         }
         events(&mut pair, 1, &b);
-        pair.nodes[1].engine.deregister(rkey).expect("it is there");
+        pair.nodes[1].deregister(rkey);
         pair.room = None;
         pair.run(SECOND);
         let expected = [
@@ -292,7 +292,7 @@ fn only_the_write_whose_data_is_gone_fails() {
     pair.post(0, &a, 2, target, &[gone]);
     pair.room = Some(3);
     pair.step(0);
-    pair.nodes[0].engine.deregister(key).expect("it is there");
+    pair.nodes[0].deregister(key);
     pair.room = None;
     pair.run(SECOND);
     let expected = [(1, Status::Success), (2, Status::LocalProtection)];
@@ -320,7 +320,7 @@ fn data_that_is_gone_when_its_packet_is_sent_again_fails_its_request_alone() {
     // All three are lost.
     let sent = pair.sent_by(0);
     assert!(sent.len() >= 3);
-    pair.nodes[0].engine.deregister(key).expect("it is there");
+    pair.nodes[0].deregister(key);
     pair.run(SECOND);
     let expected = [
         (1, Status::Success),

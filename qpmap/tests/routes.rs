@@ -179,7 +179,11 @@ fn a_sender_whose_data_is_gone_harms_only_its_own_route() {
     }
     let buffer = common::Buffer::new(1 << 40, 8192);
     let (pd, access) = (pair.nodes[0].pd, trunkline_conn::mem::Access::ALL);
-    let region = pair.nodes[0].engine.register(pd, buffer, access).unwrap();
+    let region = pair.nodes[0]
+        .engine
+        .regions()
+        .register(pd, buffer, access)
+        .unwrap();
     let sge = trunkline_conn::mem::Sge {
         addr: 1 << 40,
         length: 8192,
@@ -194,7 +198,7 @@ fn a_sender_whose_data_is_gone_harms_only_its_own_route() {
     });
     pair.post(0, &bad, 1, SendOp::Send, &[sge]);
     pair.run(MILLISECOND);
-    pair.nodes[0].engine.deregister(region.rkey).unwrap();
+    pair.nodes[0].deregister(region.rkey);
     pair.fate = Box::new(|_, _| 1);
     pair.run(SECOND);
     assert!(pair.nodes[1].engine.counters().void_received > 0);

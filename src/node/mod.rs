@@ -30,9 +30,10 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::delivery::{Counters as DeliveryCounters, MAX_WINDOW};
-use trunkline_conn::secret::Secret;
+use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
+use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Allowed, Counters, LiveObjects};
 use trunkline_wire::{Gid, Workers};
 
@@ -348,7 +349,9 @@ impl Builder {
         let capabilities = ports[0].capabilities();
         let wakeups: Vec<_> = ports.iter().map(|_| Arc::new(Wakeup::default())).collect();
         let life = Arc::new(Life::new(wakeups.clone())?);
-        let cores = Core::all(&self.config, workers, &self.clock, ports, &wakeups);
+        let regions = RegionTable::new(&secret.derive(Purpose::Regions));
+        let of_all = (workers, &regions);
+        let cores = Core::all(&self.config, of_all, &self.clock, ports, &wakeups);
         let recorders: Vec<_> = cores
             .iter()
             .map(|core| Arc::clone(&core.recorder))
@@ -365,7 +368,7 @@ impl Builder {
             let handle = WorkerHandle::new(Arc::clone(&life), index, core, wakeup)?;
             handles.push(Arc::new(handle));
         }
-        let mut shared = Shared::new(life, workers, self.address.into(), handles);
+        let mut shared = Shared::new(life, (workers, regions), self.address.into(), handles);
         shared.status = status;
         if self.drive == Drive::Threaded {
             for handle in &shared.handles {
@@ -646,7 +649,7 @@ impl Node {
     /// Allocates a protection domain. Of a node that is down nothing can be made in it.
     pub fn alloc_pd(&self) -> Pd {
         // There is always room for one more, so only a node that is down refuses.
-        let id = self.shared.as_one(|core| Ok(core.engine.alloc_pd())).ok();
+        let id = self.shared.regions().ok().map(RegionTable::alloc_pd);
         Pd(Arc::new(PdInner {
             node: Arc::clone(&self.shared),
             id,

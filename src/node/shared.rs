@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_cm::rdma::{Id, keeper};
 use trunkline_conn::time::Instant;
+use trunkline_dataplane::Region;
+use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Allowed, VerbsError};
-use trunkline_wire::{Gid, Qpn, Workers};
+use trunkline_wire::{Gid, Qpn, Rkey, Workers};
 
 /// Nodes that the program has made.
 static NODES: AtomicU32 = AtomicU32::new(0);
@@ -33,6 +35,7 @@ pub(crate) struct Shared {
     /// Tells it from other nodes of the program.
     pub(crate) tag: u32,
     pub(crate) workers: Workers,
+    regions: RegionTable<Region>,
     /// The worker that gets the next QP, and the one that gets the next ID of RDMA-CM.
     dealt: AtomicU8,
     dealt_ids: AtomicU8,
@@ -44,7 +47,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         life: Arc<Life>,
-        workers: Workers,
+        (workers, regions): (Workers, RegionTable<Region>),
         gid: Gid,
         handles: Vec<Arc<WorkerHandle>>,
     ) -> Self {
@@ -57,10 +60,41 @@ impl Shared {
             ids: Ids::default(),
             tag: NODES.fetch_add(1, Ordering::Relaxed),
             workers,
+            regions,
             dealt: AtomicU8::new(0),
             dealt_ids: AtomicU8::new(0),
             order: Mutex::new(()),
         }
+    }
+
+    /// The protection domains and regions of the node, which its workers find there.
+    ///
+    /// # Errors
+    /// The node is another process's.
+    pub(crate) fn regions(&self) -> Result<&RegionTable<Region>, Error> {
+        if self.life.is_forked() {
+            // A thread of the parent may have held the lock.
+            return Err(Down::Forked.into());
+        }
+        Ok(&self.regions)
+    }
+
+    /// Ends a registration: when this returns no worker touches the memory any more.
+    ///
+    /// # Errors
+    /// No region has the key; a worker failed, which touches nothing any more; the node is another
+    /// process's.
+    pub(crate) fn deregister(&self, key: Rkey) -> Result<(), Error> {
+        let mut taken = self.regions()?.unregister(key)?;
+        let mut outcome = Ok(());
+        for handle in &self.handles {
+            match handle.core() {
+                Ok(mut core) => core.engine.quiesce(&mut taken),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        taken.reclaim();
+        outcome
     }
 
     /// Whether an object of this node serves one of `other`.
@@ -195,23 +229,6 @@ impl Shared {
         }
         drop(order);
         Ok(done)
-    }
-
-    /// As [`on_all`](Self::on_all), where all workers give one and the same.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// They do not.
-    pub(crate) fn as_one<T: PartialEq>(
-        &self,
-        work: impl FnMut(&mut Core) -> Result<T, VerbsError>,
-    ) -> Result<T, Error> {
-        let mut given = self.on_all(work)?.into_iter();
-        let first = given.next().expect("a node has a worker");
-        assert!(given.all(|other| other == first), "workers differ");
-        Ok(first)
     }
 
     /// What all workers together have; nothing of one whose state is lost.

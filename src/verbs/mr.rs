@@ -5,11 +5,10 @@ use crate::node::life::Down;
 use crate::node::shared::Shared;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge};
 use trunkline_conn::work::Remote;
 use trunkline_dataplane::Region;
-use trunkline_wire::{Lkey, Rkey, Workers};
+use trunkline_wire::{Lkey, Rkey};
 
 /// A protection domain (`ibv_alloc_pd(3)`). Freed when the last clone and everything in it is gone.
 #[derive(Clone, Debug)]
@@ -25,14 +24,17 @@ pub(crate) struct PdInner {
 impl Drop for PdInner {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
-        let freed = self.node.as_one(|core| core.engine.dealloc_pd(id));
+        let freed = self
+            .node
+            .regions()
+            .and_then(|regions| Ok(regions.dealloc_pd(id)?));
         self.node
             .gave_up(freed, "what belongs to a PD keeps it alive");
     }
 }
 
 impl PdInner {
-    /// What the engines know it by.
+    /// What the node knows it by.
     ///
     /// # Errors
     /// The node is down.
@@ -75,12 +77,7 @@ impl Pd {
     fn register_region(&self, region: Region, access: Access) -> Result<Mr, Error> {
         let node = &self.0.node;
         let id = self.0.id()?;
-        let several = node.workers != Workers::ONE;
-        let revoked = several.then(|| Arc::new(AtomicBool::new(false)));
-        let keys = node.as_one(|core| {
-            let (engine, revoked) = (&mut core.engine, revoked.clone());
-            engine.register_with(id, region.clone(), access, revoked)
-        })?;
+        let keys = node.regions()?.register(id, region.clone(), access)?;
         Ok(Mr {
             pd: self.clone(),
             region,
@@ -194,7 +191,7 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         let node = &self.pd.0.node;
-        let taken = node.on_all(|core| core.engine.deregister(self.rkey));
+        let taken = node.deregister(self.rkey);
         node.gave_up(taken, "an Mr is registered as long as it lives");
     }
 }

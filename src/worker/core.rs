@@ -25,7 +25,8 @@ use trunkline_conn::egress::Transmitted;
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::time::{Instant, SECOND};
-use trunkline_dataplane::{Port, PortError};
+use trunkline_dataplane::{Port, PortError, Region};
+use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Attributes, Config, Engine, Event as EngineEvent, QpModify, VerbsError};
 use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Qpn, Worker, Workers};
 
@@ -110,10 +111,10 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
-    /// Those of all workers of a node.
+    /// Those of all workers of a node, which share its regions.
     pub(crate) fn all(
         config: &CoreConfig,
-        workers: Workers,
+        (workers, regions): (Workers, &RegionTable<Region>),
         clock: &Clock,
         ports: Vec<Box<dyn Port + Send>>,
         wakeups: &[Arc<Wakeup>],
@@ -128,10 +129,10 @@ impl Core {
             .map(|((worker, port), messages)| {
                 let mut config = config.clone();
                 config.engine.worker = worker;
-                config.engine.region_secret = Some(secret.derive(Purpose::Regions));
                 config.engine.secret = secret.derive(Purpose::Worker(worker.index()));
                 let messages = messages.filter(|_| !alone);
-                Self::new(config, (identity, guids), clock.clone(), port, messages)
+                let own = (clock.clone(), port, messages);
+                Self::new(config, (identity, guids), regions, own)
             })
             .collect()
     }
@@ -139,9 +140,8 @@ impl Core {
     fn new(
         mut config: CoreConfig,
         (identity, guids): (Identity, Secret),
-        clock: Clock,
-        port: Box<dyn Port + Send>,
-        messages: Option<Messages>,
+        regions: &RegionTable<Region>,
+        (clock, port, messages): (Clock, Box<dyn Port + Send>, Option<Messages>),
     ) -> Self {
         let capabilities = port.capabilities();
         let carried = u32::try_from(capabilities.max_datagram).unwrap_or(u32::MAX);
@@ -170,7 +170,7 @@ impl Core {
         );
         let capture = config.capture;
         let mut psns = secret.stream(Purpose::Psns);
-        let mut engine = Engine::new(config.engine);
+        let mut engine = Engine::sharing(config.engine, regions);
         if config.watched {
             recorder.attach(&clock, &mut engine, &mut manager, &mut cm.manager);
         }

@@ -1,6 +1,7 @@
 //! Layers: which crate may depend on which, and which part of the engine on which.
 
 mod owners;
+mod unsafe_code;
 
 use crate::cargo::{self, Metadata};
 use anyhow::{Context, Result, bail};
@@ -44,7 +45,7 @@ const DECLARED: &[(&str, &str)] = &[
     (CONN, "#![forbid(unsafe_code)]"),
     (CM, "#![no_std]"),
     (CM, "#![forbid(unsafe_code)]"),
-    (QPMAP, "#![forbid(unsafe_code)]"),
+    (QPMAP, "#![deny(unsafe_code)]"),
 ];
 
 /// What the comparison gave.
@@ -79,6 +80,7 @@ pub(crate) fn check() -> Result<String> {
     }
     let (faults, fields) = owners::check()?;
     found.faults.extend(faults);
+    found.faults.extend(unsafe_code::check()?);
     if !found.faults.is_empty() {
         bail!("{}", found.faults.join("\n       "));
     }

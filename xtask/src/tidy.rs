@@ -79,7 +79,7 @@ pub(crate) fn check() -> Result<String> {
     ))
 }
 
-fn files() -> Result<Vec<PathBuf>> {
+pub(crate) fn files() -> Result<Vec<PathBuf>> {
     let list = [
         "ls-files",
         "--cached",

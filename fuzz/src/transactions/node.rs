@@ -17,7 +17,7 @@ use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
-    QpQueues, QpState, QpType,
+    QpQueues, QpState, QpType, VerbsError,
 };
 use trunkline_wire::{Path, Qpn, Rkey, Workers};
 
@@ -102,6 +102,13 @@ fn init(pd: PdId, kind: QpType, cq: u32, srq: Option<u32>) -> QpInit {
 }
 
 impl Node {
+    /// Takes a region back; no other engine uses it.
+    fn deregister(&mut self, key: Rkey) -> Result<Region, VerbsError> {
+        let mut taken = self.engine.regions().unregister(key)?;
+        self.engine.quiesce(&mut taken);
+        Ok(taken.reclaim().expect("no other engine has it"))
+    }
+
     pub(super) fn new(seed: u64) -> Self {
         let config = Config {
             address: peer::NODE,
@@ -112,7 +119,7 @@ impl Node {
             ..Config::default()
         };
         let mut engine = Engine::new(config);
-        let pds = [(); 3].map(|()| engine.alloc_pd());
+        let pds = [(); 3].map(|()| engine.regions().alloc_pd());
         let regions = [
             (pds[0], Region::new(0x1_0000, REGION), OPEN),
             (
@@ -130,7 +137,7 @@ impl Node {
         ];
         regions[1].1.clear(USED);
         let keys = regions.each_ref().map(|(pd, region, access)| {
-            let made = engine.register(*pd, region.clone(), *access);
+            let made = engine.regions().register(*pd, region.clone(), *access);
             made.expect("a region like others").rkey
         });
         let [
@@ -365,9 +372,9 @@ impl Node {
             6 => peer.open(self, conn),
             7 => {
                 // A SEND with invalidate may have been quicker.
-                let _ = self.engine.deregister(self.open);
+                let _ = self.deregister(self.open);
                 let region = self.open_region.clone();
-                let made = self.engine.register(self.pds[0], region, OPEN);
+                let made = self.engine.regions().register(self.pds[0], region, OPEN);
                 self.open = made.expect("a key").rkey;
             }
             _ => {
@@ -477,14 +484,14 @@ impl Node {
         self.engine
             .destroy_cq(self.cq_index)
             .expect("nobody uses the CQ");
-        let _ = self.engine.deregister(self.open);
+        let _ = self.deregister(self.open);
         for key in self.hidden {
-            self.engine
-                .deregister(key)
+            self.deregister(key)
                 .expect("nobody but the program may invalidate it");
         }
         for pd in self.pds {
             self.engine
+                .regions()
                 .dealloc_pd(pd)
                 .expect("nothing belongs to the PD");
         }

@@ -107,7 +107,7 @@ use crate::hash::Keyed;
 use crate::key::Secret24;
 use crate::mapping::Mapping;
 use crate::queue::RecvQueue;
-use crate::regions::Regions;
+use crate::regions::{RegionTable, Regions};
 use crate::ring::RingMemory;
 use crate::slab::{NONE, Slab};
 use crate::state::QpState;
@@ -187,9 +187,6 @@ pub struct Config {
     pub secret: Secret,
     /// Which worker of its node it is.
     pub worker: Worker,
-    /// Of a node with several workers: from which keys of regions are drawn, equal in all of them,
-    /// so that equal registrations in equal order give equal keys.
-    pub region_secret: Option<Secret>,
 }
 
 impl Default for Config {
@@ -209,7 +206,6 @@ impl Default for Config {
             max_qps: 1 << 22,
             secret: Secret::from_seed(0),
             worker: Worker::ONLY,
-            region_secret: None,
         }
     }
 }
@@ -356,11 +352,15 @@ impl<P: Platform> std::fmt::Debug for Engine<P> {
 }
 
 impl<P: Platform> Engine<P> {
-    /// An engine with no QPs and no connections.
+    /// An engine with no QPs and no connections, and regions of its own.
     pub fn new(config: Config) -> Self {
+        let regions = RegionTable::new(&config.secret.derive(Purpose::Regions));
+        Self::sharing(config, &regions)
+    }
+
+    /// An engine with no QPs and no connections, one of those of a node that share its regions.
+    pub fn sharing(config: Config, regions: &RegionTable<P::RegionMemory>) -> Self {
         let (worker, secret) = (config.worker, &config.secret);
-        let own = || secret.derive(Purpose::Regions);
-        let keys = config.region_secret.unwrap_or_else(own);
         let qpns = Secret24::new(secret.stream(Purpose::Qpns), worker);
         let pairs = Keyed::of(secret.stream(Purpose::Routes));
         let policy = Policy {
@@ -377,7 +377,7 @@ impl<P: Platform> Engine<P> {
             traffic_class: 0,
         };
         Self {
-            regions: Regions::new(&keys),
+            regions: regions.view(),
             srqs: Slab::new(),
             completions: Completions::new(),
             qps: Qps::new(qpns, config.max_qps),

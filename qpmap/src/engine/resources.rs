@@ -1,4 +1,4 @@
-//! What programs ask for beside QPs: protection domains, regions, CQs and SRQs.
+//! What programs ask for beside QPs: regions, CQs and SRQs.
 
 use super::completions::Indexed;
 use super::{CqId, Engine, Event, Platform, SrqSlot};
@@ -6,61 +6,21 @@ use crate::allowed::Allowed;
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
 use crate::queue::{MAX_WR, RecvQueue};
-use crate::regions::Registered;
+use crate::regions::{RegionTable, Unregistered};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use trunkline_conn::mem::{Access, PdId};
+use trunkline_conn::mem::PdId;
 use trunkline_conn::work::Completion;
-use trunkline_wire::Rkey;
 
 impl<P: Platform> Engine<P> {
-    /// Allocates a protection domain.
-    pub fn alloc_pd(&mut self) -> PdId {
-        self.regions.alloc_pd()
+    /// The regions and protection domains of the node: programs register there.
+    pub const fn regions(&self) -> &RegionTable<P::RegionMemory> {
+        self.regions.table()
     }
 
-    /// Frees a protection domain.
-    ///
-    /// # Errors
-    /// [`VerbsError::Busy`] while anything belongs to it.
-    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        self.regions.dealloc_pd(pd)
-    }
-
-    /// Registers memory (`ibv_reg_mr(3)`).
-    ///
-    /// # Errors
-    /// No bytes, remote rights without local write, or no key left.
-    pub fn register(
-        &mut self,
-        pd: PdId,
-        bytes: P::RegionMemory,
-        access: Access,
-    ) -> Result<Registered, VerbsError> {
-        self.register_with(pd, bytes, access, None)
-    }
-
-    /// Registers memory with one of several workers: they share `revoked`, and get equal keys where
-    /// they register equally in equal order.
-    ///
-    /// # Errors
-    /// As [`register`](Self::register).
-    pub fn register_with(
-        &mut self,
-        pd: PdId,
-        bytes: P::RegionMemory,
-        access: Access,
-        revoked: Option<Arc<AtomicBool>>,
-    ) -> Result<Registered, VerbsError> {
-        self.regions.register_with(pd, bytes, access, revoked)
-    }
-
-    /// Takes a region back. Packets in flight that would read it become VOID.
-    ///
-    /// # Errors
-    /// No region has this key.
-    pub fn deregister(&mut self, key: Rkey) -> Result<P::RegionMemory, VerbsError> {
-        self.regions.deregister(key)
+    /// The engine is in no call, so it uses nothing of a region that was taken back before. Packets
+    /// in flight that would read it become VOID.
+    pub fn quiesce(&mut self, region: &mut Unregistered<P::RegionMemory>) {
+        region.quiesced(&mut self.regions);
     }
 
     /// Creates a completion queue for `depth` completions (`ibv_create_cq(3)`).
@@ -124,7 +84,7 @@ impl<P: Platform> Engine<P> {
         // A QP without receives is of use, and an SRQ is not: `ibv_create_srq(3)` refuses it.
         Allowed::Range(1, MAX_WR).check("max_wr", max_wr)?;
         let queue = Arc::new(RecvQueue::new(max_wr, max_sge)?);
-        self.regions.pd_ref(pd)?;
+        self.regions().pd_ref(pd)?;
         let slot = SrqSlot {
             queue: Arc::clone(&queue),
             pd,
@@ -146,7 +106,7 @@ impl<P: Platform> Engine<P> {
             });
         }
         let slot = self.srqs.remove(srq);
-        self.regions.pd_unref(slot.pd);
+        self.regions().pd_unref(slot.pd);
         Ok(())
     }
 }

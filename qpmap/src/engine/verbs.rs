@@ -88,7 +88,7 @@ impl<P: Platform> Engine<P> {
             Some(_) => None,
             None => Some(RecvQueue::new(init.max_recv_wr, init.max_recv_sge)?),
         };
-        self.regions.pd_ref(init.pd)?;
+        self.regions().pd_ref(init.pd)?;
         let (index, qpn) = self.qps.next();
         let queues = Arc::new(QpQueues {
             qpn,
@@ -144,7 +144,7 @@ impl<P: Platform> Engine<P> {
             .queues
             .state
             .store(QpState::Error as u8, Ordering::Release);
-        self.regions.pd_unref(record.pd);
+        self.regions().pd_unref(record.pd);
         self.completions.detach([cold.send_cq, cold.recv_cq]);
         if cold.srq != NONE {
             self.srqs[cold.srq].users -= 1;

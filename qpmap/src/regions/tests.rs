@@ -1,10 +1,12 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
+use crate::error::VerbsError;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use trunkline_conn::secret::Secret;
+use trunkline_wire::Lkey;
 
 /// A peer may do everything, and take the key away.
 const INVALIDATABLE: Access = Access::from_bits(0b1111 | 1 << 30);
@@ -70,53 +72,66 @@ impl RegionMemory for Block {
 }
 
 fn regions() -> (Regions<Block>, PdId) {
-    let mut regions = Regions::new(&Secret::from_seed(1));
-    let pd = regions.alloc_pd();
-    (regions, pd)
+    let table = RegionTable::new(&Secret::from_seed(1));
+    let pd = table.alloc_pd();
+    (table.view(), pd)
+}
+
+/// Ends a registration; nobody else uses the table.
+fn take(regions: &mut Regions<Block>, key: Rkey) -> Result<Block, VerbsError> {
+    let mut taken = regions.table.unregister(key)?;
+    taken.quiesced(regions);
+    Ok(taken.reclaim().unwrap())
 }
 
 #[test]
 fn remote_writes_and_atomics_need_local_writes() {
     for bits in 0..16 {
-        let (mut regions, pd) = regions();
+        let (regions, pd) = regions();
         let access = Access::from_bits(bits);
         let allowed = access.contains(Access::LOCAL_WRITE)
             || matches!(access, Access::LOCAL_READ | Access::REMOTE_READ);
-        let result = regions.register(pd, Block::new(0, 8), access);
+        let result = regions.table.register(pd, Block::new(0, 8), access);
         let expected = if allowed {
             None
         } else {
             Some(VerbsError::BadAccess { bits })
         };
         assert_eq!(result.err(), expected);
-        assert_eq!(regions.len(), usize::from(allowed));
+        assert_eq!(regions.table.len(), usize::from(allowed));
     }
 }
 
 #[test]
 fn optional_access_flags_are_taken_and_unknown_ones_are_not() {
-    let (mut regions, pd) = regions();
+    let (regions, pd) = regions();
     let relaxed = Access::ALL | Access::RELAXED_ORDERING;
-    regions.register(pd, Block::new(0, 8), relaxed).unwrap();
+    regions
+        .table
+        .register(pd, Block::new(0, 8), relaxed)
+        .unwrap();
     // Huge pages (IBV_ACCESS_HUGETLB), and the ends of the range of optional flags.
     for bit in [7, 20, 25, 29] {
         let access = Access::ALL | Access::from_bits(1 << bit);
-        let taken = regions.register(pd, Block::new(0, 8), access);
+        let taken = regions.table.register(pd, Block::new(0, 8), access);
         assert!(taken.is_ok(), "bit {bit}");
     }
     for bits in [1 << 5, 1 << 19, 1 << 31] {
-        let result = regions.register(pd, Block::new(0, 8), Access::from_bits(bits));
+        let result = regions
+            .table
+            .register(pd, Block::new(0, 8), Access::from_bits(bits));
         assert_eq!(result, Err(VerbsError::BadAccess { bits }));
     }
 }
 
 #[test]
 fn a_region_cannot_wrap_around() {
-    let (mut regions, pd) = regions();
+    let (regions, pd) = regions();
     let addr = u64::MAX - 7;
-    let result = regions.register(pd, Block::new(addr, 8), Access::ALL);
+    let result = regions.table.register(pd, Block::new(addr, 8), Access::ALL);
     assert_eq!(result, Err(VerbsError::BadRange { addr, length: 8 }));
     let key = regions
+        .table
         .register(pd, Block::new(addr, 7), Access::ALL)
         .unwrap()
         .rkey;
@@ -142,26 +157,27 @@ fn a_region_cannot_wrap_around() {
 fn a_domain_in_use_stays() {
     let (mut regions, pd) = regions();
     let key = regions
+        .table
         .register(pd, Block::new(0, 8), Access::ALL)
         .unwrap()
         .rkey;
-    regions.pd_ref(pd).unwrap();
+    regions.table.pd_ref(pd).unwrap();
     let busy = |users| {
         Err(VerbsError::Busy {
             what: "protection domain",
             users,
         })
     };
-    assert_eq!(regions.dealloc_pd(pd), busy(2));
-    regions.deregister(key).unwrap();
-    assert_eq!(regions.dealloc_pd(pd), busy(1));
-    regions.pd_unref(pd);
-    assert_eq!(regions.dealloc_pd(pd), Ok(()));
+    assert_eq!(regions.table.dealloc_pd(pd), busy(2));
+    take(&mut regions, key).unwrap();
+    assert_eq!(regions.table.dealloc_pd(pd), busy(1));
+    regions.table.pd_unref(pd);
+    assert_eq!(regions.table.dealloc_pd(pd), Ok(()));
     let unknown = VerbsError::UnknownPd { pd: pd.0 };
-    assert_eq!(regions.dealloc_pd(pd), Err(unknown));
-    assert_eq!(regions.pd_ref(pd), Err(unknown));
+    assert_eq!(regions.table.dealloc_pd(pd), Err(unknown));
+    assert_eq!(regions.table.pd_ref(pd), Err(unknown));
     assert_eq!(
-        regions.register(pd, Block::new(0, 8), Access::ALL),
+        regions.table.register(pd, Block::new(0, 8), Access::ALL),
         Err(unknown)
     );
 }
@@ -171,34 +187,41 @@ fn a_slot_gives_4096_keys_before_one_comes_back() {
     let (mut regions, pd) = regions();
     let mut keys = Vec::new();
     for _ in 0..4096 {
-        let registered = regions.register(pd, Block::new(0, 8), Access::ALL).unwrap();
+        let registered = regions
+            .table
+            .register(pd, Block::new(0, 8), Access::ALL)
+            .unwrap();
         assert_eq!(
             (registered.index, registered.lkey.0),
             (0, registered.rkey.0)
         );
-        regions.deregister(registered.rkey).unwrap();
+        take(&mut regions, registered.rkey).unwrap();
         keys.push(registered.rkey.0);
     }
     let (first, mut sorted) = (keys[0], keys.clone());
     sorted.sort_unstable();
     sorted.dedup();
     assert_eq!(sorted.len(), 4096);
-    let again = regions.register(pd, Block::new(0, 8), Access::ALL).unwrap();
+    let again = regions
+        .table
+        .register(pd, Block::new(0, 8), Access::ALL)
+        .unwrap();
     assert_eq!(again.rkey.0, first);
     for stale in &keys[1..] {
         let fault = regions.read(pd, Rkey(*stale), 0, &mut [0], None);
         assert_eq!(fault, Err(MemoryFault::UnknownKey { key: *stale }));
-        assert_eq!(regions.deregister(Rkey(*stale)).err().unwrap().errno(), 22);
+        assert_eq!(take(&mut regions, Rkey(*stale)).err().unwrap().errno(), 22);
     }
 }
 
 #[test]
 fn keys_that_were_never_given_out_name_nothing() {
-    let (mut regions, pd) = regions();
+    let (regions, pd) = regions();
     let mut own = Vec::new();
     for _ in 0..64 {
         own.push(
             regions
+                .table
                 .register(pd, Block::new(0, 8), Access::ALL)
                 .unwrap()
                 .rkey,
@@ -222,8 +245,9 @@ fn keys_that_were_never_given_out_name_nothing() {
 #[test]
 fn a_key_of_another_domain_is_refused() {
     let (mut regions, pd) = regions();
-    let other = regions.alloc_pd();
+    let other = regions.table.alloc_pd();
     let key = regions
+        .table
         .register(pd, Block::new(0, 8), Access::ALL)
         .unwrap()
         .rkey;
@@ -246,6 +270,7 @@ fn a_key_of_another_domain_is_refused() {
 fn an_invalidated_key_refuses_everything_until_it_is_deregistered() {
     let (mut regions, pd) = regions();
     let key = regions
+        .table
         .register(pd, Block::new(0, 8), INVALIDATABLE)
         .unwrap()
         .rkey;
@@ -264,19 +289,19 @@ fn an_invalidated_key_refuses_everything_until_it_is_deregistered() {
     assert_eq!(regions.scatter(pd, &[sge], 0, &[1], None), Err(unknown));
     assert_eq!(regions.invalidate(pd, key), Err(unknown), "twice");
     assert_eq!(
-        regions.dealloc_pd(pd).unwrap_err().errno(),
+        regions.table.dealloc_pd(pd).unwrap_err().errno(),
         16,
         "still registered"
     );
-    assert_eq!(regions.deregister(key).unwrap().touched.get(), 0);
-    assert!(regions.is_empty());
+    assert_eq!(take(&mut regions, key).unwrap().touched.get(), 0);
+    assert!(regions.table.is_empty());
 }
 
 #[test]
 fn only_a_region_that_was_registered_for_it_is_invalidated_by_a_peer() {
     let (mut regions, pd) = regions();
     for access in [Access::LOCAL_WRITE, Access::ALL] {
-        let made = regions.register(pd, Block::new(0, 8), access);
+        let made = regions.table.register(pd, Block::new(0, 8), access);
         let key = made.unwrap().rkey;
         let refused = MemoryFault::NotAllowed {
             key: key.0,
@@ -292,7 +317,7 @@ fn only_a_region_that_was_registered_for_it_is_invalidated_by_a_peer() {
         assert_eq!(regions.check_local(pd, &[sge], Access::LOCAL_WRITE), Ok(()));
     }
     let access = Access::REMOTE_INVALIDATE;
-    let made = regions.register(pd, Block::new(0, 8), access);
+    let made = regions.table.register(pd, Block::new(0, 8), access);
     assert_eq!(regions.invalidate(pd, made.unwrap().rkey), Ok(()));
 }
 
@@ -321,8 +346,9 @@ fn an_access_of_no_bytes_checks_nothing() {
 
 #[test]
 fn a_write_is_one_copy_whatever_its_length() {
-    let (mut regions, pd) = regions();
+    let (regions, pd) = regions();
     let key = regions
+        .table
         .register(pd, Block::new(4096, 4096), Access::ALL)
         .unwrap()
         .rkey;
@@ -332,8 +358,9 @@ fn a_write_is_one_copy_whatever_its_length() {
 
 #[test]
 fn atomics_work_on_aligned_addresses_only() {
-    let (mut regions, pd) = regions();
+    let (regions, pd) = regions();
     let key = regions
+        .table
         .register(pd, Block::new(64, 16), Access::ALL)
         .unwrap()
         .rkey;
@@ -368,8 +395,9 @@ fn atomics_work_on_aligned_addresses_only() {
 
 #[test]
 fn a_list_that_is_too_short_touches_nothing() {
-    let (mut regions, pd) = regions();
+    let (regions, pd) = regions();
     let key = regions
+        .table
         .register(pd, Block::new(0, 64), Access::ALL)
         .unwrap()
         .rkey;
@@ -392,8 +420,9 @@ fn a_list_that_is_too_short_touches_nothing() {
 
 #[test]
 fn an_element_whose_address_wraps_is_out_of_range() {
-    let (mut regions, pd) = regions();
+    let (regions, pd) = regions();
     let key = regions
+        .table
         .register(pd, Block::new(0, 64), Access::ALL)
         .unwrap()
         .rkey;
@@ -418,8 +447,9 @@ fn an_element_whose_address_wraps_is_out_of_range() {
 
 #[test]
 fn receiving_into_a_region_without_local_writes_is_refused() {
-    let (mut regions, pd) = regions();
+    let (regions, pd) = regions();
     let key = regions
+        .table
         .register(pd, Block::new(0, 8), Access::REMOTE_READ)
         .unwrap()
         .rkey;
@@ -447,14 +477,14 @@ proptest! {
         lengths in prop::collection::vec(0_u32..40, 1..8),
         spans in prop::collection::vec((0_u32..200, 0_u32..100), 1..12),
     ) {
-        let (mut regions, pd) = regions();
+        let (regions, pd) = regions();
         let sges: Vec<Sge> = (0_u64..)
             .zip(&lengths)
             .map(|(i, &length)| {
                 // Each element in the middle of a region of its own.
                 let addr = 1000 * i;
                 let block = Block::new(addr, length as usize + 20);
-                let key = regions.register(pd, block, Access::LOCAL_WRITE).unwrap().lkey;
+                let key = regions.table.register(pd, block, Access::LOCAL_WRITE).unwrap().lkey;
                 Sge { addr: addr + 10, length, lkey: key }
             })
             .collect();
@@ -505,7 +535,7 @@ proptest! {
         base in prop::sample::select(vec![0_u64, 4096, u64::MAX - 40]),
     ) {
         let (mut regions, first) = regions();
-        let domains = [first, regions.alloc_pd()];
+        let domains = [first, regions.table.alloc_pd()];
         let mut model = BTreeMap::<u32, Option<Row>>::new();
         for (what, pick, at, length, bits, second) in steps {
             let pd = domains[usize::from(second)];
@@ -515,13 +545,13 @@ proptest! {
             match what {
                 0 | 1 => {
                     let block = Block::new(base + at, length as usize);
-                    if let Ok(new) = regions.register(pd, block, access) {
+                    if let Ok(new) = regions.table.register(pd, block, access) {
                         let row = (pd, base + at, length.into(), access, false);
                         prop_assert_eq!(model.insert(new.rkey.0, Some(row)), None);
                     }
                 }
                 2 => {
-                    prop_assert_eq!(regions.deregister(Rkey(key)).is_ok(), known.is_some());
+                    prop_assert_eq!(take(&mut regions, Rkey(key)).is_ok(), known.is_some());
                     if known.is_some() {
                         model.insert(key, None);
                     }
@@ -556,7 +586,7 @@ proptest! {
                 }
             }
             let live = model.values().flatten().count();
-            prop_assert_eq!(regions.len(), live);
+            prop_assert_eq!(regions.table.len(), live);
         }
     }
 }

@@ -129,6 +129,16 @@ pub(crate) struct Node {
     pub(crate) cq: Arc<CompletionQueue<RingMemory>>,
 }
 
+impl Node {
+    /// Takes a region back; no other engine uses it.
+    #[allow(dead_code, reason = "not every test takes regions back")]
+    pub(crate) fn deregister(&mut self, key: Rkey) -> Buffer {
+        let mut taken = self.engine.regions().unregister(key).expect("it is there");
+        self.engine.quiesce(&mut taken);
+        taken.reclaim().expect("no other engine has it")
+    }
+}
+
 /// How often a datagram of node `0` or `1` arrives.
 pub(crate) type Fate = Box<dyn FnMut(usize, &[u8]) -> usize>;
 
@@ -210,9 +220,10 @@ impl Pair {
             };
             change(&mut config);
             let mut engine = Engine::new(config);
-            let pd = engine.alloc_pd();
+            let pd = engine.regions().alloc_pd();
             let buffer = Buffer::new(u64::from(i) << 32, 1 << 20);
             let key = engine
+                .regions()
                 .register(pd, buffer.clone(), Access::ALL)
                 .expect("a first region")
                 .rkey;

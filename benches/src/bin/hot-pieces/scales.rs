@@ -18,7 +18,7 @@ use trunkline_conn::work::{Completion, SendFlags, SendOp, Status};
 use trunkline_dataplane::Region;
 use trunkline_qpmap::QpQueues;
 use trunkline_qpmap::cq::CompletionQueue;
-use trunkline_qpmap::regions::Regions;
+use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 
 /// Longer than acknowledgements wait for company.
@@ -47,13 +47,13 @@ fn run(ends: &mut Ends, now: &mut Instant, done: impl Fn(&Ends) -> bool) {
 
 /// Regions of one domain: registered, looked up by their keys, taken back.
 pub(crate) fn regions(entries: u32) {
-    let mut regions = Regions::new(&Secret::from_seed(3));
-    let pd = regions.alloc_pd();
+    let table = RegionTable::new(&Secret::from_seed(3));
+    let (pd, mut regions) = (table.alloc_pd(), table.view());
     let memory = Region::allocate(1 << 12).expect("a page");
     let addr = memory.addr();
     let keys: Vec<_> = (0..entries)
         .map(|_| {
-            let registered = regions.register(pd, memory.clone(), Access::ALL);
+            let registered = table.register(pd, memory.clone(), Access::ALL);
             registered.expect("there are keys left").rkey
         })
         .collect();
@@ -62,7 +62,9 @@ pub(crate) fn regions(entries: u32) {
         assert!(black_box(found).is_ok());
     }
     for key in keys {
-        black_box(regions.deregister(key).expect("it is there"));
+        let mut taken = table.unregister(key).expect("it is there");
+        taken.quiesced(&mut regions);
+        black_box(taken.reclaim());
     }
 }
 

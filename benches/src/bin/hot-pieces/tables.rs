@@ -6,7 +6,7 @@ use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_dataplane::Region;
 use trunkline_qpmap::key::Secret24;
 use trunkline_qpmap::mapping::Mapping;
-use trunkline_qpmap::regions::Regions;
+use trunkline_qpmap::regions::RegionTable;
 use trunkline_wire::Worker;
 
 /// QPs in the table: more than fit the inner caches.
@@ -32,11 +32,11 @@ pub(crate) fn qpn_to_index(repetitions: u32) {
 }
 
 pub(crate) fn region_check(repetitions: u32) {
-    let mut regions = Regions::new(&Secret::from_seed(3));
-    let pd = regions.alloc_pd();
+    let table = RegionTable::new(&Secret::from_seed(3));
+    let (pd, regions) = (table.alloc_pd(), table.view());
     let memory = Region::allocate(1 << 16).expect("a few pages");
     let addr = trunkline_conn::mem::RegionMemory::addr(&memory);
-    let key = regions
+    let key = table
         .register(pd, memory, Access::ALL)
         .expect("a first region")
         .rkey;

@@ -1,0 +1,268 @@
+//! Registration: what happens once per node, whoever of its workers uses the memory then.
+
+use super::{INDEX_BITS, MAX_REGIONS, Region, Regions};
+use crate::error::VerbsError;
+use crate::key::Secret32;
+use crate::rcu::{Removed, Table};
+use crate::slab::Slab;
+use crate::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use trunkline_conn::mem::{Access, PdId, RegionMemory};
+use trunkline_conn::secret::{Purpose, Secret, Stream};
+use trunkline_wire::{Lkey, Rkey};
+
+const SALT_MASK: u16 = 0xfff;
+/// Flags that a provider may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
+const OPTIONAL: u32 = 0x3ff0_0000;
+/// The memory is of huge pages (`IBV_ACCESS_HUGETLB`): nothing to a NIC that copies.
+const HUGETLB: u32 = 1 << 7;
+
+/// What [`RegionTable::register`] gives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Registered {
+    /// Key for local work requests.
+    pub lkey: Lkey,
+    /// Key for peers; the same number.
+    pub rkey: Rkey,
+    /// Slot of the region.
+    pub index: u32,
+}
+
+/// All regions and protection domains of a node. Clones are the same table.
+#[derive(Debug)]
+pub struct RegionTable<B> {
+    regions: Arc<Table<Region<B>>>,
+    books: Arc<Mutex<Books>>,
+}
+
+impl<B> Clone for RegionTable<B> {
+    fn clone(&self) -> Self {
+        Self {
+            regions: Arc::clone(&self.regions),
+            books: Arc::clone(&self.books),
+        }
+    }
+}
+
+/// What only those who register and deregister need.
+#[derive(Debug)]
+struct Books {
+    /// The key and the domain of each region.
+    regions: Slab<(u32, PdId)>,
+    /// Salt of the last registration in each slot.
+    salts: Vec<u16>,
+    /// From which the first salt of a slot is drawn.
+    first_salts: Stream,
+    domains: Slab<Domain>,
+    secret: Secret32,
+}
+
+/// What is in a protection domain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Domain {
+    regions: u32,
+    others: u32,
+}
+
+impl<B: RegionMemory> RegionTable<B> {
+    /// No regions and no domains; `secret` decides on their keys.
+    pub fn new(secret: &Secret) -> Self {
+        let books = Books {
+            regions: Slab::new(),
+            salts: Vec::new(),
+            first_salts: secret.stream(Purpose::RegionSalts),
+            domains: Slab::new(),
+            secret: Secret32::new(secret.stream(Purpose::RegionKeys)),
+        };
+        Self {
+            regions: Table::new(),
+            books: Arc::new(Mutex::new(books)),
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books
+            .lock()
+            .expect("who panics with the books has broken their law")
+    }
+
+    /// The view of a further worker.
+    pub fn view(&self) -> Regions<B> {
+        Regions {
+            table: self.clone(),
+            reader: self.regions.reader(),
+            secret: self.books().secret.clone(),
+        }
+    }
+
+    /// A new protection domain (`ibv_alloc_pd(3)`).
+    pub fn alloc_pd(&self) -> PdId {
+        PdId(self.books().domains.insert(Domain::default()))
+    }
+
+    /// Ends a protection domain (`ibv_dealloc_pd(3)`).
+    ///
+    /// # Errors
+    /// There is no such domain, or something is still in it.
+    pub fn dealloc_pd(&self, pd: PdId) -> Result<(), VerbsError> {
+        let mut books = self.books();
+        let domain = *books.domain(pd)?;
+        let users = domain.regions.saturating_add(domain.others);
+        if users != 0 {
+            return Err(VerbsError::Busy {
+                what: "protection domain",
+                users,
+            });
+        }
+        books.domains.remove(pd.0);
+        Ok(())
+    }
+
+    /// Puts a QP or an SRQ into a domain.
+    ///
+    /// # Errors
+    /// There is no such domain.
+    pub(crate) fn pd_ref(&self, pd: PdId) -> Result<(), VerbsError> {
+        self.books().domain(pd)?.others += 1;
+        Ok(())
+    }
+
+    /// Takes it out again.
+    ///
+    /// # Panics
+    /// When nothing was put in.
+    pub(crate) fn pd_unref(&self, pd: PdId) {
+        let others = &mut self.books().domains[pd.0].others;
+        *others = others
+            .checked_sub(1)
+            .expect("whatever leaves a domain was put into it");
+    }
+
+    /// Registers memory (`ibv_reg_mr(3)`) with all workers.
+    ///
+    /// # Errors
+    /// Remote writes or atomics without local writes, or flags that mean nothing; no bytes, which
+    /// `ibv_reg_mr(3)` of Linux refuses, too; a range that wraps around; no such domain;
+    /// [`MAX_REGIONS`] regions already.
+    pub fn register(&self, pd: PdId, bytes: B, access: Access) -> Result<Registered, VerbsError> {
+        check_access(access)?;
+        let (addr, length) = (bytes.addr(), bytes.len() as u64);
+        if length == 0 {
+            return Err(VerbsError::EmptyRegion);
+        }
+        if addr.checked_add(length).is_none() {
+            return Err(VerbsError::BadRange { addr, length });
+        }
+        let mut books = self.books();
+        let (index, key) = books.enter(pd)?;
+        let region = Region {
+            addr,
+            length,
+            key,
+            pd,
+            access,
+            invalidated: AtomicBool::new(false),
+            bytes,
+        };
+        self.regions.insert(index, Box::new(region));
+        Ok(Registered {
+            lkey: Lkey(key),
+            rkey: Rkey(key),
+            index,
+        })
+    }
+
+    /// Ends a registration (`ibv_dereg_mr(3)`), also of a key that a peer invalidated: nobody finds
+    /// the region from now on. A worker may be using its memory still.
+    ///
+    /// # Errors
+    /// There is no such key.
+    pub fn unregister(&self, key: Rkey) -> Result<Unregistered<B>, VerbsError> {
+        let mut books = self.books();
+        let index = books
+            .leave(key)
+            .ok_or(VerbsError::UnknownKey { key: key.0 })?;
+        let removed = self.regions.remove(index);
+        Ok(Unregistered(removed.expect("the books list what is there")))
+    }
+
+    /// Regions.
+    pub fn len(&self) -> usize {
+        self.books().regions.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Books {
+    fn domain(&mut self, pd: PdId) -> Result<&mut Domain, VerbsError> {
+        self.domains
+            .get_mut(pd.0)
+            .ok_or(VerbsError::UnknownPd { pd: pd.0 })
+    }
+
+    /// Slot and key of a region that is new.
+    fn enter(&mut self, pd: PdId) -> Result<(u32, u32), VerbsError> {
+        let index = self.regions.next_index();
+        if index >= MAX_REGIONS {
+            return Err(VerbsError::Limit {
+                what: "memory regions",
+                limit: u64::from(MAX_REGIONS),
+            });
+        }
+        self.domain(pd)?.regions += 1;
+        if index as usize == self.salts.len() {
+            let random = self.first_salts.next_u64();
+            self.salts.push(random as u16 & SALT_MASK);
+        }
+        let salt = &mut self.salts[index as usize];
+        *salt = salt.wrapping_add(1) & SALT_MASK;
+        let key = self.secret.seal(index | u32::from(*salt) << INDEX_BITS);
+        let inserted = self.regions.insert((key, pd));
+        assert_eq!(inserted, index, "the slab says where it inserts");
+        Ok((index, key))
+    }
+
+    /// The slot of a region, which is free now; `None` where no region has the key.
+    fn leave(&mut self, key: Rkey) -> Option<u32> {
+        let index = self.secret.open(key.0) & (MAX_REGIONS - 1);
+        let (_, pd) = self.regions.get(index).filter(|(its, _)| *its == key.0)?;
+        self.domains[pd.0].regions -= 1;
+        self.regions.remove(index);
+        Some(index)
+    }
+}
+
+/// A region that nobody finds any more. Its memory may be used for other things once each worker of
+/// the node has rested since ([`quiesced`](Self::quiesced)): that is between two of its calls.
+#[derive(Debug)]
+pub struct Unregistered<B>(Removed<Region<B>>);
+
+impl<B> Unregistered<B> {
+    /// A worker is in no call.
+    pub fn quiesced(&mut self, worker: &mut Regions<B>) {
+        self.0.quiesced(&mut worker.reader);
+    }
+
+    /// Returns the memory. `None` where some worker has not rested: it stays registered with
+    /// nobody, and is given back with the last worker's view.
+    pub fn reclaim(self) -> Option<B> {
+        Some(self.0.reclaim()?.bytes)
+    }
+}
+
+/// What `ibv_reg_mr(3)` says about access flags.
+fn check_access(access: Access) -> Result<(), VerbsError> {
+    let bits = access.bits();
+    let writes = Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
+    let invalidate = Access::REMOTE_INVALIDATE.bits();
+    let known = Access::ALL.bits() | invalidate | HUGETLB | OPTIONAL;
+    if bits & !known != 0 || (bits & writes != 0 && !access.contains(Access::LOCAL_WRITE)) {
+        return Err(VerbsError::BadAccess { bits });
+    }
+    Ok(())
+}
