@@ -1,6 +1,6 @@
 //! What a second worker brings: two nodes on loopback whose programs drive them. Thread i drives
-//! worker i of both nodes, and posts to the QPs of that worker; all QPs together are as many as with
-//! one thread and one worker.
+//! worker i of both nodes, and posts to the QPs of that worker; all QPs together are as many as
+//! with one thread and one worker.
 
 use crate::end::REGION as SIZE;
 use crate::rounds::{alternate, median};

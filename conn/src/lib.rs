@@ -2,14 +2,15 @@
 //!
 //! Nothing here reads a clock, touches memory of a program, or sends a packet: time, memory and
 //! packets are arguments. Two engines share the words of [`work`] and the memory trait of [`mem`]:
-//! `rc`, the InfiniBand reliable connection (with `uc` and `ud` beside it), and `src`, the packet
-//! delivery of connections that many QPs share.
+//! `rc`, the InfiniBand reliable connection (with `uc` and `ud` beside it), and `delivery`, that of
+//! packets on connections that many QPs share.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 pub mod control;
+mod dcqcn;
 pub mod delivery;
 pub mod egress;
 pub mod host;
