@@ -8,7 +8,7 @@
 use crate::Measurement;
 use crate::pair::{Ends, RingMemory};
 use crate::rounds::percentile;
-use crate::virtual_link::{Dice, Faults, VirtualLink};
+use crate::virtual_link::{Faults, VirtualLink};
 use std::sync::Arc;
 use trunkline_conn::time::{Instant, MICROSECOND, MILLISECOND};
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status, WorkOpcode};
@@ -16,6 +16,7 @@ use trunkline_qpmap::QpInit;
 use trunkline_qpmap::cq::CompletionQueue;
 use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::{OWN_BINDING, RecvWr, SendWr};
+use trunkline_testkit::Rng;
 use trunkline_wire::Rkey;
 
 /// QPs whose latency is measured.
@@ -80,7 +81,7 @@ struct Trouble {
 /// A run, as its programs see it.
 struct Run {
     troubled: bool,
-    dice: Dice,
+    rng: Rng,
     /// When each neighbour calls next; `FAR` while it waits for an answer.
     calls: [Instant; NEIGHBOURS],
     /// When each neighbour made the call that is under way.
@@ -99,12 +100,12 @@ struct Run {
 fn latencies(troubled: bool, length: u64) -> (Vec<f64>, Trouble) {
     let mut link = VirtualLink::new(Faults::default(), UNREAD, 1 << 20, false);
     let (unread, unread_cq) = add_reader(&mut link.ends);
-    let mut dice = Dice::new(0x5eed_0003);
+    let mut rng = Rng::new(0x5eed_0003);
     let mut run = Run {
         troubled,
-        calls: std::array::from_fn(|_| link.now() + dice.draw(PAUSE)),
+        calls: std::array::from_fn(|_| link.now() + rng.within(PAUSE)),
         called: [Instant::ZERO; NEIGHBOURS],
-        dice,
+        rng,
         due: link.now(),
         outstanding: [0; 3],
         errors: 0,
@@ -218,7 +219,7 @@ impl Run {
                 failed |= completion.status == Status::RemoteAccess;
             } else if is_receive(completion) {
                 self.latencies.push(now.since(self.called[qp]) as f64);
-                self.calls[qp] = now + self.dice.draw(PAUSE);
+                self.calls[qp] = now + self.rng.within(PAUSE);
                 self.receive(ends, 0, qp, SMALL);
                 continue;
             }

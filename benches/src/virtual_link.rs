@@ -10,6 +10,7 @@ use trunkline_conn::control::ControlKind;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, MICROSECOND};
+use trunkline_testkit::Rng;
 use trunkline_wire::Path;
 
 /// Speed of each direction, in Gb/s.
@@ -35,29 +36,9 @@ pub struct Faults {
     pub late: f64,
 }
 
-/// Draws from a seed (xorshift64*).
-#[derive(Clone, Debug)]
-pub struct Dice(u64);
-
-impl Dice {
-    /// `seed` is not 0.
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// One of `range`, which is not empty.
-    pub const fn draw(&mut self, range: std::ops::Range<u64>) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let value = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16;
-        range.start + value % (range.end - range.start)
-    }
-
-    fn happens(&mut self, share: f64) -> bool {
-        const ALL: u64 = 1 << 32;
-        (self.draw(0..ALL) as f64) < share * ALL as f64
-    }
+/// Whether what has this share of all cases, 0 to 1, is so in this one.
+fn happens(rng: &mut Rng, share: f64) -> bool {
+    rng.chance((share * 1e6) as u64)
 }
 
 #[derive(Debug)]
@@ -70,7 +51,7 @@ struct Packet {
 #[derive(Debug)]
 struct Wire {
     faults: Faults,
-    dice: Dice,
+    rng: Rng,
     now: Instant,
     /// The packet that is being built.
     slot: Option<Packet>,
@@ -91,7 +72,7 @@ impl Wire {
     fn new(faults: Faults, seed: u64) -> Self {
         Self {
             faults,
-            dice: Dice::new(seed),
+            rng: Rng::new(seed),
             now: Instant::ZERO,
             slot: None,
             spare: Vec::new(),
@@ -148,12 +129,12 @@ impl Egress for Wire {
         self.free_ps = start + (packet.bytes.len() as u64 + AROUND) * BYTE_PS;
         let left = Instant::from_nanos(self.free_ps.div_ceil(PS_PER_NS));
         self.leaving.push_back(left);
-        if self.dice.happens(self.faults.loss) {
+        if happens(&mut self.rng, self.faults.loss) {
             self.spare.push(packet.bytes);
             return;
         }
-        let late = match self.dice.happens(self.faults.late) {
-            true => self.dice.draw(LATE_NS),
+        let late = match happens(&mut self.rng, self.faults.late) {
+            true => self.rng.within(LATE_NS),
             false => 0,
         };
         self.order += 1;

@@ -10,6 +10,7 @@ mod responder;
 use common::capture::{self, Conversation};
 use common::path;
 use trunkline_conn::rc::{Config, Mtu};
+use trunkline_testkit::captures;
 use trunkline_wire::{NakCode, Psn, Syndrome};
 
 /// RC captures there are at least, and conversations in them.
@@ -68,12 +69,12 @@ fn refused_for_good(talk: &Conversation) -> Option<(Psn, NakCode)> {
 
 /// Runs `replay` over every RC conversation; it says how many packets it compared.
 fn over_all(what: &str, replay: impl Fn(&str, &Conversation) -> usize) {
-    let Some(folder) = capture::folder() else {
+    let Some(folder) = captures::folder() else {
         return;
     };
     let (mut files, mut talks) = (0, 0);
-    for (name, file) in capture::files(&folder) {
-        let conversations = capture::conversations(&file);
+    for (name, frames) in captures::files(&folder) {
+        let conversations = capture::conversations(&frames);
         let mut compared = 0;
         for talk in &conversations {
             let count = replay(&name, talk);
@@ -105,13 +106,13 @@ fn the_requester_sends_what_the_captured_one_sent_and_completes() {
 
 #[test]
 fn a_receive_that_is_too_short_is_refused_where_the_unusable_one_was() {
-    let Some(folder) = capture::folder() else {
+    let Some(folder) = captures::folder() else {
         return;
     };
     let mut compared = 0;
-    for (name, file) in capture::files(&folder) {
+    for (name, frames) in captures::files(&folder) {
         if name.ends_with(UNUSABLE) {
-            for talk in &capture::conversations(&file) {
+            for talk in &capture::conversations(&frames) {
                 compared += responder::replay_short_receive(&name, talk);
             }
         }

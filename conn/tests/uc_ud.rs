@@ -11,6 +11,7 @@ use trunkline_conn::mem::{Access, AtomicOp, PdId};
 use trunkline_conn::rc::{Dropped, Mtu, State};
 use trunkline_conn::work::{Extra, SendFlags, SendOp, Status, WorkOpcode};
 use trunkline_conn::{uc, ud};
+use trunkline_testkit::captures;
 use trunkline_wire::{
     Deth, Ipv4, Ipv6, Opcode, Operation, Packet, Path, Psn, Qpn, Rkey, Transport, Udp,
     parse_datagram,
@@ -498,12 +499,12 @@ fn invalidation_is_no_opcode_of_uc() {
 
 #[test]
 fn captured_uc_messages_arrive_and_leave_as_they_were() {
-    let Some(folder) = capture::folder() else {
+    let Some(folder) = captures::folder() else {
         return;
     };
     let (mut files, mut packets) = (0, 0);
-    for (name, file) in capture::files(&folder) {
-        let seen = capture::datagrams(&file, Transport::Uc);
+    for (name, frames) in captures::files(&folder) {
+        let seen = capture::datagrams(&frames, Transport::Uc);
         let mut sources: Vec<IpAddr> = seen.iter().map(|(path, _)| path.src).collect();
         sources.sort();
         sources.dedup();
@@ -594,12 +595,12 @@ fn replay_uc(name: &str, packets: &[&Seen]) -> usize {
 
 #[test]
 fn captured_datagrams_arrive_and_leave_as_they_were() {
-    let Some(folder) = capture::folder() else {
+    let Some(folder) = captures::folder() else {
         return;
     };
     let mut compared = 0;
-    for (name, file) in capture::files(&folder) {
-        for (path, seen) in capture::datagrams(&file, Transport::Ud) {
+    for (name, frames) in captures::files(&folder) {
+        for (path, seen) in capture::datagrams(&frames, Transport::Ud) {
             let packet = seen.packet();
             let deth = packet.deth.expect("datagrams have one");
             let config = ud::Config {

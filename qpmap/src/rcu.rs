@@ -88,9 +88,14 @@ impl<T> Table<T> {
     /// When there is one at `index`, or `index` is 2^20 or more.
     pub fn insert(&self, index: u32, value: Box<T>) {
         let slot = self.slots.get_or_grow(index);
+        let value = Box::into_raw(value);
         // Whoever loads the pointer sees the value behind it.
-        let was = slot.swap(Box::into_raw(value), AcqRel);
-        assert!(was.is_null(), "there is a value at {index}");
+        let put = slot.compare_exchange(ptr::null_mut(), value, AcqRel, Acquire);
+        if put.is_err() {
+            // SAFETY: the pointer came from `Box::into_raw` just now, and nobody else has it.
+            drop(unsafe { Box::from_raw(value) });
+            panic!("there is a value at {index}");
+        }
     }
 
     /// Takes a value out: nobody finds it from now on. `None` where there is none.
@@ -141,8 +146,8 @@ impl<T> Reader<T> {
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
         let value = self.table.slots.get(index)?.load(Acquire);
-        // SAFETY: the pointer is null, or came from `Box::into_raw` in `insert`, whose swap is
-        // visible to this load. The value is freed by `Removed` alone, after this reader was
+        // SAFETY: the pointer is null, or came from `Box::into_raw` in `insert`, whose store
+        // is visible to this load. The value is freed by `Removed` alone, after this reader was
         // borrowed mutably or dropped, neither of which can be while the reference borrows it, or
         // by the table's drop, which this reader holds off. Nobody has a mutable reference to it
         // before that.

@@ -2,24 +2,11 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/captures");
-/// Another folder with captures and their INDEX.txt; or `none`, to do without.
-const OVERRIDE: &str = "TRUNKLINE_CAPTURES";
-
-fn folder() -> Option<PathBuf> {
-    match std::env::var_os(OVERRIDE) {
-        Some(value) if value == "none" => None,
-        Some(value) => Some(PathBuf::from(value)),
-        None => Some(PathBuf::from(FOLDER)),
-    }
-}
+use trunkline_testkit::captures;
 
 #[test]
 fn every_frame_of_the_golden_captures_comes_back() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let counts = common::check_folder(&golden);
+    let counts = common::check_folder(&captures::golden());
     assert_eq!(counts["frames"], 55);
     for packet in [
         "REQ",
@@ -36,15 +23,9 @@ fn every_frame_of_the_golden_captures_comes_back() {
 
 #[test]
 fn every_frame_of_the_shared_captures_comes_back_and_is_counted() {
-    let Some(folder) = folder() else {
-        eprintln!("SKIPPED: {OVERRIDE}=none, so only the golden captures were checked");
+    let Some(folder) = captures::folder() else {
         return;
     };
-    assert!(
-        folder.join("INDEX.txt").is_file(),
-        "NO CAPTURES at {}: set {OVERRIDE} to a folder that has them, or to `none` to do without",
-        folder.display()
-    );
     let counts = common::check_folder(&folder);
     for (packet, count) in &counts {
         println!("{count:6} {packet}");

@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::net::IpAddr;
+use trunkline_testkit::captures;
 use trunkline_wire::cm::CmMad;
 use trunkline_wire::{Answer, Bth, Header, IcrcSeed, Opcode, Path, law};
 
@@ -204,19 +205,8 @@ fn valid_datagram(opcode: Opcode, bytes: &[u8], payload: usize, pad: u8) -> Vec<
 fn golden_frames() -> &'static [Vec<u8>] {
     static FRAMES: std::sync::OnceLock<Vec<Vec<u8>>> = std::sync::OnceLock::new();
     FRAMES.get_or_init(|| {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-        let files = common::index(&folder).into_keys().map(|name| {
-            std::fs::read(folder.join(format!("{name}.pcap"))).expect("INDEX.txt names files")
-        });
-        let frames = files.flat_map(|file| {
-            common::frames(&file)
-                .into_iter()
-                .map(<[u8]>::to_vec)
-                .collect::<Vec<_>>()
-        });
+        let files = captures::files(&captures::golden()).into_iter();
+        let frames = files.flat_map(|(_, frames)| frames.into_iter().map(|frame| frame.bytes));
         frames.collect()
     })
 }
-
-#[allow(dead_code, reason = "the other test uses the rest")]
-mod common;

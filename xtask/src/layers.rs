@@ -17,6 +17,7 @@ const DATAPLANE: &str = "trunkline-dataplane";
 const ROOT: &str = "trunkline";
 const CLI: &str = "trunkline-cli";
 const SIM: &str = "trunkline-sim";
+const TESTKIT: &str = "trunkline-testkit";
 
 /// Every member with what it may depend on, lowest floor first. A new edge is its own commit.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -30,10 +31,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (
         "trunkline-benches",
-        &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT, SIM],
+        &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT, SIM, TESTKIT],
     ),
     ("trunkline-fuzz", &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     ("trunkline-interop", &[WIRE, DATAPLANE, ROOT]),
+    (TESTKIT, &[]),
     ("xtask", &[]),
 ];
 

@@ -37,8 +37,13 @@ pub(crate) fn run(limit: Option<Duration>) -> Result<Verdict> {
         command.env("CARGO_TARGET_DIR", cargo::target_dir()?.join(FOLDER));
         // Some tests ask for the time.
         command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
-        cargo::run(command, limit.map(|all| all.saturating_sub(begun.elapsed())))?;
+        cargo::run(
+            command,
+            limit.map(|all| all.saturating_sub(begun.elapsed())),
+        )?;
     }
     let modules = MODULES.iter().flat_map(|(_, modules)| *modules);
-    Ok(Verdict::Passed(modules.copied().collect::<Vec<_>>().join(", ")))
+    Ok(Verdict::Passed(
+        modules.copied().collect::<Vec<_>>().join(", "),
+    ))
 }

@@ -1,6 +1,6 @@
 //! A network that loses, duplicates, delays and reorders datagrams.
 
-use super::Seeded;
+use super::Rng;
 use crate::message::Mad;
 use std::collections::BTreeMap;
 use trunkline_conn::time::{Instant, MILLISECOND};
@@ -22,7 +22,7 @@ impl Weather {
     };
 
     /// 20 to 40 % loss, up to 20 % duplicates, delays up to 60 ms.
-    pub(crate) fn bad(random: &mut Seeded) -> Self {
+    pub(crate) fn bad(random: &mut Rng) -> Self {
         Self {
             loss_per_mille: 200 + random.below(201),
             duplicate_per_mille: random.below(200),
@@ -49,10 +49,10 @@ impl Air {
         }
     }
 
-    pub(crate) fn send(&mut self, now: Instant, from: u8, to: u8, mad: Mad, random: &mut Seeded) {
-        let copies = 1 + u64::from(random.chance(self.weather.duplicate_per_mille));
+    pub(crate) fn send(&mut self, now: Instant, from: u8, to: u8, mad: Mad, random: &mut Rng) {
+        let copies = 1 + u64::from(random.chance(1_000 * self.weather.duplicate_per_mille));
         for _ in 0..copies {
-            if !random.chance(self.weather.loss_per_mille) {
+            if !random.chance(1_000 * self.weather.loss_per_mille) {
                 let delay = random.below(self.weather.delay_ns) + 1;
                 self.serial += 1;
                 self.flying

@@ -3,7 +3,7 @@
 use super::air::Weather;
 use super::nodes::Network;
 use super::nodes::agree;
-use super::{Seeded, Stage, ask, drain, messages, ms, offer};
+use super::{Rng, Stage, ask, drain, messages, ms, offer};
 use crate::binds::{Bind, Binds, Bounds};
 use crate::event::{AskError, CloseReason, Event, Refused, Role};
 use crate::hello::{Hello, HelloReply, Purpose};
@@ -23,7 +23,7 @@ const LOWER: Identity = Identity { guid: 1, epoch: 8 };
 fn exactly_one_connection_comes_of_opens_that_cross() {
     let mut none = 0;
     for seed in 0..4_000 {
-        let mut random = Seeded(seed);
+        let mut random = Rng::new(seed);
         let weather = Weather {
             loss_per_mille: [0, 200, 300, 400][random.below(4) as usize],
             duplicate_per_mille: random.below(300),
@@ -276,7 +276,7 @@ fn binds_ride_in_the_ask_and_consent_in_the_answer() {
         generation: 7,
     });
     let mut network = Network::new(1, 2, Weather::CLEAR);
-    let mut ask = ask(&mut Seeded(1), Purpose::Pool(0));
+    let mut ask = ask(&mut Rng::new(1), Purpose::Pool(0));
     ask.binds = binds.into_iter().collect();
     let opened = network.parties[0]
         .manager
@@ -336,7 +336,7 @@ fn an_answer_that_is_said_again_consents_no_more_for_qps_that_are_gone() {
     let [gone, left] = [0, 1].map(|at: usize| consent.as_slice()[at]);
     let mut stage = Stage::new();
     stage.asked();
-    let offer = offer(&mut Seeded(2));
+    let offer = offer(&mut Rng::new(2));
     let accepted = stage.manager.accept(stage.now, stage.id(), offer, consent);
     accepted.expect("it waits for that");
     drain(&mut stage.manager);

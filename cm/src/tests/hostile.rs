@@ -1,11 +1,10 @@
 //! Anybody may send anything.
 
 use super::matrix::run_out;
-use super::{Seeded, Stage, US, address, drain, ms, pcap};
+use super::{Rng, Stage, US, address, drain, ms, pcap};
 use crate::binds::Bounds;
 use crate::event::Event;
 use crate::identity::Identity;
-use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::{Config, Manager};
 use core::net::IpAddr;
@@ -42,7 +41,7 @@ fn crowded() -> (Stage, Vec<[u8; MAD_LEN]>) {
 }
 
 /// One of the good messages made bad, or from another address than the peer's, which is host 2.
-pub(crate) fn spoilt(good: &[[u8; MAD_LEN]], random: &mut Seeded) -> ([u8; MAD_LEN], IpAddr) {
+pub(crate) fn spoilt(good: &[[u8; MAD_LEN]], random: &mut Rng) -> ([u8; MAD_LEN], IpAddr) {
     let (mut mad, mut from) = (good[random.below(good.len() as u64) as usize], address(2));
     match random.below(4) {
         0 => mad = core::array::from_fn(|_| random.next() as u8),
@@ -60,7 +59,7 @@ pub(crate) fn spoilt(good: &[[u8; MAD_LEN]], random: &mut Seeded) -> ([u8; MAD_L
 #[test]
 fn damaged_forged_and_truncated_datagrams_move_nothing_but_what_they_may() {
     let (mut stage, good) = crowded();
-    let mut random = Seeded(5);
+    let mut random = Rng::new(5);
     let most = stage.manager.config().limits;
     for round in 0..200_000_u64 {
         let (mad, from) = spoilt(&good, &mut random);
@@ -86,7 +85,7 @@ fn damaged_forged_and_truncated_datagrams_move_nothing_but_what_they_may() {
 fn who_guesses_numbers_moves_nothing() {
     let mut stage = Stage::new();
     let standing = stage.established();
-    let mut random = Seeded(6);
+    let mut random = Rng::new(6);
     for _ in 0..200_000 {
         // The attacker knows the peer's address, not the numbers.
         stage.ours = CommId(random.next() as u32);
@@ -197,10 +196,10 @@ fn a_flood_of_forged_asks_fills_its_bounds_and_drains_away() {
 }
 
 /// A manager with an ask to each of the two addresses of the captures' hosts.
-fn bystander(captured: &[(Path, [u8; MAD_LEN])]) -> Manager<Seeded> {
-    let mut manager = Manager::new(Config::new(US), Seeded(1));
+fn bystander(captured: &[(Path, [u8; MAD_LEN])]) -> Manager<Rng> {
+    let mut manager = Manager::new(Config::new(US), Rng::new(1));
     for (path, _) in captured.iter().take(40) {
-        let ask = super::ask(&mut Seeded(2), crate::Purpose::Pool(0));
+        let ask = super::ask(&mut Rng::new(2), crate::Purpose::Pool(0));
         // Each route once.
         let _ = manager.open(ms(0), crate::Route::back(path), ask);
     }

@@ -1,6 +1,6 @@
 //! What is bounded stays so.
 
-use super::{Seeded, Stage, US, address, ask, drain, messages, ms};
+use super::{Rng, Stage, US, address, ask, drain, messages, ms};
 use crate::Config;
 use crate::event::{AskError, Route};
 use crate::hello::{HelloError, Purpose};
@@ -42,7 +42,7 @@ fn asks_of_ours_are_bounded() {
     let refused = stage.manager.open(
         stage.now,
         stage.route(),
-        ask(&mut Seeded(1), Purpose::Private),
+        ask(&mut Rng::new(1), Purpose::Private),
     );
     let what = "connections being opened";
     assert_eq!(refused, Err(AskError::Busy { what, limit: 3 }));
@@ -309,7 +309,7 @@ fn closed_connections_are_remembered_only_so_many_at_a_time() {
 #[test]
 fn what_no_peer_would_take_cannot_be_offered() {
     let mut stage = Stage::new();
-    let good = ask(&mut Seeded(1), Purpose::Pool(0));
+    let good = ask(&mut Rng::new(1), Purpose::Pool(0));
     let cases = [
         ("pool index", {
             let mut a = good;

@@ -32,31 +32,13 @@ use crate::{Config, Manager};
 use core::net::{IpAddr, Ipv4Addr};
 use std::vec::Vec;
 use trunkline_conn::time::{Instant, MILLISECOND};
+pub(crate) use trunkline_testkit::Rng;
 use trunkline_wire::cm::{Answered, CmMad, CommId, Message};
 use trunkline_wire::{Path, Qpn, ROCE_PORT, Workers};
 
-/// SplitMix64.
-#[derive(Clone, Debug)]
-pub(crate) struct Seeded(pub(crate) u64);
-
-impl Random for Seeded {
+impl Random for Rng {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
-
-impl Seeded {
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// True in `per_mille` of a thousand cases.
-    pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
-        self.below(1_000) < per_mille
+        Self::next(self)
     }
 }
 
@@ -77,7 +59,7 @@ pub(crate) fn path(from: IpAddr, to: IpAddr) -> Path {
     }
 }
 
-pub(super) fn offer(random: &mut Seeded) -> Offer {
+pub(super) fn offer(random: &mut Rng) -> Offer {
     Offer {
         connection: Qpn::from_wire(random.next() as u32),
         token: random.next() as u32,
@@ -88,7 +70,7 @@ pub(super) fn offer(random: &mut Seeded) -> Offer {
     }
 }
 
-pub(super) fn ask(random: &mut Seeded, purpose: Purpose) -> Ask {
+pub(super) fn ask(random: &mut Rng, purpose: Purpose) -> Ask {
     Ask {
         offer: offer(random),
         purpose,
@@ -100,7 +82,7 @@ pub(super) fn ask(random: &mut Seeded, purpose: Purpose) -> Ask {
 }
 
 /// Everything a manager has to send and to say.
-pub(super) fn drain(manager: &mut Manager<Seeded>) -> (Vec<Outgoing>, Vec<Event>) {
+pub(super) fn drain(manager: &mut Manager<Rng>) -> (Vec<Outgoing>, Vec<Event>) {
     let sent = core::iter::from_fn(|| manager.poll_transmit()).collect();
     let events = core::iter::from_fn(|| manager.poll_event()).collect();
     (sent, events)
@@ -114,8 +96,8 @@ pub(crate) fn messages(sent: &[Outgoing]) -> Vec<CmMad> {
 /// A manager at host 1 with GUID 5, and the numbers of a peer at host 2 whose part the test plays.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    pub(super) manager: Manager<Seeded>,
-    pub(super) random: Seeded,
+    pub(super) manager: Manager<Rng>,
+    pub(super) random: Rng,
     pub(super) now: Instant,
     pub(super) peer: Identity,
     pub(super) peer_address: IpAddr,
@@ -143,9 +125,9 @@ impl Stage {
     }
 
     pub(super) fn with(config: Config) -> Self {
-        let mut random = Seeded(77);
+        let mut random = Rng::new(77);
         Self {
-            manager: Manager::new(config, Seeded(3)),
+            manager: Manager::new(config, Rng::new(3)),
             now: ms(1_000),
             peer: THEM,
             peer_address: address(2),

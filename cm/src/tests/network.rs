@@ -1,7 +1,7 @@
 //! Managers, each with the least of a program above it, on a bad network in virtual time.
 
 use super::air::{Air, Weather};
-use super::{Seeded, address, path};
+use super::{Rng, address, path};
 use crate::event::{Outgoing, Route};
 use crate::message::Mad;
 use std::vec::Vec;
@@ -15,7 +15,7 @@ pub(crate) trait Party {
     fn handle_mad(&mut self, now: Instant, from: &Path, mad: &Mad);
     fn handle_timeout(&mut self, now: Instant);
     /// The program takes up what the manager says: what there is to send, `None` when all is quiet.
-    fn take_up(&mut self, now: Instant, random: &mut Seeded) -> Option<Vec<Outgoing>>;
+    fn take_up(&mut self, now: Instant, random: &mut Rng) -> Option<Vec<Outgoing>>;
 }
 
 /// Parties at hosts 1, 2, ...
@@ -23,7 +23,7 @@ pub(crate) trait Party {
 pub(crate) struct Network<P> {
     pub(crate) parties: Vec<P>,
     pub(crate) now: Instant,
-    pub(crate) random: Seeded,
+    pub(crate) random: Rng,
     pub(crate) air: Air,
 }
 
@@ -32,9 +32,9 @@ impl<P: Party> Network<P> {
         seed: u64,
         hosts: u8,
         weather: Weather,
-        mut party: impl FnMut(u8, &mut Seeded) -> P,
+        mut party: impl FnMut(u8, &mut Rng) -> P,
     ) -> Self {
-        let mut random = Seeded(seed);
+        let mut random = Rng::new(seed);
         Self {
             parties: (1..=hosts).map(|host| party(host, &mut random)).collect(),
             now: Instant::ZERO,

@@ -3,13 +3,12 @@
 
 use super::air::Weather;
 use super::network::Party;
-use super::{Seeded, address, ask, drain, offer};
+use super::{Rng, address, ask, drain, offer};
 use crate::binds::{Bind, Bound, Bounds};
 use crate::event::{AskError, Established, Event, HandshakeId, Outgoing};
 use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::message::Mad;
-use crate::random::Random;
 use crate::retry::Retry;
 use crate::{Config, Manager, Phase, Step};
 use std::collections::BTreeMap;
@@ -27,7 +26,7 @@ pub(super) struct Life {
 
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) manager: Manager<Seeded>,
+    pub(super) manager: Manager<Rng>,
     /// What a watcher knows of its handshakes, by number.
     phases: Arc<Mutex<BTreeMap<u32, Phase>>>,
     pub(super) identity: Identity,
@@ -76,7 +75,7 @@ impl Node {
     }
 
     fn new(host: u8, identity: Identity, seed: u64) -> Self {
-        let mut manager = Manager::new(Config::new(identity), Seeded(seed));
+        let mut manager = Manager::new(Config::new(identity), Rng::new(seed));
         let phases = Arc::default();
         let seen: Arc<Mutex<_>> = Arc::clone(&phases);
         manager.observe(move |step| note(&mut seen.lock().expect("nobody panics here"), step));
@@ -137,7 +136,7 @@ impl Party for Node {
         self.manager.handle_timeout(now);
     }
 
-    fn take_up(&mut self, now: Instant, random: &mut Seeded) -> Option<Vec<Outgoing>> {
+    fn take_up(&mut self, now: Instant, random: &mut Rng) -> Option<Vec<Outgoing>> {
         let (sent, events) = drain(&mut self.manager);
         for event in &events {
             self.note(event);

@@ -3,7 +3,7 @@
 use super::air::Weather;
 use super::network::run_seeds;
 use super::nodes::Network;
-use super::{Seeded, ms};
+use super::{Rng, ms};
 use crate::event::{Event, Role};
 use crate::hello::Purpose;
 use crate::retry::Retry;
@@ -68,7 +68,7 @@ fn random_step(network: &mut Network) {
                 network.close(from, id);
             }
         }
-        14 if network.random.chance(300) => network.restart(from),
+        14 if network.random.chance(300_000) => network.restart(from),
         15..=17 => network.exchange_packets(),
         _ => {}
     }
@@ -125,7 +125,7 @@ fn close_all(network: &mut Network) {
 }
 
 fn run(seed: u64) {
-    let mut random = Seeded(seed ^ 0x5eed);
+    let mut random = Rng::new(seed ^ 0x5eed);
     let nodes = 2 + random.below(2) as u8;
     let weather = Weather::bad(&mut random);
     let mut network = Network::new(seed, nodes, weather);
@@ -192,7 +192,7 @@ fn with_a_fifth_of_the_messages_lost_every_connection_stands_and_none_twice() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let trace = |seed| {
-        let mut network = Network::new(seed, 3, Weather::bad(&mut Seeded(seed)));
+        let mut network = Network::new(seed, 3, Weather::bad(&mut Rng::new(seed)));
         for _ in 0..60 {
             random_step(&mut network);
             network.run(network.now + 50 * MILLISECOND);
@@ -207,7 +207,7 @@ fn the_same_seed_gives_the_same_run() {
 #[test]
 fn a_restarted_node_is_met_anew_and_its_old_connections_end() {
     for seed in 0..500 {
-        let weather = Weather::bad(&mut Seeded(seed));
+        let weather = Weather::bad(&mut Rng::new(seed));
         let mut network = Network::new(seed, 2, Weather::CLEAR);
         network
             .open(0, 1, Purpose::Pool(0), Retry::ASK)

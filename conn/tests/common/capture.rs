@@ -2,75 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use trunkline_testkit::captures::Captured;
 use trunkline_wire::{
     Aeth, AtomicEth, Bth, Frame, Ieth, ImmDt, Operation, Packet, Position, Qpn, Reth, Transport,
     parse_datagram,
 };
-
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/captures");
-/// Another folder with captures; or `none`, to do without.
-const OVERRIDE: &str = "TRUNKLINE_CAPTURES";
-
-/// The folder of captures; `None` when it is not wanted.
-///
-/// # Panics
-/// It is wanted and not there.
-pub(crate) fn folder() -> Option<PathBuf> {
-    let folder = match std::env::var_os(OVERRIDE) {
-        Some(value) if value == "none" => {
-            eprintln!("SKIPPED: {OVERRIDE}=none");
-            return None;
-        }
-        Some(value) => PathBuf::from(value),
-        None => PathBuf::from(FOLDER),
-    };
-    assert!(
-        folder.join("INDEX.txt").is_file(),
-        "NO CAPTURES at {}: set {OVERRIDE} to a folder that has them, or to `none` to do without",
-        folder.display()
-    );
-    Some(folder)
-}
-
-/// The captures of a folder: name and bytes.
-pub(crate) fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
-    let entries = std::fs::read_dir(folder).expect("the folder was found");
-    let mut paths: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("an entry of the folder is readable").path())
-        .filter(|path| path.extension().is_some_and(|ext| ext == "pcap"))
-        .collect();
-    paths.sort();
-    paths
-        .into_iter()
-        .map(|path| {
-            let name = path
-                .file_stem()
-                .expect("it ends in .pcap")
-                .to_string_lossy();
-            let bytes = std::fs::read(&path).expect("a capture is readable");
-            (name.into_owned(), bytes)
-        })
-        .collect()
-}
-
-/// The frames of a pcap file (little-endian, microseconds, Ethernet), with their times in ns.
-fn frames(file: &[u8]) -> Vec<(u64, &[u8])> {
-    let word = |at: usize| {
-        let bytes = file[at..at + 4].try_into().expect("four bytes were sliced");
-        u32::from_le_bytes(bytes)
-    };
-    assert_eq!((word(0), word(20)), (0xa1b2_c3d4, 1), "magic and link type");
-    let mut frames = Vec::new();
-    let mut at = 24;
-    while at < file.len() {
-        let time = u64::from(word(at)) * 1_000_000_000 + u64::from(word(at + 4)) * 1000;
-        let length = word(at + 8) as usize;
-        frames.push((time, &file[at + 16..at + 16 + length]));
-        at += 16 + length;
-    }
-    frames
-}
 
 /// A packet that keeps its payload.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -160,13 +96,13 @@ impl Conversation {
 
 /// The RC conversations of a capture. One QP's packets and those of its peer have the same UDP
 /// source port there, and no other QP's have.
-pub(crate) fn conversations(file: &[u8]) -> Vec<Conversation> {
+pub(crate) fn conversations(frames: &[Captured]) -> Vec<Conversation> {
     let mut found: BTreeMap<(u16, IpAddr), Conversation> = BTreeMap::new();
-    for (time_ns, bytes) in frames(file) {
+    for Captured { time_ns, bytes } in frames {
         let frame = Frame::parse(bytes).expect("captured frames parse");
         let Some(roce) = frame.roce() else { continue };
         assert!(roce.icrc_ok(), "captured ICRCs are right");
-        let seen = Seen::new(time_ns, roce.datagram);
+        let seen = Seen::new(*time_ns, roce.datagram);
         if seen.bth.opcode.transport() != Transport::Rc {
             continue;
         }
@@ -182,12 +118,15 @@ pub(crate) fn conversations(file: &[u8]) -> Vec<Conversation> {
 }
 
 /// The datagrams of another transport, in order, with the address they came from.
-pub(crate) fn datagrams(file: &[u8], transport: Transport) -> Vec<(trunkline_wire::Path, Seen)> {
+pub(crate) fn datagrams(
+    frames: &[Captured],
+    transport: Transport,
+) -> Vec<(trunkline_wire::Path, Seen)> {
     let mut found = Vec::new();
-    for (time_ns, bytes) in frames(file) {
+    for Captured { time_ns, bytes } in frames {
         let frame = Frame::parse(bytes).expect("captured frames parse");
         let Some(roce) = frame.roce() else { continue };
-        let seen = Seen::new(time_ns, roce.datagram);
+        let seen = Seen::new(*time_ns, roce.datagram);
         if seen.bth.opcode.transport() == transport && seen.bth.dest_qp != Qpn::GSI {
             found.push((roce.path, seen));
         }

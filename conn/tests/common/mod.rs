@@ -14,36 +14,8 @@ use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Sge};
 use trunkline_conn::work::{
     Completion, Local, Receive, Request, SendFlags, SendOp, Status, WorkOpcode,
 };
+pub(crate) use trunkline_testkit::Rng;
 use trunkline_wire::{Crc, Lkey, Path, Rkey, icrc};
-
-/// xorshift64*: enough for tests, and the same everywhere.
-#[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        let mut rng = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        rng.next();
-        rng
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound
-    }
-
-    /// True `percent` times in a hundred.
-    pub(crate) fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// A memory region; one key serves as lkey and rkey.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 mod names;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path as FilePath;
+use trunkline_testkit::captures;
 use trunkline_wire::cm::{CmMad, Message};
 use trunkline_wire::{
     Content, Deth, Frame, Ip, NakCode, Opcode, Packet, Qpn, RdmaCmHeader, Roce, Syndrome, icrc,
@@ -14,56 +14,24 @@ use trunkline_wire::{
 /// Packets by name, as INDEX.txt names them.
 pub(crate) type Counts = BTreeMap<String, usize>;
 
-/// The frames of a pcap file (little-endian, microseconds, Ethernet).
-pub(crate) fn frames(file: &[u8]) -> Vec<&[u8]> {
-    let word = |at: usize| {
-        let bytes = file[at..at + 4].try_into().expect("four bytes were sliced");
-        u32::from_le_bytes(bytes) as usize
-    };
-    assert_eq!((word(0), word(20)), (0xa1b2_c3d4, 1), "magic and link type");
-    let mut frames = Vec::new();
-    let mut at = 24;
-    while at < file.len() {
-        let (captured, original) = (word(at + 8), word(at + 12));
-        assert_eq!(captured, original, "a frame was cut when it was captured");
-        frames.push(&file[at + 16..at + 16 + captured]);
-        at += 16 + captured;
-    }
-    frames
-}
-
-/// What INDEX.txt counts for each file.
-pub(crate) fn index(folder: &FilePath) -> BTreeMap<String, Counts> {
-    let text = fs::read_to_string(folder.join("INDEX.txt")).expect("the folder has an INDEX.txt");
-    let counts = |words: &str| {
-        let pairs = words.split_whitespace().map(|pair| {
-            let (name, count) = pair.rsplit_once(':').expect("a pair is name:count");
-            (name.to_owned(), count.parse().expect("a count is a number"))
-        });
-        pairs.collect()
-    };
-    let lines = text
-        .lines()
-        .map(|line| line.split_once(": ").expect("a line is file: counts"));
-    lines
-        .map(|(file, words)| (file.to_owned(), counts(words)))
-        .collect()
-}
-
 /// Checks every frame of every capture that the folder's INDEX.txt names, and returns the counts of
 /// all, with the number of frames as `frames`.
 pub(crate) fn check_folder(folder: &FilePath) -> Counts {
     let mut total = Counts::new();
-    for (name, expected) in index(folder) {
-        let file = fs::read(folder.join(format!("{name}.pcap"))).expect("INDEX.txt names files");
-        let frames = frames(&file);
+    let index = captures::index(folder);
+    for (name, frames) in captures::files(folder) {
+        let expected = &index[&name];
         let mut counts = Counts::new();
         for (number, frame) in frames.iter().enumerate() {
-            for packet in check_frame(frame, number, &format!("{name} frame {}", number + 1)) {
+            for packet in check_frame(
+                &frame.bytes,
+                number,
+                &format!("{name} frame {}", number + 1),
+            ) {
                 *counts.entry(packet).or_default() += 1;
             }
         }
-        compare(&name, frames.len(), &counts, &expected);
+        compare(&name, frames.len(), &counts, expected);
         counts.insert("frames".to_owned(), frames.len());
         for (packet, count) in counts {
             *total.entry(packet).or_default() += count;

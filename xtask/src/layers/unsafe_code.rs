@@ -29,8 +29,15 @@ pub(super) fn check() -> Result<Vec<String>> {
 
 fn fault(file: &Path, text: &str) -> Option<String> {
     let denies = |line: &str| line.trim_end() == "#![deny(unsafe_code)]";
-    let allows = text.lines().any(|line| line.contains("unsafe_code") && !denies(line));
-    let fault = || format!("{} may hold no unsafe code, only {MODULE} may", file.display());
+    let allows = text
+        .lines()
+        .any(|line| line.contains("unsafe_code") && !denies(line));
+    let fault = || {
+        format!(
+            "{} may hold no unsafe code, only {MODULE} may",
+            file.display()
+        )
+    };
     (allows && file != Path::new(MODULE)).then(fault)
 }
 

@@ -4,9 +4,8 @@ use super::{GUID, drain, messages};
 use crate::event::Route;
 use crate::ib::{Answer, Ask, Config, ConnId, Event, Manager, SidrAnswer, SidrAsk};
 use crate::message::mad;
-use crate::random::Random;
 use crate::retry::Retry;
-use crate::tests::{Seeded, pcap};
+use crate::tests::{Rng, pcap};
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 use trunkline_conn::time::Instant;
@@ -82,7 +81,7 @@ fn exchange(mad: &CmMad) -> (u64, bool) {
 /// Our manager in the place of one end of a captured exchange.
 #[derive(Debug)]
 struct Double {
-    manager: Manager<Seeded>,
+    manager: Manager<Rng>,
     now: Instant,
     id: Option<ConnId>,
     /// Our number and the one that the end in whose place it is had.
@@ -97,7 +96,7 @@ struct Double {
 impl Double {
     fn new(seed: u64) -> Self {
         Self {
-            manager: Manager::new(Config::new(GUID), Seeded(seed)),
+            manager: Manager::new(Config::new(GUID), Rng::new(seed)),
             now: Instant::ZERO,
             id: None,
             ours: CommId(0),
@@ -250,7 +249,7 @@ fn replay(exchange: &[(Path, CmMad)], asking: bool, seed: u64) {
 #[test]
 fn our_manager_stands_in_for_either_end_of_every_captured_exchange() {
     let mut kinds = BTreeSet::new();
-    let mut seeds = Seeded(1);
+    let mut seeds = Rng::new(1);
     for exchange in exchanges() {
         let names: Vec<_> = exchange.iter().map(|(_, mad)| mad.message.name()).collect();
         let crossing = names.iter().filter(|&&name| name == "DREQ").count() > 1;

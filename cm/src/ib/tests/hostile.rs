@@ -2,10 +2,9 @@
 
 use super::{Stage, drain, messages};
 use crate::ib::{ConnId, Counters};
-use crate::random::Random;
 use crate::tests::hostile::spoilt;
 use crate::tests::matrix::run_out;
-use crate::tests::{Seeded, address, ms, pcap};
+use crate::tests::{Rng, address, ms, pcap};
 use crate::{Concerns, TRUNKLINE_SERVICE};
 use std::vec::Vec;
 use trunkline_wire::MAD_LEN;
@@ -45,7 +44,7 @@ fn crowded() -> (Stage, Vec<[u8; MAD_LEN]>) {
 #[test]
 fn damaged_forged_and_truncated_datagrams_leave_memory_bounded() {
     let (mut stage, good) = crowded();
-    let mut random = Seeded(5);
+    let mut random = Rng::new(5);
     let limits = stage.manager.config().limits;
     for round in 0..200_000_u64 {
         let (mad, from) = spoilt(&good, &mut random);
@@ -75,7 +74,7 @@ fn who_guesses_numbers_moves_nothing() {
     let (mut stage, good) = crowded();
     let before = *stage.manager.load();
     let heard = stage.manager.counters().received;
-    let mut random = Seeded(6);
+    let mut random = Rng::new(6);
     for _ in 0..100_000 {
         let mad = good[random.below(good.len() as u64) as usize];
         let CmMad {

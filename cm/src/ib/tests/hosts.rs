@@ -5,9 +5,8 @@ use super::{SERVICE, answer, ask, drain, sidr_answer, sidr_ask};
 use crate::event::Outgoing;
 use crate::ib::{Answer, Ask, Config, ConnId, Event, Guids, Manager, QpTerms};
 use crate::message::Mad;
-use crate::random::Random;
 use crate::retry::Retry;
-use crate::tests::Seeded;
+use crate::tests::Rng;
 use crate::tests::air::Weather;
 use crate::tests::network::{self, Party, host_of};
 use std::collections::BTreeMap;
@@ -39,7 +38,7 @@ enum Pending {
 
 #[derive(Debug)]
 pub(super) struct Host {
-    pub(super) manager: Manager<Seeded>,
+    pub(super) manager: Manager<Rng>,
     next_qpn: u32,
     /// Connections that have not ended.
     pub(super) conns: BTreeMap<u32, Conn>,
@@ -52,7 +51,7 @@ pub(super) struct Host {
 
 impl Host {
     fn new(guid: u64, seed: u64) -> Self {
-        let mut manager = Manager::new(Config::new(guid), Seeded(seed));
+        let mut manager = Manager::new(Config::new(guid), Rng::new(seed));
         manager.listen(SERVICE);
         Self {
             manager,
@@ -74,7 +73,7 @@ impl Host {
         conn.expect("nothing is said of what has ended")
     }
 
-    fn note(&mut self, now: Instant, event: &Event, random: &mut Seeded) {
+    fn note(&mut self, now: Instant, event: &Event, random: &mut Rng) {
         let id = event.id();
         // Nearly always soon; sometimes late enough for an MRA, or never.
         let wait = match random.below(20) {
@@ -128,12 +127,12 @@ impl Host {
     }
 
     /// The program decides on what it has thought about.
-    fn decide(&mut self, now: Instant, random: &mut Seeded) {
+    fn decide(&mut self, now: Instant, random: &mut Rng) {
         let due = self.pending.extract_if(.., |(at, _)| *at <= now);
         for (_, pending) in due.collect::<Vec<_>>() {
             // It may have ended meanwhile.
             let _ = match pending {
-                Pending::Request(id) if random.chance(100) => {
+                Pending::Request(id) if random.chance(100_000) => {
                     let reason = RejReason::ConsumerDefined;
                     self.manager
                         .reject(now, id, reason, PrivateData::default())
@@ -179,7 +178,7 @@ impl Party for Host {
         self.manager.handle_timeout(now);
     }
 
-    fn take_up(&mut self, now: Instant, random: &mut Seeded) -> Option<Vec<Outgoing>> {
+    fn take_up(&mut self, now: Instant, random: &mut Rng) -> Option<Vec<Outgoing>> {
         self.decide(now, random);
         let (sent, events) = drain(&mut self.manager);
         for event in &events {

@@ -18,7 +18,7 @@ use crate::event::{Outgoing, Route};
 use crate::message::{Mad, mad};
 use crate::retry::Retry;
 pub(super) use crate::tests::messages;
-use crate::tests::{Seeded, address, ms, path};
+use crate::tests::{Rng, address, ms, path};
 use core::net::IpAddr;
 use std::vec::Vec;
 use trunkline_conn::time::Instant;
@@ -80,7 +80,7 @@ pub(super) fn sidr_answer(qpn: u32) -> SidrAnswer {
 }
 
 /// Everything a manager has to send and to say.
-pub(super) fn drain(manager: &mut Manager<Seeded>) -> (Vec<Outgoing>, Vec<Event>) {
+pub(super) fn drain(manager: &mut Manager<Rng>) -> (Vec<Outgoing>, Vec<Event>) {
     let sent = core::iter::from_fn(|| manager.poll_transmit()).collect();
     let events = core::iter::from_fn(|| manager.poll_event()).collect();
     (sent, events)
@@ -89,7 +89,7 @@ pub(super) fn drain(manager: &mut Manager<Seeded>) -> (Vec<Outgoing>, Vec<Event>
 /// A manager at host 1, and the numbers of a peer at host 2 whose part the test plays.
 #[derive(Debug)]
 pub(super) struct Stage {
-    pub(super) manager: Manager<Seeded>,
+    pub(super) manager: Manager<Rng>,
     pub(super) now: Instant,
     pub(super) peer_address: IpAddr,
     pub(super) peer_guid: u64,
@@ -109,7 +109,7 @@ impl Stage {
     }
 
     pub(super) fn with(config: Config) -> Self {
-        let mut manager = Manager::new(config, Seeded(3));
+        let mut manager = Manager::new(config, Rng::new(3));
         assert!(manager.listen(SERVICE));
         Self {
             manager,

@@ -1,7 +1,7 @@
 //! Hosts that connect, ask, close and restart at random on a bad network: in the end they agree.
 
 use super::hosts::Network;
-use crate::tests::Seeded;
+use crate::tests::Rng;
 use crate::tests::air::Weather;
 use crate::tests::network::run_seeds;
 use std::collections::BTreeSet;
@@ -51,7 +51,7 @@ fn random_step(network: &mut Network) {
                 network.close(from, id);
             }
         }
-        15 if network.random.chance(300) => network.restart(from),
+        15 if network.random.chance(300_000) => network.restart(from),
         16..=18 => network.exchange_packets(),
         _ => {}
     }
@@ -92,7 +92,7 @@ fn close_all(network: &mut Network) {
 }
 
 fn run(seed: u64) {
-    let mut random = Seeded(seed ^ 0x5eed);
+    let mut random = Rng::new(seed ^ 0x5eed);
     let hosts = 2 + random.below(2) as u8;
     let weather = Weather::bad(&mut random);
     let mut network = Network::new(seed, hosts, weather);
@@ -144,7 +144,7 @@ fn nearly_all_connections_come_to_stand_in_spite_of_40_per_cent_loss() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let trace = |seed| {
-        let mut network = Network::new(seed, 3, Weather::bad(&mut Seeded(seed)));
+        let mut network = Network::new(seed, 3, Weather::bad(&mut Rng::new(seed)));
         for _ in 0..60 {
             random_step(&mut network);
             network.run(network.now + 50 * MILLISECOND);

@@ -11,7 +11,7 @@ mod workers;
 
 use super::{Config, Event, Id, Kind, Manager, Params, PortSpace};
 use crate::event::Route;
-use crate::tests::{Seeded, path};
+use crate::tests::{Rng, path};
 use core::net::{IpAddr, SocketAddr};
 use std::vec::Vec;
 use trunkline_conn::time::Instant;
@@ -21,7 +21,7 @@ use trunkline_wire::cm::CmMad;
 /// Host 1 and host 2 on a cable that loses nothing.
 #[derive(Debug)]
 pub(super) struct Cable {
-    pub(super) hosts: [Manager<Seeded>; 2],
+    pub(super) hosts: [Manager<Rng>; 2],
     pub(super) now: Instant,
     pub(super) v6: bool,
     /// Every message that went over it: who sent it, and what.
@@ -35,7 +35,7 @@ impl Cable {
     }
 
     pub(super) fn with(config: impl Fn(u64) -> Config) -> Self {
-        let host = |seed| Manager::new(config(seed), Seeded(seed));
+        let host = |seed| Manager::new(config(seed), Rng::new(seed));
         Self {
             hosts: [host(1), host(2)],
             now: Instant::ZERO,

@@ -3,11 +3,10 @@
 use super::params;
 use crate::event::{Outgoing, Route};
 use crate::message::Mad;
-use crate::random::Random;
 use crate::rdma::{Config, Event, Id, Kind, Manager, PortSpace};
 use crate::tests::air::Weather;
 use crate::tests::network::{Network, Party, run_seeds};
-use crate::tests::{Seeded, address};
+use crate::tests::{Rng, address};
 use std::collections::BTreeMap;
 use std::vec::Vec;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
@@ -27,7 +26,7 @@ enum Stage {
 
 #[derive(Debug)]
 struct Host {
-    manager: Manager<Seeded>,
+    manager: Manager<Rng>,
     number: u8,
     stages: BTreeMap<Id, Stage>,
     qpn: u32,
@@ -37,7 +36,7 @@ struct Host {
 
 impl Host {
     fn new(number: u8, seed: u64) -> Self {
-        let mut manager = Manager::new(Config::new(seed), Seeded(seed));
+        let mut manager = Manager::new(Config::new(seed), Rng::new(seed));
         let listener = manager.create(PortSpace::Tcp, Kind::Rc).expect("room");
         let any = "[::]:7174".parse().expect("an address");
         manager.bind(listener, any).expect("free");
@@ -131,7 +130,7 @@ impl Party for Host {
         self.manager.handle_timeout(now);
     }
 
-    fn take_up(&mut self, now: Instant, _: &mut Seeded) -> Option<Vec<Outgoing>> {
+    fn take_up(&mut self, now: Instant, _: &mut Rng) -> Option<Vec<Outgoing>> {
         while let Some(event) = self.manager.poll_event(now) {
             self.hear(now, &event);
         }
@@ -143,7 +142,7 @@ impl Party for Host {
 /// What the two hosts' programs do at random.
 fn random_step(network: &mut Network<Host>) {
     let (host, now) = (network.random.below(2) as usize, network.now);
-    if network.random.chance(700) {
+    if network.random.chance(700_000) {
         network.parties[host].connect(now);
     } else {
         let ids: Vec<Id> = network.parties[host].stages.keys().copied().collect();
@@ -156,7 +155,7 @@ fn random_step(network: &mut Network<Host>) {
 }
 
 fn run(seed: u64) -> usize {
-    let weather = Weather::bad(&mut Seeded(seed ^ 0x5eed));
+    let weather = Weather::bad(&mut Rng::new(seed ^ 0x5eed));
     let mut network = Network::of(seed, 2, weather, |number, random| {
         Host::new(number, random.next())
     });

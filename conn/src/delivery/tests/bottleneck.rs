@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use super::super::{AckInfo, Arrival, Config, Connection, Lost, Policy, Pool, Received, Stamp};
-use super::link::Rng;
 use crate::control::ControlKind;
 use crate::time::{Instant, MILLISECOND, SECOND};
+use trunkline_testkit::Rng;
 
 /// BTH to ICRC of a full packet, and IP and UDP headers around it.
 const PACKET: u32 = 1472;

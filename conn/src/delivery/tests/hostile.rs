@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use super::super::{
     AckInfo, Arrival, Config, Connection, Event, Policy, Pool, Received, Violation,
 };
-use super::link::Rng;
 use crate::control::ControlKind;
 use crate::time::{Instant, MILLISECOND};
+use trunkline_testkit::Rng;
 
 #[test]
 fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {

@@ -4,9 +4,10 @@
 use super::std::println;
 
 use super::super::{Config, Policy};
-use super::link::{Link, Rng, World};
+use super::link::{Link, World};
 use crate::control::ControlKind;
 use crate::time::SECOND;
+use trunkline_testkit::Rng;
 
 /// Seeds per control and test run.
 const SEEDS: u64 = 3_000;

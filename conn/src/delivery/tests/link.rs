@@ -11,35 +11,7 @@ use super::super::{
     AckInfo, Arrival, Config, Connection, EVERY_PATH, Event, Lost, Policy, Pool, Received, Stamp,
 };
 use crate::time::Instant;
-
-/// xorshift64*: enough for tests, and the same everywhere.
-#[derive(Clone, Debug)]
-pub(super) struct Rng(u64);
-
-impl Rng {
-    pub(super) fn new(seed: u64) -> Self {
-        let mut rng = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        rng.next();
-        rng
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Below `bound`.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound
-    }
-
-    /// True `parts` times in a million.
-    pub(super) fn chance(&mut self, parts_per_million: u64) -> bool {
-        self.below(1_000_000) < parts_per_million
-    }
-}
+use trunkline_testkit::Rng;
 
 /// Bytes of a packet with nothing in it.
 const EMPTY: u32 = 56;
