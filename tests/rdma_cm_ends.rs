@@ -323,8 +323,8 @@ fn an_id_hears_of_a_node_that_ends_and_of_one_that_vanishes() {
     assert_eq!(far.qp().state(), QpState::Error);
 }
 
-#[test]
-fn an_idle_id_hears_of_an_end_of_which_a_cut_path_lost_every_word() {
+/// An idle ID whose peer ends, as `end` does it, while the path carries nothing.
+fn end_in_a_cut<Kept>(end: impl FnOnce(Endpoint) -> Kept) -> Kept {
     let quick = || {
         Node::builder()
             .peer_timeout(Duration::from_millis(400))
@@ -336,13 +336,30 @@ fn an_idle_id_hears_of_an_end_of_which_a_cut_path_lost_every_word() {
     let listener = server.listen(0);
     let (near, far) = connected(&server, &listener, &client);
     fault.set(Fault::Silent);
-    drop(far);
+    let kept = end(far);
     // It is said for six seconds that the connection ends.
     std::thread::sleep(Duration::from_secs(8));
     assert_eq!(near.qp().state(), QpState::Rts);
     fault.set(Fault::None);
     near.wait_for_end(LIMIT).unwrap();
     assert_eq!(near.qp().state(), QpState::Error);
+    kept
+}
+
+#[test]
+fn an_idle_id_hears_of_an_end_of_which_a_cut_path_lost_every_word() {
+    end_in_a_cut(drop);
+}
+
+#[test]
+fn an_idle_id_hears_of_an_end_in_a_cut_though_its_peers_qp_is_reset_and_kept() {
+    let kept = end_in_a_cut(|far| {
+        let kept = far.qp().clone();
+        drop(far);
+        kept.modify(&QpModify::Reset).unwrap();
+        kept
+    });
+    assert_eq!(kept.state(), QpState::Reset);
 }
 
 #[test]

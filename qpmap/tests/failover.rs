@@ -542,6 +542,67 @@ fn a_node_hears_of_an_idle_qps_peer_that_went_whether_its_goodbye_arrives_or_not
     }
 }
 
+/// Two idle QPs, of which the one of the second node is reset while nothing gets through. Their
+/// connection has died since, and there is no other: nobody says any more that a life ended.
+fn reset_in_a_cut(pair: &mut Pair) -> [Arc<QpQueues<RingMemory>>; 2] {
+    let ends = pair.connected();
+    pair.run(100 * MILLISECOND);
+    pair.fate = Box::new(|_, _| 0);
+    let engine = &mut pair.nodes[1].engine;
+    engine
+        .modify_qp(ends[1].qpn, &QpModify::Reset)
+        .expect("any state");
+    let conn = pair.conns.pop().expect("one is open");
+    for (node, end) in pair.nodes.iter_mut().zip(conn) {
+        node.engine.close_connection(end);
+    }
+    pair.run(100 * MILLISECOND);
+    pair.fate = Box::new(|_, _| 1);
+    assert_eq!(deserted(pair), []);
+    ends
+}
+
+#[test]
+fn a_node_hears_of_an_idle_qps_peer_that_was_reset_and_kept_though_its_goodbye_is_lost() {
+    for posted in [false, true] {
+        let mut pair = Pair::new(1);
+        let [idle, _kept] = reset_in_a_cut(&mut pair);
+        if posted {
+            // As if the goodbye had come, what is wanted of the life that has agreed fails.
+            pair.post(0, &idle, 1, SendOp::Send, &[pair.sge(0, 0, 100)]);
+        }
+        pair.open();
+        pair.run(100 * MILLISECOND);
+        let done: Vec<_> = pair.completions(0).iter().map(|done| done.status).collect();
+        let state = pair.nodes[0].engine.query_qp(idle.qpn).expect("it stays").0;
+        if posted {
+            assert_eq!(
+                (state, &done[..]),
+                (QpState::Error, &[Status::RetryExceeded][..])
+            );
+        } else {
+            assert_eq!((state, deserted(&mut pair)), (QpState::Rts, vec![idle.qpn]));
+        }
+    }
+}
+
+#[test]
+fn a_node_hears_of_an_idle_qps_peer_that_is_in_another_life_and_the_qp_goes_on_with_that() {
+    let mut pair = Pair::new(1);
+    let [idle, again] = reset_in_a_cut(&mut pair);
+    pair.open();
+    pair.connect(1, &again, &idle);
+    pair.receive(&again, 1, &[pair.sge(1, 0, 100)]);
+    pair.post(0, &idle, 2, SendOp::Send, &[pair.sge(0, 0, 100)]);
+    pair.run(100 * MILLISECOND);
+    assert_eq!(deserted(&mut pair), [idle.qpn]);
+    for node in [0, 1] {
+        let done = pair.completions(node);
+        let ended = done.iter().map(|done| done.status);
+        assert!(ended.eq([Status::Success]), "node {node}: {done:?}");
+    }
+}
+
 #[test]
 fn flows_that_wait_for_a_peer_that_turns_out_to_be_ordinary_fail_and_ask_no_more() {
     let mut pair = Pair::new(1);

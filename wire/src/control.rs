@@ -58,7 +58,9 @@ pub struct Control {
     /// QP if something was begun with it, or 0; in an UNBIND, that of the destination QP whose BIND
     /// was taken, or 0.
     pub status: u32,
-    /// In an UNBIND, the first message of the destination QP that was not executed. Else 0.
+    /// In an UNBIND, the first message of the destination QP that was not executed. In a BIND, no
+    /// message but the incarnation of the destination QP that has agreed to an earlier BIND, or 0;
+    /// in a REFUSED, that of the BIND. Else 0.
     pub msn: u32,
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Effects {
     /// The life that we talked to is over: what is wanted of it fails. If that is nothing, messages
     /// to the next life are counted anew.
     pub(crate) over: bool,
+    /// The life that had agreed to our BIND is over, and there is a next one.
+    pub(crate) replaced: bool,
     /// A last word: first message that was not executed, and the verdict on it.
     pub(crate) verdict: Option<(u32, Syndrome)>,
     /// Nobody answers any more: what is wanted fails.
@@ -117,13 +119,14 @@ impl Flow {
             stale: false,
             forget: false,
             over: false,
+            replaced: false,
             verdict: None,
             fail: false,
             enter: None,
             first: None,
             bound: false,
         };
-        let heard = self.flags.has(Flags::HEARD);
+        let heard = self.has_heard();
         if heard && generation == self.remote_generation {
             effects.stale = self.flags.has(Flags::UNBOUND);
             return effects;
@@ -133,7 +136,8 @@ impl Flow {
             return effects;
         }
         self.remote_generation = generation;
-        self.flags.set(Flags::HEARD);
+        effects.replaced = self.flags.has(Flags::AGREED);
+        self.flags.clear(Flags::AGREED);
         self.flags.clear(Flags::PEER_BOUND);
         self.flags.clear(Flags::UNBOUND);
         // What was due to the last life is not due to this one, whose BIND may be under way yet.
@@ -143,8 +147,8 @@ impl Flow {
             // Whoever we talked to is gone, and took what it has executed with it.
             effects.over = true;
             self.lapse();
-        } else if heard && self.flags.has(Flags::BOUND) {
-            // Whoever agreed to our BIND is gone.
+        } else if effects.replaced {
+            // Whoever agreed to our BIND is gone. One that names it may be under way.
             self.ask_anew();
         }
         effects
@@ -176,28 +180,37 @@ impl Flow {
     /// The peer agrees.
     pub(crate) const fn hear_bound(&mut self, entry: &ControlEntry, begun: bool) -> Effects {
         let mut effects = self.hear_of(entry.status, begun);
-        // Consent to an earlier round does not allow this one, which has its own BIND under way.
-        effects.stale |= entry.round != self.round;
+        if entry.round != self.round {
+            // Consent to an earlier round does not allow this one, which has its own BIND under
+            // way. Of a life that was not heard before it tells all the same.
+            effects.stale |= !effects.forget;
+            return effects;
+        }
         if !effects.stale && !effects.over {
             // Said again, it is no news. Consent that came in the handshake spares the question.
             effects.bound = !self.flags.has(Flags::BOUND);
             self.flags.set(Flags::BOUND);
+            self.flags.set(Flags::AGREED);
             self.flags.clear(Flags::BIND_DUE);
             self.asks = 0;
         }
         effects
     }
 
-    /// The peer does not agree: what was wanted of it fails.
+    /// The peer does not agree: what was wanted of it fails. An answer to a BIND that named another
+    /// life says nothing of the present one.
     pub(crate) const fn hear_refused(&mut self, entry: &ControlEntry) -> Effects {
-        let answers = self.is_asking() && entry.round == self.round;
+        let current = entry.round == self.round && entry.msn == self.agreed();
+        let answers = self.is_asking() && current;
         if answers {
             self.lapse();
+            self.flags.clear(Flags::AGREED);
         }
         Effects {
             stale: !answers,
             forget: false,
             over: false,
+            replaced: false,
             verdict: None,
             fail: answers,
             enter: None,
@@ -224,11 +237,21 @@ impl Flow {
             let verdict = verdict.unwrap_or(Syndrome::ACK_WITHOUT_CREDITS);
             effects.verdict = Some((entry.msn, verdict));
         }
-        if took || self.flags.has(Flags::BOUND) {
+        if took || self.flags.has(Flags::AGREED) {
             self.lapse();
+            self.flags.clear(Flags::AGREED);
             effects.fail = true;
         }
         effects
+    }
+
+    /// The life of the peer's QP that has agreed to a BIND of ours; 0 if none has.
+    const fn agreed(&self) -> u32 {
+        if self.flags.has(Flags::AGREED) {
+            self.remote_generation
+        } else {
+            0
+        }
     }
 
     /// What the peer has to be told of it, of the QP `number`. `begun`: something was sent to the
@@ -247,9 +270,12 @@ impl Flow {
                 self.remote_round,
                 0,
             ),
-            // What has begun can only go on with the life that has its beginning.
-            ControlKind::Bind if begun => (self.generation, self.remote_generation, self.round, 0),
-            ControlKind::Bind => (self.generation, 0, self.round, 0),
+            // What has begun can only go on with the life that has its beginning. What has not may
+            // go on with the next one, but hears that the life which agreed is over.
+            ControlKind::Bind => {
+                let begun = if begun { self.remote_generation } else { 0 };
+                (self.generation, begun, self.round, self.agreed())
+            }
             ControlKind::Unbind | ControlKind::Refused => {
                 let verdict = match self.answer {
                     Answer::Nak(code) => Syndrome::Nak(NakCode::from_code(code)),

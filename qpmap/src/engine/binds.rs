@@ -86,14 +86,13 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let kind = self.cold(qp).kind;
-        let peer = self.links[conn].peer();
         let early = matches!(
             self.qps[qp].wire,
             Wire::None | Wire::Undecided(_) | Wire::Routes
         );
         let ready = matches!(self.qps[qp].state, QpState::Rtr | QpState::Rts);
         if kind == QpType::Src && ready {
-            let address = self.links.peer(peer).address();
+            let address = self.links.address_of(conn);
             if !self.may_open_route(conn) {
                 self.counters.routes_refused += 1;
                 self.refuse_bind(now, conn, entry, Refusal::TooMany);
@@ -108,18 +107,28 @@ impl<P: Platform> Engine<P> {
             && matches!(kind, QpType::Src | QpType::Rc)
             && self.qps[qp].state != QpState::Error
         {
-            let bind = Unready {
-                conn: self.links.id(conn),
-                entry: *entry,
-            };
-            // Without a place the asker asks again, and hears when the QP is ready, which asks it.
-            let waits = self.pairing.binds.insert(peer, qp, bind);
-            self.counters.control_overflow += u64::from(!waits);
+            if entry.msn != 0 && entry.msn != own {
+                // It may go on with this incarnation, but who knows whether that will be ready.
+                self.refuse_bind(now, conn, entry, Refusal::NoSuchQp);
+            } else {
+                self.keep_bind(qp, conn, entry);
+            }
         } else if self.qps[qp].state == QpState::Error {
             self.refuse_bind(now, conn, entry, Refusal::Ended);
         } else {
             self.refuse_bind(now, conn, entry, Refusal::OtherPeer);
         }
+    }
+
+    /// A BIND waits until its QP is ready.
+    fn keep_bind(&mut self, qp: u32, conn: u32, entry: &ControlEntry) {
+        let bind = Unready {
+            conn: self.links.id(conn),
+            entry: *entry,
+        };
+        // Without a place the asker asks again, and hears when the QP is ready, which asks it.
+        let waits = self.pairing.binds.insert(self.links[conn].peer(), qp, bind);
+        self.counters.control_overflow += u64::from(!waits);
     }
 
     /// A BIND for a flow that there is.
@@ -189,12 +198,19 @@ impl<P: Platform> Engine<P> {
         if let Some((msn, verdict)) = effects.verdict {
             self.hear_verdict(flow, msn, verdict);
         }
-        if effects.fail && self.fail_wanted(flow) {
-            let qp = self.flows[flow].qp;
-            if self.qps[qp].wire == Wire::Shared(flow) {
-                let qpn = self.qp_number(qp);
-                self.events.push(Event::PeerQpGone { qpn });
-            }
+        if effects.fail && self.fail_wanted(flow) || effects.replaced {
+            self.tell_deserted(flow);
+        }
+    }
+
+    /// The peer's QP of a flow is gone, or in another life. If the QP did not fail for that, its
+    /// node hears so.
+    fn tell_deserted(&mut self, flow: u32) {
+        let qp = self.flows[flow].qp;
+        let record = &self.qps[qp];
+        if record.state != QpState::Error && record.wire == Wire::Shared(flow) {
+            let qpn = self.qp_number(qp);
+            self.events.push(Event::PeerQpGone { qpn });
         }
     }
 

@@ -3,7 +3,7 @@
 use super::backlog::{Share, Task};
 use super::build::Route;
 use super::links::{Conn, Peer, PeerIdentity, Terms};
-use super::qp::{Flags, Flow};
+use super::qp::Flow;
 use super::timer::Timer;
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Trace};
 use crate::error::VerbsError;
@@ -415,11 +415,9 @@ impl<P: Platform> Engine<P> {
         self.counters.failovers += 1;
         self.begins_to_wait(flow, cause);
         self.replay(flow);
-        let Flow {
-            qp, remote, flags, ..
-        } = self.flows[flow];
+        let Flow { qp, remote, .. } = self.flows[flow];
         self.cold_mut(qp).pinned = false;
-        let ends = cause == Cause::PeerGone && flags.has(Flags::HEARD);
+        let ends = cause == Cause::PeerGone && self.flows[flow].has_heard();
         let fallback = self.links.pick(peer, remote).filter(|_| !ends);
         self.emit(|engine| Trace::Failover {
             flow,

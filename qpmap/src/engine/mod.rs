@@ -265,8 +265,9 @@ pub enum Event {
         qpn: Qpn,
     },
     /// The peer has said that the QP which one of ours is connected to is gone, or in error, while
-    /// ours had nothing to send. Ours stays as it is; its next request fails. For the node, whose
-    /// connection managers may have missed the end of the connection.
+    /// ours had nothing to send, or that it is in another life. Ours stays as it is; its next
+    /// request fails, or goes to that life. For the node, whose connection managers may have missed
+    /// the end of the connection.
     PeerQpGone {
         /// Number of the QP here.
         qpn: Qpn,

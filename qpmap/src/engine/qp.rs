@@ -134,7 +134,7 @@ pub(crate) struct Flow {
     pub(crate) remote: Qpn,
     pub(crate) flags: Flags,
     pub(crate) deficit: i32,
-    /// Incarnation of our QP, and the one of the peer's that we know of.
+    /// Incarnation of our QP, and the one of the peer's that we know of: 0 before it was heard.
     pub(crate) generation: u32,
     pub(crate) remote_generation: u32,
     /// Resend round of what we send and of what we receive.
@@ -221,8 +221,9 @@ impl Flags {
     pub(crate) const ESTABLISHED: Self = Self(1 << 12);
     /// The incarnation of the peer's QP that we know of is gone.
     pub(crate) const UNBOUND: Self = Self(1 << 13);
-    /// `remote_generation` is known.
-    pub(crate) const HEARD: Self = Self(1 << 14);
+    /// The incarnation of the peer's QP that we know of has accepted a BIND of ours, in whichever
+    /// round, and nothing says that it is gone.
+    pub(crate) const AGREED: Self = Self(1 << 14);
     /// Responses went down with a connection: the peer has to ask again.
     pub(crate) const LOST: Self = Self(1 << 15);
 
@@ -272,6 +273,11 @@ impl Flow {
             responses: ResponseList::EMPTY,
             answer: Answer::Ack,
         }
+    }
+
+    /// Whether an incarnation of the peer's QP is known.
+    pub(crate) const fn has_heard(&self) -> bool {
+        self.remote_generation != 0
     }
 
     /// Generation of the binding as packets to the peer carry it.

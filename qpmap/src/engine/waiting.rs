@@ -518,7 +518,7 @@ impl<P: Platform> Engine<P> {
                 }
             }
             Verdict::Unreachable(_) | Verdict::Ibta => true,
-            Verdict::Gone => record.flags.has(Flags::HEARD),
+            Verdict::Gone => record.has_heard(),
             Verdict::Open => false,
         }
     }
