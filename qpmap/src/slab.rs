@@ -27,13 +27,13 @@ enum Slot<T> {
 #[derive(Clone, Debug)]
 struct Hole<T> {
     next: u32,
-    aligned: [T; 0],
+    _aligned: [T; 0],
 }
 
 impl<T> Slot<T> {
     /// A hole, linked to the next one.
     const fn hole(next: u32) -> Self {
-        Self::Vacant(Hole { next, aligned: [] })
+        Self::Vacant(Hole { next, _aligned: [] })
     }
 }
 
