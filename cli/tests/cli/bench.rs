@@ -3,6 +3,7 @@
 use crate::serving::Server;
 use crate::{complaint, text};
 use rustix::process::Signal;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::process::Command;
 
 #[test]
@@ -160,35 +161,51 @@ fn messages_that_take_longer_than_the_measurement_are_counted_all_the_same() {
     assert!(stderr.contains("requests still under way"), "{stderr}");
 }
 
-/// Whether so many processes had something to do that none can be timed: why.
-fn is_noisy() -> Option<String> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
-    let load: f64 = load.split(' ').next()?.parse().ok()?;
-    let noisy = cores < 4 || load > cores as f64 / 4.0;
-    noisy.then(|| format!("{load} processes run on {cores} cores"))
+/// The processors that this thread may use.
+fn processors() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap();
+    let all = 0..CpuSet::MAX_CPU;
+    all.filter(|processor| set.is_set(*processor)).collect()
 }
 
+/// Calls `act`, and runs all that it starts, on one processor.
+fn on<T>(processor: usize, act: impl FnOnce() -> T) -> T {
+    let before = sched_getaffinity(None).unwrap();
+    let mut one = CpuSet::new();
+    one.set(processor);
+    sched_setaffinity(None, &one).unwrap();
+    let result = act();
+    sched_setaffinity(None, &before).unwrap();
+    result
+}
+
+/// Both ends poll, each on a processor of its own: on one that they share each would wait for the
+/// other's turn to end. Others may be busy there too, and a host may have both: one of several
+/// runs has to show what the path takes.
 #[test]
 fn the_smallest_round_trip_of_connections_is_within_a_factor_of_two_of_a_ping_pong() {
-    const TRIES: usize = 3;
-    let server = Server::start(&[]);
-    for attempt in 1..=TRIES {
-        let noisy = is_noisy();
-        let found = server.measure(&["rate", "--duration", "0.5"]);
+    const TRIES: usize = 10;
+    let all = processors();
+    let &[first, .., last] = &all[..] else {
+        println!("the factor is not judged: there is one processor for both ends");
+        return;
+    };
+    let server = on(first, || Server::start(&[]));
+    let mut factors = Vec::new();
+    for _ in 0..TRIES {
+        let found = on(last, || server.measure(&["rate", "--duration", "0.5"]));
         let [ping, factor] = ["ping_min_us", "ping_factor"].map(|name| {
             let value = found[name].as_f64();
             value.unwrap_or_else(|| panic!("no {name}: {found}"))
         });
         assert!(ping > 0.0 && factor >= 1.0, "{found}");
-        if let Some(why) = noisy {
-            println!("the factor, {factor:.2}, is not judged: {why}");
-        } else if factor <= 2.0 {
+        factors.push(factor);
+        if factor <= 2.0 {
+            println!("factors {factors:.2?}");
             return;
-        } else {
-            assert!(attempt < TRIES, "factor {factor:.2}: {found}");
         }
     }
+    panic!("none of {factors:.2?} is within 2");
 }
 
 #[test]
