@@ -130,6 +130,8 @@ impl World {
             return Ok(());
         }
         let connection = choice.swap_remove(self.random.below(choice.len() as u64) as usize);
+        let flow = self.flow(channel);
+        self.network.net().turns.moves(flow);
         let Some(qp) = &self.endpoints[endpoint].qp else {
             return Ok(());
         };

@@ -122,14 +122,12 @@ impl World {
             }
         }
         for channel in first_channel..self.channels.len() {
+            let flow = self.flow(channel);
+            self.network.net().turns.begins(flow);
             let (from, to) = (self.channels[channel].from, self.channels[channel].to);
             self.endpoints[from].outgoing.push(channel);
             self.endpoints[to].incoming.push(channel);
         }
-        let impatient = self.groups[group]
-            .shapes
-            .iter()
-            .any(|shape| shape.rnr_retry < 7);
         let cut = self
             .long_cuts
             .iter()
@@ -138,11 +136,7 @@ impl World {
         state.members = (first..first + count).collect();
         state.phase = Phase::Up;
         (state.built_at, state.silenced) = (self.now, false);
-        state.doom = match (cut, impatient) {
-            (true, _) => Some(Doom::Any("its nodes were cut off when it was built")),
-            (_, true) => Some(Doom::Any("few RNR retries")),
-            _ => None,
-        };
+        state.doom = cut.then_some(Doom::Any("its nodes were cut off when it was built"));
         for endpoint in first..first + count {
             let delay = self.random.below(500 * US);
             self.after(delay, Action::Connect(endpoint));

@@ -41,6 +41,11 @@ impl World {
     /// Something bad was reported of an endpoint: is there a reason?
     pub(crate) fn may_fail(&mut self, endpoint: usize, what: &str) -> Verdict {
         let group = self.endpoints[endpoint].group;
+        let doomed = matches!(self.groups[group].doom, Some(Doom::Any(_)));
+        if !doomed && self.was_refused_too_often(group) {
+            self.act("refused too often", endpoint, group);
+            self.groups[group].doom = Some(Doom::Any("a receiver was not ready too often"));
+        }
         match self.groups[group].doom {
             Some(_) => Ok(()),
             None if self.kept_silent(group) => {
@@ -357,6 +362,7 @@ impl World {
 
     fn ended_badly(&mut self, endpoint: usize, posted: Posted, status: Status) -> Verdict {
         let seq = posted.seq;
+        self.check_tries(endpoint, &posted, status)?;
         self.may_fail(endpoint, &format!("request #{seq} ended as {status:?}"))?;
         self.check_not_executed(endpoint, &posted, status)?;
         let group = self.endpoints[endpoint].group;

@@ -25,6 +25,13 @@
 //! must be connected, be it one that is made only then, and carry a request to each peer; the nodes
 //! must agree on the connections between them, and none may have been confirmed twice.
 //!
+//! Some laws are about packets, and the network, which sees all of them, holds them ([`net`]):
+//! others send a few packets over a connection while a request waits of a QP that had nothing to
+//! send (`turns.rs`); what a receiver was not ready for comes again when it said and not before,
+//! and fails when that message alone was refused as often as its sender tries (`refusals.rs`).
+//! What congestion marks do to a bottleneck is judged beside the cluster, with flows of the seed's
+//! choice under control by delay ([`path`], `marks.rs`).
+//!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`run`] | one seed, from options to report |
@@ -40,6 +47,7 @@ mod connect;
 mod endpoint;
 mod groups;
 mod judge;
+mod laws;
 mod liar;
 mod place;
 mod plan;

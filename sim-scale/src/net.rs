@@ -2,18 +2,24 @@
 //! all on virtual time and all drawn from the seed.
 
 mod asks;
+mod flow;
 mod lies;
 mod link;
 mod packet;
 mod port;
+mod refusals;
+mod turns;
 
+pub(crate) use flow::Flow;
 pub use link::{Link, ManagementFaults};
 pub use port::{PortShape, SimPort};
 
 use crate::trace::{Event, Fate, Trace};
 use asks::Asks;
+use flow::Shared;
 use lies::Lies;
 use packet::{answered, carries_data, content, content_hash, management, worker_of};
+use refusals::Refusals;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -22,6 +28,7 @@ use trunkline_dataplane::Port;
 use trunkline_dataplane::port::{Arrival, Identification};
 use trunkline_dataplane::prng::Prng;
 use trunkline_wire::{Path, Qpn, Worker, Workers, icrc};
+use turns::Turns;
 
 /// Bytes of Ethernet, IP and UDP around a datagram, as they count on a link: preamble, header,
 /// checksum and gap of Ethernet (38), IPv4 (20), UDP (8).
@@ -134,7 +141,11 @@ pub struct Net {
     lost_answers: BTreeMap<(usize, Qpn), u64>,
     /// What became of questions whether a peer shares connections.
     pub(crate) asks: Asks,
-    notes_asks: bool,
+    judges: bool,
+    /// Whose packets left while others waited.
+    pub(crate) turns: Turns,
+    /// Which messages were refused as their receivers were not ready.
+    pub(crate) refusals: Refusals,
     /// What happened.
     pub trace: Trace,
 }
@@ -173,7 +184,9 @@ impl Network {
             counters: NetCounters::default(),
             lost_answers: BTreeMap::new(),
             asks: Asks::default(),
-            notes_asks: true,
+            judges: true,
+            turns: Turns::default(),
+            refusals: Refusals::default(),
             trace,
         })))
     }
@@ -195,6 +208,7 @@ impl Network {
         net.plugs += 1;
         let plug = net.plugs;
         net.plugged[index] = plug;
+        net.turns.largest(shape.max_datagram);
         net.workers[index] = workers;
         net.inboxes[index] = workers.iter().map(|_| Inbox::new()).collect();
         let port = |worker| {
@@ -241,9 +255,9 @@ impl Net {
         self.spare.extend(buffers);
     }
 
-    /// Notes no longer which questions of management were answered: nobody is going to judge.
-    pub const fn note_no_asks(&mut self) {
-        self.notes_asks = false;
+    /// Notes no longer what may break a law: nobody is going to judge.
+    pub const fn judge_nothing(&mut self) {
+        self.judges = false;
     }
 
     /// What it did so far.
@@ -354,6 +368,8 @@ impl Net {
         let honest = self.hear(from, to, &arrival, &mut bytes);
         let answered = answered(&bytes).filter(|_| honest);
         let mad = management(&bytes);
+        let shared = to.filter(|_| honest && self.judges);
+        let shared = shared.and_then(|to| Shared::read((from, to), &bytes));
         let fate = match to {
             Some(to) => self.fly(from, to, &mut arrival, &mut bytes, mad.is_some()),
             None => Err(Fate::Unreachable),
@@ -368,11 +384,16 @@ impl Net {
         {
             self.lost_answers.insert((to, qpn), self.now);
         }
+        let heard = at.filter(|_| shown != Fate::Corrupted);
+        if let Some(packet) = shared {
+            let content = packet::content(&bytes).unwrap_or_default();
+            self.turns.left(self.now, &packet, content);
+            self.refusals.left(self.now, &packet, content, heard);
+        }
         if let (Some(to), Some(mad)) = (to, &mad)
             && honest
-            && self.notes_asks
+            && self.judges
         {
-            let heard = at.filter(|_| shown != Fate::Corrupted);
             self.asks.said(self.now, (from, to), mad, heard);
         }
         let (Some(at), Some(to)) = (at, to) else {

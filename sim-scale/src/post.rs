@@ -171,6 +171,10 @@ impl World {
             (false, expect) => expect,
         };
         let good = expect == Expect::Success;
+        if self.endpoints[endpoint].posted.is_empty() {
+            let (now, flow) = (self.now, self.flow(channel));
+            self.network.net().turns.runnable(now, flow);
+        }
         self.tell(channel, seq, plan.effect, (solicited, good));
         if fence {
             self.channels[channel].fence(seq);

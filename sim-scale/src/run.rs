@@ -5,10 +5,12 @@ use crate::endpoint::{Stage, WORDS};
 use crate::failure::{Failure, Kind, Verdict};
 use crate::net::{NetCounters, Sabotage};
 use crate::options::{MS, Options};
+use crate::path::marks;
 use crate::world::{Doom, Phase, Tally, World};
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trunkline::QpState;
+use trunkline_conn::control::ControlKind;
 use trunkline_conn::time::SECOND;
 use trunkline_dataplane::prng::Prng;
 
@@ -93,7 +95,7 @@ pub fn run_with(seed: u64, options: Options, settings: &Settings) -> Report {
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(seed, options, settings.sabotage, settings.print)?;
         network = Some(world.network().clone());
-        let result = phases(&mut world);
+        let result = phases(&mut world, seed);
         (tally, now) = (world.tally(), world.now());
         if result.is_err() {
             nodes = world.describe_nodes();
@@ -148,7 +150,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or_else(|| "a panic without words".to_owned())
 }
 
-fn phases(world: &mut World) -> Verdict {
+fn phases(world: &mut World, seed: u64) -> Verdict {
     let end = world.now() + SAFETY_LIMIT;
     while world.left > 0 && world.now() < end {
         if !world.step(end)? {
@@ -168,7 +170,22 @@ fn phases(world: &mut World) -> Verdict {
     world.close_all()?;
     let end = world.now() + REST;
     while world.step(end)? {}
-    world.check_leaks()
+    world.check_leaks()?;
+    check_marks(world, seed)
+}
+
+/// Under control by delay, marks keep a queue short, at a bottleneck beside the cluster.
+fn check_marks(world: &World, seed: u64) -> Verdict {
+    if world.options().control != ControlKind::Delay {
+        return Ok(());
+    }
+    let queues = marks::queues(seed);
+    world.act(
+        "queue without and with marks",
+        queues.0 as usize,
+        queues.1 as usize,
+    );
+    marks::judge(queues)
 }
 
 impl World {

@@ -4,7 +4,7 @@ use crate::channel::Channel;
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, Verdict};
 use crate::liar::Liar;
-use crate::net::{Network, Sabotage};
+use crate::net::{Flow, Network, Sabotage};
 use crate::options::{MS, Options};
 use crate::place::Place;
 use crate::trace::{Event, Trace};
@@ -297,6 +297,16 @@ impl World {
         &self.options
     }
 
+    /// What the QP at one end of a channel sends to that at the other.
+    pub(crate) fn flow(&self, channel: usize) -> Flow {
+        let Channel { from, to, .. } = self.channels[channel];
+        let ends = [from, to].map(|end| (self.endpoints[end].node, self.endpoints[end].qpn));
+        Flow {
+            nodes: (ends[0].0, ends[1].0),
+            qps: (ends[0].1, ends[1].1),
+        }
+    }
+
     pub(crate) fn act(&self, what: &'static str, a: usize, b: usize) {
         let event = Event::Act {
             what,
@@ -357,6 +367,7 @@ impl World {
             }
         }
         self.poll_nodes()?;
+        self.check_packets()?;
         Ok(true)
     }
 

@@ -11,12 +11,14 @@
 //! | `world`, `bottleneck` | events, queue |
 //! | `shared` | a flow of ours |
 //! | `tcp` | a flow of TCP |
+//! | `marks` | the law that each seed of the simulator holds congestion marks to |
 //! | [`report`], [`plot`] | what comes out |
 //! | [`suite`] | many runs, and the laws they are held to |
 //! | [`command`] | the command line |
 
 mod bottleneck;
 pub mod command;
+pub(crate) mod marks;
 pub mod plot;
 pub mod report;
 pub mod scenario;

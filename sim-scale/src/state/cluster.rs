@@ -63,7 +63,7 @@ impl Cluster {
             net.set_now(SECOND);
             // A port keeps one, some are under way: none of them is state of the node.
             net.stock(4 * addresses.len(), MAX_DATAGRAM);
-            net.note_no_asks();
+            net.judge_nothing();
         }
         let shape = PortShape {
             max_datagram: MAX_DATAGRAM,
