@@ -122,14 +122,19 @@ pub struct Load {
     pub closing: u32,
     /// Closed connections that are remembered.
     pub time_wait: u32,
-    /// Addresses of peers: those with any of the above, or, of ordinary hosts, with half-open ones.
+    /// Connections that stand and that their owner keeps account of
+    /// ([`Manager::hand_over`](crate::Manager::hand_over)).
+    pub handed_over: u32,
+    /// Addresses of peers: those with any of the above but what was handed over, or, of ordinary
+    /// hosts, with half-open ones.
     pub peers: u32,
 }
 
 impl Load {
     /// Connections in any state.
     pub const fn connections(&self) -> u32 {
-        self.opening + self.half_open + self.established + self.closing + self.time_wait
+        let here = self.opening + self.half_open + self.established + self.closing;
+        here + self.time_wait + self.handed_over
     }
 
     fn count(&mut self, state: &State) -> Option<&mut u32> {
@@ -377,12 +382,47 @@ impl Table {
     pub(crate) fn remove(&mut self, index: u32) {
         self.emit(index, self.slot(index).state.phase(), Phase::Gone);
         let slot = self.slot(index);
-        let (peer, theirs, purpose) = (slot.peer, slot.theirs, slot.purpose());
+        let (peer, theirs) = (slot.peer, slot.theirs);
         self.share_half_open(index, slot.state.is_half_open(), false);
         if theirs {
-            let less = |held: &mut Held| held.connections -= 1;
-            self.shares.update(self.peer_route(peer).remote, less);
+            self.give_share_back(self.peer_route(peer).remote);
         }
+        self.vacate(index);
+    }
+
+    /// Gives the slot of a connection that stands back, and goes on to count the connection and
+    /// the share that it takes. Returns whether its peer asked for it.
+    pub(crate) fn hand_over(&mut self, index: u32) -> bool {
+        let theirs = self.slot(index).theirs;
+        self.vacate(index);
+        self.load.handed_over += 1;
+        theirs
+    }
+
+    /// A connection with the address `remote` that was handed over has ended; its peer had asked
+    /// for it if it was `theirs`.
+    pub(crate) fn ended(&mut self, remote: IpAddr, theirs: bool) {
+        self.load.handed_over -= 1;
+        if theirs {
+            self.give_share_back(remote);
+        }
+        self.observer.emit(|| Step {
+            id: CommId(0),
+            peer: remote,
+            from: Phase::Established,
+            to: Phase::Gone,
+        });
+    }
+
+    fn give_share_back(&mut self, remote: IpAddr) {
+        let less = |held: &mut Held| held.connections -= 1;
+        self.shares.update(remote, less);
+    }
+
+    /// Empties a slot, and forgets its peer when it was the last.
+    fn vacate(&mut self, index: u32) {
+        let slot = self.slot(index);
+        let (peer, purpose) = (slot.peer, slot.purpose());
         self.move_place(self.place(index), None);
         self.by_purpose.remove(&(peer, purpose.to_byte(), index));
         let slots = &mut self.peers[usize::from(peer)].slots;

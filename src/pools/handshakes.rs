@@ -1,7 +1,9 @@
 //! What comes of handshakes: connections of pools and of programs, refusals, silence.
 
+use super::mark::Mark;
 use super::open_queue::{Waiting, Wanted};
-use super::{BUSY_PAUSE, BUSY_TRIES, Busy, ConnectionState, Handshake, PoolContext, Pools};
+use super::{BUSY_PAUSE, BUSY_TRIES, Busy, ConnectionState, HAND_OVER_AFTER};
+use super::{Handshake, PoolContext, Pools};
 use crate::error::NoConnection;
 use crate::verbs::connection::ConnectionOptions;
 use crate::worker::messages::WorkerMessage;
@@ -11,7 +13,7 @@ use trunkline_cm::{
     PeerMode, Purpose, RefusalCode, Refused, Role, WINDOW_UNIT,
 };
 use trunkline_conn::secret::Stream;
-use trunkline_qpmap::{ConnectionParams, PeerIdentity};
+use trunkline_qpmap::{ConnId, ConnectionParams, PeerIdentity};
 use trunkline_wire::{Gid, Qpn};
 
 impl Pools {
@@ -22,7 +24,7 @@ impl Pools {
         {
             return;
         }
-        self.learn_of(context.now, event);
+        self.learn_of(context, event);
         match event {
             Cm::Incoming {
                 id,
@@ -169,6 +171,7 @@ impl Pools {
             workers: terms.workers,
         };
         self.meet(context, identity);
+        self.end_replaced(context, terms);
         let params = params(terms, &options);
         match context
             .engine
@@ -177,12 +180,17 @@ impl Pools {
             Ok(conn) => {
                 self.opening.remove(number);
                 self.busy.remove(&asked);
+                self.directory.know(asked.0, PeerMode::Unknown);
                 self.handshakes.stands(terms.id, conn);
+                self.standing
+                    .push_back((context.now + HAND_OVER_AFTER, terms.id));
+                let mark = Mark::new(terms.purpose, handle);
+                context.engine.set_mark(conn, mark.0);
                 if handle.is_some() {
                     self.turn_ends(asked.0, true);
                 }
                 match handle {
-                    Some(handle) if self.private.contains_key(&handle) => {
+                    Some(handle) if self.private.has(handle) => {
                         self.tell(handle, ConnectionState::Open(conn));
                     }
                     // The program has given it up meanwhile.
@@ -212,6 +220,25 @@ impl Pools {
                 self.failed(context, terms.id, NoConnection::Incarnation);
                 let _ = context.manager.close(context.now, terms.id);
             }
+        }
+    }
+
+    /// What the peer opens in a place of its pool, it has lost: a connection in that place whose
+    /// handshake is not kept any more ends.
+    fn end_replaced(&self, context: &mut PoolContext<'_>, terms: &Established) {
+        let Purpose::Pool(place) = terms.purpose else {
+            return;
+        };
+        let pool = context
+            .engine
+            .pool_to(terms.route.remote.into(), terms.remote_id);
+        let in_place = |mark: u32| Mark(mark).place_in_pool() == Some(place);
+        let replaced: Vec<ConnId> = pool
+            .filter(|(_, mark)| in_place(*mark))
+            .map(|(conn, _)| conn)
+            .collect();
+        for conn in replaced {
+            context.engine.close_connection(conn);
         }
     }
 
@@ -311,9 +338,8 @@ impl Pools {
     /// an ask of its own or the answer to another one, is asked again, as often as one that is
     /// known: its answers were lost. Gives whether it is.
     fn ask_the_met(&mut self, context: &mut PoolContext<'_>, id: HandshakeId) -> bool {
-        let met = |at: &&Handshake| {
-            at.stranger && self.directory.mode(context.now, at.peer) == PeerMode::Trunkline
-        };
+        let met =
+            |at: &&Handshake| at.stranger && self.mode(context, at.peer) == PeerMode::Trunkline;
         if self.handshakes.get(id).filter(met).is_none() {
             return false;
         }
@@ -379,10 +405,7 @@ impl Pools {
     /// A host that never shared connections is an ordinary one; a node that did is gone, or its
     /// answers were lost.
     pub(super) fn is_ordinary(&self, context: &PoolContext<'_>, peer: IpAddr) -> bool {
-        let ibta = matches!(
-            self.directory.mode(context.now, peer),
-            PeerMode::Ibta { .. }
-        );
+        let ibta = matches!(self.mode(context, peer), PeerMode::Ibta { .. });
         ibta && context.engine.peer(peer.into()).is_none()
     }
 

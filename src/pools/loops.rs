@@ -1,10 +1,11 @@
 //! Connections within the node, between QPs of its own.
 
+use super::mark::Mark;
 use super::{ConnectionState, NO_QP, OpeningLoop, PoolContext, Pools};
 use crate::error::NoConnection;
 use crate::verbs::connection::ConnectionOptions;
 use crate::worker::messages::{LoopAsk, WorkerMessage};
-use trunkline_cm::{Offer, WINDOW_UNIT};
+use trunkline_cm::{Offer, Purpose, WINDOW_UNIT};
 use trunkline_qpmap::{ConnId, ConnectionParams, PeerIdentity};
 
 impl Pools {
@@ -26,6 +27,9 @@ impl Pools {
             let far = self.offer(context.engine)?;
             let end = self.add_loop(context, (&near, &far), &options, private);
             self.add_loop(context, (&far, &near), &options, private);
+            context
+                .engine
+                .set_mark(end, Mark::new(Purpose::Private, handle).0);
             return Some(ConnectionState::Open(end));
         }
         let opening = OpeningLoop {
@@ -109,6 +113,8 @@ impl Pools {
             Some(far) => {
                 let ends = (near, far);
                 let conn = self.add_loop(context, ends, &opening.options, private);
+                let mark = Mark::new(Purpose::Private, opening.handle);
+                context.engine.set_mark(conn, mark.0);
                 ConnectionState::Open(conn)
             }
             None => {
@@ -123,7 +129,7 @@ impl Pools {
             }
         };
         match (opening.handle, state) {
-            (Some(handle), _) if self.private.contains_key(&handle) => self.tell(handle, state),
+            (Some(handle), _) if self.private.has(handle) => self.tell(handle, state),
             // The program has given it up meanwhile.
             (Some(_), ConnectionState::Open(conn)) => context.engine.close_connection(conn),
             _ => {}

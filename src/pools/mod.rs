@@ -5,8 +5,10 @@ mod handshakes;
 #[cfg(test)]
 mod ids;
 mod loops;
+mod mark;
 mod open_queue;
 mod opening;
+mod private;
 mod turns;
 mod unsent;
 
@@ -19,14 +21,16 @@ use crate::verbs::event::Event;
 use crate::worker::core::CoreConfig;
 use crate::worker::messages::WorkerMessage;
 use book::Book;
+use mark::Mark;
 use open_queue::{OpenQueue, Wanted};
 use opening::Opening;
+use private::Private;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_cm::{
-    Ask, AskError, Bind, Binds, Directory, Event as Cm, Manager, Offer, PeerMode, Purpose, Retry,
-    Route, WINDOW_UNIT,
+    Ask, AskError, Bind, Binds, Directory, Event as Cm, HandshakeId, Manager, Offer, PeerMode,
+    Purpose, Retry, Route, WINDOW_UNIT,
 };
 use trunkline_conn::secret::Stream;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
@@ -47,6 +51,11 @@ const RECLAIM_EVERY: u64 = SECOND;
 /// that were refused together must not come again together.
 const BUSY_TRIES: u8 = 8;
 const BUSY_PAUSE: u64 = 10 * MILLISECOND;
+/// How long a connection has to stand until all is said about its handshake: tries of both ends,
+/// and datagrams that the network holds up.
+const HAND_OVER_AFTER: u64 = 10 * SECOND;
+/// Handshakes that are done with in one round.
+const HANDED_OVER_AT_ONCE: usize = 1024;
 
 /// The connection manager and the engine of a node: what [`Pools`] works with.
 pub(crate) struct PoolContext<'a> {
@@ -68,7 +77,7 @@ pub enum ConnectionState {
     Closed,
 }
 
-/// A handshake, and the connection that came of it.
+/// A handshake, and the connection that came of it, until it is [handed over](Pools::hand_over).
 #[derive(Debug)]
 struct Handshake {
     /// Number of our end of the connection. Not the key: when a connection goes down, its number is
@@ -120,14 +129,15 @@ pub(crate) struct Pools {
     handshakes: Book,
     /// Those under way.
     opening: Opening,
+    /// When which connection has stood for long, in order.
+    standing: VecDeque<(Instant, HandshakeId)>,
     /// Connections that the program opened, by handle.
-    private: BTreeMap<u64, ConnectionState>,
+    private: Private,
     /// Peers that did not answer, until somebody has looked why, with the handles of connections
     /// that the program opened to them.
     unexplained: Vec<(Option<u64>, IpAddr)>,
     /// Peers to whom this machine refuses to send.
     unsent: Unsent,
-    next_handle: u64,
     /// Connections within the node whose other end another worker is asked for.
     loops: Vec<OpeningLoop>,
     messages: VecDeque<(u8, WorkerMessage)>,
@@ -157,10 +167,10 @@ impl Pools {
             directory: Directory::default(),
             handshakes: Book::default(),
             opening: Opening::default(),
-            private: BTreeMap::new(),
+            private: Private::default(),
+            standing: VecDeque::new(),
             unexplained: Vec::new(),
             unsent: Unsent::default(),
-            next_handle: 0,
             loops: Vec::new(),
             messages: VecDeque::new(),
             busy: BTreeMap::new(),
@@ -180,7 +190,8 @@ impl Pools {
             + self.handshakes.state_bytes()
             + self.turns.state_bytes()
             + self.opening.state_bytes()
-            + self.private.len() * size_of::<(u64, ConnectionState)>()
+            + self.private.state_bytes()
+            + self.standing.len() * size_of::<(Instant, HandshakeId)>()
             + self.loops.len() * size_of::<OpeningLoop>()
             + self.messages.len() * size_of::<(u8, WorkerMessage)>()
             + self.busy.len() * size_of::<((IpAddr, u8), Busy)>()
@@ -203,17 +214,12 @@ impl Pools {
     }
 
     pub(crate) fn private_state(&self, handle: u64) -> ConnectionState {
-        self.private
-            .get(&handle)
-            .copied()
-            .unwrap_or(ConnectionState::Closed)
+        self.private.state(handle)
     }
 
     /// Where a connection that a program opened stands now, unless it has been given up.
     fn tell(&mut self, handle: u64, state: ConnectionState) {
-        if let Some(stands) = self.private.get_mut(&handle) {
-            *stands = state;
-        }
+        self.private.set(handle, state);
     }
 
     /// Returns a peer that did not answer, with the handle of the connection that a program opened
@@ -249,10 +255,7 @@ impl Pools {
     }
 
     pub(crate) fn forget_private(&mut self, handle: u64) -> Option<ConnId> {
-        match self.private.remove(&handle) {
-            Some(ConnectionState::Open(id)) => Some(id),
-            _ => None,
-        }
+        self.private.remove(handle)
     }
 
     /// Takes up an engine event.
@@ -275,8 +278,9 @@ impl Pools {
                 conn,
                 peer,
                 stranded,
+                mark,
             } => {
-                self.connection_down(context, conn);
+                self.connection_down(context, (conn, Mark(mark)), peer);
                 // Where the peer proved to be another incarnation, its connection may be there.
                 if let Some(remote) = stranded
                     && self.is_waited_for(context, peer.address(), remote)
@@ -322,7 +326,7 @@ impl Pools {
     /// Asks a peer of which nothing is known, unless others wait to be asked for a QP's sake.
     pub(crate) fn learn(&mut self, context: &mut PoolContext<'_>, peer: Gid) {
         let address = peer.address();
-        let unknown = self.directory.mode(context.now, address) == PeerMode::Unknown;
+        let unknown = self.mode(context, address) == PeerMode::Unknown;
         let may = self.sharing && self.is_queue_empty(context);
         if may && address != self.address && unknown {
             self.open_pool(context, peer, NO_QP);
@@ -367,7 +371,10 @@ impl Pools {
         peer: IpAddr,
         remote: Qpn,
     ) -> impl Iterator<Item = u8> {
-        self.pool(engine, peer, remote).map(|(place, _)| place)
+        let handed_over = engine.pool_to(peer.into(), remote);
+        let handed_over = handed_over.filter_map(|(_, mark)| Mark(mark).place_in_pool());
+        let here = self.pool(engine, peer, remote).map(|(place, _)| place);
+        here.chain(handed_over)
     }
 
     fn ask_pool(&mut self, context: &mut PoolContext<'_>, peer: Gid, remote: Qpn) {
@@ -394,29 +401,27 @@ impl Pools {
         peer: IpAddr,
         options: &ConnectionOptions,
     ) -> Option<u64> {
-        self.next_handle += 1;
-        let handle = self.next_handle;
-        if peer == self.address {
-            let state = self.open_loop(context, options, Some(handle))?;
-            self.private.insert(handle, state);
-            return Some(handle);
-        }
-        if !self.sharing {
-            let why = NoConnection::NotSharing;
-            self.private.insert(handle, ConnectionState::Failed(why));
-            return Some(handle);
-        }
-        self.private.insert(handle, ConnectionState::Opening);
-        let wanted = Wanted {
-            handle,
-            peer,
-            options: *options,
+        let handle = self.private.insert();
+        let state = if peer == self.address {
+            self.open_loop(context, options, Some(handle))
+        } else if !self.sharing {
+            Some(ConnectionState::Failed(NoConnection::NotSharing))
+        } else {
+            let wanted = Wanted {
+                handle,
+                peer,
+                options: *options,
+            };
+            self.open_wanted(context, wanted)
+                .then_some(ConnectionState::Opening)
         };
-        if self.open_wanted(context, wanted) {
-            return Some(handle);
+        match state {
+            Some(state) => self.tell(handle, state),
+            None => {
+                self.private.remove(handle);
+            }
         }
-        self.private.remove(&handle);
-        None
+        state.map(|_| handle)
     }
 
     /// How patiently a peer is asked. One whose connections have died of its silence has had its
@@ -450,7 +455,7 @@ impl Pools {
                 .collect(),
             Purpose::Private => Binds::default(),
         };
-        let known = self.directory.mode(context.now, peer) == PeerMode::Trunkline;
+        let known = self.mode(context, peer) == PeerMode::Trunkline;
         let ask = Ask {
             offer,
             purpose,
@@ -465,7 +470,9 @@ impl Pools {
         };
         match context.manager.open(context.now, route, ask) {
             Ok(id) => {
-                self.directory.asked(context.now, peer);
+                if !known {
+                    self.directory.asked(context.now, peer);
+                }
                 let options = *options;
                 let handshake = Handshake {
                     number: offer.connection,
@@ -508,39 +515,78 @@ impl Pools {
     /// and all of them if the peer began it and did not end it.
     fn ask_for_the_late(&mut self, context: &mut PoolContext<'_>, peer: IpAddr) {
         for remote in context.engine.waiting_for(peer.into()) {
-            if self.pool(context.engine, peer, remote).next().is_none() {
+            if self
+                .pool_places(context.engine, peer, remote)
+                .next()
+                .is_none()
+            {
                 self.open_pool(context, peer.into(), remote);
             }
         }
     }
 
     /// A connection is gone: so is its handshake.
-    fn connection_down(&mut self, context: &mut PoolContext<'_>, conn: ConnId) {
-        let id = self.handshakes.of_connection(conn);
-        let Some((id, handshake)) = id.and_then(|id| Some((id, self.handshakes.remove(id)?)))
-        else {
-            // One that leads back to this node had none.
-            for state in self.private.values_mut() {
-                if *state == ConnectionState::Open(conn) {
-                    *state = ConnectionState::Closed;
-                }
+    fn connection_down(
+        &mut self,
+        context: &mut PoolContext<'_>,
+        (conn, mark): (ConnId, Mark),
+        peer: Gid,
+    ) {
+        if let Some(id) = self.handshakes.of_connection(conn) {
+            self.handshakes.remove(id);
+            // It is over already where the connection manager said so first.
+            let _ = context.manager.release(context.now, id);
+        } else if let Some(theirs) = mark.is_handed_over() {
+            context.manager.ended(peer.address(), theirs);
+        }
+        if let Some(place) = mark.handle() {
+            self.private.down(place, conn);
+        }
+        if peer.address() != self.address && !context.engine.reaches(peer) {
+            // What the engine knows of a peer goes with the peer's last connection.
+            self.directory.know(peer.address(), PeerMode::Trunkline);
+        }
+    }
+
+    /// Forgets the handshakes of connections that have stood for long. The connection itself is
+    /// all that is known of its peer from then on.
+    pub(crate) fn hand_over(&mut self, context: &mut PoolContext<'_>) {
+        for _ in 0..HANDED_OVER_AT_ONCE {
+            let Some((_, id)) = self.standing.pop_front_if(|(at, _)| *at <= context.now) else {
+                break;
+            };
+            let Some(conn) = self.handshakes.get(id).and_then(|stands| stands.conn) else {
+                continue;
+            };
+            // One that has ended just now is over otherwise.
+            if let Ok(theirs) = context.manager.hand_over(id)
+                && let Some(over) = self.handshakes.remove(id)
+            {
+                let mark = Mark::new(over.purpose, over.handle).handed_over(theirs);
+                context.engine.set_mark(conn, mark.0);
             }
-            return;
-        };
-        let handle = handshake.handle;
-        // It is over already where the connection manager said so first.
-        let _ = context.manager.release(context.now, id);
-        if let Some(handle) = handle {
-            self.tell(handle, ConnectionState::Closed);
+        }
+    }
+
+    /// How to talk to a peer. Who has connections to this node is one that shares them, and stands
+    /// in no other book.
+    fn mode(&self, context: &PoolContext<'_>, peer: IpAddr) -> PeerMode {
+        match self.directory.mode(context.now, peer) {
+            PeerMode::Unknown if context.engine.peer(peer.into()).is_some() => PeerMode::Trunkline,
+            mode => mode,
         }
     }
 
     /// What a peer proves to be, the other workers need not ask again.
-    fn learn_of(&mut self, now: Instant, event: &Cm) {
+    fn learn_of(&mut self, context: &PoolContext<'_>, event: &Cm) {
         let peer = event.route().remote;
-        let before = self.directory.mode(now, peer);
-        self.directory.learn(now, event, PLAIN_FOR);
-        let mode = self.directory.mode(now, peer);
+        let before = self.mode(context, peer);
+        let mode = before.after(context.now, event, PLAIN_FOR);
+        let noted = match mode {
+            PeerMode::Trunkline if context.engine.peer(peer.into()).is_some() => PeerMode::Unknown,
+            mode => mode,
+        };
+        self.directory.know(peer, noted);
         let known = matches!(mode, PeerMode::Trunkline | PeerMode::Ibta { .. });
         if !known || std::mem::discriminant(&mode) == std::mem::discriminant(&before) {
             return;
@@ -551,7 +597,7 @@ impl Pools {
     /// Another worker has found out what a peer is.
     pub(crate) fn heard(&mut self, context: &mut PoolContext<'_>, peer: IpAddr, mode: PeerMode) {
         // What this worker is asking itself it will hear itself.
-        if self.directory.mode(context.now, peer) == PeerMode::Unknown {
+        if self.mode(context, peer) == PeerMode::Unknown {
             self.directory.know(peer, mode);
         }
     }
@@ -563,14 +609,15 @@ impl Pools {
         events: &mut VecDeque<Event>,
     ) {
         while let Some(event) = context.engine.poll_event() {
-            if let EngineEvent::ConnectionDown { conn, .. } = event {
-                self.connection_down(context, conn);
+            if let EngineEvent::ConnectionDown {
+                conn, peer, mark, ..
+            } = event
+            {
+                self.connection_down(context, (conn, Mark(mark)), peer);
                 events.extend(Event::of(&event));
             }
         }
-        for state in self.private.values_mut() {
-            *state = ConnectionState::Closed;
-        }
+        self.private.all_down();
     }
 
     /// Has something to say to another worker.
@@ -621,9 +668,11 @@ impl Pools {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let standing = self.standing.front().map(|(at, _)| *at);
         let reclaim = (!self.idle_since.is_empty()).then_some(self.reclaim_at);
         let pauses = self.busy.values().filter_map(|busy| busy.again);
-        pauses.chain(reclaim).chain(self.turns.next_timeout()).min()
+        let others = [reclaim, standing, self.turns.next_timeout()];
+        pauses.chain(others.into_iter().flatten()).min()
     }
 }
 

@@ -137,7 +137,7 @@ impl Pools {
     }
 
     fn program_has_turn(&mut self, context: &mut PoolContext<'_>, wanted: &Wanted) {
-        if !self.private.contains_key(&wanted.handle) {
+        if !self.private.has(wanted.handle) {
             // The program has given it up meanwhile.
             self.turn_is_free(wanted.peer);
         } else if !self.turns.is_free(wanted.peer) {

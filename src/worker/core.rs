@@ -512,6 +512,7 @@ impl Core {
         };
         pools.ask_again(&mut context);
         exchange_events(&mut context, pools, cm, events);
+        pools.hand_over(&mut context);
         pools.reclaim(now, context.engine);
         self.post_mail();
     }

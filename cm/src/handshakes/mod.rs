@@ -23,6 +23,7 @@ pub use crate::table::Load;
 use crate::table::{Ids, Slot, Table};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use core::net::IpAddr;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, CommId};
 
@@ -274,6 +275,28 @@ impl<R: Random> Manager<R> {
         let index = self.index(id, |state| matches!(state, State::Established(_)))?;
         self.finish_later(now, index, CloseReason::Local);
         Ok(())
+    }
+
+    /// Forgets a handshake whose connection has stood for so long that nothing more is said about
+    /// how it was set up: from now on its owner knows of it, and says when it has
+    /// [ended](Self::ended). It counts for the limits as before. Returns whether the peer had asked
+    /// for it. What the peer still sends about it is answered as for one that is not there, and who
+    /// the peer is, its owner has to know.
+    ///
+    /// # Errors
+    /// The handshake is over or has not come that far.
+    pub fn hand_over(&mut self, id: HandshakeId) -> Result<bool, UnknownHandshake> {
+        let index = self.index(id, |state| matches!(state, State::Established(_)))?;
+        Ok(self.table.hand_over(index))
+    }
+
+    /// A connection to `remote` that was [handed over](Self::hand_over) has ended; `theirs` is what
+    /// that call returned.
+    ///
+    /// # Panics
+    /// No such connection was handed over.
+    pub fn ended(&mut self, remote: IpAddr, theirs: bool) {
+        self.table.ended(remote.to_canonical(), theirs);
     }
 
     /// The next datagram to send.

@@ -23,7 +23,7 @@ impl Stage {
         self.transaction += 1;
     }
 
-    fn refusal(&mut self) -> Refusal {
+    pub(super) fn refusal(&mut self) -> Refusal {
         let (sent, events) = drain(&mut self.manager);
         assert!(events.is_empty(), "{events:?}");
         let [

@@ -275,6 +275,56 @@ fn the_cost_of_a_handshake_does_not_grow_with_what_was_in_its_place() {
     assert_eq!((load.established, load.time_wait), (1, MANY - 1));
 }
 
+/// What was handed over takes no room of the manager's, and of the limits what it took before.
+#[test]
+fn a_connection_that_was_handed_over_counts_until_it_ends_and_is_not_kept() {
+    let mut config = tight();
+    config.limits.connections = 8;
+    let mut stage = Stage::with(config);
+    stage.purpose = Purpose::Private;
+    let empty = stage.manager.state_bytes();
+    let mut handed_over = std::vec::Vec::new();
+    let mut one_more = |stage: &mut Stage, ours: bool| {
+        stage.theirs = CommId(stage.theirs.0 + 1);
+        stage.transaction += 1;
+        let terms = match ours {
+            true => stage.established(),
+            false => stage.established_as_acceptor(),
+        };
+        let theirs = stage.manager.hand_over(terms.id);
+        assert_eq!(theirs, Ok(!ours), "who asked for it");
+        assert_eq!(stage.state(), "-");
+        assert!(
+            stage.manager.hand_over(terms.id).is_err(),
+            "that is done once"
+        );
+        handed_over.push(!ours);
+    };
+    // Of eight one address gets four, whether the manager keeps them or not.
+    (0..4).for_each(|_| one_more(&mut stage, false));
+    stage.theirs = CommId(stage.theirs.0 + 1);
+    stage.transaction += 1;
+    stage.deliver(&stage.req());
+    assert_eq!(stage.refusal().code, RefusalCode::Share);
+    (0..4).for_each(|_| one_more(&mut stage, true));
+    let load = *stage.manager.load();
+    assert_eq!(
+        (load.connections(), load.handed_over, load.peers),
+        (8, 8, 0)
+    );
+    let ask = ask(&mut Seeded(1), Purpose::Private);
+    let route = stage.route();
+    let full = stage.manager.open(stage.now, route, ask);
+    assert!(matches!(full, Err(AskError::Busy { .. })), "{full:?}");
+    for theirs in handed_over {
+        stage.manager.ended(stage.peer_address, theirs);
+    }
+    assert_eq!(*stage.manager.load(), Default::default());
+    // The places that they had, and that is all.
+    assert!(stage.manager.state_bytes() - empty < 8 * 40);
+    stage.established();
+}
+
 /// A pool has a connection for each of its places to each worker of the peer.
 #[test]
 fn a_connection_takes_the_place_of_one_to_the_same_worker_alone() {

@@ -150,6 +150,13 @@ impl<P: Platform> Engine<P> {
         Ok(conn)
     }
 
+    /// Notes a word of the owner's of a connection, 0 at first. Of one that is gone nothing is noted.
+    pub fn set_mark(&mut self, id: ConnId, mark: u32) {
+        if self.links.live(id).is_some() {
+            self.links[id.index].mark = mark;
+        }
+    }
+
     /// Says something on a connection that this node opened, if nothing else is said on it: the
     /// peer's end stands once it has heard that ours does, and what confirms it may be lost.
     pub fn greet(&mut self, id: ConnId) {
@@ -347,7 +354,7 @@ impl<P: Platform> Engine<P> {
     /// Takes a connection out. Its flows [move on](Self::move_on), some in each round.
     pub(crate) fn remove_connection(&mut self, conn: u32, cause: Cause) {
         let (id, record) = (self.links.id(conn), &self.links[conn]);
-        let (peer, toward) = (record.peer(), record.toward());
+        let (peer, toward, mark) = (record.peer(), record.toward(), record.mark);
         let heard = record.delivery.heard_at();
         self.links.unlink(conn);
         if !self.links.reaches(peer) {
@@ -380,6 +387,7 @@ impl<P: Platform> Engine<P> {
             conn: id,
             peer: address,
             stranded: stranded.then_some(toward),
+            mark,
         });
         // Its flows move on from the next round on. Its index is free when all have.
         self.backlog.add(Task::Evacuate { conn });

@@ -295,6 +295,8 @@ pub enum Event {
         /// Of flows that wait for another connection, where there are any, the QP that one leads
         /// to.
         stranded: Option<Qpn>,
+        /// What the owner had [noted](Engine::set_mark) of it.
+        mark: u32,
     },
     /// A QP finished moving to another connection.
     Moved {

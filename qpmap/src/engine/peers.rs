@@ -20,10 +20,25 @@ impl<P: Platform> Engine<P> {
         all.map(|conn| self.links.id(conn)).collect()
     }
 
+    /// Whether any connection leads to `address`.
+    pub fn reaches(&self, address: Gid) -> bool {
+        let peer = self.links.peer_at(address);
+        peer.is_some_and(|peer| self.links.reaches(peer))
+    }
+
     /// Connections of the pool to `address`.
     pub fn pool_size(&self, address: Gid) -> u32 {
         let peer = self.links.peer_at(address);
         peer.map_or(0, |peer| self.links.pool_of(peer).count() as u32)
+    }
+
+    /// Connections of the pool to that worker of `address` which has the QP `remote`, newest first,
+    /// with what the owner has [noted](Self::set_mark) of each.
+    pub fn pool_to(&self, address: Gid, remote: Qpn) -> impl Iterator<Item = (ConnId, u32)> {
+        let peer = self.links.peer_at(address);
+        let pool = peer.into_iter().flat_map(|peer| self.links.pool_of(peer));
+        let leads = pool.filter(move |conn| self.links.leads_to(&self.links[*conn], remote));
+        leads.map(|conn| (self.links.id(conn), self.links[conn].mark))
     }
 
     /// The peer at `address` is gone or another incarnation of itself: its connections are dropped

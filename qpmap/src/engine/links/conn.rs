@@ -19,6 +19,8 @@ pub(crate) struct Conn {
     /// Its peer, and the next connection of the pool to it.
     pub(super) peer: u32,
     pub(super) next_of_pool: u32,
+    /// What the engine's owner has noted of it.
+    pub(crate) mark: u32,
     pub(crate) runnable: List<Runnable>,
     pub(crate) noticed: List<Noticed>,
     pub(crate) flows: u32,
@@ -68,6 +70,7 @@ impl Conn {
             delivery,
             peer,
             next_of_pool: NONE,
+            mark: 0,
             runnable: List::EMPTY,
             noticed: List::EMPTY,
             flows: 0,
