@@ -6,7 +6,10 @@ mod common;
 
 use common::{End, Pair, address, inline, src_qp, turn};
 use std::time::Duration;
-use trunkline::{Builder, Clock, Node, Qp, QpOptions, QpState, SendOp, Status};
+use trunkline::{
+    Builder, Clock, ConnectionOptions, ConnectionState, Node, Qp, QpOptions, QpState, SendOp,
+    Status,
+};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -400,6 +403,38 @@ fn qps_that_connect_at_once_to_a_known_peer_cost_few_packets() {
     }
 }
 
+/// Long after its handshake nothing but the connection itself says where in its pool it stands and
+/// whose it is.
+#[test]
+fn a_connection_that_has_stood_for_long_is_all_that_is_kept_of_its_peer() {
+    let ends = Ends::new(2);
+    let Pair { a, b } = &ends.pair;
+    let _crowd = ends.connect_by_and_by(CROWD - PART);
+    let peer = b.qp(&QpOptions::default()).address().gid.address();
+    let private = a.node.open_connection(peer, &ConnectionOptions::default());
+    let private = private.unwrap();
+    ends.until("a private connection", || private.is_open());
+    let management = || [a, b].map(|end| end.node.state_bytes().management);
+    let fresh = management();
+    ends.run_for(12 * SECOND);
+    let kept = management();
+    assert!(kept[0] + 500 < fresh[0], "{kept:?} after {fresh:?}");
+    assert!(kept[1] + 300 < fresh[1], "{kept:?} after {fresh:?}");
+    // The peer is no stranger, and the next connection of the pool takes a place beside the first.
+    let said = ends.said();
+    let few = ends.connect(2 * PART);
+    ends.run_for(SECOND);
+    assert_eq!(ends.connections(), (3, 3));
+    assert_eq!(ends.said(), [said[0] + 2, said[1] + 1]);
+    ends.write(&few[0].0);
+    // The program hears of the end of its own.
+    let own = a.qp(&QpOptions::default()).address().gid.address();
+    b.node.connections(own).last().unwrap().close();
+    ends.until("the end of the private connection", || !private.is_open());
+    assert_eq!(private.state(), ConnectionState::Closed);
+    assert_eq!(ends.connections(), (2, 2));
+}
+
 #[test]
 fn state_is_counted_with_that_of_connection_management() {
     let ends = Ends::new(2);
@@ -426,7 +461,7 @@ fn state_is_counted_with_that_of_connection_management() {
     );
     assert_eq!(two.flows, two.qps, "each has one of its own");
     let qps = two.qps * (two.per_qp + two.per_flow);
-    let parts = qps + two.per_connection * 2 + two.spare + two.management;
+    let parts = qps + two.per_connection * 2 + two.spare + two.room + two.management;
     assert_eq!(two.total(), parts);
     drop((few, more, last));
 }

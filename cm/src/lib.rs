@@ -47,6 +47,7 @@ mod identity;
 mod message;
 mod outbox;
 mod phase;
+mod places;
 mod quote;
 mod random;
 pub mod rdma;

@@ -2,9 +2,9 @@
 //! managers are made of.
 
 use crate::comm_id::{CommIds, INDEX_BITS, Side};
+use crate::places::{Occupied, Places};
 use crate::random::Random;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use trunkline_conn::time::Instant;
 use trunkline_conn::wheel::{Step, Wheel};
 use trunkline_wire::Worker;
@@ -47,32 +47,36 @@ pub(crate) enum Due {
 #[derive(Debug)]
 pub(crate) struct Slots<S> {
     ids: CommIds,
-    slots: Vec<S>,
-    free: Vec<u32>,
+    slots: Places<S>,
     /// The deadlines of records, by index.
     timers: Wheel,
     /// Records that wait to be forgotten, the oldest first.
     over: VecDeque<u32>,
 }
 
+impl<S: Record> Occupied for S {
+    fn is_free(&self) -> bool {
+        self.state().is_free()
+    }
+}
+
 impl<S: Record> Slots<S> {
     pub(crate) fn new(whose: (Side, Worker), random: &mut impl Random) -> Self {
         Self {
             ids: CommIds::new(whose, random),
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: Places::new(),
             timers: Wheel::new(),
             over: VecDeque::new(),
         }
     }
 
     pub(crate) fn get(&self, index: u32) -> &S {
-        &self.slots[index as usize]
+        &self.slots[index]
     }
 
     /// For changes that leave the deadline as it is.
     pub(crate) fn get_mut(&mut self, index: u32) -> &mut S {
-        &mut self.slots[index as usize]
+        &mut self.slots[index]
     }
 
     /// The communication ID of a record.
@@ -83,21 +87,14 @@ impl<S: Record> Slots<S> {
     /// The record that a communication ID names.
     pub(crate) fn find(&self, id: CommId) -> Option<u32> {
         let index = self.ids.place(id);
-        let slot = self.slots.get(index as usize)?;
+        let slot = self.slots.get(index)?;
         (slot.id() == id && !slot.state().is_free()).then_some(index)
     }
 
     /// Takes a place; the state of its record is to be set next.
     pub(crate) fn insert(&mut self, random: &mut impl Random) -> u32 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            let index = self.slots.len() as u32;
-            assert!(
-                index < 1 << INDEX_BITS,
-                "the limit on connections bounds the slots"
-            );
-            self.slots.push(S::new(CommId(0)));
-            index
-        });
+        let taken = self.slots.take(1 << INDEX_BITS, || S::new(CommId(0)));
+        let index = taken.expect("the limit on connections bounds the slots");
         let id = self.ids.draw(index, self.get(index).id(), random);
         *self.get_mut(index) = S::new(id);
         index
@@ -116,7 +113,10 @@ impl<S: Record> Slots<S> {
         let free = S::new(self.get(index).id());
         let old = core::mem::replace(self.get_mut(index), free);
         self.timers.cancel(index);
-        self.free.push(index);
+        self.slots.give_back(index);
+        if self.slots.is_empty() {
+            self.timers = Wheel::new();
+        }
         old
     }
 
@@ -132,11 +132,10 @@ impl<S: Record> Slots<S> {
     /// Bytes of the records, of what their states hold and of their timers.
     pub(crate) fn state_bytes(&self) -> usize {
         let boxed = self.slots.iter().map(|slot| slot.state().boxed_bytes());
-        size_of_val(self.slots.as_slice())
+        self.slots.state_bytes()
             + boxed.sum::<usize>()
-            + size_of_val(self.free.as_slice())
-            + self.timers.len() * Wheel::TIMER
-            + self.over.len() * size_of::<u32>()
+            + self.timers.state_bytes()
+            + self.over.capacity() * size_of::<u32>()
     }
 
     /// When something is due next, or earlier where many deadlines are about as near.

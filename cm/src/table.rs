@@ -5,6 +5,7 @@ use crate::event::Route;
 use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::phase::{Phase, Step};
+use crate::places::{Occupied, Places};
 use crate::random::Random;
 use crate::shares::{Held, Shares};
 use crate::slots::{Record, Slots, State as _};
@@ -103,7 +104,22 @@ pub(crate) struct Peer {
     slots: u32,
 }
 
+impl Occupied for Peer {
+    fn is_free(&self) -> bool {
+        self.slots == 0
+    }
+}
+
 impl Peer {
+    const FREE: Self = Self {
+        remote: Gid([0; 16]),
+        local: 0,
+        known: false,
+        identity: Identity { guid: 0, epoch: 0 },
+        workers: Workers::ONE,
+        slots: 0,
+    };
+
     pub(crate) fn identity(&self) -> Option<Identity> {
         self.known.then_some(self.identity)
     }
@@ -156,8 +172,7 @@ type Place = (u16, u32, Exchange, u32);
 #[derive(Debug)]
 pub(crate) struct Table {
     slots: Slots<Slot>,
-    peers: Vec<Peer>,
-    free_peers: Vec<u16>,
+    peers: Places<Peer>,
     /// Peers by their address and the index of ours.
     by_route: BTreeMap<(Gid, u8), u16>,
     /// Peers by the GUID that each has proved to have.
@@ -176,8 +191,7 @@ impl Table {
     pub(crate) fn new(worker: Worker, random: &mut impl Random) -> Self {
         Self {
             slots: Slots::new((Side::Nodes, worker), random),
-            peers: Vec::new(),
-            free_peers: Vec::new(),
+            peers: Places::new(),
             by_route: BTreeMap::new(),
             by_guid: BTreeSet::new(),
             by_exchange: BTreeSet::new(),
@@ -196,8 +210,7 @@ impl Table {
     /// Bytes of the records, of peers and handshakes.
     pub(crate) fn state_bytes(&self) -> usize {
         self.slots.state_bytes()
-            + size_of_val(self.peers.as_slice())
-            + size_of_val(self.free_peers.as_slice())
+            + self.peers.state_bytes()
             + self.by_route.len() * size_of::<((Gid, u8), u16)>()
             + self.by_guid.len() * size_of::<(u64, u16)>()
             + self.by_exchange.len() * size_of::<Place>()
@@ -297,7 +310,7 @@ impl Table {
     }
 
     pub(crate) fn peer_route(&self, peer: u16) -> Route {
-        let peer = &self.peers[usize::from(peer)];
+        let peer = &self.peers[peer.into()];
         Route {
             local: self.locals[usize::from(peer.local)],
             remote: peer.remote.address(),
@@ -323,7 +336,7 @@ impl Table {
         let slot = self.slots.get_mut(index);
         (slot.peer, slot.theirs) = (peer, theirs);
         slot.packed = u32::from(purpose.to_byte()) << 24;
-        self.peers[usize::from(peer)].slots += 1;
+        self.peers[peer.into()].slots += 1;
         if let Purpose::Pool(place) = purpose {
             self.by_purpose.insert((peer, place, index));
         }
@@ -425,7 +438,7 @@ impl Table {
         let (peer, purpose) = (slot.peer, slot.purpose());
         self.move_place(self.place(index), None);
         self.by_purpose.remove(&(peer, purpose.to_byte(), index));
-        let slots = &mut self.peers[usize::from(peer)].slots;
+        let slots = &mut self.peers[peer.into()].slots;
         *slots -= 1;
         if *slots == 0 {
             self.remove_peer(peer);
@@ -447,14 +460,14 @@ impl Table {
     }
 
     pub(crate) fn peer(&self, peer: u16) -> &Peer {
-        &self.peers[usize::from(peer)]
+        &self.peers[peer.into()]
     }
 
     /// Notes who a peer has proved to be.
     pub(crate) fn set_identity(&mut self, peer: u16, identity: Identity, workers: Workers) {
         self.forget_identity(peer);
         self.by_guid.insert((identity.guid, peer));
-        let peer = &mut self.peers[usize::from(peer)];
+        let peer = &mut self.peers[peer.into()];
         (peer.identity, peer.workers, peer.known) = (identity, workers, true);
     }
 
@@ -467,7 +480,7 @@ impl Table {
     /// Whether the connection in a slot leads to the worker of the peer that has the QP with the
     /// low byte `toward`. As long as nothing is known of the peer's workers, it may.
     pub(crate) fn leads_to(&self, slot: &Slot, toward: u8) -> bool {
-        let peer = &self.peers[usize::from(slot.peer)];
+        let peer = &self.peers[slot.peer.into()];
         let (workers, number) = match slot.state() {
             State::ReqSent(state) => (peer.workers, state.ask.toward.into()),
             State::Asked(state) => (state.hello.end.workers, slot.packed),
@@ -479,7 +492,7 @@ impl Table {
 
     /// Who a peer was does not count any more.
     pub(crate) fn forget_identity(&mut self, peer: u16) {
-        let record = &mut self.peers[usize::from(peer)];
+        let record = &mut self.peers[peer.into()];
         if record.known {
             self.by_guid.remove(&(record.identity.guid, peer));
         }
@@ -509,22 +522,11 @@ impl Table {
         let peer = Peer {
             remote: Gid::from(route.remote),
             local,
-            known: false,
-            identity: Identity { guid: 0, epoch: 0 },
-            workers: Workers::ONE,
-            slots: 0,
+            ..Peer::FREE
         };
-        let index = match self.free_peers.pop() {
-            Some(index) => {
-                self.peers[usize::from(index)] = peer;
-                index
-            }
-            None => {
-                let index = u16::try_from(self.peers.len()).ok()?;
-                self.peers.push(peer);
-                index
-            }
-        };
+        let index = self.peers.take(1 << u16::BITS, || Peer::FREE)?;
+        self.peers[index] = peer;
+        let index = index as u16;
         self.by_route.insert((route.remote.into(), local), index);
         self.load.peers += 1;
         Some(index)
@@ -535,7 +537,7 @@ impl Table {
         let record = self.peer(peer);
         let key = (record.remote, record.local);
         self.by_route.remove(&key);
-        self.free_peers.push(peer);
+        self.peers.give_back(peer.into());
         self.load.peers -= 1;
     }
 }

@@ -126,6 +126,13 @@ impl Wheel {
         Some(Instant::from_nanos(entry.at))
     }
 
+    /// Bytes that it has allocated.
+    pub const fn state_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+            + self.index.capacity() * size_of::<u32>()
+            + self.levels.capacity() * size_of::<Level>()
+    }
+
     /// Lets the timer with this key fire at `at`, and not when it was armed for before, if it was.
     /// What is armed for a time that has passed is due at once, after all that is due already.
     /// Arming a timer for [`Instant::FAR`], which never comes, cancels it.

@@ -62,6 +62,11 @@ impl<T> Slab<T> {
         self.slots.capacity() * size_of::<Slot<T>>()
     }
 
+    /// Bytes of it that no values are in.
+    pub const fn room_bytes(&self) -> usize {
+        (self.slots.capacity() - self.len as usize) * size_of::<Slot<T>>()
+    }
+
     /// Indices that it has given out, whether there are values or not.
     pub const fn slots(&self) -> u32 {
         self.slots.len() as u32
@@ -238,7 +243,7 @@ fn vacant(index: u32) -> ! {
 pub(crate) fn make_room<T>(values: &mut Vec<T>, more: usize) {
     let length = values.len();
     if values.capacity() - length < more {
-        values.reserve_exact(more.max(4).max(length.min(16)).max(length / 8));
+        values.reserve_exact(more.max(4).max(length.min(8)).max(length / 8));
     }
 }
 

@@ -9,7 +9,7 @@ use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendFlags, SendOp, Status, VendorError};
 use trunkline_qpmap::wqe::SendWr;
 use trunkline_qpmap::{Event, FIRST_MSN, PeerIdentity, QpModify, QpQueues, QpState, QpType};
-use trunkline_wire::{Control, ControlKind, Gid, Opcode, Path, Qpn, ROCE_PORT};
+use trunkline_wire::{Control, ControlKind, Gid, Opcode, Path, Qpn, ROCE_PORT, Workers};
 
 /// Datagrams that were held up on their way.
 type Held = Arc<Mutex<Vec<Vec<u8>>>>;
@@ -487,7 +487,13 @@ fn a_peer_that_was_heard_since_another_worker_met_an_incarnation_of_it_stays() {
     let before = pair.now;
     pair.run(10 * MILLISECOND);
     let peer = std::net::IpAddr::from([10, 0, 0, 2]).into();
-    let known = pair.nodes[0].engine.peer(peer).expect("a peer");
+    let known = PeerIdentity {
+        guid: 10,
+        epoch: 1,
+        address: peer,
+        workers: Workers::ONE,
+    };
+    assert!(pair.nodes[0].engine.is_peer(&known));
     let other = PeerIdentity {
         epoch: known.epoch ^ 1,
         ..known

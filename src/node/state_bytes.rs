@@ -9,7 +9,7 @@ pub struct StateBytes {
     pub per_qp: u64,
     /// One idle flow, between a QP and one of a peer.
     pub per_flow: u64,
-    /// One idle connection with its peer record and table slots.
+    /// One idle connection with its peer record and rows of tables.
     pub per_connection: u64,
     /// QPs there are.
     pub qps: u64,
@@ -22,6 +22,8 @@ pub struct StateBytes {
     /// What connections needed while they were active, kept for a second or two for those that
     /// become so.
     pub spare: u64,
+    /// Room in tables that nothing takes, timers, and what connections have counted of late.
+    pub room: u64,
     /// All that the management of connections has now: handshakes and connections of ordinary
     /// hosts, IDs and ports of RDMA-CM, what is known of peers, and messages that wait.
     pub management: u64,
@@ -39,6 +41,7 @@ impl StateBytes {
             routes: engine.routes,
             connections: engine.connections,
             spare: engine.spare,
+            room: engine.room,
             management: management as u64,
         }
     }
@@ -53,12 +56,14 @@ impl StateBytes {
         self.routes += other.routes;
         self.connections += other.connections;
         self.spare += other.spare;
+        self.room += other.room;
         self.management += other.management;
     }
 
     /// All of it.
     pub const fn total(&self) -> u64 {
         let of_qps = self.per_qp * self.qps + self.per_flow * self.flows + self.routes;
-        of_qps + self.per_connection * self.connections + self.spare + self.management
+        let of_connections = self.per_connection * self.connections;
+        of_qps + of_connections + self.spare + self.room + self.management
     }
 }

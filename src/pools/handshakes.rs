@@ -143,12 +143,12 @@ impl Pools {
     /// A peer has agreed to a connection: where it is another incarnation of one that this worker
     /// or another one knows, that one is gone.
     fn meet(&mut self, context: &mut PoolContext<'_>, identity: PeerIdentity) {
-        let known = context.engine.peer(identity.address);
-        if known == Some(identity) {
+        if context.engine.is_peer(&identity) {
             return;
         }
-        self.recorder.log.met(&identity, known.is_some());
-        if known.is_some() {
+        let known = context.engine.peer(identity.address).is_some();
+        self.recorder.log.met(&identity, known);
+        if known {
             context.engine.drop_peer(identity.address);
         }
         let now = context.now;

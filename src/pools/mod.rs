@@ -191,7 +191,7 @@ impl Pools {
             + self.turns.state_bytes()
             + self.opening.state_bytes()
             + self.private.state_bytes()
-            + self.standing.len() * size_of::<(Instant, HandshakeId)>()
+            + self.standing.capacity() * size_of::<(Instant, HandshakeId)>()
             + self.loops.len() * size_of::<OpeningLoop>()
             + self.messages.len() * size_of::<(u8, WorkerMessage)>()
             + self.busy.len() * size_of::<((IpAddr, u8), Busy)>()
@@ -566,6 +566,9 @@ impl Pools {
                 context.engine.set_mark(conn, mark.0);
             }
         }
+        if self.standing.is_empty() {
+            self.standing.shrink_to_fit();
+        }
     }
 
     /// How to talk to a peer. Who has connections to this node is one that shares them, and stands
@@ -678,6 +681,5 @@ impl Pools {
 
 /// The workers of a peer: one, as long as they are not known.
 fn workers_of(engine: &Engine<Embedded>, peer: IpAddr) -> Workers {
-    let known = engine.peer(peer.into());
-    known.map_or(Workers::ONE, |known| known.workers)
+    engine.peer(peer.into()).unwrap_or(Workers::ONE)
 }

@@ -3,6 +3,7 @@
 use super::ConnectionState;
 use crate::error::NoConnection;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use trunkline_qpmap::ConnId;
 use trunkline_qpmap::slab::Slab;
 
@@ -11,23 +12,59 @@ const PLACE_BITS: u32 = 32;
 
 /// Where such a connection stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
 enum State {
-    Opening,
-    Open(ConnId),
+    Opening = 1,
+    Open,
     /// Why stands elsewhere: few do.
     Failed,
     Closed,
 }
 
+/// Bits of a word of an entry that its state takes.
+const STATE_BITS: u32 = 3;
+
 /// What is kept of such a connection until its program gives it up.
 #[derive(Debug)]
 struct Entry {
-    /// Tells the entries apart that have the same place.
-    serial: u32,
-    state: State,
+    /// A serial number, which tells the entries apart that have the same place, and the state.
+    word: NonZeroU32,
+    /// Where it is open.
+    conn: ConnId,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 16);
+const _: () = assert!(size_of::<Entry>() <= 12);
+
+impl Entry {
+    fn new(serial: u32, state: State) -> Self {
+        let word = NonZeroU32::new(serial << STATE_BITS | state as u32);
+        Self {
+            word: word.expect("no state is 0"),
+            conn: ConnId::NONE,
+        }
+    }
+
+    fn serial(&self) -> u32 {
+        self.word.get() >> STATE_BITS
+    }
+
+    fn state(&self) -> State {
+        match self.word.get() & ((1 << STATE_BITS) - 1) {
+            1 => State::Opening,
+            2 => State::Open,
+            3 => State::Failed,
+            _ => State::Closed,
+        }
+    }
+
+    fn set(&mut self, state: State) {
+        *self = Self::new(self.serial(), state);
+    }
+
+    fn open(&self) -> Option<ConnId> {
+        (self.state() == State::Open).then_some(self.conn)
+    }
+}
 
 /// All of them. A handle stands for its place and a serial number.
 #[derive(Debug, Default)]
@@ -40,17 +77,14 @@ pub(super) struct Private {
 impl Private {
     /// Begins with a connection. Returns its handle.
     pub(super) fn insert(&mut self) -> u64 {
-        self.serial = self.serial.wrapping_add(1);
-        let place = self.entries.insert(Entry {
-            serial: self.serial,
-            state: State::Opening,
-        });
+        self.serial = (self.serial + 1) % (1 << (u32::BITS - STATE_BITS));
+        let place = self.entries.insert(Entry::new(self.serial, State::Opening));
         u64::from(self.serial) << PLACE_BITS | u64::from(place)
     }
 
     fn get(&self, handle: u64) -> Option<&Entry> {
         let entry = self.entries.get(place(handle))?;
-        (u64::from(entry.serial) == handle >> PLACE_BITS).then_some(entry)
+        (u64::from(entry.serial()) == handle >> PLACE_BITS).then_some(entry)
     }
 
     /// Whether the program has not given the connection up.
@@ -59,9 +93,12 @@ impl Private {
     }
 
     pub(super) fn state(&self, handle: u64) -> ConnectionState {
-        match self.get(handle).map_or(State::Closed, |entry| entry.state) {
+        let Some(entry) = self.get(handle) else {
+            return ConnectionState::Closed;
+        };
+        match entry.state() {
             State::Opening => ConnectionState::Opening,
-            State::Open(conn) => ConnectionState::Open(conn),
+            State::Open => ConnectionState::Open(entry.conn),
             State::Failed => ConnectionState::Failed(self.failed[&handle]),
             State::Closed => ConnectionState::Closed,
         }
@@ -73,23 +110,27 @@ impl Private {
             return;
         }
         self.failed.remove(&handle);
-        self.entries[place(handle)].state = match state {
-            ConnectionState::Opening => State::Opening,
-            ConnectionState::Open(conn) => State::Open(conn),
-            ConnectionState::Failed(why) => {
-                self.failed.insert(handle, why);
-                State::Failed
+        let entry = &mut self.entries[place(handle)];
+        match state {
+            ConnectionState::Opening => entry.set(State::Opening),
+            ConnectionState::Open(conn) => {
+                entry.set(State::Open);
+                entry.conn = conn;
             }
-            ConnectionState::Closed => State::Closed,
-        };
+            ConnectionState::Failed(why) => {
+                entry.set(State::Failed);
+                self.failed.insert(handle, why);
+            }
+            ConnectionState::Closed => entry.set(State::Closed),
+        }
     }
 
     /// A connection is down: so is what stands in this place, if it is that.
     pub(super) fn down(&mut self, place: u32, conn: ConnId) {
         if let Some(entry) = self.entries.get_mut(place)
-            && entry.state == State::Open(conn)
+            && entry.open() == Some(conn)
         {
-            entry.state = State::Closed;
+            entry.set(State::Closed);
         }
     }
 
@@ -98,7 +139,7 @@ impl Private {
         let places = 0..self.entries.slots();
         for place in places {
             if let Some(entry) = self.entries.get_mut(place) {
-                entry.state = State::Closed;
+                entry.set(State::Closed);
             }
         }
     }
@@ -107,10 +148,7 @@ impl Private {
     pub(super) fn remove(&mut self, handle: u64) -> Option<ConnId> {
         self.get(handle)?;
         self.failed.remove(&handle);
-        match self.entries.remove(place(handle)).state {
-            State::Open(conn) => Some(conn),
-            _ => None,
-        }
+        self.entries.remove(place(handle)).open()
     }
 
     pub(super) fn state_bytes(&self) -> usize {

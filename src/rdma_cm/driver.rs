@@ -228,6 +228,11 @@ impl CmDriver {
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    /// Bytes of what the managers of ordinary hosts and of addresses keep.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.manager.state_bytes() + self.resolver.state_bytes()
+    }
+
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let timers = [self.manager.poll_timeout(), self.resolver.poll_timeout()];
         timers.into_iter().flatten().min()

@@ -69,6 +69,8 @@ pub(crate) struct Resolver<R> {
     hops: BTreeMap<(IpAddr, u32), (NextHop, Instant)>,
     /// Addresses that are taken for one host's, each until then.
     hosts: BTreeMap<IpAddr, Instant>,
+    /// When those of both are forgotten that are not fresh any more.
+    tidy_at: Option<Instant>,
 }
 
 impl<R: Routes> Resolver<R> {
@@ -81,6 +83,7 @@ impl<R: Routes> Resolver<R> {
             due: BTreeSet::new(),
             hops: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            tidy_at: None,
         }
     }
 
@@ -127,6 +130,7 @@ impl<R: Routes> Resolver<R> {
         // A program that connects many QPs to one peer asks once.
         if self.hosts.len() < MAX_WAYS {
             self.hosts.insert(address, now + FRESH_FOR);
+            self.tidy_at.get_or_insert(now + FRESH_FOR);
         }
         true
     }
@@ -187,8 +191,28 @@ impl<R: Routes> Resolver<R> {
         Some(waiting)
     }
 
+    /// Forgets what was found a while ago.
+    fn tidy(&mut self, now: Instant) {
+        if self.tidy_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.hosts.retain(|_, until| now < *until);
+        self.hops.retain(|_, (_, until)| now < *until);
+        let left = !self.hosts.is_empty() || !self.hops.is_empty();
+        self.tidy_at = left.then_some(now + FRESH_FOR);
+    }
+
+    /// Bytes of what is known, without what maps need beside their entries.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.waiting.len() * size_of::<(Id, Waiting)>()
+            + self.due.len() * size_of::<(Instant, Id)>()
+            + self.hops.len() * size_of::<((IpAddr, u32), (NextHop, Instant))>()
+            + self.hosts.len() * size_of::<(IpAddr, Instant)>()
+    }
+
     /// Looks at the neighbours whose time it is, until it is decided what became of one.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<(Id, Outcome)> {
+        self.tidy(now);
         while let Some(&(at, id)) = self.due.first()
             && at <= now
         {
@@ -201,7 +225,8 @@ impl<R: Routes> Resolver<R> {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.due.first().map(|&(at, _)| at)
+        let due = self.due.first().map(|&(at, _)| at);
+        [due, self.tidy_at].into_iter().flatten().min()
     }
 
     /// Looks at a neighbour; it waits on where nothing is decided.
@@ -247,6 +272,7 @@ impl<R: Routes> Resolver<R> {
         // With as many peers within a second it does without.
         if self.hops.len() < MAX_WAYS {
             self.hops.insert(key, (found.hop, now + FRESH_FOR));
+            self.tidy_at.get_or_insert(now + FRESH_FOR);
         }
     }
 }

@@ -278,7 +278,7 @@ impl Core {
 
     pub(crate) fn state_bytes(&self) -> StateBytes {
         let management =
-            self.manager.state_bytes() + self.cm.manager.state_bytes() + self.pools.state_bytes();
+            self.manager.state_bytes() + self.cm.state_bytes() + self.pools.state_bytes();
         StateBytes::of(&self.engine.state_bytes(), management)
     }
 

@@ -18,7 +18,7 @@ static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 #[derive(Debug, Parser)]
 #[command(name = "state", max_term_width = 100)]
 struct Cli {
-    /// Peers: real nodes in this process.
+    /// Peers: real nodes in this process, which are gone once they have met the one that is looked at.
     #[arg(long, value_name = "N", default_value_t = 511)]
     peers: usize,
     /// QPs.
@@ -35,7 +35,9 @@ struct Found {
     of_peers: [i64; 2],
     /// The same for its QPs.
     of_qps: [i64; 2],
-    /// By how much the process became larger for the QPs. (Peers are in this process, too.)
+    /// By how much the process became larger for peers and for QPs. What nodes that are gone have
+    /// left to the allocator is part of it.
+    resident_of_peers: i64,
     resident_of_qps: i64,
 }
 
@@ -53,6 +55,7 @@ fn main() -> Result<()> {
         anyhow::Ok([cluster.state_bytes() as i64, cluster.held()])
     };
     let before = kept(&mut cluster)?;
+    let without = resident_bytes()? as i64;
     cluster.meet(peers)?;
     let met = kept(&mut cluster)?;
     let resident = resident_bytes()? as i64;
@@ -64,6 +67,7 @@ fn main() -> Result<()> {
         qps,
         of_peers: grown(before, met),
         of_qps: grown(met, with_qps),
+        resident_of_peers: resident - without,
         resident_of_qps: resident_bytes()? as i64 - resident,
     };
     println!("{}", serde_json::to_string(&found)?);

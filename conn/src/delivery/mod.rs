@@ -33,6 +33,7 @@ mod pacer;
 mod rack;
 mod receiver;
 mod reverse;
+mod rough;
 mod rtt;
 mod sender;
 mod spare;
@@ -53,6 +54,7 @@ pub use window::Pool;
 
 use crate::control::ControlKind;
 use crate::time::{Instant, MICROSECOND};
+use rough::Rough;
 use rtt::Rtt;
 use sender::{Limits, Transmission};
 use window::Window;
@@ -75,10 +77,10 @@ pub struct Connection<I> {
     local_token: u32,
     remote_token: u32,
     /// What was learned of the path, valid while idle; 0 for nothing.
-    srtt_ns: u32,
-    variation_ns: u32,
-    min_rtt_ns: u32,
-    cwnd: u32,
+    srtt_ns: Rough,
+    variation_ns: Rough,
+    min_rtt_ns: Rough,
+    cwnd: Rough,
     /// Counts of marks received, and reported by the peer, valid while idle.
     ce: u32,
     ce_seen: u32,
@@ -89,7 +91,7 @@ pub struct Connection<I> {
     events: u8,
 }
 
-const _: () = assert!(size_of::<Connection<[u64; 3]>>() <= 80);
+const _: () = assert!(size_of::<Connection<[u64; 3]>>() <= 72);
 
 /// Bits of `Connection::events`.
 const DEAD: u8 = 1;
@@ -131,10 +133,10 @@ impl<I: Copy> Connection<I> {
             remote_id: config.remote_id,
             local_token: config.local_token,
             remote_token: config.remote_token,
-            srtt_ns: 0,
-            variation_ns: 0,
-            min_rtt_ns: 0,
-            cwnd: 0,
+            srtt_ns: Rough::default(),
+            variation_ns: Rough::default(),
+            min_rtt_ns: Rough::default(),
+            cwnd: Rough::default(),
             ce: 0,
             ce_seen: 0,
             packet_size: config.packet_size as u16,
@@ -213,13 +215,14 @@ impl<I: Copy> Connection<I> {
             max_ack_delay_ns: policy.max_ack_delay_ns,
             dead_after_ns: policy.dead_after_ns,
         };
-        let rtt = Rtt::restore(now, self.srtt_ns, self.variation_ns, self.min_rtt_ns);
+        let rtt = [self.srtt_ns, self.variation_ns, self.min_rtt_ns].map(Rough::get);
+        let rtt = Rtt::restore(now, rtt);
         window.sender.start(
             self.next_tx,
             limits,
             rtt,
             self.control,
-            (self.cwnd, self.heard_at),
+            (self.cwnd.get(), self.heard_at),
         );
         window.sender.ce_seen = self.ce_seen;
         if self.events & SUSPECT != 0 {
@@ -514,17 +517,15 @@ impl<I: Copy> Connection<I> {
         let mut window = self.window.take()?;
         window.sender.flight.clear(&mut pool.segments);
         window.receiver.shrink();
-        let clamp = |ns: u64| u32::try_from(ns).unwrap_or(u32::MAX);
         let (sender, receiver) = (&window.sender, &window.receiver);
         (self.next_tx, self.next_rx) = (sender.next, receiver.next);
-        self.srtt_ns = clamp(sender.rtt.smoothed);
-        self.variation_ns = clamp(sender.rtt.variation);
-        self.min_rtt_ns = clamp(sender.min_rtt());
+        self.srtt_ns = Rough::of(sender.rtt.smoothed);
+        self.variation_ns = Rough::of(sender.rtt.variation);
+        self.min_rtt_ns = Rough::of(sender.min_rtt());
         // A window nobody has measured is not worth remembering.
-        self.cwnd = if sender.rtt.smoothed == 0 {
-            0
-        } else {
-            sender.window_bytes()
+        self.cwnd = match sender.rtt.smoothed {
+            0 => Rough::default(),
+            _ => Rough::of(sender.window_bytes()),
         };
         (self.ce, self.ce_seen) = (receiver.ce, sender.ce_seen);
         self.events |= if sender.is_suspicious() { SUSPECT } else { 0 };
@@ -549,10 +550,10 @@ impl<I: Copy> Connection<I> {
                 stats.counters = window.counters;
             }
             None => {
-                stats.rtt_ns = u64::from(self.srtt_ns);
-                stats.rtt_variation_ns = u64::from(self.variation_ns);
-                stats.min_rtt_ns = u64::from(self.min_rtt_ns);
-                stats.window_bytes = u64::from(self.cwnd);
+                stats.rtt_ns = self.srtt_ns.get();
+                stats.rtt_variation_ns = self.variation_ns.get();
+                stats.min_rtt_ns = self.min_rtt_ns.get();
+                stats.window_bytes = self.cwnd.get();
             }
         }
         stats

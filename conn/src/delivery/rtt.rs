@@ -18,11 +18,11 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    pub(super) fn restore(now: Instant, smoothed: u32, variation: u32, min: u32) -> Self {
+    pub(super) fn restore(now: Instant, [smoothed, variation, min]: [u64; 3]) -> Self {
         Self {
-            smoothed: u64::from(smoothed),
-            variation: u64::from(variation),
-            min: u64::from(min),
+            smoothed,
+            variation,
+            min,
             latest: 0,
             page_min: 0,
             page_end: now + MIN_LIFE_NS,
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_shorter_path_is_noticed_at_once_and_a_longer_one_within_two_pages() {
-        let mut rtt = Rtt::restore(Instant::ZERO, 0, 0, 0);
+        let mut rtt = Rtt::restore(Instant::ZERO, [0; 3]);
         rtt.sample(Instant::from_nanos(1), 10_000);
         rtt.sample(Instant::from_nanos(2), 8_000);
         assert_eq!(rtt.min, 8_000);

@@ -190,7 +190,7 @@ impl<I: Copy> Sender<I> {
         limits: Limits,
         rtt: Rtt,
         kind: ControlKind,
-        (cwnd, rested_at): (u32, Instant),
+        (cwnd, rested_at): (u64, Instant),
     ) {
         assert!(
             self.una == self.next && self.oldest == NIL,
@@ -204,7 +204,7 @@ impl<I: Copy> Sender<I> {
             packet: limits.packet,
             max_window: (limits.window * limits.packet).min(MAX_WINDOW_BYTES),
             link_rate: limits.link_rate,
-            window: u64::from(cwnd),
+            window: cwnd,
             srtt_ns: rtt.smoothed,
             min_rtt_ns: rtt.min,
         };
@@ -488,8 +488,8 @@ impl<I: Copy> Sender<I> {
         }
     }
 
-    pub(super) fn window_bytes(&self) -> u32 {
-        u32::try_from(self.control.window()).unwrap_or(u32::MAX)
+    pub(super) fn window_bytes(&self) -> u64 {
+        self.control.window()
     }
 
     pub(super) fn report(&self, stats: &mut Stats) {

@@ -100,7 +100,7 @@ mod tests {
 
     /// How long is waited for an answer over 10 us, from a peer that held packets so long of late.
     fn waits(held_ns: impl IntoIterator<Item = u64>) -> u64 {
-        let mut rtt = Rtt::restore(Instant::ZERO, 10_000, 1_000, 8_000);
+        let mut rtt = Rtt::restore(Instant::ZERO, [10_000, 1_000, 8_000]);
         rtt.sample(Instant::ZERO, 10_000);
         let mut timers = Timers::default();
         for ns in held_ns {

@@ -2,7 +2,7 @@
 
 use super::backlog::{Share, Task};
 use super::build::Route;
-use super::links::{Conn, Peer, PeerIdentity, Terms};
+use super::links::{Conn, Listed, PeerIdentity, Rested, Terms};
 use super::qp::Flow;
 use super::timer::Timer;
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Trace};
@@ -50,7 +50,8 @@ pub struct ConnectionParams {
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionStats {
-    /// Packets, round trips, congestion. Counts are those since the connection was opened.
+    /// Packets, round trips, congestion. Counts are those since the connection was opened, or since
+    /// it had carried nothing but keep-alives for a minute or two.
     pub delivery: delivery::Stats,
     /// Flows bound to it.
     pub flows: u32,
@@ -64,6 +65,8 @@ pub struct ConnectionStats {
 
 /// Memory of connections that were active is kept for others for so long, in ns, and freed then.
 const TRIM_NS: u64 = SECOND;
+/// What a connection has counted is kept for once or twice so long, in ns, after it has worked.
+const COUNTS_NS: u64 = 60 * SECOND;
 
 impl<P: Platform> Engine<P> {
     /// Draws the number and token for our end of a connection that is about to be opened. The
@@ -135,7 +138,7 @@ impl<P: Platform> Engine<P> {
             private: params.private,
         };
         let index = self.links.insert(Conn::new(delivery, peer, &terms));
-        self.arm_conn(index, None);
+        self.arm_conn(now, index, false);
         let conn = self.links.id(index);
         self.emit(|_| Trace::Opened {
             conn,
@@ -193,7 +196,7 @@ impl<P: Platform> Engine<P> {
             delivery: self.links.delivery_stats(id.index),
             flows: conn.flows,
             in_flight: conn.delivery.in_flight(),
-            payload: conn.payload.into(),
+            payload: conn.payload(),
             peer: self.links.address_of(id.index),
         })
     }
@@ -206,8 +209,19 @@ impl<P: Platform> Engine<P> {
     /// Gives back the window of a connection that has no use for it.
     #[inline]
     pub(crate) fn rest(&mut self, now: Instant, conn: u32) {
-        if self.links.rest(conn) {
+        let Rested { trim, forget } = self.links.rest(conn);
+        if trim {
             self.trim_later(now);
+        }
+        if forget {
+            self.timers.arm(now + COUNTS_NS, Timer::ForgetCounts.key());
+        }
+    }
+
+    /// Forgets what connections counted that have done nothing for long.
+    pub(crate) fn forget_counts(&mut self, now: Instant) {
+        if self.links.forget_counts() {
+            self.timers.arm(now + COUNTS_NS, Timer::ForgetCounts.key());
         }
     }
 
@@ -249,7 +263,7 @@ impl<P: Platform> Engine<P> {
             let route = self.route(conn);
             self.tx.close(route, Close::NODE);
         }
-        let peers: Vec<Gid> = self.links.peers().map(Peer::address).collect();
+        let peers: Vec<Gid> = self.links.addresses().collect();
         for peer in peers {
             self.drop_peer(peer);
         }
@@ -314,16 +328,33 @@ impl<P: Platform> Engine<P> {
         self.tx.schedule_mut().mark_ready(Ready::Conn(conn));
     }
 
-    /// Arms the timer of a connection; called when its deadline may have moved closer. What was due
-    /// by `waiting` waits for room in the port, and no timer need tell of it.
-    pub(crate) fn arm_conn(&mut self, conn: u32, waiting: Option<Instant>) {
+    /// Arms the timer of a connection; called when its deadline may have moved closer. What is due
+    /// where the connection is `waiting` waits for room in the port, and no timer need tell of it.
+    pub(crate) fn arm_conn(&mut self, now: Instant, conn: u32, waiting: bool) {
         let Some(deadline) = self.links.deadline(conn) else {
             return;
         };
-        if waiting.is_some_and(|now| deadline <= now) {
+        if waiting && deadline <= now {
             return;
         }
-        self.timers.arm_sooner(deadline, Timer::Conn(conn).key());
+        match self.links.list(now, conn, deadline) {
+            Listed::Already => {}
+            Listed::At(page) => self.timers.arm_sooner(page, Timer::Calendar.key()),
+            Listed::No => self.timers.arm_sooner(deadline, Timer::Conn(conn).key()),
+        }
+    }
+
+    /// Idle connections may be due soon: one of them gets a timer, or is looked at later. The rest
+    /// come at once, one in each step.
+    pub(crate) fn look_at_idle(&mut self, now: Instant) {
+        if let Some(conn) = self.links.next_listed(now)
+            && self.links.get(conn).is_some()
+        {
+            self.arm_conn(now, conn, false);
+        }
+        if let Some(page) = self.links.listed_until() {
+            self.timers.arm(page, Timer::Calendar.key());
+        }
     }
 
     pub(crate) fn conn_timeout(&mut self, now: Instant, conn: u32) {
@@ -374,7 +405,7 @@ impl<P: Platform> Engine<P> {
         }
         self.tx.schedule_mut().forget(Ready::Conn(conn));
         self.control.replies.forget(conn);
-        let address = self.links.peer(peer).address();
+        let address = self.links.peer_address(peer);
         self.emit(|_| Trace::Down {
             conn: id,
             peer: address,

@@ -63,6 +63,11 @@ impl Flows {
         self.records.len()
     }
 
+    /// Bytes of tables that no flows are in.
+    pub(crate) fn room_bytes(&self) -> usize {
+        self.records.room_bytes() + self.homes.room_bytes(self.records.len())
+    }
+
     #[inline]
     pub(crate) fn get(&self, flow: u32) -> Option<&Flow> {
         self.records.get(flow)

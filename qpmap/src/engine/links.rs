@@ -1,6 +1,7 @@
 //! The owner of connections: which there are and to which peers, what is left of those that are
 //! gone, and which of a pool a QP gets.
 
+mod calendar;
 mod conn;
 mod numbers;
 mod paths;
@@ -8,21 +9,23 @@ mod peers;
 mod tombstones;
 mod windows;
 
+pub(crate) use calendar::Listed;
 pub(crate) use conn::{CONNECTION_ROWS, Conn, ECT0, Terms};
 pub(crate) use paths::{PAUSE_NS, padding};
 pub(crate) use peers::Peer;
 pub use peers::PeerIdentity;
 pub(crate) use tombstones::Tombstone;
+pub(crate) use windows::Rested;
 
 use super::build::SentPacket;
 use super::flows::{Group, List, Noticed, Runnable};
 use super::{Cause, ConnId};
 use crate::hash::Keyed;
-use crate::slab::{NONE, Slab, reach};
+use crate::slab::{NONE, Slab};
+use calendar::Calendar;
 use numbers::{Numbered, Numbers};
 use paths::Paths;
 use peers::Peers;
-use std::collections::BTreeSet;
 use tombstones::Tombstones;
 use trunkline_conn::delivery::{self, EVERY_PATH, Policy, Pool};
 use trunkline_conn::secret::Secret;
@@ -33,14 +36,14 @@ use windows::Windows;
 /// Connections and peers of an engine.
 pub(crate) struct Links {
     conns: Slab<Conn>,
-    /// Of each index: how many connections had it. Tells a handle of one that is gone.
-    serials: Vec<u32>,
+    /// The serial number of the last connection. Tells a handle of one that is gone.
+    serial: u32,
     numbers: Numbers,
     /// The number that a packet named last, and its connection.
     found: Option<(Qpn, u32)>,
     peers: Peers,
-    /// Connections that programs opened for themselves, by peer.
-    private: BTreeSet<(u32, u32)>,
+    /// Connections that are idle.
+    calendar: Calendar,
     paths: Paths,
     windows: Windows,
     tombstones: Tombstones,
@@ -64,11 +67,11 @@ impl Links {
     pub(crate) fn new(secret: &Secret, worker: Worker, hash: Keyed, policy: Policy) -> Self {
         Self {
             conns: Slab::new(),
-            serials: Vec::new(),
+            serial: 0,
             numbers: Numbers::new(secret, worker),
             found: None,
             peers: Peers::new(hash),
-            private: BTreeSet::new(),
+            calendar: Calendar::new(policy.keep_alive_ns),
             paths: Paths::default(),
             windows: Windows::new(policy),
             tombstones: Tombstones::default(),
@@ -105,18 +108,21 @@ impl Links {
         self.conns.get_mut(conn)
     }
 
-    /// The handle of a connection.
+    /// The handle of a connection, or of one that has left a tombstone.
     pub(crate) fn id(&self, conn: u32) -> ConnId {
-        ConnId {
-            index: conn,
-            serial: self.serials[conn as usize],
+        match self.conns.get(conn) {
+            Some(record) => ConnId {
+                index: conn,
+                serial: record.serial,
+            },
+            None => self.tombstones.id(conn),
         }
     }
 
     /// The connection that a handle names, if it is still there.
     pub(crate) fn live(&self, id: ConnId) -> Option<&Conn> {
-        (self.serials.get(id.index as usize) == Some(&id.serial)).then_some(())?;
-        self.conns.get(id.index)
+        let conn = self.conns.get(id.index)?;
+        (conn.serial == id.serial).then_some(conn)
     }
 
     /// The connection for a packet from `source` that names `number` and carries `token`.
@@ -136,7 +142,7 @@ impl Links {
             return Err(NotFound::Token);
         }
         if known.is_none() {
-            if self.peers[record.peer].address() != source {
+            if self.peers.address(record.peer) != source {
                 return Err(NotFound::Source);
             }
             self.found = Some((number, conn));
@@ -154,16 +160,15 @@ impl Links {
     pub(crate) fn insert(&mut self, conn: Conn) -> u32 {
         let number = conn.delivery.local_id();
         let index = self.conns.insert(conn);
-        reach(&mut self.serials, index, || 0);
-        let serial = &mut self.serials[index as usize];
-        *serial = serial.wrapping_add(1);
+        self.serial = self.serial.wrapping_add(1);
         self.numbers.open(number, index);
         let record = &mut self.conns[index];
-        if record.flags.private {
-            self.private.insert((record.peer, index));
-        } else {
-            let newest = &mut self.peers[record.peer].pool;
-            record.next_of_pool = std::mem::replace(newest, index);
+        record.serial = self.serial;
+        let newest = self.peers[record.peer].newest(record.flags.private);
+        let before = std::mem::replace(newest, index);
+        record.next = before;
+        if let Some(before) = self.conns.get_mut(before) {
+            before.prev = index;
         }
         index
     }
@@ -171,23 +176,23 @@ impl Links {
     /// Takes a connection out of those to its peer.
     pub(crate) fn unlink(&mut self, conn: u32) {
         let record = &self.conns[conn];
-        let (peer, after) = (record.peer, record.next_of_pool);
-        if record.flags.private {
-            self.private.remove(&(peer, conn));
-            return;
+        let (peer, next, prev) = (record.peer, record.next, record.prev);
+        let private = record.flags.private;
+        match self.conns.get_mut(prev) {
+            Some(prev) => prev.next = next,
+            None => *self.peers[peer].newest(private) = next,
         }
-        let before = self.pool_of(peer).take_while(|at| *at != conn).last();
-        match before {
-            None => self.peers[peer].pool = after,
-            Some(before) => self.conns[before].next_of_pool = after,
+        if let Some(next) = self.conns.get_mut(next) {
+            next.prev = prev;
         }
     }
 
     /// Takes out a connection that was [unlinked](Self::unlink), and leaves a tombstone with its
     /// flows in its place. Gives the packets that it had in flight, and the number of its flows.
     pub(crate) fn remove(&mut self, conn: u32, cause: Cause) -> (Vec<SentPacket>, u32) {
+        let id = self.id(conn);
         let record = self.conns.take(conn);
-        let stone = Tombstone::of(self.id(conn), cause, &record);
+        let stone = Tombstone::of(id, cause, &record);
         let flows = stone.flows;
         self.tombstones.put(stone);
         self.numbers.close(record.delivery.local_id());
@@ -203,11 +208,45 @@ impl Links {
         (&mut self.conns[conn], &mut self.windows.pool)
     }
 
-    /// Gives back the window of a connection that has no use for it. Gives whether what is spare
-    /// is to be [trimmed](Self::trim) later.
+    /// Gives back the window of a connection that has no use for it. Gives what is to be done
+    /// later.
     #[inline]
-    pub(crate) fn rest(&mut self, conn: u32) -> bool {
+    pub(crate) fn rest(&mut self, conn: u32) -> Rested {
         self.windows.rest(conn, &mut self.conns[conn].delivery)
+    }
+
+    /// Notes a connection that is idle and whose deadline is far off.
+    pub(crate) fn list(&mut self, now: Instant, conn: u32, deadline: Instant) -> Listed {
+        if !self.conns[conn].delivery.is_idle() {
+            return Listed::No;
+        }
+        self.calendar.list(now, conn, deadline)
+    }
+
+    /// Takes the index of a connection out of the calendar whose deadline is near; the connection
+    /// may be another one, or none.
+    pub(crate) fn next_listed(&mut self, now: Instant) -> Option<u32> {
+        self.calendar.pop(now)
+    }
+
+    /// When to look at the calendar.
+    pub(crate) fn listed_until(&self) -> Option<Instant> {
+        self.calendar.next()
+    }
+
+    /// Counts of connections that have done nothing for long are forgotten. Gives whether there
+    /// are others.
+    pub(crate) fn forget_counts(&mut self) -> bool {
+        self.windows.forget_counts()
+    }
+
+    /// Bytes of all tables, without what is spare.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.conns.state_bytes()
+            + self.numbers.state_bytes()
+            + self.peers.state_bytes()
+            + self.calendar.state_bytes()
+            + self.windows.state_bytes()
     }
 
     /// Frees what connections that were active some time ago have left. Gives whether there is
@@ -263,14 +302,24 @@ impl Links {
         self.peers.get(peer)
     }
 
-    /// All peers.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
-        self.peers.iter()
+    /// The addresses of all peers.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = Gid> {
+        self.peers.addresses()
     }
 
     /// The address of the peer of a connection.
     pub(crate) fn address_of(&self, conn: u32) -> Gid {
-        self.peers[self.conns[conn].peer].address()
+        self.peers.address(self.conns[conn].peer)
+    }
+
+    /// The address of a peer that is there.
+    pub(crate) fn peer_address(&self, peer: u32) -> Gid {
+        self.peers.address(peer)
+    }
+
+    /// Whether a peer is the incarnation that introduces itself.
+    pub(crate) fn is_incarnation(&self, peer: u32, identity: &PeerIdentity) -> bool {
+        self.peers.is_incarnation(peer, identity)
     }
 
     /// The record of a peer, made if there is none. `None`: there is one of another incarnation.
@@ -291,15 +340,19 @@ impl Links {
 
     /// Connections of the pool to a peer, newest first.
     pub(crate) fn pool_of(&self, peer: u32) -> impl Iterator<Item = u32> {
-        let some = |conn: u32| (conn != NONE).then_some(conn);
-        let next = move |conn: &u32| some(self.conns[*conn].next_of_pool);
-        std::iter::successors(some(self.peers[peer].pool), next)
+        self.linked(self.peers[peer].pool())
     }
 
-    /// Connections to a peer that programs opened for themselves.
+    /// A connection and those behind it in its list.
+    fn linked(&self, first: u32) -> impl Iterator<Item = u32> {
+        let some = |conn: u32| (conn != NONE).then_some(conn);
+        let next = move |conn: &u32| some(self.conns[*conn].next);
+        std::iter::successors(some(first), next)
+    }
+
+    /// Connections to a peer that programs opened for themselves, newest first.
     fn private_of(&self, peer: u32) -> impl Iterator<Item = u32> {
-        let of_peer = (peer, 0)..=(peer, NONE);
-        self.private.range(of_peer).map(|(_, conn)| *conn)
+        self.linked(self.peers[peer].private())
     }
 
     /// All connections to a peer: those of the pool, newest first, and then private ones.

@@ -218,6 +218,12 @@ pub struct ConnId {
 }
 
 impl ConnId {
+    /// Of no connection.
+    pub const NONE: Self = Self {
+        index: crate::slab::NONE,
+        serial: 0,
+    };
+
     /// Both parts of it, to sort by.
     pub const fn key(self) -> (u32, u32) {
         (self.index, self.serial)
@@ -471,6 +477,8 @@ impl<P: Platform> Engine<P> {
             Timer::Watch(flow) => self.watch_over(now, flow),
             Timer::Trim => self.trim(now),
             Timer::RecentBinds => self.time_binds(now),
+            Timer::Calendar => self.look_at_idle(now),
+            Timer::ForgetCounts => self.forget_counts(now),
         }
     }
 

@@ -151,7 +151,7 @@ impl<P: Platform> Engine<P> {
             return Turn::Blocked;
         }
         // There is room before anything is taken off the lists.
-        let most = usize::from(self.links[conn].payload).min(MAX_BLOB);
+        let most = (self.links[conn].payload() as usize).min(MAX_BLOB);
         let mut sizes = [most, most / 4, LEAST_BLOB].into_iter();
         let overhead = super::build::OVERHEAD as usize;
         let port = self.links[conn].delivery.next_port();

@@ -4,13 +4,22 @@ use super::links::PeerIdentity;
 use super::timer::Timer;
 use super::{Cause, ConnId, Engine, Platform};
 use trunkline_conn::time::Instant;
-use trunkline_wire::{Gid, Qpn};
+use trunkline_wire::{Gid, Qpn, Workers};
 
 impl<P: Platform> Engine<P> {
-    /// The identity of the peer at `address`, if it shares connections with us.
-    pub fn peer(&self, address: Gid) -> Option<PeerIdentity> {
+    /// The workers of the peer at `address`, if it shares connections with us.
+    pub fn peer(&self, address: Gid) -> Option<Workers> {
         let peer = self.links.peer_at(address)?;
-        Some(self.links.peer(peer).identity())
+        Some(self.links.peer(peer).workers())
+    }
+
+    /// Whether the peer at the address of `identity` is who that says.
+    pub fn is_peer(&self, identity: &PeerIdentity) -> bool {
+        let peer = self.links.peer_at(identity.address);
+        peer.is_some_and(|peer| {
+            let workers = self.links.peer(peer).workers();
+            workers == identity.workers && self.links.is_incarnation(peer, identity)
+        })
     }
 
     /// Connections to `address`: those of the pool, newest first, and then private ones.
@@ -66,7 +75,7 @@ impl<P: Platform> Engine<P> {
             return;
         };
         let record = self.links.peer(peer);
-        let same = record.incarnation() == (identity.guid, identity.epoch);
+        let same = self.links.is_incarnation(peer, identity);
         let heard = |conn: u32| self.links[conn].delivery.heard_at() >= at;
         if !same && !record.is_unknown() && !self.links.conns_of(peer).any(heard) {
             self.drop_peer(identity.address);
@@ -83,6 +92,6 @@ impl<P: Platform> Engine<P> {
     /// Whether a program has named the QP `remote` at `peer` as that which its QP talks to.
     pub(crate) fn is_for(&self, qp: u32, peer: u32, remote: Qpn) -> bool {
         let attributes = &self.cold(qp).attributes;
-        (attributes.remote, attributes.dest_qpn) == (self.links.peer(peer).address(), remote)
+        (attributes.remote, attributes.dest_qpn) == (self.links.peer_address(peer), remote)
     }
 }

@@ -76,6 +76,14 @@ impl<W> Qps<W> {
         self.hot.len()
     }
 
+    /// Bytes of tables that no QPs are in.
+    pub(crate) fn room_bytes(&self) -> usize {
+        let free = |capacity: usize, each: usize| (capacity - self.hot.len()) * each;
+        self.hot.room_bytes()
+            + free(self.cold.capacity(), size_of::<Option<Cold>>())
+            + free(self.names.capacity(), size_of::<Name>())
+    }
+
     /// The table QP -> connection.
     pub(crate) const fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping

@@ -3,7 +3,7 @@
 use super::build::{
     self, Emitted, MessageId, Out, PacketTemplate, Payload, Route, SentKind, SentPacket,
 };
-use super::links::{self, Conn};
+use super::links;
 use super::requests::Pending;
 use super::responses::{Outcome, Response};
 use super::schedule::Share;
@@ -147,9 +147,8 @@ impl<P: Platform> Engine<P> {
             pending.ahead = record.reads_out;
         }
         let qp = &self.qps[record.qp];
-        let Conn {
-            delivery, payload, ..
-        } = &mut self.links[tx.conn];
+        let conn = &mut self.links[tx.conn];
+        let (payload, delivery) = (conn.payload(), &mut conn.delivery);
         let mut template = PacketTemplate::request(record, qp.queues.qpn, qp.pd, pending);
         let item = SentPacket {
             kind: SentKind::Request,
@@ -167,7 +166,7 @@ impl<P: Platform> Engine<P> {
         };
         let now = tx.now;
         let out = tx.out(&self.config.source_ports, &self.regions);
-        let message = (&mut template, item, u32::from(*payload));
+        let message = (&mut template, item, payload);
         let emitted = progress.send(now, message, delivery, out);
         if emitted == Emitted::NoRoom {
             return emitted;
@@ -211,9 +210,8 @@ impl<P: Platform> Engine<P> {
         };
         let value = response.value_bytes();
         let mut template = self.response_template(flow, response, &value);
-        let Conn {
-            delivery, payload, ..
-        } = &mut self.links[tx.conn];
+        let conn = &mut self.links[tx.conn];
+        let (payload, delivery) = (conn.payload(), &mut conn.delivery);
         let mut packets = 0;
         let progress = Progress {
             sent_bytes: self.responses.progress(at),
@@ -223,7 +221,7 @@ impl<P: Platform> Engine<P> {
         };
         let now = tx.now;
         let out = tx.out(&self.config.source_ports, &self.regions);
-        let message = (&mut template, item, u32::from(*payload));
+        let message = (&mut template, item, payload);
         let emitted = progress.send(now, message, delivery, out);
         let sent_all = emitted != Emitted::NoRoom && template.last;
         self.responses.sent(at, packets as u32, sent_all);

@@ -4,7 +4,6 @@ use super::flows::HOME_BYTES;
 use super::links::{CONNECTION_ROWS, Conn, Peer};
 use super::qp::{Cold, Flow, Qp, QpQueues};
 use super::{Engine, Platform};
-use trunkline_conn::wheel::Wheel;
 
 /// Bytes of state of an engine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -13,7 +12,7 @@ pub struct StateBytes {
     pub per_qp: u64,
     /// One idle flow, between a QP and one of a peer, with its place among others.
     pub per_flow: u64,
-    /// One idle connection with its peer record, table slots and timer.
+    /// One idle connection with its peer record and rows of tables. It has no timer.
     pub per_connection: u64,
     /// QPs there are.
     pub qps: u64,
@@ -25,6 +24,8 @@ pub struct StateBytes {
     pub connections: u64,
     /// What connections needed while they were active, kept for those that become so.
     pub spare: u64,
+    /// Room in tables that nothing takes, timers, and what connections have counted of late.
+    pub room: u64,
 }
 
 impl<P: Platform> Engine<P> {
@@ -38,7 +39,7 @@ impl<P: Platform> Engine<P> {
             + size_of::<QpQueues<P::RingMemory>>()
             + arc
             + rows;
-        let per_connection = size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS + Wheel::TIMER;
+        let per_connection = size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS;
         StateBytes {
             per_qp: per_qp as u64,
             per_flow: (size_of::<Flow>() + HOME_BYTES) as u64,
@@ -48,7 +49,19 @@ impl<P: Platform> Engine<P> {
             routes: self.flows.routes().state_bytes() as u64,
             connections: self.links.len() as u64,
             spare: self.links.spare_bytes() as u64,
+            room: self.room_bytes(per_connection) as u64,
         }
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// What is allocated beside records.
+    fn room_bytes(&self, per_connection: usize) -> usize {
+        let of_connections = per_connection * self.links.len();
+        self.links.state_bytes().saturating_sub(of_connections)
+            + self.qps.room_bytes()
+            + self.flows.room_bytes()
+            + self.timers.state_bytes()
     }
 }
 

@@ -22,6 +22,10 @@ pub(super) enum Timer {
     Trim,
     /// BINDs that were sent a while ago get timers of their own.
     RecentBinds,
+    /// Idle connections are to be looked at.
+    Calendar,
+    /// What connections that do nothing have counted may be forgotten.
+    ForgetCounts,
 }
 
 /// Low bits of a key, for the index; those above say what the timer is for.
@@ -44,6 +48,8 @@ impl Timer {
             Self::Watch(flow) => (6, flow),
             Self::Trim => (7, 0),
             Self::RecentBinds => (7, 1),
+            Self::Calendar => (7, 2),
+            Self::ForgetCounts => (7, 3),
         };
         assert!(index >> INDEX_BITS == 0, "a slab has less than 2^29 values");
         what << INDEX_BITS | index
@@ -60,8 +66,12 @@ impl Timer {
             4 => Self::Ibta(index),
             5 => Self::Widen(index),
             6 => Self::Watch(index),
-            _ if index == 0 => Self::Trim,
-            _ => Self::RecentBinds,
+            _ => match index {
+                0 => Self::Trim,
+                1 => Self::RecentBinds,
+                2 => Self::Calendar,
+                _ => Self::ForgetCounts,
+            },
         }
     }
 }
@@ -87,7 +97,8 @@ mod tests {
         let timers = [0, 1, last]
             .into_iter()
             .flat_map(of)
-            .chain([Timer::Trim, Timer::RecentBinds]);
+            .chain([Timer::Trim, Timer::RecentBinds])
+            .chain([Timer::Calendar, Timer::ForgetCounts]);
         for timer in timers {
             assert_eq!(Timer::from_key(timer.key()), timer);
         }

@@ -143,7 +143,7 @@ impl<P: Platform> Engine<P> {
         let mut tx = self.tx(now, conn, egress);
         let notices = self.owed_notices(&mut tx);
         if matches!(notices, Owed::Sent | Owed::Full) {
-            self.arm_conn(conn, Some(now));
+            self.arm_conn(now, conn, true);
             return notices;
         }
         if !self.links[conn].delivery.is_ack_due(now) {
@@ -152,7 +152,7 @@ impl<P: Platform> Engine<P> {
         if !self.send_ack(&mut tx) {
             return Owed::Full;
         }
-        self.arm_conn(conn, None);
+        self.arm_conn(now, conn, false);
         Owed::Sent
     }
 
@@ -186,7 +186,7 @@ impl<P: Platform> Engine<P> {
             Turn::Idle | Turn::Blocked => Served::Done,
         };
         let waits = served == Served::Full || self.tx.schedule().is_owing(conn);
-        self.arm_conn(conn, waits.then_some(now));
+        self.arm_conn(now, conn, waits);
         (served, share)
     }
 
@@ -316,7 +316,7 @@ impl<P: Platform> Engine<P> {
         share: &mut Share,
     ) -> Turn {
         let list = &self.links[tx.conn];
-        let quantum = QUANTUM.max(i32::from(list.payload));
+        let quantum = QUANTUM.max(list.payload() as i32);
         let alone = self.flows.last(&list.runnable) == Some(flow);
         let record = &mut self.flows[flow];
         if alone {

@@ -146,7 +146,7 @@ impl<P: Platform> Engine<P> {
     /// There is a connection to `peer`: those that waited for one get it. Asks that began before
     /// said nothing of other workers, which may not have been known.
     pub(super) fn begin_rescue(&mut self, peer: u32) {
-        let address = self.links.peer(peer).address();
+        let address = self.links.peer_address(peer);
         let unled: u64 = self
             .pairing
             .waiting
@@ -288,7 +288,7 @@ impl<P: Platform> Engine<P> {
             lines.any(|(at, line)| owner(number_of(at)) == owner(remote) && !line.fresh.is_empty());
         drop(lines);
         if waits && self.links.pick(peer, remote).is_none() {
-            let peer = self.links.peer(peer).address();
+            let peer = self.links.peer_address(peer);
             self.events.push(Event::Ask { peer, remote });
         }
     }
@@ -420,7 +420,7 @@ impl<P: Platform> Engine<P> {
                 self.judge_flow(flow, verdict);
             }
         }
-        self.ask_for_unasked(self.links.peer(peer).address());
+        self.ask_for_unasked(self.links.peer_address(peer));
         self.forget_if_unknown(peer);
         true
     }

@@ -1,12 +1,13 @@
 //! A cluster of real nodes in virtual time, of which one is looked at: it has a connection to each
-//! of the others, and QPs. What its state grows by with each is what a peer and a QP take.
+//! of the others, and QPs. What its state grows by with each is what a peer and a QP take. The
+//! others are only there until they have met it.
 
 use crate::net::{Link, Network, PortShape};
 use crate::trace::Trace;
 use anyhow::{Result, ensure};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Range;
+use std::time::Duration;
 use trunkline::{
     Clock, Connection, ConnectionOptions, Cq, Drive, Instant, Node, Pd, Qp, QpOptions, QpType,
 };
@@ -17,8 +18,13 @@ use trunkline_wire::Workers;
 const MAX_DATAGRAM: usize = 4176;
 /// Nothing takes so long, in virtual ns.
 const PATIENCE: u64 = 10 * SECOND;
-/// For so long nothing happens before state is counted, in virtual ns: handshakes are over then.
-const SETTLE: u64 = 5 * SECOND;
+/// For so long nothing happens before state is counted, in virtual ns: handshakes are over then,
+/// and what connections did while they were set up is forgotten.
+const SETTLE: u64 = 180 * SECOND;
+/// For so long two nodes that have met say what they have to say, in virtual ns.
+const TALK: u64 = SECOND / 5;
+/// The node asks its peers for no signs of life: they are gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(3600);
 
 /// The node that is looked at, and its peers.
 #[derive(Debug)]
@@ -28,7 +34,6 @@ pub struct Cluster {
     node: Node,
     pd: Pd,
     cq: Cq,
-    peers: Vec<Node>,
     connections: Vec<Connection>,
     qps: Vec<Qp>,
     gauge: Gauge,
@@ -42,6 +47,23 @@ pub type Gauge = fn() -> i64;
 fn address(index: usize) -> IpAddr {
     let [_, a, b, c] = (index as u32 + 1).to_be_bytes();
     Ipv4Addr::new(10, a, b, c).into()
+}
+
+/// Builds node `index`.
+fn build(network: &Network, clock: &Clock, index: usize) -> Result<Node> {
+    let shape = PortShape {
+        max_datagram: MAX_DATAGRAM,
+        ring: 64,
+        source_ports: &[4791],
+    };
+    let node = Node::builder()
+        .address(address(index))
+        .drive(Drive::Inline)
+        .clock(clock.clone())
+        .keep_alive(KEEP_ALIVE)
+        .seed(index as u64 + 1)
+        .build_on_all(network.plug(index, Workers::ONE, shape))?;
+    Ok(node)
 }
 
 impl Cluster {
@@ -62,33 +84,18 @@ impl Cluster {
             let mut net = network.net();
             net.set_now(SECOND);
             // A port keeps one, some are under way: none of them is state of the node.
-            net.stock(4 * addresses.len(), MAX_DATAGRAM);
+            net.stock(16, MAX_DATAGRAM);
             net.judge_nothing();
         }
-        let shape = PortShape {
-            max_datagram: MAX_DATAGRAM,
-            ring: 64,
-            source_ports: &[4791],
-        };
-        let build = |index: usize| {
-            Node::builder()
-                .address(addresses[index])
-                .drive(Drive::Inline)
-                .clock(clock.clone())
-                .seed(index as u64 + 1)
-                .build_on_all(network.plug(index, Workers::ONE, shape))
-        };
-        let node = build(0)?;
+        let node = build(&network, &clock, 0)?;
         let (pd, cq) = (node.alloc_pd(), node.create_cq(64)?);
-        let peers = (1..=peers).map(build).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             network,
             clock,
             node,
             pd,
             cq,
-            connections: Vec::with_capacity(peers.len()),
-            peers,
+            connections: Vec::with_capacity(peers),
             qps: Vec::new(),
             gauge,
             held: Cell::new(0),
@@ -107,17 +114,19 @@ impl Cluster {
     pub fn meet(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             let at = self.connections.len();
+            let peer = build(&self.network, &self.clock, at + 1)?;
             let options = ConnectionOptions::default();
             let open = || self.node.open_connection(address(at + 1), &options);
             let connection = self.by_node(open)?;
-            let peer = at..at + 1;
-            let open = self.advance(PATIENCE, peer, || connection.is_open())?;
+            let open = self.advance(PATIENCE, Some(&peer), || connection.is_open())?;
             ensure!(
                 open,
                 "the connection to {} does not open",
                 connection.peer()
             );
             self.connections.push(connection);
+            self.advance(TALK, Some(&peer), || false)?;
+            self.network.net().cut(0, at + 1, true);
         }
         Ok(())
     }
@@ -144,7 +153,7 @@ impl Cluster {
     /// # Errors
     /// A node has failed.
     pub fn settle(&mut self) -> Result<()> {
-        self.advance(SETTLE, 0..self.peers.len(), || false)?;
+        self.advance(SETTLE, None, || false)?;
         Ok(())
     }
 
@@ -167,15 +176,14 @@ impl Cluster {
         result
     }
 
-    /// Lets the node and some of its peers work until something is so, for at most `limit` virtual
+    /// Lets the node and one of its peers work until something is so, for at most `limit` virtual
     /// ns. Returns whether it came to be.
-    fn advance(&self, limit: u64, peers: Range<usize>, done: impl Fn() -> bool) -> Result<bool> {
-        let peers = &self.peers[peers];
+    fn advance(&self, limit: u64, peer: Option<&Node>, done: impl Fn() -> bool) -> Result<bool> {
         let end = self.clock.now() + limit;
         loop {
             // What a node sends itself may call for another round.
             while self.by_node(|| self.node.poll())? {}
-            for peer in peers {
+            if let Some(peer) = peer {
                 while peer.poll()? {}
             }
             if done() {
@@ -183,7 +191,7 @@ impl Cluster {
             }
             let mut net = self.network.net();
             let arrival = net.next_arrival().map(Instant::from_nanos);
-            let nodes = std::iter::once(&self.node).chain(peers);
+            let nodes = std::iter::once(&self.node).chain(peer);
             let timers = nodes.filter_map(Node::next_timeout);
             let next = timers.chain(arrival).min().unwrap_or(end);
             let next = next.max(self.clock.now() + 1);

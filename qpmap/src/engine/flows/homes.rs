@@ -46,6 +46,11 @@ impl Homes {
         next: NONE,
     };
 
+    /// Bytes that are for more than `flows` flows.
+    pub(crate) const fn room_bytes(&self, flows: usize) -> usize {
+        (self.0.capacity() - flows) * HOME_BYTES
+    }
+
     /// A flow begins; its remote QP is one of `peer`.
     pub(crate) fn begin(&mut self, flow: u32, peer: u32) {
         reach(&mut self.0, flow, || Self::NOWHERE);

@@ -1,6 +1,5 @@
 //! A connection as the engine holds it.
 
-use super::numbers::Numbers;
 use super::peers::Peer;
 use crate::engine::ack_delay::AckDelay;
 use crate::engine::build::{self, SentPacket};
@@ -16,9 +15,12 @@ pub(crate) const ECT0: u8 = 0b10;
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) delivery: Connection<SentPacket>,
-    /// Its peer, and the next connection of the pool to it.
+    /// Tells it from others that had its index.
+    pub(super) serial: u32,
+    /// Its peer, and the connections beside it among those of its kind to the peer.
     pub(super) peer: u32,
-    pub(super) next_of_pool: u32,
+    pub(super) next: u32,
+    pub(super) prev: u32,
     /// What the engine's owner has noted of it.
     pub(crate) mark: u32,
     pub(crate) runnable: List<Runnable>,
@@ -28,8 +30,6 @@ pub(crate) struct Conn {
     pub(crate) members: Group,
     /// Acknowledgement that the last packet carried.
     pub(crate) acked: u32,
-    /// Payload bytes of a full packet.
-    pub(crate) payload: u16,
     /// Largest datagram that both ends carry, in bytes.
     pub(super) most: u16,
     pub(crate) traffic_class: u8,
@@ -42,9 +42,9 @@ pub(crate) struct Conn {
 pub(crate) struct ConnFlags {
     /// It owes its peer a keep-alive.
     pub(crate) ping: bool,
+    pub(crate) private: bool,
     /// Whether its notices may still wait.
     pub(crate) ack_delay: AckDelay,
-    pub(crate) private: bool,
 }
 
 /// What a connection is made of, beside its delivery.
@@ -66,10 +66,11 @@ impl Conn {
     /// A connection without flows.
     pub(crate) fn new(delivery: Connection<SentPacket>, peer: u32, terms: &Terms) -> Self {
         Self {
-            payload: build::full_payload(delivery.packet_size()) as u16,
             delivery,
+            serial: 0,
             peer,
-            next_of_pool: NONE,
+            next: NONE,
+            prev: NONE,
             mark: 0,
             runnable: List::EMPTY,
             noticed: List::EMPTY,
@@ -99,21 +100,26 @@ impl Conn {
 
     /// Packets have at most `bytes` bytes from now on, BTH to ICRC.
     pub(super) fn resize(&mut self, bytes: u32) {
-        self.payload = build::full_payload(bytes) as u16;
         if bytes != self.delivery.packet_size() {
             self.delivery.set_packet_size(bytes);
         }
     }
 
+    /// Payload bytes of a full packet.
+    pub(crate) fn payload(&self) -> u32 {
+        build::full_payload(self.delivery.packet_size())
+    }
+
     /// Whether its packets carry as much as both ends could.
     pub(super) fn is_whole(&self) -> bool {
-        u32::from(self.payload) == build::full_payload(self.most.into())
+        self.payload() == build::full_payload(self.most.into())
     }
 }
 
-/// Bytes of a connection's rows in tables: number, serial.
-pub(crate) const CONNECTION_ROWS: usize = Numbers::SLOT + size_of::<u32>();
+/// Bytes of a connection's rows in tables: by its number, in the calendar, and its peer by address
+/// where the table is half full, with a byte of control.
+pub(crate) const CONNECTION_ROWS: usize = 4 + 4 + 2 * (4 + 1);
 
 // DESIGN 4.2, invariant 6: an idle connection with its peer record and rows of tables takes at most
-// 176 bytes. Beside them stands its timer.
-const _: () = assert!(size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS <= 176);
+// 176 bytes. It has no timer.
+const _: () = assert!(size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS <= 162);

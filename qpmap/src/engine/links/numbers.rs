@@ -2,6 +2,7 @@
 //! were. And the other numbers that two nodes agree on: tokens, first packets.
 
 use crate::key::Secret24;
+use crate::slab::make_room;
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_wire::{Qpn, Worker};
 
@@ -30,9 +31,6 @@ pub(crate) enum Numbered {
 }
 
 impl Numbers {
-    /// Bytes of a connection in the table.
-    pub(crate) const SLOT: usize = Slots::SLOT;
-
     pub(crate) fn new(secret: &Secret, worker: Worker) -> Self {
         Self {
             secret: Secret24::new(secret.stream(Purpose::Connections), worker),
@@ -66,6 +64,11 @@ impl Numbers {
     /// The number of the first packet of a connection.
     pub(crate) fn first_packet(&mut self) -> u64 {
         self.first_packets.next_u64() >> 16
+    }
+
+    pub(crate) const fn state_bytes(&self) -> usize {
+        let Slots { conns, free } = &self.slots;
+        (conns.capacity() + free.capacity()) * size_of::<u32>()
     }
 
     /// Gives back a number that was drawn and never used. Any other stays as it is.
@@ -110,9 +113,6 @@ struct Slots {
 }
 
 impl Slots {
-    /// Bytes of a slot in use.
-    const SLOT: usize = size_of::<u32>();
-
     /// A slot below `limit` for a connection to come; `None` when all are taken.
     fn draw(&mut self, limit: u32) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
@@ -123,6 +123,7 @@ impl Slots {
         if slot >= limit {
             return None;
         }
+        make_room(&mut self.conns, 1);
         self.conns.push(DRAWN);
         Some(slot)
     }

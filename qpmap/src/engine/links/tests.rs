@@ -127,7 +127,8 @@ fn a_peer_is_one_incarnation_at_a_time() {
     links.forget_incarnation(peer);
     assert!(links.peer(peer).is_unknown());
     assert_eq!(links.admit(&identity(1, 2)), Some(peer));
-    assert_eq!(links.peer(peer).identity(), identity(1, 2));
+    assert!(links.is_incarnation(peer, &identity(1, 2)));
+    assert_eq!(links.peer_address(peer), address(1));
     assert!(!links.forget_peer(peer), "its path was not narrow");
     assert_eq!(links.peer_at(address(1)), None);
 }

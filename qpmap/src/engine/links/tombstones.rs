@@ -63,6 +63,12 @@ impl Tombstones {
         );
     }
 
+    /// The handle of the connection that had this index.
+    pub(super) fn id(&self, conn: u32) -> ConnId {
+        let stone = self.stones.get(&conn);
+        stone.expect("a connection leaves a tombstone").id
+    }
+
     /// The one at an index that a flow names.
     pub(super) fn of_flow(&mut self, conn: u32) -> &mut Tombstone {
         let stone = self.stones.get_mut(&conn);

@@ -4,11 +4,23 @@ use crate::engine::build::SentPacket;
 use crate::hash::IndexMap;
 use trunkline_conn::delivery::{Connection, Counters, Policy, Pool};
 
+/// What is to be done later, as nobody has been told yet.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Rested {
+    /// What is spare is to be [trimmed](Windows::trim).
+    pub(crate) trim: bool,
+    /// Counts are to be [forgotten](Windows::forget_counts).
+    pub(crate) forget: bool,
+}
+
 /// Windows that connections share, and what they counted.
 pub(super) struct Windows {
     pub(super) pool: Pool<SentPacket>,
-    /// What connections counted until they rested last: only of those that have carried packets.
-    past: IndexMap<Counters>,
+    /// What connections counted until they rested last, of those that have done something of late:
+    /// in this period, and in the one before.
+    past: [IndexMap<Counters>; 2],
+    /// Whether it is known when this period ends.
+    ends: bool,
     /// Counts of windows that were given back, and of connections that are gone.
     total: Counters,
     /// Whether it is known when to free what is spare.
@@ -19,26 +31,54 @@ impl Windows {
     pub(super) fn new(policy: Policy) -> Self {
         Self {
             pool: Pool::new(policy),
-            past: IndexMap::default(),
+            past: Default::default(),
+            ends: false,
             total: Counters::default(),
             trims: false,
         }
     }
 
-    /// Takes back the window of a connection that has no use for it. Gives whether what is spare
-    /// is to be [trimmed](Self::trim) later.
+    /// Takes back the window of a connection that has no use for it. Gives what is to be done
+    /// later.
     #[inline]
-    pub(super) fn rest(&mut self, conn: u32, delivery: &mut Connection<SentPacket>) -> bool {
+    pub(super) fn rest(&mut self, conn: u32, delivery: &mut Connection<SentPacket>) -> Rested {
         match delivery.try_idle(&mut self.pool) {
             Some(counters) => self.rested(conn, &counters),
-            None => false,
+            None => Rested::default(),
         }
     }
 
-    fn rested(&mut self, conn: u32, counters: &Counters) -> bool {
+    fn rested(&mut self, conn: u32, counters: &Counters) -> Rested {
         self.total.add(counters);
-        self.past.entry(conn).or_default().add(counters);
-        !self.trims && self.is_spare()
+        let [late, early] = &mut self.past;
+        // A keep-alive is no work.
+        let worked = counters.sent + counters.accepted > 1;
+        if let Some(known) = late.get_mut(&conn) {
+            known.add(counters);
+        } else if worked {
+            let mut known = early.remove(&conn).unwrap_or_default();
+            known.add(counters);
+            late.insert(conn, known);
+        } else if let Some(known) = early.get_mut(&conn) {
+            known.add(counters);
+        }
+        let forget = worked && !std::mem::replace(&mut self.ends, true);
+        let trim = !self.trims && self.is_spare();
+        Rested { trim, forget }
+    }
+
+    /// The period ends: what was counted before it is forgotten. Gives whether there is more for
+    /// the end of the next one.
+    pub(super) fn forget_counts(&mut self) -> bool {
+        let late = std::mem::take(&mut self.past[0]);
+        self.ends = !late.is_empty();
+        self.past[1] = late;
+        self.ends
+    }
+
+    /// Bytes of what was counted.
+    pub(super) fn state_bytes(&self) -> usize {
+        self.past.iter().map(IndexMap::allocation_size).sum()
     }
 
     /// Frees what connections that were active some time ago have left. Gives whether there is
@@ -55,14 +95,16 @@ impl Windows {
 
     /// A connection is gone.
     pub(super) fn close(&mut self, conn: u32, delivery: Connection<SentPacket>) {
-        self.past.remove(&conn);
+        for past in &mut self.past {
+            past.remove(&conn);
+        }
         self.total.add(&delivery.stats().counters);
         delivery.close(&mut self.pool);
     }
 
-    /// What a connection counted until it rested last.
+    /// What a connection counted until it rested last, if it has done something of late.
     pub(super) fn past(&self, conn: u32) -> Option<&Counters> {
-        self.past.get(&conn)
+        self.past.iter().find_map(|past| past.get(&conn))
     }
 
     /// What was counted in windows that were given back.
