@@ -97,6 +97,11 @@ impl Last {
     fn note(&self, number: u32, value: u32) {
         self.0.set((number, value));
     }
+
+    #[inline]
+    const fn get(&self) -> (u32, u32) {
+        self.0.get()
+    }
 }
 
 /// A secret bijection from indices to QPNs and numbers of connections of one worker: all 24-bit
@@ -161,6 +166,12 @@ impl Secret24 {
     #[inline]
     pub(crate) fn expect(&self, number: u32, index: u32) {
         self.last.note(number, index);
+    }
+
+    /// The number opened or expected last, and its index.
+    #[inline]
+    pub(crate) const fn last(&self) -> (u32, u32) {
+        self.last.get()
     }
 
     /// The index behind a number; [`NONE`] behind those that no index of this worker has.

@@ -117,3 +117,43 @@ fn no_generation_comes_twice_in_a_row_and_none_is_zero() {
     seen.push(owner.generation(qp));
     assert_eq!(seen, [1, 2, 3, 1]);
 }
+
+#[test]
+fn a_number_leads_to_its_index_in_whatever_order_they_are_named() {
+    let mut owner = owner(u32::MAX);
+    let made: Vec<_> = (0..100).map(|_| add(&mut owner)).collect();
+    let stranger = Qpn::from_wire(owner.secret.seal(100));
+    let up = made.iter();
+    let scattered = (0..300).map(|at| &made[at * 37 % 100]);
+    for (index, number) in up.clone().chain(up.rev()).chain(scattered) {
+        for _ in 0..2 {
+            assert_eq!(owner.find(*number), Some(*index));
+        }
+        assert_eq!(owner.index_at(Qpn::from_wire(1)), NONE);
+        assert_eq!(
+            (owner.index_at(stranger), owner.find(stranger)),
+            (100, None)
+        );
+        assert_eq!(owner.find(*number), Some(*index));
+    }
+}
+
+#[test]
+fn numbers_that_are_named_in_a_row_are_not_opened() {
+    let mut owner = owner(u32::MAX);
+    let mut made: Vec<_> = (0..100).map(|_| add(&mut owner)).collect();
+    for _ in 0..2 {
+        owner.find(made[0].1);
+        owner.find(made[1].1);
+        // Whatever the permutation, it is not asked.
+        let secret = Secret::from_seed(2).stream(Purpose::Qpns);
+        let other = Secret24::new(secret, Worker::ONLY);
+        other.expect(made[1].1.get(), made[1].0);
+        let secret = std::mem::replace(&mut owner.secret, other);
+        for (index, number) in &made[2..] {
+            assert_eq!(owner.find(*number), Some(*index));
+        }
+        owner.secret = secret;
+        made.reverse();
+    }
+}
