@@ -4,6 +4,7 @@
 //! | BTH 12 | DETH 8 | MAD 256 | ICRC 4 |
 //! ```
 
+use trunkline_conn::ingress::Identification;
 use trunkline_wire::{
     Bth, BthView, Deth, IcrcSeed, MAD_LEN, Opcode, Path, Psn, Qpn, WireError, icrc, parse_datagram,
 };
@@ -100,9 +101,9 @@ pub fn parse(datagram: &[u8]) -> Result<&[u8; MAD_LEN], FrameError> {
         .map_err(|_| FrameError::Length(length))
 }
 
-/// As [`parse`], and checks the ICRC. `identification` is that of the IPv4 header; `None` where the
-/// port does not see it: then one for which the ICRC is right is looked for, and of damaged
-/// datagrams one in 65,536 passes.
+/// As [`parse`], and checks the ICRC. `identification` is that of the IPv4 header. Where the port
+/// does not see it, and the one that it predicts is not right, one for which the ICRC is right is
+/// looked for, and of damaged datagrams one in 65,536 passes.
 ///
 /// # Errors
 /// It is no management datagram for QP1, or damaged.
@@ -111,16 +112,14 @@ pub fn parse(datagram: &[u8]) -> Result<&[u8; MAD_LEN], FrameError> {
 /// The addresses of `path` are of different families.
 pub fn parse_checked<'a>(
     path: &Path,
-    identification: Option<u16>,
+    identification: Identification,
     datagram: &'a [u8],
 ) -> Result<&'a [u8; MAD_LEN], FrameError> {
     let mad = parse(datagram)?;
     let seed = IcrcSeed::new(path);
     let right = match identification {
-        Some(identification) => seed.verify(identification, datagram),
-        // There is none in IPv6.
-        None if path.src.is_ipv6() => seed.verify(0, datagram),
-        None => seed.solve_identification(datagram).is_some(),
+        Identification::Seen(identification) => seed.verify(identification, datagram),
+        Identification::Predicted(likely) => seed.verify_any(likely, datagram),
     };
     if right {
         Ok(mad)

@@ -22,7 +22,7 @@ use std::time::Duration;
 use trunkline_cm::ib::Guids;
 use trunkline_cm::{Concerns, Config as CmConfig, Identity, Manager, Outgoing, gsi};
 use trunkline_conn::egress::Transmitted;
-use trunkline_conn::ingress::{Arrival, Identification};
+use trunkline_conn::ingress::Arrival;
 use trunkline_conn::secret::{Purpose, Secret, Stream};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::{Port, PortError, Region};
@@ -682,11 +682,7 @@ fn exchange_events(
 /// A management datagram, if it is whole. Foreign peers use identifications that a UDP socket does
 /// not see: where the predicted one is wrong, the right one is solved for.
 fn check_management<'a>(arrival: &Arrival, datagram: &'a [u8]) -> Option<&'a [u8; MAD_LEN]> {
-    let known = match arrival.identification {
-        Identification::Seen(identification) => Some(identification),
-        Identification::Predicted(_) => None,
-    };
-    gsi::parse_checked(&arrival.path, known, datagram).ok()
+    gsi::parse_checked(&arrival.path, arrival.identification, datagram).ok()
 }
 
 /// Hands a management datagram to the workers that it is for; gives whom it concerns here, if it is

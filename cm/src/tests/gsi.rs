@@ -3,6 +3,7 @@
 use super::{Stage, address, path};
 use crate::gsi::{self, FrameError};
 use core::net::IpAddr;
+use trunkline_conn::ingress::Identification;
 use trunkline_wire::{Bth, Deth, Opcode, Path, Psn, Qpn, WireError, icrc};
 
 fn built(path: &Path) -> [u8; gsi::LEN] {
@@ -29,7 +30,11 @@ fn what_was_built_is_parsed() {
         let mad = Stage::new().req();
         assert!(gsi::is_management(&datagram));
         assert_eq!(gsi::parse(&datagram), Ok(&mad));
-        for identification in [Some(9), None] {
+        for identification in [
+            Identification::Seen(9),
+            Identification::Predicted(9),
+            Identification::Predicted(0),
+        ] {
             assert_eq!(
                 gsi::parse_checked(&path, identification, &datagram),
                 Ok(&mad)
@@ -47,17 +52,21 @@ fn damage_shows_in_the_icrc() {
         for at in Bth::LEN + Deth::LEN..gsi::LEN {
             let mut datagram = built(&path);
             datagram[at] ^= 0x10;
-            let checked = gsi::parse_checked(&path, Some(9), &datagram);
+            let checked = gsi::parse_checked(&path, Identification::Seen(9), &datagram);
             assert_eq!(checked, Err(FrameError::Icrc), "byte {at}");
         }
     }
     let datagram = built(&path(address(1), address(2)));
     let elsewhere = path(address(3), address(2));
     assert_eq!(
-        gsi::parse_checked(&elsewhere, Some(9), &datagram),
+        gsi::parse_checked(&elsewhere, Identification::Seen(9), &datagram),
         Err(FrameError::Icrc)
     );
-    let other = gsi::parse_checked(&path(address(1), address(2)), Some(8), &datagram);
+    let other = gsi::parse_checked(
+        &path(address(1), address(2)),
+        Identification::Seen(8),
+        &datagram,
+    );
     assert_eq!(other, Err(FrameError::Icrc));
 }
 

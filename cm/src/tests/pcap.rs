@@ -2,6 +2,7 @@
 
 use crate::gsi;
 use std::vec::Vec;
+use trunkline_conn::ingress::Identification;
 use trunkline_testkit::captures;
 use trunkline_wire::{Frame, MAD_LEN, Path};
 
@@ -19,7 +20,10 @@ fn datagram(frame: &[u8]) -> Option<(Path, [u8; MAD_LEN])> {
     let roce = frame.roce()?;
     let path = roce.path;
     let mad = gsi::parse(roce.datagram).ok()?;
-    for identification in [None, Some(roce.identification)] {
+    for identification in [
+        Identification::Predicted(0),
+        Identification::Seen(roce.identification),
+    ] {
         let checked = gsi::parse_checked(&path, identification, roce.datagram);
         assert_eq!(checked, Ok(mad), "captured ICRCs are right");
     }
