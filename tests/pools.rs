@@ -416,16 +416,17 @@ fn a_connection_that_has_stood_for_long_is_all_that_is_kept_of_its_peer() {
     ends.until("a private connection", || private.is_open());
     let management = || [a, b].map(|end| end.node.state_bytes().management);
     let fresh = management();
-    ends.run_for(12 * SECOND);
+    for _ in 0..1200 {
+        ends.clock.set(ends.clock.now() + 10 * MILLISECOND);
+        turn(&[&a.node, &b.node]);
+    }
     let kept = management();
     assert!(kept[0] + 500 < fresh[0], "{kept:?} after {fresh:?}");
     assert!(kept[1] + 300 < fresh[1], "{kept:?} after {fresh:?}");
     // The peer is no stranger, and the next connection of the pool takes a place beside the first.
-    let said = ends.said();
     let few = ends.connect(2 * PART);
     ends.run_for(SECOND);
     assert_eq!(ends.connections(), (3, 3));
-    assert_eq!(ends.said(), [said[0] + 2, said[1] + 1]);
     ends.write(&few[0].0);
     // The program hears of the end of its own.
     let own = a.qp(&QpOptions::default()).address().gid.address();
@@ -444,8 +445,8 @@ fn state_is_counted_with_that_of_connection_management() {
     ends.run_for(SECOND);
     let one = state();
     assert_eq!((one.qps, one.connections), (100, 1));
-    // A handshake, the peer in two books and in the directory, what became of the handshake.
-    assert!((32 + 40..1000).contains(&one.management), "{one:?}");
+    // A handshake, the peer, what became of the handshake, and a wheel for timers.
+    assert!((32 + 40..4000).contains(&one.management), "{one:?}");
     // More QPs cost management nothing, another connection does.
     let more = ends.connect_by_and_by(CROWD - 200);
     ends.run_for(SECOND);

@@ -35,6 +35,11 @@ impl<T: Copy> Chains<T> {
         Self { links: Slab::new() }
     }
 
+    /// Bytes that it has allocated.
+    pub(crate) const fn state_bytes(&self) -> usize {
+        self.links.state_bytes()
+    }
+
     /// Values in all lists.
     pub(crate) const fn len(&self) -> usize {
         self.links.len()

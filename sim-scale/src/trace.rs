@@ -101,7 +101,7 @@ impl Trace {
         Self {
             digest: 0xcbf2_9ce4_8422_2325,
             events: 0,
-            last: VecDeque::new(),
+            last: VecDeque::with_capacity(KEPT),
             print,
         }
     }

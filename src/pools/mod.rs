@@ -213,8 +213,9 @@ impl Pools {
         self.sharing
     }
 
-    pub(crate) fn private_state(&self, handle: u64) -> ConnectionState {
-        self.private.state(handle)
+    pub(crate) fn private_state(&self, engine: &Engine<Embedded>, handle: u64) -> ConnectionState {
+        self.private
+            .state(handle, |conn| with_handle(engine, conn, handle))
     }
 
     /// Where a connection that a program opened stands now, unless it has been given up.
@@ -254,8 +255,13 @@ impl Pools {
         }
     }
 
-    pub(crate) fn forget_private(&mut self, handle: u64) -> Option<ConnId> {
-        self.private.remove(handle)
+    pub(crate) fn forget_private(
+        &mut self,
+        engine: &Engine<Embedded>,
+        handle: u64,
+    ) -> Option<ConnId> {
+        let conn = self.private.remove(handle)?;
+        with_handle(engine, conn, handle)
     }
 
     /// Takes up an engine event.
@@ -677,6 +683,12 @@ impl Pools {
         let others = [reclaim, standing, self.turns.next_timeout()];
         pauses.chain(others.into_iter().flatten()).min()
     }
+}
+
+/// The connection at an index, if it is the one with that handle.
+fn with_handle(engine: &Engine<Embedded>, conn: u32, handle: u64) -> Option<ConnId> {
+    let (id, mark) = engine.connection_at(conn)?;
+    (Mark(mark).handle() == Some(private::place(handle))).then_some(id)
 }
 
 /// The workers of a peer: one, as long as they are not known.

@@ -29,18 +29,18 @@ const STATE_BITS: u32 = 3;
 struct Entry {
     /// A serial number, which tells the entries apart that have the same place, and the state.
     word: NonZeroU32,
-    /// Where it is open.
-    conn: ConnId,
+    /// Where it is open: its index in the engine.
+    conn: u32,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 12);
+const _: () = assert!(size_of::<Entry>() <= 8);
 
 impl Entry {
     fn new(serial: u32, state: State) -> Self {
         let word = NonZeroU32::new(serial << STATE_BITS | state as u32);
         Self {
             word: word.expect("no state is 0"),
-            conn: ConnId::NONE,
+            conn: 0,
         }
     }
 
@@ -61,7 +61,7 @@ impl Entry {
         *self = Self::new(self.serial(), state);
     }
 
-    fn open(&self) -> Option<ConnId> {
+    fn open(&self) -> Option<u32> {
         (self.state() == State::Open).then_some(self.conn)
     }
 }
@@ -92,13 +92,18 @@ impl Private {
         self.get(handle).is_some()
     }
 
-    pub(super) fn state(&self, handle: u64) -> ConnectionState {
+    /// Where a connection stands, which `conn` gives by its index in the engine.
+    pub(super) fn state(
+        &self,
+        handle: u64,
+        conn: impl FnOnce(u32) -> Option<ConnId>,
+    ) -> ConnectionState {
         let Some(entry) = self.get(handle) else {
             return ConnectionState::Closed;
         };
         match entry.state() {
             State::Opening => ConnectionState::Opening,
-            State::Open => ConnectionState::Open(entry.conn),
+            State::Open => conn(entry.conn).map_or(ConnectionState::Closed, ConnectionState::Open),
             State::Failed => ConnectionState::Failed(self.failed[&handle]),
             State::Closed => ConnectionState::Closed,
         }
@@ -115,7 +120,7 @@ impl Private {
             ConnectionState::Opening => entry.set(State::Opening),
             ConnectionState::Open(conn) => {
                 entry.set(State::Open);
-                entry.conn = conn;
+                entry.conn = conn.key().0;
             }
             ConnectionState::Failed(why) => {
                 entry.set(State::Failed);
@@ -128,7 +133,7 @@ impl Private {
     /// A connection is down: so is what stands in this place, if it is that.
     pub(super) fn down(&mut self, place: u32, conn: ConnId) {
         if let Some(entry) = self.entries.get_mut(place)
-            && entry.open() == Some(conn)
+            && entry.open() == Some(conn.key().0)
         {
             entry.set(State::Closed);
         }
@@ -144,8 +149,8 @@ impl Private {
         }
     }
 
-    /// The program gives a connection up. Returns it if it is open.
-    pub(super) fn remove(&mut self, handle: u64) -> Option<ConnId> {
+    /// The program gives a connection up. Returns its index if it is open.
+    pub(super) fn remove(&mut self, handle: u64) -> Option<u32> {
         self.get(handle)?;
         self.failed.remove(&handle);
         self.entries.remove(place(handle)).open()
@@ -165,23 +170,27 @@ pub(super) const fn place(handle: u64) -> u32 {
 mod tests {
     use super::*;
 
+    fn state(private: &Private, handle: u64) -> ConnectionState {
+        private.state(handle, |_| unreachable!("none is open"))
+    }
+
     #[test]
     fn a_handle_means_one_connection_whoever_has_its_place_later() {
         let mut private = Private::default();
         let first = private.insert();
-        assert_eq!(private.state(first), ConnectionState::Opening);
+        assert_eq!(state(&private, first), ConnectionState::Opening);
         let why = ConnectionState::Failed(NoConnection::Silent);
         private.set(first, why);
-        assert_eq!(private.state(first), why);
+        assert_eq!(state(&private, first), why);
         assert_eq!(private.remove(first), None);
         let second = private.insert();
         assert_eq!(place(first), place(second));
-        assert_eq!(private.state(first), ConnectionState::Closed);
+        assert_eq!(state(&private, first), ConnectionState::Closed);
         private.set(first, why);
         assert!(private.has(second) && !private.has(first));
-        assert_eq!(private.state(second), ConnectionState::Opening);
+        assert_eq!(state(&private, second), ConnectionState::Opening);
         assert_eq!(private.remove(first), None);
         private.all_down();
-        assert_eq!(private.state(second), ConnectionState::Closed);
+        assert_eq!(state(&private, second), ConnectionState::Closed);
     }
 }

@@ -3,6 +3,7 @@
 use crate::error::{Error, NoConnection};
 use crate::node::shared::Shared;
 use crate::pools::ConnectionState;
+use crate::worker::core::Core;
 use crate::worker::handle::WorkerHandle;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -142,7 +143,7 @@ impl Connection {
             return ConnectionState::Closed;
         };
         match self.kind {
-            Kind::Private(handle) => core.pools.private_state(handle),
+            Kind::Private(handle) => core.pools.private_state(&core.engine, handle),
             Kind::Pool(id) if core.engine.is_open(id) => ConnectionState::Open(id),
             Kind::Pool(_) => ConnectionState::Closed,
         }
@@ -221,8 +222,9 @@ impl Drop for Connection {
             let Ok(mut core) = self.handle().core() else {
                 return;
             };
-            if let Some(id) = core.pools.forget_private(handle) {
-                core.engine.close_connection(id);
+            let Core { pools, engine, .. } = &mut *core;
+            if let Some(id) = pools.forget_private(engine, handle) {
+                engine.close_connection(id);
             }
             drop(core);
             self.handle().wake();

@@ -218,12 +218,6 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// Of no connection.
-    pub const NONE: Self = Self {
-        index: crate::slab::NONE,
-        serial: 0,
-    };
-
     /// Both parts of it, to sort by.
     pub const fn key(self) -> (u32, u32) {
         (self.index, self.serial)

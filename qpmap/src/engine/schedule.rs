@@ -9,6 +9,7 @@
 
 use super::Ready;
 use crate::chain::{Chain, Chains};
+use crate::hash::IndexMap;
 use crate::slab::{NONE, reach};
 
 /// What a connection of weight 1 may send before the next one's turn: packets, and bytes, so that
@@ -117,9 +118,11 @@ pub(crate) struct Schedule {
     owing: Chain,
     /// Those of them that had better wait for the next round.
     later: Chain,
-    /// Where a connection is in these lists, by index; and IBTA ones in `ready`.
-    listed: Vec<Listed>,
+    /// Where a connection is in `ready`, by index; and IBTA ones.
+    listed: Vec<u32>,
     ibta_listed: Vec<u32>,
+    /// Where it is in `owing` or `later`.
+    owes: IndexMap<Owes>,
     /// The port refused a packet in this round; it did so of late.
     refused: bool,
     tight: bool,
@@ -131,21 +134,12 @@ pub(crate) struct Schedule {
     managed: bool,
 }
 
-/// Links of a connection; [`NONE`] where it is in no such list.
+/// Where a connection is that may owe something.
 #[derive(Clone, Copy, Debug)]
-struct Listed {
-    ready: u32,
-    owing: u32,
-    /// Its link `owing` is one of `later`.
+struct Owes {
+    link: u32,
+    /// The link is one of `later`.
     later: bool,
-}
-
-impl Listed {
-    const NOWHERE: Self = Self {
-        ready: NONE,
-        owing: NONE,
-        later: false,
-    };
 }
 
 impl Default for Schedule {
@@ -159,6 +153,7 @@ impl Default for Schedule {
             later: Chain::EMPTY,
             listed: Vec::new(),
             ibta_listed: Vec::new(),
+            owes: IndexMap::default(),
             refused: false,
             tight: false,
             calm: 0,
@@ -174,8 +169,8 @@ impl Schedule {
     pub(crate) fn mark_ready(&mut self, ready: Ready) {
         if let Ready::Conn(conn) = ready
             && let Some(listed) = self.listed.get(conn as usize)
-            && listed.ready != NONE
-            && (listed.owing != NONE || !self.tight)
+            && *listed != NONE
+            && (!self.tight || self.is_owing(conn))
         {
             return;
         }
@@ -196,20 +191,17 @@ impl Schedule {
     /// Where the link of `ready` in the list of that name is kept.
     fn ready_link(&mut self, ready: Ready) -> &mut u32 {
         match ready {
-            Ready::Conn(conn) => &mut self.listed(conn).ready,
+            Ready::Conn(conn) => slot(&mut self.listed, conn, NONE),
             Ready::Ibta(ibta) => slot(&mut self.ibta_listed, ibta, NONE),
         }
-    }
-
-    fn listed(&mut self, conn: u32) -> &mut Listed {
-        slot(&mut self.listed, conn, Listed::NOWHERE)
     }
 
     /// What a connection may owe goes first, where there is little room.
     #[inline]
     fn touch_owing(&mut self, conn: u32) {
-        if self.tight && self.listed(conn).owing == NONE {
-            self.listed(conn).owing = self.links.push(&mut self.owing, Ready::Conn(conn));
+        if self.tight && !self.is_owing(conn) {
+            let link = self.links.push(&mut self.owing, Ready::Conn(conn));
+            self.owes.insert(conn, Owes { link, later: false });
         }
     }
 
@@ -218,24 +210,21 @@ impl Schedule {
         let Ready::Conn(conn) = self.links.pop(&mut self.owing)? else {
             unreachable!("ibta ones owe nothing")
         };
-        self.listed(conn).owing = NONE;
+        self.owes.remove(&conn);
         Some(conn)
     }
 
     /// A connection is gone.
     pub(crate) fn forget(&mut self, gone: Ready) {
-        if let Ready::Conn(conn) = gone {
-            let listed = self.listed(conn);
-            let (owing, later) = (std::mem::replace(&mut listed.owing, NONE), listed.later);
-            listed.later = false;
-            if owing != NONE {
-                let list = if later {
-                    &mut self.later
-                } else {
-                    &mut self.owing
-                };
-                self.links.remove(list, owing);
-            }
+        if let Ready::Conn(conn) = gone
+            && let Some(Owes { link, later }) = self.owes.remove(&conn)
+        {
+            let list = if later {
+                &mut self.later
+            } else {
+                &mut self.owing
+            };
+            self.links.remove(list, link);
         }
         let link = std::mem::replace(self.ready_link(gone), NONE);
         if link == NONE {
@@ -253,6 +242,12 @@ impl Schedule {
         self.ready.is_empty() && self.owing.is_empty() && self.later.is_empty()
     }
 
+    /// Bytes of all lists.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let rows = self.listed.capacity() + self.ibta_listed.capacity();
+        rows * size_of::<u32>() + self.links.state_bytes() + self.owes.allocation_size()
+    }
+
     /// Connections with something to send.
     pub(crate) const fn len(&self) -> usize {
         self.len
@@ -264,8 +259,7 @@ impl Schedule {
         while let Some(again) = self.links.pop(&mut self.later) {
             let link = self.links.push(&mut self.owing, again);
             if let Ready::Conn(conn) = again {
-                let listed = self.listed(conn);
-                (listed.owing, listed.later) = (link, false);
+                self.owes.insert(conn, Owes { link, later: false });
             }
         }
         self.calm = if refused {
@@ -287,6 +281,7 @@ impl Schedule {
             while let Some(conn) = self.pop_owing() {
                 self.mark_ready(Ready::Conn(conn));
             }
+            self.owes = IndexMap::default();
         }
     }
 
@@ -326,14 +321,13 @@ impl Schedule {
 
     /// Whether a connection is asked what it owes in this round or the next.
     pub(crate) fn is_owing(&self, conn: u32) -> bool {
-        let listed = self.listed.get(conn as usize);
-        listed.is_some_and(|listed| listed.owing != NONE)
+        self.owes.contains_key(&conn)
     }
 
     /// What becomes of a connection that was asked what it owes.
     pub(crate) fn owed(&mut self, conn: u32, owed: Owed) {
         self.refused |= owed == Owed::Full;
-        if owed == Owed::Nothing || self.listed(conn).owing != NONE {
+        if owed == Owed::Nothing || self.is_owing(conn) {
             return;
         }
         let who = Ready::Conn(conn);
@@ -342,8 +336,8 @@ impl Schedule {
             Owed::Sent => self.links.push(&mut self.owing, who),
             Owed::Later | Owed::Nothing => self.links.push(&mut self.later, who),
         };
-        let listed = self.listed(conn);
-        (listed.owing, listed.later) = (link, owed == Owed::Later);
+        let later = owed == Owed::Later;
+        self.owes.insert(conn, Owes { link, later });
     }
 
     /// All connections have had their turns, and the port is not full. Where no data waits, what

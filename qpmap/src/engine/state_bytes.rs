@@ -58,7 +58,8 @@ impl<P: Platform> Engine<P> {
     /// What is allocated beside records.
     fn room_bytes(&self, per_connection: usize) -> usize {
         let of_connections = per_connection * self.links.len();
-        self.links.state_bytes().saturating_sub(of_connections)
+        let of_links = self.links.state_bytes() + self.tx.schedule().state_bytes();
+        of_links.saturating_sub(of_connections)
             + self.qps.room_bytes()
             + self.flows.room_bytes()
             + self.timers.state_bytes()

@@ -84,7 +84,7 @@ impl Cluster {
             let mut net = network.net();
             net.set_now(SECOND);
             // A port keeps one, some are under way: none of them is state of the node.
-            net.stock(16, MAX_DATAGRAM);
+            net.stock(2 * addresses.len() + 256, MAX_DATAGRAM);
             net.judge_nothing();
         }
         let node = build(&network, &clock, 0)?;

@@ -81,6 +81,17 @@ fn run(resolver: &mut Resolver<Told>, mut now: Instant) -> (Instant, Id, Outcome
     panic!("it waits for ever");
 }
 
+/// Nothing is under way any more, and what was found is forgotten.
+fn forgets_in_time(resolver: &mut Resolver<Told>) {
+    for _ in 0..3 {
+        if let Some(at) = resolver.poll_timeout() {
+            assert!(resolver.poll(at).is_none());
+        }
+    }
+    assert_eq!(resolver.poll_timeout(), None);
+    assert_eq!(resolver.state_bytes(), 0);
+}
+
 #[test]
 fn a_known_neighbour_is_resolved_at_once_and_remembered_for_a_second() {
     let [id] = ids();
@@ -92,7 +103,7 @@ fn a_known_neighbour_is_resolved_at_once_and_remembered_for_a_second() {
         assert!(matches!(outcome, Some(Ok(Some(_)))), "{outcome:?}");
         assert_eq!(resolver.routes.as_ref().unwrap().asked_ways, asked);
     }
-    assert_eq!(resolver.poll_timeout(), None);
+    forgets_in_time(&mut resolver);
 }
 
 #[test]
@@ -239,7 +250,7 @@ fn addresses_wait_side_by_side_and_may_be_forgotten() {
     let first = run(&mut resolver, Instant::ZERO).1;
     let second = run(&mut resolver, Instant::ZERO).1;
     assert_eq!((first, second), (a, c));
-    assert_eq!(resolver.poll_timeout(), None);
+    forgets_in_time(&mut resolver);
 }
 
 #[test]
