@@ -350,3 +350,29 @@ fn what_many_connections_needed_at_once_is_freed_once_they_are_idle() {
     pair.run(3 * SECOND);
     assert_eq!(spare(&pair), 0, "nobody has needed it for two seconds");
 }
+
+#[test]
+fn what_somebody_reads_of_a_connections_counts_never_falls_however_long_it_rests() {
+    for kept in [false, true] {
+        let mut pair = Pair::new(1);
+        let [a, b] = pair.connected();
+        let conn = pair.conns[0][0];
+        let mut last = 0;
+        for round in 0..3 {
+            pair.receive(&b, round, &[pair.sge(1, 0, 64)]);
+            pair.post(0, &a, round, SendOp::Send, &[pair.sge(0, 0, 64)]);
+            pair.run(MILLISECOND);
+            if kept {
+                pair.nodes[0].engine.keep_counts(conn);
+            }
+            pair.run(400 * SECOND);
+            let stats = pair.nodes[0].engine.connection_stats(conn);
+            let bytes = stats.expect("it is idle").delivery.counters.acked_bytes;
+            assert_eq!(bytes > last, kept, "round {round}: {bytes} after {last}");
+            last = bytes;
+        }
+        // What the node counted is there in any case.
+        let all = pair.nodes[0].engine.delivery_counters().acked_bytes;
+        assert!(all >= 3 * 64, "{all}");
+    }
+}

@@ -187,7 +187,9 @@ impl Connection {
         matches!(self.state(), ConnectionState::Open(_))
     }
 
-    /// Its statistics.
+    /// Its statistics. What it counts is cumulative: since the connection was opened or, where it
+    /// had carried nothing but keep-alives for minutes before they were first asked for, since
+    /// then.
     ///
     /// # Errors
     /// [`Error::NoConnection`] while it is not open.
@@ -197,11 +199,9 @@ impl Connection {
             peer: self.peer,
             why: NoConnection::Closed,
         };
-        self.handle()
-            .core()?
-            .engine
-            .connection_stats(id)
-            .ok_or(gone)
+        let mut core = self.handle().core()?;
+        core.engine.keep_counts(id);
+        core.engine.connection_stats(id).ok_or(gone)
     }
 
     /// Closes it; QPs on it move to another connection to the same peer.

@@ -196,6 +196,14 @@ impl<P: Platform> Engine<P> {
             .collect()
     }
 
+    /// What a connection counts is kept from now on, however long it rests. Otherwise that goes
+    /// some time after the connection has done anything.
+    pub fn keep_counts(&mut self, id: ConnId) {
+        if self.links.live(id).is_some() {
+            self.links.keep_counts(id.index);
+        }
+    }
+
     /// Statistics of a connection; `None` when it is gone.
     pub fn connection_stats(&self, id: ConnId) -> Option<ConnectionStats> {
         let conn = self.links.live(id)?;

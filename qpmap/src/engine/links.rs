@@ -275,6 +275,11 @@ impl Links {
         stats
     }
 
+    /// Somebody reads what a connection counts, and must not see it fall.
+    pub(crate) fn keep_counts(&mut self, conn: u32) {
+        self.windows.keep_counts(conn);
+    }
+
     /// What all connections counted, those that are gone included.
     pub(crate) fn counters(&self) -> delivery::Counters {
         let mut counters = self.windows.total();

@@ -19,6 +19,8 @@ pub(super) struct Windows {
     /// What connections counted until they rested last, of those that have done something of late:
     /// in this period, and in the one before.
     past: [IndexMap<Counters>; 2],
+    /// The same of connections whose counts somebody reads, who must not see them fall.
+    kept: IndexMap<Counters>,
     /// Whether it is known when this period ends.
     ends: bool,
     /// Counts of windows that were given back, and of connections that are gone.
@@ -32,6 +34,7 @@ impl Windows {
         Self {
             pool: Pool::new(policy),
             past: Default::default(),
+            kept: IndexMap::default(),
             ends: false,
             total: Counters::default(),
             trims: false,
@@ -50,6 +53,14 @@ impl Windows {
 
     fn rested(&mut self, conn: u32, counters: &Counters) -> Rested {
         self.total.add(counters);
+        let trim = !self.trims && self.is_spare();
+        if let Some(known) = self.kept.get_mut(&conn) {
+            known.add(counters);
+            return Rested {
+                trim,
+                forget: false,
+            };
+        }
         let [late, early] = &mut self.past;
         // A keep-alive is no work.
         let worked = counters.sent + counters.accepted > 1;
@@ -63,8 +74,15 @@ impl Windows {
             known.add(counters);
         }
         let forget = worked && !std::mem::replace(&mut self.ends, true);
-        let trim = !self.trims && self.is_spare();
         Rested { trim, forget }
+    }
+
+    /// Somebody reads what a connection counts: it is kept from now on, for as long as the
+    /// connection is there.
+    pub(super) fn keep_counts(&mut self, conn: u32) {
+        let known = self.past.iter_mut().find_map(|past| past.remove(&conn));
+        let kept = self.kept.entry(conn).or_default();
+        kept.add(&known.unwrap_or_default());
     }
 
     /// The period ends: what was counted before it is forgotten. Gives whether there is more for
@@ -78,7 +96,8 @@ impl Windows {
 
     /// Bytes of what was counted.
     pub(super) fn state_bytes(&self) -> usize {
-        self.past.iter().map(IndexMap::allocation_size).sum()
+        let all = self.past.iter().chain([&self.kept]);
+        all.map(IndexMap::allocation_size).sum()
     }
 
     /// Frees what connections that were active some time ago have left. Gives whether there is
@@ -95,16 +114,18 @@ impl Windows {
 
     /// A connection is gone.
     pub(super) fn close(&mut self, conn: u32, delivery: Connection<SentPacket>) {
-        for past in &mut self.past {
+        for past in self.past.iter_mut().chain([&mut self.kept]) {
             past.remove(&conn);
         }
         self.total.add(&delivery.stats().counters);
         delivery.close(&mut self.pool);
     }
 
-    /// What a connection counted until it rested last, if it has done something of late.
+    /// What a connection counted until it rested last, if it has done something of late or its
+    /// counts are kept.
     pub(super) fn past(&self, conn: u32) -> Option<&Counters> {
-        self.past.iter().find_map(|past| past.get(&conn))
+        let mut all = self.past.iter().chain([&self.kept]);
+        all.find_map(|past| past.get(&conn))
     }
 
     /// What was counted in windows that were given back.
