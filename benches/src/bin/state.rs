@@ -18,7 +18,7 @@ static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 #[derive(Debug, Parser)]
 #[command(name = "state", max_term_width = 100)]
 struct Cli {
-    /// Peers: real nodes in this process, which are gone once they have met the one that is looked at.
+    /// Peers: real nodes in this process, which go once they have met the one that is looked at.
     #[arg(long, value_name = "N", default_value_t = 511)]
     peers: usize,
     /// QPs.

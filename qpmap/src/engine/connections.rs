@@ -153,14 +153,15 @@ impl<P: Platform> Engine<P> {
         Ok(conn)
     }
 
-    /// The connection at an index, the first part of its [key](ConnId::key), with what the owner has
-    /// noted of it.
+    /// The connection at an index, the first part of its [key](ConnId::key), with what the owner
+    /// has noted of it.
     pub fn connection_at(&self, index: u32) -> Option<(ConnId, u32)> {
         let conn = self.links.get(index)?;
         Some((self.links.id(index), conn.mark))
     }
 
-    /// Notes a word of the owner's of a connection, 0 at first. Of one that is gone nothing is noted.
+    /// Notes a word of the owner's of a connection, 0 at first. Nothing is noted of one that is
+    /// gone.
     pub fn set_mark(&mut self, id: ConnId, mark: u32) {
         if self.links.live(id).is_some() {
             self.links[id.index].mark = mark;
