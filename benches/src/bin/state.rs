@@ -31,9 +31,12 @@ struct Cli {
 struct Found {
     peers: usize,
     qps: usize,
-    /// What the node says that it keeps for its peers, and what it has allocated for them.
+    /// What the node says that it keeps for its first peer, and what it has allocated then: its
+    /// queues and buffers are part of it, which it has once.
+    of_first: [i64; 2],
+    /// The same for as many peers more.
     of_peers: [i64; 2],
-    /// The same for its QPs.
+    /// The same for its QPs. The program's handles are part of what is allocated.
     of_qps: [i64; 2],
     /// By how much the process became larger for peers and for QPs. What nodes that are gone have
     /// left to the allocator is part of it.
@@ -49,11 +52,13 @@ fn allocated() -> i64 {
 
 fn main() -> Result<()> {
     let Cli { peers, qps } = Cli::parse();
-    let mut cluster = Cluster::new(peers, allocated)?;
+    let mut cluster = Cluster::new(peers + 1, allocated)?;
     let kept = |cluster: &mut Cluster| {
         cluster.settle()?;
         anyhow::Ok([cluster.state_bytes() as i64, cluster.held()])
     };
+    let empty = kept(&mut cluster)?;
+    cluster.meet(1)?;
     let before = kept(&mut cluster)?;
     let without = resident_bytes()? as i64;
     cluster.meet(peers)?;
@@ -65,6 +70,7 @@ fn main() -> Result<()> {
     let found = Found {
         peers,
         qps,
+        of_first: grown(empty, before),
         of_peers: grown(before, met),
         of_qps: grown(met, with_qps),
         resident_of_peers: resident - without,

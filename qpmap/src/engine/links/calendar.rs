@@ -1,8 +1,9 @@
 //! When connections that are idle are to be looked at: by the stretch of time that their deadlines
 //! fall into, for as long as these are far off. Four bytes for each, where a timer has 28.
 //!
-//! Nothing is taken out of it: what is found and is gone is dropped; what has work has a timer of its
-//! own; what was heard since is noted anew. A connection that works and rests in turns costs nothing.
+//! Nothing is taken out of it: what is found and is gone is dropped; what has work has a timer of
+//! its own; what was heard since is noted anew. A connection that works and rests in turns costs
+//! nothing here.
 
 use crate::slab::{NONE, reach};
 use trunkline_conn::time::Instant;
