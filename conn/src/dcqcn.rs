@@ -120,10 +120,11 @@ impl ReactionPoint {
             self.begin(now);
             return;
         }
-        while now.since(self.alpha_at) >= STEP_NS {
+        let quiet = now.since(self.alpha_at) / STEP_NS;
+        for _ in 0..quiet.min(MAX_STEPS) {
             self.alpha -= self.alpha >> ALPHA_SHIFT;
-            self.alpha_at = self.alpha_at + STEP_NS;
         }
+        self.alpha_at = self.alpha_at + quiet * STEP_NS;
         for _ in 0..steps {
             self.increased_at = self.increased_at + STEP_NS;
             self.timer_steps += 1;
@@ -200,5 +201,18 @@ mod tests {
         (1..=100).for_each(|step| often.advance(at(55 * step)));
         once.advance(at(55 * 100));
         assert_eq!((often.current, often.alpha), (once.current, once.alpha));
+    }
+
+    #[test]
+    fn a_timeout_after_any_silence_takes_a_bounded_number_of_steps() {
+        extern crate std;
+        let mut point = ReactionPoint::new(Some(LINK));
+        point.begin(at(0));
+        let hour = 3600 * 1_000_000;
+        point.on_timeout(at(hour));
+        let before = std::time::Instant::now();
+        point.advance(at(hour + 55));
+        let took = before.elapsed();
+        assert!(took < std::time::Duration::from_millis(5), "{took:?}");
     }
 }
