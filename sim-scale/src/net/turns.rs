@@ -85,7 +85,10 @@ impl Turns {
             return;
         }
         let (flow, way) = (packet.flow, (packet.flow.nodes, packet.conn));
-        self.ways.insert(flow, way);
+        // What comes back to a peer needs no consent of its.
+        if packet.is_request() {
+            self.ways.insert(flow, way);
+        }
         self.waiting.remove(&flow);
         if self.waiting.is_empty() {
             return;
@@ -188,5 +191,20 @@ mod tests {
             (0..20).for_each(|_| turns.left(1, &packet(2, 7, 0), &[]));
             assert_eq!(turns.take_unfair(), None);
         }
+    }
+
+    #[test]
+    fn who_answers_while_it_waits_for_consent_does_not_wait_for_its_turn() {
+        let mut turns = turns();
+        // Its BIND leaves, then data of a READ that its peer had sent; nobody has agreed yet.
+        turns.agrees(flow(1));
+        let answer = Shared {
+            opcode: Opcode::SRC_READ_RESP,
+            ..packet(1, 7, 0)
+        };
+        turns.left(1, &answer, &[]);
+        turns.runnable(2, flow(1));
+        (0..20).for_each(|_| turns.left(2, &packet(2, 7, 0), &[]));
+        assert_eq!(turns.take_unfair(), None);
     }
 }
