@@ -196,6 +196,7 @@ impl Links {
         let flows = stone.flows;
         self.tombstones.put(stone);
         self.numbers.close(record.delivery.local_id());
+        self.calendar.leave(conn);
         self.found = None;
         let unacked = record.delivery.unacked().collect();
         self.windows.close(conn, record.delivery);
