@@ -376,3 +376,39 @@ fn what_somebody_reads_of_a_connections_counts_never_falls_however_long_it_rests
         assert!(all >= 3 * 64, "{all}");
     }
 }
+
+#[test]
+fn what_a_connection_has_counted_is_its_own_and_lasts_for_a_minute() {
+    let mut pair = Pair::new(1);
+    let sent = |pair: &Pair| {
+        let id = pair.conns.last().expect("there is one")[0];
+        let stats = pair.nodes[0].engine.connection_stats(id);
+        stats.expect("it is open").delivery.counters.sent
+    };
+    let work = |pair: &mut Pair| {
+        let [a, b] = pair.connected();
+        pair.run(SECOND);
+        for (node, qp) in [(0, a), (1, b)] {
+            pair.nodes[node]
+                .engine
+                .destroy_qp(qp.qpn)
+                .expect("it is there");
+        }
+        pair.run(SECOND);
+    };
+    work(&mut pair);
+    let first = sent(&pair);
+    assert!(first > 2);
+    pair.run(65 * SECOND);
+    assert!(sent(&pair) >= first);
+    work(&mut pair);
+    assert!(sent(&pair) >= first + 2, "it goes on counting");
+    pair.run(65 * SECOND);
+    let [near, far] = pair.conns[0];
+    pair.nodes[0].engine.close_connection(near);
+    pair.nodes[1].engine.close_connection(far);
+    pair.run(SECOND);
+    pair.open();
+    assert_eq!(pair.conns[1][0].key().0, near.key().0, "it has the index");
+    assert_eq!(sent(&pair), 0);
+}

@@ -99,6 +99,15 @@ impl Control {
         })
     }
 
+    /// The life of the sender's QP, where the entry says it; 0 is none.
+    pub const fn sender_life(&self) -> Option<u32> {
+        match self.kind {
+            ControlKind::Bind | ControlKind::Unbind => Some(self.generation),
+            ControlKind::Bound => Some(self.status),
+            ControlKind::Refused => None,
+        }
+    }
+
     /// Writes the entry.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {

@@ -47,6 +47,11 @@ impl<P: Platform> Engine<P> {
     }
 
     pub(super) fn handle_entry(&mut self, now: Instant, conn: u32, entry: ControlEntry) {
+        if entry.sender_life() == Some(0) {
+            // No QP has such a life: 0 stands for one that was not heard of.
+            self.counters.malformed += 1;
+            return;
+        }
         match entry.kind {
             ControlKind::Bind => {
                 self.emit(|engine| Trace::BindReceived {
@@ -375,6 +380,8 @@ impl<P: Platform> Engine<P> {
                 round: entry.round,
             });
         }
+        // A life that was not heard of before may have to be asked anew.
+        self.notice(flow);
         self.wake(flow);
     }
 
