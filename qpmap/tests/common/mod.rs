@@ -2,6 +2,10 @@
 
 #[allow(dead_code, reason = "not every file of tests needs it")]
 pub(crate) mod liar;
+#[allow(dead_code, reason = "not every file of tests needs it")]
+pub(crate) mod scene;
+#[allow(dead_code, reason = "not every file of tests needs it")]
+pub(crate) mod watched;
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,160 @@
+//! What a peer says of lives of its QP, and of those that are over.
+
+#[allow(dead_code, reason = "this test uses its part of it")]
+mod common;
+
+use common::Pair;
+use common::liar::{LAST, Liar, entry};
+use common::scene::{LIFE, PEER, Scene};
+use trunkline_conn::time::MILLISECOND;
+use trunkline_conn::work::{SendOp, Status};
+use trunkline_qpmap::{Attributes, Event, FIRST_MSN, QpType};
+use trunkline_wire::{Control, ControlKind, Opcode};
+
+#[test]
+fn the_next_incarnation_of_a_peer_gets_nothing_that_was_sent_to_one_in_life_0() {
+    for life in [1, 0] {
+        let mut pair = Pair::new(0);
+        let mut liar = Liar::new(&mut pair, 9);
+        let qp = pair.qp(1, QpType::Rc);
+        let attributes = Attributes {
+            remote: liar.address(),
+            dest_qpn: PEER,
+            ..Attributes::default()
+        };
+        pair.take_to_rts(1, &qp, attributes, attributes);
+        let own = liar.hears_control(&mut pair)[0].generation;
+        let bound = entry(ControlKind::Bound, PEER.get(), qp.qpn, own, life);
+        liar.control(&mut pair, &[bound]);
+        let from = [pair.sge(1, 0, 8)];
+        pair.post(1, &qp, 1, SendOp::Send, &from);
+        let sends = |heard: Vec<Vec<u8>>| {
+            let sends = heard
+                .iter()
+                .filter(|one| Opcode(one[0]) == Opcode::SRC_SEND);
+            sends.count()
+        };
+        let before = sends(liar.hears(&mut pair));
+        // Another incarnation of the peer has introduced itself.
+        pair.nodes[1].engine.drop_peer(liar.address());
+        let mut next = Liar::new(&mut pair, 9);
+        let mut again = 0;
+        for _ in 0..10 {
+            pair.now = pair.now + MILLISECOND;
+            again += sends(next.hears(&mut pair));
+            let bound = entry(ControlKind::Bound, PEER.get(), qp.qpn, own, 7);
+            let bounds = [0, 1].map(|round| Control { round, ..bound });
+            next.control(&mut pair, &bounds);
+        }
+        let done = pair.completions(1);
+        let statuses: Vec<_> = done.iter().map(|done| done.status).collect();
+        // No QP has a life 0: its consent is none, and the next incarnation is the first to agree.
+        let expected: (_, _, &[Status]) = match life {
+            0 => (0, 1, &[]),
+            _ => (1, 0, &[Status::RetryExceeded]),
+        };
+        let seen = (before, again, &statuses[..]);
+        assert_eq!(
+            seen, expected,
+            "life {life}: sent, sent to the next, completions"
+        );
+    }
+}
+
+/// BINDs that the node says.
+fn binds(scene: &mut Scene) -> Vec<Control> {
+    scene.pair.now = scene.pair.now + MILLISECOND;
+    let mut said = scene.liar.hears_control(&mut scene.pair);
+    said.retain(|entry| entry.kind == ControlKind::Bind);
+    said
+}
+
+/// How often the node hears that the peer's QP is gone.
+fn desertions(scene: &mut Scene) -> usize {
+    let engine = &mut scene.pair.nodes[1].engine;
+    let told = std::iter::from_fn(|| engine.poll_event());
+    told.filter(|event| matches!(event, Event::PeerQpGone { .. }))
+        .count()
+}
+
+#[test]
+fn a_refusal_of_a_bind_that_named_another_life_says_nothing_of_this_one() {
+    let mut scene = Scene::new();
+    let (qpn, life) = (scene.qp.qpn, scene.life);
+    let next = entry(ControlKind::Bind, PEER.get(), qpn, LIFE + 1, 0);
+    scene.liar.control(&mut scene.pair, &[next]);
+    assert_eq!(desertions(&mut scene), 1);
+    scene.post(1, SendOp::Send, 0);
+    let bind = binds(&mut scene)[0];
+    assert_eq!(bind.msn, 0, "nobody has agreed");
+    let late = Control {
+        round: bind.round,
+        msn: LIFE,
+        ..entry(ControlKind::Refused, PEER.get(), qpn, life, 1)
+    };
+    scene.liar.control(&mut scene.pair, &[late]);
+    assert_eq!((scene.statuses(), desertions(&mut scene)), (vec![], 0));
+    scene
+        .liar
+        .control(&mut scene.pair, &[Control { msn: 0, ..late }]);
+    assert_eq!(scene.statuses(), [Status::RetryExceeded]);
+}
+
+#[test]
+fn consent_of_a_next_life_to_another_round_tells_that_the_last_one_is_over() {
+    let mut scene = Scene::new();
+    let (qpn, life) = (scene.qp.qpn, scene.life);
+    let bound = Control {
+        round: 9,
+        ..entry(ControlKind::Bound, PEER.get(), qpn, life, LIFE + 1)
+    };
+    scene.liar.control(&mut scene.pair, &[bound]);
+    assert_eq!(desertions(&mut scene), 1);
+}
+
+#[test]
+fn a_bind_names_no_life_that_is_known_to_be_over() {
+    for refused in [false, true] {
+        let mut scene = Scene::new();
+        let (qpn, life) = (scene.qp.qpn, scene.life);
+        let mut over = entry(ControlKind::Unbind, PEER.get(), qpn, LIFE, life);
+        over.msn = FIRST_MSN;
+        if refused {
+            let engine = &mut scene.pair.nodes[1].engine;
+            engine.close_connection(scene.liar.conn);
+            scene.pair.sent_by(1);
+            scene.liar = Liar::new(&mut scene.pair, 9);
+            let bind = binds(&mut scene)[0];
+            assert_eq!((bind.status, bind.msn), (0, LIFE));
+            over = Control {
+                round: bind.round,
+                msn: LIFE,
+                ..entry(ControlKind::Refused, PEER.get(), qpn, life, 1)
+            };
+        }
+        scene.liar.control(&mut scene.pair, &[over]);
+        assert_eq!(desertions(&mut scene), 1);
+        scene.post(1, SendOp::Send, 0);
+        assert_eq!(binds(&mut scene)[0].msn, 0, "refused: {refused}");
+    }
+}
+
+#[test]
+fn consent_of_a_next_life_to_another_round_is_asked_for_anew() {
+    let mut scene = Scene::new();
+    let (qpn, life) = (scene.qp.qpn, scene.life);
+    let bound = Control {
+        round: 9,
+        ..entry(ControlKind::Bound, PEER.get(), qpn, life, LIFE + 1)
+    };
+    scene.liar.control(&mut scene.pair, &[bound]);
+    scene.post(1, SendOp::Send, 0);
+    let mut said = 0;
+    for _ in 0..100_000 {
+        said += binds(&mut scene).len();
+        scene.say(Opcode::SRC_PING, LAST, &[]);
+    }
+    let statuses = scene.statuses();
+    assert!(said > 0, "a BIND is said");
+    assert_eq!(statuses, [Status::RetryExceeded], "nobody agreed in 100 s");
+}
