@@ -39,6 +39,7 @@
 //! | [`net`] | the network between the nodes |
 //! | [`path`] | connections over one bottleneck, with models of TCP beside them |
 //! | [`state`] | what a node of a cluster keeps, beside other transports |
+//! | [`output`] | where the commands put what they have found |
 
 mod area;
 mod channel;
@@ -60,6 +61,7 @@ mod words;
 pub mod failure;
 pub mod net;
 pub mod options;
+pub mod output;
 pub mod path;
 pub mod run;
 pub mod state;

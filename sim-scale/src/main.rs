@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_sim::failure::Kind;
+use trunkline_sim::output;
 use trunkline_sim::path::command;
 use trunkline_sim::run::{Report, Settings, run};
 use trunkline_sim::state;
@@ -198,9 +199,9 @@ fn execute(cli: &Cli) -> Result<Option<Kind>> {
     summary.failures.sort_unstable();
     summary.seconds = started.elapsed().as_secs_f64();
     if cli.json {
-        println!("{}", serde_json::to_string(&summary)?);
+        output::print(&(serde_json::to_string(&summary)? + "\n"))?;
     } else {
-        print_summary(cli, &summary);
+        output::print(&told(cli, &summary))?;
     }
     Ok(kind)
 }
@@ -260,28 +261,31 @@ fn show(report: &Report) {
     eprintln!("replay: cargo xtask sim --seed {seed}\n");
 }
 
-fn print_summary(cli: &Cli, summary: &Summary) {
-    if cli.seed.is_some() {
-        println!("digest {:016x}", summary.digest);
-    }
-    println!(
-        "{} seeds in {:.1} s ({:.1} per second), {} failed\n{} requests posted: {} succeeded, {} \
+/// What a summary says to people.
+fn told(cli: &Cli, summary: &Summary) -> String {
+    let digest = match cli.seed {
+        Some(_) => format!("digest {:016x}\n", summary.digest),
+        None => String::new(),
+    };
+    digest
+        + &format!(
+            "{} seeds in {:.1} s ({:.1} per second), {} failed\n{} requests posted: {} succeeded, {} \
          did not; {} messages received; {} troubles; {} groups lost a peer that the network kept \
          silent\n{} packets, {} of them lost, {} no longer what a liar's node had sent; {:.1} s of \
-         virtual time",
-        summary.seeds,
-        summary.seconds,
-        summary.seeds as f64 / summary.seconds,
-        summary.failures.len(),
-        summary.posted,
-        summary.succeeded,
-        summary.failed,
-        summary.received,
-        summary.troubles,
-        summary.silences,
-        summary.packets,
-        summary.dropped,
-        summary.lies,
-        summary.virtual_seconds
-    );
+         virtual time\n",
+            summary.seeds,
+            summary.seconds,
+            summary.seeds as f64 / summary.seconds,
+            summary.failures.len(),
+            summary.posted,
+            summary.succeeded,
+            summary.failed,
+            summary.received,
+            summary.troubles,
+            summary.silences,
+            summary.packets,
+            summary.dropped,
+            summary.lies,
+            summary.virtual_seconds
+        )
 }

@@ -1,11 +1,31 @@
 //! What a command line runs, prints and exits with.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::process::{Command, Output};
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
 
 fn sim(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-sim"));
     command.args(words).output().unwrap()
+}
+
+/// The same with another standard output.
+fn into(stdout: impl Into<Stdio>, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-sim"));
+    command.args(words).stdout(stdout).output().unwrap()
+}
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// The one line that a command complains with.
+#[track_caller]
+fn refused(output: &Output) -> String {
+    let says = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{says}");
+    assert_eq!(says.lines().count(), 1, "{says}");
+    says
 }
 
 #[test]
@@ -28,16 +48,28 @@ fn the_last_seed_is_run_and_none_beyond_it() {
 
 #[test]
 fn help_that_nobody_gets_is_an_error() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-sim"));
-    let full = std::fs::File::options()
-        .write(true)
-        .open("/dev/full")
-        .unwrap();
-    let output = command.arg("--help").stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let says = String::from_utf8(output.stderr).unwrap();
+    let says = refused(&into(full(), &["--help"]));
     assert!(says.contains("No space left"), "{says}");
     // Who gets it is content, and so is who asks for what is wrong.
     assert!(sim(&["path", "--help"]).status.success());
     assert_eq!(sim(&["--nonsense"]).status.code(), Some(2));
+}
+
+#[test]
+fn results_that_nobody_gets_are_one_line_and_no_panic() {
+    for words in [
+        &["path", "--seconds", "0.1"][..],
+        &["suite", "--only", "1g 1ms bdp, alone, ecn"],
+        &["state", "--nodes", "1"],
+        &["--seed", "1"],
+        &["--count", "1"],
+        &["--seed", "1", "--json"],
+    ] {
+        let says = refused(&into(full(), words));
+        assert!(says.contains("standard output: No space left"), "{says}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let says = refused(&into(writer, words));
+        assert!(says.contains("standard output: Broken pipe"), "{says}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::scenario::{self, CONTROLS, Rival, Scenario, Step};
 use super::{plot, suite, units};
+use crate::output;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -136,7 +137,7 @@ impl PathArgs {
 }
 
 /// # Errors
-/// Arguments that make no sense; a file that cannot be written.
+/// Arguments that make no sense; a file or standard output that cannot be written.
 pub fn path(args: &PathArgs) -> Result<()> {
     let scenario = args.scenario()?;
     let outcome = super::run(&scenario);
@@ -147,14 +148,13 @@ pub fn path(args: &PathArgs) -> Result<()> {
     if let Some(file) = &args.svg {
         plot::draw(&scenario, &outcome, file)?;
     }
-    print!("{}", outcome.table());
-    Ok(())
+    output::print(&outcome.table())
 }
 
 /// Whether all cells kept to their laws.
 ///
 /// # Errors
-/// No cell has such a name; a file that cannot be written.
+/// No cell has such a name; a file or standard output that cannot be written.
 pub fn suite(args: &SuiteArgs) -> Result<bool> {
     let cells = suite::cells(args.full, args.control, &args.only);
     if cells.is_empty() {
@@ -170,15 +170,17 @@ pub fn suite(args: &SuiteArgs) -> Result<bool> {
         fs::write(file, text).with_context(|| file.display().to_string())?;
     }
     let broken: Vec<_> = results.iter().filter(|result| result.is_broken()).collect();
-    for result in &broken {
-        println!("BROKEN {}", result.line());
-    }
     let reported = results.iter().filter(|r| r.bound.is_none()).count();
-    println!(
-        "{} cells: {} keep their law, {} do not, {reported} are only reported",
+    let mut text = String::new();
+    for result in &broken {
+        text += &format!("BROKEN {}\n", result.line());
+    }
+    text += &format!(
+        "{} cells: {} keep their law, {} do not, {reported} are only reported\n",
         results.len(),
         results.len() - broken.len() - reported,
         broken.len()
     );
+    output::print(&text)?;
     Ok(broken.is_empty())
 }

@@ -2,11 +2,12 @@
 
 use super::cluster::Growth;
 use super::formula::Scheme;
+use crate::output;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
+use std::fmt::Write;
 use std::fs;
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Computes the state of a node in a cluster: RC, XRC, DCT and SRC by their published model,
@@ -65,7 +66,7 @@ fn rows(args: &StateArgs, growth: &Growth) -> Vec<Row> {
 pub fn state(args: &StateArgs) -> Result<()> {
     let growth = Growth::count()?;
     let rows = rows(args, &growth);
-    let mut table = Vec::new();
+    let mut table = String::new();
     writeln!(
         table,
         "scheme     nodes  processes            bytes         MiB"
@@ -88,7 +89,7 @@ pub fn state(args: &StateArgs) -> Result<()> {
         "trunkline: {} bytes for each peer with one connection, {} for each QP",
         growth.per_peer, growth.per_qp
     )?;
-    io::stdout().write_all(&table).context("standard output")?;
+    output::print(&table)?;
     if let Some(file) = &args.json {
         let text = serde_json::to_string_pretty(&rows)?;
         fs::write(file, text + "\n").with_context(|| file.display().to_string())?;
