@@ -108,6 +108,12 @@ struct HandedOn {
     rest: Vec<String>,
 }
 
+/// The simulator runs in the root of the repository, a path is meant from here.
+fn from_here(file: &str) -> String {
+    let absolute = std::path::absolute(file);
+    absolute.map_or_else(|_| file.to_owned(), |path| path.display().to_string())
+}
+
 impl Sim {
     fn arguments(&self) -> Vec<String> {
         let other = match &self.other {
@@ -120,10 +126,14 @@ impl Sim {
             let mut arguments = vec![name.to_owned()];
             let mut is_file = false;
             for argument in rest {
-                // The simulator runs in the root of the repository, the path is meant from here.
-                let file = std::path::absolute(argument).ok().filter(|_| is_file);
-                is_file = FILES.contains(&argument.as_str());
-                arguments.push(file.map_or_else(|| argument.clone(), |f| f.display().to_string()));
+                let joined = argument.split_once('=');
+                let joined = joined.filter(|(name, _)| !is_file && FILES.contains(name));
+                arguments.push(match joined {
+                    Some((name, file)) => format!("{name}={}", from_here(file)),
+                    None if is_file => from_here(argument),
+                    None => argument.clone(),
+                });
+                is_file = !is_file && FILES.contains(&argument.as_str());
             }
             return arguments;
         }
@@ -294,5 +304,26 @@ mod tests {
             panic!("not the sim task")
         };
         assert!(std::path::Path::new(&sim.arguments()[2]).is_absolute());
+    }
+
+    #[test]
+    fn a_file_is_named_from_where_one_stands_in_either_form() {
+        for option in FILES {
+            for words in [
+                &[option.to_owned(), "out".to_owned()][..],
+                &[format!("{option}=out")],
+            ] {
+                let line = ["xtask", "sim", "path"].map(str::to_owned);
+                let cli = Cli::try_parse_from(line.iter().chain(words))
+                    .expect("these arguments are right");
+                let Task::Sim(sim) = cli.task else {
+                    panic!("not the sim task")
+                };
+                let here = std::env::current_dir().expect("tests have a current folder");
+                let file = here.join("out").display().to_string();
+                let said = sim.arguments().split_off(1).join("=");
+                assert_eq!(said, format!("{option}={file}"));
+            }
+        }
     }
 }
