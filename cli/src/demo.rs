@@ -121,15 +121,15 @@ pub(crate) fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     let started = Instant::now();
     let progress = Progress::new(!args.json);
     let count = args.qps as usize;
-    progress.step(&format!(
-        "opening {count} QPs between {} and {}",
-        args.client, args.server
-    ));
     let capture = args.capture_cm.as_deref();
     let client = End::open("client", args.client, args, ACTIVE, capture)?;
     // A response is under way, for its sender, after the client has it.
     let server = End::open("server", args.server, args, 2 * ACTIVE, None)?;
     let server = server.share_receives(2 * ACTIVE)?;
+    progress.step(&format!(
+        "opening {count} QPs between {} and {}",
+        args.client, args.server
+    ));
     let tally = Tally::default();
     let (at_client, at_server) = exchanges();
     std::thread::scope(|scope| {

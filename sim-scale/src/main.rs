@@ -31,8 +31,8 @@ struct Cli {
     /// Runs this seed.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Runs this many seeds.
-    #[arg(long, value_name = "N")]
+    /// Runs this many seeds, 1 or more.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// First seed of `--count`.
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -73,3 +73,20 @@ fn results_that_nobody_gets_are_one_line_and_no_panic() {
         assert!(says.contains("standard output: Broken pipe"), "{says}");
     }
 }
+
+#[test]
+fn what_would_do_nothing_is_refused() {
+    for (words, why) in [
+        (&["--count", "0"][..], "0 is not in 1.."),
+        (&["path", "--rivals", "3"], "--rival <NAME>"),
+        (
+            &["path", "--at", "5s:rtt=1ms", "--seconds", "1"],
+            "never happens",
+        ),
+    ] {
+        let output = sim(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        let says = String::from_utf8(output.stderr).unwrap();
+        assert!(says.contains(why), "{says}");
+    }
+}

@@ -165,8 +165,8 @@ impl Builder {
         self
     }
 
-    /// Congestion control of shared connections. If not set: by delay, with patience for the kernel
-    /// on UDP sockets; none on lossless ports.
+    /// Congestion control of shared connections. If not set: [`ControlKind::default`], which is by
+    /// delay; none where all ports are lossless.
     #[must_use]
     pub const fn control(mut self, control: ControlKind) -> Self {
         self.control = Some(control);

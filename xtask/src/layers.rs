@@ -21,6 +21,7 @@ const TESTKIT: &str = "trunkline-testkit";
 
 /// Every member with what it may depend on, lowest floor first. A new edge is its own commit.
 const ALLOWED: &[(&str, &[&str])] = &[
+    (TESTKIT, &[]),
     (WIRE, &[]),
     (CONN, &[WIRE]),
     (QPMAP, &[WIRE, CONN]),
@@ -35,7 +36,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("trunkline-fuzz", &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     ("trunkline-interop", &[WIRE, DATAPLANE, ROOT]),
-    (TESTKIT, &[]),
     ("xtask", &[]),
 ];
 

@@ -51,7 +51,7 @@ pub struct PathArgs {
     #[arg(long, value_name = "NAME", value_parser = rival)]
     rival: Option<Rival>,
     /// Flows of TCP, if there is a rival.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "rival")]
     rivals: u32,
     /// Congestion control of our flows.
     #[arg(long, value_name = "NAME", default_value = CONTROLS[0].0, value_parser = control)]

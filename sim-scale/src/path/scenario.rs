@@ -167,7 +167,7 @@ impl Scenario {
         if self.rival.is_some() && self.rivals == 0 {
             return Err("--rival without --rivals: at least 1".to_owned());
         }
-        let flows = u64::from(self.flows) + u64::from(self.rivals);
+        let flows = u64::from(self.flows) + self.rival.map_or(0, |_| u64::from(self.rivals));
         if flows > 1000 {
             return Err(format!("{flows} flows: at most 1000"));
         }
@@ -176,6 +176,12 @@ impl Scenario {
         }
         if self.length < 100 * MILLISECOND {
             return Err("a run takes at least 0.1 s".to_owned());
+        }
+        if let Some(step) = self.steps.iter().find(|step| step.at >= self.length) {
+            let [at, length] = [step.at, self.length].map(|ns| ns as f64 / SECOND as f64);
+            return Err(format!(
+                "a change at {at} s never happens: the run ends after {length} s"
+            ));
         }
         if self.queue < u64::from(self.mtu) {
             return Err(format!(
@@ -228,6 +234,38 @@ mod tests {
             ..Scenario::default()
         };
         assert!(small.check().is_err());
+    }
+
+    #[test]
+    fn only_flows_that_there_are_count() {
+        let most = Scenario {
+            flows: 1000,
+            ..Scenario::default()
+        };
+        assert_eq!(most.check(), Ok(()));
+        let beside = Scenario {
+            rival: Some(Rival::Reno),
+            ..most
+        };
+        assert_eq!(beside.check(), Err("1001 flows: at most 1000".to_owned()));
+    }
+
+    #[test]
+    fn a_change_after_the_end_is_refused() {
+        let at = |at| Scenario {
+            steps: vec![Step {
+                at,
+                change: Change::Rtt(MILLISECOND),
+            }],
+            length: SECOND,
+            ..Scenario::default()
+        };
+        assert_eq!(at(SECOND - 1).check(), Ok(()));
+        let says = at(5 * SECOND).check().expect_err("it never happens");
+        assert_eq!(
+            says,
+            "a change at 5 s never happens: the run ends after 1 s"
+        );
     }
 
     #[test]
