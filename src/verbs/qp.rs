@@ -252,7 +252,9 @@ impl Qp {
     }
 
     /// Connects to a peer: RESET to INIT to RTR to RTS with default attributes. Both ends have to
-    /// do it; which goes first does not matter.
+    /// do it; which goes first does not matter. Receives can be posted from INIT on: a program that
+    /// wants some to be there before the first message takes the QP to INIT ([`QpModify::Init`]),
+    /// posts them, and connects then.
     ///
     /// As in verbs, whether the peer is there shows in the first request, which ends with
     /// [`Status::RetryExceeded`](crate::Status::RetryExceeded) if not.
