@@ -59,7 +59,6 @@ fn help_that_nobody_gets_is_an_error() {
 fn results_that_nobody_gets_are_one_line_and_no_panic() {
     for words in [
         &["path", "--seconds", "0.1"][..],
-        &["suite", "--only", "1g 1ms bdp, alone, ecn"],
         &["state", "--nodes", "1"],
         &["--seed", "1"],
         &["--count", "1"],
