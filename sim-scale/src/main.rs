@@ -269,10 +269,10 @@ fn told(cli: &Cli, summary: &Summary) -> String {
     };
     digest
         + &format!(
-            "{} seeds in {:.1} s ({:.1} per second), {} failed\n{} requests posted: {} succeeded, {} \
-         did not; {} messages received; {} troubles; {} groups lost a peer that the network kept \
-         silent\n{} packets, {} of them lost, {} no longer what a liar's node had sent; {:.1} s of \
-         virtual time\n",
+            "{} seeds in {:.1} s ({:.1} per second), {} failed\n{} requests posted: {} succeeded, \
+             {} did not; {} messages received; {} troubles; {} groups lost a peer that the network \
+             kept silent\n{} packets, {} of them lost, {} no longer what a liar's node had sent; \
+             {:.1} s of virtual time\n",
             summary.seeds,
             summary.seconds,
             summary.seeds as f64 / summary.seconds,
