@@ -383,9 +383,10 @@ impl World {
             let unheard = (lost.is_some_and(|at| at >= posted.at) || self.kept_silent(group))
                 && status == Status::RetryExceeded;
             // No data of a READ leave a QP in error: what the bad request behind it ended may have
-            // been a READ whose data were to be sent again.
+            // been a READ whose data were to be sent again. A QP on a shared connection says so.
             let reads = matches!(posted.doing, Doing::ReadsWindow(..) | Doing::ReadsPool(..));
-            let cut_off = reads && status == Status::RetryExceeded;
+            let refused = matches!(status, Status::RetryExceeded | Status::RemoteOperation);
+            let cut_off = reads && refused;
             let follows = !first && status == Status::Flushed;
             if wanted != Some(status) && !(unheard || cut_off || follows) {
                 return Err(Failure::wrong(format!(

@@ -27,8 +27,9 @@
 //!
 //! Some laws are about packets, and the network, which sees all of them, holds them ([`net`]):
 //! others send a few packets over a connection while a request waits of a QP that had nothing to
-//! send (`turns.rs`); what a receiver was not ready for comes again when it said and not before,
-//! and fails when that message alone was refused as often as its sender tries (`refusals.rs`).
+//! send, where no connections end by themselves (`turns.rs`); what a receiver was not ready for
+//! comes again when it said and not before, and fails when that message alone was refused as often
+//! as its sender tries (`refusals.rs`).
 //! What congestion marks do to a bottleneck is judged beside the cluster, with flows of the seed's
 //! choice under control by delay ([`path`], `marks.rs`).
 //!

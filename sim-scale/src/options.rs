@@ -91,6 +91,13 @@ pub struct Options {
     pub trouble_every_ns: u64,
 }
 
+impl Troubles {
+    /// Whether connections end that QPs are bound to.
+    pub(crate) const fn ends_connections(&self) -> bool {
+        self.closing || self.partitions || self.narrowing || self.restarts
+    }
+}
+
 impl Options {
     /// Draws them.
     pub fn draw(random: &mut Prng) -> Self {

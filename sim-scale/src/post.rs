@@ -171,7 +171,8 @@ impl World {
             (false, expect) => expect,
         };
         let good = expect == Expect::Success;
-        if self.endpoints[endpoint].posted.is_empty() {
+        // Where connections come and go, a request waits for more than its turn.
+        if self.endpoints[endpoint].posted.is_empty() && !self.options.troubles.ends_connections() {
             let (now, flow) = (self.now, self.flow(channel));
             self.network.net().turns.runnable(now, flow);
         }
