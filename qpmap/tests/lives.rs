@@ -100,15 +100,20 @@ fn a_refusal_of_a_bind_that_named_another_life_says_nothing_of_this_one() {
     assert_eq!(scene.statuses(), [Status::RetryExceeded]);
 }
 
-#[test]
-fn consent_of_a_next_life_to_another_round_tells_that_the_last_one_is_over() {
-    let mut scene = Scene::new();
+/// The peer's QP agrees in a life that was not heard of, to a round that is not this one.
+fn agrees_in_a_next_life(scene: &mut Scene) {
     let (qpn, life) = (scene.qp.qpn, scene.life);
     let bound = Control {
         round: 9,
         ..entry(ControlKind::Bound, PEER.get(), qpn, life, LIFE + 1)
     };
     scene.liar.control(&mut scene.pair, &[bound]);
+}
+
+#[test]
+fn consent_of_a_next_life_to_another_round_tells_that_the_last_one_is_over() {
+    let mut scene = Scene::new();
+    agrees_in_a_next_life(&mut scene);
     assert_eq!(desertions(&mut scene), 1);
 }
 
@@ -142,12 +147,7 @@ fn a_bind_names_no_life_that_is_known_to_be_over() {
 #[test]
 fn consent_of_a_next_life_to_another_round_is_asked_for_anew() {
     let mut scene = Scene::new();
-    let (qpn, life) = (scene.qp.qpn, scene.life);
-    let bound = Control {
-        round: 9,
-        ..entry(ControlKind::Bound, PEER.get(), qpn, life, LIFE + 1)
-    };
-    scene.liar.control(&mut scene.pair, &[bound]);
+    agrees_in_a_next_life(&mut scene);
     scene.post(1, SendOp::Send, 0);
     let mut said = 0;
     for _ in 0..100_000 {
