@@ -28,7 +28,6 @@ impl<P: Platform> Engine<P> {
     /// A flow to `remote` at the peer of `conn`, which is to carry it.
     pub(crate) fn new_flow(&mut self, qp: u32, conn: u32, remote: Qpn) -> u32 {
         let mut flow = Flow::new(qp, NONE, remote, self.qps.generation(qp));
-        flow.rnr_left = self.cold(qp).attributes.rnr_retry;
         flow.ask_anew();
         self.flows.begin(flow, self.links[conn].peer())
     }
@@ -46,6 +45,18 @@ impl<P: Platform> Engine<P> {
     /// or without one, and a QP that waits to hear what its peer is.
     #[inline]
     pub(crate) fn flow_from(&mut self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
+        if let Wire::Shared(own) = self.qps[qp].wire {
+            let record = &self.flows[own];
+            if record.remote == remote && record.conn == conn {
+                return Some(own);
+            }
+        }
+        self.flow_to_settle(qp, remote, conn)
+    }
+
+    /// The same for all but a QP's own flow on its own connection.
+    #[inline(never)]
+    fn flow_to_settle(&mut self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
         let Some(flow) = self.find_flow(qp, remote, conn) else {
             return self.share_named(qp, remote, conn);
         };
@@ -60,7 +71,6 @@ impl<P: Platform> Engine<P> {
         self.find_flow(qp, remote, conn)
     }
 
-    #[inline]
     fn find_flow(&self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
         match self.qps[qp].wire {
             Wire::Shared(own) => {

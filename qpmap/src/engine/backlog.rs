@@ -139,10 +139,9 @@ impl<P: Platform> Engine<P> {
         }
         let mut looks = 0;
         while next < self.qps.slots() {
-            let cold = self.qps.get_cold(next);
-            let uses =
-                cold.is_some_and(|cold| cold.send_cq == cq.index() || cold.recv_cq == cq.index());
-            let fails = uses && self.qps[next].state != QpState::Reset;
+            let fails = self.qps.get(next).is_some_and(|record| {
+                record.queues.cqs.contains(&cq.index()) && record.state != QpState::Reset
+            });
             if (fails || looks % LOOKS == 0) && !share.take() {
                 return Some(next);
             }

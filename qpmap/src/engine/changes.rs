@@ -108,9 +108,9 @@ impl<P: Platform> Engine<P> {
         let cold = self.cold_mut(qp);
         cold.attributes = attributes;
         cold.access = changes.access.unwrap_or(cold.access);
-        if let Some(retries) = changes.rnr_retry {
+        if changes.rnr_retry.is_some() {
             for flow in self.flows_of(qp) {
-                self.flows[flow].rnr_left = retries;
+                self.flows[flow].rnr_tries = 0;
             }
         }
         if let Wire::Ibta(ibta) = self.qps[qp].wire {

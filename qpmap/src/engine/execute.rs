@@ -378,7 +378,7 @@ impl<P: Platform> Engine<P> {
             solicited: packet.solicited,
             vendor_err: VendorError::None,
         };
-        let cq = self.cold(qp).recv_cq;
+        let [_, cq] = self.qps[qp].queues.cqs;
         self.complete(cq, &completion);
     }
 

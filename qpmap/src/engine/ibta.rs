@@ -422,7 +422,7 @@ impl<P: Platform> Engine<P> {
             self.finish_request(qp, ibta, &request, status, bytes);
         }
         for completion in effects.received.drain(..) {
-            let cq = self.cold(qp).recv_cq;
+            let [_, cq] = self.qps[qp].queues.cqs;
             self.complete(cq, &completion);
         }
         for event in effects.events.drain(..) {

@@ -22,6 +22,9 @@ pub struct QpQueues<W> {
     pub qpn: Qpn,
     /// Its index: the bit of its doorbell and its row of the mapping.
     pub index: u32,
+    /// Indices of the CQs that its requests and its receives complete into: beside what is read for
+    /// each completion anyway.
+    pub(crate) cqs: [u32; 2],
     /// Work to send.
     pub send: SendQueue<W>,
     /// Room to receive; `None` with an SRQ.
@@ -140,7 +143,8 @@ pub(crate) struct Flow {
     /// Resend round of what we send and of what we receive.
     pub(crate) round: u8,
     pub(crate) remote_round: u8,
-    pub(crate) rnr_left: u8,
+    /// How often the peer was asked again whether it is ready for `acked_msn`.
+    pub(crate) rnr_tries: u8,
     /// READs and atomics before the request that is sent next, and not completed.
     pub(crate) reads_out: u8,
     pub(super) in_vain: InVain,
@@ -254,7 +258,7 @@ impl Flow {
             remote_generation: 0,
             round: 0,
             remote_round: 0,
-            rnr_left: 0,
+            rnr_tries: 0,
             reads_out: 0,
             in_vain: InVain::NONE,
             asks: 0,
@@ -305,8 +309,6 @@ const _: () =
 #[derive(Debug)]
 pub(crate) struct Cold {
     pub(crate) kind: QpType,
-    pub(crate) send_cq: u32,
-    pub(crate) recv_cq: u32,
     pub(crate) srq: u32,
     pub(crate) access: Access,
     pub(crate) attributes: Attributes,

@@ -145,9 +145,8 @@ impl<P: Platform> Engine<P> {
         if before(record.acked_msn, msn) {
             record.acked_msn = msn;
             record.flags.clear(Flags::PROBING);
-            let qp = record.qp;
             // Patience with a receiver that is not ready is for each message anew.
-            self.flows[flow].rnr_left = self.cold(qp).attributes.rnr_retry;
+            record.rnr_tries = 0;
         }
         self.complete_flow(flow);
     }
@@ -295,7 +294,7 @@ impl<P: Platform> Engine<P> {
     fn complete_sent(&mut self, qp: u32, completion: Option<Completion>) {
         self.counters.completed += 1;
         if let Some(completion) = completion {
-            let cq = self.cold(qp).send_cq;
+            let [cq, _] = self.qps[qp].queues.cqs;
             self.complete(cq, &completion);
         }
     }
@@ -382,12 +381,12 @@ impl<P: Platform> Engine<P> {
         let retry = self.cold(record.qp).attributes.rnr_retry;
         let record = &mut self.flows[flow];
         if retry < 7 {
-            if record.rnr_left == 0 {
+            if record.rnr_tries >= retry {
                 let refused = self.first_unexecuted(flow);
                 self.fail_message(flow, refused, Status::RnrRetryExceeded);
                 return;
             }
-            record.rnr_left -= 1;
+            record.rnr_tries += 1;
         }
         record.flags.set(Flags::RNR_WAIT);
         record.in_vain.end();
@@ -563,7 +562,7 @@ impl<P: Platform> Engine<P> {
             solicited: false,
             vendor_err: VendorError::None,
         };
-        let cq = self.cold(qp).recv_cq;
+        let [_, cq] = self.qps[qp].queues.cqs;
         self.complete(cq, &completion);
     }
 

@@ -93,6 +93,7 @@ impl<P: Platform> Engine<P> {
         let queues = Arc::new(QpQueues {
             qpn,
             index,
+            cqs: [init.send_cq, init.recv_cq],
             send,
             receive,
             state: AtomicU8::new(QpState::Reset as u8),
@@ -108,8 +109,6 @@ impl<P: Platform> Engine<P> {
         };
         let cold = Cold {
             kind: init.kind,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
             srq,
             access: Access::LOCAL_READ,
             attributes: Attributes::default(),
@@ -145,7 +144,7 @@ impl<P: Platform> Engine<P> {
             .state
             .store(QpState::Error as u8, Ordering::Release);
         self.regions().pd_unref(record.pd);
-        self.completions.detach([cold.send_cq, cold.recv_cq]);
+        self.completions.detach(record.queues.cqs);
         if cold.srq != NONE {
             self.srqs[cold.srq].users -= 1;
         }
@@ -186,8 +185,7 @@ impl<P: Platform> Engine<P> {
         match change {
             QpModify::Reset => self.reset_qp(qp),
             QpModify::Init { access } => {
-                let cold = self.cold(qp);
-                self.completions.check([cold.send_cq, cold.recv_cq])?;
+                self.completions.check(self.qps[qp].queues.cqs)?;
                 self.cold_mut(qp).access = *access;
             }
             QpModify::Rtr(attributes) => {
@@ -256,15 +254,8 @@ impl<P: Platform> Engine<P> {
         own.retry_count = attributes.retry_count;
         own.rnr_retry = attributes.rnr_retry;
         own.max_rd_atomic = attributes.max_rd_atomic;
-        match self.qps[qp].wire {
-            Wire::Shared(flow) => self.flows[flow].rnr_left = attributes.rnr_retry,
-            Wire::Ibta(ibta) => self.start_ibta(qp, ibta),
-            Wire::Routes => {
-                for flow in self.flows_of(qp) {
-                    self.flows[flow].rnr_left = attributes.rnr_retry;
-                }
-            }
-            Wire::None | Wire::Undecided(_) => {}
+        if let Wire::Ibta(ibta) = self.qps[qp].wire {
+            self.start_ibta(qp, ibta);
         }
     }
 
@@ -394,8 +385,8 @@ impl<P: Platform> Engine<P> {
 impl<P: Platform> Engine<P> {
     /// Completions of a QP that nobody has polled are not polled any more.
     fn drop_completions(&self, qp: u32) {
-        let (qpn, cold) = (self.qp_number(qp), self.cold(qp));
-        self.completions.forget([cold.send_cq, cold.recv_cq], qpn);
+        self.completions
+            .forget(self.qps[qp].queues.cqs, self.qp_number(qp));
     }
 }
 

@@ -26,6 +26,7 @@ fn add(owner: &mut Qps<Heap>) -> (u32, Qpn) {
     let queues = Arc::new(QpQueues {
         qpn,
         index,
+        cqs: [0; 2],
         send: SendQueue::new(1, 1, 0).unwrap(),
         receive: None,
         state: AtomicU8::new(QpState::Reset as u8),
@@ -41,8 +42,6 @@ fn add(owner: &mut Qps<Heap>) -> (u32, Qpn) {
     };
     let cold = Cold {
         kind: QpType::Rc,
-        send_cq: 0,
-        recv_cq: 0,
         srq: NONE,
         access: Access::LOCAL_READ,
         attributes: Attributes::default(),
