@@ -2,13 +2,14 @@
 
 mod common;
 
+use common::liar::{LAST, Liar};
 use common::{Node, Pair};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::AtomicOp;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Extra, Remote, SendOp, Status, WorkOpcode};
 use trunkline_qpmap::{Attributes, Event, QpModify, QpType};
-use trunkline_wire::{Psn, Rkey};
+use trunkline_wire::{Opcode, Psn, Rkey};
 
 fn bytes(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
@@ -411,4 +412,23 @@ fn what_a_connection_has_counted_is_its_own_and_lasts_for_a_minute() {
     pair.open();
     assert_eq!(pair.conns[1][0].key().0, near.key().0, "it has the index");
     assert_eq!(sent(&pair), 0);
+}
+
+/// A keep-alive is one packet, sent or taken.
+#[test]
+fn two_packets_are_work_and_a_keep_alive_is_none() {
+    for packets in [1, 2] {
+        let mut pair = Pair::new(0);
+        let mut liar = Liar::new(&mut pair, 9);
+        let said: Vec<_> = (0..packets)
+            .map(|_| liar.packet(Opcode::SRC_PING, LAST, &[]))
+            .collect();
+        pair.deliver(1, &said);
+        pair.now = pair.now + SECOND;
+        liar.hears(&mut pair);
+        let stats = pair.nodes[1].engine.connection_stats(liar.conn);
+        let accepted = stats.expect("it stands").delivery.counters.accepted;
+        let kept = if packets > 1 { packets } else { 0 };
+        assert_eq!(accepted, kept, "of a connection that is idle");
+    }
 }

@@ -158,3 +158,90 @@ fn consent_of_a_next_life_to_another_round_is_asked_for_anew() {
     assert!(said > 0, "a BIND is said");
     assert_eq!(statuses, [Status::RetryExceeded], "nobody agreed in 100 s");
 }
+
+#[test]
+fn who_agreed_and_ends_before_a_bind_reached_it_is_gone_for_whom_it_agreed_to() {
+    for posted in [false, true] {
+        let mut scene = Scene::new();
+        if posted {
+            scene.post(1, SendOp::Send, 0);
+            scene.pair.sent_by(1);
+        }
+        // Consent came in the handshake; this life ends, and was never asked since.
+        let over = entry(ControlKind::Unbind, PEER.get(), scene.qp.qpn, LIFE, 0);
+        scene.liar.control(&mut scene.pair, &[over]);
+        let (statuses, told) = (scene.statuses(), desertions(&mut scene));
+        match posted {
+            true => assert_eq!((statuses, told), (vec![Status::RetryExceeded], 0)),
+            false => assert_eq!((statuses, told), (vec![], 1)),
+        }
+    }
+}
+
+/// What a node hears of its QP's peer, beside what its program does.
+fn news_of_peers(pair: &mut Pair) -> Vec<Event> {
+    let engine = &mut pair.nodes[1].engine;
+    let told = std::iter::from_fn(|| engine.poll_event());
+    told.filter(|event| matches!(event, Event::QpHeard { .. } | Event::PeerQpGone { .. }))
+        .collect()
+}
+
+/// A route of many is not what an ID of RDMA-CM stands for.
+#[test]
+fn a_node_hears_of_the_peer_of_a_qp_with_one_and_of_none_of_an_app_managed_qp() {
+    for kind in [QpType::Rc, QpType::Src] {
+        let mut pair = Pair::new(0);
+        let mut liar = Liar::new(&mut pair, 9);
+        let qp = pair.qp(1, kind);
+        let attributes = match kind {
+            QpType::Rc => Attributes {
+                remote: liar.address(),
+                dest_qpn: PEER,
+                ..Attributes::default()
+            },
+            _ => Attributes::default(),
+        };
+        pair.take_to_rts(1, &qp, attributes, attributes);
+        if kind == QpType::Src {
+            let engine = &mut pair.nodes[1].engine;
+            let route = engine.add_route(qp.qpn, liar.conn, PEER);
+            route.expect("a route of an app-managed QP");
+        }
+        let own = liar.hears_control(&mut pair)[0].generation;
+        let bound = entry(ControlKind::Bound, PEER.get(), qp.qpn, own, LIFE);
+        liar.control(&mut pair, &[bound]);
+        let heard = news_of_peers(&mut pair);
+        let over = entry(ControlKind::Unbind, PEER.get(), qp.qpn, LIFE, own);
+        liar.control(&mut pair, &[over]);
+        let gone = news_of_peers(&mut pair);
+        match kind {
+            QpType::Rc => assert!(
+                matches!(heard[..], [Event::QpHeard { .. }])
+                    && matches!(gone[..], [Event::PeerQpGone { .. }]),
+                "{heard:?} {gone:?}"
+            ),
+            _ => assert!(heard.is_empty() && gone.is_empty(), "{heard:?} {gone:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_bind_that_names_another_life_is_refused_at_once_by_a_qp_of_any_kind_that_is_not_ready() {
+    for kind in [QpType::Rc, QpType::Src] {
+        let mut pair = Pair::new(0);
+        let mut liar = Liar::new(&mut pair, 9);
+        let qp = pair.qp(1, kind);
+        let said = [0, 999].map(|agreed| {
+            let bind = Control {
+                msn: agreed,
+                ..entry(ControlKind::Bind, PEER.get(), qp.qpn, LIFE, 0)
+            };
+            liar.control(&mut pair, &[bind]);
+            pair.now = pair.now + MILLISECOND;
+            let said = liar.hears_control(&mut pair);
+            said.iter().map(|entry| entry.kind).collect::<Vec<_>>()
+        });
+        let expected = [vec![], vec![ControlKind::Refused]];
+        assert_eq!(said, expected, "{kind:?}: one that names none waits");
+    }
+}

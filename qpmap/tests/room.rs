@@ -58,6 +58,25 @@ fn what_a_full_port_refused_is_sent_as_soon_as_it_has_room() {
     assert_eq!(pair.completions(0).len(), 1, "sent again at once");
 }
 
+#[test]
+fn what_is_in_flight_keeps_its_timer_while_the_port_is_full() {
+    let mut pair = Pair::new(1);
+    let [a, b] = pair.connected();
+    for id in 0..4 {
+        pair.receive(&b, id, &[pair.sge(1, 0, 1000)]);
+    }
+    // No timer of what bound them is left.
+    pair.run(1000 * MILLISECOND);
+    for id in 0..3 {
+        pair.post(0, &a, id, SendOp::Send, &[pair.sge(0, 0, 1000)]);
+    }
+    pair.room = Some(1);
+    assert_eq!(pair.sent_by(0).len(), 1, "and the others wait for room");
+    let next = pair.nodes[0].engine.poll_timeout();
+    let next = next.expect("one packet is in flight").since(pair.now);
+    assert!(next < 1000 * MILLISECOND, "it is asked after in {next} ns");
+}
+
 /// Bytes that the packets of a test carry at most.
 const PAYLOAD: u32 = 1024;
 
