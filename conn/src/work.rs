@@ -205,7 +205,8 @@ pub enum VendorError {
     OtherPeer = 2,
     /// The peer's QP has no room for one more that talks to it.
     NoRoom = 3,
-    /// The peer's QP was there, and is destroyed, reset or in error.
+    /// The peer's QP was there, and is destroyed, reset or in error, or gone with its node, be it
+    /// that this was started anew.
     QpGone = 4,
     /// There is a host, and it says that nobody listens at its RoCE port.
     NoNode = 5,

@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
+use common::liar::entry;
+use common::scene::{LIFE, PEER, Scene};
 use common::{Pair, RingMemory};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
 use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{Config, Event, QpModify, QpQueues, QpType};
+use trunkline_wire::ControlKind;
 
 type Qp = Arc<QpQueues<RingMemory>>;
 
@@ -329,4 +332,61 @@ fn requests_under_way_when_their_peer_goes_say_so() {
         .collect();
     let gone = (Status::RetryExceeded, VendorError::QpGone);
     assert_eq!(done, [gone, (Status::Flushed, VendorError::None)]);
+}
+
+/// How a peer's QP goes with all that it had under way.
+#[derive(Clone, Copy, Debug)]
+enum Going {
+    /// Another incarnation of its node has introduced itself.
+    Restart,
+    /// The same, when the connection had died before.
+    RestartAfterDeath,
+    /// Its next life asks.
+    NextLife,
+    /// Its next life agrees.
+    NextLifeAgrees,
+}
+
+#[test]
+fn requests_whose_peers_qp_goes_with_its_node_or_its_life_say_so() {
+    for going in [
+        Going::Restart,
+        Going::RestartAfterDeath,
+        Going::NextLife,
+        Going::NextLifeAgrees,
+    ] {
+        let mut scene = Scene::new();
+        scene.post(1, SendOp::Send, 0);
+        scene.pair.sent_by(1);
+        let (qpn, life, conn) = (scene.qp.qpn, scene.life, scene.liar.conn);
+        let engine = &mut scene.pair.nodes[1].engine;
+        let next = match going {
+            Going::Restart => {
+                engine.drop_peer(scene.liar.address());
+                None
+            }
+            Going::RestartAfterDeath => {
+                engine.close_connection(conn);
+                scene.pair.sent_by(1);
+                let engine = &mut scene.pair.nodes[1].engine;
+                engine.drop_peer(scene.liar.address());
+                None
+            }
+            Going::NextLife => Some(entry(ControlKind::Bind, PEER.get(), qpn, LIFE + 1, 0)),
+            Going::NextLifeAgrees => {
+                Some(entry(ControlKind::Bound, PEER.get(), qpn, life, LIFE + 1))
+            }
+        };
+        if let Some(next) = next {
+            scene.liar.control(&mut scene.pair, &[next]);
+        }
+        scene.pair.sent_by(1);
+        let done = scene.pair.completions(1);
+        let done: Vec<_> = done
+            .iter()
+            .map(|done| (done.status, done.vendor_err))
+            .collect();
+        let gone = (Status::RetryExceeded, VendorError::QpGone);
+        assert_eq!(done, [gone], "{going:?}");
+    }
 }

@@ -164,7 +164,7 @@ impl<P: Platform> Engine<P> {
     fn accept_bind(&mut self, flow: u32, entry: &ControlEntry) {
         let begun = self.has_begun(flow);
         let effects = self.flows[flow].hear_bind(entry, begun);
-        self.apply(flow, effects);
+        self.because(VendorError::QpGone, |engine| engine.apply(flow, effects));
         if effects.stale {
             self.counters.stale += 1;
         } else if let Some(round) = effects.enter
@@ -360,7 +360,7 @@ impl<P: Platform> Engine<P> {
         }
         let begun = self.has_begun(flow);
         let effects = self.flows[flow].hear_bound(entry, begun);
-        self.apply(flow, effects);
+        self.because(VendorError::QpGone, |engine| engine.apply(flow, effects));
         if effects.stale {
             self.counters.stale += 1;
             return;

@@ -10,7 +10,7 @@ use crate::error::VerbsError;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::delivery::{self, Connection};
 use trunkline_conn::time::{Instant, SECOND};
-use trunkline_conn::work::Status;
+use trunkline_conn::work::{Status, VendorError};
 use trunkline_wire::{Close, Gid, Path, Qpn};
 
 /// QPs and connections that are looked at in a call, whether they have something left to do.
@@ -482,7 +482,9 @@ impl<P: Platform> Engine<P> {
         });
         match fallback {
             Some(other) => self.resume_on(flow, other),
-            None if ends => self.fail_flow(flow, Status::RetryExceeded),
+            None if ends => self.because(VendorError::QpGone, |engine| {
+                engine.fail_flow(flow, Status::RetryExceeded);
+            }),
             None => self.strand(flow, asked),
         }
     }

@@ -101,8 +101,8 @@ impl Verdict {
     pub(crate) const fn why(self) -> VendorError {
         match self {
             Self::Silent(_, _, why) | Self::Unreachable(why) => why,
-            Self::Ibta => VendorError::QpGone,
-            Self::Open | Self::Gone => VendorError::None,
+            Self::Gone | Self::Ibta => VendorError::QpGone,
+            Self::Open => VendorError::None,
         }
     }
 }
