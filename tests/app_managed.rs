@@ -440,3 +440,34 @@ fn idle_connections_beyond_the_first_of_a_pool_close() {
     pair.run_for(Duration::from_millis(1200));
     assert_eq!(counts(), (1, 1));
 }
+
+/// Its consent names the life that the QP was in then.
+#[test]
+fn who_is_agreed_to_in_a_handshake_is_served_though_another_route_ends_meanwhile() {
+    let pair = Pair::new();
+    let (a, b, c) = (&pair.a, &pair.b, End::new(inline()));
+    let hub = src_qp(b, None);
+    let write = SendOp::Write(b.mr.remote(TARGET));
+    let other = c.qp(&Default::default());
+    other.connect(hub.address()).unwrap();
+    c.post(&other, 1, write, 0, 8);
+    let nodes = [&a.node, &b.node, &c.node];
+    assert_eq!(next(&nodes, &c.send_cq).status, Status::Success);
+
+    let asker = a.qp(&Default::default());
+    asker.connect(hub.address()).unwrap();
+    a.post(&asker, 2, write, 0, 8);
+    // The ask leaves, and its answer.
+    for node in [&a.node, &b.node] {
+        let began = std::time::Instant::now();
+        until(&[node], "a moment", || {
+            began.elapsed() > Duration::from_millis(20)
+        });
+    }
+    drop(other);
+    until(&nodes[1..], "the other route to end", || {
+        b.node.counters().routes_ended > 0
+    });
+    let done = next(&nodes, &a.send_cq);
+    assert_eq!((done.wr_id, done.status), (2, Status::Success));
+}

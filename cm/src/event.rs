@@ -95,7 +95,8 @@ pub struct Established {
     pub traffic_class: u8,
     /// BINDs that the peer sent along; none from an acceptor.
     pub binds: Binds,
-    /// Consent to BINDs that were sent along; none from an opener.
+    /// Consent to BINDs that were sent along: the peer's where this node opened, and what is left
+    /// of its own where it accepted.
     pub bounds: Bounds,
 }
 

@@ -265,7 +265,7 @@ impl RepSent {
             window: self.offer.window.min(peer.window),
             traffic_class: hello.traffic_class,
             binds: hello.binds,
-            bounds: Bounds::default(),
+            bounds: self.bounds,
         }
     }
 

@@ -450,3 +450,47 @@ fn a_peer_that_begins_messages_and_ends_none_leaves_receives_to_others() {
     pair.run(MILLISECOND);
     assert_eq!(pair.nodes[1].engine.live_objects().assemblies, 0);
 }
+
+/// Consent in a handshake names the life that the QP was in then.
+#[test]
+fn a_route_that_a_handshake_agreed_to_goes_on_though_another_one_ended_meanwhile() {
+    let mut pair = Pair::new(0);
+    let leaf = managed(&mut pair, 1);
+    let liar = Liar::new(&mut pair, 9);
+    let engine = &mut pair.nodes[1].engine;
+    let other = engine.add_route(leaf.qpn, liar.conn, Qpn::from_wire(5));
+    let other = other.unwrap();
+    let asker = pair.qp(0, QpType::Rc);
+    pair.connect(0, &asker, &leaf);
+    let [near, far]: [Gid; 2] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]).into());
+    let bind = pair.nodes[0].engine.early_binds(far).next().unwrap();
+    let now = pair.now;
+    let engine = &mut pair.nodes[1].engine;
+    let bound = engine.consent(now, near, &bind).expect("it is ready");
+    engine.close_route(leaf.qpn, other).unwrap();
+    pair.open();
+    let [here, there] = pair.conns[0];
+    let bind_of_bound = Control {
+        kind: ControlKind::Bind,
+        generation: bound.status,
+        status: 0,
+        ..bound
+    };
+    for entry in [bind_of_bound, bound] {
+        pair.nodes[0].engine.handle_early(now, here, entry);
+    }
+    post(&pair, &asker, 1, write(&pair), 0);
+    // It leaves before the peer's end of the connection has said a word.
+    let first = pair.sent_by(0);
+    let engine = &mut pair.nodes[1].engine;
+    engine.handle_agreed(now, there, bind, bound.status);
+    pair.deliver(1, &first);
+    pair.run(SECOND);
+    assert_eq!(told(&pair.completions(0)), [(1, Status::Success, 0)]);
+    // The next route between the two is another life.
+    pair.nodes[1].engine.destroy_qp(leaf.qpn).unwrap();
+    pair.run(SECOND);
+    post(&pair, &asker, 2, write(&pair), 0);
+    pair.run(SECOND);
+    assert_eq!(told(&pair.completions(0)), [(2, Status::RetryExceeded, 0)]);
+}

@@ -197,28 +197,32 @@ impl Pools {
                     Some(_) => context.engine.close_connection(conn),
                     None => {}
                 }
-                // Who asks for the first time does not know yet which QPs are another worker's.
-                let own = |bind: &&Bind| self.worker.owns(bind.dest_qp.get());
-                for bind in terms.binds.as_slice().iter().filter(own) {
-                    context
-                        .engine
-                        .handle_early(context.now, conn, (*bind).into());
-                }
-                for bound in terms.bounds.as_slice() {
-                    context
-                        .engine
-                        .handle_early(context.now, conn, bound.bind().into());
-                    context
-                        .engine
-                        .handle_early(context.now, conn, (*bound).into());
-                }
-                if terms.role == Role::Opener {
-                    context.engine.greet(conn);
+                match terms.role {
+                    Role::Acceptor => self.take_up_binds(context, conn, terms),
+                    Role::Opener => take_up_consent(context, conn, &terms.bounds),
                 }
             }
             Err(_) => {
                 self.failed(context, terms.id, NoConnection::Incarnation);
                 let _ = context.manager.close(context.now, terms.id);
+            }
+        }
+    }
+
+    /// What the peer's QPs asked for in the handshake of a connection that stands now.
+    fn take_up_binds(&self, context: &mut PoolContext<'_>, conn: ConnId, terms: &Established) {
+        // Who asks for the first time does not know yet which QPs are another worker's.
+        let own = |bind: &&Bind| self.worker.owns(bind.dest_qp.get());
+        for bind in terms.binds.as_slice().iter().filter(own) {
+            let answers =
+                |bound: &&Bound| (bound.src_qp, bound.dest_qp) == (bind.dest_qp, bind.src_qp);
+            let agreed = terms.bounds.as_slice().iter().find(answers);
+            let (now, engine) = (context.now, &mut *context.engine);
+            match agreed {
+                Some(bound) => {
+                    engine.handle_agreed(now, conn, (*bind).into(), bound.own_generation);
+                }
+                None => engine.handle_early(now, conn, (*bind).into()),
             }
         }
     }
@@ -445,6 +449,16 @@ impl Pools {
             self.tell(handle, ConnectionState::Closed);
         }
     }
+}
+
+/// What the peer's QPs have agreed to in the handshake of a connection that this node opened.
+fn take_up_consent(context: &mut PoolContext<'_>, conn: ConnId, bounds: &Bounds) {
+    for bound in bounds.as_slice() {
+        for entry in [bound.bind().into(), (*bound).into()] {
+            context.engine.handle_early(context.now, conn, entry);
+        }
+    }
+    context.engine.greet(conn);
 }
 
 fn params(terms: &Established, options: &ConnectionOptions) -> ConnectionParams {

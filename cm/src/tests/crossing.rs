@@ -294,8 +294,8 @@ fn binds_ride_in_the_ask_and_consent_in_the_answer() {
     assert_eq!(acceptor.binds.as_slice(), &binds[..Binds::MOST]);
     assert_eq!(opener.binds, Binds::default());
     let consent: Bounds = binds.iter().map(agree).collect();
-    assert_eq!(opener.bounds, consent);
-    assert_eq!(acceptor.bounds, Bounds::default());
+    // Who accepts hears again what it has agreed to.
+    assert_eq!([opener.bounds, acceptor.bounds], [consent; 2]);
 }
 
 /// BINDs of QPs 1 and 2 of a node.

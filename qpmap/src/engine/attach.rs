@@ -16,7 +16,8 @@ impl<P: Platform> Engine<P> {
     /// A QP's own flow, on `conn`.
     pub(crate) fn share(&mut self, qp: u32, conn: u32) {
         let remote = self.cold(qp).attributes.dest_qpn;
-        let flow = self.new_flow(qp, conn, remote);
+        let life = self.qps.generation(qp);
+        let flow = self.new_flow(qp, (conn, remote), life);
         let record = &mut self.qps[qp];
         record.wire = Wire::Shared(flow);
         self.flows[flow].rung = record.has_posted();
@@ -25,9 +26,9 @@ impl<P: Platform> Engine<P> {
         self.admit_waiting(qp);
     }
 
-    /// A flow to `remote` at the peer of `conn`, which is to carry it.
-    pub(crate) fn new_flow(&mut self, qp: u32, conn: u32, remote: Qpn) -> u32 {
-        let mut flow = Flow::new(qp, NONE, remote, self.qps.generation(qp));
+    /// A flow to `remote` at the peer of `conn`, which is to carry it. It begins `life`.
+    pub(crate) fn new_flow(&mut self, qp: u32, (conn, remote): (u32, Qpn), life: u32) -> u32 {
+        let mut flow = Flow::new(qp, NONE, remote, life);
         flow.ask_anew();
         self.flows.begin(flow, self.links[conn].peer())
     }

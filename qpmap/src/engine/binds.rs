@@ -102,7 +102,8 @@ impl<P: Platform> Engine<P> {
                 self.counters.routes_refused += 1;
                 self.refuse_bind(now, conn, entry, Refusal::TooMany);
             } else if self.control.replies.may_ask(now, address) {
-                let flow = self.open_route(qp, conn, entry.src_qp, true);
+                let life = self.qps.generation(qp);
+                let flow = self.open_route(qp, (conn, entry.src_qp), life, true);
                 self.accept_bind(flow, entry);
             } else {
                 // It searches for numbers of QPs, and is not to know those of this kind either.

@@ -4,7 +4,7 @@ use super::qp::Wire;
 use super::{ConnId, Engine, Platform};
 use crate::state::{QpState, QpType};
 use trunkline_conn::time::Instant;
-use trunkline_wire::{Control as ControlEntry, ControlKind, Gid};
+use trunkline_wire::{Control as ControlEntry, ControlKind, Gid, Qpn};
 
 impl<P: Platform> Engine<P> {
     /// A BIND or BOUND that came in the handshake of connection `id`, if that still stands and it
@@ -16,6 +16,34 @@ impl<P: Platform> Engine<P> {
         if self.links.live(id).is_some() && !matches!(wire, None | Some(Wire::Ibta(_))) {
             self.handle_entry(now, id.index, entry);
         }
+    }
+
+    /// A BIND that came in the handshake of connection `id`, to which that has agreed already, in
+    /// the name of `life` of the QP. Other routes of an app-managed QP may have ended since, which
+    /// begins another life of it for those that are opened later: this one keeps what was said.
+    pub fn handle_agreed(&mut self, now: Instant, id: ConnId, bind: ControlEntry, life: u32) {
+        if let Some(qp) = self.qp_index(bind.dest_qp)
+            && self.may_begin_in_past_life(qp, id, bind.src_qp)
+        {
+            self.open_route(qp, (id.index, bind.src_qp), life, true);
+        }
+        self.handle_early(now, id, bind);
+    }
+
+    /// Whether a QP may open a route to `remote` in a life that is past for other routes: it has
+    /// none there, and had none in that life, as its peer came with this connection.
+    fn may_begin_in_past_life(&mut self, qp: u32, id: ConnId, remote: Qpn) -> bool {
+        let Some(conn) = self.links.live(id) else {
+            return false;
+        };
+        let peer = conn.peer();
+        let ready = matches!(self.qps[qp].state, QpState::Rtr | QpState::Rts);
+        ready
+            && self.cold(qp).kind == QpType::Src
+            && self.links.conns_of(peer).count() == 1
+            && self.flow_from(qp, remote, id.index).is_none()
+            && self.pairing.endings.get(&(qp, remote, peer)).is_none()
+            && self.may_open_route(id.index)
     }
 
     /// BINDs of the QPs that wait to hear what `peer` is, to go with the question.

@@ -78,7 +78,8 @@ impl<P: Platform> Engine<P> {
             Some(flow) if self.flows[flow].conn == NONE => self.resume_on(flow, conn.index),
             Some(flow) => self.move_flow(flow, conn)?,
             None => {
-                self.open_route(qp, conn.index, remote, false);
+                let life = self.qps.generation(qp);
+                self.open_route(qp, (conn.index, remote), life, false);
             }
         }
         let (routes, own) = parts(&mut self.flows, &mut self.qps, qp);
@@ -131,9 +132,16 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// A flow of an app-managed QP; `opened` by the peer, or by the program.
-    pub(crate) fn open_route(&mut self, qp: u32, conn: u32, remote: Qpn, opened: bool) -> u32 {
-        let flow = self.new_flow(qp, conn, remote);
+    /// A flow of an app-managed QP to the QP `remote` at the peer of `conn`, which begins `life`;
+    /// `opened` by the peer, or by the program.
+    pub(crate) fn open_route(
+        &mut self,
+        qp: u32,
+        (conn, remote): (u32, Qpn),
+        life: u32,
+        opened: bool,
+    ) -> u32 {
+        let flow = self.new_flow(qp, (conn, remote), life);
         let peer = self.links[conn].peer();
         let (routes, own) = parts(&mut self.flows, &mut self.qps, qp);
         routes.insert(own, (qp, peer, remote), flow, opened);
