@@ -416,6 +416,31 @@ fn a_qp_whose_connection_died_of_silence_ends_with_the_next_ask_that_nobody_answ
 }
 
 #[test]
+fn a_program_that_closes_its_own_connection_does_not_end_the_silence_of_a_peer() {
+    for closes in [false, true] {
+        let mut pair = graced(1, GRACE);
+        let [a, _b] = both(&mut pair, SHORT);
+        pair.private = true;
+        pair.open();
+        let own = pair.conns[1][0];
+        pair.fate = Box::new(|_, _| 0);
+        write(&pair, &a, 1, 64);
+        pair.run(2500 * MILLISECOND);
+        // It is idle, and has not found out yet.
+        let engine = &mut pair.nodes[0].engine;
+        assert_eq!(engine.connections(), [own]);
+        if closes {
+            engine.close_connection(own);
+        }
+        assert!(engine.is_silent(peer(), Qpn::default()), "closes: {closes}");
+        let end = first_end_of_asks(&mut pair, SECOND, 25 * MILLISECOND);
+        let (took, status) = end.expect("an end");
+        assert_eq!(status, Status::RetryExceeded);
+        assert!(took < 50 * MILLISECOND, "closes: {closes}: {took}");
+    }
+}
+
+#[test]
 fn a_qp_that_loses_connections_now_and_then_has_not_waited_between() {
     for busy in [false, true] {
         let mut pair = graced(1, GRACE);

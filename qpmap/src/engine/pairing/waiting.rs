@@ -43,9 +43,11 @@ pub(crate) struct Silence {
 pub(crate) struct Silences(BTreeMap<(u32, u8), Silence>);
 
 impl Silences {
-    /// The last connection to a worker is gone: of its silence, if it `died`.
+    /// The last connection to a worker is gone: of its silence, if it `died`. One that ends while
+    /// the peer is silent already, as those of programs may, says nothing else.
     pub(crate) fn begin(&mut self, worker: (u32, u8), died: Option<Instant>) {
-        self.0.insert(worker, Silence { died, asked: None });
+        let silence = self.0.entry(worker).or_default();
+        silence.died = silence.died.max(died);
     }
 
     /// There is a connection to it again.
