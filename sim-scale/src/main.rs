@@ -1,7 +1,7 @@
 //! `trunkline-sim`: runs seeds of the simulator. Exit code 0: all went well; 1: something happened
 //! that must not happen; 101: the code under test panicked; 128: something did not happen in time.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{ArgGroup, Parser, Subcommand};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -138,11 +138,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help, the version, or what is wrong with the arguments.
+/// Prints help, the version, or in one line what is wrong with the arguments.
 fn tell(said: &clap::Error) -> ExitCode {
+    if said.use_stderr() {
+        let text = said.render().to_string();
+        let lines = text.lines().map(str::trim);
+        let what: Vec<_> = lines
+            .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more info"))
+            .filter(|line| !line.is_empty())
+            .collect();
+        let what = what.join(" ").replace(" tip:", "; tip:");
+        let what = what.trim_start_matches("error: ");
+        return complain(&anyhow!("{what}; try 'trunkline-sim --help'"));
+    }
     match said.print() {
-        Ok(()) if !said.use_stderr() => ExitCode::SUCCESS,
-        Ok(()) => ExitCode::from(2),
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&anyhow::Error::new(error).context("cannot print")),
     }
 }

@@ -1,7 +1,9 @@
 //! Where the commands put what they have found.
 
 use anyhow::{Context, Result};
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 /// Writes text to standard output.
 ///
@@ -11,4 +13,62 @@ pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.context("standard output")
+}
+
+/// A file for what a run will have found, open since before the run. What was in it stays until
+/// then; one that was not there goes again if the run finds nothing.
+#[derive(Debug)]
+pub struct Sink {
+    file: File,
+    path: PathBuf,
+    /// It was not there before, and nothing was written yet.
+    blank: bool,
+}
+
+impl Sink {
+    /// Opens the file at `path`, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn open(path: Option<&PathBuf>) -> Result<Option<Self>> {
+        let opened = path.map(|path| Self::at(path).with_context(|| path.display().to_string()));
+        opened.transpose()
+    }
+
+    fn at(path: &Path) -> io::Result<Self> {
+        let (file, blank) = match File::create_new(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                (File::options().write(true).open(path)?, false)
+            }
+            created => (created?, true),
+        };
+        let path = path.to_owned();
+        Ok(Self { file, path, blank })
+    }
+
+    /// Puts `text` into the file, in the place of what was there.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn fill(mut self, text: &str) -> Result<()> {
+        self.write(text)
+            .with_context(|| self.path.display().to_string())
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        self.blank = false;
+        self.file.write_all(text.as_bytes())
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if self.blank {
+            // Whoever has taken it away meanwhile wanted the same.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! What a command line runs, prints and exits with.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 fn sim(words: &[&str]) -> Output {
@@ -83,9 +84,86 @@ fn what_would_do_nothing_is_refused() {
             "never happens",
         ),
     ] {
-        let output = sim(words);
-        assert_eq!(output.status.code(), Some(2), "{words:?}");
-        let says = String::from_utf8(output.stderr).unwrap();
+        let says = refused(&sim(words));
         assert!(says.contains(why), "{says}");
     }
+}
+
+#[test]
+fn a_wrong_command_line_gets_one_line_that_says_what_to_type() {
+    for (words, why) in [
+        (&[][..], "not provided: <--seed <N>|--count <N>>; try"),
+        (&["--nonsense"], "unexpected argument '--nonsense' found"),
+        (&["paths"], "; tip: "),
+        (&["path", "--control", "x"], "`x` is none of"),
+        (&["path", "--seed", "-1"], "'-1'"),
+    ] {
+        let says = refused(&sim(words));
+        assert!(says.starts_with("trunkline-sim: ") && !says.contains("error:"));
+        assert!(says.contains(why), "{says}");
+        assert!(says.ends_with("; try 'trunkline-sim --help'\n"), "{says}");
+    }
+}
+
+/// A folder for the files of a test.
+fn folder(name: &str) -> PathBuf {
+    let at = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&at);
+    fs::create_dir_all(&at).unwrap();
+    at
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_refused_before_the_run() {
+    let nowhere = folder("nowhere").join("missing").join("out");
+    // It would run for longer than anybody waits.
+    let long = [
+        "path",
+        "--seconds",
+        "3600",
+        "--rate",
+        "100g",
+        "--rtt",
+        "10us",
+    ];
+    let full = ["suite", "--full"];
+    for (command, file) in [
+        (&long[..], "--json"),
+        (&long, "--svg"),
+        (&full, "--json"),
+        (&full, "--markdown"),
+        (&["state"], "--json"),
+    ] {
+        let words = [command, &[file, nowhere.to_str().unwrap()]].concat();
+        let output = sim(&words);
+        assert!(output.stdout.is_empty(), "{words:?}");
+        let says = refused(&output);
+        assert!(says.contains("out: No such file"), "{words:?}: {says}");
+    }
+}
+
+#[test]
+fn what_a_file_held_stays_until_a_run_has_found_something() {
+    let at = folder("held");
+    let (json, fresh, svg) = (at.join("json"), at.join("fresh"), at.join("missing/svg"));
+    let path = |json: &PathBuf, svg: &PathBuf| {
+        let files = [
+            "--json",
+            json.to_str().unwrap(),
+            "--svg",
+            svg.to_str().unwrap(),
+        ];
+        sim(&[&["path", "--seconds", "0.1"][..], &files].concat())
+    };
+    fs::write(&json, "x".repeat(1 << 20)).unwrap();
+    for file in [&json, &fresh] {
+        refused(&path(file, &svg));
+    }
+    assert_eq!(fs::metadata(&json).unwrap().len(), 1 << 20);
+    assert!(!fresh.exists(), "a run that found nothing leaves nothing");
+    assert!(path(&json, &fresh).status.success());
+    let (json, svg) = (fs::read_to_string(&json), fs::read_to_string(&fresh));
+    let (json, svg) = (json.unwrap(), svg.unwrap());
+    assert!(json.starts_with('{') && json.ends_with("}\n"), "{json}");
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
 }

@@ -2,10 +2,9 @@
 
 use super::scenario::{self, CONTROLS, Rival, Scenario, Step};
 use super::{plot, suite, units};
-use crate::output;
-use anyhow::{Context, Result, bail};
+use crate::output::{self, Sink};
+use anyhow::{Result, bail};
 use clap::Args;
-use std::fs;
 use std::path::PathBuf;
 use trunkline_conn::control::ControlKind;
 use trunkline_conn::time::SECOND;
@@ -140,13 +139,14 @@ impl PathArgs {
 /// Arguments that make no sense; a file or standard output that cannot be written.
 pub fn path(args: &PathArgs) -> Result<()> {
     let scenario = args.scenario()?;
+    let json = Sink::open(args.json.as_ref())?;
+    let svg = Sink::open(args.svg.as_ref())?;
     let outcome = super::run(&scenario);
-    if let Some(file) = &args.json {
-        let text = serde_json::to_string(&outcome)? + "\n";
-        fs::write(file, text).with_context(|| file.display().to_string())?;
+    if let Some(file) = json {
+        file.fill(&(serde_json::to_string(&outcome)? + "\n"))?;
     }
-    if let Some(file) = &args.svg {
-        plot::draw(&scenario, &outcome, file)?;
+    if let Some(file) = svg {
+        file.fill(&plot::draw(&scenario, &outcome)?)?;
     }
     output::print(&outcome.table())
 }
@@ -160,14 +160,14 @@ pub fn suite(args: &SuiteArgs) -> Result<bool> {
     if cells.is_empty() {
         bail!("no cell has {} in its name", args.only.join(" or "));
     }
+    let markdown = Sink::open(args.markdown.as_ref())?;
+    let json = Sink::open(args.json.as_ref())?;
     let results = suite::run(&cells, args.jobs);
-    if let Some(file) = &args.markdown {
-        let text = suite::markdown(&results);
-        fs::write(file, text).with_context(|| file.display().to_string())?;
+    if let Some(file) = markdown {
+        file.fill(&suite::markdown(&results))?;
     }
-    if let Some(file) = &args.json {
-        let text = serde_json::to_string_pretty(&results)? + "\n";
-        fs::write(file, text).with_context(|| file.display().to_string())?;
+    if let Some(file) = json {
+        file.fill(&(serde_json::to_string_pretty(&results)? + "\n"))?;
     }
     let broken: Vec<_> = results.iter().filter(|result| result.is_broken()).collect();
     let reported = results.iter().filter(|r| r.bound.is_none()).count();

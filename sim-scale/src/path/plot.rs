@@ -5,27 +5,29 @@ use super::report::Outcome;
 use super::scenario::Scenario;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
-use std::path::Path;
 use trunkline_conn::time::SECOND;
 
 /// Points of a line.
 const POINTS: usize = 300;
 const SIZE: (u32, u32) = (1000, 560);
 
-/// Draws an outcome.
+/// Draws an outcome, as SVG.
 ///
 /// # Errors
-/// The file cannot be written.
-pub fn draw(scenario: &Scenario, outcome: &Outcome, file: &Path) -> Result<()> {
-    picture(scenario, outcome, file).map_err(|error| anyhow!("{}: {error}", file.display()))
+/// It cannot be drawn.
+pub fn draw(scenario: &Scenario, outcome: &Outcome) -> Result<String> {
+    let mut text = String::new();
+    let drawn = picture(scenario, outcome, &mut text);
+    drawn.map_err(|error| anyhow!("no picture: {error}"))?;
+    Ok(text)
 }
 
 fn picture(
     scenario: &Scenario,
     outcome: &Outcome,
-    file: &Path,
+    text: &mut String,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let root = SVGBackend::new(file, SIZE).into_drawing_area();
+    let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let (rates, queue) = root.split_vertically(SIZE.1 * 2 / 3);
     let seconds = scenario.length as f64 / SECOND as f64;

@@ -2,12 +2,11 @@
 
 use super::cluster::Growth;
 use super::formula::Scheme;
-use crate::output;
-use anyhow::{Context, Result};
+use crate::output::{self, Sink};
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write;
-use std::fs;
 use std::path::PathBuf;
 
 /// Computes the state of a node in a cluster: RC, XRC, DCT and SRC by their published model,
@@ -64,6 +63,7 @@ fn rows(args: &StateArgs, growth: &Growth) -> Vec<Row> {
 /// # Errors
 /// The cluster does not work, or the file cannot be written.
 pub fn state(args: &StateArgs) -> Result<()> {
+    let json = Sink::open(args.json.as_ref())?;
     let growth = Growth::count()?;
     let rows = rows(args, &growth);
     let mut table = String::new();
@@ -89,10 +89,8 @@ pub fn state(args: &StateArgs) -> Result<()> {
         "trunkline: {} bytes for each peer with one connection, {} for each QP",
         growth.per_peer, growth.per_qp
     )?;
-    output::print(&table)?;
-    if let Some(file) = &args.json {
-        let text = serde_json::to_string_pretty(&rows)?;
-        fs::write(file, text + "\n").with_context(|| file.display().to_string())?;
+    if let Some(file) = json {
+        file.fill(&(serde_json::to_string_pretty(&rows)? + "\n"))?;
     }
-    Ok(())
+    output::print(&table)
 }
