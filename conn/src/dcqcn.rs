@@ -187,6 +187,51 @@ mod tests {
     }
 
     #[test]
+    fn hyper_increase_takes_steps_of_a_tenth_of_the_link_at_most() {
+        let mut point = ReactionPoint::new(Some(LINK));
+        (0..20).for_each(|_| point.on_congestion(at(0)));
+        point.advance(at(30 * 55));
+        let mut steps = [0; 17];
+        for step in &mut steps {
+            let before = point.target;
+            point.on_bytes(STEP_BYTES);
+            *step = point.target - before;
+        }
+        assert_eq!(steps[5..8], [1, 2, 3].map(|n| n * LINK / 100));
+        assert_eq!(steps[14..], [LINK / 10; 3]);
+    }
+
+    #[test]
+    fn a_cut_begins_recovery_anew_whatever_was_counted_before_it() {
+        let mut point = ReactionPoint::new(Some(LINK));
+        (0..7).for_each(|_| point.on_bytes(STEP_BYTES));
+        point.on_bytes(STEP_BYTES - 1);
+        (0..2).for_each(|_| point.on_congestion(at(550)));
+        let cut = (point.current, point.target);
+        point.on_bytes(1);
+        assert_eq!(
+            (point.current, point.target),
+            cut,
+            "a whole step is to come"
+        );
+        point.advance(at(551));
+        assert_eq!(point.alpha, ALPHA_ONE, "none of the quiet came after it");
+        point.advance(at(550 + 6 * 55));
+        assert_eq!(point.target, cut.1 + LINK / 1000, "time alone passed since");
+    }
+
+    #[test]
+    fn a_timeout_halves_the_rate_and_what_is_restored_is_never_less() {
+        let mut point = ReactionPoint::new(Some(LINK));
+        point.on_timeout(at(0));
+        assert_eq!(point.rate(), LINK / 2);
+        point.restore(LINK / 4);
+        assert_eq!(point.rate(), LINK / 2);
+        point.restore(LINK);
+        assert_eq!(point.rate(), LINK);
+    }
+
+    #[test]
     fn a_long_silence_frees_the_rate_and_forgets_congestion() {
         let mut point = cut_twice();
         point.advance(at(55 * (MAX_STEPS + 1)));

@@ -164,3 +164,41 @@ fn pools_are_what_was_opened_and_not_closed_in_any_order() {
     }
     assert_eq!(links.len(), model.values().map(Vec::len).sum::<usize>());
 }
+
+#[test]
+fn an_incarnation_is_a_guid_and_an_epoch_and_its_workers_go_with_it() {
+    let mut links = links();
+    let first = identity(1, 1);
+    let peer = links.admit(&first).unwrap();
+    let twin = PeerIdentity { guid: 77, ..first };
+    assert!(links.admit(&twin).is_none() && !links.is_incarnation(peer, &twin));
+    links.forget_incarnation(peer);
+    assert_eq!(links.peer(peer).workers(), Workers::ONE, "nobody knows");
+    let next = PeerIdentity {
+        epoch: 2,
+        workers: Workers::new(4).unwrap(),
+        ..first
+    };
+    assert_eq!(links.admit(&next), Some(peer));
+    assert_eq!(links.peer(peer).workers(), next.workers);
+}
+
+#[test]
+fn addresses_of_peers_that_are_gone_leave_nothing() {
+    let mut links = links();
+    let mut bytes = None;
+    for host in 0..1000 {
+        let address = std::net::IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, host]).into();
+        let identity = PeerIdentity {
+            address,
+            ..identity(1, 1)
+        };
+        let peer = links.admit(&identity).unwrap();
+        assert_eq!(links.peer_address(peer), address);
+        links.forget_peer(peer);
+        assert_eq!(
+            *bytes.get_or_insert(links.state_bytes()),
+            links.state_bytes()
+        );
+    }
+}
