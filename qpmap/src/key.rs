@@ -2,7 +2,8 @@
 //!
 //! A number on the wire must not tell how many there are nor let anyone name the next one; looking
 //! it up should cost neither a hash table nor a cache miss. So an index is sealed by a bijection
-//! that only this node knows, and opened again with a few multiplications.
+//! that only this node knows, and opened again by a few loads from tables that stay in the cache,
+//! or, where it has 32 bits, by the rounds of a small cipher: subtractions, rotations and XORs.
 //!
 //! What a peer has seen of them must not let it compute others, and it may see very many. 24 bits
 //! are a small domain, for which no ordinary block cipher exists. So it is a Feistel network whose
