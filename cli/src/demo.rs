@@ -47,9 +47,11 @@ const CONNECTIONS: Range<u64> = Range::new(1, 8);
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
     #[arg(long, default_value_t = 10_000, value_parser = QPS.count::<u32>())]
+    #[arg(allow_negative_numbers = true)]
     #[arg(help = QPS.help("QPs to open", ""))]
     qps: u32,
     #[arg(long, default_value_t = 4, value_parser = CONNECTIONS.count::<u32>())]
+    #[arg(allow_negative_numbers = true)]
     #[arg(help = CONNECTIONS.help("Most shared connections for them",
                                   ": another one is opened when 1,024 QPs use each"))]
     connections: u32,

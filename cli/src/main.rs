@@ -162,19 +162,23 @@ mod tests {
                 .split(['(', ')'])
                 .find_map(|part| part.split_once("..="));
             let (least, most) = range.unwrap_or_else(|| panic!("{option}: {help}"));
-            let takes = |number: &str| {
+            let parse = |number: &str| {
                 let words = [
                     &["trunkline"],
                     needed(command.get_name()),
                     &[&option, number],
                 ];
-                Cli::try_parse_from(words.concat()).is_ok()
+                Cli::try_parse_from(words.concat())
             };
+            let takes = |number: &str| parse(number).is_ok();
             let number = |text: &str| text.parse::<f64>().expect("a bound is a number");
             let (below, above) = (number(least) - 1.0, number(most) + 1.0);
             assert!(takes(least) && takes(most), "{option}: {help}");
             assert!(!takes(&below.to_string()), "{option}: {help}");
             assert!(!takes(&above.to_string()), "{option}: {help}");
+            let refused = parse("-7").expect_err("it is negative").to_string();
+            let why = format!("-7 is not in {least}..={most}");
+            assert!(refused.contains(&why), "{option}: {refused}");
         });
         own.count() + command.get_subcommands().map(check_numbers).sum::<usize>()
     }

@@ -53,7 +53,7 @@ impl Range<u64> {
     ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
         move |text| {
             let number = text.parse().map_err(|_| "not a whole number".to_owned())?;
-            let number = self.check(number)?;
+            let number = self.check_signed(number)?;
             T::try_from(number).map_err(|_| format!("{number} is too large"))
         }
     }
@@ -62,7 +62,14 @@ impl Range<u64> {
     pub(crate) fn bytes(
         self,
     ) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
-        move |text| self.check(parse_size(text)?)
+        move |text| self.check_signed(parse_size(text)?)
+    }
+
+    /// Checks a number that may be negative.
+    fn check_signed(&self, value: i128) -> Result<u64, String> {
+        let number = u64::try_from(value);
+        let number = number.map_err(|_| format!("{value} is not in {self}"))?;
+        self.check(number)
     }
 }
 
@@ -78,7 +85,7 @@ impl Range<f64> {
     }
 }
 
-fn parse_size(text: &str) -> Result<u64, String> {
+fn parse_size(text: &str) -> Result<i128, String> {
     let text = text.trim_end_matches(['b', 'B']).trim_end_matches('i');
     let (digits, shift) = match text.char_indices().next_back() {
         Some((at, 'k' | 'K')) => (&text[..at], 10),
@@ -86,7 +93,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
         Some((at, 'g' | 'G')) => (&text[..at], 30),
         _ => (text, 0),
     };
-    let number: u64 = digits
+    let number: i128 = digits
         .parse()
         .map_err(|_| "not a number of bytes such as 64, 4K or 1M".to_owned())?;
     number
@@ -111,18 +118,15 @@ mod tests {
         ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
-        for text in [
-            "",
-            "K",
-            "4Q",
-            "-1",
-            "1.5M",
-            "0x10",
-            "99999999999999G",
-            "é",
-            "4é",
-        ] {
+        for text in ["", "K", "4Q", "1.5M", "0x10", "é", "4é"] {
             assert!(parse_size(text).is_err(), "{text}");
+        }
+        let parse = Range::new(1, 1 << 30).bytes();
+        for (text, number) in [("-1K", "-1024"), ("99999999999G", "107374182398926258176")] {
+            assert_eq!(
+                parse(text),
+                Err(format!("{number} is not in 1..=1073741824"))
+            );
         }
     }
 
@@ -142,6 +146,8 @@ mod tests {
         for text in ["", "0", "-1", "256", "301", "1.5", "99999999999999999999"] {
             assert!(parse(text).is_err(), "{text}");
         }
-        assert_eq!(parse("301"), Err("301 is not in 1..=300".to_owned()));
+        for text in ["301", "-7"] {
+            assert_eq!(parse(text), Err(format!("{text} is not in 1..=300")));
+        }
     }
 }

@@ -79,6 +79,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "ADDR")]
     connect: Option<IpAddr>,
     #[arg(long, value_name = "N", default_value_t = 18515, value_parser = PORT.count::<u16>())]
+    #[arg(allow_negative_numbers = true)]
     #[arg(help = PORT.help("TCP port on which both ends agree on what to do",
                            "; the measurement itself is RoCEv2; 0 is any that is free"))]
     port: u16,
@@ -104,21 +105,24 @@ struct ClientArgs {
     /// Operation [default: send; bw: write].
     #[arg(long, value_enum)]
     op: Option<Op>,
-    #[arg(long, value_parser = SIZE.bytes(), value_name = "BYTES")]
+    #[arg(long, value_parser = SIZE.bytes(), value_name = "BYTES", allow_negative_numbers = true)]
     #[arg(help = SIZE.help("Bytes of a message",
                            ", K, M and G are powers of 1024 [default: 64; bw: 1M; atomic: 8]"))]
     size: Option<u64>,
-    #[arg(long, value_name = "N", value_parser = QPS.count::<u32>())]
+    #[arg(long, value_name = "N", value_parser = QPS.count::<u32>(), allow_negative_numbers = true)]
     #[arg(help = QPS.help("QPs at each end", " [default: 1; rate: 64]"))]
     qps: Option<u32>,
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = CONNECTIONS.count::<u32>())]
+    #[arg(allow_negative_numbers = true)]
     #[arg(help = CONNECTIONS.help("Most shared connections for them",
                                   ": another one is opened when 1,024 QPs use each"))]
     connections: u32,
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = WORKERS.count::<u8>())]
+    #[arg(allow_negative_numbers = true)]
     #[arg(help = WORKERS.help("Workers of each node", "; with several each has its own thread"))]
     workers: u8,
     #[arg(long, value_name = "N", value_parser = DEPTH.count::<u32>())]
+    #[arg(allow_negative_numbers = true)]
     #[arg(help = DEPTH.help("Requests under way on each QP", " [default: 16; lat: always 1]"))]
     depth: Option<u32>,
     /// Congestion control of the shared connections.
@@ -132,7 +136,7 @@ struct ClientArgs {
     #[arg(allow_negative_numbers = true)]
     duration: Option<Duration>,
     #[arg(long, value_name = "N", conflicts_with = "duration")]
-    #[arg(value_parser = ITERATIONS.count::<u64>())]
+    #[arg(value_parser = ITERATIONS.count::<u64>(), allow_negative_numbers = true)]
     #[arg(help = ITERATIONS.help("lat: round trips to measure", " [default: 10000]"))]
     iterations: Option<u64>,
     #[arg(long, value_parser = WARMUP.seconds(), value_name = "SECS", default_value = "0.2")]
@@ -181,6 +185,11 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
 
 impl BenchArgs {
     fn plan(&self, server: IpAddr) -> Result<client::Plan> {
+        if self.port == 0 {
+            return Err(wrong(
+                "--port 0 is for --listen: with --connect it is the one that the server shows",
+            ));
+        }
         let client = &self.client;
         let op = client.op.unwrap_or(match self.mode {
             Mode::Lat | Mode::Rate => Op::Send,

@@ -113,6 +113,21 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
             "trunkline bench",
         ),
         (
+            &["bench", "bw", "--connect", "::1", "--qps", "-1"],
+            "'--qps <N>': -1 is not in 1..=200000",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--size", "-4"],
+            "'--size <BYTES>': -4 is not in 1..=1073741824",
+            "trunkline bench",
+        ),
+        (
+            &["bench", "bw", "--connect", "::1", "--port", "0"],
+            "--port 0 is for --listen: with --connect it is the one that the server shows",
+            "trunkline bench",
+        ),
+        (
             &["bench", "bw", "--connect", "::1", "--workers", "65"],
             "65 is not in 1..=64",
             "trunkline bench",
