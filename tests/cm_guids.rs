@@ -103,7 +103,7 @@ fn requested(server: &Host, listener: &Listener) -> Request {
 }
 
 fn accept(server: &Host, request: Request) -> Endpoint {
-    let params = Params::new(Qpn::default());
+    let params = Params::default();
     let accepted = request.accept(&server.resources(), &params, PATIENCE);
     accepted.unwrap()
 }

@@ -227,7 +227,7 @@ fn a_flood_of_every_sort_touches_neither_what_stands_nor_who_comes() {
                     let _ = request.reject(b"");
                     continue;
                 }
-                let params = Params::new(Qpn::default());
+                let params = Params::default();
                 let end = request.accept(&server.resources(), &params, LIMIT);
                 accepted.send(end.unwrap()).unwrap();
             }
@@ -313,7 +313,7 @@ fn a_flood_that_no_program_looks_at_is_bounded_and_refused() {
         assert!(kept.iter().all(|kept| kept.peer.ip() == enemy));
         let honest = request();
         assert_eq!(honest.peer.ip(), client.address);
-        let params = Params::new(Qpn::default());
+        let params = Params::default();
         let far = honest.accept(&server.resources(), &params, LIMIT);
         let near = near.join().unwrap();
         drop((near.unwrap(), far.unwrap(), kept, until));

@@ -163,7 +163,7 @@ fn neighbours_are_asked_for_and_a_connection_follows() {
     let (near, _far) = std::thread::scope(|scope| {
         let asked = scope.spawn(|| east.connect(to, b"").unwrap());
         let request = listener.get_request(&west.node, PATIENCE).unwrap();
-        let params = trunkline::rdma_cm::Params::new(trunkline::Qpn::default());
+        let params = trunkline::rdma_cm::Params::default();
         let far = request
             .accept(&west.resources(), &params, PATIENCE)
             .unwrap();

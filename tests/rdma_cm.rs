@@ -22,7 +22,7 @@ fn accept(server: &Host, request: Request, data: &[u8]) -> Endpoint {
         private_data: data,
         responder_resources: 4,
         initiator_depth: 4,
-        ..Params::new(trunkline::Qpn::default())
+        ..Params::default()
     };
     request.accept(&server.resources(), &params, LIMIT).unwrap()
 }
@@ -60,6 +60,40 @@ fn a_connection_carries_private_data_and_messages_and_ends_at_both_ends() {
         (near.qp().state(), far.qp().state()),
         (QpState::Error, QpState::Error)
     );
+}
+
+#[test]
+fn what_a_peer_sends_first_finds_the_receive_that_was_posted_before_the_connection() {
+    for there in [true, false] {
+        let server = Host::with(Node::builder().sharing(there));
+        let client = Host::new();
+        let listener = server.listen(0);
+        let to = listener.local_addr().unwrap();
+        // Nobody waits for a receive that is not there.
+        let params = Params {
+            rnr_retry_count: 0,
+            ..Params::default()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let prepared = Endpoint::prepare(&client.node, &client.resources(), to, LIMIT);
+                let prepared = prepared.unwrap();
+                client.receive(prepared.qp());
+                assert_eq!(prepared.qp().state(), QpState::Init);
+                let near = prepared.connect(&params, LIMIT).unwrap();
+                client.done();
+                client.send(near.qp(), b"thanks");
+                near.wait_for_end(LIMIT).unwrap();
+            });
+            let request = listener.get_request(&server.node, LIMIT).unwrap();
+            let prepared = request.prepare(&server.resources()).unwrap();
+            server.receive(prepared.qp());
+            let far = prepared.accept(&params, LIMIT).unwrap();
+            server.send(far.qp(), b"first");
+            server.done();
+            far.disconnect(LIMIT).unwrap();
+        });
+    }
 }
 
 #[test]
@@ -219,7 +253,7 @@ fn datagram_ids_learn_where_the_service_is() {
             .unwrap()
     };
     own(&id, &client);
-    let none = Params::new(trunkline::Qpn::default());
+    let none = Params::default();
     id.connect(&none).unwrap();
     let (request, kind) = expect(&there);
     assert!(
@@ -241,7 +275,7 @@ fn an_id_says_when_it_is_asked_at_the_wrong_time() {
     let channel = host.node.create_event_channel().unwrap();
     let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
     let wrong = |result: Result<(), Error>| matches!(result, Err(Error::Cm(CmError::State(_))));
-    let none = Params::new(trunkline::Qpn::default());
+    let none = Params::default();
     assert!(wrong(id.resolve_route()));
     assert!(wrong(id.connect(&none)));
     assert!(wrong(id.accept(&none)));
@@ -323,7 +357,7 @@ fn an_active_end_hears_once_that_its_connection_stands() {
                 .disconnect(LIMIT)
                 .unwrap();
         });
-        id.connect(&Params::new(trunkline::Qpn::default())).unwrap();
+        id.connect(&Params::default()).unwrap();
         let (_, kind) = expect(&channel);
         assert!(matches!(kind, CmEventKind::Established { .. }), "{kind:?}");
         let (_, kind) = expect(&channel);

@@ -13,7 +13,7 @@ use trunkline::rdma_cm::{
     CloseReason, CmEventKind, CmId, EventChannel, Kind, Params, PortSpace, Setting,
 };
 use trunkline::{
-    Completion, Error, Node, Qp, QpModify, QpState, Qpn, RecvWr, SendFlags, SendOp, SendWr, Status,
+    Completion, Error, Node, Qp, QpModify, QpState, RecvWr, SendFlags, SendOp, SendWr, Status,
 };
 
 const LIMIT: Duration = PATIENCE;
@@ -28,7 +28,7 @@ fn params() -> Params<'static> {
     Params {
         responder_resources: 4,
         initiator_depth: 4,
-        ..Params::new(Qpn::default())
+        ..Params::default()
     }
 }
 
@@ -376,11 +376,11 @@ fn no_read_is_served_or_sent_unless_both_ends_have_agreed_on_some() {
         let to = listener.local_addr().unwrap();
         let asks = Params {
             initiator_depth: depth,
-            ..Params::new(Qpn::default())
+            ..Params::default()
         };
         let grants = Params {
             responder_resources: resources,
-            ..Params::new(Qpn::default())
+            ..Params::default()
         };
         let (near, _far) = std::thread::scope(|scope| {
             let (node, own) = (&client.node, client.resources());

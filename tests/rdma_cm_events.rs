@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use trunkline::rdma_cm::{CmEventKind, CmId, EventChannel, Kind, Params, PortSpace, Setting};
-use trunkline::{Node, QpState, Qpn, RecvWr, Status};
+use trunkline::{Node, QpState, RecvWr, Status};
 
 /// How long anything may take: a silent peer is asked for 25 s.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -207,7 +207,7 @@ impl Scene {
     }
 
     fn take(&mut self, step: Step) {
-        let none = Params::new(Qpn::default());
+        let none = Params::default();
         match step {
             Resolve(to) => {
                 let to = to.map_or(self.to, |to| to.parse().unwrap());

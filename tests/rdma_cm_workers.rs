@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener};
 use trunkline::rdma_cm::{CmError, Kind, Params, PortSpace, RejReason};
-use trunkline::{Error, Node, QpOptions, QpState, Qpn};
+use trunkline::{Error, Node, QpOptions, QpState};
 use trunkline_dataplane::fault::{Direction, Faults};
 use trunkline_dataplane::{Fault, Port, UdpConfig, UdpPort};
 use trunkline_wire::Workers;
@@ -24,7 +24,7 @@ fn host(workers: u8) -> Host {
 fn data(text: &[u8]) -> Params<'_> {
     Params {
         private_data: text,
-        ..Params::new(Qpn::default())
+        ..Params::default()
     }
 }
 

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use trunkline::rdma_cm::{CmEvent, CmEventKind, CmId, EventChannel, Kind, Params, PortSpace};
-use trunkline::{Cq, Drive, Node, Pd, QpOptions, Qpn};
+use trunkline::{Cq, Drive, Node, Pd, QpOptions};
 
 const CONNECTIONS: usize = 1000;
 const ASKING: [u8; 4] = [127, 0, 47, 91];
@@ -186,7 +186,7 @@ impl Ends {
         let params = Params {
             responder_resources: 1,
             initiator_depth: 1,
-            ..Params::new(Qpn::default())
+            ..Params::default()
         };
         ids.iter().try_for_each(|id| id.connect(&params))?;
         let (mut theirs, mut standing) = (Vec::with_capacity(ids.len()), 0);

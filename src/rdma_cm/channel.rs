@@ -308,4 +308,4 @@ impl EventChannel {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::rdma_cm) mod tests;

@@ -1,5 +1,21 @@
 //! RDMA-CM call by call: each waits for its event (`rdma_create_ep(3)`, and IDs without a channel).
 //! The node has to be driven by its own thread or another one.
+//!
+//! A peer may send as soon as the connection stands. What it sends first needs a receive that was
+//! posted before: on the QP of a [`Connecting`] or an [`Accepting`], which have one and no
+//! connection yet. [`Endpoint::connect`] and [`Request::accept`] are for programs that do without.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use trunkline::{Node, RecvWr, rdma_cm::{Params, sync::{Endpoint, Resources}}};
+//! # fn connect(node: &Node, resources: &Resources<'_>, request: &RecvWr<'_>)
+//! # -> Result<Endpoint, Box<dyn std::error::Error>> {
+//! let limit = Duration::from_secs(5);
+//! let connecting = Endpoint::prepare(node, resources, "192.0.2.7:7471".parse()?, limit)?;
+//! connecting.qp().post_recv(&[*request])?;
+//! Ok(connecting.connect(&Params::default(), limit)?)
+//! # }
+//! ```
 
 use super::{
     CmEvent, CmEventKind, CmId, Data, EventChannel, Kind, Params, PeerParams, PortSpace,
@@ -85,6 +101,43 @@ pub struct Endpoint {
     data: Data,
 }
 
+/// An ID that knows the way to its peer, with a QP that takes receives. Nothing was said to the
+/// peer yet.
+#[derive(Debug)]
+pub struct Connecting {
+    channel: EventChannel,
+    id: CmId,
+    qp: Qp,
+}
+
+impl Connecting {
+    /// Returns its QP.
+    pub const fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
+    /// Connects within `limit`.
+    ///
+    /// # Errors
+    /// What became of it.
+    pub fn connect(self, params: &Params<'_>, limit: Duration) -> Result<Endpoint, ConnectError> {
+        self.connect_until(params, Deadline::after(limit))
+    }
+
+    fn connect_until(self, params: &Params<'_>, end: Deadline) -> Result<Endpoint, ConnectError> {
+        self.id.connect(params)?;
+        match wait(&self.channel, end)?.kind {
+            CmEventKind::Established { data, .. } => Ok(Endpoint {
+                channel: self.channel,
+                id: self.id,
+                qp: self.qp,
+                data,
+            }),
+            _ => Err(ConnectError::Unreachable),
+        }
+    }
+}
+
 impl Endpoint {
     /// Connects to `peer` within `limit`.
     ///
@@ -98,6 +151,22 @@ impl Endpoint {
         limit: Duration,
     ) -> Result<Self, ConnectError> {
         let end = Deadline::after(limit);
+        let prepared = Self::prepare(node, resources, peer, limit)?;
+        prepared.connect_until(params, end)
+    }
+
+    /// Finds the way to `peer` within `limit`, and creates a QP to post receives on before it
+    /// connects.
+    ///
+    /// # Errors
+    /// There is no way, or a call was refused.
+    pub fn prepare(
+        node: &Node,
+        resources: &Resources<'_>,
+        peer: SocketAddr,
+        limit: Duration,
+    ) -> Result<Connecting, ConnectError> {
+        let end = Deadline::after(limit);
         let channel = node.create_event_channel()?;
         let id = channel.create_id(PortSpace::Tcp, Kind::Rc)?;
         id.resolve_addr(peer, limit)?;
@@ -105,16 +174,7 @@ impl Endpoint {
         id.resolve_route()?;
         wait(&channel, end)?;
         let qp = resources.create_qp(&id)?;
-        id.connect(params)?;
-        match wait(&channel, end)?.kind {
-            CmEventKind::Established { data, .. } => Ok(Self {
-                channel,
-                id,
-                qp,
-                data,
-            }),
-            _ => Err(ConnectError::Unreachable),
-        }
+        Ok(Connecting { channel, id, qp })
     }
 
     /// Its ID.
@@ -164,6 +224,31 @@ impl Endpoint {
 pub struct Listener {
     channel: EventChannel,
     id: CmId,
+}
+
+/// A request with a QP that takes receives. Nothing was answered yet; dropping it gives the peer no
+/// answer but the end.
+#[derive(Debug)]
+pub struct Accepting(Endpoint);
+
+impl Accepting {
+    /// Returns its QP.
+    pub const fn qp(&self) -> &Qp {
+        &self.0.qp
+    }
+
+    /// Accepts, and waits until the connection stands.
+    ///
+    /// # Errors
+    /// The peer has changed its mind, or does not confirm.
+    pub fn accept(self, params: &Params<'_>, limit: Duration) -> Result<Endpoint, ConnectError> {
+        let Self(prepared) = self;
+        prepared.id.accept(params)?;
+        match wait(&prepared.channel, Deadline::after(limit))?.kind {
+            CmEventKind::Established { .. } => Ok(prepared),
+            _ => Err(ConnectError::Unreachable),
+        }
+    }
 }
 
 /// A peer that wants to connect. Dropping it gives the peer no answer but the end.
@@ -236,23 +321,21 @@ impl Request {
         params: &Params<'_>,
         limit: Duration,
     ) -> Result<Endpoint, ConnectError> {
-        let pending = self.prepare(resources)?;
-        pending.id.accept(params)?;
-        match wait(&pending.channel, Deadline::after(limit))?.kind {
-            CmEventKind::Established { .. } => Ok(pending),
-            _ => Err(ConnectError::Unreachable),
-        }
+        self.prepare(resources)?.accept(params, limit)
     }
 
-    /// Gives it a QP, for receives that have to be there before the peer may send.
-    fn prepare(self, resources: &Resources<'_>) -> Result<Endpoint, Error> {
+    /// Gives it a QP, to post receives on before it is accepted.
+    ///
+    /// # Errors
+    /// As [`Pd::create_qp`].
+    pub fn prepare(self, resources: &Resources<'_>) -> Result<Accepting, Error> {
         let qp = resources.create_qp(&self.id)?;
-        Ok(Endpoint {
+        Ok(Accepting(Endpoint {
             channel: self.channel,
             id: self.id,
             qp,
             data: self.data,
-        })
+        }))
     }
 
     /// Refuses it.
@@ -285,17 +368,4 @@ fn wait(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rejection_says_in_words_what_its_reason_means() {
-        for (code, meaning) in [
-            (8, "nobody listens at that port"),
-            (28, "its program does not want the connection"),
-            (99, "it does not agree to the terms"),
-        ] {
-            assert_eq!(words(RejReason::from_code(code)), meaning);
-        }
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Resources};
 use trunkline::{
-    Access, Builder, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, Qpn, RecvWr, SendFlags, SendOp,
+    Access, Builder, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, RecvWr, SendFlags, SendOp,
     SendWr, Status,
 };
 
@@ -59,7 +59,7 @@ impl Host {
             private_data: data,
             responder_resources: 4,
             initiator_depth: 4,
-            ..Params::new(Qpn::default())
+            ..Params::default()
         };
         Endpoint::connect(&self.node, &self.resources(), to, &params, PATIENCE)
     }

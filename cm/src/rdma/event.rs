@@ -120,6 +120,13 @@ pub struct Params<'a> {
     pub qkey: u32,
 }
 
+impl Default for Params<'_> {
+    /// As [`new`](Params::new), for an ID that has a QP of its own.
+    fn default() -> Self {
+        Self::new(Qpn::default())
+    }
+}
+
 impl Params<'_> {
     /// Bytes of private data when connecting.
     pub const CONNECT: usize = 56;

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use trunkline::rdma_cm::sync::Resources;
 use trunkline::rdma_cm::{CmEvent, CmEventKind, CmId, EventChannel, Kind, Params, PortSpace};
 use trunkline::{
-    Access, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, Qpn, RecvWr, SendFlags, SendOp, SendWr,
-    Status,
+    Access, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr, Status,
 };
 
 /// Bytes of the buffer.
@@ -29,7 +28,7 @@ pub(crate) fn params() -> Params<'static> {
     Params {
         responder_resources: 1,
         initiator_depth: 1,
-        ..Params::new(Qpn::default())
+        ..Params::default()
     }
 }
 

@@ -11,7 +11,7 @@ use trunkline_wire::Qpn;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A node on an address that no other test of this program uses.
-fn node() -> (Node, IpAddr) {
+pub(in crate::rdma_cm) fn node() -> (Node, IpAddr) {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let pid = std::process::id();
     let last = NEXT.fetch_add(1, Ordering::Relaxed);
