@@ -175,6 +175,21 @@ mod tests {
     }
 
     #[test]
+    fn why_a_connection_failed_is_kept_as_long_as_that_it_did() {
+        let mut private = Private::default();
+        for goes_on in [false, true] {
+            let handle = private.insert();
+            private.set(handle, ConnectionState::Failed(NoConnection::Silent));
+            assert_eq!(private.failed.len(), 1);
+            match goes_on {
+                true => private.set(handle, ConnectionState::Closed),
+                false => assert_eq!(private.remove(handle), None),
+            }
+            assert_eq!(private.failed.len(), 0);
+        }
+    }
+
+    #[test]
     fn a_handle_means_one_connection_whoever_has_its_place_later() {
         let mut private = Private::default();
         let first = private.insert();

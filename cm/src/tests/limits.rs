@@ -324,6 +324,12 @@ fn a_connection_that_was_handed_over_counts_until_it_ends_and_is_not_kept() {
     // Each took the place of the one before.
     assert!(stage.manager.state_bytes() <= with_one);
     stage.established();
+    // And the address has its share again.
+    for _ in 0..3 {
+        stage.theirs = CommId(stage.theirs.0 + 1);
+        stage.transaction += 1;
+        stage.established_as_acceptor();
+    }
 }
 
 /// A pool has a connection for each of its places to each worker of the peer.
