@@ -462,7 +462,8 @@ fn state_is_counted_with_that_of_connection_management() {
     );
     assert_eq!(two.flows, two.qps, "each has one of its own");
     let qps = two.qps * (two.per_qp + two.per_flow);
-    let parts = qps + two.per_connection * 2 + two.spare + two.room + two.management;
+    let beside = two.handles + two.spare + two.room + two.management;
+    let parts = qps + two.per_connection * 2 + beside;
     assert_eq!(two.total(), parts);
     drop((few, more, last));
 }

@@ -40,6 +40,11 @@ impl<T: Copy> Chains<T> {
         self.links.state_bytes()
     }
 
+    /// Gives back room that was needed once.
+    pub(crate) fn trim(&mut self) {
+        self.links.trim();
+    }
+
     /// Values in all lists.
     pub(crate) const fn len(&self) -> usize {
         self.links.len()

@@ -6,6 +6,11 @@ use std::ops::{Index, IndexMut};
 /// An index that no value has: the end of a list that is linked through a [`Slab`].
 pub const NONE: u32 = u32::MAX;
 
+/// Slots that are not worth giving back.
+const FEW: usize = 64;
+/// Slots that are looked at in one call: it takes some 100 us.
+const MOST_TRIMMED: usize = 1 << 16;
+
 /// Values by index, from 0. Holes are linked into a list, last freed first.
 #[derive(Clone, Debug)]
 pub struct Slab<T> {
@@ -170,6 +175,48 @@ impl<T> Slab<T> {
         self.vacant = index;
     }
 
+    /// Gives back what is behind the last value, where three quarters of the slots are empty. Those
+    /// with the lowest indices are given out first from then on. It looks at every slot once, so
+    /// that of more than [`MOST_TRIMMED`] it gives back all or nothing.
+    ///
+    /// # Panics
+    /// When a value was [taken out](Self::take) and its index is not released.
+    pub fn trim(&mut self) {
+        let slots = self.slots.len();
+        if slots <= FEW || self.len() > slots / 4 {
+            return;
+        }
+        if self.is_empty() {
+            *self = Self::new();
+            return;
+        }
+        if slots > MOST_TRIMMED {
+            return;
+        }
+        let mut holes = 0;
+        let mut hole = self.vacant;
+        while let Some(Slot::Vacant(Hole { next, .. })) = self.slots.get(hole as usize) {
+            (hole, holes) = (*next, holes + 1);
+        }
+        assert_eq!(holes + self.len(), slots, "no index waits for its release");
+        let is_value = |slot: &Slot<T>| matches!(slot, Slot::Occupied(_));
+        let end = self.slots.iter().rposition(is_value).map_or(0, |at| at + 1);
+        self.slots.truncate(end);
+        self.fit();
+        self.vacant = NONE;
+        for (index, slot) in self.slots.iter_mut().enumerate().rev() {
+            if !is_value(slot) {
+                *slot = Slot::hole(self.vacant);
+                self.vacant = index as u32;
+            }
+        }
+    }
+
+    /// Gives back room behind the last slot, but for a few values more.
+    pub fn fit(&mut self) {
+        fit(&mut self.slots);
+    }
+
     /// The value at `index`; `None` when there is none.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
@@ -247,6 +294,11 @@ pub(crate) fn make_room<T>(values: &mut Vec<T>, more: usize) {
     }
 }
 
+/// Gives back room at the end of a table, but for a 64th.
+pub(crate) fn fit<T>(values: &mut Vec<T>) {
+    values.shrink_to(values.len() + values.len() / 64);
+}
+
 /// Lengthens a table so that it has a value at `index`.
 #[inline]
 pub(crate) fn reach<T>(values: &mut Vec<T>, index: u32, blank: impl FnMut() -> T) {
@@ -316,6 +368,34 @@ mod tests {
             let all: Vec<_> = slab.iter().map(|(index, value)| (index, *value)).collect();
             prop_assert_eq!(all, model.into_iter().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn what_is_behind_the_last_value_is_given_back_where_most_is_empty() {
+        let mut slab = Slab::new();
+        for value in 0..1000 {
+            assert_eq!(slab.insert(value), value);
+        }
+        for index in (0..1000).filter(|index| ![3, 100].contains(index)) {
+            slab.remove(index);
+        }
+        slab.trim();
+        assert_eq!((slab.len(), slab.slots()), (2, 101));
+        assert!(slab.state_bytes() <= 120 * size_of::<Slot<u32>>());
+        assert_eq!((slab[3], slab[100], slab.get(500)), (3, 100, None));
+        let next: Vec<_> = (0..4).map(|value| slab.insert(value)).collect();
+        assert_eq!(next, [0, 1, 2, 4], "the lowest first");
+        slab.trim();
+        assert_eq!(
+            slab.slots(),
+            101,
+            "it does not change what was given back just now"
+        );
+        for index in [0, 1, 2, 3, 4, 100] {
+            slab.remove(index);
+        }
+        slab.trim();
+        assert_eq!((slab.state_bytes(), slab.insert(7)), (0, 0));
     }
 
     #[test]

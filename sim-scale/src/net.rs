@@ -241,6 +241,13 @@ impl Net {
         self.inboxes[index].clear();
     }
 
+    /// Node `index` is at another address from now on.
+    pub fn readdress(&mut self, index: usize, address: IpAddr) {
+        let before = std::mem::replace(&mut self.addresses[index], address);
+        self.index.remove(&before);
+        self.index.insert(address, index);
+    }
+
     /// Lets so many packets per million come out at the port of any worker of their node. The
     /// kernel does so where it brings several packets as one.
     pub const fn lead_astray(&mut self, ppm: u32) {
@@ -251,7 +258,8 @@ impl Net {
     /// to allocate them.
     pub fn stock(&mut self, count: usize, bytes: usize) {
         self.spare.reserve(2 * count);
-        let buffers = (0..count).map(|_| Vec::with_capacity(bytes));
+        let missing = count.saturating_sub(self.spare.len());
+        let buffers = (0..missing).map(|_| Vec::with_capacity(bytes));
         self.spare.extend(buffers);
     }
 

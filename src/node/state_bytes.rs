@@ -1,11 +1,13 @@
 //! How much state a node has, counted from the structures themselves.
 
+use crate::verbs::qp::QP_HANDLE_BYTES;
+
 /// Bytes of state of a node: [`Node::state_bytes`](crate::Node::state_bytes). Rings, packets under
 /// way and registered memory are not state in this sense.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct StateBytes {
-    /// One idle QP: hot and cold part, rows of tables, queues without their rings.
+    /// One idle QP: hot and cold part, number, queues without their rings.
     pub per_qp: u64,
     /// One idle flow, between a QP and one of a peer.
     pub per_flow: u64,
@@ -13,16 +15,21 @@ pub struct StateBytes {
     pub per_connection: u64,
     /// QPs there are.
     pub qps: u64,
-    /// Flows there are: one of each connected QP, one of each route of app-managed QPs.
+    /// Flows that have a record of their own: one of each connected QP, and one of each route of
+    /// app-managed QPs on which something happens, or did within the last seconds.
     pub flows: u64,
-    /// What is known of routes beside their flows, in bytes.
+    /// What is known of routes, in bytes: all of those on which nothing happens, and what is beside
+    /// their flows of the others.
     pub routes: u64,
     /// Connections there are.
     pub connections: u64,
     /// What connections needed while they were active, kept for a second or two for those that
     /// become so.
     pub spare: u64,
-    /// Room in tables that nothing takes, timers, and what connections have counted of late.
+    /// Handles that programs have of QPs.
+    pub handles: u64,
+    /// Room in tables that nothing takes, rows of the mapping and doorbells, timers, and what
+    /// connections have counted of late.
     pub room: u64,
     /// All that the management of connections has now: handshakes and connections of ordinary
     /// hosts, IDs and ports of RDMA-CM, what is known of peers, and messages that wait.
@@ -41,6 +48,7 @@ impl StateBytes {
             routes: engine.routes,
             connections: engine.connections,
             spare: engine.spare,
+            handles: engine.qps * QP_HANDLE_BYTES,
             room: engine.room,
             management: management as u64,
         }
@@ -56,6 +64,7 @@ impl StateBytes {
         self.routes += other.routes;
         self.connections += other.connections;
         self.spare += other.spare;
+        self.handles += other.handles;
         self.room += other.room;
         self.management += other.management;
     }
@@ -64,6 +73,7 @@ impl StateBytes {
     pub const fn total(&self) -> u64 {
         let of_qps = self.per_qp * self.qps + self.per_flow * self.flows + self.routes;
         let of_connections = self.per_connection * self.connections;
-        of_qps + of_connections + self.spare + self.room + self.management
+        let beside = self.handles + self.spare + self.room;
+        of_qps + of_connections + beside + self.management
     }
 }

@@ -89,6 +89,9 @@ struct QpInner {
     srq: Option<Srq>,
 }
 
+/// Bytes of the handle of a QP, with the counts of who holds it.
+pub(crate) const QP_HANDLE_BYTES: u64 = (size_of::<QpInner>() + 2 * size_of::<usize>()) as u64;
+
 impl Pd {
     /// Creates a QP in the RESET state (`ibv_create_qp(3)`).
     ///

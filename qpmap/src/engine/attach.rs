@@ -3,6 +3,7 @@
 use super::backlog::{Share, Task};
 use super::ending::Ending;
 use super::qp::{Flags, Flow, Wire};
+use super::routes::Member;
 use super::{ConnId, Engine, Event, Platform, Trace};
 use crate::error::VerbsError;
 use crate::slab::NONE;
@@ -33,12 +34,28 @@ impl<P: Platform> Engine<P> {
         self.flows.begin(flow, self.links[conn].peer())
     }
 
-    pub(crate) fn flows_of(&self, qp: u32) -> Vec<u32> {
+    /// The flows of a QP.
+    pub(crate) fn members_of(&self, qp: u32) -> Vec<Member> {
         match (self.qps[qp].wire, &self.cold(qp).routes) {
-            (Wire::Shared(own), _) => vec![own],
+            (Wire::Shared(own), _) => vec![Member::Awake(own)],
             (Wire::Routes, Some(own)) => self.flows.routes().flows(own).collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// Those of them that are not dormant.
+    pub(crate) fn awake_flows_of(&self, qp: u32) -> impl Iterator<Item = u32> + use<P> {
+        let members = self.members_of(qp).into_iter();
+        members.filter_map(|member| match member {
+            Member::Awake(flow) => Some(flow),
+            Member::Dormant(_) => None,
+        })
+    }
+
+    /// All of them, awake from now on.
+    pub(crate) fn flows_of(&mut self, qp: u32) -> Vec<u32> {
+        let members = self.members_of(qp).into_iter();
+        members.map(|member| self.awake(member)).collect()
     }
 
     /// The flow of a local QP to `remote` at the peer of `conn`, which carried a packet for it.
@@ -72,7 +89,7 @@ impl<P: Platform> Engine<P> {
         self.find_flow(qp, remote, conn)
     }
 
-    fn find_flow(&self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
+    fn find_flow(&mut self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
         match self.qps[qp].wire {
             Wire::Shared(own) => {
                 let record = &self.flows[own];
@@ -80,10 +97,7 @@ impl<P: Platform> Engine<P> {
                     record.remote == remote && (record.conn == conn || self.is_of_peer(own, conn));
                 fits.then_some(own)
             }
-            Wire::Routes => self
-                .flows
-                .routes()
-                .find(qp, self.links[conn].peer(), remote),
+            Wire::Routes => self.find_route(qp, self.links[conn].peer(), remote),
             Wire::None | Wire::Undecided(_) | Wire::Ibta(_) => None,
         }
     }
@@ -96,12 +110,12 @@ impl<P: Platform> Engine<P> {
         lives && self.flows.peer(flow) == self.links[conn].peer()
     }
 
-    /// Whether the row of the mapping is that of this flow: a QP's own, or its oldest route.
+    /// Whether the row of the mapping is that of this flow: a QP's own, or its first route.
     pub(crate) fn has_row(&self, flow: u32) -> bool {
         let qp = self.flows[flow].qp;
         match (self.qps[qp].wire, &self.cold(qp).routes) {
             (Wire::Shared(own), _) => own == flow,
-            (Wire::Routes, Some(own)) => self.flows.routes().is_oldest(own, flow),
+            (Wire::Routes, Some(own)) => self.flows.routes().is_first(own, flow),
             _ => false,
         }
     }
@@ -189,9 +203,11 @@ impl<P: Platform> Engine<P> {
                 return left;
             }
             let members = &mut self.links[from].members;
-            let flow = members.first().expect("it has more than its share");
+            let member = members.first().expect("it has more than its share");
             self.flows.homes().rotate(members);
-            if self.may_be_taken_over(flow) {
+            if let Member::Awake(flow) = member
+                && self.may_be_taken_over(flow)
+            {
                 self.detach(flow);
                 self.resume_on(flow, fresh.index);
             }

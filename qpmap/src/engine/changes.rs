@@ -109,7 +109,7 @@ impl<P: Platform> Engine<P> {
         cold.attributes = attributes;
         cold.access = changes.access.unwrap_or(cold.access);
         if changes.rnr_retry.is_some() {
-            for flow in self.flows_of(qp) {
+            for flow in self.awake_flows_of(qp) {
                 self.flows[flow].rnr_tries = 0;
             }
         }

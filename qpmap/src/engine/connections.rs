@@ -444,7 +444,10 @@ impl<P: Platform> Engine<P> {
     pub(super) fn evacuate(&mut self, conn: u32, share: &mut Share) -> bool {
         loop {
             match self.links.clear(conn) {
-                Err(flow) if share.take() => self.move_on(flow),
+                Err(member) if share.take() => {
+                    let flow = self.awake(member);
+                    self.move_on(flow);
+                }
                 Err(_) => return false,
                 Ok(stone) => {
                     self.ask_for_stranded(stone.peer, stone.toward);

@@ -1,20 +1,26 @@
 //! The owner of flows: their records, where each belongs, whose turn it is, which have ended.
 
 mod clocks;
+mod dormant;
 mod homes;
 mod lists;
 
 pub(crate) use clocks::Seen;
+pub(crate) use dormant::Dormant;
 pub(crate) use homes::{Group, HOME_BYTES, Homes};
 pub(crate) use lists::{Kind, List, Noticed, Runnable};
 
 use super::ConnId;
 use super::qp::Flow;
-use super::routes::RouteTable;
+use super::routes::{Member, RouteTable};
 use crate::chain::Chains;
 use crate::hash::{IndexMap, Keyed};
 use crate::slab::{NONE, Slab};
 use clocks::Clocks;
+
+// An idle route takes at most 64 bytes: these, 8 for its group, 4 for its number, and a place in
+// the table by pair, of 5 to 11.
+const _: () = assert!(RouteTable::<Dormant>::RECORD <= 40);
 
 /// Flows of an engine.
 #[derive(Debug)]
@@ -22,7 +28,7 @@ pub(crate) struct Flows {
     records: Slab<Flow>,
     homes: Homes,
     /// Routes of app-managed QPs, each of which is a flow.
-    routes: RouteTable,
+    routes: RouteTable<Dormant>,
     /// Lists of flows that have something to send.
     turns: Chains<u32>,
     /// Flows that move to another connection once they are quiet.
@@ -58,14 +64,41 @@ impl Flows {
         self.records.remove(flow);
     }
 
-    /// How many there are.
+    /// How many there are, dormant ones included.
     pub(crate) const fn len(&self) -> usize {
+        self.awake() + self.routes.dormant()
+    }
+
+    /// How many of them are awake.
+    pub(crate) const fn awake(&self) -> usize {
         self.records.len()
+    }
+
+    /// Bytes of what is known of routes, dormant flows included.
+    pub(crate) fn route_bytes(&self) -> usize {
+        self.routes.state_bytes() + self.homes.route_bytes()
     }
 
     /// Bytes of tables that no flows are in.
     pub(crate) fn room_bytes(&self) -> usize {
-        self.records.room_bytes() + self.homes.room_bytes(self.records.len())
+        self.records.room_bytes()
+            + self.homes.room_bytes(self.awake())
+            + self.turns.state_bytes()
+            + self.moves.allocation_size()
+            + self.clocks.state_bytes()
+            + self.ended.capacity() * size_of::<u32>()
+    }
+
+    /// Gives back room that was needed once.
+    pub(crate) fn trim(&mut self) {
+        self.records.trim();
+        self.routes.fit();
+        self.homes.trim(self.records.slots());
+        self.turns.trim();
+        self.clocks.trim();
+        if self.ended.is_empty() {
+            self.ended = Vec::new();
+        }
     }
 
     #[inline]
@@ -89,11 +122,11 @@ impl Flows {
         &mut self.homes
     }
 
-    pub(crate) const fn routes(&self) -> &RouteTable {
+    pub(crate) const fn routes(&self) -> &RouteTable<Dormant> {
         &self.routes
     }
 
-    pub(crate) const fn routes_mut(&mut self) -> &mut RouteTable {
+    pub(crate) const fn routes_mut(&mut self) -> &mut RouteTable<Dormant> {
         &mut self.routes
     }
 }
@@ -127,6 +160,38 @@ impl Flows {
     /// Takes a flow out, if it is in the list.
     pub(crate) fn take<K: Kind>(&mut self, list: &mut List<K>, flow: u32) {
         list.take(&mut self.turns, &mut self.records, flow);
+    }
+}
+
+/// Flows of routes that nothing happens on.
+impl Flows {
+    /// Lets the flow of a route become dormant, if it has nothing under way; `group` is the one
+    /// that it is in. Its slot is free then.
+    pub(crate) fn let_sleep(&mut self, group: &mut Group, (route, flow): (u32, u32)) -> bool {
+        let Some(dormant) = Dormant::of(&self.records[flow]) else {
+            return false;
+        };
+        self.routes.let_sleep(route, dormant);
+        let (awake, asleep) = (Member::Awake(flow), Member::Dormant(route));
+        self.homes.replace(group, awake, asleep);
+        self.remove(flow);
+        true
+    }
+
+    /// The connection of a dormant flow.
+    pub(crate) fn conn_of_sleeper(&self, route: u32) -> u32 {
+        let (dormant, _) = self.routes.sleeper(route);
+        dormant.conn()
+    }
+
+    /// The dormant flow of a route wakes up; `group` is the one that it is in. Gives its index.
+    pub(crate) fn wake_up(&mut self, group: &mut Group, route: u32) -> u32 {
+        let (dormant, (qp, peer, remote)) = self.routes.sleeper(route);
+        let flow = self.begin(dormant.flow(qp, remote), peer);
+        let (asleep, awake) = (Member::Dormant(route), Member::Awake(flow));
+        self.homes.replace(group, asleep, awake);
+        self.routes.wake_up(route, flow);
+        flow
     }
 }
 
@@ -203,7 +268,7 @@ impl Flows {
 
     /// Whether nothing is left for the next round.
     pub(crate) fn is_idle(&self) -> bool {
-        self.ended.is_empty() && self.clocks.is_idle()
+        self.ended.is_empty() && self.clocks.is_idle() && !self.routes.has_looks()
     }
 }
 
@@ -226,6 +291,7 @@ impl std::ops::IndexMut<u32> for Flows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::routes::OwnRoutes;
     use trunkline_wire::Qpn;
 
     fn flows(count: u32) -> Flows {
@@ -293,5 +359,41 @@ mod tests {
         );
         assert!(flows.get(0).is_none() && flows.is_idle());
         assert_eq!((flows.len(), flows.peer(1)), (1, 7));
+    }
+
+    #[test]
+    fn a_dormant_route_is_found_and_listed_and_wakes_up_as_another_flow() {
+        let (mut flows, mut own) = (Flows::new(Keyed::new([1, 2])), OwnRoutes::EMPTY);
+        let mut group = Group::EMPTY;
+        for remote in 0..3 {
+            let (qp, peer, to) = (0, 0, Qpn::from_wire(remote));
+            let flow = flows.begin(Flow::new(qp, 4, to, 9), peer);
+            flows.homes().join(&mut group, flow);
+            let routes = flows.routes_mut();
+            routes.insert(&mut own, (qp, peer, to), flow, false);
+        }
+        let routes = flows.routes_mut();
+        assert!(routes.needs_timer() && !routes.needs_timer());
+        routes.begin_looks();
+        while let Some(look) = flows.routes_mut().next_look() {
+            assert!(flows.let_sleep(&mut group, look), "{look:?}");
+        }
+        assert!(!flows.routes().has_looks() && !flows.routes_mut().needs_timer());
+        assert_eq!((flows.len(), flows.awake()), (3, 0));
+        let asleep = [0, 1, 2].map(Member::Dormant);
+        assert!(flows.routes().flows(&own).eq(asleep));
+        assert_eq!(flows.homes().members(group), asleep);
+        assert_eq!(flows.conn_of_sleeper(1), 4);
+        let flow = flows.wake_up(&mut group, 1);
+        let (record, peer) = (&flows[flow], flows.peer(flow));
+        assert_eq!(
+            (record.remote, record.conn, peer),
+            (Qpn::from_wire(1), 4, 0)
+        );
+        let routes = flows.routes_mut();
+        assert_eq!(routes.numbered(&own, 2), Some(Some(Member::Awake(flow))));
+        assert!(routes.needs_timer(), "it is looked at again");
+        assert_eq!(routes.end(&mut own, (0, 0, Qpn::from_wire(1))), 2);
+        assert_eq!(routes.dormant(), 2);
     }
 }

@@ -19,6 +19,7 @@ pub(crate) use windows::Rested;
 
 use super::build::SentPacket;
 use super::flows::{Group, List, Noticed, Runnable};
+use super::routes::Member;
 use super::{Cause, ConnId};
 use crate::hash::Keyed;
 use crate::slab::{NONE, Slab};
@@ -535,7 +536,7 @@ impl Links {
 
     /// Frees the index of a connection that is gone, and gives what it left. The first of its flows
     /// instead, where it has some.
-    pub(crate) fn clear(&mut self, conn: u32) -> Result<Tombstone, u32> {
+    pub(crate) fn clear(&mut self, conn: u32) -> Result<Tombstone, Member> {
         let stone = self.tombstones.clear(conn)?;
         self.conns.release(conn);
         Ok(stone)

@@ -22,6 +22,7 @@
 //! | `transmit` | a turn of a connection: which packet goes next |
 //! | `send` | packets of requests, responses and notices; what is sent again |
 //! | `routing`, `routes` | QPs that programs route themselves; the table of routes |
+//! | `dormancy` | flows of routes that nothing happens on |
 //! | `backlog` | work for many flows, some in each round |
 //! | `build` | headers, payload, ICRC of one packet |
 //! | `packet` | one packet taken apart |
@@ -52,6 +53,7 @@ mod completions;
 mod connections;
 mod control;
 mod counters;
+mod dormancy;
 mod early;
 mod ending;
 mod endings;
@@ -473,6 +475,7 @@ impl<P: Platform> Engine<P> {
             Timer::RecentBinds => self.time_binds(now),
             Timer::Calendar => self.look_at_idle(now),
             Timer::ForgetCounts => self.forget_counts(now),
+            Timer::Dormancy => self.flows.routes_mut().begin_looks(),
         }
     }
 

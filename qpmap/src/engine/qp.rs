@@ -125,8 +125,8 @@ pub const FIRST_MSN: u32 = u32::MAX - 15;
 /// One direction-pair between a local QP and a remote one, over whatever connection it is bound to.
 ///
 /// An ordinary QP has one; an app-managed QP has one for each remote QP it addresses.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone, Eq, Hash, PartialEq))]
+#[derive(Debug, Eq, PartialEq)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(crate) struct Flow {
     pub(crate) qp: u32,
     pub(crate) conn: u32,
@@ -233,6 +233,11 @@ impl Flags {
 
     pub(crate) const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
+    }
+
+    /// Whether none is set but some of these.
+    pub(crate) fn is_of(self, flags: &[Self]) -> bool {
+        flags.iter().fold(self.0, |left, flag| left & !flag.0) == 0
     }
 
     pub(crate) const fn set(&mut self, flag: Self) {

@@ -35,7 +35,7 @@ pub(crate) struct Qps<W> {
 
 /// What names the QPs at an index.
 #[derive(Clone, Copy, Debug)]
-struct Name {
+pub(crate) struct Name {
     /// Sealed once, as that takes loads from large tables.
     number: Qpn,
     /// That of the last QP: a number is never used twice with the same one.

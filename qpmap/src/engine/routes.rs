@@ -3,11 +3,21 @@
 //! All routes of an engine are in one table, by the QP, the peer and the QP there, so that finding
 //! one costs the same however many there are. A program knows the routes that it asked for by
 //! numbers, per QP, which are free again once it has closed them; a route that a peer opened has
-//! none until the program asks for it, and goes when the peer's QP ends.
+//! one that nobody is told until the program asks for the route, and goes when the peer's QP ends.
+//!
+//! The flow of a route is a record of its own while something is under way on it. Some time after
+//! that it becomes *dormant*: the route keeps the few words that tell what it was, until a request
+//! or a packet, or the end of its connection, wakes it up.
+
+mod dormancy;
+mod numbers;
 
 use crate::hash::{IndexMap, Keyed};
-use crate::slab::{NONE, Slab};
+use crate::slab::Slab;
+pub(crate) use dormancy::PAUSE_NS;
+use dormancy::{Awake, Looks};
 use hashbrown::HashTable;
+use numbers::{Entry, Numbers};
 use std::collections::VecDeque;
 use trunkline_wire::Qpn;
 
@@ -16,43 +26,71 @@ const MAX_OPENED: u32 = 1 << 20;
 /// Most of one peer, which may never have more than are left for others.
 const MAX_OPENED_PER_PEER: u32 = 1 << 16;
 
-/// One of them.
+/// One that has not ended.
 #[derive(Debug)]
-struct Route {
+struct Route<D> {
     qp: u32,
     peer: u32,
-    remote: Qpn,
-    /// Its flow; [`NONE`] once the route has ended.
-    flow: u32,
-    /// What its program calls it; 0 while it does not know it.
     number: u32,
-    /// Its neighbours among the routes of the QP: a circle.
-    prev: u32,
-    next: u32,
-    /// The peer opened it.
-    opened: bool,
-    /// Its program has closed it, while requests that name it were in the ring.
-    closing: bool,
+    /// Number of the remote QP, which has 24 bits.
+    remote: [u8; 3],
+    origin: Origin,
+    state: State<D>,
+}
+
+/// Who has asked for a route.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Origin {
+    /// Its program.
+    Program,
+    /// The peer, and its program does not know of it.
+    Peer,
+    /// The peer, and then its program.
+    Both,
+}
+
+/// Its flow, or what is kept of that.
+#[derive(Debug)]
+enum State<D> {
+    Awake(Awake),
+    Dormant(D),
+}
+
+/// Where the flow of a route is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Member {
+    /// This flow.
+    Awake(u32),
+    /// With this route, dormant.
+    Dormant(u32),
+}
+
+impl Member {
+    /// The flow, which is awake.
+    pub(crate) fn awake(self) -> u32 {
+        match self {
+            Self::Awake(flow) => flow,
+            Self::Dormant(route) => panic!("the flow of route {route} is dormant"),
+        }
+    }
 }
 
 /// The routes of one QP.
 #[derive(Debug)]
 pub(crate) struct OwnRoutes {
-    first: u32,
-    /// By number, from 1.
-    numbers: Slab<u32>,
+    numbers: Numbers,
     /// Numbers of routes that are closing, and the slot of the ring behind the last request that
     /// may name each; in order.
     closing: VecDeque<(u32, u32)>,
 }
 
-/// The routes of an engine.
+/// The routes of an engine; `D` is what is kept of a dormant flow.
 #[derive(Debug)]
-pub(crate) struct RouteTable {
+pub(crate) struct RouteTable<D> {
     hash: Keyed,
-    routes: Slab<Route>,
-    /// Those that have not ended.
+    routes: Slab<Route<D>>,
     by_pair: HashTable<u32>,
+    looks: Looks,
     /// Routes that peers opened: all, and by peer.
     opened: u32,
     opened_by: IndexMap<u32>,
@@ -60,34 +98,77 @@ pub(crate) struct RouteTable {
 
 impl OwnRoutes {
     pub(crate) const EMPTY: Self = Self {
-        first: NONE,
-        numbers: Slab::new(),
+        numbers: Numbers::EMPTY,
         closing: VecDeque::new(),
     };
+
+    /// Bytes that it takes.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let closing = self.closing.capacity() * size_of::<(u32, u32)>();
+        size_of::<Self>() + self.numbers.state_bytes() + closing
+    }
 }
 
-impl RouteTable {
+impl<D> Route<D> {
+    fn new((qp, peer, remote): (u32, u32, Qpn), number: u32, origin: Origin, at: Awake) -> Self {
+        let [_, remote @ ..] = remote.get().to_be_bytes();
+        Self {
+            qp,
+            peer,
+            number,
+            remote,
+            origin,
+            state: State::Awake(at),
+        }
+    }
+
+    fn remote(&self) -> Qpn {
+        let [a, b, c] = self.remote;
+        Qpn::from_wire(u32::from_be_bytes([0, a, b, c]))
+    }
+
+    fn is_between(&self, qp: u32, peer: u32, remote: Qpn) -> bool {
+        (self.qp, self.peer, self.remote()) == (qp, peer, remote)
+    }
+
+    fn hash(&self, keyed: &Keyed) -> u64 {
+        pair_hash(keyed, self.qp, self.peer, self.remote())
+    }
+
+    const fn member(&self, index: u32) -> Member {
+        match self.state {
+            State::Awake(Awake { flow, .. }) => Member::Awake(flow),
+            State::Dormant(_) => Member::Dormant(index),
+        }
+    }
+}
+
+impl<D> RouteTable<D> {
+    /// Bytes of a route.
+    pub(crate) const RECORD: usize = size_of::<Option<Route<D>>>();
+
     /// An empty table; `hash` is one that nobody can foresee.
     pub(crate) fn new(hash: Keyed) -> Self {
         Self {
             hash,
             routes: Slab::new(),
             by_pair: HashTable::new(),
+            looks: Looks::default(),
             opened: 0,
             opened_by: IndexMap::default(),
         }
     }
 
-    /// Routes, ended ones that their programs have not closed included.
-    #[cfg(test)]
-    pub(crate) const fn len(&self) -> usize {
-        self.routes.len()
+    /// Bytes of what is known of them, room in tables included.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.routes.state_bytes()
+            + self.by_pair.allocation_size()
+            + self.opened_by.allocation_size()
     }
 
-    /// Bytes of what is known of them: a record each, with its number and its place in the table.
-    pub(crate) const fn state_bytes(&self) -> usize {
-        const EACH: usize = size_of::<Route>() + 2 * size_of::<u32>() + 1;
-        self.routes.len() * EACH
+    /// Gives back room that the next routes may need.
+    pub(crate) fn fit(&mut self) {
+        self.routes.fit();
     }
 
     /// Whether `peer`, or one that is not known yet, may open another route.
@@ -98,26 +179,30 @@ impl RouteTable {
 
     /// The flow between a QP and `remote` at `peer`.
     #[inline]
-    pub(crate) fn find(&self, qp: u32, peer: u32, remote: Qpn) -> Option<u32> {
-        let fits = |route: &u32| {
-            let route = &self.routes[*route];
-            (route.qp, route.peer, route.remote) == (qp, peer, remote)
-        };
-        let found = self.by_pair.find(self.hash_of(qp, peer, remote), fits)?;
-        Some(self.routes[*found].flow)
+    pub(crate) fn find(&self, qp: u32, peer: u32, remote: Qpn) -> Option<Member> {
+        let route = self.route_of(qp, peer, remote)?;
+        Some(self.routes[route].member(route))
     }
 
-    /// The flow of route `number` of a QP. `None`: no such route; [`NONE`]: it has ended.
+    /// The flow of route `number` of a QP. `None`: no such route; `Some(None)`: it has ended.
     #[inline]
-    pub(crate) fn numbered(&self, own: &OwnRoutes, number: u32) -> Option<u32> {
-        let route = own.numbers.get(number.wrapping_sub(1))?;
-        Some(self.routes[*route].flow)
+    pub(crate) fn numbered(&self, own: &OwnRoutes, number: u32) -> Option<Option<Member>> {
+        Some(match own.numbers.get(number)? {
+            Entry::Route(route) => Some(self.routes[route].member(route)),
+            Entry::Ended | Entry::Closing => None,
+        })
     }
 
     /// What its program calls a route that has not ended; 0 when it does not know it.
     pub(crate) fn number(&self, qp: u32, peer: u32, remote: Qpn) -> u32 {
         let found = self.route_of(qp, peer, remote);
-        found.map_or(0, |route| self.routes[route].number)
+        found.map_or(0, |route| match self.routes[route] {
+            Route {
+                origin: Origin::Peer,
+                ..
+            } => 0,
+            Route { number, .. } => number,
+        })
     }
 
     /// Takes up a route, which is not there yet; `opened` by the peer, or by the program.
@@ -129,27 +214,16 @@ impl RouteTable {
         opened: bool,
     ) {
         let index = self.routes.next_index();
-        let (prev, next) = match own.first {
-            NONE => (index, index),
-            first => (self.routes[first].prev, first),
-        };
-        self.routes.insert(Route {
-            qp,
-            peer,
-            remote,
-            flow,
-            number: 0,
-            prev,
-            next,
-            opened,
-            closing: false,
-        });
-        if own.first == NONE {
-            own.first = index;
+        let number = own.numbers.insert(index);
+        let origin = if opened {
+            Origin::Peer
         } else {
-            self.routes[prev].next = index;
-            self.routes[next].prev = index;
-        }
+            Origin::Program
+        };
+        let pair = (qp, peer, remote);
+        let route = Route::new(pair, number, origin, Awake::alone(flow));
+        self.routes.insert(route);
+        self.watch_out(index);
         let hash = self.hash_of(qp, peer, remote);
         let (keyed, routes) = (self.hash, &self.routes);
         self.by_pair
@@ -160,34 +234,29 @@ impl RouteTable {
         }
     }
 
-    /// Gives a route its number, if it has none yet.
-    pub(crate) fn name(
-        &mut self,
-        own: &mut OwnRoutes,
-        (qp, peer, remote): (u32, u32, Qpn),
-    ) -> Option<u32> {
+    /// Gives the number of a route to its program.
+    pub(crate) fn name(&mut self, (qp, peer, remote): (u32, u32, Qpn)) -> Option<u32> {
         let index = self.route_of(qp, peer, remote)?;
         let route = &mut self.routes[index];
-        if route.number == 0 {
-            route.number = own.numbers.insert(index) + 1;
+        if route.origin == Origin::Peer {
+            route.origin = Origin::Both;
         }
         Some(route.number)
     }
 
-    /// A route ends: nobody finds it any more. One that its program knows keeps its number until
-    /// that is closed; all others are gone. Gives the number.
+    /// A route ends, whose flow is awake: nobody finds it any more. One that its program knows
+    /// keeps its number until that is closed. Gives the number, or 0.
     pub(crate) fn end(&mut self, own: &mut OwnRoutes, (qp, peer, remote): (u32, u32, Qpn)) -> u32 {
-        let Some(index) = self.route_of(qp, peer, remote) else {
+        let hash = self.hash_of(qp, peer, remote);
+        let routes = &self.routes;
+        let fits = |route: &u32| routes[*route].is_between(qp, peer, remote);
+        let Ok(entry) = self.by_pair.find_entry(hash, fits) else {
             return 0;
         };
-        let hash = self.hash_of(qp, peer, remote);
-        if let Ok(entry) = self.by_pair.find_entry(hash, |route| *route == index) {
-            entry.remove();
-        }
-        let route = &mut self.routes[index];
-        route.flow = NONE;
-        let number = route.number;
-        if std::mem::take(&mut route.opened) {
+        let (index, _) = entry.remove();
+        self.look_away(index);
+        let Route { number, origin, .. } = self.routes.remove(index);
+        if origin != Origin::Program {
             self.opened -= 1;
             let count = self.opened_by.get_mut(&peer);
             let count = count.expect("each route that a peer opened is counted");
@@ -196,95 +265,16 @@ impl RouteTable {
                 self.opened_by.remove(&peer);
             }
         }
-        if number == 0 {
-            self.remove(own, index);
+        if origin == Origin::Peer {
+            own.numbers.remove(number);
+            return 0;
         }
+        own.numbers.set(number, Entry::Ended);
         number
     }
 
-    /// Whether a program has closed the route that had this number.
-    pub(crate) fn is_closing(&self, own: &OwnRoutes, number: u32) -> bool {
-        let route = own.numbers.get(number.wrapping_sub(1));
-        route.is_some_and(|route| self.routes[*route].closing)
-    }
-
-    /// The program has closed a route that has ended. Its number is free once all requests before
-    /// `slot` of the ring were taken: they may name it.
-    pub(crate) fn close_behind(&mut self, own: &mut OwnRoutes, number: u32, slot: u32) {
-        self.routes[own.numbers[number - 1]].closing = true;
-        own.closing.push_back((number, slot));
-    }
-
-    /// All requests before `slot` were taken from the ring.
-    #[inline]
-    pub(crate) fn taken(&mut self, own: &mut OwnRoutes, slot: u32) {
-        while let Some(&(number, behind)) = own.closing.front()
-            && slot.wrapping_sub(behind).cast_signed() >= 0
-        {
-            own.closing.pop_front();
-            self.close(own, number);
-        }
-    }
-
-    /// Frees the number of a route that has ended.
-    pub(crate) fn close(&mut self, own: &mut OwnRoutes, number: u32) {
-        let index = own.numbers.remove(number - 1);
-        assert_eq!(self.routes[index].flow, NONE, "a route ends first");
-        self.remove(own, index);
-    }
-
-    /// Whether a flow is that of the oldest route of a QP.
-    pub(crate) fn is_oldest(&self, own: &OwnRoutes, flow: u32) -> bool {
-        let oldest = self.routes.get(own.first);
-        oldest.is_some_and(|route| route.flow == flow)
-    }
-
-    /// The flows of a QP's routes, oldest first, but for those that have ended.
-    pub(crate) fn flows(&self, own: &OwnRoutes) -> impl Iterator<Item = u32> {
-        let (first, mut next) = (own.first, own.first);
-        let all = std::iter::from_fn(move || {
-            let route = self.routes.get(next)?;
-            next = if route.next == first {
-                NONE
-            } else {
-                route.next
-            };
-            Some(route.flow)
-        });
-        all.filter(|flow| *flow != NONE)
-    }
-
-    /// Forgets what is left of a QP whose routes have all ended: the numbers that its program has
-    /// not closed.
-    pub(crate) fn clear(&mut self, own: &mut OwnRoutes) {
-        while own.first != NONE {
-            self.remove(own, own.first);
-        }
-        own.numbers = Slab::new();
-        own.closing.clear();
-    }
-
-    fn remove(&mut self, own: &mut OwnRoutes, index: u32) {
-        let Route {
-            prev, next, flow, ..
-        } = self.routes.remove(index);
-        assert_eq!(flow, NONE, "a route ends before it goes");
-        if next == index {
-            own.first = NONE;
-            return;
-        }
-        self.routes[prev].next = next;
-        self.routes[next].prev = prev;
-        if own.first == index {
-            own.first = next;
-        }
-    }
-
     fn route_of(&self, qp: u32, peer: u32, remote: Qpn) -> Option<u32> {
-        let fits = |route: &u32| {
-            let route = &self.routes[*route];
-            (route.qp, route.peer, route.remote) == (qp, peer, remote)
-        };
+        let fits = |route: &u32| self.routes[*route].is_between(qp, peer, remote);
         let hash = self.hash_of(qp, peer, remote);
         self.by_pair.find(hash, fits).copied()
     }
@@ -295,9 +285,50 @@ impl RouteTable {
     }
 }
 
-impl Route {
-    fn hash(&self, keyed: &Keyed) -> u64 {
-        pair_hash(keyed, self.qp, self.peer, self.remote)
+/// The routes of one QP.
+impl<D> RouteTable<D> {
+    /// The flows of a QP's routes, in the order of their numbers, but for those that have ended.
+    pub(crate) fn flows(&self, own: &OwnRoutes) -> impl Iterator<Item = Member> {
+        let member = |route: u32| self.routes[route].member(route);
+        own.numbers.routes().map(member)
+    }
+
+    /// Whether a flow is that of the first route of a QP.
+    pub(crate) fn is_first(&self, own: &OwnRoutes, flow: u32) -> bool {
+        self.numbered(own, 1) == Some(Some(Member::Awake(flow)))
+    }
+}
+
+impl OwnRoutes {
+    /// Whether a program has closed the route that had this number.
+    pub(crate) fn is_closing(&self, number: u32) -> bool {
+        self.numbers.get(number) == Some(Entry::Closing)
+    }
+
+    /// The program has closed a route that has ended. Its number is free once all requests before
+    /// `slot` of the ring were taken: they may name it.
+    pub(crate) fn close_behind(&mut self, number: u32, slot: u32) {
+        self.numbers.set(number, Entry::Closing);
+        self.closing.push_back((number, slot));
+    }
+
+    /// All requests before `slot` were taken from the ring.
+    #[inline]
+    pub(crate) fn taken(&mut self, slot: u32) {
+        while let Some(&(number, behind)) = self.closing.front()
+            && slot.wrapping_sub(behind).cast_signed() >= 0
+        {
+            self.closing.pop_front();
+            self.close(number);
+        }
+    }
+
+    /// Frees the number of a route that has ended.
+    pub(crate) fn close(&mut self, number: u32) {
+        let entry = self.numbers.get(number);
+        let ended = matches!(entry, Some(Entry::Ended | Entry::Closing));
+        assert!(ended, "a route ends first");
+        self.numbers.remove(number);
     }
 }
 
@@ -313,7 +344,7 @@ mod tests {
     use super::*;
     use trunkline_conn::secret::{Purpose, Secret};
 
-    fn table() -> RouteTable {
+    fn table() -> RouteTable<()> {
         RouteTable::new(Keyed::of(Secret::from_seed(1).stream(Purpose::Routes)))
     }
 
@@ -328,11 +359,11 @@ mod tests {
             table.insert(&mut own, pair(3, 7, remote), remote, false);
         }
         let find = |qp, peer, remote| table.find(qp, peer, Qpn::from_wire(remote));
-        assert_eq!(find(3, 7, 500), Some(500));
+        assert_eq!(find(3, 7, 500), Some(Member::Awake(500)));
         assert_eq!(find(3, 8, 500), None);
         assert_eq!(find(4, 7, 500), None);
         assert_eq!(find(3, 7, 1000), None);
-        assert!(table.flows(&own).eq(0..1000));
+        assert!(table.flows(&own).eq((0..1000).map(Member::Awake)));
     }
 
     #[test]
@@ -341,23 +372,28 @@ mod tests {
         for remote in 0..3 {
             table.insert(&mut own, pair(0, 0, remote), 10 + remote, remote == 1);
         }
-        assert_eq!(table.name(&mut own, pair(0, 0, 1)), Some(1));
-        assert_eq!(table.name(&mut own, pair(0, 0, 2)), Some(2));
-        assert_eq!(
-            table.name(&mut own, pair(0, 0, 1)),
-            Some(1),
-            "the same again"
-        );
-        assert_eq!(table.numbered(&own, 1), Some(11));
-        assert_eq!(table.end(&mut own, pair(0, 0, 1)), 1);
-        assert_eq!(table.numbered(&own, 1), Some(NONE), "known, but ended");
+        let numbers = |table: &RouteTable<()>| {
+            [0, 1, 2].map(|remote| table.number(0, 0, Qpn::from_wire(remote)))
+        };
+        assert_eq!(numbers(&table), [1, 0, 3], "the peer's is not known yet");
+        assert_eq!(table.name(pair(0, 0, 1)), Some(2));
+        assert_eq!(table.name(pair(0, 0, 1)), Some(2), "the same again");
+        assert_eq!(numbers(&table), [1, 2, 3]);
+        assert_eq!(table.numbered(&own, 2), Some(Some(Member::Awake(11))));
+        assert_eq!(table.end(&mut own, pair(0, 0, 1)), 2);
+        assert_eq!(table.numbered(&own, 2), Some(None), "known, but ended");
         assert_eq!(table.find(0, 0, Qpn::from_wire(1)), None);
         // Another route to the same QP is another one, with another number.
         table.insert(&mut own, pair(0, 0, 1), 20, false);
-        assert_eq!(table.name(&mut own, pair(0, 0, 1)), Some(3));
-        table.close(&mut own, 1);
-        assert_eq!(table.numbered(&own, 1), None);
-        assert_eq!(table.name(&mut own, pair(0, 0, 0)), Some(1), "free again");
+        assert_eq!(table.name(pair(0, 0, 1)), Some(4));
+        own.close_behind(2, 7);
+        assert!(own.is_closing(2) && table.numbered(&own, 2) == Some(None));
+        own.taken(6);
+        assert!(own.is_closing(2), "a request may still name it");
+        own.taken(7);
+        assert_eq!(table.numbered(&own, 2), None);
+        table.insert(&mut own, pair(0, 0, 7), 21, false);
+        assert_eq!(table.name(pair(0, 0, 7)), Some(2), "free again");
         assert_eq!(table.numbered(&own, 0), None);
     }
 
@@ -371,7 +407,7 @@ mod tests {
             for remote in (0..100).rev() {
                 assert_eq!(table.end(&mut own, pair(0, 5, remote)), 0, "round {round}");
             }
-            assert_eq!(table.len(), 0);
+            assert_eq!(table.routes.len(), 0);
         }
         assert!(table.opened == 0 && table.opened_by.is_empty());
         assert_eq!(table.flows(&own).count(), 0);
@@ -381,7 +417,7 @@ mod tests {
     fn a_peer_takes_its_share_of_routes_and_none_of_the_others() {
         let (mut table, mut own) = (table(), OwnRoutes::EMPTY);
         let mut flow = 0;
-        let mut fill = |table: &mut RouteTable, peer| {
+        let mut fill = |table: &mut RouteTable<()>, peer| {
             let mut count = 0;
             while table.may_be_opened_by(Some(peer)) {
                 table.insert(&mut own, pair(0, peer, count), flow, true);
@@ -405,19 +441,40 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_a_qp_go_with_it() {
+    fn all_that_are_awake_when_a_look_begins_are_looked_at_once() {
+        let (mut table, mut own) = (table(), OwnRoutes::EMPTY);
+        for remote in 0..4 {
+            table.insert(&mut own, pair(0, 0, remote), remote, true);
+        }
+        table.begin_looks();
+        assert_eq!(table.next_look(), Some((0, 0)));
+        // One that was looked at and one that was not end, and another one begins.
+        table.end(&mut own, pair(0, 0, 0));
+        table.end(&mut own, pair(0, 0, 2));
+        table.insert(&mut own, pair(0, 0, 9), 9, true);
+        assert_eq!(table.next_look(), Some((1, 1)));
+        assert_eq!(table.next_look(), Some((3, 3)));
+        table.end(&mut own, pair(0, 0, 3));
+        table.end(&mut own, pair(0, 0, 1));
+        table.end(&mut own, pair(0, 0, 9));
+        assert_eq!(table.next_look(), None);
+        assert!(!table.needs_timer(), "none is awake");
+    }
+
+    #[test]
+    fn the_routes_of_a_qp_are_its_own() {
         let (mut table, mut own) = (table(), OwnRoutes::EMPTY);
         let mut neighbour = OwnRoutes::EMPTY;
         table.insert(&mut neighbour, pair(1, 0, 0), 99, true);
         for remote in 0..4 {
             table.insert(&mut own, pair(0, 0, remote), remote, false);
-            table.name(&mut own, pair(0, 0, remote));
         }
         for remote in 0..4 {
             table.end(&mut own, pair(0, 0, remote));
         }
-        table.clear(&mut own);
-        assert_eq!((table.len(), table.numbered(&own, 1)), (1, None));
-        assert_eq!(table.find(1, 0, Qpn::from_wire(0)), Some(99));
+        assert_eq!((table.routes.len(), table.flows(&own).count()), (1, 0));
+        let found = table.find(1, 0, Qpn::from_wire(0));
+        assert_eq!(found, Some(Member::Awake(99)));
+        assert!(table.is_first(&neighbour, 99) && !table.is_first(&own, 99));
     }
 }

@@ -6,7 +6,7 @@
 //! where the program asks for it, or wrote nonsense into its ring.
 
 use super::ending::Ending;
-use super::flows::Flows;
+use super::flows::{Dormant, Flows};
 use super::qp::{Flags, Wire};
 use super::qps::Qps;
 use super::requests::Pending;
@@ -27,7 +27,7 @@ fn parts<'a, W>(
     flows: &'a mut Flows,
     qps: &'a mut Qps<W>,
     qp: u32,
-) -> (&'a mut RouteTable, &'a mut OwnRoutes) {
+) -> (&'a mut RouteTable<Dormant>, &'a mut OwnRoutes) {
     let own = &mut qps.cold_mut(qp).routes;
     (
         flows.routes_mut(),
@@ -67,12 +67,14 @@ impl<P: Platform> Engine<P> {
             });
         }
         let peer = target.peer();
-        if let Some(flow) = self.flows.routes().find(qp, peer, remote)
+        let mut found = self.find_route(qp, peer, remote);
+        if let Some(flow) = found
             && self.is_left_behind(flow)
         {
             self.move_on(flow);
+            found = self.find_route(qp, peer, remote);
         }
-        match self.flows.routes().find(qp, peer, remote) {
+        match found {
             Some(flow) if self.flows[flow].conn == conn.index => {}
             // It waits for a connection to that peer: here is one.
             Some(flow) if self.flows[flow].conn == NONE => self.resume_on(flow, conn.index),
@@ -82,8 +84,7 @@ impl<P: Platform> Engine<P> {
                 self.open_route(qp, (conn.index, remote), life, false);
             }
         }
-        let (routes, own) = parts(&mut self.flows, &mut self.qps, qp);
-        let number = routes.name(own, (qp, peer, remote));
+        let number = self.flows.routes_mut().name((qp, peer, remote));
         Ok(number.expect("the route was found or made above"))
     }
 
@@ -111,10 +112,11 @@ impl<P: Platform> Engine<P> {
     pub fn close_route(&mut self, qpn: Qpn, route: u32) -> Result<(), VerbsError> {
         let qp = self.known(qpn)?;
         let own = self.cold(qp).routes.as_deref();
-        let known = |own: &OwnRoutes| !self.flows.routes().is_closing(own, route);
-        let flow = own
-            .filter(|own| known(own))
-            .and_then(|_| self.flow_of_route(qp, route));
+        let closing = own.is_some_and(|own| own.is_closing(route));
+        let flow = match closing {
+            true => None,
+            false => self.flow_of_route(qp, route),
+        };
         let flow = flow.ok_or(VerbsError::UnknownRoute {
             qpn: qpn.get(),
             route,
@@ -124,10 +126,10 @@ impl<P: Platform> Engine<P> {
         }
         let record = &self.qps[qp];
         let behind = record.queues.send.posted_behind(&record.cursor);
-        let (routes, own) = parts(&mut self.flows, &mut self.qps, qp);
+        let (_, own) = parts(&mut self.flows, &mut self.qps, qp);
         match behind {
-            Some(slot) => routes.close_behind(own, route, slot),
-            None => routes.close(own, route),
+            Some(slot) => own.close_behind(route, slot),
+            None => own.close(route),
         }
         Ok(())
     }
@@ -158,9 +160,17 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The flow of a route; [`NONE`] when it has ended, `None` when there is no such route.
-    fn flow_of_route(&self, qp: u32, route: u32) -> Option<u32> {
+    fn flow_of_route(&mut self, qp: u32, route: u32) -> Option<u32> {
         let own = self.cold(qp).routes.as_ref()?;
-        self.flows.routes().numbered(own, route)
+        let member = self.flows.routes().numbered(own, route)?;
+        Some(member.map_or(NONE, |member| self.awake(member)))
+    }
+
+    /// The flow of the route between a QP and `remote` at `peer`.
+    #[inline]
+    pub(crate) fn find_route(&mut self, qp: u32, peer: u32, remote: Qpn) -> Option<u32> {
+        let member = self.flows.routes().find(qp, peer, remote)?;
+        Some(self.awake(member))
     }
 
     /// Whether a flow is one of the many of an app-managed QP.
@@ -211,7 +221,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn routes_taken(&mut self, qp: u32) {
         let slot = self.qps[qp].cursor.slot();
         if let Some(own) = &mut self.qps.cold_mut(qp).routes {
-            self.flows.routes_mut().taken(own, slot);
+            own.taken(slot);
         }
     }
 
@@ -305,8 +315,6 @@ impl<P: Platform> Engine<P> {
                 self.leave_table(flow);
             }
         }
-        if let Some(mut own) = self.cold_mut(qp).routes.take() {
-            self.flows.routes_mut().clear(&mut own);
-        }
+        self.cold_mut(qp).routes = None;
     }
 }

@@ -3,12 +3,15 @@
 use super::flows::HOME_BYTES;
 use super::links::{CONNECTION_ROWS, Conn, Peer};
 use super::qp::{Cold, Flow, Qp, QpQueues};
+use super::qps::Name;
 use super::{Engine, Platform};
+use crate::doorbell::Doorbells;
+use crate::mapping::Mapping;
 
 /// Bytes of state of an engine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StateBytes {
-    /// One idle QP: hot and cold part, rows of tables, queues without their rings.
+    /// One idle QP: hot and cold part, number, queues without their rings.
     pub per_qp: u64,
     /// One idle flow, between a QP and one of a peer, with its place among others.
     pub per_flow: u64,
@@ -16,37 +19,37 @@ pub struct StateBytes {
     pub per_connection: u64,
     /// QPs there are.
     pub qps: u64,
-    /// Flows there are.
+    /// Flows that have a record of their own: those of dormant routes have none.
     pub flows: u64,
-    /// What is known of routes beside their flows, in bytes.
+    /// What is known of routes, in bytes: all of dormant ones, of others what is beside their
+    /// flows.
     pub routes: u64,
     /// Connections there are.
     pub connections: u64,
     /// What connections needed while they were active, kept for those that become so.
     pub spare: u64,
-    /// Room in tables that nothing takes, timers, and what connections have counted of late.
+    /// Room in tables that nothing takes, rows of the mapping and doorbells, timers, and what
+    /// connections have counted of late.
     pub room: u64,
 }
 
 impl<P: Platform> Engine<P> {
     /// State of the QPs and connections that exist now.
     pub fn state_bytes(&self) -> StateBytes {
-        // Rows: mapping, number and generation, doorbell bit (rounded up).
-        let rows = 8 + 8 + 1;
         let arc = 16;
         let per_qp = size_of::<Qp<P::RingMemory>>()
             + size_of::<Option<Cold>>()
             + size_of::<QpQueues<P::RingMemory>>()
             + arc
-            + rows;
+            + size_of::<Name>();
         let per_connection = size_of::<Conn>() + size_of::<Peer>() + CONNECTION_ROWS;
         StateBytes {
             per_qp: per_qp as u64,
             per_flow: (size_of::<Flow>() + HOME_BYTES) as u64,
             per_connection: per_connection as u64,
             qps: self.qps.len() as u64,
-            flows: self.flows.len() as u64,
-            routes: self.flows.routes().state_bytes() as u64,
+            flows: self.flows.awake() as u64,
+            routes: self.route_bytes() as u64,
             connections: self.links.len() as u64,
             spare: self.links.spare_bytes() as u64,
             room: self.room_bytes(per_connection) as u64,
@@ -55,12 +58,29 @@ impl<P: Platform> Engine<P> {
 }
 
 impl<P: Platform> Engine<P> {
+    /// All of routes, with what their QPs have of them.
+    fn route_bytes(&self) -> usize {
+        let own = (0..self.qps.slots())
+            .filter_map(|qp| self.qps.get_cold(qp)?.routes.as_ref())
+            .map(|own| own.state_bytes());
+        self.flows.route_bytes() + own.sum::<usize>()
+    }
+
+    /// Rows of the mapping and doorbells, of which there are as many as QPs needed at a time.
+    fn rows_bytes(&self) -> usize {
+        let (mapping, doorbells) = (self.qps.mapping(), self.posted.doorbells());
+        let mapped = mapping.state_bytes().saturating_sub(size_of::<Mapping>());
+        let bells = doorbells.state_bytes();
+        mapped + bells.saturating_sub(size_of::<Doorbells>())
+    }
+
     /// What is allocated beside records.
     fn room_bytes(&self, per_connection: usize) -> usize {
         let of_connections = per_connection * self.links.len();
         let of_links = self.links.state_bytes() + self.tx.schedule().state_bytes();
         of_links.saturating_sub(of_connections)
             + self.qps.room_bytes()
+            + self.rows_bytes()
             + self.flows.room_bytes()
             + self.timers.state_bytes()
     }
@@ -128,7 +148,7 @@ impl<P: Platform> Engine<P> {
             return "no such QP".to_owned();
         };
         let mut text = format!("{:?} {:?}", self.qps[qp].state, self.qps[qp].wire);
-        for index in self.flows_of(qp) {
+        for index in self.awake_flows_of(qp) {
             let flow = &self.flows[index];
             // Writing to a string cannot fail.
             let _ = write!(text, "\n  flow {index}: {flow:?}");

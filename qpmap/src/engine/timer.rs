@@ -26,6 +26,8 @@ pub(super) enum Timer {
     Calendar,
     /// What connections that do nothing have counted may be forgotten.
     ForgetCounts,
+    /// Flows of routes that nothing happens on may become dormant.
+    Dormancy,
 }
 
 /// Low bits of a key, for the index; those above say what the timer is for.
@@ -50,6 +52,7 @@ impl Timer {
             Self::RecentBinds => (7, 1),
             Self::Calendar => (7, 2),
             Self::ForgetCounts => (7, 3),
+            Self::Dormancy => (7, 4),
         };
         assert!(index >> INDEX_BITS == 0, "a slab has less than 2^29 values");
         what << INDEX_BITS | index
@@ -70,7 +73,8 @@ impl Timer {
                 0 => Self::Trim,
                 1 => Self::RecentBinds,
                 2 => Self::Calendar,
-                _ => Self::ForgetCounts,
+                3 => Self::ForgetCounts,
+                _ => Self::Dormancy,
             },
         }
     }
@@ -98,7 +102,7 @@ mod tests {
             .into_iter()
             .flat_map(of)
             .chain([Timer::Trim, Timer::RecentBinds])
-            .chain([Timer::Calendar, Timer::ForgetCounts]);
+            .chain([Timer::Calendar, Timer::ForgetCounts, Timer::Dormancy]);
         for timer in timers {
             assert_eq!(Timer::from_key(timer.key()), timer);
         }

@@ -109,7 +109,7 @@ pub enum Trace {
         /// The connection that carried the refusal.
         conn: ConnId,
     },
-    /// A flow is gone.
+    /// A flow is gone, or dormant: its number is free.
     Ended {
         /// As of [`Trace::BindSent`].
         flow: u32,

@@ -52,6 +52,7 @@ impl<P: Platform> Engine<P> {
     ) -> u64 {
         let before = self.counters.sent;
         self.bury();
+        self.look_at_routes(now);
         self.resume_staged();
         self.wind_up(now);
         self.tx.schedule_mut().begin();

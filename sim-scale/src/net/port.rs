@@ -47,7 +47,7 @@ impl SimPort {
             shape,
             identification: (plug as u16).wrapping_mul(7919) ^ u16::from(worker) << 8,
             reserved: None,
-            buffer: Vec::new(),
+            buffer: Vec::with_capacity(shape.max_datagram),
             committed: Vec::new(),
             counters: PortCounters::default(),
         }

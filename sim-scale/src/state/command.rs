@@ -12,8 +12,9 @@ use std::path::PathBuf;
 /// Computes the state of a node in a cluster: RC, XRC, DCT and SRC by their published model,
 /// Trunkline from the structures of a real node.
 ///
-/// One row for each number of nodes and of processes, for each transport. Rings of queues, packets
-/// under way and registered memory do not count.
+/// One row for each number of nodes and of processes, for each transport; of Trunkline another
+/// one, `trunkline_routed`, where each QP has a route to each peer on which nothing happens. Rings
+/// of queues, packets under way and registered memory do not count.
 #[derive(Args, Debug)]
 pub struct StateArgs {
     /// Nodes of the cluster, 1 to 1000000. May be given several times.
@@ -46,8 +47,14 @@ fn rows(args: &StateArgs, growth: &Growth) -> Vec<Row> {
     };
     let rows = |(nodes, processes)| {
         let published = Scheme::ALL.map(|scheme| (scheme.name(), scheme.bytes(nodes, processes)));
-        let ours = ("trunkline", growth.bytes(nodes, processes));
-        let all = published.into_iter().chain([ours]);
+        let ours = [
+            ("trunkline", growth.bytes(nodes, processes)),
+            (
+                "trunkline_routed",
+                growth.bytes_with_routes(nodes, processes),
+            ),
+        ];
+        let all = published.into_iter().chain(ours);
         all.map(move |(scheme, bytes)| Row {
             scheme,
             nodes,
@@ -69,7 +76,7 @@ pub fn state(args: &StateArgs) -> Result<()> {
     let mut table = String::new();
     writeln!(
         table,
-        "scheme     nodes  processes            bytes         MiB"
+        "scheme            nodes  processes            bytes         MiB"
     )?;
     for row in &rows {
         let Row {
@@ -81,16 +88,42 @@ pub fn state(args: &StateArgs) -> Result<()> {
         let mib = *bytes as f64 / f64::from(1 << 20);
         writeln!(
             table,
-            "{scheme:9} {nodes:6} {processes:10} {bytes:16} {mib:11.3}"
+            "{scheme:16} {nodes:6} {processes:10} {bytes:16} {mib:11.3}"
         )?;
     }
     writeln!(
         table,
-        "trunkline: {} bytes for each peer with one connection, {} for each QP",
-        growth.per_peer, growth.per_qp
+        "trunkline: {} bytes for each peer with one connection, {} for each QP, {} for each idle \
+         route",
+        growth.per_peer, growth.per_qp, growth.per_route
     )?;
     if let Some(file) = json {
         file.fill(&(serde_json::to_string_pretty(&rows)? + "\n"))?;
     }
     output::print(&table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_row_of_ours_has_an_idle_route_from_each_qp_to_each_peer() {
+        let growth = Growth {
+            per_peer: 100,
+            per_qp: 10,
+            per_route: 3,
+        };
+        let args = StateArgs {
+            nodes: vec![5],
+            processes: vec![2],
+            json: None,
+        };
+        let rows: Vec<_> = rows(&args, &growth)
+            .into_iter()
+            .map(|row| (row.scheme, row.bytes))
+            .collect();
+        let ours = [("trunkline", 420), ("trunkline_routed", 444)];
+        assert_eq!(rows[Scheme::ALL.len()..], ours);
+    }
 }

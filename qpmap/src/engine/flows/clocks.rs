@@ -49,6 +49,17 @@ impl Clocks {
         self.seen.insert(Seen::NOTHING)
     }
 
+    /// Bytes that it has allocated.
+    pub(super) const fn state_bytes(&self) -> usize {
+        self.seen.state_bytes() + self.to_wind_up.capacity() * size_of::<u32>()
+    }
+
+    /// Gives back room that was needed once.
+    pub(super) fn trim(&mut self) {
+        self.seen.trim();
+        self.to_wind_up.shrink_to(2 * self.to_wind_up.len());
+    }
+
     pub(super) fn stop(&mut self, clock: u32) {
         self.seen.discard(clock);
     }

@@ -7,6 +7,7 @@
 
 use super::conn::Conn;
 use crate::engine::flows::{Group, List, Noticed, Runnable};
+use crate::engine::routes::Member;
 use crate::engine::{Cause, ConnId};
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_wire::Qpn;
@@ -107,9 +108,9 @@ impl Tombstones {
     }
 
     /// Takes away one that has no flows any more. `None`: it has, and this is the first.
-    pub(super) fn clear(&mut self, conn: u32) -> Result<Tombstone, u32> {
-        if let Some(flow) = self.of_flow(conn).members.first() {
-            return Err(flow);
+    pub(super) fn clear(&mut self, conn: u32) -> Result<Tombstone, Member> {
+        if let Some(member) = self.of_flow(conn).members.first() {
+            return Err(member);
         }
         let stone = self.stones.remove(&conn).expect("it was just there");
         self.by_peer.remove(&(stone.peer, conn));
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(stones.lost(7).collect::<Vec<_>>(), [Qpn::from_wire(3)]);
         assert_eq!(stones.lost(8).count(), 0);
         for flow in [4, 2] {
-            assert_eq!(stones.clear(3).err(), Some(flow));
+            assert_eq!(stones.clear(3).err(), Some(Member::Awake(flow)));
             homes.leave(&mut stones.of_flow(3).members, flow);
         }
         assert_eq!(stones.clear(3).map(|stone| stone.peer), Ok(7));

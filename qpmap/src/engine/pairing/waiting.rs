@@ -2,6 +2,7 @@
 
 use crate::chain::{Chain, Chains};
 use crate::engine::flows::{Group, Homes};
+use crate::engine::routes::Member;
 use std::collections::BTreeMap;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::VendorError;
@@ -309,13 +310,13 @@ impl Waiting {
     /// The first flow of a line that waits for an answer.
     pub(crate) fn first_stranded(&self, at: (u32, u8)) -> Option<u32> {
         let line = self.stranded.get(&at)?;
-        line.asked.first().or(line.fresh.first())
+        line.asked.first().or(line.fresh.first()).map(Member::awake)
     }
 
     /// The first flow of a line that is to hear what came of its ask, and that.
     pub(crate) fn first_judged_flow(&self, at: (u32, u8)) -> Option<(u32, Verdict)> {
         let line = self.stranded.get(&at)?;
-        Some((line.judged.first()?, line.verdict))
+        Some((line.judged.first()?.awake(), line.verdict))
     }
 
     pub(crate) fn of(&self, peer: Gid) -> impl Iterator<Item = (u8, &Line<Chain>)> {
