@@ -9,11 +9,12 @@ use common::{Pair, RingMemory};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;
+use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
 use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
-use trunkline_qpmap::{Config, Event, QpModify, QpQueues, QpType};
+use trunkline_qpmap::{Config, Event, QpInit, QpModify, QpQueues, QpState, QpType};
 use trunkline_wire::ControlKind;
 
 type Qp = Arc<QpQueues<RingMemory>>;
@@ -388,5 +389,121 @@ fn requests_whose_peers_qp_goes_with_its_node_or_its_life_say_so() {
             .collect();
         let gone = (Status::RetryExceeded, VendorError::QpGone);
         assert_eq!(done, [gone], "{going:?}");
+    }
+}
+
+/// A QP that completes its requests into one CQ, and its receives into another.
+#[test]
+fn a_qp_with_two_cqs_completes_into_that_of_each_queue_and_leaves_both() {
+    for how in BOTH {
+        for mut pair in shared_and_ibta() {
+            let node = &mut pair.nodes[1];
+            let [sent, received] = [(); 2].map(|()| node.engine.create_cq(64, None).expect("a CQ"));
+            let init = QpInit {
+                pd: node.pd,
+                kind: QpType::Rc,
+                send_cq: sent.0,
+                recv_cq: received.0,
+                srq: None,
+                max_send_wr: 8,
+                max_recv_wr: 8,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: 0,
+                signal_all: false,
+            };
+            let qp = node.engine.create_qp(&init).expect("a QP");
+            let peer = pair.qp(0, QpType::Rc);
+            pair.connect(0, &peer, &qp);
+            pair.connect(1, &qp, &peer);
+            let told = || {
+                [&sent.1, &received.1].map(|cq| {
+                    let mut some = [trunkline_conn::work::Completion::BLANK; 8];
+                    let polled = cq.poll(&mut some).expect("it has not overrun");
+                    let ids = some[..polled].iter().map(|done| done.wr_id);
+                    ids.collect::<Vec<_>>()
+                })
+            };
+            let exchange = |pair: &mut Pair, first: u64| {
+                pair.receive(&qp, first, &[pair.sge(1, 0, 64)]);
+                pair.receive(&peer, 0, &[pair.sge(0, 0, 64)]);
+                pair.post(1, &qp, first + 1, SendOp::Send, &[pair.sge(1, 0, 64)]);
+                pair.post(0, &peer, 0, SendOp::Send, &[pair.sge(0, 0, 64)]);
+                pair.run(20 * MILLISECOND);
+            };
+            exchange(&mut pair, 1);
+            assert_eq!(told(), [vec![2], vec![1]]);
+            exchange(&mut pair, 3);
+            end(&mut pair, 1, &qp, how);
+            assert_eq!(told(), [vec![], vec![]], "{how:?}: they went with the life");
+            let engine = &mut pair.nodes[1].engine;
+            if matches!(how, How::Destroyed) {
+                for cq in [sent.0, received.0] {
+                    engine.destroy_cq(cq).expect("nobody uses it");
+                }
+                continue;
+            }
+            for cq in [sent.0, received.0] {
+                engine.destroy_cq(cq).expect_err("the QP uses it");
+            }
+            pair.connect(1, &qp, &peer);
+            pair.receive(&qp, 5, &[pair.sge(1, 0, 64)]);
+            let engine = &mut pair.nodes[1].engine;
+            let ended = engine.modify_qp(qp.qpn, &QpModify::Error);
+            ended.expect("it is there");
+            pair.run(MILLISECOND);
+            assert_eq!(told(), [vec![], vec![5]]);
+        }
+    }
+}
+
+/// What overran is of use to no queue of either kind, and whatever uses it fails.
+#[test]
+fn a_cq_that_overran_ends_who_sends_or_receives_into_it_and_is_used_by_no_new_life() {
+    let mut pair = Pair::new(1);
+    let node = &mut pair.nodes[1];
+    let (small, _cq) = node.engine.create_cq(2, None).expect("a CQ");
+    let large = node.cq_index;
+    let [sends, receives, both] =
+        [(small, large), (large, small), (small, small)].map(|(send_cq, recv_cq)| {
+            let init = QpInit {
+                pd: node.pd,
+                kind: QpType::Rc,
+                send_cq,
+                recv_cq,
+                srq: None,
+                max_send_wr: 64,
+                max_recv_wr: 8,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: 0,
+                signal_all: false,
+            };
+            node.engine.create_qp(&init).expect("a QP")
+        });
+    for qp in [&sends, &receives, &both] {
+        let peer = pair.qp(0, QpType::Rc);
+        pair.connect(0, &peer, qp);
+        pair.connect(1, qp, &peer);
+        pair.receive(&peer, 0, &[pair.sge(0, 0, 64)]);
+    }
+    for wr_id in 0..32 {
+        let there = Remote {
+            addr: pair.nodes[0].buffer.addr,
+            rkey: pair.nodes[0].key,
+        };
+        let own = [pair.sge(1, 0, 64)];
+        pair.post(1, &both, wr_id, SendOp::Write(there), &own);
+    }
+    pair.run(50 * MILLISECOND);
+    for (what, qp) in [("sends", &sends), ("receives", &receives), ("both", &both)] {
+        let engine = &mut pair.nodes[1].engine;
+        assert_eq!(qp.state(), QpState::Error, "{what}");
+        engine.modify_qp(qp.qpn, &QpModify::Reset).expect("always");
+        let init = QpModify::Init {
+            access: Access::ALL,
+        };
+        let begun = engine.modify_qp(qp.qpn, &init);
+        assert!(begun.is_err(), "{what}: {begun:?}");
     }
 }

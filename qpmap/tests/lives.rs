@@ -6,9 +6,9 @@ mod common;
 use common::Pair;
 use common::liar::{LAST, Liar, entry};
 use common::scene::{LIFE, PEER, Scene};
-use trunkline_conn::time::MILLISECOND;
-use trunkline_conn::work::{SendOp, Status};
-use trunkline_qpmap::{Attributes, Event, FIRST_MSN, QpType};
+use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_conn::work::{Remote, SendOp, Status};
+use trunkline_qpmap::{Attributes, Event, FIRST_MSN, QpModify, QpType};
 use trunkline_wire::{Control, ControlKind, Opcode};
 
 #[test]
@@ -243,5 +243,74 @@ fn a_bind_that_names_another_life_is_refused_at_once_by_a_qp_of_any_kind_that_is
         });
         let expected = [vec![], vec![ControlKind::Refused]];
         assert_eq!(said, expected, "{kind:?}: one that names none waits");
+    }
+}
+
+#[test]
+fn consent_to_a_life_of_ours_that_is_over_says_nothing_of_the_peers() {
+    let mut scene = Scene::new();
+    let (qpn, life) = (scene.qp.qpn, scene.life);
+    scene.post(1, SendOp::Send, 0);
+    scene.pair.sent_by(1);
+    let before = scene.counters().bad_answer;
+    let bound = entry(
+        ControlKind::Bound,
+        PEER.get(),
+        qpn,
+        life.wrapping_sub(1),
+        LIFE + 1,
+    );
+    scene.liar.control(&mut scene.pair, &[bound]);
+    assert_eq!(scene.counters().bad_answer, before + 1);
+    assert_eq!(scene.statuses(), []);
+}
+
+#[test]
+fn a_qp_that_asks_for_something_between_two_connections_goes_on_with_the_next_life_of_its_peers() {
+    for (lapses, timeout) in [(false, 14), (false, 0), (true, 0), (true, 14)] {
+        let mut pair = Pair::new(1);
+        let qps = [0, 1].map(|node| pair.qp(node, QpType::Rc));
+        let attributes = |node: usize| Attributes {
+            timeout,
+            ..common::watched::attributes(node, &qps[1 - node], (timeout, 7))
+        };
+        for node in [0, 1] {
+            pair.take_to_rts(node, &qps[node], attributes(node), attributes(node));
+        }
+        let target = Remote {
+            addr: pair.nodes[1].buffer.addr,
+            rkey: pair.nodes[1].key,
+        };
+        let write = |pair: &Pair, wr_id| {
+            let place = [pair.sge(0, 0, 100)];
+            pair.post(0, &qps[0], wr_id, SendOp::Write(target), &place);
+        };
+        write(&pair, 1);
+        pair.run(10 * MILLISECOND);
+        assert_eq!(pair.completions(0)[0].status, Status::Success);
+        if lapses {
+            let engine = &mut pair.nodes[1].engine;
+            let reset = engine.modify_qp(qps[1].qpn, &QpModify::Reset);
+            reset.expect("any QP may be reset");
+            pair.take_to_rts(1, &qps[1], attributes(1), attributes(1));
+            pair.run(10 * MILLISECOND);
+        }
+        for (node, conn) in pair.conns[0].into_iter().enumerate() {
+            pair.nodes[node].engine.close_connection(conn);
+        }
+        pair.run(MILLISECOND);
+        write(&pair, 2);
+        pair.run(MILLISECOND);
+        pair.open();
+        let begin = pair.now;
+        let mut done = Vec::new();
+        while done.is_empty() && pair.now.since(begin) < 60 * SECOND {
+            pair.run(10 * MILLISECOND);
+            done = pair.completions(0);
+        }
+        let done: Vec<Status> = done.iter().map(|done| done.status).collect();
+        let took = pair.now.since(begin);
+        let case = format!("lapses {lapses}, timeout {timeout}: {done:?} after {took} ns");
+        assert_eq!(done, [Status::Success], "{case}");
     }
 }

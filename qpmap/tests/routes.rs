@@ -494,3 +494,201 @@ fn a_route_that_a_handshake_agreed_to_goes_on_though_another_one_ended_meanwhile
     pair.run(SECOND);
     assert_eq!(told(&pair.completions(0)), [(2, Status::RetryExceeded, 0)]);
 }
+
+/// A life 0 is none, in a handshake as on a connection.
+#[test]
+fn a_bind_in_life_0_that_came_in_a_handshake_opens_no_route() {
+    let mut pair = Pair::new(0);
+    let leaf = managed(&mut pair, 1);
+    let peer: Gid = IpAddr::from([10, 0, 0, 9]).into();
+    let bind = entry(ControlKind::Bind, 5, leaf.qpn, 0, 0);
+    let now = pair.now;
+    let engine = &mut pair.nodes[1].engine;
+    let agreed = engine.consent(now, peer, &bind);
+    let mut liar = Liar::new(&mut pair, 9);
+    let engine = &mut pair.nodes[1].engine;
+    match agreed {
+        Some(bound) => engine.handle_agreed(now, liar.conn, bind, bound.status),
+        None => engine.handle_early(now, liar.conn, bind),
+    }
+    assert_eq!(engine.counters().malformed, 1);
+    assert_eq!(engine.live_objects().flows, 0, "nothing else moves");
+    assert_eq!(liar.hears_control(&mut pair), [], "and nobody is asked");
+}
+
+/// Two handshakes with a new peer may stand in another order than they were agreed to in.
+#[test]
+fn a_route_that_a_handshake_agreed_to_goes_on_though_another_connection_stood_first() {
+    let mut pair = Pair::new(0);
+    let leaf = managed(&mut pair, 1);
+    let liar = Liar::new(&mut pair, 9);
+    let engine = &mut pair.nodes[1].engine;
+    let other = engine.add_route(leaf.qpn, liar.conn, Qpn::from_wire(5));
+    let other = other.unwrap();
+    let asker = pair.qp(0, QpType::Rc);
+    pair.connect(0, &asker, &leaf);
+    let [near, far]: [Gid; 2] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]).into());
+    let bind = pair.nodes[0].engine.early_binds(far).next().unwrap();
+    let now = pair.now;
+    let engine = &mut pair.nodes[1].engine;
+    let bound = engine.consent(now, near, &bind).expect("it is ready");
+    engine.close_route(leaf.qpn, other).unwrap();
+    // The one that agreed stands at its opener.
+    pair.open();
+    let [here, there] = pair.conns[0];
+    let bind_of_bound = Control {
+        kind: ControlKind::Bind,
+        generation: bound.status,
+        status: 0,
+        ..bound
+    };
+    for entry in [bind_of_bound, bound] {
+        pair.nodes[0].engine.handle_early(now, here, entry);
+    }
+    post(&pair, &asker, 1, write(&pair), 0);
+    let first = pair.sent_by(0);
+    // Another one, of its program, is confirmed first.
+    pair.private = true;
+    pair.open();
+    let engine = &mut pair.nodes[1].engine;
+    engine.handle_agreed(now, there, bind, bound.status);
+    pair.deliver(1, &first);
+    pair.run(SECOND);
+    assert_eq!(told(&pair.completions(0)), [(1, Status::Success, 0)]);
+}
+
+/// What was agreed to is begun once, and by a QP that is ready still.
+#[test]
+fn what_a_handshake_agreed_to_begins_once_and_not_with_a_qp_that_went_to_error() {
+    for fails in [false, true] {
+        let mut pair = Pair::new(0);
+        let leaf = managed(&mut pair, 1);
+        let peer: Gid = IpAddr::from([10, 0, 0, 9]).into();
+        let bind = entry(ControlKind::Bind, 5, leaf.qpn, 7, 0);
+        let now = pair.now;
+        let engine = &mut pair.nodes[1].engine;
+        let bound = engine.consent(now, peer, &bind).expect("it is ready");
+        if fails {
+            engine.modify_qp(leaf.qpn, &QpModify::Error).unwrap();
+        }
+        let mut liar = Liar::new(&mut pair, 9);
+        let engine = &mut pair.nodes[1].engine;
+        for _ in 0..2 {
+            engine.handle_agreed(now, liar.conn, bind, bound.status);
+        }
+        let flows = engine.live_objects().flows;
+        let said = liar.hears_control(&mut pair);
+        let refused = said.iter().any(|said| said.kind == ControlKind::Refused);
+        assert_eq!((flows, refused), (usize::from(!fails), fails), "{said:?}");
+    }
+}
+
+/// A peer that ends and a program that goes on: each next route is another life, and a route that
+/// the program has named stays its own.
+#[test]
+fn a_route_that_follows_another_between_the_same_qps_is_the_next_life_and_stays_the_programs() {
+    let mut pair = Pair::new(0);
+    let leaf = managed(&mut pair, 1);
+    let mut liar = Liar::new(&mut pair, 9);
+    let (conn, remote) = (liar.conn, Qpn::from_wire(5));
+    let mut lives = Vec::new();
+    for _ in 0..3 {
+        let engine = &mut pair.nodes[1].engine;
+        let number = engine.add_route(leaf.qpn, conn, remote).unwrap();
+        let said = liar.hears_control(&mut pair);
+        let bind = said.iter().rfind(|said| said.kind == ControlKind::Bind);
+        let life = bind.expect("it asks").generation;
+        assert!(!lives.contains(&life), "{life} is one of {lives:?}");
+        lives.push(life);
+        let bound = entry(ControlKind::Bound, 5, leaf.qpn, life, 7);
+        liar.control(&mut pair, &[bound]);
+        // The peer's QP is gone, and nobody wanted anything of it.
+        let unbind = entry(ControlKind::Unbind, 5, leaf.qpn, 7, life);
+        let msn = FIRST_MSN;
+        liar.control(&mut pair, &[Control { msn, ..unbind }]);
+        let engine = &mut pair.nodes[1].engine;
+        engine.rebind_route(leaf.qpn, number, conn).unwrap();
+        engine.close_route(leaf.qpn, number).unwrap();
+        liar.hears(&mut pair);
+        liar.say(&mut pair, Opcode::SRC_PING, LAST, &[]);
+    }
+}
+
+/// Its peer's QP began another life while it wanted nothing, and then it had no connection.
+#[test]
+fn what_is_posted_on_a_route_between_two_connections_ends() {
+    let mut pair = Pair::new(1);
+    let patient = Attributes {
+        timeout: 0,
+        ..Attributes::default()
+    };
+    let (hub, leaf) = (pair.qp(0, QpType::Src), managed(&mut pair, 1));
+    pair.take_to_rts(0, &hub, patient, patient);
+    let to = route(&mut pair, &hub, &leaf);
+    post(&pair, &hub, 1, write(&pair), to);
+    pair.run(10 * MILLISECOND);
+    assert_eq!(told(&pair.completions(0)), [(1, Status::Success, 1)]);
+    let engine = &mut pair.nodes[1].engine;
+    engine.modify_qp(leaf.qpn, &QpModify::Reset).unwrap();
+    pair.take_to_rts(1, &leaf, patient, patient);
+    pair.run(10 * MILLISECOND);
+    for (node, conn) in pair.conns[0].into_iter().enumerate() {
+        pair.nodes[node].engine.close_connection(conn);
+    }
+    pair.run(MILLISECOND);
+    post(&pair, &hub, 2, write(&pair), to);
+    pair.run(MILLISECOND);
+    pair.open();
+    pair.run(60 * SECOND);
+    assert_eq!(pair.completions(0).len(), 1);
+}
+
+/// A round may come late: a BIND has waited for so long that it gets a timer, when its route and
+/// connection go.
+#[test]
+fn a_route_that_goes_with_its_connection_leaves_no_timer_however_late_the_next_round_is() {
+    let mut pair = Pair::new(1);
+    let hub = managed(&mut pair, 0);
+    // It is not ready: the BIND has no answer.
+    let leaf = pair.qp(1, QpType::Src);
+    let to = route(&mut pair, &hub, &leaf);
+    assert!(!pair.sent_by(0).is_empty());
+    pair.now = pair.now + 5 * MILLISECOND;
+    let conn = pair.conns[0][0];
+    let engine = &mut pair.nodes[0].engine;
+    engine.close_connection(conn);
+    engine.close_route(hub.qpn, to).unwrap();
+    pair.run(SECOND);
+    assert_eq!(pair.nodes[0].engine.live_objects().flows, 0);
+}
+
+/// Completions: what was asked for, what became of it, and the route.
+type Told = Vec<(u64, Status, u32)>;
+
+/// What a QP is to a peer, once its program has named the peer, before it is ready.
+fn reached_by_a_write(step: Option<&QpModify>) -> (Result<u32, VerbsError>, Told) {
+    let mut pair = Pair::new(1);
+    let hub = managed(&mut pair, 0);
+    let early = pair.qp(1, QpType::Src);
+    let conn = pair.conns[0][1];
+    let engine = &mut pair.nodes[1].engine;
+    if let Some(step) = step {
+        engine.modify_qp(early.qpn, step).unwrap();
+    }
+    let named = engine.add_route(early.qpn, conn, hub.qpn);
+    let to = route(&mut pair, &hub, &early);
+    post(&pair, &hub, 1, write(&pair), to);
+    pair.run(SECOND);
+    let done = told(&pair.completions(0));
+    (named, done)
+}
+
+#[test]
+fn an_app_managed_qp_that_is_not_ready_takes_no_routes_and_nothing_that_comes_by_them() {
+    let access = trunkline_conn::mem::Access::ALL;
+    for step in [None, Some(QpModify::Init { access })] {
+        let (named, done) = reached_by_a_write(step.as_ref());
+        assert_eq!(done, [], "{step:?}, {named:?}");
+        assert!(matches!(named, Err(VerbsError::WrongState { .. })));
+    }
+}

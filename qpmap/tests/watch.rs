@@ -740,3 +740,52 @@ fn what_is_over_leaves_no_timer() {
     pair.run(125 * SECOND);
     assert_eq!(timers(&pair), 0);
 }
+
+/// The same, where it was opened when the peer was silent already: handshakes arrive, packets do
+/// not, and nothing was heard on it.
+#[test]
+fn a_program_that_opens_and_closes_a_connection_of_its_own_does_not_end_the_silence_of_a_peer() {
+    for opens in [false, true] {
+        let mut pair = graced(1, GRACE);
+        let [a, _b] = both(&mut pair, SHORT);
+        pair.fate = Box::new(|_, _| 0);
+        write(&pair, &a, 1, 64);
+        pair.run(2500 * MILLISECOND);
+        assert!(pair.nodes[0].engine.connections().is_empty());
+        assert!(pair.nodes[0].engine.is_silent(peer(), Qpn::default()));
+        if opens {
+            pair.private = true;
+            pair.open();
+            let own = pair.conns[1][0];
+            pair.run(100 * MILLISECOND);
+            let engine = &mut pair.nodes[0].engine;
+            assert_eq!(engine.connections(), [own]);
+            engine.close_connection(own);
+        }
+        let engine = &mut pair.nodes[0].engine;
+        assert!(engine.is_silent(peer(), Qpn::default()), "opens: {opens}");
+        let end = first_end_of_asks(&mut pair, SECOND, 25 * MILLISECOND);
+        let (took, status) = end.expect("an end");
+        assert_eq!(status, Status::RetryExceeded);
+        assert!(took < 50 * MILLISECOND, "opens: {opens}: {took}");
+    }
+}
+
+/// What stands again is not silent, and does not begin to be where it is closed.
+#[test]
+fn the_silence_of_a_peer_is_over_with_the_next_connection_of_a_pool() {
+    let mut pair = graced(1, GRACE);
+    let [a, _b] = both(&mut pair, SHORT);
+    pair.fate = Box::new(|_, _| 0);
+    write(&pair, &a, 1, 64);
+    pair.run(2500 * MILLISECOND);
+    assert!(pair.nodes[0].engine.is_silent(peer(), Qpn::default()));
+    pair.fate = Box::new(|_, _| 1);
+    pair.open();
+    pair.run(MILLISECOND);
+    let engine = &mut pair.nodes[0].engine;
+    assert!(!engine.is_silent(peer(), Qpn::default()), "it stands");
+    let conns = engine.connections();
+    conns.iter().for_each(|conn| engine.close_connection(*conn));
+    assert!(!engine.is_silent(peer(), Qpn::default()), "it was closed");
+}

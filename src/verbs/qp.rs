@@ -378,7 +378,7 @@ impl Qp {
     /// talk to that QP again, ask for a route again.
     ///
     /// # Errors
-    /// A QP of another kind or in error, or a connection that is gone.
+    /// A QP of another kind, not yet in RTR or in error, or a connection that is gone.
     pub fn route(&self, connection: &Connection, remote: Qpn) -> Result<u32, Error> {
         let id = connection.id_at(self.node(), self.worker())?;
         let route = self

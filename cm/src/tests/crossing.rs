@@ -376,3 +376,50 @@ fn an_ask_that_another_absorbs_consents_for_no_qps_that_are_gone() {
     let agreed = reply.bounds.as_slice().iter().map(|bound| bound.src_qp);
     assert_eq!(agreed.collect::<Vec<_>>(), [left.src_qp]);
 }
+
+#[test]
+fn who_accepted_hears_of_no_consent_for_qps_that_went_before_the_peer_confirmed() {
+    let consent: Bounds = two_binds().iter().map(agree).collect();
+    let [gone, left] = [0, 1].map(|at: usize| consent.as_slice()[at]);
+    let mut stage = Stage::new();
+    stage.asked();
+    let offer = offer(&mut Rng::new(2));
+    let accepted = stage.manager.accept(stage.now, stage.id(), offer, consent);
+    accepted.expect("it waits for that");
+    drain(&mut stage.manager);
+    stage.manager.withdraw(stage.id(), gone.src_qp);
+    stage.deliver(&stage.rtu());
+    let (_, events) = drain(&mut stage.manager);
+    let Some(Event::Established(terms)) = events.last() else {
+        panic!("{events:?}")
+    };
+    assert_eq!(terms.bounds.as_slice(), [left]);
+}
+
+#[test]
+fn an_ask_that_begins_anew_after_another_had_absorbed_it_speaks_for_no_qps_that_are_gone() {
+    let [gone, left] = two_binds();
+    let mut stage = Stage::new();
+    stage.peer = LOWER;
+    stage.open_with([gone, left].into_iter().collect());
+    let req = stage.req_with(Binds::default());
+    stage.deliver(&req);
+    drain(&mut stage.manager);
+    stage.manager.withdraw(stage.id(), gone.src_qp);
+    // The peer never confirms.
+    let hello = loop {
+        stage.now = stage.manager.poll_timeout().expect("it waits");
+        stage.manager.handle_timeout(stage.now);
+        let (sent, _) = drain(&mut stage.manager);
+        let asks = messages(&sent)
+            .into_iter()
+            .find_map(|mad| match mad.message {
+                Message::Req(req) => Some(req),
+                _ => None,
+            });
+        if let Some(req) = asks {
+            break Hello::parse(&req.private_data).expect("a hello");
+        }
+    };
+    assert_eq!(hello.binds.as_slice(), [left]);
+}

@@ -163,6 +163,7 @@ impl<P: Platform> Engine<P> {
             flags.set(Flags::ANSWER_DUE);
         }
         if self.is_outstanding(flow) {
+            self.ask_if_lapsed(flow);
             self.watch(flow);
         } else {
             // It waited for the connection alone.

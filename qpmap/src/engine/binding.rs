@@ -45,9 +45,9 @@ pub(crate) struct Effects {
 }
 
 impl Flow {
-    /// Whether BOUND or REFUSED is waited for.
+    /// Whether BOUND or REFUSED is waited for. Nothing is by a flow that is over.
     pub(crate) const fn is_asking(&self) -> bool {
-        self.asks > 0 && !self.flags.has(Flags::BOUND)
+        self.asks > 0 && !self.flags.has(Flags::BOUND) && matches!(self.ending, Ending::No)
     }
 
     /// Whether a BIND is to be said, and none was yet.

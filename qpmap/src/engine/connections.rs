@@ -128,7 +128,10 @@ impl<P: Platform> Engine<P> {
                 .source_ports
                 .clamp(1, self.config.source_ports.len() as u8),
         };
-        let heard = self.reach_again(peer, params.remote_id);
+        let heard = self.last_heard(peer, params.remote_id);
+        if !params.private {
+            self.reach_again(peer, params.remote_id);
+        }
         let delivery = Connection::new(&config, heard.unwrap_or(now));
         let terms = Terms {
             first_tx: params.first_tx,

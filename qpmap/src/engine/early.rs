@@ -22,7 +22,9 @@ impl<P: Platform> Engine<P> {
     /// the name of `life` of the QP. Other routes of an app-managed QP may have ended since, which
     /// begins another life of it for those that are opened later: this one keeps what was said.
     pub fn handle_agreed(&mut self, now: Instant, id: ConnId, bind: ControlEntry, life: u32) {
-        if let Some(qp) = self.qp_index(bind.dest_qp)
+        // A life 0 is none: what names it is judged below.
+        if bind.sender_life() != Some(0)
+            && let Some(qp) = self.qp_index(bind.dest_qp)
             && self.may_begin_in_past_life(qp, id, bind.src_qp)
         {
             self.open_route(qp, (id.index, bind.src_qp), life, true);
@@ -31,7 +33,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Whether a QP may open a route to `remote` in a life that is past for other routes: it has
-    /// none there, and had none in that life, as its peer came with this connection.
+    /// none there, and had none in that life, as no route has ended since its peer came. The peer
+    /// may lie of having come first: two routes between the same QPs in one life are then its own.
     fn may_begin_in_past_life(&mut self, qp: u32, id: ConnId, remote: Qpn) -> bool {
         let Some(conn) = self.links.live(id) else {
             return false;
@@ -40,7 +43,7 @@ impl<P: Platform> Engine<P> {
         let ready = matches!(self.qps[qp].state, QpState::Rtr | QpState::Rts);
         ready
             && self.cold(qp).kind == QpType::Src
-            && self.links.conns_of(peer).count() == 1
+            && !self.links.peer(peer).parted()
             && self.flow_from(qp, remote, id.index).is_none()
             && self.pairing.endings.get(&(qp, remote, peer)).is_none()
             && self.may_open_route(id.index)
@@ -72,7 +75,7 @@ impl<P: Platform> Engine<P> {
         peer: Gid,
         bind: &ControlEntry,
     ) -> Option<ControlEntry> {
-        if self.links.peer_at(peer).is_some() {
+        if bind.sender_life() == Some(0) || self.links.peer_at(peer).is_some() {
             return None;
         }
         let Some(qp) = self.qp_index(bind.dest_qp) else {

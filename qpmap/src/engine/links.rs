@@ -304,6 +304,11 @@ impl Links {
         &self.peers[peer]
     }
 
+    /// A route to it ends.
+    pub(crate) fn part(&mut self, peer: u32) {
+        self.peers.part(peer);
+    }
+
     /// A peer that may be gone.
     pub(crate) fn known_peer(&self, peer: u32) -> Option<&Peer> {
         self.peers.get(peer)

@@ -51,7 +51,10 @@ impl<P: Platform> Engine<P> {
             return Err(VerbsError::NotShared { qpn: qpn.get() });
         }
         let state = self.qps[qp].state;
-        if state == QpState::Error {
+        if !matches!(
+            state,
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        ) {
             return Err(VerbsError::WrongState {
                 qpn: qpn.get(),
                 state,
@@ -273,6 +276,7 @@ impl<P: Platform> Engine<P> {
         let qp = record.qp;
         // Another route between the same QPs is another life for the peer.
         self.qps.begin_life(qp);
+        self.links.part(self.flows.peer(flow));
         self.counters.routes_ended += 1;
         // The first may have failed before, for a reason of its own.
         let head = self.requests.get(self.flows[flow].head);

@@ -228,11 +228,18 @@ impl<P: Platform> Engine<P> {
         self.pairing.waiting.silences.begin((peer, owner), died);
     }
 
-    /// There is a connection to it again. Gives when the peer was heard last over the one before,
-    /// where that died of silence: an answer to an ask does not say that packets arrive.
-    pub(crate) fn reach_again(&mut self, peer: u32, remote: Qpn) -> Option<Instant> {
+    /// When the peer was heard last over the connection before, where that died of silence: an
+    /// answer to an ask does not say that packets arrive.
+    pub(crate) fn last_heard(&self, peer: u32, remote: Qpn) -> Option<Instant> {
         let owner = self.links.peer(peer).workers().owner(remote.get());
-        self.pairing.waiting.silences.end((peer, owner))?.died
+        self.pairing.waiting.silences.of((peer, owner))?.died
+    }
+
+    /// There is a connection of the pool to it again. One of a program's own does not end its
+    /// silence: it may be closed before anything was heard on it.
+    pub(crate) fn reach_again(&mut self, peer: u32, remote: Qpn) {
+        let owner = self.links.peer(peer).workers().owner(remote.get());
+        self.pairing.waiting.silences.end((peer, owner));
     }
 
     /// What was heard of a peer counts no more.

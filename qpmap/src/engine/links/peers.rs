@@ -35,6 +35,8 @@ pub(crate) struct Peer {
     private: u32,
     workers: Workers,
     wide: bool,
+    /// A route to it has ended.
+    parted: bool,
 }
 
 const _: () = assert!(size_of::<Peer>() <= 24);
@@ -47,6 +49,11 @@ impl Peer {
     /// Whether its next incarnation has not introduced itself.
     pub(crate) fn is_unknown(&self) -> bool {
         self.incarnation == halves(UNKNOWN)
+    }
+
+    /// Whether a route to it has ended since it is known.
+    pub(crate) const fn parted(&self) -> bool {
+        self.parted
     }
 
     /// This incarnation is gone.
@@ -113,6 +120,11 @@ impl Peers {
             .map(|(_, peer)| address_of(&self.wide, peer))
     }
 
+    /// A route to a peer that is there ends.
+    pub(super) fn part(&mut self, peer: u32) {
+        self.records[peer].parted = true;
+    }
+
     /// The address of a peer that is there.
     #[inline]
     pub(super) fn address(&self, peer: u32) -> Gid {
@@ -166,6 +178,7 @@ impl Peers {
             private: NONE,
             workers: identity.workers,
             wide,
+            parted: false,
         });
         let (keyed, records, wide) = (self.hash, &self.records, &self.wide);
         let rehash = |peer: &u32| hash_of(keyed, address_of(wide, &records[*peer]));

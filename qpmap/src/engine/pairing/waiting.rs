@@ -52,8 +52,8 @@ impl Silences {
     }
 
     /// There is a connection to it again.
-    pub(crate) fn end(&mut self, worker: (u32, u8)) -> Option<Silence> {
-        self.0.remove(&worker)
+    pub(crate) fn end(&mut self, worker: (u32, u8)) {
+        self.0.remove(&worker);
     }
 
     /// What was heard of a peer counts no more.
