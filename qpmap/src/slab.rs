@@ -177,7 +177,7 @@ impl<T> Slab<T> {
 
     /// Gives back what is behind the last value, where three quarters of the slots are empty. Those
     /// with the lowest indices are given out first from then on. It looks at every slot once, so
-    /// that of more than [`MOST_TRIMMED`] it gives back all or nothing.
+    /// that of more than `MOST_TRIMMED` it gives back all or nothing.
     ///
     /// # Panics
     /// When a value was [taken out](Self::take) and its index is not released.
