@@ -76,8 +76,9 @@ enum Phase {
 }
 
 /// What was before a cut.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Before {
+    phase: Phase,
     window: u64,
     rtt: u64,
     /// Round trip after the first cut.
@@ -86,6 +87,18 @@ struct Before {
     rounds: u32,
     bytes: u64,
     lost: u64,
+}
+
+impl Before {
+    const NONE: Self = Self {
+        phase: Phase::Steady,
+        window: 0,
+        rtt: 0,
+        then: 0,
+        rounds: 0,
+        bytes: 0,
+        lost: 0,
+    };
 }
 
 /// Sums over a round.
@@ -179,8 +192,9 @@ pub struct Delay {
 impl Delay {
     /// The controller for a path.
     pub fn new(start: &Start) -> Self {
+        let window = first_window(start);
         let mut delay = Self {
-            window: first_window(start),
+            window,
             packet: start.packet,
             max_window: start.max_window.max(MIN_WINDOW_PACKETS * start.packet),
             link_rate: start.link_rate,
@@ -192,10 +206,10 @@ impl Delay {
             } else {
                 Phase::Steady
             },
-            before: Before::default(),
+            before: Before::NONE,
             round: Round::NEW,
-            last_window: 0,
-            measured: 0,
+            last_window: window,
+            measured: window,
             floor: start.min_rtt_ns,
             floor_at: Instant::ZERO,
             doubted: 0,
@@ -283,12 +297,10 @@ impl Delay {
     /// Cuts the window and asks what that does.
     fn cut(&mut self, window: u64, rtt: u64, phase: Phase) {
         self.before = Before {
+            phase: self.phase,
             window: self.measured,
             rtt,
-            then: 0,
-            rounds: 0,
-            bytes: 0,
-            lost: 0,
+            ..Before::NONE
         };
         self.phase = phase;
         self.calm = 0;
@@ -296,10 +308,13 @@ impl Delay {
         self.set_window(window);
     }
 
-    /// What fits without a queue, and a part of the one aimed at.
-    fn drained(&self, rtt: u64) -> u64 {
-        let fits = u128::from(self.measured) * u128::from(self.floor + self.aim / 4);
-        (fits / u128::from(rtt.max(1))) as u64
+    /// What of a window with such a round trip fits without a queue, and a part of that aimed at.
+    fn drained(&self, window: u64, rtt: u64) -> u64 {
+        let fits = u128::from(window) * u128::from(self.floor + self.aim / 4);
+        let fits = (fits / u128::from(rtt.max(1))) as u64;
+        // Two packets keep a path busy that holds none.
+        let two = MIN_WINDOW_PACKETS * self.packet;
+        fits.max(if window > two { two } else { window / 2 })
     }
 
     fn grow(&mut self, now: Instant, rtt: u64) {
@@ -480,8 +495,7 @@ impl Delay {
                     self.compete(now, rtt);
                 } else if none {
                     // There is no queue but ours.
-                    let fits = u128::from(before.window) * u128::from(self.floor + self.aim / 4);
-                    self.set_window((fits / u128::from(before.rtt)) as u64);
+                    self.set_window(self.drained(before.window, before.rtt));
                     self.floor_at = now;
                 } else if before.lost * 32 <= before.bytes
                     && mean <= before.then + tolerance
@@ -495,8 +509,9 @@ impl Delay {
                     } else if self.doubted == 0 {
                         self.doubted = self.floor;
                         self.doubted_until = now + DOUBT_ROUNDS * rtt;
-                        self.floor = rtt;
-                        self.floor_at = now;
+                        (self.floor, self.floor_at) = (rtt, now);
+                        // What the shorter path held says nothing of this one. A search goes on.
+                        (self.phase, self.most) = (before.phase, 0);
                     } else {
                         self.reject_floor(now, rtt);
                     }
@@ -549,6 +564,8 @@ impl Delay {
         if overflows {
             self.loss.forget();
         }
+        // A burst of growth loses as much where nobody else is, and for some rounds.
+        let unexplained = self.rush == 0 && !self.loss.is_trying();
         let heavy = self.loss.judge(self.packet);
         if round.marked > 0 {
             self.give_way(now, acked.srtt_ns, queue);
@@ -558,7 +575,7 @@ impl Delay {
             self.phase = Phase::Steady;
             self.calm = 0;
             self.set_window(self.window - self.window * lost / (2 * SHARE_ONE));
-            if self.doubted != 0 {
+            if self.doubted != 0 && unexplained {
                 self.reject_floor(now, rtt);
             }
         } else {
@@ -599,17 +616,14 @@ impl Delay {
         match self.phase {
             Phase::SlowStart => {
                 if queue > self.aim / 2 {
-                    let window = self.drained(rtt);
+                    let window = self.drained(self.measured, rtt);
                     self.cut(window, mean, Phase::Cut);
                 }
             }
             Phase::Steady if !full => {}
             Phase::Steady if self.has_rival(now) => self.grow(now, rtt),
             Phase::Steady if queue > self.aim => {
-                // Two packets keep a path busy that holds none.
-                let two = MIN_WINDOW_PACKETS * self.packet;
-                let least = if self.window > two { two } else { 0 };
-                let window = self.drained(rtt).max(self.window / 2).max(least);
+                let window = self.drained(self.measured, rtt).max(self.window / 2);
                 self.most = window;
                 self.cut(window, mean, Phase::Cut);
             }
@@ -716,6 +730,7 @@ impl Control for Delay {
             self.set_window((self.window >> periods.min(32)).max(least));
             self.phase = Phase::SlowStart;
         }
+        (self.last_window, self.measured) = (self.window, self.window);
         self.round = Round::NEW;
         self.calm = 0;
     }

@@ -110,3 +110,35 @@ fn an_idle_time_is_silent() {
     assert!(seconds[1] < seconds[0] / 4.0, "{seconds:?}");
     assert!(seconds[2] > seconds[1], "{seconds:?}");
 }
+
+/// What a path carries once it has become longer while its flow had nothing to send.
+fn after_a_rest(rate: u64, rtt: u64, longer: u64) -> f64 {
+    let (rest, end) = (2 * SECOND, 4 * SECOND);
+    let scenario = Scenario {
+        rate,
+        rtt,
+        idle: vec![(rest, end)],
+        steps: vec![Step {
+            at: 3 * SECOND,
+            change: Change::Rtt(longer),
+        }],
+        length: end + 5 * SECOND,
+        ..Scenario::default()
+    };
+    let outcome = run(&scenario);
+    let deadline = end + (20 * longer).max(SECOND);
+    outcome.flows[0].between(deadline, deadline + SECOND) / (rate as f64 / 1e6)
+}
+
+#[test]
+fn a_path_that_becomes_longer_during_a_rest_is_filled_again_within_twenty_round_trips() {
+    let ms = MILLISECOND;
+    for (rate, rtt, longer) in [
+        (1_000_000_000, ms, 50 * ms),
+        (1_000_000_000, ms, 30 * ms),
+        (10_000_000, ms, 100 * ms),
+    ] {
+        let share = after_a_rest(rate, rtt, longer);
+        assert!(share >= 0.5, "{rate} bit/s, {rtt} to {longer} ns: {share}");
+    }
+}

@@ -175,3 +175,20 @@ fn after_a_rest_the_old_window_does_not_leave_at_once() {
     assert!(world.run(3 * SECOND)[0] > 80.0);
     assert!(world.connection(0).stats().min_rtt_ns < 3 * MILLISECOND);
 }
+
+#[test]
+fn a_path_that_grew_longer_during_a_rest_is_filled_again_within_a_second() {
+    for longer in [30, 50] {
+        let path = Path::new(1_000 * MBPS, MILLISECOND, 250_000);
+        let mut world = Bottleneck::new(path)
+            .ours(DEFAULT, 0)
+            .at(SECOND, Change::Idle(true))
+            .at(1_500 * MILLISECOND, Change::Rtt(longer * MILLISECOND))
+            .at(2 * SECOND, Change::Idle(false));
+        world.run(2 * SECOND);
+        // Twenty round trips are at most a second.
+        world.run(3 * SECOND);
+        let got = world.run(4 * SECOND)[0];
+        assert!(got >= 500.0, "{longer} ms: {got} Mb/s");
+    }
+}
