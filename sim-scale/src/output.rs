@@ -1,8 +1,9 @@
 //! Where the commands put what they have found.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Writes text to standard output.
@@ -33,6 +34,28 @@ impl Sink {
     pub fn open(path: Option<&PathBuf>) -> Result<Option<Self>> {
         let opened = path.map(|path| Self::at(path).with_context(|| path.display().to_string()));
         opened.transpose()
+    }
+
+    /// Opens two files, as far as they are asked for.
+    ///
+    /// # Errors
+    /// One of them cannot be written, or they are the same.
+    pub fn open_two(paths: [Option<&PathBuf>; 2]) -> Result<[Option<Self>; 2]> {
+        let [one, other] = paths;
+        let sinks = [Self::open(one)?, Self::open(other)?];
+        if let [Some(one), Some(other)] = &sinks
+            && one.is(other)?
+        {
+            let path = other.path.display();
+            bail!("{path}: one file does not hold two results");
+        }
+        Ok(sinks)
+    }
+
+    /// Whether what one writes is lost when the other one writes.
+    fn is(&self, other: &Self) -> io::Result<bool> {
+        let [one, other] = [self.file.metadata()?, other.file.metadata()?];
+        Ok(one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino()))
     }
 
     fn at(path: &Path) -> io::Result<Self> {

@@ -83,6 +83,10 @@ fn what_would_do_nothing_is_refused() {
             &["path", "--at", "5s:rtt=1ms", "--seconds", "1"],
             "never happens",
         ),
+        (
+            &["path", "--idle", "5s..6s", "--seconds", "1"],
+            "never happens",
+        ),
     ] {
         let says = refused(&sim(words));
         assert!(says.contains(why), "{says}");
@@ -166,4 +170,20 @@ fn what_a_file_held_stays_until_a_run_has_found_something() {
     let (json, svg) = (json.unwrap(), svg.unwrap());
     assert!(json.starts_with('{') && json.ends_with("}\n"), "{json}");
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+}
+
+/// Two results do not fit into one file: the one that was written first would be gone.
+#[test]
+fn one_file_is_not_asked_for_twice() {
+    let at = folder("twice");
+    let (json, other) = (at.join("out"), at.join(".").join("out"));
+    let [json, other] = [&json, &other].map(|path| path.to_str().unwrap());
+    for run in [
+        &["path", "--seconds", "0.1", "--json", json, "--svg", other][..],
+        &["suite", "--full", "--json", json, "--markdown", other],
+    ] {
+        let says = refused(&sim(run));
+        assert!(says.contains("does not hold two results"), "{says}");
+        assert!(!at.join("out").exists());
+    }
 }

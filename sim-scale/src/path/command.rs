@@ -139,8 +139,7 @@ impl PathArgs {
 /// Arguments that make no sense; a file or standard output that cannot be written.
 pub fn path(args: &PathArgs) -> Result<()> {
     let scenario = args.scenario()?;
-    let json = Sink::open(args.json.as_ref())?;
-    let svg = Sink::open(args.svg.as_ref())?;
+    let [json, svg] = Sink::open_two([args.json.as_ref(), args.svg.as_ref()])?;
     let outcome = super::run(&scenario);
     if let Some(file) = json {
         file.fill(&(serde_json::to_string(&outcome)? + "\n"))?;
@@ -160,8 +159,7 @@ pub fn suite(args: &SuiteArgs) -> Result<bool> {
     if cells.is_empty() {
         bail!("no cell has {} in its name", args.only.join(" or "));
     }
-    let markdown = Sink::open(args.markdown.as_ref())?;
-    let json = Sink::open(args.json.as_ref())?;
+    let [markdown, json] = Sink::open_two([args.markdown.as_ref(), args.json.as_ref()])?;
     let results = suite::run(&cells, args.jobs);
     if let Some(file) = markdown {
         file.fill(&suite::markdown(&results))?;

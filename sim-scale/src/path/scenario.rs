@@ -177,10 +177,13 @@ impl Scenario {
         if self.length < 100 * MILLISECOND {
             return Err("a run takes at least 0.1 s".to_owned());
         }
-        if let Some(step) = self.steps.iter().find(|step| step.at >= self.length) {
-            let [at, length] = [step.at, self.length].map(|ns| ns as f64 / SECOND as f64);
+        let changes = self.steps.iter().map(|step| ("a change", step.at));
+        let rests = self.idle.iter().map(|&(from, _)| ("a rest", from));
+        let late = changes.chain(rests).find(|&(_, at)| at >= self.length);
+        if let Some((what, at)) = late {
+            let [at, length] = [at, self.length].map(|ns| ns as f64 / SECOND as f64);
             return Err(format!(
-                "a change at {at} s never happens: the run ends after {length} s"
+                "{what} at {at} s never happens: the run ends after {length} s"
             ));
         }
         if self.queue < u64::from(self.mtu) {

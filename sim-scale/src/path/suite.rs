@@ -308,20 +308,25 @@ fn steps(all: &mut Vec<Cell>, control: ControlKind) {
             cut: true,
         });
     }
-    let mut idle = path(1_000_000_000, 2 * ms, 1.0, control);
-    idle.idle = vec![(2 * SECOND, at)];
-    idle.length = at + 4 * SECOND;
     // What is to be full again is the path after the silence.
-    idle.steps = vec![Step {
-        at,
-        change: Change::Rate(100_000_000),
-    }];
-    all.push(Cell {
-        name: "1g 2ms, idle, rate to 100m meanwhile".to_owned(),
-        scenario: idle,
-        law: Law::Recovers,
-        cut: true,
-    });
+    for (name, change) in [
+        (
+            "1g 2ms, idle, rate to 100m meanwhile",
+            Change::Rate(100_000_000),
+        ),
+        ("1g 2ms, idle, rtt to 50ms meanwhile", Change::Rtt(50 * ms)),
+    ] {
+        let mut idle = path(1_000_000_000, 2 * ms, 1.0, control);
+        idle.idle = vec![(2 * SECOND, at)];
+        idle.length = at + 4 * SECOND;
+        idle.steps = vec![Step { at, change }];
+        all.push(Cell {
+            name: name.to_owned(),
+            scenario: idle,
+            law: Law::Recovers,
+            cut: true,
+        });
+    }
 }
 
 fn troubles(all: &mut Vec<Cell>, control: ControlKind) {
