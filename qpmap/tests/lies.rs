@@ -555,3 +555,49 @@ fn a_plain_qp_that_is_destroyed_before_its_turn_is_not_served() {
     engine.destroy_qp(qp.qpn).expect("it is there");
     assert!(pair.sent_by(0).is_empty());
 }
+
+#[test]
+fn a_peer_that_has_searched_for_numbers_finds_no_app_managed_qp_either() {
+    let mut pair = Pair::new(0);
+    let leaf = pair.qp(1, QpType::Src);
+    let attributes = Attributes::default();
+    pair.take_to_rts(1, &leaf, attributes, attributes);
+    let mut liar = Liar::new(&mut pair, 9);
+    let bind = |dest: u32| entry(ControlKind::Bind, 5, Qpn::from_wire(dest), 7, 0);
+    let mut guess = leaf.qpn.get();
+    while pair.nodes[1].engine.counters().control_overflow == 0 {
+        guess ^= 1 << 20;
+        guess += 1;
+        liar.control(&mut pair, &[bind(guess)]);
+        liar.hears(&mut pair);
+    }
+    liar.control(&mut pair, &[bind(leaf.qpn.get())]);
+    assert_eq!(pair.nodes[1].engine.live_objects().flows, 0);
+    assert_eq!(liar.hears_control(&mut pair), [], "as of any other number");
+    // It is served once it has paused.
+    pair.run(SECOND);
+    liar.control(&mut pair, &[bind(leaf.qpn.get())]);
+    assert_eq!(pair.nodes[1].engine.live_objects().flows, 1);
+}
+
+#[test]
+fn consent_that_comes_when_the_asker_is_in_error_counts_as_stale() {
+    let mut pair = Pair::new(0);
+    let mut liar = Liar::new(&mut pair, 9);
+    let asker = pair.qp(1, QpType::Rc);
+    let to_liar = Attributes {
+        remote: liar.address(),
+        dest_qpn: Qpn::from_wire(5),
+        ..Attributes::default()
+    };
+    pair.take_to_rts(1, &asker, to_liar, to_liar);
+    let said = liar.hears_control(&mut pair);
+    let ask = said.iter().find(|said| said.kind == ControlKind::Bind);
+    let ask = *ask.expect("it asks");
+    let failed = pair.nodes[1].engine.modify_qp(asker.qpn, &QpModify::Error);
+    failed.expect("it is there");
+    let bound = entry(ControlKind::Bound, 5, asker.qpn, ask.generation, 7);
+    liar.control(&mut pair, &[bound]);
+    let counters = pair.nodes[1].engine.counters();
+    assert_eq!((counters.bound, counters.stale), (0, 1));
+}

@@ -4,61 +4,14 @@
 
 mod common;
 
+use common::Pair;
 use common::liar::{LAST, Liar, entry, generation_of};
-use common::{Pair, RingMemory, Test};
-use std::net::IpAddr;
-use std::sync::Arc;
+use common::managed::{Queues, managed, post, route, told, write};
 use trunkline_conn::time::{MILLISECOND, SECOND};
-use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status};
+use trunkline_conn::work::{Remote, SendFlags, SendOp, Status};
 use trunkline_qpmap::wqe::SendWr;
-use trunkline_qpmap::{
-    Attributes, Engine, FIRST_MSN, QpModify, QpQueues, QpState, QpType, VerbsError,
-};
+use trunkline_qpmap::{Attributes, FIRST_MSN, QpModify, QpState, QpType, VerbsError};
 use trunkline_wire::{Control, ControlKind, Gid, Opcode, Qpn, Rkey, SrcExt};
-
-type Queues = Arc<QpQueues<RingMemory>>;
-
-/// An app-managed QP that is ready.
-fn managed(pair: &mut Pair, node: usize) -> Queues {
-    let qp = pair.qp(node, QpType::Src);
-    pair.take_to_rts(node, &qp, Attributes::default(), Attributes::default());
-    qp
-}
-
-/// A route of `qp` at node 0 to `remote`, over the first connection.
-fn route(pair: &mut Pair, qp: &Queues, remote: &Queues) -> u32 {
-    let conn = pair.conns[0][0];
-    let engine = &mut pair.nodes[0].engine;
-    engine
-        .add_route(qp.qpn, conn, remote.qpn)
-        .expect("a route of an app-managed QP")
-}
-
-fn post(pair: &Pair, qp: &Queues, wr_id: u64, op: SendOp, route: u32) {
-    let request = SendWr {
-        wr_id,
-        op,
-        flags: SendFlags::SIGNALED,
-        sges: &[pair.sge(0, 0, 3000)],
-        inline: None,
-        route,
-    };
-    qp.send.post(&[request]).expect("room in the queue");
-    pair.nodes[0].engine.doorbells().ring(qp.index);
-}
-
-fn write(pair: &Pair) -> SendOp {
-    SendOp::Write(Remote {
-        addr: pair.nodes[1].buffer.addr,
-        rkey: pair.nodes[1].key,
-    })
-}
-
-fn told(done: &[Completion]) -> Vec<(u64, Status, u32)> {
-    let told = done.iter();
-    told.map(|done| (done.wr_id, done.status, done.route))
-        .collect()
-}
 
 /// One app-managed QP at node 0 with routes to as many at node 1.
 fn fan(pair: &mut Pair, count: usize) -> (Queues, Vec<Queues>, Vec<u32>) {
@@ -381,39 +334,6 @@ fn a_route_that_is_closed_flushes_and_leaves_nothing() {
 }
 
 #[test]
-fn who_searches_with_forged_questions_finds_no_app_managed_qp_and_delays_others_by_a_round_trip() {
-    let mut pair = Pair::new(1);
-    let number = managed(&mut pair, 1).qpn;
-    let mut now = pair.now + SECOND;
-    let engine = &mut pair.nodes[1].engine;
-    let asks = |engine: &mut Engine<Test>, now, host: u16, dest_qp| {
-        let [high, low] = host.to_be_bytes();
-        let address = IpAddr::from([198, 18, high, low]);
-        let bind = Control {
-            kind: ControlKind::Bind,
-            src_qp: Qpn::from_wire(77),
-            round: 0,
-            dest_qp,
-            generation: 1,
-            status: 0,
-            msn: 0,
-        };
-        engine.consent(now, address.into(), &bind)
-    };
-    assert!(asks(engine, now, 0, number).is_some());
-    // Every guess comes from another address, 10,000 a second.
-    for guess in 0..60_000_u32 {
-        now = now + SECOND / 10_000;
-        let missed = Qpn::from_wire(number.get() ^ (1 + guess));
-        assert_eq!(asks(engine, now, guess as u16, missed), None);
-    }
-    assert_eq!(asks(engine, now, 1, number), None);
-    // It is over with the search.
-    now = now + SECOND / 100;
-    assert!(asks(engine, now, 2, number).is_some());
-}
-
-#[test]
 fn a_peer_that_begins_messages_and_ends_none_leaves_receives_to_others() {
     const RECEIVES: u32 = 64;
     let mut pair = Pair::new(1);
@@ -449,138 +369,6 @@ fn a_peer_that_begins_messages_and_ends_none_leaves_receives_to_others() {
     pair.nodes[1].engine.drop_peer(liar.address());
     pair.run(MILLISECOND);
     assert_eq!(pair.nodes[1].engine.live_objects().assemblies, 0);
-}
-
-/// Consent in a handshake names the life that the QP was in then.
-#[test]
-fn a_route_that_a_handshake_agreed_to_goes_on_though_another_one_ended_meanwhile() {
-    let mut pair = Pair::new(0);
-    let leaf = managed(&mut pair, 1);
-    let liar = Liar::new(&mut pair, 9);
-    let engine = &mut pair.nodes[1].engine;
-    let other = engine.add_route(leaf.qpn, liar.conn, Qpn::from_wire(5));
-    let other = other.unwrap();
-    let asker = pair.qp(0, QpType::Rc);
-    pair.connect(0, &asker, &leaf);
-    let [near, far]: [Gid; 2] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]).into());
-    let bind = pair.nodes[0].engine.early_binds(far).next().unwrap();
-    let now = pair.now;
-    let engine = &mut pair.nodes[1].engine;
-    let bound = engine.consent(now, near, &bind).expect("it is ready");
-    engine.close_route(leaf.qpn, other).unwrap();
-    pair.open();
-    let [here, there] = pair.conns[0];
-    let bind_of_bound = Control {
-        kind: ControlKind::Bind,
-        generation: bound.status,
-        status: 0,
-        ..bound
-    };
-    for entry in [bind_of_bound, bound] {
-        pair.nodes[0].engine.handle_early(now, here, entry);
-    }
-    post(&pair, &asker, 1, write(&pair), 0);
-    // It leaves before the peer's end of the connection has said a word.
-    let first = pair.sent_by(0);
-    let engine = &mut pair.nodes[1].engine;
-    engine.handle_agreed(now, there, bind, bound.status);
-    pair.deliver(1, &first);
-    pair.run(SECOND);
-    assert_eq!(told(&pair.completions(0)), [(1, Status::Success, 0)]);
-    // The next route between the two is another life.
-    pair.nodes[1].engine.destroy_qp(leaf.qpn).unwrap();
-    pair.run(SECOND);
-    post(&pair, &asker, 2, write(&pair), 0);
-    pair.run(SECOND);
-    assert_eq!(told(&pair.completions(0)), [(2, Status::RetryExceeded, 0)]);
-}
-
-/// A life 0 is none, in a handshake as on a connection.
-#[test]
-fn a_bind_in_life_0_that_came_in_a_handshake_opens_no_route() {
-    let mut pair = Pair::new(0);
-    let leaf = managed(&mut pair, 1);
-    let peer: Gid = IpAddr::from([10, 0, 0, 9]).into();
-    let bind = entry(ControlKind::Bind, 5, leaf.qpn, 0, 0);
-    let now = pair.now;
-    let engine = &mut pair.nodes[1].engine;
-    let agreed = engine.consent(now, peer, &bind);
-    let mut liar = Liar::new(&mut pair, 9);
-    let engine = &mut pair.nodes[1].engine;
-    match agreed {
-        Some(bound) => engine.handle_agreed(now, liar.conn, bind, bound.status),
-        None => engine.handle_early(now, liar.conn, bind),
-    }
-    assert_eq!(engine.counters().malformed, 1);
-    assert_eq!(engine.live_objects().flows, 0, "nothing else moves");
-    assert_eq!(liar.hears_control(&mut pair), [], "and nobody is asked");
-}
-
-/// Two handshakes with a new peer may stand in another order than they were agreed to in.
-#[test]
-fn a_route_that_a_handshake_agreed_to_goes_on_though_another_connection_stood_first() {
-    let mut pair = Pair::new(0);
-    let leaf = managed(&mut pair, 1);
-    let liar = Liar::new(&mut pair, 9);
-    let engine = &mut pair.nodes[1].engine;
-    let other = engine.add_route(leaf.qpn, liar.conn, Qpn::from_wire(5));
-    let other = other.unwrap();
-    let asker = pair.qp(0, QpType::Rc);
-    pair.connect(0, &asker, &leaf);
-    let [near, far]: [Gid; 2] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]).into());
-    let bind = pair.nodes[0].engine.early_binds(far).next().unwrap();
-    let now = pair.now;
-    let engine = &mut pair.nodes[1].engine;
-    let bound = engine.consent(now, near, &bind).expect("it is ready");
-    engine.close_route(leaf.qpn, other).unwrap();
-    // The one that agreed stands at its opener.
-    pair.open();
-    let [here, there] = pair.conns[0];
-    let bind_of_bound = Control {
-        kind: ControlKind::Bind,
-        generation: bound.status,
-        status: 0,
-        ..bound
-    };
-    for entry in [bind_of_bound, bound] {
-        pair.nodes[0].engine.handle_early(now, here, entry);
-    }
-    post(&pair, &asker, 1, write(&pair), 0);
-    let first = pair.sent_by(0);
-    // Another one, of its program, is confirmed first.
-    pair.private = true;
-    pair.open();
-    let engine = &mut pair.nodes[1].engine;
-    engine.handle_agreed(now, there, bind, bound.status);
-    pair.deliver(1, &first);
-    pair.run(SECOND);
-    assert_eq!(told(&pair.completions(0)), [(1, Status::Success, 0)]);
-}
-
-/// What was agreed to is begun once, and by a QP that is ready still.
-#[test]
-fn what_a_handshake_agreed_to_begins_once_and_not_with_a_qp_that_went_to_error() {
-    for fails in [false, true] {
-        let mut pair = Pair::new(0);
-        let leaf = managed(&mut pair, 1);
-        let peer: Gid = IpAddr::from([10, 0, 0, 9]).into();
-        let bind = entry(ControlKind::Bind, 5, leaf.qpn, 7, 0);
-        let now = pair.now;
-        let engine = &mut pair.nodes[1].engine;
-        let bound = engine.consent(now, peer, &bind).expect("it is ready");
-        if fails {
-            engine.modify_qp(leaf.qpn, &QpModify::Error).unwrap();
-        }
-        let mut liar = Liar::new(&mut pair, 9);
-        let engine = &mut pair.nodes[1].engine;
-        for _ in 0..2 {
-            engine.handle_agreed(now, liar.conn, bind, bound.status);
-        }
-        let flows = engine.live_objects().flows;
-        let said = liar.hears_control(&mut pair);
-        let refused = said.iter().any(|said| said.kind == ControlKind::Refused);
-        assert_eq!((flows, refused), (usize::from(!fails), fails), "{said:?}");
-    }
 }
 
 /// A peer that ends and a program that goes on: each next route is another life, and a route that

@@ -4,11 +4,13 @@
 #[allow(dead_code, reason = "this test uses its part of it")]
 mod common;
 
+use common::watched::{both, graced};
 use common::{Pair, RingMemory, params};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use trunkline_conn::work::VendorError;
+use trunkline_conn::time::{MILLISECOND, SECOND};
+use trunkline_conn::work::{Remote, SendOp, VendorError};
 use trunkline_qpmap::{Attributes, ConnId, Event, PeerIdentity, QpQueues, QpType};
 use trunkline_wire::{Gid, Qpn, Workers};
 
@@ -175,4 +177,25 @@ fn an_ask_that_began_when_less_was_known_of_a_peer_ends_no_flow() {
         |event| matches!(event, Event::Ask { remote, .. } if remote.get() & 3 == OTHERS[1]),
     );
     assert!(asks.count() > 0, "it is asked again");
+}
+
+/// Whoever is met at the address of a peer that is gone was never silent.
+#[test]
+fn a_peer_that_was_dropped_leaves_its_silence_to_nobody() {
+    let mut pair = graced(1, 3 * SECOND);
+    let [a, _b] = both(&mut pair, (8, 1));
+    pair.fate = Box::new(|_, _| 0);
+    let target = Remote {
+        addr: pair.nodes[1].buffer.addr,
+        rkey: pair.nodes[1].key,
+    };
+    pair.post(0, &a, 1, SendOp::Write(target), &[pair.sge(0, 0, 64)]);
+    pair.run(2500 * MILLISECOND);
+    let engine = &mut pair.nodes[0].engine;
+    assert!(engine.is_silent(peer(), Qpn::default()));
+    engine.drop_peer(peer());
+    // A connection of a program ends no silence.
+    pair.private = true;
+    pair.open();
+    assert!(!pair.nodes[0].engine.is_silent(peer(), Qpn::default()));
 }

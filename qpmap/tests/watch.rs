@@ -99,6 +99,16 @@ fn first_end_of_asks(pair: &mut Pair, limit: u64, ns: u64) -> Option<(u64, Statu
     None
 }
 
+/// The peer of node 0 is known to be silent: the next ask that nobody answers ends what waits.
+fn ends_with_the_next_ask(pair: &mut Pair, case: &str) {
+    let engine = &pair.nodes[0].engine;
+    assert!(engine.is_silent(peer(), Qpn::default()), "{case}");
+    let end = first_end_of_asks(pair, SECOND, 25 * MILLISECOND);
+    let (took, status) = end.expect("an end");
+    assert_eq!(status, Status::RetryExceeded, "{case}");
+    assert!(took < 50 * MILLISECOND, "{case}: {took}");
+}
+
 /// 2^8 times 4.096 us, twice.
 const SHORT: (u8, u8) = (8, 1);
 const SHORT_NS: u64 = 2 * (4096 << 8);
@@ -407,11 +417,7 @@ fn a_qp_whose_connection_died_of_silence_ends_with_the_next_ask_that_nobody_answ
         write(&pair, &a, 1, 64);
         pair.run(2500 * MILLISECOND);
         assert_eq!(pair.nodes[0].engine.connections(), []);
-        assert!(pair.nodes[0].engine.is_silent(peer(), Qpn::default()));
-        let end = first_end_of_asks(&mut pair, SECOND, 25 * MILLISECOND);
-        let (took, status) = end.expect("an end");
-        assert_eq!(status, Status::RetryExceeded);
-        assert!(took < 50 * MILLISECOND, "{took}");
+        ends_with_the_next_ask(&mut pair, &format!("{patience:?}"));
     }
 }
 
@@ -432,11 +438,7 @@ fn a_program_that_closes_its_own_connection_does_not_end_the_silence_of_a_peer()
         if closes {
             engine.close_connection(own);
         }
-        assert!(engine.is_silent(peer(), Qpn::default()), "closes: {closes}");
-        let end = first_end_of_asks(&mut pair, SECOND, 25 * MILLISECOND);
-        let (took, status) = end.expect("an end");
-        assert_eq!(status, Status::RetryExceeded);
-        assert!(took < 50 * MILLISECOND, "closes: {closes}: {took}");
+        ends_with_the_next_ask(&mut pair, &format!("closes: {closes}"));
     }
 }
 
@@ -762,12 +764,7 @@ fn a_program_that_opens_and_closes_a_connection_of_its_own_does_not_end_the_sile
             assert_eq!(engine.connections(), [own]);
             engine.close_connection(own);
         }
-        let engine = &mut pair.nodes[0].engine;
-        assert!(engine.is_silent(peer(), Qpn::default()), "opens: {opens}");
-        let end = first_end_of_asks(&mut pair, SECOND, 25 * MILLISECOND);
-        let (took, status) = end.expect("an end");
-        assert_eq!(status, Status::RetryExceeded);
-        assert!(took < 50 * MILLISECOND, "opens: {opens}: {took}");
+        ends_with_the_next_ask(&mut pair, &format!("opens: {opens}"));
     }
 }
 

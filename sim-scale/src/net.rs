@@ -515,9 +515,13 @@ impl Net {
         }
         if self.random.chance(link.corrupt_ppm) || self.random.chance(more.corrupt_ppm) {
             let bit = self.random.below(bytes.len() as u64 * 8);
-            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
-            self.counters.corrupted += 1;
-            fate = Fate::Corrupted;
+            let byte = (bit / 8) as usize;
+            bytes[byte] ^= 1 << (bit % 8);
+            // Where the ICRC does not cover a byte, its packet is still heard.
+            if icrc::covers(byte) {
+                self.counters.corrupted += 1;
+                fate = Fate::Corrupted;
+            }
         } else if self.random.chance(link.duplicate_ppm) || self.random.chance(more.duplicate_ppm) {
             fate = Fate::Doubled;
         }

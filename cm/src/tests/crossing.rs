@@ -4,7 +4,7 @@ use super::air::Weather;
 use super::nodes::Network;
 use super::nodes::agree;
 use super::{Rng, Stage, ask, drain, messages, ms, offer};
-use crate::binds::{Bind, Binds, Bounds};
+use crate::binds::{Bind, Binds, Bound, Bounds};
 use crate::event::{AskError, CloseReason, Event, Refused, Role};
 use crate::hello::{Hello, HelloReply, Purpose};
 use crate::identity::Identity;
@@ -317,6 +317,21 @@ fn said_again(stage: &mut Stage) -> Message {
     said.remove(0).message
 }
 
+/// A manager that agreed to two BINDs, one of whose QPs went after that, and what it agreed to for the
+/// other one.
+fn consented_for_one_of_two() -> (Stage, Bound) {
+    let consent: Bounds = two_binds().iter().map(agree).collect();
+    let [gone, left] = [0, 1].map(|at: usize| consent.as_slice()[at]);
+    let mut stage = Stage::new();
+    stage.asked();
+    let offer = offer(&mut Rng::new(2));
+    let accepted = stage.manager.accept(stage.now, stage.id(), offer, consent);
+    accepted.expect("it waits for that");
+    drain(&mut stage.manager);
+    stage.manager.withdraw(stage.id(), gone.src_qp);
+    (stage, left)
+}
+
 #[test]
 fn an_ask_that_is_said_again_speaks_no_more_for_qps_that_are_gone() {
     let [gone, left] = two_binds();
@@ -332,15 +347,7 @@ fn an_ask_that_is_said_again_speaks_no_more_for_qps_that_are_gone() {
 
 #[test]
 fn an_answer_that_is_said_again_consents_no_more_for_qps_that_are_gone() {
-    let consent: Bounds = two_binds().iter().map(agree).collect();
-    let [gone, left] = [0, 1].map(|at: usize| consent.as_slice()[at]);
-    let mut stage = Stage::new();
-    stage.asked();
-    let offer = offer(&mut Rng::new(2));
-    let accepted = stage.manager.accept(stage.now, stage.id(), offer, consent);
-    accepted.expect("it waits for that");
-    drain(&mut stage.manager);
-    stage.manager.withdraw(stage.id(), gone.src_qp);
+    let (mut stage, left) = consented_for_one_of_two();
     let Message::Rep(rep) = said_again(&mut stage) else {
         panic!("it answers again")
     };
@@ -379,15 +386,7 @@ fn an_ask_that_another_absorbs_consents_for_no_qps_that_are_gone() {
 
 #[test]
 fn who_accepted_hears_of_no_consent_for_qps_that_went_before_the_peer_confirmed() {
-    let consent: Bounds = two_binds().iter().map(agree).collect();
-    let [gone, left] = [0, 1].map(|at: usize| consent.as_slice()[at]);
-    let mut stage = Stage::new();
-    stage.asked();
-    let offer = offer(&mut Rng::new(2));
-    let accepted = stage.manager.accept(stage.now, stage.id(), offer, consent);
-    accepted.expect("it waits for that");
-    drain(&mut stage.manager);
-    stage.manager.withdraw(stage.id(), gone.src_qp);
+    let (mut stage, left) = consented_for_one_of_two();
     stage.deliver(&stage.rtu());
     let (_, events) = drain(&mut stage.manager);
     let Some(Event::Established(terms)) = events.last() else {

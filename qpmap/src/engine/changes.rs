@@ -108,11 +108,6 @@ impl<P: Platform> Engine<P> {
         let cold = self.cold_mut(qp);
         cold.attributes = attributes;
         cold.access = changes.access.unwrap_or(cold.access);
-        if changes.rnr_retry.is_some() {
-            for flow in self.awake_flows_of(qp) {
-                self.flows[flow].rnr_tries = 0;
-            }
-        }
         if let Wire::Ibta(ibta) = self.qps[qp].wire {
             self.change_ibta(qp, ibta);
         }

@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "not every file of tests needs it")]
 pub(crate) mod liar;
 #[allow(dead_code, reason = "not every file of tests needs it")]
+pub(crate) mod managed;
+#[allow(dead_code, reason = "not every file of tests needs it")]
 pub(crate) mod scene;
 #[allow(dead_code, reason = "not every file of tests needs it")]
 pub(crate) mod watched;

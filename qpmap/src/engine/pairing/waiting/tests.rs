@@ -127,3 +127,30 @@ fn the_lines_of_a_peer_tell_its_workers_apart_however_many_it_has() {
         }
     }
 }
+
+#[test]
+fn a_silence_lasts_from_the_first_ask_until_a_connection_stands() {
+    let (mut silences, here) = (Silences::default(), (1, 0));
+    let at = Instant::from_nanos;
+    silences.begin(here, Some(at(3)));
+    silences.ask(here, at(5));
+    // Connections that end meanwhile: one of a program, and one that was heard later.
+    silences.begin(here, None);
+    silences.begin(here, Some(at(4)));
+    silences.ask(here, at(9));
+    let silence = silences.of(here).expect("nothing leads there");
+    assert_eq!((silence.died, silence.asked), (Some(at(4)), Some(at(5))));
+    silences.end(here);
+    assert!(silences.of(here).is_none());
+}
+
+#[test]
+fn what_is_forgotten_of_a_peer_is_all_of_it_and_nothing_of_others() {
+    let mut silences = Silences::default();
+    for worker in [(1, 255), (2, 0), (2, 7), (2, 255), (3, 0)] {
+        silences.begin(worker, Some(Instant::ZERO));
+    }
+    silences.forget(2);
+    let left = [(1, 255), (2, 0), (2, 7), (2, 255), (3, 0)].map(|at| silences.of(at).is_some());
+    assert_eq!(left, [true, false, false, false, true]);
+}
