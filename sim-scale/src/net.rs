@@ -566,3 +566,45 @@ impl Net {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Laws are judged by what arrives whole: what the network calls corrupted must be what no
+    /// node hears.
+    #[test]
+    fn a_packet_counts_as_corrupted_where_its_icrc_is_wrong_and_nowhere_else() {
+        let addresses = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+        let link = Link {
+            corrupt_ppm: 1_000_000,
+            ..Link::CLEAN
+        };
+        let network = Network::new(7, &addresses, link, Trace::new(false));
+        let shape = PortShape {
+            max_datagram: 4096,
+            ring: 64,
+            source_ports: &[1],
+        };
+        let _ports = network.plug(1, Workers::ONE, shape);
+        let path = Path {
+            src: addresses[0],
+            dst: addresses[1],
+            src_port: 1,
+            traffic_class: 0,
+        };
+        let net = &mut network.net();
+        let (mut wrong, sent) = (0, 2000);
+        for id in 0..sent {
+            let mut bytes = vec![id as u8; 20];
+            icrc::seal(&path, id, &mut bytes);
+            net.send(0, &path, id, bytes);
+            let Some(Reverse(packet)) = net.flying.pop() else {
+                panic!("nothing is lost")
+            };
+            wrong += u64::from(!icrc::verify(&path, id, &packet.bytes));
+        }
+        assert_eq!(net.counters.corrupted, wrong);
+        assert!((1..u64::from(sent)).contains(&wrong), "{wrong} of {sent}");
+    }
+}

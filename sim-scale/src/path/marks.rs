@@ -43,13 +43,16 @@ pub(crate) fn queues(seed: u64) -> (u64, u64) {
     (without, standing(&marking))
 }
 
-/// Holds what waited to the law: marks from a quarter of the queue on take an eighth of it away, or
-/// more. Where a few packets wait it is little more, else most of it.
+/// Below so many bytes, 16 packets, a queue is hardly longer than the bursts that flows send.
+const SHORT: u64 = 16 * 1500;
+
+/// Holds what waited to the law: marks from a quarter of a queue on take a quarter of it away, or
+/// more. Of short queues nothing is said.
 ///
 /// # Errors
 /// They do not.
 pub(crate) fn judge((without, with): (u64, u64)) -> Verdict {
-    if with <= without / 8 * 7 {
+    if without < SHORT || with <= without / 4 * 3 {
         return Ok(());
     }
     Err(Failure::wrong(format!(
@@ -64,18 +67,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_take_an_eighth_of_the_queue_away_or_more_whatever_the_path() {
-        let mut most = 0;
+    fn marks_take_a_quarter_of_a_queue_away_or_more_whatever_the_path() {
+        let (mut most, mut judged) = (0, 0);
         for seed in 0..100 {
             let queues = queues(seed);
-            most = most.max(queues.1 * 100 / queues.0);
+            if queues.0 >= SHORT {
+                most = most.max(queues.1 * 100 / queues.0);
+                judged += 1;
+            }
             assert!(judge(queues).is_ok(), "seed {seed}: {queues:?}");
         }
+        assert!(judged > 75, "{judged} queues of 100 are long enough");
         println!("at most {most} % of the queue without marks");
     }
 
     #[test]
     fn a_queue_that_no_marks_shorten_is_found() {
         assert!(judge((100_000, 100_000)).is_err());
+        assert!(judge((100_000, 75_001)).is_err());
     }
 }
