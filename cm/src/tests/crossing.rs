@@ -317,8 +317,8 @@ fn said_again(stage: &mut Stage) -> Message {
     said.remove(0).message
 }
 
-/// A manager that agreed to two BINDs, one of whose QPs went after that, and what it agreed to for the
-/// other one.
+/// A manager that agreed to two BINDs, one of whose QPs went after that, and what it agreed to for
+/// the other one.
 fn consented_for_one_of_two() -> (Stage, Bound) {
     let consent: Bounds = two_binds().iter().map(agree).collect();
     let [gone, left] = [0, 1].map(|at: usize| consent.as_slice()[at]);
