@@ -169,6 +169,11 @@ pub(super) const fn place(handle: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::Embedded;
+    use std::net::IpAddr;
+    use trunkline_conn::time::Instant;
+    use trunkline_qpmap::{Config, ConnectionParams, Engine, PeerIdentity};
+    use trunkline_wire::{Qpn, Workers};
 
     fn state(private: &Private, handle: u64) -> ConnectionState {
         private.state(handle, |_| unreachable!("none is open"))
@@ -207,5 +212,53 @@ mod tests {
         assert_eq!(private.remove(first), None);
         private.all_down();
         assert_eq!(state(&private, second), ConnectionState::Closed);
+    }
+
+    /// Two connections of an engine.
+    fn connections() -> [ConnId; 2] {
+        let address = IpAddr::from([10, 0, 0, 2]).into();
+        let mut engine: Engine<Embedded> = Engine::new(Config::default());
+        [1, 2].map(|number| {
+            let (local_id, local_token) = engine.draw_connection().expect("a number");
+            let params = ConnectionParams {
+                local_id,
+                local_token,
+                remote_id: Qpn::from_wire(number),
+                remote_token: number,
+                first_tx: 1,
+                first_rx: 1,
+                datagram: 1104,
+                window: 64,
+                control: None,
+                traffic_class: 0,
+                weight: 1,
+                source_ports: 1,
+                private: true,
+            };
+            let identity = PeerIdentity {
+                guid: 2,
+                epoch: 1,
+                address,
+                workers: Workers::ONE,
+            };
+            let now = Instant::from_nanos(1);
+            let conn = engine.add_connection(now, identity, &params);
+            conn.expect("a connection")
+        })
+    }
+
+    #[test]
+    fn what_is_down_closes_the_handle_of_that_connection_and_no_other() {
+        let [first, second] = connections();
+        let mut private = Private::default();
+        let handle = private.insert();
+        let stands = |private: &Private| private.state(handle, |_| Some(second));
+        private.set(handle, ConnectionState::Open(second));
+        // One that is gone already may have noted the same place.
+        private.down(place(handle), first);
+        assert_eq!(stands(&private), ConnectionState::Open(second));
+        private.down(place(handle), second);
+        assert_eq!(stands(&private), ConnectionState::Closed);
+        assert_eq!(private.remove(handle), None);
     }
 }
