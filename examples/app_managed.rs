@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline::{
-    Access, Attributes, Connection, ConnectionOptions, ControlKind, Cq, Drive, Error, Event, Mr,
-    Node, Qp, QpModify, QpOptions, QpType, SendFlags, SendOp, SendWr, Status,
+    Access, Attributes, CongestionControl, Connection, ConnectionOptions, Cq, Drive, Error, Event,
+    Mr, Node, Qp, QpModify, QpOptions, QpType, SendFlags, SendOp, SendWr, Status,
 };
 
 const SIZE: usize = 64 << 10;
@@ -86,7 +86,7 @@ fn main() -> Result<(), Error> {
         ..ConnectionOptions::default()
     };
     let urgent = ConnectionOptions {
-        control: Some(ControlKind::Dcqcn),
+        control: Some(CongestionControl::Dcqcn),
         traffic_class: 46 << 2,
         weight: 8,
         ..ConnectionOptions::default()

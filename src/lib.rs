@@ -41,7 +41,7 @@ pub use observe::cm_counters::CmCounters;
 pub use observe::status;
 pub use platform::{Embedded, Heap};
 pub use pools::ConnectionState;
-pub use trunkline_conn::control::ControlKind;
+pub use trunkline_conn::control::CongestionControl;
 pub use trunkline_conn::delivery::Counters as DeliveryCounters;
 pub use trunkline_conn::host::QpEvent;
 pub use trunkline_conn::mem::{Access, AtomicOp, Sge};

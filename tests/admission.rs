@@ -11,7 +11,7 @@ use trunkline::{
     Clock, Connection, ConnectionOptions, ConnectionState, Gid, NoConnection, Node, Qp, QpAddress,
     QpOptions, QpState, Qpn,
 };
-use trunkline_cm::{Bounds, Manager, RefusalCode};
+use trunkline_cm::{Bounds, NodeCm, RefusalCode};
 use trunkline_conn::time::{Instant, MILLISECOND};
 
 /// Until an ask that nobody answers is over, jitter included.
@@ -297,7 +297,7 @@ fn nodes_that_are_told_to_come_again_all_get_in() {
     let mut crowded = *asked.manager.config();
     crowded.limits.half_open = 4;
     let random: fn() -> u64 = || 0x1234_5678_9abc_def0;
-    asked.manager = Manager::new(crowded, random);
+    asked.manager = NodeCm::new(crowded, random);
     let at = asked.route.local;
     let qps: Vec<Qp> = nodes.iter().map(|node| connect(node, at)).collect();
     let all: Vec<&Node> = nodes.iter().map(|end| &end.node).collect();

@@ -7,7 +7,7 @@ use common::{End, Pair, inline, next, open, pattern, src_qp, until};
 use std::collections::VecDeque;
 use std::time::Duration;
 use trunkline::{
-    ConnectionOptions, ConnectionState, ControlKind, Error, Event, NoConnection, Qp, QpState,
+    CongestionControl, ConnectionOptions, ConnectionState, Error, Event, NoConnection, Qp, QpState,
     SendFlags, SendOp, SendWr, Status, VerbsError,
 };
 
@@ -231,9 +231,9 @@ fn a_connection_has_the_attributes_it_was_opened_with() {
     let pair = Pair { a, b };
     let nodes = [&pair.a.node, &pair.b.node];
     for (control, source_ports) in [
-        (ControlKind::Delay, 1),
-        (ControlKind::Dcqcn, 2),
-        (ControlKind::None, 4),
+        (CongestionControl::Delay, 1),
+        (CongestionControl::Dcqcn, 2),
+        (CongestionControl::None, 4),
     ] {
         let options = ConnectionOptions {
             control: Some(control),

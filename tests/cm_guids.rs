@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use trunkline::rdma_cm::sync::{Endpoint, Listener, Request};
 use trunkline::rdma_cm::{Kind, Params, PortSpace, RejReason};
 use trunkline::{Node, QpState, Qpn};
-use trunkline_cm::rdma::{Config, Event, Id, Manager};
+use trunkline_cm::rdma::{Config, Event, Id, RdmaCm};
 use trunkline_conn::time;
 use trunkline_dataplane::prng::Prng;
 
@@ -22,7 +22,7 @@ const QPN: Qpn = Qpn::from_wire(0x4321);
 /// A host that the test plays: RDMA-CM without QPs, until it is started again.
 struct Played {
     wire: Wire,
-    manager: Manager<Box<dyn FnMut() -> u64>>,
+    manager: RdmaCm<Box<dyn FnMut() -> u64>>,
 }
 
 impl Played {
@@ -33,7 +33,7 @@ impl Played {
     fn start(wire: Wire, guid: u64, life: u64) -> Self {
         let mut random = Prng::new(life);
         let random: Box<dyn FnMut() -> u64> = Box::new(move || random.next_u64());
-        let manager = Manager::new(Config::new(guid), random);
+        let manager = RdmaCm::new(Config::new(guid), random);
         Self { wire, manager }
     }
 

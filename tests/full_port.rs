@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use trunkline::{Builder, ControlKind, Drive, Node, Qp, QpOptions, SendOp, Status};
+use trunkline::{Builder, CongestionControl, Drive, Node, Qp, QpOptions, SendOp, Status};
 use trunkline_dataplane::{UdpConfig, UdpPort};
 
 /// Bytes of a message of the stream, and how many are under way.
@@ -31,7 +31,7 @@ fn at(last: u8) -> IpAddr {
 
 fn inline(last: u8) -> Builder {
     let builder = Node::builder().address(at(last)).drive(Drive::Inline);
-    builder.control(ControlKind::None).status(false)
+    builder.control(CongestionControl::None).status(false)
 }
 
 /// CPU time of this thread.

@@ -12,7 +12,7 @@ use trunkline::{
     Access, Attributes, Clock, Drive, Error, Gid, Node, QpAddress, QpOptions, QpState, Qpn, SendOp,
     Status, VendorError,
 };
-use trunkline_cm::{Bounds, Manager};
+use trunkline_cm::{Bounds, NodeCm};
 use trunkline_conn::time::{MICROSECOND, MILLISECOND, SECOND};
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -482,7 +482,7 @@ fn a_peer_that_has_no_room_is_asked_again_later() {
     let mut crowded = roomy;
     crowded.limits.half_open = 0;
     let random: fn() -> u64 = || 0x1234_5678_9abc_def0;
-    stranger.manager = Manager::new(crowded, random);
+    stranger.manager = NodeCm::new(crowded, random);
     let qp = a.qp(&QpOptions::default());
     let peer = QpAddress {
         gid: Gid::from(stranger.route.local),
@@ -495,7 +495,7 @@ fn a_peer_that_has_no_room_is_asked_again_later() {
         stranger.manager.counters().busy >= 3
     });
     assert_eq!(qp.state(), QpState::Rts, "it waits for the peer");
-    stranger.manager = Manager::new(roomy, random);
+    stranger.manager = NodeCm::new(roomy, random);
     until(&[&a.node], "the connection", || {
         stranger.turn();
         while let Some(event) = stranger.manager.poll_event() {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::mem::{Access, PdId, RegionMemory, Sge};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, MICROSECOND};
@@ -45,7 +45,7 @@ pub struct PairConfig {
     /// Packets in flight on the connection, and slots of the port.
     pub window: u32,
     /// Congestion control of the connection.
-    pub control: ControlKind,
+    pub control: CongestionControl,
     /// QPs have InfiniBand connections of their own instead of the shared one.
     pub plain: bool,
     /// Bytes of packets that may wait for an earlier one.
@@ -59,7 +59,7 @@ impl Default for PairConfig {
             bytes: 1 << 20,
             datagram: 4096 + 80,
             window: 1024,
-            control: ControlKind::None,
+            control: CongestionControl::None,
             plain: false,
             staging_bytes: Config::default().staging_bytes,
         }

@@ -6,7 +6,7 @@
 
 use crate::pair::{Ends, PairConfig};
 use std::collections::{BTreeMap, VecDeque};
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::time::{Instant, MICROSECOND};
@@ -163,7 +163,7 @@ impl VirtualLink {
         let ends = Ends::new(&PairConfig {
             qps,
             bytes,
-            control: ControlKind::default(),
+            control: CongestionControl::default(),
             plain,
             ..PairConfig::default()
         });

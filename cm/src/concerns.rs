@@ -9,9 +9,9 @@ use trunkline_wire::{MAD_LEN, Workers};
 /// Whom a management datagram concerns.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Concerns {
-    /// Handshakes between Trunkline nodes: [`Manager`](crate::Manager).
+    /// Handshakes between Trunkline nodes: [`NodeCm`](crate::NodeCm).
     Nodes,
-    /// Connections of ordinary hosts: [`ib::Manager`](crate::ib::Manager).
+    /// Connections of ordinary hosts: [`ib::IbCm`](crate::ib::IbCm).
     Ibta,
     /// Either: it names no number of ours. Give it to both, neither answers it.
     Both,

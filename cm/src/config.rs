@@ -5,7 +5,7 @@ use crate::retry::Retry;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_wire::Worker;
 
-/// How a [`Manager`](crate::Manager) works.
+/// How a [`NodeCm`](crate::NodeCm) works.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Config {
     /// Who this node is.
@@ -39,7 +39,7 @@ pub struct Limits {
     pub half_open_per_peer: u32,
     /// Closed connections that are remembered; over it the oldest are forgotten.
     pub time_wait: u32,
-    /// Datagrams waiting for [`poll_transmit`](crate::Manager::poll_transmit); over it they are
+    /// Datagrams waiting for [`poll_transmit`](crate::NodeCm::poll_transmit); over it they are
     /// dropped, as a network may.
     pub transmit: u32,
 }

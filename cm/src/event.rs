@@ -145,8 +145,8 @@ pub enum CloseReason {
 /// What happened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// A peer asks for a connection: [`accept`](crate::Manager::accept) or
-    /// [`reject`](crate::Manager::reject) it.
+    /// A peer asks for a connection: [`accept`](crate::NodeCm::accept) or
+    /// [`reject`](crate::NodeCm::reject) it.
     Incoming {
         /// The handshake.
         id: HandshakeId,

@@ -19,10 +19,10 @@
 //!     TimeWait <-------------- DREP -------------------'
 //! ```
 //!
-//! [`Manager`] holds all handshakes of a node. It reads no clock and sends nothing: time and
+//! [`NodeCm`] holds all handshakes of a node. It reads no clock and sends nothing: time and
 //! datagrams are arguments, randomness comes from a [`Random`] that its owner supplies. After any
-//! call drain [`Manager::poll_transmit`], then [`Manager::poll_event`], then look at
-//! [`Manager::poll_timeout`] again. [`gsi`] wraps its datagrams for the wire.
+//! call drain [`NodeCm::poll_transmit`], then [`NodeCm::poll_event`], then look at
+//! [`NodeCm::poll_timeout`] again. [`gsi`] wraps its datagrams for the wire.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -67,7 +67,7 @@ pub use config::{Config, Limits};
 pub use directory::{Directory, PeerMode};
 pub use event::{AskError, CloseReason, Established, Event, HandshakeId, Outgoing, Refused};
 pub use event::{Role, Route, UnknownHandshake};
-pub use handshakes::{Counters, Load, Manager};
+pub use handshakes::{Counters, Load, NodeCm};
 pub use hello::{Ask, End, Hello, HelloError, HelloReply, Offer, Purpose, WINDOW_UNIT};
 pub use identity::{Identity, IdentityError};
 pub use phase::{Phase, Step};

@@ -139,7 +139,7 @@ pub struct Load {
     /// Closed connections that are remembered.
     pub time_wait: u32,
     /// Connections that stand and that their owner keeps account of
-    /// ([`Manager::hand_over`](crate::Manager::hand_over)).
+    /// ([`NodeCm::hand_over`](crate::NodeCm::hand_over)).
     pub handed_over: u32,
     /// Addresses of peers: those with any of the above but what was handed over, or, of ordinary
     /// hosts, with half-open ones.

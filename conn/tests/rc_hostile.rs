@@ -6,7 +6,7 @@ mod common;
 use common::bench::{self, ADDR, Bench, KEY, MTU, PRIVATE, SIZE, config, psn, remote};
 use common::{Rng, request, sge};
 use trunkline_conn::mem::{Access, AtomicOp};
-use trunkline_conn::rc::{Config, Connection, State};
+use trunkline_conn::rc::{Config, ReliableConnection, State};
 use trunkline_conn::work::{SendFlags, SendOp};
 use trunkline_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Header, Ieth, ImmDt, Opcode, Packet, Psn, Reth, Rkey,
@@ -200,7 +200,7 @@ fn siege(seed: u64, toll: &mut Toll) {
         }
         let stats = *bench.engine.stats();
         if bench.engine.state() == State::Error {
-            bench.engine = Connection::new(config);
+            bench.engine = ReliableConnection::new(config);
             (theirs, ours) = (psn(0), psn(0));
             toll.fallen += 1;
             seen.0 += stats.received_packets;

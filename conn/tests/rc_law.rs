@@ -7,7 +7,7 @@ use common::{Port, Qp, Region, Rng, Sent, path, pattern, receive, request, sge};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use trunkline_conn::mem::AtomicOp;
-use trunkline_conn::rc::{Config, Connection, Dropped, Mtu, State, Stats};
+use trunkline_conn::rc::{Config, Dropped, Mtu, ReliableConnection, State, Stats};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{
     Completion, Extra, Remote, Request, SendFlags, SendOp, Status, WorkOpcode,
@@ -52,7 +52,7 @@ struct Expectation {
 
 /// One end: engine, QP, requests to come and what they have to lead to.
 struct End {
-    engine: Connection,
+    engine: ReliableConnection,
     qp: Qp,
     port: Port,
     requests: Vec<Request>,
@@ -227,7 +227,7 @@ impl End {
                 .push(Region::new(VICTIM + key, BASE, vec![0; 8]));
         }
         Self {
-            engine: Connection::new(config),
+            engine: ReliableConnection::new(config),
             qp,
             port: Port::default(),
             requests: Vec::new(),

@@ -55,7 +55,7 @@ fn uc_config() -> uc::Config {
 }
 
 struct Uc {
-    engine: uc::Connection,
+    engine: uc::UnreliableConnection,
     qp: Qp,
     port: Port,
 }
@@ -63,7 +63,7 @@ struct Uc {
 impl Uc {
     fn new(config: uc::Config) -> Self {
         Self {
-            engine: uc::Connection::new(config),
+            engine: uc::UnreliableConnection::new(config),
             qp: qp(),
             port: Port::default(),
         }

@@ -4,7 +4,7 @@
 use crate::input::Input;
 use crate::network::{self, Datagram, Network, address, way};
 use std::net::{Ipv4Addr, SocketAddr};
-use trunkline_cm::rdma::{Config, Error, Event, Id, Kind, Manager, Params, PortSpace, Setting};
+use trunkline_cm::rdma::{Config, Error, Event, Id, Kind, Params, PortSpace, RdmaCm, Setting};
 use trunkline_cm::{Concerns, Route};
 use trunkline_conn::time::Instant;
 use trunkline_wire::Qpn;
@@ -15,7 +15,7 @@ const MAX_OPERATIONS: usize = 512;
 type Random = Box<dyn FnMut() -> u64>;
 
 struct Host {
-    manager: Manager<Random>,
+    manager: RdmaCm<Random>,
     /// IDs that the program has heard of and not given up.
     ids: Vec<Id>,
 }
@@ -43,7 +43,7 @@ fn host(number: u8) -> Host {
     (limits.connections, limits.half_open) = (48, 16);
     (limits.time_wait, limits.transmit) = (8, 32);
     Host {
-        manager: Manager::new(config, random(number.into())),
+        manager: RdmaCm::new(config, random(number.into())),
         ids: Vec::new(),
     }
 }

@@ -3,9 +3,9 @@
 
 use crate::input::Input;
 use std::collections::BTreeSet;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{
-    AckInfo, Arrival, Config, Connection, Lost, MAX_SACK_WORDS, Policy, Pool, Received, Violation,
+    AckInfo, Arrival, Config, Delivery, Lost, MAX_SACK_WORDS, Policy, Pool, Received, Violation,
 };
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_wire::AckPayload;
@@ -35,7 +35,7 @@ pub fn delivery(data: &[u8]) {
 
 /// The connection, and what a plain reading of its contract says about it.
 struct End {
-    connection: Connection<u64>,
+    connection: Delivery<u64>,
     pool: Pool<u64>,
     now: Instant,
     window: u64,
@@ -68,9 +68,9 @@ impl End {
             first_rx,
             packet_size: 256 + u32::from(input.u16()).min(65535 - 256),
             control: match shape >> 4 & 3 {
-                0 => ControlKind::None,
-                1 => ControlKind::Dcqcn,
-                _ => ControlKind::Delay,
+                0 => CongestionControl::None,
+                1 => CongestionControl::Dcqcn,
+                _ => CongestionControl::Delay,
             },
             window,
             source_ports: 1 + (shape >> 7) * 3,
@@ -83,7 +83,7 @@ impl End {
         };
         let now = Instant::from_nanos(u64::from(input.u32()));
         Self {
-            connection: Connection::new(&config, now),
+            connection: Delivery::new(&config, now),
             pool: Pool::new(policy),
             now,
             window: u64::from(window),

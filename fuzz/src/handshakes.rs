@@ -6,7 +6,7 @@ use crate::network::{self, Datagram, Network, address, way};
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_cm::{
     Ask, Bind, Binds, Bound, Bounds, Config, Event, HandshakeId, Hello, HelloReply, Identity,
-    Manager, Offer, Outgoing, Purpose, Quote, RefusalCode, Retry, Route,
+    NodeCm, Offer, Outgoing, Purpose, Quote, RefusalCode, Retry, Route,
 };
 use trunkline_conn::secret::{Purpose as Use, Secret, Stream};
 use trunkline_conn::time::Instant;
@@ -20,7 +20,7 @@ const PLACES: u32 = 2;
 const NOBODY: u8 = 9;
 
 struct Host {
-    manager: Manager<Stream>,
+    manager: NodeCm<Stream>,
     /// Handshakes that have begun and not ended.
     live: BTreeSet<HandshakeId>,
     /// Those that wait for a decision.
@@ -49,7 +49,7 @@ fn host(number: u8) -> Host {
     (limits.half_open, limits.half_open_per_peer) = (12, 6);
     (limits.time_wait, limits.transmit) = (4, 32);
     Host {
-        manager: Manager::new(config, Secret::from_seed(number.into()).stream(Use::Nodes)),
+        manager: NodeCm::new(config, Secret::from_seed(number.into()).stream(Use::Nodes)),
         live: BTreeSet::new(),
         asked: Vec::new(),
         forged: BTreeSet::new(),

@@ -6,7 +6,7 @@ use crate::input::Input;
 use crate::memory::Outbox;
 use crate::program::{OPEN_ADDR, Program, REGION};
 use std::net::{IpAddr, Ipv4Addr};
-use trunkline_conn::rc::{Config, Connection, Mtu, State};
+use trunkline_conn::rc::{Config, Mtu, ReliableConnection, State};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_conn::work::Status;
 use trunkline_wire::{
@@ -39,7 +39,7 @@ pub fn reliable(data: &[u8]) {
 }
 
 struct End {
-    connection: Connection,
+    connection: ReliableConnection,
     program: Program,
     outbox: Outbox,
     now: Instant,
@@ -79,7 +79,7 @@ impl End {
         };
         program.qpn = QPN;
         Self {
-            connection: Connection::new(config),
+            connection: ReliableConnection::new(config),
             program,
             outbox: Outbox::new(ROOM, DATAGRAM),
             now: Instant::from_nanos(SECOND),

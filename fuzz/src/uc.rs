@@ -8,7 +8,7 @@ use crate::program::{OPEN_ADDR, Program, REGION};
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_conn::mem::Access;
 use trunkline_conn::rc::{Dropped, Mtu, State};
-use trunkline_conn::uc::{Config, Connection};
+use trunkline_conn::uc::{Config, UnreliableConnection};
 use trunkline_conn::work::Status;
 use trunkline_wire::{Opcode, Path, Psn, Qpn, ROCE_PORT, Reth, Transport, parse_datagram};
 
@@ -38,7 +38,7 @@ pub fn uc(data: &[u8]) {
 }
 
 struct End {
-    connection: Connection,
+    connection: UnreliableConnection,
     program: Program,
     outbox: Outbox,
     /// PSN that the connection expects next, as far as the peer can tell.
@@ -76,7 +76,7 @@ impl End {
             send_capacity: 16,
         };
         Self {
-            connection: Connection::new(config),
+            connection: UnreliableConnection::new(config),
             program,
             outbox: Outbox::new(ROOM, DATAGRAM),
             expected: rq_psn,

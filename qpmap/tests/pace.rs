@@ -7,7 +7,7 @@ use common::{Pair, RingMemory};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp};
 use trunkline_qpmap::QpQueues;
@@ -38,7 +38,7 @@ fn opcode(datagram: &[u8]) -> Opcode {
 }
 
 impl Crawl {
-    fn new(control: ControlKind) -> Self {
+    fn new(control: CongestionControl) -> Self {
         let mut pair = Pair::configured(0, 1024 + 80, |config| {
             if config.address == IpAddr::from([10, 0, 0, 2]) {
                 config.link_rate_bps = Some(RATE);
@@ -125,7 +125,11 @@ fn ask(crawl: &mut Crawl, [a, b]: &[Arc<QpQueues<RingMemory>>; 2]) -> u64 {
     crawl.run(SECOND, |crawl| !crawl.pair.completions(0).is_empty())
 }
 
-const CONTROLS: [ControlKind; 3] = [ControlKind::None, ControlKind::Dcqcn, ControlKind::Delay];
+const CONTROLS: [CongestionControl; 3] = [
+    CongestionControl::None,
+    CongestionControl::Dcqcn,
+    CongestionControl::Delay,
+];
 
 #[test]
 fn what_answers_is_held_up_by_no_data_at_any_pace() {
@@ -198,7 +202,7 @@ fn who_sent_what_pacing_lets_go_has_another_round_before_the_worker_sleeps() {
     let mut pair = Pair::configured(0, 65_507, |config| {
         config.link_rate_bps = Some(10_000_000_000);
     });
-    pair.control = Some(ControlKind::Delay);
+    pair.control = Some(CongestionControl::Delay);
     pair.open();
     let [a, b] = pair.connected();
     let send = |pair: &mut Pair, wr_id, length| {

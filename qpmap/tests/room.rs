@@ -7,7 +7,7 @@ use common::{Node, Outbox, Pair, RingMemory};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::egress::{Egress, Transmitted};
 use trunkline_conn::time::{MICROSECOND, MILLISECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
@@ -189,7 +189,7 @@ fn an_answer_leaves_within_its_delay_and_a_few_packets_at_any_room() {
 fn a_bind_leaves_and_is_answered_within_a_few_packets_at_any_room() {
     for room in [1, 2, 4, 16] {
         let mut pair = Pair::new(1);
-        pair.control = Some(ControlKind::None);
+        pair.control = Some(CongestionControl::None);
         let [_, stream] = pair.connected();
         let mut streams = [Stream::new(stream, 256 << 10)];
         pair.run(MILLISECOND);
@@ -226,7 +226,7 @@ fn each_of_many_connections_sends_within_as_many_turns_at_any_room() {
     const TURN: usize = 64;
     for room in [1, 2, 3, 5, 8, 16, 63, 64, 65, 100] {
         let mut pair = Pair::new(0);
-        pair.control = Some(ControlKind::None);
+        pair.control = Some(CongestionControl::None);
         (0..CONNECTIONS).for_each(|_| pair.open());
         let mut streams: Vec<Stream> = (0..CONNECTIONS)
             .map(|_| Stream::new(pair.connected()[1].clone(), 256 << 10))
@@ -300,7 +300,7 @@ fn a_large_message_delays_its_neighbours_by_a_few_packets_only() {
 fn what_goes_first_gets_half_of_a_full_port_and_none_of_its_kinds_starves() {
     for room in [1, 2, 3, 8, 20] {
         let mut pair = Pair::new(0);
-        pair.control = Some(ControlKind::None);
+        pair.control = Some(CongestionControl::None);
         pair.open();
         let [a, b] = pair.connected();
         let [_, far] = pair.connected();

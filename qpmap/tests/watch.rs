@@ -7,7 +7,7 @@ use common::watched::{attributes, both, graced};
 use common::{Pair, RingMemory};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use trunkline_conn::control::ControlKind as Congestion;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
@@ -210,7 +210,7 @@ fn data_that_waits_for_the_window_of_its_connection_is_not_in_vain() {
     const PATIENCE: (u8, u8) = (12, 1);
     const PATIENCE_NS: u64 = 2 * (4096 << 12);
     let mut pair = graced(0, 0);
-    pair.control = Some(Congestion::None);
+    pair.control = Some(CongestionControl::None);
     pair.open();
     let others: Vec<Qp> = (0..OTHERS)
         .map(|_| both(&mut pair, LONG)[0].clone())

@@ -3,7 +3,7 @@
 
 use crate::net::{Link, ManagementFaults, PortShape};
 use std::fmt;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::EVERY_PATH;
 use trunkline_dataplane::prng::Prng;
 
@@ -74,7 +74,7 @@ pub struct Options {
     /// Packets in flight per connection.
     pub window: u32,
     /// Congestion control.
-    pub control: ControlKind,
+    pub control: CongestionControl,
     /// Silence after which a peer is gone, in ns.
     pub peer_timeout_ns: u64,
     /// Bytes of packets that may wait for an earlier one.
@@ -130,10 +130,10 @@ impl Options {
             control: pick(
                 random,
                 &[
-                    ControlKind::None,
-                    ControlKind::Dcqcn,
-                    ControlKind::Delay,
-                    ControlKind::Delay,
+                    CongestionControl::None,
+                    CongestionControl::Dcqcn,
+                    CongestionControl::Delay,
+                    CongestionControl::Delay,
                 ],
             ),
             peer_timeout_ns: pick(random, &[100, 300, 2000]) * MS,

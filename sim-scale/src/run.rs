@@ -10,7 +10,7 @@ use crate::world::{Doom, Phase, Tally, World};
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trunkline::QpState;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::time::SECOND;
 use trunkline_dataplane::prng::Prng;
 
@@ -176,7 +176,7 @@ fn phases(world: &mut World, seed: u64) -> Verdict {
 
 /// Under control by delay, marks keep a queue short, at a bottleneck beside the cluster.
 fn check_marks(world: &World, seed: u64) -> Verdict {
-    if world.options().control != ControlKind::Delay {
+    if world.options().control != CongestionControl::Delay {
         return Ok(());
     }
     let queues = marks::queues(seed);

@@ -28,7 +28,7 @@ use crate::worker::wakeup::Wakeup;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{Counters as DeliveryCounters, MAX_WINDOW};
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::{Instant, MILLISECOND};
@@ -81,7 +81,7 @@ pub struct Builder {
     drive: Drive,
     clock: Clock,
     config: CoreConfig,
-    control: Option<ControlKind>,
+    control: Option<CongestionControl>,
     seed: Option<u64>,
     status: Option<bool>,
 }
@@ -165,10 +165,10 @@ impl Builder {
         self
     }
 
-    /// Congestion control of shared connections. If not set: [`ControlKind::default`], which is by
-    /// delay; none where all ports are lossless.
+    /// Congestion control of shared connections. If not set: [`CongestionControl::default`], which
+    /// is by delay; none where all ports are lossless.
     #[must_use]
-    pub const fn control(mut self, control: ControlKind) -> Self {
+    pub const fn control(mut self, control: CongestionControl) -> Self {
         self.control = Some(control);
         self
     }
@@ -342,7 +342,7 @@ impl Builder {
         if let Some(control) = self.control {
             self.config.engine.control = control;
         } else if ports.iter().all(|port| port.capabilities().lossless) {
-            self.config.engine.control = ControlKind::None;
+            self.config.engine.control = CongestionControl::None;
         }
         self.config.engine.address = self.address;
         self.config.engine.secret = secret;

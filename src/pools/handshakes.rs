@@ -9,7 +9,7 @@ use crate::verbs::connection::ConnectionOptions;
 use crate::worker::messages::WorkerMessage;
 use std::net::IpAddr;
 use trunkline_cm::{
-    Bind, Bound, Bounds, CloseReason, Established, Event as Cm, HandshakeId, Hello, Manager,
+    Bind, Bound, Bounds, CloseReason, Established, Event as Cm, HandshakeId, Hello, NodeCm,
     PeerMode, Purpose, RefusalCode, Refused, Role, WINDOW_UNIT,
 };
 use trunkline_conn::secret::Stream;
@@ -120,7 +120,7 @@ impl Pools {
     }
 
     /// A QP is gone, or begins another life: handshakes under way speak no more for it.
-    pub(crate) fn withdraw(&mut self, manager: &mut Manager<Stream>, qp: Qpn) {
+    pub(crate) fn withdraw(&mut self, manager: &mut NodeCm<Stream>, qp: Qpn) {
         for id in self.opening.withdraw(qp) {
             manager.withdraw(id, qp);
         }

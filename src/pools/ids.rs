@@ -1,7 +1,7 @@
 //! Numbers of handshakes, for tests of what is kept by them.
 
 use trunkline_cm::{
-    Ask, Binds, Config, HandshakeId, Identity, Manager, Offer, Purpose, Retry, Route,
+    Ask, Binds, Config, HandshakeId, Identity, NodeCm, Offer, Purpose, Retry, Route,
 };
 use trunkline_conn::secret::{Purpose as Secrets, Secret};
 use trunkline_conn::time::Instant;
@@ -10,7 +10,7 @@ use trunkline_wire::{Qpn, Workers};
 /// Numbers of `count` handshakes: only a connection manager makes them.
 pub(super) fn ids(count: u32) -> Vec<HandshakeId> {
     let config = Config::new(Identity { guid: 1, epoch: 1 });
-    let mut manager = Manager::new(config, Secret::from_seed(1).stream(Secrets::Nodes));
+    let mut manager = NodeCm::new(config, Secret::from_seed(1).stream(Secrets::Nodes));
     let mut open = |number| {
         let route = Route {
             local: [10, 0, 0, 9].into(),

@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_cm::{
-    Ask, AskError, Bind, Binds, Directory, Event as Cm, HandshakeId, Manager, Offer, PeerMode,
+    Ask, AskError, Bind, Binds, Directory, Event as Cm, HandshakeId, NodeCm, Offer, PeerMode,
     Purpose, Retry, Route, WINDOW_UNIT,
 };
 use trunkline_conn::secret::Stream;
@@ -61,7 +61,7 @@ const HANDED_OVER_AT_ONCE: usize = 1024;
 pub(crate) struct PoolContext<'a> {
     pub(crate) now: Instant,
     pub(crate) engine: &'a mut Engine<Embedded>,
-    pub(crate) manager: &'a mut Manager<Stream>,
+    pub(crate) manager: &'a mut NodeCm<Stream>,
 }
 
 /// Where a connection that a program opened stands.

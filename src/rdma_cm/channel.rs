@@ -150,7 +150,7 @@ impl Drop for Channel {
         }
         // IDs hold their channel: only requests that nobody fetched are left.
         while let Some(notice) = self.queue.pop() {
-            if let Notice::Manager(Event::ConnectRequest { id, .. }) = notice {
+            if let Notice::Cm(Event::ConnectRequest { id, .. }) = notice {
                 self.destroy(id);
             }
         }
@@ -250,7 +250,7 @@ impl EventChannel {
             }
             Notice::Route(id, Ok(())) => return told(id, CmEventKind::RouteResolved),
             Notice::Route(id, Err(error)) => return told(id, CmEventKind::RouteError(error)),
-            Notice::Manager(event) => event,
+            Notice::Cm(event) => event,
         };
         match event {
             Event::ConnectRequest {

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_cm::ib::{Guids, PathTerms};
-use trunkline_cm::rdma::{Config, Event, Id, Manager};
+use trunkline_cm::rdma::{Config, Event, Id, RdmaCm};
 use trunkline_conn::secret::Stream;
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::{NextHop, Routes};
@@ -102,7 +102,7 @@ impl Queue {
 /// The manager of a node, and whose its IDs are.
 #[derive(Debug)]
 pub(crate) struct CmDriver {
-    pub(crate) manager: Manager<Stream>,
+    pub(crate) manager: RdmaCm<Stream>,
     /// Addresses and routes that could not be resolved.
     pub(crate) unresolved: u64,
     owners: BTreeMap<Id, Arc<Queue>>,
@@ -128,7 +128,7 @@ impl CmDriver {
         config.ib.worker = worker;
         config.path.mtu = mtu_code(datagram).max(1);
         Self {
-            manager: Manager::new(config, random),
+            manager: RdmaCm::new(config, random),
             unresolved: 0,
             owners: BTreeMap::new(),
             elsewhere: BTreeMap::new(),
@@ -305,7 +305,7 @@ impl CmDriver {
         // It is gone already where its listener took it along.
         let _ = self.manager.destroy(now, id);
         let request = |notice| match notice {
-            Notice::Manager(Event::ConnectRequest { id: new, .. }) => Some(new),
+            Notice::Cm(Event::ConnectRequest { id: new, .. }) => Some(new),
             _ => None,
         };
         let requests = unfetched.into_iter().flatten().filter_map(request);
@@ -326,7 +326,7 @@ impl CmDriver {
                 owner = id;
             }
             if let Some(queue) = self.owners.get(&owner) {
-                queue.push(Notice::Manager(event));
+                queue.push(Notice::Cm(event));
             }
         }
         any

@@ -14,7 +14,7 @@ use trunkline_wire::cm::{RejReason, SidrStatus};
     reason = "most of what waits is the large one"
 )]
 pub(crate) enum Notice {
-    Manager(Event),
+    Cm(Event),
     /// An address was looked up.
     Address(Id, SocketAddr, Result<(), ResolveError>),
     /// A route was.
@@ -25,10 +25,10 @@ impl Notice {
     /// Whether it is said of `id`, or of a request to it.
     pub(crate) fn concerns(&self, id: Id) -> bool {
         match self {
-            Self::Manager(Event::ConnectRequest {
+            Self::Cm(Event::ConnectRequest {
                 listener, id: new, ..
             }) => *listener == id || *new == id,
-            Self::Manager(event) => event.id() == id,
+            Self::Cm(event) => event.id() == id,
             Self::Address(of, ..) | Self::Route(of, _) => *of == id,
         }
     }

@@ -7,7 +7,7 @@ use crate::worker::core::Core;
 use crate::worker::handle::WorkerHandle;
 use std::net::IpAddr;
 use std::sync::Arc;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_qpmap::{Allowed, ConnId, ConnectionStats, VerbsError};
 use trunkline_wire::Qpn;
 
@@ -15,7 +15,7 @@ use trunkline_wire::Qpn;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ConnectionOptions {
     /// Congestion control; `None` takes the node's.
-    pub control: Option<ControlKind>,
+    pub control: Option<CongestionControl>,
     /// DSCP of its packets, in the upper six bits.
     pub traffic_class: u8,
     /// Share of the port beside other connections, 1 to 255.

@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline_cm::ib::Guids;
-use trunkline_cm::{Concerns, Config as CmConfig, Identity, Manager, Outgoing, gsi};
+use trunkline_cm::{Concerns, Config as CmConfig, Identity, NodeCm, Outgoing, gsi};
 use trunkline_conn::egress::Transmitted;
 use trunkline_conn::ingress::Arrival;
 use trunkline_conn::secret::{Purpose, Secret, Stream};
@@ -91,7 +91,7 @@ pub(crate) struct Core {
     /// What connection management counts and times.
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) capture: Option<Capture>,
-    pub(crate) manager: Manager<Stream>,
+    pub(crate) manager: NodeCm<Stream>,
     psns: Stream,
     psn: Psn,
     bad_management: u64,
@@ -156,7 +156,7 @@ impl Core {
         let worker = config.engine.worker;
         let mut nodes = CmConfig::new(identity);
         (nodes.worker, nodes.limits.opening) = (worker, config.asks);
-        let mut manager = Manager::new(nodes, secret.stream(Purpose::Nodes));
+        let mut manager = NodeCm::new(nodes, secret.stream(Purpose::Nodes));
         let log = Log::of(config.engine.address, worker.index());
         let recorder = Arc::new(Recorder::new(log));
         let pauses = secret.stream(Purpose::Pauses);
@@ -712,7 +712,7 @@ const fn concerns_here(sharing: bool, concerns: Concerns) -> Concerns {
 
 fn manage(
     now: Instant,
-    (manager, cm): (&mut Manager<Stream>, &mut CmDriver),
+    (manager, cm): (&mut NodeCm<Stream>, &mut CmDriver),
     path: &Path,
     mad: &[u8; MAD_LEN],
     concerns: Concerns,
@@ -741,7 +741,7 @@ fn draw_psn(random: &mut Stream) -> Psn {
 
 /// Sends what connection managers have to say.
 struct ManagementSender<'a> {
-    manager: &'a mut Manager<Stream>,
+    manager: &'a mut NodeCm<Stream>,
     cm: &'a mut CmDriver,
     recorder: &'a Recorder,
     capture: Option<&'a Capture>,

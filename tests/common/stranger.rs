@@ -4,7 +4,7 @@ use super::address;
 use std::net::{IpAddr, UdpSocket};
 use trunkline::{Instant, Node, Psn, Qpn};
 use trunkline_cm::{
-    Ask, Binds, Config, Identity, Manager, Offer, Outgoing, Purpose, Retry, Route, gsi,
+    Ask, Binds, Config, Identity, NodeCm, Offer, Outgoing, Purpose, Retry, Route, gsi,
 };
 use trunkline_wire::{Bth, MAD_LEN, Opcode, Path, SrcExt, Workers, icrc};
 
@@ -55,7 +55,7 @@ impl Wire {
 
 /// A node of another make: a manager of its own behind a bare socket.
 pub struct Stranger {
-    pub manager: Manager<fn() -> u64>,
+    pub manager: NodeCm<fn() -> u64>,
     pub route: Route,
     wire: Wire,
 }
@@ -77,7 +77,7 @@ impl Stranger {
         let wire = Wire::to(node);
         let config = Config::new(Identity { guid: 7, epoch: 1 });
         let random: fn() -> u64 = || 0x1234_5678_9abc_def0;
-        let manager = Manager::new(config, random);
+        let manager = NodeCm::new(config, random);
         Self {
             manager,
             route: wire.route,

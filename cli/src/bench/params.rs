@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
-use trunkline::{ControlKind, Workers};
+use trunkline::{CongestionControl, Workers};
 
 /// Bytes of a message.
 pub(crate) const SIZE: Range<u64> = Range::new(1, 1 << 30);
@@ -67,7 +67,7 @@ pub(crate) enum Controller {
     None,
 }
 
-impl From<Controller> for ControlKind {
+impl From<Controller> for CongestionControl {
     fn from(controller: Controller) -> Self {
         match controller {
             Controller::Delay => Self::Delay,
@@ -276,9 +276,12 @@ mod tests {
 
     #[test]
     fn delay_is_what_nodes_use_and_every_name_means_what_it_says() {
-        assert_eq!(ControlKind::from(Controller::Delay), ControlKind::default());
+        assert_eq!(
+            CongestionControl::from(Controller::Delay),
+            CongestionControl::default()
+        );
         for controller in [Controller::Delay, Controller::Dcqcn, Controller::None] {
-            let kind = ControlKind::from(controller);
+            let kind = CongestionControl::from(controller);
             assert_eq!(format!("{controller:?}"), format!("{kind:?}"));
         }
     }

@@ -75,7 +75,7 @@ pub struct Counters {
 
 /// The handshakes of one node: bounded in number, with one owner and without locks.
 #[derive(Debug)]
-pub struct Manager<R> {
+pub struct NodeCm<R> {
     config: Config,
     random: R,
     table: Table,
@@ -84,7 +84,7 @@ pub struct Manager<R> {
     counters: Counters,
 }
 
-impl<R: Random> Manager<R> {
+impl<R: Random> NodeCm<R> {
     /// A manager without handshakes.
     ///
     /// # Panics

@@ -1,6 +1,6 @@
 //! What a peer says about a handshake that is under way.
 
-use super::Manager;
+use super::NodeCm;
 use crate::driver::{Counts, Driver, counts};
 use crate::event::{CloseReason, Event, Refused, Route};
 use crate::hello::HelloError;
@@ -20,7 +20,7 @@ use trunkline_wire::cm::{
 };
 use trunkline_wire::{MAD_LEN, Path};
 
-impl<R: Random> Driver for Manager<R> {
+impl<R: Random> Driver for NodeCm<R> {
     type Record = Slot;
 
     fn slots(&self) -> &Slots<Slot> {
@@ -72,7 +72,7 @@ impl<R: Random> Driver for Manager<R> {
     }
 }
 
-impl<R: Random> Manager<R> {
+impl<R: Random> NodeCm<R> {
     /// Takes a management datagram that came to QP1; `from` is the path it took. Whatever its bytes
     /// are, it is counted, and moves nothing unless all of it agrees with a handshake.
     pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {

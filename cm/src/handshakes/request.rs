@@ -1,6 +1,6 @@
 //! A peer asks.
 
-use super::Manager;
+use super::NodeCm;
 use crate::TRUNKLINE_SERVICE;
 use crate::binds::Bounds;
 use crate::event::{Event, Route};
@@ -16,7 +16,7 @@ use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, CommId, RejReason, Req, TransportService};
 use trunkline_wire::{Gid, Qpn};
 
-impl<R: Random> Manager<R> {
+impl<R: Random> NodeCm<R> {
     pub(super) fn on_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {
         let ids = Ids {
             local: CommId(0),

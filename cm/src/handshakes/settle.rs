@@ -1,6 +1,6 @@
 //! How handshakes come to something, and how they end.
 
-use super::Manager;
+use super::NodeCm;
 use crate::driver::Driver;
 use crate::event::{CloseReason, Established, Event};
 use crate::hello::Purpose;
@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::Answered;
 
-impl<R: Random> Manager<R> {
+impl<R: Random> NodeCm<R> {
     /// The peer confirmed, by RTU or by a packet on the connection.
     pub(super) fn confirmed(&mut self, now: Instant, index: u32) {
         let (id, route) = (self.id(index), self.table.route(index));

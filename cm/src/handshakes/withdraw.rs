@@ -1,13 +1,13 @@
 //! What was said for a QP that has begun another life since.
 
-use super::Manager;
+use super::NodeCm;
 use crate::event::HandshakeId;
 use crate::message;
 use crate::random::Random;
 use crate::state::State;
 use trunkline_wire::Qpn;
 
-impl<R: Random> Manager<R> {
+impl<R: Random> NodeCm<R> {
     /// A QP of this node is gone, or was reset: its BIND and its consent in a handshake under way
     /// are not said again. A peer that hears of them late would talk to somebody who is not there,
     /// and take the QP's next life for the end of the one it was told of.

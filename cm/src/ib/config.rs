@@ -30,7 +30,7 @@ impl Guids {
     }
 }
 
-/// How a [`Manager`](super::Manager) works.
+/// How a [`IbCm`](super::IbCm) works.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Config {
     /// GUID of this node, as REQ and REP tell it.

@@ -9,9 +9,9 @@ use trunkline_wire::{Psn, Qpn, ServiceId};
 /// One connection, or one question for a datagram service. Each yields exactly one event that
 /// [ends](Event::ends) it.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct ConnId(pub(crate) CommId);
+pub struct CmId(pub(crate) CommId);
 
-impl ConnId {
+impl CmId {
     /// The number by which the peer knows it.
     pub const fn number(self) -> u32 {
         self.0.0
@@ -191,20 +191,20 @@ pub enum CloseReason {
 /// What happened.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// A peer asks for a connection: [`accept`](super::Manager::accept) or
-    /// [`reject`](super::Manager::reject) it.
+    /// A peer asks for a connection: [`accept`](super::IbCm::accept) or
+    /// [`reject`](super::IbCm::reject) it.
     Incoming {
         /// The connection.
-        id: ConnId,
+        id: CmId,
         /// Where the peer is.
         route: Route,
         /// What it asks for.
         ask: Ask,
     },
-    /// The peer agreed: make the QP ready, then call [`ready`](super::Manager::ready).
+    /// The peer agreed: make the QP ready, then call [`ready`](super::IbCm::ready).
     Replied {
         /// The connection.
-        id: ConnId,
+        id: CmId,
         /// Where the peer is.
         route: Route,
         /// What it says.
@@ -213,7 +213,7 @@ pub enum Event {
     /// The connection stands at both ends: the peer has confirmed, or this end has.
     Established {
         /// The connection.
-        id: ConnId,
+        id: CmId,
         /// Where the peer is.
         route: Route,
         /// What came with the confirmation.
@@ -222,7 +222,7 @@ pub enum Event {
     /// The peer refused, or its answer was refused here.
     Rejected {
         /// The connection.
-        id: ConnId,
+        id: CmId,
         /// Where the peer is.
         route: Route,
         /// Which message was refused.
@@ -235,21 +235,21 @@ pub enum Event {
     /// The peer did not answer at all.
     Unreachable {
         /// The connection or question.
-        id: ConnId,
+        id: CmId,
         /// Where the peer is.
         route: Route,
     },
     /// The peer's host says that nobody listens there: twice, and not in one moment.
     Nobody {
         /// The connection or question.
-        id: ConnId,
+        id: CmId,
         /// Where the peer would be.
         route: Route,
     },
     /// A connection has ended, or the attempt of a peer at one.
     Closed {
         /// The connection.
-        id: ConnId,
+        id: CmId,
         /// Where the peer is.
         route: Route,
         /// Why.
@@ -260,14 +260,14 @@ pub enum Event {
     /// A connection that has ended is forgotten: its QP may be used again.
     TimeWaitExit {
         /// The connection.
-        id: ConnId,
+        id: CmId,
         /// The QP of this end.
         qpn: Qpn,
     },
-    /// A peer asks for a datagram service: [`answer`](super::Manager::answer) it.
+    /// A peer asks for a datagram service: [`answer`](super::IbCm::answer) it.
     SidrIncoming {
         /// The question.
-        id: ConnId,
+        id: CmId,
         /// Where the peer is.
         route: Route,
         /// What it asks.
@@ -276,7 +276,7 @@ pub enum Event {
     /// A peer has answered a question.
     SidrAnswered {
         /// The question.
-        id: ConnId,
+        id: CmId,
         /// Where the peer is.
         route: Route,
         /// What it says.
@@ -285,13 +285,13 @@ pub enum Event {
     /// The question of a peer is over: answered, or nobody has.
     SidrClosed {
         /// The question.
-        id: ConnId,
+        id: CmId,
     },
 }
 
 impl Event {
     /// The connection or question that it concerns.
-    pub const fn id(&self) -> ConnId {
+    pub const fn id(&self) -> CmId {
         match self {
             Self::Incoming { id, .. }
             | Self::Replied { id, .. }
@@ -362,4 +362,4 @@ pub enum AcceptError {
 /// The connection is over, or not where the call needs it to be.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("connection {:#010x} is over, or not in a state for this", .0.0.0)]
-pub struct UnknownConn(pub ConnId);
+pub struct UnknownConn(pub CmId);

@@ -6,7 +6,7 @@
 //! meets: one that is still connected there has been given up by its peer.
 
 use super::state::State;
-use super::{CloseReason, Manager};
+use super::{CloseReason, IbCm};
 use crate::event::Route;
 use crate::random::Random;
 use trunkline_conn::time::Instant;
@@ -21,7 +21,7 @@ pub struct Met {
     guid: u64,
 }
 
-impl<R: Random> Manager<R> {
+impl<R: Random> IbCm<R> {
     /// Notes the peer's QP of a connection.
     pub(super) fn meet(&mut self, index: u32, qpn: Qpn, guid: u64) {
         self.table.set_remote_qp(index, qpn, guid);

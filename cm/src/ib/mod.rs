@@ -14,9 +14,9 @@
 //!     Event::SidrAnswered <------ SIDR_REP ------------- answer
 //! ```
 //!
-//! [`Manager`] is used as [`crate::Manager`] is: time, randomness and datagrams are arguments;
-//! after any call drain [`Manager::poll_transmit`], then [`Manager::poll_event`], then look at
-//! [`Manager::poll_timeout`] again. A node that has both gives each datagram to the one that
+//! [`IbCm`] is used as [`crate::NodeCm`] is: time, randomness and datagrams are arguments;
+//! after any call drain [`IbCm::poll_transmit`], then [`IbCm::poll_event`], then look at
+//! [`IbCm::poll_timeout`] again. A node that has both gives each datagram to the one that
 //! [`Concerns`](crate::Concerns) names.
 //!
 //! Whatever a stranger sends has an answer or a counter, and often both. Room for peers' asks is
@@ -39,7 +39,7 @@ mod tests;
 pub use crate::handshakes::Load;
 pub use config::{Config, Guids};
 pub use event::{
-    AcceptError, Answer, Ask, AskError, CloseReason, ConnId, Event, PathTerms, QpTerms, SidrAnswer,
+    AcceptError, Answer, Ask, AskError, CloseReason, CmId, Event, PathTerms, QpTerms, SidrAnswer,
     SidrAsk, UnknownConn,
 };
 pub use met::Met;
@@ -107,7 +107,7 @@ pub struct Counters {
 /// The connections of one node's QPs, where each has its own: bounded in number, with one owner and
 /// without locks.
 #[derive(Debug)]
-pub struct Manager<R> {
+pub struct IbCm<R> {
     config: Config,
     random: R,
     table: Table,
@@ -119,7 +119,7 @@ pub struct Manager<R> {
     counters: Counters,
 }
 
-impl<R: Random> Manager<R> {
+impl<R: Random> IbCm<R> {
     /// A manager without connections.
     ///
     /// # Panics
@@ -194,7 +194,7 @@ impl<R: Random> Manager<R> {
         route: Route,
         ask: &Ask,
         retry: Retry,
-    ) -> Result<ConnId, AskError> {
+    ) -> Result<CmId, AskError> {
         let route = self.room_to_ask(route)?;
         check_qp(&ask.qp)?;
         self.check_ask(ask)?;
@@ -217,7 +217,7 @@ impl<R: Random> Manager<R> {
     /// # Errors
     /// The connection does not wait for a decision, the QP is taken, or a field holds what no peer
     /// would take.
-    pub fn accept(&mut self, now: Instant, id: ConnId, answer: &Answer) -> Result<(), AcceptError> {
+    pub fn accept(&mut self, now: Instant, id: CmId, answer: &Answer) -> Result<(), AcceptError> {
         let (index, transaction) = self.check_accept(id, answer)?;
         self.table.set_local_qp(index, answer.qp.qpn);
         let reply = message::rep(self.ids(index), self.guid(index), answer);
@@ -231,11 +231,11 @@ impl<R: Random> Manager<R> {
     ///
     /// # Errors
     /// As there.
-    pub fn may_accept(&self, id: ConnId, answer: &Answer) -> Result<(), AcceptError> {
+    pub fn may_accept(&self, id: CmId, answer: &Answer) -> Result<(), AcceptError> {
         self.check_accept(id, answer).map(drop)
     }
 
-    fn check_accept(&self, id: ConnId, answer: &Answer) -> Result<(u32, u64), AcceptError> {
+    fn check_accept(&self, id: CmId, answer: &Answer) -> Result<(u32, u64), AcceptError> {
         let found = self.undecided(id, |state| match state {
             State::Asked(asked) => Some(asked.transaction),
             _ => None,
@@ -250,7 +250,7 @@ impl<R: Random> Manager<R> {
     ///
     /// # Errors
     /// As there.
-    pub fn may_ready(&self, id: ConnId) -> Result<(), UnknownConn> {
+    pub fn may_ready(&self, id: CmId) -> Result<(), UnknownConn> {
         self.undecided(id, |state| matches!(state, State::Replied(_)).then_some(()))
             .map(drop)
     }
@@ -262,7 +262,7 @@ impl<R: Random> Manager<R> {
     pub fn reject(
         &mut self,
         now: Instant,
-        id: ConnId,
+        id: CmId,
         reason: RejReason,
         private_data: PrivateData<148>,
     ) -> Result<(), UnknownConn> {
@@ -287,7 +287,7 @@ impl<R: Random> Manager<R> {
     pub fn close(
         &mut self,
         now: Instant,
-        id: ConnId,
+        id: CmId,
         private_data: PrivateData<220>,
     ) -> Result<(), UnknownConn> {
         let unknown = UnknownConn(id);
@@ -343,7 +343,7 @@ impl<R: Random> Manager<R> {
     }
 
     #[cfg(test)]
-    fn state_of(&self, id: ConnId) -> Option<&State> {
+    fn state_of(&self, id: CmId) -> Option<&State> {
         let index = self.table.find(id.0)?;
         Some(self.table.slot(index).state())
     }
@@ -353,8 +353,8 @@ impl<R: Random> Manager<R> {
         &mut self.random
     }
 
-    fn conn(&self, index: u32) -> ConnId {
-        ConnId(self.table.id(index))
+    fn conn(&self, index: u32) -> CmId {
+        CmId(self.table.id(index))
     }
 
     fn ids(&self, index: u32) -> Ids {
@@ -367,7 +367,7 @@ impl<R: Random> Manager<R> {
     /// The record behind an ID, and what `fits` finds in its state.
     fn undecided<T>(
         &self,
-        id: ConnId,
+        id: CmId,
         fits: impl FnOnce(&State) -> Option<T>,
     ) -> Result<(u32, T), UnknownConn> {
         let unknown = UnknownConn(id);
@@ -407,7 +407,7 @@ impl<R: Random> Manager<R> {
     }
 
     /// The connection that has this QP of ours, be it over.
-    pub fn of_qp(&self, qpn: Qpn) -> Option<ConnId> {
+    pub fn of_qp(&self, qpn: Qpn) -> Option<CmId> {
         let index = self.table.find_local_qp(qpn)?;
         Some(self.conn(index))
     }

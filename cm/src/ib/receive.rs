@@ -1,6 +1,6 @@
 //! What a peer says about a connection that is under way or stands.
 
-use super::Manager;
+use super::IbCm;
 use super::event::{Answer, CloseReason, Event};
 use super::message::{self, Ids};
 use super::state::State;
@@ -20,7 +20,7 @@ use trunkline_wire::cm::{
 };
 use trunkline_wire::{MAD_LEN, Path, Qpn};
 
-impl<R: Random> Driver for Manager<R> {
+impl<R: Random> Driver for IbCm<R> {
     type Record = Slot;
 
     fn slots(&self) -> &Slots<Slot> {
@@ -77,7 +77,7 @@ impl<R: Random> Driver for Manager<R> {
     }
 }
 
-impl<R: Random> Manager<R> {
+impl<R: Random> IbCm<R> {
     /// Takes a management datagram that came to QP1; `from` is the path it took. Whatever its bytes
     /// are, it is counted, and moves nothing unless all of it agrees with a connection.
     pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
@@ -85,7 +85,7 @@ impl<R: Random> Manager<R> {
     }
 
     /// An ICMP error came that quotes an ask: see
-    /// [`Manager::handle_refused`](crate::Manager::handle_refused).
+    /// [`NodeCm::handle_refused`](crate::NodeCm::handle_refused).
     pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
         let remote = remote.to_canonical();
         let found = self.table.find(quote.local);

@@ -4,7 +4,7 @@ use super::event::{Ask, Event};
 use super::message::{self, Ids};
 use super::state::{State, Undecided};
 use super::table::Subject;
-use super::{CloseReason, Manager};
+use super::{CloseReason, IbCm};
 use crate::event::Route;
 use crate::message::mad;
 use crate::random::Random;
@@ -15,7 +15,7 @@ use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, CommId, PrivateData, RejReason, Req, TransportService};
 use trunkline_wire::{Gid, Qpn};
 
-impl<R: Random> Manager<R> {
+impl<R: Random> IbCm<R> {
     pub(super) fn on_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {
         if let Some(index) = self.find_asked(route, Subject::Connection, req.local) {
             self.on_repeated_req(index, transaction, req);

@@ -1,7 +1,7 @@
 //! How connections come to stand, and how they end.
 
-use super::Manager;
-use super::event::{CloseReason, ConnId, Event, UnknownConn};
+use super::IbCm;
+use super::event::{CloseReason, CmId, Event, UnknownConn};
 use super::message;
 use super::state::{Confirmation, State};
 use crate::credit::Credit;
@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, PrivateData, RejReason};
 
-impl<R: Random> Manager<R> {
+impl<R: Random> IbCm<R> {
     /// Confirms what the peer agreed to: the QP of this end is ready. Call
     /// [`confirm`](Self::confirm) when something comes from the peer's QP.
     ///
@@ -22,7 +22,7 @@ impl<R: Random> Manager<R> {
     pub fn ready(
         &mut self,
         now: Instant,
-        id: ConnId,
+        id: CmId,
         private_data: PrivateData<224>,
     ) -> Result<(), UnknownConn> {
         let (index, transaction) = self.undecided(id, |state| match state {
@@ -47,7 +47,7 @@ impl<R: Random> Manager<R> {
     ///
     /// # Errors
     /// The connection waits for no confirmation, and has sent none.
-    pub fn confirm(&mut self, id: ConnId) -> Result<(), UnknownConn> {
+    pub fn confirm(&mut self, id: CmId) -> Result<(), UnknownConn> {
         let (index, asked) = self.undecided(id, |state| match state {
             State::RepSent(_) => Some(true),
             State::Established(Some(_)) => Some(false),

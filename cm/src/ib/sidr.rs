@@ -1,9 +1,9 @@
 //! Questions for datagram services (SIDR).
 
-use super::event::{AskError, ConnId, Event, SidrAnswer, SidrAsk};
+use super::event::{AskError, CmId, Event, SidrAnswer, SidrAsk};
 use super::state::{Answered as Kept, State};
 use super::table::Subject;
-use super::{Manager, check_qpn, message};
+use super::{IbCm, check_qpn, message};
 use crate::driver::Driver;
 use crate::event::Route;
 use crate::message::mad;
@@ -15,7 +15,7 @@ use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{CommId, PrivateData, SidrRep, SidrReq, SidrStatus};
 use trunkline_wire::{Qpn, ServiceId};
 
-impl<R: Random> Manager<R> {
+impl<R: Random> IbCm<R> {
     /// Asks a peer which QP serves a datagram service.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl<R: Random> Manager<R> {
         route: Route,
         ask: &SidrAsk,
         retry: Retry,
-    ) -> Result<ConnId, AskError> {
+    ) -> Result<CmId, AskError> {
         let route = self.room_to_ask(route)?;
         let index = self.table.insert(route, &mut self.random);
         let transaction = self.random.next();
@@ -43,7 +43,7 @@ impl<R: Random> Manager<R> {
     pub fn answer(
         &mut self,
         now: Instant,
-        id: ConnId,
+        id: CmId,
         answer: &SidrAnswer,
     ) -> Result<(), super::AcceptError> {
         let (index, (transaction, service_id)) = self.undecided(id, |state| match state {

@@ -3,16 +3,16 @@
 use super::convert::{asked, asking, fit, seen, terms};
 use super::event::{Data, Error, Event, Kind, Params, PeerParams, PortSpace, QpAttributes, UdPeer};
 use super::id::{Request, State, Wanted};
-use super::{Id, IdStep, Manager};
+use super::{Id, IdStep, RdmaCm};
 use crate::event::Route;
-use crate::ib::{self, CloseReason, ConnId};
+use crate::ib::{self, CloseReason, CmId};
 use crate::random::Random;
 use core::net::{IpAddr, SocketAddr};
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{PrivateData, RejReason, SidrStatus, TransportService};
 use trunkline_wire::{Psn, Qpn, RdmaCmHeader, ServiceId};
 
-impl<R: Random> Manager<R> {
+impl<R: Random> RdmaCm<R> {
     pub(super) fn handle_events(&mut self, now: Instant) {
         while let Some(event) = self.ib.poll_event() {
             self.handle_event(now, event);
@@ -47,7 +47,7 @@ impl<R: Random> Manager<R> {
     }
 
     /// What an event means to its ID.
-    fn translate(&mut self, id: Id, conn: ConnId, event: ib::Event) -> Option<Event> {
+    fn translate(&mut self, id: Id, conn: CmId, event: ib::Event) -> Option<Event> {
         let over = State::Over { conn, stood: false };
         match event {
             ib::Event::Replied { answer, .. } => self.on_reply(id, conn, &answer),
@@ -109,7 +109,7 @@ impl<R: Random> Manager<R> {
         }
     }
 
-    fn on_reply(&mut self, id: Id, conn: ConnId, answer: &ib::Answer) -> Option<Event> {
+    fn on_reply(&mut self, id: Id, conn: CmId, answer: &ib::Answer) -> Option<Event> {
         let record = self.ids.get_mut(&id)?;
         let State::Connecting(offered) = record.state else {
             unreachable!("only who connects is answered")
@@ -124,13 +124,7 @@ impl<R: Random> Manager<R> {
         })
     }
 
-    fn on_closed(
-        &mut self,
-        id: Id,
-        conn: ConnId,
-        reason: CloseReason,
-        said: &[u8],
-    ) -> Option<Event> {
+    fn on_closed(&mut self, id: Id, conn: CmId, reason: CloseReason, said: &[u8]) -> Option<Event> {
         let before = self.ids.get(&id)?.state;
         if let State::Over { .. } = before {
             // Ended by this end, which knows.
@@ -154,7 +148,7 @@ impl<R: Random> Manager<R> {
     }
 
     /// A peer connects.
-    fn on_request(&mut self, conn: ConnId, route: Route, ask: &ib::Ask) -> Result<(), RejReason> {
+    fn on_request(&mut self, conn: CmId, route: Route, ask: &ib::Ask) -> Result<(), RejReason> {
         let arrived = self.arrival(ask.service_id, route, ask.private_data.bytes());
         let (listener, space, local, peer) = arrived.map_err(Fault::reason)?;
         let kind = match ask.service {
@@ -187,7 +181,7 @@ impl<R: Random> Manager<R> {
     /// A peer asks for a datagram service.
     fn on_question(
         &mut self,
-        conn: ConnId,
+        conn: CmId,
         route: Route,
         ask: &ib::SidrAsk,
     ) -> Result<(), SidrStatus> {

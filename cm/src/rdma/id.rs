@@ -11,7 +11,7 @@ use trunkline_wire::Psn;
 /// What an end has offered to a peer and waits to be answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offered {
-    pub(super) conn: ib::ConnId,
+    pub(super) conn: ib::CmId,
     pub(super) route: Route,
     /// PSN that this end expects first.
     pub(super) starting_psn: Psn,
@@ -23,7 +23,7 @@ pub(super) struct Offered {
 /// A peer's request that waits for a decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    pub(super) conn: ib::ConnId,
+    pub(super) conn: ib::CmId,
     pub(super) listener: Id,
     pub(super) route: Route,
     /// What a connection asks for; a question for datagrams does not.
@@ -50,20 +50,20 @@ pub(super) enum State {
     /// REQ or SIDR_REQ is under way.
     Connecting(Offered),
     /// The peer has accepted.
-    Responded { conn: ib::ConnId },
+    Responded { conn: ib::CmId },
     /// A peer's request.
     Requested(Request),
     /// A peer's request was accepted; its confirmation is to come.
-    Accepted { conn: ib::ConnId },
+    Accepted { conn: ib::CmId },
     /// Up.
-    Established { conn: ib::ConnId },
+    Established { conn: ib::CmId },
     /// Datagrams: the question was answered.
     Answered,
     /// DREQ is under way.
-    Disconnecting { conn: ib::ConnId },
+    Disconnecting { conn: ib::CmId },
     /// Over; the QP may be in time wait. Its program was told that a connection that `stood` has
     /// ended, or that it came to nothing.
-    Over { conn: ib::ConnId, stood: bool },
+    Over { conn: ib::CmId, stood: bool },
 }
 
 impl State {
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// The connection below.
-    pub(super) const fn conn(&self) -> Option<ib::ConnId> {
+    pub(super) const fn conn(&self) -> Option<ib::CmId> {
         match self {
             Self::Connecting(Offered { conn, .. })
             | Self::Requested(Request { conn, .. })

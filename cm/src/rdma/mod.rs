@@ -13,7 +13,7 @@
 //!     Event::TimewaitExit                             Event::TimewaitExit
 //! ```
 //!
-//! An [`Id`] is what an `rdma_cm_id` is, and each call of [`Manager`] one command of the Linux
+//! An [`Id`] is what an `rdma_cm_id` is, and each call of [`RdmaCm`] one command of the Linux
 //! kernel's RDMA-CM for user space, but for the resolution of addresses, which is I/O: the owner
 //! finds the [`Route`] and hands it in. A datagram ID asks by SIDR; its [`Event::Established`]
 //! comes with the peer's QP and Q_Key.
@@ -80,7 +80,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// How a [`Manager`] works.
+/// How a [`RdmaCm`] works.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Config {
     /// The communication manager below.
@@ -131,9 +131,9 @@ pub struct Counters {
 
 /// The IDs of one worker of a node.
 #[derive(Debug)]
-pub struct Manager<R> {
+pub struct RdmaCm<R> {
     config: Config,
-    ib: ib::Manager<R>,
+    ib: ib::IbCm<R>,
     ids: BTreeMap<Id, Record>,
     /// Number of the next ID, without the worker's bits.
     next: u64,
@@ -148,14 +148,14 @@ pub struct Manager<R> {
     observer: Observer<IdStep>,
 }
 
-impl<R: Random> Manager<R> {
+impl<R: Random> RdmaCm<R> {
     /// A manager without IDs.
     ///
     /// # Panics
     /// `config.ib.limits.connections` is over 2^20.
     pub fn new(config: Config, random: R) -> Self {
         Self {
-            ib: ib::Manager::new(config.ib, random),
+            ib: ib::IbCm::new(config.ib, random),
             ids: BTreeMap::new(),
             next: 0,
             conns: BTreeMap::new(),
@@ -175,7 +175,7 @@ impl<R: Random> Manager<R> {
     }
 
     /// The communication manager below: its load and its counters.
-    pub const fn ib(&self) -> &ib::Manager<R> {
+    pub const fn ib(&self) -> &ib::IbCm<R> {
         &self.ib
     }
 
@@ -624,13 +624,13 @@ impl<R: Random> Manager<R> {
         self.ids.get(&id)?.attributes.as_ref()
     }
 
-    /// Takes a management datagram that came to QP1: see [`ib::Manager::handle_mad`].
+    /// Takes a management datagram that came to QP1: see [`ib::IbCm::handle_mad`].
     pub fn handle_mad(&mut self, now: Instant, from: &Path, mad: &[u8; MAD_LEN]) {
         self.ib.handle_mad(now, from, mad);
         self.handle_events(now);
     }
 
-    /// An ICMP error came that quotes an ask: see [`ib::Manager::handle_refused`].
+    /// An ICMP error came that quotes an ask: see [`ib::IbCm::handle_refused`].
     pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
         self.ib.handle_refused(now, remote, quote);
         self.handle_events(now);
@@ -686,7 +686,7 @@ impl<R: Random> Manager<R> {
 
     /// The connection below says no more to `id`. Of one that was over its number may belong to
     /// another by now.
-    fn forget_conn(&mut self, conn: ib::ConnId, id: Id) {
+    fn forget_conn(&mut self, conn: ib::CmId, id: Id) {
         if self.conns.get(&conn.number()) == Some(&id) {
             self.conns.remove(&conn.number());
         }

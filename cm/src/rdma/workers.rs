@@ -8,7 +8,7 @@
 use super::convert::{ANY, canonical, service};
 use super::event::{Error, Kind, PortSpace};
 use super::id::{Record, State};
-use super::{Config, Id, Manager, Random};
+use super::{Config, Id, Random, RdmaCm};
 use crate::ib::Met;
 use core::net::SocketAddr;
 use trunkline_conn::time::Instant;
@@ -51,7 +51,7 @@ pub struct Listener {
     pub(super) v6_only: bool,
 }
 
-impl<R: Random> Manager<R> {
+impl<R: Random> RdmaCm<R> {
     /// Whether an ID is this worker's, not only known to it.
     pub(super) const fn is_own(&self, id: Id) -> bool {
         self.config.ib.worker.owns(id.0 as u32)
@@ -174,13 +174,13 @@ impl<R: Random> Manager<R> {
     }
 
     /// What the managers of other workers are to be told: see
-    /// [`ib::Manager::poll_met`](crate::ib::Manager::poll_met).
+    /// [`ib::IbCm::poll_met`](crate::ib::IbCm::poll_met).
     #[must_use]
     pub fn poll_met(&mut self) -> Option<Met> {
         self.ib.poll_met()
     }
 
-    /// See [`ib::Manager::handle_met`](crate::ib::Manager::handle_met).
+    /// See [`ib::IbCm::handle_met`](crate::ib::IbCm::handle_met).
     pub fn handle_met(&mut self, now: Instant, met: &Met) {
         self.ib.handle_met(now, met);
         self.handle_events(now);

@@ -6,7 +6,7 @@ use crate::binds::Bounds;
 use crate::event::Event;
 use crate::identity::Identity;
 use crate::refusal::RefusalCode;
-use crate::{Config, Manager};
+use crate::{Config, NodeCm};
 use core::net::IpAddr;
 use std::vec::Vec;
 use trunkline_wire::cm::{CmMad, CommId, Message, RejReason};
@@ -196,8 +196,8 @@ fn a_flood_of_forged_asks_fills_its_bounds_and_drains_away() {
 }
 
 /// A manager with an ask to each of the two addresses of the captures' hosts.
-fn bystander(captured: &[(Path, [u8; MAD_LEN])]) -> Manager<Rng> {
-    let mut manager = Manager::new(Config::new(US), Rng::new(1));
+fn bystander(captured: &[(Path, [u8; MAD_LEN])]) -> NodeCm<Rng> {
+    let mut manager = NodeCm::new(Config::new(US), Rng::new(1));
     for (path, _) in captured.iter().take(40) {
         let ask = super::ask(&mut Rng::new(2), crate::Purpose::Pool(0));
         // Each route once.

@@ -28,7 +28,7 @@ use crate::refusal::RefusalCode;
 use crate::retry::Retry;
 use crate::state::State;
 use crate::table::Ids;
-use crate::{Config, Manager};
+use crate::{Config, NodeCm};
 use core::net::{IpAddr, Ipv4Addr};
 use std::vec::Vec;
 use trunkline_conn::time::{Instant, MILLISECOND};
@@ -82,7 +82,7 @@ pub(super) fn ask(random: &mut Rng, purpose: Purpose) -> Ask {
 }
 
 /// Everything a manager has to send and to say.
-pub(super) fn drain(manager: &mut Manager<Rng>) -> (Vec<Outgoing>, Vec<Event>) {
+pub(super) fn drain(manager: &mut NodeCm<Rng>) -> (Vec<Outgoing>, Vec<Event>) {
     let sent = core::iter::from_fn(|| manager.poll_transmit()).collect();
     let events = core::iter::from_fn(|| manager.poll_event()).collect();
     (sent, events)
@@ -96,7 +96,7 @@ pub(crate) fn messages(sent: &[Outgoing]) -> Vec<CmMad> {
 /// A manager at host 1 with GUID 5, and the numbers of a peer at host 2 whose part the test plays.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    pub(super) manager: Manager<Rng>,
+    pub(super) manager: NodeCm<Rng>,
     pub(super) random: Rng,
     pub(super) now: Instant,
     pub(super) peer: Identity,
@@ -127,7 +127,7 @@ impl Stage {
     pub(super) fn with(config: Config) -> Self {
         let mut random = Rng::new(77);
         Self {
-            manager: Manager::new(config, Rng::new(3)),
+            manager: NodeCm::new(config, Rng::new(3)),
             now: ms(1_000),
             peer: THEM,
             peer_address: address(2),

@@ -10,7 +10,7 @@ use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::message::Mad;
 use crate::retry::Retry;
-use crate::{Config, Manager, Phase, Step};
+use crate::{Config, NodeCm, Phase, Step};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::vec::Vec;
@@ -26,7 +26,7 @@ pub(super) struct Life {
 
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) manager: Manager<Rng>,
+    pub(super) manager: NodeCm<Rng>,
     /// What a watcher knows of its handshakes, by number.
     phases: Arc<Mutex<BTreeMap<u32, Phase>>>,
     pub(super) identity: Identity,
@@ -75,7 +75,7 @@ impl Node {
     }
 
     fn new(host: u8, identity: Identity, seed: u64) -> Self {
-        let mut manager = Manager::new(Config::new(identity), Rng::new(seed));
+        let mut manager = NodeCm::new(Config::new(identity), Rng::new(seed));
         let phases = Arc::default();
         let seen: Arc<Mutex<_>> = Arc::clone(&phases);
         manager.observe(move |step| note(&mut seen.lock().expect("nobody panics here"), step));

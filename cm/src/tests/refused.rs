@@ -5,7 +5,7 @@ use crate::event::{Event, Outgoing, Route};
 use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::retry::Retry;
-use crate::{Concerns, Config, Manager, Quote, gsi, ib};
+use crate::{Concerns, Config, NodeCm, Quote, gsi, ib};
 use core::net::IpAddr;
 use std::vec::Vec;
 use trunkline_wire::cm::PrivateData;
@@ -34,9 +34,9 @@ fn quote(out: &Outgoing) -> Quote {
 }
 
 /// A handshake that asks a peer which has answered before.
-fn asking() -> (Manager<Rng>, Outgoing) {
+fn asking() -> (NodeCm<Rng>, Outgoing) {
     let mut random = Rng::new(3);
-    let mut manager = Manager::new(Config::new(Identity { guid: 1, epoch: 1 }), Rng::new(1));
+    let mut manager = NodeCm::new(Config::new(Identity { guid: 1, epoch: 1 }), Rng::new(1));
     let mut ask = ask(&mut random, Purpose::Private);
     ask.retry = Retry::KNOWN;
     manager.open(ms(0), ROUTE, ask).expect("room");
@@ -70,7 +70,7 @@ fn two_errors_that_quote_an_ask_end_it_and_one_alone_does_not() {
 /// What becomes of the first ask of a peer of which nothing is known, where its host answers each
 /// ask with an error (`always`), or the first alone: errors sent, when it ended, and how.
 fn first_ask(always: bool) -> (usize, u64, Event) {
-    let mut manager = Manager::new(Config::new(Identity { guid: 1, epoch: 1 }), Rng::new(1));
+    let mut manager = NodeCm::new(Config::new(Identity { guid: 1, epoch: 1 }), Rng::new(1));
     let mut ask = ask(&mut Rng::new(3), Purpose::Private);
     ask.retry = Retry::ASK;
     manager.open(ms(0), ROUTE, ask).expect("room");
@@ -172,7 +172,7 @@ fn quotes_that_are_short_or_of_something_else_are_none() {
 
 #[test]
 fn an_ask_of_an_ordinary_host_ends_in_the_same_way() {
-    let mut manager = ib::Manager::new(ib::Config::new(5), Rng::new(1));
+    let mut manager = ib::IbCm::new(ib::Config::new(5), Rng::new(1));
     let ask = ib::SidrAsk {
         service_id: trunkline_wire::ServiceId::tcp(7174),
         pkey: 0xffff,

@@ -23,7 +23,7 @@ use crate::time::Instant;
 /// Which controller a connection uses.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
-pub enum ControlKind {
+pub enum CongestionControl {
     /// Only the packet window and, if given, the link rate limit the sender.
     None,
     /// Rate steps driven by ECN marks, as RNICs do.
@@ -142,11 +142,11 @@ pub(crate) enum Controller {
 }
 
 impl Controller {
-    pub(crate) fn new(kind: ControlKind, start: &Start) -> Self {
+    pub(crate) fn new(kind: CongestionControl, start: &Start) -> Self {
         match kind {
-            ControlKind::None => Self::Unlimited(Unlimited::new(start)),
-            ControlKind::Dcqcn => Self::Dcqcn(Dcqcn::new(start)),
-            ControlKind::Delay => Self::Delay(Delay::new(start)),
+            CongestionControl::None => Self::Unlimited(Unlimited::new(start)),
+            CongestionControl::Dcqcn => Self::Dcqcn(Dcqcn::new(start)),
+            CongestionControl::Delay => Self::Delay(Delay::new(start)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What each controller does with a round trip of news.
 
-use super::{Acked, Control, ControlKind, Controller, Dcqcn, Delay, Start};
+use super::{Acked, CongestionControl, Control, Controller, Dcqcn, Delay, Start};
 use crate::time::{Instant, MICROSECOND, SECOND};
 
 const PACKET: u64 = 4096;
@@ -143,7 +143,7 @@ fn delay_gives_way_to_marks_by_their_share_and_not_at_all_without() {
 
 #[test]
 fn a_timeout_is_undone_when_it_was_a_mistake() {
-    for kind in [ControlKind::Delay, ControlKind::Dcqcn] {
+    for kind in [CongestionControl::Delay, CongestionControl::Dcqcn] {
         let mut control = Controller::new(kind, &START);
         let before = (control.window(), control.rate());
         for _ in 0..3 {
@@ -152,7 +152,7 @@ fn a_timeout_is_undone_when_it_was_a_mistake() {
         assert_ne!((control.window(), control.rate()), before, "{kind:?}");
         control.on_spurious_timeout();
         assert_eq!(control.window(), before.0, "{kind:?}");
-        if kind == ControlKind::Dcqcn {
+        if kind == CongestionControl::Dcqcn {
             assert_eq!(control.rate(), before.1);
         }
     }

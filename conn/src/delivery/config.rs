@@ -2,15 +2,15 @@
 
 use trunkline_wire::Qpn;
 
-use crate::control::ControlKind;
+use crate::control::CongestionControl;
 use crate::time::{MICROSECOND, SECOND};
 
 /// Attributes of a connection. Both ends must agree on `window`.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Connection id of this end: BTH.DestQP of packets that come.
+    /// Connection ID of this end: BTH.DestQP of packets that come.
     pub local_id: Qpn,
-    /// Connection id of the peer: BTH.DestQP of packets that go.
+    /// Connection ID of the peer: BTH.DestQP of packets that go.
     pub remote_id: Qpn,
     /// Token that packets must carry to be let in.
     pub local_token: u32,
@@ -23,7 +23,7 @@ pub struct Config {
     /// Largest datagram (BTH to ICRC) in bytes, `256 ..= 65535`.
     pub packet_size: u32,
     /// Congestion control.
-    pub control: ControlKind,
+    pub control: CongestionControl,
     /// Packets that may be unacknowledged: a power of two in `64 ..= 65536`. Memory is only taken
     /// for those that are.
     pub window: u32,
@@ -70,7 +70,7 @@ impl Default for Config {
             first_tx: 0,
             first_rx: 0,
             packet_size: 4096,
-            control: ControlKind::default(),
+            control: CongestionControl::default(),
             window: MAX_WINDOW,
             source_ports: 1,
         }
@@ -190,12 +190,12 @@ pub struct AckOut<'a> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
     /// Nothing was acknowledged for the configured time. The connection sends no more; take
-    /// [`unacked`](super::Connection::unacked) elsewhere.
+    /// [`unacked`](super::Delivery::unacked) elsewhere.
     Dead,
     /// Nothing was heard for the configured time: send a PING, which is a packet like any other.
     KeepAlive,
     /// The path carries small packets and no large ones any more:
-    /// [`set_packet_size`](super::Connection::set_packet_size) to what it carries.
+    /// [`set_packet_size`](super::Delivery::set_packet_size) to what it carries.
     Narrow,
 }
 

@@ -1,6 +1,6 @@
 //! Packet delivery of shared connections (wire mode `src`).
 //!
-//! A [`Connection`] is a symmetric reliable stream of packets: each has a 64-bit number, arrives
+//! A [`Delivery`] is a symmetric reliable stream of packets: each has a 64-bit number, arrives
 //! exactly once, in any order, and is described by an item of the owner's by which it can be built
 //! again. It knows nothing of QPs and messages. Selective acknowledgements are never taken back;
 //! exactly what was lost is sent again; loss is inferred by time and order of transmission with a
@@ -8,23 +8,23 @@
 //!
 //! The owner's turn, at a time `now`:
 //!
-//! 1. For each packet received: [`handle_ack`](Connection::handle_ack) with what it acknowledges;
-//!    if it has a number, [`arrival`](Connection::arrival), and then
-//!    [`accept`](Connection::accept) once it is staged or executed (or nothing, if there was no
-//!    room: it will come again), or [`duplicate`](Connection::duplicate).
-//! 2. [`handle_timeout`](Connection::handle_timeout) when [`poll_timeout`] is due; early or
+//! 1. For each packet received: [`handle_ack`](Delivery::handle_ack) with what it acknowledges;
+//!    if it has a number, [`arrival`](Delivery::arrival), and then
+//!    [`accept`](Delivery::accept) once it is staged or executed (or nothing, if there was no
+//!    room: it will come again), or [`duplicate`](Delivery::duplicate).
+//! 2. [`handle_timeout`](Delivery::handle_timeout) when [`poll_timeout`] is due; early or
 //!    repeated calls are harmless.
-//! 3. [`peek_retransmit`](Connection::peek_retransmit) until `None`, each followed by
-//!    [`retransmit`](Connection::retransmit) once the port has room for it; then, while
-//!    [`ready`](Connection::ready) gives a number, that many [`record`](Connection::record). After
-//!    a packet is on its way, [`ack_piggybacked`](Connection::ack_piggybacked).
-//! 4. [`poll_ack`](Connection::poll_ack), [`poll_event`](Connection::poll_event), and sometimes
-//!    [`try_idle`](Connection::try_idle).
+//! 3. [`peek_retransmit`](Delivery::peek_retransmit) until `None`, each followed by
+//!    [`retransmit`](Delivery::retransmit) once the port has room for it; then, while
+//!    [`ready`](Delivery::ready) gives a number, that many [`record`](Delivery::record). After
+//!    a packet is on its way, [`ack_piggybacked`](Delivery::ack_piggybacked).
+//! 4. [`poll_ack`](Delivery::poll_ack), [`poll_event`](Delivery::poll_event), and sometimes
+//!    [`try_idle`](Delivery::try_idle).
 //!
 //! Budget: about 10 ns per packet sent and per packet acknowledged, and nothing allocated but
 //! windows, which a [`Pool`] recycles.
 //!
-//! [`poll_timeout`]: Connection::poll_timeout
+//! [`poll_timeout`]: Delivery::poll_timeout
 
 mod bits;
 mod config;
@@ -52,7 +52,7 @@ pub use config::{
 };
 pub use window::Pool;
 
-use crate::control::ControlKind;
+use crate::control::CongestionControl;
 use crate::time::{Instant, MICROSECOND};
 use rough::Rough;
 use rtt::Rtt;
@@ -65,7 +65,7 @@ use window::Window;
 /// Idle, it is only this; active, it holds a window of its [`Pool`], until
 /// [`try_idle`](Self::try_idle) or [`close`](Self::close).
 #[derive(Debug)]
-pub struct Connection<I> {
+pub struct Delivery<I> {
     window: Option<Box<Window<I>>>,
     /// Numbers to go on with, valid while idle.
     next_tx: u64,
@@ -87,20 +87,20 @@ pub struct Connection<I> {
     packet_size: u16,
     window_log2: u8,
     source_ports: u8,
-    control: ControlKind,
+    control: CongestionControl,
     events: u8,
 }
 
-const _: () = assert!(size_of::<Connection<[u64; 3]>>() <= 72);
+const _: () = assert!(size_of::<Delivery<[u64; 3]>>() <= 72);
 
-/// Bits of `Connection::events`.
+/// Bits of `Delivery::events`.
 const DEAD: u8 = 1;
 const KEEP_ALIVE: u8 = 2;
 const NARROW: u8 = 4;
 /// Not an event: before it rested, large packets got lost where small ones arrived.
 const SUSPECT: u8 = 8;
 
-impl<I: Copy> Connection<I> {
+impl<I: Copy> Delivery<I> {
     /// A connection whose peer has agreed to `config`, and was heard at `heard_at`: now, unless
     /// that is not to count.
     ///
@@ -147,12 +147,12 @@ impl<I: Copy> Connection<I> {
         }
     }
 
-    /// Connection id of this end.
+    /// Connection ID of this end.
     pub fn local_id(&self) -> Qpn {
         self.local_id
     }
 
-    /// Connection id of the peer.
+    /// Connection ID of the peer.
     pub fn remote_id(&self) -> Qpn {
         self.remote_id
     }

@@ -20,7 +20,7 @@ use super::rack::Rack;
 use super::rtt::Rtt;
 use super::spare::Spare;
 use super::timer::Timers;
-use crate::control::{Control, ControlKind, Controller, Start};
+use crate::control::{CongestionControl, Control, Controller, Start};
 use crate::time::{Instant, MILLISECOND};
 use large::Large;
 use urgent::Urgent;
@@ -177,7 +177,7 @@ impl<I: Copy> Sender<I> {
             rtt: Rtt::default(),
             timers: Timers::default(),
             pacer: Pacer::default(),
-            control: Controller::new(ControlKind::None, &start),
+            control: Controller::new(CongestionControl::None, &start),
             cwnd: 0,
             large: Large::default(),
         }
@@ -189,7 +189,7 @@ impl<I: Copy> Sender<I> {
         next: u64,
         limits: Limits,
         rtt: Rtt,
-        kind: ControlKind,
+        kind: CongestionControl,
         (cwnd, rested_at): (u64, Instant),
     ) {
         assert!(

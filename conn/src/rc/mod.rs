@@ -5,11 +5,12 @@
 //!     Host  <- (answers)  <- handle_packet  <~~~  poll_transmit <- (ACK, NAK, data)
 //! ```
 //!
-//! A [`Connection`] is the protocol half of one QP. After [`post_send`](Connection::post_send),
-//! [`handle_packet`](Connection::handle_packet) or
-//! [`handle_timeout`](Connection::handle_timeout) call
-//! [`poll_transmit`](Connection::poll_transmit) until it builds no packet, then re-arm a timer with
-//! [`poll_timeout`](Connection::poll_timeout).
+//! A [`ReliableConnection`] is the protocol half of one QP. After
+//! [`post_send`](ReliableConnection::post_send),
+//! [`handle_packet`](ReliableConnection::handle_packet) or
+//! [`handle_timeout`](ReliableConnection::handle_timeout) call
+//! [`poll_transmit`](ReliableConnection::poll_transmit) until it builds no packet, then re-arm a
+//! timer with [`poll_timeout`](ReliableConnection::poll_timeout).
 //!
 //! Decisions where IBTA leaves room or peers differ: credits are granted where the host counts its
 //! receives, and those of the peer are obeyed from the first message on; a request that
@@ -18,8 +19,8 @@
 //! packet asks for an acknowledgement, and every 64th of a long message; MigReq is sent as 1 and
 //! ignored; a retry counts only while there is no progress.
 //!
-//! Queues are allocated once, in [`Connection::new`]; requests with many scatter-gather elements
-//! bring their own memory.
+//! Queues are allocated once, in [`ReliableConnection::new`]; requests with many scatter-gather
+//! elements bring their own memory.
 
 pub(crate) mod build;
 mod config;
@@ -61,7 +62,7 @@ pub enum State {
 
 /// A reliable connection: the protocol half of an RC QP. See the [module](self).
 #[derive(Debug)]
-pub struct Connection {
+pub struct ReliableConnection {
     config: Config,
     route: Route,
     state: State,
@@ -79,9 +80,9 @@ pub struct Connection {
 }
 
 /// What a connection takes beside its queues.
-const _: () = assert!(size_of::<Connection>() <= 1024);
+const _: () = assert!(size_of::<ReliableConnection>() <= 1024);
 
-impl Connection {
+impl ReliableConnection {
     /// A connection in both RTR and RTS: requests of the peer are answered and own ones sent.
     ///
     /// # Panics

@@ -45,7 +45,7 @@ pub struct Config {
 
 /// An unreliable connection: the protocol half of a UC QP. See the [module](self).
 #[derive(Debug)]
-pub struct Connection {
+pub struct UnreliableConnection {
     config: Config,
     route: Route,
     state: State,
@@ -58,9 +58,9 @@ pub struct Connection {
     stats: Stats,
 }
 
-const _: () = assert!(size_of::<Connection>() <= 768);
+const _: () = assert!(size_of::<UnreliableConnection>() <= 768);
 
-impl Connection {
+impl UnreliableConnection {
     /// A connection that is ready to receive and to send.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ use crate::common::capture::{Conversation, Seen};
 use crate::common::{Port, Qp, Region, Sent, request, sge};
 use std::collections::VecDeque;
 use trunkline_conn::mem::AtomicOp;
-use trunkline_conn::rc::{Config, Connection, Dropped, State};
+use trunkline_conn::rc::{Config, Dropped, ReliableConnection, State};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Remote, Request, SendFlags, SendOp, Status};
 use trunkline_wire::{NakCode, Operation, Psn, Syndrome};
@@ -96,7 +96,7 @@ impl Message {
 
 struct Replay<'a> {
     name: &'a str,
-    engine: Connection,
+    engine: ReliableConnection,
     qp: Qp,
     port: Port,
     sent: VecDeque<Seen>,
@@ -251,7 +251,7 @@ pub(crate) fn replay(name: &str, talk: &Conversation) -> usize {
     };
     let mut replay = Replay {
         name,
-        engine: Connection::new(config),
+        engine: ReliableConnection::new(config),
         qp,
         port: Port::default(),
         sent: VecDeque::new(),

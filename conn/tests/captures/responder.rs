@@ -4,7 +4,7 @@ use super::{UNUSABLE, config, refused, refused_for_good};
 use crate::common::capture::{Conversation, Seen};
 use crate::common::{Port, Qp, Region, receive, sge};
 use std::collections::BTreeMap;
-use trunkline_conn::rc::{Config, Connection, State};
+use trunkline_conn::rc::{Config, ReliableConnection, State};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, Extra, Status};
 use trunkline_wire::{NakCode, Operation, Psn, Syndrome};
@@ -50,7 +50,7 @@ fn ranges(talk: &Conversation) -> Ranges {
 struct Replay<'a> {
     name: &'a str,
     talk: &'a Conversation,
-    engine: Connection,
+    engine: ReliableConnection,
     qp: Qp,
     port: Port,
     /// Atomics whose memory was set.
@@ -73,7 +73,7 @@ impl<'a> Replay<'a> {
         Self {
             name,
             talk,
-            engine: Connection::new(config),
+            engine: ReliableConnection::new(config),
             qp,
             port: Port::default(),
             touched: Vec::new(),

@@ -3,7 +3,7 @@
 use super::capture::Seen;
 use super::{Port, Qp, Region, path, pattern, receive, request, sge};
 use trunkline_conn::mem::Access;
-use trunkline_conn::rc::{Config, Connection, Dropped, Mtu};
+use trunkline_conn::rc::{Config, Dropped, Mtu, ReliableConnection};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Remote, SendOp};
 use trunkline_wire::{
@@ -146,7 +146,7 @@ pub(crate) fn with_reth(packet: Packet<'_>, offset: u64, length: usize) -> Packe
 
 /// An engine with its QP, memory and port, and a clock.
 pub(crate) struct Bench {
-    pub(crate) engine: Connection,
+    pub(crate) engine: ReliableConnection,
     pub(crate) qp: Qp,
     pub(crate) port: Port,
     pub(crate) now: Instant,
@@ -163,7 +163,7 @@ impl Bench {
             },
         ];
         Self {
-            engine: Connection::new(config),
+            engine: ReliableConnection::new(config),
             qp,
             port: Port::default(),
             now: Instant::from_nanos(1_000_000),

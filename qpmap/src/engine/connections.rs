@@ -7,8 +7,8 @@ use super::qp::Flow;
 use super::timer::Timer;
 use super::{Cause, ConnId, Engine, Event, Platform, Ready, Trace};
 use crate::error::VerbsError;
-use trunkline_conn::control::ControlKind;
-use trunkline_conn::delivery::{self, Connection};
+use trunkline_conn::control::CongestionControl;
+use trunkline_conn::delivery::{self, Delivery};
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_conn::work::{Status, VendorError};
 use trunkline_wire::{Close, Gid, Path, Qpn};
@@ -36,7 +36,7 @@ pub struct ConnectionParams {
     /// Packets that may be in flight; both ends must have agreed on it.
     pub window: u32,
     /// Congestion control; `None` takes the engine's.
-    pub control: Option<ControlKind>,
+    pub control: Option<CongestionControl>,
     /// DSCP (upper six bits) of its packets.
     pub traffic_class: u8,
     /// Share of the port beside other connections, 1 to 255.
@@ -132,7 +132,7 @@ impl<P: Platform> Engine<P> {
         if !params.private {
             self.reach_again(peer, params.remote_id);
         }
-        let delivery = Connection::new(&config, heard.unwrap_or(now));
+        let delivery = Delivery::new(&config, heard.unwrap_or(now));
         let terms = Terms {
             first_tx: params.first_tx,
             most,

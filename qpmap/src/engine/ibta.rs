@@ -38,8 +38,8 @@ struct IbtaConn {
 
 #[derive(Debug)]
 enum Protocol {
-    Rc(Box<rc::Connection>),
-    Uc(Box<uc::Connection>),
+    Rc(Box<rc::ReliableConnection>),
+    Uc(Box<uc::UnreliableConnection>),
     Ud(Box<ud::Endpoint>),
 }
 
@@ -126,7 +126,7 @@ impl<P: Platform> Engine<P> {
         let path = self.ibta_path(attributes.remote, qpn, attributes.traffic_class);
         let send_capacity = self.qps[qp].queues.send.max_wr() as usize;
         match cold.kind {
-            QpType::Uc => Protocol::Uc(Box::new(uc::Connection::new(uc::Config {
+            QpType::Uc => Protocol::Uc(Box::new(uc::UnreliableConnection::new(uc::Config {
                 qpn,
                 dest_qpn: attributes.dest_qpn,
                 path,
@@ -148,7 +148,7 @@ impl<P: Platform> Engine<P> {
                 send_capacity,
             }))),
             QpType::Rc | QpType::Src => {
-                Protocol::Rc(Box::new(rc::Connection::new(self.rc_config(qp))))
+                Protocol::Rc(Box::new(rc::ReliableConnection::new(self.rc_config(qp))))
             }
         }
     }

@@ -131,7 +131,7 @@ use rx::Rx;
 use std::net::IpAddr;
 use std::sync::Arc;
 use timer::Timer;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{self, Policy};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{PdId, RegionMemory};
@@ -165,7 +165,7 @@ pub struct Config {
     /// Largest datagram (BTH to ICRC) the port carries, in bytes.
     pub datagram: u32,
     /// Congestion control of shared connections, unless they say otherwise.
-    pub control: ControlKind,
+    pub control: CongestionControl,
     /// Rate of the link in bits per second, where it is known.
     pub link_rate_bps: Option<u64>,
     /// Packets a shared connection may have in flight: a power of two in `64 ..= 65536`.
@@ -197,7 +197,7 @@ impl Default for Config {
             address: IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
             source_ports: vec![trunkline_wire::ROCE_PORT],
             datagram: 4096 + build::OVERHEAD,
-            control: ControlKind::Delay,
+            control: CongestionControl::Delay,
             link_rate_bps: None,
             window: delivery::MAX_WINDOW,
             dead_after_ns: 2 * trunkline_conn::time::SECOND,

@@ -9,7 +9,7 @@ use super::responses::{Outcome, Response};
 use super::schedule::Share;
 use super::{Engine, Platform};
 use crate::regions::Regions;
-use trunkline_conn::delivery::{Connection, Stamp};
+use trunkline_conn::delivery::{Delivery, Stamp};
 use trunkline_conn::egress::Egress;
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::RegionMemory;
@@ -62,7 +62,7 @@ impl Progress<'_> {
         self,
         now: Instant,
         (template, mut item, most): (&mut PacketTemplate<'_>, SentPacket, u32),
-        delivery: &mut Connection<SentPacket>,
+        delivery: &mut Delivery<SentPacket>,
         mut out: Out<'_, B, E>,
     ) -> Emitted {
         loop {

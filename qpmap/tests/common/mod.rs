@@ -11,7 +11,7 @@ pub(crate) mod watched;
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge};
@@ -166,7 +166,7 @@ pub(crate) struct Pair {
     /// Datagrams that a port takes at once; `None`: any number.
     pub(crate) room: Option<usize>,
     /// Congestion control of connections opened from now on; `None`: the engine's.
-    pub(crate) control: Option<ControlKind>,
+    pub(crate) control: Option<CongestionControl>,
 }
 
 const DATAGRAM: u32 = 1024 + 80;

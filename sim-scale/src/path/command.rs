@@ -6,7 +6,7 @@ use crate::output::{self, Sink};
 use anyhow::{Result, bail};
 use clap::Args;
 use std::path::PathBuf;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::time::SECOND;
 
 /// Runs connections over one bottleneck in virtual time, beside a model of TCP if asked for.
@@ -54,7 +54,7 @@ pub struct PathArgs {
     rivals: u32,
     /// Congestion control of our flows.
     #[arg(long, value_name = "NAME", default_value = CONTROLS[0].0, value_parser = control)]
-    control: ControlKind,
+    control: CongestionControl,
     /// How long, in virtual seconds.
     #[arg(long, value_name = "N", default_value_t = 30.0)]
     seconds: f64,
@@ -77,7 +77,7 @@ pub struct SuiteArgs {
     full: bool,
     /// Congestion control of our flows.
     #[arg(long, value_name = "NAME", default_value = CONTROLS[0].0, value_parser = control)]
-    control: ControlKind,
+    control: CongestionControl,
     /// Only cells whose names contain this text; may be given several times.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
@@ -98,7 +98,7 @@ fn rival(text: &str) -> Result<Rival, String> {
     found.ok_or_else(|| format!("`{text}` is not reno or cubic"))
 }
 
-fn control(text: &str) -> Result<ControlKind, String> {
+fn control(text: &str) -> Result<CongestionControl, String> {
     let found = CONTROLS.iter().find(|(name, _)| *name == text);
     found.map(|(_, kind)| *kind).ok_or_else(|| {
         let names: Vec<_> = CONTROLS.iter().map(|(name, _)| *name).collect();

@@ -5,7 +5,7 @@ use super::run;
 use super::scenario::Scenario;
 use crate::failure::{Failure, Verdict};
 use crate::options::{between, pick};
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::time::{MICROSECOND, SECOND};
 use trunkline_dataplane::prng::Prng;
 
@@ -17,7 +17,7 @@ fn draw(seed: u64) -> Scenario {
         rtt: pick(random, &[200, 500, 1_000, 2_000, 5_000]) * MICROSECOND,
         queue: 1 << 20,
         flows: between(random, 3, 6) as u32,
-        control: ControlKind::Delay,
+        control: CongestionControl::Delay,
         length: SECOND,
         seed,
         ..Scenario::default()

@@ -1,7 +1,7 @@
 //! What a path is like, what changes on it, and who sends over it.
 
 use super::units;
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 
 /// What headers take of an IP packet of ours: IPv4 and UDP.
@@ -74,7 +74,7 @@ pub struct Scenario {
     /// See there.
     pub rivals: u32,
     /// Congestion control of our flows.
-    pub control: ControlKind,
+    pub control: CongestionControl,
     /// How long, in ns.
     pub length: u64,
     /// Everything random is drawn from it.
@@ -96,7 +96,7 @@ impl Default for Scenario {
             flows: 1,
             rival: None,
             rivals: 1,
-            control: ControlKind::default(),
+            control: CongestionControl::default(),
             length: 30 * SECOND,
             seed: 1,
         }
@@ -104,14 +104,14 @@ impl Default for Scenario {
 }
 
 /// Controllers by the names that they have on the command line.
-pub const CONTROLS: &[(&str, ControlKind)] = &[
-    ("delay", ControlKind::Delay),
-    ("dcqcn", ControlKind::Dcqcn),
-    ("none", ControlKind::None),
+pub const CONTROLS: &[(&str, CongestionControl)] = &[
+    ("delay", CongestionControl::Delay),
+    ("dcqcn", CongestionControl::Dcqcn),
+    ("none", CongestionControl::None),
 ];
 
 /// A controller's name.
-pub fn control_name(kind: ControlKind) -> &'static str {
+pub fn control_name(kind: CongestionControl) -> &'static str {
     let named = CONTROLS.iter().find(|(_, other)| *other == kind);
     named.map_or("?", |(name, _)| name)
 }

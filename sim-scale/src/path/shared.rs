@@ -2,10 +2,8 @@
 //! connection takes.
 
 use super::scenario::UDP_IP;
-use trunkline_conn::control::ControlKind;
-use trunkline_conn::delivery::{
-    AckInfo, Arrival, Config, Connection, Policy, Pool, Received, Stamp,
-};
+use trunkline_conn::control::CongestionControl;
+use trunkline_conn::delivery::{AckInfo, Arrival, Config, Delivery, Policy, Pool, Received, Stamp};
 use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_wire::Qpn;
 
@@ -29,7 +27,7 @@ pub(super) enum Frame {
 
 #[derive(Debug)]
 struct End {
-    connection: Connection<()>,
+    connection: Delivery<()>,
     pool: Pool<()>,
     /// Its clock at the start of the run.
     clock: u64,
@@ -39,7 +37,7 @@ impl End {
     fn new(config: &Config, clock: u64) -> Self {
         let start = Instant::from_nanos(clock);
         Self {
-            connection: Connection::new(config, start),
+            connection: Delivery::new(config, start),
             pool: Pool::new(Policy::default()),
             clock,
         }
@@ -63,7 +61,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(control: ControlKind, mtu: u32, index: u32) -> Self {
+    pub(super) fn new(control: CongestionControl, mtu: u32, index: u32) -> Self {
         let datagram = mtu - UDP_IP;
         let config = |near: u32, far: u32| Config {
             local_id: Qpn::from_wire(near),

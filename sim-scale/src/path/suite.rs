@@ -6,7 +6,7 @@ use super::{BIN, run as run_scenario};
 use serde::Serialize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::time::{MICROSECOND, MILLISECOND, SECOND};
 
 /// What a cell is held to.
@@ -118,7 +118,7 @@ const QUEUES: [(&str, f64); 4] = [("10p", 0.0), ("bdp/4", 0.25), ("bdp", 1.0), (
 const MOST_PRODUCT: u64 = 62_500_000;
 const QUEUE_PACKETS: u64 = 10;
 
-fn path(rate: u64, rtt: u64, products: f64, control: ControlKind) -> Scenario {
+fn path(rate: u64, rtt: u64, products: f64, control: CongestionControl) -> Scenario {
     let fast = rate >= 10_000_000_000;
     let mut scenario = Scenario {
         rate,
@@ -136,7 +136,7 @@ fn path(rate: u64, rtt: u64, products: f64, control: ControlKind) -> Scenario {
 }
 
 /// The cells, all or the cut for CI, whose names contain one of `only`.
-pub fn cells(full: bool, control: ControlKind, only: &[String]) -> Vec<Cell> {
+pub fn cells(full: bool, control: CongestionControl, only: &[String]) -> Vec<Cell> {
     let mut all = Vec::new();
     grid(&mut all, control);
     fair(&mut all, control);
@@ -147,7 +147,7 @@ pub fn cells(full: bool, control: ControlKind, only: &[String]) -> Vec<Cell> {
     all
 }
 
-fn grid(all: &mut Vec<Cell>, control: ControlKind) {
+fn grid(all: &mut Vec<Cell>, control: CongestionControl) {
     for (rate_name, rate) in RATES {
         for (rtt_name, rtt) in RTTS {
             let mut last = 0;
@@ -197,7 +197,7 @@ fn grid(all: &mut Vec<Cell>, control: ControlKind) {
     }
 }
 
-fn fair(all: &mut Vec<Cell>, control: ControlKind) {
+fn fair(all: &mut Vec<Cell>, control: CongestionControl) {
     for (flows, rate_name, rate, rtt_name, rtt) in [
         (2, "100m", RATES[1].1, "10ms", 10 * MILLISECOND),
         (2, "1g", RATES[2].1, "1ms", MILLISECOND),
@@ -222,7 +222,7 @@ fn fair(all: &mut Vec<Cell>, control: ControlKind) {
     }
 }
 
-fn steps(all: &mut Vec<Cell>, control: ControlKind) {
+fn steps(all: &mut Vec<Cell>, control: CongestionControl) {
     let ms = MILLISECOND;
     let at = 4 * SECOND;
     let cases = [
@@ -329,7 +329,7 @@ fn steps(all: &mut Vec<Cell>, control: ControlKind) {
     }
 }
 
-fn troubles(all: &mut Vec<Cell>, control: ControlKind) {
+fn troubles(all: &mut Vec<Cell>, control: CongestionControl) {
     for (name, mbps, rtt, loss, jitter) in [
         ("100m 2ms, loss 0.1 %", 100, 2 * MILLISECOND, 0.001, 0),
         ("1g 2ms, loss 1 %", 1_000, 2 * MILLISECOND, 0.01, 0),

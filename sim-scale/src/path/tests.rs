@@ -2,7 +2,7 @@
 
 use super::run;
 use super::scenario::{Change, Rival, Scenario, Step};
-use trunkline_conn::control::ControlKind;
+use trunkline_conn::control::CongestionControl;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 
 fn tcp(rival: Rival) -> Scenario {
@@ -88,7 +88,7 @@ fn equal_scenarios_give_equal_outcomes_and_seeds_other_ones() {
 fn what_is_counted_is_what_the_bottleneck_carries() {
     let scenario = Scenario {
         rate: 100_000_000,
-        control: ControlKind::None,
+        control: CongestionControl::None,
         length: 2 * SECOND,
         ..Scenario::default()
     };

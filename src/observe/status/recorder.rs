@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_cm::rdma::{self, Id, IdPhase, IdStep};
-use trunkline_cm::{Manager, Phase, Step};
+use trunkline_cm::{NodeCm, Phase, Step};
 use trunkline_conn::secret::Stream;
 use trunkline_conn::time::Instant;
 use trunkline_qpmap::{Engine, Trace};
@@ -104,8 +104,8 @@ impl Recorder {
         self: &Arc<Self>,
         clock: &Clock,
         engine: &mut Engine<Embedded>,
-        nodes: &mut Manager<Stream>,
-        rdma: &mut rdma::Manager<Stream>,
+        nodes: &mut NodeCm<Stream>,
+        rdma: &mut rdma::RdmaCm<Stream>,
     ) {
         engine.observe(watch_engine(self));
         nodes.observe(watch_handshakes(self, clock));

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use trunkline_cm::rdma::{Config, Kind, Manager, PortSpace};
+use trunkline_cm::rdma::{Config, Kind, PortSpace, RdmaCm};
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_dataplane::InterfaceName;
 
@@ -66,7 +66,7 @@ fn peer(last: u8) -> SocketAddr {
 }
 
 fn ids<const N: usize>() -> [Id; N] {
-    let mut manager = Manager::new(Config::new(1), Secret::from_seed(1).stream(Purpose::Hosts));
+    let mut manager = RdmaCm::new(Config::new(1), Secret::from_seed(1).stream(Purpose::Hosts));
     [(); N].map(|()| manager.create(PortSpace::Tcp, Kind::Rc).unwrap())
 }
 

@@ -1,18 +1,18 @@
 //! Packet delivery of shared connections, per packet.
 
 use std::hint::black_box;
-use trunkline_conn::control::ControlKind;
-use trunkline_conn::delivery::{AckInfo, Config, Connection, Pool, Received};
+use trunkline_conn::control::CongestionControl;
+use trunkline_conn::delivery::{AckInfo, Config, Delivery, Pool, Received};
 use trunkline_conn::time::Instant;
 
 const BATCH: u32 = 16;
 
-fn connection() -> Connection<[u64; 3]> {
+fn connection() -> Delivery<[u64; 3]> {
     let config = Config {
-        control: ControlKind::None,
+        control: CongestionControl::None,
         ..Config::default()
     };
-    Connection::new(&config, Instant::ZERO)
+    Delivery::new(&config, Instant::ZERO)
 }
 
 /// Batches of packets are sent and acknowledged as one.

@@ -2,7 +2,7 @@
 
 use super::{GUID, drain, messages};
 use crate::event::Route;
-use crate::ib::{Answer, Ask, Config, ConnId, Event, Manager, SidrAnswer, SidrAsk};
+use crate::ib::{Answer, Ask, CmId, Config, Event, IbCm, SidrAnswer, SidrAsk};
 use crate::message::mad;
 use crate::retry::Retry;
 use crate::tests::{Rng, pcap};
@@ -81,9 +81,9 @@ fn exchange(mad: &CmMad) -> (u64, bool) {
 /// Our manager in the place of one end of a captured exchange.
 #[derive(Debug)]
 struct Double {
-    manager: Manager<Rng>,
+    manager: IbCm<Rng>,
     now: Instant,
-    id: Option<ConnId>,
+    id: Option<CmId>,
     /// Our number and the one that the end in whose place it is had.
     ours: CommId,
     captured: CommId,
@@ -96,7 +96,7 @@ struct Double {
 impl Double {
     fn new(seed: u64) -> Self {
         Self {
-            manager: Manager::new(Config::new(GUID), Rng::new(seed)),
+            manager: IbCm::new(Config::new(GUID), Rng::new(seed)),
             now: Instant::ZERO,
             id: None,
             ours: CommId(0),

@@ -1,7 +1,7 @@
 //! Anybody may send anything.
 
 use super::{Stage, drain, messages};
-use crate::ib::{ConnId, Counters};
+use crate::ib::{CmId, Counters};
 use crate::tests::hostile::spoilt;
 use crate::tests::matrix::run_out;
 use crate::tests::{Rng, address, ms, pcap};
@@ -154,7 +154,7 @@ fn what_moves_nothing_is_counted_by_reason() {
         input(&mut stage);
         let counters = *stage.manager.counters();
         assert_eq!((counters.unknown, counters.mismatch), (1, 0), "{name}");
-        stage.id = Some(ConnId(CommId(stage.ours.0 ^ 0x10)));
+        stage.id = Some(CmId(CommId(stage.ours.0 ^ 0x10)));
         assert_eq!(stage.state(), "Established");
     }
     let others: [(&str, Input, Count); 8] = [

@@ -3,7 +3,7 @@
 
 use super::{SERVICE, answer, ask, drain, sidr_answer, sidr_ask};
 use crate::event::Outgoing;
-use crate::ib::{Answer, Ask, Config, ConnId, Event, Guids, Manager, QpTerms};
+use crate::ib::{Answer, Ask, CmId, Config, Event, Guids, IbCm, QpTerms};
 use crate::message::Mad;
 use crate::retry::Retry;
 use crate::tests::Rng;
@@ -31,14 +31,14 @@ pub(super) struct Conn {
 /// Something that a program has to decide on.
 #[derive(Clone, Copy, Debug)]
 enum Pending {
-    Request(ConnId),
-    Reply(ConnId),
-    Question(ConnId),
+    Request(CmId),
+    Reply(CmId),
+    Question(CmId),
 }
 
 #[derive(Debug)]
 pub(super) struct Host {
-    pub(super) manager: Manager<Rng>,
+    pub(super) manager: IbCm<Rng>,
     next_qpn: u32,
     /// Connections that have not ended.
     pub(super) conns: BTreeMap<u32, Conn>,
@@ -51,7 +51,7 @@ pub(super) struct Host {
 
 impl Host {
     fn new(guid: u64, seed: u64) -> Self {
-        let mut manager = Manager::new(Config::new(guid), Rng::new(seed));
+        let mut manager = IbCm::new(Config::new(guid), Rng::new(seed));
         manager.listen(SERVICE);
         Self {
             manager,
@@ -68,7 +68,7 @@ impl Host {
         self.next_qpn
     }
 
-    fn conn(&mut self, id: ConnId) -> &mut Conn {
+    fn conn(&mut self, id: CmId) -> &mut Conn {
         let conn = self.conns.get_mut(&id.number());
         conn.expect("nothing is said of what has ended")
     }
@@ -148,7 +148,7 @@ impl Host {
         }
     }
 
-    fn accept(&mut self, now: Instant, id: ConnId) -> bool {
+    fn accept(&mut self, now: Instant, id: CmId) -> bool {
         let answer: Answer = answer(self.qpn());
         let accepted = self.manager.accept(now, id, &answer).is_ok();
         if accepted {
@@ -223,7 +223,7 @@ impl Network {
 
     /// In whatever state it is.
     pub(super) fn close(&mut self, host: usize, id: u32) {
-        let id = ConnId(trunkline_wire::cm::CommId(id));
+        let id = CmId(trunkline_wire::cm::CommId(id));
         // It may be closing already.
         let _ = self.parties[host]
             .manager
@@ -267,7 +267,7 @@ impl Network {
             }
         }
         for (host, id) in confirmed {
-            let id = ConnId(trunkline_wire::cm::CommId(id));
+            let id = CmId(trunkline_wire::cm::CommId(id));
             // It may be closing.
             let _ = self.parties[host].manager.confirm(id);
             self.settle(host);

@@ -13,7 +13,7 @@ mod sim;
 
 use super::message::{self, Ids};
 use super::state::State;
-use super::{Answer, Ask, Config, ConnId, Event, Manager, PathTerms, QpTerms, SidrAnswer, SidrAsk};
+use super::{Answer, Ask, CmId, Config, Event, IbCm, PathTerms, QpTerms, SidrAnswer, SidrAsk};
 use crate::event::{Outgoing, Route};
 use crate::message::{Mad, mad};
 use crate::retry::Retry;
@@ -80,7 +80,7 @@ pub(super) fn sidr_answer(qpn: u32) -> SidrAnswer {
 }
 
 /// Everything a manager has to send and to say.
-pub(super) fn drain(manager: &mut Manager<Rng>) -> (Vec<Outgoing>, Vec<Event>) {
+pub(super) fn drain(manager: &mut IbCm<Rng>) -> (Vec<Outgoing>, Vec<Event>) {
     let sent = core::iter::from_fn(|| manager.poll_transmit()).collect();
     let events = core::iter::from_fn(|| manager.poll_event()).collect();
     (sent, events)
@@ -89,14 +89,14 @@ pub(super) fn drain(manager: &mut Manager<Rng>) -> (Vec<Outgoing>, Vec<Event>) {
 /// A manager at host 1, and the numbers of a peer at host 2 whose part the test plays.
 #[derive(Debug)]
 pub(super) struct Stage {
-    pub(super) manager: Manager<Rng>,
+    pub(super) manager: IbCm<Rng>,
     pub(super) now: Instant,
     pub(super) peer_address: IpAddr,
     pub(super) peer_guid: u64,
     /// The manager's QP and the peer's.
     pub(super) our_qpn: u32,
     pub(super) peer_qpn: u32,
-    pub(super) id: Option<ConnId>,
+    pub(super) id: Option<CmId>,
     pub(super) transaction: u64,
     /// The manager's number and the peer's.
     pub(super) ours: CommId,
@@ -109,7 +109,7 @@ impl Stage {
     }
 
     pub(super) fn with(config: Config) -> Self {
-        let mut manager = Manager::new(config, Rng::new(3));
+        let mut manager = IbCm::new(config, Rng::new(3));
         assert!(manager.listen(SERVICE));
         Self {
             manager,
@@ -144,7 +144,7 @@ impl Stage {
         }
     }
 
-    pub(super) fn id(&self) -> ConnId {
+    pub(super) fn id(&self) -> CmId {
         self.id.expect("it has begun")
     }
 
@@ -246,7 +246,7 @@ impl Stage {
         self.transaction = mad.transaction_id;
     }
 
-    fn heard(&mut self) -> ConnId {
+    fn heard(&mut self) -> CmId {
         let (sent, events) = drain(&mut self.manager);
         let [event] = &events[..] else {
             panic!("one event, not {events:?}")

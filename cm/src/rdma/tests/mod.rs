@@ -9,7 +9,7 @@ mod ports;
 mod requests;
 mod workers;
 
-use super::{Config, Event, Id, Kind, Manager, Params, PortSpace};
+use super::{Config, Event, Id, Kind, Params, PortSpace, RdmaCm};
 use crate::event::Route;
 use crate::tests::{Rng, path};
 use core::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use trunkline_wire::cm::CmMad;
 /// Host 1 and host 2 on a cable that loses nothing.
 #[derive(Debug)]
 pub(super) struct Cable {
-    pub(super) hosts: [Manager<Rng>; 2],
+    pub(super) hosts: [RdmaCm<Rng>; 2],
     pub(super) now: Instant,
     pub(super) v6: bool,
     /// Every message that went over it: who sent it, and what.
@@ -35,7 +35,7 @@ impl Cable {
     }
 
     pub(super) fn with(config: impl Fn(u64) -> Config) -> Self {
-        let host = |seed| Manager::new(config(seed), Rng::new(seed));
+        let host = |seed| RdmaCm::new(config(seed), Rng::new(seed));
         Self {
             hosts: [host(1), host(2)],
             now: Instant::ZERO,
@@ -88,7 +88,7 @@ impl Cable {
 
     /// Lets time pass up to the next thing that is due anywhere.
     pub(super) fn wait(&mut self) {
-        let due = self.hosts.iter().filter_map(Manager::poll_timeout).min();
+        let due = self.hosts.iter().filter_map(RdmaCm::poll_timeout).min();
         self.now = due.expect("something is to come").max(self.now);
         for host in &mut self.hosts {
             host.handle_timeout(self.now);

@@ -3,7 +3,7 @@
 use super::params;
 use crate::event::{Outgoing, Route};
 use crate::message::Mad;
-use crate::rdma::{Config, Event, Id, Kind, Manager, PortSpace};
+use crate::rdma::{Config, Event, Id, Kind, PortSpace, RdmaCm};
 use crate::tests::air::Weather;
 use crate::tests::network::{Network, Party, run_seeds};
 use crate::tests::{Rng, address};
@@ -26,7 +26,7 @@ enum Stage {
 
 #[derive(Debug)]
 struct Host {
-    manager: Manager<Rng>,
+    manager: RdmaCm<Rng>,
     number: u8,
     stages: BTreeMap<Id, Stage>,
     qpn: u32,
@@ -36,7 +36,7 @@ struct Host {
 
 impl Host {
     fn new(number: u8, seed: u64) -> Self {
-        let mut manager = Manager::new(Config::new(seed), Rng::new(seed));
+        let mut manager = RdmaCm::new(Config::new(seed), Rng::new(seed));
         let listener = manager.create(PortSpace::Tcp, Kind::Rc).expect("room");
         let any = "[::]:7174".parse().expect("an address");
         manager.bind(listener, any).expect("free");

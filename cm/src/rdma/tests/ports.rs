@@ -2,7 +2,7 @@
 
 use super::{Cable, params};
 use crate::event::Route;
-use crate::rdma::{Error, Event, Id, Kind, Manager, PortSpace, Setting};
+use crate::rdma::{Error, Event, Id, Kind, PortSpace, RdmaCm, Setting};
 use crate::tests::Rng;
 use core::net::SocketAddr;
 use std::vec::Vec;
@@ -11,7 +11,7 @@ fn at(text: &str) -> SocketAddr {
     text.parse().expect("an address and a port")
 }
 
-fn created(manager: &mut Manager<Rng>) -> Id {
+fn created(manager: &mut RdmaCm<Rng>) -> Id {
     let id = manager.create(PortSpace::Tcp, Kind::Rc);
     id.expect("there is room")
 }

@@ -2,7 +2,7 @@
 
 use super::{Cable, params};
 use crate::ib::CloseReason;
-use crate::rdma::{Config, Error, Event, Id, Kind, Manager, PortSpace, keeper};
+use crate::rdma::{Config, Error, Event, Id, Kind, PortSpace, RdmaCm, keeper};
 use crate::tests::Rng;
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
@@ -20,11 +20,11 @@ fn config_of(worker: usize, guid: u64) -> Config {
     config
 }
 
-fn managers() -> [Manager<Rng>; 2] {
-    [0, 1].map(|worker| Manager::new(config_of(worker, 5), Rng::new(worker as u64 + 1)))
+fn managers() -> [RdmaCm<Rng>; 2] {
+    [0, 1].map(|worker| RdmaCm::new(config_of(worker, 5), Rng::new(worker as u64 + 1)))
 }
 
-fn created(manager: &mut Manager<Rng>) -> Id {
+fn created(manager: &mut RdmaCm<Rng>) -> Id {
     let id = manager.create(PortSpace::Tcp, Kind::Rc);
     id.expect("there is room")
 }

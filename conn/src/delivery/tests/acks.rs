@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::super::{AckInfo, Config, Connection, Policy, Pool};
-use crate::control::ControlKind;
+use super::super::{AckInfo, Config, Delivery, Policy, Pool};
+use crate::control::CongestionControl;
 use crate::time::{Instant, MILLISECOND, SECOND};
 
 const BYTES: u32 = 1000;
@@ -12,7 +12,7 @@ const RTT_NS: u64 = MILLISECOND;
 
 /// A sender whose peer acknowledges what it sends in a round trip at the end of that.
 struct Sender {
-    connection: Connection<u64>,
+    connection: Delivery<u64>,
     pool: Pool<u64>,
     now: Instant,
     sent: u64,
@@ -26,11 +26,11 @@ impl Sender {
         let now = Instant::from_nanos(SECOND);
         let config = Config {
             packet_size: BYTES,
-            control: ControlKind::Delay,
+            control: CongestionControl::Delay,
             ..Config::default()
         };
         Self {
-            connection: Connection::new(&config, now),
+            connection: Delivery::new(&config, now),
             pool: Pool::new(Policy::default()),
             now,
             sent: 0,

@@ -4,8 +4,8 @@ use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::super::{AckInfo, Arrival, Config, Connection, Lost, Policy, Pool, Received, Stamp};
-use crate::control::ControlKind;
+use super::super::{AckInfo, Arrival, Config, Delivery, Lost, Policy, Pool, Received, Stamp};
+use crate::control::CongestionControl;
 use crate::time::{Instant, MILLISECOND, SECOND};
 use trunkline_testkit::Rng;
 
@@ -97,9 +97,9 @@ impl Ord for Event {
 
 #[derive(Debug)]
 struct Pair {
-    tx: Connection<u64>,
+    tx: Delivery<u64>,
     tx_pool: Pool<u64>,
-    rx: Connection<u64>,
+    rx: Delivery<u64>,
     rx_pool: Pool<u64>,
     turns: [u64; 2],
     idle: bool,
@@ -168,7 +168,7 @@ impl Bottleneck {
     }
 
     /// A flow of ours that begins at `at_ns`.
-    pub(super) fn ours(mut self, control: ControlKind, at_ns: u64) -> Self {
+    pub(super) fn ours(mut self, control: CongestionControl, at_ns: u64) -> Self {
         let config = Config {
             packet_size: PACKET,
             control,
@@ -176,9 +176,9 @@ impl Bottleneck {
         };
         let now = Instant::from_nanos(START);
         self.flows.push(Flow::Ours(alloc::boxed::Box::new(Pair {
-            tx: Connection::new(&config, now),
+            tx: Delivery::new(&config, now),
             tx_pool: Pool::new(Policy::default()),
-            rx: Connection::new(&config, now),
+            rx: Delivery::new(&config, now),
             rx_pool: Pool::new(Policy::default()),
             turns: [START + at_ns, u64::MAX],
             idle: false,
@@ -224,7 +224,7 @@ impl Bottleneck {
         self.events.push(Reverse(Event(at, self.sequence, kind)));
     }
 
-    pub(super) fn connection(&self, flow: usize) -> &Connection<u64> {
+    pub(super) fn connection(&self, flow: usize) -> &Delivery<u64> {
         match &self.flows[flow] {
             Flow::Ours(pair) => &pair.tx,
             Flow::Tcp(_) => panic!("a model of TCP"),

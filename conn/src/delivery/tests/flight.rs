@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use super::super::window::Window;
-use super::super::{AckInfo, Config, Connection, MAX_WINDOW, Policy, Pool, Received};
+use super::super::{AckInfo, Config, Delivery, MAX_WINDOW, Policy, Pool, Received};
 use super::link::{Item, Link, World};
-use crate::control::ControlKind;
+use crate::control::CongestionControl;
 use crate::time::{Instant, MILLISECOND};
 
 /// 10 Gb/s and 50 ms: 62.5 MB are on their way.
@@ -20,7 +20,7 @@ const LONG: Link = Link {
 fn paced(link: Link, seconds_of_data: u64) -> World {
     let config = Config {
         packet_size: 1500,
-        control: ControlKind::None,
+        control: CongestionControl::None,
         ..Config::default()
     };
     let policy = Policy {
@@ -69,7 +69,7 @@ fn what_was_lost_of_a_long_flight_is_told_within_a_round_trip_and_nothing_else_i
     );
 }
 
-fn bytes(connection: &Connection<Item>) -> usize {
+fn bytes(connection: &Delivery<Item>) -> usize {
     connection.window.as_ref().map_or(0, |window| {
         size_of::<Window<Item>>() + window.sender.flight.bytes()
     })
@@ -104,7 +104,7 @@ fn memory_is_taken_for_what_is_in_flight_and_given_back() {
 fn the_first_packet_takes_a_segment_and_not_a_window() {
     let now = Instant::from_nanos(1_000);
     let mut pool = Pool::default();
-    let mut connection: Connection<Item> = Connection::new(&Config::default(), now);
+    let mut connection: Delivery<Item> = Delivery::new(&Config::default(), now);
     assert!(connection.ready(now, &mut pool) > 0);
     let item = Item {
         from: 0,
@@ -123,7 +123,7 @@ fn a_bitmap_too_short_for_all_tells_what_is_new_and_all_in_turns() {
         ..Config::default()
     };
     let mut pool = Pool::default();
-    let mut connection: Connection<Item> = Connection::new(&config, now);
+    let mut connection: Delivery<Item> = Delivery::new(&config, now);
     let mut held = Vec::new();
     let mut told = alloc::collections::BTreeSet::new();
     for number in 1..u64::from(MAX_WINDOW) {
@@ -202,7 +202,7 @@ fn no_round_trip_is_taken_from_an_echo_that_cannot_be() {
     ];
     for (name, age, delay, want) in cases {
         let mut pool = Pool::default();
-        let mut connection: Connection<u64> = Connection::new(&Config::default(), at(0));
+        let mut connection: Delivery<u64> = Delivery::new(&Config::default(), at(0));
         // The oldest packet in flight is 1,600 ns old; 12 s for the last case.
         let old = if age > 1 << 33 && age < 1 << 40 {
             12_000_000_000

@@ -4,7 +4,7 @@ use super::std::println;
 
 use super::super::{Config, Policy};
 use super::link::{Link, World};
-use crate::control::ControlKind;
+use crate::control::CongestionControl;
 use crate::time::MILLISECOND;
 
 /// Bytes of a packet around 4 KiB of payload: BTH, extension header, RETH, HCRC, ICRC.
@@ -181,7 +181,7 @@ fn short_queues_and_marks_are_coped_with() {
     let marked = goodput("marks beyond 60 KB", &config(), link);
     assert!(marked > 80.0, "{marked}");
     let dcqcn = Config {
-        control: ControlKind::Dcqcn,
+        control: CongestionControl::Dcqcn,
         ..config()
     };
     let marked = goodput("marks beyond 60 KB, DCQCN", &dcqcn, link);

@@ -2,10 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::super::{
-    AckInfo, Arrival, Config, Connection, Event, Policy, Pool, Received, Violation,
-};
-use crate::control::ControlKind;
+use super::super::{AckInfo, Arrival, Config, Delivery, Event, Policy, Pool, Received, Violation};
+use crate::control::CongestionControl;
 use crate::time::{Instant, MILLISECOND};
 use trunkline_testkit::Rng;
 
@@ -20,7 +18,7 @@ fn random_acknowledgements_never_settle_what_was_not_sent_and_never_twice() {
             ..Config::default()
         };
         let mut now = Instant::from_nanos(rng.below(1 << 40));
-        let mut connection: Connection<u64> = Connection::new(&config, now);
+        let mut connection: Delivery<u64> = Delivery::new(&config, now);
         let mut pool = Pool::default();
         let mut sent = first;
         let mut acked = Vec::new();
@@ -90,7 +88,7 @@ fn an_acknowledgement_of_the_next_packet_to_be_sent_is_a_violation() {
     };
     let now = Instant::from_nanos(1);
     let mut pool = Pool::default();
-    let mut connection: Connection<u8> = Connection::new(&config, now);
+    let mut connection: Delivery<u8> = Delivery::new(&config, now);
     let ack = |cumulative, sack| AckInfo {
         cumulative,
         sack,
@@ -145,7 +143,7 @@ fn any_packet_number_is_judged_and_only_new_ones_may_be_accepted() {
         };
         let now = Instant::from_nanos(1);
         let mut pool = Pool::default();
-        let mut connection: Connection<u8> = Connection::new(&config, now);
+        let mut connection: Delivery<u8> = Delivery::new(&config, now);
         let mut seen = alloc::collections::BTreeSet::new();
         let mut next = first;
         for _ in 0..5_000 {
@@ -190,7 +188,7 @@ fn any_packet_number_is_judged_and_only_new_ones_may_be_accepted() {
 #[test]
 fn a_packet_that_alone_never_arrives_is_the_end_of_its_connection() {
     let config = Config {
-        control: ControlKind::None,
+        control: CongestionControl::None,
         ..Config::default()
     };
     for dead_after_ns in [0, Policy::default().dead_after_ns] {
@@ -199,7 +197,7 @@ fn a_packet_that_alone_never_arrives_is_the_end_of_its_connection() {
             ..Policy::default()
         };
         let mut now = Instant::from_nanos(MILLISECOND);
-        let mut connection: Connection<u64> = Connection::new(&config, now);
+        let mut connection: Delivery<u64> = Delivery::new(&config, now);
         let mut pool = Pool::new(policy);
         let (mut sent, mut transmissions) = (0_u64, 1);
         let died = (0..2_000).any(|_| {
@@ -241,7 +239,7 @@ fn a_packet_that_alone_never_arrives_is_the_end_of_its_connection() {
 #[test]
 fn no_more_packets_were_marked_than_arrived() {
     let now = Instant::from_nanos(MILLISECOND);
-    let mut connection: Connection<u8> = Connection::new(&Config::default(), now);
+    let mut connection: Delivery<u8> = Delivery::new(&Config::default(), now);
     let mut pool = Pool::default();
     assert!(connection.ready(now, &mut pool) >= 4);
     (0..4).for_each(|item| {

@@ -5,7 +5,7 @@ use super::std::println;
 
 use super::super::{Config, Policy};
 use super::link::{Link, World};
-use crate::control::ControlKind;
+use crate::control::CongestionControl;
 use crate::time::SECOND;
 use trunkline_testkit::Rng;
 
@@ -53,7 +53,7 @@ fn draw_start(rng: &mut Rng) -> u64 {
     around.saturating_sub(rng.below(300))
 }
 
-fn law(seed: u64, control: ControlKind) {
+fn law(seed: u64, control: CongestionControl) {
     let mut rng = Rng::new(seed);
     let window = 64 << rng.below(11);
     let config = Config {
@@ -124,17 +124,17 @@ fn seeds() -> core::ops::Range<u64> {
 
 #[test]
 fn every_packet_is_accepted_once_and_every_item_acknowledged_once_under_delay_control() {
-    seeds().for_each(|seed| law(seed, ControlKind::Delay));
+    seeds().for_each(|seed| law(seed, CongestionControl::Delay));
 }
 
 #[test]
 fn every_packet_is_accepted_once_and_every_item_acknowledged_once_under_dcqcn() {
-    seeds().for_each(|seed| law(seed, ControlKind::Dcqcn));
+    seeds().for_each(|seed| law(seed, CongestionControl::Dcqcn));
 }
 
 #[test]
 fn every_packet_is_accepted_once_and_every_item_acknowledged_once_without_control() {
-    seeds().for_each(|seed| law(seed, ControlKind::None));
+    seeds().for_each(|seed| law(seed, CongestionControl::None));
 }
 
 #[test]

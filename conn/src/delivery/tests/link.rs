@@ -8,7 +8,7 @@ use core::cmp::Reverse;
 use trunkline_wire::Qpn;
 
 use super::super::{
-    AckInfo, Arrival, Config, Connection, EVERY_PATH, Event, Lost, Policy, Pool, Received, Stamp,
+    AckInfo, Arrival, Config, Delivery, EVERY_PATH, Event, Lost, Policy, Pool, Received, Stamp,
 };
 use crate::time::Instant;
 use trunkline_testkit::Rng;
@@ -114,7 +114,7 @@ impl Ord for Flying {
 /// One end: a connection and the model it is held against.
 #[derive(Debug)]
 pub(super) struct End {
-    pub(super) connection: Connection<Item>,
+    pub(super) connection: Delivery<Item>,
     pub(super) pool: Pool<Item>,
     /// Items to send, and those sent so far.
     pub(super) want: u64,
@@ -168,7 +168,7 @@ impl World {
                 (config.local_id, config.remote_id) = (Qpn::from_wire(2), Qpn::from_wire(1));
             }
             End {
-                connection: Connection::new(&config, start),
+                connection: Delivery::new(&config, start),
                 pool: Pool::new(*policy),
                 want,
                 sent: 0,

@@ -6,10 +6,10 @@ use alloc::vec;
 
 use super::super::config::SACK_BITS;
 use super::super::{
-    AckInfo, Config, Connection, EVERY_PATH, Event, MAX_SACK_WORDS, Policy, Pool, Stamp,
+    AckInfo, Config, Delivery, EVERY_PATH, Event, MAX_SACK_WORDS, Policy, Pool, Stamp,
 };
 use super::link::{Link, World};
-use crate::control::ControlKind;
+use crate::control::CongestionControl;
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
 const LARGE: u32 = 8192 + 80;
@@ -102,7 +102,7 @@ impl Small {
         }
     }
 
-    fn answer(&self, now: Instant, connection: &mut Connection<u32>) {
+    fn answer(&self, now: Instant, connection: &mut Delivery<u32>) {
         let bits = u64::from(SACK_BITS);
         let cumulative = (100..).find(|number| !self.arrived.contains(number));
         let cumulative = cumulative.expect("a window has an end");
@@ -140,7 +140,7 @@ fn a_path_is_known_to_be_narrow_before_a_packet_is_worn_out() {
         let mut now = Instant::from_nanos(SECOND);
         let silence_ends = now + silent_ms * MILLISECOND;
         let mut pool = Pool::new(Policy::default());
-        let mut connection = Connection::new(&config, now);
+        let mut connection = Delivery::new(&config, now);
         let mut far = Small::default();
         assert!(connection.ready(now, &mut pool) >= 2);
         (0..2).for_each(|_| _ = connection.record(now, 0, LARGE));
@@ -206,7 +206,11 @@ fn a_path_that_carries_nothing_for_a_while_is_none_that_carries_little() {
 
 #[test]
 fn losses_of_what_was_too_large_slow_down_nobody() {
-    for control in [ControlKind::None, ControlKind::Dcqcn, ControlKind::Delay] {
+    for control in [
+        CongestionControl::None,
+        CongestionControl::Dcqcn,
+        CongestionControl::Delay,
+    ] {
         let narrow_at = SECOND;
         let link = Link {
             bytes_per_us: 12,

@@ -2,10 +2,10 @@
 
 use super::bottleneck::{Bottleneck, Change, Path, Tcp, jain};
 use super::std::println;
-use crate::control::ControlKind;
+use crate::control::CongestionControl;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
-const DEFAULT: ControlKind = ControlKind::Delay;
+const DEFAULT: CongestionControl = CongestionControl::Delay;
 const MBPS: u64 = 1_000_000;
 
 fn alone(rate: u64, rtt_ns: u64, queue: u64) -> Bottleneck {
@@ -124,7 +124,7 @@ fn flows_that_begin_one_after_the_other_come_to_share() {
 
 #[test]
 fn loss_that_comes_of_sending_too_much_slows_every_controller() {
-    for control in [ControlKind::Dcqcn, ControlKind::None, DEFAULT] {
+    for control in [CongestionControl::Dcqcn, CongestionControl::None, DEFAULT] {
         let path = Path::new(100 * MBPS, 2 * MILLISECOND, 50_000);
         let mut world = Bottleneck::new(path).ours(control, 0);
         world.run(2 * SECOND);

@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::super::{AckInfo, Config, Connection, Event, Lost, Policy, Pool, Received};
-use crate::control::ControlKind;
+use super::super::{AckInfo, Config, Delivery, Event, Lost, Policy, Pool, Received};
+use crate::control::CongestionControl;
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
 struct Bench {
-    connection: Connection<u64>,
+    connection: Delivery<u64>,
     pool: Pool<u64>,
     now: Instant,
     acked: Vec<u64>,
@@ -20,7 +20,7 @@ impl Bench {
 
     fn with(config: Config, policy: Policy) -> Self {
         let now = Instant::from_nanos(SECOND);
-        let connection = Connection::new(&config, now);
+        let connection = Delivery::new(&config, now);
         Self {
             connection,
             pool: Pool::new(policy),
@@ -395,7 +395,7 @@ fn silence_asks_for_a_ping_again_and_again() {
 #[test]
 fn packets_leave_no_faster_than_the_link_takes_them() {
     let config = Config {
-        control: ControlKind::None,
+        control: CongestionControl::None,
         packet_size: 4096,
         window: 4096,
         ..Config::default()
@@ -505,7 +505,7 @@ fn a_packet_is_not_accepted_twice() {
 fn source_ports_change_in_runs() {
     let mut bench = Bench::new(Config {
         first_tx: 100,
-        control: ControlKind::None,
+        control: CongestionControl::None,
         source_ports: 3,
         ..Config::default()
     });
@@ -643,7 +643,7 @@ fn what_is_sent_again_in_fewer_bytes_leaves_their_room_to_others() {
         first_tx: 100,
         window: 64,
         packet_size: 1000,
-        control: ControlKind::None,
+        control: CongestionControl::None,
         ..Config::default()
     });
     let room = bench.connection.ready(bench.now, &mut bench.pool);

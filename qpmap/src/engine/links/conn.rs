@@ -5,7 +5,7 @@ use crate::engine::ack_delay::AckDelay;
 use crate::engine::build::{self, SentPacket};
 use crate::engine::flows::{Group, List, Noticed, Runnable};
 use crate::slab::NONE;
-use trunkline_conn::delivery::Connection;
+use trunkline_conn::delivery::Delivery;
 use trunkline_wire::Qpn;
 
 /// Traffic class of shared connections: best effort, ECN-capable (ECT(0)).
@@ -14,7 +14,7 @@ pub(crate) const ECT0: u8 = 0b10;
 /// A shared connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) delivery: Connection<SentPacket>,
+    pub(crate) delivery: Delivery<SentPacket>,
     /// Tells it from others that had its index.
     pub(super) serial: u32,
     /// Its peer, and the connections beside it among those of its kind to the peer.
@@ -64,7 +64,7 @@ pub(crate) struct Terms {
 
 impl Conn {
     /// A connection without flows.
-    pub(crate) fn new(delivery: Connection<SentPacket>, peer: u32, terms: &Terms) -> Self {
+    pub(crate) fn new(delivery: Delivery<SentPacket>, peer: u32, terms: &Terms) -> Self {
         Self {
             delivery,
             serial: 0,

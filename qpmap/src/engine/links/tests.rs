@@ -2,8 +2,8 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use trunkline_conn::control::ControlKind;
-use trunkline_conn::delivery::{Config, Connection};
+use trunkline_conn::control::CongestionControl;
+use trunkline_conn::delivery::{Config, Delivery};
 use trunkline_wire::Workers;
 
 fn links() -> Links {
@@ -36,7 +36,7 @@ fn open(links: &mut Links, peer: u8, toward: u32, private: bool) -> (u32, Qpn, u
         first_tx: 5,
         first_rx: 6,
         packet_size: 4176,
-        control: ControlKind::None,
+        control: CongestionControl::None,
         window: 64,
         source_ports: 1,
     };
@@ -48,7 +48,7 @@ fn open(links: &mut Links, peer: u8, toward: u32, private: bool) -> (u32, Qpn, u
         weight: 0,
         private,
     };
-    let delivery = Connection::new(&config, Instant::ZERO);
+    let delivery = Delivery::new(&config, Instant::ZERO);
     let conn = links.insert(Conn::new(delivery, peer, &terms));
     (conn, number, token)
 }

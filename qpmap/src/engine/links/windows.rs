@@ -2,7 +2,7 @@
 
 use crate::engine::build::SentPacket;
 use crate::hash::IndexMap;
-use trunkline_conn::delivery::{Connection, Counters, Policy, Pool};
+use trunkline_conn::delivery::{Counters, Delivery, Policy, Pool};
 
 /// What is to be done later, as nobody has been told yet.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -44,7 +44,7 @@ impl Windows {
     /// Takes back the window of a connection that has no use for it. Gives what is to be done
     /// later.
     #[inline]
-    pub(super) fn rest(&mut self, conn: u32, delivery: &mut Connection<SentPacket>) -> Rested {
+    pub(super) fn rest(&mut self, conn: u32, delivery: &mut Delivery<SentPacket>) -> Rested {
         match delivery.try_idle(&mut self.pool) {
             Some(counters) => self.rested(conn, &counters),
             None => Rested::default(),
@@ -113,7 +113,7 @@ impl Windows {
     }
 
     /// A connection is gone.
-    pub(super) fn close(&mut self, conn: u32, delivery: Connection<SentPacket>) {
+    pub(super) fn close(&mut self, conn: u32, delivery: Delivery<SentPacket>) {
         for past in self.past.iter_mut().chain([&mut self.kept]) {
             past.remove(&conn);
         }

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_cm::{
-    Ask, Binds, Bounds, Config, Event, Identity, Limits, Manager, Offer, Purpose, Retry, Route,
+    Ask, Binds, Bounds, Config, Event, Identity, Limits, NodeCm, Offer, Purpose, Retry, Route,
 };
 use trunkline_conn::secret::{Purpose as Secrets, Secret, Stream};
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
@@ -14,7 +14,7 @@ const MOST: u32 = 1 << 20;
 /// Addresses from which they come: a node has no more.
 const ADDRESSES: u32 = 1 << 8;
 
-fn manager(guid: u64) -> Manager<Stream> {
+fn manager(guid: u64) -> NodeCm<Stream> {
     let mut config = Config::new(Identity { guid, epoch: 1 });
     config.limits = Limits {
         connections: MOST,
@@ -24,7 +24,7 @@ fn manager(guid: u64) -> Manager<Stream> {
         time_wait: MOST,
         transmit: 2 * MOST,
     };
-    Manager::new(config, Secret::from_seed(guid).stream(Secrets::Nodes))
+    NodeCm::new(config, Secret::from_seed(guid).stream(Secrets::Nodes))
 }
 
 fn offer(number: u32) -> Offer {
@@ -40,9 +40,9 @@ fn offer(number: u32) -> Offer {
 
 /// All that each has to say reaches the other; `take_up` hears the events.
 fn exchange(
-    managers: &mut [Manager<Stream>; 2],
+    managers: &mut [NodeCm<Stream>; 2],
     now: Instant,
-    mut take_up: impl FnMut(usize, &mut Manager<Stream>, Event),
+    mut take_up: impl FnMut(usize, &mut NodeCm<Stream>, Event),
 ) {
     loop {
         let mut quiet = true;
