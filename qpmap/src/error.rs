@@ -277,7 +277,7 @@ impl VerbsError {
 }
 
 /// What a program wrote into its own ring that cannot be: the QP of the ring goes to error, nobody
-/// else notices.
+/// else control messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {

@@ -228,7 +228,7 @@ fn any_number_of_qps_may_be_destroyed_under_requests_at_once() {
     }
     assert_eq!(ended, MANY);
     let left = pair.nodes[1].engine.live_objects();
-    assert_eq!((left.flows, left.notices), (0, 0), "{left:?}");
+    assert_eq!((left.flows, left.control_messages), (0, 0), "{left:?}");
 }
 
 #[test]
@@ -648,7 +648,12 @@ fn play(pair: &mut Pair, held: &Mutex<(bool, Datagrams)>, script: &[Step]) {
     pair.run(10 * MILLISECOND);
     for node in &pair.nodes {
         let left = node.engine.live_objects();
-        let left = (left.flows, left.notices, left.waiting_binds, left.qps);
+        let left = (
+            left.flows,
+            left.control_messages,
+            left.waiting_binds,
+            left.qps,
+        );
         assert_eq!(left, (0, 0, 0, 0), "{script:?}");
     }
 }

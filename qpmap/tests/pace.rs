@@ -29,8 +29,8 @@ struct Crawl {
     flying: VecDeque<Flying>,
     /// Packets of data that node 1 has sent; two of three are lost, in a run of six.
     data: u64,
-    /// Packets of notices of node 1 that get lost.
-    notices_to_lose: u32,
+    /// Packets of control messages of node 1 that get lost.
+    control_to_lose: u32,
 }
 
 fn opcode(datagram: &[u8]) -> Opcode {
@@ -60,7 +60,7 @@ impl Crawl {
             pair,
             flying: VecDeque::new(),
             data: 0,
-            notices_to_lose: 0,
+            control_to_lose: 0,
         };
         crawl.run(SECOND, |_| false);
         assert!(crawl.data > 10, "{control:?}: {} packets", crawl.data);
@@ -108,8 +108,8 @@ impl Crawl {
                 self.data += 1;
                 self.data % 18 < 6
             }
-            Opcode::SRC_ANSWERS | Opcode::SRC_CONTROL if self.notices_to_lose > 0 => {
-                self.notices_to_lose -= 1;
+            Opcode::SRC_ANSWERS | Opcode::SRC_CONTROL if self.control_to_lose > 0 => {
+                self.control_to_lose -= 1;
                 false
             }
             _ => true,
@@ -165,7 +165,7 @@ fn what_answers_and_gets_lost_is_said_again_before_any_data() {
         let qps = crawl.pair.connected();
         crawl.run(100 * RTT, |_| false);
         for turn in 0..20 {
-            crawl.notices_to_lose = 1;
+            crawl.control_to_lose = 1;
             let took = ask(&mut crawl, &qps);
             assert!(took <= 12 * RTT, "{control:?}: {took} ns at turn {turn}");
             crawl.run(turn * RTT / 3, |_| false);

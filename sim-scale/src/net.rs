@@ -562,7 +562,7 @@ impl Net {
         if self.trace.prints()
             && let (Some(opcode), Some(content)) = (bytes.first(), content(bytes))
         {
-            self.trace.print_notices(*opcode, content);
+            self.trace.print_control(*opcode, content);
         }
     }
 }

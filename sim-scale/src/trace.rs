@@ -170,7 +170,7 @@ impl Trace {
     }
 
     /// Prints what answers and BINDs say, and of handshakes who says what.
-    pub fn print_notices(&self, opcode: u8, content: &[u8]) {
+    pub fn print_control(&self, opcode: u8, content: &[u8]) {
         match Opcode(opcode) {
             Opcode::UD_SEND_ONLY => {
                 if let Ok(mad) = CmMad::parse(content) {

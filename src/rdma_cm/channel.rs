@@ -1,7 +1,7 @@
 //! Event channels.
 
 use super::driver::Queue;
-use super::event::{CmEvent, CmEventKind, Notice};
+use super::event::{ChannelEvent, CmEvent, CmEventKind};
 use super::id::{CmId, IdInner, Response};
 use crate::error::Error;
 use crate::node::Node;
@@ -149,8 +149,8 @@ impl Drop for Channel {
             return;
         }
         // IDs hold their channel: only requests that nobody fetched are left.
-        while let Some(notice) = self.queue.pop() {
-            if let Notice::Cm(Event::ConnectRequest { id, .. }) = notice {
+        while let Some(event) = self.queue.pop() {
+            if let ChannelEvent::Cm(Event::ConnectRequest { id, .. }) = event {
                 self.destroy(id);
             }
         }
@@ -230,7 +230,7 @@ impl EventChannel {
         self.0.queue.fd.as_fd()
     }
 
-    fn tell(&self, notice: Notice) -> Option<CmEvent> {
+    fn tell(&self, event: ChannelEvent) -> Option<CmEvent> {
         let told = |id: Id, kind| self.0.find(id).map(|id| CmEvent { id, kind });
         // What ends an attempt, or a connection, ends what its QP has under way.
         let ended = |id: Id, kind| {
@@ -238,19 +238,19 @@ impl EventChannel {
             id.is_over();
             Some(CmEvent { id, kind })
         };
-        let event = match notice {
-            Notice::Address(id, peer, Ok(())) => {
+        let event = match event {
+            ChannelEvent::Address(id, peer, Ok(())) => {
                 let id = self.0.find(id)?;
                 id.is_resolved(peer);
                 let kind = CmEventKind::AddressResolved;
                 return Some(CmEvent { id, kind });
             }
-            Notice::Address(id, _, Err(error)) => {
+            ChannelEvent::Address(id, _, Err(error)) => {
                 return told(id, CmEventKind::AddressError(error));
             }
-            Notice::Route(id, Ok(())) => return told(id, CmEventKind::RouteResolved),
-            Notice::Route(id, Err(error)) => return told(id, CmEventKind::RouteError(error)),
-            Notice::Cm(event) => event,
+            ChannelEvent::Route(id, Ok(())) => return told(id, CmEventKind::RouteResolved),
+            ChannelEvent::Route(id, Err(error)) => return told(id, CmEventKind::RouteError(error)),
+            ChannelEvent::Cm(event) => event,
         };
         match event {
             Event::ConnectRequest {

@@ -1,6 +1,6 @@
 //! What a node's thread has of RDMA-CM: the manager, and where its events go.
 
-use super::event::Notice;
+use super::event::ChannelEvent;
 use super::resolve::{Outcome, ResolveError, Resolver};
 use crate::error::NoConnection;
 use crate::observe::status::Span;
@@ -35,7 +35,7 @@ fn mtu_code(datagram: u32) -> u8 {
 /// Events of a channel that the program has not fetched.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    notices: Mutex<VecDeque<Notice>>,
+    events: Mutex<VecDeque<ChannelEvent>>,
     pub(crate) fd: OwnedFd,
 }
 
@@ -45,55 +45,55 @@ impl Queue {
         let fd = eventfd(0, flags)
             .map_err(|e| crate::Error::system("eventfd of an event channel")(e.into()))?;
         Ok(Self {
-            notices: Mutex::default(),
+            events: Mutex::default(),
             fd,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Notice>> {
-        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, VecDeque<ChannelEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn push(&self, notice: Notice) {
-        let mut notices = self.lock();
-        notices.push_back(notice);
-        if notices.len() == 1 {
+    pub(crate) fn push(&self, event: ChannelEvent) {
+        let mut events = self.lock();
+        events.push_back(event);
+        if events.len() == 1 {
             // It fails only when the counter is full, and then it is readable already.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 
-    pub(crate) fn pop(&self) -> Option<Notice> {
-        let mut notices = self.lock();
-        let notice = notices.pop_front()?;
-        self.settle(&notices);
-        Some(notice)
+    pub(crate) fn pop(&self) -> Option<ChannelEvent> {
+        let mut events = self.lock();
+        let event = events.pop_front()?;
+        self.settle(&events);
+        Some(event)
     }
 
-    /// The descriptor is readable while notices wait: a system call where they begin and where they
+    /// The descriptor is readable while events wait: a system call where they begin and where they
     /// end, none in between. The caller holds the lock, so that neither overtakes the other.
-    fn settle(&self, notices: &VecDeque<Notice>) {
-        if notices.is_empty() {
+    fn settle(&self, events: &VecDeque<ChannelEvent>) {
+        if events.is_empty() {
             let _ = rustix::io::read(&self.fd, &mut [0; 8]);
         }
     }
 
     /// Takes out what was said of `id`, or of requests to it.
-    fn take(&self, id: Id) -> Vec<Notice> {
+    fn take(&self, id: Id) -> Vec<ChannelEvent> {
         let mut taken = Vec::new();
-        let mut notices = self.lock();
-        for _ in 0..notices.len() {
-            let Some(notice) = notices.pop_front() else {
+        let mut events = self.lock();
+        for _ in 0..events.len() {
+            let Some(event) = events.pop_front() else {
                 break;
             };
-            if notice.concerns(id) {
-                taken.push(notice);
+            if event.concerns(id) {
+                taken.push(event);
             } else {
-                notices.push_back(notice);
+                events.push_back(event);
             }
         }
         if !taken.is_empty() {
-            self.settle(&notices);
+            self.settle(&events);
         }
         taken
     }
@@ -174,12 +174,12 @@ impl CmDriver {
     ) {
         self.unresolved += u64::from(outcome.is_err());
         recorder.took(Span::RdmaAddress, begun.elapsed().as_nanos() as u64);
-        self.tell(id, Notice::Address(id, peer, outcome.map(drop)));
+        self.tell(id, ChannelEvent::Address(id, peer, outcome.map(drop)));
     }
 
-    fn tell(&self, id: Id, notice: Notice) {
+    fn tell(&self, id: Id, event: ChannelEvent) {
         if let Some(queue) = self.owners.get(&id) {
-            queue.push(notice);
+            queue.push(event);
         }
     }
 
@@ -196,7 +196,7 @@ impl CmDriver {
             None => Ok(()),
         });
         self.unresolved += u64::from(outcome.is_err());
-        self.tell(id, Notice::Route(id, outcome));
+        self.tell(id, ChannelEvent::Route(id, outcome));
     }
 
     fn take_way(&mut self, id: Id, hop: &NextHop) -> Result<(), ResolveError> {
@@ -291,7 +291,7 @@ impl CmDriver {
             before
                 .take(id)
                 .into_iter()
-                .for_each(|notice| queue.push(notice));
+                .for_each(|event| queue.push(event));
         }
     }
 
@@ -304,8 +304,8 @@ impl CmDriver {
         let unfetched = self.owners.remove(&id).map(|queue| queue.take(id));
         // It is gone already where its listener took it along.
         let _ = self.manager.destroy(now, id);
-        let request = |notice| match notice {
-            Notice::Cm(Event::ConnectRequest { id: new, .. }) => Some(new),
+        let request = |event| match event {
+            ChannelEvent::Cm(Event::ConnectRequest { id: new, .. }) => Some(new),
             _ => None,
         };
         let requests = unfetched.into_iter().flatten().filter_map(request);
@@ -326,7 +326,7 @@ impl CmDriver {
                 owner = id;
             }
             if let Some(queue) = self.owners.get(&owner) {
-                queue.push(Notice::Cm(event));
+                queue.push(ChannelEvent::Cm(event));
             }
         }
         any

@@ -13,7 +13,7 @@ use trunkline_wire::cm::{RejReason, SidrStatus};
     clippy::large_enum_variant,
     reason = "most of what waits is the large one"
 )]
-pub(crate) enum Notice {
+pub(crate) enum ChannelEvent {
     Cm(Event),
     /// An address was looked up.
     Address(Id, SocketAddr, Result<(), ResolveError>),
@@ -21,7 +21,7 @@ pub(crate) enum Notice {
     Route(Id, Result<(), ResolveError>),
 }
 
-impl Notice {
+impl ChannelEvent {
     /// Whether it is said of `id`, or of a request to it.
     pub(crate) fn concerns(&self, id: Id) -> bool {
         match self {

@@ -169,7 +169,7 @@ impl<P: Platform> Engine<P> {
             // It waited for the connection alone.
             self.stop_watch(flow);
         }
-        self.notice(flow);
+        self.queue_control(flow);
         self.wake(flow);
     }
 
@@ -315,17 +315,17 @@ impl<P: Platform> Engine<P> {
         self.flows.pop(list);
     }
 
-    /// Takes the next flow with a notice out of the list.
-    pub(crate) fn pop_noticed(&mut self, conn: u32) -> Option<u32> {
-        let list = &mut self.links[conn].noticed;
+    /// Takes the next flow with a control message out of the list.
+    pub(crate) fn pop_control_due(&mut self, conn: u32) -> Option<u32> {
+        let list = &mut self.links[conn].control_due;
         self.flows.pop(list)
     }
 
     /// Takes a flow out of both lists of its connection.
     pub(crate) fn unlist(&mut self, conn: u32, flow: u32) {
-        let (runnable, noticed) = self.links.lists(conn);
+        let (runnable, control_due) = self.links.lists(conn);
         self.flows.take(runnable, flow);
-        self.flows.take(noticed, flow);
+        self.flows.take(control_due, flow);
     }
 
     /// Takes a flow out of the group of its connection, or of what is left of that.

@@ -174,7 +174,7 @@ impl<P: Platform> Engine<P> {
             // It was held up on its way. Consent to a later round may have been lost, though.
             self.counters.stale += 1;
         }
-        self.notice(flow);
+        self.queue_control(flow);
     }
 
     /// Whether anything was sent to the incarnation of the peer's QP that we know of.
@@ -259,7 +259,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         if record.has_lapsed() && record.conn != NONE {
             record.ask_anew();
-            self.notice(flow);
+            self.queue_control(flow);
         }
     }
 
@@ -287,7 +287,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.flows[flow];
         if record.is_asking() {
             record.flags.set(Flags::BIND_DUE);
-            self.notice(flow);
+            self.queue_control(flow);
         }
     }
 
@@ -382,7 +382,7 @@ impl<P: Platform> Engine<P> {
             });
         }
         // A life that was not heard of before may have to be asked anew.
-        self.notice(flow);
+        self.queue_control(flow);
         self.wake(flow);
     }
 
@@ -407,6 +407,6 @@ impl<P: Platform> Engine<P> {
                 engine.end_route(flow, Status::RetryExceeded);
             }
         });
-        self.notice(flow);
+        self.queue_control(flow);
     }
 }

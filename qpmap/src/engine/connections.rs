@@ -292,8 +292,8 @@ impl<P: Platform> Engine<P> {
     pub fn hasten(&mut self) {
         let conns: Vec<u32> = self.links.iter().map(|(index, _)| index).collect();
         for conn in conns {
-            if self.has_notices(conn) {
-                self.notices_timeout(conn);
+            if self.has_control(conn) {
+                self.control_timeout(conn);
             }
         }
     }
@@ -323,7 +323,7 @@ impl<P: Platform> Engine<P> {
             return qp.is_some_and(|qp| !qp.queues.send.is_empty());
         }
         let (index, conn) = (slot - qps, self.links.get(slot - qps));
-        conn.is_some_and(|conn| conn.delivery.in_flight() > 0 || self.has_notices(index))
+        conn.is_some_and(|conn| conn.delivery.in_flight() > 0 || self.has_control(index))
     }
 
     pub(crate) fn route(&mut self, conn: u32) -> Route {
@@ -415,7 +415,7 @@ impl<P: Platform> Engine<P> {
             let died = (cause == Cause::Dead).then_some(heard);
             self.cut_off(peer, toward, died);
         }
-        for timer in [Timer::Conn(conn), Timer::Notices(conn)] {
+        for timer in [Timer::Conn(conn), Timer::Control(conn)] {
             self.timers.cancel(timer.key());
         }
         let (unacked, flows) = self.links.remove(conn, cause);

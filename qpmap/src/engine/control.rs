@@ -1,5 +1,5 @@
-//! The owner of what is said to peers beside data: contents of packets of notices that were not
-//! acknowledged yet, and stateless replies.
+//! The owner of what is said to peers beside data: contents of packets of control
+//! messages that were not acknowledged yet, and stateless replies.
 
 mod blobs;
 mod replies;

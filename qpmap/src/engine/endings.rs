@@ -26,7 +26,7 @@ impl<P: Platform> Engine<P> {
         }
         self.flows[flow].end(false);
         self.timers.cancel(Timer::Ask(flow).key());
-        self.notice(flow);
+        self.queue_control(flow);
     }
 
     /// The QP of a flow is gone. The flow stays until its peer has heard of it.
@@ -94,7 +94,7 @@ impl<P: Platform> Engine<P> {
     fn join_ended(&mut self, flow: u32, conn: u32) {
         self.flows[flow].conn = conn;
         self.flows.homes().join(&mut self.links[conn].members, flow);
-        self.notice(flow);
+        self.queue_control(flow);
         self.wake(flow);
     }
 
@@ -156,7 +156,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn end_lost(&mut self, flow: u32) {
         if let Some(record) = self.flows.get_mut(flow) {
             record.ending = record.ending.lost();
-            self.notice(flow);
+            self.queue_control(flow);
         }
     }
 
@@ -186,7 +186,7 @@ impl<P: Platform> Engine<P> {
             && let Some(conn) = conn
             && let Some(next) = self.flow_from(qp, remote, conn)
         {
-            self.notice(next);
+            self.queue_control(next);
         }
     }
 

@@ -8,7 +8,7 @@ mod lists;
 pub(crate) use clocks::Seen;
 pub(crate) use dormant::Dormant;
 pub(crate) use homes::{Group, HOME_BYTES, Homes};
-pub(crate) use lists::{Kind, List, Noticed, Runnable};
+pub(crate) use lists::{ControlDue, Kind, List, Runnable};
 
 use super::ConnId;
 use super::qp::Flow;
@@ -306,10 +306,10 @@ mod tests {
     #[test]
     fn a_flow_is_in_each_kind_of_list_once_and_leaves_it_from_anywhere() {
         let mut flows = flows(3);
-        let (mut runnable, mut noticed) = (List::<Runnable>::EMPTY, List::<Noticed>::EMPTY);
+        let (mut runnable, mut control_due) = (List::<Runnable>::EMPTY, List::<ControlDue>::EMPTY);
         for flow in 0..3 {
             flows.push(&mut runnable, flow);
-            flows.push(&mut noticed, 2 - flow);
+            flows.push(&mut control_due, 2 - flow);
         }
         flows.take(&mut runnable, 1);
         flows.take(&mut runnable, 1);
@@ -322,10 +322,10 @@ mod tests {
             [Some(0), Some(2), None]
         );
         assert_eq!(
-            [(); 3].map(|()| flows.pop(&mut noticed)),
+            [(); 3].map(|()| flows.pop(&mut control_due)),
             [Some(2), Some(1), Some(0)]
         );
-        assert!(runnable.is_empty() && noticed.is_empty());
+        assert!(runnable.is_empty() && control_due.is_empty());
         flows.push(&mut runnable, 1);
         assert_eq!(flows.first(&runnable), Some(1));
     }

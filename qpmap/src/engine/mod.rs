@@ -20,7 +20,7 @@
 //! | `requester` | work requests become messages; answers become completions |
 //! | `schedule` | the scheduler: whose turn it is, and who shares the room of a full port |
 //! | `transmit` | a turn of a connection: which packet goes next |
-//! | `send` | packets of requests, responses and notices; what is sent again |
+//! | `send` | packets of requests, responses and control messages; what is sent again |
 //! | `routing`, `routes` | QPs that programs route themselves; the table of routes |
 //! | `dormancy` | flows of routes that nothing happens on |
 //! | `backlog` | work for many flows, some in each round |
@@ -32,7 +32,7 @@
 //! | `requests` | the owner of work requests: in posting order, in flows, READs among them |
 //! | `responses` | the owner of responses on their way |
 //! | `inbound` | the owner of messages that come in: those being put together, staged packets |
-//! | `notice`, `ack_delay` | answers and BINDs, batched; how long they wait for company |
+//! | `control_messages`, `ack_delay` | answers and BINDs, batched; how long they wait for company |
 //! | `control` | the owner of what such packets hold, and of what is told where there is no flow |
 //! | `pairing` | the owner of pairs that do not talk: QPs and BINDs that wait, QPs that ended |
 //! | `waiting` | QPs and flows without a connection yet, or any more |
@@ -52,6 +52,7 @@ mod changes;
 mod completions;
 mod connections;
 mod control;
+mod control_messages;
 mod counters;
 mod dormancy;
 mod early;
@@ -64,7 +65,6 @@ mod ibta;
 mod in_vain;
 mod inbound;
 mod links;
-mod notice;
 mod packet;
 mod pairing;
 mod path_mtu;
@@ -465,7 +465,7 @@ impl<P: Platform> Engine<P> {
     fn timer_fired(&mut self, now: Instant, timer: Timer) {
         match timer {
             Timer::Conn(conn) => self.conn_timeout(now, conn),
-            Timer::Notices(conn) => self.notices_timeout(conn),
+            Timer::Control(conn) => self.control_timeout(conn),
             Timer::Rnr(flow) => self.rnr_over(flow),
             Timer::Ask(flow) => self.ask_again(flow),
             Timer::Ibta(ibta) => self.ibta_timeout(now, ibta),

@@ -73,7 +73,7 @@ impl<P: Platform> Engine<P> {
                 if waits && self.flows[item.flow].round == item.round {
                     self.counters.resegmented += 1;
                     self.replay(item.flow);
-                    self.notice(item.flow);
+                    self.queue_control(item.flow);
                     self.wake(item.flow);
                 }
             }

@@ -133,7 +133,7 @@ pub(crate) struct Flow {
     /// Its link in its connection's list of runnable flows; `NONE` while it is not in it.
     pub(crate) runnable_link: u32,
     /// Its link in the list of flows with an answer or a BIND to send.
-    pub(crate) notice_link: u32,
+    pub(crate) control_link: u32,
     pub(crate) remote: Qpn,
     pub(crate) flags: Flags,
     pub(crate) deficit: i32,
@@ -255,7 +255,7 @@ impl Flow {
             qp,
             conn,
             runnable_link: NONE,
-            notice_link: NONE,
+            control_link: NONE,
             remote,
             flags: Flags(0),
             deficit: 0,

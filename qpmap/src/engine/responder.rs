@@ -282,7 +282,7 @@ impl<P: Platform> Engine<P> {
     /// Owes the peer an answer about everything up to `expected_msn`.
     pub(crate) fn answer(&mut self, flow: u32) {
         self.flows[flow].flags.set(Flags::ANSWER_DUE);
-        self.notice(flow);
+        self.queue_control(flow);
     }
 
     /// Refuses the head message. What follows it in this round is discarded.
@@ -387,7 +387,7 @@ impl<P: Platform> Engine<P> {
         };
         let is_done = self.responses.acked(&mut record.responses, at, serial);
         if is_done && record.ending.is_due() {
-            self.notice(flow);
+            self.queue_control(flow);
         }
     }
 
@@ -410,7 +410,7 @@ impl<P: Platform> Engine<P> {
             self.responses.remove(&mut record.responses, at);
         }
         if record.ending.is_last() {
-            self.notice(flow);
+            self.queue_control(flow);
             return;
         }
         record.flags.set(Flags::LOST);

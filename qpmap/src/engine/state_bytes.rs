@@ -101,8 +101,8 @@ pub struct LiveObjects {
     pub assemblies: usize,
     /// Packets that wait for an earlier one.
     pub staged: usize,
-    /// Notices that were not acknowledged or not sent yet.
-    pub notices: usize,
+    /// Control messages that were not acknowledged or not sent yet.
+    pub control_messages: usize,
     /// BINDs that wait for their QP.
     pub waiting_binds: usize,
     /// Flows and QPs that wait for a connection, or for a move to one.
@@ -118,7 +118,7 @@ impl LiveObjects {
         self.responses += other.responses;
         self.assemblies += other.assemblies;
         self.staged += other.staged;
-        self.notices += other.notices;
+        self.control_messages += other.control_messages;
         self.waiting_binds += other.waiting_binds;
         self.waiting_flows += other.waiting_flows;
     }
@@ -132,7 +132,7 @@ impl LiveObjects {
             ("responses", self.responses),
             ("assemblies", self.assemblies),
             ("staged packets", self.staged),
-            ("notices", self.notices),
+            ("control_messages", self.control_messages),
             ("waiting BINDs", self.waiting_binds),
             ("waiting flows", self.waiting_flows),
         ]
@@ -191,7 +191,7 @@ impl<P: Platform> Engine<P> {
             responses: self.responses.len(),
             assemblies: self.inbound.len(),
             staged: self.inbound.staging().len(),
-            notices: self.control.len(),
+            control_messages: self.control.len(),
             waiting_binds: self.pairing.binds.len(),
             waiting_flows: self.pairing.waiting.len()
                 + self.links.flows_left()

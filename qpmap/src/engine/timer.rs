@@ -6,8 +6,8 @@
 pub(super) enum Timer {
     /// A shared connection's own timer.
     Conn(u32),
-    /// End of the wait of a connection's notices.
-    Notices(u32),
+    /// End of the wait of a connection's control messages.
+    Control(u32),
     /// End of a flow's receiver-not-ready pause.
     Rnr(u32),
     /// The BIND of a flow is said again, if nobody has answered.
@@ -42,7 +42,7 @@ impl Timer {
     pub(super) const fn key(self) -> u32 {
         let (what, index) = match self {
             Self::Conn(conn) => (0, conn),
-            Self::Notices(conn) => (1, conn),
+            Self::Control(conn) => (1, conn),
             Self::Rnr(flow) => (2, flow),
             Self::Ask(flow) => (3, flow),
             Self::Ibta(ibta) => (4, ibta),
@@ -63,7 +63,7 @@ impl Timer {
         let index = key & ((1 << INDEX_BITS) - 1);
         match key >> INDEX_BITS {
             0 => Self::Conn(index),
-            1 => Self::Notices(index),
+            1 => Self::Control(index),
             2 => Self::Rnr(index),
             3 => Self::Ask(index),
             4 => Self::Ibta(index),
@@ -90,7 +90,7 @@ mod tests {
         let of = |index| {
             [
                 Timer::Conn(index),
-                Timer::Notices(index),
+                Timer::Control(index),
                 Timer::Rnr(index),
                 Timer::Ask(index),
                 Timer::Ibta(index),

@@ -1,9 +1,9 @@
 //! Which packet goes next.
 //!
 //! Connections with something to send take turns ([`Schedule`](super::schedule::Schedule)); within
-//! one, retransmissions go first, then the flows by deficit round robin over bytes, then notices,
-//! then a bare acknowledgement if one is still due. Where the connection has little window notices
-//! go before the flows; where the port has little room, before all data.
+//! one, retransmissions go first, then the flows by deficit round robin over bytes, then control
+//! messages, then a bare acknowledgement if one is still due. Where the connection has little
+//! window control messages go before the flows; where the port has little room, before all data.
 
 use super::build::{Emitted, SentPacket};
 use super::qp::{Flags, Wire};
@@ -142,13 +142,13 @@ impl<P: Platform> Engine<P> {
     /// data.
     fn serve_owed(&mut self, now: Instant, conn: u32, egress: &mut (impl Egress + ?Sized)) -> Owed {
         let mut tx = self.tx(now, conn, egress);
-        let notices = self.owed_notices(&mut tx);
-        if matches!(notices, Owed::Sent | Owed::Full) {
+        let control_messages = self.owed_control(&mut tx);
+        if matches!(control_messages, Owed::Sent | Owed::Full) {
             self.arm_conn(now, conn, true);
-            return notices;
+            return control_messages;
         }
         if !self.links[conn].delivery.is_ack_due(now) {
-            return notices;
+            return control_messages;
         }
         if !self.send_ack(&mut tx) {
             return Owed::Full;
@@ -223,13 +223,14 @@ impl<P: Platform> Engine<P> {
             }
             room -= 1;
         }
-        // Data goes first, it is what somebody waits for; one packet is kept back for notices.
+        // Data goes first, it is what somebody waits for; one packet is kept back for control
+        // messages.
         // Where that is all there is, or was not enough, they do: data may fill any window for as
         // long as there is some.
-        let mut held = u32::from(self.has_notices(conn));
+        let mut held = u32::from(self.has_control(conn));
         let blocked = self.links[conn].flags.ack_delay.is_blocked();
         if held > 0 && !self.tx.schedule().is_tight() && (room <= held || blocked) {
-            match self.send_notices(tx) {
+            match self.send_control(tx) {
                 Turn::Idle => {}
                 other => return other,
             }
@@ -252,7 +253,7 @@ impl<P: Platform> Engine<P> {
         if self.tx.schedule().is_tight() {
             return turn;
         }
-        self.serve_notices(tx, data, turn)
+        self.serve_control(tx, data, turn)
     }
 
     /// The PING that a connection owes its peer at the end of a turn. What is in flight asks the

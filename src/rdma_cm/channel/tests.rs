@@ -19,11 +19,11 @@ pub(in crate::rdma_cm) fn node() -> (Node, IpAddr) {
     (Node::builder().address(address).build().unwrap(), address)
 }
 
-fn wait_for_notice(channel: &EventChannel) -> Notice {
+fn wait_for_event(channel: &EventChannel) -> ChannelEvent {
     let end = Instant::now() + LIMIT;
     loop {
-        if let Some(notice) = channel.0.queue.pop() {
-            return notice;
+        if let Some(event) = channel.0.queue.pop() {
+            return event;
         }
         assert!(Instant::now() < end, "nothing happens");
         std::thread::sleep(Duration::from_millis(1));
@@ -48,7 +48,7 @@ fn a_request_whose_listener_goes_while_it_is_taken_out_is_refused_at_once() {
     let channel = client.create_event_channel().unwrap();
     let id = resolved(&channel, at);
     id.connect(&Params::new(Qpn::from_wire(77))).unwrap();
-    let taken = wait_for_notice(&listening);
+    let taken = wait_for_event(&listening);
     drop(listener);
     assert!(listening.tell(taken).is_none());
     // Nobody decides any more, and the peer does not wait for the minute that a program has.
@@ -65,7 +65,7 @@ fn an_event_that_is_taken_out_while_its_id_moves_is_told() {
     let [from, to] = [(); 2].map(|()| node.create_event_channel().unwrap());
     let id = from.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
     id.resolve_addr((address, 1).into(), LIMIT).unwrap();
-    let taken = wait_for_notice(&from);
+    let taken = wait_for_event(&from);
     id.migrate(&to).unwrap();
     let event = from.tell(taken).expect("it comes once");
     assert!(matches!(event.kind, CmEventKind::AddressResolved));

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::rdma_cm::channel::tests::node;
-use crate::rdma_cm::event::Notice;
+use crate::rdma_cm::event::ChannelEvent;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use trunkline_cm::rdma::Id;
@@ -28,7 +28,7 @@ fn among_events(channel: &EventChannel, id: Id, call: impl FnOnce()) -> Duration
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(3) {
-                channel.0.queue.push(Notice::Route(id, Ok(())));
+                channel.0.queue.push(ChannelEvent::Route(id, Ok(())));
                 std::thread::sleep(Duration::from_millis(10));
             }
         });

@@ -1,10 +1,10 @@
-//! What stands in packets of notices, kept until they are acknowledged.
+//! What stands in packets of control messages, kept until they are acknowledged.
 
 use crate::engine::build::OVERHEAD;
 use crate::slab::Slab;
 use trunkline_conn::delivery::EVERY_PATH;
 
-/// Most bytes of notices in one packet: every path carries it, so it never has to be cut.
+/// Most bytes of control messages in one packet: every path carries it, so it never has to be cut.
 pub(crate) const MAX_BLOB: usize = 1024;
 
 const _: () = assert!(MAX_BLOB + OVERHEAD as usize <= EVERY_PATH as usize);
@@ -17,7 +17,7 @@ struct Blob {
     ends: Vec<u32>,
 }
 
-/// Contents of notice packets, kept until they are acknowledged.
+/// Contents of packets of control messages, kept until they are acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Blobs {
     live: Slab<Blob>,
@@ -27,7 +27,7 @@ pub(crate) struct Blobs {
 }
 
 impl Blobs {
-    /// Notices in flight.
+    /// Control messages in flight.
     pub(crate) const fn len(&self) -> usize {
         self.live.len()
     }

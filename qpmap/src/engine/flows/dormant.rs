@@ -101,7 +101,7 @@ mod tests {
     fn a_flow_with_anything_under_way_is_not_dormant() {
         let changes: [fn(&mut Flow); 15] = [
             |flow| flow.runnable_link = 0,
-            |flow| flow.notice_link = 0,
+            |flow| flow.control_link = 0,
             |flow| flow.rnr_tries = 1,
             |flow| flow.reads_out = 1,
             |flow| flow.asks = 1,

@@ -1,4 +1,4 @@
-//! The two lists of a connection: flows with something to send, and flows with a notice.
+//! The two lists of a connection: flows with something to send, and flows with a control message.
 
 use crate::chain::{Chain, Chains};
 use crate::engine::qp::Flow;
@@ -23,11 +23,11 @@ impl Kind for Runnable {
 
 /// Flows with answers or BINDs to send.
 #[derive(Debug)]
-pub(crate) struct Noticed;
+pub(crate) struct ControlDue;
 
-impl Kind for Noticed {
+impl Kind for ControlDue {
     fn link(flow: &mut Flow) -> &mut u32 {
-        &mut flow.notice_link
+        &mut flow.control_link
     }
 }
 

@@ -3,7 +3,7 @@
 use super::peers::Peer;
 use crate::engine::ack_delay::AckDelay;
 use crate::engine::build::{self, SentPacket};
-use crate::engine::flows::{Group, List, Noticed, Runnable};
+use crate::engine::flows::{ControlDue, Group, List, Runnable};
 use crate::slab::NONE;
 use trunkline_conn::delivery::Delivery;
 use trunkline_wire::Qpn;
@@ -24,7 +24,7 @@ pub(crate) struct Conn {
     /// What the engine's owner has noted of it.
     pub(crate) mark: u32,
     pub(crate) runnable: List<Runnable>,
-    pub(crate) noticed: List<Noticed>,
+    pub(crate) control_due: List<ControlDue>,
     pub(crate) flows: u32,
     /// Those flows.
     pub(crate) members: Group,
@@ -43,7 +43,7 @@ pub(crate) struct ConnFlags {
     /// It owes its peer a keep-alive.
     pub(crate) ping: bool,
     pub(crate) private: bool,
-    /// Whether its notices may still wait.
+    /// Whether its control messages may still wait.
     pub(crate) ack_delay: AckDelay,
 }
 
@@ -73,7 +73,7 @@ impl Conn {
             prev: NONE,
             mark: 0,
             runnable: List::EMPTY,
-            noticed: List::EMPTY,
+            control_due: List::EMPTY,
             flows: 0,
             members: Group::EMPTY,
             acked: terms.first_tx as u32,

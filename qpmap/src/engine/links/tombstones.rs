@@ -6,7 +6,7 @@
 //! it come to nothing, as its number is closed.
 
 use super::conn::Conn;
-use crate::engine::flows::{Group, List, Noticed, Runnable};
+use crate::engine::flows::{ControlDue, Group, List, Runnable};
 use crate::engine::routes::Member;
 use crate::engine::{Cause, ConnId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ pub(crate) struct Tombstone {
     pub(crate) toward: Qpn,
     pub(crate) cause: Cause,
     pub(crate) runnable: List<Runnable>,
-    pub(crate) noticed: List<Noticed>,
+    pub(crate) control_due: List<ControlDue>,
     pub(super) members: Group,
     /// Those of them whose QPs are there.
     pub(crate) flows: u32,
@@ -37,7 +37,7 @@ impl Tombstone {
             toward: conn.toward(),
             cause,
             runnable: conn.runnable.handed_over(),
-            noticed: conn.noticed.handed_over(),
+            control_due: conn.control_due.handed_over(),
             members: conn.members,
             flows: conn.flows,
             asked: false,
@@ -130,7 +130,7 @@ mod tests {
             toward: Qpn::from_wire(index),
             cause: Cause::Dead,
             runnable: List::EMPTY,
-            noticed: List::EMPTY,
+            control_due: List::EMPTY,
             members,
             flows,
             asked: false,

@@ -44,7 +44,7 @@ pub(crate) fn replies(entries: u32) {
         };
         crowd.hear(peer, Opcode::SRC_CONTROL, &bind.to_bytes());
     }
-    let waiting = crowd.engine.live_objects().notices;
+    let waiting = crowd.engine.live_objects().control_messages;
     assert_eq!(waiting, entries as usize, "a refusal for each");
     let mut rounds = 0;
     while crowd.sent.count < entries.into() {

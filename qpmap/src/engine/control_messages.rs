@@ -1,7 +1,8 @@
-//! Notices: answers to requests and BINDs, batched into few packets.
+//! Control messages: answers to requests and BINDs, batched into few packets.
 //!
-//! A notice waits one round of the poll loop for company (more answers, or data that goes the same
-//! way); then everything a connection owes its peer goes out in as few packets as it takes.
+//! A control message waits one round of the poll loop for company (more answers, or data that goes
+//! the same way); then everything a connection owes its peer goes out in as few packets as it
+//! takes.
 
 use super::ack_delay::AckDelay;
 use super::build::{SentKind, SentPacket};
@@ -20,15 +21,15 @@ use trunkline_wire::{
     WireError,
 };
 
-/// Bytes of notices for which a packet is worth while.
+/// Bytes of control messages for which a packet is worth while.
 const LEAST_BLOB: usize = 4 * ControlEntry::LEN;
-/// Flows that a packet of answers passes over because they owe control messages, or the other way
+/// Flows that a packet of answers passes over because they owe BINDs or consent, or the other way
 /// round.
 const MOST_OTHERS: usize = 64;
 
 impl<P: Platform> Engine<P> {
     /// Puts a flow that owes its peer something into its connection's list.
-    pub(crate) fn notice(&mut self, flow: u32) {
+    pub(crate) fn queue_control(&mut self, flow: u32) {
         let record = &mut self.flows[flow];
         let conn = record.conn;
         let binds = [Flags::BIND_DUE, Flags::BOUND_DUE];
@@ -51,32 +52,32 @@ impl<P: Platform> Engine<P> {
         };
         home.flags.ack_delay.owe(urgent);
         // One that is in the list was touched then, but may have waited since.
-        if record.notice_link == NONE {
-            let list = &mut home.noticed;
+        if record.control_link == NONE {
+            let list = &mut home.control_due;
             self.flows.push(list, flow);
         }
         self.mark_ready(conn);
     }
 
-    pub(crate) fn has_notices(&self, conn: u32) -> bool {
-        !self.links[conn].noticed.is_empty() || self.control.replies.has(conn)
+    pub(crate) fn has_control(&self, conn: u32) -> bool {
+        !self.links[conn].control_due.is_empty() || self.control.replies.has(conn)
     }
 
-    /// Sends notices, unless they had better wait; `data` says whether other packets were sent in
-    /// this round, whose turn ended as `turn`.
-    pub(super) fn serve_notices(
+    /// Sends control messages, unless they had better wait; `data` says whether other packets
+    /// were sent in this round, whose turn ended as `turn`.
+    pub(super) fn serve_control(
         &mut self,
         tx: &mut TxContext<'_, impl Egress + ?Sized>,
         data: bool,
         turn: Turn,
     ) -> Turn {
         let (now, conn) = (tx.now, tx.conn);
-        if turn == Turn::Full || !self.has_notices(conn) {
+        if turn == Turn::Full || !self.has_control(conn) {
             return turn;
         }
         let ack_delay = &mut self.links[conn].flags.ack_delay;
         if ack_delay.is_over(data) {
-            return match self.send_notices(tx) {
+            return match self.send_control(tx) {
                 Turn::Idle => turn,
                 other => other,
             };
@@ -88,16 +89,16 @@ impl<P: Platform> Engine<P> {
         turn
     }
 
-    /// Notices have waited long enough.
-    pub(crate) fn notices_timeout(&mut self, conn: u32) {
+    /// Control messages have waited long enough.
+    pub(crate) fn control_timeout(&mut self, conn: u32) {
         self.links[conn].flags.ack_delay.end();
         self.mark_ready(conn);
     }
 
     /// The same where they go before data: sends one packet.
-    pub(super) fn owed_notices(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Owed {
+    pub(super) fn owed_control(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Owed {
         let (now, conn) = (tx.now, tx.conn);
-        if !self.has_notices(conn) {
+        if !self.has_control(conn) {
             return Owed::Nothing;
         }
         let record = &mut self.links[conn];
@@ -110,7 +111,7 @@ impl<P: Platform> Engine<P> {
                 Owed::Later
             };
         }
-        match self.send_notice(tx) {
+        match self.send_control_packet(tx) {
             Turn::Yield => Owed::Sent,
             Turn::Full => Owed::Full,
             // An acknowledgement wakes what is blocked.
@@ -118,30 +119,30 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Whether a timer ends the wait of a connection's notices. From now on it is armed.
+    /// Whether a timer ends the wait of a connection's control messages. From now on it is armed.
     fn defer(&mut self, now: Instant, conn: u32) -> bool {
         let ack_delay = &mut self.links[conn].flags.ack_delay;
         if ack_delay.arm() {
-            let timer = Timer::Notices(conn);
+            let timer = Timer::Control(conn);
             self.timers.arm(now + AckDelay::MOST_NS, timer.key());
         }
         self.links[conn].flags.ack_delay.is_deferred()
     }
 
-    /// Sends all notices, whether they had better wait or not.
-    pub(super) fn send_notices(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Turn {
+    /// Sends all control messages, whether they had better wait or not.
+    pub(super) fn send_control(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Turn {
         loop {
-            match self.send_notice(tx) {
+            match self.send_control_packet(tx) {
                 Turn::Yield => {}
                 other => return other,
             }
         }
     }
 
-    /// Sends one packet of notices, if there are any: then `Yield`.
-    fn send_notice(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Turn {
+    /// Sends one packet of control messages, if there are any: then `Yield`.
+    fn send_control_packet(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>) -> Turn {
         let (now, conn) = (tx.now, tx.conn);
-        if !self.has_notices(conn) {
+        if !self.has_control(conn) {
             self.links[conn].flags.ack_delay.start_anew();
             return Turn::Idle;
         }
@@ -179,15 +180,15 @@ impl<P: Platform> Engine<P> {
             ..SentPacket::PING
         };
         if !self.send_blob(tx, item, opcode) {
-            // The port breaks its word, but no notice is lost for that: it is sent again.
+            // The port breaks its word, but no control message is lost for that: it is sent again.
             let delivery = &mut self.links[conn].delivery;
             delivery.record_urgent(now, item, datagram);
         }
         Turn::Yield
     }
 
-    /// Gathers notices of one kind. Flows that owe something of the other kind, too, go to the end
-    /// of the list, a few at most.
+    /// Gathers control messages of one kind. Flows that owe something of the other kind,
+    /// too, go to the end of the list, a few at most.
     fn collect(
         &mut self,
         now: Instant,
@@ -216,7 +217,7 @@ impl<P: Platform> Engine<P> {
         let mut others = [NONE; MOST_OTHERS];
         let mut skipped = 0;
         while skipped < MOST_OTHERS && fits(bytes) {
-            let Some(flow) = self.pop_noticed(conn) else {
+            let Some(flow) = self.pop_control_due(conn) else {
                 break;
             };
             let [answer, control] = self.owes(flow);
@@ -245,7 +246,7 @@ impl<P: Platform> Engine<P> {
             }
         }
         for &flow in &others[..skipped] {
-            let list = &mut self.links[conn].noticed;
+            let list = &mut self.links[conn].control_due;
             self.flows.push(list, flow);
         }
         kind.unwrap_or(SentKind::Answers)
