@@ -6,6 +6,7 @@ mod common;
 use common::faulty::{self, Fault, Switch};
 use common::{End, PATIENCE, address, until, wait_for};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use trunkline::{
     Access, Down, Error, Event, Node, Qp, QpOptions, QpState, SendFlags, SendOp, Status,
@@ -69,6 +70,18 @@ fn a_port_that_is_gone_ends_the_node_loudly() {
     let bench = bench();
     bench.fault.set(Fault::IsGone);
     has_failed(&bench, "recvmsg");
+}
+
+/// Standard error may be a file on a full disk.
+#[test]
+fn a_node_that_fails_where_it_cannot_say_so_has_its_qps_in_error_all_the_same() {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut tests = Command::new(std::env::current_exe().unwrap());
+    tests.args(["--exact", "a_port_that_is_gone_ends_the_node_loudly"]);
+    tests.arg("--nocapture").stderr(full.unwrap());
+    let output = tests.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "{said}");
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(crate) fn install(level: Level) {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(stderr)
+        // What cannot be written is nobody's error: standard error may be a file on a full disk.
+        .log_internal_errors(false)
         .with_target(false)
         .init();
 }

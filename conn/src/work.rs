@@ -199,14 +199,16 @@ pub enum VendorError {
     /// its address. All other statuses have this one.
     #[default]
     None = 0,
-    /// The peer's node has no such QP, or one of another kind.
+    /// The peer's node has no such QP, or one of another kind. So it says of one that it had, too,
+    /// where it is asked anew.
     NoQp = 1,
     /// The peer's QP is connected to another one.
     OtherPeer = 2,
     /// The peer's QP has no room for one more that talks to it.
     NoRoom = 3,
     /// The peer's QP was there, and is destroyed, reset or in error, or gone with its node, be it
-    /// that this was started anew.
+    /// that this was started anew, and that was heard. Of a node that ended without a word, or
+    /// whose last word was lost, nobody says so: then it is `None`.
     QpGone = 4,
     /// There is a host, and it says that nobody listens at its RoCE port.
     NoNode = 5,

@@ -3,6 +3,9 @@
 use crate::error::Error;
 use crate::observe::log;
 use crate::worker::wakeup::Wakeup;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use trunkline_dataplane::process::Birthmark;
@@ -53,15 +56,20 @@ pub(crate) struct Life {
     passing_errors: AtomicU64,
     /// Wake all workers.
     wakeups: Vec<Arc<Wakeup>>,
+    /// Readable from the end on.
+    ended: OwnedFd,
 }
 
 impl Life {
     /// That of a node whose workers have these wakeups.
     ///
     /// # Errors
-    /// There is no memory.
+    /// There is no memory, or no descriptor.
     pub(crate) fn new(wakeups: Vec<Arc<Wakeup>>) -> Result<Self, Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let ended = eventfd(0, flags);
         Ok(Self {
+            ended: ended.map_err(|e| Error::system("eventfd of a node")(e.into()))?,
             mark: Birthmark::new(UP).map_err(Error::system("mmap"))?,
             down: OnceLock::new(),
             untold: AtomicBool::new(false),
@@ -88,6 +96,11 @@ impl Life {
             return Down::Forked;
         }
         self.down.get().cloned().unwrap_or(Down::ShutDown)
+    }
+
+    /// A descriptor that is readable once the node does nothing any more.
+    pub(crate) fn ended(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -119,6 +132,8 @@ impl Life {
         }
         self.mark.set(DOWN);
         self.wakeups.iter().for_each(|wakeup| wakeup.ring());
+        // It counts up to 2^64 - 2, and this is written once.
+        let _ = rustix::io::write(&self.ended, &1u64.to_ne_bytes());
         true
     }
 
@@ -132,7 +147,9 @@ impl Life {
         if self.end(down.clone()) {
             self.untold.store(true, Ordering::Release);
             if !log::failed(&down) {
-                eprintln!("trunkline: {down}; its QPs are in error");
+                // Nobody may read it: its QPs go to error all the same.
+                let said = format!("trunkline: {down}; its QPs are in error\n");
+                let _ = std::io::stderr().write_all(said.as_bytes());
             }
         }
     }

@@ -203,15 +203,16 @@ impl EventChannel {
         }
     }
 
-    /// The next event, waited for until `timeout` (`rdma_get_cm_event(3)`). The node has to be
-    /// driven by its own thread or another one.
+    /// The next event, waited for until `timeout` (`rdma_get_cm_event(3)`), or until the node does
+    /// nothing any more. The node has to be driven by its own thread or another one.
     pub fn get_event(&self, timeout: Duration) -> Option<CmEvent> {
         let end = Deadline::after(timeout);
         loop {
             if let Some(event) = self.poll_event() {
                 return Some(event);
             }
-            if self.0.node.life.is_forked() {
+            let life = &self.0.node.life;
+            if !life.is_up() {
                 return None;
             }
             let left = end.wait()?;
@@ -220,9 +221,19 @@ impl EventChannel {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: left.subsec_nanos().into(),
             };
+            let (events, ended) = (self.fd(), life.ended());
+            let mut fds = [&events, &ended].map(|fd| PollFd::new(fd, PollFlags::IN));
             // Interrupted or not: it is looked at again.
-            let _ = poll(&mut [PollFd::new(&self.fd(), PollFlags::IN)], Some(&left));
+            let _ = poll(&mut fds, Some(&left));
         }
+    }
+
+    /// Whether the node works.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.0.node.life.check()
     }
 
     /// A descriptor that is readable while there are events.

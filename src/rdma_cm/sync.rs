@@ -205,15 +205,14 @@ impl Endpoint {
     /// Waits until the connection has ended, at whichever end.
     ///
     /// # Errors
-    /// It did not in time.
+    /// It did not in time, or the node does nothing any more.
     pub fn wait_for_end(&self, limit: Duration) -> Result<(), ConnectError> {
         self.wait_until(Deadline::after(limit))
     }
 
     fn wait_until(&self, end: Deadline) -> Result<(), ConnectError> {
         while !self.id.was_over() {
-            let event = self.channel.get_event(end.rest());
-            event.ok_or(ConnectError::Timeout)?;
+            next(&self.channel, end)?;
         }
         Ok(())
     }
@@ -285,12 +284,11 @@ impl Listener {
     /// The next request, waited for until `limit` (`rdma_get_request(3)`).
     ///
     /// # Errors
-    /// None came, or the operating system has no descriptor left.
+    /// None came, the node does nothing any more, or the operating system has no descriptor left.
     pub fn get_request(&self, node: &Node, limit: Duration) -> Result<Request, ConnectError> {
         let end = Deadline::after(limit);
         loop {
-            let event = self.channel.get_event(end.rest());
-            let event = event.ok_or(ConnectError::Timeout)?;
+            let event = next(&self.channel, end)?;
             if let CmEventKind::ConnectRequest {
                 peer, params, data, ..
             } = event.kind
@@ -347,10 +345,20 @@ impl Request {
     }
 }
 
+/// The next event.
+fn next(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> {
+    match channel.get_event(end.rest()) {
+        Some(event) => Ok(event),
+        None => {
+            channel.check()?;
+            Err(ConnectError::Timeout)
+        }
+    }
+}
+
 /// The next event, if it is no bad one.
 fn wait(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> {
-    let event = channel.get_event(end.rest());
-    let event = event.ok_or(ConnectError::Timeout)?;
+    let event = next(channel, end)?;
     match event.kind {
         CmEventKind::AddressError(error) | CmEventKind::RouteError(error) => {
             Err(ConnectError::Address(error))

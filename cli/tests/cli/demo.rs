@@ -62,6 +62,14 @@ fn a_full_disk_is_one_line() {
 }
 
 #[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut logged = demo("10");
+    let output = logged.args(["--log", "debug"]).stderr(full).output();
+    assert!(output.unwrap().status.success());
+}
+
+#[test]
 fn a_shortage_of_descriptors_is_told_with_what_they_were_for() {
     for limit in 6..20 {
         let (client, server) = (address().to_string(), address().to_string());

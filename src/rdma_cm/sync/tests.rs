@@ -86,3 +86,22 @@ fn a_limit_bounds_the_whole_call_whatever_comes_meanwhile() {
     assert!(matches!(asked, Err(ConnectError::Timeout)), "{asked:?}");
     assert!(bounds.contains(&began.elapsed()), "connect");
 }
+
+#[test]
+fn whoever_waits_hears_at_once_that_the_node_was_shut_down() {
+    let (server, there) = node();
+    let listener = Listener::bind(&server, (there, 0).into(), 0).unwrap();
+    let channel = server.create_event_channel().unwrap();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| listener.get_request(&server, Duration::MAX));
+        let gets = scope.spawn(|| channel.get_event(Duration::MAX));
+        std::thread::sleep(Duration::from_millis(100));
+        server.shutdown(Duration::from_secs(1)).unwrap();
+        let asked = asks.join().unwrap().map(|_| ());
+        let down = "the node was shut down";
+        assert_eq!(asked.unwrap_err().to_string(), down);
+        assert!(gets.join().unwrap().is_none());
+    });
+    assert!(began.elapsed() < PATIENCE);
+}
