@@ -78,6 +78,16 @@ impl Queue {
         }
     }
 
+    /// The requests to `listener` that wait here.
+    fn requests_to(&self, listener: Id) -> Vec<Id> {
+        let events = self.lock();
+        let requests = events.iter().filter_map(|event| event.request());
+        requests
+            .filter(|(at, _)| *at == listener)
+            .map(|(_, new)| new)
+            .collect()
+    }
+
     /// Takes out what was said of `id`, or of requests to it.
     fn take(&self, id: Id) -> Vec<ChannelEvent> {
         let mut taken = Vec::new();
@@ -283,15 +293,20 @@ impl CmDriver {
         self.owners.contains_key(&id)
     }
 
-    /// Events of `id` go to `queue` from now on (`rdma_migrate_id(3)`), those not fetched too.
+    /// Events of `id` go to `queue` from now on (`rdma_migrate_id(3)`), those not fetched too, and
+    /// with them all that is said of requests which were not fetched.
     pub(crate) fn own(&mut self, id: Id, queue: &Arc<Queue>) {
-        if let Some(before) = self.owners.insert(id, Arc::clone(queue))
-            && !Arc::ptr_eq(&before, queue)
-        {
-            before
-                .take(id)
-                .into_iter()
-                .for_each(|event| queue.push(event));
+        let before = self.owners.insert(id, Arc::clone(queue));
+        let Some(before) = before.filter(|before| !Arc::ptr_eq(before, queue)) else {
+            return;
+        };
+        let moved = before.take(id);
+        moved.into_iter().for_each(|event| queue.push(event));
+        // Another worker may have moved requests that came to this one.
+        for request in queue.requests_to(id) {
+            if self.owners.contains_key(&request) {
+                self.own(request, queue);
+            }
         }
     }
 
@@ -304,11 +319,9 @@ impl CmDriver {
         let unfetched = self.owners.remove(&id).map(|queue| queue.take(id));
         // It is gone already where its listener took it along.
         let _ = self.manager.destroy(now, id);
-        let request = |event| match event {
-            ChannelEvent::Cm(Event::ConnectRequest { id: new, .. }) => Some(new),
-            _ => None,
-        };
-        let requests = unfetched.into_iter().flatten().filter_map(request);
+        let unfetched = unfetched.into_iter().flatten();
+        let requests = unfetched.filter_map(|event| event.request());
+        let requests = requests.map(|(_, new)| new);
         requests.filter(|new| *new != id).collect()
     }
 

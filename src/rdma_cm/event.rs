@@ -22,12 +22,20 @@ pub(crate) enum ChannelEvent {
 }
 
 impl ChannelEvent {
+    /// Of a request: its listener, and its own ID.
+    pub(crate) const fn request(&self) -> Option<(Id, Id)> {
+        match self {
+            Self::Cm(Event::ConnectRequest { listener, id, .. }) => Some((*listener, *id)),
+            _ => None,
+        }
+    }
+
     /// Whether it is said of `id`, or of a request to it.
     pub(crate) fn concerns(&self, id: Id) -> bool {
+        if let Some((listener, new)) = self.request() {
+            return listener == id || new == id;
+        }
         match self {
-            Self::Cm(Event::ConnectRequest {
-                listener, id: new, ..
-            }) => *listener == id || *new == id,
             Self::Cm(event) => event.id() == id,
             Self::Address(of, ..) | Self::Route(of, _) => *of == id,
         }

@@ -158,7 +158,6 @@ impl CmId {
             remote: peer.ip(),
         };
         let id = self.0.id;
-        *lock(&self.0.peer) = None;
         self.manage(|core, now| {
             if core.cm.is_resolving(id) {
                 return Err(CmError::State(id).into());
@@ -166,6 +165,8 @@ impl CmId {
             if local.is_ipv4() == peer.is_ipv4() {
                 core.cm.manager.resolve(id, route, peer.port())?;
             }
+            // What is refused leaves what is known of the peer.
+            *lock(&self.0.peer) = None;
             let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX >> 1);
             let Core { cm, recorder, .. } = core;
             cm.resolve_address(now, id, peer, timeout_ns, recorder);
@@ -364,20 +365,21 @@ impl CmId {
     /// # Errors
     /// The channel is another node's.
     pub fn migrate(&self, to: &EventChannel) -> Result<(), Error> {
-        let mut own = lock(&self.0.channel);
-        if !Arc::ptr_eq(&own.node, &to.0.node) {
+        if !Arc::ptr_eq(&self.channel().node, &to.0.node) {
             return Err(VerbsError::Unsupported {
                 what: "a channel of another node",
             }
             .into());
         }
+        // In this order: `listen` looks at the channel while it keeps others from all workers.
+        let _order = to.0.node.in_order();
+        let mut own = lock(&self.0.channel);
         let home = to.0.node.owner_of_id(self.0.id);
         let mut core = home.core()?;
         core.cm.own(self.0.id, &to.0.queue);
         let claim = core.cm.manager.claim_of(self.0.id);
         drop(core);
         if claim.is_some_and(|claim| claim.listens) {
-            let _order = to.0.node.in_order();
             for handle in &to.0.node.handles {
                 let mut core = handle.core()?;
                 if core.cm.knows(self.0.id) {
