@@ -657,3 +657,24 @@ fn what_is_sent_again_in_fewer_bytes_leaves_their_room_to_others() {
     let _ = bench.ack(123, &[], 0);
     assert_eq!(bench.connection.ready(bench.now, &mut bench.pool), room);
 }
+
+#[test]
+fn an_older_count_of_marks_says_nothing_though_its_packet_is_news() {
+    let mut bench = Bench::plain();
+    let echo = bench.send(8).timestamp;
+    bench.wait(10 * MICROSECOND);
+    // The second was sent before the first.
+    for (cumulative, sack, ce) in [(102, &[][..], 2), (101, &[0b10][..], 1), (104, &[][..], 3)] {
+        let ack = AckInfo {
+            cumulative,
+            sack,
+            echo,
+            ce: Some(ce),
+            delay_ns: 0,
+        };
+        let heard = bench.connection.handle_ack(bench.now, &ack, &mut |_| {});
+        assert!(heard.expect("only what was sent").packets > 0);
+        let marked = bench.connection.stats().counters.marked;
+        assert_eq!(marked, u64::from(ce.max(2)));
+    }
+}
