@@ -678,3 +678,21 @@ fn an_older_count_of_marks_says_nothing_though_its_packet_is_news() {
         assert_eq!(marked, u64::from(ce.max(2)));
     }
 }
+
+#[test]
+fn an_urgent_packet_that_was_late_leaves_the_next_loss_to_data() {
+    let mut bench = Bench::plain();
+    assert!(bench.connection.ready_urgent(bench.now, &mut bench.pool));
+    let _ = bench.connection.record_urgent(bench.now, 100, 1000);
+    let echo = bench.send(8).timestamp;
+    bench.wait(10 * MICROSECOND);
+    assert_eq!(bench.ack(100, &[0b111], echo).lost, 1);
+    assert_eq!(bench.ack(104, &[], echo).packets, 1, "it was late");
+    // What was late has taught it to wait longer.
+    assert_eq!(bench.ack(104, &[0b1111], echo).lost, 0);
+    bench.wait(MILLISECOND);
+    // No urgent one is lost: what goes again has to wait for the pace as data does.
+    assert_eq!(bench.again(), [104]);
+    assert_eq!(bench.again(), []);
+    assert!(bench.connection.ready_urgent(bench.now, &mut bench.pool));
+}
