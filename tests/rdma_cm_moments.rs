@@ -32,19 +32,25 @@ fn readable(channel: &EventChannel) -> bool {
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)).unwrap() == 1
 }
 
-/// A request waits, not fetched, when its listener moves to another channel: it comes out there,
-/// and so does all that happens to its ID.
-#[test]
-fn a_request_that_waits_while_its_listener_moves_has_its_events_where_it_came_out() {
-    let (server, client) = (Host::new(), Host::new());
+/// A request waits, not fetched, when its listener moves to another channel: the asker's channel
+/// and ID, the old and the new channel, and the listener.
+fn moved(server: &Host, client: &Host) -> (EventChannel, CmId, [EventChannel; 2], CmId) {
     let [old, new] = [(); 2].map(|()| server.node.create_event_channel().unwrap());
     let listener = old.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
     let to = listener.bind((server.address, PORT).into()).unwrap();
     listener.listen(0).unwrap();
-    let (channel, id) = asking(&client, to);
+    let (channel, id) = asking(client, to);
     id.connect(&Params::default()).unwrap();
     assert!(readable(&old), "the request came");
     listener.migrate(&new).unwrap();
+    (channel, id, [old, new], listener)
+}
+
+/// It comes out there, and so does all that happens to its ID.
+#[test]
+fn a_request_that_waits_while_its_listener_moves_has_its_events_where_it_came_out() {
+    let [server, client] = [(); 2].map(|()| Host::new());
+    let (channel, _id, [old, new], _listener) = moved(&server, &client);
     assert!(old.poll_event().is_none());
     let request = new.get_event(LIMIT).expect("it moved").id;
     request
@@ -71,15 +77,8 @@ fn a_request_that_waits_while_its_listener_moves_has_its_events_where_it_came_ou
 /// The same, and the peer gives up before the program looks: it hears that.
 #[test]
 fn a_request_that_is_over_before_it_is_fetched_from_where_its_listener_moved_says_so() {
-    let (server, client) = (Host::new(), Host::new());
-    let [old, new] = [(); 2].map(|()| server.node.create_event_channel().unwrap());
-    let listener = old.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
-    let to = listener.bind((server.address, PORT).into()).unwrap();
-    listener.listen(0).unwrap();
-    let (_channel, id) = asking(&client, to);
-    id.connect(&Params::default()).unwrap();
-    assert!(readable(&old), "the request came");
-    listener.migrate(&new).unwrap();
+    let [server, client] = [(); 2].map(|()| Host::new());
+    let (_channel, id, [old, new], _listener) = moved(&server, &client);
     drop(old);
     drop(id);
     std::thread::sleep(Duration::from_millis(300));

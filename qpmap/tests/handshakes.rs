@@ -73,17 +73,22 @@ fn agreed_in_a_handshake(pair: &mut Pair) -> Agreed {
     }
 }
 
-/// Consent in a handshake names the life that the QP was in then.
-#[test]
-fn a_route_that_a_handshake_agreed_to_goes_on_though_another_one_ended_meanwhile() {
-    let mut pair = Pair::new(0);
-    let agreed = agreed_in_a_handshake(&mut pair);
+/// The connection stands at the QP that consented, too, and serves the asker's first request.
+fn is_served(pair: &mut Pair, agreed: &Agreed) {
     let now = pair.now;
     let engine = &mut pair.nodes[1].engine;
     engine.handle_agreed(now, agreed.conn, agreed.bind, agreed.life);
     pair.deliver(1, &agreed.first);
     pair.run(SECOND);
     assert_eq!(told(&pair.completions(0)), [(1, Status::Success, 0)]);
+}
+
+/// Consent in a handshake names the life that the QP was in then.
+#[test]
+fn a_route_that_a_handshake_agreed_to_goes_on_though_another_one_ended_meanwhile() {
+    let mut pair = Pair::new(0);
+    let agreed = agreed_in_a_handshake(&mut pair);
+    is_served(&mut pair, &agreed);
     // The next route between the two is another life.
     let Agreed { asker, leaf, .. } = agreed;
     pair.nodes[1].engine.destroy_qp(leaf.qpn).unwrap();
@@ -122,12 +127,7 @@ fn a_route_that_a_handshake_agreed_to_goes_on_though_another_connection_stood_fi
     // Another one, of its program, is confirmed first.
     pair.private = true;
     pair.open();
-    let now = pair.now;
-    let engine = &mut pair.nodes[1].engine;
-    engine.handle_agreed(now, agreed.conn, agreed.bind, agreed.life);
-    pair.deliver(1, &agreed.first);
-    pair.run(SECOND);
-    assert_eq!(told(&pair.completions(0)), [(1, Status::Success, 0)]);
+    is_served(&mut pair, &agreed);
 }
 
 /// What was agreed to is begun once, and by a QP that is ready still.

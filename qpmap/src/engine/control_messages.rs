@@ -252,7 +252,7 @@ impl<P: Platform> Engine<P> {
         kind.unwrap_or(SentKind::Answers)
     }
 
-    /// Whether a flow owes its peer an answer, and whether a control message. What is said of this
+    /// Whether a flow owes its peer an answer, and whether a control entry. What is said of this
     /// life does not overtake the end of the last one, which says this again.
     fn owes(&self, flow: u32) -> [bool; 2] {
         let record = &self.flows[flow];
@@ -265,7 +265,7 @@ impl<P: Platform> Engine<P> {
         [record.flags.has(Flags::ANSWER_DUE), control]
     }
 
-    /// Writes the control messages that a flow owes.
+    /// Writes the control entries that a flow owes.
     fn write_controls(
         &mut self,
         now: Instant,
