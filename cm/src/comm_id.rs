@@ -48,13 +48,17 @@ impl CommIds {
         }
     }
 
-    /// An ID for a new user of the place `index`: another than `last`, of this side and worker,
-    /// which one of 128 is at worst, and not 0, which means "no ID".
+    /// An ID for a new user of the place `index`, whose last one had the ID `last`, or none: of this
+    /// side and worker, which one of 128 is at worst, and not 0, which means "no ID". No ID comes
+    /// back before all others of its place have been used: the peer may remember what is forgotten
+    /// here, and take an ID that it remembers for the old connection's.
     pub(crate) fn draw(&self, index: u32, last: CommId, random: &mut impl Random) -> CommId {
-        let fits = |id: CommId| {
-            id.0 != 0 && id != last && Side::of(id) == self.side && self.worker.owns(id.0 >> 1)
+        let fits =
+            |id: CommId| id.0 != 0 && Side::of(id) == self.side && self.worker.owns(id.0 >> 1);
+        let mut tag = match last {
+            CommId(0) => random.next() as u32,
+            last => (self.secret.open(last.0) >> INDEX_BITS) + 1,
         };
-        let mut tag = random.next() as u32;
         loop {
             let id = self.seal(index, tag & TAG_MASK);
             if fits(id) {
@@ -77,6 +81,7 @@ impl CommIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeSet;
     use trunkline_wire::Workers;
 
     #[test]
@@ -111,10 +116,30 @@ mod tests {
         let ids = CommIds::new((Side::Nodes, Worker::ONLY), &mut random);
         let zero = ids.secret.open(0);
         let tag = u64::from(zero >> INDEX_BITS);
-        let other = ids.draw(ids.place(CommId(0)), CommId(7), &mut || tag);
+        let other = ids.draw(ids.place(CommId(0)), CommId(0), &mut || tag);
         assert_ne!(other, CommId(0), "the tag that gives 0 is passed over");
-        let last = ids.draw(5, CommId(0), &mut || 3);
-        assert_ne!(ids.draw(5, last, &mut || 3), last, "and that of the last");
+    }
+
+    #[test]
+    fn no_id_comes_back_before_all_others_of_its_place_have_been_used() {
+        for workers in [1, 2, Workers::MOST] {
+            for worker in Workers::new(workers)
+                .expect("so many may be")
+                .iter()
+                .take(2)
+            {
+                let mut keys = (1..).map(|n: u64| n.wrapping_mul(0x1234_5678_9abc_def1));
+                let mut random = || keys.next().expect("they do not end");
+                let ids = CommIds::new((Side::Ibta, worker), &mut random);
+                let all = (0..=TAG_MASK).map(|tag| ids.seal(5, tag));
+                let all = all.filter(|id| Side::of(*id) == Side::Ibta && worker.owns(id.0 >> 1));
+                let (mut last, mut used) = (CommId(0), BTreeSet::new());
+                for _ in 0..all.count() {
+                    last = ids.draw(5, last, &mut random);
+                    assert!(used.insert(last.0), "{last:?} came again");
+                }
+            }
+        }
     }
 
     #[test]
