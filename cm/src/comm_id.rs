@@ -48,10 +48,10 @@ impl CommIds {
         }
     }
 
-    /// An ID for a new user of the place `index`, whose last one had the ID `last`, or none: of this
-    /// side and worker, which one of 128 is at worst, and not 0, which means "no ID". No ID comes
-    /// back before all others of its place have been used: the peer may remember what is forgotten
-    /// here, and take an ID that it remembers for the old connection's.
+    /// An ID for a new user of the place `index`, whose last one had the ID `last`, or none: of
+    /// this side and worker, which one of 128 is at worst, and not 0, which means "no ID". No ID
+    /// comes back before all others of its place have been used: the peer may remember what is
+    /// forgotten here, and take an ID that it remembers for the old connection's.
     pub(crate) fn draw(&self, index: u32, last: CommId, random: &mut impl Random) -> CommId {
         let fits =
             |id: CommId| id.0 != 0 && Side::of(id) == self.side && self.worker.owns(id.0 >> 1);
