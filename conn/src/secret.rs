@@ -44,6 +44,8 @@ pub enum Purpose {
     HostGuids,
     /// The key of the hash table of routes, of which peers choose parts.
     Routes,
+    /// The key of the hashes that tell whether all of a message has come.
+    Coverage,
 }
 
 impl Purpose {
@@ -66,6 +68,7 @@ impl Purpose {
             Self::RegionSalts => 13,
             Self::HostGuids => 14,
             Self::Routes => 15,
+            Self::Coverage => 16,
         }
     }
 }

@@ -71,6 +71,69 @@ fn packets_of_one_message_are_of_one_kind() {
     assert_eq!(scene.statuses(), [Status::Flushed]);
 }
 
+/// The first half of a message is said twice, and all but its last packet is there, as it seems.
+#[test]
+fn a_message_whose_first_bytes_are_said_twice_is_an_invalid_request() {
+    for (opcode, status) in [
+        (Opcode::SRC_SEND, Status::RemoteInvalidRequest),
+        (Opcode::SRC_WRITE_IMM, Status::Flushed),
+    ] {
+        let mut scene = Scene::new();
+        let inbox = scene.pair.sge(1, 4096, 64);
+        scene.pair.receive(&scene.qp, 1, &[inbox]);
+        let reth = scene.reth(0, 12);
+        for (offset, end) in [(0, false), (0, false), (8, true)] {
+            let ext = SrcExt {
+                last: end,
+                offset,
+                ..scene.ext()
+            };
+            let rest = match opcode {
+                Opcode::SRC_SEND => vec![7; 4],
+                _ => Scene::rest(&reth, &[7; 8]),
+            };
+            scene.say(opcode, ext, &rest);
+        }
+        assert_eq!(scene.events(), [QpEvent::RequestError], "{opcode:?}");
+        assert_eq!(scene.statuses(), [status], "{opcode:?}");
+    }
+}
+
+#[test]
+fn a_read_whose_first_bytes_are_said_twice_has_no_answer_that_makes_sense() {
+    let mut scene = Scene::new();
+    scene.read(1, 0);
+    assert_eq!(scene.hears(Opcode::SRC_READ_REQ, MILLISECOND), 1);
+    let first = SrcExt {
+        last: false,
+        ..scene.ext()
+    };
+    for _ in 0..2 {
+        scene.say(Opcode::SRC_READ_RESP, first, &[0x5a; 4]);
+    }
+    assert_eq!(scene.statuses(), [Status::BadResponse]);
+    assert_eq!(scene.counters().bad_answer, 1);
+}
+
+#[test]
+fn a_peer_says_no_more_bytes_of_a_read_than_it_has() {
+    let mut scene = Scene::new();
+    scene.read(1, 0);
+    assert_eq!(scene.hears(Opcode::SRC_READ_REQ, MILLISECOND), 1);
+    let said: [(u32, &[u8]); 3] = [(0, &[0x5a; 4]), (1, &[0x66; 5]), (4, &[0x5a; 4])];
+    for (offset, data) in said {
+        let ext = SrcExt {
+            last: false,
+            offset,
+            ..scene.ext()
+        };
+        scene.say(Opcode::SRC_READ_RESP, ext, data);
+    }
+    assert_eq!(scene.counters().bad_answer, 1);
+    assert_eq!(scene.statuses(), [Status::Success]);
+    assert_eq!(scene.pair.nodes[1].buffer.get(0, 8), [0x5a; 8]);
+}
+
 #[test]
 fn the_abort_of_another_life_ends_nothing() {
     let mut scene = Scene::new();

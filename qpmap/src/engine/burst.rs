@@ -278,7 +278,7 @@ impl<P: Platform> Engine<P> {
             Place::Read { pd, request } => {
                 let pending = &self.requests[request];
                 let whole = pending.request.length;
-                let fits = end <= u64::from(whole) && pending.returned + length < whole;
+                let fits = end <= u64::from(whole) && pending.returned.bytes() + length < whole;
                 match &pending.request.local {
                     Local::Sges(sges) if fits => {
                         Some(self.regions.scatter(pd, sges, offset, payload, crc))
@@ -292,10 +292,9 @@ impl<P: Platform> Engine<P> {
         }
         match place {
             Place::Region { assembly, .. } | Place::Receive { assembly, .. } => {
-                let placed = &mut self.inbound[assembly].placed;
-                *placed = placed.saturating_add(length);
+                self.inbound.add_piece(assembly, offset, length);
             }
-            Place::Read { request, .. } => self.requests[request].returned += length,
+            Place::Read { request, .. } => self.requests.add_response(request, offset, length),
         }
         true
     }

@@ -124,7 +124,7 @@ impl<P: Platform> Engine<P> {
             return self.end_send(flow, packet, &receive);
         }
         let at = self.assembly(flow, packet.opcode);
-        if ext.last() && self.inbound[at].placed != ext.offset() {
+        if ext.last() && !self.has_rest(at, ext.offset())? {
             return Ok(Step::Early);
         }
         let receive = match self.inbound[at].receive.take() {
@@ -135,11 +135,28 @@ impl<P: Platform> Engine<P> {
         if placed.is_err() || !ext.last() {
             self.inbound[at].receive = Some(receive);
             placed?;
-            let placed = &mut self.inbound[at].placed;
-            *placed = placed.saturating_add(packet.payload.len() as u32);
+            let length = packet.payload.len() as u32;
+            self.inbound.add_piece(at, ext.offset(), length);
             return Ok(Step::Placed);
         }
         self.end_send(flow, packet, &receive)
+    }
+
+    /// Whether all of a message that comes before its last packet is there.
+    ///
+    /// # Errors
+    /// There are as many bytes, but not all: the peer said some of them twice.
+    fn has_rest(&self, at: u32, length: u32) -> Result<bool, Refusal> {
+        if self.inbound[at].placed.bytes() != length {
+            return Ok(false);
+        }
+        if self.inbound.is_whole(at, length) {
+            return Ok(true);
+        }
+        Err(Refusal::Peer(
+            NakCode::InvalidRequest,
+            QpEvent::RequestError,
+        ))
     }
 
     /// Puts a packet of a SEND where it belongs in its receive request.
@@ -202,11 +219,11 @@ impl<P: Platform> Engine<P> {
         } else {
             self.assembly(flow, packet.opcode)
         };
-        let placed = self.inbound.get(at).map_or(0, |begun| begun.placed);
-        if last && placed != offset {
+        if last && !whole && !self.has_rest(at, offset)? {
             return Ok(Step::Early);
         }
-        if placed == 0 {
+        let begun = self.inbound.get(at);
+        if begun.is_none_or(|begun| begun.placed.bytes() == 0) {
             // Nothing is written when any of it would be out of range.
             self.check_write(qp, pd, &reth)?;
         }
@@ -220,8 +237,7 @@ impl<P: Platform> Engine<P> {
             .write(pd, reth.rkey, addr, packet.payload, sum.as_mut())?;
         packet.check_end(sum)?;
         if !last {
-            let begun = &mut self.inbound[at];
-            begun.placed = begun.placed.saturating_add(length);
+            self.inbound.add_piece(at, offset, length);
             return Ok(Step::Placed);
         }
         if let Some(imm) = packet.imm() {

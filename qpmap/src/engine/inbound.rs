@@ -7,6 +7,8 @@ mod staging;
 pub(crate) use held::{Holder, Source};
 pub(crate) use staging::{Place, Staging};
 
+use super::coverage::Coverage;
+use crate::hash::Keyed;
 use crate::slab::Slab;
 use held::Held;
 use trunkline_conn::work::Receive;
@@ -20,8 +22,8 @@ pub(crate) struct Assembly {
     pub(crate) receive: Option<Receive>,
     /// The peer whose share of its queue the receive counts for.
     holder: Option<Holder>,
-    /// Bytes placed so far.
-    pub(crate) placed: u32,
+    /// What was placed so far.
+    pub(crate) placed: Coverage,
 }
 
 /// Messages that are coming in.
@@ -31,15 +33,19 @@ pub(crate) struct Inbound {
     /// Receives that they hold.
     held: Held,
     staging: Staging,
+    /// Of what covers the messages.
+    key: Keyed,
 }
 
 impl Inbound {
-    /// At most `staging_bytes` of packets wait for earlier ones.
-    pub(crate) fn new(staging_bytes: usize) -> Self {
+    /// At most `staging_bytes` of packets wait for earlier ones. Who knows `key` can make a message
+    /// look whole that is not.
+    pub(crate) fn new(staging_bytes: usize, key: Keyed) -> Self {
         Self {
             assemblies: Slab::new(),
             held: Held::default(),
             staging: Staging::new(staging_bytes),
+            key,
         }
     }
 
@@ -54,7 +60,7 @@ impl Inbound {
             opcode,
             receive: None,
             holder: None,
-            placed: 0,
+            placed: Coverage::NOTHING,
         })
     }
 
@@ -66,6 +72,18 @@ impl Inbound {
     #[inline]
     pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut Assembly> {
         self.assemblies.get_mut(at)
+    }
+
+    /// A piece of a message was placed.
+    #[inline]
+    pub(crate) fn add_piece(&mut self, at: u32, offset: u32, length: u32) {
+        self.assemblies[at].placed.add(&self.key, offset, length);
+    }
+
+    /// Whether each of the first `length` bytes of a message was placed once, and no other.
+    #[inline]
+    pub(crate) fn is_whole(&self, at: u32, length: u32) -> bool {
+        self.assemblies[at].placed.is_whole(length)
     }
 
     /// Whether `holder` may take one more receive of the `left` that are in its queue.
@@ -122,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_receive_that_a_message_holds_counts_for_its_peer_until_the_message_ends() {
-        let mut inbound = Inbound::new(1 << 20);
+        let mut inbound = Inbound::new(1 << 20, Keyed::new([1, 2]));
         let holder = (Source::Own(3), 7);
         let at = inbound.begin(Opcode::SRC_SEND);
         assert!(inbound.may_hold(holder, 1));

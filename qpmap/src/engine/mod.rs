@@ -30,6 +30,7 @@
 //! | `receive` | from a datagram to the flow it is for |
 //! | `responder` | a peer's requests: order, staging, execution, answers |
 //! | `requests` | the owner of work requests: in posting order, in flows, READs among them |
+//! | `coverage` | which bytes of a message have come |
 //! | `responses` | the owner of responses on their way |
 //! | `inbound` | the owner of messages that come in: those being put together, staged packets |
 //! | `control_messages`, `ack_delay` | answers and BINDs, batched; how long they wait for company |
@@ -54,6 +55,7 @@ mod connections;
 mod control;
 mod control_messages;
 mod counters;
+mod coverage;
 mod dormancy;
 mod early;
 mod ending;
@@ -368,6 +370,7 @@ impl<P: Platform> Engine<P> {
         let (worker, secret) = (config.worker, &config.secret);
         let qpns = Secret24::new(secret.stream(Purpose::Qpns), worker);
         let pairs = Keyed::of(secret.stream(Purpose::Routes));
+        let coverage = Keyed::of(secret.stream(Purpose::Coverage));
         let policy = Policy {
             link_rate_bps: config.link_rate_bps,
             max_ack_delay_ns: config.max_ack_delay_ns,
@@ -391,9 +394,9 @@ impl<P: Platform> Engine<P> {
             links: Links::new(secret, worker, pairs, policy),
             pairing: Pairing::new(pairs),
             posted: Posted::new(),
-            requests: Requests::default(),
+            requests: Requests::new(coverage),
             responses: Responses::default(),
-            inbound: Inbound::new(config.staging_bytes),
+            inbound: Inbound::new(config.staging_bytes, coverage),
             control: Control::default(),
             backlog: Backlog::default(),
             tx: Tx::new(path),

@@ -317,8 +317,9 @@ impl<P: Platform> Engine<P> {
             return Verdict::Accept;
         };
         let pending = &self.requests[at];
-        let fits = u64::from(ext.offset()) + packet.payload.len() as u64
-            <= u64::from(pending.request.length);
+        let begins = ext.offset().max(pending.returned.bytes());
+        let end = u64::from(begins) + packet.payload.len() as u64;
+        let fits = end <= u64::from(pending.request.length);
         let kind = match pending.request.op {
             SendOp::Read(_) => packet.opcode == Opcode::SRC_READ_RESP,
             SendOp::Atomic(..) => packet.opcode == Opcode::SRC_ATOMIC_RESP && ext.offset() == 0,
@@ -350,15 +351,23 @@ impl<P: Platform> Engine<P> {
         if !packet.ends_in(sum) {
             return Verdict::Corrupt;
         }
-        let pending = &mut self.requests[at];
-        pending.returned += payload.len() as u32;
-        if pending.returned >= pending.request.length {
-            pending.responded = true;
-            let msn = pending.msn;
-            self.acknowledged(flow, msn.wrapping_add(1));
+        self.requests
+            .add_response(at, ext.offset(), payload.len() as u32);
+        let pending = &self.requests[at];
+        if pending.returned.bytes() < pending.request.length {
+            return Verdict::Placed(Message::Response { flow, request: at });
+        }
+        if !self.requests.has_response(at) {
+            // It said some bytes twice, and the others never.
+            self.counters.bad_answer += 1;
+            self.fail_message(flow, at, Status::BadResponse);
             return Verdict::Accept;
         }
-        Verdict::Placed(Message::Response { flow, request: at })
+        let pending = &mut self.requests[at];
+        pending.responded = true;
+        let msn = pending.msn;
+        self.acknowledged(flow, msn.wrapping_add(1));
+        Verdict::Accept
     }
 
     /// A packet whose data is gone at the sender, or that nobody waits for.

@@ -5,6 +5,8 @@ mod reads;
 
 pub(crate) use reads::Reads;
 
+use super::coverage::Coverage;
+use crate::hash::Keyed;
 use crate::slab::{NONE, Slab};
 use std::ops::{Index, IndexMut};
 use trunkline_conn::work::{Request, Status};
@@ -33,8 +35,8 @@ pub(crate) struct Pending {
     pub(crate) round: u8,
     /// Slots of the ring it holds until it completes.
     pub(crate) slots: u16,
-    /// Bytes of READ or atomic data that came back.
-    pub(crate) returned: u32,
+    /// READ or atomic data that came back.
+    pub(crate) returned: Coverage,
     /// Its response has begun to arrive or has all arrived.
     pub(crate) responded: bool,
     /// Counts towards the READs outstanding: from when it is sent in this round, or would be if its
@@ -51,7 +53,8 @@ pub(crate) struct Pending {
 impl Pending {
     /// Whether a part of its response has come in the present round, and more is to come.
     pub(super) const fn has_part_of_response(&self) -> bool {
-        self.returned > 0 && self.returned < self.request.length
+        let bytes = self.returned.bytes();
+        bytes > 0 && bytes < self.request.length
     }
 
     pub(crate) const fn new(qp: u32, request: Request, route: u32, slots: u16) -> Self {
@@ -68,7 +71,7 @@ impl Pending {
             msn: 0,
             round: 0,
             slots,
-            returned: 0,
+            returned: Coverage::NOTHING,
             responded: false,
             reading: false,
             ahead: 0,
@@ -104,10 +107,12 @@ impl PostingOrder {
 }
 
 /// The requests of all QPs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Requests {
     slots: Slab<Pending>,
     serial: u32,
+    /// Of what covers their responses.
+    key: Keyed,
 }
 
 impl Index<u32> for Requests {
@@ -127,6 +132,28 @@ impl IndexMut<u32> for Requests {
 }
 
 impl Requests {
+    /// None. Who knows `key` can make a response look whole that is not.
+    pub(crate) const fn new(key: Keyed) -> Self {
+        Self {
+            slots: Slab::new(),
+            serial: 0,
+            key,
+        }
+    }
+
+    /// A piece of the response to a request has come.
+    #[inline]
+    pub(crate) fn add_response(&mut self, at: u32, offset: u32, length: u32) {
+        self.slots[at].returned.add(&self.key, offset, length);
+    }
+
+    /// Whether each byte of the response to a request has come once.
+    #[inline]
+    pub(crate) fn has_response(&self, at: u32) -> bool {
+        let pending = &self.slots[at];
+        pending.returned.is_whole(pending.request.length)
+    }
+
     /// Requests of all QPs together.
     pub(crate) const fn len(&self) -> usize {
         self.slots.len()

@@ -4,6 +4,7 @@
 //! messages wait in [`Staging`](super::staging::Staging) without touching anything, and run when
 //! their turn comes.
 
+use super::coverage::Coverage;
 use super::execute::Step;
 use super::inbound::Place;
 use super::packet::{Message, Packet, Verdict};
@@ -131,7 +132,7 @@ impl<P: Platform> Engine<P> {
             record.flags.clear(Flags::REFUSED);
             record.answer = Answer::Ack;
             if let Some(assembly) = self.inbound.get_mut(record.assembly) {
-                assembly.placed = 0;
+                assembly.placed = Coverage::NOTHING;
             }
         }
         ahead <= MAX_AHEAD
@@ -256,7 +257,7 @@ impl<P: Platform> Engine<P> {
     fn take_staged(&mut self, flow: u32) -> Option<Vec<u8>> {
         let record = &mut self.flows[flow];
         let placed = self.inbound.get(record.assembly);
-        let placed = placed.map_or(0, |begun| begun.placed);
+        let placed = placed.map_or(0, |begun| begun.placed.bytes());
         let (shelf, expected) = (&mut record.staged, record.expected_msn);
         self.inbound.staging_mut().take(shelf, expected, placed)
     }

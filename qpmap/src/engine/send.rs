@@ -3,6 +3,7 @@
 use super::build::{
     self, Emitted, MessageId, Out, PacketTemplate, Payload, Route, SentKind, SentPacket,
 };
+use super::coverage::Coverage;
 use super::links;
 use super::requests::Pending;
 use super::responses::{Outcome, Response};
@@ -141,7 +142,7 @@ impl<P: Platform> Engine<P> {
         }
         if pending.round != record.round {
             // Responses to the last round counted until now, and do not from now on.
-            (pending.round, pending.returned) = (record.round, 0);
+            (pending.round, pending.returned) = (record.round, Coverage::NOTHING);
         }
         if record.sent_bytes == 0 {
             pending.ahead = record.reads_out;

@@ -161,7 +161,7 @@ impl<P: Platform> Engine<P> {
                     pending.request.wr_id,
                     pending.msn,
                     pending.round,
-                    pending.returned,
+                    pending.returned.bytes(),
                     pending.request.length,
                     pending.responded,
                     pending.reading,

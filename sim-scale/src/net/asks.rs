@@ -75,7 +75,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// Whether something was asked for without an answer, since `since` at the earliest.
+    /// Whether something was asked for without an answer, by who has waited since `since`. The
+    /// question may be older than its wait.
     fn is_silent(&self, workers: &BTreeMap<usize, Workers>, since: u64, now: u64) -> bool {
         let lines = self.asked.iter().map(|asked| asked.line(workers));
         let lines: Vec<Line> = lines.collect();
@@ -83,18 +84,19 @@ impl Pair {
         let of: BTreeMap<u64, Line> = of.map(|(asked, line)| (asked.transaction, *line)).collect();
         let mut begins = BTreeMap::new();
         for (at, transaction) in self.answered.iter().filter(|(at, _)| *at <= now) {
-            let begin = begins.entry(of.get(transaction)).or_insert(since);
+            let begin = begins.entry(of.get(transaction)).or_default();
             *begin = (*at + 1).max(*begin);
         }
         let mut firsts = BTreeMap::new();
         for (asked, line) in self.asked.iter().zip(&lines).rev() {
-            let begin = begins.get(&Some(line)).copied().unwrap_or(since);
+            let begin = begins.get(&Some(line)).copied().unwrap_or_default();
             let first = firsts.entry(line).or_insert(now);
             if asked.at >= begin && *first - asked.at <= PAUSE {
                 *first = asked.at;
             }
         }
-        firsts.values().any(|first| first + PATIENCE <= now)
+        let waits = |first: &u64| since.max(*first) + PATIENCE <= now;
+        firsts.values().any(waits)
     }
 }
 
@@ -144,7 +146,7 @@ impl Asks {
     }
 
     /// Whether a worker of `a` or `b` has asked one of the other for as long as a QP of theirs has
-    /// to wait, since `since` at the earliest, and nothing that arrived has answered it by `now`.
+    /// to wait that waits since `since`, and nothing that arrived has answered it by `now`.
     pub(crate) fn kept_silent(&self, a: usize, b: usize, since: u64, now: u64) -> bool {
         let Some(pair) = self.pairs.get(&(a.min(b), a.max(b))) else {
             return false;
@@ -207,6 +209,10 @@ mod tests {
         assert!(silent(&asked[..4], None, 0, end));
         assert!(!silent(&asked[..4], None, 0, end - 1), "not for so long");
         assert!(!silent(&asked[..4], None, 11, end), "no QP waited so long");
+        assert!(
+            silent(&asked[..4], None, 11, end + 1),
+            "it was asked before"
+        );
         assert!(!silent(&asked[..4], Some(end), 0, end), "it was answered");
         assert!(silent(&asked[..4], Some(end + 1), 0, end), "not in time");
         assert!(!silent(&asked[..2], None, 0, end), "it was asked no more");

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 const ENGINE: &str = "qpmap/src/engine";
 /// Owners and the words that they share, lowest first: each may name those before it.
 const OWNERS: &[&str] = &[
+    "coverage",
     "in_vain",
     "ending",
     "ack_delay",

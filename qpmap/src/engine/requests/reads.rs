@@ -97,6 +97,7 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::Keyed;
     use trunkline_conn::secret::{Purpose, Secret};
     use trunkline_conn::work::{Local, Remote, Request, SendFlags, SendOp};
 
@@ -123,7 +124,7 @@ mod tests {
     fn a_response_is_looked_for_among_as_many_as_are_outstanding_however_many_requests_are() {
         const ALL: u32 = 32_000;
         let reads = [0, 20_000, ALL - 1];
-        let mut requests = Requests::default();
+        let mut requests = Requests::new(Keyed::new([1, 2]));
         for number in 0..ALL {
             let at = requests.slots.insert(request(reads.contains(&number)));
             requests.begin(0, at, number);
@@ -134,7 +135,7 @@ mod tests {
 
     /// Requests in a row, with these of them READs; all were sent.
     fn flow(reads: &[u32], count: u32) -> Requests {
-        let mut requests = Requests::default();
+        let mut requests = Requests::new(Keyed::new([1, 2]));
         for number in 0..count {
             let mut pending = request(reads.contains(&number));
             pending.flow_next = if number + 1 < count { number + 1 } else { NONE };
@@ -192,7 +193,7 @@ mod tests {
         for seed in 0..200 {
             let mut random = Secret::from_seed(seed).stream(Purpose::Nodes);
             let mut below = |n: u64| (random.next_u64() % n) as u32;
-            let mut requests = Requests::default();
+            let mut requests = Requests::new(Keyed::new([1, 2]));
             let all: Vec<u32> = (0..40)
                 .map(|_| requests.slots.insert(request(below(3) == 0)))
                 .collect();

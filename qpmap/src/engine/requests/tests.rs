@@ -33,7 +33,7 @@ fn of(owner: &Requests, order: &PostingOrder) -> Vec<u64> {
 
 #[test]
 fn no_use_of_a_slot_is_taken_for_the_one_before() {
-    let (mut owner, mut order) = (Requests::default(), PostingOrder::EMPTY);
+    let (mut owner, mut order) = (Requests::new(Keyed::new([1, 2])), PostingOrder::EMPTY);
     let at = owner.post(&mut order, pending(0, 1));
     let serial = owner[at].serial;
     owner.end(&mut order, at);
@@ -45,7 +45,7 @@ fn no_use_of_a_slot_is_taken_for_the_one_before() {
 
 #[test]
 fn a_flow_has_its_requests_in_the_order_in_which_they_joined() {
-    let (mut owner, mut order) = (Requests::default(), PostingOrder::EMPTY);
+    let (mut owner, mut order) = (Requests::new(Keyed::new([1, 2])), PostingOrder::EMPTY);
     let (mut one, mut other) = ((NONE, NONE), (NONE, NONE));
     for wr_id in 0..6 {
         let at = owner.post(&mut order, pending(0, wr_id));
@@ -71,7 +71,7 @@ proptest! {
     fn each_qp_has_its_requests_in_posting_order(
         steps in prop::collection::vec((0..3_usize, any::<prop::sample::Index>(), 0..3_u8), 0..80),
     ) {
-        let mut owner = Requests::default();
+        let mut owner = Requests::new(Keyed::new([1, 2]));
         let mut orders = [PostingOrder::EMPTY; 3];
         let mut model: [Vec<(u64, u32)>; 3] = Default::default();
         for (number, (qp, which, step)) in steps.into_iter().enumerate() {
