@@ -586,8 +586,8 @@ mod tests {
     /// A QP that ends of silence with nothing outstanding says so with its next request, which may
     /// come long after.
     ///
-    /// Where so much is lost a question may wait for longer than a QP does, until a worker has asked
-    /// all it asked before; the model does not know of such silence. These seeds have none.
+    /// Where so much is lost a question may wait for longer than a QP does, until a worker has
+    /// asked all it asked before; the model does not know of such silence. These seeds have none.
     #[test]
     fn a_qp_may_end_of_silence_long_before_its_program_hears_of_it() {
         let mut silences = 0;
