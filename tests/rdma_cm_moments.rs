@@ -24,8 +24,13 @@ fn asking(host: &Host, to: std::net::SocketAddr) -> (EventChannel, CmId) {
 }
 
 fn readable(channel: &EventChannel) -> bool {
+    waits(channel, LIMIT)
+}
+
+/// Whether something waits at a channel within `limit`.
+fn waits(channel: &EventChannel, limit: Duration) -> bool {
     let left = Timespec {
-        tv_sec: 10,
+        tv_sec: limit.as_secs() as i64,
         tv_nsec: 0,
     };
     let fd = channel.fd();
@@ -185,6 +190,25 @@ fn a_request_for_which_there_is_no_room_is_answered_at_once() {
     let event = channel.get_event(LIMIT).expect("an answer").kind;
     assert!(matches!(event, CmEventKind::Rejected { .. }), "{event:?}");
     assert!(begun.elapsed() < Duration::from_secs(2));
+}
+
+/// A program that sleeps on the descriptor alone looks, finds what is left, and asks.
+#[test]
+fn a_channel_is_readable_once_its_node_does_nothing_any_more() {
+    let [server, client] = [(); 2].map(|()| Host::new());
+    let listener = server.listen(0);
+    let (channel, id) = asking(&client, listener.local_addr().unwrap());
+    assert!(!waits(&channel, Duration::ZERO));
+    id.connect(&Params::default()).unwrap();
+    drop(listener);
+    assert!(readable(&channel), "it was rejected");
+    client.node.shutdown(LIMIT).unwrap();
+    let late = client.node.create_event_channel();
+    while let Some(event) = channel.poll_event() {
+        assert!(waits(&channel, Duration::ZERO), "{event:?}");
+    }
+    assert!(waits(&channel, Duration::ZERO) && channel.check().is_err());
+    assert!(late.is_err() || waits(&late.unwrap(), Duration::ZERO));
 }
 
 #[test]

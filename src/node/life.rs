@@ -3,17 +3,18 @@
 use crate::error::Error;
 use crate::observe::log;
 use crate::worker::wakeup::Wakeup;
-use rustix::event::{EventfdFlags, eventfd};
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use trunkline_dataplane::process::Birthmark;
 
 /// Values of the mark; a child made by `fork(2)` reads 0.
 const UP: u32 = 1;
 const DOWN: u32 = 2;
 const FORKED: u32 = 0;
+/// Added to a counter that is taken from by ones: the descriptor is readable for good.
+const FOR_GOOD: u64 = 1 << 48;
 
 /// Why a node does nothing any more.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -56,25 +57,23 @@ pub(crate) struct Life {
     passing_errors: AtomicU64,
     /// Wake all workers.
     wakeups: Vec<Arc<Wakeup>>,
-    /// Readable from the end on.
-    ended: OwnedFd,
+    /// Of event channels: readable from the end on.
+    channels: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
 impl Life {
     /// That of a node whose workers have these wakeups.
     ///
     /// # Errors
-    /// There is no memory, or no descriptor.
+    /// There is no memory.
     pub(crate) fn new(wakeups: Vec<Arc<Wakeup>>) -> Result<Self, Error> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let ended = eventfd(0, flags);
         Ok(Self {
-            ended: ended.map_err(|e| Error::system("eventfd of a node")(e.into()))?,
             mark: Birthmark::new(UP).map_err(Error::system("mmap"))?,
             down: OnceLock::new(),
             untold: AtomicBool::new(false),
             passing_errors: AtomicU64::new(0),
             wakeups,
+            channels: Mutex::default(),
         })
     }
 
@@ -98,9 +97,21 @@ impl Life {
         self.down.get().cloned().unwrap_or(Down::ShutDown)
     }
 
-    /// A descriptor that is readable once the node does nothing any more.
-    pub(crate) fn ended(&self) -> BorrowedFd<'_> {
-        self.ended.as_fd()
+    fn channels(&self) -> MutexGuard<'_, Vec<Weak<OwnedFd>>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `channel`, an eventfd that is read as a semaphore, readable for good once the node
+    /// does nothing any more: a program may sleep on it alone.
+    pub(crate) fn tell_end_to(&self, channel: &Arc<OwnedFd>) {
+        let mut channels = self.channels();
+        if channels.len() == channels.capacity() {
+            channels.retain(|channel| channel.strong_count() > 0);
+        }
+        channels.push(Arc::downgrade(channel));
+        if !self.is_up() {
+            make_readable(channel);
+        }
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -132,8 +143,9 @@ impl Life {
         }
         self.mark.set(DOWN);
         self.wakeups.iter().for_each(|wakeup| wakeup.ring());
-        // It counts up to 2^64 - 2, and this is written once.
-        let _ = rustix::io::write(&self.ended, &1u64.to_ne_bytes());
+        let channels = self.channels();
+        let channels = channels.iter().filter_map(Weak::upgrade);
+        channels.for_each(|channel| make_readable(&channel));
         true
     }
 
@@ -158,6 +170,11 @@ impl Life {
     pub(crate) fn tell_failure(&self) -> bool {
         self.untold.swap(false, Ordering::AcqRel)
     }
+}
+
+fn make_readable(eventfd: &OwnedFd) {
+    // It counts up to 2^64 - 2, and this is written once or twice.
+    let _ = rustix::io::write(eventfd, &FOR_GOOD.to_ne_bytes());
 }
 
 #[cfg(test)]

@@ -163,9 +163,11 @@ impl Node {
     /// # Errors
     /// The operating system has no descriptor left.
     pub fn create_event_channel(&self) -> Result<EventChannel, Error> {
+        let queue = Queue::new()?;
+        self.shared.life.tell_end_to(&queue.fd);
         Ok(EventChannel(Arc::new(Channel {
             node: Arc::clone(&self.shared),
-            queue: Arc::new(Queue::new()?),
+            queue: Arc::new(queue),
             fetching: Mutex::default(),
             ended: Mutex::default(),
         })))
@@ -211,8 +213,7 @@ impl EventChannel {
             if let Some(event) = self.poll_event() {
                 return Some(event);
             }
-            let life = &self.0.node.life;
-            if !life.is_up() {
+            if !self.0.node.life.is_up() {
                 return None;
             }
             let left = end.wait()?;
@@ -221,10 +222,9 @@ impl EventChannel {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: left.subsec_nanos().into(),
             };
-            let (events, ended) = (self.fd(), life.ended());
-            let mut fds = [&events, &ended].map(|fd| PollFd::new(fd, PollFlags::IN));
+            let fd = self.fd();
             // Interrupted or not: it is looked at again.
-            let _ = poll(&mut fds, Some(&left));
+            let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left));
         }
     }
 
@@ -232,11 +232,12 @@ impl EventChannel {
     ///
     /// # Errors
     /// Why it does not.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         self.0.node.life.check()
     }
 
-    /// A descriptor that is readable while there are events.
+    /// A descriptor that is readable while there are events, and for good once the node does
+    /// nothing any more: [`poll_event`](Self::poll_event) gives what is left, and no more then.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.queue.fd.as_fd()
     }

@@ -36,17 +36,18 @@ fn mtu_code(datagram: u32) -> u8 {
 #[derive(Debug)]
 pub(crate) struct Queue {
     events: Mutex<VecDeque<ChannelEvent>>,
-    pub(crate) fd: OwnedFd,
+    /// Counts whether events wait, and the end of the node.
+    pub(crate) fd: Arc<OwnedFd>,
 }
 
 impl Queue {
     pub(crate) fn new() -> Result<Self, crate::Error> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         let fd = eventfd(0, flags)
             .map_err(|e| crate::Error::system("eventfd of an event channel")(e.into()))?;
         Ok(Self {
             events: Mutex::default(),
-            fd,
+            fd: Arc::new(fd),
         })
     }
 
