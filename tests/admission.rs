@@ -51,7 +51,7 @@ fn heard(socket: &UdpSocket) -> usize {
 
 #[test]
 fn peers_beyond_the_limit_are_asked_in_order_and_all_are_met() {
-    let asking = End::new(inline().asks(1));
+    let asking = End::new(inline().connect_requests(1));
     let peers: Vec<Node> = (0..20).map(|_| inline().build().unwrap()).collect();
     let addresses: Vec<IpAddr> = peers.iter().map(|peer| peer.gid().address()).collect();
     let mut qps: Vec<Qp> = addresses.iter().map(|at| connect(&asking, *at)).collect();
@@ -78,7 +78,7 @@ fn peers_beyond_the_limit_are_asked_in_order_and_all_are_met() {
 #[test]
 fn a_silent_peer_keeps_others_waiting_only_for_its_own_handshake() {
     let clock = Clock::manual();
-    let asking = End::new(inline().asks(1).clock(clock.clone()));
+    let asking = End::new(inline().connect_requests(1).clock(clock.clone()));
     let last = inline().clock(clock.clone()).build().unwrap();
     let silent: Vec<UdpSocket> = (0..3).map(|_| silent()).collect();
     let early: Vec<Qp> = silent
@@ -123,7 +123,7 @@ fn a_silent_peer_keeps_others_waiting_only_for_its_own_handshake() {
 #[test]
 fn a_silent_peer_leaves_the_other_places_to_those_that_wait() {
     let clock = Clock::manual();
-    let asking = End::new(inline().asks(2).clock(clock.clone()));
+    let asking = End::new(inline().connect_requests(2).clock(clock.clone()));
     let silent = silent();
     let _early = connect(&asking, at(&silent));
     let peers: Vec<Node> = (0..10)
@@ -143,7 +143,7 @@ fn a_silent_peer_leaves_the_other_places_to_those_that_wait() {
 
 #[test]
 fn qps_that_go_while_they_wait_are_not_asked_for() {
-    let asking = End::new(inline().asks(1));
+    let asking = End::new(inline().connect_requests(1));
     let (first, gone, last) = (silent(), silent(), silent());
     let _first = connect(&asking, at(&first));
     let waits = connect(&asking, at(&gone));
@@ -163,7 +163,7 @@ fn open(end: &End, peer: IpAddr) -> Connection {
 
 #[test]
 fn connections_that_a_program_opens_wait_in_line_as_qps_do() {
-    let asking = End::new(inline().asks(1));
+    let asking = End::new(inline().connect_requests(1));
     let peers: Vec<Node> = (0..5).map(|_| inline().build().unwrap()).collect();
     let addresses: Vec<IpAddr> = peers.iter().map(|peer| peer.gid().address()).collect();
     let silent = silent();
@@ -196,7 +196,7 @@ fn connections_that_a_program_opens_wait_in_line_as_qps_do() {
 
 #[test]
 fn a_connection_that_fails_after_its_turn_says_the_same_as_one_that_had_not_to_wait() {
-    let asking = End::new(inline().asks(1));
+    let asking = End::new(inline().connect_requests(1));
     let plain = inline().sharing(false).build().unwrap();
     let (early, late) = (silent(), silent());
     let own: Vec<Connection> = [at(&early), plain.gid().address(), at(&late)]
@@ -214,7 +214,7 @@ fn a_connection_that_fails_after_its_turn_says_the_same_as_one_that_had_not_to_w
 
 #[test]
 fn a_connection_that_is_given_up_while_it_waits_is_not_asked_for() {
-    let asking = End::new(inline().asks(1));
+    let asking = End::new(inline().connect_requests(1));
     let (first, gone, last) = (silent(), silent(), silent());
     let _first = open(&asking, at(&first));
     let waits = open(&asking, at(&gone));
@@ -242,7 +242,7 @@ fn a_connection_that_is_given_up_while_it_is_opened_closes() {
 fn the_place_of_an_ask_that_the_peers_own_ends_goes_to_the_next_within_the_round() {
     // Of two asks that cross one ends by the other's: which one, the GUIDs say.
     for (near, far) in [(1, 2), (2, 1)] {
-        let asking = End::new(inline().asks(1).guid(near));
+        let asking = End::new(inline().connect_requests(1).guid(near));
         let peer = End::new(inline().guid(far));
         let next = silent();
         let (_crossing, _next) = (

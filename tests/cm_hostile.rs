@@ -147,7 +147,7 @@ impl Attacker {
     fn round(&mut self) {
         let listened = ServiceId::ip(TCP, PORT);
         let good = self.request(listened);
-        // Asked twice with one number: a replay.
+        // ReqReceived twice with one number: a replay.
         let transaction = self.random.next_u64();
         self.say(transaction, good);
         self.say(transaction, good);

@@ -407,7 +407,11 @@ fn settings_out_of_range_are_refused_by_name() {
             "256 or more",
         ),
         (inline().pool(0), "pool cannot be 0", "1 to 254"),
-        (inline().asks(0), "asks cannot be 0", "1 to 65536"),
+        (
+            inline().connect_requests(0),
+            "connect_requests cannot be 0",
+            "1 to 65536",
+        ),
         (inline().workers(65), "workers cannot be 65", "1 to 64"),
         (
             inline().keep_alive(Duration::ZERO),

@@ -12,7 +12,7 @@ pub enum PeerMode {
     #[default]
     Unknown,
     /// Asked, no answer yet: wait.
-    Asking,
+    Connecting,
     /// A Trunkline node: share connections.
     Trunkline,
     /// Refused, or silent without having been known: plain `rc`, one connection per QP, until that
@@ -38,7 +38,7 @@ impl PeerMode {
     pub const fn asked(self) -> Self {
         match self {
             Self::Trunkline => Self::Trunkline,
-            _ => Self::Asking,
+            _ => Self::Connecting,
         }
     }
 
@@ -62,7 +62,7 @@ impl PeerMode {
                 }
             }
             // The attempt was given up on this side: nothing was learned.
-            (Event::Closed { .. }, Self::Asking) => Self::Unknown,
+            (Event::Closed { .. }, Self::Connecting) => Self::Unknown,
             (Event::Closed { .. }, mode) => mode,
         }
     }

@@ -240,7 +240,7 @@ impl Event {
 
 /// Why a peer cannot be asked now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum AskError {
+pub enum OpenError {
     /// As much is under way as may be.
     #[error("{what}: {limit} are the most")]
     Busy {

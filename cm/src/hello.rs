@@ -94,7 +94,7 @@ pub struct Offer {
 
 /// A question for a peer: a connection, please.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub struct ConnectRequest {
     /// This end.
     pub offer: Offer,
     /// What it is for.

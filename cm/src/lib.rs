@@ -11,7 +11,7 @@
 //!
 //! ```text
 //!   opener                                             acceptor
-//!     open --> ReqSent -------- REQ (Hello) --------> Asked --> Event::Incoming
+//!     open --> ReqSent -------- REQ (Hello) ---------> ReqReceived --> Event::Incoming
 //!                 |                                     | accept
 //!     Established <----------- REP (HelloReply) ------ RepSent
 //!                 `----------- RTU -------------------> Established
@@ -65,10 +65,10 @@ pub use binds::{Bind, Binds, Bound, Bounds, Entry, Few};
 pub use concerns::{At, Concerns};
 pub use config::{Config, Limits};
 pub use directory::{Directory, PeerMode};
-pub use event::{AskError, CloseReason, Established, Event, HandshakeId, Outgoing, Refused};
+pub use event::{CloseReason, Established, Event, HandshakeId, OpenError, Outgoing, Refused};
 pub use event::{Role, Route, UnknownHandshake};
 pub use handshakes::{Counters, Load, NodeCm};
-pub use hello::{Ask, End, Hello, HelloError, HelloReply, Offer, Purpose, WINDOW_UNIT};
+pub use hello::{ConnectRequest, End, Hello, HelloError, HelloReply, Offer, Purpose, WINDOW_UNIT};
 pub use identity::{Identity, IdentityError};
 pub use phase::{Phase, Step};
 pub use quote::Quote;

@@ -2,7 +2,7 @@
 
 use crate::binds::Bounds;
 use crate::event::Route;
-use crate::hello::{Ask, Hello, HelloError, HelloReply, Offer};
+use crate::hello::{ConnectRequest, Hello, HelloError, HelloReply, Offer};
 use crate::identity::Identity;
 use crate::refusal::{Refusal, RefusalCode};
 use crate::{TRUNKLINE_SERVICE, table::Ids};
@@ -41,7 +41,7 @@ const fn coded_mtu(packet_size: u32) -> u8 {
     }
 }
 
-pub(crate) fn req(local: CommId, route: Route, us: Identity, ask: &Ask) -> Req {
+pub(crate) fn req(local: CommId, route: Route, us: Identity, ask: &ConnectRequest) -> Req {
     let hello = Hello {
         end: ask.offer.end(us),
         purpose: ask.purpose,

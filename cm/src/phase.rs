@@ -15,7 +15,7 @@ pub enum Phase {
     /// The peer agreed; this end has to confirm. Of ordinary hosts only.
     Replied = 2,
     /// The peer's REQ waits for this end's decision.
-    Asked = 3,
+    ReqReceived = 3,
     /// This end agreed; the peer has to confirm.
     RepSent = 4,
     /// It stands.
@@ -27,7 +27,7 @@ pub enum Phase {
     /// A SIDR_REQ of this end waits for its answer.
     SidrSent = 8,
     /// The peer's SIDR_REQ waits for this end's decision.
-    SidrAsked = 9,
+    SidrReqReceived = 9,
     /// The peer's SIDR_REQ was answered, and is remembered.
     SidrDone = 10,
 }
@@ -38,13 +38,13 @@ impl Phase {
         Self::Gone,
         Self::ReqSent,
         Self::Replied,
-        Self::Asked,
+        Self::ReqReceived,
         Self::RepSent,
         Self::Established,
         Self::DreqSent,
         Self::TimeWait,
         Self::SidrSent,
-        Self::SidrAsked,
+        Self::SidrReqReceived,
         Self::SidrDone,
     ];
 
@@ -54,13 +54,13 @@ impl Phase {
             Self::Gone => "gone",
             Self::ReqSent => "req_sent",
             Self::Replied => "replied",
-            Self::Asked => "asked",
+            Self::ReqReceived => "req_received",
             Self::RepSent => "rep_sent",
             Self::Established => "established",
             Self::DreqSent => "dreq_sent",
             Self::TimeWait => "time_wait",
             Self::SidrSent => "sidr_sent",
-            Self::SidrAsked => "sidr_asked",
+            Self::SidrReqReceived => "sidr_req_received",
             Self::SidrDone => "sidr_done",
         }
     }

@@ -3,7 +3,7 @@
 //! | state | side | left by |
 //! | --- | --- | --- |
 //! | [`ReqSent`] | opener | REP, REJ, tries used up, the peer's winning REQ, close |
-//! | [`Asked`] | acceptor | accept, reject, time to decide, the peer's REJ |
+//! | [`ReqReceived`] | acceptor | accept, reject, time to decide, the peer's REJ |
 //! | [`RepSent`] | acceptor | RTU or first packet, REJ, DREQ, tries used up, close |
 //! | [`State::Established`] | both | DREQ, REJ, a newer life of the peer, close, release |
 //! | [`DreqSent`] | both | DREP, DREQ, tries used up |
@@ -12,7 +12,7 @@
 use crate::binds::{Binds, Bound, Bounds};
 use crate::credit::Credit;
 use crate::event::{Established, HandshakeId, Refused, Role, Route};
-use crate::hello::{Ask, Hello, HelloReply, Offer, Purpose};
+use crate::hello::{ConnectRequest, Hello, HelloReply, Offer, Purpose};
 use crate::identity::Identity;
 use crate::message::Mad;
 use crate::phase::Phase;
@@ -26,7 +26,7 @@ use trunkline_wire::Qpn;
 #[derive(Debug)]
 pub(crate) struct ReqSent {
     pub(crate) transaction: u64,
-    pub(crate) ask: Ask,
+    pub(crate) ask: ConnectRequest,
     pub(crate) schedule: Schedule,
     /// Times the ask began anew after the peer's own had absorbed it and come to nothing.
     pub(crate) resumed: u8,
@@ -37,7 +37,7 @@ pub(crate) struct ReqSent {
 
 /// A peer's ask waits for the node's decision.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReqReceived {
     pub(crate) transaction: u64,
     pub(crate) hello: Hello,
     pub(crate) deadline: Instant,
@@ -52,7 +52,7 @@ pub(crate) struct RepSent {
     pub(crate) bounds: Bounds,
     pub(crate) schedule: Schedule,
     /// The ask of this node that the peer's absorbed, and how often it had begun anew.
-    pub(crate) absorbed: Option<(Ask, u8)>,
+    pub(crate) absorbed: Option<(ConnectRequest, u8)>,
     /// Who the peer had proved to be when this was sent.
     pub(crate) knew: Option<Identity>,
     pub(crate) reply: Mad,
@@ -88,7 +88,7 @@ impl Exchange {
 pub(crate) enum State {
     Free,
     ReqSent(Box<ReqSent>),
-    Asked(Box<Asked>),
+    ReqReceived(Box<ReqReceived>),
     RepSent(Box<RepSent>),
     Established(Exchange),
     DreqSent(Box<DreqSent>),
@@ -105,7 +105,7 @@ impl slots::State for State {
     fn deadline(&self) -> Option<Instant> {
         match self {
             Self::ReqSent(state) => Some(state.schedule.deadline),
-            Self::Asked(state) => Some(state.deadline),
+            Self::ReqReceived(state) => Some(state.deadline),
             Self::RepSent(state) => Some(state.schedule.deadline),
             Self::DreqSent(state) => Some(state.schedule.deadline),
             Self::Free | Self::Established(_) | Self::TimeWait { .. } => None,
@@ -115,7 +115,7 @@ impl slots::State for State {
     fn boxed_bytes(&self) -> usize {
         match self {
             Self::ReqSent(state) => size_of_val(&**state),
-            Self::Asked(state) => size_of_val(&**state),
+            Self::ReqReceived(state) => size_of_val(&**state),
             Self::RepSent(state) => size_of_val(&**state),
             Self::DreqSent(state) => size_of_val(&**state),
             Self::Free | Self::Established(_) | Self::TimeWait { .. } => 0,
@@ -153,7 +153,7 @@ impl State {
         match self {
             Self::Free => Phase::Gone,
             Self::ReqSent(_) => Phase::ReqSent,
-            Self::Asked(_) => Phase::Asked,
+            Self::ReqReceived(_) => Phase::ReqReceived,
             Self::RepSent(_) => Phase::RepSent,
             Self::Established(_) => Phase::Established,
             Self::DreqSent(_) => Phase::DreqSent,
@@ -163,7 +163,7 @@ impl State {
 
     /// Whether messages that may be sent again name a QP of this node.
     pub(crate) fn speaks_for(&self, qp: Qpn) -> bool {
-        let asks = |ask: &Ask| ask.binds.as_slice().iter().any(|bind| bind.src_qp == qp);
+        let asks = |ask: &ConnectRequest| ask.binds.as_slice().iter().any(|bind| bind.src_qp == qp);
         match self {
             Self::ReqSent(state) => asks(&state.ask),
             Self::RepSent(state) => {
@@ -178,7 +178,7 @@ impl State {
 
     /// Whether a peer's ask is under way and not confirmed.
     pub(crate) const fn is_half_open(&self) -> bool {
-        matches!(self, Self::Asked(_) | Self::RepSent(_))
+        matches!(self, Self::ReqReceived(_) | Self::RepSent(_))
     }
 
     /// Whether the peer's identity has been proved and the connection has not ended.
@@ -191,7 +191,7 @@ impl State {
         match self {
             Self::Free => None,
             Self::ReqSent(state) => Some(Exchange::of(state.transaction)),
-            Self::Asked(state) => Some(Exchange::of(state.transaction)),
+            Self::ReqReceived(state) => Some(Exchange::of(state.transaction)),
             Self::RepSent(state) => Some(Exchange::of(state.transaction)),
             Self::DreqSent(state) => Some(state.exchange),
             Self::Established(exchange) | Self::TimeWait { exchange, .. } => Some(*exchange),
@@ -201,7 +201,7 @@ impl State {
     /// Who the peer says it is, while that is not proved.
     pub(crate) fn claimed(&self) -> Option<Identity> {
         match self {
-            Self::Asked(state) => Some(state.hello.end.identity),
+            Self::ReqReceived(state) => Some(state.hello.end.identity),
             Self::RepSent(state) => Some(state.hello.end.identity),
             _ => None,
         }
@@ -270,7 +270,7 @@ impl RepSent {
     }
 
     /// The peer's ask came to nothing: the ask of this node that it had absorbed, to begin anew.
-    pub(crate) fn resumable(&self) -> Option<(Ask, u8)> {
+    pub(crate) fn resumable(&self) -> Option<(ConnectRequest, u8)> {
         self.absorbed
             .filter(|&(_, resumed)| resumed < Self::RESUMES)
             .map(|(ask, resumed)| (ask, resumed + 1))
@@ -305,7 +305,7 @@ impl Crossing {
 
     /// Whether the asks are for one and the same connection: for one place of a pool, and ours to
     /// the worker that asks for `end`. That theirs is to this worker shows in its having come here.
-    pub(crate) fn of(ours: &Ask, end: Qpn, theirs: &Hello) -> bool {
+    pub(crate) fn of(ours: &ConnectRequest, end: Qpn, theirs: &Hello) -> bool {
         let workers = theirs.end.workers;
         matches!(ours.purpose, Purpose::Pool(_))
             && ours.purpose == theirs.purpose

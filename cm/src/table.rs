@@ -157,7 +157,7 @@ impl Load {
         match state {
             State::Free => None,
             State::ReqSent(_) => Some(&mut self.opening),
-            State::Asked(_) | State::RepSent(_) => Some(&mut self.half_open),
+            State::ReqReceived(_) | State::RepSent(_) => Some(&mut self.half_open),
             State::Established(_) => Some(&mut self.established),
             State::DreqSent(_) => Some(&mut self.closing),
             State::TimeWait { .. } => Some(&mut self.time_wait),
@@ -483,7 +483,7 @@ impl Table {
         let peer = &self.peers[slot.peer.into()];
         let (workers, number) = match slot.state() {
             State::ReqSent(state) => (peer.workers, state.ask.toward.into()),
-            State::Asked(state) => (state.hello.end.workers, slot.packed),
+            State::ReqReceived(state) => (state.hello.end.workers, slot.packed),
             State::RepSent(state) => (state.hello.end.workers, slot.packed),
             _ => (peer.workers, slot.packed),
         };

@@ -5,8 +5,8 @@ use crate::input::Input;
 use crate::network::{self, Datagram, Network, address, way};
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_cm::{
-    Ask, Bind, Binds, Bound, Bounds, Config, Event, HandshakeId, Hello, HelloReply, Identity,
-    NodeCm, Offer, Outgoing, Purpose, Quote, RefusalCode, Retry, Route,
+    Bind, Binds, Bound, Bounds, Config, ConnectRequest, Event, HandshakeId, Hello, HelloReply,
+    Identity, NodeCm, Offer, Outgoing, Purpose, Quote, RefusalCode, Retry, Route,
 };
 use trunkline_conn::secret::{Purpose as Use, Secret, Stream};
 use trunkline_conn::time::Instant;
@@ -212,7 +212,7 @@ impl World {
                     10 => Purpose::Pool(input.byte() % PLACES as u8),
                     _ => Purpose::Private,
                 };
-                let ask = Ask {
+                let ask = ConnectRequest {
                     offer: offer(input),
                     purpose,
                     toward: input.byte(),

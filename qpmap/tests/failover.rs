@@ -620,7 +620,7 @@ fn flows_that_wait_for_a_peer_that_turns_out_to_be_ordinary_fail_and_ask_no_more
     pair.run(10 * MILLISECOND);
     let peer = peer_of(&pair, &waits);
     let engine = &mut pair.nodes[0].engine;
-    let asks = |event: &Event| matches!(event, Event::Ask { .. });
+    let asks = |event: &Event| matches!(event, Event::NeedsConnection { .. });
     assert!(std::iter::from_fn(|| engine.poll_event()).any(|event| asks(&event)));
     engine.peer_is_ibta(peer);
     pair.run(10 * MILLISECOND);

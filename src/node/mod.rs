@@ -44,7 +44,7 @@ const DATAGRAMS: Allowed = Allowed::AtLeast(256);
 /// Connections of a pool.
 const POOLS: Allowed = Allowed::Range(1, 254);
 /// Peers asked at once.
-const ASKS: Allowed = Allowed::Range(1, 65_536);
+const CONNECT_REQUESTS: Allowed = Allowed::Range(1, 65_536);
 /// Times, in ns, by which a node takes a silent connection for dead, or asks it for a sign of life.
 const TIMES: Allowed = Allowed::AtLeast(MILLISECOND);
 /// Bits per second: the largest datagram takes half a second, a quarter of the usual time after
@@ -151,8 +151,8 @@ impl Builder {
     /// that need others, and connections that the program opens, wait in the order in which they
     /// began to, and their patience begins when their peer is asked.
     #[must_use]
-    pub const fn asks(mut self, peers: u32) -> Self {
-        self.config.asks = peers;
+    pub const fn connect_requests(mut self, peers: u32) -> Self {
+        self.config.connect_requests = peers;
         self
     }
 
@@ -414,7 +414,11 @@ impl Builder {
             ("window", engine.window.into(), WINDOWS),
             ("max_datagram", config.max_datagram.into(), DATAGRAMS),
             ("pool", config.pool.into(), POOLS),
-            ("asks", config.asks.into(), ASKS),
+            (
+                "connect_requests",
+                config.connect_requests.into(),
+                CONNECT_REQUESTS,
+            ),
             ("keep_alive in ns", engine.keep_alive_ns, TIMES),
             ("peer_timeout in ns", engine.dead_after_ns, TIMES),
             (

@@ -1,7 +1,7 @@
 //! Numbers of handshakes, for tests of what is kept by them.
 
 use trunkline_cm::{
-    Ask, Binds, Config, HandshakeId, Identity, NodeCm, Offer, Purpose, Retry, Route,
+    Binds, Config, ConnectRequest, HandshakeId, Identity, NodeCm, Offer, Purpose, Retry, Route,
 };
 use trunkline_conn::secret::{Purpose as Secrets, Secret};
 use trunkline_conn::time::Instant;
@@ -24,7 +24,7 @@ pub(super) fn ids(count: u32) -> Vec<HandshakeId> {
             window: 16,
             workers: Workers::ONE,
         };
-        let ask = Ask {
+        let ask = ConnectRequest {
             offer,
             purpose: Purpose::Private,
             toward: 0,

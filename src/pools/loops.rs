@@ -4,7 +4,7 @@ use super::mark::Mark;
 use super::{ConnectionState, NO_QP, OpeningLoop, PoolContext, Pools};
 use crate::error::NoConnection;
 use crate::verbs::connection::ConnectionOptions;
-use crate::worker::messages::{LoopAsk, WorkerMessage};
+use crate::worker::messages::{LoopRequest, WorkerMessage};
 use trunkline_cm::{Offer, Purpose, WINDOW_UNIT};
 use trunkline_qpmap::{ConnId, ConnectionParams, PeerIdentity};
 
@@ -39,7 +39,7 @@ impl Pools {
             handle,
         };
         self.loops.push(opening);
-        let ask = LoopAsk {
+        let ask = LoopRequest {
             from: self.worker.index(),
             near,
             options,
@@ -87,7 +87,7 @@ impl Pools {
     }
 
     /// Another worker asks for the other end of such a connection.
-    pub(crate) fn looped_to(&mut self, context: &mut PoolContext<'_>, ask: &LoopAsk) {
+    pub(crate) fn looped_to(&mut self, context: &mut PoolContext<'_>, ask: &LoopRequest) {
         let far = self.offer(context.engine);
         if let Some(far) = &far {
             self.add_loop(context, (far, &ask.near), &ask.options, ask.private);

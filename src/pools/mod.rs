@@ -29,8 +29,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_cm::{
-    Ask, AskError, Bind, Binds, Directory, Event as Cm, HandshakeId, NodeCm, Offer, PeerMode,
-    Purpose, Retry, Route, WINDOW_UNIT,
+    Bind, Binds, ConnectRequest, Directory, Event as Cm, HandshakeId, NodeCm, Offer, OpenError,
+    PeerMode, Purpose, Retry, Route, WINDOW_UNIT,
 };
 use trunkline_conn::secret::Stream;
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
@@ -67,7 +67,7 @@ pub(crate) struct PoolContext<'a> {
 /// Where a connection that a program opened stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionState {
-    /// The peer was asked, or is once fewer others are being asked (`Builder::asks`).
+    /// The peer was asked, or is once fewer others are being asked (`Builder::connect_requests`).
     Opening,
     /// QPs may be bound to it.
     Open(ConnId),
@@ -267,7 +267,7 @@ impl Pools {
     /// Takes up an engine event.
     pub(crate) fn handle_engine(&mut self, context: &mut PoolContext<'_>, event: &EngineEvent) {
         match *event {
-            EngineEvent::Ask { peer, remote } => self.decide(context, peer, remote),
+            EngineEvent::NeedsConnection { peer, remote } => self.decide(context, peer, remote),
             EngineEvent::Early {
                 connection,
                 token,
@@ -462,7 +462,7 @@ impl Pools {
             Purpose::Private => Binds::default(),
         };
         let known = self.mode(context, peer) == PeerMode::Trunkline;
-        let ask = Ask {
+        let ask = ConnectRequest {
             offer,
             purpose,
             toward: remote.get() as u8,
@@ -499,7 +499,7 @@ impl Pools {
                 // Only a peer that started again with other workers is asked for what it is opening
                 // itself, while we go by those it had. Who waits is looked after when that stands,
                 // or has come to nothing.
-                matches!(error, AskError::Exists(_))
+                matches!(error, OpenError::Exists(_))
             }
         }
     }

@@ -49,7 +49,7 @@ impl Event {
                 Some(Self::ConnectionDown { conn, peer })
             }
             EngineEvent::Moved { qpn, conn } => Some(Self::Moved { qpn, conn }),
-            EngineEvent::Ask { .. }
+            EngineEvent::NeedsConnection { .. }
             | EngineEvent::Crowded { .. }
             | EngineEvent::Early { .. }
             | EngineEvent::QpHeard { .. }

@@ -48,7 +48,7 @@ pub(crate) struct CoreConfig {
     /// Most connections of a pool.
     pub(crate) pool: u32,
     /// Peers that are asked for connections at once.
-    pub(crate) asks: u32,
+    pub(crate) connect_requests: u32,
     /// GUID of the node; `None` draws one.
     pub(crate) guid: Option<u64>,
     /// Idle connections beyond the first of a pool close after so long.
@@ -68,7 +68,7 @@ impl Default for CoreConfig {
         Self {
             engine: Config::default(),
             pool: 4,
-            asks: 4096,
+            connect_requests: 4096,
             guid: None,
             idle_after_ns: 30 * SECOND,
             sharing: true,
@@ -155,7 +155,7 @@ impl Core {
         config.engine.secret = secret.derive(Purpose::Engine);
         let worker = config.engine.worker;
         let mut nodes = CmConfig::new(identity);
-        (nodes.worker, nodes.limits.opening) = (worker, config.asks);
+        (nodes.worker, nodes.limits.opening) = (worker, config.connect_requests);
         let mut manager = NodeCm::new(nodes, secret.stream(Purpose::Nodes));
         let log = Log::of(config.engine.address, worker.index());
         let recorder = Arc::new(Recorder::new(log));

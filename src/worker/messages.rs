@@ -45,14 +45,14 @@ pub(crate) enum WorkerMessage {
     /// A peer has agreed to a connection as this incarnation of itself, at this time.
     Incarnation(PeerIdentity, Instant),
     /// A QP of the sender talks to one of the other worker.
-    Loop(Box<LoopAsk>),
+    Loop(Box<LoopRequest>),
     /// The answer: the asking end, and the other end, if there is one.
     Looped(Offer, Option<Offer>),
 }
 
 /// Asks for the other end of a connection within the node.
 #[derive(Debug)]
-pub(crate) struct LoopAsk {
+pub(crate) struct LoopRequest {
     pub(crate) from: u8,
     pub(crate) near: Offer,
     pub(crate) options: ConnectionOptions,

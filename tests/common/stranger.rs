@@ -4,7 +4,7 @@ use super::address;
 use std::net::{IpAddr, UdpSocket};
 use trunkline::{Instant, Node, Psn, Qpn};
 use trunkline_cm::{
-    Ask, Binds, Config, Identity, NodeCm, Offer, Outgoing, Purpose, Retry, Route, gsi,
+    Binds, Config, ConnectRequest, Identity, NodeCm, Offer, Outgoing, Purpose, Retry, Route, gsi,
 };
 use trunkline_wire::{Bth, MAD_LEN, Opcode, Path, SrcExt, Workers, icrc};
 
@@ -87,7 +87,7 @@ impl Stranger {
 
     /// Asks the node for a connection.
     pub fn ask(&mut self, window: u16) {
-        let ask = Ask {
+        let ask = ConnectRequest {
             offer: offer(window),
             purpose: Purpose::Private,
             toward: 0,

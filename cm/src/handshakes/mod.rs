@@ -9,8 +9,8 @@ use crate::binds::Bounds;
 use crate::config::Config;
 use crate::credit::Credit;
 use crate::driver::Driver;
-use crate::event::{AskError, CloseReason, Event, HandshakeId, Outgoing, Route, UnknownHandshake};
-use crate::hello::{Ask, Hello, HelloError, Offer, Purpose};
+use crate::event::{CloseReason, Event, HandshakeId, OpenError, Outgoing, Route, UnknownHandshake};
+use crate::hello::{ConnectRequest, Hello, HelloError, Offer, Purpose};
 use crate::identity::Identity;
 use crate::message::{self, Mad};
 use crate::outbox::Outbox;
@@ -146,24 +146,29 @@ impl<R: Random> NodeCm<R> {
     /// # Errors
     /// Too much is under way, the place in the pool is taken, the addresses are of two families, or
     /// the offer holds what it may not.
-    pub fn open(&mut self, now: Instant, route: Route, ask: Ask) -> Result<HandshakeId, AskError> {
+    pub fn open(
+        &mut self,
+        now: Instant,
+        route: Route,
+        ask: ConnectRequest,
+    ) -> Result<HandshakeId, OpenError> {
         let route = route.canonical();
         if route.local.is_ipv4() != route.remote.is_ipv4() {
             let Route { local, remote } = route;
-            return Err(AskError::Families { local, remote });
+            return Err(OpenError::Families { local, remote });
         }
         check(&ask)?;
         if let Some((index, slot)) = self.in_place(route, &ask) {
             let id = self.id(index);
-            let State::Asked(asked) = slot.state() else {
-                return Err(AskError::Exists(id));
+            let State::ReqReceived(asked) = slot.state() else {
+                return Err(OpenError::Exists(id));
             };
             let bounds = Bounds::mutual(&ask.binds, &asked.hello.binds);
             self.accept_asked(now, index, ask.offer, bounds, Some((ask, 0)));
             return Ok(id);
         }
         let (load, limits) = (self.table.load(), &self.config.limits);
-        let busy = |what, limit| Err(AskError::Busy { what, limit });
+        let busy = |what, limit| Err(OpenError::Busy { what, limit });
         if !self.may_ask() {
             return busy("connections being opened", limits.opening);
         }
@@ -197,7 +202,7 @@ impl<R: Random> NodeCm<R> {
     ) -> Result<(), UnknownHandshake> {
         let valid = offer.end(self.config.identity).check();
         assert!(valid.is_ok(), "{valid:?}");
-        let index = self.index(id, |state| matches!(state, State::Asked(_)))?;
+        let index = self.index(id, |state| matches!(state, State::ReqReceived(_)))?;
         self.accept_asked(now, index, offer, bounds, None);
         Ok(())
     }
@@ -207,7 +212,7 @@ impl<R: Random> NodeCm<R> {
     /// # Errors
     /// The handshake does not wait for a decision.
     pub fn reject(&mut self, id: HandshakeId, code: RefusalCode) -> Result<(), UnknownHandshake> {
-        let index = self.index(id, |state| matches!(state, State::Asked(_)))?;
+        let index = self.index(id, |state| matches!(state, State::ReqReceived(_)))?;
         self.refuse_asked(index, code, CloseReason::Local);
         Ok(())
     }
@@ -240,7 +245,9 @@ impl<R: Random> NodeCm<R> {
                 self.send_rej(index, transaction, Answered::Other, RefusalCode::Cancelled);
                 self.finish(index, CloseReason::Local);
             }
-            State::Asked(_) => self.refuse_asked(index, RefusalCode::Policy, CloseReason::Local),
+            State::ReqReceived(_) => {
+                self.refuse_asked(index, RefusalCode::Policy, CloseReason::Local)
+            }
             State::RepSent(state) => {
                 let transaction = state.transaction;
                 self.send_rej(index, transaction, Answered::Req, RefusalCode::Policy);
@@ -344,7 +351,7 @@ impl<R: Random> NodeCm<R> {
     }
 
     /// The handshake for a place of the pool, if there is one under way or standing.
-    fn in_place(&self, route: Route, ask: &Ask) -> Option<(u32, &Slot)> {
+    fn in_place(&self, route: Route, ask: &ConnectRequest) -> Option<(u32, &Slot)> {
         let Purpose::Pool(_) = ask.purpose else {
             return None;
         };
@@ -362,7 +369,7 @@ impl<R: Random> NodeCm<R> {
     }
 
     /// Sends a REQ from a slot that has no state worth keeping.
-    fn ask(&mut self, now: Instant, index: u32, ask: Ask, resumed: u8) {
+    fn ask(&mut self, now: Instant, index: u32, ask: ConnectRequest, resumed: u8) {
         self.table.forget_remote(index);
         let route = self.table.route(index);
         let local = self.table.ids(index).local;
@@ -387,9 +394,9 @@ impl<R: Random> NodeCm<R> {
         index: u32,
         offer: Offer,
         bounds: Bounds,
-        absorbed: Option<(Ask, u8)>,
+        absorbed: Option<(ConnectRequest, u8)>,
     ) {
-        let State::Asked(asked) = self.table.slot(index).state() else {
+        let State::ReqReceived(asked) = self.table.slot(index).state() else {
             unreachable!("only undecided handshakes come here")
         };
         let asked = (asked.transaction, asked.hello);
@@ -404,7 +411,7 @@ impl<R: Random> NodeCm<R> {
         (transaction, hello): (u64, Hello),
         offer: Offer,
         bounds: Bounds,
-        absorbed: Option<(Ask, u8)>,
+        absorbed: Option<(ConnectRequest, u8)>,
     ) {
         let rep = message::rep(self.table.ids(index), self.config.identity, &offer, bounds);
         let reply = message::mad(transaction, rep);
@@ -427,7 +434,7 @@ impl<R: Random> NodeCm<R> {
     }
 
     fn refuse_asked(&mut self, index: u32, code: RefusalCode, reason: CloseReason) {
-        let State::Asked(asked) = self.table.slot(index).state() else {
+        let State::ReqReceived(asked) = self.table.slot(index).state() else {
             unreachable!("only undecided handshakes come here")
         };
         let transaction = asked.transaction;
@@ -465,7 +472,7 @@ impl<R: Random> NodeCm<R> {
     }
 }
 
-fn check(ask: &Ask) -> Result<(), HelloError> {
+fn check(ask: &ConnectRequest) -> Result<(), HelloError> {
     let invalid = |field, value| Err(HelloError::Invalid { field, value });
     if ask.purpose == Purpose::Pool(u8::MAX) {
         return invalid("pool index", u8::MAX.into());

@@ -223,7 +223,7 @@ impl<R: Random> NodeCm<R> {
             let exchange = Exchange::of(transaction);
             let index = self.table.find_theirs(route, rej.local, exchange)?;
             let fits = match self.table.slot(index).state() {
-                State::Asked(state) => state.transaction == transaction,
+                State::ReqReceived(state) => state.transaction == transaction,
                 State::RepSent(state) => state.transaction == transaction,
                 _ => false,
             };
@@ -247,7 +247,7 @@ impl<R: Random> NodeCm<R> {
                 };
                 self.finish_with(index, event);
             }
-            State::Asked(state)
+            State::ReqReceived(state)
                 if state.transaction == transaction && slot.remote() == rej.local =>
             {
                 self.finish(index, abandonment(rej));

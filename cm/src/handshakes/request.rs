@@ -9,7 +9,7 @@ use crate::message;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::room::Room;
-use crate::state::{Asked, Crossing, Exchange, State};
+use crate::state::{Crossing, Exchange, ReqReceived, State};
 use crate::table::Ids;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
@@ -124,12 +124,13 @@ impl<R: Random> NodeCm<R> {
             .table
             .insert(route, (hello.purpose, true), &mut self.random)
             .ok_or(RefusalCode::Busy)?;
-        let asked = Asked {
+        let asked = ReqReceived {
             transaction,
             hello,
             deadline: now + self.config.decide_ns,
         };
-        self.table.set_state(index, State::Asked(Box::new(asked)));
+        self.table
+            .set_state(index, State::ReqReceived(Box::new(asked)));
         self.table.set_remote(index, req.local, req.qpn);
         self.events.push_back(Event::Incoming {
             id: self.id(index),

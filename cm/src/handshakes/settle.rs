@@ -160,7 +160,7 @@ impl<R: Random> NodeCm<R> {
         self.counters.silent += u64::from(state.waits_for_peer());
         match state {
             State::ReqSent(_) => self.finish_with(index, Event::Silent { id, route }),
-            State::Asked(_) => {
+            State::ReqReceived(_) => {
                 self.refuse_asked(index, RefusalCode::Busy, CloseReason::Undecided);
             }
             State::RepSent(state) => {

@@ -70,7 +70,7 @@ impl Default for PathTerms {
 
 /// What a REQ asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Ask {
+pub struct RequestTerms {
     /// The service.
     pub service_id: ServiceId,
     /// Kind of connection: [`TransportService::Rc`] or [`TransportService::Uc`].
@@ -85,7 +85,7 @@ pub struct Ask {
     pub private_data: PrivateData<92>,
 }
 
-impl Ask {
+impl RequestTerms {
     pub(super) fn of(req: &Req) -> Self {
         Self {
             service_id: req.service_id,
@@ -147,7 +147,7 @@ impl Answer {
 
 /// A question for a datagram service.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct SidrAsk {
+pub struct SidrRequest {
     /// The service.
     pub service_id: ServiceId,
     /// Partition key.
@@ -199,7 +199,7 @@ pub enum Event {
         /// Where the peer is.
         route: Route,
         /// What it asks for.
-        ask: Ask,
+        ask: RequestTerms,
     },
     /// The peer agreed: make the QP ready, then call [`ready`](super::IbCm::ready).
     Replied {
@@ -271,7 +271,7 @@ pub enum Event {
         /// Where the peer is.
         route: Route,
         /// What it asks.
-        ask: SidrAsk,
+        ask: SidrRequest,
     },
     /// A peer has answered a question.
     SidrAnswered {
@@ -323,7 +323,7 @@ impl Event {
 
 /// Why a peer cannot be asked now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum AskError {
+pub enum RequestError {
     /// As much is under way as may be.
     #[error("{what}: {limit} are the most")]
     Busy {
@@ -356,7 +356,7 @@ pub enum AcceptError {
     Unknown(#[from] UnknownConn),
     /// What it is accepted with is not possible.
     #[error(transparent)]
-    Ask(#[from] AskError),
+    Request(#[from] RequestError),
 }
 
 /// The connection is over, or not where the call needs it to be.

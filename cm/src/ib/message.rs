@@ -1,7 +1,7 @@
 //! The messages as the Linux kernel's connection manager writes them, field for field where a peer
 //! might look.
 
-use super::event::{Answer, Ask, QpTerms, SidrAnswer, SidrAsk};
+use super::event::{Answer, QpTerms, RequestTerms, SidrAnswer, SidrRequest};
 use crate::event::Route;
 use crate::message::NO_LID;
 use trunkline_wire::cm::{
@@ -21,7 +21,7 @@ pub(super) struct Ids {
     pub(super) remote: CommId,
 }
 
-pub(super) fn req(local: CommId, route: Route, guid: u64, ask: &Ask) -> Req {
+pub(super) fn req(local: CommId, route: Route, guid: u64, ask: &RequestTerms) -> Req {
     let (qp, path) = (&ask.qp, &ask.path);
     Req {
         local,
@@ -145,7 +145,7 @@ pub(super) fn apr(lap: &Lap, status: ApStatus) -> Apr {
     }
 }
 
-pub(super) fn sidr_req(request: CommId, ask: &SidrAsk) -> SidrReq {
+pub(super) fn sidr_req(request: CommId, ask: &SidrRequest) -> SidrReq {
     SidrReq {
         request,
         pkey: ask.pkey,

@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   asking                                               asked
-//!     connect --> ReqSent ------- REQ -----------------> Asked --> Event::Incoming
+//!     connect --> ReqSent ------- REQ -----------------> ReqReceived --> Event::Incoming
 //!                   |     <------ MRA, if it takes time    | accept
 //!     Event::Replied <----------- REP ------------------ RepSent
 //!       | ready --> Established - RTU -----------------> Established
 //!     close --> DreqSent -------- DREQ ----------------> TimeWait
 //!     TimeWait <----------------- DREP ------------------'
 //!
-//!     ask --> SidrSent ---------- SIDR_REQ ------------> SidrAsked --> Event::SidrIncoming
+//!     ask --> SidrSent ---------- SIDR_REQ ------------> SidrReqReceived --> Event::SidrIncoming
 //!     Event::SidrAnswered <------ SIDR_REP ------------- answer
 //! ```
 //!
@@ -39,8 +39,8 @@ mod tests;
 pub use crate::handshakes::Load;
 pub use config::{Config, Guids};
 pub use event::{
-    AcceptError, Answer, Ask, AskError, CloseReason, CmId, Event, PathTerms, QpTerms, SidrAnswer,
-    SidrAsk, UnknownConn,
+    AcceptError, Answer, CloseReason, CmId, Event, PathTerms, QpTerms, RequestError, RequestTerms,
+    SidrAnswer, SidrRequest, UnknownConn,
 };
 pub use met::Met;
 
@@ -192,9 +192,9 @@ impl<R: Random> IbCm<R> {
         &mut self,
         now: Instant,
         route: Route,
-        ask: &Ask,
+        ask: &RequestTerms,
         retry: Retry,
-    ) -> Result<CmId, AskError> {
+    ) -> Result<CmId, RequestError> {
         let route = self.room_to_ask(route)?;
         check_qp(&ask.qp)?;
         self.check_ask(ask)?;
@@ -237,7 +237,7 @@ impl<R: Random> IbCm<R> {
 
     fn check_accept(&self, id: CmId, answer: &Answer) -> Result<(u32, u64), AcceptError> {
         let found = self.undecided(id, |state| match state {
-            State::Asked(asked) => Some(asked.transaction),
+            State::ReqReceived(asked) => Some(asked.transaction),
             _ => None,
         })?;
         check_qp(&answer.qp)?;
@@ -267,7 +267,7 @@ impl<R: Random> IbCm<R> {
         private_data: PrivateData<148>,
     ) -> Result<(), UnknownConn> {
         let (index, (transaction, refused)) = self.undecided(id, |state| match state {
-            State::Asked(asked) => Some((asked.transaction, Answered::Req)),
+            State::ReqReceived(asked) => Some((asked.transaction, Answered::Req)),
             State::Replied(replied) => Some((replied.transaction, Answered::Rep)),
             _ => None,
         })?;
@@ -303,7 +303,7 @@ impl<R: Random> IbCm<R> {
                 let transaction = sent.transaction;
                 self.give_up_answer(now, index, transaction, CloseReason::Local);
             }
-            State::Asked(_) | State::Replied(_) => {
+            State::ReqReceived(_) | State::Replied(_) => {
                 let reason = RejReason::ConsumerDefined;
                 self.reject(now, id, reason, PrivateData::default())?;
             }
@@ -311,7 +311,7 @@ impl<R: Random> IbCm<R> {
                 self.disconnect(now, index, CloseReason::Local, private_data);
             }
             State::SidrSent(_) => self.end_question(index),
-            State::SidrAsked(..) => self.refuse_question(now, index),
+            State::SidrReqReceived(..) => self.refuse_question(now, index),
             State::Free | State::DreqSent(..) | State::TimeWait { .. } | State::SidrDone { .. } => {
                 return Err(unknown);
             }
@@ -376,13 +376,13 @@ impl<R: Random> IbCm<R> {
         Ok((index, found))
     }
 
-    fn room_to_ask(&self, route: Route) -> Result<Route, AskError> {
+    fn room_to_ask(&self, route: Route) -> Result<Route, RequestError> {
         let route = route.canonical();
         if route.local.is_ipv4() != route.remote.is_ipv4() {
-            return Err(AskError::Families(route));
+            return Err(RequestError::Families(route));
         }
         let (load, limits) = (self.table.load(), &self.config.limits);
-        let busy = |what, limit| Err(AskError::Busy { what, limit });
+        let busy = |what, limit| Err(RequestError::Busy { what, limit });
         if load.opening >= limits.opening {
             return busy("connections being opened", limits.opening);
         }
@@ -392,11 +392,11 @@ impl<R: Random> IbCm<R> {
         Ok(route)
     }
 
-    fn check_ask(&self, ask: &Ask) -> Result<(), AskError> {
+    fn check_ask(&self, ask: &RequestTerms) -> Result<(), RequestError> {
         at_most("retry count", ask.retry_count.into(), 7)?;
         at_most("flow label", ask.path.flow_label, 0x000f_ffff)?;
         at_most("ACK timeout", ask.path.ack_timeout.into(), 31)?;
-        let invalid = |field, value| Err(AskError::Invalid { field, value });
+        let invalid = |field, value| Err(RequestError::Invalid { field, value });
         if !(1..=self.config.mtu).contains(&ask.path.mtu) {
             return invalid("path MTU", ask.path.mtu.into());
         }
@@ -418,9 +418,9 @@ impl<R: Random> IbCm<R> {
         self.table.has_local_qp(qpn)
     }
 
-    fn check_free(&self, qpn: Qpn) -> Result<(), AskError> {
+    fn check_free(&self, qpn: Qpn) -> Result<(), RequestError> {
         if self.is_taken(qpn) {
-            return Err(AskError::QpInUse(qpn));
+            return Err(RequestError::QpInUse(qpn));
         }
         Ok(())
     }
@@ -471,22 +471,22 @@ impl<R: Random> IbCm<R> {
     }
 }
 
-pub(crate) fn at_most(field: &'static str, value: u32, most: u32) -> Result<(), AskError> {
+pub(crate) fn at_most(field: &'static str, value: u32, most: u32) -> Result<(), RequestError> {
     if value > most {
-        return Err(AskError::Invalid { field, value });
+        return Err(RequestError::Invalid { field, value });
     }
     Ok(())
 }
 
-fn check_qp(qp: &QpTerms) -> Result<(), AskError> {
+fn check_qp(qp: &QpTerms) -> Result<(), RequestError> {
     at_most("RNR retry count", qp.rnr_retry_count.into(), 7)?;
     check_qpn(qp.qpn)
 }
 
-fn check_qpn(qpn: Qpn) -> Result<(), AskError> {
+fn check_qpn(qpn: Qpn) -> Result<(), RequestError> {
     if qpn <= Qpn::GSI {
         let value = qpn.get();
-        return Err(AskError::Invalid {
+        return Err(RequestError::Invalid {
             field: "QPN",
             value,
         });

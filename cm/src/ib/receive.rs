@@ -233,7 +233,7 @@ impl<R: Random> IbCm<R> {
             State::Replied(replied) if named && replied.transaction == transaction => {
                 self.rejected(now, index, rej.refused, rej.reason, rej.private_data);
             }
-            State::Asked(asked) if same && asked.transaction == transaction => {
+            State::ReqReceived(asked) if same && asked.transaction == transaction => {
                 self.end(now, index, CloseReason::Abandoned(rej.reason));
             }
             State::RepSent(sent) if same && sent.transaction == transaction => {

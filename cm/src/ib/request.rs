@@ -1,6 +1,6 @@
 //! A peer asks for a connection.
 
-use super::event::{Ask, Event};
+use super::event::{Event, RequestTerms};
 use super::message::{self, Ids};
 use super::state::{State, Undecided};
 use super::table::Subject;
@@ -64,7 +64,7 @@ impl<R: Random> IbCm<R> {
                 let reason = RejReason::StaleConnection;
                 Some(reason)
             }
-            State::Asked(asked) if asked.transaction == transaction && same_qp => {
+            State::ReqReceived(asked) if asked.transaction == transaction && same_qp => {
                 self.counters.duplicate += 1;
                 // The network's own copy asks for nothing: who was to be patient was told so.
                 if asked.mra_at.is_none() {
@@ -78,7 +78,7 @@ impl<R: Random> IbCm<R> {
                 self.send(index, again);
                 None
             }
-            State::Asked(_) | State::RepSent(_) => {
+            State::ReqReceived(_) | State::RepSent(_) => {
                 self.counters.mismatch += 1;
                 let reason = RejReason::DuplicateLocalCommId;
                 Some(reason)
@@ -156,12 +156,12 @@ impl<R: Random> IbCm<R> {
         self.table.set_asked(index, Subject::Connection, req.local);
         let granted = timeout_ns(req.remote_response_timeout);
         let undecided = self.decision(now, transaction, granted);
-        self.table.set_state(index, State::Asked(undecided));
+        self.table.set_state(index, State::ReqReceived(undecided));
         self.meet(index, req.qpn, req.ca_guid);
         self.events.push_back(Event::Incoming {
             id: self.conn(index),
             route,
-            ask: Ask::of(req),
+            ask: RequestTerms::of(req),
         });
     }
 

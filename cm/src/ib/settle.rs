@@ -223,7 +223,7 @@ impl<R: Random> IbCm<R> {
                 let reason = *reason;
                 self.end(now, index, reason);
             }
-            State::Asked(undecided) => {
+            State::ReqReceived(undecided) => {
                 let (transaction, over) = (undecided.transaction, undecided.decide_by <= now);
                 self.late(now, index, transaction, Answered::Req, over);
             }
@@ -231,7 +231,7 @@ impl<R: Random> IbCm<R> {
                 let (transaction, over) = (undecided.transaction, undecided.decide_by <= now);
                 self.late(now, index, transaction, Answered::Rep, over);
             }
-            State::SidrAsked(..) => self.refuse_question(now, index),
+            State::SidrReqReceived(..) => self.refuse_question(now, index),
             // It was confirmed as often as may be.
             State::Established(_) => {}
             state => unreachable!("a {state:?} has no deadline"),
@@ -255,7 +255,7 @@ impl<R: Random> IbCm<R> {
             return;
         }
         self.table.update(index, |state| {
-            if let State::Asked(undecided) | State::Replied(undecided) = state {
+            if let State::ReqReceived(undecided) | State::Replied(undecided) = state {
                 undecided.mra_at = None;
             }
         });

@@ -1,6 +1,6 @@
 //! Questions for datagram services (SIDR).
 
-use super::event::{AskError, CmId, Event, SidrAnswer, SidrAsk};
+use super::event::{CmId, Event, RequestError, SidrAnswer, SidrRequest};
 use super::state::{Answered as Kept, State};
 use super::table::Subject;
 use super::{IbCm, check_qpn, message};
@@ -24,9 +24,9 @@ impl<R: Random> IbCm<R> {
         &mut self,
         now: Instant,
         route: Route,
-        ask: &SidrAsk,
+        ask: &SidrRequest,
         retry: Retry,
-    ) -> Result<CmId, AskError> {
+    ) -> Result<CmId, RequestError> {
         let route = self.room_to_ask(route)?;
         let index = self.table.insert(route, &mut self.random);
         let transaction = self.random.next();
@@ -47,7 +47,7 @@ impl<R: Random> IbCm<R> {
         answer: &SidrAnswer,
     ) -> Result<(), super::AcceptError> {
         let (index, (transaction, service_id)) = self.undecided(id, |state| match state {
-            State::SidrAsked(asked, service) => Some((asked.transaction, *service)),
+            State::SidrReqReceived(asked, service) => Some((asked.transaction, *service)),
             _ => None,
         })?;
         if answer.status == SidrStatus::Success {
@@ -100,12 +100,12 @@ impl<R: Random> IbCm<R> {
         let mut undecided = self.decision(now, transaction, 0);
         // There is no MRA to a question.
         undecided.mra_at = None;
-        let asked = State::SidrAsked(undecided, req.service_id);
+        let asked = State::SidrReqReceived(undecided, req.service_id);
         self.table.set_state(index, asked);
         self.events.push_back(Event::SidrIncoming {
             id: self.conn(index),
             route,
-            ask: SidrAsk {
+            ask: SidrRequest {
                 service_id: req.service_id,
                 pkey: req.pkey,
                 private_data: req.private_data,
@@ -115,7 +115,7 @@ impl<R: Random> IbCm<R> {
 
     /// Nobody decided, or it was decided against.
     pub(super) fn refuse_question(&mut self, now: Instant, index: u32) {
-        let State::SidrAsked(asked, service) = self.table.slot(index).state() else {
+        let State::SidrReqReceived(asked, service) = self.table.slot(index).state() else {
             unreachable!("only undecided questions come here")
         };
         let (transaction, service_id) = (asked.transaction, *service);

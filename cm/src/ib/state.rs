@@ -4,13 +4,13 @@
 //! | --- | --- | --- |
 //! | `ReqSent` | asking | REP, REJ, tries used up, close |
 //! | `Replied` | asking | ready, reject, time to decide, REJ, DREQ, close |
-//! | `Asked` | asked | accept, reject, time to decide, REJ, close |
+//! | `ReqReceived` | asked | accept, reject, time to decide, REJ, close |
 //! | `RepSent` | asked | RTU or first packet, REJ, DREQ, tries used up, close |
 //! | `Established` | both | DREQ, REJ, a REQ or REP of the peer's QP for another, close |
 //! | `DreqSent` | both | DREP, DREQ, REJ, tries used up |
 //! | `TimeWait` | both | time |
 //! | `SidrSent` | asking | SIDR_REP, tries used up, close |
-//! | `SidrAsked` | asked | answer, time to decide |
+//! | `SidrReqReceived` | asked | answer, time to decide |
 //! | `SidrDone` | asked | time |
 
 use super::event::CloseReason;
@@ -77,7 +77,7 @@ pub(crate) enum State {
     Free,
     ReqSent(Box<Sent>),
     Replied(Box<Undecided>),
-    Asked(Box<Undecided>),
+    ReqReceived(Box<Undecided>),
     RepSent(Box<Sent>),
     /// The asking end keeps its RTU.
     Established(Option<Box<Confirmation>>),
@@ -86,7 +86,7 @@ pub(crate) enum State {
         until: Instant,
     },
     SidrSent(Box<Sent>),
-    SidrAsked(Box<Undecided>, ServiceId),
+    SidrReqReceived(Box<Undecided>, ServiceId),
     SidrDone {
         until: Instant,
         answer: Box<Answered>,
@@ -108,13 +108,13 @@ impl State {
             Self::Free => Phase::Gone,
             Self::ReqSent(_) => Phase::ReqSent,
             Self::Replied(_) => Phase::Replied,
-            Self::Asked(_) => Phase::Asked,
+            Self::ReqReceived(_) => Phase::ReqReceived,
             Self::RepSent(_) => Phase::RepSent,
             Self::Established(_) => Phase::Established,
             Self::DreqSent(..) => Phase::DreqSent,
             Self::TimeWait { .. } => Phase::TimeWait,
             Self::SidrSent(_) => Phase::SidrSent,
-            Self::SidrAsked(..) => Phase::SidrAsked,
+            Self::SidrReqReceived(..) => Phase::SidrReqReceived,
             Self::SidrDone { .. } => Phase::SidrDone,
         }
     }
@@ -133,7 +133,7 @@ impl slots::State for State {
             | Self::RepSent(sent)
             | Self::DreqSent(sent, _)
             | Self::SidrSent(sent) => Some(sent.schedule.deadline),
-            Self::Replied(wait) | Self::Asked(wait) | Self::SidrAsked(wait, _) => {
+            Self::Replied(wait) | Self::ReqReceived(wait) | Self::SidrReqReceived(wait, _) => {
                 Some(wait.deadline())
             }
             Self::Established(confirmed) => {
@@ -150,7 +150,7 @@ impl slots::State for State {
             | Self::RepSent(sent)
             | Self::DreqSent(sent, _)
             | Self::SidrSent(sent) => size_of_val(&**sent),
-            Self::Replied(asked) | Self::Asked(asked) | Self::SidrAsked(asked, _) => {
+            Self::Replied(asked) | Self::ReqReceived(asked) | Self::SidrReqReceived(asked, _) => {
                 size_of_val(&**asked)
             }
             Self::Established(confirmed) => confirmed.as_deref().map_or(0, size_of_val),
@@ -206,7 +206,7 @@ impl State {
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(
             self,
-            Self::Asked(_) | Self::RepSent(_) | Self::SidrAsked(..)
+            Self::ReqReceived(_) | Self::RepSent(_) | Self::SidrReqReceived(..)
         )
     }
 
@@ -215,7 +215,7 @@ impl State {
         matches!(
             self,
             Self::Replied(_)
-                | Self::Asked(_)
+                | Self::ReqReceived(_)
                 | Self::RepSent(_)
                 | Self::Established(_)
                 | Self::DreqSent(..)

@@ -285,7 +285,9 @@ impl Table {
         let count = match state {
             State::Free => return,
             State::ReqSent(_) | State::Replied(_) | State::SidrSent(_) => &mut load.opening,
-            State::Asked(_) | State::RepSent(_) | State::SidrAsked(..) => &mut load.half_open,
+            State::ReqReceived(_) | State::RepSent(_) | State::SidrReqReceived(..) => {
+                &mut load.half_open
+            }
             State::Established(_) => &mut load.established,
             State::DreqSent(..) => &mut load.closing,
             State::TimeWait { .. } | State::SidrDone { .. } => &mut load.time_wait,

@@ -338,7 +338,7 @@ pub enum Error {
     },
     /// What is asked for is not possible.
     #[error(transparent)]
-    Ask(#[from] ib::AskError),
+    Request(#[from] ib::RequestError),
 }
 
 /// Something to set of an ID (rdma_set_option(3)).

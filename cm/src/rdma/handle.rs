@@ -148,7 +148,12 @@ impl<R: Random> RdmaCm<R> {
     }
 
     /// A peer connects.
-    fn on_request(&mut self, conn: CmId, route: Route, ask: &ib::Ask) -> Result<(), RejReason> {
+    fn on_request(
+        &mut self,
+        conn: CmId,
+        route: Route,
+        ask: &ib::RequestTerms,
+    ) -> Result<(), RejReason> {
         let arrived = self.arrival(ask.service_id, route, ask.private_data.bytes());
         let (listener, space, local, peer) = arrived.map_err(Fault::reason)?;
         let kind = match ask.service {
@@ -183,7 +188,7 @@ impl<R: Random> RdmaCm<R> {
         &mut self,
         conn: CmId,
         route: Route,
-        ask: &ib::SidrAsk,
+        ask: &ib::SidrRequest,
     ) -> Result<(), SidrStatus> {
         let arrived = self.arrival(ask.service_id, route, ask.private_data.bytes());
         let (listener, space, local, peer) = arrived.map_err(Fault::status)?;
@@ -410,7 +415,7 @@ impl Fault {
 fn refusal(id: Id, error: ib::AcceptError) -> Error {
     match error {
         ib::AcceptError::Unknown(_) => Error::State(id),
-        ib::AcceptError::Ask(error) => Error::Ask(error),
+        ib::AcceptError::Request(error) => Error::Request(error),
     }
 }
 

@@ -290,7 +290,7 @@ impl<R: Random> RdmaCm<R> {
     pub fn resolve(&mut self, id: Id, route: Route, port: u16) -> Result<SocketAddr, Error> {
         let route = route.canonical();
         if route.local.is_ipv4() != route.remote.is_ipv4() {
-            return Err(ib::AskError::Families(route).into());
+            return Err(ib::RequestError::Families(route).into());
         }
         let record = self.record(id)?;
         if !matches!(record.state, State::Idle | State::Resolved { .. }) {
@@ -354,7 +354,7 @@ impl<R: Random> RdmaCm<R> {
         let starting_psn = Psn::from_wire(random as u32);
         let retry = self.config.connect;
         let conn = if let Kind::Ud = kind {
-            let ask = ib::SidrAsk {
+            let ask = ib::SidrRequest {
                 service_id,
                 pkey: path.pkey,
                 private_data: self.noted(behind(
@@ -365,7 +365,7 @@ impl<R: Random> RdmaCm<R> {
             };
             self.ib.ask(now, route, &ask, retry)?
         } else {
-            let ask = ib::Ask {
+            let ask = ib::RequestTerms {
                 service_id,
                 service: match kind {
                     Kind::Uc => TransportService::Uc,

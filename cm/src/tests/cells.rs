@@ -14,7 +14,7 @@ use trunkline_wire::cm::{CmMad, CommId};
 
 const STATES: [(&str, Enter<Stage>); 8] = [
     ("ReqSent", |s| s.open()),
-    ("Asked", |s| s.asked()),
+    ("ReqReceived", |s| s.asked()),
     ("RepSent", |s| s.rep_sent()),
     ("Opener", |s| {
         s.established();
@@ -160,7 +160,7 @@ const TABLE: &str = "
     Gone REP: +REJ
     RepSent RTU: Established Established
     ReqSent REJ: - Refused
-    Asked REJ: - Closed(Abandoned)
+    ReqReceived REJ: - Closed(Abandoned)
     RepSent REJ: - Closed(Abandoned)
     Opener REJ: TimeWait Closed(Abandoned)
     Acceptor REJ: TimeWait Closed(Abandoned)
@@ -184,12 +184,12 @@ const TABLE: &str = "
     ReqSent REJ*: - Refused
     Gone DREQ*: +DREP
     ReqSent deadline: +REQ
-    Asked deadline: - +REJ Closed(Undecided)
+    ReqReceived deadline: - +REJ Closed(Undecided)
     RepSent deadline: +REP
     DreqSent deadline: +DREQ
     TimeWait deadline: -
     ReqSent accept: unknown
-    Asked accept: RepSent +REP
+    ReqReceived accept: RepSent +REP
     RepSent accept: unknown
     Opener accept: unknown
     Acceptor accept: unknown
@@ -197,7 +197,7 @@ const TABLE: &str = "
     TimeWait accept: unknown
     Gone accept: unknown
     ReqSent reject: unknown
-    Asked reject: - +REJ Closed(Local)
+    ReqReceived reject: - +REJ Closed(Local)
     RepSent reject: unknown
     Opener reject: unknown
     Acceptor reject: unknown
@@ -205,7 +205,7 @@ const TABLE: &str = "
     TimeWait reject: unknown
     Gone reject: unknown
     ReqSent confirm: unknown
-    Asked confirm: unknown
+    ReqReceived confirm: unknown
     RepSent confirm: Established Established
     Opener confirm: unknown
     Acceptor confirm: unknown
@@ -213,7 +213,7 @@ const TABLE: &str = "
     TimeWait confirm: unknown
     Gone confirm: unknown
     ReqSent close: - +REJ Closed(Local)
-    Asked close: - +REJ Closed(Local)
+    ReqReceived close: - +REJ Closed(Local)
     RepSent close: - +REJ Closed(Local)
     Opener close: DreqSent +DREQ
     Acceptor close: DreqSent +DREQ
@@ -221,7 +221,7 @@ const TABLE: &str = "
     TimeWait close: unknown
     Gone close: unknown
     ReqSent release: unknown
-    Asked release: unknown
+    ReqReceived release: unknown
     RepSent release: unknown
     Opener release: TimeWait Closed(Local)
     Acceptor release: TimeWait Closed(Local)

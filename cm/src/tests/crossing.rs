@@ -5,7 +5,7 @@ use super::nodes::Network;
 use super::nodes::agree;
 use super::{Rng, Stage, ask, drain, messages, ms, offer};
 use crate::binds::{Bind, Binds, Bound, Bounds};
-use crate::event::{AskError, CloseReason, Event, Refused, Role};
+use crate::event::{CloseReason, Event, OpenError, Refused, Role};
 use crate::hello::{Hello, HelloReply, Purpose};
 use crate::identity::Identity;
 use crate::refusal::RefusalCode;
@@ -234,7 +234,7 @@ fn a_place_is_opened_once() {
         enter(&mut stage);
         let again = ask(&mut stage.random, Purpose::Pool(0));
         let refused = stage.manager.open(stage.now, stage.route(), again);
-        assert_eq!(refused, Err(AskError::Exists(stage.id())));
+        assert_eq!(refused, Err(OpenError::Exists(stage.id())));
         for purpose in [Purpose::Pool(1), Purpose::Private, Purpose::Private] {
             let other = ask(&mut stage.random, purpose);
             assert!(stage.manager.open(stage.now, stage.route(), other).is_ok());

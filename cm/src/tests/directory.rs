@@ -42,10 +42,10 @@ fn event(kind: &str) -> Event {
 
 #[test]
 fn every_event_teaches_what_is_written_here() {
-    use PeerMode::{Asking, Trunkline, Unknown};
+    use PeerMode::{Connecting, Trunkline, Unknown};
     let ibta = PeerMode::Ibta { until: ms(70_000) };
     let older = PeerMode::Ibta { until: ms(11_000) };
-    // From Unknown, Asking, Trunkline and an older Ibta.
+    // From Unknown, Connecting, Trunkline and an older Ibta.
     let table = [
         ("incoming", [Trunkline, Trunkline, Trunkline, Trunkline]),
         ("established", [Trunkline, Trunkline, Trunkline, Trunkline]),
@@ -58,7 +58,10 @@ fn every_event_teaches_what_is_written_here() {
         ("closed", [Unknown, Unknown, Trunkline, older]),
     ];
     for (kind, after) in table {
-        for (before, after) in [Unknown, Asking, Trunkline, older].into_iter().zip(after) {
+        for (before, after) in [Unknown, Connecting, Trunkline, older]
+            .into_iter()
+            .zip(after)
+        {
             let learnt = before.after(ms(10_000), &event(kind), PLAIN_NS);
             assert_eq!(learnt, after, "{kind} after {before:?}");
         }
@@ -71,7 +74,7 @@ fn negative_answers_expire_and_any_question_replaces_them() {
     let peer = address(2);
     assert_eq!(directory.mode(ms(0), peer), PeerMode::Unknown);
     directory.asked(ms(0), peer);
-    assert_eq!(directory.mode(ms(0), peer), PeerMode::Asking);
+    assert_eq!(directory.mode(ms(0), peer), PeerMode::Connecting);
     directory.learn(ms(10), &event("silent"), PLAIN_NS);
     let until = ms(60_010);
     assert_eq!(directory.mode(ms(60_009), peer), PeerMode::Ibta { until });

@@ -2,7 +2,7 @@
 
 use super::{Rng, Stage, US, address, ask, drain, messages, ms};
 use crate::Config;
-use crate::event::{AskError, Route};
+use crate::event::{OpenError, Route};
 use crate::hello::{HelloError, Purpose};
 use crate::refusal::{Refusal, RefusalCode};
 use trunkline_conn::time::MILLISECOND;
@@ -45,7 +45,7 @@ fn asks_of_ours_are_bounded() {
         ask(&mut Rng::new(1), Purpose::Private),
     );
     let what = "connections being opened";
-    assert_eq!(refused, Err(AskError::Busy { what, limit: 3 }));
+    assert_eq!(refused, Err(OpenError::Busy { what, limit: 3 }));
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_connection_that_was_handed_over_counts_until_it_ends_and_is_not_kept() {
     let ask = ask(&mut Rng::new(1), Purpose::Private);
     let route = stage.route();
     let full = stage.manager.open(stage.now, route, ask);
-    assert!(matches!(full, Err(AskError::Busy { .. })), "{full:?}");
+    assert!(matches!(full, Err(OpenError::Busy { .. })), "{full:?}");
     for theirs in handed_over {
         stage.manager.ended(stage.peer_address, theirs);
     }
@@ -396,7 +396,7 @@ fn what_no_peer_would_take_cannot_be_offered() {
     ];
     for (expected, ask) in cases {
         let refused = stage.manager.open(stage.now, stage.route(), ask);
-        let Err(AskError::Offer(HelloError::Invalid { field, .. })) = refused else {
+        let Err(OpenError::Offer(HelloError::Invalid { field, .. })) = refused else {
             panic!("{refused:?}")
         };
         assert_eq!(field, expected);
@@ -407,6 +407,6 @@ fn what_no_peer_would_take_cannot_be_offered() {
     };
     assert!(matches!(
         stage.manager.open(stage.now, v6, good),
-        Err(AskError::Families { .. })
+        Err(OpenError::Families { .. })
     ));
 }

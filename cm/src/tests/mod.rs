@@ -20,7 +20,7 @@ mod sim;
 
 use crate::binds::{Binds, Bounds};
 use crate::event::{Established, Event, HandshakeId, Outgoing, Route};
-use crate::hello::{Ask, Offer, Purpose};
+use crate::hello::{ConnectRequest, Offer, Purpose};
 use crate::identity::Identity;
 use crate::message::{self, Mad};
 use crate::random::Random;
@@ -70,8 +70,8 @@ pub(super) fn offer(random: &mut Rng) -> Offer {
     }
 }
 
-pub(super) fn ask(random: &mut Rng, purpose: Purpose) -> Ask {
-    Ask {
+pub(super) fn ask(random: &mut Rng, purpose: Purpose) -> ConnectRequest {
+    ConnectRequest {
         offer: offer(random),
         purpose,
         toward: 0,
@@ -160,8 +160,8 @@ impl Stage {
         }
     }
 
-    pub(super) fn peer_ask(&self) -> Ask {
-        Ask {
+    pub(super) fn peer_ask(&self) -> ConnectRequest {
+        ConnectRequest {
             offer: self.peer_offer,
             purpose: self.purpose,
             toward: 0,
@@ -182,7 +182,7 @@ impl Stage {
             local: self.peer_address,
             remote: address(1),
         };
-        let ask = Ask {
+        let ask = ConnectRequest {
             binds,
             ..self.peer_ask()
         };
@@ -236,7 +236,7 @@ impl Stage {
     }
 
     pub(super) fn open_with(&mut self, binds: Binds) {
-        let ask = Ask {
+        let ask = ConnectRequest {
             binds,
             ..ask(&mut self.random, self.purpose)
         };
@@ -335,7 +335,7 @@ impl Stage {
         match state {
             State::Free => "Free",
             State::ReqSent(_) => "ReqSent",
-            State::Asked(_) => "Asked",
+            State::ReqReceived(_) => "ReqReceived",
             State::RepSent(_) => "RepSent",
             State::Established(_) => "Established",
             State::DreqSent(_) => "DreqSent",

@@ -5,7 +5,7 @@ use super::air::Weather;
 use super::network::Party;
 use super::{Rng, address, ask, drain, offer};
 use crate::binds::{Bind, Bound, Bounds};
-use crate::event::{AskError, Established, Event, HandshakeId, Outgoing};
+use crate::event::{Established, Event, HandshakeId, OpenError, Outgoing};
 use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::message::Mad;
@@ -66,7 +66,7 @@ impl Node {
         ];
         let seen = [
             count(&[Phase::ReqSent]),
-            count(&[Phase::Asked, Phase::RepSent]),
+            count(&[Phase::ReqReceived, Phase::RepSent]),
             count(&[Phase::Established]),
             count(&[Phase::DreqSent]),
             count(&[Phase::TimeWait]),
@@ -171,7 +171,7 @@ impl Network {
         to: usize,
         purpose: Purpose,
         retry: Retry,
-    ) -> Result<HandshakeId, AskError> {
+    ) -> Result<HandshakeId, OpenError> {
         let mut ask = ask(&mut self.random, purpose);
         ask.retry = retry;
         let node = &mut self.parties[from];

@@ -173,7 +173,7 @@ fn quotes_that_are_short_or_of_something_else_are_none() {
 #[test]
 fn an_ask_of_an_ordinary_host_ends_in_the_same_way() {
     let mut manager = ib::IbCm::new(ib::Config::new(5), Rng::new(1));
-    let ask = ib::SidrAsk {
+    let ask = ib::SidrRequest {
         service_id: trunkline_wire::ServiceId::tcp(7174),
         pkey: 0xffff,
         private_data: PrivateData::default(),

@@ -232,7 +232,7 @@ impl ConnId {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
     /// A QP is connected to one to whose worker no connection leads: ask.
-    Ask {
+    NeedsConnection {
         /// The address.
         peer: Gid,
         /// The QP there.

@@ -304,7 +304,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         self.wait_undecided(qp);
-        self.events.push(Event::Ask { peer, remote });
+        self.events.push(Event::NeedsConnection { peer, remote });
     }
 
     /// The QP failed.

@@ -281,7 +281,7 @@ impl<P: Platform> Engine<P> {
     /// have been known before.
     pub(crate) fn ask_for_waiting(&mut self, peer: Gid) {
         for remote in self.waiting_for(peer) {
-            self.events.push(Event::Ask { peer, remote });
+            self.events.push(Event::NeedsConnection { peer, remote });
         }
     }
 
@@ -296,7 +296,7 @@ impl<P: Platform> Engine<P> {
         drop(lines);
         if waits && self.links.pick(peer, remote).is_none() {
             let peer = self.links.peer_address(peer);
-            self.events.push(Event::Ask { peer, remote });
+            self.events.push(Event::NeedsConnection { peer, remote });
         }
     }
 
@@ -491,7 +491,7 @@ impl<P: Platform> Engine<P> {
         for remote in self.waiting_for(address) {
             if fresh.contains(&workers.owner(remote.get())) {
                 let peer = address;
-                self.events.push(Event::Ask { peer, remote });
+                self.events.push(Event::NeedsConnection { peer, remote });
             }
         }
     }

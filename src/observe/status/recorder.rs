@@ -354,7 +354,7 @@ impl Timing {
 const fn node_span(from: Phase, to: Phase) -> Option<Span> {
     match (from, to) {
         (Phase::ReqSent, Phase::Established) => Some(Span::NodeAnswer),
-        (Phase::Asked, Phase::RepSent) => Some(Span::NodeDecide),
+        (Phase::ReqReceived, Phase::RepSent) => Some(Span::NodeDecide),
         (Phase::RepSent, Phase::Established) => Some(Span::NodeConfirm),
         (Phase::DreqSent, Phase::TimeWait) => Some(Span::NodeClose),
         _ => None,
@@ -365,7 +365,7 @@ const fn ib_span(from: Phase, to: Phase) -> Option<Span> {
     match (from, to) {
         (Phase::ReqSent, Phase::Replied) => Some(Span::IbAnswer),
         (Phase::Replied, Phase::Established) => Some(Span::IbReady),
-        (Phase::Asked, Phase::RepSent) => Some(Span::IbDecide),
+        (Phase::ReqReceived, Phase::RepSent) => Some(Span::IbDecide),
         (Phase::RepSent, Phase::Established) => Some(Span::IbConfirm),
         (Phase::DreqSent, Phase::TimeWait) => Some(Span::IbClose),
         _ => None,

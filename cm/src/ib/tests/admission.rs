@@ -1,7 +1,7 @@
 //! Storms: who gets in, who is told to wait, and what of it shows to the others.
 
-use super::{GUID, Stage, ask, drain, messages, sidr_ask};
-use crate::ib::{AskError, Config, Event};
+use super::{GUID, Stage, ask, drain, messages, sidr_request};
+use crate::ib::{Config, Event, RequestError};
 use crate::retry::Retry;
 use crate::tests::{address, ms};
 use trunkline_conn::time::SECOND;
@@ -191,14 +191,14 @@ fn own_asks_are_bounded_and_say_which_limit() {
         assert!(asked.is_ok());
     }
     let what = "connections being opened";
-    let busy = Err(AskError::Busy { what, limit: 3 });
+    let busy = Err(RequestError::Busy { what, limit: 3 });
     let asked = stage
         .manager
         .connect(stage.now, route, &ask(13), Retry::PLAIN);
     assert_eq!(asked, busy);
     let asked = stage
         .manager
-        .ask(stage.now, route, &sidr_ask(), Retry::PLAIN);
+        .ask(stage.now, route, &sidr_request(), Retry::PLAIN);
     assert_eq!(asked, busy);
     drain(&mut stage.manager);
     for host in [2, 3] {

@@ -2,7 +2,7 @@
 
 use super::{GUID, drain, messages};
 use crate::event::Route;
-use crate::ib::{Answer, Ask, CmId, Config, Event, IbCm, SidrAnswer, SidrAsk};
+use crate::ib::{Answer, CmId, Config, Event, IbCm, RequestTerms, SidrAnswer, SidrRequest};
 use crate::message::mad;
 use crate::retry::Retry;
 use crate::tests::{Rng, pcap};
@@ -146,7 +146,9 @@ impl Double {
                 self.manager.handle_timeout(self.now);
             }
             Message::Req(req) => {
-                let connected = self.manager.connect(now, route, &Ask::of(req), retry);
+                let connected = self
+                    .manager
+                    .connect(now, route, &RequestTerms::of(req), retry);
                 let id = connected.expect("what Linux asks for is possible");
                 (self.id, self.ours, self.captured) = (Some(id), id.0, req.local);
             }
@@ -174,7 +176,7 @@ impl Double {
                 closed.expect("it stands");
             }
             Message::SidrReq(req) => {
-                let ask = SidrAsk {
+                let ask = SidrRequest {
                     service_id: req.service_id,
                     pkey: req.pkey,
                     private_data: req.private_data,
@@ -284,7 +286,7 @@ fn a_captured_request_reads_as_what_it_was() {
     });
     let mut count = 0;
     for req in asks {
-        let ask = Ask::of(&req);
+        let ask = RequestTerms::of(&req);
         let route = Route {
             local: req.primary.local_gid.address(),
             remote: req.primary.remote_gid.address(),

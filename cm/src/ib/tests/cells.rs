@@ -13,14 +13,14 @@ use trunkline_wire::cm::{Answered, ApStatus, CmMad, CommId, Message, PrivateData
 const STATES: [(&str, Enter<Stage>); 12] = [
     ("ReqSent", Stage::req_sent),
     ("Replied", Stage::replied),
-    ("Asked", Stage::asked),
+    ("ReqReceived", Stage::asked),
     ("RepSent", Stage::rep_sent),
     ("Asking", Stage::asking),
     ("Answering", Stage::answering),
     ("DreqSent", Stage::dreq_sent),
     ("TimeWait", Stage::time_wait),
     ("SidrSent", Stage::sidr_sent),
-    ("SidrAsked", Stage::sidr_asked),
+    ("SidrReqReceived", Stage::sidr_req_received),
     ("SidrDone", Stage::sidr_done),
     ("Gone", |s| {
         s.time_wait();
@@ -204,7 +204,7 @@ const TABLE: &str = "
     Asking REQ: DreqSent +DREQ +REJ(10)
     TimeWait REQ: +REJ(10)
     SidrSent REQ: Incoming
-    SidrAsked REQ: Incoming
+    SidrReqReceived REQ: Incoming
     SidrDone REQ: Incoming
     Gone REQ: Incoming
     ReqSent REP: Replied Replied
@@ -216,12 +216,12 @@ const TABLE: &str = "
     Gone RTU: +REJ(6)
     ReqSent REJ: - Rejected(28)
     Replied REJ: TimeWait Rejected(28)
-    Asked REJ: - Abandoned(28)
+    ReqReceived REJ: - Abandoned(28)
     RepSent REJ: TimeWait Abandoned(28)
     Asking REJ: TimeWait Abandoned(28)
     Answering REJ: TimeWait Abandoned(28)
     DreqSent REJ: TimeWait Closed(Local)
-    Asked REJ0: - Abandoned(4)
+    ReqReceived REJ0: - Abandoned(4)
     RepSent REJ0: TimeWait Abandoned(4)
     ReqSent MRA(REQ): waits longer
     RepSent MRA(REP): waits longer
@@ -235,19 +235,19 @@ const TABLE: &str = "
     DreqSent DREP: TimeWait Closed(Local)
     ReqSent LAP: +APR
     Replied LAP: +APR
-    Asked LAP: +APR
+    ReqReceived LAP: +APR
     RepSent LAP: +APR
     Asking LAP: +APR(no)
     Answering LAP: +APR(no)
     DreqSent LAP: +APR
     TimeWait LAP: +APR
     SidrSent LAP: +APR
-    SidrAsked LAP: +APR
+    SidrReqReceived LAP: +APR
     SidrDone LAP: +APR
     Gone LAP: +APR
     ReqSent SIDR_REQ: SidrIncoming
     Replied SIDR_REQ: SidrIncoming
-    Asked SIDR_REQ: SidrIncoming
+    ReqReceived SIDR_REQ: SidrIncoming
     RepSent SIDR_REQ: SidrIncoming
     Asking SIDR_REQ: SidrIncoming
     Answering SIDR_REQ: SidrIncoming
@@ -259,12 +259,12 @@ const TABLE: &str = "
     SidrSent SIDR_REP: - SidrAnswered
     ReqSent REQ': Incoming
     Replied REQ': +REJ(10)
-    Asked REQ': +REJ(30)
+    ReqReceived REQ': +REJ(30)
     RepSent REQ': +REJ(30)
     Asking REQ': DreqSent +DREQ +REJ(10)
     TimeWait REQ': +REJ(10)
     SidrSent REQ': Incoming
-    SidrAsked REQ': Incoming
+    SidrReqReceived REQ': Incoming
     SidrDone REQ': Incoming
     Gone REQ': Incoming
     TimeWait REP': +REJ(6)
@@ -276,7 +276,7 @@ const TABLE: &str = "
     DreqSent REJ': TimeWait Closed(Local)
     ReqSent SIDR_REQ': SidrIncoming
     Replied SIDR_REQ': SidrIncoming
-    Asked SIDR_REQ': SidrIncoming
+    ReqReceived SIDR_REQ': SidrIncoming
     RepSent SIDR_REQ': SidrIncoming
     Asking SIDR_REQ': SidrIncoming
     Answering SIDR_REQ': SidrIncoming
@@ -286,14 +286,14 @@ const TABLE: &str = "
     Gone SIDR_REQ': SidrIncoming
     ReqSent REQ*: Incoming
     Replied REQ*: +REJ(10)
-    Asked REQ*: +REJ(10)
+    ReqReceived REQ*: +REJ(10)
     RepSent REQ*: +REP +REJ(10)
     Asking REQ*: DreqSent +DREQ +REJ(10)
     Answering REQ*: DreqSent +DREQ +REJ(10)
     DreqSent REQ*: +REJ(10)
     TimeWait REQ*: Incoming
     SidrSent REQ*: Incoming
-    SidrAsked REQ*: Incoming
+    SidrReqReceived REQ*: Incoming
     SidrDone REQ*: Incoming
     Gone REQ*: Incoming
     ReqSent REP*: Replied Replied
@@ -303,94 +303,94 @@ const TABLE: &str = "
     Gone DREQ*: +DREP
     ReqSent deadline: +REQ
     Replied deadline: +MRA
-    Asked deadline: +MRA
+    ReqReceived deadline: +MRA
     RepSent deadline: +REP
     Asking deadline: +RTU
     DreqSent deadline: +DREQ
     TimeWait deadline: - TimeWaitExit
     SidrSent deadline: +SIDR_REQ
-    SidrAsked deadline: SidrDone +SIDR_REP(3) SidrClosed
+    SidrReqReceived deadline: SidrDone +SIDR_REP(3) SidrClosed
     SidrDone deadline: -
     ReqSent deadlines: - +REJ(4) Unreachable
     Replied deadlines: TimeWait +REJ(3) Closed(Undecided)
-    Asked deadlines: - +REJ(3) Closed(Undecided)
+    ReqReceived deadlines: - +REJ(3) Closed(Undecided)
     RepSent deadlines: TimeWait +REJ(4) Closed(Unconfirmed)
     Asking deadlines: waits no longer
     DreqSent deadlines: TimeWait Closed(Local)
     TimeWait deadlines: - TimeWaitExit
     SidrSent deadlines: - Unreachable
-    SidrAsked deadlines: SidrDone +SIDR_REP(3) SidrClosed
+    SidrReqReceived deadlines: SidrDone +SIDR_REP(3) SidrClosed
     SidrDone deadlines: -
     ReqSent accept: unknown
     Replied accept: unknown
-    Asked accept: RepSent +REP
+    ReqReceived accept: RepSent +REP
     RepSent accept: unknown
     Asking accept: unknown
     Answering accept: unknown
     DreqSent accept: unknown
     TimeWait accept: unknown
     SidrSent accept: unknown
-    SidrAsked accept: unknown
+    SidrReqReceived accept: unknown
     SidrDone accept: unknown
     Gone accept: unknown
     ReqSent reject: unknown
     Replied reject: TimeWait +REJ(28) Closed(Local)
-    Asked reject: - +REJ(28) Closed(Local)
+    ReqReceived reject: - +REJ(28) Closed(Local)
     RepSent reject: unknown
     Asking reject: unknown
     Answering reject: unknown
     DreqSent reject: unknown
     TimeWait reject: unknown
     SidrSent reject: unknown
-    SidrAsked reject: unknown
+    SidrReqReceived reject: unknown
     SidrDone reject: unknown
     Gone reject: unknown
     ReqSent ready: unknown
     Replied ready: Established +RTU Established
-    Asked ready: unknown
+    ReqReceived ready: unknown
     RepSent ready: unknown
     Asking ready: unknown
     Answering ready: unknown
     DreqSent ready: unknown
     TimeWait ready: unknown
     SidrSent ready: unknown
-    SidrAsked ready: unknown
+    SidrReqReceived ready: unknown
     SidrDone ready: unknown
     Gone ready: unknown
     ReqSent confirm: unknown
     Replied confirm: unknown
-    Asked confirm: unknown
+    ReqReceived confirm: unknown
     RepSent confirm: Established Established
     Asking confirm: waits no longer
     Answering confirm: unknown
     DreqSent confirm: unknown
     TimeWait confirm: unknown
     SidrSent confirm: unknown
-    SidrAsked confirm: unknown
+    SidrReqReceived confirm: unknown
     SidrDone confirm: unknown
     Gone confirm: unknown
     ReqSent close: - +REJ(4) Closed(Local)
     Replied close: TimeWait +REJ(28) Closed(Local)
-    Asked close: - +REJ(28) Closed(Local)
+    ReqReceived close: - +REJ(28) Closed(Local)
     RepSent close: TimeWait +REJ(4) Closed(Local)
     Asking close: DreqSent +DREQ
     Answering close: DreqSent +DREQ
     DreqSent close: unknown
     TimeWait close: unknown
     SidrSent close: - SidrClosed
-    SidrAsked close: SidrDone +SIDR_REP(3) SidrClosed
+    SidrReqReceived close: SidrDone +SIDR_REP(3) SidrClosed
     SidrDone close: unknown
     Gone close: unknown
     ReqSent answer: unknown
     Replied answer: unknown
-    Asked answer: unknown
+    ReqReceived answer: unknown
     RepSent answer: unknown
     Asking answer: unknown
     Answering answer: unknown
     DreqSent answer: unknown
     TimeWait answer: unknown
     SidrSent answer: unknown
-    SidrAsked answer: SidrDone +SIDR_REP(0) SidrClosed
+    SidrReqReceived answer: SidrDone +SIDR_REP(0) SidrClosed
     SidrDone answer: unknown
     Gone answer: unknown
 ";

@@ -24,7 +24,7 @@ fn crowded() -> (Stage, Vec<[u8; MAD_LEN]>) {
         Stage::dreq_sent,
         Stage::time_wait,
         Stage::sidr_sent,
-        Stage::sidr_asked,
+        Stage::sidr_req_received,
         Stage::sidr_done,
     ];
     for (serial, enter) in enters.into_iter().enumerate() {

@@ -1,9 +1,9 @@
 //! Hosts on a bad network: each is a manager and the least of a program and of QPs above it. It
 //! decides on what is asked after a while, or never, and its QPs exchange packets.
 
-use super::{SERVICE, answer, ask, drain, sidr_answer, sidr_ask};
+use super::{SERVICE, answer, ask, drain, sidr_answer, sidr_request};
 use crate::event::Outgoing;
-use crate::ib::{Answer, Ask, CmId, Config, Event, Guids, IbCm, QpTerms};
+use crate::ib::{Answer, CmId, Config, Event, Guids, IbCm, QpTerms, RequestTerms};
 use crate::message::Mad;
 use crate::retry::Retry;
 use crate::tests::Rng;
@@ -199,7 +199,7 @@ impl Network {
 
     pub(super) fn connect(&mut self, from: usize, to: usize) {
         let host = &mut self.parties[from];
-        let ask: Ask = ask(host.qpn());
+        let ask: RequestTerms = ask(host.qpn());
         let route = Self::route(from, to);
         let id = host.manager.connect(self.now, route, &ask, Retry::PLAIN);
         let id = id.expect("there is room");
@@ -215,7 +215,9 @@ impl Network {
     pub(super) fn ask(&mut self, from: usize, to: usize) {
         let host = &mut self.parties[from];
         let route = Self::route(from, to);
-        let asked = host.manager.ask(self.now, route, &sidr_ask(), Retry::PLAIN);
+        let asked = host
+            .manager
+            .ask(self.now, route, &sidr_request(), Retry::PLAIN);
         asked.expect("there is room");
         host.questions += 1;
         self.settle(from);

@@ -13,7 +13,9 @@ mod sim;
 
 use super::message::{self, Ids};
 use super::state::State;
-use super::{Answer, Ask, CmId, Config, Event, IbCm, PathTerms, QpTerms, SidrAnswer, SidrAsk};
+use super::{
+    Answer, CmId, Config, Event, IbCm, PathTerms, QpTerms, RequestTerms, SidrAnswer, SidrRequest,
+};
 use crate::event::{Outgoing, Route};
 use crate::message::{Mad, mad};
 use crate::retry::Retry;
@@ -43,8 +45,8 @@ pub(super) fn qp(qpn: u32) -> QpTerms {
     }
 }
 
-pub(super) fn ask(qpn: u32) -> Ask {
-    Ask {
+pub(super) fn ask(qpn: u32) -> RequestTerms {
+    RequestTerms {
         service_id: SERVICE,
         service: TransportService::Rc,
         qp: qp(qpn),
@@ -62,8 +64,8 @@ pub(super) fn answer(qpn: u32) -> Answer {
     }
 }
 
-pub(super) fn sidr_ask() -> SidrAsk {
-    SidrAsk {
+pub(super) fn sidr_request() -> SidrRequest {
+    SidrRequest {
         service_id: SERVICE,
         pkey: 0xffff,
         private_data: PrivateData::default(),
@@ -220,7 +222,7 @@ impl Stage {
     pub(super) fn sidr_req(&self) -> Mad {
         mad(
             self.transaction,
-            message::sidr_req(self.theirs, &sidr_ask()),
+            message::sidr_req(self.theirs, &sidr_request()),
         )
     }
 
@@ -314,19 +316,21 @@ impl Stage {
 
     pub(super) fn sidr_sent(&mut self) {
         let route = self.route();
-        let id = self.manager.ask(self.now, route, &sidr_ask(), Retry::PLAIN);
+        let id = self
+            .manager
+            .ask(self.now, route, &sidr_request(), Retry::PLAIN);
         self.id = Some(id.expect("there is room"));
         self.sent("SIDR_REQ");
     }
 
-    pub(super) fn sidr_asked(&mut self) {
+    pub(super) fn sidr_req_received(&mut self) {
         self.deliver(&self.sidr_req());
         let id = self.heard();
         (self.id, self.ours) = (Some(id), id.0);
     }
 
     pub(super) fn sidr_done(&mut self) {
-        self.sidr_asked();
+        self.sidr_req_received();
         let answer = sidr_answer(self.our_qpn);
         let answered = self.manager.answer(self.now, self.id(), &answer);
         answered.expect("it waits for that");
@@ -342,13 +346,13 @@ impl Stage {
             State::Free => "Free",
             State::ReqSent(_) => "ReqSent",
             State::Replied(_) => "Replied",
-            State::Asked(_) => "Asked",
+            State::ReqReceived(_) => "ReqReceived",
             State::RepSent(_) => "RepSent",
             State::Established(_) => "Established",
             State::DreqSent(..) => "DreqSent",
             State::TimeWait { .. } => "TimeWait",
             State::SidrSent(_) => "SidrSent",
-            State::SidrAsked(..) => "SidrAsked",
+            State::SidrReqReceived(..) => "SidrReqReceived",
             State::SidrDone { .. } => "SidrDone",
         }
     }

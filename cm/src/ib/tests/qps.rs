@@ -2,7 +2,7 @@
 
 use super::{GUID, Stage, answer, ask, drain, messages};
 use crate::event::Route;
-use crate::ib::{AcceptError, AskError, CloseReason, Config, Event, message};
+use crate::ib::{AcceptError, CloseReason, Config, Event, RequestError, message};
 use crate::message::mad;
 use crate::retry::Retry;
 use crate::tests::{address, path};
@@ -150,7 +150,7 @@ fn a_qp_has_one_connection_at_a_time() {
     let mut stage = Stage::new();
     stage.asking();
     let qpn = Qpn::from_wire(stage.our_qpn);
-    let in_use = AskError::QpInUse(qpn);
+    let in_use = RequestError::QpInUse(qpn);
     let route = stage.route();
     let again = stage
         .manager
@@ -161,8 +161,8 @@ fn a_qp_has_one_connection_at_a_time() {
     let accepted = stage
         .manager
         .accept(stage.now, stage.id(), &answer(stage.our_qpn));
-    assert_eq!(accepted, Err(AcceptError::Ask(in_use)));
-    assert_eq!(stage.state(), "Asked", "another QP may do");
+    assert_eq!(accepted, Err(AcceptError::Request(in_use)));
+    assert_eq!(stage.state(), "ReqReceived", "another QP may do");
     let accepted = stage.manager.accept(stage.now, stage.id(), &answer(0x44));
     assert_eq!(accepted, Ok(()));
 }

@@ -1,7 +1,7 @@
 //! Single stories, message by message.
 
-use super::{GUID, SERVICE, Stage, ask, drain, messages, sidr_ask};
-use crate::ib::{AskError, CloseReason, Config, Event, Guids, message};
+use super::{GUID, SERVICE, Stage, ask, drain, messages, sidr_request};
+use crate::ib::{CloseReason, Config, Event, Guids, RequestError, message};
 use crate::message::{Mad, mad};
 use crate::retry::{Patience, Retry};
 use crate::tests::{address, ms};
@@ -207,7 +207,7 @@ fn a_rejection_that_crosses_the_confirmation_ends_the_connection() {
 fn what_no_peer_would_take_cannot_be_asked_for() {
     let mut stage = Stage::new();
     let route = stage.route();
-    type Change = fn(&mut crate::ib::Ask);
+    type Change = fn(&mut crate::ib::RequestTerms);
     let changes: [Change; 9] = [
         |ask| ask.path.mtu = 0,
         |ask| ask.path.mtu = 6,
@@ -223,7 +223,10 @@ fn what_no_peer_would_take_cannot_be_asked_for() {
         let mut ask = ask(0x11);
         change(&mut ask);
         let asked = stage.manager.connect(stage.now, route, &ask, Retry::PLAIN);
-        assert!(matches!(asked, Err(AskError::Invalid { .. })), "{ask:?}");
+        assert!(
+            matches!(asked, Err(RequestError::Invalid { .. })),
+            "{ask:?}"
+        );
     }
     let mixed = crate::event::Route {
         remote: "fe80::1".parse().expect("an address"),
@@ -232,7 +235,7 @@ fn what_no_peer_would_take_cannot_be_asked_for() {
     let asked = stage
         .manager
         .connect(stage.now, mixed, &ask(0x11), Retry::PLAIN);
-    assert_eq!(asked, Err(AskError::Families(mixed)));
+    assert_eq!(asked, Err(RequestError::Families(mixed)));
     assert_eq!(stage.manager.load().connections(), 0);
     assert!(names(&mut stage).is_empty());
 }
@@ -386,7 +389,7 @@ fn a_question_is_sent_again_and_given_up_like_a_request() {
         total_ns: 30 * MILLISECOND,
     };
     let route = stage.route();
-    let id = stage.manager.ask(stage.now, route, &sidr_ask(), retry);
+    let id = stage.manager.ask(stage.now, route, &sidr_request(), retry);
     let id = id.expect("there is room");
     assert_eq!(names(&mut stage), ["SIDR_REQ"]);
     for expected in [&["SIDR_REQ"][..], &[]] {

@@ -439,10 +439,10 @@ fn a_qp_is_not_used_twice_before_time_wait_is_over() {
         let now = cable.now;
         cable.hosts[0].connect(now, id, &params(17))
     };
-    assert!(matches!(again(&mut cable), Err(Error::Ask(_))));
+    assert!(matches!(again(&mut cable), Err(Error::Request(_))));
     cable.hosts[0].disconnect(now, asking).expect("it stands");
     cable.heard(0);
-    assert!(matches!(again(&mut cable), Err(Error::Ask(_))));
+    assert!(matches!(again(&mut cable), Err(Error::Request(_))));
     cable.wait();
     assert_eq!(again(&mut cable), Ok(()));
 }

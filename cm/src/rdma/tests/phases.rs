@@ -50,7 +50,7 @@ fn a_watcher_sees_every_phase_of_a_connection_at_both_ends() {
     assert_eq!(take(&asking), chain(cable.address(1), &expected));
     let expected = [
         Phase::Gone,
-        Phase::Asked,
+        Phase::ReqReceived,
         Phase::RepSent,
         Phase::Established,
         Phase::TimeWait,
@@ -120,7 +120,7 @@ fn a_question_is_seen_by_who_asks_and_by_who_answers() {
     cable.settle();
     let (gone, sent) = (Phase::Gone, Phase::SidrSent);
     assert_eq!(take(&asking), [(gone, sent), (sent, gone)]);
-    let decides = Phase::SidrAsked;
+    let decides = Phase::SidrReqReceived;
     let steps = [(gone, decides), (decides, Phase::SidrDone)];
     assert_eq!(take(&asked), steps);
 }

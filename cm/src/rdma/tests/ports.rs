@@ -172,7 +172,10 @@ fn calls_in_the_wrong_state_change_nothing() {
         local: route.local,
         remote: at("[fe80::1]:0").ip(),
     };
-    assert!(matches!(manager.resolve(id, mixed, 5), Err(Error::Ask(_))));
+    assert!(matches!(
+        manager.resolve(id, mixed, 5),
+        Err(Error::Request(_))
+    ));
     let kinds = manager.create(PortSpace::Tcp, Kind::Ud);
     assert_eq!(kinds, Err(Error::Kind(PortSpace::Tcp, Kind::Ud)));
 }

@@ -3,7 +3,8 @@
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_cm::{
-    Ask, Binds, Bounds, Config, Event, Identity, Limits, NodeCm, Offer, Purpose, Retry, Route,
+    Binds, Bounds, Config, ConnectRequest, Event, Identity, Limits, NodeCm, Offer, Purpose, Retry,
+    Route,
 };
 use trunkline_conn::secret::{Purpose as Secrets, Secret, Stream};
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};
@@ -81,7 +82,7 @@ pub(crate) fn handshakes(entries: u32) {
             local: IpAddr::from(Ipv4Addr::from_bits(0x0a80_0000 + number % ADDRESSES)),
             remote: [10, 0, 0, 2].into(),
         };
-        let ask = Ask {
+        let ask = ConnectRequest {
             offer: offer(number),
             purpose: Purpose::Private,
             toward: 0,
