@@ -595,6 +595,33 @@ fn a_full_port_is_no_death_of_the_peer_and_one_that_stays_full_is() {
 }
 
 #[test]
+fn a_peer_that_falls_silent_is_dead_in_its_time_however_long_the_port_was_full_before() {
+    let config = Config {
+        first_tx: 100,
+        ..Config::default()
+    };
+    let policy = Policy {
+        dead_after_ns: 2 * SECOND,
+        ..Policy::default()
+    };
+    let mut bench = Bench::with(config, policy);
+    let echo = bench.send(4).timestamp;
+    // A probe is due, and has no room in the port.
+    for _ in 0..300 {
+        bench.wait(10 * MILLISECOND);
+        assert!(bench.connection.peek_retransmit(bench.now).is_some());
+    }
+    let _ = bench.ack(101, &[], echo);
+    let heard = bench.now;
+    assert_eq!(bench.again(), [103], "the probe leaves at last");
+    while !bench.connection.is_dead() {
+        bench.wait(10 * MILLISECOND);
+        bench.again();
+    }
+    assert_eq!(bench.now.since(heard), 2 * SECOND);
+}
+
+#[test]
 fn what_is_reordered_once_is_no_loss_by_order_the_next_time() {
     let mut bench = Bench::plain();
     let echo = bench.send(8).timestamp;
