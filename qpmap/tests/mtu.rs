@@ -337,6 +337,21 @@ fn datagrams_that_every_path_carries_are_never_too_large() {
 }
 
 #[test]
+fn the_search_for_larger_sizes_ends_with_the_peer_and_leaves_the_next_one_alone() {
+    let mut pair = Pair::with(1, LARGE);
+    let (now, engine) = (pair.now, &mut pair.nodes[0].engine);
+    engine.refused_as_too_long(now, peer_of(0), LARGE);
+    engine.drop_peer(peer_of(0));
+    pair.run(MILLISECOND);
+    // The next one is known by the same index, and nothing of its path is.
+    pair.open();
+    pair.run(2 * SECOND);
+    let engine = &pair.nodes[0].engine;
+    let stats = engine.connection_stats(pair.conns[1][0]);
+    assert_eq!(stats.expect("it lives").payload, 8192);
+}
+
+#[test]
 fn an_outage_makes_no_packet_smaller() {
     let mut world = World::new(1, 0);
     for ms in [50, 150, 500, 1500] {
