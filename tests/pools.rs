@@ -436,6 +436,29 @@ fn a_connection_that_has_stood_for_long_is_all_that_is_kept_of_its_peer() {
     assert_eq!(ends.connections(), (2, 2));
 }
 
+/// All that the manager keeps of it then is its count, for the limits.
+#[test]
+fn a_connection_that_has_stood_for_long_counts_until_it_ends_and_no_longer() {
+    let ends = Ends::new(1);
+    let nodes = [&ends.pair.a.node, &ends.pair.b.node];
+    let standing = || {
+        let handshakes = nodes.map(|node| node.cm_stats().handshakes);
+        handshakes.map(|phases| phases.get("established").copied().unwrap_or(0))
+    };
+    drop(ends.connect(1));
+    let kept = nodes.map(|node| node.state_bytes().management);
+    for _ in 0..1200 {
+        ends.clock.set(ends.clock.now() + 10 * MILLISECOND);
+        turn(&nodes);
+    }
+    let less = |at: usize| nodes[at].state_bytes().management < kept[at];
+    assert!(less(0) && less(1), "it was handed over");
+    assert_eq!((ends.connections(), standing()), ((1, 1), [1, 1]));
+    nodes[0].connections(nodes[1].gid().address())[0].close();
+    ends.run_for(SECOND);
+    assert_eq!((ends.connections(), standing()), ((0, 0), [0, 0]));
+}
+
 #[test]
 fn state_is_counted_with_that_of_connection_management() {
     let ends = Ends::new(2);

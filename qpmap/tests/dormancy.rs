@@ -255,6 +255,28 @@ fn dormant_routes_end_with_their_peer_and_not_the_qp() {
     assert_eq!(done, [(1, Status::Flushed, routes[0])]);
 }
 
+/// It was asked for so often that it would be asked for again only after it became dormant.
+#[test]
+fn a_route_that_was_agreed_to_late_leaves_no_timer_when_it_becomes_dormant() {
+    let mut pair = Pair::new(1);
+    let hub = managed(&mut pair, 0);
+    let leaf = pair.qp(1, QpType::Src);
+    let conn = pair.conns[0][0];
+    let engine = &mut pair.nodes[0].engine;
+    let to = engine.add_route(hub.qpn, conn, leaf.qpn).unwrap();
+    // After 9.55 s it asks for the ninth time, and would again after 3.2 s.
+    pair.run(9600 * MILLISECOND);
+    let attributes = Attributes::default();
+    pair.take_to_rts(1, &leaf, attributes, attributes);
+    pair.run(2500 * MILLISECOND);
+    assert_eq!(awake(&pair), [0, 0]);
+    pair.run(PAUSE);
+    post(&pair, (0, &hub, to), 1, SendOp::Write(target(&pair, 1)));
+    pair.run(MILLISECOND);
+    let done = told(&pair.completions(0));
+    assert_eq!(done, [(1, Status::Success, to)]);
+}
+
 /// Losses, receivers that are not ready, connections that come and go, and pauses of any length.
 #[test]
 fn whenever_routes_become_dormant_each_message_is_executed_once_and_in_order() {

@@ -510,6 +510,26 @@ fn a_peer_that_was_heard_since_another_worker_met_an_incarnation_of_it_stays() {
     assert_eq!(a.state(), QpState::Error);
 }
 
+/// Which of the two came first nobody knows, and what was ended does not come back: one that is
+/// gone is found out by its silence.
+#[test]
+fn a_peer_that_was_heard_when_another_worker_met_an_incarnation_of_it_stays() {
+    let mut pair = Pair::new(1);
+    let peer = std::net::IpAddr::from([10, 0, 0, 2]).into();
+    let other = PeerIdentity {
+        guid: 10,
+        epoch: 2,
+        address: peer,
+        workers: Workers::ONE,
+    };
+    // It was heard when the connection came, and not since.
+    let (heard, engine) = (pair.now, &mut pair.nodes[0].engine);
+    engine.heed_incarnation(&other, heard);
+    assert_eq!(engine.connections_to(peer).len(), 1);
+    engine.heed_incarnation(&other, heard + 1);
+    assert!(engine.connections_to(peer).is_empty());
+}
+
 /// QPs of the first node whose peers are gone.
 fn deserted(pair: &mut Pair) -> Vec<Qpn> {
     let engine = &mut pair.nodes[0].engine;

@@ -10,6 +10,7 @@ use trunkline_conn::mem::{AtomicOp, Sge};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Completion, Remote, SendOp, Status, WorkOpcode};
 use trunkline_qpmap::{QpQueues, QpType};
+use trunkline_wire::Gid;
 
 /// Payloads of two pages; what an MTU of 1500 and of 1280 carries.
 const LARGE: u32 = 8192 + 80;
@@ -128,6 +129,10 @@ fn receive_place(pair: &Pair, node: usize, slot: u64) -> Sge {
 fn stamp(seed: u64) -> Vec<u8> {
     let byte = |i: u32| (u64::from(i) * 31 + seed * 17) as u8;
     (0..LENGTH).map(byte).collect()
+}
+
+fn peer_of(node: usize) -> Gid {
+    std::net::IpAddr::from([10, 0, 0, 2 - node as u8]).into()
 }
 
 /// Two nodes under load in both directions, and what their paths carry.
@@ -306,7 +311,7 @@ fn a_port_that_refuses_large_packets_is_believed_at_once() {
     world.set_mtus([ETHERNET; 2]);
     for i in [0, 1] {
         let now = world.pair.now;
-        let peer = std::net::IpAddr::from([10, 0, 0, 2 - i as u8]).into();
+        let peer = peer_of(i);
         let engine = &mut world.pair.nodes[i].engine;
         // Of what never was so large it says nothing.
         engine.refused_as_too_long(now, peer, LARGE + 1);
@@ -316,6 +321,34 @@ fn a_port_that_refuses_large_packets_is_believed_at_once() {
     }
     let took = world.work(100);
     assert!(took < 100 * MILLISECOND, "{took} ns");
+}
+
+/// A port that refuses them has other reasons.
+#[test]
+fn datagrams_that_every_path_carries_are_never_too_large() {
+    let mut pair = Pair::with(1, LARGE);
+    let (now, engine) = (pair.now, &mut pair.nodes[0].engine);
+    for bytes in [1, LEAST as u32 - 1, LEAST as u32] {
+        engine.refused_as_too_long(now, peer_of(0), bytes);
+        assert_eq!(engine.counters().narrowed, 0, "{bytes} bytes");
+    }
+    engine.refused_as_too_long(now, peer_of(0), LEAST as u32 + 1);
+    assert_eq!(engine.counters().narrowed, 1);
+}
+
+#[test]
+fn the_search_for_larger_sizes_ends_with_the_peer_and_leaves_the_next_one_alone() {
+    let mut pair = Pair::with(1, LARGE);
+    let (now, engine) = (pair.now, &mut pair.nodes[0].engine);
+    engine.refused_as_too_long(now, peer_of(0), LARGE);
+    engine.drop_peer(peer_of(0));
+    pair.run(MILLISECOND);
+    // The next one is known by the same index, and nothing of its path is.
+    pair.open();
+    pair.run(2 * SECOND);
+    let engine = &pair.nodes[0].engine;
+    let stats = engine.connection_stats(pair.conns[1][0]);
+    assert_eq!(stats.expect("it lives").payload, 8192);
 }
 
 #[test]

@@ -41,3 +41,27 @@ impl Deserted {
         self.due.len() * (size_of::<(Instant, Id)>() + size_of::<(Id, Instant)>())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_conn::time::SECOND;
+
+    #[test]
+    fn a_connection_is_ended_once_and_when_that_was_said_first_however_often_it_is_said() {
+        let at = |seconds: u64| Instant::from_nanos(seconds * SECOND);
+        let (once, often) = (Id(1), Id(2));
+        let mut deserted = Deserted::default();
+        deserted.add(at(8), once);
+        for seconds in [7, 9, 6] {
+            deserted.add(at(seconds), often);
+            assert_eq!(deserted.due(), Some(at(7)));
+        }
+        assert_eq!(deserted.first(at(6)), None);
+        assert_eq!(deserted.first(at(7)), Some(often));
+        deserted.remove(often);
+        assert_eq!(deserted.due(), Some(at(8)));
+        deserted.remove(once);
+        assert_eq!(deserted.due(), None);
+    }
+}

@@ -43,9 +43,6 @@ impl<P: Platform> Engine<P> {
         }
         let (group, _) = self.links.members(conn);
         if self.flows.let_sleep(group, (route, flow)) {
-            for timer in [Timer::Rnr(flow), Timer::Ask(flow)] {
-                self.timers.cancel(timer.key());
-            }
             self.emit(|_| Trace::Ended { flow });
         }
     }

@@ -595,6 +595,62 @@ fn a_full_port_is_no_death_of_the_peer_and_one_that_stays_full_is() {
 }
 
 #[test]
+fn a_peer_that_falls_silent_is_dead_in_its_time_however_long_the_port_was_full_before() {
+    let config = Config {
+        first_tx: 100,
+        ..Config::default()
+    };
+    let policy = Policy {
+        dead_after_ns: 2 * SECOND,
+        ..Policy::default()
+    };
+    let mut bench = Bench::with(config, policy);
+    let echo = bench.send(4).timestamp;
+    // A probe is due, and has no room in the port.
+    for _ in 0..300 {
+        bench.wait(10 * MILLISECOND);
+        assert!(bench.connection.peek_retransmit(bench.now).is_some());
+    }
+    let _ = bench.ack(101, &[], echo);
+    let heard = bench.now;
+    assert_eq!(bench.again(), [103], "the probe leaves at last");
+    while !bench.connection.is_dead() {
+        bench.wait(10 * MILLISECOND);
+        bench.again();
+    }
+    assert_eq!(bench.now.since(heard), 2 * SECOND);
+}
+
+#[test]
+fn a_probe_whose_first_transmission_arrives_tells_of_no_reordering() {
+    for leaves in [false, true] {
+        let mut bench = Bench::plain();
+        let echo = bench.send(1).timestamp;
+        bench.wait(10 * MICROSECOND);
+        let _ = bench.ack(101, &[], echo);
+        let echo = bench.send(4).timestamp;
+        let at = bench.connection.poll_timeout(&bench.pool).expect("a probe");
+        bench.wait(at.since(bench.now));
+        assert!(bench.connection.peek_retransmit(bench.now).is_some());
+        if leaves {
+            assert_eq!(bench.again(), [104]);
+        }
+        // The peer was slow.
+        bench.wait(MILLISECOND);
+        assert_eq!(bench.ack(105, &[], echo).packets, 4);
+        let spurious = bench.connection.stats().counters.spurious;
+        assert_eq!(spurious, u64::from(leaves), "what was sent in vain");
+        let echo = bench.send(4).timestamp;
+        bench.wait(10 * MICROSECOND);
+        assert_eq!(
+            bench.ack(105, &[0b111], echo).lost,
+            1,
+            "three later packets prove a loss, leaves: {leaves}"
+        );
+    }
+}
+
+#[test]
 fn what_is_reordered_once_is_no_loss_by_order_the_next_time() {
     let mut bench = Bench::plain();
     let echo = bench.send(8).timestamp;
