@@ -219,7 +219,7 @@ impl From<Bind> for Control {
         Self {
             kind: ControlKind::Bind,
             src_qp: bind.src_qp,
-            round: 0,
+            replay_epoch: 0,
             dest_qp: bind.dest_qp,
             generation: bind.generation,
             status: 0,
@@ -233,7 +233,7 @@ impl From<Bound> for Control {
         Self {
             kind: ControlKind::Bound,
             src_qp: bound.src_qp,
-            round: 0,
+            replay_epoch: 0,
             dest_qp: bound.dest_qp,
             generation: bound.generation,
             status: bound.own_generation,

@@ -292,10 +292,10 @@ const BATCH: usize = 32;
 const SHARE: usize = 8192;
 
 /// A batch of requests in flight together.
-pub(crate) fn batch(from: &mut dyn Station, to: &mut dyn Station, round: u64) -> Result<()> {
+pub(crate) fn batch(from: &mut dyn Station, to: &mut dyn Station, replay_epoch: u64) -> Result<()> {
     let kinds = [Op::Send, Op::Write, Op::Read, Op::WriteImm(IMM)];
-    let seed = |at: usize| (1 + round) * 1_000_000 + at as u64 * 10_000;
-    let length = |at: usize| (at * 977 + round as usize * 131) % SHARE;
+    let seed = |at: usize| (1 + replay_epoch) * 1_000_000 + at as u64 * 10_000;
+    let length = |at: usize| (at * 977 + replay_epoch as usize * 131) % SHARE;
     // Sent from the lower half of a buffer, placed in the upper one.
     let (low, high) = (|at: usize| at * SHARE, |at: usize| (BATCH + at) * SHARE);
     let ops: Vec<Op> = (0..BATCH).map(|at| kinds[at % kinds.len()]).collect();

@@ -96,7 +96,7 @@ fn a_qp_outlives_any_number_of_connections_that_carry_nothing() {
     assert_eq!(pair.completions(0).len(), 1);
     pair.fate = Box::new(|_, _| 0);
     pair.post(0, &a, 1, SendOp::Send, &[from]);
-    // A round has 8 bits: so many look like earlier ones.
+    // A replay epoch has 8 bits: so many look like earlier ones.
     for _ in 0..200 {
         pair.run(MILLISECOND);
         replace_connection(&mut pair);
@@ -123,7 +123,7 @@ fn a_peer_that_hears_of_a_qp_in_its_second_round_first_agrees_to_that() {
         dest_qp: a.qpn,
         generation: 1,
         status: 1,
-        round: 0,
+        replay_epoch: 0,
         msn: 0,
     };
     let (now, [here, _]) = (pair.now, pair.conns[0]);

@@ -168,7 +168,7 @@ fn who_searches_with_forged_questions_finds_no_app_managed_qp_and_delays_others_
         let bind = Control {
             kind: ControlKind::Bind,
             src_qp: Qpn::from_wire(77),
-            round: 0,
+            replay_epoch: 0,
             dest_qp,
             generation: 1,
             status: 0,

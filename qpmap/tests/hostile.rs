@@ -470,7 +470,7 @@ fn of_what_was_not_sent_in_a_round_a_peer_can_say_nothing() {
         syndrome,
         msn: FIRST_MSN,
         generation,
-        round,
+        replay_epoch: round,
         responder: Qpn::from_wire(5),
     };
     let entries: Vec<Answer> = (0..20)
@@ -529,7 +529,7 @@ fn what_is_said_of_a_message_costs_the_same_however_many_wait_for_a_read_before_
             syndrome,
             msn: FIRST_MSN.wrapping_add(msn),
             generation,
-            round: 0,
+            replay_epoch: 0,
             responder: Qpn::from_wire(5),
         };
         // All SENDs but the last one are executed, which the READ has to answer for.

@@ -189,7 +189,7 @@ fn a_refusal_stands_and_is_said_again_in_each_round() {
     };
     for (round, reth) in [(0, bad), (1, good), (2, good)] {
         let ext = SrcExt {
-            round,
+            replay_epoch: round,
             ..scene.ext()
         };
         scene.say(Opcode::SRC_WRITE, ext, &Scene::rest(&reth, &[7; 8]));

@@ -43,7 +43,10 @@ fn the_next_incarnation_of_a_peer_gets_nothing_that_was_sent_to_one_in_life_0() 
             pair.now = pair.now + MILLISECOND;
             again += sends(next.hears(&mut pair));
             let bound = entry(ControlKind::Bound, PEER.get(), qp.qpn, own, 7);
-            let bounds = [0, 1].map(|round| Control { round, ..bound });
+            let bounds = [0, 1].map(|replay_epoch| Control {
+                replay_epoch,
+                ..bound
+            });
             next.control(&mut pair, &bounds);
         }
         let done = pair.completions(1);
@@ -88,7 +91,7 @@ fn a_refusal_of_a_bind_that_named_another_life_says_nothing_of_this_one() {
     let bind = binds(&mut scene)[0];
     assert_eq!(bind.msn, 0, "nobody has agreed");
     let late = Control {
-        round: bind.round,
+        replay_epoch: bind.replay_epoch,
         msn: LIFE,
         ..entry(ControlKind::Refused, PEER.get(), qpn, life, 1)
     };
@@ -100,11 +103,11 @@ fn a_refusal_of_a_bind_that_named_another_life_says_nothing_of_this_one() {
     assert_eq!(scene.statuses(), [Status::RetryExceeded]);
 }
 
-/// The peer's QP agrees in a life that was not heard of, to a round that is not this one.
+/// The peer's QP agrees in a life that was not heard of, to a replay epoch that is not this one.
 fn agrees_in_a_next_life(scene: &mut Scene) {
     let (qpn, life) = (scene.qp.qpn, scene.life);
     let bound = Control {
-        round: 9,
+        replay_epoch: 9,
         ..entry(ControlKind::Bound, PEER.get(), qpn, life, LIFE + 1)
     };
     scene.liar.control(&mut scene.pair, &[bound]);
@@ -132,7 +135,7 @@ fn a_bind_names_no_life_that_is_known_to_be_over() {
             let bind = binds(&mut scene)[0];
             assert_eq!((bind.status, bind.msn), (0, LIFE));
             over = Control {
-                round: bind.round,
+                replay_epoch: bind.replay_epoch,
                 msn: LIFE,
                 ..entry(ControlKind::Refused, PEER.get(), qpn, life, 1)
             };

@@ -55,7 +55,7 @@ fn a_watcher_sees_how_two_qps_come_together() {
                 qpn,
                 remote,
                 conn: over,
-                round: 0,
+                replay_epoch: 0,
                 ..
             } => {
                 assert_eq!((qpn, remote, over), (a.qpn, b.qpn, conn));

@@ -507,7 +507,7 @@ fn a_qp_ends_though_connections_come_on_which_its_peer_says_nothing() {
                     dest_qp: a.qpn,
                     generation: 1,
                     status: 1,
-                    round,
+                    replay_epoch: round,
                     msn: 0,
                 };
                 pair.nodes[0].engine.handle_early(now, here, consent);

@@ -171,14 +171,14 @@ pub(crate) fn trace(trace: &Trace) {
 
 /// A probe about a BIND or the consent to one.
 macro_rules! binding {
-    ($name:ident, $qpn:expr, $remote:expr, $conn:expr, $round:expr) => {{
+    ($name:ident, $qpn:expr, $remote:expr, $conn:expr, $replay_epoch:expr) => {{
         probe_lazy!(
             trunkline,
             $name,
             $qpn.get(),
             $remote.get(),
             number($conn),
-            $round
+            $replay_epoch
         );
     }};
 }
@@ -189,22 +189,22 @@ fn bind(trace: &Trace) {
             qpn,
             remote,
             conn,
-            round,
+            replay_epoch,
             ..
-        } => binding!(bind_sent, qpn, remote, conn, round),
+        } => binding!(bind_sent, qpn, remote, conn, replay_epoch),
         Trace::BindReceived {
             qpn,
             remote,
             conn,
-            round,
-        } => binding!(bind_received, qpn, remote, conn, round),
+            replay_epoch,
+        } => binding!(bind_received, qpn, remote, conn, replay_epoch),
         Trace::Bound {
             qpn,
             remote,
             conn,
-            round,
+            replay_epoch,
             ..
-        } => binding!(bound, qpn, remote, conn, round),
+        } => binding!(bound, qpn, remote, conn, replay_epoch),
         Trace::BindRefused {
             qpn, remote, conn, ..
         } => {

@@ -28,7 +28,7 @@ const EXT: SrcExt = SrcExt {
     generation: 3,
     token: 0xdead_beef,
     src_qp: Qpn::GSI,
-    round: 0,
+    replay_epoch: 0,
     dest_qp: Qpn::GSI,
     psn_high: 77,
     msn: 12,

@@ -4,7 +4,7 @@
 //! ```text
 //! |          QPN of the requester    | syndrome |  0..4
 //! |                    MSN                      |  4..8
-//! |      generation       |  round   | reserved |  8..12
+//! |      generation       |  epoch   | reserved |  8..12
 //! |          QPN of the responder    | reserved |  12..16
 //! ```
 
@@ -23,8 +23,8 @@ pub struct Answer {
     pub msn: u32,
     /// Incarnation of the binding, as in the requester's packets.
     pub generation: u16,
-    /// Resend round of the requester that is answered.
-    pub round: u8,
+    /// Replay epoch of the requester that is answered.
+    pub replay_epoch: u8,
     /// QP that answers: tells the flows of one requester apart.
     pub responder: Qpn,
 }
@@ -56,7 +56,7 @@ impl Answer {
                 syndrome,
                 msn: u32_at(view.0, 4),
                 generation: u16_at(view.0, 8),
-                round: view.0[10],
+                replay_epoch: view.0[10],
                 responder: Qpn::from_wire(u24_at(view.0, 12)),
             }),
             Err(error) => Err(error),
@@ -73,7 +73,7 @@ impl Answer {
         out[3] = self.syndrome.byte();
         put(out, 4, self.msn.to_be_bytes());
         put(out, 8, self.generation.to_be_bytes());
-        put(out, 10, [self.round, 0]);
+        put(out, 10, [self.replay_epoch, 0]);
         put_u24(out, 12, self.responder.get());
         out[15] = 0;
     }
@@ -102,7 +102,7 @@ mod tests {
         syndrome: Syndrome::Nak(NakCode::RemoteAccess),
         msn: 0x0405_0607,
         generation: 0x0809,
-        round: 0x0a,
+        replay_epoch: 0x0a,
         responder: Qpn::from_wire(0x000c_0d0e),
     };
 

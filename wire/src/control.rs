@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! |   kind   |            source QP             |  0..4
-//! |  round   |          destination QP          |  4..8
+//! |  epoch   |          destination QP          |  4..8
 //! |                 generation                  |  8..12
 //! |                   status                    |  12..16
 //! |                    MSN                      |  16..20
@@ -46,10 +46,10 @@ pub struct Control {
     pub kind: ControlKind,
     /// QP of the node that says it.
     pub src_qp: Qpn,
-    /// Resend round: of the sender of a BIND, of the BIND that is refused, or the last one that the
+    /// Replay epoch: of the sender of a BIND, of the BIND that is refused, or the last one that the
     /// sender of a BOUND has heard. In an UNBIND, the verdict on message `msn`, coded as in an
     /// AETH: an acknowledgement where that message was not refused.
-    pub round: u8,
+    pub replay_epoch: u8,
     /// QP of the other node.
     pub dest_qp: Qpn,
     /// Incarnation of the QP that asks, or is gone.
@@ -91,7 +91,7 @@ impl Control {
         Ok(Self {
             kind,
             src_qp: Qpn::from_wire(u24_at(view.0, 1)),
-            round: view.0[4],
+            replay_epoch: view.0[4],
             dest_qp: Qpn::from_wire(u24_at(view.0, 5)),
             generation: u32_at(view.0, 8),
             status: u32_at(view.0, 12),
@@ -113,7 +113,7 @@ impl Control {
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         out[0] = self.kind as u8;
         put_u24(out, 1, self.src_qp.get());
-        out[4] = self.round;
+        out[4] = self.replay_epoch;
         put_u24(out, 5, self.dest_qp.get());
         put(out, 8, self.generation.to_be_bytes());
         put(out, 12, self.status.to_be_bytes());
@@ -143,7 +143,7 @@ mod tests {
         let control = Control {
             kind: ControlKind::Bind,
             src_qp: Qpn::from_wire(0x0002_0304),
-            round: 5,
+            replay_epoch: 5,
             dest_qp: Qpn::from_wire(0x0006_0708),
             generation: 0x090a_0b0c,
             status: 0x0d0e_0f10,

@@ -3,7 +3,7 @@
 //! ```text
 //! | vers flags | attempt  |     generation      |  0..4
 //! |                   token                     |  4..8
-//! |            source QP             |  round   |  8..12
+//! |            source QP             |  epoch   |  8..12
 //! |          destination QP          |             12..15
 //! |          packet number, bits 24..64         |  15..20
 //! |                    MSN                      |  20..24
@@ -44,8 +44,8 @@ pub struct SrcExt {
     pub token: u32,
     /// QP the packet comes from.
     pub src_qp: Qpn,
-    /// Resend round of the source QP: grows when messages are sent again with new numbers.
-    pub round: u8,
+    /// Replay epoch of the source QP: grows when messages are sent again with new numbers.
+    pub replay_epoch: u8,
     /// QP the packet is for.
     pub dest_qp: Qpn,
     /// Bits 24 to 63 of the packet number, shifted down: below 2^40.
@@ -111,9 +111,9 @@ impl SrcExtView<'_> {
         Qpn::from_wire(u24_at(self.0, 8))
     }
 
-    /// Resend round of the source QP.
+    /// Replay epoch of the source QP.
     #[inline]
-    pub const fn round(self) -> u8 {
+    pub const fn replay_epoch(self) -> u8 {
         self.0[11]
     }
 
@@ -207,7 +207,7 @@ impl SrcExt {
             generation: view.generation(),
             token: view.token(),
             src_qp: view.src_qp(),
-            round: view.round(),
+            replay_epoch: view.replay_epoch(),
             dest_qp: view.dest_qp(),
             psn_high: view.psn_high(),
             msn: view.msn(),
@@ -230,7 +230,7 @@ impl SrcExt {
         put(out, 2, self.generation.to_be_bytes());
         put(out, 4, self.token.to_be_bytes());
         put_u24(out, 8, self.src_qp.get());
-        out[11] = self.round;
+        out[11] = self.replay_epoch;
         put_u24(out, 12, self.dest_qp.get());
         put(out, 20, self.msn.to_be_bytes());
         SrcExtPart {
@@ -316,7 +316,7 @@ mod tests {
             generation: 0x0203,
             token: 0x0405_0607,
             src_qp: Qpn::from_wire(0x0008_090a),
-            round: 0x0b,
+            replay_epoch: 0x0b,
             dest_qp: Qpn::from_wire(0x000c_0d0e),
             psn_high: 0x0f_1011_1213,
             msn: 0x1415_1617,

@@ -144,7 +144,7 @@ fn extension(ext: &SrcExt) -> Fields {
         "to_qp": ext.dest_qp.into(),
         "msn": ext.msn.into(),
         "offset": ext.offset.into(),
-        "round": ext.round.into(),
+        "replay_epoch": ext.replay_epoch.into(),
         "generation": ext.generation.into(),
         "attempt": ext.attempt.into(),
         "ack": ext.ack.into(),

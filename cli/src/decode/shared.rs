@@ -46,7 +46,7 @@ fn answers(payload: &[u8]) -> Result<Fields, WireError> {
         entry.0.extend(syndrome_fields(answer.syndrome).0);
         entry.add("msn", answer.msn.into());
         entry.add("generation", answer.generation.into());
-        entry.add("round", answer.round.into());
+        entry.add("replay_epoch", answer.replay_epoch.into());
         entry
     };
     let entries: Result<Vec<_>, _> = Answer::entries(payload)?
@@ -69,7 +69,7 @@ fn control(payload: &[u8]) -> Result<Fields, WireError> {
             "to_qp": control.dest_qp.into(),
             "msn": control.msn.into(),
             "generation": control.generation.into(),
-            "round": control.round.into(),
+            "replay_epoch": control.replay_epoch.into(),
         };
         if control.status != 0 {
             entry.add("status", control.status.into());
@@ -176,7 +176,7 @@ mod tests {
             syndrome: Syndrome::Nak(trunkline_wire::NakCode::RemoteAccess),
             msn: 4,
             generation: 5,
-            round: 6,
+            replay_epoch: 6,
             responder: Qpn::from_wire(3),
         };
         let text =
@@ -184,12 +184,12 @@ mod tests {
         assert_eq!(
             text,
             "answers entries=[qp=0x000002 by=0x000003 syndrome='NAK remote access error' code=98 \
-             msn=4 generation=5 round=6]"
+             msn=4 generation=5 replay_epoch=6]"
         );
         let control = Control {
             kind: ControlKind::Refused,
             src_qp: Qpn::from_wire(2),
-            round: 6,
+            replay_epoch: 6,
             dest_qp: Qpn::from_wire(3),
             generation: 5,
             status: 7,
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(
             text,
             "control entries=[kind=REFUSED src_qp=0x000002 to_qp=0x000003 msn=4 generation=5 \
-             round=6 status=7]"
+             replay_epoch=6 status=7]"
         );
         assert!(describe_payload(Opcode::SRC_ANSWERS, &[0; 17]).is_err());
         assert!(describe_payload(Opcode::SRC_CONTROL, &[9; 20]).is_err());

@@ -242,7 +242,7 @@ fn a_bind_is_the_control_entry_that_it_stands_for() {
         (control.src_qp, control.dest_qp),
         (bind.src_qp, bind.dest_qp)
     );
-    let rest = (control.round, control.generation, control.msn);
+    let rest = (control.replay_epoch, control.generation, control.msn);
     assert_eq!(rest, (0, bind.generation, 0));
     let many: Binds = (0..9).map(|_| bind).collect();
     assert_eq!(many.as_slice().len(), Binds::MOST);

@@ -65,7 +65,7 @@ struct Heard {
     generation: u32,
     binding: u16,
     msn: u32,
-    round: u8,
+    replay_epoch: u8,
 }
 
 impl Heard {
@@ -73,7 +73,7 @@ impl Heard {
         generation: 0,
         binding: 0,
         msn: FIRST_MSN,
-        round: 0,
+        replay_epoch: 0,
     };
 }
 
@@ -158,7 +158,8 @@ impl Peer {
             }
             if let Some(index) = (0..QPS).find(|index| qpn(*index) == ext.dest_qp) {
                 let heard = &mut self.heard[index];
-                (heard.binding, heard.msn, heard.round) = (ext.generation, ext.msn, ext.round);
+                (heard.binding, heard.msn, heard.replay_epoch) =
+                    (ext.generation, ext.msn, ext.replay_epoch);
             }
             if packet.bth.opcode == Opcode::SRC_CONTROL
                 && let Ok(entries) = Control::entries(packet.payload)
@@ -224,7 +225,7 @@ impl Peer {
         ext.header_crc = shape & 2 != 0;
         ext.generation = input.near(BINDING) as u16;
         ext.msn = input.near(self.told[index]);
-        ext.round = input.byte() & 3;
+        ext.replay_epoch = input.byte() & 3;
         ext.offset = if shape & 4 == 0 {
             0
         } else {
@@ -277,7 +278,7 @@ impl Peer {
         let length = each * packets;
         let mut ext = self.ext(node, index, link);
         if opcode == Opcode::SRC_READ_RESP {
-            (ext.msn, ext.round) = (self.heard[index].msn, self.heard[index].round);
+            (ext.msn, ext.replay_epoch) = (self.heard[index].msn, self.heard[index].replay_epoch);
         } else {
             ext.msn = input.near(self.told[index]);
             self.told[index] = ext.msn.wrapping_add(1);
@@ -322,7 +323,7 @@ impl Peer {
         ext.header_crc = shape & 8 != 0;
         ext.generation = input.near(BINDING) as u16;
         ext.msn = input.near(self.heard[index].msn);
-        ext.round = input.near(self.heard[index].round.into()) as u8;
+        ext.replay_epoch = input.near(self.heard[index].replay_epoch.into()) as u8;
         ext.offset = if shape & 16 == 0 { 0 } else { input.near(256) };
         let length = if atomic {
             8
@@ -364,7 +365,7 @@ impl Peer {
                 let generation = input.near(generation);
                 entry[8..12].copy_from_slice(&generation.to_be_bytes());
                 if kind & 3 == 1 || kind & 3 == 2 {
-                    entry[4] = self.heard[index].round;
+                    entry[4] = self.heard[index].replay_epoch;
                 }
                 if kind & 3 == 1 {
                     entry[12..16].copy_from_slice(&1_u32.to_be_bytes());
@@ -399,7 +400,7 @@ impl Peer {
             entry[4..8].copy_from_slice(&input.near(heard.msn).to_be_bytes());
             let generation = input.near(heard.binding.into()) as u16;
             entry[8..10].copy_from_slice(&generation.to_be_bytes());
-            entry[10] = input.near(heard.round.into()) as u8;
+            entry[10] = input.near(heard.replay_epoch.into()) as u8;
             entry[12..15].copy_from_slice(&qpn(index).get().to_be_bytes()[1..]);
             payload.extend(entry);
         }

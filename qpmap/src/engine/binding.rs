@@ -36,9 +36,9 @@ pub(crate) struct Effects {
     pub(crate) verdict: Option<(u32, Syndrome)>,
     /// Nobody answers any more: what is wanted fails.
     pub(crate) fail: bool,
-    /// The peer asks in this round, which is to be entered.
+    /// The peer asks in this replay epoch, which is to be entered.
     pub(crate) enter: Option<u8>,
-    /// The peer asks for the first time, in this round.
+    /// The peer asks for the first time, in this replay epoch.
     pub(crate) first: Option<u8>,
     /// The flow may send from now on.
     pub(crate) bound: bool,
@@ -162,12 +162,12 @@ impl Flow {
             return effects;
         }
         if self.flags.has(Flags::PEER_BOUND) {
-            effects.enter = Some(entry.round);
+            effects.enter = Some(entry.replay_epoch);
         } else {
-            // Nothing of this life was executed yet. It may have begun a round before it was heard:
-            // where consent came in the handshake and the connection died at once.
+            // Nothing of this life was executed yet. It may have begun an epoch before it was
+            // heard: where consent came in the handshake and the connection died at once.
             self.flags.set(Flags::PEER_BOUND);
-            effects.first = Some(entry.round);
+            effects.first = Some(entry.replay_epoch);
         }
         self.flags.set(Flags::BOUND_DUE);
         if self.asks > 1 && self.is_asking() {
@@ -180,8 +180,8 @@ impl Flow {
     /// The peer agrees.
     pub(crate) const fn hear_bound(&mut self, entry: &ControlEntry, begun: bool) -> Effects {
         let mut effects = self.hear_of(entry.status, begun);
-        if entry.round != self.round {
-            // Consent to an earlier round does not allow this one, which has its own BIND under
+        if entry.replay_epoch != self.replay_epoch {
+            // Consent to an earlier epoch does not allow this one, which has its own BIND under
             // way. Of a life that was not heard before it tells all the same.
             effects.stale |= !effects.forget;
             return effects;
@@ -200,7 +200,7 @@ impl Flow {
     /// The peer does not agree: what was wanted of it fails. An answer to a BIND that named another
     /// life says nothing of the present one.
     pub(crate) const fn hear_refused(&mut self, entry: &ControlEntry) -> Effects {
-        let current = entry.round == self.round && entry.msn == self.agreed();
+        let current = entry.replay_epoch == self.replay_epoch && entry.msn == self.agreed();
         let answers = self.is_asking() && current;
         if answers {
             self.lapse();
@@ -233,7 +233,7 @@ impl Flow {
         // life, or to nobody. A life that we first hear of now was sent nothing, and says so.
         let took = entry.status == self.generation && !effects.over;
         if took {
-            let verdict = Syndrome::from_byte(entry.round);
+            let verdict = Syndrome::from_byte(entry.replay_epoch);
             let verdict = verdict.unwrap_or(Syndrome::ACK_WITHOUT_CREDITS);
             effects.verdict = Some((entry.msn, verdict));
         }
@@ -262,19 +262,19 @@ impl Flow {
         kind: ControlKind,
         begun: bool,
     ) -> ControlEntry {
-        let (generation, status, round, msn) = match kind {
+        let (generation, status, replay_epoch, msn) = match kind {
             // Consent names the life it is given to, and the one that gives it.
             ControlKind::Bound => (
                 self.remote_generation,
                 self.generation,
-                self.remote_round,
+                self.remote_replay_epoch,
                 0,
             ),
             // What has begun can only go on with the life that has its beginning. What has not may
             // go on with the next one, but hears that the life which agreed is over.
             ControlKind::Bind => {
                 let begun = if begun { self.remote_generation } else { 0 };
-                (self.generation, begun, self.round, self.agreed())
+                (self.generation, begun, self.replay_epoch, self.agreed())
             }
             ControlKind::Unbind | ControlKind::Refused => {
                 let verdict = match self.answer {
@@ -292,7 +292,7 @@ impl Flow {
         ControlEntry {
             kind,
             src_qp: number,
-            round,
+            replay_epoch,
             dest_qp: self.remote,
             generation,
             status,

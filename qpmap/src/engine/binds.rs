@@ -58,7 +58,7 @@ impl<P: Platform> Engine<P> {
                     qpn: entry.dest_qp,
                     remote: entry.src_qp,
                     conn: engine.links.id(conn),
-                    round: entry.round,
+                    replay_epoch: entry.replay_epoch,
                 });
                 self.handle_bind(now, conn, &entry);
             }
@@ -168,10 +168,10 @@ impl<P: Platform> Engine<P> {
         self.because(VendorError::QpGone, |engine| engine.apply(flow, effects));
         if effects.stale {
             self.counters.stale += 1;
-        } else if let Some(round) = effects.enter
-            && !self.enter_round(flow, round)
+        } else if let Some(replay_epoch) = effects.enter
+            && !self.enter_replay_epoch(flow, replay_epoch)
         {
-            // It was held up on its way. Consent to a later round may have been lost, though.
+            // It was held up on its way. Consent to a later epoch may have been lost, though.
             self.counters.stale += 1;
         }
         self.queue_control(flow);
@@ -195,8 +195,8 @@ impl<P: Platform> Engine<P> {
         if effects.forget {
             self.reset_responder(flow);
         }
-        if let Some(round) = effects.first {
-            self.flows[flow].remote_round = round;
+        if let Some(replay_epoch) = effects.first {
+            self.flows[flow].remote_replay_epoch = replay_epoch;
         }
         if effects.over && self.fail_wanted(flow) {
             self.flows[flow].count_anew();
@@ -378,7 +378,7 @@ impl<P: Platform> Engine<P> {
                 qpn: entry.dest_qp,
                 remote: entry.src_qp,
                 conn: engine.links.id(conn),
-                round: entry.round,
+                replay_epoch: entry.replay_epoch,
             });
         }
         // A life that was not heard of before may have to be asked anew.

@@ -38,8 +38,8 @@ pub(crate) const fn full_payload(datagram: u32) -> u32 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentPacket {
     pub(crate) kind: SentKind,
-    /// Resend round of the flow when it was sent.
-    pub(crate) round: u8,
+    /// Replay epoch of the flow when it was sent.
+    pub(crate) replay_epoch: u8,
     pub(crate) flow: u32,
     /// Slab index of the request, response or blob.
     pub(crate) slot: u32,
@@ -63,7 +63,7 @@ pub(crate) enum SentKind {
 impl SentPacket {
     pub(crate) const PING: Self = Self {
         kind: SentKind::Ping,
-        round: 0,
+        replay_epoch: 0,
         flow: 0,
         slot: 0,
         serial: 0,
@@ -147,18 +147,18 @@ pub(crate) struct MessageId {
     source: Qpn,
     dest: Qpn,
     generation: u16,
-    round: u8,
+    replay_epoch: u8,
     msn: u32,
 }
 
 impl MessageId {
     /// A message of a flow whose QP is `source`.
-    pub(crate) fn of(flow: &Flow, source: Qpn, msn: u32, round: u8) -> Self {
+    pub(crate) fn of(flow: &Flow, source: Qpn, msn: u32, replay_epoch: u8) -> Self {
         Self {
             source,
             dest: flow.remote,
             generation: flow.sent_generation(),
-            round,
+            replay_epoch,
             msn,
         }
     }
@@ -188,7 +188,7 @@ impl<'a> PacketTemplate<'a> {
             Payload::None => 0,
             _ => request.length,
         };
-        let id = MessageId::of(flow, source, pending.msn, pending.round);
+        let id = MessageId::of(flow, source, pending.msn, pending.replay_epoch);
         let answered = request.op.has_response_data();
         Self {
             op: Some(&request.op),
@@ -373,7 +373,7 @@ impl<'a> PacketTemplate<'a> {
             generation: self.id.generation,
             token: route.token,
             src_qp: self.id.source,
-            round: self.id.round,
+            replay_epoch: self.id.replay_epoch,
             dest_qp: self.id.dest,
             msn: self.id.msn,
             ..SrcExt::default()

@@ -462,7 +462,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// A flow whose connection is gone moves on: what it had unacknowledged is sent again, in a new
-    /// resend round, over another connection of the pool. If there is none, it waits for one.
+    /// replay epoch, over another connection of the pool. If there is none, it waits for one.
     pub(crate) fn move_on(&mut self, flow: u32) {
         if self.flows[flow].ending.is_last() {
             self.part_ended(flow);

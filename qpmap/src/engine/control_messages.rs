@@ -314,7 +314,7 @@ impl<P: Platform> Engine<P> {
                 qpn: engine.own_number(flow),
                 remote: record.remote,
                 conn: engine.links.id(record.conn),
-                round: record.round,
+                replay_epoch: record.replay_epoch,
             }
         });
     }
@@ -332,7 +332,9 @@ impl<P: Platform> Engine<P> {
                 .and_then(|qp| engine.flow_from(qp, entry.responder, conn))
                 .filter(|flow| engine.flows[*flow].sent_generation() == entry.generation);
             match found {
-                Some(flow) => engine.answered(now, flow, entry.syndrome, entry.msn, entry.round),
+                Some(flow) => {
+                    engine.answered(now, flow, entry.syndrome, entry.msn, entry.replay_epoch)
+                }
                 None => engine.counters.bad_answer += 1,
             }
         });
@@ -371,6 +373,6 @@ fn answer_entry(flow: &Flow, number: Qpn) -> AnswerEntry {
         syndrome,
         msn: flow.expected_msn,
         generation: flow.received_generation(),
-        round: flow.remote_round,
+        replay_epoch: flow.remote_replay_epoch,
     }
 }

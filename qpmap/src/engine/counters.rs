@@ -54,7 +54,7 @@ counters! {
     staging_full,
     /// Waited for an earlier packet of its QP.
     staged,
-    /// Acknowledged and ignored: an earlier incarnation of the QP, or an earlier resend round.
+    /// Acknowledged and ignored: an earlier incarnation of the QP, or an earlier replay epoch.
     stale,
     /// For a QP that does not exist or is bound elsewhere.
     unknown_qp,

@@ -54,7 +54,7 @@ impl<P: Platform> Engine<P> {
         self.undecided_of(peer).map(|qp| ControlEntry {
             kind: ControlKind::Bind,
             src_qp: self.qp_number(qp),
-            round: 0,
+            replay_epoch: 0,
             dest_qp: self.cold(qp).attributes.dest_qpn,
             generation: self.qps.generation(qp),
             status: 0,

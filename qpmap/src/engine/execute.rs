@@ -297,7 +297,7 @@ impl<P: Platform> Engine<P> {
         if !self.make_room(flow, ext.msn(), ext.offset()) {
             return Err(invalid);
         }
-        self.add_response(flow, ext.msn(), ext.round(), read_outcome(&reth));
+        self.add_response(flow, ext.msn(), ext.replay_epoch(), read_outcome(&reth));
         Ok(())
     }
 
@@ -310,7 +310,7 @@ impl<P: Platform> Engine<P> {
             Refusal::Peer(NakCode::RemoteOperational, QpEvent::Fatal)
         } else if let Some(first) = self.responses.outcome(self.flows[flow].responses, msn) {
             if packet.reth().map(|reth| read_outcome(&reth)) == Some(first) {
-                self.answer_again(flow, msn, packet.ext.round());
+                self.answer_again(flow, msn, packet.ext.replay_epoch());
                 return;
             }
             Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError)
@@ -359,7 +359,7 @@ impl<P: Platform> Engine<P> {
         self.add_response(
             flow,
             packet.ext.msn(),
-            packet.ext.round(),
+            packet.ext.replay_epoch(),
             Outcome::Value(before),
         );
         Ok(Step::Done)

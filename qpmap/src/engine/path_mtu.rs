@@ -6,7 +6,7 @@
 //! are tried again by padded PINGs: soon the usual ones below the one that failed, all of them
 //! after a while. What is too large and in flight cannot be cut, as it has its number: its number
 //! goes out with nothing in it when it is found lost, and its flow sends anew what was not
-//! executed, in a round that the peer agrees to, as after the death of a connection.
+//! executed, in a replay epoch that the peer agrees to, as after the death of a connection.
 
 use super::build::{SentKind, SentPacket};
 use super::ending::Ending;
@@ -67,10 +67,10 @@ impl<P: Platform> Engine<P> {
         match item.kind {
             SentKind::Request => {
                 let is_it = |at: &super::requests::Pending| {
-                    at.serial == item.serial && at.round == item.round
+                    at.serial == item.serial && at.replay_epoch == item.replay_epoch
                 };
                 let waits = self.requests.get(item.slot).is_some_and(is_it);
-                if waits && self.flows[item.flow].round == item.round {
+                if waits && self.flows[item.flow].replay_epoch == item.replay_epoch {
                     self.counters.resegmented += 1;
                     self.replay(item.flow);
                     self.queue_control(item.flow);
@@ -82,8 +82,8 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// A flow sends again what may have got lost, in a new round. The peer agrees to each such
-    /// round before anything is sent in it: so it knows it or the one before, however many there
+    /// A flow sends again what may have got lost, in a new epoch. The peer agrees to each such
+    /// epoch before anything is sent in it: so it knows it or the one before, however many there
     /// are without a packet getting through.
     pub(super) fn replay(&mut self, flow: u32) {
         self.restart(flow, true);

@@ -140,9 +140,9 @@ pub(crate) struct Flow {
     /// Incarnation of our QP, and the one of the peer's that we know of: 0 before it was heard.
     pub(crate) generation: u32,
     pub(crate) remote_generation: u32,
-    /// Resend round of what we send and of what we receive.
-    pub(crate) round: u8,
-    pub(crate) remote_round: u8,
+    /// Replay epoch of what we send and of what we receive.
+    pub(crate) replay_epoch: u8,
+    pub(crate) remote_replay_epoch: u8,
     /// How often the peer was asked again whether it is ready for `acked_msn`.
     pub(crate) rnr_tries: u8,
     /// READs and atomics before the request that is sent next, and not completed.
@@ -207,13 +207,13 @@ impl Flags {
     pub(crate) const BIND_DUE: Self = Self(1 << 3);
     /// A BOUND has to go out.
     pub(crate) const BOUND_DUE: Self = Self(1 << 4);
-    /// The peer accepted our BIND, and with it the present round.
+    /// The peer accepted our BIND, and with it the present replay epoch.
     pub(crate) const BOUND: Self = Self(1 << 5);
     /// We accepted the peer's BIND.
     pub(crate) const PEER_BOUND: Self = Self(1 << 6);
     /// A receiver-not-ready pause is on.
     pub(crate) const RNR_WAIT: Self = Self(1 << 7);
-    /// We refused `expected_msn`; what follows in this round is discarded.
+    /// We refused `expected_msn`; what follows in this replay epoch is discarded.
     pub(crate) const REFUSED: Self = Self(1 << 8);
     /// No new message until all earlier ones are done: the flow is moving.
     pub(crate) const QUIESCING: Self = Self(1 << 9);
@@ -226,7 +226,7 @@ impl Flags {
     /// The incarnation of the peer's QP that we know of is gone.
     pub(crate) const UNBOUND: Self = Self(1 << 13);
     /// The incarnation of the peer's QP that we know of has accepted a BIND of ours, in whichever
-    /// round, and nothing says that it is gone.
+    /// replay epoch, and nothing says that it is gone.
     pub(crate) const AGREED: Self = Self(1 << 14);
     /// Responses went down with a connection: the peer has to ask again.
     pub(crate) const LOST: Self = Self(1 << 15);
@@ -261,8 +261,8 @@ impl Flow {
             deficit: 0,
             generation,
             remote_generation: 0,
-            round: 0,
-            remote_round: 0,
+            replay_epoch: 0,
+            remote_replay_epoch: 0,
             rnr_tries: 0,
             reads_out: 0,
             in_vain: InVain::NONE,

@@ -309,7 +309,7 @@ impl<P: Platform> Engine<P> {
                 // Data of one READ does not mix; what an atomic found is the same whenever it is
                 // told.
                 let once = packet.opcode == Opcode::SRC_ATOMIC_RESP;
-                once || self.requests[*at].round == ext.round()
+                once || self.requests[*at].replay_epoch == ext.replay_epoch()
             });
         let current = |flow: u32| self.flows[flow].received_generation() == ext.generation();
         let Some((flow, at)) = found.filter(|(flow, _)| current(*flow)) else {

@@ -306,7 +306,7 @@ impl<P: Platform> Engine<P> {
         flow: u32,
         syndrome: Syndrome,
         msn: u32,
-        round: u8,
+        replay_epoch: u8,
     ) {
         let record = &self.flows[flow];
         if before(record.next_msn, msn) {
@@ -315,18 +315,19 @@ impl<P: Platform> Engine<P> {
         }
         match syndrome {
             Syndrome::Ack { .. } => self.acknowledged(flow, msn),
-            Syndrome::RnrNak { timer } if round == record.round => {
+            Syndrome::RnrNak { timer } if replay_epoch == record.replay_epoch => {
                 self.acknowledged(flow, msn);
                 self.not_ready(now, flow, msn, timer);
             }
             Syndrome::Nak(NakCode::PsnSequence)
-                if round == record.round || self.misses_data_of(flow, round) =>
+                if replay_epoch == record.replay_epoch
+                    || self.misses_data_of(flow, replay_epoch) =>
             {
                 self.acknowledged(flow, msn);
                 self.restart(flow, true);
                 self.wake(flow);
             }
-            Syndrome::Nak(NakCode::InvalidRd) if round == record.round => {
+            Syndrome::Nak(NakCode::InvalidRd) if replay_epoch == record.replay_epoch => {
                 // Nobody is there. That says nothing of earlier messages: theirs may come yet.
                 self.counters.nak_received += 1;
                 if self.flows[flow].head != NONE {
@@ -335,27 +336,30 @@ impl<P: Platform> Engine<P> {
                     });
                 }
             }
-            Syndrome::Nak(code) if round == record.round => {
+            Syndrome::Nak(code) if replay_epoch == record.replay_epoch => {
                 self.acknowledged(flow, msn);
                 self.counters.nak_received += 1;
                 self.refused(flow, msn, code);
             }
-            // About an earlier round: its messages were sent again since.
+            // About an earlier replay epoch: its messages were sent again since.
             _ => self.counters.stale += 1,
         }
     }
 
-    /// Whether data are outstanding that the peer sent in `round`, or before. A round that follows
-    /// a refusal does not ask for them again.
-    fn misses_data_of(&self, flow: u32, round: u8) -> bool {
+    /// Whether data are outstanding that the peer sent in `replay_epoch`, or before. An epoch that
+    /// follows a refusal does not ask for them again.
+    fn misses_data_of(&self, flow: u32, replay_epoch: u8) -> bool {
         self.reads(flow).any(|at| {
             let pending = &self.requests[at];
             let sent = pending.reading && !pending.responded;
-            sent && round.wrapping_sub(pending.round).cast_signed() >= 0
+            sent && replay_epoch
+                .wrapping_sub(pending.replay_epoch)
+                .cast_signed()
+                >= 0
         })
     }
 
-    /// Whether some of message `msn`, which the peer has not executed, was sent in this round: else
+    /// Whether some of message `msn`, which the peer has not executed, was sent in this epoch: else
     /// the peer can say nothing of it.
     fn has_sent(&self, flow: u32, msn: u32) -> bool {
         let record = &self.flows[flow];
@@ -400,7 +404,7 @@ impl<P: Platform> Engine<P> {
         self.wake(flow);
     }
 
-    /// Sends again, in a new round, what the peer has not executed; after the death of a connection
+    /// Sends again, in a new epoch, what the peer has not executed; after the death of a connection
     /// (`lost`) also what it has executed but not answered in full. It takes a step for each
     /// request that was sent since the last restart.
     pub(crate) fn restart(&mut self, flow: u32, lost: bool) {
@@ -429,13 +433,13 @@ impl<P: Platform> Engine<P> {
         let (mut next, mut begun) = (first, false);
         let was_begun = |at: &&mut Pending| at.begun && before(at.msn, end);
         while let Some(pending) = self.requests.get_mut(next).filter(was_begun) {
-            begun |= pending.round == record.round;
+            begun |= pending.replay_epoch == record.replay_epoch;
             // It counts again when its turn has come: nothing before it waits for it.
             record.reads_out -= u8::from(std::mem::take(&mut pending.reading));
             next = pending.flow_next;
         }
-        // Of a round in which nothing was sent, nothing can come late.
-        record.round = record.round.wrapping_add(u8::from(begun));
+        // Of a replay epoch in which nothing was sent, nothing can come late.
+        record.replay_epoch = record.replay_epoch.wrapping_add(u8::from(begun));
     }
 
     pub(crate) fn refused(&mut self, flow: u32, msn: u32, code: NakCode) {

@@ -31,27 +31,27 @@ pub(crate) struct Pending {
     pub(crate) serial: u32,
     /// Its number, once it has [begun](Self::begun): what the peer says of later ones is a lie.
     pub(crate) msn: u32,
-    /// Resend round it was last sent in.
-    pub(crate) round: u8,
+    /// Replay epoch it was last sent in.
+    pub(crate) replay_epoch: u8,
     /// Slots of the ring it holds until it completes.
     pub(crate) slots: u16,
     /// READ or atomic data that came back.
     pub(crate) returned: Coverage,
     /// Its response has begun to arrive or has all arrived.
     pub(crate) responded: bool,
-    /// Counts towards the READs outstanding: from when it is sent in this round, or would be if its
+    /// Counts towards the READs outstanding: from when it is sent in this epoch, or would be if its
     /// response were not there, until it completes in its turn, as its response is kept for so
     /// long.
     pub(crate) reading: bool,
     /// READs and atomics before it that were outstanding when it was sent.
     pub(crate) ahead: u8,
-    /// Some of it was sent, in this round or an earlier one.
+    /// Some of it was sent, in this replay epoch or an earlier one.
     pub(crate) begun: bool,
     pub(crate) outcome: Option<Status>,
 }
 
 impl Pending {
-    /// Whether a part of its response has come in the present round, and more is to come.
+    /// Whether a part of its response has come in the present replay epoch, and more is to come.
     pub(super) const fn has_part_of_response(&self) -> bool {
         let bytes = self.returned.bytes();
         bytes > 0 && bytes < self.request.length
@@ -69,7 +69,7 @@ impl Pending {
             order_next: NONE,
             serial: 0,
             msn: 0,
-            round: 0,
+            replay_epoch: 0,
             slots,
             returned: Coverage::NOTHING,
             responded: false,

@@ -22,7 +22,7 @@ use trunkline_wire::{Answer as AnswerEntry, NakCode, Opcode, Syndrome};
 /// does stays well below a millisecond.
 const RUN: usize = 64;
 const RUNS: usize = 4;
-/// Most resend rounds that a requester can be ahead of what we have heard.
+/// Most replay epochs that a requester can be ahead of what we have heard.
 const MAX_AHEAD: u8 = 3;
 
 impl<P: Platform> Engine<P> {
@@ -40,7 +40,7 @@ impl<P: Platform> Engine<P> {
             self.counters.stale += 1;
             return Verdict::Accept;
         }
-        if !self.enter_round(flow, ext.round()) {
+        if !self.enter_replay_epoch(flow, ext.replay_epoch()) {
             self.counters.stale += 1;
             return Verdict::Accept;
         }
@@ -92,7 +92,7 @@ impl<P: Platform> Engine<P> {
             syndrome: Syndrome::Nak(NakCode::InvalidRd),
             msn: ext.msn(),
             generation: ext.generation(),
-            round: ext.round(),
+            replay_epoch: ext.replay_epoch(),
         };
         let address = self.links.address_of(conn);
         if !self.control.replies.answer((conn, address), answer) {
@@ -104,23 +104,24 @@ impl<P: Platform> Engine<P> {
         Verdict::Accept
     }
 
-    /// Takes up a later resend round; `false` for an earlier one, of which packets and BINDs may be
+    /// Takes up a later replay epoch; `false` for an earlier one, of which packets and BINDs may be
     /// held up for long. A requester begins one when we answered in the one before, when we told it
     /// in an earlier one that data were lost, which it asks for anew then, or when its connection
     /// died, and after that none before we agreed: it is never further ahead than this.
     #[inline(always)]
-    pub(crate) fn enter_round(&mut self, flow: u32, round: u8) -> bool {
-        round == self.flows[flow].remote_round || self.enter_other_round(flow, round)
+    pub(crate) fn enter_replay_epoch(&mut self, flow: u32, replay_epoch: u8) -> bool {
+        replay_epoch == self.flows[flow].remote_replay_epoch
+            || self.enter_other_replay_epoch(flow, replay_epoch)
     }
 
     #[inline(never)]
-    fn enter_other_round(&mut self, flow: u32, round: u8) -> bool {
+    fn enter_other_replay_epoch(&mut self, flow: u32, replay_epoch: u8) -> bool {
         let record = &mut self.flows[flow];
-        let ahead = round.wrapping_sub(record.remote_round);
+        let ahead = replay_epoch.wrapping_sub(record.remote_replay_epoch);
         if (1..=MAX_AHEAD).contains(&ahead) {
-            record.remote_round = round;
+            record.remote_replay_epoch = replay_epoch;
             if !record.flags.has(Flags::ANSWER_DUE) {
-                // It was told: whatever it asks for again, it does in a round of its own.
+                // It was told: whatever it asks for again, it does in a replay epoch of its own.
                 record.flags.clear(Flags::LOST);
             }
             self.inbound.staging_mut().clear(&mut record.staged);
@@ -148,7 +149,7 @@ impl<P: Platform> Engine<P> {
                 if let Some(Outcome::Value(_)) =
                     self.responses.outcome(self.flows[flow].responses, msn)
                 {
-                    self.answer_again(flow, msn, packet.ext.round());
+                    self.answer_again(flow, msn, packet.ext.replay_epoch());
                 }
             }
             _ => self.answer(flow),
@@ -176,7 +177,7 @@ impl<P: Platform> Engine<P> {
         let record = &self.flows[flow];
         if !record.flags.has(Flags::PEER_BOUND)
             || record.received_generation() != ext.generation()
-            || !self.enter_round(flow, ext.round())
+            || !self.enter_replay_epoch(flow, ext.replay_epoch())
             || self.flows[flow].flags.has(Flags::REFUSED)
         {
             self.counters.stale += 1;
@@ -286,7 +287,7 @@ impl<P: Platform> Engine<P> {
         self.queue_control(flow);
     }
 
-    /// Refuses the head message. What follows it in this round is discarded.
+    /// Refuses the head message. What follows it in this replay epoch is discarded.
     pub(crate) fn refuse(&mut self, flow: u32, answer: Answer) {
         let record = &mut self.flows[flow];
         record.answer = answer;
@@ -326,7 +327,7 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn reset_responder(&mut self, flow: u32) {
         let record = &mut self.flows[flow];
         record.expected_msn = FIRST_MSN;
-        record.remote_round = 0;
+        record.remote_replay_epoch = 0;
         record.answer = Answer::Ack;
         record.flags.clear(Flags::REFUSED);
         record.flags.clear(Flags::LOST);
@@ -350,9 +351,9 @@ impl<P: Platform> Engine<P> {
 /// Responses of a flow, and what follows from what becomes of them.
 impl<P: Platform> Engine<P> {
     /// Keeps a response of a flow, and sends it when it is its turn.
-    pub(crate) fn add_response(&mut self, flow: u32, msn: u32, round: u8, outcome: Outcome) {
+    pub(crate) fn add_response(&mut self, flow: u32, msn: u32, replay_epoch: u8, outcome: Outcome) {
         let list = &mut self.flows[flow].responses;
-        self.responses.add(list, msn, round, outcome);
+        self.responses.add(list, msn, replay_epoch, outcome);
         self.wake(flow);
     }
 
@@ -365,9 +366,9 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sends the response to message `msn`, if it is kept, from its beginning.
-    pub(crate) fn answer_again(&mut self, flow: u32, msn: u32, round: u8) {
+    pub(crate) fn answer_again(&mut self, flow: u32, msn: u32, replay_epoch: u8) {
         let list = self.flows[flow].responses;
-        self.responses.repeat(list, msn, round);
+        self.responses.repeat(list, msn, replay_epoch);
         self.wake(flow);
     }
 

@@ -13,7 +13,7 @@ pub(crate) struct Response {
     /// Tells one transmission of it from the start from another one.
     pub(crate) serial: u32,
     pub(crate) msn: u32,
-    pub(crate) round: u8,
+    pub(crate) replay_epoch: u8,
     pub(crate) sent_all: bool,
     pub(crate) outcome: Outcome,
     pub(crate) sent_bytes: u32,
@@ -151,7 +151,13 @@ impl Responses {
     }
 
     /// Keeps a response, in the order of messages.
-    pub(crate) fn add(&mut self, list: &mut ResponseList, msn: u32, round: u8, outcome: Outcome) {
+    pub(crate) fn add(
+        &mut self,
+        list: &mut ResponseList,
+        msn: u32,
+        replay_epoch: u8,
+        outcome: Outcome,
+    ) {
         let is_earlier = |(_, response): &(u32, &Response)| before(response.msn, msn);
         let last = self.of(*list).take_while(is_earlier).last();
         let (last, next) = match last {
@@ -162,7 +168,7 @@ impl Responses {
             next,
             serial: self.next_serial(),
             msn,
-            round,
+            replay_epoch,
             sent_all: false,
             outcome,
             sent_bytes: 0,
@@ -188,12 +194,12 @@ impl Responses {
 
     /// The response to message `msn`, if it is kept, is sent from its beginning. What is still in
     /// flight of it counts no more.
-    pub(crate) fn repeat(&mut self, list: ResponseList, msn: u32, round: u8) {
+    pub(crate) fn repeat(&mut self, list: ResponseList, msn: u32, replay_epoch: u8) {
         let found = self.of(list).find(|(_, response)| response.msn == msn);
         if let Some((at, _)) = found {
             let serial = self.next_serial();
             let response = &mut self.slots[at];
-            (response.serial, response.round) = (serial, round);
+            (response.serial, response.replay_epoch) = (serial, replay_epoch);
             response.restart();
         }
     }

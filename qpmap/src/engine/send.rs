@@ -140,9 +140,9 @@ impl<P: Platform> Engine<P> {
             record.next_msn = record.next_msn.wrapping_add(1);
             pending = &mut self.requests[at];
         }
-        if pending.round != record.round {
-            // Responses to the last round counted until now, and do not from now on.
-            (pending.round, pending.returned) = (record.round, Coverage::NOTHING);
+        if pending.replay_epoch != record.replay_epoch {
+            // Responses to the last replay epoch counted until now, and do not from now on.
+            (pending.replay_epoch, pending.returned) = (record.replay_epoch, Coverage::NOTHING);
         }
         if record.sent_bytes == 0 {
             pending.ahead = record.reads_out;
@@ -153,7 +153,7 @@ impl<P: Platform> Engine<P> {
         let mut template = PacketTemplate::request(record, qp.queues.qpn, qp.pd, pending);
         let item = SentPacket {
             kind: SentKind::Request,
-            round: record.round,
+            replay_epoch: record.replay_epoch,
             flow,
             slot: at,
             serial: pending.serial,
@@ -203,7 +203,7 @@ impl<P: Platform> Engine<P> {
         let response = &self.responses[at];
         let item = SentPacket {
             kind: SentKind::Response,
-            round: response.round,
+            replay_epoch: response.replay_epoch,
             flow,
             slot: at,
             serial: response.serial,
@@ -254,7 +254,12 @@ impl<P: Platform> Engine<P> {
             }
             Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
         };
-        let id = MessageId::of(record, self.own_number(flow), response.msn, response.round);
+        let id = MessageId::of(
+            record,
+            self.own_number(flow),
+            response.msn,
+            response.replay_epoch,
+        );
         PacketTemplate::new(opcode, id, response.length(), payload)
     }
 
@@ -270,12 +275,14 @@ impl<P: Platform> Engine<P> {
         match item.kind {
             SentKind::Request => {
                 let pending = self.requests.get(item.slot);
-                let is_it = |at: &&Pending| at.serial == item.serial && at.round == item.round;
-                // In another round it is sent anew.
+                let is_it = |at: &&Pending| {
+                    at.serial == item.serial && at.replay_epoch == item.replay_epoch
+                };
+                // In another replay epoch it is sent anew.
                 let flow = self
                     .flows
                     .get(item.flow)
-                    .filter(|at| at.round == item.round);
+                    .filter(|at| at.replay_epoch == item.replay_epoch);
                 if let (Some(pending), Some(flow)) = (pending.filter(is_it), flow) {
                     let qp = &self.qps[flow.qp];
                     template = PacketTemplate::request(flow, qp.queues.qpn, qp.pd, pending);

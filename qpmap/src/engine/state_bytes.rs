@@ -156,11 +156,11 @@ impl<P: Platform> Engine<P> {
             while let Some(pending) = self.requests.get(next) {
                 let _ = write!(
                     text,
-                    "\n    request {next}: #{:#x} msn {} round {} returned {} of {} responded {} \
+                    "\n    request {next}: #{:#x} msn {} epoch {} returned {} of {} responded {} \
                      reading {} begun {} outcome {:?}",
                     pending.request.wr_id,
                     pending.msn,
-                    pending.round,
+                    pending.replay_epoch,
                     pending.returned.bytes(),
                     pending.request.length,
                     pending.responded,

@@ -68,9 +68,9 @@ pub enum Trace {
         remote: Qpn,
         /// The connection that carries it.
         conn: ConnId,
-        /// 0 at first, then counted up with each resend round; a connection that died with
+        /// 0 at first, then counted up with each replay epoch; a connection that died with
         /// nothing under way begins none.
-        round: u8,
+        replay_epoch: u8,
     },
     /// A BIND of a peer came.
     BindReceived {
@@ -81,7 +81,7 @@ pub enum Trace {
         /// The connection that carried it.
         conn: ConnId,
         /// As of [`Trace::BindSent`].
-        round: u8,
+        replay_epoch: u8,
     },
     /// The peer consented (BOUND): the flow may send.
     Bound {
@@ -96,7 +96,7 @@ pub enum Trace {
         /// The connection that carried the consent.
         conn: ConnId,
         /// As of [`Trace::BindSent`].
-        round: u8,
+        replay_epoch: u8,
     },
     /// The peer refused a BIND.
     BindRefused {

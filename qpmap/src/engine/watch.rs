@@ -113,7 +113,7 @@ impl<P: Platform> Engine<P> {
         let Some(head) = self.requests.get(record.head) else {
             return false;
         };
-        if head.round != record.round {
+        if head.replay_epoch != record.replay_epoch {
             return false;
         }
         if head.request.op.has_response_data() {
@@ -154,7 +154,7 @@ impl<P: Platform> Engine<P> {
                 .get(record.conn)
                 .map(|_| self.links.id(record.conn)),
             bound: record.flags.has(Flags::BOUND),
-            round: record.round,
+            replay_epoch: record.replay_epoch,
             acked_msn: record.acked_msn,
         };
         self.flows.see(flow, seen);
@@ -188,8 +188,8 @@ impl<P: Platform> Engine<P> {
         if seen.conn != Some(self.links.id(record.conn)) {
             return false;
         }
-        // A round begins after one to which the peer has agreed.
-        record.round != seen.round || (seen.bound && conn.delivery.heard_at() > heard)
+        // A replay epoch begins after one to which the peer has agreed.
+        record.replay_epoch != seen.replay_epoch || (seen.bound && conn.delivery.heard_at() > heard)
     }
 
     /// Whether a flow has something to wait for.

@@ -151,7 +151,7 @@ pub(crate) const LAST: SrcExt = SrcExt {
     generation: 0,
     token: 0,
     src_qp: Qpn::from_wire(0),
-    round: 0,
+    replay_epoch: 0,
     dest_qp: Qpn::from_wire(0),
     psn_high: 0,
     msn: 0,
@@ -173,7 +173,7 @@ pub(crate) fn entry(
     Control {
         kind,
         src_qp: Qpn::from_wire(src),
-        round: 0,
+        replay_epoch: 0,
         dest_qp: dest,
         generation,
         status,

@@ -89,13 +89,13 @@ impl Scene {
         [&reth.to_bytes()[..], data].concat()
     }
 
-    pub(crate) fn answer(&mut self, syndrome: Syndrome, done: u32, round: u8) {
+    pub(crate) fn answer(&mut self, syndrome: Syndrome, done: u32, replay_epoch: u8) {
         let entry = Answer {
             requester: self.qp.qpn,
             syndrome,
             msn: FIRST_MSN.wrapping_add(done),
             generation: generation_of(self.life, LIFE),
-            round,
+            replay_epoch,
             responder: PEER,
         };
         self.liar.answers(&mut self.pair, &[entry]);
@@ -117,10 +117,10 @@ impl Scene {
     }
 
     /// Says all data of the READ that is message `number`, from 0.
-    pub(crate) fn data(&mut self, number: u32, round: u8) {
+    pub(crate) fn data(&mut self, number: u32, replay_epoch: u8) {
         let ext = SrcExt {
             msn: FIRST_MSN.wrapping_add(number),
-            round,
+            replay_epoch,
             ..self.ext()
         };
         self.say(Opcode::SRC_READ_RESP, ext, &[7; 8]);

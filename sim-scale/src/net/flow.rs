@@ -54,7 +54,7 @@ impl Shared {
         })
     }
 
-    /// The flows that it asks its peer to agree to, with the round that each begins; `content` is
+    /// The flows that it asks its peer to agree to, with the epoch that each begins; `content` is
     /// what follows the headers.
     pub(super) fn binds(&self, content: &[u8]) -> Vec<(Flow, u8)> {
         let entries = match self.opcode {
@@ -67,7 +67,9 @@ impl Shared {
             qps: (entry.src_qp, entry.dest_qp),
             ..self.flow
         };
-        binds.map(|entry| (flow(entry), entry.round)).collect()
+        binds
+            .map(|entry| (flow(entry), entry.replay_epoch))
+            .collect()
     }
 
     /// Whether it asks something of the other QP.

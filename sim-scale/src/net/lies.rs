@@ -138,7 +138,7 @@ impl Lies {
             0 => ext.generation = self.near(ext.generation.into()) as u16,
             1 => ext.src_qp = self.qp(),
             2 => ext.dest_qp = self.qp(),
-            3 => ext.round = self.near(ext.round.into()) as u8,
+            3 => ext.replay_epoch = self.near(ext.replay_epoch.into()) as u8,
             4 | 5 => ext.msn = self.near(ext.msn),
             6 => ext.offset = self.near(ext.offset),
             7 => ext.abort ^= true,
@@ -190,7 +190,7 @@ impl Lies {
                     4 => entry.generation = self.near(entry.generation),
                     5 => entry.status = self.near(entry.status),
                     6 => entry.msn = self.near(entry.msn),
-                    _ => entry.round = self.near(entry.round.into()) as u8,
+                    _ => entry.replay_epoch = self.near(entry.replay_epoch.into()) as u8,
                 }
             }
             said.extend(entry.to_bytes());
@@ -213,7 +213,7 @@ impl Lies {
                 }
                 3 => entry.generation = self.near(entry.generation.into()) as u16,
                 4 => entry.msn = self.near(entry.msn),
-                _ => entry.round = self.near(entry.round.into()) as u8,
+                _ => entry.replay_epoch = self.near(entry.replay_epoch.into()) as u8,
             }
             said.extend(entry.to_bytes());
         }

@@ -5,11 +5,11 @@ use super::flow::{Flow, Shared};
 use std::collections::BTreeMap;
 use trunkline_wire::{Answer, NakCode, Opcode, Syndrome, rnr_timer_ns};
 
-/// A round in which a message was refused.
+/// A replay epoch in which a message was refused.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
-    round: u8,
-    /// When its requester hears of it, and before when the next round must not begin.
+    replay_epoch: u8,
+    /// When its requester hears of it, and before when the next replay epoch must not begin.
     heard: u64,
     until: u64,
 }
@@ -18,8 +18,8 @@ struct Pause {
 #[derive(Debug, Default)]
 struct Requests {
     /// Of the last packet that left.
-    round: Option<u8>,
-    /// Responses were lost: another round may begin at once.
+    replay_epoch: Option<u8>,
+    /// Responses were lost: another replay epoch may begin at once.
     free: bool,
     /// The last message that its receiver was not ready for.
     msn: u32,
@@ -31,7 +31,7 @@ struct Requests {
 pub(crate) struct Refusals {
     /// By flow and generation.
     requests: BTreeMap<(Flow, u16), Requests>,
-    /// The round that a flow asked for last, which its peer agrees to.
+    /// The replay epoch that a flow asked for last, which its peer agrees to.
     asked: BTreeMap<Flow, u8>,
     too_soon: Option<String>,
 }
@@ -76,12 +76,12 @@ impl Refusals {
             return;
         }
         let pause = Pause {
-            round: answer.round,
+            replay_epoch: answer.replay_epoch,
             heard,
             until: heard + rnr_timer_ns(timer),
         };
         let mut known = requests.pauses.iter_mut();
-        match known.find(|known| known.round == pause.round) {
+        match known.find(|known| known.replay_epoch == pause.replay_epoch) {
             Some(known) if known.heard <= heard => {}
             Some(known) => *known = pause,
             None => requests.pauses.push(pause),
@@ -89,20 +89,21 @@ impl Refusals {
     }
 
     fn requested(&mut self, now: u64, packet: &Shared) {
-        let (flow, round) = (packet.flow, packet.ext.round);
+        let (flow, round) = (packet.flow, packet.ext.replay_epoch);
         let requests = self
             .requests
             .entry((flow, packet.ext.generation))
             .or_default();
-        let last = requests.round.replace(round);
+        let last = requests.replay_epoch.replace(round);
         if last.is_none_or(|last| last == round) || self.asked.get(&flow) == Some(&round) {
             return;
         }
         if std::mem::take(&mut requests.free) || before(packet.ext.msn, requests.msn) {
             return;
         }
-        let early =
-            |pause: &&Pause| Some(pause.round) == last && (pause.heard..pause.until).contains(&now);
+        let early = |pause: &&Pause| {
+            Some(pause.replay_epoch) == last && (pause.heard..pause.until).contains(&now)
+        };
         if let Some(pause) = requests.pauses.iter().find(early) {
             self.too_soon = Some(format!(
                 "message {} of {flow:?} came again {} ns before its receiver, which was heard at \
@@ -141,32 +142,32 @@ mod tests {
     /// Code of 40 us.
     const TIMER: u8 = 4;
 
-    fn request(msn: u32, round: u8) -> Shared {
+    fn request(msn: u32, replay_epoch: u8) -> Shared {
         Shared {
             opcode: Opcode::SRC_SEND,
             conn: Qpn::from_wire(7),
             flow: FLOW,
             ext: SrcExt {
                 msn,
-                round,
+                replay_epoch,
                 ..SrcExt::default()
             },
             length: 100,
         }
     }
 
-    fn answer(msn: u32, round: u8, syndrome: Syndrome) -> Answer {
+    fn answer(msn: u32, replay_epoch: u8, syndrome: Syndrome) -> Answer {
         Answer {
             requester: FLOW.qps.0,
             responder: FLOW.qps.1,
             syndrome,
             msn,
             generation: 0,
-            round,
+            replay_epoch,
         }
     }
 
-    /// Message 9 was sent in round 0, refused, and comes again in round 1 at `again`.
+    /// Message 9 was sent in replay epoch 0, refused, and comes again in replay epoch 1 at `again`.
     fn refused(again: u64, also: impl FnOnce(&mut Refusals)) -> Option<String> {
         let mut refusals = Refusals::default();
         refusals.left(0, &request(9, 0), &[], Some(1));

@@ -118,7 +118,7 @@ impl Entry {
             generation: entry.generation,
             status: entry.status,
             msn: entry.msn,
-            verdict: entry.round,
+            verdict: entry.replay_epoch,
         }
     }
 
@@ -126,7 +126,7 @@ impl Entry {
         ControlEntry {
             kind: ControlKind::from_byte(self.kind).expect("it was one"),
             src_qp: number(1 - to),
-            round: self.verdict,
+            replay_epoch: self.verdict,
             dest_qp: number(to),
             generation: self.generation,
             status: self.status,
@@ -263,7 +263,7 @@ impl World {
         self.refuse_waiting(at);
     }
 
-    /// All connections die. What was sent over them goes again, in a new round.
+    /// All connections die. What was sent over them goes again, in a new replay epoch.
     fn lose_connections(&mut self) {
         self.net.clear();
         self.cut = true;
@@ -272,7 +272,7 @@ impl World {
             let Some(flow) = &mut end.flow else { continue };
             flow.ending = flow.ending.lost();
             if end.wish == Wish::Sent && !end.again {
-                flow.round += 1;
+                flow.replay_epoch += 1;
                 end.again = true;
             }
             if flow.ending == Ending::No && !flow.has_lapsed() {
@@ -291,10 +291,10 @@ impl World {
         let end = &mut self.ends[at];
         let flow = end.flow.as_mut().expect("it heard");
         if effects.forget {
-            (flow.expected_msn, flow.remote_round) = (0, 0);
+            (flow.expected_msn, flow.remote_replay_epoch) = (0, 0);
         }
-        if let Some(round) = effects.first.or(effects.enter) {
-            flow.remote_round = round;
+        if let Some(replay_epoch) = effects.first.or(effects.enter) {
+            flow.remote_replay_epoch = replay_epoch;
         }
         if effects.replaced || effects.fail {
             end.partner = None;

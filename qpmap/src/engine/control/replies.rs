@@ -230,7 +230,7 @@ mod tests {
             syndrome: Syndrome::Nak(NakCode::InvalidRd),
             msn: 0,
             generation: 0,
-            round: 0,
+            replay_epoch: 0,
             responder: Qpn::from_wire(1),
         }
     }
@@ -238,7 +238,7 @@ mod tests {
     const REFUSED: ControlEntry = ControlEntry {
         kind: ControlKind::Refused,
         src_qp: Qpn::from_wire(1),
-        round: 0,
+        replay_epoch: 0,
         dest_qp: Qpn::from_wire(2),
         generation: 1,
         status: 1,

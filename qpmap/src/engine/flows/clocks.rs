@@ -9,10 +9,10 @@ pub(crate) struct Seen {
     /// It waited for its peer.
     pub(crate) waited: bool,
     /// On this connection, where it has one: for the peer to say anything at all, or to agree to
-    /// this round.
+    /// this replay epoch.
     pub(crate) conn: Option<ConnId>,
     pub(crate) bound: bool,
-    pub(crate) round: u8,
+    pub(crate) replay_epoch: u8,
     /// The peer had executed all before this message.
     pub(crate) acked_msn: u32,
 }
@@ -23,7 +23,7 @@ impl Seen {
         waited: false,
         conn: None,
         bound: false,
-        round: 0,
+        replay_epoch: 0,
         acked_msn: 0,
     };
 }

@@ -15,8 +15,8 @@ pub(crate) struct Dormant {
     msn: u32,
     expected_msn: u32,
     flags: Flags,
-    round: u8,
-    remote_round: u8,
+    replay_epoch: u8,
+    remote_replay_epoch: u8,
 }
 
 /// What is known of a pair of QPs for as long as nothing changes it.
@@ -43,8 +43,8 @@ impl Dormant {
             msn: flow.next_msn,
             expected_msn: flow.expected_msn,
             flags: flow.flags,
-            round: flow.round,
-            remote_round: flow.remote_round,
+            replay_epoch: flow.replay_epoch,
+            remote_replay_epoch: flow.remote_replay_epoch,
         };
         let again = Flow {
             // Of a turn that is over.
@@ -62,8 +62,8 @@ impl Dormant {
         flow.acked_msn = self.msn;
         flow.expected_msn = self.expected_msn;
         flow.flags = self.flags;
-        flow.round = self.round;
-        flow.remote_round = self.remote_round;
+        flow.replay_epoch = self.replay_epoch;
+        flow.remote_replay_epoch = self.remote_replay_epoch;
         flow
     }
 
@@ -83,7 +83,7 @@ mod tests {
         let mut flow = Flow::new(3, 7, Qpn::from_wire(99), 5);
         flow.remote_generation = 4;
         (flow.next_msn, flow.acked_msn, flow.expected_msn) = (40, 40, 50);
-        (flow.round, flow.remote_round, flow.deficit) = (1, 2, 1000);
+        (flow.replay_epoch, flow.remote_replay_epoch, flow.deficit) = (1, 2, 1000);
         flow.flags.set(Flags::BOUND);
         flow
     }

@@ -145,7 +145,7 @@ mod tests {
             entry: ControlEntry {
                 kind: ControlKind::Bind,
                 src_qp: Qpn::from_wire(src),
-                round: 0,
+                replay_epoch: 0,
                 dest_qp: Qpn::from_wire(1),
                 generation,
                 status: 0,

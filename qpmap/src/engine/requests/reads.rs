@@ -1,4 +1,4 @@
-//! READs and atomics of a flow that were sent, in this round or an earlier one: a list of their own
+//! READs and atomics of a flow that were sent, in this epoch or an earlier one: a list of their own
 //! within that of all its requests. What a peer says of one is looked for among these, of which
 //! there are as many as may be outstanding at a time, however many requests are: `max_rd_atomic`,
 //! 255 at most.

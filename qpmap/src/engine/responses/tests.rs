@@ -77,7 +77,10 @@ fn packets_of_a_former_transmission_do_not_count_for_the_next_one() {
     let old = owner[at].serial;
     owner.sent(at, 3, true);
     owner.repeat(list, 1, 9);
-    assert_eq!((owner.next_unsent(list), owner[at].round), (Some(at), 9));
+    assert_eq!(
+        (owner.next_unsent(list), owner[at].replay_epoch),
+        (Some(at), 9)
+    );
     assert!(owner.get(at, old).is_none());
     assert!(!owner.acked(&mut list, at, old));
     let new = owner[at].serial;

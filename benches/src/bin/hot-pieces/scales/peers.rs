@@ -36,7 +36,7 @@ pub(crate) fn replies(entries: u32) {
         let bind = Control {
             kind: ControlKind::Bind,
             src_qp: Qpn::from_wire(0x11),
-            round: 0,
+            replay_epoch: 0,
             dest_qp: Qpn::from_wire(0x22),
             generation: 1,
             status: 0,
