@@ -1,8 +1,10 @@
-//! What workers of one node tell each other: bounded queues without locks, one into each worker.
+//! What workers of one node tell each other: bounded queues without locks, two into each worker.
 //!
 //! Packets that came out at the wrong worker's port, management datagrams for another worker, news
 //! of peers, and the two ends of connections between QPs of the node itself. A full queue loses
 //! packets, as a network does; what must not be lost waits with its sender for the next round.
+//! Anybody can make packets come out at the wrong worker, so that these have a queue of their own,
+//! which is read after the other one.
 
 use crate::verbs::connection::ConnectionOptions;
 use crate::worker::wakeup::Wakeup;
@@ -18,7 +20,7 @@ use trunkline_conn::time::Instant;
 use trunkline_qpmap::{CqId, PeerIdentity};
 use trunkline_wire::{BthView, MAD_LEN, Path, Qpn, Worker, Workers};
 
-/// Letters that may wait for one worker.
+/// Letters that may wait for one worker, and packets and datagrams.
 const ROOM: usize = 1024;
 
 /// Something for another worker.
@@ -63,14 +65,54 @@ pub(crate) struct LoopRequest {
 #[derive(Debug)]
 pub(crate) struct Messages {
     own: Worker,
-    inbox: Receiver<WorkerMessage>,
+    inbox: Inbox,
     /// In the order of workers; the own one too.
-    outboxes: Vec<(SyncSender<WorkerMessage>, Arc<Wakeup>)>,
+    outboxes: Vec<Outbox>,
     /// What has to wait for room.
     waiting: VecDeque<(u8, WorkerMessage)>,
     /// What came before the worker went to sleep.
     found: Option<WorkerMessage>,
     pub(crate) counters: HandOvers,
+}
+
+/// What waits for a worker: what must arrive, and what may be lost.
+#[derive(Debug)]
+struct Inbox {
+    news: Receiver<WorkerMessage>,
+    packets: Receiver<WorkerMessage>,
+}
+
+impl Inbox {
+    fn next(&self) -> Option<WorkerMessage> {
+        let news = self.news.try_recv();
+        news.or_else(|_| self.packets.try_recv()).ok()
+    }
+}
+
+/// The way to a worker.
+#[derive(Clone, Debug)]
+struct Outbox {
+    news: SyncSender<WorkerMessage>,
+    packets: SyncSender<WorkerMessage>,
+    wakeup: Arc<Wakeup>,
+}
+
+impl Outbox {
+    /// Puts a message into one of the two queues. Gives it back where that is full.
+    fn post(
+        &self,
+        queue: &SyncSender<WorkerMessage>,
+        message: WorkerMessage,
+    ) -> Result<(), WorkerMessage> {
+        queue.try_send(message).map_err(|error| match error {
+            TrySendError::Full(message) | TrySendError::Disconnected(message) => message,
+        })?;
+        // Between the message and the look at whether its reader sleeps: one of the two sees the
+        // other, see `is_busy`.
+        fence(Ordering::SeqCst);
+        self.wakeup.ring();
+        Ok(())
+    }
 }
 
 /// What came out at one worker and was for another: none of it where a port knows the workers, but
@@ -97,16 +139,27 @@ impl HandOvers {
 impl Messages {
     /// The ways of all workers to each other, woken by their wakeups.
     pub(crate) fn between(workers: Workers, wakeups: &[Arc<Wakeup>]) -> Vec<Self> {
-        let (senders, receivers): (Vec<_>, Vec<_>) =
-            wakeups.iter().map(|_| sync_channel(ROOM)).unzip();
-        let ways: Vec<_> = senders.into_iter().zip(wakeups.iter().cloned()).collect();
+        let way = |wakeup: &Arc<Wakeup>| {
+            let (news, packets) = (sync_channel(ROOM), sync_channel(ROOM));
+            let outbox = Outbox {
+                news: news.0,
+                packets: packets.0,
+                wakeup: Arc::clone(wakeup),
+            };
+            let inbox = Inbox {
+                news: news.1,
+                packets: packets.1,
+            };
+            (outbox, inbox)
+        };
+        let (outboxes, inboxes): (Vec<_>, Vec<_>) = wakeups.iter().map(way).unzip();
         workers
             .iter()
-            .zip(receivers)
+            .zip(inboxes)
             .map(|(own, inbox)| Self {
                 own,
                 inbox,
-                outboxes: ways.clone(),
+                outboxes: outboxes.clone(),
                 waiting: VecDeque::new(),
                 found: None,
                 counters: HandOvers::default(),
@@ -158,7 +211,9 @@ impl Messages {
 
     /// Sends what may be lost.
     pub(crate) fn try_send(&mut self, to: u8, message: WorkerMessage) {
-        self.counters.lost += u64::from(self.post(to, message).is_err());
+        let outbox = &self.outboxes[usize::from(to)];
+        let sent = outbox.post(&outbox.packets, message);
+        self.counters.lost += u64::from(sent.is_err());
     }
 
     /// Sends what must arrive.
@@ -179,7 +234,8 @@ impl Messages {
     /// Sends what waits for room, as far as there is some.
     pub(crate) fn retry(&mut self) {
         while let Some((to, message)) = self.waiting.pop_front() {
-            if let Err(message) = self.post(to, message) {
+            let outbox = &self.outboxes[usize::from(to)];
+            if let Err(message) = outbox.post(&outbox.news, message) {
                 self.waiting.push_front((to, message));
                 return;
             }
@@ -190,25 +246,13 @@ impl Messages {
     /// it said so.
     pub(crate) fn is_busy(&mut self) -> bool {
         fence(Ordering::SeqCst);
-        self.found = self.found.take().or_else(|| self.inbox.try_recv().ok());
+        self.found = self.found.take().or_else(|| self.inbox.next());
         self.found.is_some() || !self.waiting.is_empty()
     }
 
     /// The next message from another worker.
     pub(crate) fn next(&mut self) -> Option<WorkerMessage> {
-        self.found.take().or_else(|| self.inbox.try_recv().ok())
-    }
-
-    fn post(&self, to: u8, message: WorkerMessage) -> Result<(), WorkerMessage> {
-        let (outbox, wakeup) = &self.outboxes[usize::from(to)];
-        outbox.try_send(message).map_err(|error| match error {
-            TrySendError::Full(message) | TrySendError::Disconnected(message) => message,
-        })?;
-        // Between the message and the look at whether its reader sleeps: one of the two sees the
-        // other, see `is_busy`.
-        fence(Ordering::SeqCst);
-        wakeup.ring();
-        Ok(())
+        self.found.take().or_else(|| self.inbox.next())
     }
 }
 
@@ -261,22 +305,38 @@ mod tests {
         assert_eq!((first.counters.packets, first.counters.lost), (1, 0));
     }
 
+    fn news(host: u8) -> WorkerMessage {
+        WorkerMessage::Peer(IpAddr::from([127, 0, 0, host]), PeerMode::Trunkline)
+    }
+
     #[test]
     fn a_full_queue_loses_packets_and_keeps_what_must_arrive() {
         let (mut first, mut second) = two();
         for _ in 0..=ROOM {
             assert!(first.pass_on(&arrival(), &packet_to(5)));
+            first.send(1, news(8));
         }
         assert_eq!(first.counters.packets, ROOM as u64 + 1);
         assert_eq!(first.counters.lost, 1);
-        let peer = IpAddr::from([127, 0, 0, 9]);
-        first.send(1, WorkerMessage::Peer(peer, PeerMode::Trunkline));
-        assert!(first.is_busy(), "it waits for room");
+        assert!(first.is_busy(), "some wait for room");
         assert!(second.is_busy());
-        assert_eq!(std::iter::from_fn(|| second.next()).count(), ROOM);
+        assert_eq!(std::iter::from_fn(|| second.next()).count(), 2 * ROOM);
         first.retry();
         assert!(!first.is_busy());
-        assert!(matches!(second.next(), Some(WorkerMessage::Peer(address, _)) if address == peer));
+        assert!(matches!(second.next(), Some(WorkerMessage::Peer(..))));
         assert!(!second.is_busy());
+    }
+
+    /// Anybody can make packets and management datagrams come out at the wrong worker.
+    #[test]
+    fn news_of_a_worker_wait_for_no_packets_that_came_out_there() {
+        let (mut first, mut second) = two();
+        for _ in 0..=ROOM {
+            assert!(first.pass_on(&arrival(), &packet_to(5)));
+        }
+        first.send(1, news(9));
+        assert!(!first.is_busy(), "it is under way");
+        assert!(matches!(second.next(), Some(WorkerMessage::Peer(..))));
+        assert!(matches!(second.next(), Some(WorkerMessage::Packet(_))));
     }
 }

@@ -224,11 +224,13 @@ impl<I: Copy> Flight<I> {
         (segment.settled | segment.lost | segment.again) >> (number % SEGMENT) & 1 == 1
     }
 
-    /// The marks of `number ..= number + 63`, that of `number` lowest.
+    /// The marks of `number ..= number + 63`, that of `number` lowest. Numbers are on a circle: an
+    /// old acknowledgement speaks of what would be before 0, where the first ones are in flight.
     #[inline]
     pub(super) fn gather(&self, number: u64, mark: Mark) -> u64 {
         let (segment, shift) = (number / SEGMENT, number % SEGMENT);
+        let next = number.wrapping_add(SEGMENT) / SEGMENT;
         // Two shifts, because one by 64 is none.
-        self.word(segment, mark) >> shift | (self.word(segment + 1, mark) << 1) << (63 - shift)
+        self.word(segment, mark) >> shift | (self.word(next, mark) << 1) << (63 - shift)
     }
 }

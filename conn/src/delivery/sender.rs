@@ -345,12 +345,13 @@ impl<I: Copy> Sender<I> {
         if self.lost_count == 0 || self.dead || self.worn_out {
             return None;
         }
+        let number = self.next_lost();
         let Sent {
             item,
             bytes,
             urgent,
             ..
-        } = *self.flight.get(self.next_lost());
+        } = *self.flight.get(number);
         let over = self.in_flight > 0 && self.in_flight + u64::from(bytes) > self.cwnd;
         let passes = self.probes > 0 || urgent && self.urgent.may_pass();
         if !passes && (over || self.pacer.allowance(now) == 0) {
@@ -423,18 +424,24 @@ impl<I: Copy> Sender<I> {
     }
 
     /// Number of the lost packet that is sent again next; there is one.
-    fn next_lost(&self) -> u64 {
-        self.urgent_lost().unwrap_or_else(|| self.first_lost())
+    fn next_lost(&mut self) -> u64 {
+        match self.urgent_lost() {
+            Some(number) => number,
+            None => self.first_lost(),
+        }
     }
 
-    /// Lowest lost number; there is one.
-    fn first_lost(&self) -> u64 {
+    /// Lowest lost number; there is one. Whoever asks again does not search again.
+    fn first_lost(&mut self) -> u64 {
         let mut number = self.lost_from.max(self.una);
         loop {
             assert!(number < self.next, "a lost packet is in the window");
             match self.flight.gather(number, Mark::Lost) {
                 0 => number += 64,
-                word => return number + u64::from(word.trailing_zeros()),
+                word => {
+                    self.lost_from = number + u64::from(word.trailing_zeros());
+                    return self.lost_from;
+                }
             }
         }
     }

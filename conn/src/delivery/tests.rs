@@ -8,6 +8,7 @@ mod flight;
 mod goodput;
 mod hostile;
 mod law;
+mod lies;
 mod link;
 mod mtu;
 mod path;

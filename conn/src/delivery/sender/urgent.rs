@@ -86,7 +86,7 @@ impl<I: Copy> Sender<I> {
     }
 
     /// Lowest number of an urgent packet that waits to be sent again, if one does.
-    pub(super) fn urgent_lost(&self) -> Option<u64> {
+    pub(super) fn urgent_lost(&mut self) -> Option<u64> {
         if self.urgent.lost == 0 {
             return None;
         }
@@ -98,11 +98,63 @@ impl<I: Copy> Sender<I> {
                 let at = number + u64::from(word.trailing_zeros());
                 let Sent { urgent, .. } = self.flight.get(at);
                 if *urgent {
+                    // Whoever asks again does not search again.
+                    self.urgent.lost_from = at;
                     return Some(at);
                 }
                 word &= word - 1;
             }
             number += 64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{AckInfo, Config, Delivery, Pool};
+    use crate::control::CongestionControl;
+    use crate::time::{Instant, SECOND};
+
+    /// Two urgent packets and many between them are lost: the search for the second one passes over
+    /// all those. Whoever may not send it yet asks again with every packet that comes.
+    #[test]
+    fn what_is_lost_is_searched_for_once_however_often_it_is_asked_for() {
+        let now = Instant::from_nanos(SECOND);
+        let config = Config {
+            control: CongestionControl::None,
+            window: 1024,
+            ..Config::default()
+        };
+        let (mut pool, mut connection) = (Pool::default(), Delivery::new(&config, now));
+        for number in 0..905 {
+            if [1, 901].contains(&number) {
+                assert!(connection.ready_urgent(now, &mut pool));
+                connection.record_urgent(now, number, 100);
+            } else {
+                assert!(connection.ready(now, &mut pool) > 0);
+                connection.record(now, number, 1000);
+            }
+        }
+        let (block, bit) = (903 / 48, 903 % 48);
+        let ack = AckInfo {
+            cumulative: 0,
+            sack: &[block << 48 | 1 << bit],
+            echo: 0,
+            ce: None,
+            delay_ns: 0,
+        };
+        let acked = connection.handle_ack(now, &ack, &mut |_| {});
+        assert_eq!(acked.map(|acked| acked.lost), Ok(904));
+        for number in [1, 901, 0, 2] {
+            let lost = connection.peek_retransmit(now).expect("a packet is lost");
+            assert_eq!(lost.item, number);
+            let window = connection.window.as_ref().expect("some are in flight");
+            let from = match lost.bytes {
+                100 => window.sender.urgent.lost_from,
+                _ => window.sender.lost_from,
+            };
+            assert_eq!(from, number, "what is below it is not looked at again");
+            let _ = connection.retransmit(now, lost.bytes);
         }
     }
 }

@@ -255,3 +255,39 @@ fn no_more_packets_were_marked_than_arrived() {
     assert!(connection.handle_ack(now, &ack, &mut |_| {}).is_ok());
     assert_eq!(connection.stats().counters.marked, 4);
 }
+
+/// The peer says which number comes first, and an old acknowledgement speaks of numbers before it.
+#[test]
+fn nothing_arrives_twice_however_close_to_0_the_numbers_begin() {
+    for first in [0, 1, 30, 62, 63, 64, 100, u64::from(u32::MAX) - 1] {
+        for behind in 0..100 {
+            let config = Config {
+                first_tx: first,
+                ..Config::default()
+            };
+            let now = Instant::from_nanos(MILLISECOND);
+            let mut connection = Delivery::new(&config, now);
+            let mut pool = Pool::default();
+            for number in first..first + 4 {
+                assert!(connection.ready(now, &mut pool) > 0);
+                connection.record(now, number, 1000);
+            }
+            // The third one has arrived.
+            let (block, bit) = ((behind + 1) / 48, (behind + 1) % 48);
+            let ack = AckInfo {
+                cumulative: (first as u32).wrapping_sub(behind as u32),
+                sack: &[block << 48 | 1 << bit],
+                echo: 0,
+                ce: None,
+                delay_ns: 0,
+            };
+            let mut acked = Vec::new();
+            for _ in 0..3 {
+                let known = connection.handle_ack(now, &ack, &mut |number| acked.push(number));
+                assert!(known.is_ok());
+            }
+            assert_eq!(acked, [first + 2], "{first}, {behind} behind");
+            assert_eq!(connection.in_flight(), 3);
+        }
+    }
+}
