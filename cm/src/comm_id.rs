@@ -10,6 +10,9 @@ pub(crate) const INDEX_BITS: u32 = 20;
 /// Bits that tell the users of one place apart.
 const TAG_MASK: u32 = 0xfff;
 
+/// IDs of a place that are used before one of them comes back.
+const GAP: u32 = 32;
+
 /// Whose records an ID names. The low bit tells, and the bits above it which worker's they are: a
 /// datagram that names an ID of ours finds its manager by them, and no ID belongs to two.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -49,23 +52,39 @@ impl CommIds {
     }
 
     /// An ID for a new user of the place `index`, whose last one had the ID `last`, or none: of
-    /// this side and worker, which one of 128 is at worst, and not 0, which means "no ID". No ID
-    /// comes back before all others of its place have been used: the peer may remember what is
-    /// forgotten here, and take an ID that it remembers for the old connection's.
+    /// this side and worker, which one of 128 is at worst, and not 0, which means "no ID".
+    ///
+    /// No ID comes back before some [`GAP`] others of its place have been used, or nearly all where
+    /// there are no more: the peer may remember what is forgotten here, and take an ID that it
+    /// remembers for the old connection's. For that the IDs of a place have an order, which is
+    /// secret; as far as the gap allows some of them are left out, so that who has seen all of
+    /// them has still to guess which one is next.
     pub(crate) fn draw(&self, index: u32, last: CommId, random: &mut impl Random) -> CommId {
         let fits =
             |id: CommId| id.0 != 0 && Side::of(id) == self.side && self.worker.owns(id.0 >> 1);
-        let mut tag = match last {
-            CommId(0) => random.next() as u32,
-            last => (self.secret.open(last.0) >> INDEX_BITS) + 1,
+        let (mut tag, mut left_out) = match last {
+            CommId(0) => (random.next() as u32, 0),
+            last => {
+                let step = random.next() as u32 % self.longest_step();
+                ((self.secret.open(last.0) >> INDEX_BITS) + 1, step)
+            }
         };
         loop {
             let id = self.seal(index, tag & TAG_MASK);
             if fits(id) {
-                return id;
+                if left_out == 0 {
+                    return id;
+                }
+                left_out -= 1;
             }
             tag = tag.wrapping_add(1);
         }
+    }
+
+    /// How far in the order of a place the next ID may be from the last one.
+    const fn longest_step(&self) -> u32 {
+        let ids = (TAG_MASK + 1) >> (1 + self.worker.of().bits());
+        if ids > GAP { ids / GAP } else { 1 }
     }
 
     const fn seal(&self, index: u32, tag: u32) -> CommId {
@@ -81,7 +100,8 @@ impl CommIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::collections::BTreeSet;
+    use alloc::collections::BTreeMap;
+    use alloc::vec::Vec;
     use trunkline_wire::Workers;
 
     #[test]
@@ -120,25 +140,56 @@ mod tests {
         assert_ne!(other, CommId(0), "the tag that gives 0 is passed over");
     }
 
+    /// The IDs of one place, in the order in which they are drawn.
+    fn drawn(workers: u8, count: usize) -> Vec<u32> {
+        let mut state = 7_u64;
+        let mut random = move || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            state >> 16
+        };
+        let worker = Workers::new(workers).expect("so many may be").iter().last();
+        let worker = worker.expect("there is one");
+        let ids = CommIds::new((Side::Ibta, worker), &mut random);
+        let next = |last: &CommId| Some(ids.draw(5, *last, &mut random));
+        let first = ids.draw(5, CommId(0), &mut || 3);
+        core::iter::successors(Some(first), next)
+            .map(|id| id.0)
+            .take(count)
+            .collect()
+    }
+
     #[test]
-    fn no_id_comes_back_before_all_others_of_its_place_have_been_used() {
-        for workers in [1, 2, Workers::MOST] {
-            for worker in Workers::new(workers)
-                .expect("so many may be")
-                .iter()
-                .take(2)
-            {
-                let mut keys = (1..).map(|n: u64| n.wrapping_mul(0x1234_5678_9abc_def1));
-                let mut random = || keys.next().expect("they do not end");
-                let ids = CommIds::new((Side::Ibta, worker), &mut random);
-                let all = (0..=TAG_MASK).map(|tag| ids.seal(5, tag));
-                let all = all.filter(|id| Side::of(*id) == Side::Ibta && worker.owns(id.0 >> 1));
-                let (mut last, mut used) = (CommId(0), BTreeSet::new());
-                for _ in 0..all.count() {
-                    last = ids.draw(5, last, &mut random);
-                    assert!(used.insert(last.0), "{last:?} came again");
-                }
+    fn no_id_comes_back_before_many_others_of_its_place_have_been_used() {
+        // The IDs of a place are as many as chance gives it of 4,096.
+        for (workers, gap) in [(1, 30), (2, 28), (16, 24), (Workers::MOST, 12)] {
+            let ids = drawn(workers, 10_000);
+            let mut at = BTreeMap::new();
+            for (place, id) in ids.into_iter().enumerate() {
+                let before = at.insert(id, place);
+                let since = before.map_or(usize::MAX, |before| place - before);
+                assert!(since > gap, "{workers} workers: it came back after {since}");
             }
+        }
+    }
+
+    #[test]
+    fn who_has_seen_all_ids_of_a_place_does_not_know_which_is_next() {
+        for (workers, most) in [(1, 400), (2, 800), (8, 3_000)] {
+            let ids = drawn(workers, 20_000);
+            let (seen, then) = ids.split_at(10_000);
+            let mut after = BTreeMap::new();
+            let mut learn = |pair: &[u32]| after.insert(pair[0], pair[1]);
+            seen.windows(2).for_each(|pair| {
+                learn(pair);
+            });
+            let foretold = then.windows(2).filter(|pair| {
+                let guess = after.insert(pair[0], pair[1]);
+                guess == Some(pair[1])
+            });
+            let foretold = foretold.count();
+            assert!(foretold < most, "{workers} workers: {foretold} of 10,000");
         }
     }
 
