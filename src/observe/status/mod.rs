@@ -159,7 +159,8 @@ pub struct CmStats {
     pub sent: u64,
     /// Management datagrams received that were whole.
     pub received: u64,
-    /// Peers that wait now until they are asked ([`Builder::asks`](crate::Builder::asks)).
+    /// Peers that wait now until they are asked: see
+    /// [`Builder::connect_requests`](crate::Builder::connect_requests).
     pub in_line: u64,
     /// Peers that had to wait until they were asked.
     pub queued: u64,
