@@ -99,6 +99,26 @@ fn a_message_whose_first_bytes_are_said_twice_is_an_invalid_request() {
     }
 }
 
+/// Its first part came in one replay epoch, and all of it comes in the next one.
+#[test]
+fn a_message_that_is_said_again_in_a_later_epoch_begins_anew() {
+    let mut scene = Scene::new();
+    let inbox = scene.pair.sge(1, 4096, 64);
+    scene.pair.receive(&scene.qp, 1, &[inbox]);
+    for (replay_epoch, offset, last, byte) in [(0, 0, false, 6), (1, 0, false, 7), (1, 4, true, 7)]
+    {
+        let ext = SrcExt {
+            replay_epoch,
+            offset,
+            last,
+            ..scene.ext()
+        };
+        scene.say(Opcode::SRC_SEND, ext, &[byte; 4]);
+    }
+    assert_eq!(scene.statuses(), [Status::Success]);
+    assert_eq!(scene.pair.nodes[1].buffer.get(4096, 8), [7; 8]);
+}
+
 #[test]
 fn a_read_whose_first_bytes_are_said_twice_has_no_answer_that_makes_sense() {
     let mut scene = Scene::new();
