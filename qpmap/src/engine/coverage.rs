@@ -42,11 +42,10 @@ impl Coverage {
 
     /// Takes in a piece of `length` bytes from `offset` on. Their sum is at most `u32::MAX`.
     #[inline]
-    pub(crate) const fn add(&mut self, key: &Keyed, offset: u32, length: u32) {
+    pub(crate) fn add(&mut self, key: &Keyed, offset: u32, length: u32) {
         if offset != self.bytes {
-            self.astray = self
-                .astray
-                .wrapping_add(astray(key, offset, self.bytes, length));
+            let more = astray(key, offset, self.bytes, length);
+            self.astray = self.astray.wrapping_add(more);
         }
         self.bytes = self.bytes.saturating_add(length);
     }
@@ -60,15 +59,10 @@ impl Coverage {
 
 /// What a piece at `offset` adds beyond what it adds at `expected`.
 #[inline(never)]
-const fn astray(key: &Keyed, offset: u32, expected: u32, length: u32) -> u32 {
-    let [here, there] = [offset, expected];
-    let here = hash(key, here.wrapping_add(length)).wrapping_sub(hash(key, here));
-    let there = hash(key, there.saturating_add(length)).wrapping_sub(hash(key, there));
-    here.wrapping_sub(there)
-}
-
-const fn hash(key: &Keyed, place: u32) -> u32 {
-    key.hash([place as u64, 0]) as u32
+fn astray(key: &Keyed, offset: u32, expected: u32, length: u32) -> u32 {
+    let hash = |place: u32| key.hash([place.into(), 0]) as u32;
+    let spans = |from: u32| hash(from.saturating_add(length)).wrapping_sub(hash(from));
+    spans(offset).wrapping_sub(spans(expected))
 }
 
 #[cfg(test)]

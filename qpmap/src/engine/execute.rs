@@ -26,6 +26,11 @@ enum Refusal {
     Corrupt,
 }
 
+impl Refusal {
+    /// The request makes no sense, or is not what this QP is for.
+    const INVALID: Self = Self::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
+}
+
 impl From<MemoryFault> for Refusal {
     fn from(_: MemoryFault) -> Self {
         Self::Peer(NakCode::RemoteAccess, QpEvent::AccessError)
@@ -68,10 +73,7 @@ impl<P: Platform> Engine<P> {
         let begun = self.inbound.get(self.flows[flow].assembly);
         let done = match packet.opcode {
             // One message is of one kind.
-            opcode if begun.is_some_and(|begun| begun.opcode != opcode) => Err(Refusal::Peer(
-                NakCode::InvalidRequest,
-                QpEvent::RequestError,
-            )),
+            opcode if begun.is_some_and(|begun| begun.opcode != opcode) => Err(Refusal::INVALID),
             Opcode::SRC_SEND | Opcode::SRC_SEND_IMM | Opcode::SRC_SEND_INV => {
                 self.execute_send(flow, packet)
             }
@@ -147,16 +149,14 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     /// There are as many bytes, but not all: the peer said some of them twice.
     fn has_rest(&self, at: u32, length: u32) -> Result<bool, Refusal> {
-        if self.inbound[at].placed.bytes() != length {
+        let placed = &self.inbound[at].placed;
+        if placed.bytes() != length {
             return Ok(false);
         }
-        if self.inbound.is_whole(at, length) {
+        if placed.is_whole(length) {
             return Ok(true);
         }
-        Err(Refusal::Peer(
-            NakCode::InvalidRequest,
-            QpEvent::RequestError,
-        ))
+        Err(Refusal::INVALID)
     }
 
     /// Puts a packet of a SEND where it belongs in its receive request.
@@ -201,15 +201,14 @@ impl<P: Platform> Engine<P> {
 
     fn execute_write(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
         let ext = packet.ext;
-        let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
         let Some(reth) = packet.reth().filter(|reth| reth.length <= MAX_MESSAGE) else {
-            return Err(invalid);
+            return Err(Refusal::INVALID);
         };
         let (offset, last) = (ext.offset(), ext.last());
         let length = packet.payload.len() as u32;
         let end = u64::from(offset) + u64::from(length);
         if end > u64::from(reth.length) || (last && end != u64::from(reth.length)) {
-            return Err(invalid);
+            return Err(Refusal::INVALID);
         }
         let qp = self.flows[flow].qp;
         let pd = self.qps[qp].pd;
@@ -259,10 +258,7 @@ impl<P: Platform> Engine<P> {
     fn check_write(&self, qp: u32, pd: PdId, reth: &Reth) -> Result<(), Refusal> {
         if !self.cold(qp).access.contains(Access::REMOTE_WRITE) {
             // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
-            return Err(Refusal::Peer(
-                NakCode::InvalidRequest,
-                QpEvent::RequestError,
-            ));
+            return Err(Refusal::INVALID);
         }
         let access = Access::REMOTE_WRITE;
         self.regions
@@ -279,23 +275,19 @@ impl<P: Platform> Engine<P> {
     /// Begins to answer a READ, for the first time or again: checks all there is to check.
     fn begin_read(&mut self, flow: u32, packet: &Packet<'_>) -> Result<(), Refusal> {
         let qp = self.flows[flow].qp;
-        let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
         let Some(reth) = packet.reth().filter(|reth| reth.length <= MAX_MESSAGE) else {
-            return Err(invalid);
+            return Err(Refusal::INVALID);
         };
         if !self.cold(qp).access.contains(Access::REMOTE_READ) {
             // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
-            return Err(Refusal::Peer(
-                NakCode::InvalidRequest,
-                QpEvent::RequestError,
-            ));
+            return Err(Refusal::INVALID);
         }
         let pd = self.qps[qp].pd;
         self.regions
             .check_remote(pd, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
         let ext = packet.ext;
         if !self.make_room(flow, ext.msn(), ext.offset()) {
-            return Err(invalid);
+            return Err(Refusal::INVALID);
         }
         self.add_response(flow, ext.msn(), ext.replay_epoch(), read_outcome(&reth));
         Ok(())
@@ -313,7 +305,7 @@ impl<P: Platform> Engine<P> {
                 self.answer_again(flow, msn, packet.ext.replay_epoch());
                 return;
             }
-            Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError)
+            Refusal::INVALID
         } else {
             match self.begin_read(flow, packet) {
                 Ok(()) => return,
@@ -327,19 +319,15 @@ impl<P: Platform> Engine<P> {
 
     fn execute_atomic(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
         let qp = self.flows[flow].qp;
-        let invalid = Refusal::Peer(NakCode::InvalidRequest, QpEvent::RequestError);
         let Some(atomic) = packet.atomic() else {
-            return Err(invalid);
+            return Err(Refusal::INVALID);
         };
         if !self.cold(qp).access.contains(Access::REMOTE_ATOMIC) {
             // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
-            return Err(Refusal::Peer(
-                NakCode::InvalidRequest,
-                QpEvent::RequestError,
-            ));
+            return Err(Refusal::INVALID);
         }
         if !self.make_room(flow, packet.ext.msn(), packet.ext.offset()) {
-            return Err(invalid);
+            return Err(Refusal::INVALID);
         }
         let op = if packet.opcode == Opcode::SRC_CMP_SWAP {
             AtomicOp::CompareSwap {
@@ -353,7 +341,7 @@ impl<P: Platform> Engine<P> {
         };
         let pd = self.qps[qp].pd;
         let before = match self.regions.atomic(pd, atomic.rkey, atomic.va, op) {
-            Err(MemoryFault::Misaligned { .. }) => return Err(invalid),
+            Err(MemoryFault::Misaligned { .. }) => return Err(Refusal::INVALID),
             other => other?,
         };
         self.add_response(

@@ -80,12 +80,6 @@ impl Inbound {
         self.assemblies[at].placed.add(&self.key, offset, length);
     }
 
-    /// Whether each of the first `length` bytes of a message was placed once, and no other.
-    #[inline]
-    pub(crate) fn is_whole(&self, at: u32, length: u32) -> bool {
-        self.assemblies[at].placed.is_whole(length)
-    }
-
     /// Whether `holder` may take one more receive of the `left` that are in its queue.
     pub(crate) fn may_hold(&self, holder: Holder, left: u32) -> bool {
         self.held.may_take(holder, left)

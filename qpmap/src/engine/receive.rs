@@ -357,7 +357,7 @@ impl<P: Platform> Engine<P> {
         if pending.returned.bytes() < pending.request.length {
             return Verdict::Placed(Message::Response { flow, request: at });
         }
-        if !self.requests.has_response(at) {
+        if !pending.returned.is_whole(pending.request.length) {
             // It said some bytes twice, and the others never.
             self.counters.bad_answer += 1;
             self.fail_message(flow, at, Status::BadResponse);

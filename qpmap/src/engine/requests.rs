@@ -147,13 +147,6 @@ impl Requests {
         self.slots[at].returned.add(&self.key, offset, length);
     }
 
-    /// Whether each byte of the response to a request has come once.
-    #[inline]
-    pub(crate) fn has_response(&self, at: u32) -> bool {
-        let pending = &self.slots[at];
-        pending.returned.is_whole(pending.request.length)
-    }
-
     /// Requests of all QPs together.
     pub(crate) const fn len(&self) -> usize {
         self.slots.len()
