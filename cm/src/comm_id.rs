@@ -104,15 +104,20 @@ mod tests {
     use alloc::vec::Vec;
     use trunkline_wire::Workers;
 
-    #[test]
-    fn an_id_leads_to_its_place_and_none_is_zero() {
+    /// Numbers that look random, the same each time.
+    fn numbers() -> impl FnMut() -> u64 {
         let mut state = 7_u64;
-        let mut random = move || {
+        move || {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             state >> 16
-        };
+        }
+    }
+
+    #[test]
+    fn an_id_leads_to_its_place_and_none_is_zero() {
+        let mut random = numbers();
         let many = Workers::new(Workers::MOST)
             .into_iter()
             .flat_map(Workers::iter);
@@ -142,13 +147,7 @@ mod tests {
 
     /// The IDs of one place, in the order in which they are drawn.
     fn drawn(workers: u8, count: usize) -> Vec<u32> {
-        let mut state = 7_u64;
-        let mut random = move || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            state >> 16
-        };
+        let mut random = numbers();
         let worker = Workers::new(workers).expect("so many may be").iter().last();
         let worker = worker.expect("there is one");
         let ids = CommIds::new((Side::Ibta, worker), &mut random);
@@ -179,11 +178,8 @@ mod tests {
         for (workers, most) in [(1, 400), (2, 800), (8, 3_000)] {
             let ids = drawn(workers, 20_000);
             let (seen, then) = ids.split_at(10_000);
-            let mut after = BTreeMap::new();
-            let mut learn = |pair: &[u32]| after.insert(pair[0], pair[1]);
-            seen.windows(2).for_each(|pair| {
-                learn(pair);
-            });
+            let pairs = seen.windows(2).map(|pair| (pair[0], pair[1]));
+            let mut after: BTreeMap<_, _> = pairs.collect();
             let foretold = then.windows(2).filter(|pair| {
                 let guess = after.insert(pair[0], pair[1]);
                 guess == Some(pair[1])

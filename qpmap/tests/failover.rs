@@ -477,6 +477,16 @@ fn a_connection_is_told_to_be_gone_before_what_follows_from_it() {
     assert_eq!(conn, pair.conns[0][0]);
 }
 
+/// Node 1 as node 0 knows it, which met it in epoch 1.
+fn incarnation(epoch: u64) -> PeerIdentity {
+    PeerIdentity {
+        guid: 10,
+        epoch,
+        address: std::net::IpAddr::from([10, 0, 0, 2]).into(),
+        workers: Workers::ONE,
+    }
+}
+
 /// Another worker's word of a new incarnation may be older than the connection that it would end.
 #[test]
 fn a_peer_that_was_heard_since_another_worker_met_an_incarnation_of_it_stays() {
@@ -486,18 +496,9 @@ fn a_peer_that_was_heard_since_another_worker_met_an_incarnation_of_it_stays() {
     pair.post(0, &a, 0, SendOp::Send, &[pair.sge(0, 0, 64)]);
     let before = pair.now;
     pair.run(10 * MILLISECOND);
-    let peer = std::net::IpAddr::from([10, 0, 0, 2]).into();
-    let known = PeerIdentity {
-        guid: 10,
-        epoch: 1,
-        address: peer,
-        workers: Workers::ONE,
-    };
+    let (known, other) = (incarnation(1), incarnation(0));
+    let peer = known.address;
     assert!(pair.nodes[0].engine.is_peer(&known));
-    let other = PeerIdentity {
-        epoch: known.epoch ^ 1,
-        ..known
-    };
     let now = pair.now;
     let engine = &mut pair.nodes[0].engine;
     engine.heed_incarnation(&other, before);
@@ -515,13 +516,8 @@ fn a_peer_that_was_heard_since_another_worker_met_an_incarnation_of_it_stays() {
 #[test]
 fn a_peer_that_was_heard_when_another_worker_met_an_incarnation_of_it_stays() {
     let mut pair = Pair::new(1);
-    let peer = std::net::IpAddr::from([10, 0, 0, 2]).into();
-    let other = PeerIdentity {
-        guid: 10,
-        epoch: 2,
-        address: peer,
-        workers: Workers::ONE,
-    };
+    let other = incarnation(2);
+    let peer = other.address;
     // It was heard when the connection came, and not since.
     let (heard, engine) = (pair.now, &mut pair.nodes[0].engine);
     engine.heed_incarnation(&other, heard);

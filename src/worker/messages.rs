@@ -20,7 +20,7 @@ use trunkline_conn::time::Instant;
 use trunkline_qpmap::{CqId, PeerIdentity};
 use trunkline_wire::{BthView, MAD_LEN, Path, Qpn, Worker, Workers};
 
-/// Letters that may wait for one worker, and packets and datagrams.
+/// Messages that may wait for one worker in each of its two queues.
 const ROOM: usize = 1024;
 
 /// Something for another worker.

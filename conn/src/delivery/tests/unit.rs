@@ -37,6 +37,19 @@ impl Bench {
         })
     }
 
+    /// One whose numbers begin at 100, and whose peer is dead after so long.
+    fn dying_after(dead_after_ns: u64) -> Self {
+        let config = Config {
+            first_tx: 100,
+            ..Config::default()
+        };
+        let policy = Policy {
+            dead_after_ns,
+            ..Policy::default()
+        };
+        Self::with(config, policy)
+    }
+
     /// Sends `count` packets whose items are their numbers; the stamp of the last one.
     fn send(&mut self, count: u32) -> super::super::Stamp {
         let mut last = None;
@@ -177,15 +190,7 @@ fn a_lost_tail_is_probed_and_the_answer_finds_the_rest() {
 
 #[test]
 fn probes_back_off_and_end_in_death() {
-    let config = Config {
-        first_tx: 100,
-        ..Config::default()
-    };
-    let policy = Policy {
-        dead_after_ns: 100 * MILLISECOND,
-        ..Policy::default()
-    };
-    let mut bench = Bench::with(config, policy);
+    let mut bench = Bench::dying_after(100 * MILLISECOND);
     bench.send(5);
     let (start, mut probes, mut gap) = (bench.now, 0, 0);
     loop {
@@ -567,15 +572,7 @@ fn probes_that_wait_for_the_port_do_not_back_off() {
 #[test]
 fn a_full_port_is_no_death_of_the_peer_and_one_that_stays_full_is() {
     for (full_ns, dies) in [(3 * SECOND, false), (9 * SECOND, true)] {
-        let policy = Policy {
-            dead_after_ns: 2 * SECOND,
-            ..Policy::default()
-        };
-        let config = Config {
-            first_tx: 100,
-            ..Config::default()
-        };
-        let mut bench = Bench::with(config, policy);
+        let mut bench = Bench::dying_after(2 * SECOND);
         bench.send(4);
         let end = bench.now + full_ns;
         while bench.now < end {
@@ -596,15 +593,7 @@ fn a_full_port_is_no_death_of_the_peer_and_one_that_stays_full_is() {
 
 #[test]
 fn a_peer_that_falls_silent_is_dead_in_its_time_however_long_the_port_was_full_before() {
-    let config = Config {
-        first_tx: 100,
-        ..Config::default()
-    };
-    let policy = Policy {
-        dead_after_ns: 2 * SECOND,
-        ..Policy::default()
-    };
-    let mut bench = Bench::with(config, policy);
+    let mut bench = Bench::dying_after(2 * SECOND);
     let echo = bench.send(4).timestamp;
     // A probe is due, and has no room in the port.
     for _ in 0..300 {
