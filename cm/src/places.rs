@@ -63,8 +63,9 @@ impl<T: Occupied> Places<T> {
         Some(place)
     }
 
-    /// A place has become free.
-    pub(crate) fn give_back(&mut self, place: u32) {
+    /// A place has become free. Hands over each free record whose place goes, from the end on: the
+    /// last that was handed over had the place that the next new record will have.
+    pub(crate) fn give_back(&mut self, place: u32, mut dropped: impl FnMut(T)) {
         self.len -= 1;
         self.free.push(place);
         let most = KEPT.max(4 * self.len as usize);
@@ -72,7 +73,7 @@ impl<T: Occupied> Places<T> {
             return;
         }
         while self.records.len() > KEPT && self.records.last().is_some_and(T::is_free) {
-            self.records.pop();
+            self.records.pop().into_iter().for_each(&mut dropped);
         }
         if self.records.len() <= self.records.capacity() / 2 {
             self.records.shrink_to_fit();
@@ -131,13 +132,13 @@ mod tests {
                 if below(3) == 0 {
                     let place = taken.swap_remove(below(taken.len()));
                     places[place] = false;
-                    places.give_back(place);
+                    places.give_back(place, drop);
                 }
             }
             while !taken.is_empty() {
                 let place = taken.swap_remove(below(taken.len()));
                 places[place] = false;
-                places.give_back(place);
+                places.give_back(place, drop);
             }
             assert!(
                 places.state_bytes() <= KEPT * 16,

@@ -5,6 +5,7 @@ use crate::comm_id::{CommIds, INDEX_BITS, Side};
 use crate::places::{Occupied, Places};
 use crate::random::Random;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use trunkline_conn::time::Instant;
 use trunkline_conn::wheel::{Step, Wheel};
 use trunkline_wire::Worker;
@@ -48,6 +49,8 @@ pub(crate) enum Due {
 pub(crate) struct Slots<S> {
     ids: CommIds,
     slots: Places<S>,
+    /// The last IDs of places that are no longer kept; of the next new one at the end.
+    dropped: Vec<CommId>,
     /// The deadlines of records, by index.
     timers: Wheel,
     /// Records that wait to be forgotten, the oldest first.
@@ -65,6 +68,7 @@ impl<S: Record> Slots<S> {
         Self {
             ids: CommIds::new(whose, random),
             slots: Places::new(),
+            dropped: Vec::new(),
             timers: Wheel::new(),
             over: VecDeque::new(),
         }
@@ -93,7 +97,8 @@ impl<S: Record> Slots<S> {
 
     /// Takes a place; the state of its record is to be set next.
     pub(crate) fn insert(&mut self, random: &mut impl Random) -> u32 {
-        let taken = self.slots.take(1 << INDEX_BITS, || S::new(CommId(0)));
+        let blank = || S::new(self.dropped.pop().unwrap_or(CommId(0)));
+        let taken = self.slots.take(1 << INDEX_BITS, blank);
         let index = taken.expect("the limit on connections bounds the slots");
         let id = self.ids.draw(index, self.get(index).id(), random);
         *self.get_mut(index) = S::new(id);
@@ -113,7 +118,8 @@ impl<S: Record> Slots<S> {
         let free = S::new(self.get(index).id());
         let old = core::mem::replace(self.get_mut(index), free);
         self.timers.cancel(index);
-        self.slots.give_back(index);
+        self.slots
+            .give_back(index, |slot| self.dropped.push(slot.id()));
         if self.slots.is_empty() {
             self.timers = Wheel::new();
         }
@@ -136,6 +142,7 @@ impl<S: Record> Slots<S> {
             + boxed.sum::<usize>()
             + self.timers.state_bytes()
             + self.over.capacity() * size_of::<u32>()
+            + self.dropped.capacity() * size_of::<CommId>()
     }
 
     /// When something is due next, or earlier where many deadlines are about as near.
@@ -170,6 +177,7 @@ impl<S: Record> Slots<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeSet;
 
     /// Its communication ID, and whether it is in use.
     struct Place(CommId, bool);
@@ -237,5 +245,28 @@ mod tests {
         }
         assert_eq!(slots.find(second.1), Some(second.0));
         assert_eq!(slots.find(CommId(0)), None);
+    }
+
+    #[test]
+    fn a_place_that_was_given_up_meanwhile_goes_on_behind_its_last_id() {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            state >> 24
+        };
+        let mut slots = Slots::<Place>::new((Side::Nodes, Worker::ONLY), &mut random);
+        let mut seen = BTreeSet::new();
+        // A place has some 2,048 IDs: of 20 that are drawn by chance two are equal here and there.
+        for _ in 0..20 {
+            let taken: Vec<_> = (0..500).map(|_| slots.insert(&mut random)).collect();
+            for &index in &taken {
+                slots.update(index, |place| place.1 = true);
+                assert!(seen.insert(slots.id(index).0), "the ID came back");
+            }
+            for index in taken {
+                slots.remove(index);
+            }
+            assert!(slots.slots.iter().count() < 100, "their places are gone");
+        }
     }
 }

@@ -537,7 +537,7 @@ impl Table {
         let record = self.peer(peer);
         let key = (record.remote, record.local);
         self.by_route.remove(&key);
-        self.peers.give_back(peer.into());
+        self.peers.give_back(peer.into(), drop);
         self.load.peers -= 1;
     }
 }

@@ -68,8 +68,8 @@ pub(crate) struct Messages {
     inbox: Inbox,
     /// In the order of workers; the own one too.
     outboxes: Vec<Outbox>,
-    /// What has to wait for room.
-    waiting: VecDeque<(u8, WorkerMessage)>,
+    /// What has to wait for room, in all outboxes.
+    waiting: usize,
     /// What came before the worker went to sleep.
     found: Option<WorkerMessage>,
     pub(crate) counters: HandOvers,
@@ -90,14 +90,26 @@ impl Inbox {
 }
 
 /// The way to a worker.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Outbox {
     news: SyncSender<WorkerMessage>,
     packets: SyncSender<WorkerMessage>,
     wakeup: Arc<Wakeup>,
+    /// News that have to wait for room.
+    waiting: VecDeque<WorkerMessage>,
 }
 
 impl Outbox {
+    /// The way of another worker to the same one.
+    fn beside(&self) -> Self {
+        Self {
+            news: self.news.clone(),
+            packets: self.packets.clone(),
+            wakeup: Arc::clone(&self.wakeup),
+            waiting: VecDeque::new(),
+        }
+    }
+
     /// Puts a message into one of the two queues. Gives it back where that is full.
     fn post(
         &self,
@@ -112,6 +124,18 @@ impl Outbox {
         fence(Ordering::SeqCst);
         self.wakeup.ring();
         Ok(())
+    }
+
+    /// Sends what waits, as far as there is room. Returns how many were sent.
+    fn retry(&mut self) -> usize {
+        let waiting = self.waiting.len();
+        while let Some(message) = self.waiting.pop_front() {
+            if let Err(message) = self.post(&self.news, message) {
+                self.waiting.push_front(message);
+                break;
+            }
+        }
+        waiting - self.waiting.len()
     }
 }
 
@@ -145,6 +169,7 @@ impl Messages {
                 news: news.0,
                 packets: packets.0,
                 wakeup: Arc::clone(wakeup),
+                waiting: VecDeque::new(),
             };
             let inbox = Inbox {
                 news: news.1,
@@ -159,8 +184,8 @@ impl Messages {
             .map(|(own, inbox)| Self {
                 own,
                 inbox,
-                outboxes: outboxes.clone(),
-                waiting: VecDeque::new(),
+                outboxes: outboxes.iter().map(Outbox::beside).collect(),
+                waiting: 0,
                 found: None,
                 counters: HandOvers::default(),
             })
@@ -218,8 +243,10 @@ impl Messages {
 
     /// Sends what must arrive.
     pub(crate) fn send(&mut self, to: u8, message: WorkerMessage) {
-        self.waiting.push_back((to, message));
-        self.retry();
+        let outbox = &mut self.outboxes[usize::from(to)];
+        outbox.waiting.push_back(message);
+        self.waiting += 1;
+        self.waiting -= outbox.retry();
     }
 
     /// Sends to all others what must arrive.
@@ -231,14 +258,10 @@ impl Messages {
         }
     }
 
-    /// Sends what waits for room, as far as there is some.
+    /// Sends what waits for room, as far as there is some. Who takes nothing holds up no other.
     pub(crate) fn retry(&mut self) {
-        while let Some((to, message)) = self.waiting.pop_front() {
-            let outbox = &self.outboxes[usize::from(to)];
-            if let Err(message) = outbox.post(&outbox.news, message) {
-                self.waiting.push_front((to, message));
-                return;
-            }
+        if self.waiting > 0 {
+            self.waiting -= self.outboxes.iter_mut().map(Outbox::retry).sum::<usize>();
         }
     }
 
@@ -247,7 +270,7 @@ impl Messages {
     pub(crate) fn is_busy(&mut self) -> bool {
         fence(Ordering::SeqCst);
         self.found = self.found.take().or_else(|| self.inbox.next());
-        self.found.is_some() || !self.waiting.is_empty()
+        self.found.is_some() || self.waiting > 0
     }
 
     /// The next message from another worker.
@@ -262,12 +285,11 @@ mod tests {
     use super::*;
     use trunkline_conn::ingress::Identification;
 
-    fn two() -> (Messages, Messages) {
-        let workers = Workers::new(2).unwrap();
-        let wakeups: Vec<_> = (0..2).map(|_| Arc::new(Wakeup::default())).collect();
-        let mut messages = Messages::between(workers, &wakeups);
-        let second = messages.pop().unwrap();
-        (messages.pop().unwrap(), second)
+    fn some<const N: usize>() -> [Messages; N] {
+        let workers = Workers::new(N as u8).unwrap();
+        let wakeups: Vec<_> = (0..N).map(|_| Arc::new(Wakeup::default())).collect();
+        let messages = Messages::between(workers, &wakeups);
+        messages.try_into().unwrap()
     }
 
     fn packet_to(qpn: u8) -> Vec<u8> {
@@ -293,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_packet_of_another_worker_is_handed_over_and_an_own_one_is_not() {
-        let (mut first, mut second) = two();
+        let [mut first, mut second] = some();
         assert!(!first.pass_on(&arrival(), &packet_to(4)));
         assert!(first.pass_on(&arrival(), &packet_to(5)));
         assert!(!first.pass_on(&arrival(), &[5; 3]), "no packet at all");
@@ -311,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_loses_packets_and_keeps_what_must_arrive() {
-        let (mut first, mut second) = two();
+        let [mut first, mut second] = some();
         for _ in 0..=ROOM {
             assert!(first.pass_on(&arrival(), &packet_to(5)));
             first.send(1, news(8));
@@ -330,7 +352,7 @@ mod tests {
     /// Anybody can make packets and management datagrams come out at the wrong worker.
     #[test]
     fn news_of_a_worker_wait_for_no_packets_that_came_out_there() {
-        let (mut first, mut second) = two();
+        let [mut first, mut second] = some();
         for _ in 0..=ROOM {
             assert!(first.pass_on(&arrival(), &packet_to(5)));
         }
@@ -338,5 +360,22 @@ mod tests {
         assert!(!first.is_busy(), "it is under way");
         assert!(matches!(second.next(), Some(WorkerMessage::Peer(..))));
         assert!(matches!(second.next(), Some(WorkerMessage::Packet(_))));
+    }
+
+    #[test]
+    fn a_worker_that_does_not_look_holds_up_no_news_for_another() {
+        let [mut first, _second, mut third, mut fourth] = some();
+        for host in 0..=ROOM {
+            first.send(1, news(host as u8));
+        }
+        first.send(2, news(7));
+        assert!(third.next().is_some(), "it is under way");
+        for _ in 0..=ROOM {
+            first.send(3, news(8));
+        }
+        while fourth.next().is_some() {}
+        first.retry();
+        assert!(fourth.next().is_some(), "it waits for its own room alone");
+        assert!(first.is_busy(), "what is for the second still waits");
     }
 }
