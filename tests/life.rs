@@ -7,9 +7,11 @@ use common::faulty::{self, Fault, Switch};
 use common::{End, PATIENCE, address, until, wait_for};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Down, Error, Event, Node, Qp, QpOptions, QpState, SendFlags, SendOp, Status,
+    Access, ConnectionOptions, Down, Error, Event, Node, Qp, QpModify, QpOptions, QpState,
+    SendFlags, SendOp, Status,
 };
 
 /// A threaded node on a faulty port, with a QP towards a node that is not there: what is posted to
@@ -70,6 +72,32 @@ fn a_port_that_is_gone_ends_the_node_loudly() {
     let bench = bench();
     bench.fault.set(Fault::IsGone);
     has_failed(&bench, "recvmsg");
+}
+
+#[test]
+fn no_call_of_a_program_waits_for_a_system_call() {
+    let Bench { end, qp, fault } = bench();
+    fault.set(Fault::Stalls);
+    end.node
+        .open_connection(address(), &ConnectionOptions::default())
+        .unwrap();
+    until(&[], "the worker sends", || fault.is(Fault::Stalled));
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let another = end.qp(&QpOptions::default());
+        another
+            .modify(&QpModify::Init {
+                access: Access::ALL,
+            })
+            .unwrap();
+        drop((another, qp));
+        assert_eq!(end.node.connection_count(), 0);
+        done.send(end).unwrap();
+    });
+    let end = is_done.recv_timeout(PATIENCE);
+    assert!(fault.is(Fault::Stalled), "the worker still sends");
+    fault.set(Fault::None);
+    end.expect("the calls waited for the worker");
 }
 
 /// Standard error may be a file on a full disk.

@@ -42,7 +42,7 @@ use entry::{decode, encode};
 use gone::Gone;
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use trunkline_conn::work::{Completion, Status};
 
 /// Most completions of one queue.
@@ -70,6 +70,29 @@ const FRESH_SOLICITED: u8 = 1 << 1;
 pub trait Notify: Send + Sync {
     /// Something was published that the program armed for.
     fn notify(&self);
+}
+
+/// Programs that armed for what was published. They are woken when this is dropped: whoever holds a
+/// lock that they may need gives it up before.
+#[derive(Default)]
+pub struct Notifications(Vec<Arc<dyn Notify>>);
+
+impl Notifications {
+    pub(crate) fn push(&mut self, program: &Arc<dyn Notify>) {
+        self.0.push(Arc::clone(program));
+    }
+}
+
+impl fmt::Debug for Notifications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Notifications").field(&self.0.len()).finish()
+    }
+}
+
+impl Drop for Notifications {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|program| program.notify());
+    }
 }
 
 /// A completion came when the queue was full: the queue is in error (`IBV_EVENT_CQ_ERR`), and so

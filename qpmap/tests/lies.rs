@@ -74,6 +74,16 @@ fn packets_of_one_message_are_of_one_kind() {
 /// The first half of a message is said twice, and all but its last packet is there, as it seems.
 #[test]
 fn a_message_whose_first_bytes_are_said_twice_is_an_invalid_request() {
+    a_message_in_these_packets_is_an_invalid_request([(0, false), (0, false), (8, true)]);
+}
+
+#[test]
+fn a_message_of_which_more_was_said_than_its_last_packet_leaves_is_an_invalid_request() {
+    a_message_in_these_packets_is_an_invalid_request([(0, false), (4, false), (4, true)]);
+}
+
+/// Packets of 4 bytes of a SEND, or 8 of a WRITE: where each begins, and whether it is the last.
+fn a_message_in_these_packets_is_an_invalid_request(packets: [(u32, bool); 3]) {
     for (opcode, status) in [
         (Opcode::SRC_SEND, Status::RemoteInvalidRequest),
         (Opcode::SRC_WRITE_IMM, Status::Flushed),
@@ -82,7 +92,7 @@ fn a_message_whose_first_bytes_are_said_twice_is_an_invalid_request() {
         let inbox = scene.pair.sge(1, 4096, 64);
         scene.pair.receive(&scene.qp, 1, &[inbox]);
         let reth = scene.reth(0, 12);
-        for (offset, end) in [(0, false), (0, false), (8, true)] {
+        for (offset, end) in packets {
             let ext = SrcExt {
                 last: end,
                 offset,

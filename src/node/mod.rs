@@ -351,7 +351,7 @@ impl Builder {
         let life = Arc::new(Life::new(wakeups.clone())?);
         let regions = RegionTable::new(&secret.derive(Purpose::Regions));
         let of_all = (workers, &regions);
-        let cores = Core::all(&self.config, of_all, &self.clock, ports, &wakeups);
+        let cores = Core::all(&self.config, of_all, &self.clock, &ports, &wakeups);
         let recorders: Vec<_> = cores
             .iter()
             .map(|core| Arc::clone(&core.recorder))
@@ -364,8 +364,9 @@ impl Builder {
             _ => None,
         };
         let mut handles = Vec::with_capacity(cores.len());
-        for ((index, core), wakeup) in (0..).zip(cores).zip(wakeups) {
-            let handle = WorkerHandle::new(Arc::clone(&life), index, core, wakeup)?;
+        let places = cores.into_iter().zip(ports).zip(wakeups);
+        for (index, (own, wakeup)) in (0..).zip(places) {
+            let handle = WorkerHandle::new(Arc::clone(&life), index, own, wakeup)?;
             handles.push(Arc::new(handle));
         }
         let mut shared = Shared::new(life, (workers, regions), self.address.into(), handles);
@@ -522,21 +523,13 @@ impl Node {
     /// There is no such worker.
     pub fn poll_worker(&self, worker: u8) -> Result<bool, Error> {
         let handle = self.shared.handle(worker);
-        let polled = match handle.core_for_worker() {
-            Ok(mut core) => core.poll(),
-            Err(down) => {
-                self.shared.bury();
-                return Err(down);
-            }
-        };
-        polled.map_err(|error| {
-            if error.is_passing() {
-                self.shared.life.note_passing();
-            } else {
+        handle.round().inspect_err(|error| match error {
+            Error::Port(error) if error.is_passing() => self.shared.life.note_passing(),
+            // Where the node is down already this changes nothing.
+            error => {
                 handle.fail(&error.to_string());
                 self.shared.bury();
             }
-            error.into()
         })
     }
 
@@ -588,7 +581,7 @@ impl Node {
         loop {
             let mut drained = true;
             for handle in &self.shared.handles {
-                drained &= handle.core()?.is_drained();
+                drained &= handle.is_drained()?;
             }
             if drained {
                 return Ok(true);
@@ -646,8 +639,7 @@ impl Node {
     /// # Panics
     /// There is no such worker.
     pub fn is_worker_busy(&self, worker: u8) -> bool {
-        let core = self.shared.handle(worker).core();
-        core.is_ok_and(|mut core| core.is_busy())
+        self.shared.handle(worker).is_busy().unwrap_or(false)
     }
 
     /// Allocates a protection domain. Of a node that is down nothing can be made in it.
@@ -704,8 +696,8 @@ impl Node {
 
     /// How the capture of management datagrams goes, if there is one.
     pub fn capture_state(&self) -> Option<CaptureState> {
-        let capture = self.shared.handle(0).core().ok()?.capture.clone();
-        capture.map(|capture| capture.state())
+        let capture = self.shared.handle(0).capture.as_ref();
+        capture.map(Capture::state)
     }
 
     /// Whether other processes of the same user can watch it.
@@ -747,8 +739,12 @@ impl Node {
 
     /// What the port counted.
     pub fn port_counters(&self) -> PortCounters {
-        self.shared
-            .sum(|core| core.port.counters(), PortCounters::add)
+        let mut sum = PortCounters::default();
+        let handles = self.shared.handles.iter();
+        for port in handles.filter_map(|handle| handle.port().ok()) {
+            sum.add(&port.counters());
+        }
+        sum
     }
 
     /// What its workers handed to each other because it had come out at another one's port.

@@ -1,4 +1,4 @@
-//! The heart of a node: engine, connection manager and port, joined by one loop.
+//! The heart of a worker: engine, connection managers and pools, joined by one loop.
 
 use crate::node::state_bytes::StateBytes;
 use crate::observe::capture::Capture;
@@ -79,10 +79,12 @@ impl Default for CoreConfig {
     }
 }
 
-/// Everything a node's thread owns.
+/// The port of a worker.
+pub(crate) type PortBox = Box<dyn Port + Send>;
+
+/// Everything a worker has but its port.
 pub(crate) struct Core {
     pub(crate) engine: Engine<Embedded>,
-    pub(crate) port: Box<dyn Port + Send>,
     pub(crate) clock: Clock,
     pub(crate) events: VecDeque<Event>,
     pub(crate) pools: Pools,
@@ -116,7 +118,7 @@ impl Core {
         config: &CoreConfig,
         (workers, regions): (Workers, &RegionTable<Region>),
         clock: &Clock,
-        ports: Vec<Box<dyn Port + Send>>,
+        ports: &[PortBox],
         wakeups: &[Arc<Wakeup>],
     ) -> Vec<Self> {
         let secret = config.engine.secret;
@@ -131,7 +133,7 @@ impl Core {
                 config.engine.worker = worker;
                 config.engine.secret = secret.derive(Purpose::Worker(worker.index()));
                 let messages = messages.filter(|_| !alone);
-                let own = (clock.clone(), port, messages);
+                let own = (clock.clone(), &**port, messages);
                 Self::new(config, (identity, guids), regions, own)
             })
             .collect()
@@ -141,7 +143,7 @@ impl Core {
         mut config: CoreConfig,
         (identity, guids): (Identity, Secret),
         regions: &RegionTable<Region>,
-        (clock, port, messages): (Clock, Box<dyn Port + Send>, Option<Messages>),
+        (clock, port, messages): (Clock, &(dyn Port + Send), Option<Messages>),
     ) -> Self {
         let capabilities = port.capabilities();
         let carried = u32::try_from(capabilities.max_datagram).unwrap_or(u32::MAX);
@@ -178,7 +180,6 @@ impl Core {
             engine,
             recorder,
             capture,
-            port,
             clock,
             events: VecDeque::new(),
             pools,
@@ -220,7 +221,7 @@ impl Core {
 
     /// The node ends: what is queued leaves, IDs and connections end, and their peers are told. It
     /// waits for nobody but the port, and not long.
-    pub(crate) fn say_goodbye(&mut self) {
+    pub(crate) fn say_goodbye(&mut self, port: &mut (dyn Port + Send)) {
         if std::mem::replace(&mut self.said_goodbye, true) {
             return;
         }
@@ -235,11 +236,11 @@ impl Core {
         self.engine.handle_all_doorbells();
         self.pump(now);
         self.engine.hasten();
-        self.send_out(end);
+        self.send_out(port, end);
         loop {
             let more = self.cm.manager.end_some(now, ENDED_AT_ONCE);
             self.cm.pump(now);
-            self.send_out(end);
+            self.send_out(port, end);
             if !more {
                 break;
             }
@@ -251,15 +252,19 @@ impl Core {
             manager: &mut self.manager,
         };
         self.pools.end_connections(&mut context, &mut self.events);
-        self.send_out(end);
+        self.send_out(port, end);
         self.engine.publish();
     }
 
     /// Sends what there is to send, until `end` if the port has no room.
-    fn send_out(&mut self, end: Deadline) {
+    fn send_out(&mut self, port: &mut (dyn Port + Send), end: Deadline) {
         while end.left().is_some() {
-            let now = self.clock.now();
-            match self.transmit(now) {
+            let sent = self.transmit(port, self.clock.now());
+            let flushed = port.flush();
+            while let Some(event) = port.poll_event() {
+                self.heed(event);
+            }
+            match flushed.map(|()| sent) {
                 Ok(true) => {}
                 Err(error) if !error.is_passing() => return,
                 // A connection that waits for acknowledgements has nothing to send.
@@ -272,8 +277,8 @@ impl Core {
     }
 
     /// Whether all that programs posted is done, and all that is owed to peers has left.
-    pub(crate) fn is_drained(&mut self) -> bool {
-        self.engine.is_drained() && self.unsent.is_none() && !self.is_busy()
+    pub(crate) fn is_drained(&mut self, port: &(dyn Port + Send)) -> bool {
+        self.engine.is_drained() && self.unsent.is_none() && !self.is_busy(port)
     }
 
     pub(crate) fn state_bytes(&self) -> StateBytes {
@@ -287,16 +292,18 @@ impl Core {
         draw_psn(&mut self.psns)
     }
 
-    /// One round: packets in, timers, new work, packets out, completions. Gives whether anything
-    /// happened.
+    /// The part of a round that the port has `fetched` packets for, or not: packets in, timers, new
+    /// work, packets out. Gives whether anything happened.
     ///
     /// The clock is read anew where time has passed that somebody measures: after packets have
     /// arrived, for all of them; and before packets are built, which are stamped with it.
-    pub(crate) fn poll(&mut self) -> Result<bool, PortError> {
-        let posted = self.send_posted(self.clock.now())?;
-        let fetched = self.port.fetch()?;
+    pub(crate) fn work(
+        &mut self,
+        port: &mut (dyn Port + Send),
+        fetched: bool,
+    ) -> Result<bool, PortError> {
         let mut now = self.clock.now();
-        let received = if fetched { self.receive(now)? } else { 0 } + self.read_mail(now);
+        let received = if fetched { self.receive(port, now)? } else { 0 } + self.read_mail(now);
         if received > 0 {
             now = self.clock.now();
         }
@@ -305,36 +312,31 @@ impl Core {
         self.cm.handle_timeout(now, &self.recorder);
         self.engine.handle_doorbells();
         self.pump(now);
-        if let Some(capture) = &self.capture {
-            capture.flush();
-        }
-        let sent = self.transmit(now)?;
-        self.engine.publish();
-        Ok(posted || received > 0 || sent)
+        let sent = self.transmit(port, now);
+        Ok(received > 0 || sent)
     }
 
-    /// What was posted since the last round goes out before the port is asked for more: asking
-    /// costs a system call where the port is the kernel's.
-    fn send_posted(&mut self, now: Instant) -> Result<bool, PortError> {
+    /// Puts what was posted since the last round into the port. Gives whether that was anything;
+    /// `None`: nothing is to be done for it.
+    pub(crate) fn send_posted(&mut self, port: &mut (dyn Port + Send)) -> Option<bool> {
         if !self.engine.is_busy() {
-            return Ok(false);
+            return None;
         }
+        let now = self.clock.now();
         self.engine.handle_doorbells();
-        self.transmit(now)
+        Some(self.transmit(port, now))
     }
 
-    /// What the engine has to send leaves, with all that is in the port already. Gives whether
-    /// there was any.
+    /// Puts what there is to send into the port. Gives whether there was any.
     ///
     /// Management goes first: a peer that has our confirmation knows the connection that the
     /// packets behind it are on.
-    fn transmit(&mut self, now: Instant) -> Result<bool, PortError> {
+    fn transmit(&mut self, port: &mut (dyn Port + Send), now: Instant) -> bool {
         let Self {
             engine,
             manager,
             pools,
             cm,
-            port,
             recorder,
             capture,
             psn,
@@ -351,23 +353,20 @@ impl Core {
             unsent,
             sent: false,
         };
-        let sent = engine.poll_transmit_with(now, &mut **port, &mut |port| clerk.send(port));
+        let sent = engine.poll_transmit_with(now, port, &mut |port| clerk.send(port));
         if clerk.sent {
             self.recorder.counted(&self.cm_counters());
         }
-        self.port.flush()?;
-        self.heed_port(now);
-        Ok(sent > 0)
+        sent > 0
     }
 
-    fn receive(&mut self, now: Instant) -> Result<usize, PortError> {
+    fn receive(&mut self, port: &mut (dyn Port + Send), now: Instant) -> Result<usize, PortError> {
         let Self {
             engine,
             manager,
             pools,
             cm,
             events,
-            port,
             recorder,
             capture,
             bad_management,
@@ -479,8 +478,8 @@ impl Core {
 
     /// Whether there is something to do right now, apart from packets that come in. What waits for
     /// the medium to take more ([`Port::full`]) is not.
-    pub(crate) fn is_busy(&mut self) -> bool {
-        let waits = self.engine.is_out_of_room() && self.port.full().is_some();
+    pub(crate) fn is_busy(&mut self, port: &(dyn Port + Send)) -> bool {
+        let waits = self.engine.is_out_of_room() && port.full().is_some();
         let busy = if waits {
             self.engine.has_work()
         } else {

@@ -1,14 +1,15 @@
-//! What programs and the thread of a worker share of it: its core behind a lock, and what needs
-//! none.
+//! What programs and the thread of a worker share of it: its core and its port, each behind a lock,
+//! and what needs none.
 
 use crate::error::Error;
 use crate::node::life::{Down, Life};
-use crate::worker::core::Core;
+use crate::observe::capture::Capture;
+use crate::worker::core::{Core, PortBox};
+use crate::worker::priority_lock::PriorityLock;
 use crate::worker::wakeup::Wakeup;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LockResult, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LockResult, MutexGuard, PoisonError};
 use trunkline_conn::time::Instant;
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::mapping::Mapping;
@@ -19,12 +20,14 @@ pub(crate) struct WorkerHandle {
     life: Arc<Life>,
     /// Index of the worker.
     index: u8,
-    core: Mutex<Core>,
+    /// Taken before the core, by whoever takes both.
+    port: PriorityLock<PortBox>,
+    core: PriorityLock<Core>,
+    /// Where management datagrams are written down.
+    pub(crate) capture: Option<Capture>,
     /// What the port is slept on by, if it can be: opened once, as a sleep must not need a
     /// descriptor that may not be there.
     pub(crate) ports: Vec<OwnedFd>,
-    /// Threads that want the core: the worker gives way to them.
-    waiting: AtomicU32,
     pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) wakeup: Arc<Wakeup>,
@@ -38,10 +41,10 @@ impl WorkerHandle {
     pub(crate) fn new(
         life: Arc<Life>,
         index: u8,
-        core: Core,
+        (core, port): (Core, PortBox),
         wakeup: Arc<Wakeup>,
     ) -> Result<Self, Error> {
-        let fds = core.port.fds().into_iter();
+        let fds = port.fds().into_iter();
         let ports: std::io::Result<_> = fds.map(|fd| fd.try_clone_to_owned()).collect();
         Ok(Self {
             life,
@@ -49,8 +52,9 @@ impl WorkerHandle {
             ports: ports.map_err(Error::system("dup"))?,
             doorbells: Arc::clone(core.engine.doorbells()),
             mapping: Arc::clone(core.engine.mapping()),
-            core: Mutex::new(core),
-            waiting: AtomicU32::new(0),
+            capture: core.capture.clone(),
+            core: PriorityLock::new(core),
+            port: PriorityLock::new(port),
             wakeup,
         })
     }
@@ -68,23 +72,43 @@ impl WorkerHandle {
         if self.life.is_forked() {
             return Err(Down::Forked.into());
         }
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let guard = self.core.lock();
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        self.unless_poisoned(guard)
+        self.unless_poisoned(self.core.lock())
+    }
+
+    /// The port, for a call of a program that has no core.
+    ///
+    /// # Errors
+    /// As [`core`](Self::core).
+    pub(crate) fn port(&self) -> Result<MutexGuard<'_, PortBox>, Error> {
+        if self.life.is_forked() {
+            return Err(Down::Forked.into());
+        }
+        self.unless_poisoned(self.port.lock())
+    }
+
+    /// Whether there is something to do right now, apart from packets that come in.
+    pub(crate) fn is_busy(&self) -> Result<bool, Error> {
+        let port = self.port()?;
+        Ok(self.core()?.is_busy(&**port))
+    }
+
+    /// Whether all that programs posted is done, and all that is owed to peers has left.
+    pub(crate) fn is_drained(&self) -> Result<bool, Error> {
+        let port = self.port()?;
+        Ok(self.core()?.is_drained(&**port))
     }
 
     /// What is behind a lock whose holder panicked cannot be believed any more.
     #[inline]
-    fn unless_poisoned<'a>(
+    fn unless_poisoned<'a, T>(
         &self,
-        guard: LockResult<MutexGuard<'a, Core>>,
-    ) -> Result<MutexGuard<'a, Core>, Error> {
+        guard: LockResult<MutexGuard<'a, T>>,
+    ) -> Result<MutexGuard<'a, T>, Error> {
         guard.map_err(|poisoned| self.fail_poisoned(poisoned))
     }
 
     #[cold]
-    fn fail_poisoned(&self, poisoned: PoisonError<MutexGuard<'_, Core>>) -> Error {
+    fn fail_poisoned<T>(&self, poisoned: PoisonError<MutexGuard<'_, T>>) -> Error {
         drop(poisoned);
         self.life.fail(self.index, "a thread panicked in it");
         self.life.check().err().unwrap_or(Down::ShutDown.into())
@@ -109,10 +133,11 @@ impl WorkerHandle {
     /// The node ends: its peers hear so, unless a panic left the core in pieces.
     pub(crate) fn say_goodbye(&self) {
         if !self.life.is_forked()
+            && let Ok(mut port) = self.port.lock()
             && let Ok(mut core) = self.core.lock()
         {
             // There is nobody left to tell if this fails.
-            let _ = catch_unwind(AssertUnwindSafe(|| core.say_goodbye()));
+            let _ = catch_unwind(AssertUnwindSafe(|| core.say_goodbye(&mut **port)));
         }
     }
 
@@ -140,8 +165,9 @@ impl WorkerHandle {
         let now = core.clock.now();
         let done = work(&mut core, now);
         core.pump(now);
-        core.engine.publish();
+        let notifications = core.engine.publish();
         drop(core);
+        drop(notifications);
         self.wake();
         Ok(done)
     }
@@ -152,10 +178,16 @@ impl WorkerHandle {
     /// The node does not work any more.
     pub(crate) fn core_for_worker(&self) -> Result<MutexGuard<'_, Core>, Error> {
         self.life.check()?;
-        while self.waiting.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
-        }
-        self.unless_poisoned(self.core.lock())
+        self.unless_poisoned(self.core.lock_last())
+    }
+
+    /// The port, for the thread that drives the worker and has no core: others go first.
+    ///
+    /// # Errors
+    /// As [`core_for_worker`](Self::core_for_worker).
+    pub(crate) fn port_for_worker(&self) -> Result<MutexGuard<'_, PortBox>, Error> {
+        self.life.check()?;
+        self.unless_poisoned(self.port.lock_last())
     }
 
     /// Tells the worker that a QP has new work. The doorbell's read-modify-write comes before the

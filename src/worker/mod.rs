@@ -6,5 +6,7 @@ pub(crate) mod deadline;
 pub(crate) mod handle;
 pub(crate) mod messages;
 mod port_events;
+mod priority_lock;
+mod round;
 pub(crate) mod thread;
 pub(crate) mod wakeup;

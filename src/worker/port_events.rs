@@ -9,21 +9,20 @@ use trunkline_dataplane::PortEvent;
 
 impl Core {
     /// Takes up what the port has to say.
-    pub(crate) fn heed_port(&mut self, now: Instant) {
-        while let Some(event) = self.port.poll_event() {
-            match event {
-                PortEvent::TooLong { dst, length } => {
-                    let length = u32::try_from(length).unwrap_or(u32::MAX);
-                    self.engine.refused_as_too_long(now, dst.into(), length);
-                }
-                PortEvent::Refused { dst, quote } => {
-                    if let Some(quote) = Quote::parse(quote.bytes()) {
-                        self.pass_refusal(now, dst, quote);
-                    }
-                }
-                PortEvent::Unsent { dst, error } => self.pools.refused_to_send(now, dst, error),
-                _ => {}
+    pub(crate) fn heed(&mut self, event: PortEvent) {
+        let now = self.clock.now();
+        match event {
+            PortEvent::TooLong { dst, length } => {
+                let length = u32::try_from(length).unwrap_or(u32::MAX);
+                self.engine.refused_as_too_long(now, dst.into(), length);
             }
+            PortEvent::Refused { dst, quote } => {
+                if let Some(quote) = Quote::parse(quote.bytes()) {
+                    self.pass_refusal(now, dst, quote);
+                }
+            }
+            PortEvent::Unsent { dst, error } => self.pools.refused_to_send(now, dst, error),
+            _ => {}
         }
     }
 

@@ -102,12 +102,11 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 fn drive(handle: &WorkerHandle, stop: &AtomicBool) -> Result<(), Error> {
     let mut busy_at = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let polled = handle.core_for_worker()?.poll();
-        match polled {
+        match handle.round() {
             Ok(true) => busy_at = Instant::now(),
             Ok(false) => std::hint::spin_loop(),
-            Err(error) if error.is_passing() => wait_out(handle.life()),
-            Err(error) => return Err(error.into()),
+            Err(Error::Port(error)) if error.is_passing() => wait_out(handle.life()),
+            Err(error) => return Err(error),
         }
         if busy_at.elapsed() >= SPIN {
             sleep(handle, LONGEST_SLEEP)?;
@@ -138,15 +137,16 @@ pub(crate) fn wait(handles: &[&WorkerHandle], longest: Duration) -> Result<(), E
     let mut full = Vec::with_capacity(handles.len());
     for handle in handles {
         handle.life().check()?;
+        let port = handle.port()?;
         let mut core = handle.core()?;
-        if core.is_busy() {
+        if core.is_busy(&**port) {
             return Ok(());
         }
         let now = core.clock.now();
         if let Some(at) = core.next_timeout() {
             timeout = timeout.min(Duration::from_nanos(at.since(now)));
         }
-        full.push(core.port.full());
+        full.push(port.full());
     }
     if handles.iter().any(|handle| handle.ports.is_empty()) {
         std::thread::sleep(timeout.min(Duration::from_micros(50)));

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 use trunkline::{Builder, Errno, Node, Port, PortCounters, PortError};
 use trunkline_cm::gsi;
 use trunkline_dataplane::port::{Arrival, Capabilities, Egress, PortEvent, Slot};
@@ -34,6 +35,10 @@ pub enum Fault {
     LacksBuffers,
     /// The socket is gone: an error that stays.
     IsGone,
+    /// The next system call that sends takes until the fault is another one.
+    Stalls,
+    /// It has begun.
+    Stalled,
 }
 
 /// The test's handle to the fault of a port.
@@ -45,7 +50,7 @@ impl Switch {
         self.0.store(fault as u8, Ordering::Relaxed);
     }
 
-    fn is(&self, fault: Fault) -> bool {
+    pub fn is(&self, fault: Fault) -> bool {
         self.0.load(Ordering::Relaxed) == fault as u8
     }
 }
@@ -81,6 +86,12 @@ impl Port for Faulty {
     }
 
     fn flush(&mut self) -> Result<(), PortError> {
+        if self.fault.is(Fault::Stalls) {
+            self.fault.set(Fault::Stalled);
+            while self.fault.is(Fault::Stalled) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
         self.inner.flush()
     }
 

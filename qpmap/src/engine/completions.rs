@@ -1,7 +1,7 @@
 //! Owns the completion queues of an engine: which there are, who uses them, which have completions
 //! that programs do not see yet, and which are in error.
 
-use crate::cq::{CompletionQueue, Notify};
+use crate::cq::{CompletionQueue, Notifications, Notify};
 use crate::error::VerbsError;
 use crate::ring::RingMemory;
 use crate::slab::Slab;
@@ -201,9 +201,10 @@ impl<W: RingMemory> Completions<W> {
         }
     }
 
-    /// Makes completions visible to programs and wakes those that asked for it. Called once per
-    /// burst, so that a cache line goes to the program once.
-    pub(crate) fn publish(&mut self) {
+    /// Makes completions visible to programs; gives those that asked to be woken then. Called once
+    /// per burst, so that a cache line goes to the program once.
+    pub(crate) fn publish(&mut self) -> Notifications {
+        let mut armed = Notifications::default();
         while let Some(index) = self.unpublished.pop() {
             let Some(slot) = self.queues.get_mut(index) else {
                 continue;
@@ -213,9 +214,10 @@ impl<W: RingMemory> Completions<W> {
             if slot.queue.take_notification()
                 && let Some(notify) = &slot.notify
             {
-                notify.notify();
+                armed.push(notify);
             }
         }
+        armed
     }
 }
 

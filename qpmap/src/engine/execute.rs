@@ -147,10 +147,11 @@ impl<P: Platform> Engine<P> {
     /// Whether all of a message that comes before its last packet is there.
     ///
     /// # Errors
-    /// There are as many bytes, but not all: the peer said some of them twice.
+    /// There are as many bytes or more, but not these: the peer said some of them twice, or some
+    /// that come behind its last packet.
     fn has_rest(&self, at: u32, length: u32) -> Result<bool, Refusal> {
         let placed = &self.inbound[at].placed;
-        if placed.bytes() != length {
+        if placed.bytes() < length {
             return Ok(false);
         }
         if placed.is_whole(length) {
@@ -162,7 +163,7 @@ impl<P: Platform> Engine<P> {
     /// Puts a packet of a SEND where it belongs in its receive request.
     fn place(&mut self, pd: PdId, receive: &Receive, packet: &Packet<'_>) -> Result<(), Refusal> {
         let end = u64::from(packet.ext.offset()) + packet.payload.len() as u64;
-        if end > receive.capacity() || end > u64::from(MAX_MESSAGE) {
+        if end > receive.capacity() {
             return Err(Refusal::Own(Status::LocalLength, NakCode::InvalidRequest));
         }
         let (offset, mut sum) = (packet.ext.offset(), packet.sum);

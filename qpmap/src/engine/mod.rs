@@ -106,6 +106,7 @@ pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
 pub use verbs::{QpInit, QpModify};
 
+use crate::cq::Notifications;
 use crate::doorbell::Doorbells;
 use crate::hash::Keyed;
 use crate::key::Secret24;
@@ -482,10 +483,10 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Makes completions visible to programs and wakes those that asked for it. Called once per
-    /// burst, so that a cache line goes to the program once.
-    pub fn publish(&mut self) {
-        self.completions.publish();
+    /// Makes completions visible to programs; those that asked for it are woken when what this
+    /// gives is dropped. Called once per burst, so that a cache line goes to the program once.
+    pub fn publish(&mut self) -> Notifications {
+        self.completions.publish()
     }
 
     /// Takes in what programs posted since the last call, as much as a round has time for, and goes
