@@ -101,7 +101,7 @@ impl<P: Platform> Engine<P> {
             if !self.may_open_route(conn) {
                 self.counters.routes_refused += 1;
                 self.refuse_bind(now, conn, entry, Refusal::TooMany);
-            } else if self.control.replies.may_ask(now, address) {
+            } else if self.control.refusals.may_ask(now, address) {
                 let life = self.qps.generation(qp);
                 let flow = self.open_route(qp, (conn, entry.src_qp), life, true);
                 self.accept_bind(flow, entry);
@@ -308,7 +308,7 @@ impl<P: Platform> Engine<P> {
             ..*entry
         };
         let address = self.links.address_of(conn);
-        if self.control.replies.refuse(now, (conn, address), refusal) {
+        if self.control.refuse(now, (conn, address), refusal) {
             self.owe_reply(conn);
         } else {
             // Whoever asks hears nothing, and asks again.

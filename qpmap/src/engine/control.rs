@@ -1,11 +1,16 @@
 //! The owner of what is said to peers beside data: contents of packets of control
-//! messages that were not acknowledged yet, and stateless replies.
+//! messages that were not acknowledged yet, stateless replies, and how many refusals peers get.
 
 mod blobs;
+mod refusals;
 mod replies;
 
 pub(crate) use blobs::{Blobs, MAX_BLOB};
+use refusals::Refusals;
 pub(crate) use replies::{Replies, Reply};
+
+use trunkline_conn::time::Instant;
+use trunkline_wire::{Control as ControlEntry, Gid};
 
 /// What peers are told.
 #[derive(Debug, Default)]
@@ -14,9 +19,21 @@ pub(crate) struct Control {
     pub(crate) blobs: Blobs,
     /// To those that have no flow here.
     pub(crate) replies: Replies,
+    /// How often they may be refused something.
+    pub(crate) refusals: Refusals,
 }
 
 impl Control {
+    /// Refuses a BIND, if the peer's address has not had too many refused. `false`: it hears
+    /// nothing, and asks again.
+    pub(crate) fn refuse(&mut self, now: Instant, of: (u32, Gid), entry: ControlEntry) -> bool {
+        let told = self.refusals.may_ask(now, of.1) && self.replies.refuse(of, entry);
+        if told {
+            self.refusals.spend(now, of.1);
+        }
+        told
+    }
+
     /// How many of both there are.
     pub(crate) const fn len(&self) -> usize {
         self.blobs.len() + self.replies.len()

@@ -79,7 +79,7 @@ impl<P: Platform> Engine<P> {
             return None;
         }
         let Some(qp) = self.qp_index(bind.dest_qp) else {
-            self.control.replies.guessed_wrong(now);
+            self.control.refusals.guessed_wrong(now);
             return None;
         };
         let (cold, state) = (self.cold(qp), self.qps[qp].state);
@@ -89,7 +89,7 @@ impl<P: Platform> Engine<P> {
         };
         let meant = match cold.kind {
             QpType::Src => {
-                self.flows.routes().may_be_opened_by(None) && self.control.replies.may_guess(now)
+                self.flows.routes().may_be_opened_by(None) && self.control.refusals.may_guess(now)
             }
             QpType::Rc => waits(),
             QpType::Uc | QpType::Ud => false,
