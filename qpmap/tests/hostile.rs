@@ -28,7 +28,7 @@ mod at {
     pub(super) const VERSION: usize = 12;
     pub(super) const GENERATION: usize = 15;
     pub(super) const TOKEN: usize = 19;
-    pub(super) const ROUND: usize = 23;
+    pub(super) const REPLAY_EPOCH: usize = 23;
     pub(super) const QP: usize = 26;
     pub(super) const NUMBER_HIGH: usize = 31;
     pub(super) const MSN: usize = 32;
@@ -250,15 +250,21 @@ fn a_packet_that_comes_again_is_not_executed_again() {
 }
 
 #[test]
-fn a_requester_is_three_resend_rounds_ahead_at_most() {
+fn a_requester_is_three_replay_epochs_ahead_at_most() {
     for (ahead, taken) in [(1, true), (3, true), (4, false), (127, false), (255, false)] {
         let mut stage = Stage::new();
         let (path, mut datagram) = (stage.path, stage.write.clone());
-        datagram[at::ROUND] = datagram[at::ROUND].wrapping_add(ahead);
+        datagram[at::REPLAY_EPOCH] = datagram[at::REPLAY_EPOCH].wrapping_add(ahead);
         seal(&path, &mut datagram);
         let counted = stage.counted(&path, &datagram);
         assert_eq!(counted == ["stale"], !taken, "{ahead}: {counted:?}");
         assert_eq!(stage.written(), taken, "{ahead}");
+        // What is refused changes nothing: the epoch in which the peer is goes on.
+        let mut next = stage.write.clone();
+        next[at::NUMBER + 2] += 1;
+        seal(&path, &mut next);
+        stage.deliver(&path, &next);
+        assert!(stage.written(), "{ahead}");
     }
 }
 
@@ -272,8 +278,8 @@ fn what_a_peer_says_out_of_date_or_out_of_place_is_counted_and_ignored() {
             "stale",
         ),
         (
-            "an earlier round",
-            |p| p[at::ROUND] = p[at::ROUND].wrapping_sub(1),
+            "an earlier replay epoch",
+            |p| p[at::REPLAY_EPOCH] = p[at::REPLAY_EPOCH].wrapping_sub(1),
             "stale",
         ),
         ("no such QP", |p| p[at::QP] ^= 1, "unknown_qp"),

@@ -99,6 +99,34 @@ fn acknowledgements_grant_as_many_receives_as_the_qp_has_and_none_of_an_srq() {
     }
 }
 
+/// IBTA Vol 1, 9.7.7.2: who has no credit sends one message and waits for its answer, so that of ten
+/// SENDs to a peer with one receive at a time none but the first of each wait is refused.
+#[test]
+fn a_requester_sends_no_more_than_it_has_credits_for() {
+    let mut pair = Pair::new(0);
+    pair.ibta = true;
+    let ends = [pair.qp(0, QpType::Rc), pair.qp(1, QpType::Rc)];
+    pair.connect(0, &ends[0], &ends[1]);
+    pair.connect(1, &ends[1], &ends[0]);
+    let sends = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&sends);
+    pair.fate = Box::new(move |from, _| {
+        *seen.lock().expect("no test panics with it") += usize::from(from == 0);
+        1
+    });
+    for wr_id in 0..3 {
+        let sge = [pair.sge(1, 0, 64)];
+        pair.receive(&ends[1], wr_id, &sge);
+    }
+    for wr_id in 0..10 {
+        let sge = pair.sge(0, 0, 64);
+        pair.post(0, &ends[0], wr_id, SendOp::Send, &[sge]);
+    }
+    pair.run(MILLISECOND / 2);
+    // The first without a credit; two that its acknowledgement grants, and one more without.
+    assert_eq!(*sends.lock().expect("no test panics with it"), 4);
+}
+
 /// QPs whose peers have shown that they work, at each node.
 fn heard(pair: &mut Pair) -> [Vec<Qpn>; 2] {
     pair.run(100 * MILLISECOND);

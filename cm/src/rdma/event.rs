@@ -143,14 +143,15 @@ impl Params<'_> {
     /// Q_Key of datagram QPs whose owners agree on no other (`RDMA_UDP_QKEY`).
     pub const UDP_QKEY: u32 = 0x0123_4567;
 
-    /// A QP and nothing special: no READs or atomics, 7 tries of each sort.
+    /// A QP and nothing special: no READs or atomics, 7 tries of each sort. QPs of ours count
+    /// receives, but those of an SRQ.
     pub const fn new(qpn: Qpn) -> Self {
         Self {
             qpn,
             private_data: &[],
             responder_resources: 0,
             initiator_depth: 0,
-            flow_control: false,
+            flow_control: true,
             retry_count: 7,
             rnr_retry_count: 7,
             srq: false,
