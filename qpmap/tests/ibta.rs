@@ -99,8 +99,8 @@ fn acknowledgements_grant_as_many_receives_as_the_qp_has_and_none_of_an_srq() {
     }
 }
 
-/// IBTA Vol 1, 9.7.7.2: who has no credit sends one message and waits for its answer: of ten SENDs to
-/// a peer with three receives four leave before anything else is heard.
+/// IBTA Vol 1, 9.7.7.2: who has no credit sends one message and waits for its answer. Of ten SENDs
+/// to a peer with three receives four leave before more is heard.
 #[test]
 fn a_requester_sends_no_more_than_it_has_credits_for() {
     let mut pair = Pair::new(0);
