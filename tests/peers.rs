@@ -603,3 +603,53 @@ fn requests_tell_a_host_without_a_node_from_one_that_shares_no_connections() {
         assert_eq!((done.status, done.vendor_err), (Status::RetryExceeded, why));
     }
 }
+
+/// Timeout 8 is a millisecond: two tries of at most four times as long. The default leaves three
+/// seconds for failover before.
+#[test]
+fn a_qp_waits_for_a_peer_that_is_not_ready_as_long_as_failover_may_take_and_its_own_time() {
+    let attributes = Attributes {
+        timeout: 8,
+        retry_count: 1,
+        ..Attributes::default()
+    };
+    let none = Some(Duration::ZERO);
+    for (grace, least, most) in [(none, 2, 10), (None, 3_000, 12_010)] {
+        let clock = Clock::manual();
+        let timed = || {
+            let builder = inline().clock(clock.clone());
+            match grace {
+                Some(grace) => builder.failover_grace(grace),
+                None => builder,
+            }
+        };
+        let pair = Pair {
+            a: End::new(timed()),
+            b: End::new(timed()),
+        };
+        let options = QpOptions::default();
+        let (asker, idle) = (pair.a.qp(&options), pair.b.qp(&options));
+        // Another pair has met before, so that nothing but the QP is waited for.
+        let _met = pair.qps();
+        for _ in 0..100 {
+            clock.set(clock.now() + MILLISECOND);
+            pair.turn();
+        }
+        asker
+            .connect_with(idle.address(), Access::ALL, &attributes)
+            .unwrap();
+        pair.a.post(&asker, 1, SendOp::Send, 0, 8);
+        let began = clock.now();
+        while asker.state() == QpState::Rts && clock.now() < began + 20 * SECOND {
+            clock.set(clock.now() + MILLISECOND);
+            pair.turn();
+        }
+        let waited = clock.now().since(began) / MILLISECOND;
+        assert!(
+            (least..=most).contains(&waited),
+            "grace {grace:?}: {waited} ms"
+        );
+        let done = pair.a.send_cq.poll_one().unwrap().unwrap();
+        assert_eq!(done.status, Status::RetryExceeded);
+    }
+}

@@ -148,7 +148,15 @@ fn a_drained_qp_takes_new_terms_and_goes_on_with_them() {
             );
             assert_eq!((now.max_rd_atomic, now.max_dest_rd_atomic), (3, 4));
         }
-        qa.modify(&QpModify::Resume(Changes::default())).unwrap();
+        // On the way back to RTS the RNR timer of RC may change, which UC has none of.
+        let last = Changes {
+            min_rnr_timer: (kind == QpType::Rc).then_some(5),
+            ..Changes::default()
+        };
+        qa.modify(&QpModify::Resume(last)).unwrap();
+        if let Some(timer) = last.min_rnr_timer {
+            assert_eq!(attributes(&qa).min_rnr_timer, timer);
+        }
         pair.a
             .post(&qa, 1, SendOp::Write(pair.b.mr.remote(TARGET)), 0, 8);
         let done = pair.next(&pair.a.send_cq);

@@ -56,7 +56,7 @@ const fn step(area: &'static str, budget_s: u64, run: fn(&Setting) -> Result<Out
     }
 }
 
-/// Quick ones first; the budgets add up to what CI allows.
+/// Quick ones first. Each may take its budget, and all of them together no more than [`LIMIT`].
 const STEPS: &[Step] = &[
     step("fmt", 10, |s| {
         quietly(cargo::cargo(&["fmt", "--all", "--check"]), s)
