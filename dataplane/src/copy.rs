@@ -217,6 +217,11 @@ impl Copier {
             Kernel::Avx512 if avx512::SUMS.contains(&bytes.len()) => unsafe {
                 avx512::sum(bytes, state)
             },
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: as above.
+            Kernel::Pclmul if pclmul::SUMS.contains(&bytes.len()) => unsafe {
+                pclmul::sum(bytes, state)
+            },
             _ => resume(state, bytes),
         }
     }

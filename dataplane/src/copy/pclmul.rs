@@ -1,5 +1,5 @@
 //! The kernel for x86 CPUs with PCLMULQDQ: 16 bytes per step, four sums side by side. The last 1 to
-//! 16 bytes go one by one.
+//! 16 bytes go in pieces, the very last one by itself.
 
 use super::{fold, resume};
 use core::arch::asm;
@@ -7,11 +7,17 @@ use core::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_extract_epi32, _mm_set_epi64x,
     _mm_srli_si128, _mm_xor_si128,
 };
+use std::ops::RangeInclusive;
 
 /// Bytes of a block.
 const BLOCK: usize = 16;
 /// From this many blocks on, four sums run side by side.
 const WIDE_FROM: usize = 8;
+
+/// Bytes that [`sum`] is the quickest for: with more, several sums side by side are.
+pub(super) const SUMS: RangeInclusive<usize> = BLOCK..=127;
+/// Bytes of a state: what is shorter does not hold all of it.
+const STATE: usize = 4;
 
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.1")
@@ -150,51 +156,145 @@ pub(super) fn reduce(sum: __m128i) -> u32 {
     !_mm_extract_epi32(_mm_xor_si128(product, rest), 2).cast_unsigned()
 }
 
-/// Copies at most a block, byte by byte, and sums it.
+/// The CRC-32 of `state`'s bytes followed by `bytes`: one sum, as headers are short.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(super) fn sum(bytes: &[u8], state: u32) -> u32 {
+    let Some(first) = bytes.first_chunk() else {
+        return resume(state, bytes);
+    };
+    // The message is padded with zeros in front, which add nothing.
+    let zeros = bytes.len().wrapping_neg() % BLOCK;
+    let begins = u128::from(!state);
+    let mut sum = vector((u128::from_le_bytes(*first) ^ begins) << (8 * zeros));
+    // The state of a message that begins in the last three bytes of the first block reaches into
+    // the second.
+    let head = BLOCK - zeros;
+    let mut pending = if head < STATE {
+        begins >> (8 * head)
+    } else {
+        0
+    };
+    let step = multiplier(const { fold::by(128) });
+    for block in bytes[head..].as_chunks().0 {
+        sum = folded(sum, step, vector(u128::from_le_bytes(*block) ^ pending));
+        pending = 0;
+    }
+    reduce(sum)
+}
+
+#[inline]
+#[target_feature(enable = "sse4.1")]
+fn vector(bits: u128) -> __m128i {
+    _mm_set_epi64x((bits >> 64) as i64, bits as i64)
+}
+
+/// Copies at most a block, the last byte last, and sums it.
+///
+/// # Safety
+/// [`is_available`]; `src` readable and `dst` writable for `length` bytes, at most 16.
+#[inline]
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(super) unsafe fn small(dst: *mut u8, src: *const u8, length: usize, state: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    let copied = unsafe { move_bytes(dst, src, length) };
+    if length < STATE {
+        return resume(state, &copied.to_le_bytes()[..length]);
+    }
+    reduce(vector(
+        (copied ^ u128::from(!state)) << (8 * (BLOCK - length)),
+    ))
+}
+
+/// Copies at most a block, the last byte last, and gives what it copied, the first byte lowest.
 ///
 /// # Safety
 /// `src` readable and `dst` writable for `length` bytes, at most 16.
 #[inline]
-pub(super) unsafe fn small(dst: *mut u8, src: *const u8, length: usize, state: u32) -> u32 {
-    // SAFETY: the caller's promise.
-    let copied = unsafe { move_bytes(dst, src, length) };
-    resume(state, &copied[..length])
-}
-
-/// Copies at most a block, byte by byte, and gives what it copied.
-///
-/// # Safety
-/// As [`small`].
-#[inline]
-unsafe fn move_bytes(dst: *mut u8, src: *const u8, length: usize) -> [u8; BLOCK] {
-    let mut copied = [0; BLOCK];
-    for (i, copied) in copied[..length].iter_mut().enumerate() {
-        // SAFETY: inside the range.
-        *copied = unsafe { relay_byte(dst.wrapping_add(i), src.wrapping_add(i)) };
+unsafe fn move_bytes(dst: *mut u8, src: *const u8, length: usize) -> u128 {
+    let Some(last) = length.checked_sub(1) else {
+        return 0;
+    };
+    let (mut copied, mut at) = (0, 0);
+    if last & 8 != 0 {
+        // SAFETY: 8 bytes are there, and the last one behind them.
+        copied = unsafe { relay_eight(dst, src) }.into();
+        at = 8;
+    }
+    if last & 4 != 0 {
+        // SAFETY: 4 bytes are there from `at` on, and the last one behind them.
+        let piece = unsafe { relay_four(dst.wrapping_add(at), src.wrapping_add(at)) };
+        copied |= u128::from(piece) << (8 * at);
+        at += 4;
+    }
+    if last & 2 != 0 {
+        // SAFETY: as above, 2 bytes.
+        let piece = unsafe { relay_two(dst.wrapping_add(at), src.wrapping_add(at)) };
+        copied |= u128::from(piece) << (8 * at);
+        at += 2;
+    }
+    while at <= last {
+        // SAFETY: inside the range: one byte, or the last two.
+        let piece = unsafe { relay_one(dst.wrapping_add(at), src.wrapping_add(at)) };
+        copied |= u128::from(piece) << (8 * at);
+        at += 1;
     }
     copied
 }
 
-/// Copies a byte and gives what it copied.
-///
-/// # Safety
-/// A byte must be readable at `src` and writable at `dst`.
-#[inline]
-unsafe fn relay_byte(dst: *mut u8, src: *const u8) -> u8 {
-    let byte: u8;
-    // SAFETY: as `relay`.
-    unsafe {
-        asm!(
-            "mov {byte}, byte ptr [{src}]",
-            "mov byte ptr [{dst}], {byte}",
-            byte = out(reg_byte) byte,
-            src = in(reg) src,
-            dst = in(reg) dst,
-            options(nostack, preserves_flags),
-        );
-    }
-    byte
+/// A function that copies one integer and gives what it copied.
+macro_rules! relay {
+    ($name:ident, $integer:ty, $class:ident, $load:literal, $store:literal) => {
+        /// Copies an integer and gives what it copied.
+        ///
+        /// # Safety
+        /// Its bytes must be readable at `src` and writable at `dst`.
+        #[inline]
+        unsafe fn $name(dst: *mut u8, src: *const u8) -> $integer {
+            let piece: $integer;
+            // SAFETY: as `relay`.
+            unsafe {
+                asm!(
+                    $load,
+                    $store,
+                    piece = out($class) piece,
+                    src = in(reg) src,
+                    dst = in(reg) dst,
+                    options(nostack, preserves_flags),
+                );
+            }
+            piece
+        }
+    };
 }
+
+relay!(
+    relay_eight,
+    u64,
+    reg,
+    "mov {piece}, qword ptr [{src}]",
+    "mov qword ptr [{dst}], {piece}"
+);
+relay!(
+    relay_four,
+    u32,
+    reg,
+    "mov {piece:e}, dword ptr [{src}]",
+    "mov dword ptr [{dst}], {piece:e}"
+);
+relay!(
+    relay_two,
+    u16,
+    reg,
+    "mov {piece:x}, word ptr [{src}]",
+    "mov word ptr [{dst}], {piece:x}"
+);
+relay!(
+    relay_one,
+    u8,
+    reg_byte,
+    "mov {piece}, byte ptr [{src}]",
+    "mov byte ptr [{dst}], {piece}"
+);
 
 /// Copies a block and gives what it copied.
 ///

@@ -443,19 +443,21 @@ mod tests {
     #[test]
     fn all_that_are_awake_when_a_look_begins_are_looked_at_once() {
         let (mut table, mut own) = (table(), OwnRoutes::EMPTY);
-        for remote in 0..4 {
+        for remote in 0..5 {
             table.insert(&mut own, pair(0, 0, remote), remote, true);
         }
         table.begin_looks();
         assert_eq!(table.next_look(), Some((0, 0)));
-        // One that was looked at and one that was not end, and another one begins.
+        // One that was looked at, the one whose turn it is, and one behind it end, and another one
+        // begins.
         table.end(&mut own, pair(0, 0, 0));
-        table.end(&mut own, pair(0, 0, 2));
-        table.insert(&mut own, pair(0, 0, 9), 9, true);
-        assert_eq!(table.next_look(), Some((1, 1)));
-        assert_eq!(table.next_look(), Some((3, 3)));
-        table.end(&mut own, pair(0, 0, 3));
         table.end(&mut own, pair(0, 0, 1));
+        table.end(&mut own, pair(0, 0, 3));
+        table.insert(&mut own, pair(0, 0, 9), 9, true);
+        assert_eq!(table.next_look(), Some((2, 2)));
+        assert_eq!(table.next_look(), Some((4, 4)));
+        table.end(&mut own, pair(0, 0, 4));
+        table.end(&mut own, pair(0, 0, 2));
         table.end(&mut own, pair(0, 0, 9));
         assert_eq!(table.next_look(), None);
         assert!(!table.needs_timer(), "none is awake");

@@ -99,10 +99,12 @@ mod tests {
     /// Whoever gives a flow another field has to say here, too, that it counts.
     #[test]
     fn a_flow_with_anything_under_way_is_not_dormant() {
-        let changes: [fn(&mut Flow); 15] = [
+        let changes: [fn(&mut Flow); 17] = [
             |flow| flow.runnable_link = 0,
             |flow| flow.control_link = 0,
             |flow| flow.rnr_tries = 1,
+            |flow| flow.rung = true,
+            |flow| flow.in_vain.lost(true),
             |flow| flow.reads_out = 1,
             |flow| flow.asks = 1,
             |flow| flow.watch = 0,
