@@ -83,6 +83,7 @@ fn beside_a_flow_of_tcp_nobody_starves() {
             (100, 4 * MILLISECOND, 15_000),
             (100, 4 * MILLISECOND, 50_000),
             (100, 4 * MILLISECOND, 200_000),
+            (100, 4 * MILLISECOND, 500_000),
             (100, 40 * MILLISECOND, 125_000),
             (1_000, 200 * MICROSECOND, 25_000),
             (1_000, 200 * MICROSECOND, 250_000),
