@@ -22,6 +22,10 @@ impl Outbox {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Over the limit it is dropped, as a network may.
     pub(crate) fn push(&mut self, route: Route, mad: Mad) {
         if self.queue.len() >= self.limit as usize {

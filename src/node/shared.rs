@@ -191,7 +191,9 @@ impl Shared {
         };
         first.pump(now);
         second.pump(now);
+        let notifications = (first.engine.publish(), second.engine.publish());
         drop((first, second));
+        drop(notifications);
         low.wake();
         high.wake();
         Ok(done)

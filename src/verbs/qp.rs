@@ -6,6 +6,7 @@ use crate::platform::Heap;
 use crate::verbs::connection::Connection;
 use crate::verbs::cq::Cq;
 use crate::verbs::mr::Pd;
+use crate::worker::core::Core;
 use crate::worker::handle::WorkerHandle;
 use std::sync::Arc;
 use trunkline_conn::mem::Access;
@@ -396,10 +397,8 @@ impl Qp {
     /// # Errors
     /// No such route.
     pub fn close_route(&self, route: u32) -> Result<(), Error> {
-        let handle = self.handle();
-        handle.core()?.engine.close_route(self.qpn(), route)?;
-        handle.wake();
-        Ok(())
+        let close = |core: &mut Core, _| core.engine.close_route(self.qpn(), route);
+        Ok(self.handle().act(close)??)
     }
 
     /// Moves one route of an app-managed QP to another connection to the same peer.

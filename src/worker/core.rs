@@ -483,7 +483,10 @@ impl Core {
         let busy = if waits {
             self.engine.has_work()
         } else {
-            self.engine.is_busy() || self.unsent.is_some()
+            self.engine.is_busy()
+                || self.unsent.is_some()
+                || self.manager.has_outgoing()
+                || self.cm.manager.has_outgoing()
         };
         busy || self.messages.as_mut().is_some_and(Messages::is_busy)
     }

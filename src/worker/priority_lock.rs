@@ -1,13 +1,16 @@
 //! A lock under which a worker gives way to the calls of programs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{LockResult, Mutex, MutexGuard};
+use std::sync::{LockResult, Mutex, MutexGuard, TryLockError};
 
 /// A value behind a mutex that one thread takes again and again, and others now and then. Those go
 /// first: without that a worker that is busy would keep them out for long, as a mutex is not fair.
+/// But however many come, and however often, the worker has its turn behind those that wait.
 pub(crate) struct PriorityLock<T> {
     /// Threads that go first.
     waiting: AtomicU32,
+    /// Workers that wait for those: nobody goes before them any more.
+    turns: AtomicU32,
     value: Mutex<T>,
 }
 
@@ -15,31 +18,50 @@ impl<T> PriorityLock<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self {
             waiting: AtomicU32::new(0),
+            turns: AtomicU32::new(0),
             value: Mutex::new(value),
         }
     }
 
-    /// Takes it, before whoever comes [`last`](Self::lock_last).
+    /// Takes it, before whoever comes [`last`](Self::lock_last), unless that waits already.
     ///
     /// # Errors
     /// Whoever had it panicked.
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        while self.turns.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let guard = self.value.lock();
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         guard
     }
 
-    /// Takes it when no other waits for it.
+    /// Takes it when none that came before waits for it.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
     #[inline]
     pub(crate) fn lock_last(&self) -> LockResult<MutexGuard<'_, T>> {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            match self.value.try_lock() {
+                Ok(guard) => return Ok(guard),
+                Err(TryLockError::Poisoned(poisoned)) => return Err(poisoned),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        self.lock_behind_others()
+    }
+
+    #[cold]
+    fn lock_behind_others(&self) -> LockResult<MutexGuard<'_, T>> {
+        self.turns.fetch_add(1, Ordering::SeqCst);
         while self.waiting.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
-        self.value.lock()
+        let guard = self.value.lock();
+        self.turns.fetch_sub(1, Ordering::SeqCst);
+        guard
     }
 }
 
@@ -52,7 +74,8 @@ impl<T> std::fmt::Debug for PriorityLock<T> {
 #[cfg(test)]
 mod tests {
     use super::PriorityLock;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
 
     #[test]
     fn who_comes_last_gives_way_to_all_that_wait() {
@@ -74,5 +97,25 @@ mod tests {
             let order = lock.lock().expect("nobody panics");
             assert_eq!((order.len(), order[2]), (3, "the worker"));
         }
+    }
+
+    #[test]
+    fn who_comes_last_has_its_turn_however_often_others_come() {
+        let (lock, over) = (PriorityLock::new(0_u64), AtomicBool::new(false));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        *lock.lock().expect("nobody panics") += 1;
+                    }
+                });
+            }
+            let turns = (0..300).take_while(|_| began.elapsed() < Duration::from_secs(20));
+            let turns = turns.map(|_| drop(lock.lock_last().expect("nobody panics")));
+            let had = turns.count();
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(had, 300, "in 20 s");
+        });
     }
 }

@@ -312,6 +312,11 @@ impl<R: Random> NodeCm<R> {
         self.transmit.pop()
     }
 
+    /// Whether there is something to send.
+    pub fn has_outgoing(&self) -> bool {
+        !self.transmit.is_empty()
+    }
+
     /// The next thing that happened.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {

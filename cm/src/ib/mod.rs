@@ -325,6 +325,11 @@ impl<R: Random> IbCm<R> {
         self.transmit.pop()
     }
 
+    /// Whether there is something to send.
+    pub fn has_outgoing(&self) -> bool {
+        !self.transmit.is_empty()
+    }
+
     /// The next thing that happened.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {

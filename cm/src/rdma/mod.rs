@@ -642,6 +642,11 @@ impl<R: Random> RdmaCm<R> {
         self.ib.poll_transmit()
     }
 
+    /// Whether there is something to send.
+    pub fn has_outgoing(&self) -> bool {
+        self.ib.has_outgoing()
+    }
+
     /// The next thing that happened. Ask at `now` for all there is after each call.
     #[must_use]
     pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
