@@ -308,9 +308,8 @@ fn a_taken_address_names_its_owner() {
     let error = Node::builder().address(at).build().unwrap_err();
     assert!(matches!(error, Error::Open(_)), "{error:?}");
     let text = error.to_string();
-    let pid = format!("process {}", std::process::id());
     assert!(
-        text.contains(&at.to_string()) && text.contains(&pid),
+        text.contains(&at.to_string()) && text.contains("this process"),
         "{text}"
     );
     drop(taken);
@@ -415,19 +414,19 @@ fn settings_out_of_range_are_refused_by_name() {
         (inline().workers(65), "workers cannot be 65", "1 to 64"),
         (
             inline().keep_alive(Duration::ZERO),
-            "keep_alive in ns cannot be 0",
-            "1000000 or more",
+            "keep_alive cannot be 0ns",
+            "1ms or more",
         ),
         // Every connection would be dead at once, or never.
         (
             inline().peer_timeout(Duration::from_micros(1)),
-            "peer_timeout in ns cannot be 1000",
-            "1000000 or more",
+            "peer_timeout cannot be 1µs",
+            "1ms or more",
         ),
         (
             inline().peer_timeout(Duration::ZERO),
-            "peer_timeout in ns cannot be 0",
-            "1000000 or more",
+            "peer_timeout cannot be 0ns",
+            "1ms or more",
         ),
         // Nothing would ever be sent.
         (
@@ -571,7 +570,7 @@ fn a_connection_to_an_address_of_another_family_is_refused_for_that() {
     let there = IpAddr::from(std::net::Ipv6Addr::LOCALHOST);
     let refused = pair.a.node.open_connection(there, &Default::default());
     let why = refused.map(drop).unwrap_err().to_string();
-    assert!(why.contains("another family of addresses"), "{why}");
+    assert!(why.starts_with("::1 is an IPv6 address"), "{why}");
 }
 
 #[test]

@@ -13,7 +13,9 @@ use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Request};
 use trunkline::rdma_cm::{
     CmError, CmEventKind, EventChannel, Kind, Params, PortSpace, RejReason, ResolveError, Setting,
 };
-use trunkline::{Error, Node, Qp, QpState, SendFlags, SendOp, SendWr, VerbsError};
+use trunkline::{
+    ConnectionOptions, Error, Node, Qp, QpState, Qpn, SendFlags, SendOp, SendWr, VerbsError,
+};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -274,7 +276,7 @@ fn an_id_says_when_it_is_asked_at_the_wrong_time() {
     let host = Host::new();
     let channel = host.node.create_event_channel().unwrap();
     let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
-    let wrong = |result: Result<(), Error>| matches!(result, Err(Error::Cm(CmError::State(_))));
+    let wrong = |result: Result<(), Error>| matches!(result, Err(Error::Cm(CmError::State { .. })));
     let none = Params::default();
     assert!(wrong(id.resolve_route()));
     assert!(wrong(id.connect(&none)));
@@ -286,6 +288,52 @@ fn an_id_says_when_it_is_asked_at_the_wrong_time() {
     let strange = other.node.create_event_channel().unwrap();
     assert!(id.migrate(&strange).is_err());
     assert!(channel.poll_event().is_none());
+}
+
+/// As the kernel has it: an ID is resolved once, but for one that had no way to its peer.
+#[test]
+fn an_id_is_resolved_once() {
+    let host = Host::new();
+    let to = (host.address, PORT).into();
+    let channel = host.node.create_event_channel().unwrap();
+    let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
+    id.resolve_addr(to, LIMIT).unwrap();
+    let again = || {
+        let elsewhere = [
+            "192.0.2.1:1".parse().unwrap(),
+            "[fd00::1]:1".parse().unwrap(),
+        ];
+        for to in [to, elsewhere[0], elsewhere[1]] {
+            let refused = id.resolve_addr(to, LIMIT);
+            assert!(
+                matches!(refused, Err(Error::Cm(CmError::State { .. }))),
+                "{to}"
+            );
+        }
+    };
+    again();
+    assert!(matches!(expect(&channel).1, CmEventKind::AddressResolved));
+    again();
+    assert_eq!(id.peer_addr(), Some(to));
+    id.resolve_route().unwrap();
+    assert!(matches!(expect(&channel).1, CmEventKind::RouteResolved));
+    assert!(channel.poll_event().is_none());
+}
+
+#[test]
+fn what_an_id_lacks_is_said() {
+    let host = Host::new();
+    let (_channel, id) = host.resolved((host.address, PORT).into());
+    let said = |outcome: Result<(), Error>| outcome.unwrap_err().to_string();
+    assert!(
+        said(id.connect(&Params::default())).ends_with("has no QP, and the parameters name none")
+    );
+    let make = || id.create_qp(&host.pd, &host.cq, &host.cq, &host.options);
+    make().unwrap();
+    assert!(said(make().map(drop)).ends_with("has a QP already"));
+    assert!(
+        said(id.bind((host.address, 0).into()).map(drop)).contains("is resolved, or about to be")
+    );
 }
 
 #[test]
@@ -310,6 +358,55 @@ fn an_id_takes_no_protection_domain_and_no_cq_of_another_node() {
     assert!(
         id.create_qp(&host.pd, &host.cq, &host.cq, &host.options)
             .is_ok()
+    );
+}
+
+/// Nothing of the node's insides, for which a worker's lock would have to be taken.
+#[test]
+fn a_handle_says_what_it_is_in_a_line() {
+    let (server, client) = (Host::new(), Host::new());
+    let listener = server.listen(0);
+    let (channel, id) = client.resolved(listener.local_addr().unwrap());
+    let qp = id
+        .create_qp(&client.pd, &client.cq, &client.cq, &client.options)
+        .unwrap();
+    id.connect(&Params::default()).unwrap();
+    let request = listener.get_request(&server.node, LIMIT).unwrap();
+    let here = server.node.create_event_channel().unwrap();
+    let other = here.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
+    other.bind((server.address, 0).into()).unwrap();
+    let to = other.listen(0).unwrap();
+    let (_asking, asker) = client.resolved(to);
+    let qpn = Qpn::from_wire(77);
+    asker.connect(&Params::new(qpn)).unwrap();
+    let event = here.get_event(LIMIT).unwrap();
+    let peer = server.address;
+    let connection = client
+        .node
+        .open_connection(peer, &ConnectionOptions::default());
+    let handles: &[&dyn std::fmt::Debug] = &[
+        &client.node,
+        &client.pd,
+        &client.cq,
+        &client.mr,
+        &qp,
+        &client.pd.create_srq(4, 1).unwrap(),
+        &client.pd.create_ah(peer.into(), 0).unwrap(),
+        &connection.unwrap(),
+        &channel,
+        &id,
+        &event,
+        &listener,
+        &request,
+    ];
+    let said: Vec<_> = handles.iter().map(|handle| format!("{handle:?}")).collect();
+    for line in &said {
+        assert!(line.len() < 400, "{} bytes: {line}", line.len());
+    }
+    let qpn = qp.qpn();
+    assert_eq!(
+        said[4],
+        format!("Qp {{ qpn: {qpn}, kind: Rc, state: Init }}")
     );
 }
 

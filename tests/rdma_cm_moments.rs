@@ -14,10 +14,7 @@ use trunkline::{QpOptions, QpState, Status};
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn asking(host: &Host, to: std::net::SocketAddr) -> (EventChannel, CmId) {
-    let channel = host.node.create_event_channel().unwrap();
-    let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
-    id.resolve_addr(to, LIMIT).unwrap();
-    assert!(channel.get_event(LIMIT).is_some());
+    let (channel, id) = host.resolved(to);
     id.create_qp(&host.pd, &host.cq, &host.cq, &host.options)
         .unwrap();
     (channel, id)

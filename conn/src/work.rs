@@ -196,7 +196,8 @@ pub enum Status {
 #[repr(u8)]
 pub enum VendorError {
     /// Nobody said anything: the peer is silent, or gone, or there is no way to it or no host at
-    /// its address. All other statuses have this one.
+    /// its address; or the peer's QP stays in RESET or INIT, where it has no peer yet. All other
+    /// statuses have this one.
     #[default]
     None = 0,
     /// The peer's node has no such QP, or one of another kind. So it says of one that it had, too,

@@ -3,6 +3,7 @@
 use crate::allowed::Allowed;
 use crate::state::QpState;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Why a call of a program was refused: its arguments, its limits, or the state of its objects.
 /// Nothing has changed then, unless the call's own documentation says otherwise.
@@ -96,12 +97,12 @@ pub enum VerbsError {
         key: u32,
     },
     /// The access flags contradict each other, or ask for something there is not.
-    #[error(
-        "access flags {bits:#x}: remote writes and atomics need LOCAL_WRITE, and some mean nothing"
-    )]
+    #[error("access flags {bits:#x}: {why}")]
     BadAccess {
         /// Bits of `enum ibv_access_flags`.
         bits: u32,
+        /// What is wrong.
+        why: &'static str,
     },
     /// A memory region of no bytes.
     #[error("a memory region has at least one byte")]
@@ -146,6 +147,34 @@ pub enum VerbsError {
         /// What it is.
         what: &'static str,
     },
+    /// The QP takes its receives from an SRQ.
+    #[error("QP {qpn:#08x} takes its receives from an SRQ: post them there")]
+    HasSrq {
+        /// Number of the QP.
+        qpn: u32,
+    },
+    /// A peer of the other family of addresses than the node.
+    #[error(
+        "{peer} is an {} address, and {own} of this node an {} one",
+        family(.peer),
+        family(.own)
+    )]
+    OtherFamily {
+        /// The peer's.
+        peer: IpAddr,
+        /// The node's.
+        own: IpAddr,
+    },
+    /// A time is too short.
+    #[error("{what} cannot be {value:?}: {least:?} or more")]
+    TooShort {
+        /// The name of the setting.
+        what: &'static str,
+        /// Its value.
+        value: Duration,
+        /// The least that it may be.
+        least: Duration,
+    },
     /// QPs of this type, or in this use, cannot do that.
     #[error("{what} is not supported here")]
     Unsupported {
@@ -175,12 +204,14 @@ pub enum VerbsError {
         max: u32,
     },
     /// A scatter-gather element that the request cannot have.
-    #[error("scatter-gather element {index} has {length} bytes")]
+    #[error("scatter-gather element {index} has {length} bytes: {least} or more")]
     BadSge {
         /// Its place in the list, from 0.
         index: u32,
         /// Its length in bytes.
         length: u32,
+        /// The least that it may have.
+        least: u32,
     },
     /// More inline data than the queue was created for.
     #[error("{length} bytes inline, at most {max}")]
@@ -216,6 +247,13 @@ pub enum VerbsError {
     },
 }
 
+const fn family(address: &IpAddr) -> &'static str {
+    match address {
+        IpAddr::V4(_) => "IPv4",
+        IpAddr::V6(_) => "IPv6",
+    }
+}
+
 /// A list of requests that was not posted whole: those before `posted` are, in order, and the one
 /// at `posted` (`*bad_wr` of `ibv_post_send(3)`) is refused with all behind it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -239,6 +277,7 @@ const ENOMEM: i32 = 12;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
+const EAFNOSUPPORT: i32 = 97;
 
 impl VerbsError {
     /// The value that verbs give for it, as on Linux: a positive number.
@@ -259,6 +298,8 @@ impl VerbsError {
             | Self::FixedAttribute { .. }
             | Self::CqInError { .. }
             | Self::InvalidArgument { .. }
+            | Self::HasSrq { .. }
+            | Self::TooShort { .. }
             | Self::TooManySge { .. }
             | Self::BadSge { .. }
             | Self::InlineTooLong { .. }
@@ -269,6 +310,7 @@ impl VerbsError {
             | Self::UnknownSrq { .. }
             | Self::UnknownPd { .. }
             | Self::UnknownRoute { .. } => ENOENT,
+            Self::OtherFamily { .. } => EAFNOSUPPORT,
             Self::Unsupported { .. } => EOPNOTSUPP,
             Self::QueueFull { .. } | Self::Limit { .. } => ENOMEM,
             Self::Busy { .. } => EBUSY,
@@ -358,6 +400,17 @@ mod tests {
             limit: 4,
         };
         assert_eq!(error.to_string(), "no more QPs: the limit is 4");
+        let [peer, own] = ["::1", "10.0.0.1"].map(|address| address.parse().expect("an address"));
+        let error = VerbsError::OtherFamily { peer, own };
+        assert_eq!(
+            error.to_string(),
+            "::1 is an IPv6 address, and 10.0.0.1 of this node an IPv4 one"
+        );
+        let error = VerbsError::HasSrq { qpn: 17 };
+        assert_eq!(
+            error.to_string(),
+            "QP 0x000011 takes its receives from an SRQ: post them there"
+        );
         let error = RingError::TailOutOfRange {
             claimed: 9,
             capacity: 8,

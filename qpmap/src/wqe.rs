@@ -176,8 +176,15 @@ impl SendWr<'_> {
         if count > 1 {
             return Err(VerbsError::TooManySge { count, max: 1 });
         }
+        if count == 0 {
+            return Err(Allowed::Range(1, 1).refuse("num_sge of an atomic", 0));
+        }
         if length < ATOMIC_BYTES {
-            return Err(VerbsError::BadSge { index: 0, length });
+            return Err(VerbsError::BadSge {
+                index: 0,
+                length,
+                least: ATOMIC_BYTES,
+            });
         }
         Ok(())
     }

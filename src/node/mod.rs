@@ -25,16 +25,17 @@ use crate::worker::handle::WorkerHandle;
 use crate::worker::messages::HandOvers;
 use crate::worker::thread::{self, Thread};
 use crate::worker::wakeup::Wakeup;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{Counters as DeliveryCounters, MAX_WINDOW};
 use trunkline_conn::secret::{Purpose, Secret};
-use trunkline_conn::time::{Instant, MILLISECOND};
+use trunkline_conn::time::Instant;
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
 use trunkline_qpmap::regions::RegionTable;
-use trunkline_qpmap::{Allowed, Counters, LiveObjects};
+use trunkline_qpmap::{Allowed, Counters, LiveObjects, VerbsError};
 use trunkline_wire::{Gid, Workers};
 
 /// Packets that a shared connection may have in flight.
@@ -45,8 +46,8 @@ const DATAGRAMS: Allowed = Allowed::AtLeast(256);
 const POOLS: Allowed = Allowed::Range(1, 254);
 /// Peers asked at once.
 const CONNECT_REQUESTS: Allowed = Allowed::Range(1, 65_536);
-/// Times, in ns, by which a node takes a silent connection for dead, or asks it for a sign of life.
-const TIMES: Allowed = Allowed::AtLeast(MILLISECOND);
+/// The least time after which a node takes a silent connection for dead, or asks whether it lives.
+const LEAST_TIME: Duration = Duration::from_millis(1);
 /// Bits per second: the largest datagram takes half a second, a quarter of the usual time after
 /// which a silent connection is dead.
 const LINK_RATES: Allowed = Allowed::AtLeast(1_000_000);
@@ -57,9 +58,18 @@ const EXTRA_SOURCE_PORTS: Allowed = Allowed::Range(0, 7);
 
 /// A software RNIC. Clones name the same node; it stops when the last handle to it, its QPs, CQs
 /// and regions is gone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Node {
     pub(crate) shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("address", &self.shared.gid.address())
+            .field("workers", &self.shared.workers.count())
+            .finish_non_exhaustive()
+    }
 }
 
 /// Who drives a node.
@@ -420,8 +430,6 @@ impl Builder {
                 config.connect_requests.into(),
                 CONNECT_REQUESTS,
             ),
-            ("keep_alive in ns", engine.keep_alive_ns, TIMES),
-            ("peer_timeout in ns", engine.dead_after_ns, TIMES),
             (
                 "link_rate",
                 engine.link_rate_bps.unwrap_or(u64::MAX),
@@ -433,9 +441,19 @@ impl Builder {
                 EXTRA_SOURCE_PORTS,
             ),
         ];
-        settings
-            .into_iter()
-            .try_for_each(|(what, value, allowed)| Ok(allowed.check(what, value)?))
+        for (what, value, allowed) in settings {
+            allowed.check(what, value)?;
+        }
+        for (what, ns) in [
+            ("keep_alive", engine.keep_alive_ns),
+            ("peer_timeout", engine.dead_after_ns),
+        ] {
+            let (value, least) = (Duration::from_nanos(ns), LEAST_TIME);
+            if value < least {
+                return Err(VerbsError::TooShort { what, value, least }.into());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -653,6 +671,11 @@ impl Node {
     }
 
     /// Creates a completion queue for `depth` completions.
+    ///
+    /// As many as its QPs have requests (`max_send_wr` and `max_recv_wr` together) do for a program
+    /// that counts: it posts a request only once the completion of an earlier one was polled. A
+    /// queue has room again as soon as a request is done, so one that posts until the queue is full
+    /// may overrun a CQ of any depth if it does not poll in between.
     ///
     /// # Errors
     /// A depth of 0 or too large.

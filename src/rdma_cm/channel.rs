@@ -10,7 +10,8 @@ use crate::verbs::qp::Qp;
 use crate::worker::deadline::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use trunkline_cm::rdma::{Event, Id, Kind, PortSpace};
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where the events of [`CmId`]s come out (`rdma_create_event_channel(3)`).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EventChannel(pub(crate) Arc<Channel>);
 
 /// The handles of a node's IDs. Not of a channel's: an event that one thread has taken out while
@@ -49,7 +50,6 @@ impl Ids {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) node: Arc<Shared>,
     pub(crate) queue: Arc<Queue>,
@@ -171,6 +171,14 @@ impl Node {
             fetching: Mutex::default(),
             ended: Mutex::default(),
         })))
+    }
+}
+
+impl fmt::Debug for EventChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventChannel")
+            .field("fd", &self.0.queue.fd.as_raw_fd())
+            .finish_non_exhaustive()
     }
 }
 

@@ -183,7 +183,10 @@ impl CmDriver {
         outcome: Outcome,
         recorder: &Recorder,
     ) {
-        self.unresolved += u64::from(outcome.is_err());
+        if outcome.is_err() {
+            self.unresolved += 1;
+            self.manager.unresolve(id);
+        }
         recorder.took(Span::RdmaAddress, begun.elapsed().as_nanos() as u64);
         self.tell(id, ChannelEvent::Address(id, peer, outcome.map(drop)));
     }
@@ -192,11 +195,6 @@ impl CmDriver {
         if let Some(queue) = self.owners.get(&id) {
             queue.push(event);
         }
-    }
-
-    /// Whether the address of an ID is being resolved.
-    pub(crate) fn is_resolving(&self, id: Id) -> bool {
-        self.sought.contains_key(&id)
     }
 
     /// Finds out what packets the path to a resolved peer takes.

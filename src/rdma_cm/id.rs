@@ -7,6 +7,7 @@ use crate::verbs::cq::Cq;
 use crate::verbs::mr::Pd;
 use crate::verbs::qp::{Qp, QpOptions};
 use crate::worker::core::{self, Core};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +21,9 @@ use trunkline_wire::{Gid, Worker};
 
 /// An ID (`struct rdma_cm_id`). The last clone gives it up (`rdma_destroy_id(3)`): a listener
 /// refuses what waits, a connection ends.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CmId(pub(crate) Arc<IdInner>);
 
-#[derive(Debug)]
 pub(crate) struct IdInner {
     channel: Mutex<Arc<Channel>>,
     pub(crate) id: Id,
@@ -38,6 +38,15 @@ pub(crate) struct IdInner {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for CmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CmId")
+            .field("id", &self.0.id.number())
+            .field("kind", &self.0.kind)
+            .finish_non_exhaustive()
+    }
 }
 
 impl CmId {
@@ -146,7 +155,8 @@ impl CmId {
     /// within `timeout`.
     ///
     /// # Errors
-    /// The ID is bound to another address, or used otherwise.
+    /// The ID is bound to another address, or used otherwise; it is resolved, or about to be. One
+    /// that has heard `AddressError` may try again.
     pub fn resolve_addr(&self, peer: SocketAddr, timeout: Duration) -> Result<(), Error> {
         let local = self.channel().node.gid.address();
         let peer = match peer.ip().to_canonical() {
@@ -159,14 +169,10 @@ impl CmId {
         };
         let id = self.0.id;
         self.manage(|core, now| {
-            if core.cm.is_resolving(id) {
-                return Err(CmError::State(id).into());
-            }
+            core.cm.manager.may_resolve(id)?;
             if local.is_ipv4() == peer.is_ipv4() {
                 core.cm.manager.resolve(id, route, peer.port())?;
             }
-            // What is refused leaves what is known of the peer.
-            *lock(&self.0.peer) = None;
             let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX >> 1);
             let Core { cm, recorder, .. } = core;
             cm.resolve_address(now, id, peer, timeout_ns, recorder);
@@ -200,8 +206,10 @@ impl CmId {
     }
 
     fn resolved(&self) -> Result<SocketAddr, Error> {
-        let state = CmError::State(self.0.id);
-        Ok(self.peer_addr().ok_or(state)?)
+        if let Some(peer) = self.peer_addr() {
+            return Ok(peer);
+        }
+        self.manage(|core, _| Err(core.cm.manager.unresolved(self.0.id).into()))
     }
 
     /// Sets something (`rdma_set_option(3)`).
@@ -212,7 +220,8 @@ impl CmId {
         self.manage(|core, _| Ok(core.cm.manager.set(self.0.id, setting)?))
     }
 
-    /// Gives it a QP of its kind, in INIT; one for datagrams in RTS (`rdma_create_qp(3)`).
+    /// Gives it a QP of its kind, in INIT; one for datagrams in RTS (`rdma_create_qp(3)`). The kind
+    /// is that of [`EventChannel::create_id`], or of the listener: `options.kind` is not looked at.
     ///
     /// # Errors
     /// As [`Pd::create_qp`]; it has a QP, or the domain is another node's.
@@ -226,11 +235,7 @@ impl CmId {
         pd.0.node.check_same(&self.channel().node, "PD")?;
         let mut own = lock(&self.0.qp);
         if own.is_some() {
-            return Err(VerbsError::Busy {
-                what: "ID",
-                users: 1,
-            }
-            .into());
+            return Err(CmError::HasQp(self.0.id).into());
         }
         let kind = match self.0.kind {
             Kind::Rc => QpType::Rc,
@@ -410,7 +415,7 @@ impl CmId {
         };
         match self.accept_with(Some(&qp), &Params::new(qp.qpn())) {
             Ok(()) => Response::Confirmed,
-            Err(Error::Cm(CmError::State(_))) => {
+            Err(Error::Cm(CmError::State { .. })) => {
                 self.fail_qp();
                 Response::Late
             }

@@ -28,6 +28,7 @@ pub(crate) use driver::CmDriver;
 pub use event::{CmEvent, CmEventKind};
 pub use id::CmId;
 pub use resolve::ResolveError;
+pub use trunkline_cm::Route;
 pub use trunkline_cm::ib::{CloseReason, PathTerms};
 pub use trunkline_cm::rdma::{
     Data, Error as CmError, Kind, Params, PeerParams, PortSpace, QpAttributes, Setting, UdPeer,

@@ -2,12 +2,13 @@
 
 use crate::error::Error;
 use crate::verbs::mr::Pd;
+use std::fmt;
 use trunkline_conn::work::{Datagram, SendOp};
 use trunkline_wire::{Gid, Qpn};
 
 /// An address handle (`ibv_create_ah(3)`). Requests take with them what it says, so it may be
 /// dropped as soon as they are posted.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Ah {
     pd: Pd,
     to: Datagram,
@@ -34,6 +35,15 @@ impl Pd {
         };
         let pd = self.clone();
         Ok(Ah { pd, to })
+    }
+}
+
+impl fmt::Debug for Ah {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ah")
+            .field("remote", &self.to.remote.address())
+            .field("traffic_class", &self.to.traffic_class)
+            .finish_non_exhaustive()
     }
 }
 

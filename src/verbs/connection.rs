@@ -5,6 +5,7 @@ use crate::node::shared::Shared;
 use crate::pools::ConnectionState;
 use crate::worker::core::Core;
 use crate::worker::handle::WorkerHandle;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::control::CongestionControl;
@@ -16,7 +17,8 @@ use trunkline_wire::Qpn;
 pub struct ConnectionOptions {
     /// Congestion control; `None` takes the node's.
     pub control: Option<CongestionControl>,
-    /// DSCP of its packets, in the upper six bits.
+    /// DSCP of its packets, in the upper six bits. The two lowest, ECN, belong to the node,
+    /// whatever they are here.
     pub traffic_class: u8,
     /// Share of the port beside other connections, 1 to 255.
     pub weight: u8,
@@ -62,7 +64,6 @@ impl ConnectionOptions {
 
 /// A shared connection. Dropping the handle of one that the program opened closes it; QPs on it
 /// move to the pool.
-#[derive(Debug)]
 pub struct Connection {
     node: Arc<Shared>,
     /// Index of the worker that it belongs to.
@@ -77,6 +78,16 @@ enum Kind {
     Private(u64),
     /// Of the pool.
     Pool(ConnId),
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("peer", &self.peer)
+            .field("worker", &self.worker)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Connection {

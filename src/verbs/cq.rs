@@ -5,6 +5,7 @@ use crate::node::shared::Shared;
 use crate::platform::Heap;
 use crate::worker::core::Core;
 use rustix::event::{EventfdFlags, eventfd};
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use trunkline_conn::work::Completion;
@@ -12,10 +13,9 @@ use trunkline_qpmap::cq::{CqOverflow, MergedQueue, Notify};
 use trunkline_qpmap::{CqId, VerbsError};
 
 /// A completion queue (`ibv_create_cq(3)`) with its completion channel.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Cq(pub(crate) Arc<CqInner>);
 
-#[derive(Debug)]
 pub(crate) struct CqInner {
     pub(crate) node: Arc<Shared>,
     pub(crate) id: CqId,
@@ -31,6 +31,13 @@ impl Notify for EventFd {
     fn notify(&self) {
         // It fails only when the counter is full, and then it is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = &self.0.id;
+        f.debug_struct("Cq").field("id", id).finish_non_exhaustive()
     }
 }
 

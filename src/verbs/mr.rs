@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::node::life::Down;
 use crate::node::shared::Shared;
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge};
@@ -11,10 +12,9 @@ use trunkline_dataplane::Region;
 use trunkline_wire::{Lkey, Rkey};
 
 /// A protection domain (`ibv_alloc_pd(3)`). Freed when the last clone and everything in it is gone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Pd(pub(crate) Arc<PdInner>);
 
-#[derive(Debug)]
 pub(crate) struct PdInner {
     pub(crate) node: Arc<Shared>,
     /// `None`: its node was down when it was made.
@@ -41,6 +41,13 @@ impl PdInner {
     pub(crate) fn id(&self) -> Result<PdId, Error> {
         self.node.life.check()?;
         Ok(self.id.ok_or(Down::ShutDown)?)
+    }
+}
+
+impl fmt::Debug for Pd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = &self.0.id;
+        f.debug_struct("Pd").field("id", id).finish_non_exhaustive()
     }
 }
 
@@ -91,12 +98,22 @@ impl Pd {
 ///
 /// It owns its memory and copies in and out: peers may change the bytes at any time, so there is no
 /// reference to them. Dropping it deregisters; leaking it leaves memory registered, which is sound.
-#[derive(Debug)]
 pub struct Mr {
     pd: Pd,
     region: Region,
     lkey: Lkey,
     rkey: Rkey,
+}
+
+impl fmt::Debug for Mr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mr")
+            .field("addr", &format_args!("{:#x}", self.addr()))
+            .field("len", &self.len())
+            .field("lkey", &format_args!("{}", self.lkey))
+            .field("rkey", &format_args!("{}", self.rkey))
+            .finish_non_exhaustive()
+    }
 }
 
 impl Mr {

@@ -8,6 +8,7 @@ use crate::verbs::cq::Cq;
 use crate::verbs::mr::Pd;
 use crate::worker::core::Core;
 use crate::worker::handle::WorkerHandle;
+use std::fmt;
 use std::sync::Arc;
 use trunkline_conn::mem::Access;
 use trunkline_conn::work::SendOp;
@@ -26,8 +27,14 @@ pub struct QpOptions {
     /// Receives come from here instead of from a queue of its own.
     pub srq: Option<Srq>,
     /// Most send requests outstanding; 64 by default.
+    ///
+    /// A request is outstanding until it is done, not until its completion is polled as on most
+    /// RNICs: a program that posts until the queue is full, and polls late, has more completions
+    /// under way than this. See [`Node::create_cq`](crate::Node::create_cq).
     pub max_send_wr: u32,
     /// Most receive requests outstanding; 64 by default.
+    ///
+    /// A receive is outstanding until a message takes it; the same holds.
     pub max_recv_wr: u32,
     /// Most scatter-gather elements of a send request, up to 16; 4 by default.
     pub max_send_sge: u32,
@@ -76,10 +83,9 @@ pub struct QpAddress {
 /// puts it in ERROR first ([`QpModify::Error`]) and polls its CQs; with an SRQ, when
 /// [`QpEvent::LastWqeReached`](crate::QpEvent::LastWqeReached) has come. Its number is not used
 /// again at once.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Qp(Arc<QpInner>);
 
-#[derive(Debug)]
 struct QpInner {
     pd: Pd,
     kind: QpType,
@@ -167,6 +173,16 @@ impl Pd {
             index,
             queue,
         })))
+    }
+}
+
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Qp")
+            .field("qpn", &format_args!("{}", self.qpn()))
+            .field("kind", &self.0.kind)
+            .field("state", &self.state())
+            .finish()
     }
 }
 
@@ -450,15 +466,23 @@ impl Drop for QpInner {
 }
 
 /// A shared receive queue.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Srq(Arc<SrqInner>);
 
-#[derive(Debug)]
 struct SrqInner {
     worker: u8,
     pd: Pd,
     index: u32,
     queue: Arc<RecvQueue<Heap>>,
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq")
+            .field("index", &self.0.index)
+            .field("worker", &self.0.worker)
+            .finish()
+    }
 }
 
 impl Srq {

@@ -522,17 +522,15 @@ impl Core {
     /// Whether packets to this address reach one host, as far as it can be known without asking
     /// anybody.
     pub(crate) fn check_peer(&mut self, now: Instant, peer: Gid) -> Result<(), VerbsError> {
-        if peer.address().is_ipv4() != self.pools.address().is_ipv4() {
-            return Err(VerbsError::Unsupported {
-                what: "a peer of another family of addresses",
-            });
+        let (peer_at, own) = (peer.address(), self.pools.address());
+        if peer_at.is_ipv4() != own.is_ipv4() {
+            return Err(VerbsError::OtherFamily { peer: peer_at, own });
         }
         // Who has answered is one host.
-        if self.engine.peer(peer).is_some() || self.cm.is_one_host(now, peer.address()) {
+        if self.engine.peer(peer).is_some() || self.cm.is_one_host(now, peer_at) {
             return Ok(());
         }
-        let address = peer.address();
-        Err(VerbsError::NotOneHost { address })
+        Err(VerbsError::NotOneHost { address: peer_at })
     }
 
     /// Changes the state of a QP.

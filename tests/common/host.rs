@@ -3,8 +3,8 @@
 use super::{PATIENCE, address};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
-use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Resources};
+use trunkline::rdma_cm::{CmEventKind, CmId, EventChannel, Kind, Params, PortSpace};
 use trunkline::{
     Access, Builder, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, RecvWr, SendFlags, SendOp,
     SendWr, Status,
@@ -66,6 +66,16 @@ impl Host {
 
     pub fn listen(&self, backlog: u32) -> Listener {
         Listener::bind(&self.node, (self.address, PORT).into(), backlog).unwrap()
+    }
+
+    /// An ID that knows the way to its peer, with its channel.
+    pub fn resolved(&self, to: SocketAddr) -> (EventChannel, CmId) {
+        let channel = self.node.create_event_channel().unwrap();
+        let id = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap();
+        id.resolve_addr(to, PATIENCE).unwrap();
+        let event = channel.get_event(PATIENCE).unwrap();
+        assert!(matches!(event.kind, CmEventKind::AddressResolved));
+        (channel, id)
     }
 
     /// The next completion.

@@ -140,7 +140,7 @@ fn connected_qps_take_no_datagrams() {
 fn peers_of_another_family_are_refused() {
     let pair = Pair::new();
     let v6 = Gid::from(std::net::IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]));
-    let refused = |error| matches!(verbs_error(error), VerbsError::Unsupported { .. });
+    let refused = |error| matches!(verbs_error(error), VerbsError::OtherFamily { .. });
     assert!(refused(pair.a.pd.create_ah(v6, 0).unwrap_err()));
     for kind in [QpType::Rc, QpType::Uc] {
         let qp = pair.a.qp(&QpOptions {

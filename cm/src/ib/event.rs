@@ -333,18 +333,22 @@ pub enum RequestError {
         limit: u32,
     },
     /// The two addresses are of different families.
-    #[error("the two addresses are of different families")]
+    #[error("{} and {} are addresses of two families", .0.local, .0.remote)]
     Families(Route),
     /// The QP has a connection already, or had one a moment ago.
     #[error("QP {0} has a connection already, or had one a moment ago")]
     QpInUse(Qpn),
     /// A field holds what it may not.
-    #[error("{field} may not be {value}")]
+    #[error("{field} cannot be {value}: {least} to {most}")]
     Invalid {
         /// Which.
         field: &'static str,
         /// What it holds.
         value: u32,
+        /// The least that it may hold.
+        least: u32,
+        /// The most.
+        most: u32,
     },
 }
 

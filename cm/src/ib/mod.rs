@@ -401,14 +401,10 @@ impl<R: Random> IbCm<R> {
         at_most("retry count", ask.retry_count.into(), 7)?;
         at_most("flow label", ask.path.flow_label, 0x000f_ffff)?;
         at_most("ACK timeout", ask.path.ack_timeout.into(), 31)?;
-        let invalid = |field, value| Err(RequestError::Invalid { field, value });
-        if !(1..=self.config.mtu).contains(&ask.path.mtu) {
-            return invalid("path MTU", ask.path.mtu.into());
-        }
-        match ask.service {
-            TransportService::Rc | TransportService::Uc => Ok(()),
-            other => invalid("transport service", other as u32),
-        }
+        let mtus = (1, self.config.mtu.into());
+        within("path MTU", ask.path.mtu.into(), mtus)?;
+        let services = (TransportService::Rc as u32, TransportService::Uc as u32);
+        within("transport service", ask.service as u32, services)
     }
 
     /// The connection that has this QP of ours, be it over.
@@ -477,10 +473,23 @@ impl<R: Random> IbCm<R> {
 }
 
 pub(crate) fn at_most(field: &'static str, value: u32, most: u32) -> Result<(), RequestError> {
-    if value > most {
-        return Err(RequestError::Invalid { field, value });
+    within(field, value, (0, most))
+}
+
+const fn within(
+    field: &'static str,
+    value: u32,
+    (least, most): (u32, u32),
+) -> Result<(), RequestError> {
+    if least <= value && value <= most {
+        return Ok(());
     }
-    Ok(())
+    Err(RequestError::Invalid {
+        field,
+        value,
+        least,
+        most,
+    })
 }
 
 fn check_qp(qp: &QpTerms) -> Result<(), RequestError> {
@@ -489,12 +498,5 @@ fn check_qp(qp: &QpTerms) -> Result<(), RequestError> {
 }
 
 fn check_qpn(qpn: Qpn) -> Result<(), RequestError> {
-    if qpn <= Qpn::GSI {
-        let value = qpn.get();
-        return Err(RequestError::Invalid {
-            field: "QPN",
-            value,
-        });
-    }
-    Ok(())
+    within("QPN", qpn.get(), (Qpn::GSI.get() + 1, 0x00ff_ffff))
 }

@@ -312,8 +312,21 @@ pub enum Error {
     #[error("ID {0} is not there")]
     UnknownId(Id),
     /// The ID is not in a state for this.
-    #[error("ID {0} is not in a state for this")]
-    State(Id),
+    #[error("ID {id} is {is}: this takes {wanted}")]
+    State {
+        /// The ID.
+        id: Id,
+        /// What it is.
+        is: &'static str,
+        /// What it has to be.
+        wanted: &'static str,
+    },
+    /// The ID has no QP, and no other one is named.
+    #[error("ID {0} has no QP, and the parameters name none")]
+    NoQp(Id),
+    /// The ID has a QP.
+    #[error("ID {0} has a QP already")]
+    HasQp(Id),
     /// As many IDs as may be.
     #[error("{0} IDs are the most")]
     TooManyIds(u32),
@@ -345,7 +358,8 @@ pub enum Error {
 /// Something to set of an ID (rdma_set_option(3)).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Setting {
-    /// Type of service: the IP traffic class of the connection's packets.
+    /// Type of service: the IP traffic class of the connection's packets. Its two lowest bits, ECN,
+    /// belong to the node, whatever they are here.
     TypeOfService(u8),
     /// Share the port with others that do too, while none of them listens.
     ReuseAddress(bool),

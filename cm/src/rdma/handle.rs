@@ -2,8 +2,8 @@
 
 use super::convert::{asked, asking, fit, seen, terms};
 use super::event::{Data, Error, Event, Kind, Params, PeerParams, PortSpace, QpAttributes, UdPeer};
-use super::id::{Request, State, Wanted};
-use super::{Id, IdStep, RdmaCm};
+use super::id::{Request, State, Wanted, wanted};
+use super::{Id, IdPhase, IdStep, RdmaCm};
 use crate::event::Route;
 use crate::ib::{self, CloseReason, CmId};
 use crate::random::Random;
@@ -330,6 +330,9 @@ impl<R: Random> RdmaCm<R> {
         ready: impl FnOnce(&QpAttributes) -> Result<(), E>,
     ) -> Result<(), E> {
         let wanted = request.ask.as_ref().expect("a connection asks for a QP");
+        if params.qpn == Qpn::default() {
+            return Err(Error::NoQp(id).into());
+        }
         let starting_psn = Psn::from_wire(self.ib.random().next() as u32);
         let peer: PeerParams = seen(&wanted.qp, wanted.retry_count);
         let mut qp = terms(params, starting_psn);
@@ -412,9 +415,15 @@ impl Fault {
     }
 }
 
+/// The refusal of a call that comes after the connection below is over.
+pub(super) const fn over(id: Id, wanted: &'static str) -> Error {
+    let is = IdPhase::Over.name();
+    Error::State { id, is, wanted }
+}
+
 fn refusal(id: Id, error: ib::AcceptError) -> Error {
     match error {
-        ib::AcceptError::Unknown(_) => Error::State(id),
+        ib::AcceptError::Unknown(_) => over(id, wanted::UNDECIDED),
         ib::AcceptError::Request(error) => Error::Request(error),
     }
 }

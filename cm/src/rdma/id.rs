@@ -1,7 +1,7 @@
 //! What is known of an ID.
 
 use super::Id;
-use super::event::{Kind, PortSpace, QpAttributes};
+use super::event::{Error, Kind, PortSpace, QpAttributes};
 use super::phase::IdPhase;
 use crate::event::Route;
 use crate::ib;
@@ -104,6 +104,18 @@ impl State {
     }
 }
 
+/// What calls take, as their refusals say it.
+pub(super) mod wanted {
+    pub(in crate::rdma) const IDLE: &str = "an idle one";
+    pub(in crate::rdma) const UNBOUND: &str = "an idle one without an address";
+    pub(in crate::rdma) const UNASKED: &str = "one that has not asked its peer";
+    pub(in crate::rdma) const RESOLVED: &str = "a resolved one";
+    pub(in crate::rdma) const UNDECIDED: &str =
+        "a peer's request, or one that its peer has responded to";
+    pub(in crate::rdma) const CONNECTED: &str = "one that has, or had, a connection";
+    pub(in crate::rdma) const UNCONFIRMED: &str = "one that waits for its peer's confirmation";
+}
+
 /// An ID.
 #[derive(Debug)]
 pub(super) struct Record {
@@ -122,6 +134,16 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// The refusal of a call that takes an ID in another state.
+    pub(super) const fn refusal(&self, id: Id, wanted: &'static str) -> Error {
+        let is = match self.state {
+            State::Idle if self.bound => "bound",
+            State::Resolved { .. } => "resolved, or about to be",
+            state => state.phase().name(),
+        };
+        Error::State { id, is, wanted }
+    }
+
     /// One that was just made.
     pub(super) const fn new(
         space: PortSpace,

@@ -50,7 +50,8 @@ use convert::{addresses, behind, canonical, fit, service, terms};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use deserted::Deserted;
-use id::{Offered, Record, State};
+use handle::over;
+use id::{Offered, Record, State, wanted};
 use ports::Ports;
 use trunkline_conn::observer::Observer;
 use trunkline_conn::time::{Instant, SECOND};
@@ -238,7 +239,11 @@ impl<R: Random> RdmaCm<R> {
             Setting::TypeOfService(_) | Setting::AckTimeout(_) => unasked,
         };
         if !fits {
-            return Err(Error::State(id));
+            let wanted = match bound && unasked {
+                true => wanted::UNBOUND,
+                false => wanted::UNASKED,
+            };
+            return Err(record.refusal(id, wanted));
         }
         match setting {
             Setting::TypeOfService(class) => record.path.traffic_class = class,
@@ -260,7 +265,7 @@ impl<R: Random> RdmaCm<R> {
     pub fn bind(&mut self, id: Id, address: SocketAddr) -> Result<SocketAddr, Error> {
         let record = self.record(id)?;
         if !matches!(record.state, State::Idle) || record.bound {
-            return Err(Error::State(id));
+            return Err(record.refusal(id, wanted::UNBOUND));
         }
         self.claim(id, canonical(address))
     }
@@ -286,16 +291,14 @@ impl<R: Random> RdmaCm<R> {
     ///
     /// # Errors
     /// The ID is bound to another address, no port is free, the addresses are of two families, or
-    /// the ID is used otherwise.
+    /// the ID is resolved or used otherwise.
     pub fn resolve(&mut self, id: Id, route: Route, port: u16) -> Result<SocketAddr, Error> {
         let route = route.canonical();
         if route.local.is_ipv4() != route.remote.is_ipv4() {
             return Err(ib::RequestError::Families(route).into());
         }
+        self.may_resolve(id)?;
         let record = self.record(id)?;
-        if !matches!(record.state, State::Idle | State::Resolved { .. }) {
-            return Err(Error::State(id));
-        }
         let bound = match record.local {
             Some(bound) => bound,
             None => self.claim(id, SocketAddr::new(route.local, 0))?,
@@ -313,6 +316,34 @@ impl<R: Random> RdmaCm<R> {
         Ok(local)
     }
 
+    /// Whether an ID may be resolved.
+    ///
+    /// # Errors
+    /// It is resolved already, or used otherwise.
+    pub fn may_resolve(&self, id: Id) -> Result<(), Error> {
+        let record = self.ids.get(&id).ok_or(Error::UnknownId(id))?;
+        match record.state {
+            State::Idle => Ok(()),
+            _ => Err(record.refusal(id, wanted::IDLE)),
+        }
+    }
+
+    /// There is no way to the peer that an ID was [resolved](Self::resolve) to: another one may do.
+    pub fn unresolve(&mut self, id: Id) {
+        let state = self.ids.get(&id).map(|record| record.state);
+        if let Some(State::Resolved { .. }) = state {
+            self.set_state(id, State::Idle);
+        }
+    }
+
+    /// The refusal of a call that takes an ID of which its program has heard that it is resolved.
+    pub fn unresolved(&self, id: Id) -> Error {
+        let record = self.ids.get(&id);
+        record.map_or(Error::UnknownId(id), |record| {
+            record.refusal(id, "one whose AddressResolved was fetched")
+        })
+    }
+
     /// What its connection asks for, or will.
     pub fn path(&self, id: Id) -> Option<ib::PathTerms> {
         Some(self.ids.get(&id)?.path)
@@ -326,7 +357,7 @@ impl<R: Random> RdmaCm<R> {
     pub fn set_path(&mut self, id: Id, path: ib::PathTerms) -> Result<(), Error> {
         let record = self.record(id)?;
         if record.state.conn().is_some() {
-            return Err(Error::State(id));
+            return Err(record.refusal(id, wanted::UNASKED));
         }
         record.path = path;
         Ok(())
@@ -342,8 +373,11 @@ impl<R: Random> RdmaCm<R> {
         let random = self.ib.random().next();
         let record = self.record(id)?;
         let State::Resolved { route, port } = record.state else {
-            return Err(Error::State(id));
+            return Err(record.refusal(id, wanted::RESOLVED));
         };
+        if params.qpn == Qpn::default() && record.kind != Kind::Ud {
+            return Err(Error::NoQp(id));
+        }
         let (space, kind, path) = (record.space, record.kind, record.path);
         let local = record.local.expect("a resolved ID has an address");
         let header = RdmaCmHeader {
@@ -418,10 +452,11 @@ impl<R: Random> RdmaCm<R> {
             State::Responded { conn } => {
                 let agreed = record.attributes.expect("both ends have spoken");
                 let data = self.noted(fit(params.private_data, Params::READY))?;
-                self.ib.may_ready(conn).map_err(|_| Error::State(id))?;
+                let over = |_| over(id, wanted::UNDECIDED);
+                self.ib.may_ready(conn).map_err(over)?;
                 ready(&agreed)?;
                 let confirmed = self.ib.ready(now, conn, data);
-                confirmed.map_err(|_| Error::State(id))?;
+                confirmed.map_err(over)?;
                 self.set_state(id, State::Established { conn });
                 Ok(())
             }
@@ -429,7 +464,7 @@ impl<R: Random> RdmaCm<R> {
                 Some(_) => self.accept_connection(now, id, &request, params, ready),
                 None => Ok(self.accept_question(now, id, &request, params)?),
             },
-            _ => Err(Error::State(id).into()),
+            _ => Err(record.refusal(id, wanted::UNDECIDED).into()),
         }
     }
 
@@ -438,8 +473,8 @@ impl<R: Random> RdmaCm<R> {
     /// # Errors
     /// The ID waits for no such decision, or there is too much private data.
     pub fn reject(&mut self, now: Instant, id: Id, private_data: &[u8]) -> Result<(), Error> {
-        let state = self.record(id)?.state;
-        let conn = match state {
+        let record = self.record(id)?;
+        let conn = match record.state {
             State::Responded { conn } => conn,
             State::Requested(request) if request.ask.is_none() => {
                 let answer = ib::SidrAnswer {
@@ -451,12 +486,12 @@ impl<R: Random> RdmaCm<R> {
                 return self.answer(now, id, &request, &answer);
             }
             State::Requested(request) => request.conn,
-            _ => return Err(Error::State(id)),
+            _ => return Err(record.refusal(id, wanted::UNDECIDED)),
         };
         let data = self.noted(fit(private_data, Params::REJECT))?;
         let reason = RejReason::ConsumerDefined;
         let rejected = self.ib.reject(now, conn, reason, data);
-        rejected.map_err(|_| Error::State(id))?;
+        rejected.map_err(|_| over(id, wanted::UNDECIDED))?;
         let stood = false;
         self.set_state(id, State::Over { conn, stood });
         Ok(())
@@ -469,10 +504,11 @@ impl<R: Random> RdmaCm<R> {
     /// # Errors
     /// The ID never had a connection that stood, or that its peer could take for standing.
     pub fn disconnect(&mut self, now: Instant, id: Id) -> Result<(), Error> {
-        let conn = match self.record(id)?.state {
+        let record = self.record(id)?;
+        let conn = match record.state {
             State::Established { conn } | State::Accepted { conn } => conn,
             State::Disconnecting { .. } | State::Over { stood: true, .. } => return Ok(()),
-            _ => return Err(Error::State(id)),
+            _ => return Err(record.refusal(id, wanted::CONNECTED)),
         };
         self.set_state(id, State::Disconnecting { conn });
         // What is being closed already needs no closing.
@@ -576,10 +612,12 @@ impl<R: Random> RdmaCm<R> {
     /// # Errors
     /// The ID does not wait for a confirmation.
     pub fn notify(&mut self, id: Id) -> Result<(), Error> {
-        let State::Accepted { conn } = self.record(id)?.state else {
-            return Err(Error::State(id));
+        let record = self.record(id)?;
+        let State::Accepted { conn } = record.state else {
+            return Err(record.refusal(id, wanted::UNCONFIRMED));
         };
-        self.ib.confirm(conn).map_err(|_| Error::State(id))
+        let confirmed = self.ib.confirm(conn);
+        confirmed.map_err(|_| over(id, wanted::UNCONFIRMED))
     }
 
     /// Gives an ID up (`rdma_destroy_id(3)`), with what is under way or stands; the peer is told.

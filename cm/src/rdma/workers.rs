@@ -7,7 +7,7 @@
 
 use super::convert::{ANY, canonical, service};
 use super::event::{Error, Kind, PortSpace};
-use super::id::{Record, State};
+use super::id::{Record, State, wanted};
 use super::{Config, Id, Random, RdmaCm};
 use crate::ib::Met;
 use core::net::SocketAddr;
@@ -64,7 +64,7 @@ impl<R: Random> RdmaCm<R> {
     pub fn wish(&mut self, id: Id, address: SocketAddr) -> Result<Wish, Error> {
         let record = self.record(id)?;
         if !matches!(record.state, State::Idle) || record.bound {
-            return Err(Error::State(id));
+            return Err(record.refusal(id, wanted::UNBOUND));
         }
         let address = canonical(address);
         let (space, shares) = (record.space, (record.reuse, record.v6_only));
@@ -121,7 +121,7 @@ impl<R: Random> RdmaCm<R> {
     pub fn listener(&mut self, id: Id, backlog: u32) -> Result<Listener, Error> {
         let record = self.record(id)?;
         if !matches!(record.state, State::Idle) {
-            return Err(Error::State(id));
+            return Err(record.refusal(id, wanted::IDLE));
         }
         let local = match record.local {
             Some(local) => local,

@@ -58,6 +58,7 @@ impl Owner {
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.pid, &self.name, self.uid) {
+            (Some(pid), ..) if pid == std::process::id() => f.write_str("this process"),
             (Some(pid), Some(name), _) => write!(f, "process {pid} ({name})"),
             (Some(pid), None, _) => write!(f, "process {pid}"),
             (None, _, Some(0)) => write!(

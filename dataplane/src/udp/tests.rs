@@ -545,11 +545,14 @@ fn a_taken_port_names_its_owner() {
     assert_eq!(*address, a.local());
     assert_eq!(owner.pid, Some(std::process::id()));
     assert!(owner.name.is_some());
-    let text = error.to_string();
-    assert!(
-        text.starts_with(&format!("{} is taken by process ", a.local())),
-        "{text}"
-    );
+    let text = format!("{} is taken by this process", a.local());
+    assert_eq!(error.to_string(), text);
+    let name = owner.name.as_deref().unwrap_or_default();
+    let another = Owner {
+        pid: Some(1),
+        ..owner.clone()
+    };
+    assert_eq!(another.to_string(), format!("process 1 ({name})"));
 }
 
 #[test]

@@ -58,12 +58,11 @@ impl<W: RingMemory> QpQueues<W> {
     /// The receive queue, if requests are taken: from INIT on.
     ///
     /// # Errors
-    /// [`VerbsError::WrongState`], or [`VerbsError::Unsupported`] for a QP with an SRQ.
+    /// [`VerbsError::WrongState`], or [`VerbsError::HasSrq`].
     pub fn check_recv_state(&self) -> Result<&RecvQueue<W>, VerbsError> {
         let Some(queue) = &self.receive else {
-            return Err(VerbsError::Unsupported {
-                what: "a receive posted to a QP that takes them from an SRQ",
-            });
+            let qpn = self.qpn.get();
+            return Err(VerbsError::HasSrq { qpn });
         };
         match self.state() {
             state if state.takes_receives() => Ok(queue),
@@ -354,7 +353,8 @@ pub struct Attributes {
     pub max_rd_atomic: u8,
     /// READs and atomics the peer may have outstanding; 16 by default.
     pub max_dest_rd_atomic: u8,
-    /// Traffic class of its packets, where it has a connection of its own.
+    /// Traffic class of its packets, where it has a connection of its own. The node sets the two
+    /// lowest bits, ECN, whatever they are here.
     pub traffic_class: u8,
     /// Q_Key (UD).
     pub qkey: u32,

@@ -380,6 +380,7 @@ fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
             VerbsError::BadSge {
                 index: 0,
                 length: 7,
+                least: 8,
             },
         ),
         (
@@ -388,10 +389,7 @@ fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
         ),
         (
             send(atomic, &[]),
-            VerbsError::BadSge {
-                index: 0,
-                length: 0,
-            },
+            Allowed::Range(1, 1).refuse("num_sge of an atomic", 0),
         ),
         (
             send(SendOp::Write(REMOTE), &long),

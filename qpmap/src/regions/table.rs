@@ -261,8 +261,13 @@ fn check_access(access: Access) -> Result<(), VerbsError> {
     let writes = Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
     let invalidate = Access::REMOTE_INVALIDATE.bits();
     let known = Access::ALL.bits() | invalidate | HUGETLB | OPTIONAL;
-    if bits & !known != 0 || (bits & writes != 0 && !access.contains(Access::LOCAL_WRITE)) {
-        return Err(VerbsError::BadAccess { bits });
+    if bits & !known != 0 {
+        let why = "some of them mean nothing";
+        return Err(VerbsError::BadAccess { bits, why });
+    }
+    if bits & writes != 0 && !access.contains(Access::LOCAL_WRITE) {
+        let why = "remote writes and atomics need LOCAL_WRITE";
+        return Err(VerbsError::BadAccess { bits, why });
     }
     Ok(())
 }

@@ -92,11 +92,9 @@ fn remote_writes_and_atomics_need_local_writes() {
         let allowed = access.contains(Access::LOCAL_WRITE)
             || matches!(access, Access::LOCAL_READ | Access::REMOTE_READ);
         let result = regions.table.register(pd, Block::new(0, 8), access);
-        let expected = if allowed {
-            None
-        } else {
-            Some(VerbsError::BadAccess { bits })
-        };
+        let why = "remote writes and atomics need LOCAL_WRITE";
+        let refused = VerbsError::BadAccess { bits, why };
+        let expected = (!allowed).then_some(refused);
         assert_eq!(result.err(), expected);
         assert_eq!(regions.table.len(), usize::from(allowed));
     }
@@ -120,7 +118,8 @@ fn optional_access_flags_are_taken_and_unknown_ones_are_not() {
         let result = regions
             .table
             .register(pd, Block::new(0, 8), Access::from_bits(bits));
-        assert_eq!(result, Err(VerbsError::BadAccess { bits }));
+        let why = "some of them mean nothing";
+        assert_eq!(result, Err(VerbsError::BadAccess { bits, why }));
     }
 }
 

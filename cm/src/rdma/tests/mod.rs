@@ -9,7 +9,7 @@ mod ports;
 mod requests;
 mod workers;
 
-use super::{Config, Event, Id, Kind, Params, PortSpace, RdmaCm};
+use super::{Config, Error, Event, Id, Kind, Params, PortSpace, RdmaCm};
 use crate::event::Route;
 use crate::tests::{Rng, path};
 use core::net::{IpAddr, SocketAddr};
@@ -17,6 +17,11 @@ use std::vec::Vec;
 use trunkline_conn::time::Instant;
 use trunkline_wire::Qpn;
 use trunkline_wire::cm::CmMad;
+
+/// Whether a call was refused because of the state of `id`.
+pub(super) fn is_refused<T>(outcome: &Result<T, Error>, id: Id) -> bool {
+    matches!(outcome, Err(Error::State { id: of, .. }) if *of == id)
+}
 
 /// Host 1 and host 2 on a cable that loses nothing.
 #[derive(Debug)]

@@ -1,10 +1,13 @@
 //! Who gets which port, and who gets which connection.
 
-use super::{Cable, params};
+use super::{Cable, is_refused, params};
 use crate::event::Route;
 use crate::rdma::{Error, Event, Id, Kind, PortSpace, RdmaCm, Setting};
 use crate::tests::Rng;
 use core::net::SocketAddr;
+use std::borrow::ToOwned;
+use std::format;
+use std::string::ToString;
 use std::vec::Vec;
 
 fn at(text: &str) -> SocketAddr {
@@ -68,7 +71,7 @@ fn ids_that_share_may_bind_together_and_one_of_them_listen_alone() {
         .expect("it is there");
     assert_eq!(manager.listen(first, 0), Ok(at("0.0.0.0:5")));
     let late = manager.set(first, Setting::ReuseAddress(false));
-    assert_eq!(late, Err(Error::State(first)));
+    assert!(is_refused(&late, first));
 }
 
 #[test]
@@ -144,26 +147,65 @@ fn who_no_longer_listens_gets_nothing() {
 }
 
 #[test]
+fn an_id_is_resolved_once_and_again_only_if_there_was_no_way() {
+    let mut cable = Cable::new();
+    let route = cable.route(0);
+    let manager = &mut cable.hosts[0];
+    let id = created(manager);
+    let local = manager.resolve(id, route, 5).expect("a way is known");
+    assert!(is_refused(&manager.resolve(id, route, 6), id));
+    assert!(is_refused(&manager.may_resolve(id), id));
+    manager.unresolve(id);
+    assert_eq!(manager.may_resolve(id), Ok(()));
+    assert!(is_refused(
+        &manager.connect(Cable::new().now, id, &params(17)),
+        id
+    ));
+    assert_eq!(manager.resolve(id, route, 6), Ok(local));
+}
+
+#[test]
+fn a_refusal_says_what_the_id_is_and_what_it_has_to_be() {
+    let mut cable = Cable::new();
+    let (now, route) = (cable.now, cable.route(0));
+    let manager = &mut cable.hosts[0];
+    let id = created(manager);
+    let said = |outcome: Result<(), Error>| outcome.map_err(|error| error.to_string());
+    let number = id.number();
+    let words = format!("ID {number} is idle: this takes a resolved one");
+    assert_eq!(said(manager.connect(now, id, &params(17))), Err(words));
+    manager.bind(id, at("10.0.0.1:6")).expect("free");
+    let words = format!("ID {number} is bound: this takes an idle one without an address");
+    assert_eq!(
+        said(manager.bind(id, at("10.0.0.1:7")).map(drop)),
+        Err(words)
+    );
+    manager.resolve(id, route, 5).expect("a way is known");
+    let words = format!("ID {number} has no QP, and the parameters name none");
+    assert_eq!(said(manager.connect(now, id, &params(0))), Err(words));
+    let words = "ACK timeout cannot be 32: 0 to 31".to_owned();
+    assert_eq!(said(manager.set(id, Setting::AckTimeout(32))), Err(words));
+}
+
+#[test]
 fn calls_in_the_wrong_state_change_nothing() {
     let mut cable = Cable::new();
     let (now, route) = (cable.now, cable.route(0));
     let listener = cable.listen(0, PortSpace::Tcp, Kind::Rc, 5);
     let manager = &mut cable.hosts[0];
-    let state = Err(Error::State(listener));
-    assert_eq!(manager.connect(now, listener, &params(17)), state);
-    assert_eq!(manager.accept(now, listener, &params(17)), state);
-    assert_eq!(manager.reject(now, listener, b""), state);
-    assert_eq!(manager.disconnect(now, listener), state);
-    assert_eq!(manager.notify(listener), state);
-    assert_eq!(
-        manager.resolve(listener, route, 5),
-        Err(Error::State(listener))
-    );
-    assert_eq!(manager.listen(listener, 0), Err(Error::State(listener)));
-    assert_eq!(
-        manager.bind(listener, at("10.0.0.1:6")),
-        Err(Error::State(listener))
-    );
+    let refused = [
+        manager.connect(now, listener, &params(17)),
+        manager.accept(now, listener, &params(17)),
+        manager.reject(now, listener, b""),
+        manager.disconnect(now, listener),
+        manager.notify(listener),
+        manager.resolve(listener, route, 5).map(drop),
+        manager.listen(listener, 0).map(drop),
+        manager.bind(listener, at("10.0.0.1:6")).map(drop),
+    ];
+    for call in &refused {
+        assert!(is_refused(call, listener), "{call:?}");
+    }
     let id = created(manager);
     manager.bind(id, at("10.0.0.7:0")).expect("free");
     let elsewhere = manager.resolve(id, route, 5);
