@@ -1,5 +1,7 @@
 //! Completions without spinning: two threaded nodes, and one event loop that sleeps in poll(2) on
 //! the descriptors of its completion queues. An async runtime would do the same.
+//!
+//! poll(2) is that of the crate `rustix`, with its feature `event`.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, Ipv4Addr};

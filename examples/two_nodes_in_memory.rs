@@ -1,5 +1,7 @@
 //! Two nodes in one program, joined by a pair of memory ports: no socket, no privileges, no
 //! threads. One SENDs to the other, then READs what the other has.
+//!
+//! The memory ports come from the crate `trunkline-dataplane`, beside `trunkline`.
 
 use trunkline::{
     Access, Cq, Drive, Error, Node, QpOptions, RecvWr, SendFlags, SendOp, SendWr, Status,
