@@ -1,11 +1,14 @@
 //! Hash tables whose order depends on nothing but what was put in.
 
 use hashbrown::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use trunkline_conn::secret::Stream;
 
 /// Values by an index of our own, which nobody outside chooses.
 pub(crate) type IndexMap<T> = HashMap<u32, T, BuildHasherDefault<Spread>>;
+
+/// Values by 128 bits, which strangers choose parts of. Keys hash as one `u128`.
+pub(crate) type WideMap<K, T> = HashMap<K, T, Keyed>;
 
 /// Spreads indices, which come in rows, over a table (Fibonacci hashing).
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,6 +86,38 @@ impl Keyed {
     }
 }
 
+impl BuildHasher for Keyed {
+    type Hasher = KeyedHasher;
+
+    fn build_hasher(&self) -> KeyedHasher {
+        KeyedHasher {
+            keyed: *self,
+            hash: 0,
+        }
+    }
+}
+
+/// The keyed hash of one `u128`.
+#[derive(Debug)]
+pub(crate) struct KeyedHasher {
+    keyed: Keyed,
+    hash: u64,
+}
+
+impl Hasher for KeyedHasher {
+    fn finish(&self) -> u64 {
+        self.hash
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only for 128 bits")
+    }
+
+    fn write_u128(&mut self, bits: u128) {
+        self.hash = self.keyed.hash([(bits >> 64) as u64, bits as u64]);
+    }
+}
+
 impl std::fmt::Debug for Keyed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Keyed").finish_non_exhaustive()
@@ -92,7 +127,6 @@ impl std::fmt::Debug for Keyed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::hash::BuildHasher;
 
     #[test]
     fn the_keyed_hash_is_siphash_1_3() {

@@ -9,11 +9,12 @@ pub(crate) use blobs::{Blobs, MAX_BLOB};
 use refusals::Refusals;
 pub(crate) use replies::{Replies, Reply};
 
+use crate::hash::Keyed;
 use trunkline_conn::time::Instant;
 use trunkline_wire::{Control as ControlEntry, Gid};
 
 /// What peers are told.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Control {
     /// In flight.
     pub(crate) blobs: Blobs,
@@ -24,6 +25,15 @@ pub(crate) struct Control {
 }
 
 impl Control {
+    /// Nothing is to be said. `hash` is of addresses, which peers choose.
+    pub(crate) fn new(hash: Keyed) -> Self {
+        Self {
+            blobs: Blobs::default(),
+            replies: Replies::new(hash),
+            refusals: Refusals::new(hash),
+        }
+    }
+
     /// Refuses a BIND, if the peer's address has not had too many refused. `false`: it hears
     /// nothing, and asks again.
     pub(crate) fn refuse(&mut self, now: Instant, of: (u32, Gid), entry: ControlEntry) -> bool {

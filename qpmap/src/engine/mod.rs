@@ -398,7 +398,7 @@ impl<P: Platform> Engine<P> {
             requests: Requests::new(coverage),
             responses: Responses::default(),
             inbound: Inbound::new(config.staging_bytes, coverage),
-            control: Control::default(),
+            control: Control::new(pairs),
             backlog: Backlog::default(),
             tx: Tx::new(path),
             rx: Rx::new(path),

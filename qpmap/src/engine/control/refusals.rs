@@ -1,7 +1,8 @@
 //! How often peers are refused BINDs: whoever searches for numbers of QPs learns one with each
 //! refusal.
 
-use std::collections::BTreeMap;
+use crate::hash::{Keyed, WideMap};
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_wire::Gid;
@@ -17,7 +18,7 @@ const NETWORK_BITS: u32 = 64;
 const CROWD: usize = 1024;
 
 /// Who is refused something: an address, or an IPv6 network.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Name {
     Address(Gid),
     Network(u128),
@@ -39,6 +40,15 @@ impl Name {
             Self::Address(_) => Allowance::PRICE,
             Self::Network(_) => Allowance::PRICE / OF_NETWORK,
         }
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(match *self {
+            Self::Address(address) => u128::from_be_bytes(address.0),
+            Self::Network(network) => network,
+        });
     }
 }
 
@@ -79,24 +89,23 @@ impl Allowance {
 #[derive(Debug)]
 pub(crate) struct Refusals {
     /// Of those that have less than all.
-    left: BTreeMap<Name, Allowance>,
+    left: WideMap<Name, Allowance>,
     /// Names beyond which some are forgotten.
     crowd: usize,
     /// What all who have not proved their address share.
     unproved: Allowance,
 }
 
-impl Default for Refusals {
-    fn default() -> Self {
+impl Refusals {
+    /// Nobody was refused anything yet. `hash` is of addresses, which peers choose.
+    pub(crate) fn new(hash: Keyed) -> Self {
         Self {
-            left: BTreeMap::new(),
+            left: WideMap::with_hasher(hash),
             crowd: CROWD,
             unproved: Allowance::full(Instant::ZERO),
         }
     }
-}
 
-impl Refusals {
     /// Whether `address` may still learn of QPs that it has nothing to do with.
     pub(crate) fn may_ask(&mut self, now: Instant, address: Gid) -> bool {
         Name::of(address).all(|name| {
@@ -166,7 +175,7 @@ mod tests {
 
     #[test]
     fn refusals_of_an_address_are_limited_in_rate_and_those_of_others_are_not() {
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::new(Keyed::new([1, 2]));
         let mut refused = |now, of| refused(&mut refusals, now, &[of]);
         assert_eq!(refused(NOW, v4(1)), REFUSALS);
         assert_eq!(refused(NOW + SECOND, v4(1)), REFUSALS_PER_SECOND);
@@ -176,7 +185,7 @@ mod tests {
 
     #[test]
     fn all_addresses_of_a_network_get_as_many_refusals_as_two_of_them() {
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::new(Keyed::new([1, 2]));
         let all: Vec<_> = (0..100).map(|host| v6(1, host)).collect();
         assert_eq!(refused(&mut refusals, NOW, &all[..1]), REFUSALS);
         assert_eq!(refused(&mut refusals, NOW, &all), REFUSALS);
@@ -187,7 +196,7 @@ mod tests {
 
     #[test]
     fn names_that_have_their_credit_back_are_forgotten() {
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::new(Keyed::new([1, 2]));
         for n in 0..3000 {
             let now = NOW + u64::from(n) * 10 * SECOND;
             refusals.spend(now, v4(n));
@@ -197,7 +206,7 @@ mod tests {
 
     #[test]
     fn who_proved_no_address_shares_one_allowance() {
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::new(Keyed::new([1, 2]));
         let mut guesses = 0;
         while refusals.may_guess(NOW) {
             refusals.guessed_wrong(NOW);

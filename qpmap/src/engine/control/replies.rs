@@ -4,8 +4,9 @@
 //! that would be refused comes again when it is not acknowledged. So there may be few of them, and
 //! each address has room of its own.
 
-use crate::hash::IndexMap;
-use std::collections::{BTreeMap, VecDeque};
+use crate::hash::{IndexMap, Keyed, WideMap};
+use hashbrown::hash_map::Entry;
+use std::collections::VecDeque;
 use trunkline_wire::{Answer as AnswerEntry, Control as ControlEntry, Gid};
 
 /// Most replies that wait, in all, beside one for each address.
@@ -22,11 +23,11 @@ pub(crate) enum Reply {
 }
 
 /// Replies that wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Replies {
     by_conn: IndexMap<Line>,
     /// How many wait for each address, if any do.
-    by_address: BTreeMap<Gid, usize>,
+    by_address: WideMap<u128, usize>,
     len: usize,
 }
 
@@ -37,6 +38,15 @@ struct Line {
 }
 
 impl Replies {
+    /// None. `hash` is of addresses, which peers choose.
+    pub(crate) fn new(hash: Keyed) -> Self {
+        Self {
+            by_conn: IndexMap::default(),
+            by_address: WideMap::with_hasher(hash),
+            len: 0,
+        }
+    }
+
     /// Replies that wait.
     pub(crate) const fn len(&self) -> usize {
         self.len
@@ -71,11 +81,11 @@ impl Replies {
     /// Lets a reply wait, if there is room for another one to its address.
     fn push(&mut self, (conn, address): (u32, Gid), reply: Reply) -> bool {
         let left = MOST.saturating_sub(self.len) / 2;
-        let waiting = self.by_address.get(&address).copied().unwrap_or(0);
-        if waiting >= left.clamp(1, MOST_PER_ADDRESS) {
+        let waiting = self.by_address.entry(bits(address)).or_insert(0);
+        if *waiting >= left.clamp(1, MOST_PER_ADDRESS) {
             return false;
         }
-        self.by_address.insert(address, waiting + 1);
+        *waiting += 1;
         let line = self.by_conn.entry(conn).or_insert_with(|| Line {
             address,
             replies: VecDeque::new(),
@@ -94,13 +104,11 @@ impl Replies {
         }
         if reply.is_some() {
             self.len -= 1;
-            let waiting = self.by_address.get_mut(&address);
-            let left = waiting.map_or(0, |waiting| {
-                *waiting -= 1;
-                *waiting
-            });
-            if left == 0 {
-                self.by_address.remove(&address);
+            if let Entry::Occupied(mut waiting) = self.by_address.entry(bits(address)) {
+                *waiting.get_mut() -= 1;
+                if *waiting.get() == 0 {
+                    waiting.remove();
+                }
             }
         }
         reply
@@ -111,6 +119,10 @@ impl Replies {
     pub(crate) fn forget(&mut self, conn: u32) {
         while self.pop(conn).is_some() {}
     }
+}
+
+const fn bits(address: Gid) -> u128 {
+    u128::from_be_bytes(address.0)
 }
 
 #[cfg(test)]
@@ -146,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_takes_nothing_fills_its_own_room_alone() {
-        let mut replies = Replies::default();
+        let mut replies = Replies::new(Keyed::new([1, 2]));
         let silent = (1, address(1));
         let taken = (0..10_000).filter(|n| replies.answer(silent, answer(*n)));
         assert_eq!(taken.count(), MOST_PER_ADDRESS);
@@ -164,7 +176,7 @@ mod tests {
 
     #[test]
     fn any_number_of_peers_leaves_room_for_one_more() {
-        let mut replies = Replies::default();
+        let mut replies = Replies::new(Keyed::new([1, 2]));
         for n in 0..5000 {
             for at in 0..MOST_PER_ADDRESS as u32 {
                 replies.answer((n.into(), address(n)), answer(at));
