@@ -1,10 +1,7 @@
 //! QPs that do not know yet what their peer is, or took it for something else: which mode they take
 //! up, and what leaves them as they are.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::{Pair, RingMemory};
+use crate::common::{Pair, RingMemory};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::ingress::{Arrival, Identification};

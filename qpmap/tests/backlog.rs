@@ -1,10 +1,7 @@
 //! What has to be done for as many QPs as there are: some in each call, nothing of it twice, and
 //! other peers go on meanwhile.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::{Node, Pair, RingMemory, params};
+use crate::common::{Node, Pair, RingMemory, params};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

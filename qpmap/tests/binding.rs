@@ -1,9 +1,7 @@
 //! How QPs find each other, and how they hear that the other is gone: everything that waits for a
 //! word of the peer gets one.
 
-mod common;
-
-use common::{Pair, RingMemory};
+use crate::common::{Pair, RingMemory};
 use std::sync::{Arc, Mutex};
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};

@@ -1,9 +1,6 @@
 //! Law: datagrams that come in a burst do what they do one by one.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::{Pair, RingMemory};
+use crate::common::{Pair, RingMemory};
 use proptest::prelude::*;
 use std::sync::Arc;
 use trunkline_conn::mem::Sge;

@@ -1,11 +1,8 @@
 //! What becomes of completions when their QP is destroyed or reset, and of its number.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::liar::entry;
-use common::scene::{LIFE, PEER, Scene};
-use common::{Pair, RingMemory};
+use crate::common::liar::entry;
+use crate::common::scene::{LIFE, PEER, Scene};
+use crate::common::{Pair, RingMemory};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;

@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::{Pair, RingMemory};
+use crate::common::{Pair, RingMemory};
 use std::sync::Arc;
 use trunkline_conn::mem::AtomicOp;
 use trunkline_conn::secret::{Purpose, Secret};

@@ -1,9 +1,7 @@
 //! Two engines, every operation, in order and exactly once.
 
-mod common;
-
-use common::liar::{LAST, Liar};
-use common::{Node, Pair};
+use crate::common::liar::{LAST, Liar};
+use crate::common::{Node, Pair};
 use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::AtomicOp;
 use trunkline_conn::time::{MILLISECOND, SECOND};

@@ -1,8 +1,6 @@
 //! Connections that die, packets that are late, QPs that are there anew.
 
-mod common;
-
-use common::{Pair, RingMemory};
+use crate::common::{Pair, RingMemory};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::{MILLISECOND, SECOND};

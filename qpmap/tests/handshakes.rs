@@ -2,12 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::liar::{LAST, Liar, entry};
-use common::managed::{Queues, managed, post, told, write};
-use common::{Pair, Test};
+use crate::common::liar::{LAST, Liar, entry};
+use crate::common::managed::{Queues, managed, post, told, write};
+use crate::common::{Pair, Test};
 use std::net::IpAddr;
 use trunkline_conn::time::SECOND;
 use trunkline_conn::work::Status;

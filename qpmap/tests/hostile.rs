@@ -1,11 +1,8 @@
 //! Packets that are broken, forged, replayed or out of date: each is counted under one reason, and
 //! nothing else moves.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::liar::{Liar, entry, generation_of};
-use common::{Pair, RingMemory};
+use crate::common::liar::{Liar, entry, generation_of};
+use crate::common::{Pair, RingMemory};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,9 +1,6 @@
 //! QPs with an IBTA connection of their own, and those of datagrams.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::{Pair, RingMemory};
+use crate::common::{Pair, RingMemory};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::MILLISECOND;

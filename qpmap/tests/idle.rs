@@ -1,11 +1,8 @@
 //! When idle connections are asked for a sign of life.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::liar::Liar;
-use common::watched::{both, graced};
-use common::{Pair, params};
+use crate::common::liar::Liar;
+use crate::common::watched::{both, graced};
+use crate::common::{Pair, params};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp};
 use trunkline_qpmap::{ConnectionParams, PeerIdentity};

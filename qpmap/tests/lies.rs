@@ -1,12 +1,9 @@
 //! A peer that completed the handshake and then lies: about what it asks for, what it has done, and
 //! whose life it speaks of.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::liar::{LAST, Liar, entry};
-use common::scene::{LIFE, PEER, Scene};
-use common::{Pair, RingMemory};
+use crate::common::liar::{LAST, Liar, entry};
+use crate::common::scene::{LIFE, PEER, Scene};
+use crate::common::{Pair, RingMemory};
 use std::net::IpAddr;
 use std::sync::Arc;
 use trunkline_conn::host::QpEvent;

@@ -1,11 +1,8 @@
 //! What a peer says of lives of its QP, and of those that are over.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::Pair;
-use common::liar::{LAST, Liar, entry};
-use common::scene::{LIFE, PEER, Scene};
+use crate::common::Pair;
+use crate::common::liar::{LAST, Liar, entry};
+use crate::common::scene::{LIFE, PEER, Scene};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::{Attributes, Event, FIRST_MSN, QpModify, QpType};
@@ -275,7 +272,7 @@ fn a_qp_that_asks_for_something_between_two_connections_goes_on_with_the_next_li
         let qps = [0, 1].map(|node| pair.qp(node, QpType::Rc));
         let attributes = |node: usize| Attributes {
             timeout,
-            ..common::watched::attributes(node, &qps[1 - node], (timeout, 7))
+            ..crate::common::watched::attributes(node, &qps[1 - node], (timeout, 7))
         };
         for node in [0, 1] {
             pair.take_to_rts(node, &qps[node], attributes(node), attributes(node));

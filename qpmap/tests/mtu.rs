@@ -1,9 +1,6 @@
 //! Paths whose MTU falls, and grows again, under load.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::{Pair, RingMemory};
+use crate::common::{Pair, RingMemory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trunkline_conn::mem::{AtomicOp, Sge};

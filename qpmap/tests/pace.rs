@@ -1,9 +1,6 @@
 //! A path that lets little through: what answers and what binds is not held up by data.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::{Pair, RingMemory};
+use crate::common::{Pair, RingMemory};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,10 +1,7 @@
 //! What becomes of requests: how many may be outstanding, which of them fails, and who may be
 //! answered.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::{Pair, RingMemory};
+use crate::common::{Pair, RingMemory};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -85,7 +82,7 @@ fn events(pair: &mut Pair, node: usize, qp: &Qp) -> Vec<QpEvent> {
 fn region(pair: &mut Pair, node: usize, access: Access) -> (u64, Rkey) {
     let addr = (node as u64 + 1) << 40;
     let node = &mut pair.nodes[node];
-    let bytes = common::Buffer::new(addr, 1 << 16);
+    let bytes = crate::common::Buffer::new(addr, 1 << 16);
     let made = node.engine.regions().register(node.pd, bytes, access);
     (addr, made.expect("a region like others").rkey)
 }

@@ -1,9 +1,7 @@
 //! A port with little room, or none for a while: who may send, and that nobody starves.
 
-mod common;
-
-use common::watched::both;
-use common::{Node, Outbox, Pair, RingMemory};
+use crate::common::watched::both;
+use crate::common::{Node, Outbox, Pair, RingMemory};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

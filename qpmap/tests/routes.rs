@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod common;
-
-use common::Pair;
-use common::liar::{LAST, Liar, entry, generation_of};
-use common::managed::{Queues, managed, post, route, told, write};
+use crate::common::Pair;
+use crate::common::liar::{LAST, Liar, entry, generation_of};
+use crate::common::managed::{Queues, managed, post, route, told, write};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendFlags, SendOp, Status};
 use trunkline_qpmap::wqe::SendWr;
@@ -130,7 +128,7 @@ fn a_sender_whose_data_is_gone_harms_only_its_own_route() {
         let sge = pair.sge(1, i * 8192, 8192);
         pair.receive(&hub, i, &[sge]);
     }
-    let buffer = common::Buffer::new(1 << 40, 8192);
+    let buffer = crate::common::Buffer::new(1 << 40, 8192);
     let (pd, access) = (pair.nodes[0].pd, trunkline_conn::mem::Access::ALL);
     let region = pair.nodes[0]
         .engine

@@ -1,9 +1,6 @@
 //! What a peer sees of an engine's numbers tells it nothing about the others.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::Test;
+use crate::common::Test;
 use std::collections::BTreeSet;
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_qpmap::key::Secret24;

@@ -1,8 +1,6 @@
 //! What those hear who only watch an engine.
 
-mod common;
-
-use common::Pair;
+use crate::common::Pair;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use trunkline_conn::time::{Instant, MILLISECOND, SECOND};

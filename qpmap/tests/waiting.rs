@@ -1,11 +1,8 @@
 //! Who waits for one worker of a peer, and who for another: what comes of an ask is for those that
 //! it was about.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::watched::{both, graced};
-use common::{Pair, RingMemory, params};
+use crate::common::watched::{both, graced};
+use crate::common::{Pair, RingMemory, params};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,10 +1,7 @@
 //! The QP's own clock: how long requests wait for a peer that says nothing.
 
-#[allow(dead_code, reason = "this test uses its part of it")]
-mod common;
-
-use common::watched::{attributes, both, graced};
-use common::{Pair, RingMemory};
+use crate::common::watched::{attributes, both, graced};
+use crate::common::{Pair, RingMemory};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use trunkline_conn::control::CongestionControl;

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Longest input libFuzzer makes: more than the largest packet a target can make sense of.
 const MAX_INPUT_BYTES: u32 = 4096;
+/// The package whose tests replay the corpora.
+pub(crate) const REPLAY: &str = "trunkline-fuzz";
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -64,13 +66,7 @@ pub(crate) fn targets() -> Result<Vec<String>> {
 /// # Errors
 /// When an input makes a target panic.
 pub(crate) fn replay(limit: Option<Duration>) -> Result<String> {
-    let arguments = [
-        "test",
-        "--quiet",
-        "--release",
-        "--package",
-        "trunkline-fuzz",
-    ];
+    let arguments = ["test", "--quiet", "--package", REPLAY];
     cargo::run(cargo::cargo(&arguments), limit)?;
     let root = cargo::root().join("fuzz").join("corpus");
     let mut inputs = 0;

@@ -87,7 +87,10 @@ const STEPS: &[Step] = &[
         quietly(command, s)
     }),
     step("release", 360, |s| {
-        quietly(cargo::cargo(&["build", "--workspace", "--release"]), s)
+        let mut command = cargo::cargo(&["build", "--workspace", "--release"]);
+        // Nothing runs these with optimizations.
+        command.args(["--exclude", "xtask", "--exclude", fuzz::REPLAY]);
+        quietly(command, s)
     }),
     step("corpora", 90, |s| {
         fuzz::replay(Some(s.limit)).map(Outcome::Passed)
@@ -206,6 +209,8 @@ fn quietly(command: Command, setting: &Setting) -> Result<Outcome> {
 fn tests(setting: &Setting) -> Result<Outcome> {
     const CAPTURES: &str = "TRUNKLINE_CAPTURES";
     let mut command = cargo::cargo(&["test", "--workspace", "--no-fail-fast"]);
+    // An area of its own.
+    command.args(["--exclude", fuzz::REPLAY]);
     let beside = cargo::root().join("../shared/captures").is_dir();
     let without = !beside && std::env::var_os(CAPTURES).is_none();
     if without {
@@ -310,7 +315,7 @@ fn examples(setting: &Setting) -> Result<Outcome> {
         .iter()
         .filter(|target| is_example(&target.kind))
     {
-        let arguments = ["run", "--quiet", "--release", "--example", &target.name];
+        let arguments = ["run", "--quiet", "--example", &target.name];
         cargo::run(cargo::cargo(&arguments), Some(setting.limit))?;
         names.push(target.name.clone());
     }

@@ -3,6 +3,7 @@
 mod changelog;
 mod example;
 mod limits;
+mod modules;
 mod named;
 mod places;
 
@@ -42,6 +43,7 @@ pub(crate) fn check() -> Result<String> {
     let mut faults = Vec::new();
     let mut sources = Vec::new();
     let mut papers = Vec::new();
+    let mut manifests = Vec::new();
     for file in &files {
         let Ok(text) = fs::read_to_string(root.join(file)) else {
             continue; // a capture, a corpus file: not text
@@ -55,11 +57,12 @@ pub(crate) fn check() -> Result<String> {
             sources.push((file.clone(), text));
         } else if file.extension().is_some_and(|extension| extension == "md") {
             papers.push((file, text));
-        } else if file.ends_with("Cargo.toml") && !takes_lints(file, &text) {
-            faults.push(format!(
-                "{}: does not take the workspace's lints",
-                file.display()
-            ));
+        } else if file.ends_with("Cargo.toml") {
+            if !takes_lints(file, &text) {
+                let name = file.display();
+                faults.push(format!("{name}: does not take the workspace's lints"));
+            }
+            manifests.push((file.clone(), text));
         }
     }
     for (file, text) in papers {
@@ -67,7 +70,7 @@ pub(crate) fn check() -> Result<String> {
         faults.extend(limits::faults(file, &text, &sources));
         faults.extend(places::faults(file, &text, &files));
     }
-    faults.extend(dead_files(&sources));
+    faults.extend(modules::faults(&sources, &manifests));
     faults.extend(paper_faults(&root).unwrap_or_else(|error| vec![format!("{error:#}")]));
     if !faults.is_empty() {
         bail!("{}", faults.join("\n       "));
@@ -165,76 +168,6 @@ fn predictable_numbers(file: &Path, text: &str) -> Vec<String> {
     let named = PREDICTABLE.iter().filter(|name| text.contains(**name));
     let fault = |name: &&str| format!("{}: {name} is predictable", file.display());
     named.map(fault).collect()
-}
-
-/// Sources below a `src` folder that no other one names in a `mod`.
-fn dead_files(sources: &[(PathBuf, String)]) -> Vec<String> {
-    let mut faults = Vec::new();
-    for (file, _) in sources {
-        let in_src = file.components().any(|part| part.as_os_str() == "src");
-        if !in_src || is_crate_root(file) {
-            continue;
-        }
-        let Some((module, folder)) = module_of(file) else {
-            continue;
-        };
-        let parents = ["lib.rs", "main.rs", "mod.rs"].map(|name| folder.join(name));
-        let beside = folder.with_extension("rs");
-        let named = sources.iter().any(|(other, text)| {
-            (parents.contains(other) || *other == beside) && names_module(text, &module)
-        });
-        let by_path = sources
-            .iter()
-            .any(|(other, text)| other != file && has_path_to(text, file));
-        if !named && !by_path {
-            faults.push(format!("{}: no `mod {module};` leads here", file.display()));
-        }
-    }
-    faults
-}
-
-fn is_crate_root(file: &Path) -> bool {
-    let folder = file
-        .parent()
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str());
-    let name = file.file_name().and_then(|name| name.to_str());
-    matches!((folder, name), (Some("src"), Some("lib.rs" | "main.rs")))
-        || folder == Some("bin")
-        || file.iter().rev().nth(2).is_some_and(|part| part == "bin") && name == Some("main.rs")
-}
-
-/// Name of the module a file holds, and the folder where its parent's children live.
-fn module_of(file: &Path) -> Option<(String, PathBuf)> {
-    let folder = file.parent()?;
-    if file.file_name()? == "mod.rs" {
-        let module = folder.file_name()?.to_str()?.to_owned();
-        return Some((module, folder.parent()?.to_path_buf()));
-    }
-    Some((file.file_stem()?.to_str()?.to_owned(), folder.to_path_buf()))
-}
-
-fn names_module(text: &str, module: &str) -> bool {
-    text.lines().any(|line| {
-        let line = line.trim();
-        let line = match line.strip_prefix("pub(") {
-            Some(rest) => rest.split_once(") ").map_or(line, |(_, rest)| rest),
-            None => line.strip_prefix("pub ").unwrap_or(line),
-        };
-        line.strip_prefix("mod ").is_some_and(|rest| {
-            let rest = rest.strip_prefix("r#").unwrap_or(rest);
-            rest.strip_prefix(module) == Some(";")
-        })
-    })
-}
-
-fn has_path_to(text: &str, file: &Path) -> bool {
-    let name = file
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
-    text.lines()
-        .any(|line| line.trim_start().starts_with("#[path") && line.contains(&format!("{name}\"]")))
 }
 
 fn paper_faults(root: &Path) -> Result<Vec<String>> {
@@ -339,32 +272,6 @@ mod tests {
     fn blanks_and_a_missing_newline_are_found() {
         assert_eq!(text_faults(Path::new("a.md"), "x \ny").len(), 2);
         assert!(text_faults(Path::new("a.md"), "x\ny\n").is_empty());
-    }
-
-    #[test]
-    fn a_file_without_a_mod_is_dead() {
-        let file = |name: &str, text: &str| (PathBuf::from(name), text.to_owned());
-        let sources = [
-            file(
-                "a/src/lib.rs",
-                "pub mod rc;\npub(crate) mod sub;\n// mod ghost;\n",
-            ),
-            file("a/src/rc/mod.rs", "mod timer;\n"),
-            file("a/src/rc/timer.rs", ""),
-            file(
-                "a/src/sub.rs",
-                "mod inner;\n#[path = \"odd_place.rs\"]\nmod odd;\n",
-            ),
-            file("a/src/sub/inner.rs", ""),
-            file("a/src/sub/odd_place.rs", ""),
-            file("a/src/ghost.rs", ""),
-            file("a/src/bin/tool.rs", ""),
-            file("a/tests/captures.rs", ""),
-        ];
-        assert_eq!(
-            dead_files(&sources),
-            ["a/src/ghost.rs: no `mod ghost;` leads here"]
-        );
     }
 
     #[test]

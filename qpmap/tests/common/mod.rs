@@ -1,12 +1,8 @@
 //! Two engines joined by lists of datagrams, on a clock turned by hand.
 
-#[allow(dead_code, reason = "not every file of tests needs it")]
 pub(crate) mod liar;
-#[allow(dead_code, reason = "not every file of tests needs it")]
 pub(crate) mod managed;
-#[allow(dead_code, reason = "not every file of tests needs it")]
 pub(crate) mod scene;
-#[allow(dead_code, reason = "not every file of tests needs it")]
 pub(crate) mod watched;
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -137,7 +133,6 @@ pub(crate) struct Node {
 
 impl Node {
     /// Takes a region back; no other engine uses it.
-    #[allow(dead_code, reason = "not every test takes regions back")]
     pub(crate) fn deregister(&mut self, key: Rkey) -> Buffer {
         let mut taken = self.engine.regions().unregister(key).expect("it is there");
         self.engine.quiesce(&mut taken);
@@ -350,7 +345,6 @@ impl Pair {
         }
     }
 
-    #[allow(dead_code, reason = "not every file of tests needs it")]
     pub(crate) fn connected(&mut self) -> [Arc<QpQueues<RingMemory>>; 2] {
         let pair = [self.qp(0, QpType::Rc), self.qp(1, QpType::Rc)];
         self.connect(0, &pair[0], &pair[1]);

@@ -1,0 +1,29 @@
+//! Laws of engines, each held by two of them or more on a clock turned by hand.
+//!
+//! They are one program: each program of tests would build all of the engine once more.
+
+mod common;
+
+mod adoption;
+mod backlog;
+mod binding;
+mod burst;
+mod completions;
+mod dormancy;
+mod engine;
+mod failover;
+mod handshakes;
+mod hostile;
+mod ibta;
+mod idle;
+mod lies;
+mod lives;
+mod mtu;
+mod pace;
+mod requests;
+mod room;
+mod routes;
+mod secrets;
+mod trace;
+mod waiting;
+mod watch;
