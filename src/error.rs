@@ -40,6 +40,12 @@ pub enum Error {
         /// What it said.
         source: std::io::Error,
     },
+    /// A node has no descriptor that its program could wait on.
+    #[error("the node has no descriptor to wait on: {why}")]
+    NoFd {
+        /// The reason.
+        why: &'static str,
+    },
     /// No packet can come to, or come from, this address.
     #[error("{address} cannot be used: {why}")]
     BadAddress {

@@ -6,7 +6,7 @@ mod common;
 use common::{End, PATIENCE, address};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::time::{Duration, Instant};
-use trunkline::{Node, QpOptions, SendOp, Status};
+use trunkline::{Error, Node, QpOptions, SendOp, Status};
 
 #[test]
 fn a_shortage_of_descriptors_does_not_end_a_worker() {
@@ -14,6 +14,7 @@ fn a_shortage_of_descriptors_does_not_end_a_worker() {
     let (qa, qb) = (a.qp(&QpOptions::default()), b.qp(&QpOptions::default()));
     qa.connect(qb.address()).unwrap();
     qb.connect(qa.address()).unwrap();
+    let inline = common::inline().build().unwrap();
     let write = |id| {
         a.post(&qa, id, SendOp::Write(b.mr.remote(0)), 0, 64);
         let end = Instant::now() + PATIENCE;
@@ -31,6 +32,9 @@ fn a_shortage_of_descriptors_does_not_end_a_worker() {
     let mut none = before;
     none.current = Some(0);
     setrlimit(Resource::Nofile, none).unwrap();
+    // An inline node has no descriptor to wait on then, and has one later.
+    let refused = inline.try_wait().unwrap_err();
+    assert!(matches!(refused, Error::System { .. }), "{refused}");
     // The workers go to sleep meanwhile, and wake, and do it again: at least every 100 ms.
     for id in 2..8 {
         std::thread::sleep(Duration::from_millis(60));
@@ -38,5 +42,6 @@ fn a_shortage_of_descriptors_does_not_end_a_worker() {
     }
     setrlimit(Resource::Nofile, before).unwrap();
     write(8);
+    assert!(inline.fd().is_ok() && inline.try_wait().unwrap());
     assert_eq!((a.node.health().down, b.node.health().down), (None, None));
 }

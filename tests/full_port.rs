@@ -4,6 +4,7 @@
 mod common;
 
 use common::End;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,8 +46,30 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Waits in a call of the node.
+fn by_call(node: &Node) {
+    node.wait(Duration::from_millis(50)).unwrap();
+}
+
+/// Waits on the node's descriptor, and for as long as it takes.
+fn by_descriptor(node: &Node) {
+    const LONG: Timespec = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    if node.try_wait().unwrap() {
+        let fd = node.fd().unwrap();
+        let woken = poll(
+            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+            Some(&LONG),
+        );
+        assert_ne!(woken, Ok(0), "nobody woke the node");
+    }
+}
+
 struct Sender {
     end: End,
+    wait: fn(&Node),
     stream: Qp,
     target: SendOp,
 }
@@ -60,7 +83,7 @@ impl Sender {
     /// One round, and a wait where there is nothing to do; gives small requests that ended.
     fn turn(&self) -> u32 {
         if !self.end.node.poll().unwrap() {
-            self.end.node.wait(Duration::from_millis(50)).unwrap();
+            (self.wait)(&self.end.node);
         }
         let mut small = 0;
         while let Some(done) = self.end.send_cq.poll_one().unwrap() {
@@ -82,11 +105,12 @@ fn joined(a: &End, b: &End) -> (Qp, Qp) {
     (qa, qb)
 }
 
-fn test() {
+fn test(extra_source_ports: usize, wait: fn(&Node)) {
     run("ip link set lo mtu 1500 up");
     run("tc qdisc add dev lo root tbf rate 20mbit burst 16kb limit 16mb");
     let port = UdpPort::open(&UdpConfig {
         socket_bytes: 64 << 10,
+        extra_source_ports,
         ..UdpConfig::new(at(1))
     });
     let sender = inline(1).build_on(Box::new(port.unwrap())).unwrap();
@@ -98,6 +122,7 @@ fn test() {
     let target = SendOp::Write(peers[0].mr.remote(0));
     let sender = Sender {
         end: sender,
+        wait,
         stream,
         target,
     };
@@ -148,10 +173,8 @@ fn test() {
     });
 }
 
-#[test]
-#[ignore = "needs root, network namespaces and tc"]
-fn a_full_socket_is_shared_and_waited_for() {
-    let inside = || {
+fn in_a_namespace(test: impl FnOnce() + Send + 'static) {
+    let inside = move || {
         // SAFETY: concerns this thread only, which began for that.
         let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) };
         let error = std::io::Error::last_os_error();
@@ -159,4 +182,22 @@ fn a_full_socket_is_shared_and_waited_for() {
         test();
     };
     std::thread::spawn(inside).join().unwrap();
+}
+
+#[test]
+#[ignore = "needs root, network namespaces and tc"]
+fn a_full_socket_is_shared_and_waited_for() {
+    in_a_namespace(|| test(0, by_call));
+}
+
+#[test]
+#[ignore = "needs root, network namespaces and tc"]
+fn a_full_socket_is_waited_for_by_the_descriptor_of_its_node() {
+    in_a_namespace(|| test(0, by_descriptor));
+}
+
+#[test]
+#[ignore = "needs root, network namespaces and tc"]
+fn full_sockets_of_other_source_ports_are_waited_for_by_the_descriptor_of_their_node() {
+    in_a_namespace(|| test(3, by_descriptor));
 }

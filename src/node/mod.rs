@@ -1,5 +1,6 @@
 //! A node: one software RNIC inside the program.
 
+mod driving;
 pub(crate) mod life;
 pub(crate) mod shared;
 pub(crate) mod state_bytes;
@@ -23,7 +24,7 @@ use crate::worker::core::{Core, CoreConfig};
 use crate::worker::deadline::Deadline;
 use crate::worker::handle::WorkerHandle;
 use crate::worker::messages::HandOvers;
-use crate::worker::thread::{self, Thread};
+use crate::worker::thread::Thread;
 use crate::worker::wakeup::Wakeup;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -32,7 +33,6 @@ use std::time::Duration;
 use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{Counters as DeliveryCounters, MAX_WINDOW};
 use trunkline_conn::secret::{Purpose, Secret};
-use trunkline_conn::time::Instant;
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
 use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Allowed, Counters, LiveObjects, VerbsError};
@@ -507,48 +507,9 @@ impl Node {
         self.shared.gid
     }
 
-    /// Whether the program drives it.
-    pub fn is_inline(&self) -> bool {
-        self.shared.threads.is_empty()
-    }
-
     /// Its workers. The worker of a QP shows in its number.
     pub fn workers(&self) -> Workers {
         self.shared.workers
-    }
-
-    /// One round of all workers of an inline node: takes packets in, sends packets, runs timers,
-    /// publishes completions. Gives whether anything happened. A threaded node needs no polling;
-    /// calling it there is harmless.
-    ///
-    /// # Errors
-    /// The node does not work any more ([`health`](Self::health)), or an error that passes: poll
-    /// again then.
-    pub fn poll(&self) -> Result<bool, Error> {
-        let mut any = false;
-        for worker in 0..self.shared.workers.count() {
-            any |= self.poll_worker(worker)?;
-        }
-        Ok(any)
-    }
-
-    /// The same of one worker, from 0: for programs with a thread for each.
-    ///
-    /// # Errors
-    /// As [`poll`](Self::poll).
-    ///
-    /// # Panics
-    /// There is no such worker.
-    pub fn poll_worker(&self, worker: u8) -> Result<bool, Error> {
-        let handle = self.shared.handle(worker);
-        handle.round().inspect_err(|error| match error {
-            Error::Port(error) if error.is_passing() => self.shared.life.note_passing(),
-            // Where the node is down already this changes nothing.
-            error => {
-                handle.fail(&error.to_string());
-                self.shared.bury();
-            }
-        })
     }
 
     /// Whether it works, and why not.
@@ -615,49 +576,6 @@ impl Node {
                 std::thread::sleep(left.min(DRAIN_PAUSE));
             }
         }
-    }
-
-    /// Blocks an inline node until a packet comes, a timer is due, or `timeout` is over. Returns at
-    /// once when there is something to do, and now and then for no reason.
-    ///
-    /// # Errors
-    /// The node does not work any more.
-    pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
-        let handles: Vec<&WorkerHandle> =
-            self.shared.handles.iter().map(|handle| &**handle).collect();
-        thread::wait(&handles, timeout)
-    }
-
-    /// When a timer of an inline node is due next, by its clock.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        let handles = self.shared.handles.iter();
-        handles
-            .filter_map(|handle| handle.core().ok()?.next_timeout())
-            .min()
-    }
-
-    /// The same of one worker, from 0.
-    ///
-    /// # Panics
-    /// There is no such worker.
-    pub fn worker_timeout(&self, worker: u8) -> Option<Instant> {
-        self.shared.handle(worker).core().ok()?.next_timeout()
-    }
-
-    /// Whether an inline node has something to do right now, apart from packets that come in.
-    pub fn is_busy(&self) -> bool {
-        let workers = 0..self.shared.workers.count();
-        workers
-            .into_iter()
-            .any(|worker| self.is_worker_busy(worker))
-    }
-
-    /// The same of one worker, from 0.
-    ///
-    /// # Panics
-    /// There is no such worker.
-    pub fn is_worker_busy(&self, worker: u8) -> bool {
-        self.shared.handle(worker).is_busy().unwrap_or(false)
     }
 
     /// Allocates a protection domain. Of a node that is down nothing can be made in it.

@@ -8,8 +8,9 @@ use crate::rdma_cm::Ids;
 use crate::worker::core::Core;
 use crate::worker::handle::WorkerHandle;
 use crate::worker::thread::Thread;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trunkline_cm::rdma::{Id, keeper};
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::Region;
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) handles: Vec<Arc<WorkerHandle>>,
     /// Those that drive the workers; none for an inline node.
     pub(crate) threads: Vec<Thread>,
+    /// Readable when one of several workers that the program drives has something to do.
+    pub(crate) wait_fd: OnceLock<OwnedFd>,
     /// Tells other processes how it is; `None` if it does not.
     pub(crate) status: Option<Server>,
     pub(crate) gid: Gid,
@@ -55,6 +58,7 @@ impl Shared {
             life,
             handles,
             threads: Vec::new(),
+            wait_fd: OnceLock::new(),
             status: None,
             gid,
             ids: Ids::default(),

@@ -6,10 +6,11 @@ use crate::node::life::{Down, Life};
 use crate::observe::capture::Capture;
 use crate::worker::core::{Core, PortBox};
 use crate::worker::priority_lock::PriorityLock;
+use crate::worker::sleep::WaitFd;
 use crate::worker::wakeup::Wakeup;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, LockResult, MutexGuard, PoisonError};
+use std::sync::{Arc, LockResult, MutexGuard, OnceLock, PoisonError};
 use trunkline_conn::time::Instant;
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::mapping::Mapping;
@@ -31,6 +32,8 @@ pub(crate) struct WorkerHandle {
     pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) wakeup: Arc<Wakeup>,
+    /// Made when the program that drives the worker asks for it.
+    wait_fd: OnceLock<WaitFd>,
 }
 
 impl WorkerHandle {
@@ -56,6 +59,7 @@ impl WorkerHandle {
             core: PriorityLock::new(core),
             port: PriorityLock::new(port),
             wakeup,
+            wait_fd: OnceLock::new(),
         })
     }
 
@@ -86,6 +90,22 @@ impl WorkerHandle {
         self.unless_poisoned(self.port.lock())
     }
 
+    /// What the program that drives the worker may wait on.
+    ///
+    /// # Errors
+    /// The port has to be polled, or the operating system has no descriptor left.
+    pub(crate) fn wait_fd(&self) -> Result<&WaitFd, Error> {
+        if let Some(fd) = self.wait_fd.get() {
+            return Ok(fd);
+        }
+        if self.ports.is_empty() {
+            let why = "its port has to be polled";
+            return Err(Error::NoFd { why });
+        }
+        let fd = WaitFd::new(self)?;
+        Ok(self.wait_fd.get_or_init(|| fd))
+    }
+
     /// Whether there is something to do right now, apart from packets that come in.
     pub(crate) fn is_busy(&self) -> Result<bool, Error> {
         let port = self.port()?;
@@ -110,7 +130,7 @@ impl WorkerHandle {
     #[cold]
     fn fail_poisoned<T>(&self, poisoned: PoisonError<MutexGuard<'_, T>>) -> Error {
         drop(poisoned);
-        self.life.fail(self.index, "a thread panicked in it");
+        self.fail("a thread panicked in it");
         self.life.check().err().unwrap_or(Down::ShutDown.into())
     }
 
@@ -128,6 +148,8 @@ impl WorkerHandle {
                 core.abandon_ids();
             }
         }
+        // Whoever drives it hears that there is nothing left to drive.
+        self.wakeup.wake();
     }
 
     /// The node ends: its peers hear so, unless a panic left the core in pieces.
@@ -153,6 +175,7 @@ impl WorkerHandle {
     /// The worker met an error that does not pass.
     pub(crate) fn fail(&self, why: &str) {
         self.life.fail(self.index, why);
+        self.wakeup.wake();
     }
 
     /// Works on the core. What it has to send goes out at once. What it completes can be polled

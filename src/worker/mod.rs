@@ -8,5 +8,6 @@ pub(crate) mod messages;
 mod port_events;
 mod priority_lock;
 mod round;
+pub(crate) mod sleep;
 pub(crate) mod thread;
 pub(crate) mod wakeup;

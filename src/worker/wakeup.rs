@@ -11,22 +11,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Wakeup {
     /// The worker sleeps: whoever has work for it must wake it.
     asleep: AtomicBool,
-    /// What a worker with a thread sleeps on; an inline node's has none.
+    /// What a worker with a thread sleeps on; that of an inline node has one when its program asks
+    /// for a descriptor.
     eventfd: OnceLock<OwnedFd>,
 }
 
 impl Wakeup {
-    /// Gives the worker an eventfd to sleep on.
+    /// Gives the worker an eventfd to sleep on, if it has none.
     ///
     /// # Errors
     /// The operating system has no descriptor left.
-    ///
-    /// # Panics
-    /// It has one.
     pub(crate) fn equip(&self) -> Result<(), Error> {
+        if self.eventfd.get().is_some() {
+            return Ok(());
+        }
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd of a worker")(e.into()))?;
-        self.eventfd.set(fd).expect("a worker has one thread");
+        self.eventfd.get_or_init(|| fd);
         Ok(())
     }
 
@@ -48,10 +49,25 @@ impl Wakeup {
 
     /// Runs `sleep`, which looks for work once more before it really sleeps.
     pub(crate) fn while_asleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
-        self.asleep.store(true, Ordering::SeqCst);
+        self.fall_asleep();
         let slept = sleep();
         self.asleep.store(false, Ordering::SeqCst);
         slept
+    }
+
+    /// From now on whoever has work for the worker wakes it. It looks for work once more before it
+    /// really sleeps.
+    pub(crate) fn fall_asleep(&self) {
+        self.asleep.store(true, Ordering::SeqCst);
+    }
+
+    /// The worker looks for work: nobody has to wake it, if somebody had.
+    #[inline]
+    pub(crate) fn awake(&self) {
+        if self.asleep.load(Ordering::Relaxed) {
+            self.asleep.store(false, Ordering::SeqCst);
+            self.clear();
+        }
     }
 
     /// The descriptor that is readable once the worker was woken.

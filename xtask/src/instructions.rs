@@ -7,13 +7,14 @@
 //! not know AVX-512, their benchmark is a ratio to memcpy.
 
 use crate::cargo;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 const BASELINE: &str = "benches/instructions.json";
 const REPETITIONS: u32 = 1_000;
@@ -148,9 +149,14 @@ fn list(binary: &Path, which: &str) -> Result<Vec<String>> {
 
 /// What one repetition of a piece costs.
 fn each(binary: &Path, piece: &str, repetitions: u32) -> Result<f64> {
-    let once = instructions(binary, piece, repetitions)?;
-    let twice = instructions(binary, piece, 2 * repetitions)?;
-    Ok(twice.saturating_sub(once) as f64 / f64::from(repetitions))
+    // A count does not depend on what runs beside it.
+    let (once, twice) = thread::scope(|scope| {
+        let once = scope.spawn(|| instructions(binary, piece, repetitions));
+        let twice = instructions(binary, piece, 2 * repetitions);
+        (once.join(), twice)
+    });
+    let once = once.map_err(|_| anyhow!("the thread that ran {piece} panicked"))??;
+    Ok(twice?.saturating_sub(once) as f64 / f64::from(repetitions))
 }
 
 fn measure(binary: &Path) -> Result<BTreeMap<String, f64>> {

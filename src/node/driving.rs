@@ -1,0 +1,177 @@
+//! How a program drives an inline node: it polls, and waits in between.
+
+use crate::error::Error;
+use crate::node::Node;
+use crate::worker::handle::WorkerHandle;
+use crate::worker::sleep::{self, WaitFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use trunkline_conn::time::Instant;
+
+impl Node {
+    /// Whether the program drives it.
+    pub fn is_inline(&self) -> bool {
+        self.shared.threads.is_empty()
+    }
+
+    /// One round of all workers of an inline node: takes packets in, sends packets, runs timers,
+    /// publishes completions. Gives whether anything happened. A threaded node needs no polling;
+    /// calling it there is harmless.
+    ///
+    /// # Errors
+    /// The node does not work any more ([`health`](Self::health)), or an error that passes: poll
+    /// again then.
+    pub fn poll(&self) -> Result<bool, Error> {
+        let mut any = false;
+        for worker in 0..self.shared.workers.count() {
+            any |= self.poll_worker(worker)?;
+        }
+        Ok(any)
+    }
+
+    /// The same of one worker, from 0: for programs with a thread for each.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    ///
+    /// # Panics
+    /// There is no such worker.
+    pub fn poll_worker(&self, worker: u8) -> Result<bool, Error> {
+        let handle = self.shared.handle(worker);
+        if self.is_inline() {
+            handle.wakeup.awake();
+        }
+        handle.round().inspect_err(|error| match error {
+            Error::Port(error) if error.is_passing() => self.shared.life.note_passing(),
+            // Where the node is down already this changes nothing.
+            error => {
+                handle.fail(&error.to_string());
+                self.shared.bury();
+            }
+        })
+    }
+
+    /// Blocks an inline node until a packet comes, a timer is due, or `timeout` is over. Returns at
+    /// once when there is something to do, and now and then for no reason.
+    ///
+    /// # Errors
+    /// The node does not work any more.
+    pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        let handles: Vec<&WorkerHandle> =
+            self.shared.handles.iter().map(|handle| &**handle).collect();
+        sleep::wait(&handles, timeout)
+    }
+
+    /// A descriptor that is readable when an inline node has something to do: a packet came, a port
+    /// that was full takes more, a timer is due, or another thread has work for it. It is for
+    /// programs that wait for other things too, by poll(2), an epoll instance, level or edge
+    /// triggered, or the event loop of a runtime. It is the same at each call and stays open as long
+    /// as the node lives; nothing is read from it or written to it.
+    ///
+    /// It tells the truth from a [`try_wait`](Self::try_wait) that gave `true` to the next
+    /// [`poll`](Self::poll):
+    ///
+    /// ```no_run
+    /// # fn wait_for_readable(_: std::os::fd::BorrowedFd<'_>) {}
+    /// # fn drive(node: &trunkline::Node) -> Result<(), trunkline::Error> {
+    /// loop {
+    ///     while node.poll()? {}
+    ///     if node.try_wait()? {
+    ///         wait_for_readable(node.fd()?);
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoFd`]; the operating system has no descriptor left.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        if self.shared.handles.len() == 1 {
+            return self.worker_fd(0);
+        }
+        if let Some(fd) = self.shared.wait_fd.get() {
+            return Ok(fd.as_fd());
+        }
+        let workers = 0..self.shared.workers.count();
+        let fds: Result<Vec<_>, _> = workers.map(|worker| self.worker_fd(worker)).collect();
+        let fd = sleep::readable(fds?)?;
+        Ok(self.shared.wait_fd.get_or_init(|| fd).as_fd())
+    }
+
+    /// The same of one worker, from 0.
+    ///
+    /// # Errors
+    /// As [`fd`](Self::fd).
+    ///
+    /// # Panics
+    /// There is no such worker.
+    pub fn worker_fd(&self, worker: u8) -> Result<BorrowedFd<'_>, Error> {
+        Ok(self.wait_fd(worker)?.as_fd())
+    }
+
+    /// Gets an inline node ready to be waited for on its [`fd`](Self::fd), and sets its timer.
+    /// `false`: it has something to do, and is to be polled first.
+    ///
+    /// # Errors
+    /// As [`fd`](Self::fd); the node does not work any more.
+    pub fn try_wait(&self) -> Result<bool, Error> {
+        for worker in 0..self.shared.workers.count() {
+            if !self.try_wait_worker(worker)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The same of one worker, from 0.
+    ///
+    /// # Errors
+    /// As [`try_wait`](Self::try_wait).
+    ///
+    /// # Panics
+    /// There is no such worker.
+    pub fn try_wait_worker(&self, worker: u8) -> Result<bool, Error> {
+        self.shared.life.check()?;
+        self.wait_fd(worker)?.try_wait(self.shared.handle(worker))
+    }
+
+    fn wait_fd(&self, worker: u8) -> Result<&WaitFd, Error> {
+        if !self.is_inline() {
+            let why = "the node's own threads drive it";
+            return Err(Error::NoFd { why });
+        }
+        self.shared.handle(worker).wait_fd()
+    }
+
+    /// When a timer of an inline node is due next, by its clock.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let handles = self.shared.handles.iter();
+        handles
+            .filter_map(|handle| handle.core().ok()?.next_timeout())
+            .min()
+    }
+
+    /// The same of one worker, from 0.
+    ///
+    /// # Panics
+    /// There is no such worker.
+    pub fn worker_timeout(&self, worker: u8) -> Option<Instant> {
+        self.shared.handle(worker).core().ok()?.next_timeout()
+    }
+
+    /// Whether an inline node has something to do right now, apart from packets that come in.
+    pub fn is_busy(&self) -> bool {
+        let workers = 0..self.shared.workers.count();
+        workers
+            .into_iter()
+            .any(|worker| self.is_worker_busy(worker))
+    }
+
+    /// The same of one worker, from 0.
+    ///
+    /// # Panics
+    /// There is no such worker.
+    pub fn is_worker_busy(&self, worker: u8) -> bool {
+        self.shared.handle(worker).is_busy().unwrap_or(false)
+    }
+}

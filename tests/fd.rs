@@ -1,0 +1,211 @@
+//! Inline nodes whose programs wait on their descriptors: nothing that happens is missed, and while
+//! nothing happens they sleep.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{End, Pair, inline, wait_for};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use trunkline::{Attributes, Builder, Down, Drive, Error, Node, Qp, QpOptions, SendOp, Status};
+use trunkline_dataplane::{MemoryConfig, MemoryPort};
+
+/// Longer than any timer of the tests: who sleeps as long was not woken.
+const LONG: Timespec = Timespec {
+    tv_sec: 20,
+    tv_nsec: 0,
+};
+
+/// How a program waits.
+#[derive(Clone, Copy, Debug)]
+enum Waits {
+    /// By poll(2).
+    Poll,
+    /// As the event loop of a runtime does.
+    EdgeTriggered,
+}
+
+/// Waits until `fd` is readable.
+fn readable(waits: Waits, fd: BorrowedFd<'_>, known: &mut Option<rustix::fd::OwnedFd>) {
+    let found = match waits {
+        Waits::Poll => poll(
+            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+            Some(&LONG),
+        ),
+        Waits::EdgeTriggered => {
+            let epoll = known.get_or_insert_with(|| {
+                let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+                let flags = EventFlags::IN | EventFlags::ET;
+                epoll::add(&epoll, fd, EventData::new_u64(0), flags).unwrap();
+                epoll
+            });
+            let mut events = Vec::with_capacity(1);
+            epoll::wait(
+                epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&LONG),
+            )
+        }
+    };
+    assert_ne!(found, Ok(0), "nobody woke the node");
+}
+
+/// A thread that drives a node and waits on its descriptor alone, until the node is shut down.
+struct Driver {
+    thread: JoinHandle<Down>,
+    /// How often it slept.
+    sleeps: Arc<AtomicU64>,
+}
+
+impl Driver {
+    fn new(node: &Node, waits: Waits) -> Self {
+        let sleeps = Arc::new(AtomicU64::new(0));
+        let (node, counted) = (node.clone(), Arc::clone(&sleeps));
+        let thread = std::thread::spawn(move || {
+            let mut known = None;
+            loop {
+                match Self::turn(&node, waits, &mut known) {
+                    Ok(slept) => counted.fetch_add(slept.into(), Ordering::Relaxed),
+                    Err(Error::Down(down)) => return down,
+                    Err(error) => panic!("{error}"),
+                };
+            }
+        });
+        Self { thread, sleeps }
+    }
+
+    fn turn(
+        node: &Node,
+        waits: Waits,
+        known: &mut Option<rustix::fd::OwnedFd>,
+    ) -> Result<bool, Error> {
+        while node.poll()? {}
+        let may_wait = node.try_wait()?;
+        if may_wait {
+            readable(waits, node.fd()?, known);
+        }
+        Ok(may_wait)
+    }
+}
+
+/// WRITEs of a program that drives nothing, one after the other, over QPs of all workers.
+fn serves_who_drives_nothing(waits: Waits, builder: fn() -> Builder) {
+    const WRITES: u64 = 200;
+    let ends = [End::new(builder()), End::new(builder())];
+    let drivers = ends.each_ref().map(|end| Driver::new(&end.node, waits));
+    let [a, b] = &ends;
+    let qps: Vec<[Qp; 2]> = (0..4)
+        .map(|_| {
+            let qps = [a, b].map(|end| end.qp(&QpOptions::default()));
+            qps[0].connect(qps[1].address()).unwrap();
+            qps[1].connect(qps[0].address()).unwrap();
+            qps
+        })
+        .collect();
+    for id in 0..WRITES {
+        let [qp, _] = &qps[id as usize % qps.len()];
+        a.post(qp, id, SendOp::Write(b.mr.remote(0)), 0, 64);
+        let done = wait_for(&a.send_cq);
+        assert_eq!((done.wr_id, done.status), (id, Status::Success));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let before = drivers
+        .each_ref()
+        .map(|driver| driver.sleeps.load(Ordering::Relaxed));
+    std::thread::sleep(Duration::from_millis(300));
+    for (driver, before) in drivers.iter().zip(before) {
+        let woken = driver.sleeps.load(Ordering::Relaxed) - before;
+        assert!(
+            woken < 20,
+            "{woken} times in 300 ms in which nothing happened"
+        );
+    }
+    // Who drives a node hears that there is nothing left to drive.
+    for (end, driver) in ends.iter().zip(drivers) {
+        assert!(driver.sleeps.load(Ordering::Relaxed) > 0, "it slept");
+        let _ = end.node.shutdown(Duration::ZERO);
+        assert_eq!(driver.thread.join().unwrap(), Down::ShutDown);
+    }
+}
+
+#[test]
+fn a_node_that_is_waited_for_by_poll_serves_who_drives_nothing() {
+    serves_who_drives_nothing(Waits::Poll, inline);
+}
+
+#[test]
+fn a_node_that_is_waited_for_by_edges_serves_who_drives_nothing() {
+    serves_who_drives_nothing(Waits::EdgeTriggered, inline);
+}
+
+#[test]
+fn the_descriptor_of_a_node_is_that_of_all_its_workers() {
+    serves_who_drives_nothing(Waits::Poll, || inline().workers(2));
+    serves_who_drives_nothing(Waits::EdgeTriggered, || inline().workers(3));
+}
+
+#[test]
+fn timers_make_the_descriptor_readable() {
+    let pair = Pair::new();
+    let attributes = Attributes {
+        timeout: 14,
+        retry_count: 2,
+        ..Attributes::default()
+    };
+    let (qa, _qb) = pair.qps_with(&QpOptions::default(), &attributes);
+    let target = SendOp::Write(pair.b.mr.remote(0));
+    pair.a.post(&qa, 1, target, 0, 64);
+    assert_eq!(pair.next(&pair.a.send_cq).status, Status::Success);
+    // Its peer does nothing any more.
+    pair.a.post(&qa, 2, target, 0, 64);
+    let (began, mut sleeps, mut known) = (Instant::now(), 0, None);
+    let done = loop {
+        sleeps += u32::from(Driver::turn(&pair.a.node, Waits::Poll, &mut known).unwrap());
+        if let Some(done) = pair.a.send_cq.poll_one().unwrap() {
+            break done;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "no timer fired");
+    };
+    assert_eq!((done.wr_id, done.status), (2, Status::RetryExceeded));
+    assert!((1..1000).contains(&sleeps), "{sleeps} sleeps");
+}
+
+#[test]
+fn who_has_something_to_do_may_not_wait() {
+    let pair = Pair::new();
+    let (qa, _qb) = pair.qps();
+    assert!(!pair.a.node.try_wait().unwrap(), "a peer is to be asked");
+    pair.run_for(Duration::from_millis(20));
+    let target = SendOp::Write(pair.b.mr.remote(0));
+    pair.a.post(&qa, 1, target, 0, 64);
+    assert!(!pair.a.node.try_wait().unwrap(), "a request is posted");
+    assert_eq!(pair.next(&pair.a.send_cq).status, Status::Success);
+    let end = Instant::now() + Duration::from_secs(5);
+    while !pair.a.node.try_wait().unwrap() {
+        pair.turn();
+        assert!(Instant::now() < end, "there is nothing to do");
+    }
+}
+
+#[test]
+fn a_node_that_nobody_can_wait_for_says_why() {
+    let threaded = Node::builder().address(common::address()).build().unwrap();
+    let (port, _other) = MemoryPort::pair(MemoryConfig::default());
+    let builder = Node::builder().address(common::address());
+    let polled = builder
+        .drive(Drive::Inline)
+        .build_on(Box::new(port))
+        .unwrap();
+    for (node, why) in [(threaded, "threads"), (polled, "polled")] {
+        for error in [node.fd().err(), node.try_wait().err()] {
+            let error = error.unwrap();
+            assert!(matches!(error, Error::NoFd { .. }), "{error}");
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+}
