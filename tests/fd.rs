@@ -150,6 +150,15 @@ fn the_descriptor_of_a_node_is_that_of_all_its_workers() {
 }
 
 #[test]
+fn who_drives_a_node_hears_that_another_thread_shut_it_down() {
+    let node = inline().build().unwrap();
+    let driver = Driver::new(&node, Waits::Poll);
+    std::thread::sleep(Duration::from_millis(50));
+    node.shutdown(Duration::ZERO).unwrap();
+    assert_eq!(driver.thread.join().unwrap(), Down::ShutDown);
+}
+
+#[test]
 fn timers_make_the_descriptor_readable() {
     let pair = Pair::new();
     let attributes = Attributes {

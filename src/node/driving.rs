@@ -62,11 +62,11 @@ impl Node {
         sleep::wait(&handles, timeout)
     }
 
-    /// A descriptor that is readable when an inline node has something to do: a packet came, a port
-    /// that was full takes more, a timer is due, or another thread has work for it. It is for
-    /// programs that wait for other things too, by poll(2), an epoll instance, level or edge
-    /// triggered, or the event loop of a runtime. It is the same at each call and stays open as long
-    /// as the node lives; nothing is read from it or written to it.
+    /// A descriptor that is readable when an inline node has something to do: a packet came, a
+    /// port that was full takes more, a timer is due, or another thread has work for it. It is for
+    /// programs that wait for other things too: by poll(2), an epoll instance, level or edge
+    /// triggered, or the event loop of a runtime. It is the same at each call and stays open as
+    /// long as the node lives; nothing is read from it or written to it.
     ///
     /// It tells the truth from a [`try_wait`](Self::try_wait) that gave `true` to the next
     /// [`poll`](Self::poll):

@@ -75,7 +75,8 @@ impl fmt::Debug for Node {
 /// Who drives a node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Drive {
-    /// The program, by calling [`Node::poll`].
+    /// The program, by calling [`Node::poll`]. In between it waits in [`Node::wait`], or on
+    /// [`Node::fd`] beside other descriptors.
     Inline,
     /// A thread of the node's own; it sleeps when there is nothing to do.
     #[default]

@@ -148,8 +148,6 @@ impl WorkerHandle {
                 core.abandon_ids();
             }
         }
-        // Whoever drives it hears that there is nothing left to drive.
-        self.wakeup.wake();
     }
 
     /// The node ends: its peers hear so, unless a panic left the core in pieces.
@@ -175,7 +173,6 @@ impl WorkerHandle {
     /// The worker met an error that does not pass.
     pub(crate) fn fail(&self, why: &str) {
         self.life.fail(self.index, why);
-        self.wakeup.wake();
     }
 
     /// Works on the core. What it has to send goes out at once. What it completes can be polled

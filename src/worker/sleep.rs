@@ -223,3 +223,6 @@ pub(crate) fn readable<'a>(
     }
     Ok(epoll)
 }
+
+#[cfg(test)]
+mod tests;

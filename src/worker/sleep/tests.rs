@@ -1,0 +1,142 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use crate::{Drive, Node};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use trunkline_conn::egress::{Egress, Slot};
+use trunkline_conn::ingress::Arrival;
+use trunkline_dataplane::{Capabilities, MemoryConfig, MemoryPort, Port, PortCounters, PortError};
+use trunkline_wire::Path;
+
+/// Stands for a port that is not full.
+const ROOM: usize = usize::MAX;
+
+/// A port of several descriptors, one of which is full when the test says so.
+struct Full {
+    port: MemoryPort,
+    sockets: Vec<UnixStream>,
+    full: Arc<AtomicUsize>,
+}
+
+impl Egress for Full {
+    fn reserve(&mut self, path: &Path, length: usize) -> Option<Slot<'_>> {
+        self.port.reserve(path, length)
+    }
+
+    fn commit(&mut self) {
+        self.port.commit();
+    }
+}
+
+impl Port for Full {
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.port.flush()
+    }
+
+    fn receive(
+        &mut self,
+        limit: usize,
+        sink: &mut dyn FnMut(&Arrival, &[u8]),
+    ) -> Result<usize, PortError> {
+        self.port.receive(limit, sink)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.sockets.first().map(AsFd::as_fd)
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.sockets.iter().map(AsFd::as_fd).collect()
+    }
+
+    fn full(&self) -> Option<usize> {
+        Some(self.full.load(Ordering::Relaxed)).filter(|at| *at != ROOM)
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+}
+
+/// Fills a socket until it takes no more.
+fn fill(socket: &mut UnixStream) {
+    loop {
+        match socket.write(&[0; 4096]) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Takes what is in a socket.
+fn empty(socket: &mut UnixStream) {
+    while socket.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {}
+}
+
+fn is_readable(node: &Node) -> bool {
+    let fd = node.fd().unwrap();
+    let at_once = rustix::event::Timespec::default();
+    poll(
+        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+        Some(&at_once),
+    )
+    .unwrap()
+        > 0
+}
+
+#[test]
+fn a_full_port_makes_the_descriptor_readable_when_it_takes_more_and_only_then() {
+    for at in 0..3 {
+        let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+        let (mut ours, mut theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        for socket in ours.iter().chain(&theirs) {
+            socket.set_nonblocking(true).unwrap();
+        }
+        fill(&mut ours[at]);
+        let full = Arc::new(AtomicUsize::new(ROOM));
+        let (port, _peer) = MemoryPort::pair(MemoryConfig::default());
+        let port = Full {
+            port,
+            sockets: ours,
+            full: Arc::clone(&full),
+        };
+        let builder = Node::builder().address(IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)));
+        let node = builder
+            .drive(Drive::Inline)
+            .build_on(Box::new(port))
+            .unwrap();
+        let sleep = || {
+            while node.poll().unwrap() {}
+            assert!(node.try_wait().unwrap(), "there is nothing to do");
+        };
+        sleep();
+        assert!(!is_readable(&node), "nothing is waited for");
+        full.store(at, Ordering::Relaxed);
+        sleep();
+        assert!(!is_readable(&node), "descriptor {at} is full");
+        let began = Instant::now();
+        node.wait(Duration::from_millis(20)).unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(20), "it is full");
+        empty(&mut theirs[at]);
+        assert!(is_readable(&node), "descriptor {at} takes more");
+        full.store((at + 1) % 3, Ordering::Relaxed);
+        sleep();
+        assert!(is_readable(&node), "descriptor {} takes more", (at + 1) % 3);
+        full.store(ROOM, Ordering::Relaxed);
+        sleep();
+        assert!(!is_readable(&node), "nothing is waited for any more");
+        theirs[0].write_all(b"a packet").unwrap();
+        assert!(is_readable(&node), "something came");
+    }
+}
