@@ -2,7 +2,7 @@
 //! that must not happen; 101: the code under test panicked; 128: something did not happen in time.
 
 use anyhow::{Result, anyhow, bail};
-use clap::{ArgGroup, Parser, Subcommand};
+use clap::{Arg, ArgGroup, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_sim::failure::Kind;
 use trunkline_sim::output;
-use trunkline_sim::path::command;
+use trunkline_sim::path::{command, units};
 use trunkline_sim::run::{Report, Settings, run};
 use trunkline_sim::state;
 
@@ -29,16 +29,17 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     /// Runs this seed.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::whole(0..=u64::MAX))]
     seed: Option<u64>,
     /// Runs this many seeds, 1 or more.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = units::whole(1..=u64::MAX))]
     count: Option<u64>,
     /// First seed of `--count`.
     #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = units::whole(0..=u64::MAX))]
     start: u64,
     /// Threads; 0 takes one per processor.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = units::whole(0..=usize::MAX))]
     jobs: usize,
     /// Goes on after a failure, to find more.
     #[arg(long)]
@@ -114,7 +115,8 @@ struct Shared {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let matches = command_line().try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(said) => return tell(&said),
     };
@@ -136,6 +138,17 @@ fn main() -> ExitCode {
         Ok(Some(kind)) => ExitCode::from(kind as u8),
         Err(error) => complain(&error),
     }
+}
+
+/// The command line, in which what looks like a negative number is a value that is out of range,
+/// and no unknown option.
+fn command_line() -> clap::Command {
+    let negative = |arg: Arg| {
+        let takes = arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes)
+    };
+    let command = Cli::command().mut_args(negative);
+    command.mut_subcommands(|command| command.mut_args(negative))
 }
 
 /// Prints help, the version, or in one line what is wrong with the arguments.

@@ -100,12 +100,44 @@ fn a_wrong_command_line_gets_one_line_that_says_what_to_type() {
         (&["--nonsense"], "unexpected argument '--nonsense' found"),
         (&["paths"], "; tip: "),
         (&["path", "--control", "x"], "`x` is none of"),
-        (&["path", "--seed", "-1"], "'-1'"),
+        (&["path", "--rate", "-1"], "between 1k and 1000g"),
+        (&["path", "--loss", "-0.1"], "between 0 and 1"),
     ] {
-        let says = refused(&sim(words));
-        assert!(says.starts_with("trunkline-sim: ") && !says.contains("error:"));
-        assert!(says.contains(why), "{says}");
-        assert!(says.ends_with("; try 'trunkline-sim --help'\n"), "{says}");
+        wrong(words, why);
+    }
+}
+
+#[track_caller]
+fn wrong(words: &[&str], why: &str) {
+    let says = refused(&sim(words));
+    assert!(says.starts_with("trunkline-sim: ") && !says.contains("error:"));
+    assert!(says.contains(why), "{says}");
+    assert!(says.ends_with("; try 'trunkline-sim --help'\n"), "{says}");
+}
+
+#[test]
+fn a_number_out_of_range_gets_one_line_with_the_range() {
+    let any = format!("0..={}", u64::MAX);
+    let some = format!("1..={}", u64::MAX);
+    for (command, option, range) in [
+        (&[][..], "--seed", &*any),
+        (&[], "--count", &some),
+        (&["--count", "1"], "--start", &any),
+        (&["--count", "1"], "--jobs", &any),
+        (&["path"], "--seed", &any),
+        (&["path"], "--flows", "0..=1000"),
+        (&["path", "--rival", "reno"], "--rivals", "1..=1000"),
+        (&["path"], "--mtu", "576..=65535"),
+        (&["suite"], "--jobs", &any),
+        (&["state"], "--nodes", "1..=1000000"),
+        (&["state"], "--processes", "1..=65536"),
+    ] {
+        for number in ["-1", "99999999999999999999"] {
+            let why = format!("{number} is not in {range}");
+            wrong(&[command, &[option, number]].concat(), &why);
+        }
+        let words = [command, &[option, "1.5"]].concat();
+        wrong(&words, "not a whole number");
     }
 }
 

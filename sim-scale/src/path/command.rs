@@ -1,6 +1,6 @@
 //! `trunkline-sim path` and `trunkline-sim suite`.
 
-use super::scenario::{self, CONTROLS, Rival, Scenario, Step};
+use super::scenario::{self, CONTROLS, MOST_FLOWS, MTUS, Rival, Scenario, Step};
 use super::{plot, suite, units};
 use crate::output::{self, Sink};
 use anyhow::{Result, bail};
@@ -34,7 +34,7 @@ pub struct PathArgs {
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::time)]
     jitter: u64,
     /// Largest IP packet in bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = units::whole(MTUS))]
     mtu: u32,
     /// Changes the path: TIME:rtt=TIME and TIME:rate=RATE for good, TIME:ack-delay=TIME for what
     /// the next acknowledgement alone reports. May be given several times.
@@ -44,13 +44,14 @@ pub struct PathArgs {
     #[arg(long, value_name = "FROM..TO", value_parser = scenario::span)]
     idle: Vec<(u64, u64)>,
     /// Flows of ours.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = units::whole(0..=MOST_FLOWS))]
     flows: u32,
     /// A flow of TCP beside them: reno or cubic.
     #[arg(long, value_name = "NAME", value_parser = rival)]
     rival: Option<Rival>,
     /// Flows of TCP, if there is a rival.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "rival")]
+    #[arg(value_parser = units::whole(1..=MOST_FLOWS))]
     rivals: u32,
     /// Congestion control of our flows.
     #[arg(long, value_name = "NAME", default_value = CONTROLS[0].0, value_parser = control)]
@@ -59,7 +60,7 @@ pub struct PathArgs {
     #[arg(long, value_name = "N", default_value_t = 30.0)]
     seconds: f64,
     /// Everything random is drawn from it.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = units::whole(0..=u64::MAX))]
     seed: u64,
     /// Writes the rates of all flows to this file, as one JSON object.
     #[arg(long, value_name = "FILE")]
@@ -88,7 +89,7 @@ pub struct SuiteArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Threads; 0 takes one per processor.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = units::whole(0..=usize::MAX))]
     jobs: usize,
 }
 

@@ -1,11 +1,16 @@
 //! What a path is like, what changes on it, and who sends over it.
 
 use super::units;
+use std::ops::RangeInclusive;
 use trunkline_conn::control::CongestionControl;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 
 /// What headers take of an IP packet of ours: IPv4 and UDP.
 pub const UDP_IP: u32 = 28;
+/// Bytes of the largest IP packet.
+pub const MTUS: RangeInclusive<u32> = 576..=65_535;
+/// Flows that a path is asked to carry, ours and TCP's.
+pub const MOST_FLOWS: u32 = 1000;
 
 /// Something about the path that changes while it is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -168,11 +173,12 @@ impl Scenario {
             return Err("--rival without --rivals: at least 1".to_owned());
         }
         let flows = u64::from(self.flows) + self.rival.map_or(0, |_| u64::from(self.rivals));
-        if flows > 1000 {
-            return Err(format!("{flows} flows: at most 1000"));
+        if flows > MOST_FLOWS.into() {
+            return Err(format!("{flows} flows: at most {MOST_FLOWS}"));
         }
-        if !(576..=65_535).contains(&self.mtu) {
-            return Err(format!("an MTU of {}: 576 to 65535", self.mtu));
+        if !MTUS.contains(&self.mtu) {
+            let (least, most) = (MTUS.start(), MTUS.end());
+            return Err(format!("an MTU of {}: {least} to {most}", self.mtu));
         }
         if self.length < 100 * MILLISECOND {
             return Err("a run takes at least 0.1 s".to_owned());

@@ -1,6 +1,22 @@
 //! Rates, times, sizes and shares as they are typed: `1g`, `2ms`, `250k`, `1%`.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use trunkline_conn::time::SECOND;
+
+/// Returns the parser of a whole number in `range`.
+pub fn whole<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: TryFrom<i128> + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number: i128 = text.parse().map_err(|_| "not a whole number")?;
+        let number = T::try_from(number).ok().filter(|n| range.contains(n));
+        number.ok_or_else(|| format!("{text} is not in {}..={}", range.start(), range.end()))
+    }
+}
 
 /// Bits per second: a number, and `k`, `m` or `g` for thousands, millions, milliards of them.
 ///
@@ -25,7 +41,7 @@ pub fn time(text: &str) -> Result<u64, String> {
         ("s", second),
     ];
     scaled(text, &units, "a time such as 50us, 2ms or 10s")
-        .and_then(|ns| within(ns, 0.0, 3600.0 * second, text, "at most 3600s"))
+        .and_then(|ns| within(ns, 0.0, 3600.0 * second, text, "between 0s and 3600s"))
 }
 
 /// Bytes: a number, and `k` or `m` for thousands or millions of them.
@@ -35,7 +51,7 @@ pub fn time(text: &str) -> Result<u64, String> {
 pub fn bytes(text: &str) -> Result<u64, String> {
     let units = [("k", 1e3), ("m", 1e6), ("g", 1e9), ("", 1.0)];
     scaled(text, &units, "a size in bytes such as 30000 or 250k")
-        .and_then(|bytes| within(bytes, 0.0, 1e11, text, "at most 100g"))
+        .and_then(|bytes| within(bytes, 0.0, 1e11, text, "between 0 and 100g"))
 }
 
 /// A share from 0 to 1, or in percent.
@@ -56,7 +72,8 @@ fn scaled(text: &str, units: &[(&str, f64)], wanted: &str) -> Result<f64, String
     let lower = text.trim().to_ascii_lowercase();
     let parsed = units.iter().find_map(|(unit, factor)| {
         let number = lower.strip_suffix(unit)?;
-        let plain = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        let digits = number.strip_prefix('-').unwrap_or(number);
+        let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         let value: f64 = number.parse().ok().filter(|_| plain)?;
         Some(value * factor)
     });
@@ -95,6 +112,15 @@ mod tests {
         }
         for text in ["5", "ms", "1 hour", "4000s"] {
             assert!(time(text).is_err(), "{text}");
+        }
+        for said in [
+            rate("-1g"),
+            time("-2ms"),
+            bytes("-5k"),
+            share("-1%").map(|_| 0),
+        ] {
+            let said = said.expect_err("it is negative");
+            assert!(said.contains("between "), "{said}");
         }
         assert!(share("1.5").is_err());
         let said = rate("fast").expect_err("no rate");

@@ -3,6 +3,7 @@
 use super::cluster::Growth;
 use super::formula::Scheme;
 use crate::output::{self, Sink};
+use crate::path::units;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
@@ -19,11 +20,11 @@ use std::path::PathBuf;
 pub struct StateArgs {
     /// Nodes of the cluster, 1 to 1000000. May be given several times.
     #[arg(long, value_name = "N", default_values_t = [32, 128, 512])]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(value_parser = units::whole(1..=1_000_000_u64))]
     nodes: Vec<u64>,
     /// Processes of each node, 1 to 65536. May be given several times.
     #[arg(long, value_name = "P", default_values_t = [20])]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    #[arg(value_parser = units::whole(1..=65_536_u64))]
     processes: Vec<u64>,
     /// Writes the rows to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
