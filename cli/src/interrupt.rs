@@ -32,8 +32,10 @@ impl Interrupted {
 
 impl Interrupt {
     /// Catches Ctrl-C and SIGTERM from now on. Who does not end by itself within a moment of the
-    /// first, wherever it is busy, is ended; the second one ends the process at once. SIGPIPE
-    /// ends it quietly, as other tools, where Rust's default would make a closed pipe an error.
+    /// first, wherever it is busy, is ended; the second one ends the process at once. One that
+    /// was ignored when the process began stays so: a shell without job control, which started it
+    /// in the background, wanted that. SIGPIPE ends it quietly, as other tools, where Rust's
+    /// default would make a closed pipe an error.
     ///
     /// # Errors
     /// The operating system refuses.
@@ -41,7 +43,12 @@ impl Interrupt {
         let interrupt = Self::default();
         let again = Arc::new(AtomicBool::new(false));
         let (heard, told) = UnixStream::pair()?;
+        // Where nothing can be read nothing is known to be ignored.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         for signal in [SIGINT, SIGTERM] {
+            if is_ignored(&status, signal) {
+                continue;
+            }
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
             flag::register(signal, Arc::clone(&again))?;
             flag::register_usize(
@@ -86,9 +93,25 @@ impl Interrupt {
     }
 }
 
+/// Whether a process with this status (`proc_pid_status(5)`) ignores a signal.
+fn is_ignored(status: &str, signal: i32) -> bool {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_process_ignores_stands_in_its_status() {
+        let status = "SigBlk:\t0000000000000002\nSigIgn:\t0000000000001002\nSigCgt:\t4002\n";
+        assert!(is_ignored(status, SIGINT));
+        assert!(!is_ignored(status, SIGTERM));
+        assert!(!is_ignored("", SIGINT) && !is_ignored("SigIgn:\tnone\n", SIGINT));
+    }
 
     #[test]
     fn ctrl_c_is_exit_code_130() {

@@ -142,6 +142,25 @@ fn a_bench_ends_while_nobody_answers() {
     client.interrupt("a client of a silent server");
 }
 
+/// A shell without job control starts what is to run in the background so.
+#[test]
+fn ctrl_c_that_was_ignored_from_the_start_is_ignored() {
+    let program = env!("CARGO_BIN_EXE_trunkline");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' INT; exec \"$0\" \"$@\"", program]);
+    shell.args(["bench", "lat", "--listen", &address().to_string()]);
+    shell.args(["--port", "0"]);
+    let mut server = Running::start(shell);
+    server.until("listening");
+    let pid = Pid::from_child(&server.child);
+    kill_process(pid, Signal::INT).unwrap();
+    sleep(WITHIN);
+    let ended = server.child.try_wait().unwrap();
+    assert!(ended.is_none(), "{ended:?}");
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(server.child.wait().unwrap().code(), Some(143));
+}
+
 #[test]
 fn watching_ends() {
     let pair = Pair::new();

@@ -18,13 +18,24 @@ mod serving;
 mod usage;
 mod watch;
 
+use signal_hook::SigId;
+use signal_hook::consts::SIGINT;
+use signal_hook::flag::register_conditional_default;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock};
 
 /// What is said where standard output is a full disk.
 const FULL: &str = "standard output: No space left on device (os error 28)";
 
-/// The command, with nothing on its standard input.
+/// The command, with nothing on its standard input, and with Ctrl-C heeded though whoever runs the
+/// tests ignores it: what a process catches is no more ignored in its children.
 fn trunkline(words: &[&str]) -> Command {
+    static CAUGHT: LazyLock<SigId> = LazyLock::new(|| {
+        let always = Arc::new(AtomicBool::new(true));
+        register_conditional_default(SIGINT, always).unwrap()
+    });
+    LazyLock::force(&CAUGHT);
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
     command.args(words).stdin(Stdio::null());
     command
