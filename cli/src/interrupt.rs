@@ -1,6 +1,6 @@
 //! Ctrl-C: a flag that loops look at, so that they can end cleanly.
 
-use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 use std::io::{self, Read};
@@ -34,8 +34,7 @@ impl Interrupt {
     /// Catches Ctrl-C and SIGTERM from now on. Who does not end by itself within a moment of the
     /// first, wherever it is busy, is ended; the second one ends the process at once. One that
     /// was ignored when the process began stays so: a shell without job control, which started it
-    /// in the background, wanted that. SIGPIPE ends it quietly, as other tools, where Rust's
-    /// default would make a closed pipe an error.
+    /// in the background, wanted that.
     ///
     /// # Errors
     /// The operating system refuses.
@@ -58,7 +57,6 @@ impl Interrupt {
             )?;
             pipe::register(signal, told.try_clone()?)?;
         }
-        flag::register_conditional_default(SIGPIPE, Arc::new(AtomicBool::new(true)))?;
         interrupt.end_late(heard)?;
         Ok(interrupt)
     }

@@ -16,7 +16,7 @@ mod watch;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use interrupt::{Interrupt, Interrupted};
-use std::io::{ErrorKind, Write, stderr};
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 use usage::UsageError;
 
@@ -77,14 +77,7 @@ fn exit_code(result: Result<()>, words: &[String]) -> ExitCode {
     if let Some(error) = error.downcast_ref::<UsageError>() {
         return usage::refuse(&error.0, words);
     }
-    let closed = |cause: &std::io::Error| cause.kind() == ErrorKind::BrokenPipe;
-    if !error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref())
-        .any(closed)
-    {
-        print_error(&chain(&error));
-    }
+    print_error(&chain(&error));
     ExitCode::from(FAILED)
 }
 

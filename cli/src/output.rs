@@ -4,6 +4,8 @@ use anyhow::Result;
 use rustix::io::{Errno, fcntl_getfd, retry_on_intr, write};
 use rustix::stdio::stdout;
 use serde::Serialize;
+use signal_hook::consts::SIGPIPE;
+use signal_hook::low_level::emulate_default_handler;
 use std::io::{self, BufWriter, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,7 +41,14 @@ pub(crate) fn out() -> Out {
 impl Write for Raw {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         check()?;
-        retry_on_intr(|| write(stdout(), bytes)).map_err(|error| named(error.into()))
+        retry_on_intr(|| write(stdout(), bytes)).map_err(|error| {
+            if error == Errno::PIPE {
+                // It ends quietly, as other tools. Rust ignores the signal, and so it has to: a
+                // standard error that is closed ends nothing.
+                let _ = emulate_default_handler(SIGPIPE);
+            }
+            named(error.into())
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -160,6 +160,16 @@ fn a_client_that_vanishes_makes_room_for_the_next() {
 }
 
 #[test]
+fn a_server_whose_words_nobody_hears_serves_on() {
+    let mut server = Server::start(&[]);
+    server.leave();
+    for _ in 0..2 {
+        let measured = server.measure(&["lat", "--iterations", "10"]);
+        assert_eq!(measured["operations"], 10);
+    }
+}
+
+#[test]
 fn clients_that_talk_nonsense_are_refused_and_the_next_is_served() {
     let server = Server::start(&["--timeout", "1"]);
     let end = "\"end\":{\"node\":\"127.0.0.1\",\"qps\":[[17,0]],\"addr\":0,\"rkey\":0}";

@@ -2,7 +2,9 @@
 
 use crate::captures::golden;
 use crate::common::{Pair, address};
-use crate::{FULL, complaint, text};
+use crate::{FULL, complaint, text, trunkline};
+use rustix::process::Signal;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
 /// What is said where there is no standard output, or none to write to.
@@ -42,6 +44,20 @@ fn every_command_that_prints_says_that_it_cannot() {
         }
         let thrown_away = redirected(words, "/dev/null");
         assert!(thrown_away.status.success(), "{words:?}");
+    }
+}
+
+/// As it ends other tools of the shell.
+#[test]
+fn a_reader_that_is_gone_ends_a_command_without_a_word() {
+    let capture = golden("mtu1024-udaddy-sidr");
+    let capture = capture.to_str().unwrap();
+    for words in [&["decode", capture][..], &["decode", capture, "--json"]] {
+        let (_, closed) = std::io::pipe().unwrap();
+        let output = trunkline(words).stdout(closed).output().unwrap();
+        let said = text(&output.stderr);
+        let signal = Some(Signal::PIPE.as_raw());
+        assert_eq!((output.status.signal(), &*said), (signal, ""), "{words:?}");
     }
 }
 

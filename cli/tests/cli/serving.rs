@@ -4,8 +4,10 @@ use crate::common::address;
 use crate::{text, trunkline};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -67,6 +69,12 @@ impl Server {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Nobody hears any more what it says.
+    pub(crate) fn leave(&mut self) {
+        let nothing = OwnedFd::from(File::open("/dev/null").unwrap());
+        self.stderr = BufReader::new(nothing.into());
     }
 
     /// The rest of what it says, and its exit code.
