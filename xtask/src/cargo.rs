@@ -52,7 +52,7 @@ pub(crate) fn works(program: &str, arguments: &[&str]) -> bool {
 /// `limit`.
 pub(crate) fn run(mut command: Command, limit: Option<Duration>) -> Result<()> {
     let shown = shown(&command);
-    eprintln!("$ {shown}");
+    crate::output::tell(format_args!("$ {shown}"));
     let unattended = !std::io::stdin().is_terminal();
     if unattended && limit.is_some() {
         // A group of its own, so that the tests a killed cargo leaves behind die with it.

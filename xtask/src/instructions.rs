@@ -6,7 +6,7 @@
 //! with few of them, and with many. Sums over payload are left out on purpose: valgrind does
 //! not know AVX-512, their benchmark is a ratio to memcpy.
 
-use crate::cargo;
+use crate::{cargo, output};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -89,7 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
         )));
     };
     let (table, faults) = compare(&baseline.pieces, &counts.pieces);
-    println!("{table}");
+    output::print(&table)?;
     if !faults.is_empty() {
         bail!("{}", faults.join("\n       "));
     }
@@ -175,11 +175,15 @@ fn measure(binary: &Path) -> Result<BTreeMap<String, f64>> {
 fn check_scales(binary: &Path) -> Result<usize> {
     let tables = list(binary, "--list-scales")?;
     let mut faults = Vec::new();
-    println!("an entry of                 {FEW:>8} {MANY:>9}  change");
+    output::print(format_args!(
+        "an entry of                 {FEW:>8} {MANY:>9}  change"
+    ))?;
     for table in &tables {
         let (few, many) = (each(binary, table, FEW)?, each(binary, table, MANY)?);
         let percent = (many - few) / few.max(1.0) * 100.0;
-        println!("{table:<26} {few:>9.1} {many:>9.1} {percent:>+6.1}%");
+        output::print(format_args!(
+            "{table:<26} {few:>9.1} {many:>9.1} {percent:>+6.1}%"
+        ))?;
         if percent > SCALE_PERCENT {
             faults.push(format!(
                 "an entry of {table} takes {percent:+.1} % instructions with {MANY} of them; at \

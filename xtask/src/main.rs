@@ -9,6 +9,7 @@ mod layers;
 mod loom;
 mod miri;
 mod no_std;
+mod output;
 mod report;
 mod suite;
 mod tidy;
@@ -186,35 +187,34 @@ impl Bench {
 fn run(task: Task) -> Result<bool> {
     match task {
         Task::Test(options) | Task::Ci(options) => suite::run(&options),
-        Task::Layers => layers::check().map(|notes| say(&notes)),
-        Task::NoStd => no_std::check().map(|note| say(&note)),
-        Task::Tidy => tidy::check().map(|note| say(&note)),
+        Task::Layers => layers::check().and_then(|notes| say(&notes)),
+        Task::NoStd => no_std::check().and_then(|note| say(&note)),
+        Task::Tidy => tidy::check().and_then(|note| say(&note)),
         Task::Sim(sim) => cargo::release("trunkline-sim", None, &sim.arguments()).map(|()| true),
         Task::Bench(bench) => {
             let arguments = bench.arguments()?;
             cargo::release("trunkline-benches", Some("trunkline-benches"), &arguments)?;
             Ok(true)
         }
-        Task::Fuzz(options) => fuzz::run(&options).map(|note| say(&note)),
+        Task::Fuzz(options) => fuzz::run(&options).and_then(|note| say(&note)),
         Task::Interop(options) => match interop::run(&options)? {
-            interop::Verdict::Passed(note) => Ok(say(&note)),
-            interop::Verdict::Skipped(why) => Ok(say(&format!("SKIPPED: {why}"))),
+            interop::Verdict::Passed(note) => say(&note),
+            interop::Verdict::Skipped(why) => say(&format!("SKIPPED: {why}")),
         },
         Task::Instructions(options) => match instructions::run(&options)? {
-            instructions::Verdict::Compared(note) => Ok(say(&note)),
-            instructions::Verdict::Skipped(why) => Ok(say(&format!("skipped: {why}"))),
+            instructions::Verdict::Compared(note) => say(&note),
+            instructions::Verdict::Skipped(why) => say(&format!("skipped: {why}")),
         },
         Task::Loom => loom::run(None).map(|()| true),
         Task::Miri => match miri::run(None)? {
-            miri::Verdict::Passed(note) => Ok(say(&note)),
-            miri::Verdict::Skipped(why) => Ok(say(&format!("SKIPPED: {why}"))),
+            miri::Verdict::Passed(note) => say(&note),
+            miri::Verdict::Skipped(why) => say(&format!("SKIPPED: {why}")),
         },
     }
 }
 
-fn say(note: &str) -> bool {
-    println!("{note}");
-    true
+fn say(note: &str) -> Result<bool> {
+    output::print(note).map(|()| true)
 }
 
 /// What clap complains about, as one line.
@@ -238,23 +238,26 @@ fn main() -> ExitCode {
                     | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
             );
             if asked_for {
-                // Nothing is left to tell when standard output is closed.
-                let _ = error.print();
+                let printed = output::taken(error.print());
                 return if error.use_stderr() {
                     ExitCode::from(2)
                 } else {
-                    ExitCode::SUCCESS
+                    exit_code(printed.map(|()| true))
                 };
             }
-            eprintln!("{}", complaint(&error.render().to_string()));
+            output::tell(complaint(&error.render().to_string()));
             return ExitCode::from(2);
         }
     };
-    match run(cli.task) {
+    exit_code(run(cli.task))
+}
+
+fn exit_code(result: Result<bool>) -> ExitCode {
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::tell(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }

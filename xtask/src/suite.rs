@@ -2,7 +2,7 @@
 
 use crate::cargo;
 use crate::report::{self, Entry, Outcome};
-use crate::{fuzz, instructions, interop, layers, loom, miri, no_std, tidy};
+use crate::{fuzz, instructions, interop, layers, loom, miri, no_std, output, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -162,16 +162,19 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let table = report::table(&entries);
     for entry in &entries {
         if let Outcome::Failed(why) = &entry.outcome {
-            eprintln!("\n{} failed:\n       {why}", entry.area);
+            output::tell(format_args!("\n{} failed:\n       {why}", entry.area));
         }
     }
     if options.full && options.only.is_empty() {
         record(&table)?;
     }
-    println!("\n{table}");
+    output::print(format_args!("\n{table}"))?;
     let late = !options.full && is_late(&entries);
     if late {
-        eprintln!("\nan ordinary run may take {} s", LIMIT.as_secs());
+        output::tell(format_args!(
+            "\nan ordinary run may take {} s",
+            LIMIT.as_secs()
+        ));
     }
     Ok(report::count(&entries).failed == 0 && !late)
 }
@@ -182,7 +185,7 @@ fn is_late(entries: &[Entry]) -> bool {
 }
 
 fn run_step(step: &Step, full: bool) -> Entry {
-    eprintln!("\n== {}", step.area);
+    output::tell(format_args!("\n== {}", step.area));
     let scale = if full { 10 } else { 1 };
     let budget = Duration::from_secs(step.budget_s * if step.full_only { 1 } else { scale });
     let start = Instant::now();

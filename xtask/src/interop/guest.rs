@@ -1,6 +1,6 @@
 //! The guest: booted by the script, on a bridge in a network namespace of its own.
 
-use crate::cargo;
+use crate::{cargo, output};
 use anyhow::Result;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ impl Drop for Guest {
         let mut down = Command::new(&self.script);
         down.args(["down", "-N", &self.name]);
         if let Err(error) = cargo::run(down, None) {
-            eprintln!("{error:#}");
+            output::tell(format_args!("{error:#}"));
         }
     }
 }
