@@ -15,6 +15,7 @@ mod suite;
 mod tidy;
 
 use anyhow::Result;
+use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -161,11 +162,18 @@ struct Bench {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Runs only this benchmark; may be given several times.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = benchmarks())]
     only: Vec<String>,
     /// Further arguments, handed on as they are.
     #[arg(last = true)]
     rest: Vec<String>,
+}
+
+/// The names of the benchmarks, from where they are listed: to build them and ask takes minutes.
+fn benchmarks() -> PossibleValuesParser {
+    let lines = include_str!("../../benches/src/catalogue.rs").lines();
+    let names = lines.filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","));
+    names.into()
 }
 
 impl Bench {
@@ -267,6 +275,7 @@ fn exit_code(result: Result<bool>) -> ExitCode {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use clap::builder::TypedValueParser;
 
     #[test]
     fn the_command_line_is_well_formed() {
@@ -285,6 +294,18 @@ mod tests {
             assert!(line.starts_with("error: "), "{line}");
             assert!(!line.contains('\n'), "{line}");
         }
+    }
+
+    #[test]
+    fn a_benchmark_that_does_not_exist_is_refused_before_any_is_built() {
+        let listed = include_str!("../../benches/src/catalogue.rs").matches("\n    Bench {\n");
+        let names = benchmarks();
+        let names = names.possible_values().expect("it has a list");
+        assert_eq!(names.count(), listed.count());
+        let only = |name| Cli::try_parse_from(["xtask", "bench", "--only", name]);
+        assert!(only("udp_lat64").is_ok());
+        let error = only("nope").expect_err("there is no such benchmark");
+        assert!(complaint(&error.to_string()).contains("udp_lat64"));
     }
 
     #[test]
