@@ -1,15 +1,15 @@
-//! `trunkline-sim`: runs seeds of the simulator. Exit code 0: all went well; 1: something happened
-//! that must not happen; 101: the code under test panicked; 128: something did not happen in time.
+//! `trunkline-sim`: runs seeds of the simulator.
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Arg, ArgGroup, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_sim::failure::Kind;
-use trunkline_sim::output;
+use trunkline_sim::output::{self, counted};
 use trunkline_sim::path::{command, units};
 use trunkline_sim::run::{Report, Settings, run};
 use trunkline_sim::state;
@@ -22,7 +22,7 @@ use trunkline_sim::state;
 /// programs; nodes of several workers, some of them slow, with packets that come out at the wrong
 /// one; a node more that lies.
 #[derive(Debug, Parser)]
-#[command(name = "trunkline-sim", version, max_term_width = 100)]
+#[command(name = "trunkline-sim", version, max_term_width = 100, after_help = CODES)]
 #[command(group(ArgGroup::new("seeds").required(true).args(["seed", "count"])))]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Cli {
@@ -62,8 +62,13 @@ enum Command {
     State(state::command::StateArgs),
 }
 
-/// Exit code of a path that broke its law.
-const BROKEN: u8 = 1;
+/// Exit code of what could not be run, or whose result could not be written.
+const FAILED: u8 = 2;
+
+/// What the exit codes mean: those of [`Kind`], and [`FAILED`].
+const CODES: &str = "Exit code: 0 when all went well; 1 when a law was broken: something happened \
+    that must not happen; 2 when the command line is wrong, or a file or standard output cannot be \
+    written; 101 when the code under test panicked; 128 when something did not happen in time.";
 
 #[derive(Debug, Default, Serialize)]
 struct Summary {
@@ -129,7 +134,7 @@ fn main() -> ExitCode {
     if let Some(result) = outcome {
         return match result {
             Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::from(BROKEN),
+            Ok(false) => ExitCode::from(Kind::Correctness as u8),
             Err(error) => complain(&error),
         };
     }
@@ -165,20 +170,22 @@ fn tell(said: &clap::Error) -> ExitCode {
         return complain(&anyhow!("{what}; try 'trunkline-sim --help'"));
     }
     match said.print() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => complain(&anyhow::Error::new(error).context("cannot print")),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            complain(&anyhow::Error::new(error).context("cannot print"))
+        }
+        _ => ExitCode::SUCCESS,
     }
 }
 
 fn complain(error: &anyhow::Error) -> ExitCode {
-    eprintln!("trunkline-sim: {error:#}");
-    ExitCode::from(2)
+    output::tell(format_args!("trunkline-sim: {error:#}"));
+    ExitCode::from(FAILED)
 }
 
 fn execute(cli: &Cli) -> Result<Option<Kind>> {
     let started = Instant::now();
     // A panic is reported with its seed; where it happened is said here.
-    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
+    std::panic::set_hook(Box::new(|panic| output::tell(panic)));
     let (start, count) = match cli.seed {
         Some(seed) => (seed, 1),
         None => (cli.start, cli.count.unwrap_or(0)),
@@ -237,7 +244,8 @@ fn progress(shared: &Shared, count: u64, started: Instant) {
         .0
         .seeds;
     let rate = done as f64 / started.elapsed().as_secs_f64();
-    eprintln!("{done} of {count} seeds, {rate:.1} per second");
+    let seeds = counted(count, "seed");
+    output::tell(format_args!("{done} of {seeds}, {rate:.1} per second"));
 }
 
 fn work(cli: &Cli, shared: &Shared) {
@@ -270,18 +278,16 @@ fn work(cli: &Cli, shared: &Shared) {
 /// Says all there is to say of a failure.
 fn show(report: &Report) {
     let seed = report.seed;
-    eprintln!(
+    output::tell(format_args!(
         "\nseed {seed} at {:.3} us of virtual time",
         report.virtual_ns as f64 / 1e3
-    );
-    eprintln!("{}", report.options);
-    for line in &report.trace {
-        eprintln!("{line}");
-    }
+    ));
+    output::tell(&report.options);
+    report.trace.iter().for_each(output::tell);
     if let Some(failure) = &report.failure {
-        eprintln!("FAIL {failure}");
+        output::tell(format_args!("FAIL {failure}"));
     }
-    eprintln!("replay: cargo xtask sim --seed {seed}\n");
+    output::tell(format_args!("replay: cargo xtask sim --seed {seed}\n"));
 }
 
 /// What a summary says to people.
@@ -292,21 +298,20 @@ fn told(cli: &Cli, summary: &Summary) -> String {
     };
     digest
         + &format!(
-            "{} seeds in {:.1} s ({:.1} per second), {} failed\n{} requests posted: {} succeeded, \
-             {} did not; {} messages received; {} troubles; {} groups lost a peer that the network \
-             kept silent\n{} packets, {} of them lost, {} no longer what a liar's node had sent; \
-             {:.1} s of virtual time\n",
-            summary.seeds,
+            "{} in {:.1} s ({:.1} per second), {} failed\n{} posted: {} succeeded, {} did not; {} \
+             received; {}; {} lost a peer that the network kept silent\n{}, {} of them lost, {} no \
+             longer what a liar's node had sent; {:.1} s of virtual time\n",
+            counted(summary.seeds, "seed"),
             summary.seconds,
             summary.seeds as f64 / summary.seconds,
             summary.failures.len(),
-            summary.posted,
+            counted(summary.posted, "request"),
             summary.succeeded,
             summary.failed,
-            summary.received,
-            summary.troubles,
-            summary.silences,
-            summary.packets,
+            counted(summary.received, "message"),
+            counted(summary.troubles, "trouble"),
+            counted(summary.silences, "group"),
+            counted(summary.packets, "packet"),
             summary.dropped,
             summary.lies,
             summary.virtual_seconds

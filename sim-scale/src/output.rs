@@ -1,19 +1,33 @@
 //! Where the commands put what they have found.
 
 use anyhow::{Context, Result, bail};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Writes text to standard output.
+/// Writes text to standard output. A reader that has seen enough and is gone is no error.
 ///
 /// # Errors
-/// Nobody takes it: standard output is full or closed.
+/// It cannot be written: standard output is a full disk, say.
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.context("standard output")
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("standard output"),
+    }
+}
+
+/// Writes a line to standard error. Where nobody listens there is nobody to tell.
+pub fn tell(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// A number of things, each of which is called `what`.
+pub fn counted(number: u64, what: &str) -> String {
+    let many = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{many}")
 }
 
 /// A file for what a run will have found, open since before the run. What was in it stays until

@@ -1,5 +1,6 @@
 //! What happened in a run: a digest of all of it, and the last of it to read.
 
+use crate::output;
 use std::collections::VecDeque;
 use std::fmt;
 use trunkline_wire::cm::{CmMad, Message};
@@ -156,7 +157,7 @@ impl Trace {
             }
         }
         if self.print {
-            eprintln!("{}", Line(now, event));
+            output::tell(Line(now, event));
         }
         if self.last.len() == KEPT {
             self.last.pop_front();
@@ -174,17 +175,17 @@ impl Trace {
         match Opcode(opcode) {
             Opcode::UD_SEND_ONLY => {
                 if let Ok(mad) = CmMad::parse(content) {
-                    eprintln!("{:>19}{}", "", handshake(&mad));
+                    output::tell(format_args!("{:>19}{}", "", handshake(&mad)));
                 }
             }
             Opcode::SRC_ANSWERS => {
                 for entry in Answer::entries(content).into_iter().flatten() {
-                    eprintln!("{:>19}{entry:?}", "");
+                    output::tell(format_args!("{:>19}{entry:?}", ""));
                 }
             }
             Opcode::SRC_CONTROL => {
                 for entry in Control::entries(content).into_iter().flatten() {
-                    eprintln!("{:>19}{entry:?}", "");
+                    output::tell(format_args!("{:>19}{entry:?}", ""));
                 }
             }
             _ => {}

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::fs::{self, File};
+use std::io::PipeWriter;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -67,11 +68,48 @@ fn results_that_nobody_gets_are_one_line_and_no_panic() {
     ] {
         let says = refused(&into(full(), words));
         assert!(says.contains("standard output: No space left"), "{says}");
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let says = refused(&into(writer, words));
-        assert!(says.contains("standard output: Broken pipe"), "{says}");
     }
+}
+
+/// A pipe whose reader is gone.
+fn closed() -> PipeWriter {
+    std::io::pipe().unwrap().1
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    for words in [
+        &["--help"][..],
+        &["path", "--help"],
+        &["path", "--seconds", "0.1"],
+        &["state", "--nodes", "1"],
+        &["--seed", "1"],
+        &["--seed", "1", "--json"],
+    ] {
+        let output = into(closed(), words);
+        let says = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{words:?}: {says}");
+        assert!(!says.contains("Broken pipe"), "{words:?}: {says}");
+    }
+}
+
+#[test]
+fn a_standard_error_that_takes_nothing_ends_no_run() {
+    for stderr in [full().into(), Stdio::from(closed())] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-sim"));
+        let command = command.args(["--seed", "1", "--trace"]).stderr(stderr);
+        let output = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = output.wait_with_output().unwrap();
+        let says = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{says}");
+        assert!(says.contains("\n1 seed in "), "{says}");
+    }
+}
+
+#[test]
+fn help_says_what_exit_codes_mean() {
+    let says = String::from_utf8(sim(&["--help"]).stdout).unwrap();
+    assert!(says.contains("Exit code: 0 when all went well; 1 when a law"));
 }
 
 #[test]

@@ -175,8 +175,8 @@ pub fn suite(args: &SuiteArgs) -> Result<bool> {
         text += &format!("BROKEN {}\n", result.line());
     }
     text += &format!(
-        "{} cells: {} keep their law, {} do not, {reported} are only reported\n",
-        results.len(),
+        "{}: {} keep their law, {} do not, {reported} are only reported\n",
+        output::counted(results.len() as u64, "cell"),
         results.len() - broken.len() - reported,
         broken.len()
     );

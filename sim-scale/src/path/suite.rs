@@ -3,6 +3,7 @@
 use super::report::{Outcome, jain};
 use super::scenario::{Change, Rival, Scenario, Step};
 use super::{BIN, run as run_scenario};
+use crate::output;
 use serde::Serialize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -372,7 +373,7 @@ pub fn run(cells: &[Cell], jobs: usize) -> Vec<CellResult> {
                     && let Some(cell) = cells.get(at)
                 {
                     let result = judge(cell);
-                    eprintln!("{}", result.line());
+                    output::tell(result.line());
                     let mut results = results.lock().unwrap_or_else(|e| e.into_inner());
                     results[at] = Some(result);
                 }
