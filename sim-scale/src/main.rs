@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Arg, ArgGroup, CommandFactory, FromArgMatches, Parser, Subcommand};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,7 +47,7 @@ struct Cli {
     /// Prints every event to standard error as it happens.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Prints one JSON object instead of text.
+    /// Prints one JSON object instead of text. Its digest is a string of 16 hexadecimal digits.
     #[arg(long)]
     json: bool,
 }
@@ -74,6 +74,7 @@ const CODES: &str = "Exit code: 0 when all went well; 1 when a law was broken: s
 struct Summary {
     seeds: u64,
     failures: Vec<u64>,
+    #[serde(serialize_with = "as_hexadecimal")]
     digest: u64,
     posted: u64,
     succeeded: u64,
@@ -86,6 +87,11 @@ struct Summary {
     lies: u64,
     virtual_seconds: f64,
     seconds: f64,
+}
+
+/// A number as a string: many readers of JSON round one that takes more than 53 bits.
+fn as_hexadecimal<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{number:016x}"))
 }
 
 impl Summary {

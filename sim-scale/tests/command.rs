@@ -49,6 +49,17 @@ fn the_last_seed_is_run_and_none_beyond_it() {
 }
 
 #[test]
+fn a_digest_in_json_is_the_hexadecimal_one_of_the_text() {
+    let [json, text] = [&["--json"][..], &[]].map(|more| {
+        let output = sim(&[&["--seed", "1"], more].concat());
+        String::from_utf8(output.stdout).unwrap()
+    });
+    let digest = text.lines().next().unwrap().strip_prefix("digest ");
+    let member = format!(r#""digest":"{}","#, digest.unwrap());
+    assert!(json.contains(&member), "{json}");
+}
+
+#[test]
 fn help_that_nobody_gets_is_an_error() {
     let says = refused(&into(full(), &["--help"]));
     assert!(says.contains("No space left"), "{says}");
