@@ -3,7 +3,7 @@
 use crate::error::Error;
 use std::fmt;
 use std::io::{self, BufWriter, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_conn::ingress::Arrival;
 use trunkline_dataplane::PacketWriter;
 use trunkline_wire::Path;
@@ -37,29 +37,66 @@ impl Capture {
         Ok(Self(Arc::new(Mutex::new(writer))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Writer> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Writes, unless the program's writer has panicked: the file may end within a packet.
+    fn write(&self, write: impl FnOnce(&mut Writer)) {
+        if let Ok(mut writer) = self.0.lock() {
+            write(&mut writer);
+        }
     }
 
     pub(crate) fn sent(&self, path: &Path, identification: u16, datagram: &[u8]) {
-        self.lock().sent(path, identification, datagram);
+        self.write(|writer| writer.sent(path, identification, datagram));
     }
 
     pub(crate) fn received(&self, arrival: &Arrival, datagram: &[u8]) {
-        self.lock().received(arrival, datagram);
+        self.write(|writer| writer.received(arrival, datagram));
     }
 
     /// What was written so far can be read now.
     pub(crate) fn flush(&self) {
-        self.lock().flush();
+        self.write(Writer::flush);
     }
 
     pub(crate) fn state(&self) -> CaptureState {
-        let writer = self.lock();
+        let panicked = self.0.is_poisoned().then_some(io::ErrorKind::Other);
+        let writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         CaptureState {
             recorded: writer.recorded(),
             skipped: writer.skipped(),
-            failure: writer.failure().map(io::Error::kind),
+            failure: writer.failure().map(io::Error::kind).or(panicked),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Panics whenever something is written.
+    struct Broken(Arc<AtomicU32>);
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            panic!("the disk is on fire")
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_writer_that_panics_ends_the_capture() {
+        let written = Arc::new(AtomicU32::new(0));
+        let capture = Capture::new(Box::new(Broken(Arc::clone(&written)))).unwrap();
+        assert_eq!(capture.state().failure, None);
+        catch_unwind(AssertUnwindSafe(|| capture.flush())).unwrap_err();
+        capture.flush();
+        assert_eq!(capture.state().failure, Some(io::ErrorKind::Other));
+        assert_eq!(written.load(Ordering::Relaxed), 1);
     }
 }
