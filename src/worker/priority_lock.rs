@@ -11,6 +11,8 @@ pub(crate) struct PriorityLock<T> {
     waiting: AtomicU32,
     /// Workers that wait for those: nobody goes before them any more.
     turns: AtomicU32,
+    /// Turns that they have had.
+    had: AtomicU32,
     value: Mutex<T>,
 }
 
@@ -19,6 +21,7 @@ impl<T> PriorityLock<T> {
         Self {
             waiting: AtomicU32::new(0),
             turns: AtomicU32::new(0),
+            had: AtomicU32::new(0),
             value: Mutex::new(value),
         }
     }
@@ -28,7 +31,9 @@ impl<T> PriorityLock<T> {
     /// # Errors
     /// Whoever had it panicked.
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        while self.turns.load(Ordering::SeqCst) > 0 {
+        // For one turn: where several threads drive a worker, the next one waits already.
+        let had = self.had.load(Ordering::SeqCst);
+        while self.turns.load(Ordering::SeqCst) > 0 && self.had.load(Ordering::SeqCst) == had {
             std::thread::yield_now();
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -61,6 +66,7 @@ impl<T> PriorityLock<T> {
         }
         let guard = self.value.lock();
         self.turns.fetch_sub(1, Ordering::SeqCst);
+        self.had.fetch_add(1, Ordering::SeqCst);
         guard
     }
 }
@@ -117,5 +123,31 @@ mod tests {
             over.store(true, Ordering::Relaxed);
             assert_eq!(had, 300, "in 20 s");
         });
+    }
+
+    #[test]
+    fn a_call_waits_for_few_turns_however_many_threads_drive_the_worker() {
+        let (lock, over) = (PriorityLock::new(0_u64), AtomicBool::new(false));
+        let mut longest = Duration::ZERO;
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let mut turns = lock.lock_last().expect("nobody panics");
+                        *turns += 1;
+                        let began = Instant::now();
+                        while began.elapsed() < Duration::from_micros(20) {}
+                    }
+                });
+            }
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_micros(200));
+                let came = Instant::now();
+                drop(lock.lock().expect("nobody panics"));
+                longest = longest.max(came.elapsed());
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(longest < Duration::from_secs(1), "{longest:?}");
     }
 }
