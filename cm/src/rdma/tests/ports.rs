@@ -188,6 +188,26 @@ fn a_refusal_says_what_the_id_is_and_what_it_has_to_be() {
 }
 
 #[test]
+fn an_id_accepts_with_a_qp_and_asks_for_datagrams_without_one() {
+    let mut cable = Cable::new();
+    let (_, asked) = cable.requested(&params(17));
+    let now = cable.now;
+    let manager = &mut cable.hosts[1];
+    assert!(!manager.has_outgoing());
+    let without = manager.accept(now, asked, &params(0));
+    assert!(
+        matches!(without, Err(Error::NoQp(id)) if id == asked),
+        "{without:?}"
+    );
+    let with = manager.accept(now, asked, &params(18));
+    with.expect("it waits for that all the same");
+    assert!(manager.has_outgoing());
+    let id = cable.resolved(0, PortSpace::Udp, Kind::Ud, 7175);
+    let question = cable.hosts[0].connect(now, id, &params(0));
+    question.expect("who asks for datagrams tells of no QP");
+}
+
+#[test]
 fn calls_in_the_wrong_state_change_nothing() {
     let mut cable = Cable::new();
     let (now, route) = (cable.now, cable.route(0));
