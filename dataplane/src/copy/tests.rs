@@ -207,3 +207,92 @@ fn the_last_byte_is_written_last() {
         }
     }
 }
+
+/// Pages between two that nobody may touch.
+#[cfg(not(miri))]
+struct Guarded {
+    base: *mut u8,
+    page: usize,
+    pages: usize,
+}
+
+#[cfg(not(miri))]
+impl Guarded {
+    fn new(pages: usize) -> Self {
+        // SAFETY: a question.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap();
+        let bytes = (pages + 2) * page;
+        let (protection, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping where the kernel likes.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let base = base.cast::<u8>();
+        let (inner, protection) = (base.wrapping_add(page), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: pages of the mapping that was just made.
+        let allowed = unsafe { libc::mprotect(inner.cast(), pages * page, protection) };
+        assert_eq!(allowed, 0);
+        Self { base, page, pages }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: these pages are there for reading and writing, and nobody else has them.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.base.wrapping_add(self.page),
+                self.page * self.pages,
+            )
+        }
+    }
+}
+
+#[cfg(not(miri))]
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and nobody has any of it any more.
+        unsafe { libc::munmap(self.base.cast(), (self.pages + 2) * self.page) };
+    }
+}
+
+/// A byte that is read before the first one or behind the last one ends the test.
+#[cfg(not(miri))]
+#[test]
+fn nothing_beside_a_copy_is_read_or_written() {
+    let (mut data, mut room) = (Guarded::new(1), Guarded::new(1));
+    let (data, room) = (data.bytes(), room.bytes());
+    let mut prng = Prng::new(4);
+    data.fill_with(|| prng.next_u64() as u8);
+    let most = data.len();
+    for copier in Copier::available() {
+        for length in (0..600).chain(most - 70..=most) {
+            let (first, last) = (0..length, most - length..most);
+            for (from, to) in [
+                (&first, &first),
+                (&first, &last),
+                (&last, &first),
+                (&last, &last),
+            ] {
+                let data = &mut data[from.clone()];
+                let room = &mut room[to.clone()];
+                let expected = resume(5, data);
+                let (data_at, room_at) = (data.as_mut_ptr(), room.as_mut_ptr());
+                let around = (Bounds::of(data_at, length), Bounds::of(room_at, length));
+                assert_eq!(copier.sum(data, 5), expected);
+                // SAFETY: slices of `length` bytes of different mappings, here and below.
+                let sum = unsafe { copier.copy_in_crc(room_at, data, 5, around.1) };
+                assert!(sum == expected && room == data, "{length} to {to:?}");
+                room.fill(0);
+                // SAFETY: as above.
+                let sum = unsafe { copier.copy_out_crc(room, data_at, 5, around.0) };
+                assert!(sum == expected && room == data, "{length} from {from:?}");
+                room.fill(0);
+                // SAFETY: as above.
+                unsafe { copier.copy_in(room_at, data, around.1) };
+                assert!(room == data, "{length} to {to:?}");
+                room.fill(0);
+                // SAFETY: as above.
+                unsafe { copier.copy_out(room, data_at, around.0) };
+                assert!(room == data, "{length} from {from:?}");
+            }
+        }
+    }
+}
