@@ -106,6 +106,78 @@ fn a_message_in_these_packets_is_an_invalid_request(packets: [(u32, bool); 3]) {
     }
 }
 
+/// Every way to say 4 bytes in two pieces and a last packet, which comes before, between or behind
+/// them: it is the message, or refused as soon as the last packet and as many bytes as it leaves are
+/// there, or waits.
+#[test]
+fn whatever_pieces_a_message_is_said_in_and_in_whatever_order_it_is_whole_or_refused() {
+    const LENGTH: u32 = 4;
+    let pieces = (0..LENGTH).flat_map(|at| (1..=LENGTH - at).map(move |length| (at, length)));
+    let pieces: Vec<(u32, u32)> = pieces.collect();
+    for opcode in [Opcode::SRC_SEND, Opcode::SRC_WRITE_IMM] {
+        for (first, second) in pieces
+            .iter()
+            .flat_map(|a| pieces.iter().map(move |b| (*a, *b)))
+        {
+            for (begins, turn) in (0..LENGTH).flat_map(|at| (0..3).map(move |turn| (at, turn))) {
+                let mut said = vec![(first, false), (second, false)];
+                said.insert(turn, ((begins, LENGTH - begins), true));
+                let expected = outcome_of(&said, begins);
+                let found = outcome(opcode, &said, LENGTH);
+                assert_eq!(found, expected, "{opcode:?} in {said:?}");
+            }
+        }
+    }
+}
+
+/// A piece of a message, and whether it is in the last packet.
+type Said = ((u32, u32), bool);
+
+/// `Some(true)`: the message is done; `Some(false)`: it is refused.
+fn outcome_of(said: &[Said], begins: u32) -> Option<bool> {
+    let (mut ended, mut bytes, mut counts) = (false, 0, [0; 8]);
+    for ((at, length), last) in said {
+        ended |= last;
+        if !last {
+            bytes += length;
+            counts[*at as usize..][..*length as usize]
+                .iter_mut()
+                .for_each(|count| *count += 1);
+        }
+        if ended && bytes >= begins {
+            let (rest, behind) = counts.split_at(begins as usize);
+            let whole = rest.iter().all(|n| *n == 1) && behind.iter().all(|n| *n == 0);
+            return Some(whole);
+        }
+    }
+    None
+}
+
+/// The same of an engine.
+fn outcome(opcode: Opcode, said: &[Said], length: u32) -> Option<bool> {
+    let mut scene = Scene::new();
+    let inbox = scene.pair.sge(1, 4096, 64);
+    scene.pair.receive(&scene.qp, 1, &[inbox]);
+    let reth = scene.reth(0, length);
+    for ((at, length), last) in said {
+        let ext = SrcExt {
+            last: *last,
+            offset: *at,
+            ..scene.ext()
+        };
+        let data = vec![7; *length as usize];
+        let rest = match opcode {
+            Opcode::SRC_SEND => data,
+            // An immediate stands before the data.
+            _ => Scene::rest(&reth, &[vec![0; 4], data].concat()),
+        };
+        scene.say(opcode, ext, &rest);
+    }
+    let refused = scene.events() == [QpEvent::RequestError];
+    let done = scene.statuses() == [Status::Success];
+    (refused || done).then_some(done)
+}
+
 /// Its first part came in one replay epoch, and all of it comes in the next one.
 #[test]
 fn a_message_that_is_said_again_in_a_later_epoch_begins_anew() {

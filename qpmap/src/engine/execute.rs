@@ -213,7 +213,7 @@ impl<P: Platform> Engine<P> {
         }
         let qp = self.flows[flow].qp;
         let pd = self.qps[qp].pd;
-        let whole = offset == 0 && last;
+        let whole = offset == 0 && last && self.flows[flow].assembly == NONE;
         let at = if whole {
             NONE
         } else {

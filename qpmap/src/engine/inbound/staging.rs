@@ -157,15 +157,15 @@ impl Staging {
         true
     }
 
-    /// Takes out the next packet of message `msn`: any but its last one, or that, if it belongs
-    /// behind the `placed` bytes that are there.
+    /// Takes out the next packet of message `msn`: any but its last one, or that, if as many bytes
+    /// as it belongs behind were `placed`, or more, which makes no sense.
     pub(crate) fn take(&mut self, shelf: &mut u32, msn: u32, placed: u32) -> Option<Vec<u8>> {
         if *shelf == NONE {
             return None;
         }
         let key = *self.packets.range((*shelf, msn, 0)..).next()?.0;
         let is_next = (key.0, key.1) == (*shelf, msn);
-        let waits_for_others = key.2 & LAST != 0 && key.2 as u32 != placed;
+        let waits_for_others = key.2 & LAST != 0 && key.2 as u32 > placed;
         if !is_next || waits_for_others {
             return None;
         }
