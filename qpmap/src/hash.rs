@@ -127,6 +127,7 @@ impl std::fmt::Debug for Keyed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trunkline_conn::secret::{Purpose, Secret};
 
     #[test]
     fn the_keyed_hash_is_siphash_1_3() {
@@ -138,6 +139,17 @@ mod tests {
         }
         assert_eq!(Keyed::new([0, 0]).hash(words), standard.finish());
         assert_ne!(Keyed::new([0, 1]).hash(words), standard.finish());
+    }
+
+    #[test]
+    fn who_does_not_know_the_secret_makes_no_two_hashes_meet() {
+        let of = |seed, key: u128| {
+            let secret = Secret::from_seed(seed);
+            Keyed::of(secret.stream(Purpose::Pauses)).hash_one(key)
+        };
+        assert_ne!(of(1, 0), of(2, 0), "another secret");
+        assert_ne!(of(1, 0), of(1, 1), "other low bits");
+        assert_ne!(of(1, 0), of(1, 1 << 64), "other high bits");
     }
 
     #[test]

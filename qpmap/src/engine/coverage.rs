@@ -116,6 +116,11 @@ mod tests {
     }
 
     #[test]
+    fn more_bytes_than_can_be_counted_are_no_fewer() {
+        assert_eq!(of([(0, u32::MAX), (0, 3)]).bytes(), u32::MAX);
+    }
+
+    #[test]
     fn the_same_bytes_twice_are_not_all() {
         let length = 1 << 20;
         let half = length / 2;

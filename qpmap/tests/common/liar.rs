@@ -1,7 +1,7 @@
 //! A peer that completed the handshake, and then says whatever it likes.
 
 use super::{FIRST, Node, Pair, params};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use trunkline_qpmap::{ConnId, PeerIdentity};
 use trunkline_wire::{
     Answer, Bth, Control, ControlKind, Gid, Opcode, Path, Psn, Qpn, ROCE_PORT, SrcExt, Workers,
@@ -10,6 +10,9 @@ use trunkline_wire::{
 
 /// Number of its own end of the connection.
 const OWN_END: u32 = 0x77_0001;
+
+/// Where node 1 is, if it has an IPv6 address.
+pub(crate) const NODE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
 /// It has one connection to node 1 of a [`Pair`].
 pub(crate) struct Liar {
@@ -27,12 +30,16 @@ pub(crate) struct Liar {
 impl Liar {
     /// Lives at 10.0.0.`host`.
     pub(crate) fn new(pair: &mut Pair, host: u8) -> Self {
+        Self::at(pair, IpAddr::from([10, 0, 0, host]), host.into())
+    }
+
+    /// Lives at `address`, and has this GUID.
+    pub(crate) fn at(pair: &mut Pair, address: IpAddr, guid: u64) -> Self {
         let now = pair.now;
         let Node { engine, .. } = &mut pair.nodes[1];
         let (id, token) = engine.draw_connection().expect("a number");
-        let address = IpAddr::from([10, 0, 0, host]);
         let identity = PeerIdentity {
-            guid: host.into(),
+            guid,
             epoch: 1,
             address: address.into(),
             workers: Workers::ONE,
@@ -44,7 +51,10 @@ impl Liar {
             .expect("a connection");
         let path = Path {
             src: address,
-            dst: IpAddr::from([10, 0, 0, 2]),
+            dst: match address {
+                IpAddr::V4(_) => IpAddr::from([10, 0, 0, 2]),
+                IpAddr::V6(_) => NODE_V6,
+            },
             src_port: ROCE_PORT,
             traffic_class: 0,
         };
@@ -111,9 +121,14 @@ impl Liar {
 
     /// What node 1 sends to it in one round. It acknowledges all of it with its next packet.
     pub(crate) fn hears(&mut self, pair: &mut Pair) -> Vec<Vec<u8>> {
-        let sent = pair.sent_by(1).into_iter();
-        let mine = sent.filter(|(path, _)| path.dst == self.path.src);
-        let mine: Vec<Vec<u8>> = mine.map(|(_, datagram)| datagram).collect();
+        let sent = pair.sent_by(1);
+        self.takes(&sent)
+    }
+
+    /// What of this is for it.
+    fn takes(&mut self, sent: &[(Path, Vec<u8>)]) -> Vec<Vec<u8>> {
+        let mine = sent.iter().filter(|(path, _)| path.dst == self.path.src);
+        let mine: Vec<Vec<u8>> = mine.map(|(_, datagram)| datagram.clone()).collect();
         for datagram in &mine {
             let (bth, rest) = Bth::read(datagram).expect("a packet of an engine");
             let (ext, _) = SrcExt::read(rest).expect("a packet of an engine");
@@ -127,7 +142,13 @@ impl Liar {
 
     /// The entries of CONTROL packets among those.
     pub(crate) fn hears_control(&mut self, pair: &mut Pair) -> Vec<Control> {
-        let heard = self.hears(pair);
+        let sent = pair.sent_by(1);
+        self.takes_control(&sent)
+    }
+
+    /// The entries of CONTROL packets among what of this is for it.
+    pub(crate) fn takes_control(&mut self, sent: &[(Path, Vec<u8>)]) -> Vec<Control> {
+        let heard = self.takes(sent);
         let control = heard
             .iter()
             .filter(|datagram| Opcode(datagram[0]) == Opcode::SRC_CONTROL);

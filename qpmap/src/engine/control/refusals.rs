@@ -146,6 +146,7 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::hash::BuildHasher;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     const NOW: Instant = Instant::from_nanos(SECOND);
@@ -202,6 +203,30 @@ mod tests {
             refusals.spend(now, v4(n));
         }
         assert!(refusals.left.len() <= CROWD);
+    }
+
+    #[test]
+    fn names_are_looked_through_ever_less_often_the_more_there_are() {
+        let mut refusals = Refusals::new(Keyed::new([1, 2]));
+        (0..5000).for_each(|n| refusals.spend(NOW, v4(n)));
+        assert!(refusals.crowd > refusals.left.len());
+    }
+
+    #[test]
+    fn networks_fall_into_different_places() {
+        let hash = Keyed::new([1, 2]);
+        let of = |network| hash.hash_one(Name::Network(network));
+        assert_ne!(of(1), of(2));
+    }
+
+    #[test]
+    fn what_a_wrong_guess_costs_is_taken_from_what_there_is_by_then() {
+        let mut refusals = Refusals::new(Keyed::new([1, 2]));
+        let later = NOW + 4 * SECOND;
+        for now in [NOW, later] {
+            (0..REFUSALS).for_each(|_| refusals.guessed_wrong(now));
+        }
+        assert!(!refusals.may_guess(later));
     }
 
     #[test]

@@ -163,6 +163,7 @@ mod tests {
         let taken = (0..10_000).filter(|n| replies.answer(silent, answer(*n)));
         assert_eq!(taken.count(), MOST_PER_ADDRESS);
         assert!(!replies.refuse(silent, REFUSED));
+        assert!(!replies.refuse((3, address(1)), REFUSED), "by another way");
         let other = (2, address(2));
         assert!(replies.answer(other, answer(0)));
         assert!(replies.refuse(other, REFUSED));
@@ -172,6 +173,27 @@ mod tests {
         replies.forget(1);
         assert_eq!((replies.len(), replies.by_address.len()), (0, 0));
         assert!(replies.answer(silent, answer(0)));
+    }
+
+    #[test]
+    fn what_was_just_said_is_not_said_twice() {
+        let mut replies = Replies::new(Keyed::new([1, 2]));
+        for n in [1, 2, 2, 1] {
+            assert!(replies.answer((1, address(1)), answer(n)));
+        }
+        assert_eq!(replies.len(), 3);
+    }
+
+    #[test]
+    fn peers_that_take_nothing_leave_another_more_than_one() {
+        let mut replies = Replies::new(Keyed::new([1, 2]));
+        let mut taken = 0;
+        for n in 0..=64_u16 {
+            let of = (n.into(), address(n));
+            let all = 0..MOST_PER_ADDRESS as u32;
+            taken = all.filter(|at| replies.answer(of, answer(*at))).count();
+        }
+        assert!(taken > 100, "{taken}");
     }
 
     #[test]
