@@ -107,8 +107,8 @@ fn a_message_in_these_packets_is_an_invalid_request(packets: [(u32, bool); 3]) {
 }
 
 /// Every way to say 4 bytes in two pieces and a last packet, which comes before, between or behind
-/// them: it is the message, or refused as soon as the last packet and as many bytes as it leaves are
-/// there, or waits.
+/// them: it is the message, or refused as soon as the last packet and as many bytes as it leaves
+/// are there, or waits.
 #[test]
 fn whatever_pieces_a_message_is_said_in_and_in_whatever_order_it_is_whole_or_refused() {
     const LENGTH: u32 = 4;

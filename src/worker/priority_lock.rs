@@ -148,6 +148,6 @@ mod tests {
             }
             over.store(true, Ordering::Relaxed);
         });
-        assert!(longest < Duration::from_secs(1), "{longest:?}");
+        assert!(longest < Duration::from_secs(5), "{longest:?}");
     }
 }
