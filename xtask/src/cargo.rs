@@ -113,14 +113,30 @@ fn shown(command: &Command) -> String {
         .join(" ")
 }
 
-/// Builds and runs a binary of `package` with optimization.
-pub(crate) fn release(package: &str, binary: Option<&str>, arguments: &[String]) -> Result<()> {
-    let mut command = cargo(&["run", "--quiet", "--release", "--package", package]);
-    if let Some(binary) = binary {
-        command.args(["--bin", binary]);
+/// Builds programs of the workspace with optimization; gives the folder that they are in.
+///
+/// The features of a dependency are those that all who are chosen ask for. So whatever is built is
+/// chosen from the whole workspace: chosen by its package alone it would have dependencies of its
+/// own.
+///
+/// # Errors
+/// One of them cannot be built.
+pub(crate) fn build_release(programs: &[&str], limit: Option<Duration>) -> Result<PathBuf> {
+    let mut command = cargo(&["build", "--quiet", "--release", "--workspace"]);
+    for program in programs {
+        command.args(["--bin", program]);
     }
-    command.arg("--").args(arguments);
-    run(command, None)
+    run(command, limit)?;
+    Ok(target_dir()?.join("release"))
+}
+
+/// A program of the workspace, built with optimization.
+///
+/// # Errors
+/// It cannot be built.
+pub(crate) fn release(program: &str) -> Result<Command> {
+    let folder = build_release(&[program], None)?;
+    Ok(command(&folder.join(program).to_string_lossy(), &[]))
 }
 
 /// What `cargo metadata` says of the workspace.

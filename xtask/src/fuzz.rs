@@ -66,7 +66,7 @@ pub(crate) fn targets() -> Result<Vec<String>> {
 /// # Errors
 /// When an input makes a target panic.
 pub(crate) fn replay(limit: Option<Duration>) -> Result<String> {
-    let arguments = ["test", "--quiet", "--package", REPLAY];
+    let arguments = ["test", "--quiet", "--workspace", "--test", "corpora"];
     cargo::run(cargo::cargo(&arguments), limit)?;
     let root = cargo::root().join("fuzz").join("corpus");
     let mut inputs = 0;

@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 const BASELINE: &str = "benches/instructions.json";
+/// The program that has the pieces.
+const PROGRAM: &str = "hot-pieces";
 const REPETITIONS: u32 = 1_000;
 /// Entries of a table that are few, and many: what one costs must not differ by more. A walk over
 /// the table makes it many times as much.
@@ -129,17 +131,7 @@ fn compiler() -> Result<String> {
 }
 
 fn build() -> Result<PathBuf> {
-    let build = [
-        "build",
-        "--quiet",
-        "--release",
-        "--package",
-        "trunkline-benches",
-    ];
-    let mut command = cargo::cargo(&build);
-    command.args(["--bin", "hot-pieces"]);
-    cargo::run(command, None)?;
-    Ok(cargo::target_dir()?.join("release").join("hot-pieces"))
+    Ok(cargo::build_release(&[PROGRAM], None)?.join(PROGRAM))
 }
 
 fn list(binary: &Path, which: &str) -> Result<Vec<String>> {

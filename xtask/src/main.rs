@@ -198,11 +198,10 @@ fn run(task: Task) -> Result<bool> {
         Task::Layers => layers::check().and_then(|notes| say(&notes)),
         Task::NoStd => no_std::check().and_then(|note| say(&note)),
         Task::Tidy => tidy::check().and_then(|note| say(&note)),
-        Task::Sim(sim) => cargo::release("trunkline-sim", None, &sim.arguments()).map(|()| true),
+        Task::Sim(sim) => run_release("trunkline-sim", &sim.arguments()),
         Task::Bench(bench) => {
             let arguments = bench.arguments()?;
-            cargo::release("trunkline-benches", Some("trunkline-benches"), &arguments)?;
-            Ok(true)
+            run_release("trunkline-benches", &arguments)
         }
         Task::Fuzz(options) => fuzz::run(&options).and_then(|note| say(&note)),
         Task::Interop(options) => match interop::run(&options)? {
@@ -219,6 +218,12 @@ fn run(task: Task) -> Result<bool> {
             miri::Verdict::Skipped(why) => say(&format!("SKIPPED: {why}")),
         },
     }
+}
+
+fn run_release(program: &str, arguments: &[String]) -> Result<bool> {
+    let mut command = cargo::release(program)?;
+    command.args(arguments);
+    cargo::run(command, None).map(|()| true)
 }
 
 fn say(note: &str) -> Result<bool> {

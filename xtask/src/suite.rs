@@ -33,6 +33,15 @@ pub(crate) struct Options {
     only: Vec<String>,
 }
 
+/// What is run with optimizations.
+const PROGRAMS: [&str; 5] = [
+    "trunkline",
+    "trunkline-sim",
+    "trunkline-interop",
+    "trunkline-benches",
+    "hot-pieces",
+];
+
 struct Step {
     area: &'static str,
     /// What it may take on two cores with nothing built yet, in seconds.
@@ -87,10 +96,8 @@ const STEPS: &[Step] = &[
         quietly(command, s)
     }),
     step("release", 360, |s| {
-        let mut command = cargo::cargo(&["build", "--workspace", "--release"]);
-        // Nothing runs these with optimizations.
-        command.args(["--exclude", "xtask", "--exclude", fuzz::REPLAY]);
-        quietly(command, s)
+        cargo::build_release(&PROGRAMS, Some(s.limit))?;
+        Ok(Outcome::Passed(String::new()))
     }),
     step("corpora", 90, |s| {
         fuzz::replay(Some(s.limit)).map(Outcome::Passed)
@@ -270,9 +277,8 @@ fn sim(setting: &Setting) -> Result<Outcome> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let start = since.as_millis() as u64 * 1_000;
     for (start, count) in [(0, SEEDS), (start, fresh)] {
-        let mut command =
-            cargo::cargo(&["run", "--quiet", "--release", "--package", "trunkline-sim"]);
-        command.args(["--", "--start", &start.to_string()]);
+        let mut command = cargo::release("trunkline-sim")?;
+        command.args(["--start", &start.to_string()]);
         command.args(["--count", &count.to_string()]);
         cargo::run(command, Some(setting.limit))?;
     }
@@ -282,8 +288,8 @@ fn sim(setting: &Setting) -> Result<Outcome> {
 
 /// Congestion control over a cut of the table of paths; fails when a law is broken.
 fn paths(setting: &Setting) -> Result<Outcome> {
-    let mut command = cargo::cargo(&["run", "--quiet", "--release", "--package", "trunkline-sim"]);
-    command.args(["--", "suite"]);
+    let mut command = cargo::release("trunkline-sim")?;
+    command.arg("suite");
     if setting.full {
         command.arg("--full");
     }
@@ -312,14 +318,18 @@ fn examples(setting: &Setting) -> Result<Outcome> {
         .find(|package| package.name == "trunkline");
     let package = package.context("no package is called trunkline")?;
     let is_example = |kind: &Vec<String>| kind.iter().any(|kind| kind == "example");
+    let build = cargo::cargo(&["build", "--quiet", "--workspace", "--examples"]);
+    cargo::run(build, Some(setting.limit))?;
+    let folder = cargo::target_dir()?.join("debug/examples");
     let mut names = Vec::new();
     for target in package
         .targets
         .iter()
         .filter(|target| is_example(&target.kind))
     {
-        let arguments = ["run", "--quiet", "--example", &target.name];
-        cargo::run(cargo::cargo(&arguments), Some(setting.limit))?;
+        let example = folder.join(&target.name);
+        let command = cargo::command(&example.to_string_lossy(), &[]);
+        cargo::run(command, Some(setting.limit))?;
         names.push(target.name.clone());
     }
     if names.is_empty() {
@@ -331,8 +341,8 @@ fn examples(setting: &Setting) -> Result<Outcome> {
 /// The demo with many QPs has to end, all its bytes verified.
 fn demo(setting: &Setting) -> Result<Outcome> {
     let qps = if setting.full { "1000000" } else { "200000" };
-    let mut command = cargo::cargo(&["run", "--quiet", "--release", "--package", "trunkline-cli"]);
-    command.args(["--", "demo", "--qps", qps]);
+    let mut command = cargo::release("trunkline")?;
+    command.args(["demo", "--qps", qps]);
     cargo::run(command, Some(setting.limit))?;
     Ok(Outcome::Passed(format!("{qps} QPs")))
 }

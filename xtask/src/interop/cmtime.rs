@@ -2,9 +2,9 @@
 //! it, and by two Trunkline nodes. All ends of both are programs of that one emulated CPU, so that
 //! their ratio means something though their figures do not.
 
+use super::Verdict;
 use super::guest::{ADDRESSES, Guest};
 use super::record::heading;
-use super::{Verdict, build};
 use crate::cargo;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
@@ -36,7 +36,7 @@ type Times = [f64; STEPS.len()];
 /// # Errors
 /// A program failed, or the guest did.
 pub(super) fn run(script: PathBuf, stop: &AtomicBool, record: Option<&Path>) -> Result<Verdict> {
-    build(&["trunkline-benches"])?;
+    cargo::build_release(&["trunkline-benches"], None)?;
     let program = cargo::target_dir()?.join("release/trunkline-benches");
     let guest = Guest::boot(script, &[program], None)?;
     let (mut kernel, mut ours) = (Vec::new(), Vec::new());

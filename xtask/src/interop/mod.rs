@@ -103,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
         return cmtime::run(script, &stop, record.as_deref());
     }
     let peers = compile(&folder)?;
-    build(&["trunkline-cli", "trunkline-interop"])?;
+    cargo::build_release(&["trunkline", "trunkline-interop"], None)?;
     let json = match &options.json {
         Some(file) => std::path::absolute(file)?,
         None => folder.join("outcomes.json"),
@@ -125,14 +125,6 @@ pub(crate) fn run(options: &Options) -> Result<Verdict> {
         "{} packets of ours looked at",
         packets?
     )))
-}
-
-fn build(packages: &[&str]) -> Result<()> {
-    for package in packages {
-        let arguments = ["build", "--quiet", "--release", "--package", package];
-        cargo::run(cargo::cargo(&arguments), None)?;
-    }
-    Ok(())
 }
 
 /// The script, if this machine can run it.

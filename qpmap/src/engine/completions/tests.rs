@@ -43,6 +43,29 @@ fn completions_are_seen_once_they_are_published_and_wake_their_program_once() {
 }
 
 #[test]
+fn every_program_that_armed_is_woken_when_what_was_published_is_let_go() {
+    let mut owner = Completions::new();
+    let programs = [(); 3].map(|()| {
+        let woken = Arc::new(Woken::default());
+        let notify: Arc<dyn Notify> = Arc::<Woken>::clone(&woken);
+        let (cq, queue) = owner.create(8, Some(notify)).unwrap();
+        queue.arm(false);
+        assert_eq!(owner.push(cq, &DONE), None);
+        (queue, woken)
+    });
+    let woken = || {
+        programs
+            .each_ref()
+            .map(|(_, woken)| woken.0.load(Ordering::Relaxed))
+    };
+    let notifications = owner.publish();
+    assert_eq!(programs.each_ref().map(|(queue, _)| polled(queue)), [1; 3]);
+    assert_eq!(woken(), [0; 3], "a lock may still be held");
+    drop(notifications);
+    assert_eq!(woken(), [1; 3]);
+}
+
+#[test]
 fn a_queue_that_overran_is_told_once_and_takes_no_more_qps() {
     let mut owner = Completions::<Heap>::new();
     let (cq, _queue) = owner.create(1, None).unwrap();
