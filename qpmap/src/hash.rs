@@ -3,12 +3,18 @@
 use hashbrown::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use trunkline_conn::secret::Stream;
+use trunkline_wire::Gid;
 
 /// Values by an index of our own, which nobody outside chooses.
 pub(crate) type IndexMap<T> = HashMap<u32, T, BuildHasherDefault<Spread>>;
 
 /// Values by 128 bits, which strangers choose parts of. Keys hash as one `u128`.
 pub(crate) type WideMap<K, T> = HashMap<K, T, Keyed>;
+
+/// An address as a key of such a table.
+pub(crate) const fn bits(address: Gid) -> u128 {
+    u128::from_be_bytes(address.0)
+}
 
 /// Spreads indices, which come in rows, over a table (Fibonacci hashing).
 #[derive(Clone, Copy, Debug, Default)]

@@ -180,21 +180,16 @@ impl WaitFd {
         if *watched == full {
             return Ok(());
         }
-        // The first one is always waited for until it has something to receive.
-        let flags = |at: usize, room: EventFlags| match at {
-            0 => room | EventFlags::IN,
-            _ => room,
-        };
         let (none, room) = (EventFlags::empty(), EventFlags::OUT);
         let change = |at: usize, room: EventFlags| {
             let (port, data) = (&handle.ports[at], EventData::new_u64(0));
-            let flags = flags(at, room);
             if at == 0 {
-                epoll::modify(&self.epoll, port, data, flags)
+                // It is waited for until it has something to receive, too, and always.
+                epoll::modify(&self.epoll, port, data, EventFlags::IN | room)
             } else if room.is_empty() {
                 epoll::delete(&self.epoll, port)
             } else {
-                epoll::add(&self.epoll, port, data, flags)
+                epoll::add(&self.epoll, port, data, room)
             }
             .map_err(|e| Error::system("epoll of a worker")(e.into()))
         };

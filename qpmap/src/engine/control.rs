@@ -53,23 +53,14 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trunkline_wire::{ControlKind, Qpn};
+    use replies::tests::REFUSED;
 
     #[test]
     fn a_refusal_that_nobody_hears_costs_nothing() {
         let mut control = Control::new(Keyed::new([1, 2]));
         let peer = std::net::IpAddr::from([10, 0, 0, 1]).into();
-        let entry = ControlEntry {
-            kind: ControlKind::Refused,
-            src_qp: Qpn::from_wire(1),
-            replay_epoch: 0,
-            dest_qp: Qpn::from_wire(2),
-            generation: 1,
-            status: 1,
-            msn: 0,
-        };
         let now = Instant::from_nanos(1);
-        let told = (0..10_000).filter(|_| control.refuse(now, (1, peer), entry));
+        let told = (0..10_000).filter(|_| control.refuse(now, (1, peer), REFUSED));
         assert!(told.count() < 2000, "there is no room for more");
         assert!(control.refusals.may_ask(now, peer));
     }

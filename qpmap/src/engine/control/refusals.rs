@@ -1,7 +1,7 @@
 //! How often peers are refused BINDs: whoever searches for numbers of QPs learns one with each
 //! refusal.
 
-use crate::hash::{Keyed, WideMap};
+use crate::hash::{Keyed, WideMap, bits};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use trunkline_conn::time::{Instant, SECOND};
@@ -46,7 +46,7 @@ impl Name {
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u128(match *self {
-            Self::Address(address) => u128::from_be_bytes(address.0),
+            Self::Address(address) => bits(address),
             Self::Network(network) => network,
         });
     }

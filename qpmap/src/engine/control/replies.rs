@@ -4,7 +4,7 @@
 //! that would be refused comes again when it is not acknowledged. So there may be few of them, and
 //! each address has room of its own.
 
-use crate::hash::{IndexMap, Keyed, WideMap};
+use crate::hash::{IndexMap, Keyed, WideMap, bits};
 use hashbrown::hash_map::Entry;
 use std::collections::VecDeque;
 use trunkline_wire::{Answer as AnswerEntry, Control as ControlEntry, Gid};
@@ -121,12 +121,8 @@ impl Replies {
     }
 }
 
-const fn bits(address: Gid) -> u128 {
-    u128::from_be_bytes(address.0)
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use trunkline_wire::{ControlKind, NakCode, Qpn, Syndrome};
 
@@ -146,7 +142,7 @@ mod tests {
         }
     }
 
-    const REFUSED: ControlEntry = ControlEntry {
+    pub(in crate::engine::control) const REFUSED: ControlEntry = ControlEntry {
         kind: ControlKind::Refused,
         src_qp: Qpn::from_wire(1),
         replay_epoch: 0,
