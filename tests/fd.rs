@@ -159,6 +159,22 @@ fn who_drives_a_node_hears_that_another_thread_shut_it_down() {
 }
 
 #[test]
+fn who_sleeps_hears_of_the_end_though_others_poll_before_and_after() {
+    for after in [false, true] {
+        let node = inline().build().unwrap();
+        assert!(node.try_wait().unwrap());
+        // Another thread polls: nobody has to wake the one that sleeps.
+        node.poll().unwrap();
+        node.shutdown(Duration::ZERO).unwrap();
+        if after {
+            assert!(matches!(node.poll(), Err(Error::Down(Down::ShutDown))));
+            assert!(matches!(node.try_wait(), Err(Error::Down(Down::ShutDown))));
+        }
+        readable(Waits::Poll, node.fd().unwrap(), &mut None);
+    }
+}
+
+#[test]
 fn timers_make_the_descriptor_readable() {
     let pair = Pair::new();
     let attributes = Attributes {

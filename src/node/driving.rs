@@ -38,7 +38,8 @@ impl Node {
     /// There is no such worker.
     pub fn poll_worker(&self, worker: u8) -> Result<bool, Error> {
         let handle = self.shared.handle(worker);
-        if self.is_inline() {
+        // The descriptors of a child are its parent's.
+        if self.is_inline() && !self.shared.life.is_forked() {
             handle.wakeup.awake();
         }
         handle.round().inspect_err(|error| match error {

@@ -142,7 +142,7 @@ impl Life {
             return false;
         }
         self.mark.set(DOWN);
-        self.wakeups.iter().for_each(|wakeup| wakeup.ring());
+        self.wakeups.iter().for_each(|wakeup| wakeup.end());
         let channels = self.channels();
         let channels = channels.iter().filter_map(Weak::upgrade);
         channels.for_each(|channel| make_readable(&channel));

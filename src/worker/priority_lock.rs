@@ -48,7 +48,8 @@ impl<T> PriorityLock<T> {
     /// As [`lock`](Self::lock).
     #[inline]
     pub(crate) fn lock_last(&self) -> LockResult<MutexGuard<'_, T>> {
-        if self.waiting.load(Ordering::SeqCst) == 0 {
+        let others = || self.turns.load(Ordering::SeqCst) > 0;
+        if self.waiting.load(Ordering::SeqCst) == 0 && !others() {
             match self.value.try_lock() {
                 Ok(guard) => return Ok(guard),
                 Err(TryLockError::Poisoned(poisoned)) => return Err(poisoned),

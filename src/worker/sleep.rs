@@ -193,8 +193,9 @@ impl WaitFd {
             }
             .map_err(|e| Error::system("epoll of a worker")(e.into()))
         };
-        if let Some(at) = watched.take() {
+        if let Some(at) = *watched {
             change(at, none)?;
+            *watched = None;
         }
         if let Some(at) = full {
             change(at, room)?;

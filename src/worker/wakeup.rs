@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Wakeup {
     /// The worker sleeps: whoever has work for it must wake it.
     asleep: AtomicBool,
+    /// The node is down: the worker is woken for good.
+    ended: AtomicBool,
     /// What a worker with a thread sleeps on; that of an inline node has one when its program asks
     /// for a descriptor.
     eventfd: OnceLock<OwnedFd>,
@@ -28,6 +30,7 @@ impl Wakeup {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd of a worker")(e.into()))?;
         self.eventfd.get_or_init(|| fd);
+        self.wake_ended();
         Ok(())
     }
 
@@ -44,6 +47,18 @@ impl Wakeup {
         if let Some(fd) = self.eventfd.get() {
             // It fails only when the counter is full, and then the worker wakes anyway.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The node is down. Whoever sleeps hears it, and whoever will, whatever others read meanwhile.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn wake_ended(&self) {
+        if self.ended.load(Ordering::SeqCst) {
+            self.wake();
         }
     }
 
@@ -75,11 +90,12 @@ impl Wakeup {
         self.eventfd.get().map(AsFd::as_fd)
     }
 
-    /// Forgets that the worker was woken.
+    /// Forgets that the worker was woken, unless its node is down.
     pub(crate) fn clear(&self) {
         if let Some(fd) = self.eventfd.get() {
             // Nothing to read is as good.
             let _ = rustix::io::read(fd, &mut [0; 8]);
+            self.wake_ended();
         }
     }
 }
