@@ -56,6 +56,8 @@ pub struct MemoryPort {
     reserved_waste: bool,
     /// Whether those are received first, next time.
     own_first: bool,
+    /// What is received next was looked for.
+    fetched: bool,
     counters: PortCounters,
 }
 
@@ -87,6 +89,7 @@ impl MemoryPort {
             reserved_waste: false,
             reserved_own: false,
             own_first: false,
+            fetched: false,
             counters: PortCounters::default(),
         };
         (port(to_west, from_west), port(to_east, from_east))
@@ -165,11 +168,21 @@ impl Port for MemoryPort {
         Ok(())
     }
 
+    fn fetch(&mut self) -> Result<bool, PortError> {
+        self.fetched = true;
+        let own = self.own.as_mut().is_some_and(|own| own.1.fetch());
+        Ok(self.receiver.fetch() || own)
+    }
+
     fn receive(
         &mut self,
         limit: usize,
         sink: &mut dyn FnMut(&Arrival, &[u8]),
     ) -> Result<usize, PortError> {
+        if !self.fetched {
+            self.fetch()?;
+        }
+        self.fetched = false;
         let counters = &mut self.counters;
         let Some(own) = &mut self.own else {
             return Ok(self.receiver.receive(limit, sink, counters));

@@ -349,6 +349,11 @@ impl<W: RingMemory> CompletionQueue<W> {
         self.worker.fresh.store(before | fresh, Ordering::Relaxed);
     }
 
+    /// Whether the worker has put it in error.
+    pub fn is_in_error(&self) -> bool {
+        self.worker.in_error.load(Ordering::Relaxed)
+    }
+
     /// Worker: puts the queue in error, as an overflow does. Whoever armed it is woken up.
     pub fn fail(&self) {
         self.ring.get_or_init(|| self.make_ring());
@@ -366,7 +371,7 @@ impl<W: RingMemory> CompletionQueue<W> {
     /// Looks how much the program has polled, and takes back what nobody will.
     #[cold]
     fn make_room(&self, ring: &W, written: u32) -> Result<(), CqOverflow> {
-        if self.worker.in_error.load(Ordering::Relaxed) {
+        if self.is_in_error() {
             return Err(self.overflow());
         }
         let polled = ring.as_slice()[HEAD].load(Ordering::Acquire) as u32;

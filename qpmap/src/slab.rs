@@ -86,6 +86,36 @@ impl<T> Slab<T> {
         }
     }
 
+    /// Gives out an index without a value. It has none, and is not given out again, until it is
+    /// [filled](Self::fill) or [released](Self::release).
+    ///
+    /// # Panics
+    /// When there are 2^32 - 1 slots in use already.
+    pub fn reserve(&mut self) -> u32 {
+        if self.vacant == NONE {
+            self.grow();
+        }
+        let index = self.vacant;
+        let Slot::Vacant(Hole { next, .. }) = self.slots[index as usize] else {
+            unreachable!("holes are linked to holes")
+        };
+        self.vacant = next;
+        self.slots[index as usize] = Slot::hole(NONE);
+        index
+    }
+
+    /// Takes a value in, at an index that was [reserved](Self::reserve).
+    ///
+    /// # Panics
+    /// When there is a value at `index`.
+    #[track_caller]
+    pub fn fill(&mut self, index: u32, value: T) {
+        let slot = &mut self.slots[index as usize];
+        assert!(matches!(slot, Slot::Vacant(_)), "{index} is taken");
+        *slot = Slot::Occupied(value);
+        self.len += 1;
+    }
+
     /// Takes a value in, at the hole that was made last, or at the end.
     ///
     /// # Panics
@@ -368,6 +398,29 @@ mod tests {
             let all: Vec<_> = slab.iter().map(|(index, value)| (index, *value)).collect();
             prop_assert_eq!(all, model.into_iter().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn an_index_that_is_reserved_has_no_value_and_nobody_else_gets_it() {
+        let mut slab = Slab::new();
+        let first = slab.insert('a');
+        let reserved = slab.reserve();
+        slab.remove(first);
+        assert_eq!((slab.len(), slab.get(reserved)), (0, None));
+        assert_eq!([slab.insert('b'), slab.insert('c')], [first, reserved + 1]);
+        slab.fill(reserved, 'd');
+        assert_eq!((slab.len(), slab[reserved]), (3, 'd'));
+        assert_eq!(slab.remove(reserved), 'd');
+        assert_eq!(slab.next_index(), reserved);
+    }
+
+    #[test]
+    #[should_panic(expected = "is taken")]
+    fn an_index_is_filled_once() {
+        let mut slab = Slab::new();
+        let reserved = slab.reserve();
+        slab.fill(reserved, 'a');
+        slab.fill(reserved, 'b');
     }
 
     #[test]

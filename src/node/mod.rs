@@ -91,7 +91,7 @@ pub struct Builder {
     workers: u8,
     drive: Drive,
     clock: Clock,
-    config: CoreConfig,
+    pub(crate) config: CoreConfig,
     control: Option<CongestionControl>,
     seed: Option<u64>,
     status: Option<bool>,

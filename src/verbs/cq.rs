@@ -71,6 +71,18 @@ impl Cq {
         })))
     }
 
+    /// Checks that QPs may use it.
+    ///
+    /// # Errors
+    /// It is in error: nobody would get their completions.
+    pub(crate) fn check(&self) -> Result<(), VerbsError> {
+        let cq = self.0.id.index();
+        match self.0.queue.is_in_error() {
+            true => Err(VerbsError::CqInError { cq }),
+            false => Ok(()),
+        }
+    }
+
     /// What events call it.
     pub fn id(&self) -> CqId {
         self.0.id

@@ -133,10 +133,13 @@ impl Pd {
                 .refuse("worker", worker.into())
                 .into());
         }
-        let mut core = node.handle(worker).core()?;
-        let queues = core.engine.create_qp(&init)?;
-        let psn = core.draw_psn();
-        drop(core);
+        for cq in [send_cq, recv_cq] {
+            cq.check()?;
+        }
+        let regions = node.regions()?;
+        regions.pd_ref(init.pd)?;
+        let made = node.handle(worker).create_qp(&init);
+        let (queues, psn) = made.inspect_err(|_| regions.pd_unref(init.pd))?;
         Ok(Qp(Arc::new(QpInner {
             pd: self.clone(),
             kind: options.kind,

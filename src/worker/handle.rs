@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::node::life::{Down, Life};
 use crate::observe::capture::Capture;
 use crate::worker::core::{Core, PortBox};
+use crate::worker::new_qps::{NewQp, NewQps};
 use crate::worker::priority_lock::PriorityLock;
 use crate::worker::sleep::WaitFd;
 use crate::worker::wakeup::Wakeup;
@@ -12,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LockResult, MutexGuard, OnceLock, PoisonError};
 use trunkline_conn::time::Instant;
+use trunkline_qpmap::QpInit;
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::mapping::Mapping;
 
@@ -24,6 +26,8 @@ pub(crate) struct WorkerHandle {
     /// Taken before the core, by whoever takes both.
     port: PriorityLock<PortBox>,
     core: PriorityLock<Core>,
+    /// What programs have made that the core does not know yet.
+    new_qps: NewQps,
     /// Where management datagrams are written down.
     pub(crate) capture: Option<Capture>,
     /// What the port is slept on by, if it can be: opened once, as a sleep must not need a
@@ -57,6 +61,7 @@ impl WorkerHandle {
             mapping: Arc::clone(core.engine.mapping()),
             capture: core.capture.clone(),
             core: PriorityLock::new(core),
+            new_qps: NewQps::default(),
             port: PriorityLock::new(port),
             wakeup,
             wait_fd: OnceLock::new(),
@@ -77,6 +82,31 @@ impl WorkerHandle {
             return Err(Down::Forked.into());
         }
         self.unless_poisoned(self.core.lock())
+            .map(|core| self.up_to_date(core))
+    }
+
+    /// Makes a QP that counts among the users of its protection domain already. The worker's lock
+    /// is not taken for it, but where the stock of places is empty.
+    ///
+    /// # Errors
+    /// Sizes out of range, or too many QPs; as [`core`](Self::core).
+    pub(crate) fn create_qp(&self, init: &QpInit) -> Result<NewQp, Error> {
+        if !self.life.is_up() {
+            drop(self.core()?);
+        }
+        loop {
+            if let Some(made) = self.new_qps.make(init)? {
+                return Ok(made);
+            }
+            self.new_qps.fill(&mut *self.core()?)?;
+        }
+    }
+
+    /// The core, with what programs have made since it was taken last.
+    #[inline]
+    fn up_to_date<'a>(&self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        self.new_qps.take_up(&mut core);
+        core
     }
 
     /// The port, for a call of a program that has no core.
@@ -141,9 +171,11 @@ impl WorkerHandle {
             return;
         }
         match self.core.lock() {
-            Ok(mut core) => core.bury(),
+            Ok(core) => self.up_to_date(core).bury(),
             Err(poisoned) => {
                 let mut core = poisoned.into_inner();
+                // As far as the pieces still go together.
+                let _ = catch_unwind(AssertUnwindSafe(|| self.new_qps.take_up(&mut core)));
                 core.bury();
                 core.abandon_ids();
             }
@@ -154,8 +186,9 @@ impl WorkerHandle {
     pub(crate) fn say_goodbye(&self) {
         if !self.life.is_forked()
             && let Ok(mut port) = self.port.lock()
-            && let Ok(mut core) = self.core.lock()
+            && let Ok(core) = self.core.lock()
         {
+            let mut core = self.up_to_date(core);
             // There is nobody left to tell if this fails.
             let _ = catch_unwind(AssertUnwindSafe(|| core.say_goodbye(&mut **port)));
         }
@@ -198,7 +231,8 @@ impl WorkerHandle {
     /// The node does not work any more.
     pub(crate) fn core_for_worker(&self) -> Result<MutexGuard<'_, Core>, Error> {
         self.life.check()?;
-        self.unless_poisoned(self.core.lock_last())
+        let core = self.unless_poisoned(self.core.lock_last());
+        core.map(|core| self.up_to_date(core))
     }
 
     /// The port, for the thread that drives the worker and has no core: others go first.

@@ -106,6 +106,8 @@ pub(super) struct Receiver {
     lane: Arc<Lane>,
     /// Position of the next entry to take from the full ring.
     taken: u32,
+    /// Position behind the last entry of the full ring that this end knows of.
+    known: u32,
     /// Position of the next entry of the empty ring.
     returned: u32,
 }
@@ -130,6 +132,7 @@ pub(super) fn lane(config: MemoryConfig) -> (Sender, Receiver) {
     let receiver = Receiver {
         lane,
         taken: 0,
+        known: 0,
         returned: 0,
     };
     (sender, receiver)
@@ -228,7 +231,15 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Gives up to `limit` packets to `sink`, and says how many.
+    /// Looks what has arrived, unless some of the last time is left. Returns whether there is any.
+    pub(super) fn fetch(&mut self) -> bool {
+        if self.known == self.taken {
+            self.known = self.lane.full.published();
+        }
+        self.known != self.taken
+    }
+
+    /// Gives up to `limit` packets that were [fetched](Self::fetch) to `sink`, and says how many.
     pub(super) fn receive(
         &mut self,
         limit: usize,
@@ -236,7 +247,7 @@ impl Receiver {
         counters: &mut PortCounters,
     ) -> usize {
         let lane = &*self.lane;
-        let ready = lane.full.published().wrapping_sub(self.taken) as usize;
+        let ready = self.known.wrapping_sub(self.taken) as usize;
         let burst = ready.min(limit);
         if burst == 0 {
             return 0;

@@ -61,6 +61,21 @@ fn datagrams_arrive_in_order_with_their_path_and_only_after_the_flush() {
 }
 
 #[test]
+fn what_arrives_behind_a_fetch_is_given_out_after_the_next_one() {
+    let (mut east, mut west) = MemoryPort::pair(SMALL);
+    assert!(!west.fetch().unwrap());
+    assert!(send(&mut east, 7, b"one"));
+    east.flush().unwrap();
+    assert_eq!(receive(&mut west, 10), []);
+    assert!(west.fetch().unwrap());
+    assert!(send(&mut east, 8, b"two"));
+    east.flush().unwrap();
+    assert_eq!(receive(&mut west, 10), [(7, b"one".to_vec())]);
+    assert!(west.fetch().unwrap());
+    assert_eq!(receive(&mut west, 10), [(8, b"two".to_vec())]);
+}
+
+#[test]
 fn a_full_port_refuses_until_the_other_end_received() {
     let (mut east, mut west) = MemoryPort::pair(SMALL);
     for i in 0..4 {

@@ -83,6 +83,11 @@ impl<W: RingMemory> MergedQueue<W> {
         self.rings[0].capacity()
     }
 
+    /// Whether a worker found no room for a completion.
+    pub fn is_in_error(&self) -> bool {
+        self.rings.iter().any(|ring| ring.is_in_error())
+    }
+
     /// Takes completions into `out`, of each worker the oldest first; gives how many.
     ///
     /// # Errors

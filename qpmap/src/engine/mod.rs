@@ -101,10 +101,11 @@ pub use completions::{CqId, Indexed};
 pub use connections::{ConnectionParams, ConnectionStats};
 pub use counters::Counters;
 pub use links::PeerIdentity;
-pub use qp::{Attributes, FIRST_MSN, QpQueues};
+pub use qp::{Attributes, FIRST_MSN, QpInit, QpQueues};
+pub use qps::Place;
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
-pub use verbs::{QpInit, QpModify};
+pub use verbs::QpModify;
 
 use crate::cq::Notifications;
 use crate::doorbell::Doorbells;

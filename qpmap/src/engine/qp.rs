@@ -2,6 +2,7 @@
 
 use super::ending::Ending;
 use super::in_vain::InVain;
+use super::qps::Place;
 use super::requests::PostingOrder;
 use super::responses::ResponseList;
 use super::routes::OwnRoutes;
@@ -14,6 +15,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use trunkline_conn::mem::{Access, PdId};
 use trunkline_wire::{Gid, Psn, Qpn};
+
+/// What a QP is made with (`ibv_create_qp(3)`).
+#[derive(Clone, Copy, Debug)]
+pub struct QpInit {
+    /// Protection domain of its buffers and of what peers reach through it.
+    pub pd: PdId,
+    /// Its kind.
+    pub kind: QpType,
+    /// CQ of its send requests.
+    pub send_cq: u32,
+    /// CQ of its receives.
+    pub recv_cq: u32,
+    /// Where its receives come from, instead of its own queue.
+    pub srq: Option<u32>,
+    /// Most send requests outstanding.
+    pub max_send_wr: u32,
+    /// Most receive requests outstanding.
+    pub max_recv_wr: u32,
+    /// Most scatter-gather elements of a send request, up to 16.
+    pub max_send_sge: u32,
+    /// Most scatter-gather elements of a receive request, up to 16.
+    pub max_recv_sge: u32,
+    /// Most inline bytes.
+    pub max_inline: u32,
+    /// Every send request gets a completion, signalled or not.
+    pub signal_all: bool,
+}
 
 /// The half of a QP that its program holds too.
 #[derive(Debug)]
@@ -34,6 +62,35 @@ pub struct QpQueues<W> {
 }
 
 impl<W: RingMemory> QpQueues<W> {
+    /// The queues of a QP in the RESET state, at the place that `place` gives out once its sizes
+    /// are known to be allowed.
+    ///
+    /// # Errors
+    /// Sizes out of range; that of `place`.
+    pub fn new<E: From<VerbsError>>(
+        init: &QpInit,
+        place: impl FnOnce() -> Result<Place, E>,
+    ) -> Result<Self, E> {
+        let (wr, sge, inline) = (init.max_send_wr, init.max_send_sge, init.max_inline);
+        let send = match init.kind {
+            QpType::Ud => SendQueue::for_datagrams(wr, sge, inline)?,
+            _ => SendQueue::new(wr, sge, inline)?,
+        };
+        let receive = match init.srq {
+            Some(_) => None,
+            None => Some(RecvQueue::new(init.max_recv_wr, init.max_recv_sge)?),
+        };
+        let Place { index, qpn } = place()?;
+        Ok(Self {
+            qpn,
+            index,
+            cqs: [init.send_cq, init.recv_cq],
+            send,
+            receive,
+            state: AtomicU8::new(QpState::Reset as u8),
+        })
+    }
+
     /// Its state at the moment.
     pub fn state(&self) -> QpState {
         let value = self.state.load(Ordering::SeqCst);

@@ -29,8 +29,17 @@ pub(crate) struct Qps<W> {
     secret: Secret24,
     /// Most QPs.
     limit: u32,
+    /// Places that were given out and have no QP yet.
+    reserved: u32,
     /// Which connection carries each, for others to read.
     mapping: Arc<Mapping>,
+}
+
+/// Where a QP will be: its index, and the number that follows from it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Place {
+    pub(crate) index: u32,
+    pub(crate) qpn: Qpn,
 }
 
 /// What names the QPs at an index.
@@ -67,6 +76,7 @@ impl<W> Qps<W> {
             names: Vec::new(),
             resting: VecDeque::new(),
             limit: most.min(secret.size()),
+            reserved: 0,
             secret,
             mapping: Arc::new(Mapping::new()),
         }
@@ -103,26 +113,23 @@ impl<W> Qps<W> {
         self.hot.iter()
     }
 
-    /// Checks that there is room for one more.
+    /// Gives out the place of a QP that is [inserted](Self::insert) later.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`].
-    pub(crate) fn check_room(&self) -> Result<(), VerbsError> {
-        if self.hot.len() < self.limit as usize {
-            return Ok(());
+    /// [`VerbsError::Limit`]: with those that have a place there are as many QPs as may be.
+    pub(crate) fn reserve(&mut self) -> Result<Place, VerbsError> {
+        let taken = self.hot.len() + self.reserved as usize;
+        if taken >= self.limit as usize {
+            return Err(VerbsError::Limit {
+                what: "QPs",
+                limit: self.limit.into(),
+            });
         }
-        Err(VerbsError::Limit {
-            what: "QPs",
-            limit: self.limit.into(),
-        })
-    }
-
-    /// Returns index and number of the QP that is [inserted](Self::insert) next.
-    pub(crate) fn next(&mut self) -> (u32, Qpn) {
-        if self.hot.len() + self.resting.len() >= self.limit as usize {
+        if taken + self.resting.len() >= self.limit as usize {
             self.end_rest();
         }
-        let index = self.hot.next_index();
+        let index = self.hot.reserve();
+        self.reserved += 1;
         if self.names.len() <= index as usize {
             make_room(&mut self.names, 1);
             self.names.push(Name {
@@ -130,19 +137,19 @@ impl<W> Qps<W> {
                 generation: 0,
             });
         }
-        let number = self.number_at(index);
-        self.secret.expect(number.get(), index);
-        (index, number)
+        let qpn = self.number_at(index);
+        Ok(Place { index, qpn })
     }
 
     /// Adds a QP, with another generation than the one before at its index had.
     ///
     /// # Panics
-    /// It is not the [next](Self::next).
+    /// Its place was not [reserved](Self::reserve).
     pub(crate) fn insert(&mut self, qp: Qp<W>, cold: Cold) {
-        let index = qp.queues.index;
-        let inserted = self.hot.insert(qp);
-        assert_eq!(inserted, index, "the slab told the index beforehand");
+        let (index, qpn) = (qp.queues.index, qp.queues.qpn);
+        self.hot.fill(index, qp);
+        self.reserved -= 1;
+        self.secret.expect(qpn.get(), index);
         let at = index as usize;
         reach(&mut self.cold, index, || None);
         self.cold[at] = Some(cold);
@@ -219,9 +226,9 @@ impl<W> Qps<W> {
         cold.expect("a QP in the slab has its cold part")
     }
 
-    /// The cold part of the QP at an index that was ever used, if there is one.
+    /// The cold part of the QP at an index, if there is one.
     pub(crate) fn get_cold(&self, qp: u32) -> Option<&Cold> {
-        self.cold[qp as usize].as_ref()
+        self.cold.get(qp as usize)?.as_ref()
     }
 
     /// Generation of the last QP at an index that was ever used. 0 is none of them.

@@ -2,46 +2,20 @@
 
 use super::backlog::PER_ROUND;
 use super::changes::Changes;
-use super::qp::{Attributes, Cold, Qp, QpQueues, Wire};
+use super::qp::{Attributes, Cold, Qp, QpInit, QpQueues, Wire};
+use super::qps::Place;
 use super::requests::PostingOrder;
 use super::{CqId, Engine, Event, Platform};
 use crate::allowed::Allowed;
 use crate::error::VerbsError;
-use crate::queue::{RecvQueue, SendCursor, SendQueue};
+use crate::queue::SendCursor;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::mem::{Access, PdId};
+use trunkline_conn::mem::Access;
 use trunkline_wire::Qpn;
-
-/// What a QP is made with (`ibv_create_qp(3)`).
-#[derive(Clone, Copy, Debug)]
-pub struct QpInit {
-    /// Protection domain of its buffers and of what peers reach through it.
-    pub pd: PdId,
-    /// Its kind.
-    pub kind: QpType,
-    /// CQ of its send requests.
-    pub send_cq: u32,
-    /// CQ of its receives.
-    pub recv_cq: u32,
-    /// Where its receives come from, instead of its own queue.
-    pub srq: Option<u32>,
-    /// Most send requests outstanding.
-    pub max_send_wr: u32,
-    /// Most receive requests outstanding.
-    pub max_recv_wr: u32,
-    /// Most scatter-gather elements of a send request, up to 16.
-    pub max_send_sge: u32,
-    /// Most scatter-gather elements of a receive request, up to 16.
-    pub max_recv_sge: u32,
-    /// Most inline bytes.
-    pub max_inline: u32,
-    /// Every send request gets a completion, signalled or not.
-    pub signal_all: bool,
-}
 
 /// A change of state (`ibv_modify_qp(3)`).
 #[derive(Clone, Copy, Debug)]
@@ -73,33 +47,38 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     /// Unknown CQ, SRQ or PD, a CQ in error, sizes out of range, or too many QPs.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::RingMemory>>, VerbsError> {
-        self.qps.check_room()?;
         self.completions.check([init.send_cq, init.recv_cq])?;
-        let srq = init.srq.unwrap_or(NONE);
-        if srq != NONE {
+        if let Some(srq) = init.srq {
             self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
         }
-        let (wr, sge, inline) = (init.max_send_wr, init.max_send_sge, init.max_inline);
-        let send = match init.kind {
-            QpType::Ud => SendQueue::for_datagrams(wr, sge, inline)?,
-            _ => SendQueue::new(wr, sge, inline)?,
-        };
-        let receive = match init.srq {
-            Some(_) => None,
-            None => Some(RecvQueue::new(init.max_recv_wr, init.max_recv_sge)?),
-        };
         self.regions().pd_ref(init.pd)?;
-        let (index, qpn) = self.qps.next();
-        let queues = Arc::new(QpQueues {
-            qpn,
-            index,
-            cqs: [init.send_cq, init.recv_cq],
-            send,
-            receive,
-            state: AtomicU8::new(QpState::Reset as u8),
-        });
+        let made = QpQueues::new(init, || self.qps.reserve());
+        let queues = made.inspect_err(|_| self.regions().pd_unref(init.pd))?;
+        let queues = Arc::new(queues);
+        self.insert_qp(init, Arc::clone(&queues));
+        Ok(queues)
+    }
+
+    /// Gives out the place of a QP that is [inserted](Self::insert_qp) later: who makes QPs without
+    /// the engine takes it from a stock.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`]
+    pub fn reserve_qp(&mut self) -> Result<Place, VerbsError> {
+        self.qps.reserve()
+    }
+
+    /// Takes up a QP in the RESET state that was made at a [reserved](Self::reserve_qp) place, and
+    /// counts among the users of its protection domain already ([`RegionTable::pd_ref`]).
+    ///
+    /// # Panics
+    /// Its CQs or its SRQ are not there, or its place is another one's.
+    ///
+    /// [`RegionTable::pd_ref`]: crate::regions::RegionTable::pd_ref
+    pub fn insert_qp(&mut self, init: &QpInit, queues: Arc<QpQueues<P::RingMemory>>) {
+        let cqs = queues.cqs;
         let record = Qp {
-            queues: Arc::clone(&queues),
+            queues,
             cursor: SendCursor::default(),
             order: PostingOrder::EMPTY,
             pd: init.pd,
@@ -107,6 +86,7 @@ impl<P: Platform> Engine<P> {
             signal_all: init.signal_all,
             wire: Wire::None,
         };
+        let srq = init.srq.unwrap_or(NONE);
         let cold = Cold {
             kind: init.kind,
             srq,
@@ -117,11 +97,10 @@ impl<P: Platform> Engine<P> {
             routes: None,
         };
         self.qps.insert(record, cold);
-        self.completions.attach([init.send_cq, init.recv_cq]);
+        self.completions.attach(cqs);
         if srq != NONE {
             self.srqs[srq].users += 1;
         }
-        Ok(queues)
     }
 
     /// Destroys a QP (`ibv_destroy_qp(3)`): what it had outstanding is not reported, and its CQs

@@ -123,7 +123,7 @@ impl<B: RegionMemory> RegionTable<B> {
     ///
     /// # Errors
     /// There is no such domain.
-    pub(crate) fn pd_ref(&self, pd: PdId) -> Result<(), VerbsError> {
+    pub fn pd_ref(&self, pd: PdId) -> Result<(), VerbsError> {
         self.books().domain(pd)?.others += 1;
         Ok(())
     }
@@ -132,7 +132,7 @@ impl<B: RegionMemory> RegionTable<B> {
     ///
     /// # Panics
     /// When nothing was put in.
-    pub(crate) fn pd_unref(&self, pd: PdId) {
+    pub fn pd_unref(&self, pd: PdId) {
         let others = &mut self.books().domains[pd.0].others;
         *others = others
             .checked_sub(1)

@@ -22,7 +22,13 @@ fn owner(most: u32) -> Qps<Heap> {
 
 /// Adds a QP; its index and number.
 fn add(owner: &mut Qps<Heap>) -> (u32, Qpn) {
-    let (index, qpn) = owner.next();
+    let Place { index, qpn } = owner.reserve().unwrap();
+    insert(owner, Place { index, qpn });
+    (index, qpn)
+}
+
+/// Adds a QP at a place that was reserved.
+fn insert(owner: &mut Qps<Heap>, Place { index, qpn }: Place) {
     let queues = Arc::new(QpQueues {
         qpn,
         index,
@@ -50,7 +56,6 @@ fn add(owner: &mut Qps<Heap>) -> (u32, Qpn) {
         routes: None,
     };
     owner.insert(qp, cold);
-    (index, qpn)
 }
 
 #[test]
@@ -91,14 +96,31 @@ fn a_number_that_rests_is_used_where_there_is_no_other() {
     let mut owner = owner(2);
     let (first, number) = add(&mut owner);
     add(&mut owner);
-    let full = owner.check_room();
+    let full = owner.reserve();
     assert!(
         matches!(full, Err(VerbsError::Limit { limit: 2, .. })),
         "{full:?}"
     );
     owner.remove(first);
-    assert!(owner.check_room().is_ok());
     assert_eq!(add(&mut owner), (first, number));
+}
+
+#[test]
+fn a_place_that_is_reserved_is_nobodys_until_its_qp_is_inserted() {
+    let mut owner = owner(2);
+    let place = owner.reserve().unwrap();
+    assert_eq!((owner.len(), owner.find(place.qpn)), (0, None));
+    assert!(owner.get_cold(place.index).is_none());
+    let (other, number) = add(&mut owner);
+    assert_ne!((other, number), (place.index, place.qpn));
+    let full = owner.reserve();
+    assert!(
+        matches!(full, Err(VerbsError::Limit { limit: 2, .. })),
+        "{full:?}"
+    );
+    insert(&mut owner, place);
+    assert_eq!((owner.len(), owner.find(place.qpn)), (2, Some(place.index)));
+    assert_eq!(owner.index_at(number), other);
 }
 
 #[test]

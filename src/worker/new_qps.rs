@@ -1,0 +1,100 @@
+//! How a program makes QPs without the lock of their worker: the worker keeps a stock of places
+//! (indices with their numbers) for them, and takes up what was made before its next packet or
+//! control call. So a program that makes a QP waits for no round of a busy worker, and from there
+//! to RTS the worker's lock is taken once.
+
+use crate::platform::Heap;
+use crate::worker::core::Core;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trunkline_qpmap::{Place, QpInit, QpQueues, VerbsError};
+use trunkline_wire::Psn;
+
+/// Places that are ready: so many QPs are made without the worker between two rounds of it.
+const STOCK: usize = 64;
+
+/// The queues of a QP that was made, and the PSN that it sends first.
+pub(crate) type NewQp = (Arc<QpQueues<Heap>>, Psn);
+
+/// QPs that programs have made and the worker has not taken up yet, and places for more.
+#[derive(Debug, Default)]
+pub(crate) struct NewQps {
+    /// Whether any wait to be taken up. It changes under the lock of the stock.
+    waiting: AtomicBool,
+    stock: Mutex<Stock>,
+}
+
+#[derive(Debug, Default)]
+struct Stock {
+    places: Vec<(Place, Psn)>,
+    made: Vec<(QpInit, Arc<QpQueues<Heap>>)>,
+}
+
+impl NewQps {
+    /// Makes a QP; `None` where no place is left: the stock has to be [filled](Self::fill).
+    ///
+    /// # Errors
+    /// Sizes out of range.
+    pub(crate) fn make(&self, init: &QpInit) -> Result<Option<NewQp>, VerbsError> {
+        let mut stock = self.stock();
+        let Some((place, psn)) = stock.places.last().copied() else {
+            return Ok(None);
+        };
+        let queues = Arc::new(QpQueues::new(init, || Ok::<_, VerbsError>(place))?);
+        stock.places.pop();
+        stock.made.push((*init, Arc::clone(&queues)));
+        self.waiting.store(true, Ordering::Release);
+        Ok(Some((queues, psn)))
+    }
+
+    /// The worker takes up what was made since the last time. Without any this costs one load.
+    ///
+    /// Called wherever the core is taken. A packet that concerns a new QP was caused by the program
+    /// that made it, and is fetched before the core is taken: its QP is there.
+    #[inline]
+    pub(crate) fn take_up(&self, core: &mut Core) {
+        if self.waiting.load(Ordering::Acquire) {
+            self.take_up_made(core);
+        }
+    }
+
+    #[cold]
+    fn take_up_made(&self, core: &mut Core) {
+        let mut stock = self.stock();
+        self.waiting.store(false, Ordering::Relaxed);
+        for (init, queues) in stock.made.drain(..) {
+            core.engine.insert_qp(&init, queues);
+        }
+        // Whoever finds no place says why there is none.
+        let _ = stock.fill(core);
+    }
+
+    /// Fills the stock of places.
+    ///
+    /// # Errors
+    /// There are as many QPs as may be: the stock is empty.
+    pub(crate) fn fill(&self, core: &mut Core) -> Result<(), VerbsError> {
+        self.stock().fill(core)
+    }
+
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        // It is whole at any time.
+        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stock {
+    fn fill(&mut self, core: &mut Core) -> Result<(), VerbsError> {
+        while self.places.len() < STOCK {
+            match core.engine.reserve_qp() {
+                Ok(place) => self.places.push((place, core.draw_psn())),
+                Err(full) if self.places.is_empty() => return Err(full),
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::{Access, Cq, Drive, Error, Node, Pd, Qp, QpModify, QpOptions, QpState};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use trunkline_dataplane::{MemoryConfig, MemoryPort};
+
+/// An inline node, with what QPs need.
+fn node() -> (Node, Pd, Cq) {
+    node_with(u32::MAX)
+}
+
+/// The same with at most `most` QPs.
+fn node_with(most: u32) -> (Node, Pd, Cq) {
+    let address = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
+    let mut builder = Node::builder().address(address).drive(Drive::Inline);
+    builder.config.engine.max_qps = most;
+    let (port, _peer) = MemoryPort::pair(MemoryConfig::default());
+    let node = builder.build_on(Box::new(port)).unwrap();
+    let (pd, cq) = (node.alloc_pd(), node.create_cq(64).unwrap());
+    (node, pd, cq)
+}
+
+fn create(pd: &Pd, cq: &Cq) -> Result<Qp, Error> {
+    pd.create_qp(cq, cq, &QpOptions::default())
+}
+
+#[test]
+fn a_qp_is_made_while_its_worker_is_in_the_middle_of_a_round() {
+    let (node, pd, cq) = node();
+    let first = create(&pd, &cq).unwrap();
+    let core = node.shared.handle(0).core().unwrap();
+    // The lock would never be given to this thread.
+    let qps: Vec<_> = (0..STOCK).map(|_| create(&pd, &cq).unwrap()).collect();
+    assert_eq!(core.engine.live_objects().qps, 1);
+    drop(core);
+    assert_eq!(node.live_objects().qps, 1 + STOCK);
+    let all = qps.iter().chain([&first]);
+    let numbers: BTreeSet<_> = all.clone().map(|qp| qp.qpn().get()).collect();
+    assert_eq!(numbers.len(), 1 + STOCK);
+    for qp in all {
+        assert_eq!(qp.query().unwrap().0, QpState::Reset);
+        qp.modify(&QpModify::Init {
+            access: Access::ALL,
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_qp_that_goes_before_its_worker_knew_it_leaves_nothing() {
+    let (node, pd, cq) = node();
+    for _ in 0..3 * STOCK {
+        drop(create(&pd, &cq).unwrap());
+    }
+    assert_eq!(node.live_objects().qps, 0);
+    // They assert that nobody uses them.
+    drop((cq, pd));
+}
+
+#[test]
+fn there_are_as_many_qps_as_may_be_and_the_next_one_is_refused_until_one_goes() {
+    let most = STOCK as u32 + 10;
+    let (_node, pd, cq) = node_with(most);
+    let mut qps: Vec<_> = (0..most).map(|_| create(&pd, &cq).unwrap()).collect();
+    for _ in 0..2 {
+        let refused = create(&pd, &cq).unwrap_err();
+        assert!(
+            matches!(refused, Error::Verbs(VerbsError::Limit { what: "QPs", .. })),
+            "{refused:?}"
+        );
+        qps.pop();
+        qps.push(create(&pd, &cq).unwrap());
+    }
+}
+
+#[test]
+fn sizes_that_are_refused_cost_no_place() {
+    let (node, pd, cq) = node();
+    let wrong = QpOptions {
+        max_send_sge: 17,
+        ..QpOptions::default()
+    };
+    let first = create(&pd, &cq).unwrap();
+    let core = node.shared.handle(0).core().unwrap();
+    for _ in 0..2 * STOCK {
+        let refused = pd.create_qp(&cq, &cq, &wrong);
+        assert!(matches!(refused, Err(Error::Verbs(_))));
+    }
+    let last = create(&pd, &cq).unwrap();
+    drop(core);
+    drop((first, last));
+    assert_eq!(node.live_objects().qps, 0);
+}
+
+#[test]
+fn threads_that_make_qps_at_once_get_different_ones() {
+    const EACH: usize = 5_000;
+    let (node, pd, cq) = node();
+    let made: Vec<Vec<Qp>> = std::thread::scope(|scope| {
+        let make = || (0..EACH).map(|_| create(&pd, &cq).unwrap()).collect();
+        let threads = [scope.spawn(make), scope.spawn(make)];
+        while !threads.iter().all(|thread| thread.is_finished()) {
+            node.poll().unwrap();
+        }
+        threads.map(|thread| thread.join().unwrap()).into()
+    });
+    let numbers: BTreeSet<_> = made.iter().flatten().map(|qp| qp.qpn().get()).collect();
+    assert_eq!(numbers.len(), 2 * EACH);
+    assert_eq!(node.live_objects().qps, 2 * EACH);
+    drop(made);
+    assert_eq!(node.live_objects().qps, 0);
+}
