@@ -4,13 +4,13 @@
 mod common;
 
 use common::faulty::{self, Fault, Switch};
-use common::{End, PATIENCE, address, until, wait_for};
+use common::{End, PATIENCE, address, next, until, wait_for};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, ConnectionOptions, Down, Error, Event, Node, Qp, QpModify, QpOptions, QpState,
+    Access, ConnectionOptions, Down, Drive, Error, Event, Node, Qp, QpModify, QpOptions, QpState,
     SendFlags, SendOp, Status,
 };
 
@@ -141,6 +141,33 @@ fn a_shortage_of_buffers_passes_and_is_counted() {
     let write = SendOp::Write(peer.mr.remote(0));
     bench.end.post(&qps.0, 1, write, 0, 64);
     assert_eq!(wait_for(&bench.end.send_cq).status, Status::Success);
+}
+
+#[test]
+fn a_passing_error_of_one_worker_is_told_and_keeps_no_other_one_from_its_round() {
+    let builder = Node::builder().drive(Drive::Inline);
+    let (node, [fault, _]) = faulty::node_of_workers(address(), builder);
+    let (end, peer) = (End::of(node), End::new(Node::builder().address(address())));
+    let qps = [(); 2].map(|()| end.qp(&QpOptions::default()));
+    let qp = qps.iter().find(|qp| qp.worker() == 1).unwrap();
+    let theirs = peer.qp(&QpOptions::default());
+    qp.connect(theirs.address()).unwrap();
+    theirs.connect(qp.address()).unwrap();
+    let write = SendOp::Write(peer.mr.remote(0));
+    end.post(qp, 1, write, 0, 64);
+    assert_eq!(next(&[&end.node], &end.send_cq).status, Status::Success);
+    fault.set(Fault::LacksBuffers);
+    end.post(qp, 2, write, 0, 64);
+    let patience = Instant::now() + Duration::from_secs(5);
+    let done = loop {
+        let error = end.node.poll().unwrap_err();
+        assert!(matches!(error, Error::Port(_)), "{error}");
+        if let Some(done) = end.send_cq.poll_one().unwrap() {
+            break done;
+        }
+        assert!(Instant::now() < patience, "the other worker has no round");
+    };
+    assert_eq!((done.wr_id, done.status), (2, Status::Success));
 }
 
 /// Runs `child` in a child process; gives what it says, 0 if all is well.

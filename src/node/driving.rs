@@ -20,13 +20,14 @@ impl Node {
     ///
     /// # Errors
     /// The node does not work any more ([`health`](Self::health)), or an error that passes: poll
-    /// again then.
+    /// again then. It is the first one of a worker; the others had their round all the same.
     pub fn poll(&self) -> Result<bool, Error> {
-        let mut any = false;
+        let mut any = Ok(false);
         for worker in 0..self.shared.workers.count() {
-            any |= self.poll_worker(worker)?;
+            let polled = self.poll_worker(worker);
+            any = any.and_then(|any| Ok(any | polled?));
         }
-        Ok(any)
+        any
     }
 
     /// The same of one worker, from 0: for programs with a thread for each.
