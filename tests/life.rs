@@ -4,7 +4,8 @@
 mod common;
 
 use common::faulty::{self, Fault, Switch};
-use common::{End, PATIENCE, address, next, until, wait_for};
+use common::{End, PATIENCE, address, inline, next, until, wait_for};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::sync::mpsc;
@@ -214,6 +215,8 @@ fn a_childs_calls_fail_cleanly_and_its_parent_goes_on() {
             forked(a.node.create_cq(4).map(drop)),
             forked(a.node.alloc_pd().register(64, Access::ALL).map(drop)),
             forked(a.node.poll().map(drop)),
+            forked(a.node.fd().map(drop)),
+            forked(a.node.try_wait().map(drop)),
             a.node.health().down == Some(Down::Forked),
             a.send_cq.poll_one().unwrap().is_none(),
             a.node.poll_event().is_none(),
@@ -232,6 +235,44 @@ fn a_childs_calls_fail_cleanly_and_its_parent_goes_on() {
     assert_eq!((qa.state(), qb.state()), (QpState::Rts, QpState::Rts));
     a.post(qa, 1, SendOp::Write(b.mr.remote(0)), 0, 64);
     assert_eq!(wait_for(&a.send_cq).status, Status::Success);
+}
+
+#[test]
+fn a_child_waits_on_no_descriptor_of_its_parent_and_reads_none() {
+    for workers in [1, 2] {
+        let end = End::new(inline().workers(workers));
+        let (node, qp) = (&end.node, end.qp(&QpOptions::default()));
+        qp.connect(qp.address()).unwrap();
+        let write = SendOp::Write(end.mr.remote(0));
+        end.post(&qp, 1, write, 0, 64);
+        assert_eq!(next(&[node], &end.send_cq).status, Status::Success);
+        let is_readable = || {
+            let fd = PollFd::from_borrowed_fd(node.fd().unwrap(), PollFlags::IN);
+            rustix::event::poll(&mut [fd], Some(&Timespec::default())) == Ok(1)
+        };
+        until(&[node], "a moment of rest", || {
+            node.try_wait().unwrap() && !is_readable()
+        });
+        end.post(&qp, 2, write, 0, 64);
+        assert!(is_readable(), "a request was posted");
+        let forked = |error: Option<Error>| matches!(error, Some(Error::Down(Down::Forked)));
+        let code = in_child(|| {
+            let checks = [
+                forked(node.poll().err()),
+                forked(node.wait(Duration::ZERO).err()),
+                forked(node.fd().err()),
+                forked(node.worker_fd(0).err()),
+                forked(node.try_wait().err()),
+                forked(node.try_wait_worker(0).err()),
+            ];
+            checks
+                .iter()
+                .position(|good| !good)
+                .map_or(0, |bad| bad as u8 + 1)
+        });
+        assert_eq!(code, 0, "the first check that failed in the child");
+        assert!(is_readable(), "the child read what was written to wake");
+    }
 }
 
 #[test]
