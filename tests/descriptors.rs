@@ -35,6 +35,8 @@ fn a_shortage_of_descriptors_does_not_end_a_worker() {
     // An inline node has no descriptor to wait on then, and has one later.
     let refused = inline.try_wait().unwrap_err();
     assert!(matches!(refused, Error::System { .. }), "{refused}");
+    // Who waits for it in a call looks again and again.
+    inline.wait(PATIENCE).unwrap();
     // The workers go to sleep meanwhile, and wake, and do it again: at least every 100 ms.
     for id in 2..8 {
         std::thread::sleep(Duration::from_millis(60));

@@ -7,12 +7,14 @@ mod common;
 use common::{End, Pair, inline, wait_for};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use trunkline::{Attributes, Builder, Down, Drive, Error, Node, Qp, QpOptions, SendOp, Status};
+use trunkline::{
+    Attributes, Builder, Clock, Down, Drive, Error, Node, Qp, QpOptions, SendOp, Status,
+};
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
 /// Longer than any timer of the tests: who sleeps as long was not woken.
@@ -21,41 +23,52 @@ const LONG: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// How a program waits.
-#[derive(Clone, Copy, Debug)]
-enum Waits {
-    /// By poll(2).
-    Poll,
-    /// As the event loop of a runtime does.
-    EdgeTriggered,
+/// How a program sleeps until its node has something to do, with what it keeps from one sleep to
+/// the next. Returns whether it slept.
+type Sleep = fn(&Node, &mut Option<OwnedFd>) -> Result<bool, Error>;
+
+/// Sleeps in poll(2).
+fn by_poll(node: &Node, _: &mut Option<OwnedFd>) -> Result<bool, Error> {
+    let may_wait = node.try_wait()?;
+    if may_wait {
+        assert!(is_readable(node, &LONG), "nobody woke the node");
+    }
+    Ok(may_wait)
 }
 
-/// Waits until `fd` is readable.
-fn readable(waits: Waits, fd: BorrowedFd<'_>, known: &mut Option<rustix::fd::OwnedFd>) {
-    let found = match waits {
-        Waits::Poll => poll(
-            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
-            Some(&LONG),
-        ),
-        Waits::EdgeTriggered => {
-            let epoll = known.get_or_insert_with(|| {
-                let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
-                let flags = EventFlags::IN | EventFlags::ET;
-                epoll::add(&epoll, fd, EventData::new_u64(0), flags).unwrap();
-                epoll
-            });
-            let mut events = Vec::with_capacity(1);
-            epoll::wait(
-                epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                Some(&LONG),
-            )
-        }
-    };
-    assert_ne!(found, Ok(0), "nobody woke the node");
+/// Sleeps as the event loop of a runtime does.
+fn by_edges(node: &Node, known: &mut Option<OwnedFd>) -> Result<bool, Error> {
+    let may_wait = node.try_wait()?;
+    if may_wait {
+        let epoll = known.get_or_insert_with(|| {
+            let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+            let (fd, flags) = (node.fd().unwrap(), EventFlags::IN | EventFlags::ET);
+            epoll::add(&epoll, fd, EventData::new_u64(0), flags).unwrap();
+            epoll
+        });
+        let mut events = Vec::with_capacity(1);
+        let room = rustix::buffer::spare_capacity(&mut events);
+        let found = epoll::wait(epoll, room, Some(&LONG));
+        assert_ne!(found, Ok(0), "nobody woke the node");
+    }
+    Ok(may_wait)
 }
 
-/// A thread that drives a node and waits on its descriptor alone, until the node is shut down.
+/// Sleeps in a call of the node.
+fn by_call(node: &Node, _: &mut Option<OwnedFd>) -> Result<bool, Error> {
+    let (began, long) = (Instant::now(), Duration::from_secs(LONG.tv_sec as u64));
+    node.wait(long)?;
+    assert!(began.elapsed() < long, "nobody woke the node");
+    Ok(true)
+}
+
+/// Whether the node's descriptor is readable within `longest`.
+fn is_readable(node: &Node, longest: &Timespec) -> bool {
+    let fd = PollFd::from_borrowed_fd(node.fd().unwrap(), PollFlags::IN);
+    poll(&mut [fd], Some(longest)) != Ok(0)
+}
+
+/// A thread that drives a node and sleeps in between, until the node is shut down.
 struct Driver {
     thread: JoinHandle<Down>,
     /// How often it slept.
@@ -63,13 +76,13 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(node: &Node, waits: Waits) -> Self {
+    fn new(node: &Node, sleep: Sleep) -> Self {
         let sleeps = Arc::new(AtomicU64::new(0));
         let (node, counted) = (node.clone(), Arc::clone(&sleeps));
         let thread = std::thread::spawn(move || {
             let mut known = None;
             loop {
-                match Self::turn(&node, waits, &mut known) {
+                match turn(&node, sleep, &mut known) {
                     Ok(slept) => counted.fetch_add(slept.into(), Ordering::Relaxed),
                     Err(Error::Down(down)) => return down,
                     Err(error) => panic!("{error}"),
@@ -78,26 +91,19 @@ impl Driver {
         });
         Self { thread, sleeps }
     }
+}
 
-    fn turn(
-        node: &Node,
-        waits: Waits,
-        known: &mut Option<rustix::fd::OwnedFd>,
-    ) -> Result<bool, Error> {
-        while node.poll()? {}
-        let may_wait = node.try_wait()?;
-        if may_wait {
-            readable(waits, node.fd()?, known);
-        }
-        Ok(may_wait)
-    }
+/// Drives a node until nothing is left to do, and sleeps once.
+fn turn(node: &Node, sleep: Sleep, known: &mut Option<OwnedFd>) -> Result<bool, Error> {
+    while node.poll()? {}
+    sleep(node, known)
 }
 
 /// WRITEs of a program that drives nothing, one after the other, over QPs of all workers.
-fn serves_who_drives_nothing(waits: Waits, builder: fn() -> Builder) {
+fn serves_who_drives_nothing(sleep: Sleep, builder: fn() -> Builder) {
     const WRITES: u64 = 200;
     let ends = [End::new(builder()), End::new(builder())];
-    let drivers = ends.each_ref().map(|end| Driver::new(&end.node, waits));
+    let drivers = ends.each_ref().map(|end| Driver::new(&end.node, sleep));
     let [a, b] = &ends;
     let qps: Vec<[Qp; 2]> = (0..4)
         .map(|_| {
@@ -135,27 +141,35 @@ fn serves_who_drives_nothing(waits: Waits, builder: fn() -> Builder) {
 
 #[test]
 fn a_node_that_is_waited_for_by_poll_serves_who_drives_nothing() {
-    serves_who_drives_nothing(Waits::Poll, inline);
+    serves_who_drives_nothing(by_poll, inline);
 }
 
 #[test]
 fn a_node_that_is_waited_for_by_edges_serves_who_drives_nothing() {
-    serves_who_drives_nothing(Waits::EdgeTriggered, inline);
+    serves_who_drives_nothing(by_edges, inline);
+}
+
+#[test]
+fn a_node_that_is_waited_for_by_a_call_serves_who_drives_nothing() {
+    serves_who_drives_nothing(by_call, inline);
+    serves_who_drives_nothing(by_call, || inline().workers(2));
 }
 
 #[test]
 fn the_descriptor_of_a_node_is_that_of_all_its_workers() {
-    serves_who_drives_nothing(Waits::Poll, || inline().workers(2));
-    serves_who_drives_nothing(Waits::EdgeTriggered, || inline().workers(3));
+    serves_who_drives_nothing(by_poll, || inline().workers(2));
+    serves_who_drives_nothing(by_edges, || inline().workers(3));
 }
 
 #[test]
 fn who_drives_a_node_hears_that_another_thread_shut_it_down() {
-    let node = inline().build().unwrap();
-    let driver = Driver::new(&node, Waits::Poll);
-    std::thread::sleep(Duration::from_millis(50));
-    node.shutdown(Duration::ZERO).unwrap();
-    assert_eq!(driver.thread.join().unwrap(), Down::ShutDown);
+    for sleep in [by_poll, by_edges, by_call] {
+        let node = inline().build().unwrap();
+        let driver = Driver::new(&node, sleep);
+        std::thread::sleep(Duration::from_millis(50));
+        node.shutdown(Duration::ZERO).unwrap();
+        assert_eq!(driver.thread.join().unwrap(), Down::ShutDown);
+    }
 }
 
 #[test]
@@ -170,7 +184,7 @@ fn who_sleeps_hears_of_the_end_though_others_poll_before_and_after() {
             assert!(matches!(node.poll(), Err(Error::Down(Down::ShutDown))));
             assert!(matches!(node.try_wait(), Err(Error::Down(Down::ShutDown))));
         }
-        readable(Waits::Poll, node.fd().unwrap(), &mut None);
+        assert!(is_readable(&node, &LONG), "nobody woke who sleeps");
     }
 }
 
@@ -190,7 +204,7 @@ fn timers_make_the_descriptor_readable() {
     pair.a.post(&qa, 2, target, 0, 64);
     let (began, mut sleeps, mut known) = (Instant::now(), 0, None);
     let done = loop {
-        sleeps += u32::from(Driver::turn(&pair.a.node, Waits::Poll, &mut known).unwrap());
+        sleeps += u32::from(turn(&pair.a.node, by_poll, &mut known).unwrap());
         if let Some(done) = pair.a.send_cq.poll_one().unwrap() {
             break done;
         }
@@ -226,7 +240,12 @@ fn a_node_that_nobody_can_wait_for_says_why() {
         .drive(Drive::Inline)
         .build_on(Box::new(port))
         .unwrap();
-    for (node, why) in [(threaded, "threads"), (polled, "polled")] {
+    let turned = inline().clock(Clock::manual()).build().unwrap();
+    for (node, why) in [
+        (threaded, "threads"),
+        (polled, "polled"),
+        (turned, "by hand"),
+    ] {
         for error in [node.fd().err(), node.try_wait().err()] {
             let error = error.unwrap();
             assert!(matches!(error, Error::NoFd { .. }), "{error}");

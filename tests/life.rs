@@ -4,13 +4,14 @@
 mod common;
 
 use common::faulty::{self, Fault, Switch};
-use common::{End, PATIENCE, address, until, wait_for};
+use common::{End, PATIENCE, address, inline, next, until, wait_for};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, ConnectionOptions, Down, Error, Event, Node, Qp, QpModify, QpOptions, QpState,
+    Access, ConnectionOptions, Down, Drive, Error, Event, Node, Qp, QpModify, QpOptions, QpState,
     SendFlags, SendOp, Status,
 };
 
@@ -143,6 +144,33 @@ fn a_shortage_of_buffers_passes_and_is_counted() {
     assert_eq!(wait_for(&bench.end.send_cq).status, Status::Success);
 }
 
+#[test]
+fn a_passing_error_of_one_worker_is_told_and_keeps_no_other_one_from_its_round() {
+    let builder = Node::builder().drive(Drive::Inline);
+    let (node, [fault, _]) = faulty::node_of_workers(address(), builder);
+    let (end, peer) = (End::of(node), End::new(Node::builder().address(address())));
+    let qps = [(); 2].map(|()| end.qp(&QpOptions::default()));
+    let qp = qps.iter().find(|qp| qp.worker() == 1).unwrap();
+    let theirs = peer.qp(&QpOptions::default());
+    qp.connect(theirs.address()).unwrap();
+    theirs.connect(qp.address()).unwrap();
+    let write = SendOp::Write(peer.mr.remote(0));
+    end.post(qp, 1, write, 0, 64);
+    assert_eq!(next(&[&end.node], &end.send_cq).status, Status::Success);
+    fault.set(Fault::LacksBuffers);
+    end.post(qp, 2, write, 0, 64);
+    let patience = Instant::now() + Duration::from_secs(5);
+    let done = loop {
+        let error = end.node.poll().unwrap_err();
+        assert!(matches!(error, Error::Port(_)), "{error}");
+        if let Some(done) = end.send_cq.poll_one().unwrap() {
+            break done;
+        }
+        assert!(Instant::now() < patience, "the other worker has no round");
+    };
+    assert_eq!((done.wr_id, done.status), (2, Status::Success));
+}
+
 /// Runs `child` in a child process; gives what it says, 0 if all is well.
 fn in_child(child: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child runs `child` and ends; the C library's locks are whole in it, as fork(3)
@@ -187,6 +215,8 @@ fn a_childs_calls_fail_cleanly_and_its_parent_goes_on() {
             forked(a.node.create_cq(4).map(drop)),
             forked(a.node.alloc_pd().register(64, Access::ALL).map(drop)),
             forked(a.node.poll().map(drop)),
+            forked(a.node.fd().map(drop)),
+            forked(a.node.try_wait().map(drop)),
             a.node.health().down == Some(Down::Forked),
             a.send_cq.poll_one().unwrap().is_none(),
             a.node.poll_event().is_none(),
@@ -205,6 +235,44 @@ fn a_childs_calls_fail_cleanly_and_its_parent_goes_on() {
     assert_eq!((qa.state(), qb.state()), (QpState::Rts, QpState::Rts));
     a.post(qa, 1, SendOp::Write(b.mr.remote(0)), 0, 64);
     assert_eq!(wait_for(&a.send_cq).status, Status::Success);
+}
+
+#[test]
+fn a_child_waits_on_no_descriptor_of_its_parent_and_reads_none() {
+    for workers in [1, 2] {
+        let end = End::new(inline().workers(workers));
+        let (node, qp) = (&end.node, end.qp(&QpOptions::default()));
+        qp.connect(qp.address()).unwrap();
+        let write = SendOp::Write(end.mr.remote(0));
+        end.post(&qp, 1, write, 0, 64);
+        assert_eq!(next(&[node], &end.send_cq).status, Status::Success);
+        let is_readable = || {
+            let fd = PollFd::from_borrowed_fd(node.fd().unwrap(), PollFlags::IN);
+            rustix::event::poll(&mut [fd], Some(&Timespec::default())) == Ok(1)
+        };
+        until(&[node], "a moment of rest", || {
+            node.try_wait().unwrap() && !is_readable()
+        });
+        end.post(&qp, 2, write, 0, 64);
+        assert!(is_readable(), "a request was posted");
+        let forked = |error: Option<Error>| matches!(error, Some(Error::Down(Down::Forked)));
+        let code = in_child(|| {
+            let checks = [
+                forked(node.poll().err()),
+                forked(node.wait(Duration::ZERO).err()),
+                forked(node.fd().err()),
+                forked(node.worker_fd(0).err()),
+                forked(node.try_wait().err()),
+                forked(node.try_wait_worker(0).err()),
+            ];
+            checks
+                .iter()
+                .position(|good| !good)
+                .map_or(0, |bad| bad as u8 + 1)
+        });
+        assert_eq!(code, 0, "the first check that failed in the child");
+        assert!(is_readable(), "the child read what was written to wake");
+    }
 }
 
 #[test]

@@ -163,6 +163,9 @@ pub struct UdpPort {
     /// Something was fetched that the next call gives out.
     fetched: bool,
     events: VecDeque<PortEvent>,
+    /// A call sent a part of what it was given: the error that ended it is gone with that, and may
+    /// have left its message in the error queue, for which a sleep on the socket ends at once.
+    cut_short: bool,
     /// Sends that may still be repeated since an error of the network was in their way.
     repeats: usize,
 }
@@ -228,6 +231,7 @@ impl UdpPort {
             backed_up: false,
             fetched: false,
             events: VecDeque::new(),
+            cut_short: false,
             repeats: 0,
         })
     }
@@ -427,6 +431,7 @@ impl Port for UdpPort {
             let (units, arena) = self.queue.sendable(run);
             let going_on = match self.batch.send(socket, units, arena) {
                 Ok(sent) => {
+                    self.cut_short |= sent < run;
                     self.account(sent);
                     true
                 }
@@ -449,7 +454,7 @@ impl Port for UdpPort {
         let any = self.receiver.has_more() || self.receiver.fetch(socket, &mut self.counters)?;
         if any {
             self.receiver.arrived();
-        } else if self.receiver.take_failure() {
+        } else if self.receiver.take_failure() | std::mem::take(&mut self.cut_short) {
             self.read_errors();
         }
         Ok(any)

@@ -20,13 +20,14 @@ impl Node {
     ///
     /// # Errors
     /// The node does not work any more ([`health`](Self::health)), or an error that passes: poll
-    /// again then.
+    /// again then. It is the first one of a worker; the others had their round all the same.
     pub fn poll(&self) -> Result<bool, Error> {
-        let mut any = false;
+        let mut any = Ok(false);
         for worker in 0..self.shared.workers.count() {
-            any |= self.poll_worker(worker)?;
+            let polled = self.poll_worker(worker);
+            any = any.and_then(|any| Ok(any | polled?));
         }
-        Ok(any)
+        any
     }
 
     /// The same of one worker, from 0: for programs with a thread for each.
@@ -52,15 +53,26 @@ impl Node {
         })
     }
 
-    /// Blocks an inline node until a packet comes, a timer is due, or `timeout` is over. Returns at
-    /// once when there is something to do, and now and then for no reason.
+    /// Blocks an inline node until a packet comes, a port that was full takes more, a timer is due,
+    /// another thread has work for it, or `timeout` is over. Returns at once when there is
+    /// something to do, and now and then for no reason. Some thread has to [`poll`](Self::poll)
+    /// before it waits again: what it was woken by stays until then, for all that wait, in this
+    /// call or on the node's [`fd`](Self::fd).
+    ///
+    /// A clock that is [turned by hand](crate::Clock::manual) wakes nobody.
     ///
     /// # Errors
     /// The node does not work any more.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.shared.life.check()?;
         let handles: Vec<&WorkerHandle> =
             self.shared.handles.iter().map(|handle| &**handle).collect();
-        sleep::wait(&handles, timeout)
+        if self.is_inline() {
+            sleep::wait_inline(&handles, timeout)
+        } else {
+            // Words for its workers are for their threads.
+            sleep::wait(&handles, timeout)
+        }
     }
 
     /// A descriptor that is readable when an inline node has something to do: a packet came, a
@@ -70,7 +82,8 @@ impl Node {
     /// long as the node lives; nothing is read from it or written to it.
     ///
     /// It tells the truth from a [`try_wait`](Self::try_wait) that gave `true` to the next
-    /// [`poll`](Self::poll):
+    /// [`poll`](Self::poll), by whichever thread; other calls, [`wait`](Self::wait) among them,
+    /// change nothing of that:
     ///
     /// ```no_run
     /// # fn wait_for_readable(_: std::os::fd::BorrowedFd<'_>) {}
@@ -85,8 +98,11 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoFd`]; the operating system has no descriptor left.
+    /// [`Error::NoFd`]: threads drive the node, its port has to be polled, or its clock is
+    /// [turned by hand](crate::Clock::manual); the operating system has no descriptor left; the
+    /// node is another process's.
     pub fn fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.shared.life.check_own()?;
         if self.shared.handles.len() == 1 {
             return self.worker_fd(0);
         }
@@ -137,6 +153,7 @@ impl Node {
     }
 
     fn wait_fd(&self, worker: u8) -> Result<&WaitFd, Error> {
+        self.shared.life.check_own()?;
         if !self.is_inline() {
             let why = "the node's own threads drive it";
             return Err(Error::NoFd { why });

@@ -124,6 +124,17 @@ impl Life {
         self.mark.get() == FORKED
     }
 
+    /// Whether the node is this process's, if it works or not.
+    ///
+    /// # Errors
+    /// It is not: [`is_forked`](Self::is_forked).
+    pub(crate) fn check_own(&self) -> Result<(), Down> {
+        if self.is_forked() {
+            return Err(Down::Forked);
+        }
+        Ok(())
+    }
+
     pub(crate) fn health(&self) -> Health {
         Health {
             down: (!self.is_up()).then(|| self.why()),

@@ -1,7 +1,7 @@
 //! What the handles of a node's objects hold: its workers, and what they share.
 
 use crate::error::Error;
-use crate::node::life::{Down, Life};
+use crate::node::life::Life;
 use crate::observe::log;
 use crate::observe::status::server::Server;
 use crate::rdma_cm::Ids;
@@ -76,10 +76,8 @@ impl Shared {
     /// # Errors
     /// The node is another process's.
     pub(crate) fn regions(&self) -> Result<&RegionTable<Region>, Error> {
-        if self.life.is_forked() {
-            // A thread of the parent may have held the lock.
-            return Err(Down::Forked.into());
-        }
+        // A thread of the parent may have held the lock.
+        self.life.check_own()?;
         Ok(&self.regions)
     }
 
@@ -219,10 +217,8 @@ impl Shared {
         &self,
         mut work: impl FnMut(&mut Core) -> Result<T, VerbsError>,
     ) -> Result<Vec<T>, Error> {
-        if self.life.is_forked() {
-            // A thread of the parent may have held the lock.
-            return Err(Down::Forked.into());
-        }
+        // A thread of the parent may have held the lock.
+        self.life.check_own()?;
         let order = self.in_order();
         let mut done = Vec::with_capacity(self.handles.len());
         for handle in &self.handles {

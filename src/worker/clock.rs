@@ -23,7 +23,9 @@ impl Clock {
         ))
     }
 
-    /// A clock that stands until [`set`](Self::set) moves it: for simulation.
+    /// A clock that stands until [`set`](Self::set) moves it: for simulation. It wakes nobody: a
+    /// node that has it has no descriptor to wait on ([`Error::NoFd`](crate::Error::NoFd)), and is
+    /// to be polled once the clock was set.
     pub fn manual() -> Self {
         Self(Source::Manual(Arc::new(AtomicU64::new(0))))
     }

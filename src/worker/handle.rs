@@ -78,9 +78,7 @@ impl WorkerHandle {
     /// # Errors
     /// Whoever had it panicked: the node fails. Or it is another process's.
     pub(crate) fn core(&self) -> Result<MutexGuard<'_, Core>, Error> {
-        if self.life.is_forked() {
-            return Err(Down::Forked.into());
-        }
+        self.life.check_own()?;
         self.unless_poisoned(self.core.lock())
             .map(|core| self.up_to_date(core))
     }
@@ -114,22 +112,25 @@ impl WorkerHandle {
     /// # Errors
     /// As [`core`](Self::core).
     pub(crate) fn port(&self) -> Result<MutexGuard<'_, PortBox>, Error> {
-        if self.life.is_forked() {
-            return Err(Down::Forked.into());
-        }
+        self.life.check_own()?;
         self.unless_poisoned(self.port.lock())
     }
 
     /// What the program that drives the worker may wait on.
     ///
     /// # Errors
-    /// The port has to be polled, or the operating system has no descriptor left.
+    /// The port has to be polled, or the clock is turned by hand; the operating system has no
+    /// descriptor left.
     pub(crate) fn wait_fd(&self) -> Result<&WaitFd, Error> {
         if let Some(fd) = self.wait_fd.get() {
             return Ok(fd);
         }
         if self.ports.is_empty() {
             let why = "its port has to be polled";
+            return Err(Error::NoFd { why });
+        }
+        if self.core()?.clock.is_manual() {
+            let why = "its clock is turned by hand";
             return Err(Error::NoFd { why });
         }
         let fd = WaitFd::new(self)?;

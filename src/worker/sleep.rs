@@ -105,8 +105,23 @@ pub(crate) fn wait(handles: &[&WorkerHandle], longest: Duration) -> Result<(), E
         // Too many descriptors for a limit that was lowered meanwhile, or no memory.
         Err(_) => wait_out(handles[0].life()),
     }
-    handles.iter().for_each(|handle| handle.wakeup.clear());
     Ok(())
+}
+
+/// The same for workers that their program drives. From here to a worker's next round, whoever has
+/// work for it wakes all that sleep: what one of them meets is not taken from the others.
+///
+/// # Errors
+/// The node is down.
+pub(crate) fn wait_inline(handles: &[&WorkerHandle], longest: Duration) -> Result<(), Error> {
+    for handle in handles.iter().filter(|handle| !handle.ports.is_empty()) {
+        if handle.wakeup.equip().is_err() {
+            wait_out(handle.life());
+            return Ok(());
+        }
+        handle.wakeup.fall_asleep();
+    }
+    wait(handles, longest)
 }
 
 /// A descriptor that is readable when a worker that its program drives has something to do: an
@@ -142,25 +157,19 @@ impl WaitFd {
 
     /// Gets ready to be waited on. `false`: there is something to do first.
     ///
-    /// From here to the worker's next round, whoever has work for it makes the descriptor readable.
+    /// From here to the worker's next round, whoever has work for it makes the descriptor readable,
+    /// and so it stays, also where this is called again.
     ///
     /// # Errors
     /// The node is down, or the operating system has no memory.
     pub(crate) fn try_wait(&self, handle: &WorkerHandle) -> Result<bool, Error> {
         handle.wakeup.fall_asleep();
-        let arm = || {
-            let Some(outlook) = Outlook::of(handle)? else {
-                return Ok(false);
-            };
-            self.watch_room(handle, outlook.full)?;
-            self.arm(outlook.timer)?;
-            Ok(true)
+        let Some(outlook) = Outlook::of(handle)? else {
+            return Ok(false);
         };
-        let armed = arm();
-        if !matches!(armed, Ok(true)) {
-            handle.wakeup.awake();
-        }
-        armed
+        self.watch_room(handle, outlook.full)?;
+        self.arm(outlook.timer)?;
+        Ok(true)
     }
 
     /// Sets the timer; without a time it never fires.

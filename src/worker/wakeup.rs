@@ -13,8 +13,8 @@ pub(crate) struct Wakeup {
     asleep: AtomicBool,
     /// The node is down: the worker is woken for good.
     ended: AtomicBool,
-    /// What a worker with a thread sleeps on; that of an inline node has one when its program asks
-    /// for a descriptor.
+    /// What a worker with a thread sleeps on; that of an inline node has one when its program waits
+    /// or asks for a descriptor.
     eventfd: OnceLock<OwnedFd>,
 }
 
@@ -66,7 +66,7 @@ impl Wakeup {
     pub(crate) fn while_asleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
         self.fall_asleep();
         let slept = sleep();
-        self.asleep.store(false, Ordering::SeqCst);
+        self.awake();
         slept
     }
 
@@ -76,7 +76,8 @@ impl Wakeup {
         self.asleep.store(true, Ordering::SeqCst);
     }
 
-    /// The worker looks for work: nobody has to wake it, if somebody had.
+    /// The worker looks for work: nobody has to wake it, if somebody had. Only who does look may
+    /// say so, as it takes the word of all that sleep.
     #[inline]
     pub(crate) fn awake(&self) {
         if self.asleep.load(Ordering::Relaxed) {
@@ -91,7 +92,7 @@ impl Wakeup {
     }
 
     /// Forgets that the worker was woken, unless its node is down.
-    pub(crate) fn clear(&self) {
+    fn clear(&self) {
         if let Some(fd) = self.eventfd.get() {
             // Nothing to read is as good.
             let _ = rustix::io::read(fd, &mut [0; 8]);

@@ -10,8 +10,8 @@ use trunkline::{Builder, Errno, Node, Port, PortCounters, PortError};
 use trunkline_cm::gsi;
 use trunkline_dataplane::port::{Arrival, Capabilities, Egress, PortEvent, Slot};
 use trunkline_dataplane::{Routes, UdpConfig, UdpPort};
-use trunkline_wire::Path;
 use trunkline_wire::cm::{CmMad, Message};
+use trunkline_wire::{Path, Workers};
 
 /// What the panics of a faulty port say.
 pub const PANIC: &str = "the port is faulty";
@@ -155,13 +155,25 @@ fn is_rtu(datagram: &[u8]) -> bool {
 
 /// Builds a node at `own` whose port serves until the switch is set.
 pub fn node(own: IpAddr, builder: Builder) -> (Node, Switch) {
-    let fault = Switch(Arc::default());
-    let port = Faulty {
-        inner: UdpPort::open(&UdpConfig::new(own)).unwrap(),
-        fault: fault.clone(),
-        dst: None,
-        refused: None,
-    };
-    let node = builder.address(own).build_on(Box::new(port)).unwrap();
+    let (node, [fault]) = node_of_workers(own, builder);
     (node, fault)
+}
+
+/// Builds a node at `own` of so many workers, each with a port and a switch of its own.
+pub fn node_of_workers<const N: usize>(own: IpAddr, builder: Builder) -> (Node, [Switch; N]) {
+    let workers = Workers::new(N as u8).unwrap();
+    let faults = [(); N].map(|()| Switch(Arc::default()));
+    let group = UdpPort::open_group(&UdpConfig::new(own), workers).unwrap();
+    let ports = group.into_iter().zip(&faults).map(|(inner, fault)| {
+        let port = Faulty {
+            inner,
+            fault: fault.clone(),
+            dst: None,
+            refused: None,
+        };
+        Box::new(port) as Box<dyn Port + Send>
+    });
+    let builder = builder.address(own).workers(workers.count());
+    let node = builder.build_on_all(ports.collect()).unwrap();
+    (node, faults)
 }

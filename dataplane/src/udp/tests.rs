@@ -1,12 +1,13 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::port::{Identification, Quoted};
+use crate::port::Identification;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use trunkline_wire::{Workers, icrc};
 
+mod errors;
 mod group;
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
@@ -22,14 +23,20 @@ fn config(address: IpAddr, port: u16) -> UdpConfig {
 
 /// Two ports that share a port number nobody else has.
 fn pair(change: impl Fn(&mut UdpConfig)) -> (UdpPort, UdpPort) {
+    pair_at([A, B], change)
+}
+
+/// The same at these addresses.
+fn pair_at(addresses: [IpAddr; 2], change: impl Fn(&mut UdpConfig)) -> (UdpPort, UdpPort) {
+    let [at_a, at_b] = addresses;
     let open = |address, port| {
         let mut config = config(address, port);
         change(&mut config);
         UdpPort::open(&config)
     };
     for _ in 0..10 {
-        let a = open(A, 0).unwrap();
-        if let Ok(b) = open(B, a.local().port()) {
+        let a = open(at_a, 0).unwrap();
+        if let Ok(b) = open(at_b, a.local().port()) {
             return (a, b);
         }
     }
@@ -645,44 +652,4 @@ fn datagrams_over_ipv6_need_no_udp_checksum() {
     icrc::seal(&path, 0, &mut datagram);
     sender.send_to(&datagram, &port.local().into()).unwrap();
     assert_eq!(shape(&receive(&mut port, 1)), [(7, 64)]);
-}
-
-/// What ports have to say within a second.
-fn told(port: &mut UdpPort) -> Option<PortEvent> {
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(1) {
-        port.fetch().unwrap();
-        port.receive(0, &mut |_, _| {}).unwrap();
-        if let Some(event) = port.poll_event() {
-            return Some(event);
-        }
-    }
-    None
-}
-
-#[test]
-fn a_closed_port_is_told_of_with_what_was_sent_there_and_harms_no_other_datagram() {
-    let (mut a, mut b) = pair(|_| {});
-    let to_b = path(&a, &b);
-    let nobody = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 99));
-    let nowhere = Path {
-        dst: nobody,
-        ..to_b
-    };
-    commit(&mut a, &nowhere, 7, 280).unwrap();
-    a.flush().unwrap();
-    let event = told(&mut a).expect("the kernel says that the port is closed");
-    let PortEvent::Refused { dst, quote } = event else {
-        panic!("{event:?}");
-    };
-    assert_eq!((dst, quote.bytes()), (nobody, &[7; Quoted::MOST][..]));
-    // An error that waits meets the next send, which is about something else.
-    for tag in 0..20 {
-        for (path, length) in [(&nowhere, 100), (&to_b, 200)] {
-            commit(&mut a, path, tag, length).unwrap();
-            a.flush().unwrap();
-        }
-    }
-    assert_eq!(receive(&mut b, 20).len(), 20);
-    assert_eq!((a.counters().unreachable, a.counters().sent), (0, 41));
 }

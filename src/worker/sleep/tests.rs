@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::{Drive, Node};
+use crate::{Drive, Node, QpOptions};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -68,6 +68,20 @@ impl Port for Full {
     }
 }
 
+/// An inline node on a port of these descriptors, and which of them is full.
+fn node_on(sockets: Vec<UnixStream>) -> (Node, Arc<AtomicUsize>) {
+    let full = Arc::new(AtomicUsize::new(ROOM));
+    let (port, _peer) = MemoryPort::pair(MemoryConfig::default());
+    let port = Full {
+        port,
+        sockets,
+        full: Arc::clone(&full),
+    };
+    let builder = Node::builder().address(IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)));
+    let node = builder.drive(Drive::Inline).build_on(Box::new(port));
+    (node.unwrap(), full)
+}
+
 /// Fills a socket until it takes no more.
 fn fill(socket: &mut UnixStream) {
     loop {
@@ -104,18 +118,7 @@ fn a_full_port_makes_the_descriptor_readable_when_it_takes_more_and_only_then() 
             socket.set_nonblocking(true).unwrap();
         }
         fill(&mut ours[at]);
-        let full = Arc::new(AtomicUsize::new(ROOM));
-        let (port, _peer) = MemoryPort::pair(MemoryConfig::default());
-        let port = Full {
-            port,
-            sockets: ours,
-            full: Arc::clone(&full),
-        };
-        let builder = Node::builder().address(IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)));
-        let node = builder
-            .drive(Drive::Inline)
-            .build_on(Box::new(port))
-            .unwrap();
+        let (node, full) = node_on(ours);
         let sleep = || {
             while node.poll().unwrap() {}
             assert!(node.try_wait().unwrap(), "there is nothing to do");
@@ -138,5 +141,28 @@ fn a_full_port_makes_the_descriptor_readable_when_it_takes_more_and_only_then() 
         assert!(!is_readable(&node), "nothing is waited for any more");
         theirs[0].write_all(b"a packet").unwrap();
         assert!(is_readable(&node), "something came");
+    }
+}
+
+#[test]
+fn who_sleeps_on_the_descriptor_misses_no_word_that_another_thread_meets_in_a_call() {
+    let (_theirs, port) = UnixStream::pair().unwrap();
+    let (node, _full) = node_on(vec![port]);
+    let others: [fn(&Node); 2] = [
+        |node| node.wait(Duration::from_secs(20)).unwrap(),
+        |node| {
+            let pd = node.alloc_pd();
+            let cq = node.create_cq(64).unwrap();
+            let qp = pd.create_qp(&cq, &cq, &QpOptions::default()).unwrap();
+            qp.connect(qp.address()).unwrap();
+            assert!(!node.try_wait().unwrap(), "a QP is connected");
+        },
+    ];
+    for other in others {
+        while node.poll().unwrap() {}
+        assert!(node.try_wait().unwrap() && !is_readable(&node));
+        node.shared.handle(0).wake();
+        other(&node);
+        assert!(is_readable(&node), "the word is gone");
     }
 }
