@@ -154,10 +154,10 @@ pub(crate) fn dreq(ids: Ids, remote_qpn: trunkline_wire::Qpn) -> Dreq {
     }
 }
 
-pub(crate) fn drep(ids: Ids) -> Drep {
+pub(crate) fn drep(local: CommId, remote: CommId) -> Drep {
     Drep {
-        local: ids.local,
-        remote: ids.remote,
+        local,
+        remote,
         ..Drep::default()
     }
 }

@@ -14,9 +14,8 @@ use crate::credit::Credit;
 use crate::event::{Established, HandshakeId, Refused, Role, Route};
 use crate::hello::{ConnectRequest, Hello, HelloReply, Offer, Purpose};
 use crate::identity::Identity;
-use crate::message::Mad;
 use crate::phase::Phase;
-use crate::retry::Schedule;
+use crate::setup::{Sent, SetupState};
 use crate::slots;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
@@ -25,14 +24,12 @@ use trunkline_wire::Qpn;
 /// An ask waits for its answer.
 #[derive(Debug)]
 pub(crate) struct ReqSent {
-    pub(crate) transaction: u64,
+    pub(crate) sent: Sent,
     pub(crate) ask: ConnectRequest,
-    pub(crate) schedule: Schedule,
     /// Times the ask began anew after the peer's own had absorbed it and come to nothing.
     pub(crate) resumed: u8,
     /// Who the peer had proved to be when this was sent.
     pub(crate) knew: Option<Identity>,
-    pub(crate) request: Mad,
 }
 
 /// A peer's ask waits for the node's decision.
@@ -46,16 +43,14 @@ pub(crate) struct ReqReceived {
 /// An accepted peer has to confirm.
 #[derive(Debug)]
 pub(crate) struct RepSent {
-    pub(crate) transaction: u64,
+    pub(crate) sent: Sent,
     pub(crate) hello: Hello,
     pub(crate) offer: Offer,
     pub(crate) bounds: Bounds,
-    pub(crate) schedule: Schedule,
     /// The ask of this node that the peer's absorbed, and how often it had begun anew.
     pub(crate) absorbed: Option<(ConnectRequest, u8)>,
     /// Who the peer had proved to be when this was sent.
     pub(crate) knew: Option<Identity>,
-    pub(crate) reply: Mad,
     /// What may still be sent to an address that has not proved to be the asker's.
     pub(crate) credit: Credit,
 }
@@ -64,8 +59,7 @@ pub(crate) struct RepSent {
 #[derive(Debug)]
 pub(crate) struct DreqSent {
     pub(crate) exchange: Exchange,
-    pub(crate) schedule: Schedule,
-    pub(crate) request: Mad,
+    pub(crate) sent: Sent,
 }
 
 /// What is kept of the transaction in which a connection was opened: an ask that comes once more is
@@ -104,10 +98,10 @@ impl slots::State for State {
 
     fn deadline(&self) -> Option<Instant> {
         match self {
-            Self::ReqSent(state) => Some(state.schedule.deadline),
+            Self::ReqSent(state) => Some(state.sent.schedule.deadline),
             Self::ReqReceived(state) => Some(state.deadline),
-            Self::RepSent(state) => Some(state.schedule.deadline),
-            Self::DreqSent(state) => Some(state.schedule.deadline),
+            Self::RepSent(state) => Some(state.sent.schedule.deadline),
+            Self::DreqSent(state) => Some(state.sent.schedule.deadline),
             Self::Free | Self::Established(_) | Self::TimeWait { .. } => None,
         }
     }
@@ -130,26 +124,8 @@ impl slots::State for State {
     }
 }
 
-impl State {
-    /// Whether the peer has to answer a message of ours.
-    pub(crate) const fn waits_for_peer(&self) -> bool {
-        matches!(
-            self,
-            Self::ReqSent(_) | Self::RepSent(_) | Self::DreqSent(_)
-        )
-    }
-
-    /// The schedule of the message that the peer has to answer, with the transaction.
-    pub(crate) fn waiting(&mut self) -> Option<(u64, &mut Schedule)> {
-        match self {
-            Self::ReqSent(state) => Some((state.transaction, &mut state.schedule)),
-            Self::RepSent(state) => Some((state.transaction, &mut state.schedule)),
-            _ => None,
-        }
-    }
-
-    /// How it looks from outside.
-    pub(crate) const fn phase(&self) -> Phase {
+impl SetupState for State {
+    fn phase(&self) -> Phase {
         match self {
             Self::Free => Phase::Gone,
             Self::ReqSent(_) => Phase::ReqSent,
@@ -161,6 +137,27 @@ impl State {
         }
     }
 
+    fn transaction(&self) -> Option<u64> {
+        match self {
+            Self::ReqSent(state) => Some(state.sent.transaction),
+            Self::ReqReceived(state) => Some(state.transaction),
+            Self::RepSent(state) => Some(state.sent.transaction),
+            Self::DreqSent(state) => Some(state.sent.transaction),
+            Self::Free | Self::Established(_) | Self::TimeWait { .. } => None,
+        }
+    }
+
+    fn sent(&mut self) -> Option<&mut Sent> {
+        match self {
+            Self::ReqSent(state) => Some(&mut state.sent),
+            Self::RepSent(state) => Some(&mut state.sent),
+            Self::DreqSent(state) => Some(&mut state.sent),
+            _ => None,
+        }
+    }
+}
+
+impl State {
     /// Whether messages that may be sent again name a QP of this node.
     pub(crate) fn speaks_for(&self, qp: Qpn) -> bool {
         let asks = |ask: &ConnectRequest| ask.binds.as_slice().iter().any(|bind| bind.src_qp == qp);
@@ -189,12 +186,9 @@ impl State {
     /// The exchange in which the connection was or is being opened.
     pub(crate) fn exchange(&self) -> Option<Exchange> {
         match self {
-            Self::Free => None,
-            Self::ReqSent(state) => Some(Exchange::of(state.transaction)),
-            Self::ReqReceived(state) => Some(Exchange::of(state.transaction)),
-            Self::RepSent(state) => Some(Exchange::of(state.transaction)),
             Self::DreqSent(state) => Some(state.exchange),
             Self::Established(exchange) | Self::TimeWait { exchange, .. } => Some(*exchange),
+            _ => self.transaction().map(Exchange::of),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::identity::Identity;
 use crate::phase::{Phase, Step};
 use crate::places::{Occupied, Places};
 use crate::random::Random;
+use crate::setup::SetupState as _;
 use crate::shares::{Held, Shares};
 use crate::slots::{Record, Slots, State as _};
 use crate::state::{Exchange, State};

@@ -8,16 +8,16 @@ mod withdraw;
 use crate::binds::Bounds;
 use crate::config::Config;
 use crate::credit::Credit;
-use crate::driver::Driver;
 use crate::event::{CloseReason, Event, HandshakeId, OpenError, Outgoing, Route, UnknownHandshake};
 use crate::hello::{ConnectRequest, Hello, HelloError, Offer, Purpose};
 use crate::identity::Identity;
-use crate::message::{self, Mad};
+use crate::message;
 use crate::outbox::Outbox;
 use crate::phase::Step;
 use crate::random::Random;
+use crate::records::Records;
 use crate::refusal::RefusalCode;
-use crate::retry::Schedule;
+use crate::setup::Setup;
 use crate::state::{DreqSent, RepSent, ReqSent, State};
 pub use crate::table::Load;
 use crate::table::{Ids, Slot, Table};
@@ -241,7 +241,7 @@ impl<R: Random> NodeCm<R> {
         match self.table.slot(index).state() {
             State::ReqSent(state) => {
                 // The peer may have accepted: it must not wait for the confirmation.
-                let transaction = state.transaction;
+                let transaction = state.sent.transaction;
                 self.send_rej(index, transaction, Answered::Other, RefusalCode::Cancelled);
                 self.finish(index, CloseReason::Local);
             }
@@ -249,21 +249,18 @@ impl<R: Random> NodeCm<R> {
                 self.refuse_asked(index, RefusalCode::Policy, CloseReason::Local)
             }
             State::RepSent(state) => {
-                let transaction = state.transaction;
+                let transaction = state.sent.transaction;
                 self.send_rej(index, transaction, Answered::Req, RefusalCode::Policy);
                 self.finish(index, CloseReason::Local);
             }
             &State::Established(exchange) => {
                 let dreq = message::dreq(ids, self.table.slot(index).remote_qpn());
-                let request = message::mad(self.random.next(), dreq);
-                let schedule = Schedule::start(now, self.config.close, self.random.next());
-                let closing = Box::new(DreqSent {
-                    exchange,
-                    schedule,
-                    request,
-                });
+                let transaction = self.random.next();
+                let request = message::mad(transaction, dreq);
+                let sent = self.begin(now, transaction, request, self.config.close);
+                let closing = Box::new(DreqSent { exchange, sent });
                 self.table.set_state(index, State::DreqSent(closing));
-                self.send(self.table.route(index), request);
+                self.send_in(index, request);
             }
             State::Free | State::DreqSent(_) | State::TimeWait { .. } => {
                 unreachable!("these were told to be unknown")
@@ -382,15 +379,13 @@ impl<R: Random> NodeCm<R> {
         let req = message::req(local, route, self.config.identity, &ask);
         let request = message::mad(transaction, req);
         let state = ReqSent {
-            transaction,
+            sent: self.begin(now, transaction, request, ask.retry),
             ask,
-            schedule: Schedule::start(now, ask.retry, self.random.next()),
             resumed,
             knew: self.known(index),
-            request,
         };
         self.table.set_state(index, State::ReqSent(Box::new(state)));
-        self.send(route, request);
+        self.send_to(route, request);
     }
 
     fn accept_asked(
@@ -421,14 +416,12 @@ impl<R: Random> NodeCm<R> {
         let rep = message::rep(self.table.ids(index), self.config.identity, &offer, bounds);
         let reply = message::mad(transaction, rep);
         let state = RepSent {
-            transaction,
+            sent: self.begin(now, transaction, reply, self.config.reply),
             hello,
             offer,
             bounds,
-            schedule: Schedule::start(now, self.config.reply, self.random.next()),
             absorbed,
             knew: self.known(index),
-            reply,
             credit: match self.known(index) {
                 Some(_) => Credit::Proved,
                 None => Credit::FIRST,
@@ -449,31 +442,13 @@ impl<R: Random> NodeCm<R> {
             ..self.table.ids(index)
         };
         let rej = message::rej(ids, Answered::Req, self.config.identity, code);
-        self.send(self.table.route(index), message::mad(transaction, rej));
+        self.send_to(self.table.route(index), message::mad(transaction, rej));
         self.finish(index, reason);
     }
 
     fn send_rej(&mut self, index: u32, transaction: u64, what: Answered, code: RefusalCode) {
         let rej = message::rej(self.table.ids(index), what, self.config.identity, code);
         self.send_in(index, message::mad(transaction, rej));
-    }
-
-    /// Sends what belongs to a handshake, if that much may go to its peer's address.
-    fn send_in(&mut self, index: u32, mad: Mad) {
-        let may = self.table.update(index, |state| match state {
-            State::RepSent(state) => state.credit.spend(),
-            _ => true,
-        });
-        if may {
-            self.send(self.table.route(index), mad);
-        } else {
-            self.counters.unproved += 1;
-        }
-    }
-
-    fn send(&mut self, route: Route, mad: Mad) {
-        self.transmit.push(route, mad);
-        self.counters.transmit_full = self.transmit.dropped();
     }
 }
 

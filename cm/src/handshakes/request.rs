@@ -9,6 +9,7 @@ use crate::message;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::room::Room;
+use crate::setup::Setup;
 use crate::state::{Crossing, Exchange, ReqReceived, State};
 use crate::table::Ids;
 use alloc::boxed::Box;
@@ -26,7 +27,7 @@ impl<R: Random> NodeCm<R> {
             self.counters.foreign_service += 1;
             let reason = RejReason::InvalidServiceId;
             let rej = message::plain_rej(ids, Answered::Req, reason);
-            self.send(route, message::mad(transaction, rej));
+            self.send_to(route, message::mad(transaction, rej));
             return;
         }
         let inside = (req.primary.local_gid, req.primary.remote_gid);
@@ -42,7 +43,7 @@ impl<R: Random> NodeCm<R> {
             Ok(()) => {}
             Err(code) => {
                 let rej = message::rej(ids, Answered::Req, self.config.identity, code);
-                self.send(route, message::mad(transaction, rej));
+                self.send_to(route, message::mad(transaction, rej));
             }
         }
     }
@@ -60,9 +61,9 @@ impl<R: Random> NodeCm<R> {
     fn on_repeated_req(&mut self, index: u32, transaction: u64) {
         self.counters.duplicate += 1;
         let reply = self.table.update(index, |state| match state {
-            State::RepSent(state) if state.transaction == transaction => {
+            State::RepSent(state) if state.sent.transaction == transaction => {
                 state.credit.earn();
-                Some(state.reply)
+                Some(state.sent.mad)
             }
             _ => None,
         });
@@ -166,8 +167,8 @@ impl<R: Random> NodeCm<R> {
     fn outdo(&mut self, index: u32) {
         self.counters.crossed += 1;
         if let State::ReqSent(state) = self.table.slot(index).state() {
-            let request = state.request;
-            self.send(self.table.route(index), request);
+            let request = state.sent.mad;
+            self.send_to(self.table.route(index), request);
         }
     }
 

@@ -24,7 +24,7 @@ impl<R: Random> NodeCm<R> {
             State::ReqSent(state) => {
                 state.ask.binds = state.ask.binds.without(|bind| bind.src_qp == qp);
                 let req = message::req(ids.local, route, us, &state.ask);
-                state.request = message::mad(state.transaction, req);
+                state.sent.mad = message::mad(state.sent.transaction, req);
             }
             State::RepSent(state) => {
                 if let Some((ask, _)) = &mut state.absorbed {
@@ -32,7 +32,7 @@ impl<R: Random> NodeCm<R> {
                 }
                 state.bounds = state.bounds.without(|bound| bound.src_qp == qp);
                 let rep = message::rep(ids, us, &state.offer, state.bounds);
-                state.reply = message::mad(state.transaction, rep);
+                state.sent.mad = message::mad(state.sent.transaction, rep);
             }
             _ => {}
         });

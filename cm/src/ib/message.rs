@@ -5,8 +5,8 @@ use super::event::{Answer, QpTerms, RequestTerms, SidrAnswer, SidrRequest};
 use crate::event::Route;
 use crate::message::NO_LID;
 use trunkline_wire::cm::{
-    Answered, ApStatus, Apr, CommId, Drep, Dreq, Lap, Mra, PathRecord, PrivateData, Rej, RejReason,
-    Rep, Req, Rtu, SidrRep, SidrReq,
+    Answered, ApStatus, Apr, CommId, Dreq, Lap, Mra, PathRecord, PrivateData, Rej, RejReason, Rep,
+    Req, Rtu, SidrRep, SidrReq,
 };
 use trunkline_wire::{Gid, Qpn};
 
@@ -122,14 +122,6 @@ pub(super) fn dreq(ids: Ids, remote_qpn: Qpn, private_data: PrivateData<220>) ->
         remote: ids.remote,
         remote_qpn,
         private_data,
-    }
-}
-
-pub(super) fn drep(ids: Ids) -> Drep {
-    Drep {
-        local: ids.local,
-        remote: ids.remote,
-        private_data: PrivateData::default(),
     }
 }
 

@@ -45,17 +45,18 @@ pub use event::{
 pub use met::Met;
 
 use crate::credit::Credit;
-use crate::driver::Driver;
 use crate::event::{Outgoing, Route};
 use crate::message::{Mad, mad};
 use crate::outbox::Outbox;
 use crate::phase::Step;
 use crate::random::Random;
-use crate::retry::{Retry, Schedule};
+use crate::records::Records;
+use crate::retry::Retry;
+use crate::setup::{Sent, Setup};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use message::Ids;
-use state::{Sent, State};
+use state::State;
 use table::Table;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, PrivateData, RejReason, TransportService};
@@ -435,12 +436,8 @@ impl<R: Random> IbCm<R> {
         mad: Mad,
         retry: Retry,
     ) -> Box<Sent> {
-        self.send(index, mad);
-        Box::new(Sent {
-            transaction,
-            schedule: Schedule::start(now, retry, self.random.next()),
-            mad,
-        })
+        self.send_in(index, mad);
+        Box::new(self.begin(now, transaction, mad, retry))
     }
 
     /// The GUID that the peer of a record is told.
@@ -448,12 +445,7 @@ impl<R: Random> IbCm<R> {
         self.config.guids.of(self.table.slot(index).route.remote)
     }
 
-    /// Sends what belongs to a record, if that much may go to its peer's address.
-    fn send(&mut self, index: u32, mad: Mad) {
-        self.send_if(index, mad, Credit::spend_but_last);
-    }
-
-    /// As [`send`](Self::send), of what says that this end gives up.
+    /// As [`send_in`](Setup::send_in), of what says that this end gives up.
     fn send_last(&mut self, index: u32, mad: Mad) {
         self.send_if(index, mad, Credit::spend);
     }
@@ -464,11 +456,6 @@ impl<R: Random> IbCm<R> {
         } else {
             self.counters.unproved += 1;
         }
-    }
-
-    fn send_to(&mut self, route: Route, mad: Mad) {
-        self.transmit.push(route, mad);
-        self.counters.transmit_full = self.transmit.dropped();
     }
 }
 

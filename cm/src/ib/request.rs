@@ -10,6 +10,7 @@ use crate::message::mad;
 use crate::random::Random;
 use crate::retry::timeout_ns;
 use crate::room::Room;
+use crate::setup::Setup;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, CommId, PrivateData, RejReason, Req, TransportService};
@@ -75,7 +76,7 @@ impl<R: Random> IbCm<R> {
             State::RepSent(sent) if sent.transaction == transaction && same_qp => {
                 self.counters.duplicate += 1;
                 let again = sent.mad;
-                self.send(index, again);
+                self.send_in(index, again);
                 None
             }
             State::ReqReceived(_) | State::RepSent(_) => {
@@ -138,7 +139,7 @@ impl<R: Random> IbCm<R> {
             // The peer may have given that one up, and say so when it hears of it.
             State::RepSent(sent) => {
                 let again = sent.mad;
-                self.send(index, again);
+                self.send_in(index, again);
             }
             _ => {}
         }

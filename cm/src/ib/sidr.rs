@@ -4,12 +4,13 @@ use super::event::{CmId, Event, RequestError, SidrAnswer, SidrRequest};
 use super::state::{Answered as Kept, State};
 use super::table::Subject;
 use super::{IbCm, check_qpn, message};
-use crate::driver::Driver;
 use crate::event::Route;
 use crate::message::mad;
 use crate::random::Random;
+use crate::records::Records;
 use crate::retry::Retry;
 use crate::room::Room;
+use crate::setup::Setup;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{CommId, PrivateData, SidrRep, SidrReq, SidrStatus};
@@ -71,7 +72,7 @@ impl<R: Random> IbCm<R> {
                 && answer.transaction == transaction
             {
                 let again = answer.mad;
-                self.send(index, again);
+                self.send_in(index, again);
             }
             return;
         }
@@ -132,7 +133,7 @@ impl<R: Random> IbCm<R> {
     ) {
         let request = self.table.slot(index).remote();
         let rep = mad(transaction, message::sidr_rep(request, service_id, answer));
-        self.send(index, rep);
+        self.send_in(index, rep);
         let id = self.conn(index);
         self.events.push_back(Event::SidrClosed { id });
         let until = now + self.config.time_wait_ns;

@@ -7,6 +7,7 @@ use crate::event::Route;
 use crate::handshakes::Load;
 use crate::phase::{Phase, Step};
 use crate::random::Random;
+use crate::setup::SetupState as _;
 use crate::shares::{Held, Shares};
 use crate::slots::{Record, Slots, State as _};
 use alloc::collections::BTreeMap;

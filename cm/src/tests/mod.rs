@@ -226,7 +226,7 @@ impl Stage {
     }
 
     pub(super) fn drep(&self) -> Mad {
-        message::mad(self.transaction, message::drep(self.swapped()))
+        message::mad(self.transaction, message::drep(self.theirs, self.ours))
     }
 
     // Ways into the states.
