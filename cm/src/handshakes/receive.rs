@@ -152,9 +152,9 @@ impl<R: Random> NodeCm<R> {
         self.handle_datagram(now, from, mad);
     }
 
-    /// An ICMP error came that quotes an ask of `remote`: nobody listens there. By the second one,
-    /// 200 ms or more after the first, the ask ends with [`Event::Nobody`]. Errors that fit no ask
-    /// are counted.
+    /// An ICMP error came that quotes a request of `remote`: nobody listens there. By the second
+    /// one, 200 ms or more after the first, the request ends with [`Event::Nobody`]. Errors that
+    /// fit no request are counted.
     pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
         self.hear_quote(now, remote, quote);
     }
@@ -165,11 +165,11 @@ impl<R: Random> NodeCm<R> {
         self.send_to(route, message::mad(transaction, rej));
     }
 
-    /// The answer to our ask.
+    /// The answer to our request.
     fn take_answer(&mut self, now: Instant, index: u32, rep: &Rep) {
         let (id, route) = (self.id(index), self.table.route(index));
         let State::ReqSent(state) = self.table.slot(index).state() else {
-            unreachable!("only an ask has an answer")
+            unreachable!("only a request has an answer")
         };
         let transaction = state.sent.transaction;
         let reply = match message::hello_reply(rep) {
@@ -194,7 +194,7 @@ impl<R: Random> NodeCm<R> {
             self.refuse_answer(route, index, transaction, rep, code, reason);
             return;
         }
-        let (workers, toward) = (reply.end.workers, state.ask.toward);
+        let (workers, toward) = (reply.end.workers, state.request.toward);
         if workers.owner(rep.qpn.get()) != workers.owner(toward.into()) {
             self.counters.bad_hello += 1;
             let reason = Refused::NoSense(HelloError::Invalid {
@@ -207,9 +207,9 @@ impl<R: Random> NodeCm<R> {
         }
         if self.is_outlived(index, state.knew, reply.end.identity) {
             // Whoever lives answers a new question.
-            let (ask, resumed) = (state.ask, state.resumed);
+            let (request, resumed) = (state.request, state.resumed);
             self.disown(route, transaction, rep.remote, rep.local);
-            self.ask(now, index, ask, resumed);
+            self.send_request(now, index, request, resumed);
             return;
         }
         let terms = state.on_rep(id, route, rep.qpn, &reply);

@@ -35,7 +35,7 @@ impl<R: Random> NodeCm<R> {
             self.counters.address_mismatch += 1;
             return;
         }
-        if let Some(index) = self.asked_before(route, transaction, req.local) {
+        if let Some(index) = self.find_repeated(route, transaction, req.local) {
             self.on_repeated_req(index, transaction);
             return;
         }
@@ -48,9 +48,9 @@ impl<R: Random> NodeCm<R> {
         }
     }
 
-    /// The slot of a peer's ask that has come before. The peer's ID alone does not tell: an ask
-    /// that begins anew, after another had absorbed it, keeps its ID in a new transaction.
-    fn asked_before(&self, route: Route, transaction: u64, remote: CommId) -> Option<u32> {
+    /// The slot of a peer's request that has come before. The peer's ID alone does not tell: a
+    /// request that begins anew, after another had absorbed it, keeps its ID in a new transaction.
+    fn find_repeated(&self, route: Route, transaction: u64, remote: CommId) -> Option<u32> {
         if remote == CommId(0) {
             return None;
         }
@@ -125,13 +125,13 @@ impl<R: Random> NodeCm<R> {
             .table
             .insert(route, (hello.purpose, true), &mut self.random)
             .ok_or(RefusalCode::Busy)?;
-        let asked = ReqReceived {
+        let received = ReqReceived {
             transaction,
             hello,
             deadline: now + self.config.decide_ns,
         };
         self.table
-            .set_state(index, State::ReqReceived(Box::new(asked)));
+            .set_state(index, State::ReqReceived(Box::new(received)));
         self.table.set_remote(index, req.local, req.qpn);
         self.events.push_back(Event::Incoming {
             id: self.id(index),
@@ -155,7 +155,7 @@ impl<R: Random> NodeCm<R> {
             return None;
         };
         let crosses = |state: &State| match state {
-            State::ReqSent(ours) => Crossing::of(&ours.ask, end, hello),
+            State::ReqSent(ours) => Crossing::of(&ours.request, end, hello),
             _ => false,
         };
         let mut same = self.table.in_place(peer, hello.purpose);
@@ -163,7 +163,8 @@ impl<R: Random> NodeCm<R> {
         found.map(|(index, _)| index)
     }
 
-    /// Ours wins: instead of a refusal the peer gets our ask once more, as the first may be lost.
+    /// Ours wins: instead of a refusal the peer gets our request once more, as the first may be
+    /// lost.
     fn outdo(&mut self, index: u32) {
         self.counters.crossed += 1;
         if let State::ReqSent(state) = self.table.slot(index).state() {
@@ -176,11 +177,11 @@ impl<R: Random> NodeCm<R> {
     fn absorb(&mut self, now: Instant, index: u32, transaction: u64, req: &Req, hello: Hello) {
         self.table.set_remote(index, req.local, req.qpn);
         let State::ReqSent(ours) = self.table.slot(index).state() else {
-            unreachable!("only an ask of ours is absorbed")
+            unreachable!("only a request of ours is absorbed")
         };
-        let (ask, resumed) = (ours.ask, ours.resumed);
-        let bounds = Bounds::mutual(&ask.binds, &hello.binds);
-        let (asked, absorbed) = ((transaction, hello), Some((ask, resumed)));
-        self.answer(now, index, asked, ask.offer, bounds, absorbed);
+        let (request, resumed) = (ours.request, ours.resumed);
+        let bounds = Bounds::mutual(&request.binds, &hello.binds);
+        let (received, absorbed) = ((transaction, hello), Some((request, resumed)));
+        self.answer(now, index, received, request.offer, bounds, absorbed);
     }
 }

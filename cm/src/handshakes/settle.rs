@@ -120,15 +120,15 @@ impl<R: Random> NodeCm<R> {
         self.events.push_back(Event::Closed { id, route, reason });
     }
 
-    /// An accepted ask of the peer came to nothing. The ask of this node that it had absorbed, if
-    /// any, begins anew.
+    /// An accepted request of the peer came to nothing. The request of this node that it had
+    /// absorbed, if any, begins anew.
     pub(super) fn abandoned(&mut self, now: Instant, index: u32, reason: CloseReason) {
         let resumed = match self.table.slot(index).state() {
             State::RepSent(state) => state.resumable(),
             _ => None,
         };
         match resumed {
-            Some((ask, resumed)) => self.ask(now, index, ask, resumed),
+            Some((request, resumed)) => self.send_request(now, index, request, resumed),
             None => self.finish(index, reason),
         }
     }
@@ -146,7 +146,7 @@ impl<R: Random> NodeCm<R> {
                 self.finish_with(index, Event::Silent { id, route });
             }
             State::ReqReceived(_) => {
-                self.refuse_asked(index, RefusalCode::Busy, CloseReason::Undecided);
+                self.refuse_received(index, RefusalCode::Busy, CloseReason::Undecided);
             }
             State::RepSent(state) => {
                 let (transaction, code) = (state.sent.transaction, RefusalCode::Unconfirmed);

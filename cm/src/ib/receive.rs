@@ -76,7 +76,7 @@ impl<R: Random> Setup for IbCm<R> {
     }
 
     fn find_request(&self, route: Route, _transaction: u64, remote: CommId) -> Option<u32> {
-        self.find_asked(route, Subject::Connection, remote)
+        self.find_theirs(route, Subject::Connection, remote)
     }
 
     fn confirmation(&self, index: u32, transaction: u64) -> Option<Mad> {
@@ -199,13 +199,13 @@ impl<R: Random> IbCm<R> {
         self.handle_datagram(now, from, mad);
     }
 
-    /// An ICMP error came that quotes an ask: see
+    /// An ICMP error came that quotes a request: see
     /// [`NodeCm::handle_refused`](crate::NodeCm::handle_refused).
     pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
         self.hear_quote(now, remote, quote);
     }
 
-    /// The answer to our ask.
+    /// The answer to our request.
     fn take_answer(&mut self, now: Instant, index: u32, rep: &Rep) {
         let State::ReqSent(sent) = self.table.slot(index).state() else {
             unreachable!("only a request has an answer")

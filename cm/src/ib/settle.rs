@@ -49,12 +49,12 @@ impl<R: Random> IbCm<R> {
     /// # Errors
     /// The connection waits for no confirmation, and has sent none.
     pub fn confirm(&mut self, id: CmId) -> Result<(), UnknownConn> {
-        let (index, asked) = self.undecided(id, |state| match state {
+        let (index, accepted) = self.undecided(id, |state| match state {
             State::RepSent(_) => Some(true),
             State::Established(Some(_)) => Some(false),
             _ => None,
         })?;
-        if asked {
+        if accepted {
             self.confirmed(index, PrivateData::default());
         } else {
             self.table.update(index, State::stop_repeating);

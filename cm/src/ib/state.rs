@@ -173,9 +173,9 @@ impl slots::State for State {
             | Self::RepSent(sent)
             | Self::DreqSent(sent, _)
             | Self::SidrSent(sent) => size_of_val(&**sent),
-            Self::Replied(asked) | Self::ReqReceived(asked) | Self::SidrReqReceived(asked, _) => {
-                size_of_val(&**asked)
-            }
+            Self::Replied(undecided)
+            | Self::ReqReceived(undecided)
+            | Self::SidrReqReceived(undecided, _) => size_of_val(&**undecided),
             Self::Established(confirmed) => confirmed.as_deref().map_or(0, size_of_val),
             Self::SidrDone { answer, .. } => size_of_val(&**answer),
             Self::Free | Self::TimeWait { .. } => 0,
@@ -203,7 +203,7 @@ impl State {
         matches!(self, Self::Replied(_) | Self::Established(_))
     }
 
-    /// Whether a peer's ask is under way and not confirmed.
+    /// Whether a peer's request is under way and not confirmed.
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(
             self,

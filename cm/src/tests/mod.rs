@@ -77,7 +77,7 @@ pub(super) fn ask(random: &mut Rng, purpose: Purpose) -> ConnectRequest {
         toward: 0,
         traffic_class: 0,
         binds: Binds::default(),
-        retry: Retry::ASK,
+        retry: Retry::UNKNOWN,
     }
 }
 
@@ -167,7 +167,7 @@ impl Stage {
             toward: 0,
             traffic_class: 0x28,
             binds: Binds::default(),
-            retry: Retry::ASK,
+            retry: Retry::UNKNOWN,
         }
     }
 
