@@ -31,9 +31,9 @@ pub struct Config {
 pub struct Limits {
     /// Connections in any state, at most 2^20.
     pub connections: u32,
-    /// Asks without an answer.
+    /// Requests without an answer.
     pub opening: u32,
-    /// Peers' asks that they have not confirmed.
+    /// Peers' requests that they have not confirmed.
     pub half_open: u32,
     /// The same, of one peer.
     pub half_open_per_peer: u32,

@@ -35,7 +35,7 @@ impl PeerMode {
 
     /// The peer is being asked. A peer known to be a Trunkline node stays one.
     #[must_use]
-    pub const fn asked(self) -> Self {
+    pub const fn connecting(self) -> Self {
         match self {
             Self::Trunkline => Self::Trunkline,
             _ => Self::Connecting,
@@ -90,8 +90,8 @@ impl Directory {
     }
 
     /// `peer` is being asked.
-    pub fn asked(&mut self, now: Instant, peer: IpAddr) {
-        self.set(peer, self.mode(now, peer).asked());
+    pub fn connecting(&mut self, now: Instant, peer: IpAddr) {
+        self.set(peer, self.mode(now, peer).connecting());
     }
 
     /// Learns from an event of the manager; negative answers last `ibta_ns` nanoseconds.

@@ -55,7 +55,7 @@ pub struct Outgoing {
 pub enum Role {
     /// It asked.
     Opener,
-    /// It was asked. An ask of its own may have been absorbed, its BINDs with it: they did not
+    /// It was asked. A request of its own may have been absorbed, its BINDs with it: they did not
     /// reach the peer.
     Acceptor,
 }

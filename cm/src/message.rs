@@ -41,34 +41,34 @@ const fn coded_mtu(packet_size: u32) -> u8 {
     }
 }
 
-pub(crate) fn req(local: CommId, route: Route, us: Identity, ask: &ConnectRequest) -> Req {
+pub(crate) fn req(local: CommId, route: Route, us: Identity, request: &ConnectRequest) -> Req {
     let hello = Hello {
-        end: ask.offer.end(us),
-        purpose: ask.purpose,
-        toward: ask.toward,
-        traffic_class: ask.traffic_class,
-        binds: ask.binds,
+        end: request.offer.end(us),
+        purpose: request.purpose,
+        toward: request.toward,
+        traffic_class: request.traffic_class,
+        binds: request.binds,
     };
     Req {
         local,
         service_id: TRUNKLINE_SERVICE,
         ca_guid: us.guid,
-        qpn: ask.offer.connection,
+        qpn: request.offer.connection,
         remote_response_timeout: RESPONSE_TIMEOUT,
         local_response_timeout: RESPONSE_TIMEOUT,
         service: TransportService::Rc,
-        starting_psn: Psn::from_wire(ask.offer.first_packet as u32),
+        starting_psn: Psn::from_wire(request.offer.first_packet as u32),
         retry_count: RETRY_COUNT,
         rnr_retry_count: RETRY_COUNT,
         pkey: PKEY,
-        path_mtu: coded_mtu(ask.offer.packet_size),
-        max_cm_retries: ask.retry.tries.min(15),
+        path_mtu: coded_mtu(request.offer.packet_size),
+        max_cm_retries: request.retry.tries.min(15),
         primary: PathRecord {
             local_lid: NO_LID,
             remote_lid: NO_LID,
             local_gid: Gid::from(route.local),
             remote_gid: Gid::from(route.remote),
-            traffic_class: ask.traffic_class,
+            traffic_class: request.traffic_class,
             hop_limit: HOP_LIMIT,
             subnet_local: true,
             local_ack_timeout: RESPONSE_TIMEOUT,
@@ -154,10 +154,10 @@ pub(crate) fn dreq(ids: Ids, remote_qpn: trunkline_wire::Qpn) -> Dreq {
     }
 }
 
-pub(crate) fn drep(ids: Ids) -> Drep {
+pub(crate) fn drep(local: CommId, remote: CommId) -> Drep {
     Drep {
-        local: ids.local,
-        remote: ids.remote,
+        local,
+        remote,
         ..Drep::default()
     }
 }

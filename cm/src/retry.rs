@@ -15,7 +15,7 @@ pub struct Retry {
 
 impl Retry {
     /// For a peer of which nothing is known: 3 tries, 200 ms. Its silence means a plain `rc` peer.
-    pub const ASK: Self = Self {
+    pub const UNKNOWN: Self = Self {
         tries: 3,
         total_ns: 200 * MILLISECOND,
     };
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn three_tries_take_about_200_ms_whatever_the_jitter() {
         for random in [0, 1, 1 << 20, 7_142_857, u64::MAX] {
-            let waits = waits(Retry::ASK, random);
+            let waits = waits(Retry::UNKNOWN, random);
             let total: u64 = waits.iter().sum();
             assert!((174 * MILLISECOND..=226 * MILLISECOND).contains(&total));
             assert!(waits.windows(2).all(|w| w[1] > w[0] * 3 / 2), "{waits:?}");
@@ -172,8 +172,8 @@ mod tests {
 
     #[test]
     fn a_schedule_gives_up_after_its_tries() {
-        let mut schedule = Schedule::start(Instant::ZERO, Retry::ASK, 5);
-        for _ in 1..Retry::ASK.tries {
+        let mut schedule = Schedule::start(Instant::ZERO, Retry::UNKNOWN, 5);
+        for _ in 1..Retry::UNKNOWN.tries {
             schedule = schedule.again(schedule.deadline, 5).expect("a try is left");
         }
         assert!(schedule.again(schedule.deadline, 5).is_none());
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn patience_asked_for_is_granted_three_times_and_never_shortens_a_wait() {
-        let start = Schedule::start(Instant::ZERO, Retry::ASK, 0);
+        let start = Schedule::start(Instant::ZERO, Retry::UNKNOWN, 0);
         let short = start
             .extended(Instant::ZERO, 0, Patience::SHORT)
             .expect("the first time");

@@ -1,4 +1,4 @@
-//! Whether there is room for a peer's ask.
+//! Whether there is room for a peer's request.
 
 use crate::config::Limits;
 use crate::shares::Shares;
@@ -26,7 +26,7 @@ impl Room {
         (shares, address): (&Shares, IpAddr),
     ) -> Self {
         let free = limits.connections.saturating_sub(load.connections());
-        let asks = limits.half_open.saturating_sub(load.half_open);
+        let unconfirmed = limits.half_open.saturating_sub(load.half_open);
         let under_way = shares.of_address(address).half_open;
         if free == 0 || events as u64 >= limits.connections as u64 {
             Self::None
@@ -34,7 +34,7 @@ impl Room {
             Self::Share
         } else if under_way >= limits.half_open_per_peer {
             Self::PeerHasItsShare
-        } else if shares.is_spent(address, asks, |held| held.half_open) {
+        } else if shares.is_spent(address, unconfirmed, |held| held.half_open) {
             Self::None
         } else {
             Self::Enough

@@ -10,7 +10,7 @@ use core::net::IpAddr;
 /// What is held in one name.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Held {
-    /// Asks that are not confirmed.
+    /// Requests that are not confirmed.
     pub(crate) half_open: u32,
     /// Connections that it asked for, in any state, those included.
     pub(crate) connections: u32,

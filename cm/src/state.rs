@@ -14,28 +14,25 @@ use crate::credit::Credit;
 use crate::event::{Established, HandshakeId, Refused, Role, Route};
 use crate::hello::{ConnectRequest, Hello, HelloReply, Offer, Purpose};
 use crate::identity::Identity;
-use crate::message::Mad;
 use crate::phase::Phase;
-use crate::retry::Schedule;
+use crate::setup::{Sent, SetupState};
 use crate::slots;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::Qpn;
 
-/// An ask waits for its answer.
+/// A request waits for its answer.
 #[derive(Debug)]
 pub(crate) struct ReqSent {
-    pub(crate) transaction: u64,
-    pub(crate) ask: ConnectRequest,
-    pub(crate) schedule: Schedule,
-    /// Times the ask began anew after the peer's own had absorbed it and come to nothing.
+    pub(crate) sent: Sent,
+    pub(crate) request: ConnectRequest,
+    /// Times the request began anew after the peer's own had absorbed it and come to nothing.
     pub(crate) resumed: u8,
     /// Who the peer had proved to be when this was sent.
     pub(crate) knew: Option<Identity>,
-    pub(crate) request: Mad,
 }
 
-/// A peer's ask waits for the node's decision.
+/// A peer's request waits for the node's decision.
 #[derive(Debug)]
 pub(crate) struct ReqReceived {
     pub(crate) transaction: u64,
@@ -46,16 +43,14 @@ pub(crate) struct ReqReceived {
 /// An accepted peer has to confirm.
 #[derive(Debug)]
 pub(crate) struct RepSent {
-    pub(crate) transaction: u64,
+    pub(crate) sent: Sent,
     pub(crate) hello: Hello,
     pub(crate) offer: Offer,
     pub(crate) bounds: Bounds,
-    pub(crate) schedule: Schedule,
-    /// The ask of this node that the peer's absorbed, and how often it had begun anew.
+    /// The request of this node that the peer's absorbed, and how often it had begun anew.
     pub(crate) absorbed: Option<(ConnectRequest, u8)>,
     /// Who the peer had proved to be when this was sent.
     pub(crate) knew: Option<Identity>,
-    pub(crate) reply: Mad,
     /// What may still be sent to an address that has not proved to be the asker's.
     pub(crate) credit: Credit,
 }
@@ -64,12 +59,11 @@ pub(crate) struct RepSent {
 #[derive(Debug)]
 pub(crate) struct DreqSent {
     pub(crate) exchange: Exchange,
-    pub(crate) schedule: Schedule,
-    pub(crate) request: Mad,
+    pub(crate) sent: Sent,
 }
 
-/// What is kept of the transaction in which a connection was opened: an ask that comes once more is
-/// told by it from a new one. A peer whose ask was absorbed asks anew under the same ID.
+/// What is kept of the transaction in which a connection was opened: a request that comes once more
+/// is told by it from a new one. A peer whose request was absorbed asks anew under the same ID.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Exchange(u32);
 
@@ -104,10 +98,10 @@ impl slots::State for State {
 
     fn deadline(&self) -> Option<Instant> {
         match self {
-            Self::ReqSent(state) => Some(state.schedule.deadline),
+            Self::ReqSent(state) => Some(state.sent.schedule.deadline),
             Self::ReqReceived(state) => Some(state.deadline),
-            Self::RepSent(state) => Some(state.schedule.deadline),
-            Self::DreqSent(state) => Some(state.schedule.deadline),
+            Self::RepSent(state) => Some(state.sent.schedule.deadline),
+            Self::DreqSent(state) => Some(state.sent.schedule.deadline),
             Self::Free | Self::Established(_) | Self::TimeWait { .. } => None,
         }
     }
@@ -130,26 +124,8 @@ impl slots::State for State {
     }
 }
 
-impl State {
-    /// Whether the peer has to answer a message of ours.
-    pub(crate) const fn waits_for_peer(&self) -> bool {
-        matches!(
-            self,
-            Self::ReqSent(_) | Self::RepSent(_) | Self::DreqSent(_)
-        )
-    }
-
-    /// The schedule of the message that the peer has to answer, with the transaction.
-    pub(crate) fn waiting(&mut self) -> Option<(u64, &mut Schedule)> {
-        match self {
-            Self::ReqSent(state) => Some((state.transaction, &mut state.schedule)),
-            Self::RepSent(state) => Some((state.transaction, &mut state.schedule)),
-            _ => None,
-        }
-    }
-
-    /// How it looks from outside.
-    pub(crate) const fn phase(&self) -> Phase {
+impl SetupState for State {
+    fn phase(&self) -> Phase {
         match self {
             Self::Free => Phase::Gone,
             Self::ReqSent(_) => Phase::ReqSent,
@@ -161,22 +137,49 @@ impl State {
         }
     }
 
+    fn transaction(&self) -> Option<u64> {
+        match self {
+            Self::ReqSent(state) => Some(state.sent.transaction),
+            Self::ReqReceived(state) => Some(state.transaction),
+            Self::RepSent(state) => Some(state.sent.transaction),
+            Self::DreqSent(state) => Some(state.sent.transaction),
+            Self::Free | Self::Established(_) | Self::TimeWait { .. } => None,
+        }
+    }
+
+    fn sent(&mut self) -> Option<&mut Sent> {
+        match self {
+            Self::ReqSent(state) => Some(&mut state.sent),
+            Self::RepSent(state) => Some(&mut state.sent),
+            Self::DreqSent(state) => Some(&mut state.sent),
+            _ => None,
+        }
+    }
+}
+
+impl State {
     /// Whether messages that may be sent again name a QP of this node.
     pub(crate) fn speaks_for(&self, qp: Qpn) -> bool {
-        let asks = |ask: &ConnectRequest| ask.binds.as_slice().iter().any(|bind| bind.src_qp == qp);
+        let names = |request: &ConnectRequest| {
+            request
+                .binds
+                .as_slice()
+                .iter()
+                .any(|bind| bind.src_qp == qp)
+        };
         match self {
-            Self::ReqSent(state) => asks(&state.ask),
+            Self::ReqSent(state) => names(&state.request),
             Self::RepSent(state) => {
                 let agrees = |bound: &Bound| bound.src_qp == qp;
                 let absorbed = state.absorbed.as_ref();
                 state.bounds.as_slice().iter().any(agrees)
-                    || absorbed.is_some_and(|(ask, _)| asks(ask))
+                    || absorbed.is_some_and(|(request, _)| names(request))
             }
             _ => false,
         }
     }
 
-    /// Whether a peer's ask is under way and not confirmed.
+    /// Whether a peer's request is under way and not confirmed.
     pub(crate) const fn is_half_open(&self) -> bool {
         matches!(self, Self::ReqReceived(_) | Self::RepSent(_))
     }
@@ -189,12 +192,9 @@ impl State {
     /// The exchange in which the connection was or is being opened.
     pub(crate) fn exchange(&self) -> Option<Exchange> {
         match self {
-            Self::Free => None,
-            Self::ReqSent(state) => Some(Exchange::of(state.transaction)),
-            Self::ReqReceived(state) => Some(Exchange::of(state.transaction)),
-            Self::RepSent(state) => Some(Exchange::of(state.transaction)),
             Self::DreqSent(state) => Some(state.exchange),
             Self::Established(exchange) | Self::TimeWait { exchange, .. } => Some(*exchange),
+            _ => self.transaction().map(Exchange::of),
         }
     }
 
@@ -217,23 +217,23 @@ impl ReqSent {
         remote_id: Qpn,
         reply: &HelloReply,
     ) -> Established {
-        let (ask, peer) = (&self.ask, &reply.end);
+        let (request, peer) = (&self.request, &reply.end);
         Established {
             id,
             role: Role::Opener,
             route,
             identity: peer.identity,
             workers: peer.workers,
-            purpose: ask.purpose,
-            local_id: ask.offer.connection,
+            purpose: request.purpose,
+            local_id: request.offer.connection,
             remote_id,
-            local_token: ask.offer.token,
+            local_token: request.offer.token,
             remote_token: peer.token,
             first_tx: peer.first_packet,
-            first_rx: ask.offer.first_packet,
-            packet_size: ask.offer.packet_size.min(peer.packet_size),
-            window: ask.offer.window.min(peer.window),
-            traffic_class: ask.traffic_class,
+            first_rx: request.offer.first_packet,
+            packet_size: request.offer.packet_size.min(peer.packet_size),
+            window: request.offer.window.min(peer.window),
+            traffic_class: request.traffic_class,
             binds: Binds::default(),
             bounds: reply.bounds,
         }
@@ -241,8 +241,8 @@ impl ReqSent {
 }
 
 impl RepSent {
-    /// Asks absorbed by the peer's begin anew this often when that one comes to nothing: a forged
-    /// REQ must not end an ask.
+    /// Requests absorbed by the peer's begin anew this often when that one comes to nothing: a
+    /// forged REQ must not end a request.
     pub(crate) const RESUMES: u8 = 2;
 
     /// The peer confirmed.
@@ -269,11 +269,12 @@ impl RepSent {
         }
     }
 
-    /// The peer's ask came to nothing: the ask of this node that it had absorbed, to begin anew.
+    /// The peer's request came to nothing: the request of this node that it had absorbed, to begin
+    /// anew.
     pub(crate) fn resumable(&self) -> Option<(ConnectRequest, u8)> {
         self.absorbed
             .filter(|&(_, resumed)| resumed < Self::RESUMES)
-            .map(|(ask, resumed)| (ask, resumed + 1))
+            .map(|(request, resumed)| (request, resumed + 1))
     }
 }
 
@@ -283,17 +284,17 @@ pub(crate) enum Verdict {
     Refused(Refused),
 }
 
-/// How two asks that crossed are settled.
+/// How two requests that crossed are settled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Crossing {
-    /// This node's ask goes on; the peer's is absorbed there.
+    /// This node's request goes on; the peer's is absorbed there.
     OursWins,
     /// The peer's goes on and absorbs this node's.
     TheirsWins,
 }
 
 impl Crossing {
-    /// The ask of the node with the lower GUID wins, of nodes with one GUID that with the lower
+    /// The request of the node with the lower GUID wins, of nodes with one GUID that with the lower
     /// epoch. They differ: see [`Identity::tell_apart`].
     pub(crate) fn settle(us: Identity, them: Identity) -> Self {
         if us < them {
@@ -303,8 +304,9 @@ impl Crossing {
         }
     }
 
-    /// Whether the asks are for one and the same connection: for one place of a pool, and ours to
-    /// the worker that asks for `end`. That theirs is to this worker shows in its having come here.
+    /// Whether the requests are for one and the same connection: for one place of a pool, and ours
+    /// to the worker that asks for `end`. That theirs is to this worker shows in its having come
+    /// here.
     pub(crate) fn of(ours: &ConnectRequest, end: Qpn, theirs: &Hello) -> bool {
         let workers = theirs.end.workers;
         matches!(ours.purpose, Purpose::Pool(_))

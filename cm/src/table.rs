@@ -7,6 +7,7 @@ use crate::identity::Identity;
 use crate::phase::{Phase, Step};
 use crate::places::{Occupied, Places};
 use crate::random::Random;
+use crate::setup::SetupState as _;
 use crate::shares::{Held, Shares};
 use crate::slots::{Record, Slots, State as _};
 use crate::state::{Exchange, State};
@@ -128,9 +129,9 @@ impl Peer {
 /// What a manager holds, by state.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Load {
-    /// Asks without an answer.
+    /// Requests without an answer.
     pub opening: u32,
-    /// Peers' asks that they have not confirmed.
+    /// Peers' requests that they have not confirmed.
     pub half_open: u32,
     /// Connections that stand.
     pub established: u32,
@@ -482,7 +483,7 @@ impl Table {
     pub(crate) fn leads_to(&self, slot: &Slot, toward: u8) -> bool {
         let peer = &self.peers[slot.peer.into()];
         let (workers, number) = match slot.state() {
-            State::ReqSent(state) => (peer.workers, state.ask.toward.into()),
+            State::ReqSent(state) => (peer.workers, state.request.toward.into()),
             State::ReqReceived(state) => (state.hello.end.workers, slot.packed),
             State::RepSent(state) => (state.hello.end.workers, slot.packed),
             _ => (peer.workers, slot.packed),

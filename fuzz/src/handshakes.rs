@@ -218,7 +218,7 @@ impl World {
                     toward: input.byte(),
                     traffic_class: 0,
                     binds,
-                    retry: Retry::ASK,
+                    retry: Retry::UNKNOWN,
                 };
                 if let Ok(id) = manager.open(now, route, ask) {
                     live.insert(id);

@@ -112,7 +112,7 @@ fn no_call_moves_more_flows_the_more_there_are() {
     let (now, remote) = (pair.now, Qpn::default());
     let engine = &mut pair.nodes[0].engine;
     assert_eq!(engine.waiting_for(address(2)).len(), 1);
-    engine.peer_asked(now, address(2), remote);
+    engine.connect_request_begins(now, address(2), remote);
     engine.peer_unreachable(address(2), remote, VendorError::NoNode);
     let ended = std::cell::Cell::new(0);
     in_steps(&mut pair, QPS as u64, |pair| {

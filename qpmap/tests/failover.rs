@@ -258,7 +258,7 @@ fn an_end_is_told_over_a_connection_of_a_programs_where_there_is_no_other() {
         pair.run(MILLISECOND / 10);
         let (now, peer) = (pair.now, IpAddr::from([10, 0, 0, 1]).into());
         let engine = &mut pair.nodes[1].engine;
-        engine.peer_asked(now, peer, a.qpn);
+        engine.connect_request_begins(now, peer, a.qpn);
         engine.peer_unreachable(peer, a.qpn, VendorError::None);
         let outcome = |pair: &mut Pair| {
             pair.run(50 * MILLISECOND);

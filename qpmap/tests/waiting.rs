@@ -89,7 +89,9 @@ fn waited_for(pair: &Pair) -> Vec<u32> {
 
 fn ask(pair: &mut Pair, worker: u32) {
     let now = pair.now;
-    pair.nodes[0].engine.peer_asked(now, peer(), number(worker));
+    pair.nodes[0]
+        .engine
+        .connect_request_begins(now, peer(), number(worker));
 }
 
 /// There is no way to a worker.

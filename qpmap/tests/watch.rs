@@ -74,7 +74,9 @@ fn close(pair: &mut Pair) {
 /// Node 0 asks its peer for a connection, for so long, and nobody answers.
 fn ask_in_vain(pair: &mut Pair, ns: u64) {
     for remote in pair.nodes[0].engine.waiting_for(peer()) {
-        pair.nodes[0].engine.peer_asked(pair.now, peer(), remote);
+        pair.nodes[0]
+            .engine
+            .connect_request_begins(pair.now, peer(), remote);
         pair.run(ns);
         let now = pair.now;
         let engine = &mut pair.nodes[0].engine;

@@ -20,7 +20,7 @@ impl Pools {
     /// Takes up an event of the connection manager.
     pub(crate) fn handle_manager(&mut self, context: &mut PoolContext<'_>, event: &Cm) {
         if let Cm::Silent { id, .. } = event
-            && self.ask_the_met(context, *id)
+            && self.retry_met(context, *id)
         {
             return;
         }
@@ -160,10 +160,10 @@ impl Pools {
             let _ = context.manager.close(context.now, terms.id);
             return;
         };
-        // An ask of ours that the peer's absorbed keeps what the program wanted of it.
+        // A request of ours that the peer's absorbed keeps what the program wanted of it.
         let options = handshake.options;
         let (number, handle) = (handshake.number, handshake.handle);
-        let asked = (handshake.peer, handshake.toward);
+        let ours = (handshake.peer, handshake.toward);
         let identity = PeerIdentity {
             guid: terms.identity.guid,
             epoch: terms.identity.epoch,
@@ -179,15 +179,15 @@ impl Pools {
         {
             Ok(conn) => {
                 self.opening.remove(number);
-                self.busy.remove(&asked);
-                self.directory.know(asked.0, PeerMode::Unknown);
+                self.busy.remove(&ours);
+                self.directory.know(ours.0, PeerMode::Unknown);
                 self.handshakes.stands(terms.id, conn);
                 self.standing
                     .push_back((context.now + HAND_OVER_AFTER, terms.id));
                 let mark = Mark::new(terms.purpose, handle);
                 context.engine.set_mark(conn, mark.0);
                 if handle.is_some() {
-                    self.turn_ends(asked.0, true);
+                    self.turn_ends(ours.0, true);
                 }
                 match handle {
                     Some(handle) if self.private.has(handle) => {
@@ -252,8 +252,8 @@ impl Pools {
             RefusalCode::Share => NoConnection::Share,
             _ => NoConnection::Busy,
         };
-        let asked = self.handshakes.get(id);
-        if let Some(handle) = asked.and_then(|at| at.handle) {
+        let ours = self.handshakes.get(id);
+        if let Some(handle) = ours.and_then(|at| at.handle) {
             if code == RefusalCode::Share {
                 self.failed(context, id, why);
             } else {
@@ -261,7 +261,7 @@ impl Pools {
             }
             return;
         }
-        let key = asked.map(|at| (at.peer, at.toward));
+        let key = ours.map(|at| (at.peer, at.toward));
         let times = |key| self.busy.get(&key).map_or(0, |busy| busy.times);
         let Some((key, times)) = key
             .map(|key| (key, times(key)))
@@ -303,7 +303,7 @@ impl Pools {
         }
     }
 
-    /// An ask of a program to `peer` is over: the next that waits for it stands in line.
+    /// A request of a program to `peer` is over: the next that waits for it stands in line.
     fn turn_ends(&mut self, peer: IpAddr, stands: bool) {
         if let Some(next) = self.turns.end(peer, stands) {
             self.enqueue(Waiting::Private(next));
@@ -317,7 +317,7 @@ impl Pools {
     }
 
     /// Asks peers again that were busy, when their pauses are over and QPs still wait for them.
-    pub(crate) fn ask_again(&mut self, context: &mut PoolContext<'_>) {
+    pub(crate) fn retry_busy(&mut self, context: &mut PoolContext<'_>) {
         for wanted in self.turns.resume(context.now) {
             self.enqueue(Waiting::Private(wanted));
         }
@@ -339,9 +339,9 @@ impl Pools {
     }
 
     /// A peer that kept silent, asked as a stranger, and has shown meanwhile that it is a node, by
-    /// an ask of its own or the answer to another one, is asked again, as often as one that is
+    /// a request of its own or the answer to another one, is asked again, as often as one that is
     /// known: its answers were lost. Gives whether it is.
-    fn ask_the_met(&mut self, context: &mut PoolContext<'_>, id: HandshakeId) -> bool {
+    fn retry_met(&mut self, context: &mut PoolContext<'_>, id: HandshakeId) -> bool {
         let met =
             |at: &&Handshake| at.stranger && self.mode(context, at.peer) == PeerMode::Trunkline;
         if self.handshakes.get(id).filter(met).is_none() {
@@ -351,7 +351,7 @@ impl Pools {
             return false;
         };
         let Some(handle) = handshake.handle else {
-            self.ask_for_the_late(context, handshake.peer);
+            self.open_for_waiting(context, handshake.peer);
             return true;
         };
         let wanted = Wanted {
@@ -403,7 +403,7 @@ impl Pools {
                 .engine
                 .peer_unreachable(peer, remote, why.to_requests());
         }
-        self.ask_for_the_late(context, handshake.peer);
+        self.open_for_waiting(context, handshake.peer);
     }
 
     /// A host that never shared connections is an ordinary one; a node that did is gone, or its
@@ -435,7 +435,7 @@ impl Pools {
         Some(handshake)
     }
 
-    /// The peer ended a connection, or nothing came of its ask.
+    /// The peer ended a connection, or nothing came of its request.
     fn closed(&mut self, context: &mut PoolContext<'_>, id: HandshakeId, reason: CloseReason) {
         let Some(handshake) = self.take(context, id) else {
             return;
@@ -443,7 +443,7 @@ impl Pools {
         match handshake.conn {
             Some(conn) => context.engine.close_connection(conn),
             None if handshake.handle.is_some() || reason == CloseReason::Local => {}
-            None => self.ask_for_the_late(context, handshake.peer),
+            None => self.open_for_waiting(context, handshake.peer),
         }
         if let Some(handle) = handshake.handle {
             self.tell(handle, ConnectionState::Closed);

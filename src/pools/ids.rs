@@ -24,15 +24,15 @@ pub(super) fn ids(count: u32) -> Vec<HandshakeId> {
             window: 16,
             workers: Workers::ONE,
         };
-        let ask = ConnectRequest {
+        let request = ConnectRequest {
             offer,
             purpose: Purpose::Private,
             toward: 0,
             traffic_class: 0,
             binds: Binds::default(),
-            retry: Retry::ASK,
+            retry: Retry::UNKNOWN,
         };
-        let opened = manager.open(Instant::ZERO, route, ask);
+        let opened = manager.open(Instant::ZERO, route, request);
         opened.expect("room for another one")
     };
     (1..=count).map(&mut open).collect()

@@ -39,14 +39,14 @@ impl Pools {
             handle,
         };
         self.loops.push(opening);
-        let ask = LoopRequest {
+        let request = LoopRequest {
             from: self.worker.index(),
             near,
             options,
             private,
         };
         self.messages
-            .push_back((to, WorkerMessage::Loop(Box::new(ask))));
+            .push_back((to, WorkerMessage::Loop(Box::new(request))));
         Some(ConnectionState::Opening)
     }
 
@@ -87,13 +87,18 @@ impl Pools {
     }
 
     /// Another worker asks for the other end of such a connection.
-    pub(crate) fn looped_to(&mut self, context: &mut PoolContext<'_>, ask: &LoopRequest) {
+    pub(crate) fn looped_to(&mut self, context: &mut PoolContext<'_>, request: &LoopRequest) {
         let far = self.offer(context.engine);
         if let Some(far) = &far {
-            self.add_loop(context, (far, &ask.near), &ask.options, ask.private);
+            self.add_loop(
+                context,
+                (far, &request.near),
+                &request.options,
+                request.private,
+            );
         }
-        let message = WorkerMessage::Looped(ask.near, far);
-        self.messages.push_back((ask.from, message));
+        let message = WorkerMessage::Looped(request.near, far);
+        self.messages.push_back((request.from, message));
     }
 
     /// The other worker has made it.

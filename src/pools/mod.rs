@@ -46,7 +46,7 @@ const PLAIN_FOR: u64 = 60 * SECOND;
 const NO_QP: Qpn = Qpn::from_wire(0);
 /// How often idle connections are looked for.
 const RECLAIM_EVERY: u64 = SECOND;
-/// Asks that a busy peer may refuse before the QPs that wait for it fail, and the first pause
+/// Requests that a busy peer may refuse before the QPs that wait for it fail, and the first pause
 /// between them: each is twice as long as the one before, 2.5 s in all, give or take half. Those
 /// that were refused together must not come again together.
 const BUSY_TRIES: u8 = 8;
@@ -98,7 +98,7 @@ struct Handshake {
 /// A peer's worker that had no room for what it was asked.
 #[derive(Debug)]
 struct Busy {
-    /// Asks in a row that it refused.
+    /// Requests in a row that it refused.
     times: u8,
     /// When it is asked again; `None` while it is.
     again: Option<Instant>,
@@ -141,7 +141,7 @@ pub(crate) struct Pools {
     /// Connections within the node whose other end another worker is asked for.
     loops: Vec<OpeningLoop>,
     messages: VecDeque<(u8, WorkerMessage)>,
-    /// By address, and by the QP that the worker was asked for, as in an ask.
+    /// By address, and by the QP that the worker was asked for, as in a request.
     busy: BTreeMap<(IpAddr, u8), Busy>,
     /// What is asked for when fewer are being asked.
     queue: OpenQueue,
@@ -308,9 +308,13 @@ impl Pools {
                 ..ConnectionOptions::default()
             };
             let owner = self.worker.of().owner(remote.get());
-            let asked = |other: &OpeningLoop| other.to == owner && other.handle.is_none();
-            if !self.loops.iter().any(asked) && self.open_loop(context, &options, None).is_none() {
-                context.engine.peer_asked(context.now, peer, remote);
+            let requested = |other: &OpeningLoop| other.to == owner && other.handle.is_none();
+            if !self.loops.iter().any(requested)
+                && self.open_loop(context, &options, None).is_none()
+            {
+                context
+                    .engine
+                    .connect_request_begins(context.now, peer, remote);
                 let why = NoConnection::TooMany.to_requests();
                 context.engine.peer_unreachable(peer, remote, why);
             }
@@ -383,7 +387,7 @@ impl Pools {
         here.chain(handed_over)
     }
 
-    fn ask_pool(&mut self, context: &mut PoolContext<'_>, peer: Gid, remote: Qpn) {
+    fn request_pool(&mut self, context: &mut PoolContext<'_>, peer: Gid, remote: Qpn) {
         let taken: Vec<u8> = self
             .pool_places(context.engine, peer.address(), remote)
             .collect();
@@ -393,7 +397,9 @@ impl Pools {
             let purpose = Purpose::Pool(place);
             self.open(context, (peer.address(), remote), purpose, &options, None)
         });
-        context.engine.peer_asked(context.now, peer, remote);
+        context
+            .engine
+            .connect_request_begins(context.now, peer, remote);
         if !opened {
             let why = NoConnection::TooMany.to_requests();
             context.engine.peer_unreachable(peer, remote, why);
@@ -434,7 +440,7 @@ impl Pools {
     /// time already: it gets a quarter of that more.
     fn patience(&self, engine: &Engine<Embedded>, end: (IpAddr, Qpn), known: bool) -> Retry {
         if !known {
-            Retry::ASK
+            Retry::UNKNOWN
         } else if self.dead_after_ns > 0 && engine.is_silent(end.0.into(), end.1) {
             Retry::KNOWN.within(self.dead_after_ns / 4)
         } else {
@@ -462,7 +468,7 @@ impl Pools {
             Purpose::Private => Binds::default(),
         };
         let known = self.mode(context, peer) == PeerMode::Trunkline;
-        let ask = ConnectRequest {
+        let request = ConnectRequest {
             offer,
             purpose,
             toward: remote.get() as u8,
@@ -474,23 +480,23 @@ impl Pools {
             local: self.address,
             remote: peer,
         };
-        match context.manager.open(context.now, route, ask) {
+        match context.manager.open(context.now, route, request) {
             Ok(id) => {
                 if !known {
-                    self.directory.asked(context.now, peer);
+                    self.directory.connecting(context.now, peer);
                 }
                 let options = *options;
                 let handshake = Handshake {
                     number: offer.connection,
                     peer,
                     purpose,
-                    toward: ask.toward,
+                    toward: request.toward,
                     options,
                     handle,
                     stranger: !known,
                     conn: None,
                 };
-                let own = ask.binds.as_slice().iter().map(|bind| bind.src_qp);
+                let own = request.binds.as_slice().iter().map(|bind| bind.src_qp);
                 self.note_opening(id, handshake, offer.token, own.collect());
                 true
             }
@@ -519,7 +525,7 @@ impl Pools {
 
     /// QPs may still wait when a handshake has come to nothing: those that joined after it began,
     /// and all of them if the peer began it and did not end it.
-    fn ask_for_the_late(&mut self, context: &mut PoolContext<'_>, peer: IpAddr) {
+    fn open_for_waiting(&mut self, context: &mut PoolContext<'_>, peer: IpAddr) {
         for remote in context.engine.waiting_for(peer.into()) {
             if self
                 .pool_places(context.engine, peer, remote)

@@ -15,7 +15,8 @@ use trunkline_wire::{Gid, Qpn};
 /// What waits until fewer are being asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Waiting {
-    /// A connection of the pool to the worker of that peer with such a QP, as in an ask: each once.
+    /// A connection of the pool to the worker of that peer with such a QP, as in a request: each
+    /// once.
     Pool(IpAddr, u8),
     Private(Wanted),
 }
@@ -69,8 +70,8 @@ impl Pools {
     /// Asks the worker of `peer` that has the QP `remote` for a connection of the pool, now or in
     /// its turn.
     pub(super) fn open_pool(&mut self, context: &mut PoolContext<'_>, peer: Gid, remote: Qpn) {
-        if self.queue.is_empty() && context.manager.may_ask() {
-            self.ask_pool(context, peer, remote);
+        if self.queue.is_empty() && context.manager.may_open() {
+            self.request_pool(context, peer, remote);
         } else if !self.is_in_line(context, peer.address(), remote) {
             self.enqueue(Waiting::Pool(peer.address(), remote.get() as u8));
         }
@@ -81,7 +82,7 @@ impl Pools {
     pub(super) fn open_wanted(&mut self, context: &mut PoolContext<'_>, wanted: Wanted) -> bool {
         let has_to_wait = self.turns.has_to_wait(wanted.peer);
         if !has_to_wait && self.is_queue_empty(context) {
-            return self.ask_wanted(context, &wanted);
+            return self.request_wanted(context, &wanted);
         }
         // Programs bring entries of their own: no more than could ever be connections.
         let most = context.manager.config().limits.connections;
@@ -94,7 +95,7 @@ impl Pools {
         room
     }
 
-    fn ask_wanted(&mut self, context: &mut PoolContext<'_>, wanted: &Wanted) -> bool {
+    fn request_wanted(&mut self, context: &mut PoolContext<'_>, wanted: &Wanted) -> bool {
         let end = (wanted.peer, wanted.options.remote.unwrap_or(NO_QP));
         let handle = Some(wanted.handle);
         let opened = self.open(context, end, Purpose::Private, &wanted.options, handle);
@@ -111,7 +112,7 @@ impl Pools {
 
     /// Whether a peer may be asked now without overtaking another.
     pub(super) fn is_queue_empty(&self, context: &PoolContext<'_>) -> bool {
-        self.queue.is_empty() && context.manager.may_ask()
+        self.queue.is_empty() && context.manager.may_open()
     }
 
     pub(super) fn is_in_line(&self, context: &PoolContext<'_>, peer: IpAddr, remote: Qpn) -> bool {
@@ -122,9 +123,9 @@ impl Pools {
     }
 
     /// Asks the next in line, as many as there are places free. Gives whether there was one.
-    pub(crate) fn ask_next(&mut self, context: &mut PoolContext<'_>) -> bool {
+    pub(crate) fn open_next(&mut self, context: &mut PoolContext<'_>) -> bool {
         let before = self.queue.len();
-        while context.manager.may_ask()
+        while context.manager.may_open()
             && let Some(next) = self.queue.pop()
         {
             self.recorder.in_line(self.queue.len() as u64);
@@ -142,7 +143,7 @@ impl Pools {
             self.turn_is_free(wanted.peer);
         } else if !self.turns.is_free(wanted.peer) {
             self.turns.wait(*wanted);
-        } else if !self.ask_wanted(context, wanted) {
+        } else if !self.request_wanted(context, wanted) {
             let why = NoConnection::TooMany;
             self.tell(wanted.handle, ConnectionState::Failed(why));
             self.turn_is_free(wanted.peer);
@@ -158,7 +159,7 @@ impl Pools {
             self.busy.remove(&at);
             context.engine.peer_is_ibta(peer);
         } else if !self.is_pool_opening(context, at.0, remote) {
-            self.ask_pool(context, peer, remote);
+            self.request_pool(context, peer, remote);
         }
     }
 

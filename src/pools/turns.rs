@@ -1,18 +1,19 @@
 //! How many connections of programs one peer is asked for at once, and who waits for it.
 //!
-//! A peer admits only so many asks of one address that are not confirmed. Asks beyond that would be
-//! refused, so they wait here until those before them have come to something. A peer that says it
-//! is busy all the same is left alone for a while.
+//! A peer admits only so many requests of one address that are not confirmed. Requests beyond that
+//! would be refused, so they wait here until those before them have come to something. A peer that
+//! says it is busy all the same is left alone for a while.
 
 use super::open_queue::Wanted;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use trunkline_conn::time::Instant;
 
-/// Asks of programs to one peer that are under way: half of what a node admits of one address
+/// Requests of programs to one peer that are under way: half of what a node admits of one address
 /// (`Limits::half_open_per_peer`), so that pools have room beside them.
 const AT_ONCE: u32 = 32;
-/// Refusals in a row, without an ask between them that came to something, until the next is told.
+/// Refusals in a row, without a request between them that came to something, until the next is
+/// told.
 const BUSY_TRIES: u32 = 128;
 
 /// One peer.
@@ -53,7 +54,7 @@ impl Turns {
         self.peers.get(&peer).is_some_and(waits)
     }
 
-    /// Asks that wait.
+    /// Requests that wait.
     pub(super) const fn len(&self) -> usize {
         self.waiting
     }
@@ -68,8 +69,8 @@ impl Turns {
         self.peers.entry(peer).or_default().under_way += 1;
     }
 
-    /// An ask is over; it came to something if it `stands`. Gives who waited longest, if the peer
-    /// may be asked now.
+    /// A request is over; it came to something if it `stands`. Gives who waited longest, if the
+    /// peer may be asked now.
     pub(super) fn end(&mut self, peer: IpAddr, stands: bool) -> Option<Wanted> {
         let turn = self.peers.get_mut(&peer)?;
         turn.under_way = turn.under_way.saturating_sub(1);

@@ -512,7 +512,7 @@ impl Core {
             engine,
             manager,
         };
-        pools.ask_again(&mut context);
+        pools.retry_busy(&mut context);
         exchange_events(&mut context, pools, cm, events);
         pools.hand_over(&mut context);
         pools.reclaim(now, context.engine);
@@ -672,7 +672,7 @@ fn exchange_events(
             pools.explain(context.now, silent, why);
         }
         idle &= !cm.pump(context.now);
-        idle &= !pools.ask_next(context);
+        idle &= !pools.open_next(context);
         if idle {
             break;
         }

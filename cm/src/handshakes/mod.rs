@@ -8,16 +8,16 @@ mod withdraw;
 use crate::binds::Bounds;
 use crate::config::Config;
 use crate::credit::Credit;
-use crate::driver::Driver;
 use crate::event::{CloseReason, Event, HandshakeId, OpenError, Outgoing, Route, UnknownHandshake};
 use crate::hello::{ConnectRequest, Hello, HelloError, Offer, Purpose};
 use crate::identity::Identity;
-use crate::message::{self, Mad};
+use crate::message;
 use crate::outbox::Outbox;
 use crate::phase::Step;
 use crate::random::Random;
+use crate::records::Records;
 use crate::refusal::RefusalCode;
-use crate::retry::Schedule;
+use crate::setup::Setup;
 use crate::state::{DreqSent, RepSent, ReqSent, State};
 pub use crate::table::Load;
 use crate::table::{Ids, Slot, Table};
@@ -48,26 +48,26 @@ pub struct Counters {
     pub mismatch: u64,
     /// It has come before.
     pub duplicate: u64,
-    /// An ask that crossed one of ours and lost to it.
+    /// A request that crossed one of ours and lost to it.
     pub crossed: u64,
-    /// An ask for which there was no room; refused for now.
+    /// A request for which there was no room; refused for now.
     pub busy: u64,
-    /// An ask of an address that has as much under way as it may; refused for now.
+    /// A request of an address that has as much under way as it may; refused for now.
     pub unfair: u64,
-    /// An ask of an address that has its share of the connections; refused.
+    /// A request of an address that has its share of the connections; refused.
     pub over_share: u64,
     /// Messages that were not sent again, as nothing proves that the address had asked.
     pub unproved: u64,
-    /// An ask of this node itself; refused.
+    /// A request of this node itself; refused.
     pub identity: u64,
     /// Peers that proved to have the GUID of this node, or of a peer at another address. Each is
     /// what its own address proves; somebody has set one GUID twice, or claims another's.
     pub duplicate_guid: u64,
     /// Peers that were given up as they did not answer one of our messages, through all tries.
     pub silent: u64,
-    /// Asks that ended because the peer's host said that nobody listens there.
+    /// Requests that ended because the peer's host said that nobody listens there.
     pub nobody: u64,
-    /// Such errors that fit no ask of ours, or not its peer.
+    /// Such errors that fit no request of ours, or not its peer.
     pub misquoted: u64,
     /// Datagrams to send that were dropped because too many waited.
     pub transmit_full: u64,
@@ -134,8 +134,9 @@ impl<R: Random> NodeCm<R> {
         self.table.observer.set(watch);
     }
 
-    /// Whether there is room for another ask of this node's ([`Limits`](crate::Limits)`::opening`).
-    pub const fn may_ask(&self) -> bool {
+    /// Whether there is room for another request of this node's
+    /// ([`Limits`](crate::Limits)`::opening`).
+    pub const fn may_open(&self) -> bool {
         self.table.load().opening < self.config.limits.opening
     }
 
@@ -150,26 +151,26 @@ impl<R: Random> NodeCm<R> {
         &mut self,
         now: Instant,
         route: Route,
-        ask: ConnectRequest,
+        request: ConnectRequest,
     ) -> Result<HandshakeId, OpenError> {
         let route = route.canonical();
         if route.local.is_ipv4() != route.remote.is_ipv4() {
             let Route { local, remote } = route;
             return Err(OpenError::Families { local, remote });
         }
-        check(&ask)?;
-        if let Some((index, slot)) = self.in_place(route, &ask) {
+        check(&request)?;
+        if let Some((index, slot)) = self.in_place(route, &request) {
             let id = self.id(index);
-            let State::ReqReceived(asked) = slot.state() else {
+            let State::ReqReceived(received) = slot.state() else {
                 return Err(OpenError::Exists(id));
             };
-            let bounds = Bounds::mutual(&ask.binds, &asked.hello.binds);
-            self.accept_asked(now, index, ask.offer, bounds, Some((ask, 0)));
+            let bounds = Bounds::mutual(&request.binds, &received.hello.binds);
+            self.accept_received(now, index, request.offer, bounds, Some((request, 0)));
             return Ok(id);
         }
         let (load, limits) = (self.table.load(), &self.config.limits);
         let busy = |what, limit| Err(OpenError::Busy { what, limit });
-        if !self.may_ask() {
+        if !self.may_open() {
             return busy("connections being opened", limits.opening);
         }
         if load.connections() >= limits.connections {
@@ -177,15 +178,15 @@ impl<R: Random> NodeCm<R> {
         }
         let Some(index) = self
             .table
-            .insert(route, (ask.purpose, false), &mut self.random)
+            .insert(route, (request.purpose, false), &mut self.random)
         else {
             return busy("peers", u16::MAX.into());
         };
-        self.ask(now, index, ask, 0);
+        self.send_request(now, index, request, 0);
         Ok(self.id(index))
     }
 
-    /// Agrees to a peer's ask, and to the BINDs that came with it and have their answer in
+    /// Agrees to a peer's request, and to the BINDs that came with it and have their answer in
     /// `bounds`. The connection stands once the peer has confirmed.
     ///
     /// # Errors
@@ -203,17 +204,17 @@ impl<R: Random> NodeCm<R> {
         let valid = offer.end(self.config.identity).check();
         assert!(valid.is_ok(), "{valid:?}");
         let index = self.index(id, |state| matches!(state, State::ReqReceived(_)))?;
-        self.accept_asked(now, index, offer, bounds, None);
+        self.accept_received(now, index, offer, bounds, None);
         Ok(())
     }
 
-    /// Refuses a peer's ask.
+    /// Refuses a peer's request.
     ///
     /// # Errors
     /// The handshake does not wait for a decision.
     pub fn reject(&mut self, id: HandshakeId, code: RefusalCode) -> Result<(), UnknownHandshake> {
         let index = self.index(id, |state| matches!(state, State::ReqReceived(_)))?;
-        self.refuse_asked(index, code, CloseReason::Local);
+        self.refuse_received(index, code, CloseReason::Local);
         Ok(())
     }
 
@@ -241,29 +242,26 @@ impl<R: Random> NodeCm<R> {
         match self.table.slot(index).state() {
             State::ReqSent(state) => {
                 // The peer may have accepted: it must not wait for the confirmation.
-                let transaction = state.transaction;
+                let transaction = state.sent.transaction;
                 self.send_rej(index, transaction, Answered::Other, RefusalCode::Cancelled);
                 self.finish(index, CloseReason::Local);
             }
             State::ReqReceived(_) => {
-                self.refuse_asked(index, RefusalCode::Policy, CloseReason::Local)
+                self.refuse_received(index, RefusalCode::Policy, CloseReason::Local)
             }
             State::RepSent(state) => {
-                let transaction = state.transaction;
+                let transaction = state.sent.transaction;
                 self.send_rej(index, transaction, Answered::Req, RefusalCode::Policy);
                 self.finish(index, CloseReason::Local);
             }
             &State::Established(exchange) => {
                 let dreq = message::dreq(ids, self.table.slot(index).remote_qpn());
-                let request = message::mad(self.random.next(), dreq);
-                let schedule = Schedule::start(now, self.config.close, self.random.next());
-                let closing = Box::new(DreqSent {
-                    exchange,
-                    schedule,
-                    request,
-                });
+                let transaction = self.random.next();
+                let request = message::mad(transaction, dreq);
+                let sent = self.begin(now, transaction, request, self.config.close);
+                let closing = Box::new(DreqSent { exchange, sent });
                 self.table.set_state(index, State::DreqSent(closing));
-                self.send(self.table.route(index), request);
+                self.send_in(index, request);
             }
             State::Free | State::DreqSent(_) | State::TimeWait { .. } => {
                 unreachable!("these were told to be unknown")
@@ -356,14 +354,14 @@ impl<R: Random> NodeCm<R> {
     }
 
     /// The handshake for a place of the pool, if there is one under way or standing.
-    fn in_place(&self, route: Route, ask: &ConnectRequest) -> Option<(u32, &Slot)> {
-        let Purpose::Pool(_) = ask.purpose else {
+    fn in_place(&self, route: Route, request: &ConnectRequest) -> Option<(u32, &Slot)> {
+        let Purpose::Pool(_) = request.purpose else {
             return None;
         };
         self.table
-            .in_place(self.table.peer_at(route)?, ask.purpose)
+            .in_place(self.table.peer_at(route)?, request.purpose)
             .find(|(_, slot)| {
-                self.table.leads_to(slot, ask.toward)
+                self.table.leads_to(slot, request.toward)
                     && !matches!(slot.state(), State::DreqSent(_) | State::TimeWait { .. })
             })
     }
@@ -374,26 +372,24 @@ impl<R: Random> NodeCm<R> {
     }
 
     /// Sends a REQ from a slot that has no state worth keeping.
-    fn ask(&mut self, now: Instant, index: u32, ask: ConnectRequest, resumed: u8) {
+    fn send_request(&mut self, now: Instant, index: u32, request: ConnectRequest, resumed: u8) {
         self.table.forget_remote(index);
         let route = self.table.route(index);
         let local = self.table.ids(index).local;
         let transaction = self.random.next();
-        let req = message::req(local, route, self.config.identity, &ask);
-        let request = message::mad(transaction, req);
+        let req = message::req(local, route, self.config.identity, &request);
+        let mad = message::mad(transaction, req);
         let state = ReqSent {
-            transaction,
-            ask,
-            schedule: Schedule::start(now, ask.retry, self.random.next()),
+            sent: self.begin(now, transaction, mad, request.retry),
+            request,
             resumed,
             knew: self.known(index),
-            request,
         };
         self.table.set_state(index, State::ReqSent(Box::new(state)));
-        self.send(route, request);
+        self.send_to(route, mad);
     }
 
-    fn accept_asked(
+    fn accept_received(
         &mut self,
         now: Instant,
         index: u32,
@@ -401,14 +397,14 @@ impl<R: Random> NodeCm<R> {
         bounds: Bounds,
         absorbed: Option<(ConnectRequest, u8)>,
     ) {
-        let State::ReqReceived(asked) = self.table.slot(index).state() else {
+        let State::ReqReceived(received) = self.table.slot(index).state() else {
             unreachable!("only undecided handshakes come here")
         };
-        let asked = (asked.transaction, asked.hello);
-        self.answer(now, index, asked, offer, bounds, absorbed);
+        let received = (received.transaction, received.hello);
+        self.answer(now, index, received, offer, bounds, absorbed);
     }
 
-    /// Agrees to an ask, and waits for its peer to confirm.
+    /// Agrees to a request, and waits for its peer to confirm.
     fn answer(
         &mut self,
         now: Instant,
@@ -421,14 +417,12 @@ impl<R: Random> NodeCm<R> {
         let rep = message::rep(self.table.ids(index), self.config.identity, &offer, bounds);
         let reply = message::mad(transaction, rep);
         let state = RepSent {
-            transaction,
+            sent: self.begin(now, transaction, reply, self.config.reply),
             hello,
             offer,
             bounds,
-            schedule: Schedule::start(now, self.config.reply, self.random.next()),
             absorbed,
             knew: self.known(index),
-            reply,
             credit: match self.known(index) {
                 Some(_) => Credit::Proved,
                 None => Credit::FIRST,
@@ -438,18 +432,18 @@ impl<R: Random> NodeCm<R> {
         self.send_in(index, reply);
     }
 
-    fn refuse_asked(&mut self, index: u32, code: RefusalCode, reason: CloseReason) {
-        let State::ReqReceived(asked) = self.table.slot(index).state() else {
+    fn refuse_received(&mut self, index: u32, code: RefusalCode, reason: CloseReason) {
+        let State::ReqReceived(received) = self.table.slot(index).state() else {
             unreachable!("only undecided handshakes come here")
         };
-        let transaction = asked.transaction;
+        let transaction = received.transaction;
         // The number of this end stays out of it: the handshake is over, nothing is to be answered.
         let ids = Ids {
             local: CommId(0),
             ..self.table.ids(index)
         };
         let rej = message::rej(ids, Answered::Req, self.config.identity, code);
-        self.send(self.table.route(index), message::mad(transaction, rej));
+        self.send_to(self.table.route(index), message::mad(transaction, rej));
         self.finish(index, reason);
     }
 
@@ -457,30 +451,15 @@ impl<R: Random> NodeCm<R> {
         let rej = message::rej(self.table.ids(index), what, self.config.identity, code);
         self.send_in(index, message::mad(transaction, rej));
     }
-
-    /// Sends what belongs to a handshake, if that much may go to its peer's address.
-    fn send_in(&mut self, index: u32, mad: Mad) {
-        let may = self.table.update(index, |state| match state {
-            State::RepSent(state) => state.credit.spend(),
-            _ => true,
-        });
-        if may {
-            self.send(self.table.route(index), mad);
-        } else {
-            self.counters.unproved += 1;
-        }
-    }
-
-    fn send(&mut self, route: Route, mad: Mad) {
-        self.transmit.push(route, mad);
-        self.counters.transmit_full = self.transmit.dropped();
-    }
 }
 
-fn check(ask: &ConnectRequest) -> Result<(), HelloError> {
+fn check(request: &ConnectRequest) -> Result<(), HelloError> {
     let invalid = |field, value| Err(HelloError::Invalid { field, value });
-    if ask.purpose == Purpose::Pool(u8::MAX) {
+    if request.purpose == Purpose::Pool(u8::MAX) {
         return invalid("pool index", u8::MAX.into());
     }
-    ask.offer.end(crate::Identity { guid: 0, epoch: 0 }).check()
+    request
+        .offer
+        .end(crate::Identity { guid: 0, epoch: 0 })
+        .check()
 }

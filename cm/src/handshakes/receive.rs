@@ -1,26 +1,25 @@
 //! What a peer says about a handshake that is under way.
 
 use super::NodeCm;
-use crate::driver::{Counts, Driver, counts};
 use crate::event::{CloseReason, Event, Refused, Route};
 use crate::hello::HelloError;
 use crate::identity::IdentityError;
-use crate::message;
+use crate::message::{self, Mad};
 use crate::quote::Quote;
 use crate::random::Random;
+use crate::records::{Counts, Records, counts};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::retry::Patience;
+use crate::setup::Setup;
 use crate::slots::Slots;
 use crate::state::{Exchange, State, Verdict};
 use crate::table::{Ids, Slot};
 use core::net::IpAddr;
 use trunkline_conn::time::Instant;
-use trunkline_wire::cm::{
-    Answered, CmMad, CommId, Drep, Dreq, Message, Mra, Rej, RejReason, Rep, Rtu,
-};
+use trunkline_wire::cm::{Answered, CommId, Message, PrivateData, Rej, RejReason, Rep, Rtu};
 use trunkline_wire::{MAD_LEN, Path};
 
-impl<R: Random> Driver for NodeCm<R> {
+impl<R: Random> Records for NodeCm<R> {
     type Record = Slot;
 
     fn slots(&self) -> &Slots<Slot> {
@@ -47,28 +46,102 @@ impl<R: Random> Driver for NodeCm<R> {
         self.config.limits.time_wait
     }
 
-    fn hear(&mut self, now: Instant, route: Route, mad: &CmMad) {
-        let transaction = mad.transaction_id;
-        match &mad.message {
-            Message::Req(req) => self.on_req(now, route, transaction, req),
-            Message::Rep(rep) => self.on_rep(now, route, transaction, rep),
-            Message::Rtu(rtu) => self.on_rtu(now, route, transaction, rtu),
-            Message::Rej(rej) => self.on_rej(now, route, transaction, rej),
-            Message::Mra(mra) => self.on_mra(now, route, transaction, mra),
-            Message::Dreq(dreq) => self.on_dreq(now, route, transaction, dreq),
-            Message::Drep(drep) => self.on_drep(now, route, drep),
-            Message::SidrReq(_) | Message::SidrRep(_) | Message::Lap(_) | Message::Apr(_) => {
-                self.counters.unsupported += 1;
-            }
+    fn forget(&mut self, index: u32) {
+        self.table.remove(index);
+    }
+}
+
+impl<R: Random> Setup for NodeCm<R> {
+    fn draw(&mut self) -> u64 {
+        self.random.next()
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::SHORT
+    }
+
+    fn update<T>(&mut self, index: u32, change: impl FnOnce(&mut State) -> T) -> T {
+        self.table.update(index, change)
+    }
+
+    fn send_in(&mut self, index: u32, mad: Mad) {
+        let may = self.table.update(index, |state| match state {
+            State::RepSent(state) => state.credit.spend(),
+            _ => true,
+        });
+        if may {
+            self.send_to(self.table.route(index), mad);
+        } else {
+            self.counters.unproved += 1;
         }
     }
 
-    fn expire(&mut self, now: Instant, index: u32) {
-        self.retry_or_give_up(now, index);
+    fn send_to(&mut self, route: Route, mad: Mad) {
+        self.transmit.push(route, mad);
+        self.counters.transmit_full = self.transmit.dropped();
     }
 
-    fn forget(&mut self, index: u32) {
-        self.table.remove(index);
+    fn find_request(&self, route: Route, transaction: u64, remote: CommId) -> Option<u32> {
+        let exchange = Exchange::of(transaction);
+        let found = self.table.find_theirs(route, remote, exchange);
+        found.filter(|&index| {
+            self.table.slot(index).state().is_half_open() && self.is_in(index, transaction)
+        })
+    }
+
+    /// For any transaction: the one in which the connection was opened is not kept.
+    fn confirmation(&self, index: u32, transaction: u64) -> Option<Mad> {
+        let rtu = message::rtu(self.table.ids(index));
+        Some(message::mad(transaction, rtu))
+    }
+
+    fn when_answered(&mut self, now: Instant, index: u32, rep: &Rep) {
+        self.take_answer(now, index, rep);
+    }
+
+    fn when_confirmed(&mut self, now: Instant, index: u32, _rtu: &Rtu) {
+        self.confirmed(now, index);
+    }
+
+    fn when_refused(&mut self, _now: Instant, index: u32, rej: &Rej) {
+        let (id, route) = (self.id(index), self.table.route(index));
+        let event = match verdict(rej) {
+            Verdict::NotTrunkline => Event::NotTrunkline { id, route },
+            Verdict::Refused(reason) => Event::Refused { id, route, reason },
+        };
+        self.finish_with(index, event);
+    }
+
+    fn when_abandoned(&mut self, now: Instant, index: u32, rej: &Rej) {
+        let reason = CloseReason::Abandoned(refused(rej));
+        match self.table.slot(index).state() {
+            State::Established(_) => self.finish_later(now, index, reason),
+            _ => self.abandoned(now, index, reason),
+        }
+    }
+
+    fn when_ended(&mut self, now: Instant, index: u32, _said: PrivateData<224>) {
+        let reason = match self.table.slot(index).state() {
+            State::DreqSent(_) => CloseReason::Local,
+            _ => CloseReason::Peer,
+        };
+        self.finish_later(now, index, reason);
+    }
+
+    fn when_nobody(&mut self, _now: Instant, index: u32) {
+        let (id, route) = (self.id(index), self.table.route(index));
+        self.finish_with(index, Event::Nobody { id, route });
+    }
+
+    fn when_timed_out(&mut self, now: Instant, index: u32) {
+        self.timed_out(now, index);
+    }
+
+    fn hear_other(&mut self, now: Instant, route: Route, transaction: u64, message: &Message) {
+        match message {
+            Message::Req(req) => self.on_req(now, route, transaction, req),
+            _ => self.counters.unsupported += 1,
+        }
     }
 }
 
@@ -79,69 +152,26 @@ impl<R: Random> NodeCm<R> {
         self.handle_datagram(now, from, mad);
     }
 
-    /// An ICMP error came that quotes an ask of `remote`: nobody listens there. By the second one,
-    /// 200 ms or more after the first, the ask ends with [`Event::Nobody`]. Errors that fit no ask
-    /// are counted.
+    /// An ICMP error came that quotes a request of `remote`: nobody listens there. By the second
+    /// one, 200 ms or more after the first, the request ends with [`Event::Nobody`]. Errors that
+    /// fit no request are counted.
     pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
-        let remote = remote.to_canonical();
-        let found = self.table.find(quote.local);
-        let found = found.filter(|&index| self.table.route(index).remote == remote);
-        let is_it = |index: &u32| match self.table.slot(*index).state() {
-            State::ReqSent(state) => state.transaction == quote.transaction,
-            _ => false,
-        };
-        let Some(index) = found.filter(is_it) else {
-            self.counters.misquoted += 1;
-            return;
-        };
-        let over = self.table.update(index, |state| match state {
-            State::ReqSent(state) => state.schedule.refused(now),
-            _ => false,
-        });
-        if over {
-            self.counters.nobody += 1;
-            let (id, route) = (self.id(index), self.table.route(index));
-            self.finish_with(index, Event::Nobody { id, route });
-        }
-    }
-
-    fn on_rep(&mut self, now: Instant, route: Route, transaction: u64, rep: &Rep) {
-        let Some(index) = self.find(route, rep.remote) else {
-            // Whoever agreed to an ask that is over shall not wait for a confirmation.
-            self.counters.unknown += 1;
-            self.disown(route, transaction, rep.remote, rep.local);
-            return;
-        };
-        let slot = self.table.slot(index);
-        match slot.state() {
-            State::ReqSent(state) if state.transaction == transaction => {
-                self.on_answer(now, route, index, transaction, rep);
-            }
-            State::Established(_) if slot.remote() == rep.local => {
-                self.counters.duplicate += 1;
-                let rtu = message::rtu(self.table.ids(index));
-                self.send(route, message::mad(transaction, rtu));
-            }
-            State::TimeWait { .. } if slot.remote() == rep.local => {
-                self.counters.duplicate += 1;
-                self.disown(route, transaction, rep.remote, rep.local);
-            }
-            _ => self.counters.mismatch += 1,
-        }
+        self.hear_quote(now, remote, quote);
     }
 
     fn disown(&mut self, route: Route, transaction: u64, local: CommId, remote: CommId) {
         let reason = RejReason::InvalidCommId;
         let rej = message::plain_rej(Ids { local, remote }, Answered::Rep, reason);
-        self.send(route, message::mad(transaction, rej));
+        self.send_to(route, message::mad(transaction, rej));
     }
 
-    /// The answer to our ask.
-    fn on_answer(&mut self, now: Instant, route: Route, index: u32, transaction: u64, rep: &Rep) {
-        let id = self.id(index);
+    /// The answer to our request.
+    fn take_answer(&mut self, now: Instant, index: u32, rep: &Rep) {
+        let (id, route) = (self.id(index), self.table.route(index));
         let State::ReqSent(state) = self.table.slot(index).state() else {
-            unreachable!("only an ask has an answer")
+            unreachable!("only a request has an answer")
         };
+        let transaction = state.sent.transaction;
         let reply = match message::hello_reply(rep) {
             Ok(reply) => reply,
             Err(error) => {
@@ -164,7 +194,7 @@ impl<R: Random> NodeCm<R> {
             self.refuse_answer(route, index, transaction, rep, code, reason);
             return;
         }
-        let (workers, toward) = (reply.end.workers, state.ask.toward);
+        let (workers, toward) = (reply.end.workers, state.request.toward);
         if workers.owner(rep.qpn.get()) != workers.owner(toward.into()) {
             self.counters.bad_hello += 1;
             let reason = Refused::NoSense(HelloError::Invalid {
@@ -177,16 +207,16 @@ impl<R: Random> NodeCm<R> {
         }
         if self.is_outlived(index, state.knew, reply.end.identity) {
             // Whoever lives answers a new question.
-            let (ask, resumed) = (state.ask, state.resumed);
+            let (request, resumed) = (state.request, state.resumed);
             self.disown(route, transaction, rep.remote, rep.local);
-            self.ask(now, index, ask, resumed);
+            self.send_request(now, index, request, resumed);
             return;
         }
         let terms = state.on_rep(id, route, rep.qpn, &reply);
         self.table.set_remote(index, rep.local, rep.qpn);
         self.establish(now, index, terms);
         let rtu = message::rtu(self.table.ids(index));
-        self.send(route, message::mad(transaction, rtu));
+        self.send_to(route, message::mad(transaction, rtu));
     }
 
     fn refuse_answer(
@@ -202,126 +232,6 @@ impl<R: Random> NodeCm<R> {
         self.table.set_remote(index, rep.local, rep.qpn);
         self.send_rej(index, transaction, Answered::Rep, code);
         self.finish_with(index, Event::Refused { id, route, reason });
-    }
-
-    fn on_rtu(&mut self, now: Instant, route: Route, transaction: u64, rtu: &Rtu) {
-        let Some(index) = self.find_pair(route, rtu.remote, rtu.local) else {
-            return;
-        };
-        match self.table.slot(index).state() {
-            State::RepSent(state) if state.transaction == transaction => {
-                self.confirmed(now, index);
-            }
-            State::Established(_) => self.counters.duplicate += 1,
-            _ => self.counters.mismatch += 1,
-        }
-    }
-
-    fn on_rej(&mut self, now: Instant, route: Route, transaction: u64, rej: &Rej) {
-        // Who changed its mind about an ask does not know our number yet.
-        let by_theirs = || {
-            let exchange = Exchange::of(transaction);
-            let index = self.table.find_theirs(route, rej.local, exchange)?;
-            let fits = match self.table.slot(index).state() {
-                State::ReqReceived(state) => state.transaction == transaction,
-                State::RepSent(state) => state.transaction == transaction,
-                _ => false,
-            };
-            fits.then_some(index)
-        };
-        let found = match rej.remote {
-            CommId(0) => by_theirs(),
-            ours => self.find(route, ours),
-        };
-        let Some(index) = found else {
-            self.counters.unknown += 1;
-            return;
-        };
-        let id = self.id(index);
-        let slot = self.table.slot(index);
-        match slot.state() {
-            State::ReqSent(state) if state.transaction == transaction => {
-                let event = match verdict(rej) {
-                    Verdict::NotTrunkline => Event::NotTrunkline { id, route },
-                    Verdict::Refused(reason) => Event::Refused { id, route, reason },
-                };
-                self.finish_with(index, event);
-            }
-            State::ReqReceived(state)
-                if state.transaction == transaction && slot.remote() == rej.local =>
-            {
-                self.finish(index, abandonment(rej));
-            }
-            State::RepSent(state)
-                if state.transaction == transaction && slot.remote() == rej.local =>
-            {
-                self.abandoned(now, index, abandonment(rej));
-            }
-            // The acceptor gave up waiting for a confirmation that was lost. Its transaction is
-            // not kept; both numbers have to be right.
-            State::Established(_) if slot.remote() == rej.local => {
-                self.finish_later(now, index, abandonment(rej));
-            }
-            _ => self.counters.mismatch += 1,
-        }
-    }
-
-    fn on_mra(&mut self, now: Instant, route: Route, transaction: u64, mra: &Mra) {
-        let Some(index) = self.find(route, mra.remote) else {
-            self.counters.unknown += 1;
-            return;
-        };
-        let extended = self.table.update(index, |state| match state.waiting() {
-            Some((expected, schedule)) if expected == transaction => {
-                let extended = schedule.extended(now, mra.service_timeout, Patience::SHORT);
-                *schedule = extended.unwrap_or(*schedule);
-                true
-            }
-            _ => false,
-        });
-        self.counters.mismatch += u64::from(!extended);
-    }
-
-    fn on_dreq(&mut self, now: Instant, route: Route, transaction: u64, dreq: &Dreq) {
-        let ids = Ids {
-            local: dreq.remote,
-            remote: dreq.local,
-        };
-        let drep = message::mad(transaction, message::drep(ids));
-        let Some(index) = self.find(route, dreq.remote) else {
-            // Closed and forgotten: the answer was lost.
-            self.counters.unknown += 1;
-            self.send(route, drep);
-            return;
-        };
-        let slot = self.table.slot(index);
-        if slot.remote() != dreq.local {
-            self.counters.mismatch += 1;
-            return;
-        }
-        match slot.state() {
-            State::Established(_) | State::RepSent(_) => {
-                self.finish_later(now, index, CloseReason::Peer);
-            }
-            State::DreqSent(_) => self.finish_later(now, index, CloseReason::Local),
-            State::TimeWait { .. } => self.counters.duplicate += 1,
-            _ => {
-                self.counters.mismatch += 1;
-                return;
-            }
-        }
-        self.send(route, drep);
-    }
-
-    fn on_drep(&mut self, now: Instant, route: Route, drep: &Drep) {
-        let Some(index) = self.find_pair(route, drep.remote, drep.local) else {
-            return;
-        };
-        match self.table.slot(index).state() {
-            State::DreqSent(_) => self.finish_later(now, index, CloseReason::Local),
-            State::TimeWait { .. } => self.counters.duplicate += 1,
-            _ => self.counters.mismatch += 1,
-        }
     }
 }
 
@@ -343,8 +253,4 @@ fn verdict(rej: &Rej) -> Verdict {
         Refused::Ib(RejReason::InvalidServiceId) => Verdict::NotTrunkline,
         reason => Verdict::Refused(reason),
     }
-}
-
-fn abandonment(rej: &Rej) -> CloseReason {
-    CloseReason::Abandoned(refused(rej))
 }

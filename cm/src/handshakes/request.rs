@@ -9,6 +9,7 @@ use crate::message;
 use crate::random::Random;
 use crate::refusal::RefusalCode;
 use crate::room::Room;
+use crate::setup::Setup;
 use crate::state::{Crossing, Exchange, ReqReceived, State};
 use crate::table::Ids;
 use alloc::boxed::Box;
@@ -26,7 +27,7 @@ impl<R: Random> NodeCm<R> {
             self.counters.foreign_service += 1;
             let reason = RejReason::InvalidServiceId;
             let rej = message::plain_rej(ids, Answered::Req, reason);
-            self.send(route, message::mad(transaction, rej));
+            self.send_to(route, message::mad(transaction, rej));
             return;
         }
         let inside = (req.primary.local_gid, req.primary.remote_gid);
@@ -34,7 +35,7 @@ impl<R: Random> NodeCm<R> {
             self.counters.address_mismatch += 1;
             return;
         }
-        if let Some(index) = self.asked_before(route, transaction, req.local) {
+        if let Some(index) = self.find_repeated(route, transaction, req.local) {
             self.on_repeated_req(index, transaction);
             return;
         }
@@ -42,14 +43,14 @@ impl<R: Random> NodeCm<R> {
             Ok(()) => {}
             Err(code) => {
                 let rej = message::rej(ids, Answered::Req, self.config.identity, code);
-                self.send(route, message::mad(transaction, rej));
+                self.send_to(route, message::mad(transaction, rej));
             }
         }
     }
 
-    /// The slot of a peer's ask that has come before. The peer's ID alone does not tell: an ask
-    /// that begins anew, after another had absorbed it, keeps its ID in a new transaction.
-    fn asked_before(&self, route: Route, transaction: u64, remote: CommId) -> Option<u32> {
+    /// The slot of a peer's request that has come before. The peer's ID alone does not tell: a
+    /// request that begins anew, after another had absorbed it, keeps its ID in a new transaction.
+    fn find_repeated(&self, route: Route, transaction: u64, remote: CommId) -> Option<u32> {
         if remote == CommId(0) {
             return None;
         }
@@ -60,9 +61,9 @@ impl<R: Random> NodeCm<R> {
     fn on_repeated_req(&mut self, index: u32, transaction: u64) {
         self.counters.duplicate += 1;
         let reply = self.table.update(index, |state| match state {
-            State::RepSent(state) if state.transaction == transaction => {
+            State::RepSent(state) if state.sent.transaction == transaction => {
                 state.credit.earn();
-                Some(state.reply)
+                Some(state.sent.mad)
             }
             _ => None,
         });
@@ -124,13 +125,13 @@ impl<R: Random> NodeCm<R> {
             .table
             .insert(route, (hello.purpose, true), &mut self.random)
             .ok_or(RefusalCode::Busy)?;
-        let asked = ReqReceived {
+        let received = ReqReceived {
             transaction,
             hello,
             deadline: now + self.config.decide_ns,
         };
         self.table
-            .set_state(index, State::ReqReceived(Box::new(asked)));
+            .set_state(index, State::ReqReceived(Box::new(received)));
         self.table.set_remote(index, req.local, req.qpn);
         self.events.push_back(Event::Incoming {
             id: self.id(index),
@@ -154,7 +155,7 @@ impl<R: Random> NodeCm<R> {
             return None;
         };
         let crosses = |state: &State| match state {
-            State::ReqSent(ours) => Crossing::of(&ours.ask, end, hello),
+            State::ReqSent(ours) => Crossing::of(&ours.request, end, hello),
             _ => false,
         };
         let mut same = self.table.in_place(peer, hello.purpose);
@@ -162,12 +163,13 @@ impl<R: Random> NodeCm<R> {
         found.map(|(index, _)| index)
     }
 
-    /// Ours wins: instead of a refusal the peer gets our ask once more, as the first may be lost.
+    /// Ours wins: instead of a refusal the peer gets our request once more, as the first may be
+    /// lost.
     fn outdo(&mut self, index: u32) {
         self.counters.crossed += 1;
         if let State::ReqSent(state) = self.table.slot(index).state() {
-            let request = state.request;
-            self.send(self.table.route(index), request);
+            let request = state.sent.mad;
+            self.send_to(self.table.route(index), request);
         }
     }
 
@@ -175,11 +177,11 @@ impl<R: Random> NodeCm<R> {
     fn absorb(&mut self, now: Instant, index: u32, transaction: u64, req: &Req, hello: Hello) {
         self.table.set_remote(index, req.local, req.qpn);
         let State::ReqSent(ours) = self.table.slot(index).state() else {
-            unreachable!("only an ask of ours is absorbed")
+            unreachable!("only a request of ours is absorbed")
         };
-        let (ask, resumed) = (ours.ask, ours.resumed);
-        let bounds = Bounds::mutual(&ask.binds, &hello.binds);
-        let (asked, absorbed) = ((transaction, hello), Some((ask, resumed)));
-        self.answer(now, index, asked, ask.offer, bounds, absorbed);
+        let (request, resumed) = (ours.request, ours.resumed);
+        let bounds = Bounds::mutual(&request.binds, &hello.binds);
+        let (received, absorbed) = ((transaction, hello), Some((request, resumed)));
+        self.answer(now, index, received, request.offer, bounds, absorbed);
     }
 }

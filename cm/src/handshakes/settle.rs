@@ -1,11 +1,11 @@
 //! How handshakes come to something, and how they end.
 
 use super::NodeCm;
-use crate::driver::Driver;
 use crate::event::{CloseReason, Established, Event};
 use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::random::Random;
+use crate::records::Records;
 use crate::refusal::RefusalCode;
 use crate::state::{Exchange, State};
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ impl<R: Random> NodeCm<R> {
         };
         let terms = state.on_rtu(id, route, slot.remote_qpn());
         if self.is_outlived(index, state.knew, terms.identity) {
-            let transaction = state.transaction;
+            let transaction = state.sent.transaction;
             self.send_rej(index, transaction, Answered::Other, RefusalCode::Cancelled);
             self.abandoned(now, index, CloseReason::PeerRestarted);
             return;
@@ -120,15 +120,15 @@ impl<R: Random> NodeCm<R> {
         self.events.push_back(Event::Closed { id, route, reason });
     }
 
-    /// An accepted ask of the peer came to nothing. The ask of this node that it had absorbed, if
-    /// any, begins anew.
+    /// An accepted request of the peer came to nothing. The request of this node that it had
+    /// absorbed, if any, begins anew.
     pub(super) fn abandoned(&mut self, now: Instant, index: u32, reason: CloseReason) {
         let resumed = match self.table.slot(index).state() {
             State::RepSent(state) => state.resumable(),
             _ => None,
         };
         match resumed {
-            Some((ask, resumed)) => self.ask(now, index, ask, resumed),
+            Some((request, resumed)) => self.send_request(now, index, request, resumed),
             None => self.finish(index, reason),
         }
     }
@@ -138,39 +138,19 @@ impl<R: Random> NodeCm<R> {
         exchange.expect("a handshake that comes to something was opened in an exchange")
     }
 
-    /// A deadline has passed: send again, or give up.
-    pub(super) fn retry_or_give_up(&mut self, now: Instant, index: u32) {
-        let (id, route) = (self.id(index), self.table.route(index));
-        let random = self.random.next();
-        let again = self.table.update(index, |state| {
-            let (schedule, mad) = match state {
-                State::ReqSent(state) => (&mut state.schedule, state.request),
-                State::RepSent(state) => (&mut state.schedule, state.reply),
-                State::DreqSent(state) => (&mut state.schedule, state.request),
-                _ => return None,
-            };
-            *schedule = schedule.again(now, random)?;
-            Some(mad)
-        });
-        if let Some(mad) = again {
-            self.send_in(index, mad);
-            return;
-        }
-        let state = self.table.slot(index).state();
-        self.counters.silent += u64::from(state.waits_for_peer());
-        match state {
-            State::ReqSent(_) => self.finish_with(index, Event::Silent { id, route }),
+    /// Nobody answers, decides or confirms.
+    pub(super) fn timed_out(&mut self, now: Instant, index: u32) {
+        match self.table.slot(index).state() {
+            State::ReqSent(_) => {
+                let (id, route) = (self.id(index), self.table.route(index));
+                self.finish_with(index, Event::Silent { id, route });
+            }
             State::ReqReceived(_) => {
-                self.refuse_asked(index, RefusalCode::Busy, CloseReason::Undecided);
+                self.refuse_received(index, RefusalCode::Busy, CloseReason::Undecided);
             }
             State::RepSent(state) => {
-                let transaction = state.transaction;
-                self.send_rej(
-                    index,
-                    transaction,
-                    Answered::Other,
-                    RefusalCode::Unconfirmed,
-                );
+                let (transaction, code) = (state.sent.transaction, RefusalCode::Unconfirmed);
+                self.send_rej(index, transaction, Answered::Other, code);
                 self.abandoned(now, index, CloseReason::Unconfirmed);
             }
             State::DreqSent(_) => self.finish_later(now, index, CloseReason::Local),

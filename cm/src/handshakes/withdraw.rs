@@ -22,17 +22,17 @@ impl<R: Random> NodeCm<R> {
         let us = self.config.identity;
         self.table.update(index, |state| match state {
             State::ReqSent(state) => {
-                state.ask.binds = state.ask.binds.without(|bind| bind.src_qp == qp);
-                let req = message::req(ids.local, route, us, &state.ask);
-                state.request = message::mad(state.transaction, req);
+                state.request.binds = state.request.binds.without(|bind| bind.src_qp == qp);
+                let req = message::req(ids.local, route, us, &state.request);
+                state.sent.mad = message::mad(state.sent.transaction, req);
             }
             State::RepSent(state) => {
-                if let Some((ask, _)) = &mut state.absorbed {
-                    ask.binds = ask.binds.without(|bind| bind.src_qp == qp);
+                if let Some((request, _)) = &mut state.absorbed {
+                    request.binds = request.binds.without(|bind| bind.src_qp == qp);
                 }
                 state.bounds = state.bounds.without(|bound| bound.src_qp == qp);
                 let rep = message::rep(ids, us, &state.offer, state.bounds);
-                state.reply = message::mad(state.transaction, rep);
+                state.sent.mad = message::mad(state.sent.transaction, rep);
             }
             _ => {}
         });

@@ -199,7 +199,7 @@ pub enum Event {
         /// Where the peer is.
         route: Route,
         /// What it asks for.
-        ask: RequestTerms,
+        terms: RequestTerms,
     },
     /// The peer agreed: make the QP ready, then call [`ready`](super::IbCm::ready).
     Replied {
@@ -271,7 +271,7 @@ pub enum Event {
         /// Where the peer is.
         route: Route,
         /// What it asks.
-        ask: SidrRequest,
+        question: SidrRequest,
     },
     /// A peer has answered a question.
     SidrAnswered {
@@ -352,7 +352,7 @@ pub enum RequestError {
     },
 }
 
-/// Why a peer's ask cannot be accepted.
+/// Why a peer's request cannot be accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AcceptError {
     /// The connection is over, or does not wait for that.

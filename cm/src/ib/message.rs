@@ -5,8 +5,8 @@ use super::event::{Answer, QpTerms, RequestTerms, SidrAnswer, SidrRequest};
 use crate::event::Route;
 use crate::message::NO_LID;
 use trunkline_wire::cm::{
-    Answered, ApStatus, Apr, CommId, Drep, Dreq, Lap, Mra, PathRecord, PrivateData, Rej, RejReason,
-    Rep, Req, Rtu, SidrRep, SidrReq,
+    Answered, ApStatus, Apr, CommId, Dreq, Lap, Mra, PathRecord, PrivateData, Rej, RejReason, Rep,
+    Req, Rtu, SidrRep, SidrReq,
 };
 use trunkline_wire::{Gid, Qpn};
 
@@ -21,21 +21,21 @@ pub(super) struct Ids {
     pub(super) remote: CommId,
 }
 
-pub(super) fn req(local: CommId, route: Route, guid: u64, ask: &RequestTerms) -> Req {
-    let (qp, path) = (&ask.qp, &ask.path);
+pub(super) fn req(local: CommId, route: Route, guid: u64, terms: &RequestTerms) -> Req {
+    let (qp, path) = (&terms.qp, &terms.path);
     Req {
         local,
-        service_id: ask.service_id,
+        service_id: terms.service_id,
         ca_guid: guid,
         qpn: qp.qpn,
         responder_resources: qp.responder_resources,
         initiator_depth: qp.initiator_depth,
         remote_response_timeout: RESPONSE_TIMEOUT,
-        service: ask.service,
+        service: terms.service,
         flow_control: qp.flow_control,
         starting_psn: qp.starting_psn,
         local_response_timeout: RESPONSE_TIMEOUT,
-        retry_count: ask.retry_count,
+        retry_count: terms.retry_count,
         pkey: path.pkey,
         path_mtu: path.mtu,
         rnr_retry_count: qp.rnr_retry_count,
@@ -52,7 +52,7 @@ pub(super) fn req(local: CommId, route: Route, guid: u64, ask: &RequestTerms) ->
             local_ack_timeout: path.ack_timeout,
             ..PathRecord::default()
         },
-        private_data: ask.private_data,
+        private_data: terms.private_data,
         ..Req::default()
     }
 }
@@ -125,14 +125,6 @@ pub(super) fn dreq(ids: Ids, remote_qpn: Qpn, private_data: PrivateData<220>) ->
     }
 }
 
-pub(super) fn drep(ids: Ids) -> Drep {
-    Drep {
-        local: ids.local,
-        remote: ids.remote,
-        private_data: PrivateData::default(),
-    }
-}
-
 /// The answer to a proposal for an alternate path.
 pub(super) fn apr(lap: &Lap, status: ApStatus) -> Apr {
     Apr {
@@ -145,12 +137,12 @@ pub(super) fn apr(lap: &Lap, status: ApStatus) -> Apr {
     }
 }
 
-pub(super) fn sidr_req(request: CommId, ask: &SidrRequest) -> SidrReq {
+pub(super) fn sidr_req(request: CommId, question: &SidrRequest) -> SidrReq {
     SidrReq {
         request,
-        pkey: ask.pkey,
-        service_id: ask.service_id,
-        private_data: ask.private_data,
+        pkey: question.pkey,
+        service_id: question.service_id,
+        private_data: question.private_data,
     }
 }
 

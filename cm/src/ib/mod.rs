@@ -19,9 +19,9 @@
 //! [`IbCm::poll_timeout`] again. A node that has both gives each datagram to the one that
 //! [`Concerns`](crate::Concerns) names.
 //!
-//! Whatever a stranger sends has an answer or a counter, and often both. Room for peers' asks is
-//! shared fairly: one address never gets more than what is left for all others, so a flood of one
-//! leaves half of it free; who finds none is asked for patience (MRA) or refused (REJ).
+//! Whatever a stranger sends has an answer or a counter, and often both. Room for peers' requests
+//! is shared fairly: one address never gets more than what is left for all others, so a flood of
+//! one leaves half of it free; who finds none is asked for patience (MRA) or refused (REJ).
 
 mod config;
 mod event;
@@ -45,17 +45,18 @@ pub use event::{
 pub use met::Met;
 
 use crate::credit::Credit;
-use crate::driver::Driver;
 use crate::event::{Outgoing, Route};
 use crate::message::{Mad, mad};
 use crate::outbox::Outbox;
 use crate::phase::Step;
 use crate::random::Random;
-use crate::retry::{Retry, Schedule};
+use crate::records::Records;
+use crate::retry::Retry;
+use crate::setup::{Sent, Setup};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use message::Ids;
-use state::{Sent, State};
+use state::State;
 use table::Table;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, PrivateData, RejReason, TransportService};
@@ -68,9 +69,9 @@ pub struct Counters {
     pub received: u64,
     /// Not a message of communication management.
     pub malformed: u64,
-    /// An ask for a service that nobody offers; refused.
+    /// A request for a service that nobody offers; refused.
     pub no_service: u64,
-    /// An ask that holds what it may not; refused.
+    /// A request that holds what it may not; refused.
     pub invalid: u64,
     /// The GIDs inside a REQ are not the addresses outside; refused.
     pub address_mismatch: u64,
@@ -80,25 +81,25 @@ pub struct Counters {
     pub mismatch: u64,
     /// It has come before; answered as the first was.
     pub duplicate: u64,
-    /// An ask for which there was no room; asked for patience.
+    /// A request for which there was no room; asked for patience.
     pub busy: u64,
-    /// An ask of an address that has as much under way as it may; refused.
+    /// A request of an address that has as much under way as it may; refused.
     pub unfair: u64,
-    /// An ask of an address that has its share of the connections; refused.
+    /// A request of an address that has its share of the connections; refused.
     pub over_share: u64,
     /// Messages that were not sent again, as nothing proves that the address had asked.
     pub unproved: u64,
-    /// An ask or answer that nobody had decided on in time; asked for patience.
+    /// A request or answer that nobody had decided on in time; asked for patience.
     pub late: u64,
-    /// An ask or answer of a QP that is still connected; refused, and the old connection ended.
+    /// A request or answer of a QP that is still connected; refused, and the old connection ended.
     pub stale: u64,
     /// Proposals for alternate paths; refused.
     pub alternate: u64,
     /// Peers that were given up as they did not answer one of our messages, through all tries.
     pub silent: u64,
-    /// Asks that ended because the peer's host said that nobody listens there.
+    /// Requests that ended because the peer's host said that nobody listens there.
     pub nobody: u64,
-    /// Such errors that fit no ask of ours, or not its peer.
+    /// Such errors that fit no request of ours, or not its peer.
     pub misquoted: u64,
     /// Datagrams to send that were dropped because too many waited.
     pub transmit_full: u64,
@@ -173,12 +174,12 @@ impl<R: Random> IbCm<R> {
         self.table.observer.set(watch);
     }
 
-    /// Takes asks for a service from now on. False when it did already.
+    /// Takes requests for a service from now on. False when it did already.
     pub fn listen(&mut self, service: ServiceId) -> bool {
         self.services.insert(service.0)
     }
 
-    /// Refuses asks for a service from now on. What is under way goes on.
+    /// Refuses requests for a service from now on. What is under way goes on.
     pub fn unlisten(&mut self, service: ServiceId) -> bool {
         self.services.remove(&service.0)
     }
@@ -192,27 +193,27 @@ impl<R: Random> IbCm<R> {
         &mut self,
         now: Instant,
         route: Route,
-        ask: &RequestTerms,
+        terms: &RequestTerms,
         retry: Retry,
     ) -> Result<CmId, RequestError> {
-        let route = self.room_to_ask(route)?;
-        check_qp(&ask.qp)?;
-        self.check_ask(ask)?;
-        self.check_free(ask.qp.qpn)?;
+        let route = self.room_for_request(route)?;
+        check_qp(&terms.qp)?;
+        self.check_terms(terms)?;
+        self.check_free(terms.qp.qpn)?;
         let index = self.table.insert(route, &mut self.random);
-        self.table.set_local_qp(index, ask.qp.qpn);
+        self.table.set_local_qp(index, terms.qp.qpn);
         let local = self.table.id(index);
         let transaction = self.random.next();
         let request = mad(
             transaction,
-            message::req(local, route, self.config.guids.of(route.remote), ask),
+            message::req(local, route, self.config.guids.of(route.remote), terms),
         );
         let sent = self.send_first(now, index, transaction, request, retry);
         self.table.set_state(index, State::ReqSent(sent));
         Ok(self.conn(index))
     }
 
-    /// Agrees to a peer's ask. The connection stands once the peer has confirmed.
+    /// Agrees to a peer's request. The connection stands once the peer has confirmed.
     ///
     /// # Errors
     /// The connection does not wait for a decision, the QP is taken, or a field holds what no peer
@@ -237,7 +238,7 @@ impl<R: Random> IbCm<R> {
 
     fn check_accept(&self, id: CmId, answer: &Answer) -> Result<(u32, u64), AcceptError> {
         let found = self.undecided(id, |state| match state {
-            State::ReqReceived(asked) => Some(asked.transaction),
+            State::ReqReceived(undecided) => Some(undecided.transaction),
             _ => None,
         })?;
         check_qp(&answer.qp)?;
@@ -255,7 +256,7 @@ impl<R: Random> IbCm<R> {
             .map(drop)
     }
 
-    /// Refuses a peer's ask, or its agreement to ours.
+    /// Refuses a peer's request, or its agreement to ours.
     ///
     /// # Errors
     /// The connection does not wait for a decision.
@@ -267,7 +268,7 @@ impl<R: Random> IbCm<R> {
         private_data: PrivateData<148>,
     ) -> Result<(), UnknownConn> {
         let (index, (transaction, refused)) = self.undecided(id, |state| match state {
-            State::ReqReceived(asked) => Some((asked.transaction, Answered::Req)),
+            State::ReqReceived(undecided) => Some((undecided.transaction, Answered::Req)),
             State::Replied(replied) => Some((replied.transaction, Answered::Rep)),
             _ => None,
         })?;
@@ -381,7 +382,7 @@ impl<R: Random> IbCm<R> {
         Ok((index, found))
     }
 
-    fn room_to_ask(&self, route: Route) -> Result<Route, RequestError> {
+    fn room_for_request(&self, route: Route) -> Result<Route, RequestError> {
         let route = route.canonical();
         if route.local.is_ipv4() != route.remote.is_ipv4() {
             return Err(RequestError::Families(route));
@@ -397,14 +398,14 @@ impl<R: Random> IbCm<R> {
         Ok(route)
     }
 
-    fn check_ask(&self, ask: &RequestTerms) -> Result<(), RequestError> {
-        at_most("retry count", ask.retry_count.into(), 7)?;
-        at_most("flow label", ask.path.flow_label, 0x000f_ffff)?;
-        at_most("ACK timeout", ask.path.ack_timeout.into(), 31)?;
+    fn check_terms(&self, terms: &RequestTerms) -> Result<(), RequestError> {
+        at_most("retry count", terms.retry_count.into(), 7)?;
+        at_most("flow label", terms.path.flow_label, 0x000f_ffff)?;
+        at_most("ACK timeout", terms.path.ack_timeout.into(), 31)?;
         let mtus = (1, self.config.mtu.into());
-        within("path MTU", ask.path.mtu.into(), mtus)?;
+        within("path MTU", terms.path.mtu.into(), mtus)?;
         let services = (TransportService::Rc as u32, TransportService::Uc as u32);
-        within("transport service", ask.service as u32, services)
+        within("transport service", terms.service as u32, services)
     }
 
     /// The connection that has this QP of ours, be it over.
@@ -435,12 +436,8 @@ impl<R: Random> IbCm<R> {
         mad: Mad,
         retry: Retry,
     ) -> Box<Sent> {
-        self.send(index, mad);
-        Box::new(Sent {
-            transaction,
-            schedule: Schedule::start(now, retry, self.random.next()),
-            mad,
-        })
+        self.send_in(index, mad);
+        Box::new(self.begin(now, transaction, mad, retry))
     }
 
     /// The GUID that the peer of a record is told.
@@ -448,12 +445,7 @@ impl<R: Random> IbCm<R> {
         self.config.guids.of(self.table.slot(index).route.remote)
     }
 
-    /// Sends what belongs to a record, if that much may go to its peer's address.
-    fn send(&mut self, index: u32, mad: Mad) {
-        self.send_if(index, mad, Credit::spend_but_last);
-    }
-
-    /// As [`send`](Self::send), of what says that this end gives up.
+    /// As [`send_in`](Setup::send_in), of what says that this end gives up.
     fn send_last(&mut self, index: u32, mad: Mad) {
         self.send_if(index, mad, Credit::spend);
     }
@@ -464,11 +456,6 @@ impl<R: Random> IbCm<R> {
         } else {
             self.counters.unproved += 1;
         }
-    }
-
-    fn send_to(&mut self, route: Route, mad: Mad) {
-        self.transmit.push(route, mad);
-        self.counters.transmit_full = self.transmit.dropped();
     }
 }
 

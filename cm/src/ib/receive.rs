@@ -2,25 +2,26 @@
 
 use super::IbCm;
 use super::event::{Answer, CloseReason, Event};
-use super::message::{self, Ids};
+use super::message;
 use super::state::State;
 use super::table::{Slot, Subject};
 use crate::credit::Credit;
-use crate::driver::{Counts, Driver, counts};
 use crate::event::Route;
-use crate::message::mad;
+use crate::message::{Mad, mad};
 use crate::quote::Quote;
 use crate::random::Random;
+use crate::records::{Counts, Records, counts};
+use crate::retry::Patience;
+use crate::setup::Setup;
 use crate::slots::Slots;
 use core::net::IpAddr;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{
-    Answered, ApStatus, CmMad, CommId, Drep, Dreq, Lap, Message, Mra, PrivateData, Rej, RejReason,
-    Rep, Rtu,
+    Answered, ApStatus, CommId, Dreq, Lap, Message, PrivateData, Rej, RejReason, Rep, Rtu,
 };
 use trunkline_wire::{MAD_LEN, Path, Qpn};
 
-impl<R: Random> Driver for IbCm<R> {
+impl<R: Random> Records for IbCm<R> {
     type Record = Slot;
 
     fn slots(&self) -> &Slots<Slot> {
@@ -47,16 +48,137 @@ impl<R: Random> Driver for IbCm<R> {
         self.config.limits.time_wait
     }
 
-    fn hear(&mut self, now: Instant, route: Route, mad: &CmMad) {
-        let transaction = mad.transaction_id;
-        match &mad.message {
+    fn forget(&mut self, index: u32) {
+        self.release(index);
+    }
+}
+
+impl<R: Random> Setup for IbCm<R> {
+    fn draw(&mut self) -> u64 {
+        self.random.next()
+    }
+
+    fn patience(&self) -> Patience {
+        self.config.patience
+    }
+
+    fn update<T>(&mut self, index: u32, change: impl FnOnce(&mut State) -> T) -> T {
+        self.table.update(index, change)
+    }
+
+    fn send_in(&mut self, index: u32, mad: Mad) {
+        self.send_if(index, mad, Credit::spend_but_last);
+    }
+
+    fn send_to(&mut self, route: Route, mad: Mad) {
+        self.transmit.push(route, mad);
+        self.counters.transmit_full = self.transmit.dropped();
+    }
+
+    fn find_request(&self, route: Route, _transaction: u64, remote: CommId) -> Option<u32> {
+        self.find_theirs(route, Subject::Connection, remote)
+    }
+
+    fn confirmation(&self, index: u32, transaction: u64) -> Option<Mad> {
+        let State::Established(Some(kept)) = self.table.slot(index).state() else {
+            return None;
+        };
+        (kept.transaction == transaction).then_some(kept.mad)
+    }
+
+    fn when_answered(&mut self, now: Instant, index: u32, rep: &Rep) {
+        self.take_answer(now, index, rep);
+    }
+
+    fn when_confirmed(&mut self, _now: Instant, index: u32, rtu: &Rtu) {
+        self.confirmed(index, rtu.private_data);
+    }
+
+    fn when_refused(&mut self, now: Instant, index: u32, rej: &Rej) {
+        self.rejected(now, index, rej.refused, rej.reason, rej.private_data);
+    }
+
+    fn when_abandoned(&mut self, now: Instant, index: u32, rej: &Rej) {
+        self.end(now, index, CloseReason::Abandoned(rej.reason));
+    }
+
+    fn when_ended(&mut self, now: Instant, index: u32, said: PrivateData<224>) {
+        let reason = match self.table.slot(index).state() {
+            State::DreqSent(_, reason) => *reason,
+            _ => CloseReason::Peer,
+        };
+        self.end_saying(now, index, reason, said);
+    }
+
+    fn when_nobody(&mut self, now: Instant, index: u32) {
+        let event = Event::Nobody {
+            id: self.conn(index),
+            route: self.table.slot(index).route,
+        };
+        self.end_with(now, index, event);
+    }
+
+    fn when_timed_out(&mut self, now: Instant, index: u32) {
+        self.timed_out(now, index);
+    }
+
+    fn when_proved(&mut self, index: u32) {
+        *self.table.credit(index) = Credit::Proved;
+    }
+
+    /// Whoever confirms what is over shall not take it for standing.
+    fn when_unknown_confirmed(&mut self, route: Route, transaction: u64, rtu: &Rtu) {
+        let reason = RejReason::InvalidCommId;
+        let rej = Rej::new(rtu.remote, rtu.local, Answered::Other, reason);
+        self.send_to(route, mad(transaction, rej));
+    }
+
+    fn is_of(&self, index: u32, dreq: &Dreq) -> bool {
+        let slot = self.table.slot(index);
+        slot.remote() == dreq.local && slot.local_qpn() == Some(dreq.remote_qpn)
+    }
+
+    fn hear_unexpected(&mut self, now: Instant, index: u32, transaction: u64, message: &Message) {
+        let slot = self.table.slot(index);
+        let same = |remote: CommId| slot.remote() == remote;
+        match (slot.state(), message) {
+            (State::Replied(replied), Message::Rep(rep))
+                if same(rep.local) && replied.transaction == transaction =>
+            {
+                self.counters.duplicate += 1;
+                // The network's own copy asks for nothing: who was to be patient was told so.
+                if replied.mra_at.is_none() {
+                    self.send_mra(index, transaction, Answered::Rep);
+                }
+            }
+            // The DREQ under way tells the peer more than an RTU or a REJ would.
+            (
+                State::DreqSent(..),
+                Message::Rep(Rep { local, .. }) | Message::Rtu(Rtu { local, .. }),
+            ) if same(*local) => {
+                self.counters.duplicate += 1;
+            }
+            (State::TimeWait { .. }, Message::Rtu(rtu)) if same(rtu.local) => {
+                self.counters.duplicate += 1;
+                self.when_unknown_confirmed(slot.route, transaction, rtu);
+            }
+            (State::DreqSent(..), Message::Rej(rej))
+                if same(rej.local) && rej.remote != CommId(0) =>
+            {
+                self.when_ended(now, index, PrivateData::default());
+            }
+            (State::TimeWait { .. }, Message::Rej(rej))
+                if same(rej.local) && rej.remote != CommId(0) =>
+            {
+                self.counters.duplicate += 1;
+            }
+            _ => self.counters.mismatch += 1,
+        }
+    }
+
+    fn hear_other(&mut self, now: Instant, route: Route, transaction: u64, message: &Message) {
+        match message {
             Message::Req(req) => self.on_req(now, route, transaction, req),
-            Message::Mra(mra) => self.on_mra(now, route, transaction, mra),
-            Message::Rej(rej) => self.on_rej(now, route, transaction, rej),
-            Message::Rep(rep) => self.on_rep(now, route, transaction, rep),
-            Message::Rtu(rtu) => self.on_rtu(route, transaction, rtu),
-            Message::Dreq(dreq) => self.on_dreq(now, route, transaction, dreq),
-            Message::Drep(drep) => self.on_drep(now, route, drep),
             Message::SidrReq(req) => self.on_sidr_req(now, route, transaction, req),
             Message::SidrRep(rep) => self.on_sidr_rep(now, route, transaction, rep),
             Message::Lap(lap) => self.on_lap(route, transaction, lap),
@@ -65,15 +187,8 @@ impl<R: Random> Driver for IbCm<R> {
                 Some(_) => self.counters.mismatch += 1,
                 None => self.counters.unknown += 1,
             },
+            step => unreachable!("a {} is of the steps", step.name()),
         }
-    }
-
-    fn expire(&mut self, now: Instant, index: u32) {
-        self.retry_or_give_up(now, index);
-    }
-
-    fn forget(&mut self, index: u32) {
-        self.release(index);
     }
 }
 
@@ -84,73 +199,18 @@ impl<R: Random> IbCm<R> {
         self.handle_datagram(now, from, mad);
     }
 
-    /// An ICMP error came that quotes an ask: see
+    /// An ICMP error came that quotes a request: see
     /// [`NodeCm::handle_refused`](crate::NodeCm::handle_refused).
     pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
-        let remote = remote.to_canonical();
-        let found = self.table.find(quote.local);
-        let found = found.filter(|&index| self.table.slot(index).route.remote == remote);
-        let is_it = |index: &u32| match self.table.slot(*index).state() {
-            State::ReqSent(sent) | State::SidrSent(sent) => sent.transaction == quote.transaction,
-            _ => false,
-        };
-        let Some(index) = found.filter(is_it) else {
-            self.counters.misquoted += 1;
-            return;
-        };
-        let over = |state: &mut State| state.sent().is_some_and(|at| at.schedule.refused(now));
-        if self.table.update(index, over) {
-            self.counters.nobody += 1;
-            let event = Event::Nobody {
-                id: self.conn(index),
-                route: self.table.slot(index).route,
-            };
-            self.end_with(now, index, event);
-        }
+        self.hear_quote(now, remote, quote);
     }
 
-    fn on_rep(&mut self, now: Instant, route: Route, transaction: u64, rep: &Rep) {
-        let ids = Ids {
-            local: rep.remote,
-            remote: rep.local,
+    /// The answer to our request.
+    fn take_answer(&mut self, now: Instant, index: u32, rep: &Rep) {
+        let State::ReqSent(sent) = self.table.slot(index).state() else {
+            unreachable!("only a request has an answer")
         };
-        let disown = message::rej(ids, Answered::Rep, RejReason::InvalidCommId);
-        let Some(index) = self.find(route, rep.remote) else {
-            // Whoever agreed to an ask that is over shall not wait for a confirmation.
-            self.counters.unknown += 1;
-            self.send_to(route, mad(transaction, disown));
-            return;
-        };
-        let slot = self.table.slot(index);
-        let same = slot.remote() == rep.local;
-        match slot.state() {
-            State::ReqSent(sent) if sent.transaction == transaction => {
-                self.on_answer(now, index, transaction, rep);
-            }
-            State::Replied(replied) if same && replied.transaction == transaction => {
-                self.counters.duplicate += 1;
-                // The network's own copy asks for nothing: who was to be patient was told so.
-                if replied.mra_at.is_none() {
-                    self.send_mra(index, transaction, Answered::Rep);
-                }
-            }
-            State::Established(Some(kept)) if same && kept.transaction == transaction => {
-                self.counters.duplicate += 1;
-                let again = kept.mad;
-                self.send(index, again);
-            }
-            // The DREQ under way tells the peer more than an RTU would.
-            State::DreqSent(..) if same => self.counters.duplicate += 1,
-            State::TimeWait { .. } if same => {
-                self.counters.duplicate += 1;
-                self.send(index, mad(transaction, disown));
-            }
-            _ => self.counters.mismatch += 1,
-        }
-    }
-
-    /// The answer to our ask.
-    fn on_answer(&mut self, now: Instant, index: u32, transaction: u64, rep: &Rep) {
+        let transaction = sent.transaction;
         let route = self.table.slot(index).route;
         let refusal = if rep.local == CommId(0) {
             self.counters.invalid += 1;
@@ -165,7 +225,7 @@ impl<R: Random> IbCm<R> {
         self.table.set_remote(index, rep.local);
         if let Some(reason) = refusal {
             let rej = message::rej(self.ids(index), Answered::Rep, reason);
-            self.send(index, mad(transaction, rej));
+            self.send_in(index, mad(transaction, rej));
             self.rejected(now, index, Answered::Rep, reason, PrivateData::default());
             return;
         }
@@ -177,153 +237,6 @@ impl<R: Random> IbCm<R> {
             route,
             answer: Answer::of(rep),
         });
-    }
-
-    fn on_rtu(&mut self, route: Route, transaction: u64, rtu: &Rtu) {
-        let ids = Ids {
-            local: rtu.remote,
-            remote: rtu.local,
-        };
-        let disown = message::rej(ids, Answered::Other, RejReason::InvalidCommId);
-        let disown = mad(transaction, disown);
-        let Some(index) = self.find(route, rtu.remote) else {
-            // Whoever confirms what is over shall not take it for standing.
-            self.counters.unknown += 1;
-            self.send_to(route, disown);
-            return;
-        };
-        let slot = self.table.slot(index);
-        if slot.remote() != rtu.local {
-            self.counters.mismatch += 1;
-            return;
-        }
-        match slot.state() {
-            State::RepSent(sent) if sent.transaction == transaction => {
-                self.confirmed(index, rtu.private_data);
-            }
-            // The DREQ under way tells the peer more than a REJ would.
-            State::Established(_) | State::DreqSent(..) => self.counters.duplicate += 1,
-            State::TimeWait { .. } => {
-                self.counters.duplicate += 1;
-                self.send_to(route, disown);
-            }
-            _ => self.counters.mismatch += 1,
-        }
-    }
-
-    fn on_rej(&mut self, now: Instant, route: Route, transaction: u64, rej: &Rej) {
-        // Who gave up an ask of its own may not know our number.
-        let found = match rej.remote {
-            CommId(0) => self.find_asked(route, Subject::Connection, rej.local),
-            ours => self.find(route, ours),
-        };
-        let Some(index) = found else {
-            self.counters.unknown += 1;
-            return;
-        };
-        let slot = self.table.slot(index);
-        let same = slot.remote() == rej.local;
-        // Of a connection that stands the transaction is not kept at both ends: both numbers have
-        // to be right.
-        let named = same && rej.remote != CommId(0);
-        match slot.state() {
-            State::ReqSent(sent) if sent.transaction == transaction => {
-                self.rejected(now, index, rej.refused, rej.reason, rej.private_data);
-            }
-            State::Replied(replied) if named && replied.transaction == transaction => {
-                self.rejected(now, index, rej.refused, rej.reason, rej.private_data);
-            }
-            State::ReqReceived(asked) if same && asked.transaction == transaction => {
-                self.end(now, index, CloseReason::Abandoned(rej.reason));
-            }
-            State::RepSent(sent) if same && sent.transaction == transaction => {
-                self.end(now, index, CloseReason::Abandoned(rej.reason));
-            }
-            State::Established(_) if named => {
-                self.end(now, index, CloseReason::Abandoned(rej.reason));
-            }
-            State::DreqSent(_, reason) if named => {
-                let reason = *reason;
-                self.end(now, index, reason);
-            }
-            State::TimeWait { .. } if named => self.counters.duplicate += 1,
-            _ => self.counters.mismatch += 1,
-        }
-    }
-
-    fn on_mra(&mut self, now: Instant, route: Route, transaction: u64, mra: &Mra) {
-        let Some(index) = self.find(route, mra.remote) else {
-            self.counters.unknown += 1;
-            return;
-        };
-        let patience = self.config.patience;
-        let fits = self.table.update(index, |state| {
-            let sent = match (state, mra.received) {
-                (State::ReqSent(sent), Answered::Req) => sent,
-                (State::RepSent(sent), Answered::Rep) => sent,
-                _ => return false,
-            };
-            if sent.transaction != transaction {
-                return false;
-            }
-            let extended = sent.schedule.extended(now, mra.service_timeout, patience);
-            sent.schedule = extended.unwrap_or(sent.schedule);
-            true
-        });
-        self.counters.mismatch += u64::from(!fits);
-        if fits {
-            *self.table.credit(index) = Credit::Proved;
-        }
-    }
-
-    fn on_dreq(&mut self, now: Instant, route: Route, transaction: u64, dreq: &Dreq) {
-        let ids = Ids {
-            local: dreq.remote,
-            remote: dreq.local,
-        };
-        let drep = mad(transaction, message::drep(ids));
-        let Some(index) = self.find(route, dreq.remote) else {
-            // Closed and forgotten: the answer was lost.
-            self.counters.unknown += 1;
-            self.send_to(route, drep);
-            return;
-        };
-        let slot = self.table.slot(index);
-        if slot.remote() != dreq.local || slot.local_qpn() != Some(dreq.remote_qpn) {
-            self.counters.mismatch += 1;
-            return;
-        }
-        let said = PrivateData::new(dreq.private_data.bytes());
-        let said = said.expect("220 bytes fit into 224");
-        match slot.state() {
-            State::Established(_) | State::RepSent(_) | State::Replied(_) => {
-                self.end_saying(now, index, CloseReason::Peer, said);
-            }
-            State::DreqSent(_, reason) => {
-                let reason = *reason;
-                self.end_saying(now, index, reason, said);
-            }
-            State::TimeWait { .. } => self.counters.duplicate += 1,
-            _ => {
-                self.counters.mismatch += 1;
-                return;
-            }
-        }
-        self.send_to(route, drep);
-    }
-
-    fn on_drep(&mut self, now: Instant, route: Route, drep: &Drep) {
-        let Some(index) = self.find_pair(route, drep.remote, drep.local) else {
-            return;
-        };
-        match self.table.slot(index).state() {
-            State::DreqSent(_, reason) => {
-                let reason = *reason;
-                self.end_saying(now, index, reason, drep.private_data);
-            }
-            State::TimeWait { .. } => self.counters.duplicate += 1,
-            _ => self.counters.mismatch += 1,
-        }
     }
 
     /// Alternate paths are refused: InfiniBand's migration has no counterpart over RoCE here.

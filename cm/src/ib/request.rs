@@ -10,6 +10,7 @@ use crate::message::mad;
 use crate::random::Random;
 use crate::retry::timeout_ns;
 use crate::room::Room;
+use crate::setup::Setup;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, CommId, PrivateData, RejReason, Req, TransportService};
@@ -17,7 +18,7 @@ use trunkline_wire::{Gid, Qpn};
 
 impl<R: Random> IbCm<R> {
     pub(super) fn on_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {
-        if let Some(index) = self.find_asked(route, Subject::Connection, req.local) {
+        if let Some(index) = self.find_theirs(route, Subject::Connection, req.local) {
             self.on_repeated_req(index, transaction, req);
             return;
         }
@@ -49,8 +50,8 @@ impl<R: Random> IbCm<R> {
     }
 
     /// What the peer asked for under this number; our address has to be the same too.
-    pub(super) fn find_asked(&self, route: Route, subject: Subject, id: CommId) -> Option<u32> {
-        let index = self.table.find_asked(route.remote, subject, id)?;
+    pub(super) fn find_theirs(&self, route: Route, subject: Subject, id: CommId) -> Option<u32> {
+        let index = self.table.find_theirs(route.remote, subject, id)?;
         (self.table.slot(index).route == route).then_some(index)
     }
 
@@ -64,10 +65,10 @@ impl<R: Random> IbCm<R> {
                 let reason = RejReason::StaleConnection;
                 Some(reason)
             }
-            State::ReqReceived(asked) if asked.transaction == transaction && same_qp => {
+            State::ReqReceived(undecided) if undecided.transaction == transaction && same_qp => {
                 self.counters.duplicate += 1;
                 // The network's own copy asks for nothing: who was to be patient was told so.
-                if asked.mra_at.is_none() {
+                if undecided.mra_at.is_none() {
                     self.send_mra(index, transaction, Answered::Req);
                 }
                 None
@@ -75,7 +76,7 @@ impl<R: Random> IbCm<R> {
             State::RepSent(sent) if sent.transaction == transaction && same_qp => {
                 self.counters.duplicate += 1;
                 let again = sent.mad;
-                self.send(index, again);
+                self.send_in(index, again);
                 None
             }
             State::ReqReceived(_) | State::RepSent(_) => {
@@ -138,7 +139,7 @@ impl<R: Random> IbCm<R> {
             // The peer may have given that one up, and say so when it hears of it.
             State::RepSent(sent) => {
                 let again = sent.mad;
-                self.send(index, again);
+                self.send_in(index, again);
             }
             _ => {}
         }
@@ -153,7 +154,7 @@ impl<R: Random> IbCm<R> {
 
     fn take_req(&mut self, now: Instant, route: Route, transaction: u64, req: &Req) {
         let index = self.table.insert(route, &mut self.random);
-        self.table.set_asked(index, Subject::Connection, req.local);
+        self.table.set_theirs(index, Subject::Connection, req.local);
         let granted = timeout_ns(req.remote_response_timeout);
         let undecided = self.decision(now, transaction, granted);
         self.table.set_state(index, State::ReqReceived(undecided));
@@ -161,7 +162,7 @@ impl<R: Random> IbCm<R> {
         self.events.push_back(Event::Incoming {
             id: self.conn(index),
             route,
-            ask: RequestTerms::of(req),
+            terms: RequestTerms::of(req),
         });
     }
 

@@ -5,10 +5,11 @@ use super::event::{CloseReason, CmId, Event, UnknownConn};
 use super::message;
 use super::state::{Confirmation, State};
 use crate::credit::Credit;
-use crate::driver::Driver;
 use crate::message::mad;
 use crate::random::Random;
+use crate::records::Records;
 use crate::retry::Schedule;
+use crate::setup::Setup;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{Answered, PrivateData, RejReason};
@@ -37,7 +38,7 @@ impl<R: Random> IbCm<R> {
             again: Some(again),
         });
         self.table.set_state(index, State::Established(Some(kept)));
-        self.send(index, rtu);
+        self.send_in(index, rtu);
         self.established(index, PrivateData::default());
         Ok(())
     }
@@ -48,12 +49,12 @@ impl<R: Random> IbCm<R> {
     /// # Errors
     /// The connection waits for no confirmation, and has sent none.
     pub fn confirm(&mut self, id: CmId) -> Result<(), UnknownConn> {
-        let (index, asked) = self.undecided(id, |state| match state {
+        let (index, accepted) = self.undecided(id, |state| match state {
             State::RepSent(_) => Some(true),
             State::Established(Some(_)) => Some(false),
             _ => None,
         })?;
-        if asked {
+        if accepted {
             self.confirmed(index, PrivateData::default());
         } else {
             self.table.update(index, State::stop_repeating);
@@ -198,17 +199,9 @@ impl<R: Random> IbCm<R> {
         self.table.remove(index);
     }
 
-    /// A deadline has passed: send again, ask for patience, or give up.
-    pub(super) fn retry_or_give_up(&mut self, now: Instant, index: u32) {
-        let random = self.random.next();
-        let again = self.table.update(index, |state| state.repeat(now, random));
-        if let Some(mad) = again {
-            self.send(index, mad);
-            return;
-        }
-        let state = self.table.slot(index).state();
-        self.counters.silent += u64::from(state.waits_for_peer());
-        match state {
+    /// Nobody answers, decides or confirms; or the peer is to be asked for patience.
+    pub(super) fn timed_out(&mut self, now: Instant, index: u32) {
+        match self.table.slot(index).state() {
             State::ReqSent(sent) => {
                 let transaction = sent.transaction;
                 self.send_timeout(index, transaction);
@@ -265,6 +258,6 @@ impl<R: Random> IbCm<R> {
 
     pub(super) fn send_mra(&mut self, index: u32, transaction: u64, what: Answered) {
         let mra = message::mra(self.ids(index), what, self.config.mra_timeout);
-        self.send(index, mad(transaction, mra));
+        self.send_in(index, mad(transaction, mra));
     }
 }

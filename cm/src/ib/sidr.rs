@@ -4,12 +4,13 @@ use super::event::{CmId, Event, RequestError, SidrAnswer, SidrRequest};
 use super::state::{Answered as Kept, State};
 use super::table::Subject;
 use super::{IbCm, check_qpn, message};
-use crate::driver::Driver;
 use crate::event::Route;
 use crate::message::mad;
 use crate::random::Random;
+use crate::records::Records;
 use crate::retry::Retry;
 use crate::room::Room;
+use crate::setup::Setup;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::cm::{CommId, PrivateData, SidrRep, SidrReq, SidrStatus};
@@ -24,13 +25,16 @@ impl<R: Random> IbCm<R> {
         &mut self,
         now: Instant,
         route: Route,
-        ask: &SidrRequest,
+        question: &SidrRequest,
         retry: Retry,
     ) -> Result<CmId, RequestError> {
-        let route = self.room_to_ask(route)?;
+        let route = self.room_for_request(route)?;
         let index = self.table.insert(route, &mut self.random);
         let transaction = self.random.next();
-        let request = mad(transaction, message::sidr_req(self.table.id(index), ask));
+        let request = mad(
+            transaction,
+            message::sidr_req(self.table.id(index), question),
+        );
         let sent = self.send_first(now, index, transaction, request, retry);
         self.table.set_state(index, State::SidrSent(sent));
         Ok(self.conn(index))
@@ -47,7 +51,7 @@ impl<R: Random> IbCm<R> {
         answer: &SidrAnswer,
     ) -> Result<(), super::AcceptError> {
         let (index, (transaction, service_id)) = self.undecided(id, |state| match state {
-            State::SidrReqReceived(asked, service) => Some((asked.transaction, *service)),
+            State::SidrReqReceived(undecided, service) => Some((undecided.transaction, *service)),
             _ => None,
         })?;
         if answer.status == SidrStatus::Success {
@@ -64,14 +68,14 @@ impl<R: Random> IbCm<R> {
         transaction: u64,
         req: &SidrReq,
     ) {
-        if let Some(index) = self.find_asked(route, Subject::Question, req.request) {
+        if let Some(index) = self.find_theirs(route, Subject::Question, req.request) {
             self.counters.duplicate += 1;
             self.table.credit(index).earn();
             if let State::SidrDone { answer, .. } = self.table.slot(index).state()
                 && answer.transaction == transaction
             {
                 let again = answer.mad;
-                self.send(index, again);
+                self.send_in(index, again);
             }
             return;
         }
@@ -96,16 +100,16 @@ impl<R: Random> IbCm<R> {
 
     fn take_question(&mut self, now: Instant, route: Route, transaction: u64, req: &SidrReq) {
         let index = self.table.insert(route, &mut self.random);
-        self.table.set_asked(index, Subject::Question, req.request);
+        self.table.set_theirs(index, Subject::Question, req.request);
         let mut undecided = self.decision(now, transaction, 0);
         // There is no MRA to a question.
         undecided.mra_at = None;
-        let asked = State::SidrReqReceived(undecided, req.service_id);
-        self.table.set_state(index, asked);
+        let state = State::SidrReqReceived(undecided, req.service_id);
+        self.table.set_state(index, state);
         self.events.push_back(Event::SidrIncoming {
             id: self.conn(index),
             route,
-            ask: SidrRequest {
+            question: SidrRequest {
                 service_id: req.service_id,
                 pkey: req.pkey,
                 private_data: req.private_data,
@@ -115,10 +119,10 @@ impl<R: Random> IbCm<R> {
 
     /// Nobody decided, or it was decided against.
     pub(super) fn refuse_question(&mut self, now: Instant, index: u32) {
-        let State::SidrReqReceived(asked, service) = self.table.slot(index).state() else {
+        let State::SidrReqReceived(undecided, service) = self.table.slot(index).state() else {
             unreachable!("only undecided questions come here")
         };
-        let (transaction, service_id) = (asked.transaction, *service);
+        let (transaction, service_id) = (undecided.transaction, *service);
         self.answer_question(now, index, transaction, service_id, &no(SidrStatus::NoQp));
     }
 
@@ -132,7 +136,7 @@ impl<R: Random> IbCm<R> {
     ) {
         let request = self.table.slot(index).remote();
         let rep = mad(transaction, message::sidr_rep(request, service_id, answer));
-        self.send(index, rep);
+        self.send_in(index, rep);
         let id = self.conn(index);
         self.events.push_back(Event::SidrClosed { id });
         let until = now + self.config.time_wait_ns;

@@ -17,18 +17,12 @@ use super::event::CloseReason;
 use crate::message::Mad;
 use crate::phase::Phase;
 use crate::retry::Schedule;
+use crate::setup::{Sent, SetupState};
 use crate::slots;
 use alloc::boxed::Box;
 use trunkline_conn::time::Instant;
 use trunkline_wire::ServiceId;
-
-/// A message that the peer has to answer.
-#[derive(Debug)]
-pub(crate) struct Sent {
-    pub(super) transaction: u64,
-    pub(super) schedule: Schedule,
-    pub(super) mad: Mad,
-}
+use trunkline_wire::cm::Answered as Received;
 
 /// A message of the peer that the node's owner has to decide on.
 #[derive(Debug)]
@@ -58,7 +52,7 @@ pub(crate) struct Confirmation {
 
 impl Confirmation {
     /// It is due: what is said again, unless that was the last try.
-    pub(super) fn repeat(&mut self, now: Instant, random: u64) -> Option<Mad> {
+    fn repeat(&mut self, now: Instant, random: u64) -> Option<Mad> {
         self.again = self.again.and_then(|again| again.again(now, random));
         self.again.map(|_| self.mad)
     }
@@ -93,17 +87,8 @@ pub(crate) enum State {
     },
 }
 
-impl State {
-    /// Whether the peer has to answer a message of ours.
-    pub(super) const fn waits_for_peer(&self) -> bool {
-        matches!(
-            self,
-            Self::ReqSent(_) | Self::RepSent(_) | Self::DreqSent(..) | Self::SidrSent(_)
-        )
-    }
-
-    /// How it looks from outside.
-    pub(super) const fn phase(&self) -> Phase {
+impl SetupState for State {
+    fn phase(&self) -> Phase {
         match self {
             Self::Free => Phase::Gone,
             Self::ReqSent(_) => Phase::ReqSent,
@@ -116,6 +101,44 @@ impl State {
             Self::SidrSent(_) => Phase::SidrSent,
             Self::SidrReqReceived(..) => Phase::SidrReqReceived,
             Self::SidrDone { .. } => Phase::SidrDone,
+        }
+    }
+
+    fn transaction(&self) -> Option<u64> {
+        match self {
+            Self::ReqSent(sent)
+            | Self::RepSent(sent)
+            | Self::DreqSent(sent, _)
+            | Self::SidrSent(sent) => Some(sent.transaction),
+            Self::Replied(wait) | Self::ReqReceived(wait) | Self::SidrReqReceived(wait, _) => {
+                Some(wait.transaction)
+            }
+            _ => None,
+        }
+    }
+
+    fn sent(&mut self) -> Option<&mut Sent> {
+        match self {
+            Self::ReqSent(sent)
+            | Self::RepSent(sent)
+            | Self::DreqSent(sent, _)
+            | Self::SidrSent(sent) => Some(sent),
+            _ => None,
+        }
+    }
+
+    fn may_wait_longer(&self, what: Received) -> bool {
+        matches!(
+            (self, what),
+            (Self::ReqSent(_), Received::Req) | (Self::RepSent(_), Received::Rep)
+        )
+    }
+
+    /// The RTU is said again, too, though nothing answers it.
+    fn repeat(&mut self, now: Instant, random: u64) -> Option<Mad> {
+        match self {
+            Self::Established(Some(confirmed)) => confirmed.repeat(now, random),
+            state => state.sent()?.again(now, random),
         }
     }
 }
@@ -150,9 +173,9 @@ impl slots::State for State {
             | Self::RepSent(sent)
             | Self::DreqSent(sent, _)
             | Self::SidrSent(sent) => size_of_val(&**sent),
-            Self::Replied(asked) | Self::ReqReceived(asked) | Self::SidrReqReceived(asked, _) => {
-                size_of_val(&**asked)
-            }
+            Self::Replied(undecided)
+            | Self::ReqReceived(undecided)
+            | Self::SidrReqReceived(undecided, _) => size_of_val(&**undecided),
             Self::Established(confirmed) => confirmed.as_deref().map_or(0, size_of_val),
             Self::SidrDone { answer, .. } => size_of_val(&**answer),
             Self::Free | Self::TimeWait { .. } => 0,
@@ -168,28 +191,6 @@ impl slots::State for State {
 }
 
 impl State {
-    /// The message that the peer has to answer.
-    pub(super) fn sent(&mut self) -> Option<&mut Sent> {
-        match self {
-            Self::ReqSent(sent)
-            | Self::RepSent(sent)
-            | Self::DreqSent(sent, _)
-            | Self::SidrSent(sent) => Some(sent),
-            _ => None,
-        }
-    }
-
-    /// A deadline has passed: the message that goes out again; `None` if there is none, or all its
-    /// tries are used up.
-    pub(super) fn repeat(&mut self, now: Instant, random: u64) -> Option<Mad> {
-        if let Self::Established(Some(confirmed)) = self {
-            return confirmed.repeat(now, random);
-        }
-        let sent = self.sent()?;
-        sent.schedule = sent.schedule.again(now, random)?;
-        Some(sent.mad)
-    }
-
     /// The peer knows that the connection stands.
     pub(super) fn stop_repeating(&mut self) {
         if let Self::Established(Some(confirmed)) = self {
@@ -202,7 +203,7 @@ impl State {
         matches!(self, Self::Replied(_) | Self::Established(_))
     }
 
-    /// Whether a peer's ask is under way and not confirmed.
+    /// Whether a peer's request is under way and not confirmed.
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(
             self,

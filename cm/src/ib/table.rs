@@ -7,6 +7,7 @@ use crate::event::Route;
 use crate::handshakes::Load;
 use crate::phase::{Phase, Step};
 use crate::random::Random;
+use crate::setup::SetupState as _;
 use crate::shares::{Held, Shares};
 use crate::slots::{Record, Slots, State as _};
 use alloc::collections::BTreeMap;
@@ -92,7 +93,7 @@ pub(super) enum Subject {
 pub(super) struct Table {
     slots: Slots<Slot>,
     /// What peers asked for, by the number that they gave it.
-    asked: BTreeMap<(IpAddr, Subject, u32), u32>,
+    theirs: BTreeMap<(IpAddr, Subject, u32), u32>,
     /// Connections by the peer's QP, while it may be connected.
     remote_qps: BTreeMap<(IpAddr, Qpn, u64), u32>,
     /// Records by the QP of this end, until they are forgotten.
@@ -107,7 +108,7 @@ impl Table {
     pub(super) fn new(worker: Worker, random: &mut impl Random) -> Self {
         Self {
             slots: Slots::new((Side::Ibta, worker), random),
-            asked: BTreeMap::new(),
+            theirs: BTreeMap::new(),
             remote_qps: BTreeMap::new(),
             local_qps: BTreeMap::new(),
             shares: Shares::default(),
@@ -123,7 +124,7 @@ impl Table {
     /// Bytes of the records, and of what finds them.
     pub(super) fn state_bytes(&self) -> usize {
         self.slots.state_bytes()
-            + self.asked.len() * size_of::<((IpAddr, Subject, u32), u32)>()
+            + self.theirs.len() * size_of::<((IpAddr, Subject, u32), u32)>()
             + self.remote_qps.len() * size_of::<((IpAddr, Qpn, u64), u32)>()
             + self.local_qps.len() * size_of::<(Qpn, u32)>()
             + self.shares.state_bytes()
@@ -151,8 +152,8 @@ impl Table {
     }
 
     /// What the peer behind `remote` asked for under its number `id`.
-    pub(super) fn find_asked(&self, remote: IpAddr, subject: Subject, id: CommId) -> Option<u32> {
-        self.asked.get(&(remote, subject, id.0)).copied()
+    pub(super) fn find_theirs(&self, remote: IpAddr, subject: Subject, id: CommId) -> Option<u32> {
+        self.theirs.get(&(remote, subject, id.0)).copied()
     }
 
     /// The connection of a peer's QP that told this GUID.
@@ -193,11 +194,11 @@ impl Table {
     }
 
     /// Notes the number under which the peer asked.
-    pub(super) fn set_asked(&mut self, index: u32, subject: Subject, remote: CommId) {
+    pub(super) fn set_theirs(&mut self, index: u32, subject: Subject, remote: CommId) {
         let slot = self.slots.get_mut(index);
         (slot.remote, slot.theirs, slot.credit) = (remote, true, Credit::FIRST);
         let address = slot.route.remote;
-        self.asked.insert((address, subject, remote.0), index);
+        self.theirs.insert((address, subject, remote.0), index);
         let more = |held: &mut Held| held.connections += 1;
         self.shares.update(address, more);
     }
@@ -258,8 +259,8 @@ impl Table {
         }
         for subject in [Subject::Connection, Subject::Question] {
             let key = (address, subject, remote);
-            if self.asked.get(&key) == Some(&index) {
-                self.asked.remove(&key);
+            if self.theirs.get(&key) == Some(&index) {
+                self.theirs.remove(&key);
             }
         }
         if let Some(qpn) = local {

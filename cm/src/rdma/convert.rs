@@ -90,7 +90,11 @@ pub(super) const fn seen(peer: &ib::QpTerms, retry_count: u8) -> PeerParams {
 
 /// The QP of the end that asked, now that it is answered. What the answering end takes of the
 /// offer counts; more than was offered it does not get.
-pub(super) fn asking(offered: &Offered, peer: &ib::QpTerms, path: ib::PathTerms) -> QpAttributes {
+pub(super) fn connecting_qp(
+    offered: &Offered,
+    peer: &ib::QpTerms,
+    path: ib::PathTerms,
+) -> QpAttributes {
     QpAttributes {
         route: offered.route,
         remote_qpn: peer.qpn,
@@ -105,7 +109,11 @@ pub(super) fn asking(offered: &Offered, peer: &ib::QpTerms, path: ib::PathTerms)
 }
 
 /// The QP of the end that is asked, once it says `ours`.
-pub(super) const fn asked(route: Route, wanted: &Wanted, ours: &ib::QpTerms) -> QpAttributes {
+pub(super) const fn accepting_qp(
+    route: Route,
+    wanted: &Wanted,
+    ours: &ib::QpTerms,
+) -> QpAttributes {
     QpAttributes {
         route,
         remote_qpn: wanted.qp.qpn,

@@ -1,6 +1,6 @@
 //! What the communication manager below has to say, and answers to peers' requests.
 
-use super::convert::{asked, asking, fit, seen, terms};
+use super::convert::{accepting_qp, connecting_qp, fit, seen, terms};
 use super::event::{Data, Error, Event, Kind, Params, PeerParams, PortSpace, QpAttributes, UdPeer};
 use super::id::{Request, State, Wanted, wanted};
 use super::{Id, IdPhase, IdStep, RdmaCm};
@@ -22,15 +22,17 @@ impl<R: Random> RdmaCm<R> {
     fn handle_event(&mut self, now: Instant, event: ib::Event) {
         let conn = event.id();
         match event {
-            ib::Event::Incoming { route, ask, .. } => {
-                if let Err(reason) = self.on_request(conn, route, &ask) {
+            ib::Event::Incoming { route, terms, .. } => {
+                if let Err(reason) = self.on_request(conn, route, &terms) {
                     // It waits for a decision: this is it.
                     let _ = self.ib.reject(now, conn, reason, PrivateData::default());
                 }
                 return;
             }
-            ib::Event::SidrIncoming { route, ask, .. } => {
-                if let Err(status) = self.on_question(conn, route, &ask) {
+            ib::Event::SidrIncoming {
+                route, question, ..
+            } => {
+                if let Err(status) = self.on_question(conn, route, &question) {
                     let _ = self.ib.answer(now, conn, &no(status));
                 }
                 return;
@@ -114,7 +116,7 @@ impl<R: Random> RdmaCm<R> {
         let State::Connecting(offered) = record.state else {
             unreachable!("only who connects is answered")
         };
-        let attributes = asking(&offered, &answer.qp, record.path);
+        let attributes = connecting_qp(&offered, &answer.qp, record.path);
         record.attributes = Some(attributes);
         self.set_state(id, State::Responded { conn });
         Some(Event::ConnectResponse {
@@ -152,11 +154,11 @@ impl<R: Random> RdmaCm<R> {
         &mut self,
         conn: CmId,
         route: Route,
-        ask: &ib::RequestTerms,
+        terms: &ib::RequestTerms,
     ) -> Result<(), RejReason> {
-        let arrived = self.arrival(ask.service_id, route, ask.private_data.bytes());
+        let arrived = self.arrival(terms.service_id, route, terms.private_data.bytes());
         let (listener, space, local, peer) = arrived.map_err(Fault::reason)?;
-        let kind = match ask.service {
+        let kind = match terms.service {
             TransportService::Uc => Kind::Uc,
             _ => Kind::Rc,
         };
@@ -166,10 +168,10 @@ impl<R: Random> RdmaCm<R> {
             conn,
             listener,
             route,
-            ask: Some(Wanted {
-                qp: ask.qp,
-                retry_count: ask.retry_count,
-                path: ask.path,
+            wanted: Some(Wanted {
+                qp: terms.qp,
+                retry_count: terms.retry_count,
+                path: terms.path,
             }),
         };
         let id = self.insert_request(space, kind, local, request);
@@ -177,8 +179,8 @@ impl<R: Random> RdmaCm<R> {
             listener,
             id,
             peer,
-            params: seen(&ask.qp, ask.retry_count),
-            data: Data::new(&ask.private_data.bytes()[RdmaCmHeader::LEN..]),
+            params: seen(&terms.qp, terms.retry_count),
+            data: Data::new(&terms.private_data.bytes()[RdmaCmHeader::LEN..]),
         });
         Ok(())
     }
@@ -188,9 +190,9 @@ impl<R: Random> RdmaCm<R> {
         &mut self,
         conn: CmId,
         route: Route,
-        ask: &ib::SidrRequest,
+        question: &ib::SidrRequest,
     ) -> Result<(), SidrStatus> {
-        let arrived = self.arrival(ask.service_id, route, ask.private_data.bytes());
+        let arrived = self.arrival(question.service_id, route, question.private_data.bytes());
         let (listener, space, local, peer) = arrived.map_err(Fault::status)?;
         let from = (listener, route.remote);
         self.enter_backlog(from, Kind::Ud).map_err(Fault::status)?;
@@ -198,7 +200,7 @@ impl<R: Random> RdmaCm<R> {
             conn,
             listener,
             route,
-            ask: None,
+            wanted: None,
         };
         let id = self.insert_request(space, Kind::Ud, local, request);
         self.events.push_back(Event::ConnectRequest {
@@ -206,7 +208,7 @@ impl<R: Random> RdmaCm<R> {
             id,
             peer,
             params: seen(&ib::QpTerms::default(), 0),
-            data: Data::new(&ask.private_data.bytes()[RdmaCmHeader::LEN..]),
+            data: Data::new(&question.private_data.bytes()[RdmaCmHeader::LEN..]),
         });
         Ok(())
     }
@@ -329,7 +331,7 @@ impl<R: Random> RdmaCm<R> {
         params: &Params<'_>,
         ready: impl FnOnce(&QpAttributes) -> Result<(), E>,
     ) -> Result<(), E> {
-        let wanted = request.ask.as_ref().expect("a connection asks for a QP");
+        let wanted = request.wanted.as_ref().expect("a connection asks for a QP");
         if params.qpn == Qpn::default() {
             return Err(Error::NoQp(id).into());
         }
@@ -346,7 +348,7 @@ impl<R: Random> RdmaCm<R> {
         let refused = |error| refusal(id, error);
         let may = self.ib.may_accept(request.conn, &answer);
         may.map_err(refused)?;
-        let agreed = asked(request.route, wanted, &qp);
+        let agreed = accepting_qp(request.route, wanted, &qp);
         ready(&agreed)?;
         let accepted = self.ib.accept(now, request.conn, &answer);
         accepted.map_err(refused)?;

@@ -27,7 +27,7 @@ pub(super) struct Request {
     pub(super) listener: Id,
     pub(super) route: Route,
     /// What a connection asks for; a question for datagrams does not.
-    pub(super) ask: Option<Wanted>,
+    pub(super) wanted: Option<Wanted>,
 }
 
 /// What of a REQ the answer depends on.

@@ -388,7 +388,7 @@ impl<R: Random> RdmaCm<R> {
         let starting_psn = Psn::from_wire(random as u32);
         let retry = self.config.connect;
         let conn = if let Kind::Ud = kind {
-            let ask = ib::SidrRequest {
+            let question = ib::SidrRequest {
                 service_id,
                 pkey: path.pkey,
                 private_data: self.noted(behind(
@@ -397,9 +397,9 @@ impl<R: Random> RdmaCm<R> {
                     Params::CONNECT_UD,
                 ))?,
             };
-            self.ib.ask(now, route, &ask, retry)?
+            self.ib.ask(now, route, &question, retry)?
         } else {
-            let ask = ib::RequestTerms {
+            let terms = ib::RequestTerms {
                 service_id,
                 service: match kind {
                     Kind::Uc => TransportService::Uc,
@@ -410,7 +410,7 @@ impl<R: Random> RdmaCm<R> {
                 path,
                 private_data: self.noted(behind(&header, params.private_data, Params::CONNECT))?,
             };
-            self.ib.connect(now, route, &ask, retry)?
+            self.ib.connect(now, route, &terms, retry)?
         };
         self.conns.insert(conn.number(), id);
         let offered = Offered {
@@ -460,7 +460,7 @@ impl<R: Random> RdmaCm<R> {
                 self.set_state(id, State::Established { conn });
                 Ok(())
             }
-            State::Requested(request) => match request.ask {
+            State::Requested(request) => match request.wanted {
                 Some(_) => self.accept_connection(now, id, &request, params, ready),
                 None => Ok(self.accept_question(now, id, &request, params)?),
             },
@@ -476,7 +476,7 @@ impl<R: Random> RdmaCm<R> {
         let record = self.record(id)?;
         let conn = match record.state {
             State::Responded { conn } => conn,
-            State::Requested(request) if request.ask.is_none() => {
+            State::Requested(request) if request.wanted.is_none() => {
                 let answer = ib::SidrAnswer {
                     status: SidrStatus::Refused,
                     qpn: Qpn::from_wire(0),
@@ -668,7 +668,7 @@ impl<R: Random> RdmaCm<R> {
         self.handle_events(now);
     }
 
-    /// An ICMP error came that quotes an ask: see [`ib::IbCm::handle_refused`].
+    /// An ICMP error came that quotes a request: see [`ib::IbCm::handle_refused`].
     pub fn handle_refused(&mut self, now: Instant, remote: IpAddr, quote: &Quote) {
         self.ib.handle_refused(now, remote, quote);
         self.handle_events(now);

@@ -67,10 +67,10 @@ fn when_both_ask_before_anything_arrives_the_lower_guid_is_the_opener() {
     for seed in 0..200 {
         let mut network = Network::new(seed, 2, Weather::CLEAR);
         let a = network
-            .open(0, 1, Purpose::Pool(0), Retry::ASK)
+            .open(0, 1, Purpose::Pool(0), Retry::UNKNOWN)
             .expect("it is free");
         let b = network
-            .open(1, 0, Purpose::Pool(0), Retry::ASK)
+            .open(1, 0, Purpose::Pool(0), Retry::UNKNOWN)
             .expect("it is free");
         network.run(ms(1_000));
         let roles = [(0, a), (1, b)].map(|(node, id): (usize, _)| {
@@ -92,8 +92,12 @@ fn asks_for_different_places_and_private_ones_do_not_cross() {
         (Purpose::Private, Purpose::Private),
     ] {
         let mut network = Network::new(1, 2, Weather::CLEAR);
-        network.open(0, 1, first, Retry::ASK).expect("it is free");
-        network.open(1, 0, second, Retry::ASK).expect("it is free");
+        network
+            .open(0, 1, first, Retry::UNKNOWN)
+            .expect("it is free");
+        network
+            .open(1, 0, second, Retry::UNKNOWN)
+            .expect("it is free");
         network.run(ms(1_000));
         assert_eq!(network.parties[0].standing.len(), 2, "{first:?} {second:?}");
         assert_eq!(network.parties[1].standing.len(), 2, "{first:?} {second:?}");

@@ -73,7 +73,7 @@ fn negative_answers_expire_and_any_question_replaces_them() {
     let mut directory = Directory::default();
     let peer = address(2);
     assert_eq!(directory.mode(ms(0), peer), PeerMode::Unknown);
-    directory.asked(ms(0), peer);
+    directory.connecting(ms(0), peer);
     assert_eq!(directory.mode(ms(0), peer), PeerMode::Connecting);
     directory.learn(ms(10), &event("silent"), PLAIN_NS);
     let until = ms(60_010);
@@ -86,7 +86,7 @@ fn negative_answers_expire_and_any_question_replaces_them() {
     directory.learn(ms(1), &event("incoming"), PLAIN_NS);
     assert_eq!(directory.mode(ms(1_000_000), peer), PeerMode::Trunkline);
     // Opening one more connection does not make it unknown.
-    directory.asked(ms(2), peer);
+    directory.connecting(ms(2), peer);
     assert_eq!(directory.mode(ms(3), peer), PeerMode::Trunkline);
 }
 

@@ -77,7 +77,7 @@ pub(super) fn ask(random: &mut Rng, purpose: Purpose) -> ConnectRequest {
         toward: 0,
         traffic_class: 0,
         binds: Binds::default(),
-        retry: Retry::ASK,
+        retry: Retry::UNKNOWN,
     }
 }
 
@@ -167,7 +167,7 @@ impl Stage {
             toward: 0,
             traffic_class: 0x28,
             binds: Binds::default(),
-            retry: Retry::ASK,
+            retry: Retry::UNKNOWN,
         }
     }
 
@@ -226,7 +226,7 @@ impl Stage {
     }
 
     pub(super) fn drep(&self) -> Mad {
-        message::mad(self.transaction, message::drep(self.swapped()))
+        message::mad(self.transaction, message::drep(self.theirs, self.ours))
     }
 
     // Ways into the states.

@@ -72,7 +72,7 @@ fn two_errors_that_quote_an_ask_end_it_and_one_alone_does_not() {
 fn first_ask(always: bool) -> (usize, u64, Event) {
     let mut manager = NodeCm::new(Config::new(Identity { guid: 1, epoch: 1 }), Rng::new(1));
     let mut ask = ask(&mut Rng::new(3), Purpose::Private);
-    ask.retry = Retry::ASK;
+    ask.retry = Retry::UNKNOWN;
     manager.open(ms(0), ROUTE, ask).expect("room");
     let mut errors = 0;
     for at in 0..1_000 {

@@ -41,7 +41,7 @@ fn random_step(network: &mut Network) {
                 0 => Purpose::Private,
                 place => Purpose::Pool(place.min(2) as u8 - 1),
             };
-            let retry = [Retry::ASK, Retry::KNOWN][network.random.below(2) as usize];
+            let retry = [Retry::UNKNOWN, Retry::KNOWN][network.random.below(2) as usize];
             // The place may be taken.
             let _ = network.open(from, to, purpose, retry);
         }
@@ -143,7 +143,7 @@ fn run(seed: u64) {
         .all(|terms| terms.purpose != Purpose::Pool(7))
     {
         let id = network
-            .open(0, 1, Purpose::Pool(7), Retry::ASK)
+            .open(0, 1, Purpose::Pool(7), Retry::UNKNOWN)
             .expect("the place is free");
         network.run(network.now + 100 * MILLISECOND);
         let terms = network.parties[0]
@@ -210,7 +210,7 @@ fn a_restarted_node_is_met_anew_and_its_old_connections_end() {
         let weather = Weather::bad(&mut Rng::new(seed));
         let mut network = Network::new(seed, 2, Weather::CLEAR);
         network
-            .open(0, 1, Purpose::Pool(0), Retry::ASK)
+            .open(0, 1, Purpose::Pool(0), Retry::UNKNOWN)
             .expect("the place is free");
         network.run(ms(100));
         assert_eq!(network.parties[0].standing.len(), 1);

@@ -27,7 +27,7 @@ pub(crate) enum Task {
     Rescue { peer: u32 },
     /// QPs that wait to hear what a peer is hear it.
     Decide { peer: Gid },
-    /// An ask came to nothing, or the peer is gone: flows that waited for it.
+    /// A connect request came to nothing, or the peer is gone: flows that waited for it.
     JudgeFlows { peer: u32 },
     /// The same for QPs.
     JudgeQps { peer: Gid },

@@ -151,7 +151,7 @@ impl<P: Platform> Engine<P> {
         if !params.private {
             self.begin_rescue(peer);
             self.begin_relief(conn);
-            self.ask_for_waiting(identity.address);
+            self.need_connection_for_waiting(identity.address);
         }
         Ok(conn)
     }
@@ -453,7 +453,7 @@ impl<P: Platform> Engine<P> {
                 }
                 Err(_) => return false,
                 Ok(stone) => {
-                    self.ask_for_stranded(stone.peer, stone.toward);
+                    self.need_connection_for_stranded(stone.peer, stone.toward);
                     self.forget_if_unknown(stone.peer);
                     return true;
                 }
@@ -470,7 +470,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let stone = self.links.tombstone(self.flows[flow].conn);
-        let (id, peer, cause, asked) = (stone.id, stone.peer, stone.cause, stone.asked);
+        let (id, peer, cause, requested) = (stone.id, stone.peer, stone.cause, stone.requested);
         self.sent_in_vain(flow);
         self.detach(flow);
         self.counters.failovers += 1;
@@ -491,7 +491,7 @@ impl<P: Platform> Engine<P> {
             None if ends => self.because(VendorError::QpGone, |engine| {
                 engine.fail_flow(flow, Status::RetryExceeded);
             }),
-            None => self.strand(flow, asked),
+            None => self.strand(flow, requested),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! QPs that wait to hear what their peer is, and flows that lost their connection.
 //!
-//! All of them wait for an ask of the node (`peer_asked`). One that nobody answers says little: a
-//! few packets may be lost. So the peer is asked again for as long as anybody waits for it, and
-//! they end by their own time; only a peer whose connection died of silence has had its time.
+//! All of them wait for a connect request of the node (`connect_request_begins`). One that nobody
+//! answers says little: a few packets may be lost. So the peer is asked again for as long as
+//! anybody waits for it, and they end by their own time; only a peer whose connection died of
+//! silence has had its time.
 //!
-//! What says that there is no way (`peer_unreachable`) ends those that wait since before that ask.
+//! What says that there is no way (`peer_unreachable`) ends those that wait since before that
+//! connect request.
 //!
 //! There may be as many as there are QPs. So they stand in lines by what their numbers say of the
 //! peer's worker, whole lists of which change hands at once, and what each of them has to go
@@ -27,7 +29,10 @@ use trunkline_wire::{Gid, Qpn, Workers};
 impl<P: Platform> Engine<P> {
     /// A QP has to wait until it is known what its peer is.
     pub(crate) fn wait_undecided(&mut self, qp: u32) {
-        self.wait_again(Undecided { qp, asked: None });
+        self.wait_again(Undecided {
+            qp,
+            requested: None,
+        });
     }
 
     fn wait_again(&mut self, waiter: Undecided) {
@@ -118,15 +123,15 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// A flow without a connection has to wait for another one to its peer, which is being `asked`
-    /// since before, or will be.
-    pub(crate) fn strand(&mut self, flow: u32, asked: bool) {
+    /// A flow without a connection has to wait for another one to its peer, which is
+    /// `requested` since before, or will be.
+    pub(crate) fn strand(&mut self, flow: u32, requested: bool) {
         self.flows[flow].flags.set(Flags::STRANDED);
         self.watch(flow);
         let at = self.stranded_line(flow);
         self.pairing
             .waiting
-            .strand(self.flows.homes(), at, flow, asked);
+            .strand(self.flows.homes(), at, flow, requested);
     }
 
     fn stranded_line(&self, flow: u32) -> (u32, u8) {
@@ -143,8 +148,8 @@ impl<P: Platform> Engine<P> {
         self.pairing.waiting.unstrand(self.flows.homes(), at, flow);
     }
 
-    /// There is a connection to `peer`: those that waited for one get it. Asks that began before
-    /// said nothing of other workers, which may not have been known.
+    /// There is a connection to `peer`: those that waited for one get it. Connect requests that
+    /// began before said nothing of other workers, which may not have been known.
     pub(super) fn begin_rescue(&mut self, peer: u32) {
         let address = self.links.peer_address(peer);
         let unled: u64 = self
@@ -157,7 +162,7 @@ impl<P: Platform> Engine<P> {
         let is_unled = |at: u8| unled >> at & 1 != 0;
         waiting.each_line(homes, (address, peer), is_unled, |line| {
             if let LineOf::Flows(line, homes) = line {
-                line.unask(homes);
+                line.put_back(homes);
             }
         });
         let is_led = |at: u8| !is_unled(at);
@@ -229,7 +234,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// When the peer was heard last over the connection before, where that died of silence: an
-    /// answer to an ask does not say that packets arrive.
+    /// answer to a connect request does not say that packets arrive.
     pub(crate) fn last_heard(&self, peer: u32, remote: Qpn) -> Option<Instant> {
         let owner = self.links.peer(peer).workers().owner(remote.get());
         self.pairing.waiting.silences.of((peer, owner))?.died
@@ -279,15 +284,15 @@ impl<P: Platform> Engine<P> {
 
     /// There is a connection to `peer`, and yet some wait: for other workers of it, which may not
     /// have been known before.
-    pub(crate) fn ask_for_waiting(&mut self, peer: Gid) {
+    pub(crate) fn need_connection_for_waiting(&mut self, peer: Gid) {
         for remote in self.waiting_for(peer) {
             self.events.push(Event::NeedsConnection { peer, remote });
         }
     }
 
-    /// Flows wait for a connection to the worker of `peer` that has the QP `remote`: where no ask
-    /// of it has begun yet, the node hears so.
-    pub(super) fn ask_for_stranded(&mut self, peer: u32, remote: Qpn) {
+    /// Flows wait for a connection to the worker of `peer` that has the QP `remote`: where no
+    /// connect request of it has begun yet, the node hears so.
+    pub(super) fn need_connection_for_stranded(&mut self, peer: u32, remote: Qpn) {
         let workers = self.links.peer(peer).workers();
         let owner = |number: Qpn| workers.owner(number.get());
         let mut lines = self.pairing.waiting.stranded_at(peer);
@@ -307,10 +312,10 @@ impl<P: Platform> Engine<P> {
         (peer, workers)
     }
 
-    /// An ask of the worker at `address` that has the QP `remote` begins:
+    /// A connect request of the worker at `address` that has the QP `remote` begins:
     /// [`peer_unreachable`](Self::peer_unreachable) and [`peer_silent`](Self::peer_silent) speak
     /// for those that wait from now on.
-    pub fn peer_asked(&mut self, now: Instant, address: Gid, remote: Qpn) {
+    pub fn connect_request_begins(&mut self, now: Instant, address: Gid, remote: Qpn) {
         let (peer, workers) = self.peer_and_workers(address);
         let peer = peer.unwrap_or(NONE);
         let owner = workers.owner(remote.get());
@@ -322,21 +327,24 @@ impl<P: Platform> Engine<P> {
             (address, peer),
             |at| is_its(number_of(at)),
             |line| match line {
-                LineOf::Qps(line, links) => line.ask(now, links),
+                LineOf::Qps(line, links) => line.connect_request_begins(now, links),
                 LineOf::Flows(line, homes) => {
-                    line.ask(now, homes);
-                    stranded |= !line.asked.is_empty();
+                    line.connect_request_begins(now, homes);
+                    stranded |= !line.requested.is_empty();
                 }
             },
         );
         self.links.each_tombstone(peer, |stone| {
             if is_its(stone.toward) {
-                stone.asked = true;
+                stone.requested = true;
                 stranded |= stone.flows > 0;
             }
         });
         if stranded {
-            self.pairing.waiting.silences.ask((peer, owner), now);
+            self.pairing
+                .waiting
+                .silences
+                .connect_request_begins((peer, owner), now);
         }
     }
 
@@ -344,7 +352,7 @@ impl<P: Platform> Engine<P> {
     /// ask of it from its beginning go to error, with requests that say `why`. Others may still
     /// wait ([`waiting_for`](Self::waiting_for)): for them it is to be asked again.
     pub fn peer_unreachable(&mut self, address: Gid, remote: Qpn, why: VendorError) {
-        self.ask_failed(address, remote, Verdict::Unreachable(why));
+        self.connect_request_failed(address, remote, Verdict::Unreachable(why));
     }
 
     /// The same where it did not answer: QPs whose time is not over still wait, but for those whose
@@ -354,10 +362,10 @@ impl<P: Platform> Engine<P> {
         let at = (peer.unwrap_or(NONE), workers.owner(remote.get()));
         let silence = self.pairing.waiting.silences.of(at);
         let verdict = Verdict::Silent(now, silence.unwrap_or_default(), why);
-        self.ask_failed(address, remote, verdict);
+        self.connect_request_failed(address, remote, verdict);
     }
 
-    fn ask_failed(&mut self, address: Gid, remote: Qpn, verdict: Verdict) {
+    fn connect_request_failed(&mut self, address: Gid, remote: Qpn, verdict: Verdict) {
         let (peer, workers) = self.peer_and_workers(address);
         let index = peer.unwrap_or(NONE);
         let owner = workers.owner(remote.get());
@@ -374,7 +382,7 @@ impl<P: Platform> Engine<P> {
         );
         // Their flows are asked for again when they wait.
         self.links.each_tombstone(index, |stone| {
-            stone.asked &= !is_its(stone.toward);
+            stone.requested &= !is_its(stone.toward);
         });
         self.backlog.add(Task::JudgeQps { peer: address });
         if peer.is_some() {
@@ -382,10 +390,11 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Looks through QPs whose ask came to nothing. Gives whether that is done.
+    /// Looks through QPs whose connect request came to nothing. Gives whether that is done.
     pub(super) fn judge_qps(&mut self, peer: Gid, share: &mut Share) -> bool {
         for at in 0..LINES as u8 {
-            while let Some((qp, verdict, asked_at)) = self.pairing.waiting.first_judged((peer, at))
+            while let Some((qp, verdict, requested_at)) =
+                self.pairing.waiting.first_judged((peer, at))
             {
                 if !share.take() {
                     return false;
@@ -396,8 +405,8 @@ impl<P: Platform> Engine<P> {
                     self.admit_waiting(waiter.qp);
                     continue;
                 }
-                let asked = *waiter.asked.get_or_insert(asked_at);
-                if self.has_waited_undecided(waiter.qp, asked, verdict) {
+                let requested = *waiter.requested.get_or_insert(requested_at);
+                if self.has_waited_undecided(waiter.qp, requested, verdict) {
                     self.because(verdict.why(), |engine| {
                         engine.fail_qp(waiter.qp, Status::RetryExceeded);
                     });
@@ -410,7 +419,7 @@ impl<P: Platform> Engine<P> {
                 }
             }
         }
-        self.ask_for_unasked(peer);
+        self.need_connection_again(peer);
         true
     }
 
@@ -427,14 +436,14 @@ impl<P: Platform> Engine<P> {
                 self.judge_flow(flow, verdict);
             }
         }
-        self.ask_for_unasked(self.links.peer_address(peer));
+        self.need_connection_again(self.links.peer_address(peer));
         self.forget_if_unknown(peer);
         true
     }
 
     /// A packet of the peer is for a flow that waits for a connection to it, and for what is said
-    /// of its ask: it hears that and gets one before its turn, if there is one. What comes after it
-    /// must not be taken for what came before.
+    /// of its connect request: it hears that and gets one before its turn, if there is one. What
+    /// comes after it must not be taken for what came before.
     #[cold]
     pub(super) fn rescue_named(&mut self, flow: u32) {
         let (peer, at) = self.stranded_line(flow);
@@ -478,7 +487,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The peer is to be asked again for those that nobody has asked for since they wait.
-    fn ask_for_unasked(&mut self, address: Gid) {
+    fn need_connection_again(&mut self, address: Gid) {
         let (peer, workers) = self.peer_and_workers(address);
         let undecided = self.pairing.waiting.of(address);
         let undecided = undecided.filter(|(_, line)| !line.fresh.is_empty());
@@ -496,12 +505,12 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Whether a QP that waits since an ask of its peer has done so for long enough.
-    fn has_waited_undecided(&self, qp: u32, asked: Instant, verdict: Verdict) -> bool {
+    /// Whether a QP that waits since a connect request of its peer has done so for long enough.
+    fn has_waited_undecided(&self, qp: u32, requested: Instant, verdict: Verdict) -> bool {
         match verdict {
             Verdict::Silent(now, ..) => {
                 let grace = self.config.failover_grace_ns;
-                now.since(asked) >= self.wait_limit(qp).unwrap_or(grace)
+                now.since(requested) >= self.wait_limit(qp).unwrap_or(grace)
             }
             Verdict::Unreachable(_) => true,
             Verdict::Open | Verdict::Gone | Verdict::Ibta => false,
@@ -519,7 +528,9 @@ impl<P: Platform> Engine<P> {
                     // Its clock runs, and ends it.
                     Some(own) => silence.died.is_some() && own <= grace,
                     None => {
-                        let waited = silence.asked.map_or(0, |asked| now.since(asked));
+                        let waited = silence
+                            .requested
+                            .map_or(0, |requested| now.since(requested));
                         silence.died.is_some() || waited >= grace
                     }
                 }

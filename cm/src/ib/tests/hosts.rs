@@ -83,9 +83,9 @@ impl Host {
         };
         let decide = now + wait * MILLISECOND;
         match event {
-            Event::Incoming { route, ask, .. } => {
+            Event::Incoming { route, terms, .. } => {
                 let conn = Conn {
-                    theirs: ask.qp,
+                    theirs: terms.qp,
                     peer: host_of(*route),
                     ..Conn::default()
                 };

@@ -17,7 +17,7 @@ use super::{
     Answer, CmId, Config, Event, IbCm, PathTerms, QpTerms, RequestTerms, SidrAnswer, SidrRequest,
 };
 use crate::event::{Outgoing, Route};
-use crate::message::{Mad, mad};
+use crate::message::{Mad, drep, mad};
 use crate::retry::Retry;
 pub(super) use crate::tests::messages;
 use crate::tests::{Rng, address, ms, path};
@@ -197,7 +197,7 @@ impl Stage {
     }
 
     pub(super) fn drep(&self) -> Mad {
-        mad(self.transaction ^ 0xff00, message::drep(self.swapped()))
+        mad(self.transaction ^ 0xff00, drep(self.theirs, self.ours))
     }
 
     pub(super) fn lap(&self) -> Mad {

@@ -3,7 +3,7 @@
 use super::{GUID, Stage, answer, ask, drain, messages};
 use crate::event::Route;
 use crate::ib::{AcceptError, CloseReason, Config, Event, RequestError, message};
-use crate::message::mad;
+use crate::message::{drep, mad};
 use crate::retry::Retry;
 use crate::tests::{address, path};
 use trunkline_wire::cm::{Answered, CmMad, CommId, Message, PrivateData, RejReason};
@@ -46,13 +46,7 @@ fn a_restarted_peer_connects_with_the_qp_of_a_connection_that_it_lost() {
         "the old one ends when the peer has answered"
     );
     // Who knows nothing of a connection confirms its end.
-    stage.deliver(&mad(
-        *transaction_id,
-        message::drep(message::Ids {
-            local: theirs,
-            remote: ours,
-        }),
-    ));
+    stage.deliver(&mad(*transaction_id, drep(theirs, ours)));
     let (_, events) = drain(&mut stage.manager);
     assert!(
         matches!(events[..], [Event::Closed { id, reason: CloseReason::Stale, .. }] if id == old)

@@ -2,7 +2,7 @@
 
 use super::{GUID, SERVICE, Stage, ask, drain, messages, sidr_request};
 use crate::ib::{CloseReason, Config, Event, Guids, RequestError, message};
-use crate::message::{Mad, mad};
+use crate::message::{Mad, drep, mad};
 use crate::retry::{Patience, Retry};
 use crate::tests::{address, ms};
 use trunkline_conn::secret::Secret;
@@ -165,9 +165,9 @@ fn private_data_travels_with_every_message() {
         panic!("a DREQ ends")
     };
     assert_eq!(dreq.private_data, PrivateData([8; 220]));
-    let mut drep = message::drep(stage.swapped());
-    drep.private_data = PrivateData([9; 224]);
-    stage.deliver(&mad(1, drep));
+    let mut last = drep(stage.theirs, stage.ours);
+    last.private_data = PrivateData([9; 224]);
+    stage.deliver(&mad(1, last));
     let (_, events) = drain(&mut stage.manager);
     assert!(matches!(
         events[..],

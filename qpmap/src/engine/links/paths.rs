@@ -36,12 +36,12 @@ struct Narrow {
     avoid: u32,
     until: Instant,
     tried: u8,
-    ask: Option<Ask>,
+    probe: Option<Probe>,
 }
 
 /// A PING of a size that is being tried.
 #[derive(Clone, Copy, Debug)]
-struct Ask {
+struct Probe {
     size: u32,
     serial: u32,
     /// Over which connection it is to go; `None`: it went.
@@ -70,7 +70,7 @@ impl Paths {
             avoid: failed,
             until: now + REST_NS,
             tried: 0,
-            ask: None,
+            probe: None,
         };
         self.narrow.insert(peer, path);
     }
@@ -91,7 +91,7 @@ impl Paths {
     ) -> (bool, u64) {
         self.serial = self.serial.wrapping_add(1);
         let path = self.narrow.get_mut(&peer).expect("it was there");
-        path.ask = None;
+        path.probe = None;
         if now >= path.until {
             path.avoid = u32::MAX;
         }
@@ -100,7 +100,7 @@ impl Paths {
             return (false, REST_NS);
         };
         path.tried += 1;
-        path.ask = Some(Ask {
+        path.probe = Some(Probe {
             size,
             serial: self.serial,
             by: Some(by),
@@ -110,40 +110,43 @@ impl Paths {
 
     /// The padded PING that connection `id` to a peer owes.
     pub(super) fn probe(&self, peer: u32, id: ConnId) -> Option<SentPacket> {
-        let ask = self.narrow.get(&peer).and_then(|path| path.ask)?;
-        (ask.by == Some(id)).then(|| SentPacket {
+        let probe = self.narrow.get(&peer).and_then(|path| path.probe)?;
+        (probe.by == Some(id)).then(|| SentPacket {
             slot: peer,
-            serial: ask.serial,
-            length: ask.size - (BASE + ICRC) as u32,
+            serial: probe.serial,
+            length: probe.size - (BASE + ICRC) as u32,
             ..SentPacket::PING
         })
     }
 
-    /// The path whose ask a PING stands for.
-    fn asked(&mut self, item: &SentPacket) -> Option<&mut Narrow> {
+    /// The path whose probe a PING stands for.
+    fn probed(&mut self, item: &SentPacket) -> Option<&mut Narrow> {
         let path = self.narrow.get_mut(&item.slot)?;
-        let is_it = |ask: Ask| item.length > 0 && ask.serial == item.serial;
-        path.ask.is_some_and(is_it).then_some(path)
+        let is_it = |probe: Probe| item.length > 0 && probe.serial == item.serial;
+        path.probe.is_some_and(is_it).then_some(path)
     }
 
     /// A PING is on its way.
     pub(super) fn pinged(&mut self, item: &SentPacket) {
-        if let Some(Narrow { ask: Some(ask), .. }) = self.asked(item) {
-            ask.by = None;
+        if let Some(Narrow {
+            probe: Some(probe), ..
+        }) = self.probed(item)
+        {
+            probe.by = None;
         }
     }
 
     /// It was lost: what comes in answer from now on says nothing.
     pub(super) fn ping_lost(&mut self, item: &SentPacket) {
-        if let Some(path) = self.asked(item) {
-            path.ask = None;
+        if let Some(path) = self.probed(item) {
+            path.probe = None;
         }
     }
 
     /// It was acknowledged. Gives the peer whose path carries more than was known.
     pub(super) fn ping_arrived(&mut self, item: &SentPacket) -> Option<u32> {
-        let path = self.asked(item)?;
-        path.size = path.ask.take().map_or(path.size, |ask| ask.size);
+        let path = self.probed(item)?;
+        path.size = path.probe.take().map_or(path.size, |probe| probe.size);
         path.tried = 0;
         Some(item.slot)
     }

@@ -25,8 +25,8 @@ pub(crate) struct Tombstone {
     pub(super) members: Group,
     /// Those of them whose QPs are there.
     pub(crate) flows: u32,
-    /// An ask of the peer's worker began since.
-    pub(crate) asked: bool,
+    /// A connect request of the peer's worker began since.
+    pub(crate) requested: bool,
 }
 
 impl Tombstone {
@@ -40,7 +40,7 @@ impl Tombstone {
             control_due: conn.control_due.handed_over(),
             members: conn.members,
             flows: conn.flows,
-            asked: false,
+            requested: false,
         }
     }
 }
@@ -133,7 +133,7 @@ mod tests {
             control_due: List::EMPTY,
             members,
             flows,
-            asked: false,
+            requested: false,
         }
     }
 
@@ -166,9 +166,9 @@ mod tests {
         for index in 0..4 {
             stones.put(stone(index, index % 2, Group::EMPTY, 1));
         }
-        stones.each_of(1, |stone| stone.asked = true);
-        let asked = [0, 1, 2, 3].map(|index| stones.of_flow(index).asked);
-        assert_eq!(asked, [false, true, false, true]);
+        stones.each_of(1, |stone| stone.requested = true);
+        let requested = [0, 1, 2, 3].map(|index| stones.of_flow(index).requested);
+        assert_eq!(requested, [false, true, false, true]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who waits for which worker of a peer, and what came of the asks for it.
+//! Who waits for which worker of a peer, and what came of the connect requests for it.
 
 use crate::chain::{Chain, Chains};
 use crate::engine::flows::{Group, Homes};
@@ -26,8 +26,8 @@ pub(crate) const fn number_of(line: u8) -> Qpn {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undecided {
     pub(crate) qp: u32,
-    /// When the first ask began since it waits, as far as that was looked at.
-    pub(crate) asked: Option<Instant>,
+    /// When the first connect request began since it waits, as far as that was looked at.
+    pub(crate) requested: Option<Instant>,
 }
 
 /// A worker of a peer to which no connection leads any more.
@@ -35,8 +35,8 @@ pub(crate) struct Undecided {
 pub(crate) struct Silence {
     /// The last one died of it; when it was heard last then.
     pub(crate) died: Option<Instant>,
-    /// When the first ask began since then.
-    pub(crate) asked: Option<Instant>,
+    /// When the first connect request began since then.
+    pub(crate) requested: Option<Instant>,
 }
 
 /// By peer and worker.
@@ -64,9 +64,9 @@ impl Silences {
     }
 
     /// It is asked.
-    pub(crate) fn ask(&mut self, worker: (u32, u8), now: Instant) {
+    pub(crate) fn connect_request_begins(&mut self, worker: (u32, u8), now: Instant) {
         let silence = self.0.entry(worker).or_default();
-        silence.asked.get_or_insert(now);
+        silence.requested.get_or_insert(now);
     }
 
     pub(crate) fn of(&self, worker: (u32, u8)) -> Option<Silence> {
@@ -74,7 +74,8 @@ impl Silences {
     }
 }
 
-/// What comes of an ask for those that wait for it. A stronger one stands against a weaker one.
+/// What comes of a connect request for those that wait for it. A stronger one stands against a
+/// weaker one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Verdict {
     /// None yet.
@@ -136,53 +137,57 @@ impl Lists for Chains<Undecided> {
     }
 }
 
-/// Those that wait for one worker of a peer, by how far their asks have come.
+/// Those that wait for one worker of a peer, by how far their connect requests have come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<L> {
     /// No ask began since they wait.
     pub(crate) fresh: L,
     /// One began.
-    pub(crate) asked: L,
+    pub(crate) requested: L,
     /// It came to nothing: they are being looked through.
     judged: L,
     verdict: Verdict,
-    /// When the last ask began.
-    asked_at: Instant,
+    /// When the last connect request began.
+    requested_at: Instant,
 }
 
 impl<L: Copy + PartialEq> Line<L> {
     const fn new(empty: L) -> Self {
         Self {
             fresh: empty,
-            asked: empty,
+            requested: empty,
             judged: empty,
             verdict: Verdict::Open,
-            asked_at: Instant::ZERO,
+            requested_at: Instant::ZERO,
         }
     }
 
     const fn lists(&mut self) -> [&mut L; 3] {
-        [&mut self.fresh, &mut self.asked, &mut self.judged]
+        [&mut self.fresh, &mut self.requested, &mut self.judged]
     }
 
     fn is_empty(&self, empty: L) -> bool {
-        [self.fresh, self.asked, self.judged] == [empty; 3]
+        [self.fresh, self.requested, self.judged] == [empty; 3]
     }
 
     /// Whether some wait for an answer.
     pub(crate) fn waits(&self, empty: L) -> bool {
-        [self.fresh, self.asked] != [empty; 2]
+        [self.fresh, self.requested] != [empty; 2]
     }
 
-    /// An ask begins.
-    pub(crate) fn ask(&mut self, now: Instant, lists: &mut impl Lists<List = L>) {
-        lists.append(&mut self.asked, &mut self.fresh);
-        self.asked_at = now;
+    /// A connect request begins.
+    pub(crate) fn connect_request_begins(
+        &mut self,
+        now: Instant,
+        lists: &mut impl Lists<List = L>,
+    ) {
+        lists.append(&mut self.requested, &mut self.fresh);
+        self.requested_at = now;
     }
 
     /// It said nothing to those that wait here.
-    pub(crate) fn unask(&mut self, lists: &mut impl Lists<List = L>) {
-        lists.append(&mut self.fresh, &mut self.asked);
+    pub(crate) fn put_back(&mut self, lists: &mut impl Lists<List = L>) {
+        lists.append(&mut self.fresh, &mut self.requested);
     }
 
     /// There is a connection after all: who was to be told that there is none waits for it.
@@ -203,11 +208,11 @@ impl<L: Copy + PartialEq> Line<L> {
         }
         let weaker = self.judged != S::EMPTY && self.verdict.strength() > verdict.strength();
         if weaker {
-            self.unask(lists);
+            self.put_back(lists);
             return;
         }
         self.verdict = verdict;
-        lists.append(&mut self.judged, &mut self.asked);
+        lists.append(&mut self.judged, &mut self.requested);
         if matches!(verdict, Verdict::Gone | Verdict::Ibta) {
             lists.append(&mut self.judged, &mut self.fresh);
         }
@@ -266,30 +271,33 @@ impl Waiting {
     pub(crate) fn first_undecided(&self, at: (Gid, u8)) -> Option<u32> {
         let line = self.undecided.get(&at)?;
         let first = |chain| self.links.first(chain);
-        let waiter = first(line.asked).or_else(|| first(line.fresh));
+        let waiter = first(line.requested).or_else(|| first(line.fresh));
         waiter.map(|waiter| waiter.qp)
     }
 
-    /// The first QP of a line that is to hear what came of its ask, that, and when the ask began.
+    /// The first QP of a line that is to hear what came of its connect request, that, and when the
+    /// connect request began.
     pub(crate) fn first_judged(&self, at: (Gid, u8)) -> Option<(u32, Verdict, Instant)> {
         let line = self.undecided.get(&at)?;
         let waiter = self.links.first(line.judged)?;
-        Some((waiter.qp, line.verdict, line.asked_at))
+        Some((waiter.qp, line.verdict, line.requested_at))
     }
 
     /// QPs that wait for an answer of the peer at an address.
     pub(crate) fn undecided_of(&self, peer: Gid) -> impl Iterator<Item = u32> {
-        let chains = self.of(peer).flat_map(|(_, line)| [line.fresh, line.asked]);
+        let chains = self
+            .of(peer)
+            .flat_map(|(_, line)| [line.fresh, line.requested]);
         let waiters = chains.flat_map(|chain| self.links.iter(chain));
         waiters.map(|waiter| waiter.qp)
     }
 
-    /// A flow has to wait for a connection, which is being `asked` for since before, or will be.
-    pub(crate) fn strand(&mut self, homes: &mut Homes, at: (u32, u8), flow: u32, asked: bool) {
+    /// A flow has to wait for a connection, which is `requested` since before, or will be.
+    pub(crate) fn strand(&mut self, homes: &mut Homes, at: (u32, u8), flow: u32, requested: bool) {
         let line = self.stranded.entry(at);
         let line = line.or_insert(Line::new(Group::EMPTY));
-        let group = if asked {
-            &mut line.asked
+        let group = if requested {
+            &mut line.requested
         } else {
             &mut line.fresh
         };
@@ -310,10 +318,13 @@ impl Waiting {
     /// The first flow of a line that waits for an answer.
     pub(crate) fn first_stranded(&self, at: (u32, u8)) -> Option<u32> {
         let line = self.stranded.get(&at)?;
-        line.asked.first().or(line.fresh.first()).map(Member::awake)
+        line.requested
+            .first()
+            .or(line.fresh.first())
+            .map(Member::awake)
     }
 
-    /// The first flow of a line that is to hear what came of its ask, and that.
+    /// The first flow of a line that is to hear what came of its connect request, and that.
     pub(crate) fn first_judged_flow(&self, at: (u32, u8)) -> Option<(u32, Verdict)> {
         let line = self.stranded.get(&at)?;
         Some((line.judged.first()?.awake(), line.verdict))

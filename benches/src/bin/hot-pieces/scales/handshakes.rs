@@ -88,7 +88,7 @@ pub(crate) fn handshakes(entries: u32) {
             toward: 0,
             traffic_class: 0,
             binds: Binds::default(),
-            retry: Retry::ASK,
+            retry: Retry::UNKNOWN,
         };
         let asked = managers[0].open(now, route, ask);
         black_box(asked.expect("room for another one"));

@@ -4,7 +4,13 @@ use super::*;
 fn line() -> (Line<Chain>, Chains<Undecided>) {
     let (mut line, mut links) = (Line::new(Chain::EMPTY), Chains::new());
     for qp in 0..10 {
-        links.push(&mut line.fresh, Undecided { qp, asked: None });
+        links.push(
+            &mut line.fresh,
+            Undecided {
+                qp,
+                requested: None,
+            },
+        );
     }
     (line, links)
 }
@@ -12,7 +18,7 @@ fn line() -> (Line<Chain>, Chains<Undecided>) {
 /// One that comes later.
 const LATE: Undecided = Undecided {
     qp: 10,
-    asked: None,
+    requested: None,
 };
 
 fn qps(links: &Chains<Undecided>, chain: Chain) -> Vec<u32> {
@@ -24,7 +30,7 @@ const SILENT: Verdict = Verdict::Silent(
     Instant::ZERO,
     Silence {
         died: None,
-        asked: None,
+        requested: None,
     },
     VendorError::None,
 );
@@ -32,25 +38,25 @@ const SILENT: Verdict = Verdict::Silent(
 #[test]
 fn an_ask_is_for_those_that_wait_when_it_begins() {
     let (mut line, mut links) = line();
-    line.ask(Instant::ZERO, &mut links);
+    line.connect_request_begins(Instant::ZERO, &mut links);
     links.push(&mut line.fresh, LATE);
     line.judge(UNREACHABLE, &mut links);
     assert_eq!(qps(&links, line.judged), (0..10).collect::<Vec<_>>());
     assert_eq!(qps(&links, line.fresh), [10]);
-    assert!(line.asked.is_empty() && line.waits(Chain::EMPTY));
+    assert!(line.requested.is_empty() && line.waits(Chain::EMPTY));
 }
 
 #[test]
 fn nobody_is_judged_by_less_than_what_is_being_gone_through() {
     let (mut line, mut links) = line();
-    line.ask(Instant::ZERO, &mut links);
+    line.connect_request_begins(Instant::ZERO, &mut links);
     line.judge(UNREACHABLE, &mut links);
     links.push(&mut line.fresh, LATE);
-    line.ask(Instant::ZERO, &mut links);
+    line.connect_request_begins(Instant::ZERO, &mut links);
     line.judge(SILENT, &mut links);
     assert_eq!(line.verdict.strength(), UNREACHABLE.strength());
-    assert_eq!(qps(&links, line.fresh), [10], "it is asked for again");
-    line.ask(Instant::ZERO, &mut links);
+    assert_eq!(qps(&links, line.fresh), [10], "it is requested again");
+    line.connect_request_begins(Instant::ZERO, &mut links);
     line.judge(Verdict::Gone, &mut links);
     assert_eq!(links.iter(line.judged).count(), 11);
     assert_eq!(line.verdict.strength(), Verdict::Gone.strength());
@@ -60,7 +66,7 @@ fn nobody_is_judged_by_less_than_what_is_being_gone_through() {
 fn who_was_to_hear_that_there_is_no_connection_waits_for_one_that_came() {
     let judged_by = |verdict| {
         let (mut line, mut links) = line();
-        line.ask(Instant::ZERO, &mut links);
+        line.connect_request_begins(Instant::ZERO, &mut links);
         line.judge(verdict, &mut links);
         line.pardon(&mut links);
         [line.fresh, line.judged].map(|chain| links.iter(chain).count())
@@ -87,7 +93,13 @@ fn the_lines_of_a_peer_are_those_of_its_qps_and_of_its_flows() {
     let (mut waiting, mut homes) = (Waiting::default(), Homes::default());
     let (address, peer) = (Gid([7; 16]), 3);
     for (gid, at) in [(address, 5), (address, 9), (Gid([8; 16]), 11)] {
-        waiting.join((gid, at), Undecided { qp: 0, asked: None });
+        waiting.join(
+            (gid, at),
+            Undecided {
+                qp: 0,
+                requested: None,
+            },
+        );
     }
     for (flow, at) in [(0, (peer, 9)), (1, (peer, 20)), (2, (peer + 1, 30))] {
         homes.begin(flow, at.0);
@@ -100,12 +112,12 @@ fn the_lines_of_a_peer_are_those_of_its_qps_and_of_its_flows() {
 #[test]
 fn one_leaves_its_line_wherever_it_stands() {
     let (mut line, mut links) = line();
-    line.ask(Instant::ZERO, &mut links);
+    line.connect_request_begins(Instant::ZERO, &mut links);
     links.push(
         &mut line.fresh,
         Undecided {
             qp: 10,
-            asked: None,
+            requested: None,
         },
     );
     // Links are numbers of a slab, from 0.
@@ -133,13 +145,16 @@ fn a_silence_lasts_from_the_first_ask_until_a_connection_stands() {
     let (mut silences, here) = (Silences::default(), (1, 0));
     let at = Instant::from_nanos;
     silences.begin(here, Some(at(3)));
-    silences.ask(here, at(5));
+    silences.connect_request_begins(here, at(5));
     // Connections that end meanwhile: one of a program, and one that was heard later.
     silences.begin(here, None);
     silences.begin(here, Some(at(4)));
-    silences.ask(here, at(9));
+    silences.connect_request_begins(here, at(9));
     let silence = silences.of(here).expect("nothing leads there");
-    assert_eq!((silence.died, silence.asked), (Some(at(4)), Some(at(5))));
+    assert_eq!(
+        (silence.died, silence.requested),
+        (Some(at(4)), Some(at(5)))
+    );
     silences.end(here);
     assert!(silences.of(here).is_none());
 }

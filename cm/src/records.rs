@@ -1,11 +1,8 @@
-//! What drives both managers: datagrams and time come in, and the record that they concern hears
-//! of it.
+//! What both managers have: records, by which messages are told whose they are, and counters.
 
 use crate::event::Route;
-use crate::slots::{Due, Record, Slots};
-use trunkline_conn::time::Instant;
-use trunkline_wire::cm::{CmMad, CommId};
-use trunkline_wire::{MAD_LEN, Path};
+use crate::slots::{Record, Slots};
+use trunkline_wire::cm::CommId;
 
 /// The counters that every manager has.
 #[derive(Debug)]
@@ -14,24 +11,32 @@ pub(crate) struct Counts<'a> {
     pub(crate) malformed: &'a mut u64,
     pub(crate) unknown: &'a mut u64,
     pub(crate) mismatch: &'a mut u64,
+    pub(crate) duplicate: &'a mut u64,
+    pub(crate) silent: &'a mut u64,
+    pub(crate) nobody: &'a mut u64,
+    pub(crate) misquoted: &'a mut u64,
 }
 
 /// [`Counts`] among the counters of a manager.
 macro_rules! counts {
     ($counters:expr) => {{
         let counters = &mut $counters;
-        $crate::driver::Counts {
+        $crate::records::Counts {
             received: &mut counters.received,
             malformed: &mut counters.malformed,
             unknown: &mut counters.unknown,
             mismatch: &mut counters.mismatch,
+            duplicate: &mut counters.duplicate,
+            silent: &mut counters.silent,
+            nobody: &mut counters.nobody,
+            misquoted: &mut counters.misquoted,
         }
     }};
 }
 pub(crate) use counts;
 
-/// A manager, as what drives it sees it.
-pub(crate) trait Driver {
+/// A manager, as the owner of records.
+pub(crate) trait Records {
     type Record: Record;
 
     fn slots(&self) -> &Slots<Self::Record>;
@@ -44,33 +49,8 @@ pub(crate) trait Driver {
     /// Closed connections that are remembered at most.
     fn time_wait_limit(&self) -> u32;
 
-    /// A message came from the peer at the other end of `route`.
-    fn hear(&mut self, now: Instant, route: Route, mad: &CmMad);
-    /// A deadline has passed: it has to be moved.
-    fn expire(&mut self, now: Instant, index: u32);
     /// What is over has been remembered long enough: gives its place back.
     fn forget(&mut self, index: u32);
-
-    /// A management datagram that took `from`.
-    fn handle_datagram(&mut self, now: Instant, from: &Path, bytes: &[u8; MAD_LEN]) {
-        let parsed = CmMad::parse(bytes);
-        let counts = self.counts();
-        *counts.received += 1;
-        match parsed {
-            Ok(mad) => self.hear(now, Route::back(from).canonical(), &mad),
-            Err(_) => *counts.malformed += 1,
-        }
-    }
-
-    /// Does what is due.
-    fn handle_time(&mut self, now: Instant) {
-        while let Some(due) = self.slots_mut().due(now) {
-            match due {
-                Due::Deadline(index) => self.expire(now, index),
-                Due::Forget(index) => self.forget(index),
-            }
-        }
-    }
 
     /// What is over waits to be forgotten; past the limit the oldest is at once.
     fn linger(&mut self, index: u32) {
