@@ -42,9 +42,9 @@ pub mod wqe;
 
 pub use allowed::Allowed;
 pub use engine::{
-    Attributes, Cause, Changes, Config, ConnId, ConnectionParams, ConnectionStats, Counters, CqId,
-    Engine, Event, FIRST_MSN, Indexed, LiveObjects, PeerIdentity, Place, Platform, QpInit,
-    QpModify, QpQueues, StateBytes, Trace,
+    Attributes, Cause, Changes, Config, ConnId, ConnectionParams, ConnectionStats, Count, Counters,
+    CqId, Engine, Event, FIRST_MSN, Indexed, LiveCounters, LiveObjects, PeerIdentity, Place,
+    Platform, QpInit, QpModify, QpQueues, StateBytes, Trace,
 };
 pub use error::{PostError, RingError, VerbsError};
 pub use state::{QpState, QpType};

@@ -520,7 +520,7 @@ fn a_qp_has_one_fatal_event_in_its_life() {
         voids.push((*path, void));
     }
     pair.deliver(1, &voids);
-    let counters = *pair.nodes[1].engine.counters();
+    let counters = pair.nodes[1].engine.counters();
     assert!(counters.void_received >= 1, "{counters:?}");
     assert_eq!(counters.void_received + counters.stale, 12);
     let mut events = 0;

@@ -229,7 +229,7 @@ fn a_header_that_is_damaged_in_the_middle_of_a_stream_moves_nothing() {
         sent.truncate(4);
         sent[3].1[bit.0] ^= bit.1;
         pair.deliver(1, &sent);
-        let after = *pair.nodes[1].engine.counters();
+        let after = pair.nodes[1].engine.counters();
         assert_eq!(after.streamed, 2, "{bit:?}");
         assert_eq!(after.bad_icrc, 1, "{bit:?}");
         let placed = pair.nodes[1].buffer.get(0, SLOT as usize);

@@ -99,7 +99,7 @@ impl Stage {
 
     /// Delivers; gives the counters that went up, each by one.
     fn counted(&mut self, path: &Path, datagram: &[u8]) -> Vec<&'static str> {
-        let counters = |stage: &Self| -> Counters { *stage.pair.nodes[1].engine.counters() };
+        let counters = |stage: &Self| -> Counters { stage.pair.nodes[1].engine.counters() };
         let before = counters(self);
         self.deliver(path, datagram);
         let after = counters(self);
@@ -321,7 +321,7 @@ fn packets_that_find_no_room_to_wait_come_again() {
         pair.post(0, &a, at as u64, SendOp::Write(target), &from);
     }
     pair.run(500 * MILLISECOND);
-    let counters = *pair.nodes[1].engine.counters();
+    let counters = pair.nodes[1].engine.counters();
     assert!(
         counters.staged > 0 && counters.staging_full > 0,
         "{counters:?}"
@@ -359,7 +359,7 @@ fn a_packet_that_many_waited_for_makes_only_so_much_work_at_a_time() {
         let datagram = another(&stage, msn, msn.into());
         stage.deliver(&path, &datagram);
     }
-    let counters = |stage: &Stage| *stage.pair.nodes[1].engine.counters();
+    let counters = |stage: &Stage| stage.pair.nodes[1].engine.counters();
     assert_eq!(counters(&stage).staged, MANY.into());
     stage.deliver(&path, &write);
     let mut done = counters(&stage).executed;
@@ -387,7 +387,7 @@ fn packets_that_wait_leave_room_to_other_flows_of_their_peer() {
         let datagram = another(&stage, msn, msn.into());
         stage.deliver(&path, &datagram);
     }
-    let counters = *stage.pair.nodes[1].engine.counters();
+    let counters = stage.pair.nodes[1].engine.counters();
     assert!(counters.staging_full > 0);
     // A quarter, at 512 bytes for 173.
     assert_eq!(counters.staged, (STAGING / 4 / 512) as u64);
@@ -489,7 +489,7 @@ fn of_what_was_not_sent_in_a_round_a_peer_can_say_nothing() {
         liar.answers(&mut pair, &entries);
     }
     // Each pause would be a timer.
-    let counters = *pair.nodes[1].engine.counters();
+    let counters = pair.nodes[1].engine.counters();
     assert_eq!(counters.rnr_received, 1, "{counters:?}");
     assert!(counters.stale > 1000, "{counters:?}");
     // And the QP goes on.

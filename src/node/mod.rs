@@ -630,10 +630,13 @@ impl Node {
         handles.find_map(|handle| handle.core().ok()?.events.pop_front())
     }
 
-    /// What the engine counted.
+    /// What the engine counted. It is read without a lock, while the workers go on.
     pub fn counters(&self) -> Counters {
-        self.shared
-            .sum(|core| *core.engine.counters(), Counters::add)
+        let mut sum = Counters::default();
+        for handle in &self.shared.handles {
+            sum.add(&handle.counters.read());
+        }
+        sum
     }
 
     /// How the capture of management datagrams goes, if there is one.
@@ -647,19 +650,12 @@ impl Node {
         self.shared.status.is_some()
     }
 
-    /// What its connection management does, and how long each step takes. Cheap: the node goes on
-    /// meanwhile.
+    /// What its connection management does, and how long each step takes. It is read without a lock,
+    /// while the workers go on.
     pub fn cm_stats(&self) -> CmStats {
         let mut stats = CmStats::default();
-        for core in self
-            .shared
-            .handles
-            .iter()
-            .filter_map(|handle| handle.core().ok())
-        {
-            let recorder = Arc::clone(&core.recorder);
-            drop(core);
-            recorder.add_to(&mut stats);
+        for handle in &self.shared.handles {
+            handle.recorder.add_to(&mut stats);
         }
         stats
     }

@@ -4,6 +4,7 @@
 use crate::error::Error;
 use crate::node::life::{Down, Life};
 use crate::observe::capture::Capture;
+use crate::observe::status::recorder::Recorder;
 use crate::worker::core::{Core, PortBox};
 use crate::worker::new_qps::{NewQp, NewQps};
 use crate::worker::priority_lock::PriorityLock;
@@ -13,9 +14,9 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LockResult, MutexGuard, OnceLock, PoisonError};
 use trunkline_conn::time::Instant;
-use trunkline_qpmap::QpInit;
 use trunkline_qpmap::doorbell::Doorbells;
 use trunkline_qpmap::mapping::Mapping;
+use trunkline_qpmap::{LiveCounters, QpInit};
 
 /// What the handles of a node and the thread of one worker share.
 #[derive(Debug)]
@@ -35,6 +36,10 @@ pub(crate) struct WorkerHandle {
     pub(crate) ports: Vec<OwnedFd>,
     pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) mapping: Arc<Mapping>,
+    /// What its engine counts.
+    pub(crate) counters: Arc<LiveCounters>,
+    /// What its connection management counts and times.
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) wakeup: Arc<Wakeup>,
     /// Made when the program that drives the worker asks for it.
     wait_fd: OnceLock<WaitFd>,
@@ -59,6 +64,8 @@ impl WorkerHandle {
             ports: ports.map_err(Error::system("dup"))?,
             doorbells: Arc::clone(core.engine.doorbells()),
             mapping: Arc::clone(core.engine.mapping()),
+            counters: Arc::clone(core.engine.live_counters()),
+            recorder: Arc::clone(&core.recorder),
             capture: core.capture.clone(),
             core: PriorityLock::new(core),
             new_qps: NewQps::default(),

@@ -49,7 +49,7 @@ impl<P: Platform> Engine<P> {
     pub(super) fn handle_entry(&mut self, now: Instant, conn: u32, entry: ControlEntry) {
         if entry.sender_life() == Some(0) {
             // No QP has such a life: 0 stands for one that was not heard of.
-            self.counters.malformed += 1;
+            self.counters.malformed.add(1);
             return;
         }
         match entry.kind {
@@ -99,7 +99,7 @@ impl<P: Platform> Engine<P> {
         if kind == QpType::Src && ready {
             let address = self.links.address_of(conn);
             if !self.may_open_route(conn) {
-                self.counters.routes_refused += 1;
+                self.counters.routes_refused.add(1);
                 self.refuse_bind(now, conn, entry, Refusal::TooMany);
             } else if self.control.refusals.may_ask(now, address) {
                 let life = self.qps.generation(qp);
@@ -107,7 +107,7 @@ impl<P: Platform> Engine<P> {
                 self.accept_bind(flow, entry);
             } else {
                 // It searches for numbers of QPs, and is not to know those of this kind either.
-                self.counters.control_overflow += 1;
+                self.counters.control_overflow.add(1);
             }
         } else if early
             && matches!(kind, QpType::Src | QpType::Rc)
@@ -134,7 +134,7 @@ impl<P: Platform> Engine<P> {
         };
         // Without a place the asker asks again, and hears when the QP is ready, which asks it.
         let waits = self.pairing.binds.insert(self.links[conn].peer(), qp, bind);
-        self.counters.control_overflow += u64::from(!waits);
+        self.counters.control_overflow.add(u64::from(!waits));
     }
 
     /// A BIND for a flow that there is.
@@ -144,7 +144,7 @@ impl<P: Platform> Engine<P> {
             self.accept_bind(flow, entry);
         } else if record.ending.is_untold() && entry.generation == record.remote_generation {
             // It hears so, and what was executed, from what is under way.
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
         } else {
             self.refuse_bind(now, conn, entry, Refusal::Ended);
         }
@@ -167,12 +167,12 @@ impl<P: Platform> Engine<P> {
         let effects = self.flows[flow].hear_bind(entry, begun);
         self.because(VendorError::QpGone, |engine| engine.apply(flow, effects));
         if effects.stale {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
         } else if let Some(replay_epoch) = effects.enter
             && !self.enter_replay_epoch(flow, replay_epoch)
         {
             // It was held up on its way. Consent to a later epoch may have been lost, though.
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
         }
         self.queue_control(flow);
     }
@@ -223,7 +223,7 @@ impl<P: Platform> Engine<P> {
     /// The last word of a peer's QP: all before `msn` was executed, and nothing else will be.
     fn hear_verdict(&mut self, flow: u32, msn: u32, verdict: Syndrome) {
         if before(self.flows[flow].next_msn, msn) {
-            self.counters.bad_answer += 1;
+            self.counters.bad_answer.add(1);
             return;
         }
         self.acknowledged(flow, msn);
@@ -231,7 +231,7 @@ impl<P: Platform> Engine<P> {
             && !matches!(code, NakCode::PsnSequence | NakCode::InvalidRd)
             && self.qps[self.flows[flow].qp].state != QpState::Error
         {
-            self.counters.nak_received += 1;
+            self.counters.nak_received.add(1);
             self.refused(flow, msn, code);
         }
     }
@@ -297,7 +297,7 @@ impl<P: Platform> Engine<P> {
             flow.remote_generation == entry.generation
         }) {
             // It hears of the end of the QP, and what that has executed before.
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return;
         }
         let refusal = ControlEntry {
@@ -312,7 +312,7 @@ impl<P: Platform> Engine<P> {
             self.owe_reply(conn);
         } else {
             // Whoever asks hears nothing, and asks again.
-            self.counters.control_overflow += 1;
+            self.counters.control_overflow.add(1);
         }
     }
 
@@ -328,7 +328,7 @@ impl<P: Platform> Engine<P> {
             .qp_index(entry.dest_qp)
             .and_then(|qp| self.flow_from(qp, entry.src_qp, conn))
             .filter(|flow| self.flows[*flow].generation == entry.generation);
-        self.counters.bad_answer += u64::from(found.is_none());
+        self.counters.bad_answer.add(u64::from(found.is_none()));
         found
     }
 
@@ -338,7 +338,7 @@ impl<P: Platform> Engine<P> {
         };
         let effects = self.flows[flow].hear_refused(entry);
         if effects.stale {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return;
         }
         self.emit(|engine| Trace::BindRefused {
@@ -356,18 +356,18 @@ impl<P: Platform> Engine<P> {
             return;
         };
         if self.flows[flow].ending.is_untold() {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return;
         }
         let begun = self.has_begun(flow);
         let effects = self.flows[flow].hear_bound(entry, begun);
         self.because(VendorError::QpGone, |engine| engine.apply(flow, effects));
         if effects.stale {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return;
         }
         if effects.bound {
-            self.counters.bound += 1;
+            self.counters.bound.add(1);
             if self.qps[self.flows[flow].qp].wire == Wire::Shared(flow) {
                 let qpn = entry.dest_qp;
                 self.events.push(Event::QpHeard { qpn });

@@ -239,8 +239,8 @@ impl<P: Platform> Engine<P> {
             ce: arrival.ce,
             ack_req: bth.ack_req,
         };
-        self.counters.received += 1;
-        self.counters.streamed += 1;
+        self.counters.received.add(1);
+        self.counters.streamed.add(1);
         let (record, windows) = self.links.with_windows(stream.conn);
         record.delivery.accept(now, number, &received, windows);
         true

@@ -473,7 +473,7 @@ impl<P: Platform> Engine<P> {
         let (id, peer, cause, requested) = (stone.id, stone.peer, stone.cause, stone.requested);
         self.sent_in_vain(flow);
         self.detach(flow);
-        self.counters.failovers += 1;
+        self.counters.failovers.add(1);
         self.begins_to_wait(flow, cause);
         self.replay(flow);
         let Flow { qp, remote, .. } = self.flows[flow];

@@ -335,7 +335,7 @@ impl<P: Platform> Engine<P> {
                 Some(flow) => {
                     engine.answered(now, flow, entry.syndrome, entry.msn, entry.replay_epoch)
                 }
-                None => engine.counters.bad_answer += 1,
+                None => engine.counters.bad_answer.add(1),
             }
         });
     }
@@ -347,13 +347,13 @@ impl<P: Platform> Engine<P> {
         mut take_up: impl FnMut(&mut Self, T),
     ) {
         let Ok(entries) = entries else {
-            self.counters.malformed += 1;
+            self.counters.malformed.add(1);
             return;
         };
         for entry in entries {
             match entry {
                 Ok(entry) => take_up(self, entry),
-                Err(_) => self.counters.bad_answer += 1,
+                Err(_) => self.counters.bad_answer.add(1),
             }
         }
     }

@@ -1,4 +1,26 @@
-//! What an engine counts.
+//! What an engine counts: cells that it alone writes, and anybody reads at any time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A count that one thread writes at a time, and others read without a lock. To count costs what
+/// it costs in a plain word.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Counts `more`. For the one that writes.
+    #[inline(always)]
+    pub(crate) fn add(&self, more: u64) {
+        self.0
+            .store(self.get().wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// Returns the count so far.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -7,6 +29,21 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The same as the engine counts it.
+        #[derive(Debug, Default)]
+        pub struct LiveCounters {
+            $($(#[$doc])* pub $name: Count,)*
+        }
+
+        impl LiveCounters {
+            /// Returns all counts. Those that change meanwhile may belong to different moments.
+            pub fn read(&self) -> Counters {
+                Counters {
+                    $($name: self.$name.get(),)*
+                }
+            }
         }
 
         impl Counters {
@@ -99,4 +136,26 @@ counters! {
     resegmented,
     /// Control messages that asked for too much at once.
     control_overflow,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_read_what_an_engine_counts_and_see_no_count_fall() {
+        const LAST: u64 = 100_000;
+        let counters = LiveCounters::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..LAST).for_each(|_| counters.sent.add(1)));
+            let mut before = 0;
+            while before < LAST {
+                let now = counters.read().sent;
+                assert!((before..=LAST).contains(&now), "{before}, then {now}");
+                before = now;
+            }
+        });
+        let Counters { sent, received, .. } = counters.read();
+        assert_eq!((sent, received), (LAST, 0));
+    }
 }

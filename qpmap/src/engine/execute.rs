@@ -83,7 +83,7 @@ impl<P: Platform> Engine<P> {
         };
         match done {
             Ok(Step::Done) => {
-                self.counters.executed += 1;
+                self.counters.executed.add(1);
                 let record = &mut self.flows[flow];
                 record.expected_msn = record.expected_msn.wrapping_add(1);
                 if record.assembly != NONE {
@@ -97,7 +97,7 @@ impl<P: Platform> Engine<P> {
             Err(Refusal::NotReady) => {
                 let qp = self.flows[flow].qp;
                 let timer = self.cold(qp).attributes.min_rnr_timer;
-                self.counters.rnr_sent += 1;
+                self.counters.rnr_sent.add(1);
                 self.refuse(flow, Answer::Rnr(timer));
                 Step::Refused
             }

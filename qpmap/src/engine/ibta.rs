@@ -384,7 +384,7 @@ impl<P: Platform> Engine<P> {
             }
             // Its packets are counted: they are of one MTU.
             share.take(0);
-            self.counters.sent += 1;
+            self.counters.sent.add(1);
         }
         if self.plains.slots.get(ibta).is_none() {
             return (Served::Done, share);
@@ -482,13 +482,13 @@ impl<P: Platform> Engine<P> {
                 let known = datagram
                     .first()
                     .is_some_and(|byte| Opcode(*byte).is_known());
-                self.counters.malformed += u64::from(known);
-                self.counters.unknown_opcode += u64::from(!known);
+                self.counters.malformed.add(u64::from(known));
+                self.counters.unknown_opcode.add(u64::from(!known));
                 return;
             }
         };
         if !self.ibta_icrc(arrival, datagram) {
-            self.counters.bad_icrc += 1;
+            self.counters.bad_icrc.add(1);
             return;
         }
         let qp = self.qp_index(packet.bth.dest_qp);
@@ -498,11 +498,11 @@ impl<P: Platform> Engine<P> {
             Wire::None | Wire::Shared(_) | Wire::Routes => None,
         });
         let Some(ibta) = ibta else {
-            self.counters.ibta_unknown_qp += 1;
+            self.counters.ibta_unknown_qp.add(1);
             return;
         };
         if !self.comes_from_peer(ibta, arrival) {
-            self.counters.bad_source += 1;
+            self.counters.bad_source.add(1);
             return;
         }
         let taken = self.with_ibta(ibta, |protocol, host| match protocol {
@@ -510,7 +510,7 @@ impl<P: Platform> Engine<P> {
             Protocol::Uc(uc) => uc.handle_packet(&packet, host),
             Protocol::Ud(ud) => ud.handle_packet(&packet, arrival, host),
         });
-        self.counters.ibta_dropped += u64::from(taken.is_err());
+        self.counters.ibta_dropped.add(u64::from(taken.is_err()));
         if taken.is_ok() {
             self.note_heard(ibta, &packet);
         }
@@ -546,7 +546,7 @@ impl<P: Platform> Engine<P> {
             && IcrcSeed::new(&arrival.path)
                 .solve_identification(datagram)
                 .is_some();
-        self.counters.identification_solved += u64::from(solved);
+        self.counters.identification_solved.add(u64::from(solved));
         solved
     }
 

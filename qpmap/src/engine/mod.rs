@@ -99,10 +99,9 @@ pub use burst::Burst;
 pub use changes::Changes;
 pub use completions::{CqId, Indexed};
 pub use connections::{ConnectionParams, ConnectionStats};
-pub use counters::Counters;
+pub use counters::{Count, Counters, LiveCounters};
 pub use links::PeerIdentity;
-pub use qp::{Attributes, FIRST_MSN, QpInit, QpQueues};
-pub use qps::Place;
+pub use qp::{Attributes, FIRST_MSN, Place, QpInit, QpQueues};
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
 pub use verbs::QpModify;
@@ -347,7 +346,7 @@ pub struct Engine<P: Platform> {
     rx: Rx,
     timers: Wheel,
     events: Events,
-    counters: Counters,
+    counters: Arc<LiveCounters>,
 }
 
 impl<P: Platform> std::fmt::Debug for Engine<P> {
@@ -405,7 +404,7 @@ impl<P: Platform> Engine<P> {
             rx: Rx::new(path),
             timers: Wheel::new(),
             events: Events::new(),
-            counters: Counters::default(),
+            counters: Arc::default(),
             config,
         }
     }
@@ -426,7 +425,12 @@ impl<P: Platform> Engine<P> {
     }
 
     /// What was counted so far.
-    pub const fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> Counters {
+        self.counters.read()
+    }
+
+    /// Its counts, for others to read while it works.
+    pub const fn live_counters(&self) -> &Arc<LiveCounters> {
         &self.counters
     }
 

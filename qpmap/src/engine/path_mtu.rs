@@ -33,7 +33,7 @@ impl<P: Platform> Engine<P> {
 
     /// The path to a peer does not carry datagrams of this size any more.
     pub(super) fn narrow(&mut self, now: Instant, peer: u32) {
-        self.counters.narrowed += 1;
+        self.counters.narrowed.add(1);
         self.links.narrow(now, peer);
         self.timers.arm(now + PAUSE_NS, Timer::Widen(peer).key());
     }
@@ -53,7 +53,7 @@ impl<P: Platform> Engine<P> {
         let Some((peer, whole)) = self.links.ping_arrived(item) else {
             return;
         };
-        self.counters.widened += 1;
+        self.counters.widened.add(1);
         if whole {
             self.timers.cancel(Timer::Widen(peer).key());
         } else {
@@ -71,7 +71,7 @@ impl<P: Platform> Engine<P> {
                 };
                 let waits = self.requests.get(item.slot).is_some_and(is_it);
                 if waits && self.flows[item.flow].replay_epoch == item.replay_epoch {
-                    self.counters.resegmented += 1;
+                    self.counters.resegmented.add(1);
                     self.replay(item.flow);
                     self.queue_control(item.flow);
                     self.wake(item.flow);

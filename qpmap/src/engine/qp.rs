@@ -2,7 +2,6 @@
 
 use super::ending::Ending;
 use super::in_vain::InVain;
-use super::qps::Place;
 use super::requests::PostingOrder;
 use super::responses::ResponseList;
 use super::routes::OwnRoutes;
@@ -41,6 +40,13 @@ pub struct QpInit {
     pub max_inline: u32,
     /// Every send request gets a completion, signalled or not.
     pub signal_all: bool,
+}
+
+/// Where a QP will be: its index, and the number that follows from it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Place {
+    pub(crate) index: u32,
+    pub(crate) qpn: Qpn,
 }
 
 /// The half of a QP that its program holds too.

@@ -1,6 +1,6 @@
 //! Owns the QPs of an engine: their records, their numbers, and which numbers rest.
 
-use super::qp::{Cold, Qp};
+use super::qp::{Cold, Place, Qp};
 use crate::error::VerbsError;
 use crate::key::Secret24;
 use crate::mapping::Mapping;
@@ -33,13 +33,6 @@ pub(crate) struct Qps<W> {
     reserved: u32,
     /// Which connection carries each, for others to read.
     mapping: Arc<Mapping>,
-}
-
-/// Where a QP will be: its index, and the number that follows from it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Place {
-    pub(crate) index: u32,
-    pub(crate) qpn: Qpn,
 }
 
 /// What names the QPs at an index.

@@ -33,11 +33,11 @@ impl<P: Platform> Engine<P> {
         arrival: &Arrival,
         datagram: &'a [u8],
     ) -> Option<(u32, Message, Packet<'a>)> {
-        self.counters.received += 1;
+        self.counters.received.add(1);
         match datagram.first().map(|byte| Opcode(*byte)) {
             Some(opcode) if opcode.is_src() => return self.handle_shared(now, arrival, datagram),
             Some(_) => self.handle_ibta(now, arrival, datagram),
-            None => self.counters.malformed += 1,
+            None => self.counters.malformed.add(1),
         }
         None
     }
@@ -49,7 +49,7 @@ impl<P: Platform> Engine<P> {
         datagram: &'a [u8],
     ) -> Option<(u32, Message, Packet<'a>)> {
         let Ok(mut packet) = Packet::parse(datagram) else {
-            self.counters.malformed += 1;
+            self.counters.malformed.add(1);
             return None;
         };
         if self.rx.turn_to(&arrival.path) {
@@ -57,7 +57,7 @@ impl<P: Platform> Engine<P> {
         }
         let conn = self.connection_for(&packet)?;
         if !self.check_icrc(&mut packet, arrival) {
-            self.counters.bad_icrc += 1;
+            self.counters.bad_icrc.add(1);
             return None;
         }
         match packet.opcode {
@@ -86,14 +86,14 @@ impl<P: Platform> Engine<P> {
         match self.links[conn].delivery.arrival(number) {
             Place::New => {}
             Place::Duplicate => {
-                self.counters.duplicate += 1;
+                self.counters.duplicate.add(1);
                 let (record, windows) = self.links.with_windows(conn);
                 record.delivery.duplicate(now, &received, windows);
                 self.mark_ready(conn);
                 return None;
             }
             Place::Beyond => {
-                self.counters.outside_window += 1;
+                self.counters.outside_window.add(1);
                 return None;
             }
         }
@@ -107,7 +107,7 @@ impl<P: Platform> Engine<P> {
                 self.mark_ready(conn);
             }
             Verdict::Drop => {}
-            Verdict::Corrupt => self.counters.bad_icrc += 1,
+            Verdict::Corrupt => self.counters.bad_icrc.add(1),
         }
         match verdict {
             Verdict::Placed(message) => Some((conn, message, packet)),
@@ -138,11 +138,11 @@ impl<P: Platform> Engine<P> {
     #[cold]
     fn not_found(&mut self, packet: &Packet<'_>, why: NotFound) {
         match why {
-            NotFound::Token => self.counters.bad_token += 1,
-            NotFound::Source => self.counters.bad_source += 1,
-            NotFound::Unknown => self.counters.unknown_connection += 1,
+            NotFound::Token => self.counters.bad_token.add(1),
+            NotFound::Source => self.counters.bad_source.add(1),
+            NotFound::Unknown => self.counters.unknown_connection.add(1),
             NotFound::Early => {
-                self.counters.unknown_connection += 1;
+                self.counters.unknown_connection.add(1);
                 self.events.push(Event::Early {
                     connection: packet.conn,
                     token: packet.ext.token(),
@@ -181,13 +181,13 @@ impl<P: Platform> Engine<P> {
                 .solve_from(summed, tried, crc, found)
         };
         let right = predicted && solved().is_some_and(|id| id <= MAX_SEGMENT);
-        self.counters.identification_solved += u64::from(right);
+        self.counters.identification_solved.add(u64::from(right));
         right
     }
 
     fn handle_ack(&mut self, now: Instant, conn: u32, packet: &Packet<'_>, waited_ns: u32) {
         let Ok(payload) = AckPayload::parse(packet.payload) else {
-            self.counters.malformed += 1;
+            self.counters.malformed.add(1);
             return;
         };
         let mut words = [0; AckPayload::MAX_WORDS];
@@ -230,7 +230,7 @@ impl<P: Platform> Engine<P> {
             }
         });
         if result.is_err() {
-            self.counters.bad_acknowledgement += 1;
+            self.counters.bad_acknowledgement.add(1);
         }
         for item in freed.drain(..) {
             match item.kind {
@@ -287,7 +287,7 @@ impl<P: Platform> Engine<P> {
             Opcode::SRC_PING => Verdict::Accept,
             _ => {
                 // The peer counts it in its stream, so the stream goes on.
-                self.counters.unknown_opcode += 1;
+                self.counters.unknown_opcode.add(1);
                 Verdict::Accept
             }
         }
@@ -313,7 +313,7 @@ impl<P: Platform> Engine<P> {
             });
         let current = |flow: u32| self.flows[flow].received_generation() == ext.generation();
         let Some((flow, at)) = found.filter(|(flow, _)| current(*flow)) else {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return Verdict::Accept;
         };
         let pending = &self.requests[at];
@@ -327,7 +327,7 @@ impl<P: Platform> Engine<P> {
         };
         let whole = packet.opcode != Opcode::SRC_ATOMIC_RESP || packet.payload.len() == 8;
         if !fits || !kind || !whole || pending.responded {
-            self.counters.bad_answer += 1;
+            self.counters.bad_answer.add(1);
             return Verdict::Accept;
         }
         let mut value = [0; 8];
@@ -359,7 +359,7 @@ impl<P: Platform> Engine<P> {
         }
         if !pending.returned.is_whole(pending.request.length) {
             // It said some bytes twice, and the others never.
-            self.counters.bad_answer += 1;
+            self.counters.bad_answer.add(1);
             self.fail_message(flow, at, Status::BadResponse);
             return Verdict::Accept;
         }

@@ -292,7 +292,7 @@ impl<P: Platform> Engine<P> {
     /// A send request has ended.
     #[inline]
     fn complete_sent(&mut self, qp: u32, completion: Option<Completion>) {
-        self.counters.completed += 1;
+        self.counters.completed.add(1);
         if let Some(completion) = completion {
             let [cq, _] = self.qps[qp].queues.cqs;
             self.complete(cq, &completion);
@@ -310,7 +310,7 @@ impl<P: Platform> Engine<P> {
     ) {
         let record = &self.flows[flow];
         if before(record.next_msn, msn) {
-            self.counters.bad_answer += 1;
+            self.counters.bad_answer.add(1);
             return;
         }
         match syndrome {
@@ -329,7 +329,7 @@ impl<P: Platform> Engine<P> {
             }
             Syndrome::Nak(NakCode::InvalidRd) if replay_epoch == record.replay_epoch => {
                 // Nobody is there. That says nothing of earlier messages: theirs may come yet.
-                self.counters.nak_received += 1;
+                self.counters.nak_received.add(1);
                 if self.flows[flow].head != NONE {
                     self.because(VendorError::QpGone, |engine| {
                         engine.fail_flow(flow, Status::RetryExceeded);
@@ -338,11 +338,11 @@ impl<P: Platform> Engine<P> {
             }
             Syndrome::Nak(code) if replay_epoch == record.replay_epoch => {
                 self.acknowledged(flow, msn);
-                self.counters.nak_received += 1;
+                self.counters.nak_received.add(1);
                 self.refused(flow, msn, code);
             }
             // About an earlier replay epoch: its messages were sent again since.
-            _ => self.counters.stale += 1,
+            _ => self.counters.stale.add(1),
         }
     }
 
@@ -378,10 +378,10 @@ impl<P: Platform> Engine<P> {
         let record = &self.flows[flow];
         let refused = self.is_next_executed(flow, msn) && self.has_sent(flow, msn);
         if !refused || record.flags.has(Flags::RNR_WAIT) {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return;
         }
-        self.counters.rnr_received += 1;
+        self.counters.rnr_received.add(1);
         let retry = self.cold(record.qp).attributes.rnr_retry;
         let record = &mut self.flows[flow];
         if retry < 7 {
@@ -451,7 +451,7 @@ impl<P: Platform> Engine<P> {
             false => after_all(),
         };
         let Some(refused) = refused else {
-            self.counters.bad_answer += 1;
+            self.counters.bad_answer.add(1);
             return;
         };
         let status = match code {

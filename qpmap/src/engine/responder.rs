@@ -37,11 +37,11 @@ impl<P: Platform> Engine<P> {
             return self.refuse_unbound(conn, packet);
         };
         if ext.generation() != self.flows[flow].received_generation() {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return Verdict::Accept;
         }
         if !self.enter_replay_epoch(flow, ext.replay_epoch()) {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return Verdict::Accept;
         }
         let record = &self.flows[flow];
@@ -51,7 +51,7 @@ impl<P: Platform> Engine<P> {
             return self.repeat(flow, packet);
         }
         if record.flags.has(Flags::REFUSED) {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return Verdict::Accept;
         }
         if !self.qps[qp].state.receives() {
@@ -79,7 +79,7 @@ impl<P: Platform> Engine<P> {
     /// is about to hear of the end of the QP that it was for.
     fn refuse_unbound(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
         let ext = packet.ext;
-        self.counters.unknown_qp += 1;
+        self.counters.unknown_qp.add(1);
         let pair = (ext.dest_qp(), ext.src_qp());
         if self.is_ending(conn, pair, |flow| {
             flow.received_generation() == ext.generation()
@@ -97,7 +97,7 @@ impl<P: Platform> Engine<P> {
         let address = self.links.address_of(conn);
         if !self.control.replies.answer((conn, address), answer) {
             // It comes again.
-            self.counters.control_overflow += 1;
+            self.counters.control_overflow.add(1);
             return Verdict::Drop;
         }
         self.owe_reply(conn);
@@ -141,7 +141,7 @@ impl<P: Platform> Engine<P> {
 
     /// A message that was executed before comes again: the peer missed the answer.
     fn repeat(&mut self, flow: u32, packet: &Packet<'_>) -> Verdict {
-        self.counters.duplicate += 1;
+        self.counters.duplicate.add(1);
         match packet.opcode {
             Opcode::SRC_READ_REQ => self.repeat_read(flow, packet),
             Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => {
@@ -180,7 +180,7 @@ impl<P: Platform> Engine<P> {
             || !self.enter_replay_epoch(flow, ext.replay_epoch())
             || self.flows[flow].flags.has(Flags::REFUSED)
         {
-            self.counters.stale += 1;
+            self.counters.stale.add(1);
             return Verdict::Accept;
         }
         let record = &self.flows[flow];
@@ -188,7 +188,7 @@ impl<P: Platform> Engine<P> {
         if before(ext.msn(), expected) || !self.qps[qp].state.receives() {
             return Verdict::Accept;
         }
-        self.counters.void_received += 1;
+        self.counters.void_received.add(1);
         if ext.msn() != expected {
             // What comes before it is still to be executed.
             return self.stage(flow, conn, packet);
@@ -221,10 +221,10 @@ impl<P: Platform> Engine<P> {
             .staging_mut()
             .add(shelf, who, place, packet.datagram)
         {
-            self.counters.staged += 1;
+            self.counters.staged.add(1);
             Verdict::Accept
         } else {
-            self.counters.staging_full += 1;
+            self.counters.staging_full.add(1);
             Verdict::Drop
         }
     }
@@ -303,7 +303,7 @@ impl<P: Platform> Engine<P> {
         event: QpEvent,
         status: Status,
     ) {
-        self.counters.nak_sent += 1;
+        self.counters.nak_sent.add(1);
         self.refuse(flow, Answer::Nak(code.code()));
         let qp = self.flows[flow].qp;
         if let Some(receive) = self.discard_assembly(flow) {

@@ -277,7 +277,7 @@ impl<P: Platform> Engine<P> {
         // Another route between the same QPs is another life for the peer.
         self.qps.begin_life(qp);
         self.links.part(self.flows.peer(flow));
-        self.counters.routes_ended += 1;
+        self.counters.routes_ended.add(1);
         // The first may have failed before, for a reason of its own.
         let head = self.requests.get(self.flows[flow].head);
         let mut status = head.and_then(|head| head.outcome).unwrap_or(status);

@@ -114,7 +114,7 @@ impl<P: Platform> Engine<P> {
             if out.emit(&template, 0, || stamp) == Emitted::NoRoom {
                 return false;
             }
-            self.counters.sent += 1;
+            self.counters.sent.add(1);
             self.tx.closed();
         }
         true
@@ -159,16 +159,18 @@ impl<P: Platform> Engine<P> {
             serial: pending.serial,
             ..SentPacket::PING
         };
+        let mut packets = 0;
         let progress = Progress {
             sent_bytes: &mut record.sent_bytes,
             deficit: &mut record.deficit,
             share,
-            packets: &mut self.counters.sent,
+            packets: &mut packets,
         };
         let now = tx.now;
         let out = tx.out(&self.config.source_ports, &self.regions);
         let message = (&mut template, item, payload);
         let emitted = progress.send(now, message, delivery, out);
+        self.counters.sent.add(packets);
         if emitted == Emitted::NoRoom {
             return emitted;
         }
@@ -188,7 +190,7 @@ impl<P: Platform> Engine<P> {
 
     /// The data of a request is gone: it fails.
     fn request_lost(&mut self, flow: u32, request: u32) {
-        self.counters.void_sent += 1;
+        self.counters.void_sent.add(1);
         self.fail_message(flow, request, Status::LocalProtection);
     }
 
@@ -226,7 +228,7 @@ impl<P: Platform> Engine<P> {
         let emitted = progress.send(now, message, delivery, out);
         let sent_all = emitted != Emitted::NoRoom && template.last;
         self.responses.sent(at, packets as u32, sent_all);
-        self.counters.sent += packets;
+        self.counters.sent.add(packets);
         if emitted == Emitted::Voided {
             self.read_lost(flow, at);
         }
@@ -235,7 +237,7 @@ impl<P: Platform> Engine<P> {
 
     /// The memory of a READ is gone that was to be answered: so is the right to it.
     fn read_lost(&mut self, flow: u32, response: u32) {
-        self.counters.void_sent += 1;
+        self.counters.void_sent.add(1);
         let msn = self.responses[response].msn;
         self.refuse_executed(flow, msn, NakCode::RemoteAccess, QpEvent::AccessError);
     }
@@ -314,7 +316,9 @@ impl<P: Platform> Engine<P> {
         let mut out = tx.out(&self.config.source_ports, &self.regions);
         let (port, bytes) = (delivery.next_port(), template.datagram() as u32);
         let emitted = out.emit(&template, port, || delivery.retransmit(now, bytes));
-        self.counters.sent += u64::from(emitted != Emitted::NoRoom);
+        self.counters
+            .sent
+            .add(u64::from(emitted != Emitted::NoRoom));
         if emitted == Emitted::Voided {
             match item.kind {
                 SentKind::Response => self.read_lost(item.flow, item.slot),
@@ -349,7 +353,9 @@ impl<P: Platform> Engine<P> {
             SentKind::Ping => delivery.record(now, item, bytes),
             _ => delivery.record_urgent(now, item, bytes),
         });
-        self.counters.sent += u64::from(emitted != Emitted::NoRoom);
+        self.counters
+            .sent
+            .add(u64::from(emitted != Emitted::NoRoom));
         emitted != Emitted::NoRoom
     }
 
@@ -380,7 +386,7 @@ impl<P: Platform> Engine<P> {
         };
         let mut out = tx.out(&self.config.source_ports, &self.regions);
         out.emit(&template, 0, || stamp);
-        self.counters.sent += 1;
+        self.counters.sent.add(1);
         true
     }
 }

@@ -50,7 +50,7 @@ impl<P: Platform> Engine<P> {
         egress: &mut E,
         manage: &mut impl FnMut(&mut E) -> Transmitted,
     ) -> u64 {
-        let before = self.counters.sent;
+        let before = self.counters.sent.get();
         self.bury();
         self.look_at_routes(now);
         self.resume_staged();
@@ -64,7 +64,7 @@ impl<P: Platform> Engine<P> {
             let Some((ready, rest)) = self.tx.schedule_mut().next() else {
                 break;
             };
-            let sent = self.counters.sent;
+            let sent = self.counters.sent.get();
             let (served, share) = match ready {
                 Ready::Conn(conn) => self.serve(now, conn, rest, egress),
                 Ready::Ibta(ibta) => {
@@ -72,14 +72,14 @@ impl<P: Platform> Engine<P> {
                     self.serve_ibta(now, ibta, share, egress)
                 }
             };
-            let sent = self.counters.sent - sent;
+            let sent = self.counters.sent.get() - sent;
             self.tx.schedule_mut().end(ready, served, share, sent);
         }
         if !self.tx.schedule().is_full() {
             self.tx.schedule_mut().settle();
             managed += self.serve_first(now, egress, manage);
         }
-        self.counters.sent - before + managed
+        self.counters.sent.get() - before + managed
     }
 
     /// Whether the port had less room in the last round than there was to send.
@@ -167,13 +167,13 @@ impl<P: Platform> Engine<P> {
     ) -> (Served, Share) {
         let mut tx = self.tx(now, conn, egress);
         let mut share = rest.unwrap_or(Share::of(self.links[conn].weight));
-        let before = self.counters.sent;
+        let before = self.counters.sent.get();
         let turn = self.serve_turns(&mut tx, &mut share);
         let turn = match self.links[conn].flags.ping {
             true => self.serve_ping(&mut tx, turn),
             false => turn,
         };
-        if self.counters.sent != before {
+        if self.counters.sent.get() != before {
             self.links[conn].delivery.ack_piggybacked();
         }
         // In a tight round acknowledgements go before all data.
@@ -237,7 +237,7 @@ impl<P: Platform> Engine<P> {
             held = 0;
             room = self.room_of(now, conn);
         }
-        let before = self.counters.sent;
+        let before = self.counters.sent.get();
         let mut turn = self.serve_flows(tx, room.saturating_sub(held), share);
         while turn == Turn::Yield && !share.is_spent() {
             // What was granted was room for packets of full size: smaller ones have left some.
@@ -249,7 +249,7 @@ impl<P: Platform> Engine<P> {
             }
             turn = self.serve_flows(tx, room.saturating_sub(held), share);
         }
-        let data = self.counters.sent != before;
+        let data = self.counters.sent.get() != before;
         if self.tx.schedule().is_tight() {
             return turn;
         }

@@ -2,8 +2,7 @@
 
 use super::backlog::PER_ROUND;
 use super::changes::Changes;
-use super::qp::{Attributes, Cold, Qp, QpInit, QpQueues, Wire};
-use super::qps::Place;
+use super::qp::{Attributes, Cold, Place, Qp, QpInit, QpQueues, Wire};
 use super::requests::PostingOrder;
 use super::{CqId, Engine, Event, Platform};
 use crate::allowed::Allowed;

@@ -222,7 +222,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         self.stop_watch(flow);
-        self.counters.timed_out += 1;
+        self.counters.timed_out.add(1);
         self.fail_stranded(flow);
     }
 }

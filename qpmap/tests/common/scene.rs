@@ -140,7 +140,7 @@ impl Scene {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        *self.pair.nodes[1].engine.counters()
+        self.pair.nodes[1].engine.counters()
     }
 
     /// What the node's program is told of its QP.
