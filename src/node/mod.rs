@@ -650,8 +650,8 @@ impl Node {
         self.shared.status.is_some()
     }
 
-    /// What its connection management does, and how long each step takes. It is read without a lock,
-    /// while the workers go on.
+    /// What its connection management does, and how long each step takes. It is read without a
+    /// lock, while the workers go on.
     pub fn cm_stats(&self) -> CmStats {
         let mut stats = CmStats::default();
         for handle in &self.shared.handles {
