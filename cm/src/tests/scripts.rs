@@ -10,7 +10,7 @@ use crate::{Purpose, TRUNKLINE_SERVICE};
 use std::vec::Vec;
 use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_wire::cm::{
-    Answered, CmMad, CommId, Lap, Message, PathRecord, PrivateData, Rej, RejReason, Req,
+    Answered, CmMad, CommId, Lap, Message, Mra, PathRecord, PrivateData, Rej, RejReason, Req,
 };
 use trunkline_wire::{Gid, ServiceId};
 
@@ -308,6 +308,27 @@ fn an_answer_that_makes_no_sense_ends_the_ask_and_is_refused() {
         panic!("{sent:?}")
     };
     assert_eq!((rej.local, rej.remote), (stage.ours, stage.theirs));
+}
+
+#[test]
+fn a_peer_that_asks_for_patience_gets_two_seconds_three_times() {
+    let mut stage = Stage::new();
+    stage.open();
+    let mra = Mra {
+        local: stage.theirs,
+        remote: stage.ours,
+        received: Answered::Req,
+        service_timeout: 31,
+        private_data: PrivateData::default(),
+    };
+    let start = stage.now;
+    for (at, due) in [(0, 2_000), (1_000, 3_000), (2_000, 4_000), (3_000, 4_000)] {
+        stage.now = start + at * MILLISECOND;
+        stage.deliver(&message::mad(stage.transaction, mra));
+        let expected = start + due * MILLISECOND;
+        assert_eq!(stage.manager.poll_timeout(), Some(expected), "{at} ms");
+    }
+    assert_eq!(stage.manager.counters().mismatch, 0);
 }
 
 #[test]
