@@ -6,6 +6,7 @@ use crate::tests::hostile::spoilt;
 use crate::tests::matrix::run_out;
 use crate::tests::{Rng, address, ms, pcap};
 use crate::{Concerns, TRUNKLINE_SERVICE};
+use std::format;
 use std::vec::Vec;
 use trunkline_wire::MAD_LEN;
 use trunkline_wire::cm::{Answered, CmMad, CommId, Message, PrivateData};
@@ -192,6 +193,58 @@ fn what_moves_nothing_is_counted_by_reason() {
         );
         assert_eq!(stage.state(), "Established");
     }
+}
+
+#[test]
+fn what_has_come_before_is_told_from_what_does_not_fit() {
+    type Step = fn(&mut Stage);
+    let states: [(&str, Step); 3] = [
+        ("Replied", Stage::replied),
+        ("DreqSent", Stage::dreq_sent),
+        ("TimeWait", Stage::time_wait),
+    ];
+    let inputs: [(&str, Step); 3] = [
+        ("REP", |s| s.deliver(&s.rep())),
+        ("RTU", |s| s.deliver(&s.rtu())),
+        ("REJ", |s| s.deliver(&s.rej())),
+    ];
+    let others: [(&str, Step); 3] = [
+        ("", |_| {}),
+        ("'", |s| s.transaction ^= 1),
+        ("*", |s| s.theirs.0 ^= 1),
+    ];
+    let mut duplicates = Vec::new();
+    for (state, enter) in states {
+        for (message, deliver) in inputs {
+            for (mark, change) in others {
+                let mut stage = Stage::new();
+                enter(&mut stage);
+                change(&mut stage);
+                deliver(&mut stage);
+                let counters = stage.manager.counters();
+                match (counters.duplicate, counters.mismatch) {
+                    (1, 0) => duplicates.push(format!("{state} {message}{mark}")),
+                    (0, 1) => {}
+                    // It moved the connection.
+                    _ => assert_ne!(stage.state(), state, "{message}{mark}"),
+                }
+            }
+        }
+    }
+    let expected = [
+        "Replied REP",
+        "DreqSent REP",
+        "DreqSent REP'",
+        "DreqSent RTU",
+        "DreqSent RTU'",
+        "TimeWait REP",
+        "TimeWait REP'",
+        "TimeWait RTU",
+        "TimeWait RTU'",
+        "TimeWait REJ",
+        "TimeWait REJ'",
+    ];
+    assert_eq!(duplicates, expected);
 }
 
 #[test]
