@@ -9,7 +9,7 @@ use crate::{Concerns, TRUNKLINE_SERVICE};
 use std::format;
 use std::vec::Vec;
 use trunkline_wire::MAD_LEN;
-use trunkline_wire::cm::{Answered, CmMad, CommId, Message, PrivateData};
+use trunkline_wire::cm::{Answered, ApStatus, CmMad, CommId, Message, PrivateData};
 
 /// A manager with one record in each state, and good messages for each of them.
 fn crowded() -> (Stage, Vec<[u8; MAD_LEN]>) {
@@ -245,6 +245,22 @@ fn what_has_come_before_is_told_from_what_does_not_fit() {
         "TimeWait REJ'",
     ];
     assert_eq!(duplicates, expected);
+}
+
+#[test]
+fn a_lap_with_another_number_of_the_peer_is_about_no_connection() {
+    for (change, expected) in [(0, ApStatus::Unsupported), (1, ApStatus::InvalidCommId)] {
+        let mut stage = Stage::new();
+        stage.answering();
+        stage.theirs.0 ^= change;
+        stage.deliver(&stage.lap());
+        let (sent, _) = drain(&mut stage.manager);
+        let said = messages(&sent).pop().map(|mad| mad.message);
+        let Some(Message::Apr(apr)) = said else {
+            panic!("an APR, not {said:?}")
+        };
+        assert_eq!(apr.status, expected);
+    }
 }
 
 #[test]
