@@ -1,4 +1,4 @@
-//! What both managers have: records, by which messages are told whose they are, and counters.
+//! What both managers have: counters, and records, which tell whose a message is.
 
 use crate::event::Route;
 use crate::slots::{Record, Slots};
@@ -42,17 +42,18 @@ pub(crate) trait Records {
     fn slots(&self) -> &Slots<Self::Record>;
     fn slots_mut(&mut self) -> &mut Slots<Self::Record>;
     fn counts(&mut self) -> Counts<'_>;
-    /// Whose a record is.
+    /// Returns the route to the peer of a record.
     fn route_of(&self, index: u32) -> Route;
-    /// The peer's number for a record; 0 until the peer has told it.
+    /// Returns the peer's number for a record; 0 until the peer has told it.
     fn remote_of(&self, index: u32) -> CommId;
-    /// Closed connections that are remembered at most.
+    /// Returns how many closed connections are remembered at most.
     fn time_wait_limit(&self) -> u32;
 
-    /// What is over has been remembered long enough: gives its place back.
+    /// Gives back the place of a record that is over and has been remembered long enough.
     fn forget(&mut self, index: u32);
 
-    /// What is over waits to be forgotten; past the limit the oldest is at once.
+    /// A record is over and waits to be forgotten. Where too many wait, the oldest is forgotten
+    /// now.
     fn linger(&mut self, index: u32) {
         let limit = self.time_wait_limit();
         if let Some(oldest) = self.slots_mut().linger(index, limit) {
@@ -60,13 +61,14 @@ pub(crate) trait Records {
         }
     }
 
-    /// The record with our number, if it belongs to this peer.
+    /// Returns the record with our number `local`, if it belongs to this peer.
     fn find(&self, route: Route, local: CommId) -> Option<u32> {
         let index = self.slots().find(local)?;
         (self.route_of(index) == route).then_some(index)
     }
 
-    /// As [`find`](Self::find), where the peer's number has to agree too.
+    /// As [`find`](Self::find), where the peer's number has to agree too. What is not found is
+    /// counted.
     fn find_pair(&mut self, route: Route, local: CommId, remote: CommId) -> Option<u32> {
         let found = self.find(route, local);
         let Some(index) = found else {

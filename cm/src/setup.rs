@@ -1,4 +1,4 @@
-//! The steps in which connections come to stand and end, the same for both managers.
+//! The steps by which connections are set up and ended, the same for both managers.
 //!
 //! ```text
 //!   this end asks    ReqSent --REP--> answered (Replied) ---> Established
@@ -7,11 +7,13 @@
 //! ```
 //!
 //! A message without an answer goes out again until its tries are used up, and an MRA lengthens the
-//! wait. A message moves a record only where its numbers and transaction agree with it; whatever
-//! comes for what is over is answered so that the peer does not take it for standing.
+//! wait. A message moves a record only where its numbers and transaction agree with the record; a
+//! message about a connection that is over is answered where the peer may take the connection for
+//! standing.
 //!
-//! What the managers differ in is up to them: the functions of [`Setup`] without a body, and those
-//! that one of them replaces. What a REQ means, a crossing one above all, is theirs alone.
+//! Where the managers differ, they decide: in the functions of [`Setup`] that have no body, and in
+//! those that one of them overrides. Each manager alone decides what a REQ means, above all one
+//! that crosses its own.
 
 use crate::event::Route;
 use crate::message::{self, Mad, mad};
@@ -57,14 +59,14 @@ pub(crate) trait SetupState: slots::State {
     /// The message that the peer has to answer.
     fn sent(&mut self) -> Option<&mut Sent>;
 
-    /// Whether an MRA may lengthen the wait, which says that the peer received `what`. Nodes do not
-    /// look at that: none has two messages under way.
+    /// Whether an MRA to our message `what` may lengthen the wait. Nodes do not look at `what`: no
+    /// handshake of theirs has two messages under way.
     fn may_wait_longer(&self, _what: Answered) -> bool {
         matches!(self.phase(), Phase::ReqSent | Phase::RepSent)
     }
 
     /// A deadline has passed. Returns the message that goes out again; `None` if there is none, or
-    /// all its tries are used up.
+    /// if all its tries are used up.
     fn repeat(&mut self, now: Instant, random: u64) -> Option<Mad> {
         self.sent()?.again(now, random)
     }
@@ -86,9 +88,11 @@ pub(crate) trait Setup: Records<Record: Record<State: SetupState>> {
     /// Sends what belongs to no record.
     fn send_to(&mut self, route: Route, mad: Mad);
 
-    /// Finds what the peer asked for under its number `remote`, where it may not know ours.
+    /// Returns the record of the peer's request, by the peer's number `remote`: a peer that gives
+    /// up its request may not know our number.
     fn find_request(&self, route: Route, transaction: u64, remote: CommId) -> Option<u32>;
-    /// The RTU of a connection that stands, for a peer that says its REP again.
+    /// Returns the RTU of a connection that stands, for a peer that says its REP again; `None`
+    /// where this end has not confirmed that REP.
     fn confirmation(&self, index: u32, transaction: u64) -> Option<Mad>;
 
     /// The peer agreed to our REQ.
@@ -114,7 +118,7 @@ pub(crate) trait Setup: Records<Record: Record<State: SetupState>> {
     fn is_of(&self, index: u32, dreq: &Dreq) -> bool {
         self.remote_of(index) == dreq.local
     }
-    /// A message names a record in whose state none of the steps is for it.
+    /// A message names a record, and none of the steps takes it in that record's state.
     fn hear_unexpected(
         &mut self,
         _now: Instant,
@@ -124,10 +128,11 @@ pub(crate) trait Setup: Records<Record: Record<State: SetupState>> {
     ) {
         *self.counts().mismatch += 1;
     }
-    /// A message that is not of the steps.
+    /// A message that none of the steps is for: a REQ, or one that is not of set-up.
     fn hear_other(&mut self, now: Instant, route: Route, transaction: u64, message: &Message);
 
-    /// A message that the peer has to answer begins to be sent.
+    /// Returns a message that the peer has to answer, with its first try counted; the caller sends
+    /// it.
     fn begin(&mut self, now: Instant, transaction: u64, mad: Mad, retry: Retry) -> Sent {
         Sent {
             transaction,
@@ -222,8 +227,8 @@ pub(crate) trait Setup: Records<Record: Record<State: SetupState>> {
         self.slots().get(index).state().transaction() == Some(transaction)
     }
 
-    /// A REP came. Returns, as do the functions below, the record that the message names where none
-    /// of the steps is for it.
+    /// A REP came. Where the message names a record and this step does not take it in that record's
+    /// state, this function returns the record; so do the functions below.
     fn on_rep(&mut self, now: Instant, route: Route, transaction: u64, rep: &Rep) -> Option<u32> {
         let disown = || {
             let reason = RejReason::InvalidCommId;
@@ -231,7 +236,7 @@ pub(crate) trait Setup: Records<Record: Record<State: SetupState>> {
             mad(transaction, rej)
         };
         let Some(index) = self.find(route, rep.remote) else {
-            // Whoever agreed to a request that is over shall not wait for a confirmation.
+            // A peer that agreed to a request that is over must not wait for a confirmation.
             *self.counts().unknown += 1;
             self.send_to(route, disown());
             return None;
@@ -272,7 +277,7 @@ pub(crate) trait Setup: Records<Record: Record<State: SetupState>> {
     }
 
     fn on_rej(&mut self, now: Instant, route: Route, transaction: u64, rej: &Rej) -> Option<u32> {
-        // Who gave up a request of its own may not know our number.
+        // A peer that gave up its own request may not know our number.
         let found = match rej.remote {
             CommId(0) => self.find_request(route, transaction, rej.local),
             ours => self.find(route, ours),
@@ -282,8 +287,8 @@ pub(crate) trait Setup: Records<Record: Record<State: SetupState>> {
             return None;
         };
         let same = self.remote_of(index) == rej.local;
-        // Of a connection that stands the transaction is not kept at both ends: both numbers have
-        // to be right.
+        // An end may not keep the transaction of a connection that stands, so for such a connection
+        // both numbers have to be right.
         let named = same && rej.remote != CommId(0);
         let fits = self.is_in(index, transaction);
         match self.phase(index) {
@@ -292,7 +297,7 @@ pub(crate) trait Setup: Records<Record: Record<State: SetupState>> {
             Phase::ReqReceived | Phase::RepSent if same && fits => {
                 self.when_abandoned(now, index, rej);
             }
-            // The other end gave up waiting for a confirmation that was lost.
+            // The peer gave up waiting for a confirmation that was lost.
             Phase::Established if named => self.when_abandoned(now, index, rej),
             _ => return Some(index),
         }
@@ -332,7 +337,7 @@ pub(crate) trait Setup: Records<Record: Record<State: SetupState>> {
     ) -> Option<u32> {
         let drep = mad(transaction, message::drep(dreq.remote, dreq.local));
         match self.find(route, dreq.remote) {
-            // Closed and forgotten: the answer was lost.
+            // The connection is closed and forgotten here: our answer was lost.
             None => *self.counts().unknown += 1,
             Some(index) if !self.is_of(index, dreq) => return Some(index),
             Some(index) => match self.phase(index) {

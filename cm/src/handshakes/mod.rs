@@ -140,9 +140,9 @@ impl<R: Random> NodeCm<R> {
         self.table.load().opening < self.config.limits.opening
     }
 
-    /// Asks a peer for a connection. When the peer's ask for the same one waits for a decision, it
-    /// is accepted instead: the handshake is then that of its [`Event::Incoming`], and the BINDs do
-    /// not travel.
+    /// Asks a peer for a connection. When the peer's request for the same one waits for a decision,
+    /// that is accepted instead: the handshake is then that of its [`Event::Incoming`], and the
+    /// BINDs of `request` are not sent.
     ///
     /// # Errors
     /// Too much is under way, the place in the pool is taken, the addresses are of two families, or

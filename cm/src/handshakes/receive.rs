@@ -89,7 +89,7 @@ impl<R: Random> Setup for NodeCm<R> {
         })
     }
 
-    /// For any transaction: the one in which the connection was opened is not kept.
+    /// It is said in any transaction: the one that opened the connection is not kept whole.
     fn confirmation(&self, index: u32, transaction: u64) -> Option<Mad> {
         let rtu = message::rtu(self.table.ids(index));
         Some(message::mad(transaction, rtu))

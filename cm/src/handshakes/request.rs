@@ -148,7 +148,7 @@ impl<R: Random> NodeCm<R> {
         Room::of(limits, load, self.events.len(), shares)
     }
 
-    /// Our own ask for the same connection.
+    /// Our own request for the same connection.
     fn crossing(&self, route: Route, end: Qpn, hello: &Hello) -> Option<u32> {
         let peer = self.table.peer_at(route)?;
         let Purpose::Pool(_) = hello.purpose else {

@@ -126,7 +126,7 @@ impl<R: Random> Setup for IbCm<R> {
         *self.table.credit(index) = Credit::Proved;
     }
 
-    /// Whoever confirms what is over shall not take it for standing.
+    /// A peer that confirms what is over must not take it for standing.
     fn when_unknown_confirmed(&mut self, route: Route, transaction: u64, rtu: &Rtu) {
         let reason = RejReason::InvalidCommId;
         let rej = Rej::new(rtu.remote, rtu.local, Answered::Other, reason);
@@ -146,7 +146,7 @@ impl<R: Random> Setup for IbCm<R> {
                 if same(rep.local) && replied.transaction == transaction =>
             {
                 self.counters.duplicate += 1;
-                // The network's own copy asks for nothing: who was to be patient was told so.
+                // Until the first MRA is due, only the network makes copies: they need no answer.
                 if replied.mra_at.is_none() {
                     self.send_mra(index, transaction, Answered::Rep);
                 }

@@ -67,7 +67,7 @@ impl<R: Random> IbCm<R> {
             }
             State::ReqReceived(undecided) if undecided.transaction == transaction && same_qp => {
                 self.counters.duplicate += 1;
-                // The network's own copy asks for nothing: who was to be patient was told so.
+                // Until the first MRA is due, only the network makes copies: they need no answer.
                 if undecided.mra_at.is_none() {
                     self.send_mra(index, transaction, Answered::Req);
                 }
@@ -84,7 +84,7 @@ impl<R: Random> IbCm<R> {
                 let reason = RejReason::DuplicateLocalCommId;
                 Some(reason)
             }
-            // The network's own copy: who connected does not ask again.
+            // A copy that the network made: a peer that is connected does not ask again.
             _ => {
                 self.counters.duplicate += 1;
                 None

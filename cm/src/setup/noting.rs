@@ -113,8 +113,12 @@ pub(super) struct Noting {
     pub(super) slots: Slots<Entry>,
     counters: Counters,
     pub(super) index: u32,
+    /// Random numbers that were drawn: each is one more than the one before.
+    drawn: u64,
     /// Messages that were sent, what followed, and how it was counted.
     notes: Vec<String>,
+    /// The last message that was sent.
+    pub(super) last: Option<CmMad>,
 }
 
 impl Records for Noting {
@@ -155,7 +159,9 @@ impl Noting {
             index: slots.insert(&mut random),
             slots,
             counters: Counters::default(),
+            drawn: 0,
             notes: Vec::new(),
+            last: None,
         };
         let mad = mad(TRANSACTION, Rtu::default());
         let waits = matches!(phase, Phase::ReqSent | Phase::RepSent | Phase::DreqSent);
@@ -179,6 +185,7 @@ impl Noting {
     fn said(&mut self, to: &str, mad: &Mad) {
         let said = CmMad::parse(mad).expect("a message of ours");
         self.notes.push(format!("+{}{to}", said.message.name()));
+        self.last = Some(said);
     }
 
     /// The notes since they were last read.
@@ -211,7 +218,8 @@ impl Noting {
 
 impl Setup for Noting {
     fn draw(&mut self) -> u64 {
-        0
+        self.drawn += 1;
+        self.drawn
     }
 
     fn patience(&self) -> Patience {

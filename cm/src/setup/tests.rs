@@ -3,7 +3,7 @@
 use super::noting::{Noting, ROUTE, THEIRS, TRANSACTION};
 use super::*;
 use crate::quote::REFUSED_FOR_NS;
-use crate::tests::{address, ms};
+use crate::tests::{address, ms, path};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
@@ -135,6 +135,49 @@ fn what_comes_for_what_is_not_there_is_answered_where_the_peer_may_take_it_for_s
 }
 
 #[test]
+fn an_answer_repeats_the_transaction_and_has_the_numbers_the_other_way_round() {
+    let ours = Noting::new(Phase::TimeWait).ours();
+    let [rep, _, _, _, dreq, _] = messages(THEIRS, ours);
+    let disowned = Rej::new(ours, THEIRS, Answered::Rep, RejReason::InvalidCommId);
+    let ended = message::drep(ours, THEIRS);
+    let transaction_id = TRANSACTION ^ 1;
+    for phase in [Phase::TimeWait, Phase::Gone] {
+        for (heard, expected) in [(&rep, disowned.into()), (&dreq, ended.into())] {
+            let mut noting = Noting::new(phase);
+            noting.hear_of(transaction_id, heard.clone());
+            let expected = CmMad {
+                transaction_id,
+                message: expected,
+            };
+            assert_eq!(noting.last, Some(expected), "{phase:?}");
+        }
+    }
+}
+
+#[test]
+fn an_ipv4_address_is_the_same_peer_in_its_ipv6_form() {
+    let mapped = |host| match address(host) {
+        IpAddr::V4(address) => IpAddr::V6(address.to_ipv6_mapped()),
+        address => address,
+    };
+    let mut noting = Noting::new(Phase::ReqSent);
+    let quote = Quote {
+        transaction: TRANSACTION,
+        local: noting.ours(),
+    };
+    let rep = Rep {
+        local: THEIRS,
+        remote: noting.ours(),
+        ..Rep::default()
+    };
+    noting.handle_datagram(ms(0), &path(mapped(2), mapped(1)), &mad(TRANSACTION, rep));
+    assert_eq!(noting.read(), "answered");
+    noting.hear_quote(ms(0), mapped(2), &quote);
+    noting.hear_quote(ms(0) + REFUSED_FOR_NS, mapped(2), &quote);
+    assert_eq!(noting.read(), "nobody (nobody)");
+}
+
+#[test]
 fn a_message_without_an_answer_goes_out_as_often_as_it_may_and_then_ends() {
     for (phase, expected) in [
         (Phase::ReqSent, "+RTU +RTU timed out (silent)"),
@@ -149,6 +192,18 @@ fn a_message_without_an_answer_goes_out_as_often_as_it_may_and_then_ends() {
         }
         assert_eq!(noting.read(), expected, "{phase:?}");
     }
+}
+
+#[test]
+fn each_wait_is_twice_as_long_as_the_one_before_with_a_jitter_of_its_own() {
+    let mut noting = Noting::new(Phase::ReqSent);
+    let (mut now, mut waits) = (ms(0), Vec::new());
+    while let Some(deadline) = slots::State::deadline(noting.slots.get(noting.index).state()) {
+        waits.push(deadline.since(now));
+        now = deadline;
+        noting.handle_time(now);
+    }
+    assert_eq!(waits, [875_001, 1_750_002, 3_500_003], "in nanoseconds");
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! Single handshakes, step by step.
 
-use super::{Stage, drain, messages, ms, offer};
+use super::matrix::Enter;
+use super::{Stage, US, drain, messages, ms, offer};
 use crate::binds::Bounds;
 use crate::event::{CloseReason, Event, Refused, Role};
 use crate::hello::HelloError;
 use crate::message;
 use crate::refusal::{Refusal, RefusalCode};
-use crate::{Purpose, TRUNKLINE_SERVICE};
+use crate::{Config, Purpose, TRUNKLINE_SERVICE};
 use std::vec::Vec;
 use trunkline_conn::time::{Instant, MILLISECOND};
 use trunkline_wire::cm::{
-    Answered, CmMad, CommId, Lap, Message, PathRecord, PrivateData, Rej, RejReason, Req,
+    Answered, CmMad, CommId, Lap, Message, Mra, PathRecord, PrivateData, Rej, RejReason, Req,
 };
 use trunkline_wire::{Gid, ServiceId};
 
@@ -308,6 +309,47 @@ fn an_answer_that_makes_no_sense_ends_the_ask_and_is_refused() {
         panic!("{sent:?}")
     };
     assert_eq!((rej.local, rej.remote), (stage.ours, stage.theirs));
+}
+
+#[test]
+fn a_rep_and_a_dreq_wait_as_long_as_the_configuration_says_for_each() {
+    let mut config = Config::new(US);
+    config.reply.total_ns = 1_000 * MILLISECOND;
+    config.close.total_ns = 4_000 * MILLISECOND;
+    let cases: [(Enter<Stage>, u64); 2] = [
+        (|s| s.rep_sent(), 1_000 * MILLISECOND),
+        (|s| s.dreq_sent(), 4_000 * MILLISECOND),
+    ];
+    for (enter, total) in cases {
+        let mut stage = Stage::with(config);
+        enter(&mut stage);
+        let start = stage.now;
+        until_event(&mut stage);
+        let waited = stage.now.since(start);
+        let jitter = total / 8;
+        assert!(waited.abs_diff(total) <= jitter, "{waited} ns, not {total}");
+    }
+}
+
+#[test]
+fn a_peer_that_asks_for_patience_gets_two_seconds_three_times() {
+    let mut stage = Stage::new();
+    stage.open();
+    let mra = Mra {
+        local: stage.theirs,
+        remote: stage.ours,
+        received: Answered::Req,
+        service_timeout: 31,
+        private_data: PrivateData::default(),
+    };
+    let start = stage.now;
+    for (at, due) in [(0, 2_000), (1_000, 3_000), (2_000, 4_000), (3_000, 4_000)] {
+        stage.now = start + at * MILLISECOND;
+        stage.deliver(&message::mad(stage.transaction, mra));
+        let expected = start + due * MILLISECOND;
+        assert_eq!(stage.manager.poll_timeout(), Some(expected), "{at} ms");
+    }
+    assert_eq!(stage.manager.counters().mismatch, 0);
 }
 
 #[test]

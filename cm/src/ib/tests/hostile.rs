@@ -6,9 +6,10 @@ use crate::tests::hostile::spoilt;
 use crate::tests::matrix::run_out;
 use crate::tests::{Rng, address, ms, pcap};
 use crate::{Concerns, TRUNKLINE_SERVICE};
+use std::format;
 use std::vec::Vec;
 use trunkline_wire::MAD_LEN;
-use trunkline_wire::cm::{Answered, CmMad, CommId, Message, PrivateData};
+use trunkline_wire::cm::{Answered, ApStatus, CmMad, CommId, Message, PrivateData};
 
 /// A manager with one record in each state, and good messages for each of them.
 fn crowded() -> (Stage, Vec<[u8; MAD_LEN]>) {
@@ -191,6 +192,74 @@ fn what_moves_nothing_is_counted_by_reason() {
             "{name}"
         );
         assert_eq!(stage.state(), "Established");
+    }
+}
+
+#[test]
+fn what_has_come_before_is_told_from_what_does_not_fit() {
+    type Step = fn(&mut Stage);
+    let states: [(&str, Step); 3] = [
+        ("Replied", Stage::replied),
+        ("DreqSent", Stage::dreq_sent),
+        ("TimeWait", Stage::time_wait),
+    ];
+    let inputs: [(&str, Step); 3] = [
+        ("REP", |s| s.deliver(&s.rep())),
+        ("RTU", |s| s.deliver(&s.rtu())),
+        ("REJ", |s| s.deliver(&s.rej())),
+    ];
+    let others: [(&str, Step); 3] = [
+        ("", |_| {}),
+        ("'", |s| s.transaction ^= 1),
+        ("*", |s| s.theirs.0 ^= 1),
+    ];
+    let mut duplicates = Vec::new();
+    for (state, enter) in states {
+        for (message, deliver) in inputs {
+            for (mark, change) in others {
+                let mut stage = Stage::new();
+                enter(&mut stage);
+                change(&mut stage);
+                deliver(&mut stage);
+                let counters = stage.manager.counters();
+                match (counters.duplicate, counters.mismatch) {
+                    (1, 0) => duplicates.push(format!("{state} {message}{mark}")),
+                    (0, 1) => {}
+                    // It moved the connection.
+                    _ => assert_ne!(stage.state(), state, "{message}{mark}"),
+                }
+            }
+        }
+    }
+    let expected = [
+        "Replied REP",
+        "DreqSent REP",
+        "DreqSent REP'",
+        "DreqSent RTU",
+        "DreqSent RTU'",
+        "TimeWait REP",
+        "TimeWait REP'",
+        "TimeWait RTU",
+        "TimeWait RTU'",
+        "TimeWait REJ",
+        "TimeWait REJ'",
+    ];
+    assert_eq!(duplicates, expected);
+}
+
+#[test]
+fn a_lap_with_another_number_of_the_peer_is_about_no_connection() {
+    for (change, expected) in [(0, ApStatus::Unsupported), (1, ApStatus::InvalidCommId)] {
+        let mut stage = Stage::new();
+        stage.answering();
+        stage.theirs.0 ^= change;
+        stage.deliver(&stage.lap());
+        let (sent, _) = drain(&mut stage.manager);
+        let said = messages(&sent).pop().map(|mad| mad.message);
+        let Some(Message::Apr(apr)) = said else {
+            panic!("an APR, not {said:?}")
+        };
+        assert_eq!(apr.status, expected);
     }
 }
 

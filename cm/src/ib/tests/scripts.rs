@@ -59,6 +59,18 @@ fn a_message_is_sent_again_after_waits_that_double() {
 }
 
 #[test]
+fn an_event_says_which_message_the_peer_refused() {
+    for refused in [Answered::Req, Answered::Rep, Answered::Other] {
+        let mut stage = Stage::new();
+        stage.req_sent();
+        let rej = message::rej(stage.swapped(), refused, RejReason::NoResources);
+        stage.deliver(&mad(stage.transaction, rej));
+        let (_, events) = drain(&mut stage.manager);
+        assert!(matches!(events[..], [Event::Rejected { refused: what, .. }] if what == refused));
+    }
+}
+
+#[test]
 fn a_peer_that_asks_for_patience_gets_it_up_to_a_limit() {
     let mut config = Config::new(GUID);
     config.patience = Patience {
