@@ -84,13 +84,12 @@ impl NewQps {
 }
 
 impl Stock {
+    /// Where the next number would have to end its rest it gets one place, and none where it has
+    /// some: numbers rest as long as if there were no stock.
     fn fill(&mut self, core: &mut Core) -> Result<(), VerbsError> {
-        while self.places.len() < STOCK {
-            match core.engine.reserve_qp() {
-                Ok(place) => self.places.push((place, core.draw_psn())),
-                Err(full) if self.places.is_empty() => return Err(full),
-                Err(_) => break,
-            }
+        while self.places.is_empty() || self.places.len() < STOCK && core.engine.has_rested_qp() {
+            let place = core.engine.reserve_qp()?;
+            self.places.push((place, core.draw_psn()));
         }
         Ok(())
     }

@@ -76,6 +76,17 @@ fn there_are_as_many_qps_as_may_be_and_the_next_one_is_refused_until_one_goes() 
 }
 
 #[test]
+fn a_number_rests_as_long_as_there_are_others() {
+    const MOST: u32 = 10;
+    let (_node, pd, cq) = node_with(MOST);
+    let mut numbers = (0..3 * MOST).map(|_| create(&pd, &cq).unwrap().qpn().get());
+    let first: Vec<_> = numbers.by_ref().take(MOST as usize).collect();
+    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), first.len());
+    // Then that which has rested longest.
+    assert!(numbers.eq(first.iter().chain(&first).copied()));
+}
+
+#[test]
 fn sizes_that_are_refused_cost_no_place() {
     let (node, pd, cq) = node();
     let wrong = QpOptions {
