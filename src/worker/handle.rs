@@ -27,7 +27,7 @@ pub(crate) struct WorkerHandle {
     port: PriorityLock<PortBox>,
     core: PriorityLock<Core>,
     /// What programs have made that the core does not know yet.
-    new_qps: NewQps,
+    pub(super) new_qps: NewQps,
     /// Where management datagrams are written down.
     pub(crate) capture: Option<Capture>,
     /// What the port is slept on by, if it can be: opened once, as a sleep must not need a

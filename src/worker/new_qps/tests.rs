@@ -1,9 +1,14 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::{Access, Cq, Drive, Error, Node, Pd, Qp, QpModify, QpOptions, QpState};
+use crate::worker::messages::WorkerMessage;
+use crate::{
+    Access, Cq, Drive, Error, Node, Pd, Port, Qp, QpModify, QpOptions, QpState, SendFlags, SendOp,
+    SendWr, Status,
+};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
+use trunkline_conn::ingress::Arrival;
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
 /// An inline node, with what QPs need.
@@ -122,4 +127,87 @@ fn threads_that_make_qps_at_once_get_different_ones() {
     assert_eq!(node.live_objects().qps, 2 * EACH);
     drop(made);
     assert_eq!(node.live_objects().qps, 0);
+}
+
+/// The packets that have come to the first worker of a node.
+fn fetch(node: &Node) -> Vec<(Arrival, Vec<u8>)> {
+    let mut packets = Vec::new();
+    let mut port = node.shared.handle(0).port().unwrap();
+    port.fetch().unwrap();
+    port.receive(64, &mut |arrival, datagram| {
+        packets.push((*arrival, datagram.to_vec()))
+    })
+    .unwrap();
+    packets
+}
+
+#[test]
+fn a_packet_that_another_worker_hands_over_in_a_round_finds_a_qp_that_was_made_in_it() {
+    let ports = [(); 2].map(|()| MemoryPort::pair(MemoryConfig::default()));
+    let [(ours, theirs), (idle, _gone)] = ports;
+    let builder = |last: u8| {
+        let address = IpAddr::V4(Ipv4Addr::new(10, 9, 0, last));
+        Node::builder().address(address).drive(Drive::Inline)
+    };
+    let ports: Vec<Box<dyn Port + Send>> = vec![Box::new(ours), Box::new(idle)];
+    let node = builder(2).workers(2).build_on_all(ports).unwrap();
+    let peer = builder(3).build_on(Box::new(theirs)).unwrap();
+    let [(pd, cq), (their_pd, their_cq)] =
+        [&node, &peer].map(|node| (node.alloc_pd(), node.create_cq(64).unwrap()));
+    let options = QpOptions {
+        worker: Some(0),
+        ..QpOptions::default()
+    };
+    let create_ours = || pd.create_qp(&cq, &cq, &options).unwrap();
+    let region = pd.register(64, Access::ALL).unwrap();
+    let write = |qp: &Qp| {
+        let request = SendWr {
+            wr_id: 1,
+            op: SendOp::Write(region.remote(0)),
+            flags: SendFlags::SIGNALED,
+            sges: &[],
+            inline: None,
+            route: 0,
+        };
+        qp.post_send(&[request]).unwrap();
+    };
+    let completed = || {
+        for _ in 0..100_000 {
+            node.poll().unwrap();
+            peer.poll().unwrap();
+            if let Some(done) = their_cq.poll_one().unwrap() {
+                return done.status;
+            }
+        }
+        panic!("the request does not end");
+    };
+    // The nodes have a connection.
+    let (first, their_first) = (create_ours(), create(&their_pd, &their_cq).unwrap());
+    first.connect(their_first.address()).unwrap();
+    their_first.connect(first.address()).unwrap();
+    write(&their_first);
+    assert_eq!(completed(), Status::Success);
+    while node.poll().unwrap() | peer.poll().unwrap() {}
+
+    let their_qp = create(&their_pd, &their_cq).unwrap();
+    let mut core = node.shared.handle(0).core().unwrap();
+    let qp = create_ours();
+    their_qp.connect(qp.address()).unwrap();
+    write(&their_qp);
+    while peer.poll().unwrap() {}
+    let packets = fetch(&node);
+    let handed_over = packets.len();
+    let mut other = node.shared.handle(1).core().unwrap();
+    for packet in packets {
+        let messages = other.messages.as_mut().unwrap();
+        messages.try_send(0, WorkerMessage::Packet(Box::new(packet)));
+    }
+    drop(other);
+    let mut port = node.shared.handle(0).port().unwrap();
+    let new_qps = &node.shared.handle(0).new_qps;
+    core.work(&mut **port, false, new_qps).unwrap();
+    drop((core, port));
+    assert!(handed_over > 0, "the peer's QP asks for ours");
+    qp.connect(their_qp.address()).unwrap();
+    assert_eq!(completed(), Status::Success);
 }
