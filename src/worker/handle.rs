@@ -89,9 +89,6 @@ impl WorkerHandle {
     /// # Errors
     /// Sizes out of range, or too many QPs; as [`core`](Self::core).
     pub(crate) fn create_qp(&self, init: &QpInit) -> Result<NewQp, Error> {
-        if !self.life.is_up() {
-            drop(self.core()?);
-        }
         loop {
             if let Some(made) = self.new_qps.make(init)? {
                 return Ok(made);

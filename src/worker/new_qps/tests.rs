@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
+use crate::node::life::Down;
 use crate::worker::messages::WorkerMessage;
 use crate::{
     Access, Cq, Drive, Error, Node, Pd, Port, Qp, QpModify, QpOptions, QpState, SendFlags, SendOp,
@@ -108,6 +109,34 @@ fn sizes_that_are_refused_cost_no_place() {
     drop(core);
     drop((first, last));
     assert_eq!(node.live_objects().qps, 0);
+}
+
+#[test]
+fn qps_that_wait_for_their_worker_are_in_error_once_the_node_ends() {
+    fn end(node: &Node) {
+        node.shared.life.end(Down::ShutDown);
+    }
+    fn poison(node: &Node) {
+        let hold = || {
+            let _core = node.shared.handle(0).core().unwrap();
+            panic!("the test wants it");
+        };
+        std::thread::scope(|scope| scope.spawn(hold).join().unwrap_err());
+    }
+    for (end, make_first) in [(end as fn(&Node), true), (poison, true), (poison, false)] {
+        let (node, pd, cq) = node();
+        let first = create(&pd, &cq).unwrap();
+        let made = make_first.then(|| create(&pd, &cq).unwrap());
+        end(&node);
+        let made = made.unwrap_or_else(|| create(&pd, &cq).unwrap());
+        node.poll().unwrap_err();
+        assert_eq!([first.state(), made.state()], [QpState::Error; 2]);
+        let refused = create(&pd, &cq).unwrap_err();
+        assert_eq!(
+            Some(refused.to_string()),
+            node.health().down.map(|down| down.to_string())
+        );
+    }
 }
 
 #[test]
