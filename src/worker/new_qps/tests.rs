@@ -171,7 +171,7 @@ fn fetch(node: &Node) -> Vec<(Arrival, Vec<u8>)> {
 }
 
 #[test]
-fn a_packet_that_another_worker_hands_over_in_a_round_finds_a_qp_that_was_made_in_it() {
+fn a_packet_finds_a_qp_that_was_made_just_now_also_where_another_worker_hands_it_over() {
     let ports = [(); 2].map(|()| MemoryPort::pair(MemoryConfig::default()));
     let [(ours, theirs), (idle, _gone)] = ports;
     let builder = |last: u8| {
@@ -218,25 +218,32 @@ fn a_packet_that_another_worker_hands_over_in_a_round_finds_a_qp_that_was_made_i
     assert_eq!(completed(), Status::Success);
     while node.poll().unwrap() | peer.poll().unwrap() {}
 
-    let their_qp = create(&their_pd, &their_cq).unwrap();
-    let mut core = node.shared.handle(0).core().unwrap();
-    let qp = create_ours();
-    their_qp.connect(qp.address()).unwrap();
-    write(&their_qp);
-    while peer.poll().unwrap() {}
-    let packets = fetch(&node);
-    let handed_over = packets.len();
-    let mut other = node.shared.handle(1).core().unwrap();
-    for packet in packets {
-        let messages = other.messages.as_mut().unwrap();
-        messages.try_send(0, WorkerMessage::Packet(Box::new(packet)));
+    for by_another in [true, false] {
+        let their_qp = create(&their_pd, &their_cq).unwrap();
+        let handle = node.shared.handle(0);
+        let mut core = handle.core().unwrap();
+        let qp = create_ours();
+        their_qp.connect(qp.address()).unwrap();
+        write(&their_qp);
+        while peer.poll().unwrap() {}
+        if by_another {
+            let packets = fetch(&node);
+            let handed_over = packets.len();
+            let mut other = node.shared.handle(1).core().unwrap();
+            for packet in packets {
+                let messages = other.messages.as_mut().unwrap();
+                messages.try_send(0, WorkerMessage::Packet(Box::new(packet)));
+            }
+            drop(other);
+            let mut port = handle.port().unwrap();
+            core.work(&mut **port, false, &handle.new_qps).unwrap();
+            drop((core, port));
+            assert!(handed_over > 0, "the peer's QP asks for ours");
+        } else {
+            drop(core);
+            node.poll().unwrap();
+        }
+        qp.connect(their_qp.address()).unwrap();
+        assert_eq!(completed(), Status::Success);
     }
-    drop(other);
-    let mut port = node.shared.handle(0).port().unwrap();
-    let new_qps = &node.shared.handle(0).new_qps;
-    core.work(&mut **port, false, new_qps).unwrap();
-    drop((core, port));
-    assert!(handed_over > 0, "the peer's QP asks for ours");
-    qp.connect(their_qp.address()).unwrap();
-    assert_eq!(completed(), Status::Success);
 }
