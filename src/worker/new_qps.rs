@@ -49,9 +49,9 @@ impl NewQps {
 
     /// The worker takes up what was made since the last time. Without any this costs one load.
     ///
-    /// Called wherever the core is taken, and before what another worker says. A packet that concerns
-    /// a new QP was caused by the program that made it, and its port has fetched it before the core
-    /// is taken, or another worker has: its QP is there.
+    /// Called wherever the core is taken, and before what another worker says. A packet that
+    /// concerns a new QP was caused by the program that made it, and its port has fetched it before
+    /// the core is taken, or another worker has: its QP is there.
     #[inline]
     pub(crate) fn take_up(&self, core: &mut Core) {
         if self.waiting.load(Ordering::Acquire) {
