@@ -14,6 +14,7 @@ use crate::verbs::qp::Qp;
 use crate::worker::clock::Clock;
 use crate::worker::deadline::Deadline;
 use crate::worker::messages::{HandOvers, Messages, WorkerMessage};
+use crate::worker::new_qps::NewQps;
 use crate::worker::wakeup::Wakeup;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -293,7 +294,8 @@ impl Core {
     }
 
     /// The part of a round that the port has `fetched` packets for, or not: packets in, timers, new
-    /// work, packets out. Gives whether anything happened.
+    /// work, packets out. What other workers say may concern `new_qps`. Gives whether anything
+    /// happened.
     ///
     /// The clock is read anew where time has passed that somebody measures: after packets have
     /// arrived, for all of them; and before packets are built, which are stamped with it.
@@ -301,9 +303,11 @@ impl Core {
         &mut self,
         port: &mut (dyn Port + Send),
         fetched: bool,
+        new_qps: &NewQps,
     ) -> Result<bool, PortError> {
         let mut now = self.clock.now();
-        let received = if fetched { self.receive(port, now)? } else { 0 } + self.read_mail(now);
+        let received = if fetched { self.receive(port, now)? } else { 0 };
+        let received = received + self.read_mail(now, new_qps);
         if received > 0 {
             now = self.clock.now();
         }
@@ -411,12 +415,14 @@ impl Core {
     }
 
     /// Takes up what other workers say; gives how much that was.
-    fn read_mail(&mut self, now: Instant) -> usize {
+    fn read_mail(&mut self, now: Instant, new_qps: &NewQps) -> usize {
         let mut read = 0;
         while read < BURST
             && let Some(message) = self.messages.as_mut().and_then(Messages::next)
         {
             read += 1;
+            // It may have been sent since the core was taken, about a QP made since then.
+            new_qps.take_up(self);
             self.take_up(now, message);
         }
         read

@@ -28,7 +28,7 @@ pub(crate) struct WorkerHandle {
     port: PriorityLock<PortBox>,
     core: PriorityLock<Core>,
     /// What programs have made that the core does not know yet.
-    new_qps: NewQps,
+    pub(super) new_qps: NewQps,
     /// Where management datagrams are written down.
     pub(crate) capture: Option<Capture>,
     /// What the port is slept on by, if it can be: opened once, as a sleep must not need a
@@ -96,9 +96,6 @@ impl WorkerHandle {
     /// # Errors
     /// Sizes out of range, or too many QPs; as [`core`](Self::core).
     pub(crate) fn create_qp(&self, init: &QpInit) -> Result<NewQp, Error> {
-        if !self.life.is_up() {
-            drop(self.core()?);
-        }
         loop {
             if let Some(made) = self.new_qps.make(init)? {
                 return Ok(made);

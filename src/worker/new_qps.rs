@@ -49,8 +49,9 @@ impl NewQps {
 
     /// The worker takes up what was made since the last time. Without any this costs one load.
     ///
-    /// Called wherever the core is taken. A packet that concerns a new QP was caused by the program
-    /// that made it, and is fetched before the core is taken: its QP is there.
+    /// Called wherever the core is taken, and before what another worker says. A packet that
+    /// concerns a new QP was caused by the program that made it, and its port has fetched it before
+    /// the core is taken, or another worker has: its QP is there.
     #[inline]
     pub(crate) fn take_up(&self, core: &mut Core) {
         if self.waiting.load(Ordering::Acquire) {
@@ -84,13 +85,12 @@ impl NewQps {
 }
 
 impl Stock {
+    /// Where the next number would have to end its rest it gets one place, and none where it has
+    /// some: numbers rest as long as if there were no stock.
     fn fill(&mut self, core: &mut Core) -> Result<(), VerbsError> {
-        while self.places.len() < STOCK {
-            match core.engine.reserve_qp() {
-                Ok(place) => self.places.push((place, core.draw_psn())),
-                Err(full) if self.places.is_empty() => return Err(full),
-                Err(_) => break,
-            }
+        while self.places.is_empty() || self.places.len() < STOCK && core.engine.has_rested_qp() {
+            let place = core.engine.reserve_qp()?;
+            self.places.push((place, core.draw_psn()));
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ impl WorkerHandle {
         let posted = self.send_posted(&mut port)?;
         let fetched = port.fetch()?;
         let mut core = self.core_for_worker()?;
-        let worked = core.work(&mut **port, fetched)?;
+        let worked = core.work(&mut **port, fetched, &self.new_qps)?;
         self.send(&mut port, core)?;
         if let Some(capture) = &self.capture {
             capture.flush();

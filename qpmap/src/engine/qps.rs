@@ -106,19 +106,28 @@ impl<W> Qps<W> {
         self.hot.iter()
     }
 
+    /// QPs, and places that were given out for others.
+    const fn taken(&self) -> usize {
+        self.hot.len() + self.reserved as usize
+    }
+
+    /// Whether a place can be [reserved](Self::reserve) without ending the rest of a number.
+    pub(crate) fn has_rested(&self) -> bool {
+        self.taken() + self.resting.len() < self.limit as usize
+    }
+
     /// Gives out the place of a QP that is [inserted](Self::insert) later.
     ///
     /// # Errors
     /// [`VerbsError::Limit`]: with those that have a place there are as many QPs as may be.
     pub(crate) fn reserve(&mut self) -> Result<Place, VerbsError> {
-        let taken = self.hot.len() + self.reserved as usize;
-        if taken >= self.limit as usize {
+        if self.taken() >= self.limit as usize {
             return Err(VerbsError::Limit {
                 what: "QPs",
                 limit: self.limit.into(),
             });
         }
-        if taken + self.resting.len() >= self.limit as usize {
+        if !self.has_rested() {
             self.end_rest();
         }
         let index = self.hot.reserve();

@@ -67,6 +67,12 @@ impl<P: Platform> Engine<P> {
         self.qps.reserve()
     }
 
+    /// Whether a place can be [reserved](Self::reserve_qp) whose number does not have to end its
+    /// rest for that.
+    pub fn has_rested_qp(&self) -> bool {
+        self.qps.has_rested()
+    }
+
     /// Takes up a QP in the RESET state that was made at a [reserved](Self::reserve_qp) place, and
     /// counts among the users of its protection domain already ([`RegionTable::pd_ref`]).
     ///

@@ -1,9 +1,15 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::{Access, Cq, Drive, Error, Node, Pd, Qp, QpModify, QpOptions, QpState};
+use crate::node::life::Down;
+use crate::worker::messages::WorkerMessage;
+use crate::{
+    Access, Cq, Drive, Error, Node, Pd, Port, Qp, QpModify, QpOptions, QpState, SendFlags, SendOp,
+    SendWr, Status,
+};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
+use trunkline_conn::ingress::Arrival;
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
 /// An inline node, with what QPs need.
@@ -76,6 +82,17 @@ fn there_are_as_many_qps_as_may_be_and_the_next_one_is_refused_until_one_goes() 
 }
 
 #[test]
+fn a_number_rests_as_long_as_there_are_others() {
+    const MOST: u32 = 10;
+    let (_node, pd, cq) = node_with(MOST);
+    let mut numbers = (0..3 * MOST).map(|_| create(&pd, &cq).unwrap().qpn().get());
+    let first: Vec<_> = numbers.by_ref().take(MOST as usize).collect();
+    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), first.len());
+    // Then that which has rested longest.
+    assert!(numbers.eq(first.iter().chain(&first).copied()));
+}
+
+#[test]
 fn sizes_that_are_refused_cost_no_place() {
     let (node, pd, cq) = node();
     let wrong = QpOptions {
@@ -95,6 +112,34 @@ fn sizes_that_are_refused_cost_no_place() {
 }
 
 #[test]
+fn qps_that_wait_for_their_worker_are_in_error_once_the_node_ends() {
+    fn end(node: &Node) {
+        node.shared.life.end(Down::ShutDown);
+    }
+    fn poison(node: &Node) {
+        let hold = || {
+            let _core = node.shared.handle(0).core().unwrap();
+            panic!("the test wants it");
+        };
+        std::thread::scope(|scope| scope.spawn(hold).join().unwrap_err());
+    }
+    for (end, make_first) in [(end as fn(&Node), true), (poison, true), (poison, false)] {
+        let (node, pd, cq) = node();
+        let first = create(&pd, &cq).unwrap();
+        let made = make_first.then(|| create(&pd, &cq).unwrap());
+        end(&node);
+        let made = made.unwrap_or_else(|| create(&pd, &cq).unwrap());
+        node.poll().unwrap_err();
+        assert_eq!([first.state(), made.state()], [QpState::Error; 2]);
+        let refused = create(&pd, &cq).unwrap_err();
+        assert_eq!(
+            Some(refused.to_string()),
+            node.health().down.map(|down| down.to_string())
+        );
+    }
+}
+
+#[test]
 fn threads_that_make_qps_at_once_get_different_ones() {
     const EACH: usize = 5_000;
     let (node, pd, cq) = node();
@@ -111,4 +156,94 @@ fn threads_that_make_qps_at_once_get_different_ones() {
     assert_eq!(node.live_objects().qps, 2 * EACH);
     drop(made);
     assert_eq!(node.live_objects().qps, 0);
+}
+
+/// The packets that have come to the first worker of a node.
+fn fetch(node: &Node) -> Vec<(Arrival, Vec<u8>)> {
+    let mut packets = Vec::new();
+    let mut port = node.shared.handle(0).port().unwrap();
+    port.fetch().unwrap();
+    port.receive(64, &mut |arrival, datagram| {
+        packets.push((*arrival, datagram.to_vec()))
+    })
+    .unwrap();
+    packets
+}
+
+#[test]
+fn a_packet_finds_a_qp_that_was_made_just_now_also_where_another_worker_hands_it_over() {
+    let ports = [(); 2].map(|()| MemoryPort::pair(MemoryConfig::default()));
+    let [(ours, theirs), (idle, _gone)] = ports;
+    let builder = |last: u8| {
+        let address = IpAddr::V4(Ipv4Addr::new(10, 9, 0, last));
+        Node::builder().address(address).drive(Drive::Inline)
+    };
+    let ports: Vec<Box<dyn Port + Send>> = vec![Box::new(ours), Box::new(idle)];
+    let node = builder(2).workers(2).build_on_all(ports).unwrap();
+    let peer = builder(3).build_on(Box::new(theirs)).unwrap();
+    let [(pd, cq), (their_pd, their_cq)] =
+        [&node, &peer].map(|node| (node.alloc_pd(), node.create_cq(64).unwrap()));
+    let options = QpOptions {
+        worker: Some(0),
+        ..QpOptions::default()
+    };
+    let create_ours = || pd.create_qp(&cq, &cq, &options).unwrap();
+    let region = pd.register(64, Access::ALL).unwrap();
+    let write = |qp: &Qp| {
+        let request = SendWr {
+            wr_id: 1,
+            op: SendOp::Write(region.remote(0)),
+            flags: SendFlags::SIGNALED,
+            sges: &[],
+            inline: None,
+            route: 0,
+        };
+        qp.post_send(&[request]).unwrap();
+    };
+    let completed = || {
+        for _ in 0..100_000 {
+            node.poll().unwrap();
+            peer.poll().unwrap();
+            if let Some(done) = their_cq.poll_one().unwrap() {
+                return done.status;
+            }
+        }
+        panic!("the request does not end");
+    };
+    // The nodes have a connection.
+    let (first, their_first) = (create_ours(), create(&their_pd, &their_cq).unwrap());
+    first.connect(their_first.address()).unwrap();
+    their_first.connect(first.address()).unwrap();
+    write(&their_first);
+    assert_eq!(completed(), Status::Success);
+    while node.poll().unwrap() | peer.poll().unwrap() {}
+
+    for by_another in [true, false] {
+        let their_qp = create(&their_pd, &their_cq).unwrap();
+        let handle = node.shared.handle(0);
+        let mut core = handle.core().unwrap();
+        let qp = create_ours();
+        their_qp.connect(qp.address()).unwrap();
+        write(&their_qp);
+        while peer.poll().unwrap() {}
+        if by_another {
+            let packets = fetch(&node);
+            let handed_over = packets.len();
+            let mut other = node.shared.handle(1).core().unwrap();
+            for packet in packets {
+                let messages = other.messages.as_mut().unwrap();
+                messages.try_send(0, WorkerMessage::Packet(Box::new(packet)));
+            }
+            drop(other);
+            let mut port = handle.port().unwrap();
+            core.work(&mut **port, false, &handle.new_qps).unwrap();
+            drop((core, port));
+            assert!(handed_over > 0, "the peer's QP asks for ours");
+        } else {
+            drop(core);
+            node.poll().unwrap();
+        }
+        qp.connect(their_qp.address()).unwrap();
+        assert_eq!(completed(), Status::Success);
+    }
 }
