@@ -46,7 +46,10 @@ pub trait Port: Egress {
     /// without what it took to take the packet itself.
     /// So whoever measures round trips reads the clock after this call, once for all that the next
     /// [`receive`](Self::receive) gives out: a reading from before belongs to nothing that came
-    /// later, and makes round trips shorter than the path.
+    /// later, and makes round trips shorter than the path. And a node knows all objects that its
+    /// programs made before this call; by default, where packets are taken from the medium in
+    /// [`receive`](Self::receive), one may name a QP that was made in the same microseconds, and is
+    /// refused.
     ///
     /// # Errors
     /// When the port itself cannot go on.

@@ -705,6 +705,10 @@ impl Node {
     /// Bytes of state of its QPs and connections and of their management, counted from the
     /// structures themselves.
     pub fn state_bytes(&self) -> StateBytes {
-        self.shared.sum(Core::state_bytes, StateBytes::add)
+        let mut sum = self.shared.sum(Core::state_bytes, StateBytes::add);
+        for handle in &self.shared.handles {
+            sum.room += handle.new_qps_bytes();
+        }
+        sum
     }
 }

@@ -104,6 +104,11 @@ impl WorkerHandle {
         }
     }
 
+    /// Bytes of the stock that QPs are made from.
+    pub(crate) fn new_qps_bytes(&self) -> u64 {
+        self.new_qps.state_bytes() as u64
+    }
+
     /// The core, with what programs have made since it was taken last.
     #[inline]
     fn up_to_date<'a>(&self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {

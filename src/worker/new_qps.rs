@@ -10,8 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_qpmap::{Place, QpInit, QpQueues, VerbsError};
 use trunkline_wire::Psn;
 
-/// Places that are ready: so many QPs are made without the worker between two rounds of it.
+/// Places that are ready, as long as there are QPs enough: so many QPs are made without the worker
+/// between two rounds of it.
 const STOCK: usize = 64;
+/// With fewer QPs there is a place for each four of them, and for so many at least: a node with few
+/// QPs has little state.
+const FEW: usize = 4;
 
 /// The queues of a QP that was made, and the PSN that it sends first.
 pub(crate) type NewQp = (Arc<QpQueues<Heap>>, Psn);
@@ -78,6 +82,13 @@ impl NewQps {
         self.stock().fill(core)
     }
 
+    /// Bytes that it has allocated.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let stock = self.stock();
+        stock.places.capacity() * size_of::<(Place, Psn)>()
+            + stock.made.capacity() * size_of::<(QpInit, Arc<QpQueues<Heap>>)>()
+    }
+
     fn stock(&self) -> MutexGuard<'_, Stock> {
         // It is whole at any time.
         self.stock.lock().unwrap_or_else(PoisonError::into_inner)
@@ -88,7 +99,8 @@ impl Stock {
     /// Where the next number would have to end its rest it gets one place, and none where it has
     /// some: numbers rest as long as if there were no stock.
     fn fill(&mut self, core: &mut Core) -> Result<(), VerbsError> {
-        while self.places.is_empty() || self.places.len() < STOCK && core.engine.has_rested_qp() {
+        let enough = (core.engine.qp_count() / 4).clamp(FEW, STOCK);
+        while self.places.is_empty() || self.places.len() < enough && core.engine.has_rested_qp() {
             let place = core.engine.reserve_qp()?;
             self.places.push((place, core.draw_psn()));
         }

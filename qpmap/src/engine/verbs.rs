@@ -209,6 +209,11 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
+    /// Returns how many QPs there are.
+    pub const fn qp_count(&self) -> usize {
+        self.qps.len()
+    }
+
     /// Numbers of all QPs.
     pub fn qp_numbers(&self) -> Vec<Qpn> {
         let queues = self.qps.iter().map(|(_, qp)| &qp.queues);

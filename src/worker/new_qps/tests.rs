@@ -35,17 +35,20 @@ fn create(pd: &Pd, cq: &Cq) -> Result<Qp, Error> {
 #[test]
 fn a_qp_is_made_while_its_worker_is_in_the_middle_of_a_round() {
     let (node, pd, cq) = node();
-    let first = create(&pd, &cq).unwrap();
-    let core = node.shared.handle(0).core().unwrap();
-    // The lock would never be given to this thread.
-    let qps: Vec<_> = (0..STOCK).map(|_| create(&pd, &cq).unwrap()).collect();
-    assert_eq!(core.engine.live_objects().qps, 1);
-    drop(core);
-    assert_eq!(node.live_objects().qps, 1 + STOCK);
-    let all = qps.iter().chain([&first]);
-    let numbers: BTreeSet<_> = all.clone().map(|qp| qp.qpn().get()).collect();
-    assert_eq!(numbers.len(), 1 + STOCK);
-    for qp in all {
+    let mut qps = Vec::new();
+    // Of few QPs, and of many.
+    for (there, more) in [(1, FEW), (100, 25), (5 * STOCK, STOCK)] {
+        qps.resize_with(there, || create(&pd, &cq).unwrap());
+        let core = node.shared.handle(0).core().unwrap();
+        // The lock would never be given to this thread.
+        qps.resize_with(there + more, || create(&pd, &cq).unwrap());
+        assert_eq!(core.engine.qp_count(), there);
+        drop(core);
+        assert_eq!(node.live_objects().qps, there + more);
+    }
+    let numbers: BTreeSet<_> = qps.iter().map(|qp| qp.qpn().get()).collect();
+    assert_eq!(numbers.len(), qps.len());
+    for qp in qps {
         assert_eq!(qp.query().unwrap().0, QpState::Reset);
         qp.modify(&QpModify::Init {
             access: Access::ALL,
