@@ -28,8 +28,8 @@ pub struct StateBytes {
     pub spare: u64,
     /// Handles that programs have of QPs.
     pub handles: u64,
-    /// Room in tables that nothing takes, the stock that QPs are made from, rows of the mapping and doorbells, timers, and what
-    /// connections have counted of late.
+    /// Room in tables that nothing takes, the stock that QPs are made from, rows of the mapping and
+    /// doorbells, timers, and what connections have counted of late.
     pub room: u64,
     /// All that the management of connections has now: handshakes and connections of ordinary
     /// hosts, IDs and ports of RDMA-CM, what is known of peers, and messages that wait.
