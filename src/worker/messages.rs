@@ -40,7 +40,7 @@ pub(crate) enum WorkerMessage {
     QpFailed(Qpn),
     /// A CQ of the program has overrun at the sender.
     CqFailed(CqId),
-    /// A peer's host says that nobody is there, and quotes an ask of the receiver.
+    /// A peer's host says that nobody is there, and quotes a connect request of the receiver.
     Refused(IpAddr, Quote),
     /// What a peer turned out to be.
     Peer(IpAddr, PeerMode),

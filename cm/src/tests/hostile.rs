@@ -195,7 +195,7 @@ fn a_flood_of_forged_asks_fills_its_bounds_and_drains_away() {
     );
 }
 
-/// A manager with an ask to each of the two addresses of the captures' hosts.
+/// A manager with a request to each of the two addresses of the captures' hosts.
 fn bystander(captured: &[(Path, [u8; MAD_LEN])]) -> NodeCm<Rng> {
     let mut manager = NodeCm::new(Config::new(US), Rng::new(1));
     for (path, _) in captured.iter().take(40) {

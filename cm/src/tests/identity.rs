@@ -56,7 +56,7 @@ fn a_node_does_not_talk_to_itself() {
     let (id, route) = (stage.id(), stage.route());
     let reason = Refused::Identity(error);
     assert_eq!(events, [Event::Refused { id, route, reason }]);
-    // An ask that crosses ours with our own identity cannot be settled.
+    // A request that crosses ours with our own identity cannot be settled.
     stage.open();
     stage.deliver(&stage.req());
     assert_eq!(stage.refusal().code, RefusalCode::DuplicateGuid);
@@ -100,7 +100,7 @@ fn a_peer_with_our_guid_is_a_peer_and_counted() {
     stage.purpose = Purpose::Private;
     stage.established_as_acceptor();
     assert_eq!(stage.manager.counters().duplicate_guid, 1);
-    // Asks that cross are settled by the epoch: the lower one wins.
+    // Requests that cross are settled by the epoch: the lower one wins.
     stage.purpose = Purpose::Pool(7);
     stage.open();
     stage.theirs = CommId(stage.theirs.0 + 1);

@@ -233,7 +233,7 @@ fn the_cost_of_a_handshake_does_not_grow_with_what_there_is() {
             stage.theirs = CommId(number + 1);
             stage.transaction += 1;
             stage.established_as_acceptor();
-            // An ask that is refused, a copy of the REQ, and a REJ of who does not know our number.
+            // A refused request, a copy of the REQ, and a REJ that does not know our number.
             stage.deliver(&stage.req());
             let mut nobody = stage.rej(RefusalCode::Cancelled);
             nobody[28..32].fill(0);

@@ -251,7 +251,7 @@ impl Stage {
             },
         ] = &messages(&sent)[..]
         else {
-            panic!("an ask sends one REQ, not {sent:?}")
+            panic!("a request sends one REQ, not {sent:?}")
         };
         (self.transaction, self.ours) = (*transaction_id, req.local);
         assert!(events.is_empty());

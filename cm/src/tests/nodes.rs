@@ -144,7 +144,7 @@ impl Party for Node {
                 self.life(*id);
                 let offer = offer(random);
                 let bounds: Bounds = hello.binds.as_slice().iter().map(agree).collect();
-                // An ask of this node may have taken it up already.
+                // A request of this node may have taken it up already.
                 if self.manager.accept(now, *id, offer, bounds).is_ok() {
                     self.accepted.insert(offer.connection.get(), *id);
                 }
@@ -239,7 +239,7 @@ impl Network {
             }
         }
         for (node, id) in confirmed {
-            // An ask of its own may have gone before.
+            // A request of its own may have gone before.
             let _ = self.parties[node].manager.confirm(self.now, id);
             self.settle(node);
         }

@@ -1,4 +1,4 @@
-//! ICMP errors that quote an ask, true and forged.
+//! ICMP errors that quote a connect request, true and forged.
 
 use super::{Rng, address, ask, drain, ms, path};
 use crate::event::{Event, Outgoing, Route};
@@ -27,7 +27,7 @@ fn datagram(out: &Outgoing) -> Vec<u8> {
 
 fn quote(out: &Outgoing) -> Quote {
     let all = datagram(out);
-    let quote = Quote::parse(&all[..Quote::LEN]).expect("an ask");
+    let quote = Quote::parse(&all[..Quote::LEN]).expect("a REQ");
     assert_eq!(Quote::parse(&all), Some(quote));
     assert_eq!(quote.worker(Workers::ONE), 0);
     quote

@@ -454,7 +454,8 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// This came of the ask for a flow that waits: it ends, gets a connection, or waits again.
+    /// Applies what came of the connect request to a flow that waits for it: the flow ends, gets a
+    /// connection, or waits again.
     fn judge_flow(&mut self, flow: u32, verdict: Verdict) {
         if self.has_waited_stranded(flow, verdict) {
             if matches!(verdict, Verdict::Gone | Verdict::Ibta) {

@@ -225,7 +225,7 @@ fn who_asks_for_patience_or_has_answered_an_ask_has_proved_its_address() {
     stage.rep_sent();
     stage.deliver(&stage.mra(Answered::Rep));
     assert!(is_told(&mut stage), "it reads what is sent to it");
-    // Our program has not decided yet what it makes of the peer's answer to its own ask.
+    // Our program has not decided yet what it makes of the peer's answer to its own request.
     let mut stage = Stage::new();
     stage.replied();
     accept_another(&mut stage);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A line of QPs 0 to 9, none of whom an ask has begun for.
+/// A line of QPs 0 to 9, for none of which a request has begun.
 fn line() -> (Line<Chain>, Chains<Undecided>) {
     let (mut line, mut links) = (Line::new(Chain::EMPTY), Chains::new());
     for qp in 0..10 {
