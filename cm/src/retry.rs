@@ -180,6 +180,27 @@ mod tests {
     }
 
     #[test]
+    fn the_first_error_that_quotes_a_last_try_makes_one_more_and_a_later_one_is_believed() {
+        for tries in [1, Retry::UNKNOWN.tries] {
+            let retry = Retry {
+                tries,
+                ..Retry::UNKNOWN
+            };
+            let mut schedule = Schedule::start(Instant::ZERO, retry, 5);
+            for _ in 1..tries {
+                schedule = schedule.again(schedule.deadline, 5).expect("a try is left");
+            }
+            let first = schedule.deadline;
+            assert!(!schedule.refused(first));
+            assert_eq!(schedule.deadline, first + REFUSED_FOR_NS);
+            let again = schedule.again(schedule.deadline, 5);
+            let mut again = again.expect("a second error can only come of another message");
+            assert!(again.again(again.deadline, 5).is_none(), "{tries} tries");
+            assert!(again.refused(first + REFUSED_FOR_NS));
+        }
+    }
+
+    #[test]
     fn patience_asked_for_is_granted_three_times_and_never_shortens_a_wait() {
         let start = Schedule::start(Instant::ZERO, Retry::UNKNOWN, 0);
         let short = start
