@@ -222,6 +222,9 @@ fn a_childs_calls_fail_cleanly_and_its_parent_goes_on() {
             a.node.poll_event().is_none(),
             channel.get_event(Duration::from_secs(60)).is_none(),
             a.node.connection_count() == 0,
+            a.node.counters() == trunkline::Counters::default(),
+            a.node.cm_stats() == trunkline::status::CmStats::default(),
+            a.node.state_bytes().total() == 0,
         ];
         // Neither is joined what runs in the parent, nor does the peer hear of it.
         drop((qa, channel, a));

@@ -633,7 +633,7 @@ impl Node {
     /// What the engine counted. It is read without a lock, while the workers go on.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
-        for handle in &self.shared.handles {
+        for handle in self.shared.own_handles() {
             sum.add(&handle.counters.read());
         }
         sum
@@ -654,7 +654,7 @@ impl Node {
     /// lock, while the workers go on.
     pub fn cm_stats(&self) -> CmStats {
         let mut stats = CmStats::default();
-        for handle in &self.shared.handles {
+        for handle in self.shared.own_handles() {
             handle.recorder.add_to(&mut stats);
         }
         stats
@@ -706,7 +706,7 @@ impl Node {
     /// structures themselves.
     pub fn state_bytes(&self) -> StateBytes {
         let mut sum = self.shared.sum(Core::state_bytes, StateBytes::add);
-        for handle in &self.shared.handles {
+        for handle in self.shared.own_handles() {
             sum.room += handle.new_qps_bytes();
         }
         sum

@@ -123,6 +123,13 @@ impl Shared {
         &self.handles[usize::from(worker)]
     }
 
+    /// The workers; none in a child of fork(2), where a thread of the parent may have held a lock
+    /// of theirs.
+    pub(crate) fn own_handles(&self) -> impl Iterator<Item = &Arc<WorkerHandle>> {
+        let own = self.life.check_own().is_ok();
+        self.handles.iter().filter(move |_| own)
+    }
+
     /// The worker that a QP or connection belongs to.
     pub(crate) fn owner(&self, number: Qpn) -> &WorkerHandle {
         self.handle(self.workers.owner(number.get()))
