@@ -382,6 +382,45 @@ fn a_read_whose_data_are_lost_comes_again_though_a_new_round_came_before_that_wa
     read_and_send_are_done(pair);
 }
 
+/// What is asked for again may be lost or late itself. A refusal of a message behind it says that
+/// it was executed, which it was before: not that the peer has heard that its data are wanted.
+#[test]
+fn a_read_that_comes_again_comes_once_more_where_a_refusal_overtakes_it() {
+    for late in [false, true] {
+        let mut pair = Pair::new(2);
+        let [_a, b] = read_without_data_before_a_send(&mut pair);
+        let held = hold(&mut pair, |from, opcode| {
+            from == 0 && opcode == Opcode::SRC_READ_REQ || opcode == Opcode::SRC_READ_RESP
+        });
+        let gone = pair.conns[1][1];
+        pair.nodes[1].engine.close_connection(gone);
+        let refused = |pair: &Pair| pair.nodes[0].engine.counters().rnr_received;
+        for _ in 0..1000 {
+            if refused(&pair) == 2 {
+                break;
+            }
+            pair.run(MILLISECOND / 100);
+        }
+        assert_eq!(refused(&pair), 2, "the SEND came again without the READ");
+        let asked = taken(&held);
+        let asked: Vec<_> = asked
+            .into_iter()
+            .filter(|datagram| opcode(datagram) == Opcode::SRC_READ_REQ)
+            .collect();
+        assert!(!asked.is_empty(), "the READ comes again");
+        hold(&mut pair, |from, opcode| {
+            from == 0 && opcode == Opcode::SRC_READ_REQ
+        });
+        pair.receive(&b, 1, &[pair.sge(1, BEHIND, 100)]);
+        if late {
+            // The next replay epoch has begun.
+            pair.run(5 * MILLISECOND);
+            release(&mut pair, 0, &asked);
+        }
+        read_and_send_are_done(pair);
+    }
+}
+
 /// Where a packet's message number stands: docs/wire-format.md.
 const MSN: usize = 32;
 

@@ -405,8 +405,10 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sends again, in a new epoch, what the peer has not executed; after the death of a connection
-    /// (`lost`) also what it has executed but not answered in full. It takes a step for each
-    /// request that was sent since the last restart.
+    /// (`lost`) also what it has executed but not answered in full. What was asked for again in
+    /// this epoch, and may not have been heard, is asked for once more: what the peer says of
+    /// messages behind it does not tell. It takes a step for each request that was sent since the
+    /// last restart.
     pub(crate) fn restart(&mut self, flow: u32, lost: bool) {
         let record = &mut self.flows[flow];
         if record.flags.has(Flags::RNR_WAIT) {
@@ -424,9 +426,7 @@ impl<P: Platform> Engine<P> {
         let end = unsent.map_or(record.next_msn, |msn| msn.wrapping_add(partly));
         let first = match lost {
             true => record.head,
-            false => self
-                .requests
-                .first_unexecuted(record.head, record.acked_msn),
+            false => self.requests.first_to_repeat(record.head, record.acked_msn),
         };
         record.sending = first;
         record.sent_bytes = 0;

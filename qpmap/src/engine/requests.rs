@@ -43,6 +43,8 @@ pub(crate) struct Pending {
     /// response were not there, until it completes in its turn, as its response is kept for so
     /// long.
     pub(crate) reading: bool,
+    /// It was sent again, in a later replay epoch than before.
+    pub(crate) repeated: bool,
     /// READs and atomics before it that were outstanding when it was sent.
     pub(crate) ahead: u8,
     /// Some of it was sent, in this replay epoch or an earlier one.
@@ -55,6 +57,12 @@ impl Pending {
     pub(super) const fn has_part_of_response(&self) -> bool {
         let bytes = self.returned.bytes();
         bytes > 0 && bytes < self.request.length
+    }
+
+    /// Whether it is a READ or atomic that was sent again in the present replay epoch, and nothing
+    /// shows yet that the peer has heard so.
+    pub(super) const fn may_be_unheard(&self) -> bool {
+        self.reading && self.repeated && !self.responded && self.returned.bytes() == 0
     }
 
     pub(crate) const fn new(qp: u32, request: Request, route: u32, slots: u16) -> Self {
@@ -74,6 +82,7 @@ impl Pending {
             returned: Coverage::NOTHING,
             responded: false,
             reading: false,
+            repeated: false,
             ahead: 0,
             begun: false,
             outcome: None,

@@ -135,7 +135,8 @@ impl<P: Platform> Engine<P> {
     ) -> Emitted {
         let record = &mut self.flows[flow];
         let mut pending = &mut self.requests[at];
-        if !pending.begun {
+        let repeats = pending.begun;
+        if !repeats {
             self.requests.begin(record.head, at, record.next_msn);
             record.next_msn = record.next_msn.wrapping_add(1);
             pending = &mut self.requests[at];
@@ -143,6 +144,7 @@ impl<P: Platform> Engine<P> {
         if pending.replay_epoch != record.replay_epoch {
             // Responses to the last replay epoch counted until now, and do not from now on.
             (pending.replay_epoch, pending.returned) = (record.replay_epoch, Coverage::NOTHING);
+            pending.repeated = repeats;
         }
         if record.sent_bytes == 0 {
             pending.ahead = record.reads_out;

@@ -78,6 +78,16 @@ impl Requests {
         }
     }
 
+    /// The first request of the flow with this oldest request that the peer has not executed, or
+    /// that it may not have heard is wanted again; [`NONE`]: there is none.
+    pub(crate) fn first_to_repeat(&mut self, oldest: u32, acked_msn: u32) -> u32 {
+        let executed = |at: &u32| before(self[*at].msn, acked_msn);
+        let mut reads = self.reads(oldest).take_while(executed);
+        reads
+            .find(|at| self[*at].may_be_unheard())
+            .unwrap_or_else(|| self.first_unexecuted(oldest, acked_msn))
+    }
+
     /// The first request of the flow with this oldest request that the peer has not executed, where
     /// it has executed all before `acked_msn`; [`NONE`]: there is none.
     pub(crate) fn first_unexecuted(&mut self, oldest: u32, acked_msn: u32) -> u32 {
