@@ -277,6 +277,7 @@ fn join(nodes: &mut [End; 2], config: &PairConfig, now: Instant, private: bool) 
             weight: 1,
             source_ports: 1,
             private,
+            packs: true,
         };
         let identity = PeerIdentity {
             guid: 1 - i as u64,

@@ -91,6 +91,8 @@ pub struct Established {
     pub packet_size: u32,
     /// Packets that both ends have room for at once, in units of 64: `1 ..= 1024`.
     pub window: u16,
+    /// Both ends know packets that several messages share.
+    pub packs: bool,
     /// DSCP that the opener asked for.
     pub traffic_class: u8,
     /// BINDs that the peer sent along; none from an acceptor.

@@ -4,13 +4,13 @@
 //! ```text
 //!  REQ                                          REP
 //! |          magic "TRNK"          |  0..4     |      magic      |  0..4
-//! | version | kind | index | class |  4..8     | version | resvd |  4..8
+//! | version | kind | index | class |  4..8     | version | knows | resvd |  4..8
 //! |            token               |  8..12    |      token      |  8..12
 //! |         packet size            |  12..16   |   packet size   |  12..16
 //! |             GUID               |  16..24   |      GUID       |  16..24
 //! |         start epoch            |  24..32   |   start epoch   |  24..32
 //! |         first packet           |  32..40   |   first packet  |  32..40
-//! |     window      | resvd | BINDs|  40..44    |  window  | workers | BOUNDs |  40..44
+//! |     window      | knows | BINDs|  40..44    |  window  | workers | BOUNDs |  40..44
 //! |   three BINDs, 14 bytes each   |  44..86     | three BOUNDs, 14 bytes each
 //! | workers | toward |  reserved   |  86..92
 //! ```
@@ -18,6 +18,8 @@
 //! *Workers* counts those of the sending node beside the first. *Toward* is the low byte of the QPN
 //! that the connection is wanted for: it shows, to the asked node alone, which of its workers has
 //! to answer. 0 where no QP wants it yet.
+//!
+//! *Knows* has bit 0 set where the sender knows packets that several messages share.
 //!
 //! The number of the sender's end of the connection is the QPN of the REQ or REP, the low 24 bits
 //! of the first packet its starting PSN.
@@ -40,9 +42,22 @@ pub const WINDOW_UNIT: u32 = 64;
 const WINDOWS: core::ops::RangeInclusive<u16> = 1..=1024;
 const KIND_POOL: u8 = 0;
 const KIND_PRIVATE: u8 = 1;
-/// Where REQ and REP say how many workers there are, beside the first.
-const REQ_WORKERS_AT: usize = 86;
-const REP_WORKERS_AT: usize = 42;
+/// Where a REQ or REP says how many workers there are, beside the first, and what its sender knows.
+#[derive(Clone, Copy)]
+struct Places {
+    workers: usize,
+    knows: usize,
+}
+
+const OF_REQ: Places = Places {
+    workers: 86,
+    knows: 42,
+};
+const OF_REP: Places = Places {
+    workers: 42,
+    knows: 5,
+};
+const KNOWS_PACKS: u8 = 1;
 pub(crate) const TOWARD_AT: usize = 87;
 
 /// What a connection is for.
@@ -90,6 +105,8 @@ pub struct Offer {
     pub window: u16,
     /// All workers of this node.
     pub workers: Workers,
+    /// It knows packets that several messages share.
+    pub packs: bool,
 }
 
 /// A question for a peer: a connection, please.
@@ -124,6 +141,8 @@ pub struct End {
     pub window: u16,
     /// All workers of its node.
     pub workers: Workers,
+    /// It knows packets that several messages share.
+    pub packs: bool,
 }
 
 /// Private data of a REQ to [`TRUNKLINE_SERVICE`](crate::TRUNKLINE_SERVICE).
@@ -185,19 +204,20 @@ impl Offer {
             packet_size: self.packet_size,
             window: self.window,
             workers: self.workers,
+            packs: self.packs,
         }
     }
 }
 
 impl End {
-    fn parse<const N: usize>(bytes: &[u8; N], workers_at: usize) -> Result<Self, HelloError> {
+    fn parse<const N: usize>(bytes: &[u8; N], places: Places) -> Result<Self, HelloError> {
         if get(bytes, 0) != MAGIC {
             return Err(HelloError::Magic);
         }
         if bytes[4] != VERSION {
             return Err(HelloError::Version { version: bytes[4] });
         }
-        let further = bytes[workers_at];
+        let further = bytes[places.workers];
         let Some(workers) = further.checked_add(1).and_then(Workers::new) else {
             return invalid("workers", further.into());
         };
@@ -211,6 +231,7 @@ impl End {
             packet_size: u32_at(bytes, 12),
             window: u16_at(bytes, 40),
             workers,
+            packs: bytes[places.knows] & KNOWS_PACKS != 0,
         };
         end.check()?;
         Ok(end)
@@ -230,7 +251,7 @@ impl End {
         Ok(())
     }
 
-    fn emit(&self, out: &mut [u8], workers_at: usize) {
+    fn emit(&self, out: &mut [u8], places: Places) {
         put(out, 0, MAGIC);
         put(out, 4, [VERSION]);
         put(out, 8, self.token.to_be_bytes());
@@ -239,7 +260,8 @@ impl End {
         put(out, 24, self.identity.epoch.to_be_bytes());
         put(out, 32, self.first_packet.to_be_bytes());
         put(out, 40, self.window.to_be_bytes());
-        put(out, workers_at, [self.workers.count() - 1]);
+        put(out, places.workers, [self.workers.count() - 1]);
+        put(out, places.knows, [u8::from(self.packs) * KNOWS_PACKS]);
     }
 }
 
@@ -250,7 +272,7 @@ impl Hello {
     /// It is no hello, of another version, or holds what it may not.
     pub fn parse(data: &PrivateData<92>) -> Result<Self, HelloError> {
         let bytes = data.bytes();
-        let end = End::parse(bytes, REQ_WORKERS_AT)?;
+        let end = End::parse(bytes, OF_REQ)?;
         let purpose = match bytes[5] {
             KIND_POOL if bytes[6] <= Purpose::POOL_LAST => Purpose::Pool(bytes[6]),
             KIND_POOL => return invalid("pool index", bytes[6].into()),
@@ -269,7 +291,7 @@ impl Hello {
     /// Writes private data.
     pub fn emit(&self) -> PrivateData<92> {
         let mut out = [0; 92];
-        self.end.emit(&mut out, REQ_WORKERS_AT);
+        self.end.emit(&mut out, OF_REQ);
         let (kind, index) = match self.purpose {
             Purpose::Pool(index) => (KIND_POOL, index),
             Purpose::Private => (KIND_PRIVATE, 0),
@@ -289,7 +311,7 @@ impl HelloReply {
     pub fn parse(data: &PrivateData<196>) -> Result<Self, HelloError> {
         let bytes = data.bytes();
         Ok(Self {
-            end: End::parse(bytes, REP_WORKERS_AT)?,
+            end: End::parse(bytes, OF_REP)?,
             bounds: Few::parse(bytes)?,
         })
     }
@@ -297,7 +319,7 @@ impl HelloReply {
     /// Writes private data.
     pub fn emit(&self) -> PrivateData<196> {
         let mut out = [0; 196];
-        self.end.emit(&mut out, REP_WORKERS_AT);
+        self.end.emit(&mut out, OF_REP);
         self.bounds.emit(&mut out);
         PrivateData(out)
     }

@@ -83,6 +83,7 @@ fn offer(input: &mut Input<'_>) -> Offer {
         packet_size: 1024,
         window: u16::from(input.byte() & 7) + 1,
         workers: Workers::ONE,
+        packs: true,
     }
 }
 

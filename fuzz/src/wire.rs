@@ -3,7 +3,8 @@
 use crate::input::Input;
 use std::net::IpAddr;
 use trunkline_wire::{
-    AckPayload, Answer, Bth, Control, Header, IcrcSeed, Path, icrc, law, rnr_timer_ns,
+    AckPayload, Answer, Bth, Control, Header, IcrcSeed, Path, Record, Records, icrc, law,
+    rnr_timer_ns,
 };
 
 /// The law of every header of fixed length.
@@ -81,6 +82,19 @@ pub fn payloads(data: &[u8]) {
             assert_eq!(entry, alone, "an entry depends on its neighbours");
         }
     }
+    let records = Records::of(data);
+    let ends = records.map_while(|record| record.ok()).map(|record| {
+        Record::parse(record.header).expect("it is known");
+        Record::LEN + record.further.len() + record.payload.len()
+    });
+    assert!(ends.sum::<usize>() <= data.len());
+    assert_eq!(
+        records.check().ok(),
+        records
+            .collect::<Result<Vec<_>, _>>()
+            .ok()
+            .map(|all| all.len())
+    );
     if let Ok(entries) = Control::entries(data) {
         assert_eq!(entries.len(), data.len() / Control::LEN);
         for (entry, bytes) in entries.zip(data.chunks(Control::LEN)) {

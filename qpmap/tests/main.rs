@@ -20,6 +20,7 @@ mod lies;
 mod lives;
 mod mtu;
 mod pace;
+mod packs;
 mod refusals;
 mod requests;
 mod room;

@@ -377,7 +377,7 @@ impl Net {
         let answered = answered(&bytes).filter(|_| honest);
         let mad = management(&bytes);
         let shared = to.filter(|_| honest && self.judges);
-        let shared = shared.and_then(|to| Shared::read((from, to), &bytes));
+        let shared = shared.map(|to| Shared::all((from, to), &bytes));
         let fate = match to {
             Some(to) => self.fly(from, to, &mut arrival, &mut bytes, mad.is_some()),
             None => Err(Fate::Unreachable),
@@ -393,10 +393,9 @@ impl Net {
             self.lost_answers.insert((to, qpn), self.now);
         }
         let heard = at.filter(|_| shown != Fate::Corrupted);
-        if let Some(packet) = shared {
-            let content = packet::content(&bytes).unwrap_or_default();
-            self.turns.left(self.now, &packet, content);
-            self.refusals.left(self.now, &packet, content, heard);
+        for (packet, content) in shared.iter().flatten() {
+            self.turns.left(self.now, packet, content);
+            self.refusals.left(self.now, packet, content, heard);
         }
         if let (Some(to), Some(mad)) = (to, &mad)
             && honest

@@ -4,7 +4,7 @@ use crate::output;
 use std::collections::VecDeque;
 use std::fmt;
 use trunkline_wire::cm::{CmMad, Message};
-use trunkline_wire::{Answer, Control, Opcode};
+use trunkline_wire::{Answer, Control, Opcode, Record, Records};
 
 /// How many events are kept to be read.
 const KEPT: usize = 256;
@@ -186,6 +186,14 @@ impl Trace {
             Opcode::SRC_CONTROL => {
                 for entry in Control::entries(content).into_iter().flatten() {
                     output::tell(format_args!("{:>19}{entry:?}", ""));
+                }
+            }
+            Opcode::SRC_PACKED => {
+                for record in Records::of(content).flatten() {
+                    if let Ok(header) = Record::parse(record.header) {
+                        output::tell(format_args!("{:>19}{header:?}", ""));
+                    }
+                    self.print_control(record.header.opcode().0, record.payload);
                 }
             }
             _ => {}

@@ -483,5 +483,6 @@ fn params(terms: &Established, options: &ConnectionOptions) -> ConnectionParams 
         weight: options.weight,
         source_ports: options.source_ports,
         private: terms.purpose == Purpose::Private,
+        packs: terms.packs,
     }
 }

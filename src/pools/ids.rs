@@ -23,6 +23,7 @@ pub(super) fn ids(count: u32) -> Vec<HandshakeId> {
             packet_size: 4096,
             window: 16,
             workers: Workers::ONE,
+            packs: false,
         };
         let request = ConnectRequest {
             offer,

@@ -79,6 +79,7 @@ impl Pools {
             weight: options.weight.max(1),
             source_ports: options.source_ports,
             private,
+            packs: near.packs && far.packs,
         };
         let added = context
             .engine

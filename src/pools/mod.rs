@@ -520,6 +520,7 @@ impl Pools {
             packet_size: self.datagram,
             window: (self.window / WINDOW_UNIT) as u16,
             workers: self.worker.of(),
+            packs: true,
         })
     }
 

@@ -234,6 +234,7 @@ mod tests {
                 weight: 1,
                 source_ports: 1,
                 private: true,
+                packs: true,
             };
             let identity = PeerIdentity {
                 guid: 2,

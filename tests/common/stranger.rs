@@ -69,6 +69,7 @@ pub fn offer(window: u16) -> Offer {
         packet_size: 4096,
         window,
         workers: Workers::ONE,
+        packs: false,
     }
 }
 

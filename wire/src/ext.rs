@@ -64,7 +64,7 @@ pub struct SrcExt {
 
 header!(SrcExtView of SrcExt, 40 bytes, "SrcExt", checked);
 
-impl SrcExtView<'_> {
+impl<'a> SrcExtView<'a> {
     /// Version, in `0 ..= 15`; only 1 is known.
     pub const fn version(self) -> u8 {
         self.0[0] >> 4
@@ -160,6 +160,14 @@ impl SrcExtView<'_> {
         u32_at(self.0, 36)
     }
 
+    /// Which message the packet belongs to.
+    #[inline]
+    pub const fn message(self) -> MessageView<'a> {
+        let fields = self.0.split_at(8).1.first_chunk();
+        let fields = fields.expect("the header is longer");
+        MessageView::new(fields, self.generation(), (self.last(), self.abort()))
+    }
+
     /// The same view, of a header that can be read.
     ///
     /// # Errors
@@ -184,6 +192,81 @@ impl SrcExtView<'_> {
 
     const fn has(self, flag: u8) -> bool {
         self.0[0] & flag != 0
+    }
+}
+
+/// What an extension header says of the message that its packet belongs to, and a
+/// [record](crate::Record) of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageView<'a> {
+    /// As bytes 8 to 28 of an extension header.
+    fields: &'a [u8; 20],
+    generation: u16,
+    last: bool,
+    abort: bool,
+}
+
+impl<'a> MessageView<'a> {
+    #[inline]
+    pub(crate) const fn new(
+        fields: &'a [u8; 20],
+        generation: u16,
+        (last, abort): (bool, bool),
+    ) -> Self {
+        Self {
+            fields,
+            generation,
+            last,
+            abort,
+        }
+    }
+
+    /// QP it comes from.
+    #[inline]
+    pub const fn src_qp(self) -> Qpn {
+        Qpn::from_wire(u24_at(self.fields, 0))
+    }
+
+    /// Replay epoch of the source QP.
+    #[inline]
+    pub const fn replay_epoch(self) -> u8 {
+        self.fields[3]
+    }
+
+    /// QP it is for.
+    #[inline]
+    pub const fn dest_qp(self) -> Qpn {
+        Qpn::from_wire(u24_at(self.fields, 4))
+    }
+
+    /// Message number on its QP.
+    #[inline]
+    pub const fn msn(self) -> u32 {
+        u32_at(self.fields, 12)
+    }
+
+    /// Where in its message the payload stands, in bytes.
+    #[inline]
+    pub const fn offset(self) -> u32 {
+        u32_at(self.fields, 16)
+    }
+
+    /// Incarnation of the binding of source and destination QP.
+    #[inline]
+    pub const fn generation(self) -> u16 {
+        self.generation
+    }
+
+    /// The message ends here.
+    #[inline]
+    pub const fn last(self) -> bool {
+        self.last
+    }
+
+    /// The message is to be aborted.
+    #[inline]
+    pub const fn abort(self) -> bool {
+        self.abort
     }
 }
 

@@ -2,6 +2,7 @@
 //! five the operation; and those of Trunkline's shared connections, in the range that IBTA leaves
 //! to manufacturers (0b11x_xxxxx).
 
+use crate::{AtomicEth, Ieth, ImmDt, Reth};
 use core::fmt;
 
 /// BTH opcode: any byte, known or not.
@@ -85,6 +86,8 @@ pub enum Operation {
     Close,
     /// Shared connection: keep-alive.
     Ping,
+    /// Shared connection: messages of QPs that share a packet.
+    Packed,
 }
 
 /// A header that may follow the BTH.
@@ -366,6 +369,8 @@ opcodes! {
     SRC_CLOSE = 0xce, Close, [SrcExt] payload;
     /// Shared connection: keep-alive.
     SRC_PING = 0xcf, Ping, [SrcExt];
+    /// Shared connection: [records](crate::Record) that share a packet.
+    SRC_PACKED = 0xd0, Packed, [SrcExt] payload;
 }
 
 static TABLE: [Option<Shape>; 256] = SHAPES;
@@ -394,14 +399,28 @@ impl Opcode {
             3 => Transport::Ud,
             4 => Transport::Cnp,
             5 => Transport::Xrc,
-            _ if self.0 >> 4 == 0xc => Transport::Src,
+            _ if self.is_src() => Transport::Src,
             _ => Transport::Manufacturer,
         }
     }
 
     /// Whether a shared connection of Trunkline uses it.
     pub const fn is_src(self) -> bool {
-        self.0 >> 4 == 0xc
+        matches!(self.0, 0xc0..=0xd0)
+    }
+
+    /// Bytes of the headers that stand between the extension header and the payload of a packet of
+    /// a shared connection, without the sum over them; 0 when unknown.
+    #[inline]
+    pub const fn further_length(self) -> usize {
+        match self {
+            Self::SRC_WRITE | Self::SRC_READ_REQ => Reth::LEN,
+            Self::SRC_WRITE_IMM => Reth::LEN + ImmDt::LEN,
+            Self::SRC_SEND_IMM => ImmDt::LEN,
+            Self::SRC_SEND_INV => Ieth::LEN,
+            Self::SRC_CMP_SWAP | Self::SRC_FETCH_ADD => AtomicEth::LEN,
+            _ => 0,
+        }
     }
 
     /// What it does; `None` when unknown.
@@ -508,10 +527,10 @@ mod tests {
             assert!(opcode.name().starts_with(prefix), "{opcode}");
             assert_eq!(opcode.is_src(), opcode.position().is_none(), "{opcode}");
         }
-        assert_eq!(Opcode::KNOWN.len(), 23 + 12 + 2 + 1 + 16);
+        assert_eq!(Opcode::KNOWN.len(), 23 + 12 + 2 + 1 + 17);
         assert_eq!(
             (0..=255).filter(|&code| Opcode(code).is_known()).count(),
-            54
+            55
         );
     }
 
@@ -538,6 +557,10 @@ mod tests {
         assert_eq!(length(Opcode::SRC_WRITE_IMM), Some(60));
         assert_eq!(length(Opcode::SRC_PING), Some(40));
         assert_eq!(length(Opcode(0x15)), None);
+        for &opcode in Opcode::KNOWN.iter().filter(|opcode| opcode.is_src()) {
+            let all = crate::SrcExt::LEN + opcode.further_length();
+            assert_eq!(length(opcode), Some(all), "{opcode}");
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use super::packet::syndrome_fields;
 use super::record::{Fields, Value, fields};
 use trunkline_wire::{
-    AckPayload, Answer, Close, Control, ControlKind, Operation, Packet, SrcExt, WireError,
+    AckPayload, Answer, Close, Control, ControlKind, Operation, PackedRecord, Packet, Record,
+    Records, SrcExt, WireError,
 };
 
 /// Reads the payload where it is the connection's own.
@@ -26,6 +27,7 @@ pub(crate) fn contents(
             ("close", fields! { "reason": reason.into() })
         }
         Some(Operation::AtomicResponse) => ("result", result(packet.payload)),
+        Some(Operation::Packed) => ("records", records(packet.payload)?),
         _ => return Ok(()),
     };
     sections.push(section);
@@ -38,6 +40,34 @@ fn result(payload: &[u8]) -> Fields {
         .first_chunk()
         .map_or(0, |bytes| u64::from_be_bytes(*bytes));
     fields! { "original": Value::Hex(original, 16) }
+}
+
+/// What messages share a packet: which they are, not their data.
+fn records(payload: &[u8]) -> Result<Fields, WireError> {
+    let entry = |record: PackedRecord<'_>| {
+        let header = Record::parse(record.header)?;
+        let mut entry = fields! {
+            "opcode": header.opcode.name().into(),
+            "src_qp": header.src_qp.into(),
+            "to_qp": header.dest_qp.into(),
+            "msn": header.msn.into(),
+            "generation": header.generation.into(),
+            "replay_epoch": header.replay_epoch.into(),
+            "length": header.length.into(),
+        };
+        if header.abort {
+            entry.add("abort", true.into());
+        }
+        match header.opcode.operation() {
+            Some(Operation::Answers) => entry.0.extend(answers(record.payload)?.0),
+            Some(Operation::Control) => entry.0.extend(control(record.payload)?.0),
+            _ => {}
+        }
+        Ok(entry)
+    };
+    let entries = Records::of(payload).map(|record| record.and_then(entry));
+    let entries: Result<Vec<_>, WireError> = entries.collect();
+    Ok(fields! { "entries": Value::List(entries?) })
 }
 
 fn answers(payload: &[u8]) -> Result<Fields, WireError> {
@@ -204,6 +234,43 @@ mod tests {
         );
         assert!(describe_payload(Opcode::SRC_ANSWERS, &[0; 17]).is_err());
         assert!(describe_payload(Opcode::SRC_CONTROL, &[9; 20]).is_err());
+    }
+
+    #[test]
+    fn what_shares_a_packet_is_listed() {
+        let answer = Answer {
+            requester: Qpn::from_wire(2),
+            syndrome: Syndrome::Ack { credits: 31 },
+            msn: 4,
+            generation: 5,
+            replay_epoch: 6,
+            responder: Qpn::from_wire(3),
+        };
+        let record = |opcode, length| Record {
+            opcode,
+            solicited: false,
+            abort: false,
+            generation: 5,
+            src_qp: Qpn::from_wire(2),
+            replay_epoch: 6,
+            dest_qp: Qpn::from_wire(3),
+            msn: 7,
+            offset: 0,
+            length,
+        };
+        let send = record(Opcode::SRC_SEND, 2).to_bytes();
+        let answers = record(Opcode::SRC_ANSWERS, 16).to_bytes();
+        let payload = [&send[..], &[1, 2], &answers, &answer.to_bytes(), &[0; 30]].concat();
+        let text = describe_payload(Opcode::SRC_PACKED, &payload).expect("it is well formed");
+        assert_eq!(
+            text,
+            "records entries=[opcode=SRC_SEND src_qp=0x000002 to_qp=0x000003 msn=7 generation=5 \
+             replay_epoch=6 length=2][opcode=SRC_ANSWERS src_qp=0x000002 to_qp=0x000003 msn=7 \
+             generation=5 replay_epoch=6 length=16 entries=[qp=0x000002 by=0x000003 \
+             syndrome=ACK code=31 credits=31 msn=4 \
+             generation=5 replay_epoch=6]]"
+        );
+        assert!(describe_payload(Opcode::SRC_PACKED, &payload[..50]).is_err());
     }
 
     #[test]

@@ -11,14 +11,16 @@ fn ends() -> impl Strategy<Value = End> {
     let identity = (any::<u64>(), any::<u64>());
     let workers = (1..=Workers::MOST).prop_filter_map("a count that may be", Workers::new);
     let sizes = (256_u32..=65_535, 1_u16..=1_024, workers);
-    (identity, any::<u32>(), 0..1_u64 << 63, sizes).prop_map(
-        |((guid, epoch), token, first_packet, (packet_size, window, workers))| End {
+    let knows = any::<bool>();
+    (identity, any::<u32>(), 0..1_u64 << 63, sizes, knows).prop_map(
+        |((guid, epoch), token, first_packet, (packet_size, window, workers), packs)| End {
             identity: Identity { guid, epoch },
             token,
             first_packet,
             packet_size,
             window,
             workers,
+            packs,
         },
     )
 }
@@ -102,6 +104,7 @@ fn sample() -> Hello {
             packet_size: 0x5152,
             window: 0x0200,
             workers: Workers::new(5).expect("five workers may be"),
+            packs: true,
         },
         purpose: Purpose::Pool(6),
         toward: 0x62,
@@ -120,7 +123,7 @@ fn fields_stand_where_the_map_says() {
     assert_eq!(bytes[16..24], counted(0x11));
     assert_eq!(bytes[24..32], counted(0x21));
     assert_eq!(bytes[32..40], counted(0x41));
-    assert_eq!(bytes[40..44], [0x02, 0x00, 0, 2]);
+    assert_eq!(bytes[40..44], [0x02, 0x00, 1, 2]);
     let bind = [1, 2, 3, 4, 5, 6, 7, 8, 9, 0x0a, 0, 0, 0, 0];
     assert_eq!(bytes[44..58], bind);
     assert_eq!(bytes[58..61], [1, 2, 4]);
@@ -129,7 +132,7 @@ fn fields_stand_where_the_map_says() {
     let bounds = sample().binds.as_slice().iter().map(consent).collect();
     let end = sample().end;
     let reply = HelloReply { end, bounds }.emit();
-    assert_eq!(reply.bytes()[..8], [b'T', b'R', b'N', b'K', 1, 0, 0, 0]);
+    assert_eq!(reply.bytes()[..8], [b'T', b'R', b'N', b'K', 1, 1, 0, 0]);
     assert_eq!(reply.bytes()[8..42], bytes[8..42]);
     assert_eq!(reply.bytes()[42..44], [4, 2]);
     let bound = [4, 5, 6, 1, 2, 3, 7, 8, 9, 0x0a, 0xf8, 0xf7, 0xf6, 0xf5];

@@ -67,6 +67,7 @@ pub(super) fn offer(random: &mut Rng) -> Offer {
         packet_size: 1_500 + random.below(60_000) as u32,
         window: 2 + random.below(1_000) as u16,
         workers: Workers::ONE,
+        packs: true,
     }
 }
 

@@ -254,6 +254,7 @@ impl Node {
             weight: 1,
             source_ports: 1,
             private: false,
+            packs: index.is_multiple_of(2),
         };
         let other = index == CONNECTIONS;
         let identity = PeerIdentity {

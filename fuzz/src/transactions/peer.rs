@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use trunkline_qpmap::FIRST_MSN;
 use trunkline_wire::{
     AckPayload, Answer, AtomicEth, Bth, Control, Gid, Header, IcrcSeed, Ieth, ImmDt, Opcode, Path,
-    Psn, Qpn, ROCE_PORT, Reth, Rkey, SrcExt, icrc, parse_datagram,
+    Psn, Qpn, ROCE_PORT, Record, Records, Reth, Rkey, SrcExt, icrc, parse_datagram,
 };
 
 /// Address of the node under fuzz, and of its peer.
@@ -83,6 +83,8 @@ pub(super) struct Peer {
     /// What the peer has told: its next message number per QP.
     told: [u32; QPS],
     first: u64,
+    /// Records that go with the next packet.
+    records: Vec<u8>,
 }
 
 impl Peer {
@@ -94,6 +96,7 @@ impl Peer {
             heard: [Heard::NONE; QPS],
             told: [FIRST_MSN; QPS],
             first,
+            records: Vec::new(),
         };
         for index in 0..=CONNECTIONS {
             peer.open(node, index);
@@ -156,18 +159,37 @@ impl Peer {
                 let number = ext.psn64(packet.bth.psn);
                 self.links[link].heard = self.links[link].heard.max(number + 1);
             }
-            if let Some(index) = (0..QPS).find(|index| qpn(*index) == ext.dest_qp) {
-                let heard = &mut self.heard[index];
-                (heard.binding, heard.msn, heard.replay_epoch) =
-                    (ext.generation, ext.msn, ext.replay_epoch);
+            if packet.bth.opcode != Opcode::SRC_PACKED {
+                self.hear_message(packet.bth.opcode, &ext, packet.payload);
+                continue;
             }
-            if packet.bth.opcode == Opcode::SRC_CONTROL
-                && let Ok(entries) = Control::entries(packet.payload)
-            {
-                for entry in entries.flatten() {
-                    if let Some(index) = (0..QPS).find(|index| qpn(*index) == entry.dest_qp) {
-                        self.heard[index].generation = entry.generation;
-                    }
+            for record in Records::of(packet.payload) {
+                let record = record.expect("the node packs well-formed records");
+                let header = Record::parse(record.header).expect("and known ones");
+                let ext = SrcExt {
+                    generation: header.generation,
+                    dest_qp: header.dest_qp,
+                    msn: header.msn,
+                    replay_epoch: header.replay_epoch,
+                    ..ext
+                };
+                self.hear_message(header.opcode, &ext, record.payload);
+            }
+        }
+    }
+
+    fn hear_message(&mut self, opcode: Opcode, ext: &SrcExt, payload: &[u8]) {
+        if let Some(index) = (0..QPS).find(|index| qpn(*index) == ext.dest_qp) {
+            let heard = &mut self.heard[index];
+            (heard.binding, heard.msn, heard.replay_epoch) =
+                (ext.generation, ext.msn, ext.replay_epoch);
+        }
+        if opcode == Opcode::SRC_CONTROL
+            && let Ok(entries) = Control::entries(payload)
+        {
+            for entry in entries.flatten() {
+                if let Some(index) = (0..QPS).find(|index| qpn(*index) == entry.dest_qp) {
+                    self.heard[index].generation = entry.generation;
                 }
             }
         }
@@ -454,8 +476,30 @@ impl Peer {
 
     /// Numbers a packet, seals it and hands it over, once or more often, whole or not, at once or
     /// together with those that follow.
-    fn deliver(&mut self, node: &mut Node, link: usize, packet: Vec<u8>, input: &mut Input<'_>) {
+    fn deliver(
+        &mut self,
+        node: &mut Node,
+        link: usize,
+        mut packet: Vec<u8>,
+        input: &mut Input<'_>,
+    ) {
         let fate = input.byte();
+        if fate & 0x87 == 0x87 && packet[0] != Opcode::SRC_ACK.0 {
+            // It shares a packet with the next one.
+            self.records.extend(record_of(&packet));
+            return;
+        }
+        if !self.records.is_empty() && packet[0] != Opcode::SRC_ACK.0 {
+            let mut records = std::mem::take(&mut self.records);
+            records.extend(record_of(&packet));
+            records.truncate(DATAGRAM as usize);
+            let ext = SrcExt {
+                header_crc: false,
+                last: true,
+                ..SrcExt::read(&packet[Bth::LEN..]).expect("it was built").0
+            };
+            packet = build(Opcode::SRC_PACKED, &ext, &Headers::default(), &records);
+        }
         let record = &mut self.links[link];
         let number = match fate & 7 {
             0 => record.next.wrapping_add(u64::from(input.byte())),
@@ -531,6 +575,29 @@ fn build(opcode: Opcode, ext: &SrcExt, headers: &Headers, payload: &[u8]) -> Vec
     out.extend(payload);
     out.extend([0; icrc::LEN]);
     out
+}
+
+/// What a datagram says, as a record; its payload is cut where it is too long.
+fn record_of(datagram: &[u8]) -> Vec<u8> {
+    let (ext, rest) = SrcExt::read(&datagram[Bth::LEN..]).expect("it was built");
+    let opcode = Opcode(datagram[0]);
+    let further = opcode.further_length();
+    let summed = if ext.header_crc { icrc::LEN } else { 0 };
+    let payload = &rest[further + summed..rest.len() - icrc::LEN];
+    let payload = &payload[..payload.len().min(Record::MOST)];
+    let record = Record {
+        opcode,
+        solicited: false,
+        abort: ext.abort,
+        generation: ext.generation,
+        src_qp: ext.src_qp,
+        replay_epoch: ext.replay_epoch,
+        dest_qp: ext.dest_qp,
+        msn: ext.msn,
+        offset: ext.offset,
+        length: payload.len() as u16,
+    };
+    [&record.to_bytes()[..], &rest[..further], payload].concat()
 }
 
 /// Fills in the sum over the headers where there is one.

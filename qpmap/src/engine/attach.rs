@@ -126,7 +126,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.links[conn];
         record.flows += 1;
         self.flows.homes().join(&mut record.members, flow);
-        if record.flows.is_multiple_of(CROWD) && !record.flags.private {
+        if record.flows.is_multiple_of(CROWD) && !record.flags.is_private() {
             let peer = self.links.address_of(conn);
             let remote = self.flows[flow].remote;
             self.events.push(Event::Crowded { peer, remote });

@@ -1,5 +1,9 @@
 //! Building one packet of a shared connection: headers, payload in one copy-and-sum, ICRC.
 
+mod record;
+
+pub(crate) use record::{packed_datagram, record_bytes};
+
 use super::qp::Flow;
 use super::requests::Pending;
 use crate::regions::Regions;
@@ -58,6 +62,8 @@ pub(crate) enum SentKind {
     Answers,
     Control,
     Ping,
+    /// Several of the others but PINGs: the list is kept apart.
+    Packed,
 }
 
 impl SentPacket {
@@ -109,6 +115,8 @@ pub(crate) enum Payload<'a> {
     Read(PdId, trunkline_wire::Rkey, u64),
     /// Bytes at hand.
     Bytes(&'a [u8]),
+    /// What an atomic found.
+    Value([u8; 8]),
 }
 
 /// Bytes of the longest headers: of an atomic.
@@ -324,6 +332,13 @@ impl<'a> PacketTemplate<'a> {
                 }
                 Ok(())
             }
+            Payload::Value(value) => {
+                payload.copy_from_slice(&value);
+                if let Some(crc) = sum {
+                    B::sum(payload, crc);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -502,4 +517,6 @@ pub(crate) enum Emitted {
     Voided,
     /// The port is full.
     NoRoom,
+    /// The share of its connection is used up.
+    Spent,
 }

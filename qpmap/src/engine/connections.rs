@@ -45,6 +45,8 @@ pub struct ConnectionParams {
     pub source_ports: u8,
     /// Opened by a program for itself: the engine binds no QPs to it on its own.
     pub private: bool,
+    /// The peer knows packets that several messages share: so it says when it meets us.
+    pub packs: bool,
 }
 
 /// Where a connection stands.
@@ -139,6 +141,7 @@ impl<P: Platform> Engine<P> {
             traffic_class: params.traffic_class,
             weight: params.weight,
             private: params.private,
+            packs: params.packs,
         };
         let index = self.links.insert(Conn::new(delivery, peer, &terms));
         self.arm_conn(now, index, false);
@@ -250,6 +253,7 @@ impl<P: Platform> Engine<P> {
 
     /// Frees what connections that were active some time ago have left.
     pub(crate) fn trim(&mut self, now: Instant) {
+        self.tx.packs.trim();
         if self.links.trim() {
             self.trim_later(now);
         }

@@ -5,7 +5,7 @@
 //! takes.
 
 use super::ack_delay::AckDelay;
-use super::build::{SentKind, SentPacket};
+use super::build::{self, Emitted, SentKind, SentPacket};
 use super::control::{MAX_BLOB, Reply};
 use super::qp::{Answer, Flags, Flow};
 use super::schedule::Owed;
@@ -17,8 +17,8 @@ use crate::slab::NONE;
 use trunkline_conn::egress::Egress;
 use trunkline_conn::time::Instant;
 use trunkline_wire::{
-    Answer as AnswerEntry, Control as ControlEntry, ControlKind, NakCode, Opcode, Qpn, Syndrome,
-    WireError,
+    Answer as AnswerEntry, Control as ControlEntry, ControlKind, NakCode, Opcode, Qpn, Record,
+    Syndrome, WireError,
 };
 
 /// Bytes of control messages for which a packet is worth while.
@@ -75,8 +75,9 @@ impl<P: Platform> Engine<P> {
         if turn == Turn::Full || !self.has_control(conn) {
             return turn;
         }
+        let joins = self.room_to_join(conn) >= LEAST_BLOB;
         let ack_delay = &mut self.links[conn].flags.ack_delay;
-        if ack_delay.is_over(data) {
+        if joins || ack_delay.is_over(data) {
             return match self.send_control(tx) {
                 Turn::Idle => turn,
                 other => other,
@@ -146,6 +147,13 @@ impl<P: Platform> Engine<P> {
             self.links[conn].flags.ack_delay.start_anew();
             return Turn::Idle;
         }
+        let joins = self.room_to_join(conn);
+        if joins >= LEAST_BLOB {
+            return self.join_control(tx, joins.min(MAX_BLOB));
+        }
+        if self.send_pack(tx, true) == Emitted::NoRoom {
+            return Turn::Full;
+        }
         let (record, windows) = self.links.with_windows(conn);
         if !record.delivery.ready_urgent(now, windows) {
             self.links[conn].flags.ack_delay.block();
@@ -154,37 +162,55 @@ impl<P: Platform> Engine<P> {
         // There is room before anything is taken off the lists.
         let most = (self.links[conn].payload() as usize).min(MAX_BLOB);
         let mut sizes = [most, most / 4, LEAST_BLOB].into_iter();
-        let overhead = super::build::OVERHEAD as usize;
+        let overhead = build::OVERHEAD as usize;
         let port = self.links[conn].delivery.next_port();
         let ports = &self.config.source_ports;
         let Some(limit) = sizes.find(|size| tx.has_room(ports, port, size + overhead)) else {
             return Turn::Full;
         };
-        let (mut bytes, mut ends) = (self.control.blobs.blank(), self.control.blobs.blank_ends());
-        let (kind, opcode) = match self.collect(now, conn, limit, (&mut bytes, &mut ends)) {
-            SentKind::Control => (SentKind::Control, Opcode::SRC_CONTROL),
-            _ => (SentKind::Answers, Opcode::SRC_ANSWERS),
-        };
-        if bytes.is_empty() {
-            // What the flows owed has to wait for something else.
-            self.control.blobs.give_back(bytes);
-            self.control.blobs.give_back_ends(ends);
+        let Some(item) = self.collect_blob(now, conn, limit) else {
             return Turn::Yield;
-        }
-        let datagram = (super::build::BASE + bytes.len() + super::build::ICRC) as u32;
-        let (slot, serial) = self.control.blobs.insert(bytes, ends);
-        let item = SentPacket {
-            kind,
-            slot,
-            serial,
-            ..SentPacket::PING
+        };
+        let opcode = match item.kind {
+            SentKind::Control => Opcode::SRC_CONTROL,
+            _ => Opcode::SRC_ANSWERS,
         };
         if !self.send_blob(tx, item, opcode) {
             // The port breaks its word, but no control message is lost for that: it is sent again.
             let delivery = &mut self.links[conn].delivery;
-            delivery.record_urgent(now, item, datagram);
+            delivery.record_urgent(now, item, build::packed_datagram(item.length) as u32);
         }
         Turn::Yield
+    }
+
+    /// Lets control messages, `limit` bytes at most, join the packet that is being put together.
+    fn join_control(&mut self, tx: &mut TxContext<'_, impl Egress + ?Sized>, limit: usize) -> Turn {
+        if let Some(item) = self.collect_blob(tx.now, tx.conn, limit) {
+            let bytes = Record::LEN as u32 + item.length;
+            self.tx.packs.join(item, bytes);
+        }
+        Turn::Yield
+    }
+
+    /// Gathers control messages of one kind. `None`: what the flows owed has to wait for something
+    /// else.
+    fn collect_blob(&mut self, now: Instant, conn: u32, limit: usize) -> Option<SentPacket> {
+        let (mut bytes, mut ends) = (self.control.blobs.blank(), self.control.blobs.blank_ends());
+        let kind = self.collect(now, conn, limit, (&mut bytes, &mut ends));
+        if bytes.is_empty() {
+            self.control.blobs.give_back(bytes);
+            self.control.blobs.give_back_ends(ends);
+            return None;
+        }
+        let length = bytes.len() as u32;
+        let (slot, serial) = self.control.blobs.insert(bytes, ends);
+        Some(SentPacket {
+            kind,
+            slot,
+            serial,
+            length,
+            ..SentPacket::PING
+        })
     }
 
     /// Gathers control messages of one kind. Flows that owe something of the other kind,

@@ -67,6 +67,10 @@ counters! {
     streamed,
     /// Datagrams built.
     sent,
+    /// Those of them that several messages, answers or control messages shared.
+    packed_sent,
+    /// Packets taken in that several shared.
+    packed_received,
     /// Dropped: shorter than its headers say.
     malformed,
     /// Dropped: an opcode nobody defined.

@@ -6,7 +6,6 @@
 
 use super::ending::Ending;
 use super::qp::Flags;
-use super::responses::Response;
 use super::timer::Timer;
 use super::{Engine, Platform};
 use crate::slab::NONE;
@@ -78,16 +77,6 @@ impl<P: Platform> Engine<P> {
         self.drop_responses(flow, |response| {
             response.reads_memory() && !response.sent_all
         });
-    }
-
-    /// Whether a response that was lost may be built anew.
-    pub(crate) fn may_still_answer(&self, flow: u32, response: &Response) -> bool {
-        let record = &self.flows[flow];
-        let ended = match record.ending {
-            Ending::No => false,
-            ending => ending.is_last() || !record.flags.has(Flags::REFUSED),
-        };
-        !(ended && response.reads_memory())
     }
 
     /// A flow whose QP is gone is with `conn`, which counts it no more.

@@ -113,10 +113,10 @@ impl<P: Platform> Engine<P> {
     }
 
     fn execute_send(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
-        let ext = packet.ext;
+        let message = packet.message;
         let qp = self.flows[flow].qp;
         let pd = self.qps[qp].pd;
-        if ext.last() && ext.offset() == 0 && self.flows[flow].assembly == NONE {
+        if message.last() && message.offset() == 0 && self.flows[flow].assembly == NONE {
             // All of it in one packet: nothing to put together.
             let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
             if let Err(refusal) = self.place(pd, &receive, packet) {
@@ -126,7 +126,7 @@ impl<P: Platform> Engine<P> {
             return self.end_send(flow, packet, &receive);
         }
         let at = self.assembly(flow, packet.opcode);
-        if ext.last() && !self.has_rest(at, ext.offset())? {
+        if message.last() && !self.has_rest(at, message.offset())? {
             return Ok(Step::Early);
         }
         let receive = match self.inbound[at].receive.take() {
@@ -134,11 +134,11 @@ impl<P: Platform> Engine<P> {
             None => self.hold_receive(flow, at).ok_or(Refusal::NotReady)?,
         };
         let placed = self.place(pd, &receive, packet);
-        if placed.is_err() || !ext.last() {
+        if placed.is_err() || !message.last() {
             self.inbound[at].receive = Some(receive);
             placed?;
             let length = packet.payload.len() as u32;
-            self.inbound.add_piece(at, ext.offset(), length);
+            self.inbound.add_piece(at, message.offset(), length);
             return Ok(Step::Placed);
         }
         self.end_send(flow, packet, &receive)
@@ -162,11 +162,11 @@ impl<P: Platform> Engine<P> {
 
     /// Puts a packet of a SEND where it belongs in its receive request.
     fn place(&mut self, pd: PdId, receive: &Receive, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let end = u64::from(packet.ext.offset()) + packet.payload.len() as u64;
+        let end = u64::from(packet.message.offset()) + packet.payload.len() as u64;
         if end > receive.capacity() {
             return Err(Refusal::Own(Status::LocalLength, NakCode::InvalidRequest));
         }
-        let (offset, mut sum) = (packet.ext.offset(), packet.sum);
+        let (offset, mut sum) = (packet.message.offset(), packet.sum);
         self.regions
             .scatter(pd, &receive.sges, offset, packet.payload, sum.as_mut())
             .map_err(|_| Refusal::Own(Status::LocalProtection, NakCode::RemoteOperational))?;
@@ -186,7 +186,7 @@ impl<P: Platform> Engine<P> {
         packet: &Packet<'_>,
         receive: &Receive,
     ) -> Result<Step, Refusal> {
-        let end = packet.ext.offset() + packet.payload.len() as u32;
+        let end = packet.message.offset() + packet.payload.len() as u32;
         let pd = self.qps[self.flows[flow].qp].pd;
         let mut extra = packet.imm().map_or(Extra::None, Extra::Immediate);
         if let Some(key) = packet.invalidate() {
@@ -201,11 +201,11 @@ impl<P: Platform> Engine<P> {
     }
 
     fn execute_write(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
-        let ext = packet.ext;
+        let message = packet.message;
         let Some(reth) = packet.reth().filter(|reth| reth.length <= MAX_MESSAGE) else {
             return Err(Refusal::INVALID);
         };
-        let (offset, last) = (ext.offset(), ext.last());
+        let (offset, last) = (message.offset(), message.last());
         let length = packet.payload.len() as u32;
         let end = u64::from(offset) + u64::from(length);
         if end > u64::from(reth.length) || (last && end != u64::from(reth.length)) {
@@ -286,11 +286,16 @@ impl<P: Platform> Engine<P> {
         let pd = self.qps[qp].pd;
         self.regions
             .check_remote(pd, reth.rkey, reth.va, reth.length, Access::REMOTE_READ)?;
-        let ext = packet.ext;
-        if !self.make_room(flow, ext.msn(), ext.offset()) {
+        let message = packet.message;
+        if !self.make_room(flow, message.msn(), message.offset()) {
             return Err(Refusal::INVALID);
         }
-        self.add_response(flow, ext.msn(), ext.replay_epoch(), read_outcome(&reth));
+        self.add_response(
+            flow,
+            message.msn(),
+            message.replay_epoch(),
+            read_outcome(&reth),
+        );
         Ok(())
     }
 
@@ -298,12 +303,12 @@ impl<P: Platform> Engine<P> {
     /// and if it is the same READ as the first time where that is known.
     pub(super) fn repeat_read(&mut self, flow: u32, packet: &Packet<'_>) {
         let qp = self.flows[flow].qp;
-        let msn = packet.ext.msn();
+        let msn = packet.message.msn();
         let refusal = if !self.qps[qp].state.receives() {
             Refusal::Peer(NakCode::RemoteOperational, QpEvent::Fatal)
         } else if let Some(first) = self.responses.outcome(self.flows[flow].responses, msn) {
             if packet.reth().map(|reth| read_outcome(&reth)) == Some(first) {
-                self.answer_again(flow, msn, packet.ext.replay_epoch());
+                self.answer_again(flow, msn, packet.message.replay_epoch());
                 return;
             }
             Refusal::INVALID
@@ -327,7 +332,7 @@ impl<P: Platform> Engine<P> {
             // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
             return Err(Refusal::INVALID);
         }
-        if !self.make_room(flow, packet.ext.msn(), packet.ext.offset()) {
+        if !self.make_room(flow, packet.message.msn(), packet.message.offset()) {
             return Err(Refusal::INVALID);
         }
         let op = if packet.opcode == Opcode::SRC_CMP_SWAP {
@@ -347,8 +352,8 @@ impl<P: Platform> Engine<P> {
         };
         self.add_response(
             flow,
-            packet.ext.msn(),
-            packet.ext.replay_epoch(),
+            packet.message.msn(),
+            packet.message.replay_epoch(),
             Outcome::Value(before),
         );
         Ok(Step::Done)

@@ -165,7 +165,7 @@ impl Links {
         self.numbers.open(number, index);
         let record = &mut self.conns[index];
         record.serial = self.serial;
-        let newest = self.peers[record.peer].newest(record.flags.private);
+        let newest = self.peers[record.peer].newest(record.flags.is_private());
         let before = std::mem::replace(newest, index);
         record.next = before;
         if let Some(before) = self.conns.get_mut(before) {
@@ -178,7 +178,7 @@ impl Links {
     pub(crate) fn unlink(&mut self, conn: u32) {
         let record = &self.conns[conn];
         let (peer, next, prev) = (record.peer, record.next, record.prev);
-        let private = record.flags.private;
+        let private = record.flags.is_private();
         match self.conns.get_mut(prev) {
             Some(prev) => prev.next = next,
             None => *self.peers[peer].newest(private) = next,
@@ -381,7 +381,7 @@ impl Links {
     pub(crate) fn is_spare(&self, conn: u32) -> bool {
         let record = &self.conns[conn];
         let others = || self.conns_of(record.peer).any(|other| other != conn);
-        record.flows == 0 && !record.flags.private && record.delivery.is_idle() && others()
+        record.flows == 0 && !record.flags.is_private() && record.delivery.is_idle() && others()
     }
 
     /// Whether a connection leads to the worker of its peer that has the QP `remote`.

@@ -3,7 +3,8 @@
 use super::build::{BASE, ICRC};
 use trunkline_conn::mem::RegionMemory;
 use trunkline_wire::{
-    AtomicEth, Bth, Crc, Ieth, ImmDt, Opcode, Qpn, Reth, Rkey, SrcExtView, WireError, icrc,
+    AtomicEth, Bth, Crc, Ieth, MessageView, Opcode, PackedRecord, Qpn, Reth, Rkey, SrcExt,
+    SrcExtView, WireError, icrc,
 };
 
 /// A parsed packet of a shared connection.
@@ -16,24 +17,14 @@ pub(crate) struct Packet<'a> {
     pub(crate) conn: Qpn,
     pub(crate) number: u64,
     pub(crate) ext: SrcExtView<'a>,
+    /// Which message it belongs to.
+    pub(crate) message: MessageView<'a>,
     /// The headers behind the extension header, as many bytes as the opcode asks for.
     further: &'a [u8],
     pub(crate) payload: &'a [u8],
     pub(crate) datagram: &'a [u8],
     /// The sum so far, when the payload still has to be fed into it.
     pub(crate) sum: Option<Crc>,
-}
-
-/// Bytes of the headers between extension header and payload.
-const fn further_length(opcode: Opcode) -> usize {
-    match opcode {
-        Opcode::SRC_WRITE | Opcode::SRC_READ_REQ => Reth::LEN,
-        Opcode::SRC_WRITE_IMM => Reth::LEN + ImmDt::LEN,
-        Opcode::SRC_SEND_IMM => ImmDt::LEN,
-        Opcode::SRC_SEND_INV => Ieth::LEN,
-        Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => AtomicEth::LEN,
-        _ => 0,
-    }
 }
 
 impl<'a> Packet<'a> {
@@ -54,7 +45,7 @@ impl<'a> Packet<'a> {
                 value: ext.flags().into(),
             });
         }
-        let further = further_length(bth.opcode);
+        let further = bth.opcode.further_length();
         let hcrc = if ext.header_crc() { ICRC } else { 0 };
         let need = further + hcrc + ICRC;
         if rest.len() < need {
@@ -71,11 +62,61 @@ impl<'a> Packet<'a> {
             conn: bth.dest_qp,
             number: ext.psn64(bth.psn),
             ext,
+            message: ext.message(),
             further: &rest[..further],
             payload: &rest[further + hcrc..rest.len() - ICRC],
             datagram,
             sum: None,
         })
+    }
+
+    /// A record of this packet, as the packet that could stand for it.
+    #[inline(always)]
+    pub(crate) const fn record(&self, record: &PackedRecord<'a>) -> Self {
+        Self {
+            opcode: record.header.opcode(),
+            solicited: record.header.solicited(),
+            message: record.header.message(),
+            further: record.further,
+            payload: record.payload,
+            datagram: &[],
+            sum: None,
+            ..*self
+        }
+    }
+
+    /// Whether it is a record of another packet.
+    pub(crate) const fn is_record(&self) -> bool {
+        self.datagram.is_empty()
+    }
+
+    /// Whether a QP asks for something.
+    pub(crate) const fn is_request(&self) -> bool {
+        self.opcode.0 <= Opcode::SRC_FETCH_ADD.0 && self.opcode.0 != Opcode::SRC_READ_RESP.0
+    }
+
+    /// The packet that could stand for a record, without its sum, which is checked.
+    pub(crate) fn standalone(&self) -> Vec<u8> {
+        let bth = Bth {
+            opcode: self.opcode,
+            solicited: self.solicited,
+            dest_qp: self.conn,
+            ..Bth::default()
+        };
+        let message = self.message;
+        let ext = SrcExt {
+            last: true,
+            abort: message.abort(),
+            generation: message.generation(),
+            src_qp: message.src_qp(),
+            replay_epoch: message.replay_epoch(),
+            dest_qp: message.dest_qp(),
+            msn: message.msn(),
+            offset: message.offset(),
+            ..SrcExt::default()
+        };
+        let (bth, ext) = (bth.to_bytes(), ext.to_bytes());
+        [&bth[..], &ext, self.further, self.payload, &[0; ICRC]].concat()
     }
 
     /// Of a WRITE or READ.

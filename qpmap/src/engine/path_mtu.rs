@@ -79,6 +79,11 @@ impl<P: Platform> Engine<P> {
             }
             SentKind::Response => self.response_lost(item.flow, item.slot, item.serial),
             SentKind::Answers | SentKind::Control | SentKind::Ping => {}
+            SentKind::Packed => {
+                // Its control messages go again alone, in its place.
+                let records = self.tx.packs.records(item).to_vec();
+                records.iter().for_each(|item| self.give_up(item));
+            }
         }
     }
 

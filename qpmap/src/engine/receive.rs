@@ -233,19 +233,30 @@ impl<P: Platform> Engine<P> {
             self.counters.bad_acknowledgement.add(1);
         }
         for item in freed.drain(..) {
-            match item.kind {
-                SentKind::Response => self.response_acked(item.flow, item.slot, item.serial),
-                SentKind::Ping => self.ping_arrived(now, &item),
-                _ => {
-                    let ends = self.control.blobs.free(item.slot, item.serial);
-                    ends.iter().for_each(|flow| self.end_told(*flow));
-                    self.control.blobs.give_back_ends(ends);
-                }
-            }
+            self.item_arrived(now, &item);
         }
         self.rx.give_back_room(freed);
         if self.heed(now, conn) {
             self.mark_ready(conn);
+        }
+    }
+
+    /// What a packet carried, or a record of one, has arrived.
+    pub(super) fn item_arrived(&mut self, now: Instant, item: &SentPacket) {
+        match item.kind {
+            SentKind::Request => {}
+            SentKind::Response => self.response_acked(item.flow, item.slot, item.serial),
+            SentKind::Ping => self.ping_arrived(now, item),
+            SentKind::Answers | SentKind::Control => {
+                let ends = self.control.blobs.free(item.slot, item.serial);
+                ends.iter().for_each(|flow| self.end_told(*flow));
+                self.control.blobs.give_back_ends(ends);
+            }
+            SentKind::Packed => {
+                let records = self.tx.packs.free(item);
+                records.iter().for_each(|item| self.item_arrived(now, item));
+                self.tx.packs.give_back(records);
+            }
         }
     }
 
@@ -260,10 +271,15 @@ impl<P: Platform> Engine<P> {
             }
             SentKind::Request => self.missed_request(item),
             SentKind::Ping => {}
+            SentKind::Packed => {
+                let records = self.tx.packs.free(item);
+                records.iter().for_each(|item| self.forget_item(item));
+                self.tx.packs.give_back(records);
+            }
         }
     }
 
-    fn dispatch(&mut self, now: Instant, conn: u32, packet: &Packet<'_>) -> Verdict {
+    pub(super) fn dispatch(&mut self, now: Instant, conn: u32, packet: &Packet<'_>) -> Verdict {
         match packet.opcode {
             Opcode::SRC_SEND
             | Opcode::SRC_SEND_IMM
@@ -284,6 +300,7 @@ impl<P: Platform> Engine<P> {
                 self.handle_controls(now, conn, packet.payload);
                 Verdict::Accept
             }
+            Opcode::SRC_PACKED => self.handle_packed(now, conn, packet),
             Opcode::SRC_PING => Verdict::Accept,
             _ => {
                 // The peer counts it in its stream, so the stream goes on.
@@ -294,35 +311,35 @@ impl<P: Platform> Engine<P> {
     }
 
     fn flow_of(&mut self, conn: u32, packet: &Packet<'_>) -> Option<u32> {
-        let ext = packet.ext;
-        let qp = self.qp_index(ext.dest_qp())?;
-        self.flow_from(qp, ext.src_qp(), conn)
+        let message = packet.message;
+        let qp = self.qp_index(message.dest_qp())?;
+        self.flow_from(qp, message.src_qp(), conn)
     }
 
     /// Data of a READ or the result of an atomic.
     fn handle_response(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
-        let ext = packet.ext;
+        let message = packet.message;
         let found = self
             .flow_of(conn, packet)
-            .and_then(|flow| Some((flow, self.find_read(flow, ext.msn())?)))
+            .and_then(|flow| Some((flow, self.find_read(flow, message.msn())?)))
             .filter(|(_, at)| {
                 // Data of one READ does not mix; what an atomic found is the same whenever it is
                 // told.
                 let once = packet.opcode == Opcode::SRC_ATOMIC_RESP;
-                once || self.requests[*at].replay_epoch == ext.replay_epoch()
+                once || self.requests[*at].replay_epoch == message.replay_epoch()
             });
-        let current = |flow: u32| self.flows[flow].received_generation() == ext.generation();
+        let current = |flow: u32| self.flows[flow].received_generation() == message.generation();
         let Some((flow, at)) = found.filter(|(flow, _)| current(*flow)) else {
             self.counters.stale.add(1);
             return Verdict::Accept;
         };
         let pending = &self.requests[at];
-        let begins = ext.offset().max(pending.returned.bytes());
+        let begins = message.offset().max(pending.returned.bytes());
         let end = u64::from(begins) + packet.payload.len() as u64;
         let fits = end <= u64::from(pending.request.length);
         let kind = match pending.request.op {
             SendOp::Read(_) => packet.opcode == Opcode::SRC_READ_RESP,
-            SendOp::Atomic(..) => packet.opcode == Opcode::SRC_ATOMIC_RESP && ext.offset() == 0,
+            SendOp::Atomic(..) => packet.opcode == Opcode::SRC_ATOMIC_RESP && message.offset() == 0,
             _ => false,
         };
         let whole = packet.opcode != Opcode::SRC_ATOMIC_RESP || packet.payload.len() == 8;
@@ -341,7 +358,9 @@ impl<P: Platform> Engine<P> {
         };
         let pd = self.qps[self.flows[flow].qp].pd;
         let placed = match &pending.request.local {
-            Local::Sges(sges) => self.regions.scatter(pd, sges, ext.offset(), payload, crc),
+            Local::Sges(sges) => self
+                .regions
+                .scatter(pd, sges, message.offset(), payload, crc),
             Local::Inline(_) => Ok(()),
         };
         if placed.is_err() {
@@ -352,7 +371,7 @@ impl<P: Platform> Engine<P> {
             return Verdict::Corrupt;
         }
         self.requests
-            .add_response(at, ext.offset(), payload.len() as u32);
+            .add_response(at, message.offset(), payload.len() as u32);
         let pending = &self.requests[at];
         if pending.returned.bytes() < pending.request.length {
             return Verdict::Placed(Message::Response { flow, request: at });
@@ -372,7 +391,9 @@ impl<P: Platform> Engine<P> {
 
     /// A packet whose data is gone at the sender, or that nobody waits for.
     fn handle_void(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
-        let flow = self.flow_of(conn, packet).filter(|_| packet.ext.abort());
+        let flow = self
+            .flow_of(conn, packet)
+            .filter(|_| packet.message.abort());
         match flow {
             Some(flow) => self.handle_abort(flow, conn, packet),
             None => Verdict::Accept,

@@ -28,25 +28,21 @@ const MAX_AHEAD: u8 = 3;
 impl<P: Platform> Engine<P> {
     /// A request packet for one of our QPs.
     pub(crate) fn handle_request(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
-        let ext = packet.ext;
-        let flow = self
-            .qp_index(ext.dest_qp())
-            .and_then(|qp| self.flow_from(qp, ext.src_qp(), conn));
-        let bound = flow.filter(|flow| self.flows[*flow].flags.has(Flags::PEER_BOUND));
-        let Some(flow) = bound else {
+        let message = packet.message;
+        let Some(flow) = self.bound_flow(conn, packet) else {
             return self.refuse_unbound(conn, packet);
         };
-        if ext.generation() != self.flows[flow].received_generation() {
+        if message.generation() != self.flows[flow].received_generation() {
             self.counters.stale.add(1);
             return Verdict::Accept;
         }
-        if !self.enter_replay_epoch(flow, ext.replay_epoch()) {
+        if !self.enter_replay_epoch(flow, message.replay_epoch()) {
             self.counters.stale.add(1);
             return Verdict::Accept;
         }
         let record = &self.flows[flow];
         let (qp, expected) = (record.qp, record.expected_msn);
-        if before(ext.msn(), expected) {
+        if before(message.msn(), expected) {
             // Also by a QP in error: what it executed before it may have to be answered again.
             return self.repeat(flow, packet);
         }
@@ -58,7 +54,7 @@ impl<P: Platform> Engine<P> {
             self.refuse(flow, Answer::Nak(NakCode::RemoteOperational.code()));
             return Verdict::Accept;
         }
-        if ext.msn() != expected {
+        if message.msn() != expected {
             return self.stage(flow, conn, packet);
         }
         match self.execute(flow, packet) {
@@ -75,24 +71,36 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    /// The flow that a request is for, if the peer's QP is bound to it.
+    #[inline]
+    pub(super) fn bound_flow(&mut self, conn: u32, packet: &Packet<'_>) -> Option<u32> {
+        let message = packet.message;
+        let qp = self.qp_index(message.dest_qp())?;
+        let flow = self.flow_from(qp, message.src_qp(), conn)?;
+        self.flows[flow]
+            .flags
+            .has(Flags::PEER_BOUND)
+            .then_some(flow)
+    }
+
     /// A request for a pair of QPs that is not bound here. The requester hears so, or has heard, or
     /// is about to hear of the end of the QP that it was for.
     fn refuse_unbound(&mut self, conn: u32, packet: &Packet<'_>) -> Verdict {
-        let ext = packet.ext;
+        let message = packet.message;
         self.counters.unknown_qp.add(1);
-        let pair = (ext.dest_qp(), ext.src_qp());
+        let pair = (message.dest_qp(), message.src_qp());
         if self.is_ending(conn, pair, |flow| {
-            flow.received_generation() == ext.generation()
+            flow.received_generation() == message.generation()
         }) {
             return Verdict::Accept;
         }
         let answer = AnswerEntry {
-            requester: ext.src_qp(),
-            responder: ext.dest_qp(),
+            requester: message.src_qp(),
+            responder: message.dest_qp(),
             syndrome: Syndrome::Nak(NakCode::InvalidRd),
-            msn: ext.msn(),
-            generation: ext.generation(),
-            replay_epoch: ext.replay_epoch(),
+            msn: message.msn(),
+            generation: message.generation(),
+            replay_epoch: message.replay_epoch(),
         };
         let address = self.links.address_of(conn);
         if !self.control.replies.answer((conn, address), answer) {
@@ -145,11 +153,11 @@ impl<P: Platform> Engine<P> {
         match packet.opcode {
             Opcode::SRC_READ_REQ => self.repeat_read(flow, packet),
             Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => {
-                let msn = packet.ext.msn();
+                let msn = packet.message.msn();
                 if let Some(Outcome::Value(_)) =
                     self.responses.outcome(self.flows[flow].responses, msn)
                 {
-                    self.answer_again(flow, msn, packet.ext.replay_epoch());
+                    self.answer_again(flow, msn, packet.message.replay_epoch());
                 }
             }
             _ => self.answer(flow),
@@ -173,11 +181,11 @@ impl<P: Platform> Engine<P> {
 
     /// The requester has lost the data of a message before all of it was sent.
     pub(crate) fn handle_abort(&mut self, flow: u32, conn: u32, packet: &Packet<'_>) -> Verdict {
-        let ext = packet.ext;
+        let message = packet.message;
         let record = &self.flows[flow];
         if !record.flags.has(Flags::PEER_BOUND)
-            || record.received_generation() != ext.generation()
-            || !self.enter_replay_epoch(flow, ext.replay_epoch())
+            || record.received_generation() != message.generation()
+            || !self.enter_replay_epoch(flow, message.replay_epoch())
             || self.flows[flow].flags.has(Flags::REFUSED)
         {
             self.counters.stale.add(1);
@@ -185,11 +193,11 @@ impl<P: Platform> Engine<P> {
         }
         let record = &self.flows[flow];
         let (qp, expected) = (record.qp, record.expected_msn);
-        if before(ext.msn(), expected) || !self.qps[qp].state.receives() {
+        if before(message.msn(), expected) || !self.qps[qp].state.receives() {
             return Verdict::Accept;
         }
         self.counters.void_received.add(1);
-        if ext.msn() != expected {
+        if message.msn() != expected {
             // What comes before it is still to be executed.
             return self.stage(flow, conn, packet);
         }
@@ -201,32 +209,34 @@ impl<P: Platform> Engine<P> {
         if !packet.is_summed::<P::RegionMemory>() {
             return Verdict::Corrupt;
         }
-        let ext = packet.ext;
+        let message = packet.message;
         let (offset, last) = match packet.opcode {
             // The offset of these is none.
-            Opcode::SRC_READ_REQ | Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => (0, ext.last()),
+            Opcode::SRC_READ_REQ | Opcode::SRC_CMP_SWAP | Opcode::SRC_FETCH_ADD => {
+                (0, message.last())
+            }
             // It stands for some packet of its message, which does not wait for the others.
             Opcode::SRC_VOID => (u32::MAX, false),
-            _ => (ext.offset(), ext.last()),
+            _ => (message.offset(), message.last()),
         };
         let place = Place {
-            msn: ext.msn(),
+            msn: message.msn(),
             offset,
             last,
         };
         let who = (flow, self.links[conn].peer());
         let shelf = &mut self.flows[flow].staged;
-        if self
-            .inbound
-            .staging_mut()
-            .add(shelf, who, place, packet.datagram)
-        {
+        let alone = packet.is_record().then(|| packet.standalone());
+        let datagram = alone.as_deref().unwrap_or(packet.datagram);
+        if self.inbound.staging_mut().add(shelf, who, place, datagram) {
             self.counters.staged.add(1);
-            Verdict::Accept
-        } else {
-            self.counters.staging_full.add(1);
-            Verdict::Drop
+            return Verdict::Accept;
         }
+        self.counters.staging_full.add(1);
+        if packet.is_record() {
+            self.record_dropped(flow);
+        }
+        Verdict::Drop
     }
 
     /// Runs packets that waited for the message that just went on, message after message.

@@ -43,13 +43,6 @@ impl Response {
         matches!(self.outcome, Outcome::Read { .. })
     }
 
-    pub(crate) const fn value_bytes(&self) -> [u8; 8] {
-        match self.outcome {
-            Outcome::Read { .. } => [0; 8],
-            Outcome::Value(value) => value.to_be_bytes(),
-        }
-    }
-
     /// Sends it from its beginning.
     pub(super) const fn restart(&mut self) {
         (self.sent_all, self.sent_bytes, self.unacked) = (false, 0, 0);

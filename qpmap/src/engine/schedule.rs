@@ -54,6 +54,11 @@ impl Share {
         bytes as i32
     }
 
+    /// Counts bytes that join a packet that was counted.
+    pub(crate) const fn add(&mut self, bytes: u32) {
+        self.bytes -= bytes as i32;
+    }
+
     /// As much of it as `packets` packets.
     pub(crate) fn limited(self, packets: u32) -> Self {
         Self {

@@ -1,12 +1,9 @@
 //! Packets of one connection, once it is decided which are next.
 
-use super::build::{
-    self, Emitted, MessageId, Out, PacketTemplate, Payload, Route, SentKind, SentPacket,
-};
+use super::build::{self, Emitted, Out, PacketTemplate, Route, SentKind, SentPacket};
+use super::contents::contents;
 use super::coverage::Coverage;
 use super::links;
-use super::requests::Pending;
-use super::responses::{Outcome, Response};
 use super::schedule::Share;
 use super::{Engine, Platform};
 use crate::regions::Regions;
@@ -16,7 +13,7 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::RegionMemory;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::Status;
-use trunkline_wire::{AckPayload, NakCode, Opcode};
+use trunkline_wire::{AckPayload, NakCode, Opcode, Record};
 
 /// The way that packets of a connection take out of the node.
 pub(super) struct TxContext<'a, E: ?Sized> {
@@ -34,7 +31,11 @@ impl<E: Egress + ?Sized> TxContext<'_, E> {
         self.egress.reserve(&route.path, length).is_some()
     }
 
-    const fn out<'a, B>(&'a mut self, ports: &'a [u16], regions: &'a Regions<B>) -> Out<'a, B, E> {
+    pub(super) const fn out<'a, B>(
+        &'a mut self,
+        ports: &'a [u16],
+        regions: &'a Regions<B>,
+    ) -> Out<'a, B, E> {
         Out {
             route: &self.route,
             ports,
@@ -133,6 +134,62 @@ impl<P: Platform> Engine<P> {
         at: u32,
         share: &mut Share,
     ) -> Emitted {
+        let item = self.begin_request(flow, at);
+        let request = &self.requests[at].request;
+        let length = match request.op.has_response_data() {
+            true => 0,
+            false => request.length,
+        };
+        if self.flows[flow].sent_bytes == 0 && self.may_share(tx.conn, length) {
+            let bytes = build::record_bytes(&request.op, length);
+            let joined = self.join(tx, SentPacket { length, ..item }, bytes, share);
+            if joined == Emitted::Sent {
+                self.flows[flow].deficit -= bytes as i32;
+                self.end_request(flow, at);
+            }
+            return joined;
+        }
+        let sent = self.send_pack(tx, false);
+        if sent != Emitted::Sent {
+            return sent;
+        }
+        if share.is_spent() {
+            return Emitted::Spent;
+        }
+        let record = &mut self.flows[flow];
+        let pending = &self.requests[at];
+        let qp = &self.qps[record.qp];
+        let conn = &mut self.links[tx.conn];
+        let (payload, delivery) = (conn.payload(), &mut conn.delivery);
+        let mut template = PacketTemplate::request(record, qp.queues.qpn, qp.pd, pending);
+        let mut packets = 0;
+        let progress = Progress {
+            sent_bytes: &mut record.sent_bytes,
+            deficit: &mut record.deficit,
+            share,
+            packets: &mut packets,
+        };
+        let now = tx.now;
+        let out = tx.out(&self.config.source_ports, &self.regions);
+        let message = (&mut template, item, payload);
+        let emitted = progress.send(now, message, delivery, out);
+        let is_last = template.last;
+        self.counters.sent.add(packets);
+        if emitted == Emitted::NoRoom {
+            return emitted;
+        }
+        if is_last {
+            self.end_request(flow, at);
+        }
+        if emitted == Emitted::Voided {
+            self.request_lost(flow, at);
+        }
+        emitted
+    }
+
+    /// Some of a request goes out, for the first time or again. Returns what stands for its first
+    /// packet.
+    fn begin_request(&mut self, flow: u32, at: u32) -> SentPacket {
         let record = &mut self.flows[flow];
         let mut pending = &mut self.requests[at];
         let repeats = pending.begun;
@@ -149,49 +206,29 @@ impl<P: Platform> Engine<P> {
         if record.sent_bytes == 0 {
             pending.ahead = record.reads_out;
         }
-        let qp = &self.qps[record.qp];
-        let conn = &mut self.links[tx.conn];
-        let (payload, delivery) = (conn.payload(), &mut conn.delivery);
-        let mut template = PacketTemplate::request(record, qp.queues.qpn, qp.pd, pending);
-        let item = SentPacket {
+        SentPacket {
             kind: SentKind::Request,
             replay_epoch: record.replay_epoch,
             flow,
             slot: at,
             serial: pending.serial,
             ..SentPacket::PING
-        };
-        let mut packets = 0;
-        let progress = Progress {
-            sent_bytes: &mut record.sent_bytes,
-            deficit: &mut record.deficit,
-            share,
-            packets: &mut packets,
-        };
-        let now = tx.now;
-        let out = tx.out(&self.config.source_ports, &self.regions);
-        let message = (&mut template, item, payload);
-        let emitted = progress.send(now, message, delivery, out);
-        self.counters.sent.add(packets);
-        if emitted == Emitted::NoRoom {
-            return emitted;
         }
-        if template.last {
-            record.sending = pending.flow_next;
-            record.sent_bytes = 0;
-            if pending.request.op.has_response_data() {
-                pending.reading = true;
-                record.reads_out += 1;
-            }
+    }
+
+    /// All of a request has gone out: the one behind it is next.
+    fn end_request(&mut self, flow: u32, at: u32) {
+        let (record, pending) = (&mut self.flows[flow], &mut self.requests[at]);
+        record.sending = pending.flow_next;
+        record.sent_bytes = 0;
+        if pending.request.op.has_response_data() {
+            pending.reading = true;
+            record.reads_out += 1;
         }
-        if emitted == Emitted::Voided {
-            self.request_lost(flow, at);
-        }
-        emitted
     }
 
     /// The data of a request is gone: it fails.
-    fn request_lost(&mut self, flow: u32, request: u32) {
+    pub(super) fn request_lost(&mut self, flow: u32, request: u32) {
         self.counters.void_sent.add(1);
         self.fail_message(flow, request, Status::LocalProtection);
     }
@@ -205,6 +242,7 @@ impl<P: Platform> Engine<P> {
         share: &mut Share,
     ) -> Emitted {
         let response = &self.responses[at];
+        let length = response.length();
         let item = SentPacket {
             kind: SentKind::Response,
             replay_epoch: response.replay_epoch,
@@ -213,8 +251,24 @@ impl<P: Platform> Engine<P> {
             serial: response.serial,
             ..SentPacket::PING
         };
-        let value = response.value_bytes();
-        let mut template = self.response_template(flow, response, &value);
+        if response.sent_bytes == 0 && self.may_share(tx.conn, length) {
+            let bytes = Record::LEN as u32 + length;
+            let joined = self.join(tx, SentPacket { length, ..item }, bytes, share);
+            if joined == Emitted::Sent {
+                self.flows[flow].deficit -= bytes as i32;
+                *self.responses.progress(at) = length;
+                self.responses.sent(at, 1, true);
+            }
+            return joined;
+        }
+        let sent = self.send_pack(tx, false);
+        if sent != Emitted::Sent {
+            return sent;
+        }
+        if share.is_spent() {
+            return Emitted::Spent;
+        }
+        let mut template = contents!(self).template_of_response(flow, &self.responses[at]);
         let conn = &mut self.links[tx.conn];
         let (payload, delivery) = (conn.payload(), &mut conn.delivery);
         let mut packets = 0;
@@ -238,33 +292,10 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The memory of a READ is gone that was to be answered: so is the right to it.
-    fn read_lost(&mut self, flow: u32, response: u32) {
+    pub(super) fn read_lost(&mut self, flow: u32, response: u32) {
         self.counters.void_sent.add(1);
         let msn = self.responses[response].msn;
         self.refuse_executed(flow, msn, NakCode::RemoteAccess, QpEvent::AccessError);
-    }
-
-    fn response_template<'a>(
-        &self,
-        flow: u32,
-        response: &Response,
-        value: &'a [u8; 8],
-    ) -> PacketTemplate<'a> {
-        let record = &self.flows[flow];
-        let (opcode, payload) = match response.outcome {
-            Outcome::Read { key, addr, .. } => {
-                let pd = self.qps[record.qp].pd;
-                (Opcode::SRC_READ_RESP, Payload::Read(pd, key, addr))
-            }
-            Outcome::Value(_) => (Opcode::SRC_ATOMIC_RESP, Payload::Bytes(value)),
-        };
-        let id = MessageId::of(
-            record,
-            self.own_number(flow),
-            response.msn,
-            response.replay_epoch,
-        );
-        PacketTemplate::new(opcode, id, response.length(), payload)
     }
 
     /// Sends a lost packet again, or a VOID in its place when nobody waits for its content. It
@@ -274,45 +305,14 @@ impl<P: Platform> Engine<P> {
         tx: &mut TxContext<'_, impl Egress + ?Sized>,
         item: &SentPacket,
     ) -> Emitted {
-        let value;
-        let mut template = PacketTemplate::bare(Opcode::SRC_VOID, &[]);
-        match item.kind {
-            SentKind::Request => {
-                let pending = self.requests.get(item.slot);
-                let is_it = |at: &&Pending| {
-                    at.serial == item.serial && at.replay_epoch == item.replay_epoch
-                };
-                // In another replay epoch it is sent anew.
-                let flow = self
-                    .flows
-                    .get(item.flow)
-                    .filter(|at| at.replay_epoch == item.replay_epoch);
-                if let (Some(pending), Some(flow)) = (pending.filter(is_it), flow) {
-                    let qp = &self.qps[flow.qp];
-                    template = PacketTemplate::request(flow, qp.queues.qpn, qp.pd, pending);
-                    template.cut(item.offset, item.length);
-                }
-            }
-            SentKind::Response => {
-                let response = self.responses.get(item.slot, item.serial);
-                let wanted = |response: &&Response| self.may_still_answer(item.flow, response);
-                if let Some(response) = response.filter(wanted) {
-                    value = response.value_bytes();
-                    template = self.response_template(item.flow, response, &value);
-                    template.cut(item.offset, item.length);
-                }
-            }
-            SentKind::Answers | SentKind::Control => {
-                if let Some(blob) = self.control.blobs.get(item.slot, item.serial) {
-                    let opcode = match item.kind {
-                        SentKind::Answers => Opcode::SRC_ANSWERS,
-                        _ => Opcode::SRC_CONTROL,
-                    };
-                    template = PacketTemplate::bare(opcode, blob);
-                }
-            }
-            SentKind::Ping => self.links.ping_lost(item),
+        if item.kind == SentKind::Packed {
+            return self.send_packed_again(tx, item);
         }
+        if item.kind == SentKind::Ping {
+            self.links.ping_lost(item);
+        }
+        let void = || PacketTemplate::bare(Opcode::SRC_VOID, &[]);
+        let template = contents!(self).template(item).unwrap_or_else(void);
         let now = tx.now;
         let delivery = &mut self.links[tx.conn].delivery;
         let mut out = tx.out(&self.config.source_ports, &self.regions);
@@ -322,10 +322,7 @@ impl<P: Platform> Engine<P> {
             .sent
             .add(u64::from(emitted != Emitted::NoRoom));
         if emitted == Emitted::Voided {
-            match item.kind {
-                SentKind::Response => self.read_lost(item.flow, item.slot),
-                _ => self.request_lost(item.flow, item.slot),
-            }
+            self.data_lost(item);
         }
         emitted
     }

@@ -83,6 +83,7 @@ impl<P: Platform> Engine<P> {
             + self.rows_bytes()
             + self.flows.room_bytes()
             + self.timers.state_bytes()
+            + self.tx.packs.state_bytes()
     }
 }
 

@@ -168,7 +168,11 @@ impl<P: Platform> Engine<P> {
         let mut tx = self.tx(now, conn, egress);
         let mut share = rest.unwrap_or(Share::of(self.links[conn].weight));
         let before = self.counters.sent.get();
-        let turn = self.serve_turns(&mut tx, &mut share);
+        self.tx.packs.begin();
+        let mut turn = self.serve_turns(&mut tx, &mut share);
+        if self.send_pack(&mut tx, false) == Emitted::NoRoom {
+            turn = Turn::Full;
+        }
         let turn = match self.links[conn].flags.ping {
             true => self.serve_ping(&mut tx, turn),
             false => turn,
@@ -249,7 +253,7 @@ impl<P: Platform> Engine<P> {
             }
             turn = self.serve_flows(tx, room.saturating_sub(held), share);
         }
-        let data = self.counters.sent.get() != before;
+        let data = self.counters.sent.get() != before || self.tx.packs.is_open();
         if self.tx.schedule().is_tight() {
             return turn;
         }
@@ -306,6 +310,10 @@ impl<P: Platform> Engine<P> {
             }
         };
         *share = share.without(given, left);
+        // Control messages may join what is left where no more data follow.
+        if turn != Turn::Idle && self.send_pack(tx, false) == Emitted::NoRoom {
+            return Turn::Full;
+        }
         turn
     }
 
@@ -329,7 +337,7 @@ impl<P: Platform> Engine<P> {
             record.deficit = record.deficit.min(quantum);
         }
         loop {
-            if share.is_spent() {
+            if share.is_spent() && !(self.tx.packs.is_open() && share.bytes() > 0) {
                 return Turn::Blocked;
             }
             let sent = match self.next_response(flow) {
@@ -342,8 +350,10 @@ impl<P: Platform> Engine<P> {
                     }
                 },
             };
-            if sent == Emitted::NoRoom {
-                return Turn::Full;
+            match sent {
+                Emitted::NoRoom => return Turn::Full,
+                Emitted::Spent => return Turn::Blocked,
+                Emitted::Sent | Emitted::Voided => {}
             }
             if self.flows[flow].deficit <= 0 {
                 return Turn::Yield;

@@ -2,6 +2,7 @@
 //! the last one went, and whom to tell that a connection is closed.
 
 use super::build::Route;
+use super::packs::Packs;
 use super::schedule::Schedule;
 use super::seeded::Seeded;
 use std::collections::VecDeque;
@@ -11,6 +12,8 @@ use trunkline_wire::{Close, IcrcSeed, Path};
 #[derive(Debug)]
 pub(crate) struct Tx {
     schedule: Schedule,
+    /// What packets carry that several messages share.
+    pub(crate) packs: Packs,
     /// Path of the last packet that went.
     departed: Seeded,
     /// Connections whose peer has to hear that they are closed, oldest first, and why.
@@ -21,6 +24,7 @@ impl Tx {
     pub(crate) fn new(path: Path) -> Self {
         Self {
             schedule: Schedule::default(),
+            packs: Packs::default(),
             departed: Seeded::new(path),
             closes: VecDeque::new(),
         }

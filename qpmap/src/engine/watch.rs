@@ -127,8 +127,11 @@ impl<P: Platform> Engine<P> {
                 == (SentKind::Request, flow, record.head, head.serial)
         };
         let mut under_way = InVain::NONE;
-        let in_flight = conn.delivery.unacked().filter(of_head);
-        in_flight.for_each(|item| under_way.missed(item.offset));
+        for packet in conn.delivery.unacked() {
+            let items = self.tx.packs.records(&packet).iter();
+            let of_head = items.filter(|item| of_head(item));
+            of_head.for_each(|item| under_way.missed(item.offset));
+        }
         under_way.had_a_part(record.sending == record.head && record.sent_bytes > 0)
     }
 

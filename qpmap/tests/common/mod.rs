@@ -151,6 +151,8 @@ pub(crate) struct Pair {
     pub(crate) ibta: bool,
     /// Connections opened from now on belong to programs, not to the pools.
     pub(crate) private: bool,
+    /// Peers of connections opened from now on know packets that several messages share.
+    pub(crate) packs: bool,
     /// What QPs made from now on take receives from, by node.
     pub(crate) srqs: [Option<u32>; 2],
     /// Send requests that QPs made from now on have room for.
@@ -184,6 +186,7 @@ pub(crate) fn params(local: (Qpn, u32), remote: (Qpn, u32)) -> ConnectionParams 
         weight: 1,
         source_ports: 1,
         private: false,
+        packs: false,
     }
 }
 
@@ -245,6 +248,7 @@ impl Pair {
             now,
             ibta: false,
             private: false,
+            packs: false,
             datagram,
             srqs: [None; 2],
             depth: 64,
@@ -268,6 +272,7 @@ impl Pair {
                 datagram: self.datagram,
                 control: self.control,
                 private: self.private,
+                packs: self.packs,
                 ..params(ends[i], ends[1 - i])
             };
             let identity = PeerIdentity {

@@ -1,6 +1,7 @@
 //! The pair of QPs that a packet of a shared connection is for.
 
-use trunkline_wire::{BthView, Control, ControlKind, Opcode, Qpn, SrcExt};
+use super::packet;
+use trunkline_wire::{BthView, Control, ControlKind, Opcode, Qpn, Record, Records, SrcExt};
 
 /// What one QP sends to another, and the nodes that they are at.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -21,7 +22,7 @@ impl Flow {
     }
 }
 
-/// A packet of a shared connection.
+/// A packet of a shared connection, or a record of one that stands for a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shared {
     pub(super) opcode: Opcode,
@@ -34,8 +35,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Reads a datagram between two nodes.
-    pub(super) fn read(nodes: (usize, usize), datagram: &[u8]) -> Option<Self> {
+    /// Reads what a datagram between two nodes begins with.
+    fn read(nodes: (usize, usize), datagram: &[u8]) -> Option<Self> {
         let (bth, rest) = BthView::split(datagram).ok()?;
         let opcode = bth.opcode();
         if !opcode.is_src() {
@@ -52,6 +53,51 @@ impl Shared {
             ext,
             length: datagram.len() as u64,
         })
+    }
+
+    /// Reads a datagram between two nodes: each packet that it stands for, with what follows the
+    /// headers of answers and control messages.
+    pub(super) fn all(nodes: (usize, usize), datagram: &[u8]) -> Vec<(Self, Vec<u8>)> {
+        let Some(whole) = Self::read(nodes, datagram) else {
+            return Vec::new();
+        };
+        let content = packet::content(datagram).unwrap_or_default();
+        if whole.opcode != Opcode::SRC_PACKED {
+            return vec![(whole, whole.said(content))];
+        }
+        let records = Records::of(content).flatten();
+        let stands_for = records.filter_map(|at| {
+            let record = Record::parse(at.header).ok()?;
+            let ext = SrcExt {
+                last: true,
+                generation: record.generation,
+                src_qp: record.src_qp,
+                replay_epoch: record.replay_epoch,
+                dest_qp: record.dest_qp,
+                msn: record.msn,
+                offset: record.offset,
+                ..whole.ext
+            };
+            let packet = Self {
+                opcode: record.opcode,
+                flow: Flow {
+                    nodes,
+                    qps: (record.src_qp, record.dest_qp),
+                },
+                ext,
+                length: (Record::LEN + at.further.len() + at.payload.len()) as u64,
+                ..whole
+            };
+            Some((packet, packet.said(at.payload)))
+        });
+        stands_for.collect()
+    }
+
+    fn said(&self, content: &[u8]) -> Vec<u8> {
+        match self.opcode {
+            Opcode::SRC_CONTROL | Opcode::SRC_ANSWERS => content.to_vec(),
+            _ => Vec::new(),
+        }
     }
 
     /// The flows that it asks its peer to agree to, with the epoch that each begins; `content` is

@@ -1,11 +1,12 @@
 //! A peer that lies: the packets of a real node, so that all that lets them in is right, with one
 //! thing in them that is not true.
 
+use super::packet::address;
 use std::collections::VecDeque;
 use trunkline_dataplane::port::Arrival;
 use trunkline_dataplane::prng::Prng;
 use trunkline_wire::{
-    Answer, Control, ControlKind, Opcode, Qpn, Reth, Rkey, SrcExt, Syndrome, icrc,
+    Answer, Control, ControlKind, Opcode, Qpn, Record, Records, Reth, Rkey, SrcExt, Syndrome, icrc,
 };
 
 /// Where the extension header of shared connections stands, and what is behind it.
@@ -16,7 +17,7 @@ const SUM: usize = 4;
 /// What a liar remembers of the talk of others.
 const MEMORY: usize = 64;
 /// Opcodes of shared connections.
-const OPCODES: u64 = 16;
+const OPCODES: u64 = 17;
 
 /// Who lies, and how.
 #[derive(Debug)]
@@ -50,10 +51,21 @@ impl Lies {
         let Some(Ok((ext, rest))) = bytes.get(EXT..).map(SrcExt::read) else {
             return;
         };
-        let qps = [ext.src_qp, ext.dest_qp];
+        if Opcode(bytes[0]) == Opcode::SRC_PACKED {
+            for record in Records::of(&rest[..rest.len().saturating_sub(SUM)]).flatten() {
+                let message = record.header.message();
+                let qps = [message.src_qp(), message.dest_qp()];
+                self.learn(record.header.opcode(), qps, record.further);
+            }
+            return;
+        }
+        self.learn(Opcode(bytes[0]), [ext.src_qp, ext.dest_qp], rest);
+    }
+
+    fn learn(&mut self, opcode: Opcode, qps: [Qpn; 2], headers: &[u8]) {
         qps.into_iter().for_each(|qp| keep(&mut self.qps, qp));
-        if Opcode(bytes[0]).has_reth()
-            && let Ok((reth, _)) = Reth::read(rest)
+        if opcode.has_reth()
+            && let Ok((reth, _)) = Reth::read(headers)
         {
             keep(&mut self.memory, (reth.va, reth.rkey));
         }
@@ -66,7 +78,7 @@ impl Lies {
         }
         match bytes[0] {
             code if Opcode(code).is_src() => self.lie(bytes),
-            code => self.spoil(bytes, EXT + address(code)),
+            code => self.spoil(bytes, EXT + address(Opcode(code))),
         }
         icrc::seal(&arrival.path, arrival.identification.guess(), bytes);
         true
@@ -88,7 +100,9 @@ impl Lies {
         self.unsum(bytes, &mut ext);
         match self.random.below(8) {
             0..3 => self.lie_of_the_packet(&mut ext),
-            3 if address(bytes[0]) == 0 => bytes[0] = 0xc0 | self.random.below(OPCODES) as u8,
+            3 if address(Opcode(bytes[0])) == 0 && bytes[0] != Opcode::SRC_PACKED.0 => {
+                bytes[0] = 0xc0 + self.random.below(OPCODES) as u8;
+            }
             4 => {
                 let end = bytes.len() - SUM;
                 let length = self.random.below((end - BODY) as u64 + 1) as usize;
@@ -163,10 +177,53 @@ impl Lies {
                 let entries: Vec<_> = entries.collect();
                 self.answers(entries)
             }
+            Opcode::SRC_PACKED => self.records(content),
             code if code.has_reth() => return self.lie_of_memory(&mut bytes[BODY..end]),
-            code => return self.spoil(bytes, BODY + address(code.0)),
+            code => return self.spoil(bytes, BODY + address(code)),
         };
         bytes.splice(BODY..end, said);
+    }
+
+    /// The same records, of which one is not what it was, or not there, or there twice, and
+    /// sometimes all in another order.
+    fn records(&mut self, content: &[u8]) -> Vec<u8> {
+        let records = Records::of(content).flatten();
+        let parsed = records.filter_map(|at| {
+            let parts = (at.further.to_vec(), at.payload.to_vec());
+            Some((Record::parse(at.header).ok()?, parts))
+        });
+        let mut all: Vec<_> = parsed.collect();
+        if all.is_empty() {
+            return content.to_vec();
+        }
+        let at = self.random.below(all.len() as u64) as usize;
+        match self.random.below(8) {
+            0 => drop(all.remove(at)),
+            1 => all.push(all[at].clone()),
+            2 => all.reverse(),
+            3 => all[at].0.length = self.near(all[at].0.length.into()) as u16 & 0xfff,
+            4 if !all[at].1.0.is_empty() => self.lie_of_memory(&mut all[at].1.0),
+            5 if address(all[at].0.opcode) == 0 => {
+                all[at].0.opcode = Opcode(0xc0 + self.random.below(OPCODES) as u8);
+            }
+            _ => self.lie_of_a_record(&mut all[at].0),
+        }
+        let bytes = all.into_iter().flat_map(|(header, (further, payload))| {
+            [header.to_bytes().to_vec(), further, payload].concat()
+        });
+        bytes.collect()
+    }
+
+    fn lie_of_a_record(&mut self, record: &mut Record) {
+        match self.random.below(7) {
+            0 => record.generation = self.near(record.generation.into()) as u16,
+            1 => record.src_qp = self.qp(),
+            2 => record.dest_qp = self.qp(),
+            3 => record.replay_epoch = self.near(record.replay_epoch.into()) as u8,
+            4 => record.msn = self.near(record.msn),
+            5 => record.offset = self.near(record.offset),
+            _ => record.abort ^= true,
+        }
     }
 
     fn controls(&mut self, entries: Vec<Control>) -> Vec<u8> {
@@ -239,16 +296,6 @@ impl Lies {
             _ => reth.va = reth.va.wrapping_sub(1),
         }
         reth.emit(room);
-    }
-}
-
-/// Bytes of the address that the first header begins with, if it has one. Another one near it could
-/// be good or bad, depending on where the machine has put memory.
-fn address(code: u8) -> usize {
-    let code = Opcode(code);
-    match code.has_reth() || code.has_atomic_eth() {
-        true => size_of::<u64>(),
-        false => 0,
     }
 }
 

@@ -3,7 +3,8 @@
 use trunkline_cm::Concerns;
 use trunkline_wire::cm::CmMad;
 use trunkline_wire::{
-    Aeth, Bth, BthView, Header, NakCode, Opcode, Operation, Qpn, Syndrome, Workers, parse_datagram,
+    Aeth, Bth, BthView, Header, NakCode, Opcode, Operation, Qpn, Records, Syndrome, Workers,
+    parse_datagram,
 };
 
 /// Bytes of BTH and extension header.
@@ -85,8 +86,26 @@ pub(super) fn content_hash(bytes: &[u8]) -> u64 {
         sum = hash(sum, &content[address..]);
         rest = &rest[content.len()..];
     }
+    if opcode == Opcode::SRC_PACKED {
+        for record in Records::of(rest).flatten() {
+            let address = address(record.header.opcode());
+            sum = hash(sum, record.header.bytes());
+            sum = hash(sum, record.further.get(address..).unwrap_or_default());
+            sum = hash(sum, record.payload);
+        }
+        return sum;
+    }
     let payload = if summed { 4 } else { 0 };
     hash(sum, rest.get(payload..).unwrap_or_default())
+}
+
+/// Bytes of the address that the first header behind the extension header begins with, if it has
+/// one. Where the machine has put memory tells which ones are good.
+pub(super) fn address(opcode: Opcode) -> usize {
+    match opcode.has_reth() || opcode.has_atomic_eth() {
+        true => size_of::<u64>(),
+        false => 0,
+    }
 }
 
 fn hash(start: u64, bytes: &[u8]) -> u64 {

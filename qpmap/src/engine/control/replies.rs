@@ -78,11 +78,22 @@ impl Replies {
         self.by_conn.get(&conn)?.replies.front().copied()
     }
 
+    /// Whether so many more may wait for an address.
+    pub(crate) fn has_room(&self, address: Gid, count: usize) -> bool {
+        let waiting = self.by_address.get(&bits(address)).copied().unwrap_or(0);
+        count == 0 || waiting + count <= self.most_per_address()
+    }
+
+    fn most_per_address(&self) -> usize {
+        let left = MOST.saturating_sub(self.len) / 2;
+        left.clamp(1, MOST_PER_ADDRESS)
+    }
+
     /// Lets a reply wait, if there is room for another one to its address.
     fn push(&mut self, (conn, address): (u32, Gid), reply: Reply) -> bool {
-        let left = MOST.saturating_sub(self.len) / 2;
+        let most = self.most_per_address();
         let waiting = self.by_address.entry(bits(address)).or_insert(0);
-        if *waiting >= left.clamp(1, MOST_PER_ADDRESS) {
+        if *waiting >= most {
             return false;
         }
         *waiting += 1;

@@ -42,9 +42,34 @@ pub(crate) struct Conn {
 pub(crate) struct ConnFlags {
     /// It owes its peer a keep-alive.
     pub(crate) ping: bool,
-    pub(crate) private: bool,
+    /// What it was opened as: bits.
+    opened: u8,
     /// Whether its control messages may still wait.
     pub(crate) ack_delay: AckDelay,
+}
+
+impl ConnFlags {
+    const PRIVATE: u8 = 1;
+    const PACKS: u8 = 2;
+
+    fn of(terms: &Terms) -> Self {
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        Self {
+            opened: bit(terms.private, Self::PRIVATE) | bit(terms.packs, Self::PACKS),
+            ..Self::default()
+        }
+    }
+
+    /// Opened by a program for itself.
+    pub(crate) const fn is_private(self) -> bool {
+        self.opened & Self::PRIVATE != 0
+    }
+
+    /// Several messages may share a packet.
+    #[inline]
+    pub(crate) const fn packs(self) -> bool {
+        self.opened & Self::PACKS != 0
+    }
 }
 
 /// What a connection is made of, beside its delivery.
@@ -60,6 +85,8 @@ pub(crate) struct Terms {
     pub(crate) weight: u8,
     /// Opened by a program for itself.
     pub(crate) private: bool,
+    /// Several messages may share a packet.
+    pub(crate) packs: bool,
 }
 
 impl Conn {
@@ -80,10 +107,7 @@ impl Conn {
             most: terms.most as u16,
             traffic_class: terms.traffic_class & !0b11 | ECT0,
             weight: terms.weight.max(1),
-            flags: ConnFlags {
-                private: terms.private,
-                ..ConnFlags::default()
-            },
+            flags: ConnFlags::of(terms),
         }
     }
 

@@ -47,6 +47,7 @@ fn open(links: &mut Links, peer: u8, toward: u32, private: bool) -> (u32, Qpn, u
         traffic_class: 0,
         weight: 0,
         private,
+        packs: false,
     };
     let delivery = Delivery::new(&config, Instant::ZERO);
     let conn = links.insert(Conn::new(delivery, peer, &terms));

@@ -108,6 +108,7 @@ impl Crowd {
             weight: 1,
             source_ports: 1,
             private: false,
+            packs: true,
         };
         let conn = self.engine.add_connection(self.now, identity, &params);
         conn.expect("a connection")

@@ -36,6 +36,7 @@ fn offer(number: u32) -> Offer {
         packet_size: 4096,
         window: 16,
         workers: Workers::ONE,
+        packs: true,
     }
 }
 

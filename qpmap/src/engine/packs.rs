@@ -1,0 +1,131 @@
+//! Owns the lists of what packets carry that several messages share: of the one that is being put
+//! together, and of those in flight until they are acknowledged.
+
+use super::build::{SentKind, SentPacket};
+use crate::slab::Slab;
+use trunkline_wire::Record;
+
+/// Most payload bytes of a message that shares a packet, and of such a packet. Above the first the
+/// headers are a small part of a packet of its own; see docs/results on small messages.
+pub(crate) const SMALL: u32 = 512;
+const MOST: u32 = 4096;
+
+const _: () = assert!(SMALL as usize <= Record::MOST);
+
+/// What one packet in flight carries.
+#[derive(Debug)]
+struct Pack {
+    serial: u32,
+    records: Vec<SentPacket>,
+}
+
+/// Records of packets.
+#[derive(Debug, Default)]
+pub(crate) struct Packs {
+    live: Slab<Pack>,
+    spare: Vec<Vec<SentPacket>>,
+    serial: u32,
+    /// Those of the packet that is being put together, and their bytes on the wire.
+    open: Vec<SentPacket>,
+    bytes: u32,
+    /// Bytes of the records of the packets before it in this turn: equal packets leave together.
+    full: Option<u32>,
+}
+
+impl Packs {
+    /// Payload bytes that packets of several records have at most on a connection whose full
+    /// packets have `payload`.
+    pub(crate) fn most(&self, payload: u32) -> u32 {
+        self.full.unwrap_or(payload.min(MOST))
+    }
+
+    /// A turn of a connection begins.
+    pub(crate) const fn begin(&mut self) {
+        self.full = None;
+    }
+
+    /// Whether records wait in a packet that has not left.
+    #[inline]
+    pub(crate) const fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Bytes of those records.
+    pub(crate) const fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// A record of `bytes` bytes joins the packet.
+    #[inline]
+    pub(crate) fn join(&mut self, item: SentPacket, bytes: u32) {
+        self.open.push(item);
+        self.bytes += bytes;
+    }
+
+    /// The records of the packet, which leaves; `full`: because another one did not fit, so that
+    /// those behind it had better be as long.
+    pub(crate) fn take(&mut self, full: bool) -> Vec<SentPacket> {
+        if full {
+            self.full.get_or_insert(self.bytes);
+        }
+        self.bytes = 0;
+        let blank = self.spare.pop().unwrap_or_default();
+        std::mem::replace(&mut self.open, blank)
+    }
+
+    /// Keeps the records of a packet until it is [freed](Self::free). Returns what stands for them.
+    pub(crate) fn insert(&mut self, records: Vec<SentPacket>) -> SentPacket {
+        self.serial = self.serial.wrapping_add(1);
+        let serial = self.serial;
+        let slot = self.live.insert(Pack { serial, records });
+        SentPacket {
+            kind: SentKind::Packed,
+            slot,
+            serial,
+            ..SentPacket::PING
+        }
+    }
+
+    /// What a packet in flight carries: its records, or itself.
+    pub(crate) fn records<'a>(&'a self, item: &'a SentPacket) -> &'a [SentPacket] {
+        if item.kind != SentKind::Packed {
+            return std::slice::from_ref(item);
+        }
+        let pack = self.live.get(item.slot);
+        let pack = pack.filter(|pack| pack.serial == item.serial);
+        pack.map_or(&[], |pack| &pack.records)
+    }
+
+    /// A packet is in flight no more. Returns its records, to be [given back](Self::give_back).
+    pub(crate) fn free(&mut self, item: &SentPacket) -> Vec<SentPacket> {
+        match self.live.get(item.slot) {
+            Some(pack) if pack.serial == item.serial => self.live.remove(item.slot).records,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Keeps the memory of a list for another one.
+    pub(crate) fn give_back(&mut self, mut records: Vec<SentPacket>) {
+        if records.capacity() > 0 {
+            records.clear();
+            self.spare.push(records);
+        }
+    }
+
+    /// Bytes of all lists.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let list = |list: &Vec<SentPacket>| list.capacity() * size_of::<SentPacket>();
+        let spare = self.spare.capacity() * size_of::<Vec<SentPacket>>();
+        let lists = self.spare.iter().map(list).sum::<usize>() + list(&self.open);
+        self.live.room_bytes() + self.live.len() * size_of::<Pack>() + spare + lists
+    }
+
+    /// Gives back memory of lists that were needed once.
+    pub(crate) fn trim(&mut self) {
+        self.live.trim();
+        self.spare = Vec::new();
+        if self.open.is_empty() {
+            self.open = Vec::new();
+        }
+    }
+}
