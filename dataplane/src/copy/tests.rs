@@ -74,9 +74,10 @@ fn check(
             "{name}: sum of {length} bytes from {from} to {to}"
         );
         assert!(target == data, "{name}: {length} bytes from {from} to {to}");
-        let untouched = head.iter().chain(&*tail).all(|byte| *byte == 0xa5);
+        // Compared as slices, which Miri does at once.
+        let untouched = [head, tail].map(|around| *around == *vec![0xa5; around.len()]);
         assert!(
-            untouched,
+            untouched == [true, true],
             "{name}: bytes around {length} bytes from {from} to {to}"
         );
     }
@@ -117,7 +118,7 @@ fn every_pair_of_alignments_is_copied_and_summed() {
     } else {
         &[1, 3, 15, 16, 17, 63, 64, 65, 67, 130, 256, 515, 1029]
     };
-    let step = if cfg!(miri) { 5 } else { 1 };
+    let step = if cfg!(miri) { 9 } else { 1 };
     let (mut data, mut room) = (filled(2048), Aligned::new(2048 + 2 * FENCE));
     for copier in Copier::available() {
         for from in (0..64).step_by(step) {
