@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline::{
     Access, Attributes, CongestionControl, Connection, ConnectionOptions, Cq, Drive, Error, Event,
-    Mr, Node, Qp, QpModify, QpOptions, QpType, SendFlags, SendOp, SendWr, Status,
+    Mr, Node, Qp, QpModify, QpOptions, QpType, SendWr, Status,
 };
 
 const SIZE: usize = 64 << 10;
@@ -47,14 +47,11 @@ impl End {
 
     /// WRITEs the whole region into that of `to`.
     fn write(&self, route: u32, to: &Self, wr_id: u64) -> Result<(), Error> {
-        self.qp.post_send(&[SendWr {
-            wr_id,
-            op: SendOp::Write(to.mr.remote(0)),
-            flags: SendFlags::SIGNALED,
-            sges: &[self.mr.sge(0, SIZE)],
-            inline: None,
-            route,
-        }])
+        self.qp.post_send(&[SendWr::write(to.mr.remote(0))
+            .wr_id(wr_id)
+            .sges(&[self.mr.sge(0, SIZE)])
+            .signaled()
+            .route(route)])
     }
 }
 

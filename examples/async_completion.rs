@@ -6,8 +6,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline::{
-    Access, Completion, Cq, Error, Mr, Node, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr,
-    Status, WorkOpcode,
+    Access, Completion, Cq, Error, Mr, Node, Qp, QpOptions, RecvWr, SendWr, Status, WorkOpcode,
 };
 
 const ROUNDS: u64 = 200;
@@ -37,22 +36,14 @@ impl End {
     }
 
     fn receive(&self) -> Result<(), Error> {
-        self.qp.post_recv(&[RecvWr {
-            wr_id: 0,
-            sges: &[self.mr.sge(0, 8)],
-        }])
+        self.qp
+            .post_recv(&[RecvWr::new().sges(&[self.mr.sge(0, 8)])])
     }
 
     /// Says a number: inline, so that no buffer has to wait for the completion.
     fn say(&self, number: u64) -> Result<(), Error> {
-        self.qp.post_send(&[SendWr {
-            wr_id: number,
-            op: SendOp::Send,
-            flags: SendFlags::INLINE,
-            sges: &[],
-            inline: Some(&number.to_ne_bytes()),
-            route: 0,
-        }])
+        self.qp
+            .post_send(&[SendWr::send().wr_id(number).inline(&number.to_ne_bytes())])
     }
 
     fn heard(&self, done: &Completion) -> Result<u64, Error> {

@@ -3,9 +3,7 @@
 //!
 //! The memory ports come from the crate `trunkline-dataplane`, beside `trunkline`.
 
-use trunkline::{
-    Access, Cq, Drive, Error, Node, QpOptions, RecvWr, SendFlags, SendOp, SendWr, Status,
-};
+use trunkline::{Access, Cq, Drive, Error, Node, QpOptions, RecvWr, SendWr, Status};
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
 /// Drives both nodes until `cq` has a completion; gives the bytes it is about.
@@ -44,18 +42,9 @@ fn main() -> Result<(), Error> {
     qp_b.connect(qp_a.address())?;
 
     mr_a.write(0, b"hello")?;
-    qp_b.post_recv(&[RecvWr {
-        wr_id: 1,
-        sges: &[mr_b.sge(0, 64)],
-    }])?;
-    let send = SendWr {
-        wr_id: 2,
-        op: SendOp::Send,
-        flags: SendFlags::SIGNALED,
-        sges: &[mr_a.sge(0, 5)],
-        inline: None,
-        route: 0,
-    };
+    qp_b.post_recv(&[RecvWr::new().wr_id(1).sges(&[mr_b.sge(0, 64)])])?;
+    let from = [mr_a.sge(0, 5)];
+    let send = SendWr::send().wr_id(2).sges(&from).signaled();
     qp_a.post_send(&[send])?;
     let received = finish([&a, &b], &cq_b)?;
     finish([&a, &b], &cq_a)?;
@@ -65,11 +54,11 @@ fn main() -> Result<(), Error> {
     println!("SEND: node b received {:?}", String::from_utf8_lossy(&text));
 
     mr_b.write(1000, b"read without b's program")?;
-    let read = SendWr {
-        op: SendOp::Read(mr_b.remote(1000)),
-        sges: &[mr_a.sge(100, 24)],
-        ..send
-    };
+    let into = [mr_a.sge(100, 24)];
+    let read = SendWr::read(mr_b.remote(1000))
+        .wr_id(3)
+        .sges(&into)
+        .signaled();
     qp_a.post_send(&[read])?;
     let mut text = vec![0; finish([&a, &b], &cq_a)? as usize];
     mr_a.read(100, &mut text)?;

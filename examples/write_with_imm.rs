@@ -2,10 +2,7 @@
 //! the data goes where the sender says, the immediate tells the receiver which slot is full.
 
 use std::net::{IpAddr, Ipv4Addr};
-use trunkline::{
-    Access, Drive, Error, Extra, Node, QpOptions, RecvWr, SendFlags, SendOp, SendWr, Status,
-    WorkOpcode,
-};
+use trunkline::{Access, Drive, Error, Extra, Node, QpOptions, RecvWr, SendWr, Status, WorkOpcode};
 
 const SLOTS: usize = 8;
 const SLOT: usize = 10_000;
@@ -42,24 +39,18 @@ fn main() -> Result<(), Error> {
     // A WRITE with immediate takes a receive at the other end, though it puts nothing there: the
     // receives posted are the slots that are free.
     for slot in 0..SLOTS {
-        to.post_recv(&[RecvWr {
-            wr_id: slot as u64,
-            sges: &[],
-        }])?;
+        to.post_recv(&[RecvWr::new().wr_id(slot as u64)])?;
     }
     let (mut written, mut acknowledged, mut seen) = (0, 0, 0);
     while seen < MESSAGES || acknowledged < MESSAGES {
         while written < MESSAGES && written < seen + SLOTS && written < acknowledged + SLOTS {
             let slot = written % SLOTS;
             source.write(slot * SLOT, &content(written))?;
-            let request = SendWr {
-                wr_id: written as u64,
-                op: SendOp::WriteImm(ring.remote(slot * SLOT), written as u32),
-                flags: SendFlags::SIGNALED,
-                sges: &[source.sge(slot * SLOT, SLOT)],
-                inline: None,
-                route: 0,
-            };
+            let sges = [source.sge(slot * SLOT, SLOT)];
+            let request = SendWr::write_imm(ring.remote(slot * SLOT), written as u32)
+                .wr_id(written as u64)
+                .sges(&sges)
+                .signaled();
             from.post_send(&[request])?;
             written += 1;
         }
@@ -77,10 +68,7 @@ fn main() -> Result<(), Error> {
                 found == content(seen),
                 "message {seen} is there before it is told"
             );
-            to.post_recv(&[RecvWr {
-                wr_id: done.wr_id,
-                sges: &[],
-            }])?;
+            to.post_recv(&[RecvWr::new().wr_id(done.wr_id)])?;
             seen += 1;
         }
         while let Some(done) = cq_s.poll_one()? {

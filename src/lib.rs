@@ -4,7 +4,7 @@
 //! reliable connections per peer node carries all of them. On the wire it is RoCEv2.
 //!
 //! ```no_run
-//! use trunkline::{Access, Node, QpOptions, SendFlags, SendOp, SendWr};
+//! use trunkline::{Access, Node, QpOptions, SendWr};
 //!
 //! # fn program(peer: trunkline::QpAddress) -> Result<(), trunkline::Error> {
 //! let node = Node::builder().address([127, 0, 0, 1].into()).build()?;
@@ -14,10 +14,7 @@
 //! let mr = pd.register(4096, Access::ALL)?;
 //! qp.connect(peer)?; // the peer's QpAddress, by whatever way the two know each other
 //! mr.write(0, b"hello")?;
-//! let sges = [mr.sge(0, 5)];
-//! let flags = SendFlags::SIGNALED;
-//! let op = SendOp::Send;
-//! qp.post_send(&[SendWr { wr_id: 1, op, flags, sges: &sges, inline: None, route: 0 }])?;
+//! qp.post_send(&[SendWr::send().wr_id(1).sges(&[mr.sge(0, 5)]).signaled()])?;
 //! while cq.poll_one()?.is_none() {}
 //! # Ok(())
 //! # }

@@ -66,14 +66,11 @@ impl<'a> Stream<'a> {
                 .write(slot, &pattern(self.posted, MESSAGE))
                 .unwrap();
             let sges = [self.pair.a.mr.sge(slot, MESSAGE)];
-            let request = SendWr {
-                wr_id: self.posted,
-                op: SendOp::SendImm(self.posted as u32),
-                flags: SendFlags::SIGNALED,
-                sges: &sges,
-                inline: None,
-                route: self.route,
-            };
+            let request = SendWr::send_imm(self.posted as u32)
+                .wr_id(self.posted)
+                .sges(&sges)
+                .signaled()
+                .route(self.route);
             self.from.post_send(&[request]).unwrap();
             self.posted += 1;
         }
@@ -161,14 +158,11 @@ fn a_program_routes_one_qp_to_two_peers() {
         a.mr.write(0, &data).unwrap();
         end.receive(qp, 9, TARGET, data.len());
         let sges = [a.mr.sge(0, data.len())];
-        let request = SendWr {
-            wr_id: route.into(),
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            sges: &sges,
-            inline: None,
-            route,
-        };
+        let request = SendWr::send()
+            .wr_id(route.into())
+            .sges(&sges)
+            .signaled()
+            .route(route);
         qa.post_send(&[request]).unwrap();
         let received = next(&nodes, &end.recv_cq);
         assert_eq!(
@@ -191,14 +185,7 @@ fn a_program_routes_one_qp_to_two_peers() {
     // A route that was never made fails the request that names it, and nothing else.
     let sges = [a.mr.sge(0, 8)];
     let flags = SendFlags::SIGNALED;
-    let lost = SendWr {
-        wr_id: 5,
-        op: SendOp::Send,
-        flags,
-        sges: &sges,
-        inline: None,
-        route: 3,
-    };
+    let lost = SendWr::send().wr_id(5).sges(&sges).flags(flags).route(3);
     qa.post_send(&[lost]).unwrap();
     let done = next(&nodes, &a.send_cq);
     assert_eq!(

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use trunkline::rdma_cm::{CmEventKind, EventChannel, Kind, PortSpace, ResolveError};
 use trunkline::{
     ConnectionOptions, Error, Instant as Time, NoConnection, Node, Port, PortCounters, PortError,
-    QpAddress, SendFlags, SendOp, SendWr, Status, VendorError,
+    QpAddress, SendWr, Status, VendorError,
 };
 use trunkline_dataplane::port::{Arrival, Capabilities, Egress, Slot};
 use trunkline_dataplane::{Interface, MemoryConfig, MemoryPort, Neighbours, Routes};
@@ -221,15 +221,8 @@ fn what_an_absent_host_fails_says_that_no_host_is_there() {
         ..qp.address()
     })
     .unwrap();
-    qp.post_send(&[SendWr {
-        wr_id: 1,
-        op: SendOp::Send,
-        flags: SendFlags::SIGNALED,
-        sges: &[],
-        inline: Some(b"nobody"),
-        route: 0,
-    }])
-    .unwrap();
+    qp.post_send(&[SendWr::send().wr_id(1).inline(b"nobody").signaled()])
+        .unwrap();
     let done = east.next();
     assert_eq!(
         (done.status, done.vendor_err),

@@ -13,9 +13,7 @@ use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Request};
 use trunkline::rdma_cm::{
     CmError, CmEventKind, EventChannel, Kind, Params, PortSpace, RejReason, ResolveError, Setting,
 };
-use trunkline::{
-    ConnectionOptions, Error, Node, Qp, QpState, Qpn, SendFlags, SendOp, SendWr, VerbsError,
-};
+use trunkline::{ConnectionOptions, Error, Node, Qp, QpState, Qpn, SendWr, VerbsError};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -144,15 +142,11 @@ fn connections_stand_at_both_ends_whose_confirmations_are_all_lost() {
 
 /// Writes a few bytes into the peer's memory, and waits until they are there.
 fn write(host: &Host, qp: &Qp, to: &Host) {
-    qp.post_send(&[SendWr {
-        wr_id: 1,
-        op: SendOp::Write(to.mr.remote(0)),
-        flags: SendFlags::SIGNALED,
-        sges: &[host.mr.sge(0, 4)],
-        inline: None,
-        route: 0,
-    }])
-    .unwrap();
+    qp.post_send(&[SendWr::write(to.mr.remote(0))
+        .wr_id(1)
+        .sges(&[host.mr.sge(0, 4)])
+        .signaled()])
+        .unwrap();
     host.done();
 }
 

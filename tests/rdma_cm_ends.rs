@@ -12,9 +12,7 @@ use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener};
 use trunkline::rdma_cm::{
     CloseReason, CmEventKind, CmId, EventChannel, Kind, Params, PortSpace, Setting,
 };
-use trunkline::{
-    Completion, Error, Node, Qp, QpModify, QpState, RecvWr, SendFlags, SendOp, SendWr, Status,
-};
+use trunkline::{Completion, Error, Node, Qp, QpModify, QpState, RecvWr, SendWr, Status};
 
 const LIMIT: Duration = PATIENCE;
 
@@ -55,14 +53,10 @@ fn completion(host: &Host) -> Completion {
 
 fn write(host: &Host, qp: &Qp, to: &Host) -> Result<(), Error> {
     host.mr.write(0, b"late").unwrap();
-    qp.post_send(&[SendWr {
-        wr_id: 9,
-        op: SendOp::Write(to.mr.remote(0)),
-        flags: SendFlags::SIGNALED,
-        sges: &[host.mr.sge(0, 4)],
-        inline: None,
-        route: 0,
-    }])
+    qp.post_send(&[SendWr::write(to.mr.remote(0))
+        .wr_id(9)
+        .sges(&[host.mr.sge(0, 4)])
+        .signaled()])
 }
 
 /// The end of a connection, as its ID hears it.
@@ -84,11 +78,7 @@ fn asking(host: &Host, to: SocketAddr) -> (EventChannel, CmId, Qp) {
     let qp = id.create_qp(&host.pd, &host.cq, &host.cq, &host.options);
     let qp = qp.unwrap();
     let sges = [host.mr.sge(0, 64)];
-    qp.post_recv(&[RecvWr {
-        wr_id: 5,
-        sges: &sges,
-    }])
-    .unwrap();
+    qp.post_recv(&[RecvWr::new().wr_id(5).sges(&sges)]).unwrap();
     (channel, id, qp)
 }
 
@@ -389,14 +379,11 @@ fn no_read_is_served_or_sent_unless_both_ends_have_agreed_on_some() {
             let accepted = request.accept(&server.resources(), &grants, LIMIT);
             (asked.join().unwrap().unwrap(), accepted.unwrap())
         });
-        let read = SendWr {
-            wr_id: 9,
-            op: SendOp::Read(server.mr.remote(0)),
-            flags: SendFlags::SIGNALED,
-            sges: &[client.mr.sge(0, 4)],
-            inline: None,
-            route: 0,
-        };
+        let into = [client.mr.sge(0, 4)];
+        let read = SendWr::read(server.mr.remote(0))
+            .wr_id(9)
+            .sges(&into)
+            .signaled();
         near.qp().post_send(&[read]).unwrap();
         assert_eq!(completion(&client).status, status, "{depth} {resources}");
     }

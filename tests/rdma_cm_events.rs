@@ -121,10 +121,7 @@ impl Program {
             pd, cq, options, ..
         } = &self.host;
         let qp = self.id().create_qp(pd, cq, cq, options).unwrap();
-        let receive = RecvWr {
-            wr_id: 7,
-            sges: &[],
-        };
+        let receive = RecvWr::new().wr_id(7);
         qp.post_recv(&[receive]).unwrap();
     }
 

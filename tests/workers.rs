@@ -12,7 +12,7 @@ use trunkline::rdma_cm::sync::{Endpoint, Listener, Resources};
 use trunkline::{
     Access, Allowed, AtomicOp, Attributes, Connection, ConnectionOptions, ConnectionState, Drive,
     Error, Extra, HandOvers, LiveObjects, NoConnection, Node, Qp, QpModify, QpOptions, QpState,
-    QpType, RecvWr, SendFlags, SendOp, SendWr, Status, VerbsError,
+    QpType, RecvWr, SendOp, SendWr, Status, VerbsError,
 };
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -211,10 +211,7 @@ fn an_srq_has_its_qps_at_its_own_worker() {
         assert_eq!(qb.worker(), 1);
         connect(&qa, &qb);
         let sges = [b.mr.sge(0, 100)];
-        let request = RecvWr {
-            wr_id: 9,
-            sges: &sges,
-        };
+        let request = RecvWr::new().wr_id(9).sges(&sges);
         srq.post_recv(&[request]).unwrap();
         a.post(&qa, 1, SendOp::Send, 0, 100);
         assert_eq!(next(&nodes, &b.recv_cq).wr_id, 9);
@@ -279,14 +276,7 @@ fn open(nodes: &[&Node], a: &End, qa: &Qp, b: &End, qb: &Qp) -> Connection {
 
 fn routed(end: &End, qp: &Qp, route: u32, op: SendOp) {
     let sges = [end.mr.sge(0, 1000)];
-    let request = SendWr {
-        wr_id: 1,
-        op,
-        flags: SendFlags::SIGNALED,
-        sges: &sges,
-        inline: None,
-        route,
-    };
+    let request = SendWr::new(op).wr_id(1).sges(&sges).signaled().route(route);
     qp.post_send(&[request]).unwrap();
 }
 

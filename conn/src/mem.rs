@@ -1,6 +1,6 @@
 //! Memory as a trait: keys, ranges and rights are checked by whoever implements it.
 
-use core::ops::BitOr;
+use core::ops::{BitOr, BitOrAssign};
 use trunkline_wire::{Crc, Lkey, Rkey};
 
 /// Protection domain: keys and QPs of different domains do not see each other.
@@ -45,13 +45,25 @@ impl Access {
     pub const fn contains(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0
     }
+
+    /// Returns both, in constants, too, where `|` cannot be used.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
 impl BitOr for Access {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+        self.with(other)
+    }
+}
+
+impl BitOrAssign for Access {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = self.with(other);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Work requests and completions in the words of verbs: what an engine is handed and hands back.
 
 use crate::mem::{AtomicOp, PdId, Sge};
-use core::ops::BitOr;
+use core::ops::{BitOr, BitOrAssign};
 use smallvec::SmallVec;
 use trunkline_wire::{Gid, Qpn, Rkey};
 
@@ -74,6 +74,7 @@ pub struct Datagram {
 
 /// Memory of the peer.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Remote {
     /// Virtual address of the first byte.
     pub addr: u64,
@@ -100,7 +101,7 @@ impl SendFlags {
         self.0 & wanted.0 == wanted.0
     }
 
-    /// Both.
+    /// Returns both, in constants, too, where `|` cannot be used.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -112,6 +113,12 @@ impl BitOr for SendFlags {
 
     fn bitor(self, other: Self) -> Self {
         self.with(other)
+    }
+}
+
+impl BitOrAssign for SendFlags {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = self.with(other);
     }
 }
 

@@ -17,8 +17,10 @@
 //! Either takes whole slots: one is enough for two elements, 32 inline bytes, an atomic with its
 //! element, or a receive of three elements. The consumer reads each word once and believes nothing.
 
+mod request;
 mod take;
 
+pub use request::{OWN_BINDING, RecvWr, SendWr};
 pub(crate) use take::{take_recv, take_send};
 
 use crate::allowed::Allowed;
@@ -28,36 +30,6 @@ use std::sync::atomic::Ordering;
 use trunkline_conn::mem::{AtomicOp, Sge};
 use trunkline_conn::work::{MAX_MESSAGE, Remote, SendFlags, SendOp};
 use trunkline_wire::Rkey;
-
-/// Route of a request that goes where its QP is bound.
-pub const OWN_BINDING: u32 = 0;
-
-/// A send work request, as a program posts it (`struct ibv_send_wr`).
-#[derive(Clone, Copy, Debug)]
-pub struct SendWr<'a> {
-    /// Cookie for its completion.
-    pub wr_id: u64,
-    /// What to do.
-    pub op: SendOp,
-    /// How. [`SendFlags::INLINE`] goes without saying where `inline` is given.
-    pub flags: SendFlags,
-    /// From where, or, for READ and atomics, to where. Empty where `inline` is given.
-    pub sges: &'a [Sge],
-    /// The message itself, copied when posted.
-    pub inline: Option<&'a [u8]>,
-    /// Where to: 0, or, of an app-managed QP, one of its routes. A request for one that is not
-    /// there ends with `LocalQpOperation`, and so does all of a QP of another kind.
-    pub route: u32,
-}
-
-/// A receive work request, as a program posts it (`struct ibv_recv_wr`).
-#[derive(Clone, Copy, Debug)]
-pub struct RecvWr<'a> {
-    /// Cookie for its completion.
-    pub wr_id: u64,
-    /// Where the message goes.
-    pub sges: &'a [Sge],
-}
 
 /// What the requests of one queue may hold.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

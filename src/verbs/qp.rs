@@ -66,7 +66,11 @@ impl Default for QpOptions {
 }
 
 /// How a peer finds a QP: what programs exchange out of band.
+///
+/// With the feature `serde` it is `Serialize` and `Deserialize`, as is
+/// [`Remote`](crate::Remote): the GID is its IP address, the others are numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct QpAddress {
     /// The node.
     pub gid: Gid,

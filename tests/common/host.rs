@@ -6,8 +6,7 @@ use std::time::Instant;
 use trunkline::rdma_cm::sync::{ConnectError, Endpoint, Listener, Resources};
 use trunkline::rdma_cm::{CmEventKind, CmId, EventChannel, Kind, Params, PortSpace};
 use trunkline::{
-    Access, Builder, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, RecvWr, SendFlags, SendOp,
-    SendWr, Status,
+    Access, Builder, Completion, Cq, Mr, Node, Pd, Qp, QpOptions, RecvWr, SendWr, Status,
 };
 
 /// Where servers listen.
@@ -98,25 +97,17 @@ impl Host {
     /// Sends, and waits until the peer has it.
     pub fn send(&self, qp: &Qp, bytes: &[u8]) {
         self.mr.write(0, bytes).unwrap();
-        qp.post_send(&[SendWr {
-            wr_id: 1,
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            sges: &[self.mr.sge(0, bytes.len())],
-            inline: None,
-            route: 0,
-        }])
-        .unwrap();
+        qp.post_send(&[SendWr::send()
+            .wr_id(1)
+            .sges(&[self.mr.sge(0, bytes.len())])
+            .signaled()])
+            .unwrap();
         self.done();
     }
 
     /// Posts a receive of 1,024 bytes into the middle of the region.
     pub fn receive(&self, qp: &Qp) {
         let sges = [self.mr.sge(2048, 1024)];
-        qp.post_recv(&[RecvWr {
-            wr_id: 2,
-            sges: &sges,
-        }])
-        .unwrap();
+        qp.post_recv(&[RecvWr::new().wr_id(2).sges(&sges)]).unwrap();
     }
 }

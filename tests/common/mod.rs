@@ -85,7 +85,8 @@ impl End {
     /// Posts a receive into the region.
     pub fn receive(&self, qp: &Qp, wr_id: u64, offset: usize, length: usize) {
         let sges = [self.mr.sge(offset, length)];
-        qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+        qp.post_recv(&[RecvWr::new().wr_id(wr_id).sges(&sges)])
+            .unwrap();
     }
 
     /// Posts a signalled request from, or into, the region.
@@ -104,14 +105,7 @@ impl End {
         length: usize,
     ) -> Result<(), trunkline::Error> {
         let sges = [self.mr.sge(offset, length)];
-        qp.post_send(&[SendWr {
-            wr_id,
-            op,
-            flags,
-            sges: &sges,
-            inline: None,
-            route: 0,
-        }])
+        qp.post_send(&[SendWr::new(op).wr_id(wr_id).sges(&sges).flags(flags)])
     }
 
     pub fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {

@@ -4,7 +4,7 @@ use crate::common::{End, Pair, inline, next, pattern};
 use crate::{TARGET, ended, verbs_error};
 use trunkline::{
     Access, Attributes, Error, Extra, GRH_LEN, Gid, PostError, Qp, QpModify, QpOptions, QpType,
-    SendFlags, SendOp, SendWr, Status, VerbsError, WorkOpcode,
+    SendOp, SendWr, Status, VerbsError, WorkOpcode,
 };
 
 const QKEY: u32 = 0x1111_2222;
@@ -100,13 +100,11 @@ fn handles_of_another_node_are_refused() {
     let theirs = pair.b.pd.create_ah(pair.b.node.gid(), 0).unwrap();
     let ours = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
     let sges = [pair.a.mr.sge(0, 8)];
-    let request = |wr_id, ah: &trunkline::Ah| SendWr {
-        wr_id,
-        op: ah.send(qb.qpn(), QKEY),
-        flags: SendFlags::SIGNALED,
-        sges: &sges,
-        inline: None,
-        route: 0,
+    let request = |wr_id, ah: &trunkline::Ah| {
+        SendWr::new(ah.send(qb.qpn(), QKEY))
+            .wr_id(wr_id)
+            .sges(&sges)
+            .signaled()
     };
     let list = [request(0, &ours), request(1, &theirs), request(2, &ours)];
     let what = "address handle";

@@ -203,14 +203,7 @@ fn a_key_of_our_own_that_is_wrong_fails_the_request_in_its_turn() {
     let sges = [read_only.sge(0, 64)];
     let read = SendOp::Read(pair.b.mr.remote(0));
     let flags = trunkline::SendFlags::SIGNALED;
-    let request = SendWr {
-        wr_id: 3,
-        op: read,
-        flags,
-        sges: &sges,
-        inline: None,
-        route: 0,
-    };
+    let request = SendWr::new(read).wr_id(3).sges(&sges).flags(flags);
     qa.post_send(&[request]).unwrap();
     assert_eq!(
         ended(&pair.next(&pair.a.send_cq)),
@@ -232,14 +225,7 @@ fn memory_deregistered_under_a_request_fails_that_request() {
     let sges = [gone.sge(0, 2 << 20)];
     let write = SendOp::Write(pair.b.mr.remote(TARGET));
     let flags = trunkline::SendFlags::SIGNALED;
-    let request = SendWr {
-        wr_id: 1,
-        op: write,
-        flags,
-        sges: &sges,
-        inline: None,
-        route: 0,
-    };
+    let request = SendWr::new(write).wr_id(1).sges(&sges).flags(flags);
     qa.post_send(&[request]).unwrap();
     let begun = || pair.a.node.counters().sent > 20;
     pair.until("some of the message to be sent", begun);
@@ -417,22 +403,12 @@ fn wrong_states_are_refused_with_their_names() {
     let pair = Pair::new();
     let qp = pair.a.qp(&QpOptions::default());
     let sges = [pair.a.mr.sge(0, 8)];
-    let request = SendWr {
-        wr_id: 1,
-        op: SendOp::Send,
-        flags: trunkline::SendFlags::SIGNALED,
-        sges: &sges,
-        inline: None,
-        route: 0,
-    };
+    let request = SendWr::send().wr_id(1).sges(&sges).signaled();
     let number = format!("QP {:#08x}", qp.qpn().get());
     let error = qp.post_send(&[request]).unwrap_err();
     assert_eq!(error.to_string(), format!("{number} is in RESET"));
     let error = qp
-        .post_recv(&[RecvWr {
-            wr_id: 1,
-            sges: &sges,
-        }])
+        .post_recv(&[RecvWr::new().wr_id(1).sges(&sges)])
         .unwrap_err();
     assert_eq!(error.to_string(), format!("{number} is in RESET"));
     let error = qp

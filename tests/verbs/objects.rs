@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 use trunkline::rdma_cm::{CmEventKind, Kind, PortSpace};
 use trunkline::{
-    Access, AtomicOp, ConnectionOptions, ConnectionState, Error, NoConnection, Node, QpModify,
-    QpOptions, RecvWr, SendFlags, SendOp, SendWr, VerbsError,
+    Access, AtomicOp, ConnectionOptions, ConnectionState, Error, NoConnection, Node, Psn,
+    QpAddress, QpModify, QpOptions, Qpn, RecvWr, Remote, SendOp, SendWr, VerbsError,
 };
 
 fn of_another_node(error: Error) -> &'static str {
@@ -70,20 +70,13 @@ fn an_element_of_four_gigabytes_is_refused_and_not_taken_for_an_empty_one() {
     let pair = Pair::new();
     let (qa, qb) = pair.qps();
     let sges = [pair.a.mr.sge(0, 1 << 32)];
-    let request = SendWr {
-        wr_id: 1,
-        op: SendOp::Write(pair.b.mr.remote(TARGET)),
-        flags: SendFlags::SIGNALED,
-        sges: &sges,
-        inline: None,
-        route: 0,
-    };
+    let request = SendWr::write(pair.b.mr.remote(TARGET))
+        .wr_id(1)
+        .sges(&sges)
+        .signaled();
     let too_long = |error| matches!(verbs_error(error), VerbsError::MessageTooLong { .. });
     assert!(too_long(qa.post_send(&[request]).unwrap_err()));
-    let receive = RecvWr {
-        wr_id: 1,
-        sges: &sges,
-    };
+    let receive = RecvWr::new().wr_id(1).sges(&sges);
     assert!(too_long(qb.post_recv(&[receive]).unwrap_err()));
 }
 
@@ -280,4 +273,43 @@ fn an_atomic_at_an_odd_address_says_that_it_has_to_be_aligned() {
     let beyond = mr.atomic(mr.len() - 4, add).unwrap_err();
     assert!(matches!(beyond, Error::OutOfRegion { .. }), "{beyond}");
     assert_eq!(mr.atomic(8, add).unwrap(), 0);
+}
+
+#[test]
+fn what_programs_tell_each_other_is_the_same_after_json() {
+    let pair = Pair::new();
+    let qp = pair
+        .a
+        .pd
+        .create_qp(&pair.a.send_cq, &pair.a.recv_cq, &QpOptions::default());
+    let address = qp.unwrap().address();
+    let memory = pair.a.mr.remote(17);
+    let text = serde_json::to_string(&(address, memory)).unwrap();
+    assert_eq!(
+        serde_json::from_str::<(QpAddress, Remote)>(&text).unwrap(),
+        (address, memory)
+    );
+
+    let v6 = QpAddress {
+        gid: IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 1]).into(),
+        ..address
+    };
+    let v4 = QpAddress {
+        gid: IpAddr::from([192, 0, 2, 1]).into(),
+        qpn: Qpn::new(17).unwrap(),
+        psn: Psn::from_wire(0xff_ffff),
+    };
+    let text = r#"{"gid":"192.0.2.1","qpn":17,"psn":16777215}"#;
+    assert_eq!(serde_json::to_string(&v4).unwrap(), text);
+    for address in [v4, v6] {
+        let text = serde_json::to_string(&address).unwrap();
+        assert_eq!(serde_json::from_str::<QpAddress>(&text).unwrap(), address);
+    }
+    for too_large in ["17", "16777215"] {
+        let wrong = text.replace(too_large, "16777216");
+        let error = serde_json::from_str::<QpAddress>(&wrong)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("a number of 24 bits"), "{error}");
+    }
 }

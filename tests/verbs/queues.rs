@@ -15,18 +15,8 @@ fn inline_data_is_taken_when_it_is_posted() {
     for (at, length) in [0usize, 1, 32, 33, 255, 256].into_iter().enumerate() {
         pair.b.receive(&qb, at as u64, TARGET + at * 256, 256);
         let mut data = pattern(at as u64, length);
-        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
-        let (wr_id, op) = (at as u64, SendOp::Send);
-        let inline = Some(&*data);
-        qa.post_send(&[SendWr {
-            wr_id,
-            op,
-            flags,
-            sges: &[],
-            inline,
-            route: 0,
-        }])
-        .unwrap();
+        let send = SendWr::send().wr_id(at as u64).inline(&data).signaled();
+        qa.post_send(&[send]).unwrap();
         data.fill(0xee);
     }
     for (at, length) in [0usize, 1, 32, 33, 255, 256].into_iter().enumerate() {
@@ -42,15 +32,7 @@ fn inline_data_is_taken_when_it_is_posted() {
         assert_eq!(pair.next(&pair.a.send_cq).wr_id, at as u64);
     }
     let long = [0; 257];
-    let (flags, inline) = (SendFlags::INLINE, Some(&long[..]));
-    let request = SendWr {
-        wr_id: 1,
-        op: SendOp::Send,
-        flags,
-        sges: &[],
-        inline,
-        route: 0,
-    };
+    let request = SendWr::send().wr_id(1).inline(&long);
     let error = verbs_error(qa.post_send(&[request]).unwrap_err());
     assert_eq!(
         error,
@@ -86,19 +68,8 @@ fn sixteen_elements_are_gathered_and_scattered_in_order() {
         to.push(pair.b.mr.sge(TARGET + place, length(15 - at)));
         done += length(at);
     }
-    qb.post_recv(&[RecvWr {
-        wr_id: 1,
-        sges: &to,
-    }])
-    .unwrap();
-    let request = SendWr {
-        wr_id: 2,
-        op: SendOp::Send,
-        flags: SendFlags::SIGNALED,
-        sges: &from,
-        inline: None,
-        route: 0,
-    };
+    qb.post_recv(&[RecvWr::new().wr_id(1).sges(&to)]).unwrap();
+    let request = SendWr::send().wr_id(2).sges(&from).signaled();
     qa.post_send(&[request]).unwrap();
     assert_eq!(pair.next(&pair.b.recv_cq).byte_len as usize, total);
     assert_eq!(
@@ -114,10 +85,7 @@ fn sixteen_elements_are_gathered_and_scattered_in_order() {
     }
     assert!(found == data);
     let many = [from[0]; 17];
-    let request = SendWr {
-        sges: &many,
-        ..request
-    };
+    let request = request.sges(&many);
     let error = verbs_error(qa.post_send(&[request]).unwrap_err());
     assert_eq!(error, VerbsError::TooManySge { count: 17, max: 16 });
 }
@@ -205,13 +173,12 @@ fn a_list_with_a_bad_request_is_posted_up_to_it_and_the_bad_one_is_named() {
     let pair = Pair::new();
     let (qa, qb) = pair.qps();
     let (good, bad) = ([pair.a.mr.sge(0, 64)], [pair.a.mr.sge(0, 64); 5]);
-    let write = |wr_id: u64| SendWr {
-        wr_id,
-        op: SendOp::Write(pair.b.mr.remote(TARGET)),
-        flags: SendFlags::SIGNALED,
-        sges: if wr_id == 2 { &bad } else { &good },
-        inline: None,
-        route: 0,
+    let write = |wr_id: u64| {
+        let sges = if wr_id == 2 { &bad[..] } else { &good };
+        SendWr::write(pair.b.mr.remote(TARGET))
+            .wr_id(wr_id)
+            .sges(sges)
+            .signaled()
     };
     let list: Vec<_> = (0..4).map(write).collect();
     let many = VerbsError::TooManySge { count: 5, max: 4 };
@@ -222,9 +189,9 @@ fn a_list_with_a_bad_request_is_posted_up_to_it_and_the_bad_one_is_named() {
     }
 
     let sges = [pair.b.mr.sge(0, 64); 5];
-    let receive = |wr_id: u64| RecvWr {
-        wr_id,
-        sges: if wr_id == 2 { &sges } else { &sges[..1] },
+    let receive = |wr_id: u64| {
+        let sges = if wr_id == 2 { &sges } else { &sges[..1] };
+        RecvWr::new().wr_id(wr_id).sges(sges)
     };
     let list: Vec<_> = (0..4).map(receive).collect();
     assert_eq!(refused(qb.post_recv(&list)), (2, many));
@@ -248,13 +215,11 @@ fn a_queue_takes_a_list_as_far_as_it_has_room_and_says_how_much_it_holds() {
     };
     let (qa, qb) = pair.qps_with(&options, &Attributes::default());
     let sges = [pair.a.mr.sge(0, 64)];
-    let write = |wr_id| SendWr {
-        wr_id,
-        op: SendOp::Write(pair.b.mr.remote(TARGET)),
-        flags: SendFlags::SIGNALED,
-        sges: &sges,
-        inline: None,
-        route: 0,
+    let write = |wr_id| {
+        SendWr::write(pair.b.mr.remote(TARGET))
+            .wr_id(wr_id)
+            .sges(&sges)
+            .signaled()
     };
     let five: Vec<_> = (0..5).map(write).collect();
     let full = VerbsError::QueueFull { capacity: 4 };
@@ -271,11 +236,8 @@ fn a_queue_takes_a_list_as_far_as_it_has_room_and_says_how_much_it_holds() {
     pair.b.receive(&qb, 2, TARGET, 64);
     let sges = [pair.b.mr.sge(0, 64)];
     let error = verbs_error(
-        qb.post_recv(&[RecvWr {
-            wr_id: 3,
-            sges: &sges,
-        }])
-        .unwrap_err(),
+        qb.post_recv(&[RecvWr::new().wr_id(3).sges(&sges)])
+            .unwrap_err(),
     );
     assert_eq!(error, VerbsError::QueueFull { capacity: 2 });
 }
@@ -301,7 +263,8 @@ fn qps_take_turns_at_a_shared_receive_queue() {
     // One receive too few: the last message waits for it.
     for wr_id in 0..7 {
         let sges = [pair.b.mr.sge(TARGET + 64 * wr_id as usize, 64)];
-        srq.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+        srq.post_recv(&[RecvWr::new().wr_id(wr_id).sges(&sges)])
+            .unwrap();
     }
     for round in 0..2 {
         for (at, (qa, _)) in qps.iter().enumerate() {
@@ -315,11 +278,8 @@ fn qps_take_turns_at_a_shared_receive_queue() {
     for got in 0..8 {
         if got == 7 {
             let sges = [pair.b.mr.sge(TARGET + 64 * 7, 64)];
-            srq.post_recv(&[RecvWr {
-                wr_id: 7,
-                sges: &sges,
-            }])
-            .unwrap();
+            srq.post_recv(&[RecvWr::new().wr_id(7).sges(&sges)])
+                .unwrap();
         }
         let received = pair.next(&pair.b.recv_cq);
         assert_eq!((received.wr_id, received.status), (got, Status::Success));

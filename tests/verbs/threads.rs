@@ -101,20 +101,10 @@ fn threads_post_and_poll_on_one_node_at_once() {
             let data = pattern(thread << 32 | message, 200);
             from.write(0, &data).unwrap();
             let sges = [to.sge(0, 200)];
-            qb.post_recv(&[RecvWr {
-                wr_id: message,
-                sges: &sges,
-            }])
-            .unwrap();
+            qb.post_recv(&[RecvWr::new().wr_id(message).sges(&sges)])
+                .unwrap();
             let sges = [from.sge(0, 200)];
-            let request = SendWr {
-                wr_id: message,
-                op: SendOp::Send,
-                flags: SendFlags::SIGNALED,
-                sges: &sges,
-                inline: None,
-                route: 0,
-            };
+            let request = SendWr::send().wr_id(message).sges(&sges).signaled();
             qa.post_send(&[request]).unwrap();
             for cq in [&recv, &send] {
                 let done = sleep_for(cq);

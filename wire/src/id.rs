@@ -7,7 +7,15 @@ const MASK_24: u32 = 0x00ff_ffff;
 
 /// 24-bit packet sequence number. A position on a circle, so deliberately **not** `Ord`.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub struct Psn(u32); // INVARIANT: the top 8 bits are zero.
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Psn(
+    // INVARIANT: the top 8 bits are zero.
+    #[cfg_attr(
+        feature = "serde",
+        serde(deserialize_with = "crate::serde::of_24_bits")
+    )]
+    u32,
+);
 
 impl Psn {
     /// Keeps the low 24 bits.
@@ -35,7 +43,15 @@ impl Psn {
 
 /// 24-bit queue pair number. 0 and 1 are the management QPs.
 #[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Qpn(u32); // INVARIANT: the top 8 bits are zero.
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Qpn(
+    // INVARIANT: the top 8 bits are zero.
+    #[cfg_attr(
+        feature = "serde",
+        serde(deserialize_with = "crate::serde::of_24_bits")
+    )]
+    u32,
+);
 
 impl Qpn {
     /// The general services interface, where connection management lives.
@@ -77,6 +93,7 @@ macro_rules! key {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+        #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
         pub struct $name(pub u32);
 
         impl fmt::Display for $name {
@@ -99,7 +116,12 @@ key! {
 /// 128-bit global identifier of a port: an IPv6 address, or an IPv4 one mapped into
 /// `::ffff:0:0/96`.
 #[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Gid(pub [u8; 16]);
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Gid(
+    /// The bytes, as on the wire.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serde::address"))]
+    pub [u8; 16],
+);
 
 impl Gid {
     /// The IP address that RoCEv2 packets to this GID carry.

@@ -43,6 +43,8 @@ mod rdma_cm;
 mod record;
 mod reth;
 mod rnr;
+#[cfg(feature = "serde")]
+mod serde;
 mod udp;
 mod workers;
 

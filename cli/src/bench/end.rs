@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use std::net::IpAddr;
 use trunkline::{
     Access, Completion, Cq, Gid, Mr, Node, Psn, Qp, QpAddress, QpOptions, Qpn, RecvWr, Remote,
-    Rkey, SendFlags, SendOp, SendWr, Sge,
+    Rkey, SendOp, SendWr, Sge,
 };
 
 /// Completions taken at once.
@@ -207,23 +207,20 @@ impl End {
             if count == 0 {
                 return Ok(());
             }
+            let mut work: [SendWr<'_>; POST] = std::array::from_fn(|at| {
+                let (lane, op) = batch[at];
+                SendWr::new(op)
+                    .wr_id(cookie(qp, lane))
+                    .sges(&sges[at])
+                    .signaled()
+            });
             let mut bytes = [0; MAX_INLINE as usize];
             // Only latency is measured with inline requests, and there is one at a time.
-            let inline = if count == 1 && inlined(&self.params) {
+            if count == 1 && inlined(&self.params) {
                 let bytes = &mut bytes[..self.params.size as usize];
                 self.read(qp, batch[0].0, bytes)?;
-                Some(&*bytes)
-            } else {
-                None
-            };
-            let work: [SendWr<'_>; POST] = std::array::from_fn(|at| SendWr {
-                wr_id: cookie(qp, batch[at].0),
-                op: batch[at].1,
-                flags: SendFlags::SIGNALED,
-                sges: if inline.is_some() { &[] } else { &sges[at] },
-                inline,
-                route: 0,
-            });
+                work[0] = work[0].sges(&[]).inline(bytes);
+            }
             self.qps[qp]
                 .post_send(&work[..count])
                 .context("posting requests")?;
@@ -237,14 +234,8 @@ impl End {
     pub(crate) fn post_ping(&self, bytes: u64) -> Result<()> {
         let offset = self.params.offset(self.side, 0, 0) as usize;
         let sges = [self.mr.sge(offset, bytes as usize)];
-        let work = SendWr {
-            wr_id: cookie(0, 0),
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            sges: if bytes == 0 { &[] } else { &sges },
-            inline: None,
-            route: 0,
-        };
+        let sges = if bytes == 0 { &[][..] } else { &sges };
+        let work = SendWr::send().wr_id(cookie(0, 0)).sges(sges).signaled();
         self.qps[0].post_send(&[work]).context("posting requests")
     }
 
@@ -281,9 +272,8 @@ impl End {
                 return Ok(());
             }
             let sges: [_; POST] = std::array::from_fn(|at| [self.sge(qp, batch[at])]);
-            let work: [_; POST] = std::array::from_fn(|at| RecvWr {
-                wr_id: cookie(qp, batch[at]),
-                sges: &sges[at],
+            let work: [_; POST] = std::array::from_fn(|at| {
+                RecvWr::new().wr_id(cookie(qp, batch[at])).sges(&sges[at])
             });
             self.qps[qp]
                 .post_recv(&work[..count])

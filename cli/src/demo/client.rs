@@ -197,10 +197,7 @@ impl Client<'_> {
 
     fn receive(&self, work: Work, length: usize) -> Result<()> {
         let sges = [self.end.mr.sge(work.slot * SLICE, length)];
-        Ok(self.qps[work.qp].post_recv(&[RecvWr {
-            wr_id: work.wr_id(),
-            sges: &sges,
-        }])?)
+        Ok(self.qps[work.qp].post_recv(&[RecvWr::new().wr_id(work.wr_id()).sges(&sges)])?)
     }
 
     /// Posts a request on bytes of the operation's slot: where they begin, and how many they are.

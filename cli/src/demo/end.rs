@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Completion, Cq, Drive, Mr, Node, Pd, Qp, QpAddress, QpOptions, SendFlags, SendOp,
-    SendWr, Srq, Status,
+    Access, Completion, Cq, Drive, Mr, Node, Pd, Qp, QpAddress, QpOptions, SendOp, SendWr, Srq,
+    Status,
 };
 
 /// QPs made, connected or destroyed between looks at Ctrl-C.
@@ -150,14 +150,7 @@ impl End {
     pub(super) fn post(&self, qp: &Qp, wr_id: u64, op: SendOp, at: (usize, usize)) -> Result<()> {
         let (offset, length) = at;
         let sges = [self.mr.sge(offset, length)];
-        let request = SendWr {
-            wr_id,
-            op,
-            flags: SendFlags::SIGNALED,
-            sges: &sges,
-            inline: None,
-            route: 0,
-        };
+        let request = SendWr::new(op).wr_id(wr_id).sges(&sges).signaled();
         Ok(qp.post_send(&[request])?)
     }
 

@@ -66,10 +66,7 @@ impl<'a> Server<'a> {
     fn receive(&self, buffer: usize) -> Result<()> {
         let srq = self.end.srq.as_ref().context("a server shares receives")?;
         let sges = [self.end.mr.sge(buffer * SLICE, SLICE / 2)];
-        Ok(srq.post_recv(&[RecvWr {
-            wr_id: buffer as u64,
-            sges: &sges,
-        }])?)
+        Ok(srq.post_recv(&[RecvWr::new().wr_id(buffer as u64).sges(&sges)])?)
     }
 
     /// Answers the requests that have come, each from the second half of its buffer.

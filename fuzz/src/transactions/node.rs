@@ -44,7 +44,7 @@ const ROOM: usize = 64;
 /// Packets in flight on a connection: the fewest there can be.
 const WINDOW: u32 = 64;
 /// What peers may do to the region that they may reach: everything.
-const OPEN: Access = Access::from_bits(Access::ALL.bits() | Access::REMOTE_INVALIDATE.bits());
+const OPEN: Access = Access::ALL.with(Access::REMOTE_INVALIDATE);
 /// Bit of a cookie that tells receives from sends.
 const RECEIVE: u64 = 1 << 63;
 

@@ -4,8 +4,7 @@ use super::*;
 use crate::node::life::Down;
 use crate::worker::messages::WorkerMessage;
 use crate::{
-    Access, Cq, Drive, Error, Node, Pd, Port, Qp, QpModify, QpOptions, QpState, SendFlags, SendOp,
-    SendWr, Status,
+    Access, Cq, Drive, Error, Node, Pd, Port, Qp, QpModify, QpOptions, QpState, SendWr, Status,
 };
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -193,14 +192,7 @@ fn a_packet_finds_a_qp_that_was_made_just_now_also_where_another_worker_hands_it
     let create_ours = || pd.create_qp(&cq, &cq, &options).unwrap();
     let region = pd.register(64, Access::ALL).unwrap();
     let write = |qp: &Qp| {
-        let request = SendWr {
-            wr_id: 1,
-            op: SendOp::Write(region.remote(0)),
-            flags: SendFlags::SIGNALED,
-            sges: &[],
-            inline: None,
-            route: 0,
-        };
+        let request = SendWr::write(region.remote(0)).wr_id(1).signaled();
         qp.post_send(&[request]).unwrap();
     };
     let completed = || {

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::{Drive, Error, Node, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr};
+use crate::{Drive, Error, Node, Qp, QpOptions, RecvWr, SendWr};
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -31,14 +31,7 @@ fn qp_of_a_sleeping_worker() -> (Node, Qp) {
 }
 
 const fn send(bytes: &[u8]) -> SendWr<'_> {
-    SendWr {
-        wr_id: 1,
-        op: SendOp::Send,
-        flags: SendFlags::SIGNALED,
-        sges: &[],
-        inline: Some(bytes),
-        route: 0,
-    }
+    SendWr::send().wr_id(1).inline(bytes).signaled()
 }
 
 #[test]
@@ -59,10 +52,7 @@ fn a_list_of_requests_wakes_the_worker_once() {
     );
     assert_eq!(woken(wakeup), 1);
     // A receive request is nothing that the worker must hear of.
-    let receive = RecvWr {
-        wr_id: 2,
-        sges: &[],
-    };
+    let receive = RecvWr::new().wr_id(2);
     qp.post_recv(&[receive; 3]).unwrap();
     assert_eq!(woken(wakeup), 0);
 }
