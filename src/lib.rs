@@ -4,6 +4,7 @@
 //! reliable connections per peer node carries all of them. On the wire it is RoCEv2.
 //!
 //! ```no_run
+//! use std::time::Duration;
 //! use trunkline::{Access, Node, QpOptions, SendWr};
 //!
 //! # fn program(peer: trunkline::QpAddress) -> Result<(), trunkline::Error> {
@@ -15,7 +16,7 @@
 //! qp.connect(peer)?; // the peer's QpAddress, by whatever way the two know each other
 //! mr.write(0, b"hello")?;
 //! qp.post_send(&[SendWr::send().wr_id(1).sges(&[mr.sge(0, 5)]).signaled()])?;
-//! while cq.poll_one()?.is_none() {}
+//! let done = cq.wait(Duration::from_secs(5))?; // None: nothing came in time
 //! # Ok(())
 //! # }
 //! ```

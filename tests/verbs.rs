@@ -16,6 +16,8 @@ mod objects;
 mod queues;
 #[path = "verbs/threads.rs"]
 mod threads;
+#[path = "verbs/waits.rs"]
+mod waits;
 
 use common::{Pair, pattern};
 use trunkline::{

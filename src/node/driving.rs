@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 use crate::node::Node;
-use crate::worker::handle::WorkerHandle;
 use crate::worker::sleep::{self, WaitFd};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use trunkline_conn::time::Instant;
 impl Node {
     /// Whether the program drives it.
     pub fn is_inline(&self) -> bool {
-        self.shared.threads.is_empty()
+        self.shared.is_inline()
     }
 
     /// One round of all workers of an inline node: takes packets in, sends packets, runs timers,
@@ -65,13 +64,12 @@ impl Node {
     /// The node does not work any more.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.shared.life.check()?;
-        let handles: Vec<&WorkerHandle> =
-            self.shared.handles.iter().map(|handle| &**handle).collect();
+        let handles = self.shared.all_handles();
         if self.is_inline() {
-            sleep::wait_inline(&handles, timeout)
+            sleep::wait_inline(&handles, None, timeout)
         } else {
             // Words for its workers are for their threads.
-            sleep::wait(&handles, timeout)
+            sleep::wait(&handles, None, timeout)
         }
     }
 

@@ -3,8 +3,9 @@
 use crate::error::Error;
 use crate::observe::log;
 use crate::worker::wakeup::Wakeup;
+use rustix::event::{EventfdFlags, eventfd};
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use trunkline_dataplane::process::Birthmark;
@@ -59,6 +60,8 @@ pub(crate) struct Life {
     wakeups: Vec<Arc<Wakeup>>,
     /// Of event channels: readable from the end on.
     channels: Mutex<Vec<Weak<OwnedFd>>>,
+    /// Readable from the end on, for calls that wait for something else.
+    end_fd: OnceLock<Arc<OwnedFd>>,
 }
 
 impl Life {
@@ -74,6 +77,7 @@ impl Life {
             passing_errors: AtomicU64::new(0),
             wakeups,
             channels: Mutex::default(),
+            end_fd: OnceLock::new(),
         })
     }
 
@@ -112,6 +116,21 @@ impl Life {
         if !self.is_up() {
             make_readable(channel);
         }
+    }
+
+    /// A descriptor that is readable once the node does nothing any more.
+    ///
+    /// # Errors
+    /// The operating system has no descriptor left.
+    pub(crate) fn end_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        if let Some(fd) = self.end_fd.get() {
+            return Ok(fd.as_fd());
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let fd = eventfd(0, flags).map_err(|e| Error::system("eventfd of a node")(e.into()))?;
+        let fd = Arc::new(fd);
+        self.tell_end_to(&fd);
+        Ok(self.end_fd.get_or_init(|| fd).as_fd())
     }
 
     pub(crate) fn is_up(&self) -> bool {

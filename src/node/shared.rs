@@ -123,6 +123,15 @@ impl Shared {
         &self.handles[usize::from(worker)]
     }
 
+    /// Whether the program drives it.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    pub(crate) fn all_handles(&self) -> Vec<&WorkerHandle> {
+        self.handles.iter().map(|handle| &**handle).collect()
+    }
+
     /// The workers; none in a child of fork(2), where a thread of the parent may have held a lock
     /// of theirs.
     pub(crate) fn own_handles(&self) -> impl Iterator<Item = &Arc<WorkerHandle>> {

@@ -1,5 +1,7 @@
 //! Completion queues.
 
+mod wait;
+
 use crate::error::Error;
 use crate::node::shared::Shared;
 use crate::platform::Heap;

@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::node::life::Life;
+use crate::node::shared::Shared;
 use crate::worker::handle::WorkerHandle;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -68,11 +69,16 @@ const fn timespec(time: Duration) -> Timespec {
 }
 
 /// Waits until a packet comes for one of these workers, a port that was full takes more, a program
-/// rings a worker, a timer of one is due, or `longest` is over.
+/// rings a worker, a timer of one is due, the descriptor `beside` them is readable, or `longest` is
+/// over.
 ///
 /// # Errors
 /// The node is down.
-pub(crate) fn wait(handles: &[&WorkerHandle], longest: Duration) -> Result<(), Error> {
+pub(crate) fn wait(
+    handles: &[&WorkerHandle],
+    beside: Option<BorrowedFd<'_>>,
+    longest: Duration,
+) -> Result<(), Error> {
     let mut timeout = longest.min(LONGEST_WAIT);
     let mut full = Vec::with_capacity(handles.len());
     for handle in handles {
@@ -97,14 +103,11 @@ pub(crate) fn wait(handles: &[&WorkerHandle], longest: Duration) -> Result<(), E
     let full = full.filter_map(|(handle, at)| Some((handle.ports[at?].as_fd(), PollFlags::OUT)));
     let wakes = handles.iter().filter_map(|handle| handle.wakeup.fd());
     let wakes = wakes.map(|fd| (fd, PollFlags::IN));
-    let fds = ports.chain(full).chain(wakes);
+    let beside = beside.into_iter().map(|fd| (fd, PollFlags::IN));
+    let fds = ports.chain(full).chain(wakes).chain(beside);
     let fds = fds.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events));
     let mut fds: Vec<_> = fds.collect();
-    match poll(&mut fds, Some(&timespec(timeout))) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        // Too many descriptors for a limit that was lowered meanwhile, or no memory.
-        Err(_) => wait_out(handles[0].life()),
-    }
+    poll_once(&mut fds, timeout, handles[0].life());
     Ok(())
 }
 
@@ -113,7 +116,11 @@ pub(crate) fn wait(handles: &[&WorkerHandle], longest: Duration) -> Result<(), E
 ///
 /// # Errors
 /// The node is down.
-pub(crate) fn wait_inline(handles: &[&WorkerHandle], longest: Duration) -> Result<(), Error> {
+pub(crate) fn wait_inline(
+    handles: &[&WorkerHandle],
+    beside: Option<BorrowedFd<'_>>,
+    longest: Duration,
+) -> Result<(), Error> {
     for handle in handles.iter().filter(|handle| !handle.ports.is_empty()) {
         if handle.wakeup.equip().is_err() {
             wait_out(handle.life());
@@ -121,7 +128,34 @@ pub(crate) fn wait_inline(handles: &[&WorkerHandle], longest: Duration) -> Resul
         }
         handle.wakeup.fall_asleep();
     }
-    wait(handles, longest)
+    wait(handles, beside, longest)
+}
+
+/// Waits in a call of a program until the descriptor `fd` is readable, the node does nothing any
+/// more, an inline node has something to do, or `longest` is over.
+///
+/// # Errors
+/// The node is down, or the operating system has no descriptor left.
+pub(crate) fn wait_for(
+    shared: &Shared,
+    fd: BorrowedFd<'_>,
+    longest: Duration,
+) -> Result<(), Error> {
+    if shared.is_inline() {
+        return wait_inline(&shared.all_handles(), Some(fd), longest);
+    }
+    let fds = [fd, shared.life.end_fd()?];
+    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    poll_once(&mut fds, longest.min(LONGEST_WAIT), &shared.life);
+    Ok(())
+}
+
+fn poll_once(fds: &mut [PollFd<'_>], timeout: Duration, life: &Life) {
+    match poll(fds, Some(&timespec(timeout))) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        // Too many descriptors for a limit that was lowered meanwhile, or no memory.
+        Err(_) => wait_out(life),
+    }
 }
 
 /// A descriptor that is readable when a worker that its program drives has something to do: an

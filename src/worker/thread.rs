@@ -112,5 +112,7 @@ fn drive(handle: &WorkerHandle, stop: &AtomicBool) -> Result<(), Error> {
 
 /// Sleeps until a packet comes, a program rings, a timer is due, or `longest` is over.
 fn sleep(handle: &WorkerHandle, longest: Duration) -> Result<(), Error> {
-    handle.wakeup.while_asleep(|| wait(&[handle], longest))
+    handle
+        .wakeup
+        .while_asleep(|| wait(&[handle], None, longest))
 }
