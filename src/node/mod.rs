@@ -1,6 +1,7 @@
 //! A node: one software RNIC inside the program.
 
 mod driving;
+mod events;
 pub(crate) mod life;
 pub(crate) mod shared;
 pub(crate) mod state_bytes;
@@ -17,11 +18,11 @@ use crate::observe::status::server::Server;
 use crate::observe::status::{CmStats, Status};
 use crate::verbs::connection::{Connection, ConnectionOptions};
 use crate::verbs::cq::Cq;
-use crate::verbs::event::Event;
 use crate::verbs::mr::{Pd, PdInner};
 use crate::worker::clock::Clock;
 use crate::worker::core::{Core, CoreConfig};
 use crate::worker::deadline::Deadline;
+use crate::worker::event_queue::EventQueue;
 use crate::worker::handle::WorkerHandle;
 use crate::worker::messages::HandOvers;
 use crate::worker::thread::Thread;
@@ -53,6 +54,8 @@ const LEAST_TIME: Duration = Duration::from_millis(1);
 const LINK_RATES: Allowed = Allowed::AtLeast(1_000_000);
 /// Pause between two looks at whether a node that ends has done all it had to.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
+/// Most asynchronous events that wait for the program.
+const MAX_EVENTS: usize = 65_536;
 /// Source ports beside 4791.
 const EXTRA_SOURCE_PORTS: Allowed = Allowed::Range(0, 7);
 
@@ -361,7 +364,9 @@ impl Builder {
         let wakeups: Vec<_> = ports.iter().map(|_| Arc::new(Wakeup::default())).collect();
         let life = Arc::new(Life::new(wakeups.clone())?);
         let regions = RegionTable::new(&secret.derive(Purpose::Regions));
-        let of_all = (workers, &regions);
+        let events = Arc::new(EventQueue::new("eventfd of a node", MAX_EVENTS)?);
+        life.tell_end_to(&events.fd);
+        let of_all = (workers, &regions, &events);
         let cores = Core::all(&self.config, of_all, &self.clock, &ports, &wakeups);
         let recorders: Vec<_> = cores
             .iter()
@@ -380,7 +385,12 @@ impl Builder {
             let handle = WorkerHandle::new(Arc::clone(&life), index, own, wakeup)?;
             handles.push(Arc::new(handle));
         }
-        let mut shared = Shared::new(life, (workers, regions), self.address.into(), handles);
+        let mut shared = Shared::new(
+            life,
+            (workers, regions, events),
+            self.address.into(),
+            handles,
+        );
         shared.status = status;
         if self.drive == Drive::Threaded {
             for handle in &shared.handles {
@@ -517,9 +527,9 @@ impl Node {
     ///
     /// A worker ends by itself when its port is gone or when something in it panics. Then all QPs
     /// of the node are in error with their requests flushed, [`poll_event`](Self::poll_event) gives
-    /// [`Event::DeviceFatal`], one line on standard error says why, and calls fail with
-    /// [`Error::Down`]. In a child that `fork(2)` made, calls fail in the same way: the node goes
-    /// on in the parent, and dropping it in the child does nothing.
+    /// [`DeviceFatal`](crate::Event::DeviceFatal), one line on standard error says why, and calls
+    /// fail with [`Error::Down`]. In a child that `fork(2)` made, calls fail in the same way: the
+    /// node goes on in the parent, and dropping it in the child does nothing.
     pub fn health(&self) -> Health {
         self.shared.life.health()
     }
@@ -619,15 +629,6 @@ impl Node {
     /// The connections of the pool to `peer`.
     pub fn connections(&self, peer: IpAddr) -> Vec<Connection> {
         Connection::of_peer(&self.shared, peer)
-    }
-
-    /// The next asynchronous event (`ibv_get_async_event(3)`, without blocking).
-    pub fn poll_event(&self) -> Option<Event> {
-        if self.shared.life.tell_failure() {
-            return Some(Event::DeviceFatal);
-        }
-        let mut handles = self.shared.handles.iter();
-        handles.find_map(|handle| handle.core().ok()?.events.pop_front())
     }
 
     /// What the engine counted. It is read without a lock, while the workers go on.

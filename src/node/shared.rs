@@ -5,7 +5,9 @@ use crate::node::life::Life;
 use crate::observe::log;
 use crate::observe::status::server::Server;
 use crate::rdma_cm::Ids;
+use crate::verbs::event::Event;
 use crate::worker::core::Core;
+use crate::worker::event_queue::EventQueue;
 use crate::worker::handle::WorkerHandle;
 use crate::worker::thread::Thread;
 use std::os::fd::OwnedFd;
@@ -39,6 +41,7 @@ pub(crate) struct Shared {
     pub(crate) tag: u32,
     pub(crate) workers: Workers,
     regions: RegionTable<Region>,
+    pub(crate) events: Arc<EventQueue<Event>>,
     /// The worker that gets the next QP, and the one that gets the next ID of RDMA-CM.
     dealt: AtomicU8,
     dealt_ids: AtomicU8,
@@ -50,7 +53,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         life: Arc<Life>,
-        (workers, regions): (Workers, RegionTable<Region>),
+        (workers, regions, events): (Workers, RegionTable<Region>, Arc<EventQueue<Event>>),
         gid: Gid,
         handles: Vec<Arc<WorkerHandle>>,
     ) -> Self {
@@ -65,6 +68,7 @@ impl Shared {
             tag: NODES.fetch_add(1, Ordering::Relaxed),
             workers,
             regions,
+            events,
             dealt: AtomicU8::new(0),
             dealt_ids: AtomicU8::new(0),
             order: Mutex::new(()),

@@ -191,7 +191,7 @@ impl Pools {
                 }
                 match handle {
                     Some(handle) if self.private.has(handle) => {
-                        self.tell(handle, ConnectionState::Open(conn));
+                        self.tell(handle, ours.0, ConnectionState::Open(conn));
                     }
                     // The program has given it up meanwhile.
                     Some(_) => context.engine.close_connection(conn),
@@ -298,7 +298,8 @@ impl Pools {
             pause / 2 + pauses.next_u64() % pause
         };
         if self.turns.refused(context.now, pause, wanted).is_err() {
-            self.tell(handle, ConnectionState::Failed(NoConnection::Busy));
+            let state = ConnectionState::Failed(NoConnection::Busy);
+            self.tell(handle, handshake.peer, state);
             self.turn_is_free(handshake.peer);
         }
     }
@@ -386,7 +387,7 @@ impl Pools {
             log.no_connection(peer, why, handshake.handle.is_some());
         }
         if let Some(handle) = handshake.handle {
-            self.tell(handle, ConnectionState::Failed(why));
+            self.tell(handle, peer, ConnectionState::Failed(why));
             return;
         }
         self.busy.remove(&(handshake.peer, handshake.toward));
@@ -445,8 +446,11 @@ impl Pools {
             None if handshake.handle.is_some() || reason == CloseReason::Local => {}
             None => self.open_for_waiting(context, handshake.peer),
         }
-        if let Some(handle) = handshake.handle {
-            self.tell(handle, ConnectionState::Closed);
+        match (handshake.handle, handshake.conn) {
+            // The engine says that it is down.
+            (Some(handle), Some(_)) => self.private.set(handle, ConnectionState::Closed),
+            (Some(handle), None) => self.tell(handle, handshake.peer, ConnectionState::Closed),
+            (None, _) => {}
         }
     }
 }

@@ -135,7 +135,9 @@ impl Pools {
             }
         };
         match (opening.handle, state) {
-            (Some(handle), _) if self.private.has(handle) => self.tell(handle, state),
+            (Some(handle), _) if self.private.has(handle) => {
+                self.tell(handle, self.address, state);
+            }
             // The program has given it up meanwhile.
             (Some(_), ConnectionState::Open(conn)) => context.engine.close_connection(conn),
             _ => {}

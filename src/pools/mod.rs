@@ -19,6 +19,7 @@ use crate::platform::Embedded;
 use crate::verbs::connection::ConnectionOptions;
 use crate::verbs::event::Event;
 use crate::worker::core::CoreConfig;
+use crate::worker::event_queue::EventQueue;
 use crate::worker::messages::WorkerMessage;
 use book::Book;
 use mark::Mark;
@@ -148,13 +149,20 @@ pub(crate) struct Pools {
     /// Connections of programs that wait for their peers.
     turns: Turns,
     recorder: Arc<Recorder>,
+    /// What the program hears.
+    events: Arc<EventQueue<Event>>,
     pauses: Stream,
     idle_since: BTreeMap<(u32, u32), Instant>,
     reclaim_at: Instant,
 }
 
 impl Pools {
-    pub(crate) fn new(config: &CoreConfig, recorder: Arc<Recorder>, pauses: Stream) -> Self {
+    pub(crate) fn new(
+        config: &CoreConfig,
+        recorder: Arc<Recorder>,
+        events: Arc<EventQueue<Event>>,
+        pauses: Stream,
+    ) -> Self {
         Self {
             address: config.engine.address,
             worker: config.engine.worker,
@@ -177,6 +185,7 @@ impl Pools {
             queue: OpenQueue::default(),
             turns: Turns::default(),
             recorder,
+            events,
             pauses,
             idle_since: BTreeMap::new(),
             reclaim_at: Instant::ZERO,
@@ -218,9 +227,22 @@ impl Pools {
             .state(handle, |conn| with_handle(engine, conn, handle))
     }
 
-    /// Where a connection that a program opened stands now, unless it has been given up.
-    fn tell(&mut self, handle: u64, state: ConnectionState) {
+    /// Where a connection that a program opened to `peer` stands now, unless it has been given up.
+    fn tell(&mut self, handle: u64, peer: IpAddr, state: ConnectionState) {
+        if !self.private.has(handle) {
+            return;
+        }
         self.private.set(handle, state);
+        let peer = peer.into();
+        self.events.push(match state {
+            ConnectionState::Opening => return,
+            ConnectionState::Open(conn) => Event::ConnectionUp { conn, peer },
+            ConnectionState::Failed(why) => Event::ConnectionFailed { peer, why },
+            ConnectionState::Closed => {
+                let why = NoConnection::Closed;
+                Event::ConnectionFailed { peer, why }
+            }
+        });
     }
 
     /// Returns a peer that did not answer, with the handle of the connection that a program opened
@@ -244,7 +266,7 @@ impl Pools {
         };
         self.recorder.log.no_connection(peer, why, handle.is_some());
         if let Some(handle) = handle {
-            self.tell(handle, ConnectionState::Failed(why));
+            self.tell(handle, peer, ConnectionState::Failed(why));
         }
     }
 
@@ -428,7 +450,7 @@ impl Pools {
                 .then_some(ConnectionState::Opening)
         };
         match state {
-            Some(state) => self.tell(handle, state),
+            Some(state) => self.tell(handle, peer, state),
             None => {
                 self.private.remove(handle);
             }
@@ -619,21 +641,24 @@ impl Pools {
     }
 
     /// The node ends, and with it all connections: nobody is asked for others.
-    pub(crate) fn end_connections(
-        &mut self,
-        context: &mut PoolContext<'_>,
-        events: &mut VecDeque<Event>,
-    ) {
+    pub(crate) fn end_connections(&mut self, context: &mut PoolContext<'_>) {
         while let Some(event) = context.engine.poll_event() {
             if let EngineEvent::ConnectionDown {
                 conn, peer, mark, ..
             } = event
             {
                 self.connection_down(context, (conn, Mark(mark)), peer);
-                events.extend(Event::of(&event));
+                self.hear(&event);
             }
         }
         self.private.all_down();
+    }
+
+    /// The program hears of what the engine says, if it concerns it.
+    pub(crate) fn hear(&self, event: &EngineEvent) {
+        if let Some(event) = Event::of(event) {
+            self.events.push(event);
+        }
     }
 
     /// Has something to say to another worker.

@@ -145,7 +145,7 @@ impl Pools {
             self.turns.wait(*wanted);
         } else if !self.request_wanted(context, wanted) {
             let why = NoConnection::TooMany;
-            self.tell(wanted.handle, ConnectionState::Failed(why));
+            self.tell(wanted.handle, wanted.peer, ConnectionState::Failed(why));
             self.turn_is_free(wanted.peer);
         }
     }

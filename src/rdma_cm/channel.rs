@@ -1,6 +1,5 @@
 //! Event channels.
 
-use super::driver::Queue;
 use super::event::{ChannelEvent, CmEvent, CmEventKind};
 use super::id::{CmId, IdInner, Response};
 use crate::error::Error;
@@ -8,6 +7,7 @@ use crate::node::Node;
 use crate::node::shared::Shared;
 use crate::verbs::qp::Qp;
 use crate::worker::deadline::Deadline;
+use crate::worker::event_queue::EventQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -52,7 +52,7 @@ impl Ids {
 
 pub(crate) struct Channel {
     pub(crate) node: Arc<Shared>,
-    pub(crate) queue: Arc<Queue>,
+    pub(crate) queue: Arc<EventQueue<ChannelEvent>>,
     /// Held from where an event is taken out until its ID has heard of it: what comes behind it,
     /// of an ID that it brings, say, is told by another thread only then.
     fetching: Mutex<()>,
@@ -163,7 +163,7 @@ impl Node {
     /// # Errors
     /// The operating system has no descriptor left.
     pub fn create_event_channel(&self) -> Result<EventChannel, Error> {
-        let queue = Queue::new()?;
+        let queue = EventQueue::new("eventfd of an event channel", usize::MAX)?;
         self.shared.life.tell_end_to(&queue.fd);
         Ok(EventChannel(Arc::new(Channel {
             node: Arc::clone(&self.shared),

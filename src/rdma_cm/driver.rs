@@ -5,11 +5,10 @@ use super::resolve::{Outcome, ResolveError, Resolver};
 use crate::error::NoConnection;
 use crate::observe::status::Span;
 use crate::observe::status::recorder::Recorder;
-use rustix::event::{EventfdFlags, eventfd};
-use std::collections::{BTreeMap, VecDeque};
+use crate::worker::event_queue::EventQueue;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use trunkline_cm::ib::{Guids, PathTerms};
 use trunkline_cm::rdma::{Config, Event, Id, RdmaCm};
 use trunkline_conn::secret::Stream;
@@ -32,53 +31,7 @@ fn mtu_code(datagram: u32) -> u8 {
         .count() as u8
 }
 
-/// Events of a channel that the program has not fetched.
-#[derive(Debug)]
-pub(crate) struct Queue {
-    events: Mutex<VecDeque<ChannelEvent>>,
-    /// Counts whether events wait, and the end of the node.
-    pub(crate) fd: Arc<OwnedFd>,
-}
-
-impl Queue {
-    pub(crate) fn new() -> Result<Self, crate::Error> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
-        let fd = eventfd(0, flags)
-            .map_err(|e| crate::Error::system("eventfd of an event channel")(e.into()))?;
-        Ok(Self {
-            events: Mutex::default(),
-            fd: Arc::new(fd),
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<ChannelEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn push(&self, event: ChannelEvent) {
-        let mut events = self.lock();
-        events.push_back(event);
-        if events.len() == 1 {
-            // It fails only when the counter is full, and then it is readable already.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
-    }
-
-    pub(crate) fn pop(&self) -> Option<ChannelEvent> {
-        let mut events = self.lock();
-        let event = events.pop_front()?;
-        self.settle(&events);
-        Some(event)
-    }
-
-    /// The descriptor is readable while events wait: a system call where they begin and where they
-    /// end, none in between. The caller holds the lock, so that neither overtakes the other.
-    fn settle(&self, events: &VecDeque<ChannelEvent>) {
-        if events.is_empty() {
-            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
-        }
-    }
-
+impl EventQueue<ChannelEvent> {
     /// The requests to `listener` that wait here.
     fn requests_to(&self, listener: Id) -> Vec<Id> {
         let events = self.lock();
@@ -116,7 +69,7 @@ pub(crate) struct CmDriver {
     pub(crate) manager: RdmaCm<Stream>,
     /// Addresses and routes that could not be resolved.
     pub(crate) unresolved: u64,
-    owners: BTreeMap<Id, Arc<Queue>>,
+    owners: BTreeMap<Id, Arc<EventQueue<ChannelEvent>>>,
     /// QPs of this worker whose connections are another one's, where programs wished for that.
     elsewhere: BTreeMap<Qpn, u8>,
     resolver: Resolver<Box<dyn Routes + Send>>,
@@ -294,7 +247,7 @@ impl CmDriver {
 
     /// Events of `id` go to `queue` from now on (`rdma_migrate_id(3)`), those not fetched too, and
     /// with them all that is said of requests which were not fetched.
-    pub(crate) fn own(&mut self, id: Id, queue: &Arc<Queue>) {
+    pub(crate) fn own(&mut self, id: Id, queue: &Arc<EventQueue<ChannelEvent>>) {
         let before = self.owners.insert(id, Arc::clone(queue));
         let Some(before) = before.filter(|before| !Arc::ptr_eq(before, queue)) else {
             return;

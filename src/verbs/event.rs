@@ -1,5 +1,6 @@
 //! Asynchronous events of a node.
 
+use crate::error::NoConnection;
 use trunkline_conn::host::QpEvent;
 use trunkline_qpmap::{ConnId, CqId, Event as EngineEvent};
 use trunkline_wire::{Gid, Qpn};
@@ -8,7 +9,8 @@ use trunkline_wire::{Gid, Qpn};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Something happened to a QP.
+    /// Something happened to a QP. That one in RTR hears its peer for the first time is
+    /// [`QpEvent::CommunicationEstablished`].
     Qp {
         /// Its number.
         qpn: Qpn,
@@ -23,6 +25,22 @@ pub enum Event {
     },
     /// The node failed: all its QPs are in error (`IBV_EVENT_DEVICE_FATAL`).
     DeviceFatal,
+    /// A connection that the program opened
+    /// ([`Node::open_connection`](crate::Node::open_connection)) is open.
+    ConnectionUp {
+        /// The connection.
+        conn: ConnId,
+        /// Address of its peer.
+        peer: Gid,
+    },
+    /// A connection that the program opened did not come about;
+    /// [`Connection::state`](crate::Connection::state) says so, too.
+    ConnectionFailed {
+        /// Address of its peer.
+        peer: Gid,
+        /// What happened.
+        why: NoConnection,
+    },
     /// A shared connection is gone. QPs that the node has bound move by themselves.
     ConnectionDown {
         /// The connection.

@@ -13,10 +13,10 @@ use crate::verbs::event::Event;
 use crate::verbs::qp::Qp;
 use crate::worker::clock::Clock;
 use crate::worker::deadline::Deadline;
+use crate::worker::event_queue::EventQueue;
 use crate::worker::messages::{HandOvers, Messages, WorkerMessage};
 use crate::worker::new_qps::NewQps;
 use crate::worker::wakeup::Wakeup;
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,6 @@ use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Qpn, Worker, Workers};
 
 /// Datagrams taken from the port per round.
 const BURST: usize = 256;
-/// Most asynchronous events that wait for the program.
-const MAX_EVENTS: usize = 65_536;
 
 /// Longest that a node which ends waits for its port to take what it has to say.
 const GOODBYE: Duration = Duration::from_millis(100);
@@ -83,11 +81,13 @@ impl Default for CoreConfig {
 /// The port of a worker.
 pub(crate) type PortBox = Box<dyn Port + Send>;
 
+/// How many workers a node has, and what they share.
+type Shares<'a> = (Workers, &'a RegionTable<Region>, &'a Arc<EventQueue<Event>>);
+
 /// Everything a worker has but its port.
 pub(crate) struct Core {
     pub(crate) engine: Engine<Embedded>,
     pub(crate) clock: Clock,
-    pub(crate) events: VecDeque<Event>,
     pub(crate) pools: Pools,
     /// Connections of programs that ask for them by IP address and port.
     pub(crate) cm: CmDriver,
@@ -117,7 +117,7 @@ impl Core {
     /// Those of all workers of a node, which share its regions.
     pub(crate) fn all(
         config: &CoreConfig,
-        (workers, regions): (Workers, &RegionTable<Region>),
+        (workers, regions, events): Shares<'_>,
         clock: &Clock,
         ports: &[PortBox],
         wakeups: &[Arc<Wakeup>],
@@ -135,7 +135,7 @@ impl Core {
                 config.engine.secret = secret.derive(Purpose::Worker(worker.index()));
                 let messages = messages.filter(|_| !alone);
                 let own = (clock.clone(), &**port, messages);
-                Self::new(config, (identity, guids), regions, own)
+                Self::new(config, (identity, guids), (regions, events), own)
             })
             .collect()
     }
@@ -143,7 +143,7 @@ impl Core {
     fn new(
         mut config: CoreConfig,
         (identity, guids): (Identity, Secret),
-        regions: &RegionTable<Region>,
+        (regions, events): (&RegionTable<Region>, &Arc<EventQueue<Event>>),
         (clock, port, messages): (Clock, &(dyn Port + Send), Option<Messages>),
     ) -> Self {
         let capabilities = port.capabilities();
@@ -163,7 +163,7 @@ impl Core {
         let log = Log::of(config.engine.address, worker.index());
         let recorder = Arc::new(Recorder::new(log));
         let pauses = secret.stream(Purpose::Pauses);
-        let pools = Pools::new(&config, Arc::clone(&recorder), pauses);
+        let pools = Pools::new(&config, Arc::clone(&recorder), Arc::clone(events), pauses);
         let mut cm = CmDriver::new(
             (config.engine.address, Guids::PerPeer(guids)),
             worker,
@@ -182,7 +182,6 @@ impl Core {
             recorder,
             capture,
             clock,
-            events: VecDeque::new(),
             pools,
             cm,
             manager,
@@ -252,7 +251,7 @@ impl Core {
             engine: &mut self.engine,
             manager: &mut self.manager,
         };
-        self.pools.end_connections(&mut context, &mut self.events);
+        self.pools.end_connections(&mut context);
         self.send_out(port, end);
         self.engine.publish();
     }
@@ -370,7 +369,6 @@ impl Core {
             manager,
             pools,
             cm,
-            events,
             recorder,
             capture,
             bad_management,
@@ -410,7 +408,7 @@ impl Core {
                 engine: burst.engine(),
                 manager,
             };
-            exchange_events(&mut context, pools, cm, events);
+            exchange_events(&mut context, pools, cm);
         })
     }
 
@@ -457,7 +455,7 @@ impl Core {
             WorkerMessage::CqFailed(cq) => {
                 if context.engine.fail_cq(cq) && pools.speaks_for_node() {
                     self.recorder.log.cq_overran(cq);
-                    self.events.push_back(Event::CqError { cq });
+                    pools.hear(&EngineEvent::CqError { cq });
                 }
             }
             WorkerMessage::Peer(address, mode) => pools.heard(&mut context, address, mode),
@@ -510,7 +508,6 @@ impl Core {
             manager,
             pools,
             cm,
-            events,
             ..
         } = self;
         let mut context = PoolContext {
@@ -519,7 +516,7 @@ impl Core {
             manager,
         };
         pools.retry_busy(&mut context);
-        exchange_events(&mut context, pools, cm, events);
+        exchange_events(&mut context, pools, cm);
         pools.hand_over(&mut context);
         pools.reclaim(now, context.engine);
         self.post_mail();
@@ -628,12 +625,7 @@ pub(crate) fn ready(
 }
 
 /// Lets engine, connection managers and peers talk until none has news.
-fn exchange_events(
-    context: &mut PoolContext<'_>,
-    pools: &mut Pools,
-    cm: &mut CmDriver,
-    events: &mut VecDeque<Event>,
-) {
+fn exchange_events(context: &mut PoolContext<'_>, pools: &mut Pools, cm: &mut CmDriver) {
     loop {
         let mut idle = true;
         while let Some(event) = context.engine.poll_event() {
@@ -665,9 +657,7 @@ fn exchange_events(
                 pools.log().cq_overran(cq);
             }
             pools.handle_engine(context, &event);
-            if events.len() < MAX_EVENTS {
-                events.extend(Event::of(&event));
-            }
+            pools.hear(&event);
         }
         while let Some(event) = context.manager.poll_event() {
             idle = false;

@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 pub(crate) mod core;
 pub(crate) mod deadline;
+pub(crate) mod event_queue;
 pub(crate) mod handle;
 pub(crate) mod messages;
 pub(crate) mod new_qps;
