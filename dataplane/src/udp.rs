@@ -66,8 +66,8 @@ pub struct UdpConfig {
     /// Local address. An unspecified one stands for all of its family; then the source address of
     /// every path is set on each send.
     pub address: IpAddr,
-    /// UDP port to receive on and to send to; [`ROCE_PORT`] but for tests. The ICRC is always
-    /// computed for [`ROCE_PORT`].
+    /// UDP port to receive on and to send to; [`ROCE_PORT`] but where peers agree on another. The
+    /// ICRC is always computed for [`ROCE_PORT`].
     pub port: u16,
     /// Sockets on ports of the kernel's choice that only send, in `0 ..= 64`: entropy for switches
     /// and receive queues.

@@ -37,7 +37,7 @@ use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
 use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Allowed, Counters, LiveObjects, VerbsError};
-use trunkline_wire::{Gid, Workers};
+use trunkline_wire::{Gid, ROCE_PORT, Workers};
 
 /// Packets that a shared connection may have in flight.
 const WINDOWS: Allowed = Allowed::PowerOfTwo(64, MAX_WINDOW);
@@ -56,7 +56,9 @@ const LINK_RATES: Allowed = Allowed::AtLeast(1_000_000);
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 /// Most asynchronous events that wait for the program.
 const MAX_EVENTS: usize = 65_536;
-/// Source ports beside 4791.
+/// UDP ports that a node may have.
+const UDP_PORTS: Allowed = Allowed::Range(1, u16::MAX as u32);
+/// Source ports beside the node's own.
 const EXTRA_SOURCE_PORTS: Allowed = Allowed::Range(0, 7);
 
 /// A software RNIC. Clones name the same node; it stops when the last handle to it, its QPs, CQs
@@ -90,6 +92,7 @@ pub enum Drive {
 #[derive(Debug)]
 pub struct Builder {
     address: IpAddr,
+    udp_port: u16,
     source_ports: usize,
     workers: u8,
     drive: Drive,
@@ -104,6 +107,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            udp_port: ROCE_PORT,
             source_ports: 0,
             workers: 1,
             drive: Drive::default(),
@@ -140,7 +144,19 @@ impl Builder {
         self
     }
 
-    /// Source ports beside 4791 that multipath connections may use, 0 to 7.
+    /// The UDP port that it receives on and sends to; 4791, that of RoCEv2, if not set. All nodes
+    /// that are to meet have the same, and those with another one meet no ordinary hosts. So
+    /// several nodes may have one address, each with a port and peers of its own; other processes
+    /// can watch the first of them ([`status`](crate::status)).
+    ///
+    /// The ICRC of their packets is computed as for 4791, and captures show them so.
+    #[must_use]
+    pub const fn udp_port(mut self, port: u16) -> Self {
+        self.udp_port = port;
+        self
+    }
+
+    /// Source ports beside the node's own that multipath connections may use, 0 to 7.
     #[must_use]
     pub const fn extra_source_ports(mut self, count: usize) -> Self {
         self.source_ports = count;
@@ -313,6 +329,7 @@ impl Builder {
     pub fn build(mut self) -> Result<Node, Error> {
         self.check()?;
         let config = UdpConfig {
+            port: self.udp_port,
             extra_source_ports: self.source_ports,
             ..UdpConfig::new(self.address)
         };
@@ -446,6 +463,7 @@ impl Builder {
                 engine.link_rate_bps.unwrap_or(u64::MAX),
                 LINK_RATES,
             ),
+            ("udp_port", self.udp_port.into(), UDP_PORTS),
             (
                 "extra_source_ports",
                 self.source_ports as u64,

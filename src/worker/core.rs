@@ -29,7 +29,7 @@ use trunkline_conn::time::{Instant, SECOND};
 use trunkline_dataplane::{Port, PortError, Region};
 use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Attributes, Config, Engine, Event as EngineEvent, QpModify, VerbsError};
-use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Qpn, Worker, Workers};
+use trunkline_wire::{Gid, MAD_LEN, Path, Psn, Qpn, ROCE_PORT, Worker, Workers};
 
 /// Datagrams taken from the port per round.
 const BURST: usize = 256;
@@ -151,7 +151,7 @@ impl Core {
         config.engine.datagram = carried.min(config.max_datagram).min(65_535);
         let mut ports: Vec<u16> = port.source_ports().to_vec();
         if ports.is_empty() {
-            ports.push(trunkline_wire::ROCE_PORT);
+            ports.push(ROCE_PORT);
         }
         config.engine.source_ports = ports;
         let secret = config.engine.secret;
@@ -760,7 +760,7 @@ impl ManagementSender<'_> {
         let path = Path {
             src: self.address,
             dst: message.route.remote,
-            src_port: trunkline_wire::ROCE_PORT,
+            src_port: port.source_ports().first().copied().unwrap_or(ROCE_PORT),
             traffic_class: 0,
         };
         let Some(slot) = port.reserve(&path, gsi::LEN) else {
