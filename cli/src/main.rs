@@ -6,6 +6,7 @@ mod decode;
 mod demo;
 mod interrupt;
 mod log;
+mod metrics;
 mod output;
 mod progress;
 mod range;

@@ -3,6 +3,8 @@
 pub(crate) mod capture;
 pub(crate) mod cm_counters;
 pub(crate) mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
 pub(crate) mod probes;
 pub mod status;
 

@@ -13,6 +13,7 @@ use super::stream;
 use super::throughput::Throughput;
 use crate::capture;
 use crate::interrupt::Interrupt;
+use crate::metrics::{self, Metrics};
 use crate::output::{self, print_json};
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail};
@@ -39,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) json: bool,
     /// Where management datagrams are written to.
     pub(crate) capture: Option<PathBuf>,
+    /// Where metrics are told.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// A connection to the server.
@@ -70,6 +73,8 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     let Plan { server, params, .. } = *plan;
     output::check()?;
     let progress = Progress::new(!plan.json);
+    let (metrics, told_at) = Metrics::serve(plan.metrics)?;
+    told_at.into_iter().for_each(metrics::say);
     let stream = reach(plan)?;
     let channel = Channel::new(stream, Side::Server, params.timeout)?;
     let address = match plan.bind {
@@ -78,6 +83,7 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     };
     let mut session = meet(plan, address, channel, interrupt)?;
     progress.step(&format!("{address} to {}: {params}", server.ip()));
+    let _shown = metrics.show(&session.end.node);
 
     let mut found = match params.mode {
         Mode::Lat => Found::Latencies(Latencies::default()),

@@ -91,6 +91,10 @@ pub(crate) struct BenchArgs {
                               ": of a client's and its server's the longer counts"))]
     #[arg(allow_negative_numbers = true)]
     timeout: Duration,
+    /// Answer Prometheus at this address, under /metrics: all that this end's node counts. Port 0
+    /// is any that is free.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -175,6 +179,7 @@ pub(crate) fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
                 port: args.port,
                 once: args.once,
                 timeout: args.timeout,
+                metrics: args.metrics,
             };
             server::run(&plan, interrupt)
         }
@@ -249,6 +254,7 @@ impl BenchArgs {
             },
             json: client.json,
             capture: client.capture_cm.clone(),
+            metrics: self.metrics,
         })
     }
 }

@@ -7,6 +7,7 @@ use super::params::{Mode, Params, Side};
 use super::session::Session;
 use super::{latency, ping, stream};
 use crate::interrupt::{Interrupt, Interrupted};
+use crate::metrics::{self, Metrics};
 use crate::{chain, print_error, print_line};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) once: bool,
     /// How long nothing may move.
     pub(crate) timeout: Duration,
+    /// Where metrics are told.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// Serves.
@@ -49,10 +52,12 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     let listener = TcpListener::bind(asked).map_err(|error| refused(asked, error))?;
     listener.set_nonblocking(true).context("control socket")?;
     let port = listener.local_addr().context("control socket")?.port();
+    let (metrics, told_at) = Metrics::serve(plan.metrics)?;
     print_line(&format!("listening on {}, port {port}", plan.address));
+    told_at.into_iter().for_each(metrics::say);
     loop {
         let (stream, client) = accept(&listener, interrupt)?;
-        let served = serve(plan, stream, interrupt);
+        let served = serve(plan, stream, &metrics, interrupt);
         match &served {
             Ok(params) => print_line(&format!("{client}: {params}: done")),
             Err(error) if plan.once || error.is::<Interrupted>() => {}
@@ -100,7 +105,12 @@ fn accept(listener: &TcpListener, interrupt: &Interrupt) -> Result<(TcpStream, S
 }
 
 /// Serves one client; gives what it wanted.
-fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params> {
+fn serve(
+    plan: &Plan,
+    stream: TcpStream,
+    metrics: &Metrics,
+    interrupt: &Interrupt,
+) -> Result<Params> {
     let mut channel = Channel::new(stream, Side::Client, plan.timeout)?;
     let (mut params, theirs) = match channel.wait_idle(interrupt)? {
         Message::Hello { params, end, .. } => (params, end),
@@ -118,6 +128,7 @@ fn serve(plan: &Plan, stream: TcpStream, interrupt: &Interrupt) -> Result<Params
         Err(error) => return Err(report(&mut channel, error)),
     };
     let ours = end.address();
+    let _shown = metrics.show(&end.node);
     let mut session = Session::new(end, target, params, channel, interrupt);
     match measured(&mut session, Message::Ready { end: ours }) {
         Ok(()) => Ok(params),

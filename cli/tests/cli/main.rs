@@ -11,6 +11,7 @@ mod demo;
 mod endings;
 mod formats;
 mod interrupt;
+mod metrics;
 #[path = "../../../wire/tests/common/names.rs"]
 mod names;
 mod output;

@@ -77,6 +77,13 @@ impl Server {
         self.stderr = BufReader::new(nothing.into());
     }
 
+    /// The next line that it says.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
     /// The rest of what it says, and its exit code.
     pub(crate) fn end(mut self) -> (String, Option<i32>) {
         let mut said = String::new();
