@@ -22,6 +22,8 @@
 //! ```
 
 mod error;
+#[cfg(doctest)]
+mod guides;
 mod node;
 mod observe;
 mod platform;
