@@ -16,6 +16,29 @@
 //! Ok(connecting.connect(&Params::default(), limit)?)
 //! # }
 //! ```
+//!
+//! A limit bounds the whole call, whatever happens in it: [`Endpoint::connect`] finds the way and
+//! connects within one. The passive side reads what a connection is for in the private data that
+//! the other side gave ([`Params`]), before it decides:
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use trunkline::{Node, RecvWr, rdma_cm::{Params, sync::{Endpoint, Listener, Resources}}};
+//! # fn serve(node: &Node, resources: &Resources<'_>, receive: &RecvWr<'_>)
+//! # -> Result<Option<Endpoint>, Box<dyn std::error::Error>> {
+//! let limit = Duration::from_secs(5);
+//! let listener = Listener::bind(node, "192.0.2.7:7471".parse()?, 16)?;
+//! let request = listener.get_request(node, limit)?;
+//! // The rest of the message is zeros: its length is not told.
+//! if !request.data.starts_with(b"log") {
+//!     request.reject(b"unknown")?;
+//!     return Ok(None);
+//! }
+//! let accepting = request.prepare(resources)?;
+//! accepting.qp().post_recv(&[*receive])?;
+//! Ok(Some(accepting.accept(&Params::default(), limit)?))
+//! # }
+//! ```
 
 use super::{
     CmEvent, CmEventKind, CmId, Data, EventChannel, Kind, Params, PeerParams, PortSpace,

@@ -23,10 +23,10 @@ impl Cq {
     /// program that takes many at once gets the others by [`poll`](Self::poll).
     ///
     /// It sleeps while there is nothing to do. An inline node is driven by this call meanwhile, as
-    /// by [`Node::poll`](crate::Node::poll), and other threads may drive it as well. Any number of
-    /// threads may wait for one queue; each completion goes to one of them. The call arms the queue
-    /// and takes its events, so a program that sleeps on its [`fd`](Self::fd) does not wait here at
-    /// the same time.
+    /// by [`Node::poll`](crate::Node::poll), and other threads may drive it as well; other inline
+    /// nodes of the program are not. Any number of threads may wait for one queue; each completion
+    /// goes to one of them. The call arms the queue and takes its events, so a program that sleeps
+    /// on its [`fd`](Self::fd) does not wait here at the same time.
     ///
     /// # Errors
     /// As [`poll`](Self::poll). The node does nothing any more ([`Error::Down`]): what its QPs had
