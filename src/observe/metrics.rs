@@ -67,6 +67,8 @@ fn engine(registry: &mut Registry, counters: Counters) {
         received: "Datagrams handed in",
         streamed: "Datagrams handed in that went the way of the one before",
         sent: "Datagrams built",
+        packed_sent: "Datagrams built that several messages or answers shared",
+        packed_received: "Datagrams handed in that several messages or answers shared",
         malformed: "Dropped: shorter than its headers say",
         unknown_opcode: "Dropped: an opcode nobody defined",
         bad_icrc: "Dropped: the ICRC is wrong",
