@@ -51,7 +51,7 @@ pub use trunkline_conn::work::{
     Completion, Datagram, Extra, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
 pub use trunkline_dataplane::{Errno, InterfaceName, Port, PortCounters, PortError, UdpOpenError};
-pub use trunkline_qpmap::cq::CqOverflow;
+pub use trunkline_qpmap::cq::{CqOverflow, Notify};
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
     Allowed, Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, LiveObjects, PostError,

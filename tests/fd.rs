@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Attributes, Builder, Clock, Down, Drive, Error, Node, Qp, QpOptions, SendOp, Status,
+    Attributes, Builder, Clock, Down, Drive, Error, Node, Notify, Qp, QpOptions, SendOp, Status,
 };
 use trunkline_dataplane::{MemoryConfig, MemoryPort};
 
@@ -251,5 +251,38 @@ fn a_node_that_nobody_can_wait_for_says_why() {
             assert!(matches!(error, Error::NoFd { .. }), "{error}");
             assert!(error.to_string().contains(why), "{error}");
         }
+    }
+}
+
+/// Counts how often it was called.
+#[derive(Default)]
+struct Calls(AtomicU64);
+
+impl Notify for Calls {
+    fn notify(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_queue_that_notifies_its_program_calls_it_once_for_each_arming() {
+    for workers in [1, 2] {
+        let end = End::new(inline().workers(workers));
+        let calls = Arc::new(Calls::default());
+        let cq = end.node.create_cq_notifying(16, Arc::clone(&calls) as _);
+        let cq = cq.unwrap();
+        let qp = end.pd.create_qp(&cq, &cq, &QpOptions::default()).unwrap();
+        qp.connect(qp.address()).unwrap();
+        let write = |id| {
+            end.post(&qp, id, SendOp::Write(end.mr.remote(0)), 64, 64);
+            let done = common::next(&[&end.node], &cq);
+            assert_eq!((done.wr_id, done.status), (id, Status::Success));
+            calls.0.swap(0, Ordering::Relaxed)
+        };
+        assert_eq!(write(1), 0, "nobody armed it");
+        cq.arm(false);
+        assert_eq!(write(2), 1);
+        assert_eq!(write(3), 0, "it was armed for one");
+        assert_eq!(cq.take_events(), 0);
     }
 }

@@ -4,8 +4,10 @@ use crate::error::Error;
 use crate::node::Node;
 use crate::worker::sleep::{self, WaitFd};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 use trunkline_conn::time::Instant;
+use trunkline_qpmap::cq::Notify;
 
 impl Node {
     /// Whether the program drives it.
@@ -150,13 +152,38 @@ impl Node {
         self.wait_fd(worker)?.try_wait(self.shared.handle(worker))
     }
 
+    /// Has whoever has work for a worker of an inline node call `notify` while that is waited for,
+    /// instead of making its descriptor readable: packets, timers and room in a full port still
+    /// do. It is for programs that wake the one who drives the worker without a system call, a task
+    /// of a runtime, say. It comes before all waiting, and stays.
+    ///
+    /// Any thread may call it, with locks of the node taken: `notify` wakes, and calls nothing of
+    /// the node. It is also called when the node is down. [`wait`](Self::wait) does not hear of
+    /// what it is called for.
+    ///
+    /// # Errors
+    /// [`Error::NoFd`]: threads drive the node, or somebody waits for the worker already.
+    ///
+    /// # Panics
+    /// There is no such worker.
+    pub fn wake_by(&self, worker: u8, notify: Arc<dyn Notify>) -> Result<(), Error> {
+        self.check_driven()?;
+        self.shared.handle(worker).wakeup.wake_by(notify)
+    }
+
     fn wait_fd(&self, worker: u8) -> Result<&WaitFd, Error> {
+        self.check_driven()?;
+        self.shared.handle(worker).wait_fd()
+    }
+
+    /// Checks that the program drives the node, and this process's.
+    fn check_driven(&self) -> Result<(), Error> {
         self.shared.life.check_own()?;
         if !self.is_inline() {
             let why = "the node's own threads drive it";
             return Err(Error::NoFd { why });
         }
-        self.shared.handle(worker).wait_fd()
+        Ok(())
     }
 
     /// When a timer of an inline node is due next, by its clock.

@@ -35,6 +35,7 @@ use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{Counters as DeliveryCounters, MAX_WINDOW};
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_dataplane::{Port, PortCounters, UdpConfig, UdpPort};
+use trunkline_qpmap::cq::Notify;
 use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::{Allowed, Counters, LiveObjects, VerbsError};
 use trunkline_wire::{Gid, ROCE_PORT, Workers};
@@ -584,14 +585,23 @@ impl Node {
         }
     }
 
+    /// Whether all that was posted is done, receives aside, and what peers are owed has reached
+    /// them: what [`shutdown`](Self::shutdown) waits for.
+    ///
+    /// # Errors
+    /// The node failed, or is another process's.
+    pub fn is_drained(&self) -> Result<bool, Error> {
+        let mut drained = true;
+        for handle in &self.shared.handles {
+            drained &= handle.is_drained()?;
+        }
+        Ok(drained)
+    }
+
     /// Waits until nothing is under way; `false`: time was up.
     fn drain(&self, end: Deadline) -> Result<bool, Error> {
         loop {
-            let mut drained = true;
-            for handle in &self.shared.handles {
-                drained &= handle.is_drained()?;
-            }
-            if drained {
+            if self.is_drained()? {
                 return Ok(true);
             }
             let Some(left) = end.wait() else {
@@ -628,6 +638,19 @@ impl Node {
     /// A depth of 0 or too large.
     pub fn create_cq(&self, depth: u32) -> Result<Cq, Error> {
         Cq::create(&self.shared, depth)
+    }
+
+    /// The same for a program that has a quicker way to be woken than a descriptor: when a
+    /// completion arrives on the armed queue, `notify` is called instead of
+    /// [`Cq::fd`](Cq::fd) becoming readable.
+    ///
+    /// Whoever drives the node calls it, in the middle of that: `notify` notes, or wakes a thread
+    /// or a task, and calls nothing of the node.
+    ///
+    /// # Errors
+    /// As [`create_cq`](Self::create_cq).
+    pub fn create_cq_notifying(&self, depth: u32, notify: Arc<dyn Notify>) -> Result<Cq, Error> {
+        Cq::notifying(&self.shared, depth, notify)
     }
 
     /// Opens a shared connection to the node at `peer`, for the program itself: QPs use it only

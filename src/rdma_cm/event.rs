@@ -2,6 +2,7 @@
 
 use super::id::CmId;
 use super::resolve::ResolveError;
+use super::sync::ConnectError;
 use std::net::SocketAddr;
 use trunkline_cm::ib::CloseReason;
 use trunkline_cm::rdma::{Data, Event, Id, PeerParams, UdPeer};
@@ -111,4 +112,27 @@ pub enum CmEventKind {
     },
     /// The QP of a connection that has ended may be used again.
     TimewaitExit,
+}
+
+impl CmEventKind {
+    /// Returns it, unless it says that a connection did not come about or is over.
+    ///
+    /// # Errors
+    /// What became of the connection.
+    pub fn into_result(self) -> Result<Self, ConnectError> {
+        match self {
+            Self::AddressError(error) | Self::RouteError(error) => {
+                Err(ConnectError::Address(error))
+            }
+            Self::Rejected { reason, data } => Err(ConnectError::Rejected {
+                reason,
+                data: Box::new(data),
+            }),
+            Self::Nobody => Err(ConnectError::Nobody),
+            Self::Unreachable { .. } | Self::ConnectError | Self::Disconnected { .. } => {
+                Err(ConnectError::Unreachable)
+            }
+            good => Ok(good),
+        }
+    }
 }

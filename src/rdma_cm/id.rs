@@ -68,6 +68,11 @@ impl CmId {
         Arc::clone(&lock(&self.0.channel))
     }
 
+    /// Returns a number that no other ID of its node has.
+    pub fn number(&self) -> u64 {
+        self.0.id.number()
+    }
+
     /// Index of the worker of its node that it belongs to, from 0. Requests to a listener are at
     /// any.
     pub fn worker(&self) -> u8 {

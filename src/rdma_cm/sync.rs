@@ -381,21 +381,9 @@ fn next(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> 
 
 /// The next event, if it is no bad one.
 fn wait(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> {
-    let event = next(channel, end)?;
-    match event.kind {
-        CmEventKind::AddressError(error) | CmEventKind::RouteError(error) => {
-            Err(ConnectError::Address(error))
-        }
-        CmEventKind::Rejected { reason, data } => Err(ConnectError::Rejected {
-            reason,
-            data: Box::new(data),
-        }),
-        CmEventKind::Nobody => Err(ConnectError::Nobody),
-        CmEventKind::Unreachable { .. }
-        | CmEventKind::ConnectError
-        | CmEventKind::Disconnected { .. } => Err(ConnectError::Unreachable),
-        _ => Ok(event),
-    }
+    let CmEvent { id, kind } = next(channel, end)?;
+    let kind = kind.into_result()?;
+    Ok(CmEvent { id, kind })
 }
 
 #[cfg(test)]

@@ -22,12 +22,22 @@ pub(crate) struct CqInner {
     pub(crate) node: Arc<Shared>,
     pub(crate) id: CqId,
     queue: MergedQueue<Heap>,
-    event: Arc<EventFd>,
+    /// What the program waits on; `None`: it is notified in a way of its own.
+    event: Option<Arc<EventFd>>,
 }
 
 /// A descriptor that becomes readable when a completion arrives on an armed queue.
 #[derive(Debug)]
 struct EventFd(OwnedFd);
+
+impl EventFd {
+    fn new() -> Result<Self, Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let fd = eventfd(0, flags)
+            .map_err(|e| Error::system("eventfd of a completion queue")(e.into()))?;
+        Ok(Self(fd))
+    }
+}
 
 impl Notify for EventFd {
     fn notify(&self) {
@@ -46,13 +56,28 @@ impl fmt::Debug for Cq {
 impl Cq {
     pub(crate) fn create(node: &Arc<Shared>, depth: u32) -> Result<Self, Error> {
         node.life.check()?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let fd = eventfd(0, flags)
-            .map_err(|e| Error::system("eventfd of a completion queue")(e.into()))?;
-        let event = Arc::new(EventFd(fd));
+        let event = Arc::new(EventFd::new()?);
+        Self::with(node, depth, Arc::clone(&event) as _, Some(event))
+    }
+
+    /// The same for a program that is notified in a way of its own.
+    pub(crate) fn notifying(
+        node: &Arc<Shared>,
+        depth: u32,
+        notify: Arc<dyn Notify>,
+    ) -> Result<Self, Error> {
+        node.life.check()?;
+        Self::with(node, depth, notify, None)
+    }
+
+    fn with(
+        node: &Arc<Shared>,
+        depth: u32,
+        notify: Arc<dyn Notify>,
+        event: Option<Arc<EventFd>>,
+    ) -> Result<Self, Error> {
         let workers = usize::from(node.workers.count());
         let mut made = None;
-        let notify = Arc::clone(&event) as Arc<dyn Notify>;
         let queue = MergedQueue::new(workers, notify, |notify| {
             let make = |core: &mut Core| {
                 let engine = &mut core.engine;
@@ -126,17 +151,24 @@ impl Cq {
     }
 
     /// The descriptor that becomes readable at that event: for `poll(2)`, an async runtime, ...
+    ///
+    /// # Panics
+    /// It has none: [`create_cq_notifying`](crate::Node::create_cq_notifying) made it.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.event.0.as_fd()
+        let event = self.0.event.as_ref();
+        let event = event.expect("a CQ that notifies its program otherwise has no descriptor");
+        event.0.as_fd()
     }
 
     /// Takes the events that have come; gives how many (`ibv_get_cq_event(3)`, without blocking).
+    /// There are none where the CQ notifies the program in another way.
     pub fn take_events(&self) -> u64 {
+        let Some(event) = &self.0.event else { return 0 };
         if self.0.node.life.is_forked() {
             return 0;
         }
         let mut count = [0; 8];
-        match rustix::io::read(&self.0.event.0, &mut count) {
+        match rustix::io::read(&event.0, &mut count) {
             Ok(8) => u64::from_ne_bytes(count),
             _ => 0,
         }

@@ -2,12 +2,14 @@
 
 use crate::error::Error;
 use rustix::event::{EventfdFlags, eventfd};
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use trunkline_qpmap::cq::Notify;
 
 /// Wakes the worker that has it, if that sleeps.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Wakeup {
     /// The worker sleeps: whoever has work for it must wake it.
     asleep: AtomicBool,
@@ -16,15 +18,41 @@ pub(crate) struct Wakeup {
     /// What a worker with a thread sleeps on; that of an inline node has one when its program waits
     /// or asks for a descriptor.
     eventfd: OnceLock<OwnedFd>,
+    /// What is called instead where the program that drives the worker has something quicker.
+    notify: OnceLock<Arc<dyn Notify>>,
+}
+
+impl fmt::Debug for Wakeup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wakeup")
+            .field("asleep", &self.asleep)
+            .field("ended", &self.ended)
+            .field("eventfd", &self.eventfd)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Wakeup {
-    /// Gives the worker an eventfd to sleep on, if it has none.
+    /// Wakes the worker by `notify` from now on.
+    ///
+    /// # Errors
+    /// It is woken in some way already.
+    pub(crate) fn wake_by(&self, notify: Arc<dyn Notify>) -> Result<(), Error> {
+        let taken = self.eventfd.get().is_some() || self.notify.set(notify).is_err();
+        if taken {
+            let why = "somebody waits for its worker already";
+            return Err(Error::NoFd { why });
+        }
+        self.wake_ended();
+        Ok(())
+    }
+
+    /// Gives the worker an eventfd to sleep on, if it has nothing to be woken by.
     ///
     /// # Errors
     /// The operating system has no descriptor left.
     pub(crate) fn equip(&self) -> Result<(), Error> {
-        if self.eventfd.get().is_some() {
+        if self.eventfd.get().is_some() || self.notify.get().is_some() {
             return Ok(());
         }
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -44,7 +72,9 @@ impl Wakeup {
 
     /// Wakes the worker at its next sleep, if it does not sleep now.
     pub(crate) fn wake(&self) {
-        if let Some(fd) = self.eventfd.get() {
+        if let Some(notify) = self.notify.get() {
+            notify.notify();
+        } else if let Some(fd) = self.eventfd.get() {
             // It fails only when the counter is full, and then the worker wakes anyway.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }

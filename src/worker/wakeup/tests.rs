@@ -65,3 +65,44 @@ fn a_worker_that_is_awake_is_not_woken() {
     qp.post_send(&[send(b"one"), send(b"two")]).unwrap();
     assert_eq!(woken(wakeup), 0);
 }
+
+/// Counts how often it was called.
+#[derive(Default)]
+struct Calls(std::sync::atomic::AtomicU64);
+
+impl Notify for Calls {
+    fn notify(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_worker_that_is_woken_by_a_call_has_no_descriptor_for_that() {
+    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let builder = Node::builder().address(address).drive(Drive::Inline);
+    let (port, _peer) = MemoryPort::pair(MemoryConfig::default());
+    let node = builder.build_on(Box::new(port)).unwrap();
+    let calls = Arc::new(Calls::default());
+    node.wake_by(0, Arc::clone(&calls) as _).unwrap();
+    let wakeup = &node.shared.handle(0).wakeup;
+    wakeup.equip().unwrap();
+    assert!(wakeup.fd().is_none());
+    let (pd, cq) = (node.alloc_pd(), node.create_cq(64).unwrap());
+    let qp = pd.create_qp(&cq, &cq, &QpOptions::default()).unwrap();
+    qp.connect(qp.address()).unwrap();
+    let called = || calls.0.swap(0, Ordering::Relaxed);
+    called();
+    // While it is polled nobody calls; while it sleeps whoever posts does.
+    qp.post_send(&[send(b"one")]).unwrap();
+    assert_eq!(called(), 0);
+    wakeup.fall_asleep();
+    qp.post_send(&[send(b"two")]).unwrap();
+    assert_eq!(called(), 1);
+    wakeup.awake();
+    qp.post_send(&[send(b"three")]).unwrap();
+    assert_eq!(called(), 0);
+    node.shutdown(std::time::Duration::ZERO).unwrap_err();
+    assert_eq!(called(), 1, "the end is told, too");
+    let again = node.wake_by(0, calls);
+    assert!(matches!(again, Err(Error::NoFd { .. })), "{again:?}");
+}
