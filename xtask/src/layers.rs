@@ -28,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (CM, &[WIRE, CONN]),
     (DATAPLANE, &[WIRE, CONN]),
     (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE]),
+    ("trunkline-tokio", &[ROOT]),
     (CLI, &[WIRE, DATAPLANE, ROOT]),
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (

@@ -1,0 +1,122 @@
+//! The task that drives a worker of a node.
+
+use crate::node::Shared;
+use crate::readable::readable;
+use crate::spin::Spin;
+use crate::waiters::{Seat, Waiters};
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokio::io::unix::AsyncFd;
+use tokio::time::Sleep;
+use trunkline::Error;
+
+/// Pause after an error of the operating system that passes.
+const TROUBLE_PAUSE: Duration = Duration::from_millis(1);
+
+/// One round of its worker a turn: then the tasks that it woke have theirs. It ends with the node
+/// or the last handle to it, and the node ends with it.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    worker: u8,
+    seat: Seat,
+    fd: AsyncFd<OwnedFd>,
+    spin: Spin,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Driver {
+    /// The one of this worker, which `waiters` wake from now on.
+    ///
+    /// # Errors
+    /// The node has no descriptor to wait on, or none is left.
+    ///
+    /// # Panics
+    /// Outside a runtime, or one whose I/O is not enabled.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        worker: u8,
+        waiters: &Arc<Waiters>,
+    ) -> Result<Self, Error> {
+        let node = shared.node();
+        node.wake_by(worker, Arc::clone(waiters) as _)?;
+        let fd = readable(node.worker_fd(worker)?)?;
+        Ok(Self {
+            shared: Arc::clone(shared),
+            worker,
+            seat: Seat::new(waiters),
+            fd,
+            spin: Spin::new(),
+            pause: None,
+        })
+    }
+
+    /// Waits until there is something to do.
+    fn sleep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.seat.take(cx.waker());
+        match self.shared.node().try_wait_worker(self.worker) {
+            Ok(true) => {}
+            Ok(false) => return again(cx),
+            Err(_) => return Poll::Ready(()),
+        }
+        if self.shared.is_closing() {
+            return Poll::Ready(());
+        }
+        match ready!(self.fd.poll_read_ready(cx)) {
+            Ok(mut guard) => {
+                // What comes from here on makes it ready anew; what came before is looked at next.
+                guard.clear_ready();
+                again(cx)
+            }
+            // The runtime ends.
+            Err(_) => Poll::Ready(()),
+        }
+    }
+}
+
+/// The other tasks have their turn first.
+fn again(cx: &Context<'_>) -> Poll<()> {
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if this.shared.is_closing() {
+            return Poll::Ready(());
+        }
+        if let Some(pause) = &mut this.pause {
+            ready!(pause.as_mut().poll(cx));
+            this.pause = None;
+        }
+        let polled = this.shared.node().poll_worker(this.worker);
+        this.shared.events.look(this.shared.node());
+        match polled {
+            Ok(true) => {
+                this.spin.worked(Instant::now);
+                again(cx)
+            }
+            Ok(false) if this.spin.goes_on(Instant::now()) => again(cx),
+            Ok(false) => this.sleep(cx),
+            Err(Error::Port(error)) if error.is_passing() => {
+                this.pause = Some(Box::pin(tokio::time::sleep(TROUBLE_PAUSE)));
+                again(cx)
+            }
+            Err(_) => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // Nobody would drive the node: it ends, if it has not yet.
+        let _ = self.shared.node().shutdown(Duration::ZERO);
+        self.shared.is_over();
+    }
+}

@@ -1,0 +1,27 @@
+//! Trunkline on a tokio runtime: nodes that the runtime's own threads drive, and their
+//! completions and events as futures and streams.
+//!
+//! There is no thread besides those of the runtime. A task for each worker of a node polls it
+//! while there is something to do, goes on looking for some microseconds if waits were as short of
+//! late, and sleeps on a descriptor otherwise. While both sides are busy nobody makes a system call
+//! but for packets: posting wakes that task, and a completion wakes those that wait for it, as any
+//! task wakes another.
+//!
+//! A runtime with its I/O and time enabled will do, of one thread or of several.
+
+#![forbid(unsafe_code)]
+
+mod cq;
+mod driver;
+mod events;
+mod mailbox;
+mod node;
+pub mod rdma_cm;
+mod readable;
+mod spin;
+pub mod stream;
+mod waiters;
+
+pub use cq::{Completions, Cq};
+pub use events::Events;
+pub use node::Node;

@@ -1,0 +1,394 @@
+//! Both directions of a stream at one end: its buffers, its credits, and what has become of it.
+
+use super::error::StreamError;
+use super::frame::{Frame, Hello, Kind};
+use crate::rdma_cm::Connection;
+use std::collections::VecDeque;
+use tokio::io::ReadBuf;
+use tokio::runtime::Handle;
+use trunkline::{Completion, Cq, Error, Mr, RecvWr, SendFlags, SendOp, SendWr, Status};
+
+/// Receives of an end, and what it says of them.
+pub(super) const OWN: Hello = Hello {
+    receives: 32,
+    bytes: 16 << 10,
+};
+/// Messages with bytes that may be under way.
+pub(super) const SENDS: u16 = 16;
+/// Messages without bytes that may be.
+pub(super) const CONTROLS: u16 = 3;
+/// Receives that data leave to a message which grants some.
+const RESERVE: u16 = 1;
+/// What names a send of no buffer, among completions.
+const CONTROL: u64 = 1 << 32;
+const END: u64 = CONTROL + 1;
+const HEARD: u64 = CONTROL + 2;
+/// Completions that are taken at a time.
+const BATCH: usize = 16;
+
+/// Bytes of the region that buffers are in: receives first.
+pub(super) const REGION: usize = (OWN.receives as usize + SENDS as usize) * OWN.bytes as usize;
+
+/// How far the end of what is written has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ending {
+    Open,
+    /// It is said when what was written before has been.
+    Wanted,
+    Said,
+    /// The peer's node has it, and all before it.
+    Done,
+}
+
+/// What the peer knows of its end having been heard. It does not hear the end of the connection
+/// before: what its node has not heard of by then counts as lost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Hearing {
+    /// There is nothing to tell.
+    Open,
+    Owed,
+    Said,
+    Done,
+}
+
+/// Bytes that came, and were not read.
+#[derive(Debug)]
+struct Arrived {
+    slot: u16,
+    from: usize,
+    to: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    // In this order: the QP is gone before its memory is.
+    connection: Connection,
+    mr: Mr,
+    cq: Cq,
+    /// What the peer takes.
+    peer: Hello,
+    /// Receives that it has posted, and those taken by what was sent; both modulo 2^16.
+    granted: u16,
+    sent: u16,
+    /// Send buffers that are free.
+    free: Vec<u16>,
+    /// A message that grants receives is under way.
+    granting: bool,
+    ending: Ending,
+    /// Receives that were posted, and that the peer was told of; both modulo 2^16.
+    posted: u16,
+    told: u16,
+    arrived: VecDeque<Arrived>,
+    hearing: Hearing,
+    failed: Option<StreamError>,
+}
+
+/// Posts the receives of an end, before its peer can send.
+///
+/// # Errors
+/// The QP is in no state for that.
+pub(super) fn post_receives(qp: &trunkline::Qp, mr: &Mr) -> Result<(), Error> {
+    (0..OWN.receives).try_for_each(|slot| post_receive(qp, mr, slot))
+}
+
+fn post_receive(qp: &trunkline::Qp, mr: &Mr, slot: u16) -> Result<(), Error> {
+    let bytes = OWN.bytes as usize;
+    let sges = [mr.sge(slot as usize * bytes, bytes)];
+    let wr_id = slot.into();
+    qp.post_recv(&[RecvWr { wr_id, sges: &sges }])
+}
+
+impl Link {
+    /// A stream over a connection whose QP has its receives already.
+    pub(super) fn new(connection: Connection, mr: Mr, cq: Cq, peer: Hello) -> Self {
+        Self {
+            connection,
+            mr,
+            cq,
+            peer,
+            granted: peer.receives,
+            sent: 0,
+            free: (0..SENDS).rev().collect(),
+            granting: false,
+            ending: Ending::Open,
+            posted: OWN.receives,
+            told: OWN.receives,
+            arrived: VecDeque::new(),
+            hearing: Hearing::Open,
+            failed: None,
+        }
+    }
+
+    /// Takes up what has completed, and says what can be said then. Returns whether there was
+    /// anything.
+    pub(super) fn pump(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let mut done = [Completion::BLANK; BATCH];
+            // Its depth is that of both queues of the QP, so it does not overflow.
+            let count = self.cq.poll(&mut done).unwrap_or(0);
+            done[..count].iter().for_each(|done| self.heed(done));
+            any |= count > 0;
+            if count < BATCH {
+                break;
+            }
+        }
+        if any {
+            self.speak();
+        }
+        any
+    }
+
+    fn heed(&mut self, done: &Completion) {
+        if done.status != Status::Success {
+            let down = self.connection.node().verbs().health().down;
+            let why = down.map_or(StreamError::of(done), StreamError::Node);
+            return self.fail(why);
+        }
+        match done.wr_id {
+            slot if slot < CONTROL && done.opcode == trunkline::WorkOpcode::Send => {
+                self.free.push(slot as u16);
+            }
+            CONTROL => self.granting = false,
+            END => self.ending = Ending::Done,
+            HEARD => self.hearing = Hearing::Done,
+            slot => self.receive(slot as u16, done),
+        }
+    }
+
+    /// A message came.
+    fn receive(&mut self, slot: u16, done: &Completion) {
+        if self.failed.is_some() {
+            return;
+        }
+        let taken = Frame::parse(done).and_then(|frame| {
+            self.take_grant(frame.posted)?;
+            match frame.kind {
+                Kind::Data | Kind::End if self.has_peer_ended() => Err("more after the end"),
+                Kind::Data => {
+                    let (from, to) = (0, done.byte_len as usize);
+                    self.arrived.push_back(Arrived { slot, from, to });
+                    return Ok(());
+                }
+                Kind::End => {
+                    self.hearing = Hearing::Owed;
+                    Ok(())
+                }
+                Kind::Heard if !matches!(self.ending, Ending::Said | Ending::Done) => {
+                    Err("an end was heard that was not said")
+                }
+                Kind::Heard => {
+                    self.ending = Ending::Done;
+                    Ok(())
+                }
+                Kind::Credit => Ok(()),
+            }?;
+            self.repost(slot);
+            Ok(())
+        });
+        if let Err(what) = taken {
+            self.fail(StreamError::Violation(what));
+        }
+    }
+
+    /// The peer has posted so many receives.
+    fn take_grant(&mut self, posted: u16) -> Result<(), &'static str> {
+        // It has at most as many as it said, of which those that were sent to are taken; and what
+        // it has granted it does not take back.
+        let more = posted.wrapping_sub(self.granted);
+        if more > self.peer.receives - self.room() {
+            return Err("it grants more receives than it has, or fewer than before");
+        }
+        self.granted = posted;
+        Ok(())
+    }
+
+    /// Messages that the peer has receives for.
+    const fn room(&self) -> u16 {
+        self.granted.wrapping_sub(self.sent)
+    }
+
+    fn repost(&mut self, slot: u16) {
+        match post_receive(self.connection.qp(), &self.mr, slot) {
+            Ok(()) => self.posted = self.posted.wrapping_add(1),
+            Err(error) => self.fail_call(error),
+        }
+    }
+
+    /// Says what waits to be said, as far as there is room for it at the peer.
+    fn speak(&mut self) {
+        if self.ending == Ending::Wanted && self.room() > RESERVE {
+            self.ending = Ending::Said;
+            self.say(Kind::End, END, 0);
+        }
+        if self.hearing == Hearing::Owed && self.room() > 0 {
+            self.hearing = Hearing::Said;
+            self.say(Kind::Heard, HEARD, 0);
+        }
+        if self.owes_credit() && self.room() > 0 && !self.granting {
+            self.granting = true;
+            self.say(Kind::Credit, CONTROL, 0);
+        }
+    }
+
+    fn say(&mut self, kind: Kind, wr_id: u64, bytes: usize) {
+        if self.failed.is_some() {
+            return;
+        }
+        let posted = self.posted;
+        let sges = [self.mr.sge(send_offset(wr_id), bytes)];
+        // A peer that only reads is not woken by credits.
+        let flags = match kind {
+            Kind::Credit | Kind::Heard => SendFlags::SIGNALED,
+            Kind::Data | Kind::End => SendFlags::SIGNALED | SendFlags::SOLICITED,
+        };
+        let request = SendWr {
+            wr_id,
+            op: SendOp::SendImm(Frame { kind, posted }.emit()),
+            flags,
+            sges: if bytes > 0 { &sges } else { &[] },
+            inline: None,
+            route: 0,
+        };
+        match self.connection.qp().post_send(&[request]) {
+            Ok(()) => {
+                self.told = posted;
+                self.sent = self.sent.wrapping_add(1);
+            }
+            Err(error) => self.fail_call(error),
+        }
+    }
+
+    fn fail_call(&mut self, error: Error) {
+        self.fail(match error {
+            Error::Down(down) => StreamError::Node(down),
+            _ => StreamError::Reset,
+        });
+    }
+
+    /// The stream is over. The first reason counts.
+    fn fail(&mut self, why: StreamError) {
+        if self.failed.is_none() {
+            self.connection.end();
+            self.failed = Some(why);
+        }
+    }
+
+    /// Copies bytes that came into `out`; `None`: there are none yet. Nothing and no error is the
+    /// end.
+    pub(super) fn read(&mut self, out: &mut ReadBuf<'_>) -> Option<Result<(), StreamError>> {
+        let room = out.remaining();
+        while out.remaining() > 0
+            && let Some(arrived) = self.arrived.front_mut()
+        {
+            let count = (arrived.to - arrived.from).min(out.remaining());
+            let at = usize::from(arrived.slot) * OWN.bytes as usize + arrived.from;
+            let copied = self.mr.read(at, out.initialize_unfilled_to(count));
+            copied.expect("a message is no longer than its receive");
+            out.advance(count);
+            arrived.from += count;
+            if arrived.from == arrived.to {
+                let slot = arrived.slot;
+                self.arrived.pop_front();
+                self.repost(slot);
+            }
+        }
+        if out.remaining() < room || room == 0 {
+            self.speak();
+            return Some(Ok(()));
+        }
+        match &self.failed {
+            _ if self.has_peer_ended() => Some(Ok(())),
+            Some(why) => Some(Err(why.clone())),
+            None => None,
+        }
+    }
+
+    /// Copies bytes into buffers that go to the peer; `None`: no buffer is free, or the peer has no
+    /// receive.
+    pub(super) fn write(&mut self, data: &[u8]) -> Option<Result<usize, StreamError>> {
+        if self.ending != Ending::Open {
+            return Some(Err(StreamError::ShutDown));
+        }
+        let most = OWN.bytes.min(self.peer.bytes) as usize;
+        let mut written = 0;
+        while written < data.len()
+            && self.room() > RESERVE
+            && self.failed.is_none()
+            && let Some(slot) = self.free.pop()
+        {
+            let end = data.len().min(written + most);
+            let message = &data[written..end];
+            let copied = self.mr.write(send_offset(slot.into()), message);
+            copied.expect("it fits into its buffer");
+            self.say(Kind::Data, slot.into(), message.len());
+            written = end;
+        }
+        match &self.failed {
+            Some(why) => Some(Err(why.clone())),
+            None if written == 0 && !data.is_empty() => None,
+            None => Some(Ok(written)),
+        }
+    }
+
+    /// Why nothing more goes to the peer. All that was written is with the node at once.
+    pub(super) fn flush(&self) -> Result<(), StreamError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Ends what is written; `None`: the peer's node does not have all of it yet.
+    pub(super) fn shut_down(&mut self) -> Option<Result<(), StreamError>> {
+        if self.ending == Ending::Open {
+            self.ending = Ending::Wanted;
+            self.speak();
+        }
+        let all_arrived = self.free.len() == usize::from(SENDS);
+        match &self.failed {
+            _ if self.ending == Ending::Done => Some(Ok(())),
+            // Who is gone after its own end, with all that was written, was not waiting for this.
+            Some(StreamError::Reset) if self.has_peer_ended() && all_arrived => Some(Ok(())),
+            Some(why) => Some(Err(why.clone())),
+            None => None,
+        }
+    }
+
+    /// What ends it in the background.
+    pub(super) fn runtime(&self) -> Handle {
+        self.connection.node().shared().runtime.clone()
+    }
+
+    /// Ends what is written, if so wished; `None`: the peer does not know all yet that it has to
+    /// hear before the connection ends.
+    pub(super) fn finish(&mut self, ends: bool) -> Option<()> {
+        if ends {
+            let _ = self.shut_down();
+        }
+        let ended = !ends || self.ending == Ending::Done;
+        let heard = matches!(self.hearing, Hearing::Open | Hearing::Done);
+        (self.failed.is_some() || ended && heard).then_some(())
+    }
+
+    /// Whether the peer has said that no more comes.
+    fn has_peer_ended(&self) -> bool {
+        self.hearing != Hearing::Open
+    }
+
+    /// Asks for an event at the next completion, for a reader of messages alone, if nothing waits
+    /// to be said.
+    pub(super) fn arm(&self, reads: bool) {
+        let unsaid =
+            self.ending == Ending::Wanted || self.hearing == Hearing::Owed || self.owes_credit();
+        self.cq.arm(reads && !unsaid);
+    }
+
+    /// Whether the peer has not heard of receives that it is worth a message to tell of: that takes
+    /// a receive itself.
+    const fn owes_credit(&self) -> bool {
+        self.posted.wrapping_sub(self.told) >= OWN.receives / 2
+    }
+}
+
+/// Where a send buffer begins in its region.
+const fn send_offset(slot: u64) -> usize {
+    (OWN.receives as usize + (slot % CONTROL) as usize) * OWN.bytes as usize
+}

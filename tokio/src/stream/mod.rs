@@ -1,0 +1,330 @@
+//! Byte streams over QPs.
+//!
+//! A [`Stream`] is to QPs what a `TcpStream` is to sockets: bytes arrive once and in order, either
+//! direction ends by itself, and who writes waits for who reads. Under it are SENDs from buffers
+//! that the stream has registered, and credits, so that none comes before there is a receive for
+//! it. What the two ends say is in docs/stream-format.md.
+//!
+//! ```
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! use trunkline_tokio::Node;
+//! use trunkline_tokio::stream::{Listener, Stream};
+//!
+//! # async fn program() -> Result<(), Box<dyn std::error::Error>> {
+//! let node = |last| Node::new(trunkline::Node::builder().address([127, 9, 2, last].into()));
+//! let (client, server) = (node(1)?, node(2)?);
+//! let listener = Listener::bind(&server, "127.9.2.2:7471".parse()?)?;
+//! let echo = tokio::spawn(async move {
+//!     let mut stream = listener.accept().await?;
+//!     let mut all = Vec::new();
+//!     stream.read_to_end(&mut all).await?;
+//!     stream.write_all(&all).await?;
+//!     stream.shutdown().await?;
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! });
+//! let mut stream = Stream::connect(&client, "127.9.2.2:7471".parse()?).await?;
+//! stream.write_all(b"hello").await?;
+//! stream.shutdown().await?;
+//! let mut answer = String::new();
+//! stream.read_to_string(&mut answer).await?;
+//! assert_eq!(answer, "hello");
+//! echo.await?.unwrap();
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+//! #     .block_on(program()).unwrap();
+//! ```
+
+mod error;
+mod frame;
+mod link;
+mod listener;
+
+pub use error::{OpenError, StreamError};
+pub use listener::Listener;
+
+use crate::node::Node;
+use crate::rdma_cm::{Connecting, Connection};
+use crate::waiters::{Seat, Waiters, lock};
+use frame::Hello;
+use link::{CONTROLS, Link, OWN, REGION, SENDS};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use trunkline::rdma_cm::Params;
+use trunkline::rdma_cm::sync::Resources;
+use trunkline::{Access, Cq, Error, Mr, Pd, QpOptions};
+
+/// How long the way to a peer is looked for.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a stream that was dropped goes on until its peer has all that was written.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// What a stream is made with, before there is a connection.
+struct Parts {
+    pd: Pd,
+    cq: Cq,
+    mr: Mr,
+    options: QpOptions,
+    waiters: Arc<Waiters>,
+}
+
+impl Parts {
+    fn new(node: &Node) -> Result<Self, Error> {
+        let options = QpOptions {
+            max_send_wr: u32::from(SENDS + CONTROLS),
+            max_recv_wr: OWN.receives.into(),
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            ..QpOptions::default()
+        };
+        let waiters = Arc::new(Waiters::default());
+        let depth = options.max_send_wr + options.max_recv_wr;
+        let verbs = node.verbs();
+        let cq = verbs.create_cq_notifying(depth, Arc::clone(&waiters) as _)?;
+        node.shared().tell_end_to(&waiters);
+        let pd = verbs.alloc_pd();
+        Ok(Self {
+            mr: pd.register(REGION, Access::LOCAL_WRITE)?,
+            pd,
+            cq,
+            options,
+            waiters,
+        })
+    }
+
+    const fn resources(&self) -> Resources<'_> {
+        Resources {
+            pd: &self.pd,
+            send_cq: &self.cq,
+            recv_cq: &self.cq,
+            options: &self.options,
+        }
+    }
+
+    fn finish(self, connection: Connection, peer: Hello) -> Stream {
+        let link = Link::new(connection, self.mr, self.cq, peer);
+        let both = Arc::new(Both {
+            link: Mutex::new(link),
+            waiters: self.waiters,
+        });
+        Stream {
+            read: ReadHalf::new(&both),
+            write: WriteHalf::new(both),
+        }
+    }
+}
+
+/// What both directions share.
+#[derive(Debug)]
+struct Both {
+    link: Mutex<Link>,
+    waiters: Arc<Waiters>,
+}
+
+impl Both {
+    /// Tries something until it gives an answer, and waits for completions in between: a reader
+    /// for those of messages.
+    fn poll<T>(
+        &self,
+        cx: &mut Context<'_>,
+        seat: &mut Seat,
+        reads: bool,
+        mut attempt: impl FnMut(&mut Link) -> Option<T>,
+    ) -> Poll<T> {
+        let mut link = lock(&self.link);
+        let mut armed = false;
+        let (mut others, mut answer) = (false, None);
+        while answer.is_none() {
+            // What the other direction waits for may be among it.
+            others |= link.pump();
+            answer = attempt(&mut link);
+            if answer.is_some() || armed {
+                break;
+            }
+            seat.take(cx.waker());
+            link.arm(reads);
+            armed = true;
+        }
+        drop(link);
+        if others {
+            self.waiters.wake_others(seat);
+        }
+        answer.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// A stream of bytes to a peer and from it.
+///
+/// `shutdown` ends what this end writes: the peer reads the end behind it, and when the call
+/// returns the peer's node has all of it. What is read goes on. A stream that is dropped without is
+/// ended in the background, within ten seconds, and what was not read is lost.
+///
+/// Futures of [`AsyncReadExt`](tokio::io::AsyncReadExt) and its like that are cancel safe are so
+/// here. An error says why in a [`StreamError`].
+#[derive(Debug)]
+pub struct Stream {
+    read: ReadHalf,
+    write: WriteHalf,
+}
+
+impl Stream {
+    /// Connects to a [`Listener`]. Dropping the future ends the attempt, and the peer hears so.
+    ///
+    /// # Errors
+    /// There is no way, the peer does not want the connection or speaks of no stream, or the node
+    /// has ended.
+    pub async fn connect(node: &Node, peer: SocketAddr) -> Result<Self, OpenError> {
+        let parts = Parts::new(node)?;
+        let connecting = Connecting::to(node, &parts.resources(), peer, RESOLVE_LIMIT).await?;
+        link::post_receives(connecting.qp(), &parts.mr)?;
+        let connection = connecting.connect(&params(&OWN.emit())).await?;
+        let hello = Hello::parse(connection.data()).ok_or(OpenError::NoStream)?;
+        Ok(parts.finish(connection, hello))
+    }
+
+    /// Returns both directions, each of its own. The connection ends with the latter of them.
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        (self.read, self.write)
+    }
+}
+
+/// What both ends agree on beside their hello: credits see to it that receives are there.
+fn params(hello: &[u8]) -> Params<'_> {
+    Params {
+        private_data: hello,
+        ..Params::default()
+    }
+}
+
+/// What a stream reads.
+#[derive(Debug)]
+pub struct ReadHalf {
+    both: Arc<Both>,
+    seat: Seat,
+}
+
+impl ReadHalf {
+    fn new(both: &Arc<Both>) -> Self {
+        Self {
+            both: Arc::clone(both),
+            seat: Seat::new(&both.waiters),
+        }
+    }
+}
+
+impl AsyncRead for ReadHalf {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { both, seat } = &mut *self;
+        let read = both.poll(cx, seat, true, |link| link.read(out));
+        read.map(|read| Ok(read?))
+    }
+}
+
+impl Drop for ReadHalf {
+    fn drop(&mut self) {
+        leave(&self.both, false);
+    }
+}
+
+/// What a stream writes. Dropping it ends that direction.
+#[derive(Debug)]
+pub struct WriteHalf {
+    both: Arc<Both>,
+    seat: Seat,
+}
+
+impl WriteHalf {
+    fn new(both: Arc<Both>) -> Self {
+        let seat = Seat::new(&both.waiters);
+        Self { both, seat }
+    }
+
+    fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        attempt: impl FnMut(&mut Link) -> Option<Result<T, StreamError>>,
+    ) -> Poll<io::Result<T>> {
+        let answer = self.both.poll(cx, &mut self.seat, false, attempt);
+        answer.map(|answer| Ok(answer?))
+    }
+}
+
+impl AsyncWrite for WriteHalf {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll(cx, |link| link.write(data))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll(cx, |link| Some(link.flush()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll(cx, Link::shut_down)
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        leave(&self.both, true);
+    }
+}
+
+/// A direction is dropped. The connection goes on in the background until the peer knows what it
+/// has to: that it ended, where it was this end's.
+fn leave(both: &Arc<Both>, ends: bool) {
+    let mut link = lock(&both.link);
+    if link.finish(ends).is_some() {
+        return;
+    }
+    let runtime = link.runtime();
+    drop(link);
+    let (both, mut seat) = (Arc::clone(both), Seat::new(&both.waiters));
+    runtime.spawn(async move {
+        let finished = poll_fn(|cx| both.poll(cx, &mut seat, false, |link| link.finish(ends)));
+        // Whoever reads nothing for so long is not told of the end.
+        let _ = tokio::time::timeout(LINGER, finished).await;
+    });
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.read).poll_read(cx, out)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.write).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.write).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.write).poll_shutdown(cx)
+    }
+}

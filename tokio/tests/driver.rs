@@ -1,0 +1,247 @@
+//! Nodes on a runtime: driven while a handle lives, asleep while nothing happens, and their end.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+#[path = "../../tests/common/faulty.rs"]
+#[allow(dead_code, reason = "some of its faults are enough")]
+#[allow(
+    unreachable_pub,
+    reason = "a module that several test programs include"
+)]
+mod faulty;
+
+use common::{End, PATIENCE, address, in_time, node, on_both, pair, polled};
+use faulty::Fault;
+use std::time::{Duration, Instant};
+use trunkline::{Down, Drive, Error, Event, QpState, Status};
+use trunkline_tokio::Node;
+
+#[test]
+fn questions_and_answers_of_tasks_go_to_and_fro() {
+    on_both(|| async {
+        const ROUNDS: u64 = 500;
+        let [(a, qp), (b, peer)] = pair();
+        a.receive(&qp, 0);
+        b.receive(&peer, 0);
+        let answers = tokio::spawn(async move {
+            for round in 0..ROUNDS {
+                while b.cq.next().await.unwrap().wr_id != 0 {}
+                b.receive(&peer, 0);
+                b.send(&peer, round + 1);
+            }
+            (b, peer)
+        });
+        for round in 0..ROUNDS {
+            a.send(&qp, round + 1);
+            while a.cq.next().await.unwrap().wr_id != 0 {}
+            let mut bytes = [0; 8];
+            a.mr.read(0, &mut bytes).unwrap();
+            assert_eq!(u64::from_ne_bytes(bytes), round + 1);
+            a.receive(&qp, 0);
+        }
+        answers.await.unwrap();
+    });
+}
+
+#[test]
+fn other_tasks_have_their_turn_while_a_node_is_busy() {
+    on_both(|| async {
+        let [(a, qp), (_b, _peer)] = pair();
+        let busy = tokio::spawn(async move {
+            for number in 0..3000 {
+                a.send(&qp, number); // nobody receives: asked for again and again
+                if a.cq.next().await.unwrap().status != Status::Success {
+                    break;
+                }
+            }
+        });
+        for _ in 0..100 {
+            let before = Instant::now();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(before.elapsed() < Duration::from_secs(5));
+        }
+        busy.abort();
+    });
+}
+
+/// Processor time of this thread, in clock ticks of 10 ms.
+fn ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
+    fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_node_sleeps_while_nothing_happens() {
+    let [runtime, _] = common::runtimes();
+    runtime.block_on(async {
+        let [(a, qp), (b, peer)] = pair();
+        b.receive(&peer, 0);
+        a.send(&qp, 1);
+        in_time(a.cq.next()).await.unwrap();
+        let before = ticks();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(ticks() - before < 10, "less than 100 ms of work in 500 ms");
+        // And it wakes.
+        a.send(&qp, 2);
+        b.receive(&peer, 1);
+        in_time(a.cq.next()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_node_that_is_shut_down_has_done_what_was_posted() {
+    on_both(|| async {
+        let [(a, qp), (b, peer)] = pair();
+        (0..10).for_each(|id| b.receive(&peer, id));
+        (0..10).for_each(|number| a.send(&qp, number));
+        a.node.shutdown(PATIENCE).await.unwrap();
+        for _ in 0..10 {
+            assert_eq!(a.cq.next().await.unwrap().status, Status::Success);
+            assert_eq!(b.cq.next().await.unwrap().status, Status::Success);
+        }
+        let error = a.cq.next().await.unwrap_err();
+        assert!(matches!(error, Error::Down(Down::ShutDown)), "{error}");
+        a.node.shutdown(PATIENCE).await.unwrap();
+    });
+}
+
+#[test]
+fn a_shutdown_that_is_dropped_ends_nothing_and_one_out_of_time_says_so() {
+    on_both(|| async {
+        let [(a, qp), (b, peer)] = pair();
+        a.send(&qp, 1); // there is no receive
+        assert!(polled(a.node.shutdown(PATIENCE), 3).await.is_none());
+        assert!(a.node.health().down.is_none());
+        b.receive(&peer, 0);
+        assert_eq!(a.cq.next().await.unwrap().status, Status::Success);
+        a.send(&qp, 2);
+        let ended = a.node.shutdown(Duration::from_millis(20)).await;
+        assert!(matches!(ended, Err(Error::Unfinished)), "{ended:?}");
+        assert_eq!(a.cq.next().await.unwrap().status, Status::Flushed);
+    });
+}
+
+#[test]
+fn with_the_last_handle_goes_the_node_and_its_peers_hear_it() {
+    on_both(|| async {
+        let [(a, qp), (b, peer)] = pair();
+        b.receive(&peer, 0);
+        a.send(&qp, 1);
+        a.cq.next().await.unwrap();
+        let other = a.node.clone();
+        drop(a);
+        assert!(other.health().down.is_none(), "a handle is left");
+        let raw = other.verbs().clone();
+        drop(other);
+        while raw.health().down.is_none() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(qp.state(), QpState::Error);
+        b.send(&peer, 2);
+        loop {
+            let done = b.cq.next().await.unwrap();
+            if done.wr_id == 2 {
+                assert_ne!(done.status, Status::Success);
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_runtime_that_ends_takes_its_nodes_with_it() {
+    for runtime in common::runtimes() {
+        let end = runtime.block_on(async { End::new() });
+        drop(runtime);
+        assert_eq!(end.node.health().down, Some(Down::ShutDown));
+        let [other, _] = common::runtimes();
+        let error = other.block_on(end.cq.next()).unwrap_err();
+        assert!(matches!(error, Error::Down(Down::ShutDown)), "{error}");
+    }
+}
+
+#[test]
+fn a_node_that_fails_tells_all_that_wait() {
+    on_both(|| async {
+        let builder = trunkline::Node::builder().drive(Drive::Inline);
+        let (inner, fault) = faulty::node(address(), builder);
+        let end = End::of(Node::drive(inner).unwrap());
+        let qp = end.qp();
+        qp.connect(qp.address()).unwrap();
+        end.receive(&qp, 9);
+        let mut events = end.node.events();
+        let waits = tokio::spawn(async move {
+            let flushed = end.cq.next().await.unwrap();
+            (flushed, end.cq.next().await.unwrap_err(), end)
+        });
+        assert!(polled(events.next(), 1).await.is_none());
+        fault.set(Fault::LacksBuffers);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        fault.set(Fault::IsGone);
+        qp.post_send(&[]).unwrap(); // wakes it
+        let (flushed, error, end) = waits.await.unwrap();
+        assert_eq!((flushed.wr_id, flushed.status), (9, Status::Flushed));
+        assert!(matches!(error, Error::Down(Down::Failed { .. })), "{error}");
+        let mut told = Vec::new();
+        while let Some(event) = events.next().await {
+            told.push(event);
+        }
+        assert!(told.contains(&Event::DeviceFatal), "{told:?}");
+        let ended = end.node.shutdown(PATIENCE).await;
+        assert!(matches!(ended, Err(Error::Down(_))), "{ended:?}");
+    });
+}
+
+#[test]
+fn events_come_to_whoever_waits_for_them() {
+    on_both(|| async {
+        let [(a, qp), (b, peer)] = pair();
+        let mut events = b.node.events();
+        assert!(polled(events.next(), 1).await.is_none());
+        b.receive(&peer, 0);
+        a.send(&qp, 1);
+        a.cq.next().await.unwrap();
+        a.node.shutdown(PATIENCE).await.unwrap();
+        loop {
+            // The connection that the two shared.
+            let event = events.next().await.unwrap();
+            if matches!(event, Event::ConnectionDown { peer, .. } if peer == a.node.gid()) {
+                break;
+            }
+        }
+        b.node.shutdown(PATIENCE).await.unwrap();
+        while events.next().await.is_some() {}
+    });
+}
+
+#[test]
+fn a_node_of_several_workers_has_a_task_for_each() {
+    on_both(|| async {
+        let builder = trunkline::Node::builder().address(address()).workers(3);
+        let (a, b) = (End::of(Node::new(builder).unwrap()), End::new());
+        for number in 0..6 {
+            let (qp, peer) = (a.qp(), b.qp());
+            qp.connect(peer.address()).unwrap();
+            peer.connect(qp.address()).unwrap();
+            b.receive(&peer, number);
+            a.send(&qp, number);
+            assert_eq!(a.cq.next().await.unwrap().status, Status::Success);
+            assert_eq!(b.cq.next().await.unwrap().wr_id, number);
+        }
+        a.node.shutdown(PATIENCE).await.unwrap();
+    });
+}
+
+#[test]
+fn a_node_that_is_driven_otherwise_is_refused() {
+    on_both(|| async {
+        let threaded = trunkline::Node::builder().address(address()).build();
+        let refused = Node::drive(threaded.unwrap()).unwrap_err();
+        assert!(matches!(refused, Error::NoFd { .. }), "{refused}");
+        let node = node();
+        let refused = Node::drive(node.verbs().clone()).unwrap_err();
+        assert!(matches!(refused, Error::NoFd { .. }), "{refused}");
+        assert!(node.health().down.is_none(), "it goes on");
+    });
+}

@@ -1,0 +1,312 @@
+//! Streams: all bytes once and in order, each direction ends by itself, and errors say why.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{in_time, node, on_both, polled};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use trunkline_tokio::Node;
+use trunkline_tokio::stream::{Listener, OpenError, Stream, StreamError};
+
+fn at(node: &Node) -> SocketAddr {
+    (node.gid().address(), 7471).into()
+}
+
+/// Both ends of a stream, with their nodes.
+async fn ends() -> ([Stream; 2], [Node; 2]) {
+    let nodes = [node(), node()];
+    let listener = Listener::bind(&nodes[1], at(&nodes[1])).unwrap();
+    let (connected, accepted) =
+        tokio::join!(Stream::connect(&nodes[0], at(&nodes[1])), listener.accept());
+    ([connected.unwrap(), accepted.unwrap()], nodes)
+}
+
+/// Bytes that tell where they belong.
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at % 251) as u8).collect()
+}
+
+fn why(error: &io::Error) -> StreamError {
+    let inner = error.get_ref().unwrap().downcast_ref::<StreamError>();
+    inner.unwrap().clone()
+}
+
+#[test]
+fn bytes_come_once_and_in_order_in_pieces_of_all_sizes() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        let all = pattern(1 << 20);
+        let expected = all.clone();
+        let writes = tokio::spawn(async move {
+            let (mut rest, mut piece) = (&all[..], 1);
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(piece.min(rest.len()));
+                a.write_all(now).await.unwrap();
+                (rest, piece) = (later, piece * 5 % 100_003);
+            }
+            a.shutdown().await.unwrap();
+            a
+        });
+        let (mut got, mut piece) = (Vec::<u8>::new(), 1);
+        loop {
+            let mut room = vec![0; piece];
+            let count = b.read(&mut room).await.unwrap();
+            if count == 0 {
+                break;
+            }
+            got.extend(&room[..count]);
+            piece = piece * 3 % 70_001;
+        }
+        assert!(got == expected, "{} bytes", got.len());
+        writes.await.unwrap();
+    });
+}
+
+#[test]
+fn each_direction_ends_by_itself() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        a.write_all(b"from a").await.unwrap();
+        a.shutdown().await.unwrap();
+        let refused = a.write_all(b"more").await.unwrap_err();
+        assert_eq!(why(&refused), StreamError::ShutDown);
+        let mut got = Vec::new();
+        b.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"from a");
+        // The other direction goes on, for more than there is room for at once.
+        let all = pattern(2 << 20);
+        let expected = all.clone();
+        let writes = tokio::spawn(async move {
+            b.write_all(&all).await.unwrap();
+            b.shutdown().await.unwrap();
+            assert_eq!(b.read(&mut [0]).await.unwrap(), 0, "the end stays");
+        });
+        got.clear();
+        a.read_to_end(&mut got).await.unwrap();
+        assert!(got == expected);
+        writes.await.unwrap();
+    });
+}
+
+#[test]
+fn both_directions_go_on_at_once_over_halves() {
+    on_both(|| async {
+        let (ends, _nodes) = ends().await;
+        let all = pattern(3 << 20);
+        let tasks = ends.map(|end| {
+            let (mut read, mut write) = end.into_split();
+            let (sent, expected) = (all.clone(), all.clone());
+            let writes = tokio::spawn(async move {
+                write.write_all(&sent).await.unwrap();
+                // Dropping it ends this direction.
+            });
+            let reads = tokio::spawn(async move {
+                let mut got = Vec::new();
+                read.read_to_end(&mut got).await.unwrap();
+                assert!(got == expected);
+            });
+            [writes, reads]
+        });
+        for task in tasks.into_iter().flatten() {
+            task.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_writes_waits_for_who_reads_and_the_other_direction_does_not() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        // `b` reads nothing: what `a` may write is bounded.
+        let (chunk, mut written) = (vec![7; 100_000], 0);
+        while let Ok(count) =
+            tokio::time::timeout(Duration::from_millis(200), a.write(&chunk)).await
+        {
+            written += count.unwrap();
+            assert!(written < 4 << 20, "somebody keeps {written} bytes");
+        }
+        assert!(written > 100_000);
+        // `a` reads: what `b` writes comes, also more than all its receives hold.
+        let back = pattern(3 << 20);
+        let expected = back.clone();
+        let (writes, reads) = tokio::join!(
+            async {
+                b.write_all(&back).await.unwrap();
+                b
+            },
+            async {
+                let mut got = vec![0; expected.len()];
+                a.read_exact(&mut got).await.unwrap();
+                assert!(got == expected);
+                a
+            }
+        );
+        let (mut b, mut a) = (writes, reads);
+        // And all that was written is there when it is read.
+        let mut got = vec![0; written];
+        b.read_exact(&mut got).await.unwrap();
+        assert!(got.iter().all(|byte| *byte == 7));
+        a.write_all(b"go on").await.unwrap();
+        b.read_exact(&mut got[..5]).await.unwrap();
+        assert_eq!(&got[..5], b"go on");
+    });
+}
+
+#[test]
+fn a_receiver_never_runs_out_of_receives() {
+    on_both(|| async {
+        let ([a, mut b], nodes) = ends().await;
+        let (mut answers, mut questions) = a.into_split();
+        let reads = tokio::spawn(async move {
+            let mut all = Vec::new();
+            answers.read_to_end(&mut all).await.unwrap();
+            all.len()
+        });
+        tokio::spawn(async move {
+            for _ in 0..2000 {
+                questions.write_all(&[1; 10]).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+        let (mut got, mut room) = (0, [0; 64]);
+        loop {
+            let count = b.read(&mut room).await.unwrap();
+            if count == 0 {
+                break;
+            }
+            got += count;
+            b.write_all(&room[..count]).await.unwrap();
+        }
+        b.shutdown().await.unwrap();
+        assert_eq!((got, reads.await.unwrap()), (20_000, 20_000));
+        for node in &nodes {
+            assert_eq!(node.counters().rnr_sent, 0);
+        }
+    });
+}
+
+#[test]
+fn futures_that_are_dropped_lose_and_double_no_byte() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        let all = pattern(1 << 20);
+        let expected = all.clone();
+        let writes = tokio::spawn(async move {
+            let (mut at, mut dropped) = (0, 0);
+            while at < all.len() {
+                let end = all.len().min(at + 50_000);
+                match polled(a.write(&all[at..end]), 1).await {
+                    Some(count) => at += count.unwrap(),
+                    None => {
+                        dropped += 1;
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+            while polled(a.shutdown(), 1).await.is_none() {
+                tokio::task::yield_now().await;
+            }
+            dropped
+        });
+        let (mut got, mut dropped) = (Vec::<u8>::new(), 0);
+        loop {
+            let mut room = [0; 3000];
+            match polled(b.read(&mut room), 1 + got.len() % 2).await {
+                Some(Ok(0)) => break,
+                Some(count) => got.extend(&room[..count.unwrap()]),
+                None => {
+                    dropped += 1;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        assert!(got == expected, "{} bytes", got.len());
+        assert!(dropped > 0 && writes.await.unwrap() > 0);
+    });
+}
+
+#[test]
+fn a_stream_that_is_dropped_ends_behind_what_was_written() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        let all = pattern(200_000);
+        a.write_all(&all).await.unwrap();
+        drop(a);
+        let mut got = Vec::new();
+        b.read_to_end(&mut got).await.unwrap();
+        assert!(got == all);
+        // Nobody is there to read, which is heard sooner or later.
+        let refused = loop {
+            if let Err(refused) = b.write_all(&all).await {
+                break refused;
+            }
+        };
+        assert_eq!(why(&refused), StreamError::Reset);
+    });
+}
+
+#[test]
+fn a_node_that_is_shut_down_ends_its_streams_at_both_ends() {
+    on_both(|| async {
+        let ([mut a, mut b], nodes) = ends().await;
+        b.write_all(b"last words").await.unwrap();
+        let mut read = [0; 10];
+        a.read_exact(&mut read).await.unwrap();
+        let waits = tokio::spawn(async move {
+            let read = a.read(&mut [0]).await.unwrap_err();
+            (read, a.write(&[1]).await.unwrap_err())
+        });
+        tokio::task::yield_now().await;
+        let _ = nodes[0].shutdown(Duration::ZERO).await;
+        let (read, written) = waits.await.unwrap();
+        assert!(matches!(why(&read), StreamError::Node(_)), "{read}");
+        assert!(matches!(why(&written), StreamError::Node(_)), "{written}");
+        let read = b.read(&mut [0]).await.unwrap_err();
+        assert_eq!(why(&read), StreamError::Reset);
+        let refused = Stream::connect(&nodes[0], at(&nodes[1])).await.unwrap_err();
+        assert!(matches!(refused, OpenError::Connect(_)), "{refused}");
+    });
+}
+
+#[test]
+fn an_accept_that_is_dropped_loses_no_stream_and_a_connect_is_heard_of() {
+    on_both(|| async {
+        let nodes = [node(), node()];
+        let listener = Listener::bind(&nodes[1], at(&nodes[1])).unwrap();
+        for polls in 1.. {
+            let mut connecting = pin!(polled(Stream::connect(&nodes[0], at(&nodes[1])), polls));
+            let mut accepted = Vec::new();
+            let connected = loop {
+                tokio::select! {
+                    biased;
+                    connected = &mut connecting => break connected,
+                    stream = polled(listener.accept(), 1) => {
+                        accepted.extend(stream.transpose().unwrap());
+                    }
+                }
+                tokio::task::yield_now().await;
+            };
+            if let Some(stream) = connected {
+                let mut stream = stream.unwrap();
+                stream.write_all(b"here").await.unwrap();
+                let mut accepted = match accepted.pop() {
+                    Some(stream) => stream,
+                    None => in_time(listener.accept()).await.unwrap(),
+                };
+                let mut got = [0; 4];
+                accepted.read_exact(&mut got).await.unwrap();
+                assert_eq!(&got, b"here");
+                return;
+            }
+            // Its peer's end does not wait for ever.
+            for mut stream in accepted {
+                let ended = in_time(stream.read(&mut [0])).await.unwrap_err();
+                assert!(matches!(why(&ended), StreamError::Reset), "{ended}");
+            }
+        }
+    });
+}
