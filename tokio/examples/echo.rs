@@ -1,31 +1,27 @@
-//! Requests of 64 bytes and their answers over a stream, as with any other byte stream.
+//! Requests of 64 bytes and their answers over a stream, as over any other byte stream: over TCP,
+//! too, to compare.
 //!
-//! `echo --listen 127.0.0.2`, then `echo --connect 127.0.0.2 [requests [under way]]`.
+//! `echo listen 127.0.0.2`, then `echo ask 127.0.0.2 [requests [under way]]`; the same with
+//! `tcp-listen` and `tcp-ask`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, split};
+use tokio::net::{TcpListener, TcpStream};
 use trunkline_tokio::Node;
 use trunkline_tokio::stream::{Listener, Stream};
 
-const PORT: u16 = 7471;
 const REQUEST: usize = 64;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-async fn serve(own: IpAddr) -> Outcome {
-    let node = Node::new(trunkline::Node::builder().address(own))?;
-    let listener = Listener::bind(&node, SocketAddr::new(own, PORT))?;
-    println!("listening");
-    loop {
-        let (mut requests, mut answers) = listener.accept().await?.into_split();
-        tokio::spawn(async move { copy(&mut requests, &mut answers).await });
-    }
+async fn answer(stream: impl AsyncRead + AsyncWrite) {
+    let (mut requests, mut answers) = split(stream);
+    let _ = copy(&mut requests, &mut answers).await; // until one of them is gone
+    let _ = answers.shutdown().await;
 }
 
-async fn ask(server: IpAddr, requests: usize, under_way: usize) -> Outcome {
-    let node = Node::new(trunkline::Node::builder())?;
-    let stream = Stream::connect(&node, SocketAddr::new(server, PORT)).await?;
+async fn ask(stream: impl AsyncRead + AsyncWrite, requests: usize, under_way: usize) -> Outcome {
     let (mut answers, mut questions) = split(stream);
     let (mut answer, begun) = ([0; REQUEST], Instant::now());
     for request in 0..requests + under_way {
@@ -38,19 +34,46 @@ async fn ask(server: IpAddr, requests: usize, under_way: usize) -> Outcome {
     }
     let each = begun.elapsed().as_secs_f64() / requests as f64;
     println!("{requests} answers, {:.2} us each", each * 1e6);
-    questions.shutdown().await?;
-    Ok(node.shutdown(Duration::from_secs(1)).await?)
+    Ok(questions.shutdown().await?)
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize, usual| arguments.get(at).map_or(Ok(usual), |number| number.parse());
-    match (arguments.first().map(String::as_str), arguments.get(1)) {
-        (Some("--listen"), Some(own)) => serve(own.parse()?).await,
-        (Some("--connect"), Some(server)) => {
-            ask(server.parse()?, number(2, 10_000)?, number(3, 1)?).await
+    let [what, address, numbers @ ..] = &arguments[..] else {
+        return Err("listen ADDRESS | ask ADDRESS [REQUESTS [UNDER WAY]]".into());
+    };
+    let number = |at: usize, usual| numbers.get(at).map_or(Ok(usual), |number| number.parse());
+    let (requests, under_way) = (number(0, 10_000)?, number(1, 1)?);
+    let server = SocketAddr::new(address.parse::<IpAddr>()?, 7471);
+    match what.as_str() {
+        "listen" => {
+            let node = Node::new(trunkline::Node::builder().address(server.ip()))?;
+            let listener = Listener::bind(&node, server)?;
+            println!("listening");
+            loop {
+                tokio::spawn(answer(listener.accept().await?));
+            }
         }
-        _ => Err("echo --listen ADDRESS | --connect ADDRESS [REQUESTS [UNDER WAY]]".into()),
+        "ask" => {
+            let node = Node::new(trunkline::Node::builder())?;
+            ask(Stream::connect(&node, server).await?, requests, under_way).await?;
+            Ok(node.shutdown(Duration::from_secs(1)).await?)
+        }
+        "tcp-listen" => {
+            let listener = TcpListener::bind(server).await?;
+            println!("listening");
+            loop {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                tokio::spawn(answer(stream));
+            }
+        }
+        "tcp-ask" => {
+            let stream = TcpStream::connect(server).await?;
+            stream.set_nodelay(true)?;
+            ask(stream, requests, under_way).await
+        }
+        _ => Err("what? listen or ask".into()),
     }
 }

@@ -46,7 +46,7 @@ pub fn runtimes() -> [Runtime; 2] {
 }
 
 /// Runs a test on both kinds of runtime, each within the test's patience.
-pub fn on_both<F: Future<Output = ()>>(test: impl Fn() -> F) {
+pub fn on_both(test: impl AsyncFn()) {
     for runtime in runtimes() {
         runtime.block_on(async { in_time(test()).await });
     }
