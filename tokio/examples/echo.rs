@@ -1,8 +1,8 @@
 //! Requests of 64 bytes and their answers over a stream, as over any other byte stream: over TCP,
 //! too, to compare.
 //!
-//! `echo listen 127.0.0.2`, then `echo ask 127.0.0.2 [requests [under way]]`; the same with
-//! `tcp-listen` and `tcp-ask`.
+//! `echo listen 127.0.0.2`, then `echo ask 127.0.0.2 [REQUESTS [UNDER_WAY [OWN_ADDRESS]]]`; the
+//! same with `tcp-listen` and `tcp-ask`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -40,10 +40,10 @@ async fn ask(stream: impl AsyncRead + AsyncWrite, requests: usize, under_way: us
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [what, address, numbers @ ..] = &arguments[..] else {
-        return Err("listen ADDRESS | ask ADDRESS [REQUESTS [UNDER WAY]]".into());
+    let [what, address, rest @ ..] = &arguments[..] else {
+        return Err("listen ADDRESS | ask ADDRESS [REQUESTS [UNDER_WAY [OWN_ADDRESS]]]".into());
     };
-    let number = |at: usize, usual| numbers.get(at).map_or(Ok(usual), |number| number.parse());
+    let number = |at: usize, usual| rest.get(at).map_or(Ok(usual), |number| number.parse());
     let (requests, under_way) = (number(0, 10_000)?, number(1, 1)?);
     let server = SocketAddr::new(address.parse::<IpAddr>()?, 7471);
     match what.as_str() {
@@ -56,7 +56,8 @@ async fn main() -> Outcome {
             }
         }
         "ask" => {
-            let node = Node::new(trunkline::Node::builder())?;
+            let own: IpAddr = rest.get(2).map_or("127.0.0.1", |own| own).parse()?;
+            let node = Node::new(trunkline::Node::builder().address(own))?;
             ask(Stream::connect(&node, server).await?, requests, under_way).await?;
             Ok(node.shutdown(Duration::from_secs(1)).await?)
         }

@@ -34,13 +34,6 @@ impl Waiters {
         lock(&self.wakers).retain(|(of, _)| *of != key);
     }
 
-    /// Wakes all but this one.
-    pub(crate) fn wake_others(&self, than: &Seat) {
-        let other = |(key, _): &mut (u64, Waker)| *key != than.key;
-        let woken: Vec<_> = lock(&self.wakers).extract_if(.., other).collect();
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
-    }
-
     /// Wakes all that have registered. Nothing is locked meanwhile.
     pub(crate) fn wake_all(&self) {
         let mut woken = std::mem::take(&mut *lock(&self.wakers));

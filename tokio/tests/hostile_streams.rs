@@ -118,10 +118,13 @@ async fn ends_with(lie: impl Fn(&Liar)) -> (usize, StreamError) {
     (read, why.unwrap().clone())
 }
 
+/// Which rule is broken, how many bytes were good before that, and how it is done.
+type Lie<'a> = (&'static str, usize, &'a dyn Fn(&Liar));
+
 #[test]
 fn each_violation_ends_its_stream_and_no_other() {
     let nowhere = Remote::default();
-    let lies: [(&str, usize, &dyn Fn(&Liar)); 12] = [
+    let lies: [Lie<'_>; 12] = [
         ("without its word", 0, &|liar| liar.post(SendOp::Send, 8)),
         ("no SEND", 0, &|liar| {
             liar.post(SendOp::WriteImm(nowhere, DATA | RECEIVES), 0);

@@ -52,11 +52,11 @@ fn the_example_answers_requests_of_another_process() {
     let _server = Server::start(at);
     for under_way in ["1", "20"] {
         let mut client = Command::new(echo());
-        let client = client.args(["ask", &at.to_string(), "500", under_way]);
+        let (server, own) = (at.to_string(), address().to_string());
+        let client = client.args(["ask", &server, "500", under_way, &own]);
         let output = client.output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{said}");
-        assert!(said.starts_with("500 answers, "), "{said}");
+        assert!(output.status.success(), "{output:?}");
+        assert!(output.stdout.starts_with(b"500 answers, "), "{output:?}");
     }
 }
 

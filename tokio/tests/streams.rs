@@ -250,6 +250,31 @@ fn a_stream_that_is_dropped_ends_behind_what_was_written() {
 }
 
 #[test]
+fn who_has_read_all_and_leaves_at_once_lets_the_other_end_hear_so() {
+    on_both(|| async {
+        let nodes = [node(), node()];
+        let listener = Listener::bind(&nodes[1], at(&nodes[1])).unwrap();
+        for _ in 0..200 {
+            let connect = Stream::connect(&nodes[0], at(&nodes[1]));
+            let (connected, accepted) = tokio::join!(connect, listener.accept());
+            let (mut a, mut b) = (connected.unwrap(), accepted.unwrap());
+            let writes = tokio::spawn(async move {
+                for _ in 0..100 {
+                    b.write_all(&[1; 10]).await.unwrap();
+                }
+                b.shutdown().await
+            });
+            a.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            a.read_to_end(&mut got).await.unwrap();
+            drop(a);
+            writes.await.unwrap().unwrap();
+            assert_eq!(got.len(), 1000);
+        }
+    });
+}
+
+#[test]
 fn a_node_that_is_shut_down_ends_its_streams_at_both_ends() {
     on_both(|| async {
         let ([mut a, mut b], nodes) = ends().await;

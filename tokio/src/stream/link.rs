@@ -119,12 +119,11 @@ impl Link {
         }
     }
 
-    /// Takes up what has completed, and says what can be said then. Returns whether there was
-    /// anything.
-    pub(super) fn pump(&mut self) -> bool {
+    /// Takes up what has completed, and says what can be said then.
+    pub(super) fn pump(&mut self) {
+        let mut done = [Completion::BLANK; BATCH];
         let mut any = false;
         loop {
-            let mut done = [Completion::BLANK; BATCH];
             // Its depth is that of both queues of the QP, so it does not overflow.
             let count = self.cq.poll(&mut done).unwrap_or(0);
             done[..count].iter().for_each(|done| self.heed(done));
@@ -136,7 +135,6 @@ impl Link {
         if any {
             self.speak();
         }
-        any
     }
 
     fn heed(&mut self, done: &Completion) {

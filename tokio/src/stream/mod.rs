@@ -130,7 +130,8 @@ struct Both {
 
 impl Both {
     /// Tries something until it gives an answer, and waits for completions in between: a reader
-    /// for those of messages.
+    /// for those of messages. Whoever waits has armed the queue since its last look, so it is woken
+    /// whichever direction takes the completion.
     fn poll<T>(
         &self,
         cx: &mut Context<'_>,
@@ -140,23 +141,17 @@ impl Both {
     ) -> Poll<T> {
         let mut link = lock(&self.link);
         let mut armed = false;
-        let (mut others, mut answer) = (false, None);
-        while answer.is_none() {
-            // What the other direction waits for may be among it.
-            others |= link.pump();
-            answer = attempt(&mut link);
-            if answer.is_some() || armed {
-                break;
+        loop {
+            link.pump();
+            match attempt(&mut link) {
+                Some(answer) => return Poll::Ready(answer),
+                None if armed => return Poll::Pending,
+                None => {}
             }
             seat.take(cx.waker());
             link.arm(reads);
             armed = true;
         }
-        drop(link);
-        if others {
-            self.waiters.wake_others(seat);
-        }
-        answer.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
