@@ -4,6 +4,7 @@
 //! `echo listen 127.0.0.2`, then `echo ask 127.0.0.2 [REQUESTS [UNDER_WAY [OWN_ADDRESS]]]`; the
 //! same with `tcp-listen` and `tcp-ask`.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, split};
@@ -24,16 +25,21 @@ async fn answer(stream: impl AsyncRead + AsyncWrite) {
 async fn ask(stream: impl AsyncRead + AsyncWrite, requests: usize, under_way: usize) -> Outcome {
     let (mut answers, mut questions) = split(stream);
     let (mut answer, begun) = ([0; REQUEST], Instant::now());
+    let (mut asked, mut took) = (VecDeque::new(), Vec::new());
     for request in 0..requests + under_way {
         if request >= under_way {
             answers.read_exact(&mut answer).await?;
+            took.extend(asked.pop_front().map(|asked: Instant| asked.elapsed()));
         }
         if request < requests {
+            asked.push_back(Instant::now());
             questions.write_all(&[request as u8; REQUEST]).await?;
         }
     }
-    let each = begun.elapsed().as_secs_f64() / requests as f64;
-    println!("{requests} answers, {:.2} us each", each * 1e6);
+    let each = begun.elapsed() / requests.try_into()?;
+    took.sort_unstable();
+    let half = took.get(took.len() / 2);
+    println!("{requests} answers, one in {each:?}, half of them within {half:?}");
     Ok(questions.shutdown().await?)
 }
 

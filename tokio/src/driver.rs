@@ -6,16 +6,20 @@ use crate::spin::Spin;
 use crate::waiters::{Seat, Waiters};
 use std::future::Future;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
+use tokio::task::yield_now;
 use tokio::time::Sleep;
 use trunkline::Error;
 
 /// Pause after an error of the operating system that passes.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(1);
+
+/// Rounds with something to do between two looks of the runtime at other descriptors.
+const ROUNDS: u32 = 4;
 
 /// One round of its worker a turn: then the tasks that it woke have theirs. It ends with the node
 /// or the last handle to it, and the node ends with it.
@@ -25,6 +29,8 @@ pub(crate) struct Driver {
     seat: Seat,
     fd: AsyncFd<OwnedFd>,
     spin: Spin,
+    /// Rounds since the runtime looked at other descriptors.
+    rounds: u32,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -50,6 +56,7 @@ impl Driver {
             seat: Seat::new(waiters),
             fd,
             spin: Spin::new(),
+            rounds: 0,
             pause: None,
         })
     }
@@ -59,7 +66,7 @@ impl Driver {
         self.seat.take(cx.waker());
         match self.shared.node().try_wait_worker(self.worker) {
             Ok(true) => {}
-            Ok(false) => return again(cx),
+            Ok(false) => return after_tasks(cx),
             Err(_) => return Poll::Ready(()),
         }
         if self.shared.is_closing() {
@@ -69,7 +76,7 @@ impl Driver {
             Ok(mut guard) => {
                 // What comes from here on makes it ready anew; what came before is looked at next.
                 guard.clear_ready();
-                again(cx)
+                after_tasks(cx)
             }
             // The runtime ends.
             Err(_) => Poll::Ready(()),
@@ -77,8 +84,16 @@ impl Driver {
     }
 }
 
-/// The other tasks have their turn first.
-fn again(cx: &Context<'_>) -> Poll<()> {
+/// All else has its turn first: the other tasks, the future that a runtime of one thread was
+/// entered with, and other descriptors, which the runtime looks at by a system call.
+fn after_all(cx: &mut Context<'_>) -> Poll<()> {
+    // It was never polled, so it is not ready.
+    let _ = pin!(yield_now()).poll(cx);
+    Poll::Pending
+}
+
+/// The tasks that are ready have their turn first.
+fn after_tasks(cx: &Context<'_>) -> Poll<()> {
     cx.waker().wake_by_ref();
     Poll::Pending
 }
@@ -100,13 +115,17 @@ impl Future for Driver {
         match polled {
             Ok(true) => {
                 this.spin.worked(Instant::now);
-                again(cx)
+                this.rounds = (this.rounds + 1) % ROUNDS;
+                match this.rounds {
+                    0 => after_all(cx),
+                    _ => after_tasks(cx),
+                }
             }
-            Ok(false) if this.spin.goes_on(Instant::now()) => again(cx),
+            Ok(false) if this.spin.goes_on(Instant::now()) => after_all(cx),
             Ok(false) => this.sleep(cx),
             Err(Error::Port(error)) if error.is_passing() => {
                 this.pause = Some(Box::pin(tokio::time::sleep(TROUBLE_PAUSE)));
-                again(cx)
+                after_tasks(cx)
             }
             Err(_) => Poll::Ready(()),
         }

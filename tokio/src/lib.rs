@@ -3,9 +3,9 @@
 //!
 //! There is no thread besides those of the runtime. A task for each worker of a node polls it
 //! while there is something to do, goes on looking for some microseconds if waits were as short of
-//! late, and sleeps on a descriptor otherwise. While both sides are busy nobody makes a system call
-//! but for packets: posting wakes that task, and a completion wakes those that wait for it, as any
-//! task wakes another.
+//! late, and sleeps on a descriptor otherwise. Posting wakes that task, and a completion wakes
+//! those that wait for it, as any task wakes another: neither makes a system call. Packets do, and
+//! the runtime's look at other descriptors, which the task leaves it time for every few rounds.
 //!
 //! A runtime with its I/O and time enabled will do, of one thread or of several.
 

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 /// The longest time for which it looks in vain.
-const LONGEST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_micros(100);
 /// The shortest, unless it does not look at all.
 const SHORTEST: Duration = Duration::from_micros(5);
 /// A wait that counts as much as any longer one.
-const LONG_WAIT: Duration = Duration::from_micros(200);
+const LONG_WAIT: Duration = Duration::from_micros(400);
 /// Part of a new wait in the average.
 const WEIGHT: u32 = 8;
 
@@ -67,7 +67,7 @@ mod tests {
     fn short_waits_are_looked_through_and_long_ones_slept_through() {
         assert!(looks_after(Duration::from_micros(10)));
         assert!(looks_after(Duration::from_micros(40)));
-        assert!(!looks_after(Duration::from_micros(100)));
+        assert!(!looks_after(Duration::from_micros(200)));
         assert!(!looks_after(Duration::from_secs(1)));
     }
 

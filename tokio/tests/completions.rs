@@ -3,12 +3,11 @@
 
 mod common;
 
-use common::{End, on_both, pair, polled};
+use common::{End, PATIENCE, on_both, pair, polled};
 use futures_core::Stream;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 use trunkline::{Completion, Down, Error, Event, Qp, Status, WorkOpcode};
 
 /// SENDs that one end posts to the other, a few at a time, from a task of its own.
@@ -128,7 +127,7 @@ fn a_stream_of_completions_ends_behind_what_the_node_flushed() {
         let mut next = async || poll_fn(|cx| stream.as_mut().poll_next(cx)).await;
         assert!(polled(next(), 1).await.is_none());
         let node = b.node.clone();
-        let ending = tokio::spawn(async move { node.shutdown(Duration::ZERO).await });
+        let ending = tokio::spawn(async move { node.shutdown(PATIENCE).await });
         for id in 0..5 {
             let done = next().await.unwrap().unwrap();
             assert_eq!((done.wr_id, done.status), (id, Status::Flushed));

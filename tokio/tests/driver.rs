@@ -134,10 +134,10 @@ fn with_the_last_handle_goes_the_node_and_its_peers_hear_it() {
         assert!(other.health().down.is_none(), "a handle is left");
         let raw = other.verbs().clone();
         drop(other);
-        while raw.health().down.is_none() {
+        while qp.state() != QpState::Error {
             tokio::task::yield_now().await;
         }
-        assert_eq!(qp.state(), QpState::Error);
+        assert_eq!(raw.health().down, Some(Down::ShutDown));
         b.send(&peer, 2);
         loop {
             let done = b.cq.next().await.unwrap();

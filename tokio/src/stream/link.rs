@@ -14,7 +14,7 @@ pub(super) const OWN: Hello = Hello {
     bytes: 16 << 10,
 };
 /// Messages with bytes that may be under way.
-pub(super) const SENDS: u16 = 16;
+pub(super) const SENDS: u16 = 32;
 /// Messages without bytes that may be.
 pub(super) const CONTROLS: u16 = 3;
 /// Receives that data leave to a message which grants some.
