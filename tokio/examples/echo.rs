@@ -14,7 +14,7 @@ use trunkline_tokio::stream::{Listener, Stream};
 
 const REQUEST: usize = 64;
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 async fn answer(stream: impl AsyncRead + AsyncWrite) {
     let (mut requests, mut answers) = split(stream);
@@ -22,7 +22,10 @@ async fn answer(stream: impl AsyncRead + AsyncWrite) {
     let _ = answers.shutdown().await;
 }
 
-async fn ask(stream: impl AsyncRead + AsyncWrite, requests: usize, under_way: usize) -> Outcome {
+async fn ask<S>(stream: S, requests: usize, under_way: usize) -> Outcome
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
     let (mut answers, mut questions) = split(stream);
     let (mut answer, begun) = ([0; REQUEST], Instant::now());
     let (mut asked, mut took) = (VecDeque::new(), Vec::new());
@@ -64,7 +67,8 @@ async fn main() -> Outcome {
         "ask" => {
             let own: IpAddr = rest.get(2).map_or("127.0.0.1", |own| own).parse()?;
             let node = Node::new(trunkline::Node::builder().address(own))?;
-            ask(Stream::connect(&node, server).await?, requests, under_way).await?;
+            let stream = Stream::connect(&node, server).await?;
+            tokio::spawn(ask(stream, requests, under_way)).await??;
             Ok(node.shutdown(Duration::from_secs(1)).await?)
         }
         "tcp-listen" => {
@@ -79,7 +83,7 @@ async fn main() -> Outcome {
         "tcp-ask" => {
             let stream = TcpStream::connect(server).await?;
             stream.set_nodelay(true)?;
-            ask(stream, requests, under_way).await
+            tokio::spawn(ask(stream, requests, under_way)).await?
         }
         _ => Err("what? listen or ask".into()),
     }

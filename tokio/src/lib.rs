@@ -7,7 +7,9 @@
 //! those that wait for it, as any task wakes another: neither makes a system call. Packets do, and
 //! the runtime's look at other descriptors, which the task leaves it time for every few rounds.
 //!
-//! A runtime with its I/O and time enabled will do, of one thread or of several.
+//! A runtime with its I/O and time enabled will do, of one thread or of several. What counts for
+//! latency runs in a task: the future that a runtime was entered with (`block_on`, `main`) is woken
+//! by a system call, and waits for tasks.
 
 #![forbid(unsafe_code)]
 

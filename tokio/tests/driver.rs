@@ -43,6 +43,44 @@ fn questions_and_answers_of_tasks_go_to_and_fro() {
     });
 }
 
+/// Calls of read(2) and write(2) that this thread has made: those of eventfds are among them, and
+/// those of sockets are not.
+fn reads_and_writes() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    let calls = io.lines().filter(|line| line.starts_with("sysc"));
+    let counts = calls.filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok());
+    counts.sum()
+}
+
+#[test]
+fn posting_and_completing_wake_tasks_without_a_system_call() {
+    let [runtime, _] = common::runtimes();
+    // The runtime wakes the future that it was entered with by an eventfd, and tasks without.
+    let task = runtime.spawn(async {
+        const ROUNDS: u64 = 500;
+        let [(a, qp), (b, peer)] = pair();
+        let mut before = 0;
+        for round in 0..=ROUNDS {
+            b.receive(&peer, 0);
+            a.send(&qp, round);
+            assert_eq!(a.cq.next().await.unwrap().wr_id, round);
+            b.cq.next().await.unwrap();
+            // The nodes go to sleep meanwhile, and are woken by the next request.
+            let until = Instant::now() + Duration::from_millis(1);
+            while Instant::now() < until {
+                tokio::task::yield_now().await;
+            }
+            if round == 0 {
+                before = reads_and_writes();
+            }
+        }
+        // Looking makes some itself.
+        let made = reads_and_writes() - before;
+        assert!(made < ROUNDS / 10, "{made} in {ROUNDS} rounds");
+    });
+    runtime.block_on(in_time(task)).unwrap();
+}
+
 #[test]
 fn other_tasks_have_their_turn_while_a_node_is_busy() {
     on_both(|| async {
