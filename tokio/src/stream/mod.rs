@@ -161,7 +161,7 @@ impl Both {
 /// returns the peer's node has all of it. What is read goes on. A stream that is dropped without is
 /// ended in the background, within ten seconds, and what was not read is lost.
 ///
-/// Futures of [`AsyncReadExt`](tokio::io::AsyncReadExt) and its like that are cancel safe are so
+/// Futures of `AsyncReadExt` and `AsyncWriteExt` that are cancel safe over other streams are so
 /// here. An error says why in a [`StreamError`].
 #[derive(Debug)]
 pub struct Stream {
