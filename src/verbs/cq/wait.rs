@@ -31,9 +31,13 @@ impl Cq {
     /// # Errors
     /// As [`poll`](Self::poll). The node does nothing any more ([`Error::Down`]): what its QPs had
     /// outstanding is flushed and can be polled. Of an inline node those of
-    /// [`Node::poll`](crate::Node::poll), too. The operating system has no descriptor left.
+    /// [`Node::poll`](crate::Node::poll), too. The operating system has no descriptor left, or the
+    /// queue has none ([`Error::NoFd`]): it was made with a
+    /// [notification of its own](crate::Node::create_cq_notifying).
     pub fn wait(&self, timeout: Duration) -> Result<Option<Completion>, Error> {
         let end = Deadline::after(timeout);
+        let why = "its program is notified in a way of its own";
+        let event = self.0.event.as_ref().ok_or(Error::NoFd { why })?;
         let node = Node {
             shared: Arc::clone(&self.0.node),
         };
@@ -51,7 +55,7 @@ impl Cq {
             if let Some(done) = self.poll_one()? {
                 // The event that was taken may have been about one behind this, and for a thread
                 // that sleeps: it finds the descriptor readable still.
-                self.0.event.notify();
+                event.notify();
                 return Ok(Some(done));
             }
             let Some(left) = end.wait() else {
