@@ -395,6 +395,28 @@ fn what_a_connection_carried_goes_over_the_next_one_when_it_dies() {
     each_arrived(&pair, &qps);
 }
 
+/// The path to node 0 narrows when many answers leave with one message: what cannot be said in one
+/// packet any more is not tried for ever.
+#[test]
+fn control_messages_that_went_with_data_get_over_a_path_that_has_narrowed() {
+    let mut pair = pair();
+    let qps = connected(&mut pair, 120);
+    send_one_each(&pair, &qps);
+    let sent = pair.sent_by(0);
+    pair.deliver(1, &sent);
+    let [a, b] = &qps[0];
+    pair.receive(a, 1000, &[pair.sge(0, 0, 64)]);
+    pair.post(1, b, 1000, SendOp::Send, &[pair.sge(1, 0, 64)]);
+    pair.fate = Box::new(|_, datagram| usize::from(datagram.len() <= 1232));
+    pair.run(10 * SECOND);
+    let done = outcomes(&pair, 0);
+    assert_eq!(done.len(), 121);
+    assert!(done.iter().all(|(_, status)| *status == Status::Success));
+    let [conn, _] = pair.conns[0];
+    assert!(pair.nodes[0].engine.is_open(conn) && pair.nodes[1].engine.is_open(pair.conns[0][1]));
+    assert_eq!(pair.nodes[1].engine.live_objects().control_messages, 0);
+}
+
 /// A message that is ahead of its turn, and finds no room to wait, is asked for again: the packet
 /// that it shared does not come again by itself.
 #[test]

@@ -149,7 +149,7 @@ impl<P: Platform> Engine<P> {
         }
         let joins = self.room_to_join(conn);
         if joins >= LEAST_BLOB {
-            return self.join_control(tx, joins.min(MAX_BLOB));
+            return self.join_control(tx, joins);
         }
         if self.send_pack(tx, true) == Emitted::NoRoom {
             return Turn::Full;

@@ -4,6 +4,7 @@
 
 use super::build::{self, Emitted, PacketTemplate, SentKind, SentPacket};
 use super::contents::contents;
+use super::control::MAX_BLOB;
 use super::packs::SMALL;
 use super::schedule::Share;
 use super::send::TxContext;
@@ -52,14 +53,16 @@ impl<P: Platform> Engine<P> {
         Emitted::Sent
     }
 
-    /// Bytes of control messages that may still join the packet; 0 where there is none.
+    /// Bytes of control messages that may still join the packet; 0 where there is none. All of a
+    /// packet get over any path: they cannot be cut when it has narrowed.
     pub(super) fn room_to_join(&self, conn: u32) -> usize {
         if !self.tx.packs.is_open() {
             return 0;
         }
         let most = self.tx.packs.most(self.links[conn].payload());
-        let left = most.saturating_sub(self.tx.packs.bytes());
-        (left as usize).saturating_sub(Record::LEN)
+        let left = most.saturating_sub(self.tx.packs.bytes()) as usize;
+        let limit = left.min(Record::LEN + MAX_BLOB - self.tx.packs.control_bytes());
+        limit.saturating_sub(Record::LEN)
     }
 
     /// Sends the packet that is being put together, if there is one; `full`: another record did

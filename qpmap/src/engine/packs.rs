@@ -55,6 +55,14 @@ impl Packs {
         self.bytes
     }
 
+    /// Bytes of those of them that are control messages. These come last.
+    pub(crate) fn control_bytes(&self) -> usize {
+        let last = self.open.iter().rev();
+        let control =
+            last.take_while(|item| matches!(item.kind, SentKind::Answers | SentKind::Control));
+        control.map(|item| Record::LEN + item.length as usize).sum()
+    }
+
     /// A record of `bytes` bytes joins the packet.
     #[inline]
     pub(crate) fn join(&mut self, item: SentPacket, bytes: u32) {
