@@ -417,6 +417,32 @@ fn control_messages_that_went_with_data_get_over_a_path_that_has_narrowed() {
     assert_eq!(pair.nodes[1].engine.live_objects().control_messages, 0);
 }
 
+/// The same where a packet is full of what atomics found, which is kept until it is known.
+#[test]
+fn results_of_atomics_get_over_a_path_that_has_narrowed() {
+    let mut pair = pair();
+    let qps = connected(&mut pair, 140);
+    for (number, [a, _]) in (0..).zip(&qps) {
+        let there = remote(&pair, 1, 8 * number);
+        let add = SendOp::Atomic(there, AtomicOp::FetchAdd { add: 1 });
+        pair.post(0, a, number, add, &[pair.sge(0, 8 * number, 8)]);
+    }
+    let sent = pair.sent_by(0);
+    pair.deliver(1, &sent);
+    pair.fate = Box::new(|_, datagram| usize::from(datagram.len() <= 1232));
+    pair.run(10 * SECOND);
+    let done = outcomes(&pair, 0);
+    assert_eq!(done.len(), 140);
+    assert!(done.iter().all(|(_, status)| *status == Status::Success));
+    let [conn, _] = pair.conns[0];
+    assert!(pair.nodes[0].engine.is_open(conn));
+    for number in 0..140 {
+        let found = pair.nodes[1].buffer.get(8 * number, 8);
+        assert_eq!(found, 1u64.to_ne_bytes(), "it was added once");
+    }
+    assert_eq!(pair.nodes[1].engine.live_objects().responses, 0);
+}
+
 /// A message that is ahead of its turn, and finds no room to wait, is asked for again: the packet
 /// that it shared does not come again by itself.
 #[test]

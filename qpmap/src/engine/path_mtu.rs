@@ -81,8 +81,14 @@ impl<P: Platform> Engine<P> {
             SentKind::Answers | SentKind::Control | SentKind::Ping => {}
             SentKind::Packed => {
                 // Its control messages go again alone, in its place.
-                let records = self.tx.packs.records(item).to_vec();
-                records.iter().for_each(|item| self.give_up(item));
+                for item in self.tx.packs.records(item).to_vec() {
+                    match self.responses.get(item.slot, item.serial) {
+                        Some(kept) if item.kind == SentKind::Response && !kept.reads_memory() => {
+                            self.answer_again(item.flow, kept.msn, kept.replay_epoch);
+                        }
+                        _ => self.give_up(&item),
+                    }
+                }
             }
         }
     }
