@@ -443,6 +443,31 @@ fn results_of_atomics_get_over_a_path_that_has_narrowed() {
     assert_eq!(pair.nodes[1].engine.live_objects().responses, 0);
 }
 
+/// The memory of a READ goes before its response does: its requester hears so at once, as nothing
+/// that it says is waited for.
+#[test]
+fn who_reads_memory_that_is_gone_hears_so_without_asking() {
+    for length in [64, 1000] {
+        let mut pair = pair();
+        let qps = connected(&mut pair, 1);
+        let addr = 1 << 40;
+        let node = &mut pair.nodes[1];
+        let bytes = Buffer::new(addr, 4096);
+        let made = node.engine.regions().register(node.pd, bytes, Access::ALL);
+        let rkey = made.expect("a region like others").rkey;
+        let read = SendOp::Read(Remote { addr, rkey });
+        pair.post(0, &qps[0][0], 1, read, &[pair.sge(0, 0, length)]);
+        let asked = pair.sent_by(0);
+        pair.deliver(1, &asked);
+        pair.nodes[1].deregister(rkey);
+        let rounds: Vec<_> = (0..3).flat_map(|_| pair.sent_by(1)).collect();
+        let told = rounds
+            .iter()
+            .any(|(_, at)| opcode(at) == Opcode::SRC_ANSWERS);
+        assert!(told, "{length}");
+    }
+}
+
 /// A message that is ahead of its turn, and finds no room to wait, is asked for again: the packet
 /// that it shared does not come again by itself.
 #[test]

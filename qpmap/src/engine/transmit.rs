@@ -170,8 +170,11 @@ impl<P: Platform> Engine<P> {
         let before = self.counters.sent.get();
         self.tx.packs.begin();
         let mut turn = self.serve_turns(&mut tx, &mut share);
-        if self.send_pack(&mut tx, false) == Emitted::NoRoom {
-            turn = Turn::Full;
+        match self.send_pack(&mut tx, false) {
+            Emitted::NoRoom => turn = Turn::Full,
+            // What follows from that is said in the next round.
+            Emitted::Voided => turn = Turn::Yield,
+            Emitted::Sent | Emitted::Spent => {}
         }
         let turn = match self.links[conn].flags.ping {
             true => self.serve_ping(&mut tx, turn),
