@@ -124,8 +124,9 @@ impl Packs {
     pub(crate) fn state_bytes(&self) -> usize {
         let list = |list: &Vec<SentPacket>| list.capacity() * size_of::<SentPacket>();
         let spare = self.spare.capacity() * size_of::<Vec<SentPacket>>();
-        let lists = self.spare.iter().map(list).sum::<usize>() + list(&self.open);
-        self.live.room_bytes() + self.live.len() * size_of::<Pack>() + spare + lists
+        let live = self.live.iter().map(|(_, pack)| &pack.records);
+        let lists = live.chain(&self.spare).chain([&self.open]);
+        self.live.state_bytes() + spare + lists.map(list).sum::<usize>()
     }
 
     /// Gives back memory of lists that were needed once.
@@ -135,5 +136,26 @@ impl Packs {
         if self.open.is_empty() {
             self.open = Vec::new();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_count_wherever_they_are() {
+        let mut packs = Packs::default();
+        (0..100).for_each(|_| packs.join(SentPacket::PING, 20));
+        let least = 100 * size_of::<SentPacket>();
+        assert!(packs.state_bytes() >= least, "it is put together");
+        let records = packs.take(false);
+        let item = packs.insert(records);
+        assert!(packs.state_bytes() >= least, "it is in flight");
+        let records = packs.free(&item);
+        packs.give_back(records);
+        assert!(packs.state_bytes() >= least, "it is spare");
+        packs.trim();
+        assert!(packs.state_bytes() < least, "it is gone");
     }
 }
