@@ -21,6 +21,7 @@ mod lives;
 mod mtu;
 mod pace;
 mod packs;
+mod packs_end;
 mod refusals;
 mod requests;
 mod room;

@@ -9,18 +9,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_conn::mem::{Access, AtomicOp, Sge};
 use trunkline_conn::time::{MILLISECOND, SECOND};
-use trunkline_conn::work::{Completion, Remote, SendOp, Status};
+use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status};
+use trunkline_qpmap::wqe::SendWr;
 use trunkline_qpmap::{FIRST_MSN, QpQueues, QpState};
 use trunkline_wire::{Answer, Lkey, NakCode, Opcode, Qpn, Record, Records, Syndrome};
 
-type Qp = Arc<QpQueues<RingMemory>>;
+pub(crate) type Qp = Arc<QpQueues<RingMemory>>;
 
 /// Where what follows the extension header begins, and where the sum does.
 const BODY: usize = 52;
 const SUM: usize = 4;
 
 /// Two nodes whose connection carries packets that several messages share.
-fn pair() -> Pair {
+pub(crate) fn pair() -> Pair {
     let mut pair = Pair::with(0, 4096 + 80);
     pair.packs = true;
     pair.open();
@@ -38,7 +39,7 @@ fn records(datagram: &[u8]) -> Vec<Record> {
     parsed.map(|record| record.expect("it is known")).collect()
 }
 
-fn remote(pair: &Pair, node: usize, offset: u64) -> Remote {
+pub(crate) fn remote(pair: &Pair, node: usize, offset: u64) -> Remote {
     Remote {
         addr: pair.nodes[node].buffer.addr + offset,
         rkey: pair.nodes[node].key,
@@ -51,7 +52,7 @@ fn outcomes(pair: &Pair, node: usize) -> Vec<(u64, Status)> {
 }
 
 /// Pairs of QPs, and none of their handshakes is under way any more.
-fn connected(pair: &mut Pair, count: usize) -> Vec<[Qp; 2]> {
+pub(crate) fn connected(pair: &mut Pair, count: usize) -> Vec<[Qp; 2]> {
     let qps = (0..count).map(|_| pair.connected()).collect();
     pair.run(20 * MILLISECOND);
     qps
@@ -395,6 +396,31 @@ fn what_a_connection_carried_goes_over_the_next_one_when_it_dies() {
     each_arrived(&pair, &qps);
 }
 
+/// The same for what a connection carried of answers.
+#[test]
+fn nothing_is_kept_of_the_answers_that_a_dead_connection_carried() {
+    let mut pair = pair();
+    let qps = connected(&mut pair, 20);
+    send_one_each(&pair, &qps);
+    let sent = pair.sent_by(0);
+    pair.deliver(1, &sent);
+    let [a, b] = &qps[0];
+    pair.receive(a, 1000, &[pair.sge(0, 0, 64)]);
+    pair.post(1, b, 1000, SendOp::Send, &[pair.sge(1, 0, 64)]);
+    let said = records(&pair.sent_by(1)[0].1);
+    assert!(
+        said.iter()
+            .any(|record| record.opcode == Opcode::SRC_ANSWERS)
+    );
+    for (node, end) in pair.conns.remove(0).into_iter().enumerate() {
+        pair.nodes[node].engine.close_connection(end);
+    }
+    pair.open();
+    pair.run(SECOND);
+    assert_eq!(outcomes(&pair, 0).len(), 21);
+    assert_eq!(pair.nodes[1].engine.live_objects().control_messages, 0);
+}
+
 /// The path to node 0 narrows when many answers leave with one message: what cannot be said in one
 /// packet any more is not tried for ever.
 #[test]
@@ -493,6 +519,75 @@ fn a_record_that_finds_no_room_to_wait_is_asked_for_again() {
     assert_eq!(done.len(), 80);
     assert!(done.iter().all(|(_, status)| *status == Status::Success));
     assert_eq!(pair.nodes[1].engine.counters().executed, 80);
+}
+
+#[test]
+fn messages_that_share_a_packet_ask_for_their_own_events() {
+    let mut pair = pair();
+    let qps = connected(&mut pair, 4);
+    for (number, [a, b]) in (0..).zip(&qps) {
+        pair.receive(b, number, &[pair.sge(1, 8192, 64)]);
+        let flags = match number % 2 {
+            0 => SendFlags::SIGNALED,
+            _ => SendFlags::SOLICITED,
+        };
+        let request = SendWr {
+            wr_id: number,
+            op: SendOp::Send,
+            flags,
+            sges: &[pair.sge(0, 0, 64)],
+            inline: None,
+            route: 0,
+        };
+        a.send.post(&[request]).expect("room in the queue");
+        pair.nodes[0].engine.doorbells().ring(a.index);
+    }
+    let sent = pair.sent_by(0);
+    assert_eq!(records(&sent[0].1).len(), 4);
+    pair.deliver(1, &sent);
+    let done = pair.completions(1);
+    let told: Vec<_> = done
+        .iter()
+        .map(|done| (done.wr_id, done.solicited))
+        .collect();
+    assert_eq!(told, [(0, false), (1, true), (2, false), (3, true)]);
+}
+
+/// A port that is full again and again delays packets, and loses none.
+#[test]
+fn no_packet_is_lost_because_the_port_is_full() {
+    for room in 1..5 {
+        let mut pair = pair();
+        let qps = connected(&mut pair, 60);
+        pair.room = Some(room);
+        for wr_id in 0..8 {
+            for [a, b] in &qps {
+                for (node, from, to) in [(0, a, b), (1, b, a)] {
+                    let length = if wr_id % 4 == 3 { 1500 } else { 400 };
+                    pair.receive(to, 1 << 32, &[pair.sge(1 - node, 8192, length)]);
+                    pair.post(
+                        node,
+                        from,
+                        wr_id,
+                        SendOp::Send,
+                        &[pair.sge(node, 0, length)],
+                    );
+                }
+            }
+        }
+        let mut count = 0;
+        for _ in 0..200 {
+            pair.run(MILLISECOND);
+            count += [0, 1]
+                .map(|node| outcomes(&pair, node).len())
+                .iter()
+                .sum::<usize>();
+        }
+        assert_eq!(count, 4 * 8 * qps.len(), "{room}");
+        for node in &pair.nodes {
+            assert_eq!(node.engine.delivery_counters().lost, 0, "{room}");
+        }
+    }
 }
 
 // What a peer that lies may say.
@@ -606,6 +701,35 @@ fn packets_of_records_neither_nest_nor_carry_what_has_no_number() {
 }
 
 #[test]
+fn a_packet_that_makes_no_sense_is_not_acknowledged() {
+    let mut scene = scene();
+    let cut = send(&scene, 0);
+    let packet = scene
+        .liar
+        .packet(Opcode::SRC_PACKED, LAST, &cut[..cut.len() - 1]);
+    for times in 1..=2 {
+        scene.pair.deliver(1, std::slice::from_ref(&packet));
+        let counters = scene.counters();
+        assert_eq!((counters.malformed, counters.duplicate), (times, 0));
+    }
+}
+
+#[test]
+fn a_record_that_had_to_wait_asks_for_its_event_as_others_do() {
+    let mut scene = scene();
+    let said: Vec<_> = [2, 1, 0].map(|number| send(&scene, number)).into();
+    let solicited = said.into_iter().map(|mut record| {
+        record[8] |= 0x10;
+        record
+    });
+    let solicited: Vec<_> = solicited.collect();
+    scene.say(Opcode::SRC_PACKED, LAST, &solicited.concat());
+    let done = scene.pair.completions(1);
+    assert_eq!(done.len(), 3);
+    assert!(done.iter().all(|done| done.solicited));
+}
+
+#[test]
 fn an_empty_packet_is_accepted_and_says_nothing() {
     let mut scene = scene();
     for padding in [0, 1, 19, 20, 400] {
@@ -634,6 +758,9 @@ fn a_packet_that_would_be_refused_too_often_waits_and_others_do_not() {
     let counters = scene.counters();
     assert_eq!(counters.packed_received, 10, "room for 1024");
     assert_eq!(counters.control_overflow, 2);
+    scene.say(Opcode::SRC_PACKED, LAST, &many[1000..1024].concat());
+    scene.say(Opcode::SRC_PACKED, LAST, &many[1199]);
+    assert_eq!(scene.counters().control_overflow, 3, "it is full");
     scene.say(Opcode::SRC_PACKED, LAST, &send(&scene, 0));
     assert_eq!(received(&scene), [0]);
 }
