@@ -284,5 +284,7 @@ fn a_queue_that_notifies_its_program_calls_it_once_for_each_arming() {
         assert_eq!(write(2), 1);
         assert_eq!(write(3), 0, "it was armed for one");
         assert_eq!(cq.take_events(), 0);
+        let waited = cq.wait(Duration::ZERO);
+        assert!(matches!(waited, Err(Error::NoFd { .. })), "{waited:?}");
     }
 }

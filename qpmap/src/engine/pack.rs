@@ -42,7 +42,8 @@ impl<P: Platform> Engine<P> {
             }
         }
         if !self.tx.packs.is_open() {
-            let most = build::packed_datagram(self.tx.packs.most(payload));
+            // Those before it may have been shorter than it is.
+            let most = build::packed_datagram(self.tx.packs.most(payload).max(bytes));
             if !tx.has_room(&self.config.source_ports, port, most) {
                 return Emitted::NoRoom;
             }

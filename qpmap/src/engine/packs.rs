@@ -71,9 +71,9 @@ impl Packs {
     }
 
     /// The records of the packet, which leaves; `full`: because another one did not fit, so that
-    /// those behind it had better be as long.
+    /// those behind it had better be as long. One record alone leaves in a packet of another kind.
     pub(crate) fn take(&mut self, full: bool) -> Vec<SentPacket> {
-        if full {
+        if full && self.open.len() > 1 {
             self.full.get_or_insert(self.bytes);
         }
         self.bytes = 0;

@@ -7,12 +7,14 @@
 use crate::hash::{IndexMap, Keyed, WideMap, bits};
 use hashbrown::hash_map::Entry;
 use std::collections::VecDeque;
-use trunkline_wire::{Answer as AnswerEntry, Control as ControlEntry, Gid};
+use trunkline_wire::{Answer as AnswerEntry, Control as ControlEntry, Gid, Record};
 
-/// Most replies that wait, in all, beside one for each address.
+/// Most replies that wait, in all, beside [`LEAST_PER_ADDRESS`] for each address.
 const MOST: usize = 1 << 16;
 /// Most that wait for one address, which gets half of what others leave at most.
 const MOST_PER_ADDRESS: usize = 1024;
+/// As many may wait for any address as one packet can ask for: it is taken up as a whole, or never.
+const LEAST_PER_ADDRESS: usize = 4096 / Record::LEN;
 /// What a peer is told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
@@ -86,7 +88,7 @@ impl Replies {
 
     fn most_per_address(&self) -> usize {
         let left = MOST.saturating_sub(self.len) / 2;
-        left.clamp(1, MOST_PER_ADDRESS)
+        left.clamp(LEAST_PER_ADDRESS, MOST_PER_ADDRESS)
     }
 
     /// Lets a reply wait, if there is room for another one to its address.
@@ -204,14 +206,18 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn any_number_of_peers_leaves_room_for_one_more() {
+    fn any_number_of_peers_leaves_room_for_a_packet_of_one_more() {
+        const PEERS: u16 = 1000;
         let mut replies = Replies::new(Keyed::new([1, 2]));
-        for n in 0..5000 {
+        for n in 0..PEERS {
             for at in 0..MOST_PER_ADDRESS as u32 {
                 replies.answer((n.into(), address(n)), answer(at));
             }
         }
-        assert!(replies.len() < MOST + 5000);
-        assert!(replies.answer((9999, address(9999)), answer(0)));
+        assert!(replies.len() <= MOST + usize::from(PEERS) * LEAST_PER_ADDRESS);
+        assert!(replies.has_room(address(9999), LEAST_PER_ADDRESS));
+        for at in 0..LEAST_PER_ADDRESS as u32 {
+            assert!(replies.answer((9999, address(9999)), answer(at)), "{at}");
+        }
     }
 }
