@@ -22,6 +22,8 @@ mod mtu;
 mod pace;
 mod packs;
 mod packs_end;
+mod packs_hostile;
+mod packs_paths;
 mod refusals;
 mod requests;
 mod room;
