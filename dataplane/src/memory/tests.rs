@@ -210,7 +210,7 @@ fn what_a_node_sends_to_itself_comes_back_beside_what_the_other_sends() {
 
 #[test]
 fn every_byte_survives_two_threads() {
-    const COUNT: u64 = if cfg!(miri) { 200 } else { 100_000 };
+    const COUNT: u64 = if cfg!(miri) { 80 } else { 100_000 };
     let (mut east, mut west) = MemoryPort::pair(MemoryConfig {
         slot_bytes: 256,
         slots: 8,
