@@ -1,7 +1,7 @@
 //! Completion queues.
 
 use crate::node::Node;
-use crate::waiters::{Seat, Waiters};
+use crate::waiters::{Waiter, Waiters};
 use futures_core::Stream;
 use std::fmt;
 use std::future::poll_fn;
@@ -64,14 +64,14 @@ impl Cq {
     /// # Errors
     /// The queue is in error, or the node has ended, and all completions were taken.
     pub async fn poll_many(&self, out: &mut [Completion]) -> Result<usize, Error> {
-        let mut seat = Seat::new(&self.waiters);
-        poll_fn(|cx| self.poll_take(cx, &mut seat, out)).await
+        let mut waiter = Waiter::new(&self.waiters);
+        poll_fn(|cx| self.poll_take(cx, &mut waiter, out)).await
     }
 
     /// Returns all completions from now on as a stream, which ends with the first error.
     pub fn completions(&self) -> Completions {
         Completions {
-            seat: Seat::new(&self.waiters),
+            waiter: Waiter::new(&self.waiters),
             cq: self.clone(),
             ended: false,
         }
@@ -80,14 +80,14 @@ impl Cq {
     fn poll_take(
         &self,
         cx: &mut Context<'_>,
-        seat: &mut Seat,
+        waiter: &mut Waiter,
         out: &mut [Completion],
     ) -> Poll<Result<usize, Error>> {
         let taken = self.verbs.poll(out)?;
         if taken > 0 || out.is_empty() {
             return Poll::Ready(Ok(taken));
         }
-        seat.take(cx.waker());
+        waiter.register(cx.waker());
         self.verbs.arm(false);
         // What came before this raised no event; what a node flushed as it ended is there by then.
         let over = self.node.shared().over();
@@ -103,7 +103,7 @@ impl Cq {
 #[derive(Debug)]
 pub struct Completions {
     cq: Cq,
-    seat: Seat,
+    waiter: Waiter,
     ended: bool,
 }
 
@@ -116,7 +116,7 @@ impl Stream for Completions {
             return Poll::Ready(None);
         }
         let mut one = [Completion::BLANK];
-        let taken = this.cq.poll_take(cx, &mut this.seat, &mut one);
+        let taken = this.cq.poll_take(cx, &mut this.waiter, &mut one);
         taken.map(|taken| {
             this.ended = taken.is_err();
             Some(taken.map(|_| one[0]))

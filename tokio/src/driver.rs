@@ -3,7 +3,7 @@
 use crate::node::Shared;
 use crate::readable::readable;
 use crate::spin::Spin;
-use crate::waiters::{Seat, Waiters};
+use crate::waiters::{Waiter, Waiters};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
@@ -26,7 +26,7 @@ const ROUNDS: u32 = 4;
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     worker: u8,
-    seat: Seat,
+    waiter: Waiter,
     fd: AsyncFd<OwnedFd>,
     spin: Spin,
     /// Rounds since the runtime looked at other descriptors.
@@ -53,7 +53,7 @@ impl Driver {
         Ok(Self {
             shared: Arc::clone(shared),
             worker,
-            seat: Seat::new(waiters),
+            waiter: Waiter::new(waiters),
             fd,
             spin: Spin::new(),
             rounds: 0,
@@ -63,7 +63,7 @@ impl Driver {
 
     /// Waits until there is something to do.
     fn sleep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.seat.take(cx.waker());
+        self.waiter.register(cx.waker());
         match self.shared.node().try_wait_worker(self.worker) {
             Ok(true) => {}
             Ok(false) => return after_tasks(cx),

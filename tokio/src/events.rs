@@ -1,7 +1,7 @@
 //! Events of a node as a stream.
 
 use crate::node::Node;
-use crate::waiters::{Seat, Waiters, lock};
+use crate::waiters::{Waiter, Waiters, lock};
 use futures_core::Stream;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -48,7 +48,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Events {
     node: Node,
-    seat: Seat,
+    waiter: Waiter,
 }
 
 impl Events {
@@ -57,7 +57,7 @@ impl Events {
         shared.streams.fetch_add(1, Ordering::Relaxed);
         Self {
             node: node.clone(),
-            seat: Seat::new(&shared.waiters),
+            waiter: Waiter::new(&shared.waiters),
         }
     }
 
@@ -68,7 +68,7 @@ impl Events {
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.seat.take(cx.waker());
+        self.waiter.register(cx.waker());
         let shared = self.node.shared();
         let over = shared.over();
         match shared.events.take(shared.node()) {

@@ -3,7 +3,7 @@
 
 use crate::node::{Node, Shared};
 use crate::readable::readable;
-use crate::waiters::{Seat, Waiters, lock};
+use crate::waiters::{Waiter, Waiters, lock};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -171,8 +171,8 @@ impl Id {
         Self { id, mailbox, node }
     }
 
-    pub(crate) fn seat(&self) -> Seat {
-        Seat::new(&self.mailbox.waiters)
+    pub(crate) fn waiter(&self) -> Waiter {
+        Waiter::new(&self.mailbox.waiters)
     }
 
     /// The next that happens to it.
@@ -195,7 +195,7 @@ impl Id {
     pub(crate) fn poll_request(
         &self,
         cx: &mut Context<'_>,
-        seat: &mut Seat,
+        waiter: &mut Waiter,
     ) -> Poll<Result<Incoming, Error>> {
         let request = |mailbox: &Mailbox| loop {
             let letter = lock(&mailbox.letters).pop_front()?;
@@ -204,7 +204,7 @@ impl Id {
                 return Some(Incoming { id, peer, data });
             }
         };
-        self.poll_for(cx, seat, request)
+        self.poll_for(cx, waiter, request)
     }
 
     /// Waits until the connection stands.
@@ -233,17 +233,17 @@ impl Id {
     }
 
     async fn wait<T>(&self, what: impl Fn(&Mailbox) -> Option<T>) -> Result<T, Error> {
-        let mut seat = self.seat();
-        poll_fn(|cx| self.poll_for(cx, &mut seat, &what)).await
+        let mut waiter = self.waiter();
+        poll_fn(|cx| self.poll_for(cx, &mut waiter, &what)).await
     }
 
     fn poll_for<T>(
         &self,
         cx: &mut Context<'_>,
-        seat: &mut Seat,
+        waiter: &mut Waiter,
         what: impl Fn(&Mailbox) -> Option<T>,
     ) -> Poll<Result<T, Error>> {
-        seat.take(cx.waker());
+        waiter.register(cx.waker());
         let over = self.node.shared().over();
         match what(&self.mailbox) {
             Some(found) => Poll::Ready(Ok(found)),

@@ -4,7 +4,7 @@ use crate::cq::Cq;
 use crate::driver::Driver;
 use crate::events::{self, Events};
 use crate::mailbox::Sorter;
-use crate::waiters::{Seat, Waiters, lock};
+use crate::waiters::{Waiter, Waiters, lock};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +54,7 @@ struct LastHandle(Arc<Shared>);
 impl Drop for LastHandle {
     fn drop(&mut self) {
         self.0.closing.store(true, Ordering::SeqCst);
-        self.0.bells.iter().for_each(|bell| bell.wake_all());
+        self.0.driving.iter().for_each(|task| task.wake_all());
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     node: trunkline::Node,
     pub(crate) runtime: Handle,
     /// What each driver is woken by.
-    bells: Vec<Arc<Waiters>>,
+    driving: Vec<Arc<Waiters>>,
     /// The last handle is gone.
     closing: AtomicBool,
     /// The node has ended, and all its requests were flushed.
@@ -120,7 +120,7 @@ impl Shared {
         let listeners = listeners.iter().filter_map(Weak::upgrade);
         listeners.for_each(|waiters| waiters.wake_all());
         self.events.waiters.wake_all();
-        self.bells.iter().for_each(|bell| bell.wake_all());
+        self.driving.iter().for_each(|task| task.wake_all());
     }
 }
 
@@ -164,15 +164,15 @@ impl Node {
         let shared = Arc::new(Shared {
             node,
             runtime: Handle::current(),
-            bells: workers.clone().map(|_| Arc::default()).collect(),
+            driving: workers.clone().map(|_| Arc::default()).collect(),
             closing: AtomicBool::new(false),
             over: AtomicBool::new(false),
             listeners: Mutex::default(),
             events: events::Shared::default(),
             sorter: Mutex::default(),
         });
-        let drivers = workers.zip(&shared.bells);
-        let drivers = drivers.map(|(worker, bell)| Driver::new(&shared, worker, bell));
+        let drivers = workers.zip(&shared.driving);
+        let drivers = drivers.map(|(worker, task)| Driver::new(&shared, worker, task));
         for driver in drivers.collect::<Result<Vec<_>, _>>()? {
             shared.runtime.spawn(driver);
         }
@@ -221,9 +221,11 @@ impl Node {
         }
         let ended = self.verbs().shutdown(Duration::ZERO);
         let shared = self.shared();
-        let mut seats: Vec<_> = shared.bells.iter().map(Seat::new).collect();
+        let mut registered: Vec<_> = shared.driving.iter().map(Waiter::new).collect();
         poll_fn(|cx| {
-            seats.iter_mut().for_each(|seat| seat.take(cx.waker()));
+            registered
+                .iter_mut()
+                .for_each(|waiter| waiter.register(cx.waker()));
             match shared.over() {
                 true => Poll::Ready(()),
                 false => Poll::Pending,

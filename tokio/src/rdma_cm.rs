@@ -52,7 +52,7 @@
 
 use crate::mailbox::{Id, Incoming};
 use crate::node::Node;
-use crate::waiters::Seat;
+use crate::waiters::Waiter;
 use futures_core::Stream;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -188,7 +188,7 @@ impl Connection {
 #[derive(Debug)]
 pub struct Listener {
     id: Id,
-    seat: Seat,
+    waiter: Waiter,
 }
 
 impl Listener {
@@ -200,8 +200,8 @@ impl Listener {
         let id = Id::new(node)?;
         id.id.bind(address)?;
         id.id.listen(backlog)?;
-        let seat = id.seat();
-        Ok(Self { id, seat })
+        let waiter = id.waiter();
+        Ok(Self { id, waiter })
     }
 
     /// Returns its address and port.
@@ -219,8 +219,8 @@ impl Listener {
     /// # Errors
     /// The node has ended.
     pub async fn next(&self) -> Result<Request, Error> {
-        let mut seat = self.id.seat();
-        let request = poll_fn(|cx| self.id.poll_request(cx, &mut seat)).await;
+        let mut waiter = self.id.waiter();
+        let request = poll_fn(|cx| self.id.poll_request(cx, &mut waiter)).await;
         request.map(Request::from)
     }
 }
@@ -229,8 +229,8 @@ impl Stream for Listener {
     type Item = Result<Request, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { id, seat } = &mut *self;
-        let request = id.poll_request(cx, seat);
+        let Self { id, waiter } = &mut *self;
+        let request = id.poll_request(cx, waiter);
         request.map(|request| Some(request.map(Request::from)))
     }
 }

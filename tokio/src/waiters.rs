@@ -52,33 +52,33 @@ impl Notify for Waiters {
     }
 }
 
-/// The place of one task among others. Dropping it leaves nothing behind.
+/// One task among those that wait. Dropping it leaves nothing behind.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Waiter {
     waiters: Arc<Waiters>,
     key: u64,
-    taken: bool,
+    registered: bool,
 }
 
-impl Seat {
+impl Waiter {
     pub(crate) fn new(waiters: &Arc<Waiters>) -> Self {
         Self {
             waiters: Arc::clone(waiters),
             key: waiters.next_key.fetch_add(1, Ordering::Relaxed),
-            taken: false,
+            registered: false,
         }
     }
 
     /// The task is woken from now on, once.
-    pub(crate) fn take(&mut self, waker: &Waker) {
-        self.taken = true;
+    pub(crate) fn register(&mut self, waker: &Waker) {
+        self.registered = true;
         self.waiters.register(self.key, waker);
     }
 }
 
-impl Drop for Seat {
+impl Drop for Waiter {
     fn drop(&mut self) {
-        if self.taken {
+        if self.registered {
             self.waiters.remove(self.key);
         }
     }
@@ -103,13 +103,13 @@ mod tests {
     fn each_that_waits_is_woken_once_and_who_left_is_not() {
         let waiters = Arc::new(Waiters::default());
         let counts: [Arc<Count>; 3] = Default::default();
-        let mut seats = [(); 3].map(|()| Seat::new(&waiters));
-        for (seat, count) in seats.iter_mut().zip(&counts) {
+        let mut registered = [(); 3].map(|()| Waiter::new(&waiters));
+        for (waiter, count) in registered.iter_mut().zip(&counts) {
             // The same task twice is one that waits.
-            seat.take(&Arc::clone(count).into());
-            seat.take(&Arc::clone(count).into());
+            waiter.register(&Arc::clone(count).into());
+            waiter.register(&Arc::clone(count).into());
         }
-        let [first, _second, _third] = seats;
+        let [first, _second, _third] = registered;
         drop(first);
         waiters.wake_all();
         waiters.wake_all();
@@ -123,7 +123,7 @@ mod tests {
     fn many_that_came_and_went_leave_nothing() {
         let waiters = Arc::new(Waiters::default());
         for _ in 0..100 {
-            Seat::new(&waiters).take(Waker::noop());
+            Waiter::new(&waiters).register(Waker::noop());
         }
         assert!(lock(&waiters.wakers).is_empty());
     }

@@ -45,7 +45,7 @@ pub use listener::Listener;
 
 use crate::node::Node;
 use crate::rdma_cm::{Connecting, Connection};
-use crate::waiters::{Seat, Waiters, lock};
+use crate::waiters::{Waiter, Waiters, lock};
 use frame::Hello;
 use link::{CONTROLS, Link, OWN, REGION, SENDS};
 use std::future::poll_fn;
@@ -135,7 +135,7 @@ impl Both {
     fn poll<T>(
         &self,
         cx: &mut Context<'_>,
-        seat: &mut Seat,
+        waiter: &mut Waiter,
         reads: bool,
         mut attempt: impl FnMut(&mut Link) -> Option<T>,
     ) -> Poll<T> {
@@ -148,7 +148,7 @@ impl Both {
                 None if armed => return Poll::Pending,
                 None => {}
             }
-            seat.take(cx.waker());
+            waiter.register(cx.waker());
             link.arm(reads);
             armed = true;
         }
@@ -202,14 +202,14 @@ fn params(hello: &[u8]) -> Params<'_> {
 #[derive(Debug)]
 pub struct ReadHalf {
     both: Arc<Both>,
-    seat: Seat,
+    waiter: Waiter,
 }
 
 impl ReadHalf {
     fn new(both: &Arc<Both>) -> Self {
         Self {
             both: Arc::clone(both),
-            seat: Seat::new(&both.waiters),
+            waiter: Waiter::new(&both.waiters),
         }
     }
 }
@@ -220,8 +220,8 @@ impl AsyncRead for ReadHalf {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { both, seat } = &mut *self;
-        let read = both.poll(cx, seat, true, |link| link.read(out));
+        let Self { both, waiter } = &mut *self;
+        let read = both.poll(cx, waiter, true, |link| link.read(out));
         read.map(|read| Ok(read?))
     }
 }
@@ -236,13 +236,13 @@ impl Drop for ReadHalf {
 #[derive(Debug)]
 pub struct WriteHalf {
     both: Arc<Both>,
-    seat: Seat,
+    waiter: Waiter,
 }
 
 impl WriteHalf {
     fn new(both: Arc<Both>) -> Self {
-        let seat = Seat::new(&both.waiters);
-        Self { both, seat }
+        let waiter = Waiter::new(&both.waiters);
+        Self { both, waiter }
     }
 
     fn poll<T>(
@@ -250,7 +250,7 @@ impl WriteHalf {
         cx: &mut Context<'_>,
         attempt: impl FnMut(&mut Link) -> Option<Result<T, StreamError>>,
     ) -> Poll<io::Result<T>> {
-        let answer = self.both.poll(cx, &mut self.seat, false, attempt);
+        let answer = self.both.poll(cx, &mut self.waiter, false, attempt);
         answer.map(|answer| Ok(answer?))
     }
 }
@@ -288,9 +288,9 @@ fn leave(both: &Arc<Both>, ends: bool) {
     }
     let runtime = link.runtime();
     drop(link);
-    let (both, mut seat) = (Arc::clone(both), Seat::new(&both.waiters));
+    let (both, mut waiter) = (Arc::clone(both), Waiter::new(&both.waiters));
     runtime.spawn(async move {
-        let finished = poll_fn(|cx| both.poll(cx, &mut seat, false, |link| link.finish(ends)));
+        let finished = poll_fn(|cx| both.poll(cx, &mut waiter, false, |link| link.finish(ends)));
         // Whoever reads nothing for so long is not told of the end.
         let _ = tokio::time::timeout(LINGER, finished).await;
     });
