@@ -2,14 +2,15 @@
 
 use crate::common::{Buffer, Pair};
 use crate::packs::{
-    connected, each_arrived, opcode, outcomes, pair, records, remote, send_one_each,
+    BODY, SUM, connected, each_arrived, opcode, outcomes, pair, records, remote, send_one_each,
 };
 use std::cell::Cell;
+use std::rc::Rc;
 use trunkline_conn::mem::{Access, AtomicOp, Sge};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::QpState;
-use trunkline_wire::{Lkey, Opcode};
+use trunkline_wire::{Lkey, Opcode, PackedRecord, Records};
 #[test]
 fn a_packet_that_is_sent_again_says_no_more_of_what_nobody_waits_for() {
     let mut pair = pair();
@@ -71,7 +72,21 @@ fn data_that_is_gone_fails_its_request_and_none_that_shares_its_packet() {
             assert_eq!(records(&pair.sent_by(0)[0].1).len(), 3);
         }
         pair.nodes[0].deregister(key);
+        let voids = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&voids);
+        pair.fate = Box::new(move |from, datagram| {
+            if from == 0 && opcode(datagram) == Opcode::SRC_PACKED {
+                let body = Records::of(&datagram[BODY..datagram.len() - SUM]).flatten();
+                let is_void = |at: &PackedRecord<'_>| at.header.opcode() == Opcode::SRC_VOID;
+                for void in body.filter(is_void) {
+                    assert_eq!(void.payload, [0; 100], "nothing else's bytes");
+                    counted.set(counted.get() + 1);
+                }
+            }
+            1
+        });
         pair.run(SECOND);
+        assert_eq!(voids.get(), i32::from(again));
         let mut done = outcomes(&pair, 0);
         done.sort_unstable_by_key(|(wr_id, _)| *wr_id);
         let expected = [

@@ -110,7 +110,8 @@ impl Egress for Outbox {
         if self.room.is_some_and(|room| self.sent.len() >= room) {
             return None;
         }
-        let (_, bytes) = self.draft.insert((*path, vec![0; length]));
+        // Something else stood there before.
+        let (_, bytes) = self.draft.insert((*path, vec![0xee; length]));
         Some(Slot {
             datagram: bytes,
             identification: 0,
