@@ -50,6 +50,8 @@ pub struct PairConfig {
     pub plain: bool,
     /// Bytes of packets that may wait for an earlier one.
     pub staging_bytes: usize,
+    /// Small messages may share packets.
+    pub packs: bool,
 }
 
 impl Default for PairConfig {
@@ -62,6 +64,7 @@ impl Default for PairConfig {
             control: CongestionControl::None,
             plain: false,
             staging_bytes: Config::default().staging_bytes,
+            packs: true,
         }
     }
 }
@@ -277,7 +280,7 @@ fn join(nodes: &mut [End; 2], config: &PairConfig, now: Instant, private: bool) 
             weight: 1,
             source_ports: 1,
             private,
-            packs: true,
+            packs: config.packs,
         };
         let identity = PeerIdentity {
             guid: 1 - i as u64,

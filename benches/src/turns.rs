@@ -54,6 +54,8 @@ impl Turns {
         let config = PairConfig {
             qps: flows,
             window: 4096,
+            // What is counted is packets, one a message.
+            packs: false,
             ..PairConfig::default()
         };
         let ends = Ends::new(&config);
