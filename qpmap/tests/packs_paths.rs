@@ -10,7 +10,17 @@ use trunkline_conn::mem::{Access, AtomicOp, Sge};
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status};
 use trunkline_qpmap::QpState;
-use trunkline_wire::{Lkey, Opcode, PackedRecord, Records};
+use trunkline_wire::{Lkey, Opcode, PackedRecord, Records, Rkey};
+
+/// One more region of a node: where it is, and its key.
+fn region(pair: &mut Pair, node: usize) -> (u64, Rkey) {
+    let addr = 1 << 40;
+    let node = &mut pair.nodes[node];
+    let bytes = Buffer::new(addr, 4096);
+    let made = node.engine.regions().register(node.pd, bytes, Access::ALL);
+    (addr, made.expect("a region like others").rkey)
+}
+
 #[test]
 fn a_packet_that_is_sent_again_says_no_more_of_what_nobody_waits_for() {
     let mut pair = pair();
@@ -46,13 +56,7 @@ fn data_that_is_gone_fails_its_request_and_none_that_shares_its_packet() {
     for again in [false, true] {
         let mut pair = pair();
         let qps = connected(&mut pair, 3);
-        let addr = 1 << 40;
-        let node = &mut pair.nodes[0];
-        let made = node
-            .engine
-            .regions()
-            .register(node.pd, Buffer::new(addr, 4096), Access::ALL);
-        let key = made.expect("a region like others").rkey;
+        let (addr, key) = region(&mut pair, 0);
         let gone = Sge {
             addr,
             length: 100,
@@ -109,11 +113,7 @@ fn a_response_whose_memory_is_gone_ends_what_its_qp_was_about_to_send() {
     for length in [64, 1000] {
         let mut pair = pair();
         let qps = connected(&mut pair, 2);
-        let addr = 1 << 40;
-        let node = &mut pair.nodes[1];
-        let bytes = Buffer::new(addr, 4096);
-        let made = node.engine.regions().register(node.pd, bytes, Access::ALL);
-        let rkey = made.expect("a region like others").rkey;
+        let (addr, rkey) = region(&mut pair, 1);
         let [[a, b], [other, its_peer]] = [&qps[0], &qps[1]];
         let read = SendOp::Read(Remote { addr, rkey });
         pair.post(0, a, 1, read, &[pair.sge(0, 0, 64)]);
@@ -245,11 +245,7 @@ fn who_reads_memory_that_is_gone_hears_so_without_asking() {
     for length in [64, 1000] {
         let mut pair = pair();
         let qps = connected(&mut pair, 1);
-        let addr = 1 << 40;
-        let node = &mut pair.nodes[1];
-        let bytes = Buffer::new(addr, 4096);
-        let made = node.engine.regions().register(node.pd, bytes, Access::ALL);
-        let rkey = made.expect("a region like others").rkey;
+        let (addr, rkey) = region(&mut pair, 1);
         let read = SendOp::Read(Remote { addr, rkey });
         pair.post(0, &qps[0][0], 1, read, &[pair.sge(0, 0, length)]);
         let asked = pair.sent_by(0);

@@ -33,12 +33,9 @@ impl<P: Platform> Engine<P> {
         let conn = &self.links[tx.conn];
         let (payload, port) = (conn.payload(), conn.delivery.next_port());
         if self.tx.packs.is_open() && self.tx.packs.bytes() + bytes > self.tx.packs.most(payload) {
-            let sent = self.send_pack(tx, true);
+            let sent = self.end_pack(tx, true, share);
             if sent != Emitted::Sent {
                 return sent;
-            }
-            if share.is_spent() {
-                return Emitted::Spent;
             }
         }
         if !self.tx.packs.is_open() {
@@ -52,6 +49,20 @@ impl<P: Platform> Engine<P> {
         share.add(bytes);
         self.tx.packs.join(item, bytes);
         Emitted::Sent
+    }
+
+    /// [Sends](Self::send_pack) the packet that is being put together, as another one is to follow;
+    /// [`Emitted::Sent`]: it may.
+    pub(super) fn end_pack(
+        &mut self,
+        tx: &mut TxContext<'_, impl Egress + ?Sized>,
+        full: bool,
+        share: &Share,
+    ) -> Emitted {
+        match self.send_pack(tx, full) {
+            Emitted::Sent if share.is_spent() => Emitted::Spent,
+            sent => sent,
+        }
     }
 
     /// Bytes of control messages that may still join the packet; 0 where there is none. All of a

@@ -149,12 +149,9 @@ impl<P: Platform> Engine<P> {
             }
             return joined;
         }
-        let sent = self.send_pack(tx, false);
+        let sent = self.end_pack(tx, false, share);
         if sent != Emitted::Sent {
             return sent;
-        }
-        if share.is_spent() {
-            return Emitted::Spent;
         }
         let record = &mut self.flows[flow];
         let pending = &self.requests[at];
@@ -261,12 +258,9 @@ impl<P: Platform> Engine<P> {
             }
             return joined;
         }
-        let sent = self.send_pack(tx, false);
+        let sent = self.end_pack(tx, false, share);
         if sent != Emitted::Sent {
             return sent;
-        }
-        if share.is_spent() {
-            return Emitted::Spent;
         }
         let mut template = contents!(self).template_of_response(flow, &self.responses[at]);
         let conn = &mut self.links[tx.conn];
