@@ -107,6 +107,18 @@ pub struct Completions {
     ended: bool,
 }
 
+impl Completions {
+    /// Takes as many completions as there are and `out` has room for, oldest first: returns how
+    /// many, as [`Cq::poll_many`]. Where there are none the task is woken by the next.
+    pub fn poll_many(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut [Completion],
+    ) -> Poll<Result<usize, Error>> {
+        self.cq.poll_take(cx, &mut self.waiter, out)
+    }
+}
+
 impl Stream for Completions {
     type Item = Result<Completion, Error>;
 

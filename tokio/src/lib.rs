@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod cq;
+mod credits;
 mod driver;
 mod events;
 mod mailbox;
@@ -25,5 +26,6 @@ pub mod stream;
 mod waiters;
 
 pub use cq::{Completions, Cq};
+pub use credits::{Credits, Overgrant};
 pub use events::Events;
 pub use node::Node;

@@ -167,7 +167,7 @@ impl Connection {
     }
 
     /// Ends it, and waits for nobody. One that has ended already stays so.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         let _ = self.id.id.disconnect();
         // One that the peer has not confirmed yet is not ended so.
         let _ = self.qp.modify(&QpModify::Error);

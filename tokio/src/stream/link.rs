@@ -2,6 +2,7 @@
 
 use super::error::StreamError;
 use super::frame::{Frame, Hello, Kind};
+use crate::credits::{Credits, Overgrant};
 use crate::rdma_cm::Connection;
 use std::collections::VecDeque;
 use tokio::io::ReadBuf;
@@ -17,8 +18,6 @@ pub(super) const OWN: Hello = Hello {
 pub(super) const SENDS: u16 = 32;
 /// Messages without bytes that may be.
 pub(super) const CONTROLS: u16 = 3;
-/// Receives that data leave to a message which grants some.
-const RESERVE: u16 = 1;
 /// What names a send of no buffer, among completions.
 const CONTROL: u64 = 1 << 32;
 const END: u64 = CONTROL + 1;
@@ -65,19 +64,14 @@ pub(super) struct Link {
     connection: Connection,
     mr: Mr,
     cq: Cq,
-    /// What the peer takes.
-    peer: Hello,
-    /// Receives that it has posted, and those taken by what was sent; both modulo 2^16.
-    granted: u16,
-    sent: u16,
+    /// Most bytes that a message to the peer has.
+    most: usize,
+    credits: Credits,
     /// Send buffers that are free.
     free: Vec<u16>,
     /// A message that grants receives is under way.
     granting: bool,
     ending: Ending,
-    /// Receives that were posted, and that the peer was told of; both modulo 2^16.
-    posted: u16,
-    told: u16,
     arrived: VecDeque<Arrived>,
     hearing: Hearing,
     failed: Option<StreamError>,
@@ -105,14 +99,11 @@ impl Link {
             connection,
             mr,
             cq,
-            peer,
-            granted: peer.receives,
-            sent: 0,
+            most: OWN.bytes.min(peer.bytes) as usize,
+            credits: Credits::new(OWN.receives, peer.receives),
             free: (0..SENDS).rev().collect(),
             granting: false,
             ending: Ending::Open,
-            posted: OWN.receives,
-            told: OWN.receives,
             arrived: VecDeque::new(),
             hearing: Hearing::Open,
             failed: None,
@@ -160,7 +151,8 @@ impl Link {
             return;
         }
         let taken = Frame::parse(done).and_then(|frame| {
-            self.take_grant(frame.posted)?;
+            let taken = self.credits.take(frame.posted);
+            taken.map_err(|_| Overgrant::WHY)?;
             match frame.kind {
                 Kind::Data | Kind::End if self.has_peer_ended() => Err("more after the end"),
                 Kind::Data => {
@@ -189,41 +181,24 @@ impl Link {
         }
     }
 
-    /// The peer has posted so many receives.
-    fn take_grant(&mut self, posted: u16) -> Result<(), &'static str> {
-        // It has at most as many as it said, of which those that were sent to are taken; and what
-        // it has granted it does not take back.
-        let more = posted.wrapping_sub(self.granted);
-        if more > self.peer.receives - self.room() {
-            return Err("it grants more receives than it has, or fewer than before");
-        }
-        self.granted = posted;
-        Ok(())
-    }
-
-    /// Messages that the peer has receives for.
-    const fn room(&self) -> u16 {
-        self.granted.wrapping_sub(self.sent)
-    }
-
     fn repost(&mut self, slot: u16) {
         match post_receive(self.connection.qp(), &self.mr, slot) {
-            Ok(()) => self.posted = self.posted.wrapping_add(1),
+            Ok(()) => self.credits.repost(),
             Err(error) => self.fail_call(error),
         }
     }
 
     /// Says what waits to be said, as far as there is room for it at the peer.
     fn speak(&mut self) {
-        if self.ending == Ending::Wanted && self.room() > RESERVE {
+        if self.ending == Ending::Wanted && self.credits.room() > Credits::RESERVE {
             self.ending = Ending::Said;
             self.say(Kind::End, END, 0);
         }
-        if self.hearing == Hearing::Owed && self.room() > 0 {
+        if self.hearing == Hearing::Owed && self.credits.room() > 0 {
             self.hearing = Hearing::Said;
             self.say(Kind::Heard, HEARD, 0);
         }
-        if self.owes_credit() && self.room() > 0 && !self.granting {
+        if self.credits.owes() && self.credits.room() > 0 && !self.granting {
             self.granting = true;
             self.say(Kind::Credit, CONTROL, 0);
         }
@@ -233,7 +208,7 @@ impl Link {
         if self.failed.is_some() {
             return;
         }
-        let posted = self.posted;
+        let posted = self.credits.posted();
         let sges = [self.mr.sge(send_offset(wr_id), bytes)];
         // A peer that only reads is not woken by credits.
         let flags = match kind {
@@ -249,10 +224,7 @@ impl Link {
             route: 0,
         };
         match self.connection.qp().post_send(&[request]) {
-            Ok(()) => {
-                self.told = posted;
-                self.sent = self.sent.wrapping_add(1);
-            }
+            Ok(()) => self.credits.send(),
             Err(error) => self.fail_call(error),
         }
     }
@@ -308,14 +280,13 @@ impl Link {
         if self.ending != Ending::Open {
             return Some(Err(StreamError::ShutDown));
         }
-        let most = OWN.bytes.min(self.peer.bytes) as usize;
         let mut written = 0;
         while written < data.len()
-            && self.room() > RESERVE
+            && self.credits.room() > Credits::RESERVE
             && self.failed.is_none()
             && let Some(slot) = self.free.pop()
         {
-            let end = data.len().min(written + most);
+            let end = data.len().min(written + self.most);
             let message = &data[written..end];
             let copied = self.mr.write(send_offset(slot.into()), message);
             copied.expect("it fits into its buffer");
@@ -375,14 +346,8 @@ impl Link {
     /// to be said.
     pub(super) fn arm(&self, reads: bool) {
         let unsaid =
-            self.ending == Ending::Wanted || self.hearing == Hearing::Owed || self.owes_credit();
+            self.ending == Ending::Wanted || self.hearing == Hearing::Owed || self.credits.owes();
         self.cq.arm(reads && !unsaid);
-    }
-
-    /// Whether the peer has not heard of receives that it is worth a message to tell of: that takes
-    /// a receive itself.
-    const fn owes_credit(&self) -> bool {
-        self.posted.wrapping_sub(self.told) >= OWN.receives / 2
     }
 }
 
