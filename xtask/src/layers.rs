@@ -15,6 +15,7 @@ const QPMAP: &str = "trunkline-qpmap";
 const CM: &str = "trunkline-cm";
 const DATAPLANE: &str = "trunkline-dataplane";
 const ROOT: &str = "trunkline";
+const TOKIO: &str = "trunkline-tokio";
 const CLI: &str = "trunkline-cli";
 const SIM: &str = "trunkline-sim";
 const TESTKIT: &str = "trunkline-testkit";
@@ -28,7 +29,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (CM, &[WIRE, CONN]),
     (DATAPLANE, &[WIRE, CONN]),
     (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE]),
-    ("trunkline-tokio", &[ROOT]),
+    (TOKIO, &[ROOT]),
+    ("trunkline-rpc", &[ROOT, TOKIO]),
     (CLI, &[WIRE, DATAPLANE, ROOT]),
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (

@@ -1,0 +1,127 @@
+//! One connection: what is said on it, and what has become of it.
+
+use crate::calls::Calls;
+use crate::error::RpcError;
+use crate::hello::Hello;
+use crate::lane::{Lane, Work};
+use crate::lock;
+use crate::served::Served;
+use crate::service::Door;
+use crate::state::{Role, State, of_call};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use trunkline::{Completion, Error, Qp};
+use trunkline_tokio::rdma_cm::Connection;
+
+/// A connection of a lane.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) peer: SocketAddr,
+    qpn: u32,
+    /// What answers requests, at a server.
+    pub(crate) door: Option<Door>,
+    /// It is in the lane's list of those that have something to say.
+    queued: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Channel {
+    /// A connection that does not stand yet. Its QP gets its receives, and the lane knows it from
+    /// now on.
+    ///
+    /// # Errors
+    /// There is no memory, or the node has ended.
+    pub(crate) fn prepare(
+        lane: &Arc<Lane>,
+        qp: &Qp,
+        peer: SocketAddr,
+        door: Option<Door>,
+    ) -> Result<Arc<Self>, Error> {
+        let role = match door {
+            Some(_) => Role::Server(Served::new(lane.options.requests)),
+            None => Role::Client(Calls::new(0)),
+        };
+        let state = State::opening(lane, role)?;
+        let channel = Arc::new(Self {
+            lane: Arc::clone(lane),
+            peer,
+            qpn: qp.qpn().get(),
+            door,
+            queued: AtomicBool::new(false),
+            state: Mutex::new(state),
+        });
+        lock(&lane.channels).insert(channel.qpn, Arc::clone(&channel));
+        let posted = channel.state().post_receives(lane, qp);
+        // Where it fails the lane forgets it again.
+        posted.inspect_err(|_| channel.close(RpcError::Reset))?;
+        Ok(channel)
+    }
+
+    /// The connection stands, and the peer takes so much.
+    pub(crate) fn open(self: &Arc<Self>, connection: Connection, takes: Hello) {
+        let mut work = Work::default();
+        self.lane.counters.connections_opened.add(1);
+        tracing::debug!(peer = %self.peer, "connection opened");
+        let early = self.state().open(&self.lane, connection, takes);
+        early.iter().for_each(|done| self.heed(done, &mut work));
+        work.run();
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// It has something to say: the lane says it when the tasks that are ready have had their turn.
+    pub(crate) fn mark(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.lane.mark(Arc::clone(self));
+        }
+    }
+
+    /// Takes up a completion. What follows from it is added to `work`.
+    pub(crate) fn heed(self: &Arc<Self>, done: &Completion, work: &mut Work) {
+        let heeded = self.state().heed(self, done, work);
+        match heeded {
+            Ok(()) => self.mark(),
+            Err(why) => self.close(why),
+        }
+    }
+
+    /// Says what waits to be said, as far as the peer has room for it.
+    pub(crate) fn flush(&self) {
+        self.queued.store(false, Ordering::Release);
+        let flushed = self.state().flush(&self.lane);
+        if let Err(error) = flushed {
+            self.close(of_call(&error));
+        }
+    }
+
+    /// Ends it: nobody waits any more. The first reason counts.
+    pub(crate) fn close(&self, why: RpcError) {
+        if matches!(why, RpcError::Violation(_)) {
+            self.lane.counters.violations.add(1);
+            tracing::warn!(peer = %self.peer, "{why}");
+        }
+        let remains = self.state().fail(&self.lane, why);
+        // What it has of the node goes when nothing is locked.
+        let Some((_connection, woken)) = remains else {
+            return;
+        };
+        lock(&self.lane.channels).remove(&self.qpn);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes no more requests, and tells the peer so.
+    pub(crate) fn drain(self: &Arc<Self>) {
+        self.state().drain();
+        self.mark();
+    }
+
+    /// Whether the peer has all that it is owed.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state().is_idle()
+    }
+}

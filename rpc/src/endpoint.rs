@@ -1,0 +1,179 @@
+//! Where connections come from.
+
+use crate::channel::Channel;
+use crate::client::Client;
+use crate::counters::Counters;
+use crate::error::{OpenError, Refusal};
+use crate::hello::Hello;
+use crate::lane::Lane;
+use crate::memory::Regions;
+use crate::options::Options;
+use crate::request::Request;
+use crate::server::Server;
+use crate::transfers::TRANSFERS;
+use bytes::Bytes;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tower_service::Service;
+use trunkline::rdma_cm::Params;
+use trunkline::{Access, Error, Mr, Pd};
+use trunkline_tokio::Node;
+use trunkline_tokio::rdma_cm::Connecting;
+
+/// Where the connections of a node to servers and from clients come from, with a completion queue,
+/// memory and a task for each worker of the node.
+///
+/// It ends with its last clone, client and server.
+#[derive(Clone)]
+pub struct Endpoint(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) node: Node,
+    pd: Pd,
+    lanes: Vec<Arc<Lane>>,
+    next: AtomicUsize,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.lanes.iter().for_each(|lane| lane.close());
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("node", &self.0.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// The lane whose turn it is, if it has room.
+    pub(crate) fn lane(&self) -> Option<&Arc<Lane>> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut lanes =
+            (0..self.lanes.len()).map(|at| &self.lanes[(first + at) % self.lanes.len()]);
+        lanes.find(|lane| lane.has_room())
+    }
+
+    /// A connection was refused.
+    pub(crate) fn refused(&self) {
+        self.lanes[0].counters.connections_refused.add(1);
+    }
+}
+
+/// What both ends agree on beside their hello: credits see to it that receives are there.
+pub(crate) fn params(hello: &[u8]) -> Params<'_> {
+    Params {
+        private_data: hello,
+        responder_resources: TRANSFERS as u8,
+        initiator_depth: TRANSFERS as u8,
+        ..Params::default()
+    }
+}
+
+impl Endpoint {
+    /// Makes one on a node. Its tasks run on the current runtime.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: an option is out of its range; the node has no room, or has ended.
+    ///
+    /// # Panics
+    /// Outside a runtime.
+    pub fn new(node: &Node, options: Options) -> Result<Self, Error> {
+        options.check()?;
+        let pd = node.alloc_pd();
+        let regions = Regions::new(pd.clone(), options.large_bytes);
+        let lane = |worker| Lane::start(node, &pd, worker, options, Arc::clone(&regions));
+        let lanes: Result<_, _> = (0..node.workers().count()).map(lane).collect();
+        Ok(Self(Arc::new(Inner {
+            node: node.clone(),
+            lanes: lanes?,
+            pd,
+            next: AtomicUsize::new(0),
+        })))
+    }
+
+    /// Connects to a server: one QP.
+    ///
+    /// # Errors
+    /// There is no way, the server does not want it, or there are too many connections.
+    pub async fn connect(&self, peer: SocketAddr) -> Result<Client, OpenError> {
+        let lane = self.0.lane().ok_or(OpenError::TooMany)?;
+        let (resources, limit) = (lane.resources(), lane.options.resolve);
+        let connecting = Connecting::to(&self.0.node, &resources, peer, limit).await?;
+        let opening = Opening(Channel::prepare(lane, connecting.qp(), peer, None)?);
+        let hello = lane.hello(0).emit();
+        let connection = connecting.connect(&params(&hello)).await?;
+        let takes = Hello::parse(connection.data()).filter(|hello| hello.requests > 0);
+        let takes = takes.ok_or(OpenError::NoServer)?;
+        let channel = opening.done();
+        channel.open(connection, takes);
+        Ok(Client::new(channel, takes, Arc::clone(&self.0)))
+    }
+
+    /// Takes connections of clients at `address`: that of the node and a port, a free one for port
+    /// 0. Each gets a clone of `service`.
+    ///
+    /// A task that all connections of a worker share polls the service first: one that answers at
+    /// once costs no task of its own, and one that computes for long without waiting holds up the
+    /// others. Where it has to wait it goes on in a task of its own, which is dropped when the
+    /// client does not wait any more.
+    ///
+    /// # Errors
+    /// The address is in use, or not the node's.
+    pub fn listen<S>(&self, address: SocketAddr, service: S) -> Result<Server, Error>
+    where
+        S: Service<Request> + Clone + Send + 'static,
+        S::Response: Into<Bytes>,
+        S::Error: Into<Refusal>,
+        S::Future: Send + 'static,
+    {
+        Server::start(self, address, service)
+    }
+
+    /// Registers memory of the program, for [`Request::from_region`] and
+    /// [`Client::call_into`](crate::Client::call_into). Peers of this endpoint that were told of it
+    /// may read and write it as long as it is there.
+    ///
+    /// # Errors
+    /// As [`Pd::register`].
+    pub fn register(&self, length: usize) -> Result<Arc<Mr>, Error> {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        self.0.pd.register(length, access).map(Arc::new)
+    }
+
+    /// Returns its node.
+    pub fn node(&self) -> &Node {
+        &self.0.node
+    }
+
+    /// Returns what it has counted.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters::default();
+        let lanes = self.0.lanes.iter();
+        lanes.for_each(|lane| counters.add(&lane.counters));
+        counters
+    }
+}
+
+/// A channel whose connection does not stand yet. Dropping it ends it.
+pub(crate) struct Opening(pub(crate) Arc<Channel>);
+
+impl Opening {
+    /// The connection stands.
+    pub(crate) fn done(self) -> Arc<Channel> {
+        let channel = Arc::clone(&self.0);
+        std::mem::forget(self);
+        channel
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.close(crate::RpcError::Closed);
+    }
+}

@@ -1,0 +1,257 @@
+//! What the connections of one worker share: a completion queue, memory, and the task that takes up
+//! what completes and says what waits to be said.
+
+use crate::channel::Channel;
+use crate::counters::Counting;
+use crate::error::RpcError;
+use crate::frame::Extent;
+use crate::hello::Hello;
+use crate::lock;
+use crate::memory::{Buffers, Regions};
+use crate::options::Options;
+use crate::service::{self, Incoming};
+use crate::state::SEND_WRS;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use trunkline::rdma_cm::sync::Resources;
+use trunkline::{Completion, Error, Pd, QpOptions};
+use trunkline_tokio::{Completions, Cq, Node};
+
+/// Completions that are taken up before the tasks that they wake have their turn.
+const BATCH: usize = 64;
+
+/// The connections of one worker.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) node: Node,
+    pub(crate) options: Options,
+    pub(crate) counters: Counting,
+    pub(crate) channels: Mutex<HashMap<u32, Arc<Channel>>>,
+    pub(crate) buffers: Mutex<Buffers>,
+    pub(crate) regions: Arc<Regions>,
+    pd: Pd,
+    cq: Cq,
+    qp_options: QpOptions,
+    due: Mutex<Due>,
+    closing: AtomicBool,
+}
+
+/// What the lane's task has to do beside completions.
+#[derive(Debug, Default)]
+struct Due {
+    channels: Vec<Arc<Channel>>,
+    task: Option<Waker>,
+}
+
+impl Lane {
+    /// That of a worker. Its task runs on the current runtime.
+    ///
+    /// # Errors
+    /// The node has no room for its completion queue, or has ended.
+    pub(crate) fn start(
+        node: &Node,
+        pd: &Pd,
+        worker: u8,
+        options: Options,
+        regions: Arc<Regions>,
+    ) -> Result<Arc<Self>, Error> {
+        let per_connection = u32::from(options.receives) + SEND_WRS;
+        let cq = node.create_cq(options.connections.saturating_mul(per_connection))?;
+        let qp_options = QpOptions {
+            max_send_wr: SEND_WRS,
+            max_recv_wr: options.receives.into(),
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            worker: Some(worker),
+            ..QpOptions::default()
+        };
+        let lane = Arc::new(Self {
+            node: node.clone(),
+            options,
+            counters: Counting::default(),
+            channels: Mutex::default(),
+            buffers: Mutex::new(Buffers::new(pd.clone(), options.message_bytes as usize)),
+            regions,
+            pd: pd.clone(),
+            cq,
+            qp_options,
+            due: Mutex::default(),
+            closing: AtomicBool::new(false),
+        });
+        tokio::spawn(Task {
+            completions: lane.cq.completions(),
+            lane: Arc::clone(&lane),
+            batch: [Completion::BLANK; BATCH],
+            work: Work::default(),
+        });
+        Ok(lane)
+    }
+
+    /// What a QP of it is made with.
+    pub(crate) const fn resources(&self) -> Resources<'_> {
+        Resources {
+            pd: &self.pd,
+            send_cq: self.cq.verbs(),
+            recv_cq: self.cq.verbs(),
+            options: &self.qp_options,
+        }
+    }
+
+    /// What this end says of itself, with so many requests that it takes at a time.
+    pub(crate) const fn hello(&self, requests: u16) -> Hello {
+        Hello {
+            receives: self.options.receives,
+            requests,
+            bytes: self.options.message_bytes,
+            max_body: self.options.max_body,
+        }
+    }
+
+    /// Whether there is room for one more connection.
+    pub(crate) fn has_room(&self) -> bool {
+        lock(&self.channels).len() < self.options.connections as usize
+    }
+
+    /// A channel has something to say.
+    pub(crate) fn mark(&self, channel: Arc<Channel>) {
+        let mut due = lock(&self.due);
+        due.channels.push(channel);
+        let task = due.task.take();
+        drop(due);
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    /// Ends all its connections, and its task.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        if let Some(task) = lock(&self.due).task.take() {
+            task.wake();
+        }
+    }
+
+    /// Ends all connections.
+    fn fail(&self, why: &RpcError) {
+        let channels: Vec<_> = lock(&self.channels).values().cloned().collect();
+        channels
+            .iter()
+            .for_each(|channel| channel.close(why.clone()));
+    }
+
+    fn flush(&self) {
+        let mut channels = std::mem::take(&mut lock(&self.due).channels);
+        channels.drain(..).for_each(|channel| channel.flush());
+        let mut due = lock(&self.due);
+        if due.channels.capacity() == 0 {
+            // The room is used again.
+            due.channels = channels;
+        }
+    }
+}
+
+/// What follows from completions, to be done when nothing is locked.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) wakers: Vec<Waker>,
+    requests: Vec<Incoming>,
+}
+
+impl Work {
+    /// A request has come.
+    pub(crate) fn request(
+        &mut self,
+        channel: &Arc<Channel>,
+        id: u32,
+        deadline: Option<Duration>,
+        place: Option<Extent>,
+        body: Bytes,
+    ) {
+        self.requests.push(Incoming {
+            channel: Arc::clone(channel),
+            id,
+            deadline,
+            place,
+            body,
+        });
+    }
+
+    pub(crate) fn run(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
+        self.requests.drain(..).for_each(service::run);
+    }
+}
+
+/// Drives a lane.
+struct Task {
+    lane: Arc<Lane>,
+    completions: Completions,
+    batch: [Completion; BATCH],
+    work: Work,
+}
+
+impl Task {
+    /// The completions that were taken, as far as their connections are there. Those of one
+    /// connection mostly come together.
+    fn take_up(&mut self, count: usize) {
+        let Self {
+            lane, batch, work, ..
+        } = self;
+        let mut last: Option<(u32, Arc<Channel>)> = None;
+        for done in &batch[..count] {
+            let qpn = done.qpn.get();
+            if last.as_ref().is_none_or(|(known, _)| *known != qpn) {
+                let channel = lock(&lane.channels).get(&qpn).cloned();
+                last = channel.map(|channel| (qpn, channel));
+            }
+            if let Some((_, channel)) = &last {
+                channel.heed(done, work);
+            }
+        }
+        work.run();
+    }
+}
+
+impl Future for Task {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let taken = this.completions.poll_many(cx, &mut this.batch);
+        let again = match taken {
+            Poll::Ready(Ok(count)) => {
+                this.take_up(count);
+                true
+            }
+            Poll::Ready(Err(_)) => {
+                let down = this.lane.node.verbs().health().down;
+                let why = down.map_or(RpcError::Reset, RpcError::Node);
+                this.lane.fail(&why);
+                return Poll::Ready(());
+            }
+            Poll::Pending => false,
+        };
+        this.lane.flush();
+        let mut due = lock(&this.lane.due);
+        if this.lane.closing.load(Ordering::SeqCst) {
+            drop(due);
+            this.lane.fail(&RpcError::Closed);
+            return Poll::Ready(());
+        }
+        if again || !due.channels.is_empty() {
+            // The tasks that were woken have their turn first: what they say goes together.
+            due.task = None;
+            drop(due);
+            cx.waker().wake_by_ref();
+        } else {
+            due.task = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}

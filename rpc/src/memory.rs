@@ -1,0 +1,245 @@
+//! Registered memory of a lane: buffers of messages, and regions of what is longer than those.
+
+use crate::frame::Extent;
+use crate::lock;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use trunkline::{Access, Error, Mr, Pd, Sge};
+
+/// Bytes that are registered at a time for buffers, at least.
+const CHUNK: usize = 1 << 20;
+
+/// A buffer of a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Buffer(u32);
+
+impl Buffer {
+    /// What names it in the cookie of a work request: less than 2^32.
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) const fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+/// Buffers of one size. They are registered when they are needed first, and kept.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    pd: Pd,
+    size: usize,
+    per_chunk: usize,
+    chunks: Vec<Mr>,
+    free: Vec<u32>,
+}
+
+impl Buffers {
+    pub(crate) fn new(pd: Pd, size: usize) -> Self {
+        Self {
+            pd,
+            size,
+            per_chunk: (CHUNK / size).max(1),
+            chunks: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Takes a free one.
+    ///
+    /// # Errors
+    /// There is no memory, or no room for one more region.
+    pub(crate) fn take(&mut self) -> Result<Buffer, Error> {
+        if let Some(number) = self.free.pop() {
+            return Ok(Buffer(number));
+        }
+        let size = self.size * self.per_chunk;
+        let chunk = self.pd.register(size, Access::LOCAL_WRITE)?;
+        let first = (self.chunks.len() * self.per_chunk) as u32;
+        self.chunks.push(chunk);
+        self.free
+            .extend((first..first + self.per_chunk as u32).rev());
+        let number = self.free.pop().expect("a chunk has a buffer");
+        Ok(Buffer(number))
+    }
+
+    pub(crate) fn give_back(&mut self, buffer: Buffer) {
+        debug_assert!(!self.free.contains(&buffer.0), "it was taken");
+        self.free.push(buffer.0);
+    }
+
+    fn place(&self, buffer: Buffer) -> (&Mr, usize) {
+        let number = buffer.0 as usize;
+        let chunk = &self.chunks[number / self.per_chunk];
+        (chunk, number % self.per_chunk * self.size)
+    }
+
+    /// The first `length` bytes of it as an element of a work request.
+    pub(crate) fn sge(&self, buffer: Buffer, length: usize) -> Sge {
+        let (chunk, offset) = self.place(buffer);
+        chunk.sge(offset, length)
+    }
+
+    pub(crate) fn write(&self, buffer: Buffer, bytes: &[u8]) {
+        let (chunk, offset) = self.place(buffer);
+        let written = chunk.write(offset, bytes);
+        written.expect("a message fits its buffer");
+    }
+
+    /// Copies its first `length` bytes.
+    pub(crate) fn read(&self, buffer: Buffer, length: usize) -> Vec<u8> {
+        let (chunk, offset) = self.place(buffer);
+        read(chunk, offset, length)
+    }
+}
+
+fn read(mr: &Mr, offset: usize, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    let read = mr.read(offset, &mut bytes);
+    read.expect("what was received is within its region");
+    bytes
+}
+
+/// Bytes of regions that nobody uses and that are kept, at most.
+const KEPT: usize = 32 << 20;
+/// The smallest region that is kept.
+const SMALLEST: usize = 16 << 10;
+
+/// Regions of requests and responses that are longer than a message.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    pd: Pd,
+    /// Bytes that may still be taken.
+    left: AtomicU64,
+    unused: Mutex<Unused>,
+}
+
+#[derive(Debug, Default)]
+struct Unused {
+    bytes: usize,
+    /// By their length, a power of two.
+    regions: BTreeMap<usize, Vec<Mr>>,
+}
+
+/// A region that somebody uses.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// There until it is dropped.
+    mr: Option<Mr>,
+    length: u32,
+    /// Bytes that it takes of what may be kept for peers.
+    cost: u64,
+    /// No peer knows its key, so that it may serve again.
+    private: bool,
+    of: Arc<Regions>,
+}
+
+impl Regions {
+    pub(crate) fn new(pd: Pd, budget: u64) -> Arc<Self> {
+        Arc::new(Self {
+            pd,
+            left: AtomicU64::new(budget),
+            unused: Mutex::default(),
+        })
+    }
+
+    /// A region of `length` bytes that only this end reads and writes, for what a peer has asked
+    /// to be kept; `None`: that would be more than may be kept at a time, or there is no memory.
+    pub(crate) fn admit(self: &Arc<Self>, length: u32) -> Option<Region> {
+        let cost = u64::from(length);
+        let spend = |left: u64| left.checked_sub(cost);
+        let order = Ordering::Relaxed;
+        self.left.fetch_update(order, order, spend).ok()?;
+        // Dropping it gives the bytes back.
+        let mut region = self.region(None, length, true);
+        region.cost = cost;
+        region.mr = Some(self.private(length)?);
+        Some(region)
+    }
+
+    /// The same for what this end has asked for; `None`: there is no memory.
+    pub(crate) fn take(self: &Arc<Self>, length: u32) -> Option<Region> {
+        let mr = self.private(length)?;
+        Some(self.region(Some(mr), length, true))
+    }
+
+    /// One with these bytes in it, of which there are some, that peers may read. It never serves
+    /// again: whoever was told its key keeps it.
+    pub(crate) fn offer(self: &Arc<Self>, bytes: &[u8]) -> Option<Region> {
+        let length = u32::try_from(bytes.len()).ok()?;
+        let mr = self.pd.register(bytes.len(), Access::REMOTE_READ).ok()?;
+        let region = self.region(Some(mr), length, false);
+        region.write(bytes);
+        Some(region)
+    }
+
+    /// One with these bytes in it that only this end reads and writes.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: &[u8]) -> Option<Region> {
+        let region = self.take(u32::try_from(bytes.len()).ok()?)?;
+        region.write(bytes);
+        Some(region)
+    }
+
+    fn region(self: &Arc<Self>, mr: Option<Mr>, length: u32, private: bool) -> Region {
+        Region {
+            mr,
+            length,
+            cost: 0,
+            private,
+            of: Arc::clone(self),
+        }
+    }
+
+    fn private(&self, length: u32) -> Option<Mr> {
+        let size = (length as usize).next_power_of_two().max(SMALLEST);
+        let mut unused = lock(&self.unused);
+        let known = unused.regions.get_mut(&size).and_then(Vec::pop);
+        if known.is_some() {
+            unused.bytes -= size;
+        }
+        drop(unused);
+        known.or_else(|| self.pd.register(size, Access::LOCAL_WRITE).ok())
+    }
+}
+
+impl Region {
+    fn mr(&self) -> &Mr {
+        self.mr.as_ref().expect("it goes when the region does")
+    }
+
+    /// Where peers find its bytes.
+    pub(crate) fn extent(&self) -> Extent {
+        let (remote, length) = (self.mr().remote(0), self.length);
+        Extent { remote, length }
+    }
+
+    /// Its bytes as an element of a work request.
+    pub(crate) fn sge(&self) -> Sge {
+        self.mr().sge(0, self.length as usize)
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        let written = self.mr().write(0, bytes);
+        written.expect("it is as long as its bytes");
+    }
+
+    pub(crate) fn read(&self) -> Vec<u8> {
+        read(self.mr(), 0, self.length as usize)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let regions = &self.of;
+        regions.left.fetch_add(self.cost, Ordering::Relaxed);
+        let Some(mr) = self.mr.take().filter(|_| self.private) else {
+            return;
+        };
+        let (mut unused, size) = (lock(&regions.unused), mr.len());
+        if unused.bytes + size <= KEPT {
+            unused.bytes += size;
+            unused.regions.entry(size).or_default().push(mr);
+        }
+    }
+}

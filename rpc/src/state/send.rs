@@ -1,0 +1,92 @@
+//! How messages go out.
+
+use super::{BUFFERED, GRANT, INLINED, Link, Role, SENDS, State, cookie};
+use crate::frame::Word;
+use crate::lane::Lane;
+use crate::lock;
+use crate::memory::Buffer;
+use trunkline::{Error, Qp, SendWr};
+use trunkline_tokio::Credits;
+
+/// Longest message that is copied when it is posted.
+const INLINE: usize = 256;
+
+impl State {
+    /// Sends messages as far as the peer has receives.
+    ///
+    /// # Errors
+    /// The QP does not take them, or there is no memory.
+    pub(crate) fn flush(&mut self, lane: &Lane) -> Result<(), Error> {
+        while !self.outbox.is_empty()
+            && self.credits.room() > Credits::RESERVE
+            && self.sending < SENDS
+        {
+            let Link::Open(connection) = &self.link else {
+                return Ok(());
+            };
+            let (run, entries) = self.outbox.next(self.most(lane));
+            let length = run.len();
+            self.sent.extend(self.post(connection.qp(), run, lane)?);
+            self.outbox.take(length);
+            self.sending += 1;
+            self.said();
+            lane.counters.messages_sent.add(1);
+            if let Role::Server(served) = &mut self.role {
+                served.answered(entries);
+                lane.counters.responses_sent.add(entries.into());
+            }
+        }
+        self.grant()
+    }
+
+    /// What every message says.
+    const fn word(&self) -> u32 {
+        let word = Word {
+            posted: self.credits.posted(),
+            drains: self.drains,
+        };
+        word.emit()
+    }
+
+    /// A message has said it.
+    const fn said(&mut self) {
+        self.drain_due = false;
+        self.credits.send();
+    }
+
+    /// Posts a message: returns the buffer that it lies in, if it is too long for the request.
+    fn post(&self, qp: &Qp, run: &[u8], lane: &Lane) -> Result<Option<Buffer>, Error> {
+        let request = SendWr::send_imm(self.word()).signaled();
+        if run.len() <= INLINE {
+            qp.post_send(&[request.inline(run).wr_id(cookie(INLINED, 0))])?;
+            return Ok(None);
+        }
+        let mut buffers = lock(&lane.buffers);
+        let buffer = buffers.take()?;
+        buffers.write(buffer, run);
+        let sges = [buffers.sge(buffer, run.len())];
+        drop(buffers);
+        let wr_id = cookie(BUFFERED, buffer.number());
+        let posted = qp.post_send(&[request.sges(&sges).wr_id(wr_id)]);
+        posted.inspect_err(|_| lock(&lane.buffers).give_back(buffer))?;
+        Ok(Some(buffer))
+    }
+
+    /// Tells the peer of receives, or that no more requests are taken, where no message with
+    /// anything else did.
+    fn grant(&mut self) -> Result<(), Error> {
+        let due = self.drain_due || self.credits.owes();
+        if let Link::Open(connection) = &self.link
+            && due
+            && self.credits.room() > 0
+            && !self.granting
+        {
+            let request = SendWr::send_imm(self.word()).signaled();
+            let posted = request.wr_id(cookie(GRANT, 0));
+            connection.qp().post_send(&[posted])?;
+            self.granting = true;
+            self.said();
+        }
+        Ok(())
+    }
+}
