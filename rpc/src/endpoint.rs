@@ -3,7 +3,7 @@
 use crate::channel::Channel;
 use crate::client::Client;
 use crate::counters::Counters;
-use crate::error::{OpenError, Refusal};
+use crate::error::{OpenError, Refusal, RpcError};
 use crate::hello::Hello;
 use crate::lane::Lane;
 use crate::memory::Regions;
@@ -20,7 +20,7 @@ use tower_service::Service;
 use trunkline::rdma_cm::Params;
 use trunkline::{Access, Error, Mr, Pd};
 use trunkline_tokio::Node;
-use trunkline_tokio::rdma_cm::Connecting;
+use trunkline_tokio::rdma_cm::{Connecting, Connection};
 
 /// Where the connections of a node to servers and from clients come from, with a completion queue,
 /// memory and a task for each worker of the node.
@@ -105,13 +105,13 @@ impl Endpoint {
         let lane = self.0.lane().ok_or(OpenError::TooMany)?;
         let (resources, limit) = (lane.resources(), lane.options.resolve);
         let connecting = Connecting::to(&self.0.node, &resources, peer, limit).await?;
-        let opening = Opening(Channel::prepare(lane, connecting.qp(), peer, None)?);
+        let channel = Channel::prepare(lane, connecting.qp(), peer, None)?;
+        let opening = Opening::new(channel);
         let hello = lane.hello(0).emit();
         let connection = connecting.connect(&params(&hello)).await?;
         let takes = Hello::parse(connection.data()).filter(|hello| hello.requests > 0);
         let takes = takes.ok_or(OpenError::NoServer)?;
-        let channel = opening.done();
-        channel.open(connection, takes);
+        let channel = opening.open(connection, takes);
         Ok(Client::new(channel, takes, Arc::clone(&self.0)))
     }
 
@@ -161,19 +161,25 @@ impl Endpoint {
 }
 
 /// A channel whose connection does not stand yet. Dropping it ends it.
-pub(crate) struct Opening(pub(crate) Arc<Channel>);
+pub(crate) struct Opening(Option<Arc<Channel>>);
 
 impl Opening {
-    /// The connection stands.
-    pub(crate) fn done(self) -> Arc<Channel> {
-        let channel = Arc::clone(&self.0);
-        std::mem::forget(self);
+    pub(crate) const fn new(channel: Arc<Channel>) -> Self {
+        Self(Some(channel))
+    }
+
+    /// The connection stands, and the peer takes so much.
+    pub(crate) fn open(mut self, connection: Connection, takes: Hello) -> Arc<Channel> {
+        let channel = self.0.take().expect("it opens once");
+        channel.open(connection, takes);
         channel
     }
 }
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        self.0.close(crate::RpcError::Closed);
+        if let Some(channel) = &self.0 {
+            channel.close(RpcError::Closed);
+        }
     }
 }

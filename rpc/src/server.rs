@@ -154,12 +154,10 @@ fn accept(inner: &Inner, request: CmRequest, door: Door, known: &Channels) {
     let peer = request.peer;
     let opened = request.prepare(&lane.resources()).and_then(|accepting| {
         let channel = Channel::prepare(lane, accepting.qp(), peer, Some(door))?;
-        let opening = Opening(channel);
+        let opening = Opening::new(channel);
         let own = lane.hello(lane.options.requests).emit();
         let connection = accepting.accept(&params(&own))?;
-        let channel = opening.done();
-        channel.open(connection, hello);
-        Ok(channel)
+        Ok(opening.open(connection, hello))
     });
     match opened {
         Ok(channel) if known.add(&channel) => {}

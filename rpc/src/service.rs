@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tokio::task::AbortHandle;
 use tower_service::Service;
 use tracing::Instrument;
 
@@ -155,7 +156,9 @@ pub(crate) fn run(incoming: Incoming) {
         Ok(None) | Err(_) => return,
     };
     ticket.began = true;
-    channel.began(id);
+    if !channel.began(id) {
+        return;
+    }
     let task = tokio::spawn(
         async move {
             let outcome = match deadline {
@@ -173,19 +176,32 @@ pub(crate) fn run(incoming: Incoming) {
 }
 
 impl Channel {
+    /// Begins a request; `None`: nobody waits for it any more.
     fn serve(&self, request: Request) -> Option<Response> {
         let door = self.door.as_ref()?;
-        Some(lock(&door.0).call(request))
+        let failed = self.state().failed().is_some();
+        (!failed).then(|| lock(&door.0).call(request))
     }
 
-    fn began(&self, id: u32) {
-        if let Role::Server(served) = &mut self.state().role {
+    /// The service of a request did not answer at once. `false`: nobody waits for it any more.
+    fn began(&self, id: u32) -> bool {
+        let mut state = self.state();
+        let failed = state.failed().is_some();
+        if let Role::Server(served) = &mut state.role
+            && !failed
+        {
             served.run(id);
         }
+        !failed
     }
 
-    fn runs_in(&self, id: u32, task: tokio::task::AbortHandle) {
-        if let Role::Server(served) = &mut self.state().role {
+    /// The task of a request. Where the connection has failed since it began, it ends.
+    fn runs_in(&self, id: u32, task: AbortHandle) {
+        let mut state = self.state();
+        if state.failed().is_some() {
+            return task.abort();
+        }
+        if let Role::Server(served) = &mut state.role {
             served.runs_in(id, task);
         }
     }
