@@ -495,7 +495,9 @@ fn a_server_that_offers_memory_it_has_not_ends() {
         };
         liar.say(&entry(id, RESPONSE, AT, 5000, 0, &extent(nowhere)));
         let why = call.await.unwrap().unwrap_err();
-        assert!(matches!(why, RpcError::Violation(_)), "{why:?}");
+        // Its QP is in error by then, and its node may say so first.
+        let ended = matches!(why, RpcError::Violation(_) | RpcError::Closed);
+        assert!(ended, "{why:?}");
         until(|| world.near.counters().connections_closed == 1).await;
     });
 }

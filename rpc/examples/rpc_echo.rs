@@ -1,6 +1,6 @@
 //! Requests of 64 bytes, each answered with the same bytes.
 //!
-//! `echo listen 127.0.0.2`, then `echo ask 127.0.0.2 [REQUESTS [UNDER_WAY [OWN_ADDRESS]]]`.
+//! `rpc_echo listen 127.0.0.2`, then `rpc_echo ask 127.0.0.2 [REQUESTS [UNDER_WAY [OWN_ADDRESS]]]`.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
