@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 use tower_service::Service;
+use tracing::Span;
 use trunkline::Mr;
 
 /// A handle to a server: one QP. Clones share it, and any number of tasks may call through them.
@@ -138,11 +139,13 @@ struct Exchange {
     stage: Stage,
     limit: Option<Duration>,
     timer: Option<Pin<Box<Sleep>>>,
+    span: Span,
 }
 
 impl Exchange {
     fn new(client: &Arc<Handle>, request: Request, place: Option<Part>) -> Self {
         let limit = request.time_left();
+        let span = tracing::debug_span!("call", peer = %client.channel.peer);
         let waiting = Waiting {
             request,
             place,
@@ -154,10 +157,19 @@ impl Exchange {
             stage: Stage::Waits(Box::new(waiting)),
             limit,
             timer: None,
+            span,
         }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Outcome, RpcError>> {
+        let polled = self.poll_stage(cx);
+        if let Poll::Ready(Err(why)) = &polled {
+            self.span.in_scope(|| tracing::debug!("{why}"));
+        }
+        polled
+    }
+
+    fn poll_stage(&mut self, cx: &mut Context<'_>) -> Poll<Result<Outcome, RpcError>> {
         if let Some(limit) = self.limit.take() {
             // A deadline too far to be told apart from none is none.
             let at = Instant::now().checked_add(limit);
