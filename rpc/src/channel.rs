@@ -8,6 +8,7 @@ use crate::lock;
 use crate::served::Served;
 use crate::service::Door;
 use crate::state::{Role, State, of_call};
+use crate::transfers::Transfer;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -112,6 +113,21 @@ impl Channel {
         };
         lock(&self.lane.channels).remove(&self.qpn);
         woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Begins a transfer that a program asks for, or lets it wait for others.
+    ///
+    /// # Errors
+    /// Why there is no connection any more.
+    pub(crate) fn transfer(&self, transfer: Transfer) -> Result<(), RpcError> {
+        let mut state = self.state();
+        if let Some(why) = state.failed() {
+            return Err(why.clone());
+        }
+        state.transfers.push(transfer);
+        let begun = state.transfer(&self.lane);
+        drop(state);
+        begun.inspect_err(|why| self.close(why.clone()))
     }
 
     /// Takes no more requests, and tells the peer so.

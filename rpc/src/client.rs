@@ -4,9 +4,10 @@ use crate::calls::{Held, Outcome};
 use crate::channel::Channel;
 use crate::endpoint::Inner;
 use crate::error::RpcError;
-use crate::frame::{Body, Entry, HEADER, PLACE};
+use crate::frame::{Body, Entry, Extent, HEADER, PLACE};
 use crate::hello::Hello;
 use crate::request::{Part, Request};
+use crate::transfers::{Memory, Then, Transfer};
 use bytes::Bytes;
 use std::fmt;
 use std::future::Future;
@@ -15,10 +16,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 use tracing::Span;
-use trunkline::Mr;
+use trunkline::{Mr, Remote};
 
 /// A handle to a server: one QP. Clones share it, and any number of tasks may call through them.
 ///
@@ -85,6 +87,42 @@ impl Client {
         let place = Part::of(mr, offset, length);
         let place = place.expect("the place of a response lies within its region");
         CallInto(Exchange::new(&self.0, request.into(), Some(place)))
+    }
+
+    /// Reads `length` bytes of the server's memory, which its program has told of, into a region
+    /// that is registered with [`Endpoint::register`](crate::Endpoint::register): the server's
+    /// program does not see it. Bytes that it writes meanwhile may be read in part.
+    ///
+    /// Where this future is dropped the bytes may still come.
+    ///
+    /// # Errors
+    /// Why there is no connection any more; so it is where there is no such memory.
+    ///
+    /// # Panics
+    /// The range is empty, outside the region, or 4 GiB and more.
+    pub async fn read(
+        &self,
+        from: Remote,
+        mr: &Arc<Mr>,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), RpcError> {
+        let part = Part::of(mr, offset, length);
+        let part = part.expect("what is read goes to within its region");
+        let (told, read) = oneshot::channel();
+        let extent = Extent {
+            remote: from,
+            length: part.length,
+        };
+        let channel = &self.0.channel;
+        channel.transfer(Transfer {
+            memory: Memory::Part(part),
+            extent,
+            then: Then::Tell(told),
+            written: None,
+        })?;
+        let failed = |_| self.failed().unwrap_or(RpcError::Reset);
+        read.await.map_err(failed)
     }
 
     /// Returns the server's address.

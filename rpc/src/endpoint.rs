@@ -146,6 +146,16 @@ impl Endpoint {
         self.0.pd.register(length, access).map(Arc::new)
     }
 
+    /// Registers memory of the program that peers of this endpoint which were told of it may read
+    /// ([`Client::read`](crate::Client::read)), and not write.
+    ///
+    /// # Errors
+    /// As [`Pd::register`].
+    pub fn register_readable(&self, length: usize) -> Result<Arc<Mr>, Error> {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+        self.0.pd.register(length, access).map(Arc::new)
+    }
+
     /// Returns its node.
     pub fn node(&self) -> &Node {
         &self.0.node

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use trunkline::Mr;
+use trunkline::{Mr, Sge};
 
 /// A request: what a client sends, and what a service gets.
 #[derive(Clone, Debug)]
@@ -35,6 +35,10 @@ impl Part {
             offset,
             length,
         })
+    }
+
+    pub(crate) fn sge(&self) -> Sge {
+        self.mr.sge(self.offset, self.length as usize)
     }
 
     pub(crate) fn extent(&self) -> Extent {

@@ -5,7 +5,7 @@ use crate::error::{Refusal, RpcError};
 use crate::frame::{Body, Entry, Reason};
 use crate::lane::{Lane, Work};
 use crate::outbox::Outbox;
-use crate::transfers::{Then, Transfer, Transfers};
+use crate::transfers::{Memory, Then, Transfer, Transfers};
 use std::sync::Arc;
 
 /// Takes up an entry.
@@ -37,7 +37,7 @@ pub(crate) fn take_up(
             if let Some(region) = region {
                 calls.read(id)?;
                 transfers.push(Transfer {
-                    region,
+                    memory: Memory::Region(region),
                     extent,
                     then: Then::Respond { id },
                     written: None,

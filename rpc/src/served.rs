@@ -6,7 +6,7 @@ use crate::frame::{Body, Entry, Extent, HEADER, Reason};
 use crate::lane::{Lane, Work};
 use crate::memory::Region;
 use crate::outbox::Outbox;
-use crate::transfers::{Then, Transfer, Transfers};
+use crate::transfers::{Memory, Then, Transfer, Transfers};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ impl Served {
         };
         self.running.insert(id, Running::Reading);
         transfers.push(Transfer {
-            region,
+            memory: Memory::Region(region),
             extent,
             then,
             written: None,
@@ -266,7 +266,7 @@ fn write(
     } else if let Some(region) = lane.regions.hold(bytes) {
         let length = bytes.len() as u32;
         transfers.push(Transfer {
-            region,
+            memory: Memory::Region(region),
             extent: Extent { length, ..place },
             then: Then::Nothing,
             written: Some(id),

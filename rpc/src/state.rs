@@ -300,7 +300,7 @@ impl State {
             return Ok(());
         };
         while let Some((number, transfer)) = self.transfers.begin() {
-            let (sges, remote) = ([transfer.region.sge()], transfer.extent.remote);
+            let (sges, remote) = ([transfer.memory.sge()], transfer.extent.remote);
             let request = match transfer.written {
                 Some(_) => SendWr::write(remote),
                 None => SendWr::read(remote),
@@ -330,16 +330,18 @@ impl State {
                     return;
                 };
                 if served.arrived(&channel.lane, id, &mut self.outbox) {
-                    let body = transfer.region.read().into();
+                    let body = transfer.memory.read().into();
                     work.request(channel, id, deadline, place, body);
                 }
             }
             Then::Respond { id } => {
                 self.outbox.push(&Entry::Release { id });
-                let body = transfer.region.read().into();
+                let body = transfer.memory.read().into();
                 work.wakers.extend(self.calls().finish_read(id, body));
             }
             Then::Nothing => {}
+            // Who has read it may not wait for it any more.
+            Then::Tell(reader) => drop(reader.send(())),
         }
     }
 

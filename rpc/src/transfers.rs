@@ -2,8 +2,11 @@
 
 use crate::frame::Extent;
 use crate::memory::Region;
+use crate::request::Part;
 use std::collections::VecDeque;
 use std::time::Duration;
+use tokio::sync::oneshot;
+use trunkline::Sge;
 
 /// Transfers of a connection that are under way at a time.
 pub(crate) const TRANSFERS: u32 = 8;
@@ -21,12 +24,40 @@ pub(crate) enum Then {
     Respond { id: u32 },
     /// The bytes of a response were written to their place. The entry that says so was behind them.
     Nothing,
+    /// A program that reads a server's memory hears so.
+    Tell(oneshot::Sender<()>),
+}
+
+/// Memory of this end.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// The endpoint's.
+    Region(Region),
+    /// The program's.
+    Part(Part),
+}
+
+impl Memory {
+    pub(crate) fn sge(&self) -> Sge {
+        match self {
+            Self::Region(region) => region.sge(),
+            Self::Part(part) => part.sge(),
+        }
+    }
+
+    /// The bytes that were read into it; none where they are the program's.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        match self {
+            Self::Region(region) => region.read(),
+            Self::Part(_) => Vec::new(),
+        }
+    }
 }
 
 /// A READ of a peer's memory, or a WRITE to it.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    pub(crate) region: Region,
+    pub(crate) memory: Memory,
     pub(crate) extent: Extent,
     pub(crate) then: Then,
     /// The request whose response a WRITE brings.

@@ -119,6 +119,41 @@ fn regions_of_the_caller_are_read_and_written_in_place() {
 }
 
 #[test]
+fn memory_that_a_server_tells_of_is_read_behind_its_back() {
+    on_both(async || {
+        let (far, _server, near, client) = pair(Options::default()).await;
+        let (theirs, ours) = (
+            far.register_readable(100_000).unwrap(),
+            near.register(100_000).unwrap(),
+        );
+        for (offset, length) in [(0, 1), (9, 4097), (0, 100_000)] {
+            let body = bytes(length as u32, length);
+            theirs.write(offset, &body).unwrap();
+            let read = client.read(theirs.remote(offset), &ours, 0, length);
+            assert_eq!(read.await, Ok(()));
+            let mut got = vec![0; length];
+            ours.read(0, &mut got).unwrap();
+            assert!(got == body, "{length} bytes");
+        }
+        assert_eq!(far.counters().requests_received, 0);
+        // More at a time than go at once.
+        let many = (0..50).map(|at| {
+            let (client, theirs, ours) = (client.clone(), theirs.remote(at), ours.clone());
+            async move { client.read(theirs, &ours, at, 1).await }
+        });
+        let many: JoinSet<_> = many.collect();
+        assert!(many.join_all().await.iter().all(Result::is_ok));
+        // What was told and is gone ends the connection, with a reason.
+        let gone = theirs.remote(0);
+        drop(theirs);
+        let why = client.read(gone, &ours, 0, 1).await.unwrap_err();
+        let ended = matches!(why, RpcError::Violation(_) | RpcError::Closed);
+        assert!(ended, "{why:?}");
+        assert_eq!(client.read(gone, &ours, 0, 1).await, Err(why));
+    });
+}
+
+#[test]
 fn refusals_say_what_the_service_said() {
     on_both(async || {
         let far = endpoint(Options::default());

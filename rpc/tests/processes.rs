@@ -12,12 +12,12 @@ use std::time::Duration;
 use trunkline_rpc::{Endpoint, Options, RpcError};
 use trunkline_tokio::Node;
 
-/// The example, which cargo builds beside the tests.
-fn example() -> PathBuf {
+/// An example, which cargo builds beside the tests.
+fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.ancestors().nth(2).unwrap();
-    let example = profile.join("examples").join("rpc_echo");
-    let how = "cargo build -p trunkline-rpc --example rpc_echo";
+    let example = profile.join("examples").join(name);
+    let how = format!("cargo build -p trunkline-rpc --example {name}");
     assert!(example.exists(), "not built: {how}");
     example
 }
@@ -26,9 +26,9 @@ fn example() -> PathBuf {
 struct Server(Child);
 
 impl Server {
-    fn start(at: IpAddr) -> Self {
-        let mut server = Command::new(example());
-        let server = server.args(["listen", &at.to_string()]);
+    fn start(name: &str, how: &str, at: IpAddr) -> Self {
+        let mut server = Command::new(example(name));
+        let server = server.args([how, &at.to_string()]);
         let mut server = server.stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         let out = server.stdout.take().unwrap();
@@ -48,9 +48,9 @@ impl Drop for Server {
 #[test]
 fn the_example_answers_requests_of_another_process() {
     let at = address();
-    let _server = Server::start(at);
+    let _server = Server::start("rpc_echo", "listen", at);
     for under_way in ["1", "20"] {
-        let mut client = Command::new(example());
+        let mut client = Command::new(example("rpc_echo"));
         let (server, own) = (at.to_string(), address().to_string());
         let client = client.args(["ask", &server, "500", under_way, &own]);
         let output = client.output().unwrap();
@@ -60,10 +60,33 @@ fn the_example_answers_requests_of_another_process() {
 }
 
 #[test]
+fn a_store_is_read_behind_its_program_and_never_in_part() {
+    let (at, own) = (address(), address().to_string());
+    let _server = Server::start("kv", "serve", at);
+    let run = |what: &str, key: &str, value: &str| {
+        let mut client = Command::new(example("kv"));
+        let client = client.args([what, &at.to_string(), key, value, &own]);
+        let output = client.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (output.status.success(), said)
+    };
+    assert_eq!(run("put", "one", "1"), (true, String::new()));
+    assert_eq!(run("put", "two", "2"), (true, String::new()));
+    assert_eq!(run("put", "one", "3"), (true, String::new()));
+    assert_eq!(run("get", "one", ""), (true, "3\n".into()));
+    assert_eq!(run("get", "two", ""), (true, "2\n".into()));
+    assert!(!run("get", "three", "").0);
+    assert!(!run("put", "", "x").0);
+    assert!(!run("put", "k", &"v".repeat(256)).0);
+    let (fine, said) = run("check", "", "");
+    assert!(fine && said.ends_with("each of them whole\n"), "{said}");
+}
+
+#[test]
 fn callers_of_a_process_that_is_killed_hear_so() {
     on_both(async || {
         let at = address();
-        let server = Server::start(at);
+        let server = Server::start("rpc_echo", "listen", at);
         // A silent peer is found out within two seconds, as it is asked after one.
         let builder = trunkline::Node::builder().address(address());
         let builder = builder.keep_alive(Duration::from_secs(1));
