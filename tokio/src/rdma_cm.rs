@@ -67,6 +67,7 @@ use trunkline::{Error, Qp, QpModify};
 #[derive(Debug)]
 pub struct Connecting {
     id: Id,
+    peer: SocketAddr,
     qp: Qp,
 }
 
@@ -87,7 +88,7 @@ impl Connecting {
         id.id.resolve_route()?;
         id.news().await?;
         let qp = create_qp(&id, resources)?;
-        Ok(Self { id, qp })
+        Ok(Self { id, peer, qp })
     }
 
     /// Returns its QP.
@@ -103,11 +104,8 @@ impl Connecting {
         self.id.id.connect(params)?;
         loop {
             if let CmEventKind::Established { data, .. } = self.id.news().await? {
-                return Ok(Connection {
-                    id: self.id,
-                    qp: self.qp,
-                    data,
-                });
+                let Self { id, peer, qp } = self;
+                return Ok(Connection { id, peer, qp, data });
             }
         }
     }
@@ -127,6 +125,7 @@ fn create_qp(id: &Id, resources: &Resources<'_>) -> Result<Qp, Error> {
 #[derive(Debug)]
 pub struct Connection {
     id: Id,
+    peer: SocketAddr,
     qp: Qp,
     data: Data,
 }
@@ -145,6 +144,16 @@ impl Connection {
     /// Returns the node that it is of.
     pub const fn node(&self) -> &Node {
         &self.id.node
+    }
+
+    /// Returns the address and port of this end, unless the node has ended.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.id.local_addr()
+    }
+
+    /// Returns the address and port of the peer.
+    pub const fn peer_addr(&self) -> SocketAddr {
+        self.peer
     }
 
     /// Waits until the peer has confirmed a connection that this end accepted. One that this end
@@ -260,8 +269,8 @@ impl Request {
     /// As [`Pd::create_qp`](trunkline::Pd::create_qp).
     pub fn prepare(self, resources: &Resources<'_>) -> Result<Accepting, Error> {
         let qp = create_qp(&self.id, resources)?;
-        let Self { id, data, .. } = self;
-        Ok(Accepting(Connection { id, qp, data }))
+        let Self { id, peer, data } = self;
+        Ok(Accepting(Connection { id, peer, qp, data }))
     }
 
     /// Refuses it.

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use trunkline_tokio::Node;
 use trunkline_tokio::stream::{Listener, OpenError, Stream, StreamError};
 
@@ -63,6 +63,44 @@ fn bytes_come_once_and_in_order_in_pieces_of_all_sizes() {
         }
         assert!(got == expected, "{} bytes", got.len());
         writes.await.unwrap();
+    });
+}
+
+#[test]
+fn slices_that_are_written_at_once_come_behind_one_another() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        assert!(a.is_write_vectored());
+        let all = pattern(100_000);
+        let expected = all.clone();
+        let writes = tokio::spawn(async move {
+            let mut at = 0;
+            while at < all.len() {
+                let (head, body) = all[at..].split_at(9.min(all.len() - at));
+                let (body, tail) = body.split_at(body.len() * 2 / 3);
+                let slices = [&[], head, &[], body, tail, &[]].map(io::IoSlice::new);
+                let count = a.write_vectored(&slices).await.unwrap();
+                assert!(count > 9 || count == all.len() - at, "only {count} bytes");
+                at += count;
+            }
+            assert_eq!(a.write_vectored(&[]).await.unwrap(), 0);
+            a.shutdown().await.unwrap();
+        });
+        let mut got = Vec::new();
+        b.read_to_end(&mut got).await.unwrap();
+        assert!(got == expected, "{} bytes", got.len());
+        writes.await.unwrap();
+    });
+}
+
+#[test]
+fn both_ends_know_where_they_are() {
+    on_both(|| async {
+        let ([a, b], nodes) = ends().await;
+        assert_eq!(a.peer_addr(), at(&nodes[1]));
+        assert_eq!(b.local_addr(), Some(at(&nodes[1])));
+        assert_eq!(b.peer_addr().ip(), nodes[0].gid().address());
+        assert_eq!(a.local_addr(), Some(b.peer_addr()));
     });
 }
 

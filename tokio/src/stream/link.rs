@@ -5,6 +5,8 @@ use super::frame::{Frame, Hello, Kind};
 use crate::credits::{Credits, Overgrant};
 use crate::rdma_cm::Connection;
 use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::slice;
 use tokio::io::ReadBuf;
 use tokio::runtime::Handle;
 use trunkline::{Completion, Cq, Error, Mr, RecvWr, SendFlags, SendOp, SendWr, Status};
@@ -274,30 +276,42 @@ impl Link {
         }
     }
 
-    /// Copies bytes into buffers that go to the peer; `None`: no buffer is free, or the peer has no
-    /// receive.
-    pub(super) fn write(&mut self, data: &[u8]) -> Option<Result<usize, StreamError>> {
+    /// Copies bytes into buffers that go to the peer, those of several slices behind one another;
+    /// `None`: no buffer is free, or the peer has no receive.
+    pub(super) fn write(&mut self, data: &[IoSlice<'_>]) -> Option<Result<usize, StreamError>> {
         if self.ending != Ending::Open {
             return Some(Err(StreamError::ShutDown));
         }
+        let all: usize = data.iter().map(|slice| slice.len()).sum();
+        let mut pieces = Pieces::of(data);
         let mut written = 0;
-        while written < data.len()
+        while written < all
             && self.credits.room() > Credits::RESERVE
             && self.failed.is_none()
             && let Some(slot) = self.free.pop()
         {
-            let end = data.len().min(written + self.most);
-            let message = &data[written..end];
-            let copied = self.mr.write(send_offset(slot.into()), message);
-            copied.expect("it fits into its buffer");
-            self.say(Kind::Data, slot.into(), message.len());
-            written = end;
+            let bytes = self.fill(slot.into(), &mut pieces);
+            self.say(Kind::Data, slot.into(), bytes);
+            written += bytes;
         }
         match &self.failed {
             Some(why) => Some(Err(why.clone())),
-            None if written == 0 && !data.is_empty() => None,
+            None if written == 0 && all > 0 => None,
             None => Some(Ok(written)),
         }
+    }
+
+    /// Fills a send buffer as far as there are bytes and the peer takes them, and returns how many
+    /// are in it.
+    fn fill(&self, slot: u64, pieces: &mut Pieces<'_>) -> usize {
+        let most = self.most;
+        let mut filled = 0;
+        while let Some(piece) = pieces.next(most - filled) {
+            let copied = self.mr.write(send_offset(slot) + filled, piece);
+            copied.expect("it fits into its buffer");
+            filled += piece.len();
+        }
+        filled
     }
 
     /// Why nothing more goes to the peer. All that was written is with the node at once.
@@ -319,6 +333,11 @@ impl Link {
             Some(why) => Some(Err(why.clone())),
             None => None,
         }
+    }
+
+    /// Returns the connection under it.
+    pub(super) const fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// What ends it in the background.
@@ -348,6 +367,29 @@ impl Link {
         let unsaid =
             self.ending == Ending::Wanted || self.hearing == Hearing::Owed || self.credits.owes();
         self.cq.arm(reads && !unsaid);
+    }
+}
+
+/// Bytes of several slices that were not taken yet.
+struct Pieces<'a> {
+    first: &'a [u8],
+    rest: slice::Iter<'a, IoSlice<'a>>,
+}
+
+impl<'a> Pieces<'a> {
+    fn of(slices: &'a [IoSlice<'a>]) -> Self {
+        let rest = slices.iter();
+        Self { first: &[], rest }
+    }
+
+    /// Takes bytes of one slice, so many at most; `None`: there are no more, or none were wished.
+    fn next(&mut self, most: usize) -> Option<&'a [u8]> {
+        while self.first.is_empty() {
+            self.first = self.rest.next()?;
+        }
+        let (piece, later) = self.first.split_at(most.min(self.first.len()));
+        self.first = later;
+        (!piece.is_empty()).then_some(piece)
     }
 }
 

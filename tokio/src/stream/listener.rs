@@ -5,6 +5,8 @@ use super::{OWN, Parts, Stream, link, params};
 use crate::node::Node;
 use crate::rdma_cm::{self, Request};
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use trunkline::Error;
 
 /// Requests that nobody has taken yet, at most.
@@ -39,24 +41,51 @@ impl Listener {
     pub async fn accept(&self) -> Result<Stream, Error> {
         loop {
             let request = self.0.next().await?;
-            match self.answer(request) {
-                Ok(Some(stream)) => return Ok(stream),
-                // It spoke of something else, or has changed its mind.
-                Ok(None) | Err(Error::Cm(_)) => {}
-                Err(error) => return Err(error),
+            if let Some(answered) = self.answer(request) {
+                return answered;
             }
         }
     }
 
-    fn answer(&self, request: Request) -> Result<Option<Stream>, Error> {
+    /// The stream that a request has become; `None`: it spoke of something else, or has changed its
+    /// mind.
+    fn answer(&self, request: Request) -> Option<Result<Stream, Error>> {
         let Some(hello) = Hello::parse(&request.data) else {
-            request.reject(&[])?;
-            return Ok(None);
+            // Who has changed its mind needs no refusal.
+            let _ = request.reject(&[]);
+            return None;
         };
+        match self.let_in(request, hello) {
+            Err(Error::Cm(_)) => None,
+            answered => Some(answered),
+        }
+    }
+
+    fn let_in(&self, request: Request, hello: Hello) -> Result<Stream, Error> {
         let parts = Parts::new(self.0.node())?;
         let accepting = request.prepare(&parts.resources())?;
         link::post_receives(accepting.qp(), &parts.mr)?;
         let connection = accepting.accept(&params(&OWN.emit()))?;
-        Ok(Some(parts.finish(connection, hello)))
+        Ok(parts.finish(connection, hello))
+    }
+}
+
+/// The streams that come in, each as [`accept`](Listener::accept) gives it. It has no end: once the
+/// node has ended, each item says so.
+impl futures_core::Stream for Listener {
+    type Item = Result<Stream, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            let next = ready!(Pin::new(&mut self.0).poll_next(cx));
+            let answered = match next {
+                Some(Ok(request)) => self.answer(request),
+                Some(Err(error)) => Some(Err(error)),
+                None => return Poll::Ready(None),
+            };
+            if let Some(answered) = answered {
+                return Poll::Ready(Some(answered));
+            }
+        }
     }
 }

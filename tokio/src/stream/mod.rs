@@ -49,7 +49,7 @@ use crate::waiters::{Waiter, Waiters, lock};
 use frame::Hello;
 use link::{CONTROLS, Link, OWN, REGION, SENDS};
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -184,6 +184,16 @@ impl Stream {
         Ok(parts.finish(connection, hello))
     }
 
+    /// Returns the address and port of this end, unless the node has ended.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        lock(&self.read.both.link).connection().local_addr()
+    }
+
+    /// Returns the address and port of the peer.
+    pub fn peer_addr(&self) -> SocketAddr {
+        lock(&self.read.both.link).connection().peer_addr()
+    }
+
     /// Returns both directions, each of its own. The connection ends with the latter of them.
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         (self.read, self.write)
@@ -261,7 +271,19 @@ impl AsyncWrite for WriteHalf {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.poll(cx, |link| link.write(&[IoSlice::new(data)]))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         self.poll(cx, |link| link.write(data))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -313,6 +335,18 @@ impl AsyncWrite for Stream {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.write).poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.write).poll_write_vectored(cx, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.write.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
