@@ -31,6 +31,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE]),
     (TOKIO, &[ROOT]),
     ("trunkline-rpc", &[ROOT, TOKIO]),
+    ("trunkline-grpc", &[ROOT, TOKIO]),
+    ("trunkline-grpc-protos", &[]),
     (CLI, &[WIRE, DATAPLANE, ROOT]),
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (
