@@ -11,10 +11,11 @@ use tokio::io::ReadBuf;
 use tokio::runtime::Handle;
 use trunkline::{Completion, Cq, Error, Mr, RecvWr, SendFlags, SendOp, SendWr, Status};
 
-/// Receives of an end, and what it says of them.
+/// Receives of an end, and what it says of them. Each holds 16 KiB, which other protocols like to
+/// cut what they carry into, and their head: as two messages they would take two.
 pub(super) const OWN: Hello = Hello {
     receives: 32,
-    bytes: 16 << 10,
+    bytes: (16 << 10) + 64,
 };
 /// Messages with bytes that may be under way.
 pub(super) const SENDS: u16 = 32;
