@@ -54,6 +54,11 @@
 mod connector;
 mod incoming;
 
+/// The program in the guide, which is compiled as a test of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/grpc.md")]
+mod guide {}
+
 pub use connector::{ConnectError, Connector};
 pub use incoming::{Accepted, Incoming, incoming};
 
