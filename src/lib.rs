@@ -66,3 +66,4 @@ pub use verbs::mr::{Mr, Pd};
 pub use verbs::qp::{Qp, QpAddress, QpOptions, Srq};
 pub use worker::clock::Clock;
 pub use worker::messages::HandOvers;
+pub use worker::spin::Spin;

@@ -11,5 +11,6 @@ mod port_events;
 mod priority_lock;
 mod round;
 pub(crate) mod sleep;
+pub(crate) mod spin;
 pub(crate) mod thread;
 pub(crate) mod wakeup;

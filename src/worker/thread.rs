@@ -3,16 +3,15 @@
 use crate::error::Error;
 use crate::worker::handle::WorkerHandle;
 use crate::worker::sleep::{wait, wait_out};
+use crate::worker::spin::Spin;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trunkline_dataplane::process::with_signals_blocked;
 
-/// How long the worker polls with nothing to do before it sleeps.
-const SPIN: Duration = Duration::from_micros(50);
 /// Longest sleep: it looks around now and then, whatever happens.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
@@ -94,17 +93,14 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 /// # Errors
 /// The node is down, or the port does not work any more.
 fn drive(handle: &WorkerHandle, stop: &AtomicBool) -> Result<(), Error> {
-    let mut busy_at = Instant::now();
+    let mut spin = Spin::new();
     while !stop.load(Ordering::Relaxed) {
         match handle.round() {
-            Ok(true) => busy_at = Instant::now(),
-            Ok(false) => std::hint::spin_loop(),
+            Ok(true) => spin.worked(),
+            Ok(false) if spin.looks_again() => {}
+            Ok(false) => sleep(handle, LONGEST_SLEEP)?,
             Err(Error::Port(error)) if error.is_passing() => wait_out(handle.life()),
             Err(error) => return Err(error),
-        }
-        if busy_at.elapsed() >= SPIN {
-            sleep(handle, LONGEST_SLEEP)?;
-            busy_at = Instant::now();
         }
     }
     Ok(())

@@ -2,23 +2,22 @@
 
 use crate::node::Shared;
 use crate::readable::readable;
-use crate::spin::Spin;
 use crate::waiters::{Waiter, Waiters};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 use tokio::time::Sleep;
-use trunkline::Error;
+use trunkline::{Error, Spin};
 
 /// Pause after an error of the operating system that passes.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Rounds with something to do between two looks of the runtime at other descriptors.
+/// Rounds between two looks of the runtime at other descriptors.
 const ROUNDS: u32 = 4;
 
 /// One round of its worker a turn: then the tasks that it woke have theirs. It ends with the node
@@ -59,6 +58,15 @@ impl Driver {
             rounds: 0,
             pause: None,
         })
+    }
+
+    /// Has another round, after others.
+    fn look_again(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.rounds = (self.rounds + 1) % ROUNDS;
+        match self.rounds {
+            0 => after_all(cx),
+            _ => after_tasks(cx),
+        }
     }
 
     /// Waits until there is something to do.
@@ -114,14 +122,10 @@ impl Future for Driver {
         this.shared.events.look(this.shared.node());
         match polled {
             Ok(true) => {
-                this.spin.worked(Instant::now);
-                this.rounds = (this.rounds + 1) % ROUNDS;
-                match this.rounds {
-                    0 => after_all(cx),
-                    _ => after_tasks(cx),
-                }
+                this.spin.worked();
+                this.look_again(cx)
             }
-            Ok(false) if this.spin.goes_on(Instant::now()) => after_all(cx),
+            Ok(false) if this.spin.looks_again() => this.look_again(cx),
             Ok(false) => this.sleep(cx),
             Err(Error::Port(error)) if error.is_passing() => {
                 this.pause = Some(Box::pin(tokio::time::sleep(TROUBLE_PAUSE)));

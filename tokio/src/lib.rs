@@ -21,7 +21,6 @@ mod mailbox;
 mod node;
 pub mod rdma_cm;
 mod readable;
-mod spin;
 pub mod stream;
 mod waiters;
 
