@@ -30,6 +30,7 @@ pub mod machine;
 pub mod pair;
 pub mod parts;
 pub mod probes;
+mod process;
 pub mod resident;
 pub mod rounds;
 pub mod scale;

@@ -1,7 +1,8 @@
 //! Datagrams with no engine around them: what the port and the kernel can do.
 
-use super::process::{Pair, Parent};
+use super::pair::Pair;
 use crate::link::{EAST, WEST};
+use crate::process::Parent;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 use trunkline_conn::egress::Egress;

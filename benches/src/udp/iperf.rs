@@ -1,7 +1,7 @@
 //! The yardstick of throughput: one TCP stream of iperf3.
 
-use super::process::Process;
 use crate::link::{Link, Side, WEST, need};
+use crate::process::Process;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::process::{Child, Stdio};

@@ -3,8 +3,8 @@
 mod bare;
 mod iperf;
 mod node;
+mod pair;
 mod ping;
-mod process;
 mod shaped;
 mod write;
 
@@ -15,7 +15,7 @@ use crate::{Measurement, Setting};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use iperf::Iperf;
-use process::Pair;
+use pair::Pair;
 use std::time::Duration;
 
 pub use shaped::{alone, beside};
@@ -82,7 +82,7 @@ enum Task {
 /// # Errors
 /// Whatever went wrong.
 pub fn peer(arguments: &PeerArgs) -> Result<()> {
-    let parent = process::Parent::new();
+    let parent = crate::process::Parent::new();
     match (arguments.task, arguments.role) {
         (Task::Write, Role::Server) => write::serve(&parent, arguments),
         (Task::Write, Role::Client) => write::ask(&parent, arguments),

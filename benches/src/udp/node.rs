@@ -1,6 +1,6 @@
 //! A node with one QP at one end of a link.
 
-use super::process::{Parent, SILENCE};
+use crate::process::{Parent, SILENCE};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

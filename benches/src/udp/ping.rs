@@ -3,8 +3,9 @@
 
 use super::PeerArgs;
 use super::node::{End, Watch};
-use super::process::{Pair, Parent};
+use super::pair::Pair;
 use crate::link::{EAST, WEST};
+use crate::process::Parent;
 use crate::rounds::{median, percentile};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};

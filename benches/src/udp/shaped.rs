@@ -1,7 +1,7 @@
 //! WRITEs through a bottleneck of the kernel's, alone and beside TCP.
 
 use super::iperf::Iperf;
-use super::process::Pair;
+use super::pair::Pair;
 use super::write;
 use crate::link::{Link, Shape};
 use crate::rounds::median;

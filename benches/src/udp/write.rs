@@ -2,8 +2,9 @@
 
 use super::PeerArgs;
 use super::node::{End, Watch};
-use super::process::{Pair, Parent};
+use super::pair::Pair;
 use crate::link::{EAST, WEST};
+use crate::process::Parent;
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 use trunkline::{SendFlags, SendOp, SendWr};

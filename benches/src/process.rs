@@ -1,28 +1,25 @@
 //! How the benchmark and its processes talk: a line of JSON at a time over standard streams.
 
-use crate::Setting;
-use crate::link::{Link, Side};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// A peer says nothing for longer only when something is wrong.
-pub(super) const SILENCE: Duration = Duration::from_secs(20);
+pub(crate) const SILENCE: Duration = Duration::from_secs(20);
 
 /// A process at one end, seen from the benchmark.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     said: BufReader<ChildStdout>,
 }
 
 impl Process {
-    pub(super) fn start(mut command: Command) -> Result<Self> {
+    pub(crate) fn start(mut command: Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -33,7 +30,7 @@ impl Process {
     }
 
     /// The next line.
-    pub(super) fn hear_line(&mut self) -> Result<String> {
+    pub(crate) fn hear_line(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.said.read_line(&mut line)? == 0 {
             bail!(
@@ -44,7 +41,12 @@ impl Process {
         Ok(line)
     }
 
-    fn say_line(&mut self, line: &str) -> Result<()> {
+    /// What it says next.
+    pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
+        Ok(serde_json::from_str(&self.hear_line()?)?)
+    }
+
+    pub(crate) fn say_line(&mut self, line: &str) -> Result<()> {
         let to = self.child.stdin.as_mut().expect("a pipe");
         to.write_all(line.as_bytes())
             .and_then(|()| to.flush())
@@ -60,65 +62,14 @@ impl Drop for Process {
     }
 }
 
-/// The two processes of a link, each told what the other said first.
-#[derive(Debug)]
-pub(super) struct Pair {
-    server: RefCell<Process>,
-    client: RefCell<Process>,
-}
-
-impl Pair {
-    pub(super) fn start(
-        setting: &Setting,
-        link: &Link,
-        task: &str,
-        duration: Duration,
-        rounds: usize,
-    ) -> Result<Self> {
-        let start = |side, role| {
-            let mut command = link.command(side, &setting.program);
-            command.args(["peer", role, task]);
-            command.args(["--seconds", &duration.as_secs_f64().to_string()]);
-            command.args(["--rounds", &rounds.to_string()]);
-            if setting.counters {
-                command.arg("--counters");
-            }
-            Process::start(command)
-        };
-        let mut server = start(Side::West, "server")?;
-        let mut client = start(Side::East, "client")?;
-        let (of_server, of_client) = (server.hear_line()?, client.hear_line()?);
-        server.say_line(&of_client)?;
-        client.say_line(&of_server)?;
-        Ok(Self {
-            server: RefCell::new(server),
-            client: RefCell::new(client),
-        })
-    }
-
-    /// What the client says next.
-    pub(super) fn client<T: DeserializeOwned>(&self) -> Result<T> {
-        Ok(serde_json::from_str(
-            &self.client.borrow_mut().hear_line()?,
-        )?)
-    }
-
-    /// What the server says once it is told that all is over.
-    pub(super) fn server<T: DeserializeOwned>(&self) -> Result<T> {
-        let mut server = self.server.borrow_mut();
-        server.say_line("\n")?;
-        Ok(serde_json::from_str(&server.hear_line()?)?)
-    }
-}
-
 /// The benchmark, seen from a process. Ends the process when the benchmark is gone.
 #[derive(Debug)]
-pub(super) struct Parent {
+pub(crate) struct Parent {
     lines: Receiver<String>,
 }
 
 impl Parent {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in stdin().lines() {
@@ -132,7 +83,7 @@ impl Parent {
     }
 
     /// Says what the other end has to know, and hears the same of it.
-    pub(super) fn exchange<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<T> {
+    pub(crate) fn exchange<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<T> {
         self.say(mine)?;
         let line = self
             .lines
@@ -141,18 +92,18 @@ impl Parent {
         Ok(serde_json::from_str(&line)?)
     }
 
-    pub(super) fn say(&self, what: &impl Serialize) -> Result<()> {
+    pub(crate) fn say(&self, what: &impl Serialize) -> Result<()> {
         println!("{}", serde_json::to_string(what)?);
         Ok(stdout().flush()?)
     }
 
     /// Whether all is over.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.lines.try_recv().is_ok()
     }
 
     /// Waits until all is over.
-    pub(super) fn wait(&self) -> Result<()> {
+    pub(crate) fn wait(&self) -> Result<()> {
         self.lines
             .recv_timeout(SILENCE)
             .context("nobody says that all is over")?;
