@@ -2,7 +2,7 @@
 
 use crate::{
     Measurement, Setting, cold, connect, engine, goodput, isolation, probes, resident, scale,
-    storm, udp, warm, workers,
+    send64, storm, udp, warm, workers,
 };
 use anyhow::Result;
 use std::fmt;
@@ -55,6 +55,11 @@ pub const ALL: &[Bench] = &[
         name: "udp_lat64",
         what: "latency of 64 B SENDs between two namespaces, against TCP",
         run: udp::lat64,
+    },
+    Bench {
+        name: "udp_send64",
+        what: "rate of 64 B SENDs between two processes, against UCX over TCP",
+        run: send64::send64,
     },
     Bench {
         name: "shaped_alone",

@@ -14,6 +14,7 @@
 //! | [`cold`] | the first byte to a node never met |
 //! | [`storm`] | 64 nodes that connect to one at the same time |
 //! | [`udp`] | two processes over UDP, in two namespaces, with a bottleneck between them or none |
+//! | [`send64`] | SENDs of 64 bytes between two processes, against UCX over TCP |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
 
@@ -29,11 +30,13 @@ pub mod link;
 pub mod machine;
 pub mod pair;
 pub mod parts;
+mod place;
 pub mod probes;
 mod process;
 pub mod resident;
 pub mod rounds;
 pub mod scale;
+pub mod send64;
 pub mod storm;
 pub mod turns;
 pub mod udp;

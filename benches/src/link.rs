@@ -18,6 +18,8 @@ use std::process::{Child, Command, Stdio};
 pub const EAST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 1));
 /// Address of the end that answers.
 pub const WEST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2));
+/// The interface of either end.
+pub const INTERFACE: &str = "veth0";
 /// What the guard says when all is there.
 const READY: &str = "ready";
 
@@ -175,18 +177,20 @@ fn make_path(east: &str, west: &str, middle: &str, shape: Shape) -> Result<Optio
     }
     for (namespace, address, end) in [(east, EAST, "left"), (west, WEST, "right")] {
         ip(&format!(
-            "-n {namespace} link add veth0 type veth peer name {end} netns {middle}"
+            "-n {namespace} link add {INTERFACE} type veth peer name {end} netns {middle}"
         ))?;
         ip(&format!(
-            "-n {namespace} address add {address}/24 dev veth0"
+            "-n {namespace} address add {address}/24 dev {INTERFACE}"
         ))?;
         ip(&format!("-n {namespace} link set lo up"))?;
         // Nobody behind a packet socket finishes checksums or cuts super-packets.
         run(&format!(
-            "ip netns exec {namespace} ethtool -K veth0 tx off tso off gso off gro off"
+            "ip netns exec {namespace} ethtool -K {INTERFACE} tx off tso off gso off gro off"
         ))?;
-        ip(&format!("-n {namespace} link set veth0 gso_max_segs 1"))?;
-        ip(&format!("-n {namespace} link set veth0 up"))?;
+        ip(&format!(
+            "-n {namespace} link set {INTERFACE} gso_max_segs 1"
+        ))?;
+        ip(&format!("-n {namespace} link set {INTERFACE} up"))?;
         ip(&format!("-n {middle} link set {end} addrgenmode none"))?;
         ip(&format!("-n {middle} link set {end} up"))?;
     }
@@ -213,14 +217,14 @@ fn make(east: &str, west: &str) -> Result<Option<Child>> {
     ip(&format!("netns add {east}"))?;
     ip(&format!("netns add {west}"))?;
     ip(&format!(
-        "-n {east} link add veth0 type veth peer name veth0 netns {west}"
+        "-n {east} link add {INTERFACE} type veth peer name {INTERFACE} netns {west}"
     ))?;
     for (namespace, address) in [(east, EAST), (west, WEST)] {
         ip(&format!(
-            "-n {namespace} address add {address}/24 dev veth0"
+            "-n {namespace} address add {address}/24 dev {INTERFACE}"
         ))?;
         ip(&format!("-n {namespace} link set lo up"))?;
-        ip(&format!("-n {namespace} link set veth0 mtu 9000 up"))?;
+        ip(&format!("-n {namespace} link set {INTERFACE} mtu 9000 up"))?;
     }
     Ok(None)
 }

@@ -1,7 +1,7 @@
 //! Parts of a benchmark that run in processes of their own: this program again, with a hidden
 //! command.
 
-use crate::{connect, delay, link, resident, udp};
+use crate::{connect, delay, link, resident, send64, udp};
 use anyhow::Result;
 use clap::Subcommand;
 
@@ -23,6 +23,9 @@ pub enum Part {
     /// Is one end of a link.
     #[command(hide = true)]
     Peer(udp::PeerArgs),
+    /// Sends or receives messages.
+    #[command(hide = true)]
+    Send64(send64::SendArgs),
 }
 
 impl Part {
@@ -37,6 +40,7 @@ impl Part {
             Self::Resident(arguments) => resident::part(arguments),
             Self::Connect(arguments) => connect::part(arguments),
             Self::Peer(arguments) => udp::peer(arguments),
+            Self::Send64(arguments) => send64::part(arguments),
         }
     }
 }
