@@ -16,6 +16,7 @@ const CM: &str = "trunkline-cm";
 const DATAPLANE: &str = "trunkline-dataplane";
 const ROOT: &str = "trunkline";
 const TOKIO: &str = "trunkline-tokio";
+const RPC: &str = "trunkline-rpc";
 const CLI: &str = "trunkline-cli";
 const SIM: &str = "trunkline-sim";
 const TESTKIT: &str = "trunkline-testkit";
@@ -30,14 +31,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (DATAPLANE, &[WIRE, CONN]),
     (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE]),
     (TOKIO, &[ROOT]),
-    ("trunkline-rpc", &[ROOT, TOKIO]),
+    (RPC, &[ROOT, TOKIO]),
     ("trunkline-grpc", &[ROOT, TOKIO]),
     ("trunkline-grpc-protos", &[]),
     (CLI, &[WIRE, DATAPLANE, ROOT]),
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (
         "trunkline-benches",
-        &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT, SIM, TESTKIT],
+        &[
+            WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT, TOKIO, RPC, SIM, TESTKIT,
+        ],
     ),
     ("trunkline-fuzz", &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     ("trunkline-interop", &[WIRE, DATAPLANE, ROOT]),
