@@ -1,7 +1,7 @@
 //! All benchmarks, in the order in which they are reported.
 
 use crate::{
-    Measurement, Setting, cold, connect, engine, goodput, isolation, probes, resident, scale,
+    Measurement, Setting, cold, connect, engine, goodput, isolation, probes, resident, rpc, scale,
     send64, storm, udp, warm, workers,
 };
 use anyhow::Result;
@@ -60,6 +60,26 @@ pub const ALL: &[Bench] = &[
         name: "udp_send64",
         what: "rate of 64 B SENDs between two processes, against UCX over TCP",
         run: send64::send64,
+    },
+    Bench {
+        name: "rpc_echo_1",
+        what: "calls of 64 B between two processes, one at a time, against TCP",
+        run: rpc::echo_1,
+    },
+    Bench {
+        name: "rpc_echo_100",
+        what: "the same with 100 under way over 100 QPs",
+        run: rpc::echo_100,
+    },
+    Bench {
+        name: "rpc_echo_10000",
+        what: "the same with 10,000 under way over 100 QPs",
+        run: rpc::echo_10000,
+    },
+    Bench {
+        name: "rpc_fan_10000",
+        what: "calls of 10,000 clients with a QP each, against TCP",
+        run: rpc::fan_10000,
     },
     Bench {
         name: "shaped_alone",

@@ -15,12 +15,14 @@
 //! | [`storm`] | 64 nodes that connect to one at the same time |
 //! | [`udp`] | two processes over UDP, in two namespaces, with a bottleneck between them or none |
 //! | [`send64`] | SENDs of 64 bytes between two processes, against UCX over TCP |
+//! | [`rpc`] | calls of 64 bytes between two processes, against the same over TCP |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
 
 pub mod catalogue;
 pub mod cold;
 pub mod connect;
+mod cpus;
 pub mod delay;
 mod end;
 pub mod engine;
@@ -35,6 +37,7 @@ pub mod probes;
 mod process;
 pub mod resident;
 pub mod rounds;
+pub mod rpc;
 pub mod scale;
 pub mod send64;
 pub mod storm;

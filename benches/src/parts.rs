@@ -1,7 +1,7 @@
 //! Parts of a benchmark that run in processes of their own: this program again, with a hidden
 //! command.
 
-use crate::{connect, delay, link, resident, send64, udp};
+use crate::{connect, delay, link, resident, rpc, send64, udp};
 use anyhow::Result;
 use clap::Subcommand;
 
@@ -26,6 +26,9 @@ pub enum Part {
     /// Sends or receives messages.
     #[command(hide = true)]
     Send64(send64::SendArgs),
+    /// Calls or answers.
+    #[command(hide = true)]
+    Rpc(rpc::RpcArgs),
 }
 
 impl Part {
@@ -41,6 +44,7 @@ impl Part {
             Self::Connect(arguments) => connect::part(arguments),
             Self::Peer(arguments) => udp::peer(arguments),
             Self::Send64(arguments) => send64::part(arguments),
+            Self::Rpc(arguments) => rpc::part(arguments),
         }
     }
 }

@@ -25,6 +25,14 @@ impl Place {
         Ok(Self::Veth(Link::new(program)?))
     }
 
+    /// In a word.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Loopback => "loopback",
+            Self::Veth(_) => "veth",
+        }
+    }
+
     /// The address of an end.
     pub(crate) fn address(&self, side: Side) -> IpAddr {
         match (self, side) {

@@ -97,6 +97,11 @@ impl Parent {
         Ok(stdout().flush()?)
     }
 
+    /// Waits for the next line, however long that takes.
+    pub(crate) fn hear_line(&self) -> Result<String> {
+        self.lines.recv().context("the benchmark is gone")
+    }
+
     /// Whether all is over.
     pub(crate) fn is_over(&self) -> bool {
         self.lines.try_recv().is_ok()

@@ -32,3 +32,12 @@ fn sends_between_processes_are_measured() {
     let ucx = result["yardstick"].as_str().unwrap().contains("ucx");
     assert!(ucx || notes.contains("ucx-utils"), "{notes}");
 }
+
+#[test]
+fn calls_between_processes_are_measured_however_many_are_under_way() {
+    for name in ["rpc_echo_1", "rpc_echo_100", "rpc_echo_10000"] {
+        let (_, notes) = run(name);
+        let lines = notes.lines().filter(|line| line.contains("of CPU each"));
+        assert!(lines.count() >= 2, "{notes}");
+    }
+}
