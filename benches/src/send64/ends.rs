@@ -1,6 +1,7 @@
 //! The two processes: one sends, one receives, both drive their nodes themselves.
 
 use super::{SIZE, WARM_UP};
+use crate::cpus::stay_on;
 use crate::process::{Parent, SILENCE};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
@@ -26,6 +27,9 @@ pub struct SendArgs {
     role: Role,
     /// Address of its node.
     address: IpAddr,
+    /// The CPU that it stays on.
+    #[arg(long)]
+    cpu: usize,
     /// Length of a round.
     #[arg(long)]
     seconds: f64,
@@ -44,6 +48,7 @@ enum Role {
 /// # Errors
 /// Whatever went wrong.
 pub fn part(arguments: &SendArgs) -> Result<()> {
+    stay_on(arguments.cpu)?;
     let parent = Parent::new();
     let mut end = End::open(arguments.address)?;
     match arguments.role {

@@ -3,6 +3,7 @@
 mod ends;
 mod ucx;
 
+use crate::cpus::Pinned;
 use crate::link::Side;
 use crate::place::Place;
 use crate::process::Process;
@@ -71,16 +72,19 @@ fn measure(setting: &Setting, place: &Place) -> Result<(f64, Result<f64>)> {
     Ok((median(&mut ours), ucx.map(|_| median(&mut theirs))))
 }
 
-/// SENDs per second in one round.
+/// SENDs per second in one round, each process on a CPU of its own if there are two: both poll, and
+/// where they were put would be a part of the figure.
 fn rate(setting: &Setting, place: &Place) -> Result<f64> {
-    let start = |side, role| {
+    let cpus = Pinned::ways()?[0];
+    let start = |side, role, cpu: usize| {
         let mut command = place.command(side, &setting.program);
         command.args(["send64", role, &place.address(side).to_string()]);
+        command.args(["--cpu", &cpu.to_string()]);
         command.args(["--seconds", &setting.duration.as_secs_f64().to_string()]);
         Process::start(command)
     };
-    let mut server = start(Side::West, "server")?;
-    let mut client = start(Side::East, "client")?;
+    let mut server = start(Side::West, "server", cpus.server)?;
+    let mut client = start(Side::East, "client", cpus.client)?;
     // What they are called, and that both are ready.
     for _ in 0..2 {
         let (of_server, of_client) = (server.hear_line()?, client.hear_line()?);
