@@ -9,6 +9,7 @@ use crate::hello::Hello;
 use crate::lock;
 use crate::memory::{Buffers, Regions};
 use crate::options::Options;
+use crate::served::Answer;
 use crate::service::{self, Incoming};
 use crate::state::SEND_WRS;
 use bytes::Bytes;
@@ -161,6 +162,7 @@ impl Lane {
 pub(crate) struct Work {
     pub(crate) wakers: Vec<Waker>,
     requests: Vec<Incoming>,
+    answers: Vec<Answer>,
 }
 
 impl Work {
@@ -184,7 +186,7 @@ impl Work {
 
     pub(crate) fn run(&mut self) {
         self.wakers.drain(..).for_each(Waker::wake);
-        self.requests.drain(..).for_each(service::run);
+        service::run(&mut self.requests, &mut self.answers);
     }
 }
 

@@ -98,15 +98,15 @@ struct Ticket {
 }
 
 impl Ticket {
-    fn answer(&mut self, outcome: Result<Bytes, Failure>) {
+    /// What came of the request.
+    fn answer(&mut self, outcome: Result<Bytes, Failure>) -> Answer {
         self.answered = true;
-        let answer = Answer {
+        Answer {
             id: self.id,
             place: self.place,
             began: self.began,
             outcome,
-        };
-        self.channel.answer(answer);
+        }
     }
 }
 
@@ -114,14 +114,28 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.answered {
             let refusal = Refusal::new(0, "the service ended without a response");
-            self.answer(Err(Failure::Service(refusal)));
+            let answer = self.answer(Err(Failure::Service(refusal)));
+            self.channel.answer([answer]);
         }
     }
 }
 
-/// Runs a request: the lane's task itself polls the service first, so that one which answers at
-/// once costs no task.
-pub(crate) fn run(incoming: Incoming) {
+/// Runs requests. Those of one connection mostly come together, and so do their responses go.
+pub(crate) fn run(requests: &mut Vec<Incoming>, answers: &mut Vec<Answer>) {
+    let mut requests = requests.drain(..).peekable();
+    while let Some(incoming) = requests.next() {
+        let channel = Arc::clone(&incoming.channel);
+        answers.extend(begin(incoming));
+        let more = |next: &Incoming| Arc::ptr_eq(&next.channel, &channel);
+        if !answers.is_empty() && !requests.peek().is_some_and(more) {
+            channel.answer(answers.drain(..));
+        }
+    }
+}
+
+/// Begins a request: the lane's task itself polls the service first, so that one which answers at
+/// once costs no task. Returns that answer.
+fn begin(incoming: Incoming) -> Option<Answer> {
     let Incoming {
         channel,
         id,
@@ -133,7 +147,7 @@ pub(crate) fn run(incoming: Incoming) {
     let request = Request::received(body, deadline, channel.peer);
     let span = tracing::debug_span!("rpc", peer = %channel.peer, id, bytes = request.body().len());
     let mut ticket = Ticket {
-        channel: Arc::clone(&channel),
+        channel,
         id,
         place,
         began: false,
@@ -141,7 +155,7 @@ pub(crate) fn run(incoming: Incoming) {
     };
     let begun = catch_unwind(AssertUnwindSafe(|| {
         let _entered = span.enter();
-        let mut response = channel.serve(request)?;
+        let mut response = ticket.channel.serve(request)?;
         let polled = response
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));
@@ -149,16 +163,17 @@ pub(crate) fn run(incoming: Incoming) {
     }));
     let response = match begun {
         Ok(Some((_, Poll::Ready(outcome)))) => {
-            return ticket.answer(outcome.map_err(Failure::Service));
+            return Some(ticket.answer(outcome.map_err(Failure::Service)));
         }
         Ok(Some((response, Poll::Pending))) => response,
         // It panicked, or there is no service any more: the ticket says so.
-        Ok(None) | Err(_) => return,
+        Ok(None) | Err(_) => return None,
     };
     ticket.began = true;
-    if !channel.began(id) {
-        return;
+    if !ticket.channel.began(id) {
+        return None;
     }
+    let channel = Arc::clone(&ticket.channel);
     let task = tokio::spawn(
         async move {
             let outcome = match deadline {
@@ -168,11 +183,13 @@ pub(crate) fn run(incoming: Incoming) {
                     Err(_) => Err(Failure::Deadline),
                 },
             };
-            ticket.answer(outcome);
+            let answer = ticket.answer(outcome);
+            ticket.channel.answer([answer]);
         }
         .instrument(span),
     );
     channel.runs_in(id, task.abort_handle());
+    None
 }
 
 impl Channel {
@@ -206,13 +223,13 @@ impl Channel {
         }
     }
 
-    /// What a service has answered goes out.
-    fn answer(self: &Arc<Self>, answer: Answer) {
+    /// What services have answered goes out.
+    fn answer(self: &Arc<Self>, answers: impl IntoIterator<Item = Answer>) {
         let mut state = self.state();
         if state.failed().is_some() {
             return;
         }
-        let answered = state.answer(&self.lane, answer);
+        let answered = state.answer(&self.lane, answers);
         drop(state);
         match answered {
             Ok(()) => self.mark(),

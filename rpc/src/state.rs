@@ -345,8 +345,12 @@ impl State {
         }
     }
 
-    /// What a service has answered.
-    pub(crate) fn answer(&mut self, lane: &Lane, answer: Answer) -> Result<(), RpcError> {
+    /// What services have answered.
+    pub(crate) fn answer(
+        &mut self,
+        lane: &Lane,
+        answers: impl IntoIterator<Item = Answer>,
+    ) -> Result<(), RpcError> {
         let takes = (self.most(lane), self.takes.max_body);
         let Self {
             role,
@@ -355,7 +359,9 @@ impl State {
             ..
         } = self;
         if let Role::Server(served) = role {
-            served.answer(lane, answer, takes, transfers, outbox);
+            for answer in answers {
+                served.answer(lane, answer, takes, transfers, outbox);
+            }
         }
         self.transfer(lane)
     }
