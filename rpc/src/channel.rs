@@ -1,7 +1,7 @@
 //! One connection: what is said on it, and what has become of it.
 
 use crate::calls::Calls;
-use crate::error::RpcError;
+use crate::error::{OpenError, RpcError};
 use crate::hello::Hello;
 use crate::lane::{Lane, Work};
 use crate::lock;
@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
-use trunkline::{Completion, Error, Qp};
+use trunkline::{Completion, Qp};
 use trunkline_tokio::rdma_cm::Connection;
 
 /// A connection of a lane.
@@ -34,13 +34,13 @@ impl Channel {
     /// now on.
     ///
     /// # Errors
-    /// There is no memory, or the node has ended.
+    /// There are as many as there may be, there is no memory, or the node has ended.
     pub(crate) fn prepare(
         lane: &Arc<Lane>,
         qp: &Qp,
         peer: SocketAddr,
         door: Option<Door>,
-    ) -> Result<Arc<Self>, Error> {
+    ) -> Result<Arc<Self>, OpenError> {
         let role = match door {
             Some(_) => Role::Server(Served::new(lane.options.requests)),
             None => Role::Client(Calls::new(0)),
@@ -54,7 +54,10 @@ impl Channel {
             queued: AtomicBool::new(false),
             state: Mutex::new(state),
         });
-        lock(&lane.channels).insert(channel.qpn, Arc::clone(&channel));
+        if !lane.add(channel.qpn, &channel) {
+            channel.close(RpcError::Closed);
+            return Err(OpenError::TooMany);
+        }
         let posted = channel.state().post_receives(lane, qp);
         // Where it fails the lane forgets it again.
         posted.inspect_err(|_| channel.close(RpcError::Reset))?;
@@ -66,8 +69,16 @@ impl Channel {
         let mut work = Work::default();
         self.lane.counters.connections_opened.add(1);
         tracing::debug!(peer = %self.peer, "connection opened");
-        let early = self.state().open(&self.lane, connection, takes);
-        early.iter().for_each(|done| self.heed(done, &mut work));
+        let mut state = self.state();
+        let early = state.open(&self.lane, connection, takes);
+        // Nothing that completes from now on overtakes them.
+        let mut early = early.iter();
+        let heeded = early.try_for_each(|done| state.heed(self, done, &mut work));
+        drop(state);
+        match heeded {
+            Ok(()) => self.mark(),
+            Err(why) => self.close(why),
+        }
         work.run();
     }
 

@@ -76,7 +76,7 @@ impl Client {
     /// until the connection ends.
     ///
     /// # Panics
-    /// The range is empty, outside the region, or 4 GiB and more.
+    /// The range is empty, outside the region, or longer than 2 GiB.
     pub fn call_into(
         &self,
         request: impl Into<Request>,
@@ -99,7 +99,7 @@ impl Client {
     /// Why there is no connection any more; so it is where there is no such memory.
     ///
     /// # Panics
-    /// The range is empty, outside the region, or 4 GiB and more.
+    /// The range is empty, outside the region, or longer than 2 GiB.
     pub async fn read(
         &self,
         from: Remote,

@@ -350,6 +350,11 @@ fn parse_body(header: Header, others: u8, message: &mut Bytes) -> Result<Body, &
     Ok(Body::Here(message.split_to(length)))
 }
 
+/// Whether the entry that `out`, which this end has written, begins with is a response to be read.
+pub(crate) fn is_lent(out: &[u8]) -> bool {
+    out[4] == RESPONSE && out[5] & AT != 0
+}
+
 /// Bytes of the entry that `out`, which this end has written, begins with.
 pub(crate) fn size(out: &[u8]) -> usize {
     let word = |at: usize| u32::from_be_bytes([out[at], out[at + 1], out[at + 2], out[at + 3]]);

@@ -4,8 +4,9 @@ use std::ops::RangeInclusive;
 
 /// First bytes of the private data of both ends, with the version of the format.
 const MAGIC: [u8; 6] = *b"TLrp\x01\x00";
-/// Receives that an end may have: the last one is kept for credits.
-pub(crate) const RECEIVES: RangeInclusive<u16> = 2..=1024;
+/// Receives that an end may have: the last one is kept for credits. With fewer, a message that only
+/// grants one would be worth another.
+pub(crate) const RECEIVES: RangeInclusive<u16> = 4..=1024;
 /// Bytes that each of them may hold.
 pub(crate) const BYTES: RangeInclusive<u32> = 512..=1 << 20;
 /// Longest request or response.
@@ -91,7 +92,7 @@ mod tests {
         }
         let bad = [
             Hello {
-                receives: 1,
+                receives: 3,
                 ..HELLO
             },
             Hello {

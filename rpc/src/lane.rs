@@ -13,7 +13,7 @@ use crate::served::Answer;
 use crate::service::{self, Incoming};
 use crate::state::SEND_WRS;
 use bytes::Bytes;
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,12 +116,30 @@ impl Lane {
 
     /// Whether there is room for one more connection.
     pub(crate) fn has_room(&self) -> bool {
-        lock(&self.channels).len() < self.options.connections as usize
+        !self.closing.load(Ordering::SeqCst) && self.may_have(&lock(&self.channels))
+    }
+
+    fn may_have(&self, channels: &HashMap<u32, Arc<Channel>>) -> bool {
+        channels.len() < self.options.connections as usize
+    }
+
+    /// Knows one more connection from now on, if there is room for it.
+    pub(crate) fn add(&self, qpn: u32, channel: &Arc<Channel>) -> bool {
+        let mut channels = lock(&self.channels);
+        let may = self.may_have(&channels);
+        if may {
+            channels.insert(qpn, Arc::clone(channel));
+        }
+        may
     }
 
     /// A channel has something to say.
     pub(crate) fn mark(&self, channel: Arc<Channel>) {
         let mut due = lock(&self.due);
+        if self.closing.load(Ordering::SeqCst) {
+            // Nobody would say it.
+            return;
+        }
         due.channels.push(channel);
         let task = due.task.take();
         drop(due);
@@ -170,7 +188,7 @@ impl Work {
     pub(crate) fn request(
         &mut self,
         channel: &Arc<Channel>,
-        id: u32,
+        id: (u32, u32),
         deadline: Option<Duration>,
         place: Option<Extent>,
         body: Bytes,
@@ -220,6 +238,15 @@ impl Task {
     }
 }
 
+impl Drop for Task {
+    /// Nobody drives the lane any more: it ended, or its runtime, or it panicked.
+    fn drop(&mut self) {
+        self.lane.closing.store(true, Ordering::SeqCst);
+        self.lane.fail(&RpcError::Closed);
+        lock(&self.lane.due).channels.clear();
+    }
+}
+
 impl Future for Task {
     type Output = ();
 
@@ -242,8 +269,6 @@ impl Future for Task {
         this.lane.flush();
         let mut due = lock(&this.lane.due);
         if this.lane.closing.load(Ordering::SeqCst) {
-            drop(due);
-            this.lane.fail(&RpcError::Closed);
             return Poll::Ready(());
         }
         if again || !due.channels.is_empty() {

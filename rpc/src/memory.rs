@@ -64,6 +64,24 @@ impl Buffers {
         Ok(Buffer(number))
     }
 
+    /// Takes so many, or none.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn take_many(&mut self, count: usize) -> Result<Vec<Buffer>, Error> {
+        let mut taken = Vec::with_capacity(count);
+        for _ in 0..count {
+            match self.take() {
+                Ok(buffer) => taken.push(buffer),
+                Err(error) => {
+                    taken.into_iter().for_each(|buffer| self.give_back(buffer));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(taken)
+    }
+
     pub(crate) fn give_back(&mut self, buffer: Buffer) {
         debug_assert!(!self.free.contains(&buffer.0), "it was taken");
         self.free.push(buffer.0);
@@ -128,11 +146,23 @@ pub(crate) struct Region {
     /// There until it is dropped.
     mr: Option<Mr>,
     length: u32,
-    /// Bytes that it takes of what may be kept for peers.
-    cost: u64,
+    charge: Option<Charge>,
     /// No peer knows its key, so that it may serve again.
     private: bool,
     of: Arc<Regions>,
+}
+
+/// Bytes of what may be kept for peers. Dropping it gives them back.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    cost: u64,
+    of: Arc<Regions>,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.of.left.fetch_add(self.cost, Ordering::Relaxed);
+    }
 }
 
 impl Regions {
@@ -144,24 +174,28 @@ impl Regions {
         })
     }
 
-    /// A region of `length` bytes that only this end reads and writes, for what a peer has asked
-    /// to be kept; `None`: that would be more than may be kept at a time, or there is no memory.
-    pub(crate) fn admit(self: &Arc<Self>, length: u32) -> Option<Region> {
+    /// Takes so many bytes of what may be kept for peers; `None`: that would be too much.
+    fn charge(self: &Arc<Self>, length: u32) -> Option<Charge> {
         let cost = u64::from(length);
         let spend = |left: u64| left.checked_sub(cost);
         let order = Ordering::Relaxed;
         self.left.fetch_update(order, order, spend).ok()?;
-        // Dropping it gives the bytes back.
-        let mut region = self.region(None, length, true);
-        region.cost = cost;
-        region.mr = Some(self.private(length)?);
-        Some(region)
+        let of = Arc::clone(self);
+        Some(Charge { cost, of })
     }
 
-    /// The same for what this end has asked for; `None`: there is no memory.
+    /// A region of `length` bytes that only this end reads and writes, for a request of a peer, and
+    /// what that takes until it is answered; `None`: that would be more than may be kept at a time,
+    /// or there is no memory.
+    pub(crate) fn admit(self: &Arc<Self>, length: u32) -> Option<(Region, Charge)> {
+        let charge = self.charge(length)?;
+        Some((self.take(length)?, charge))
+    }
+
+    /// A region for what this end has asked for; `None`: there is no memory.
     pub(crate) fn take(self: &Arc<Self>, length: u32) -> Option<Region> {
         let mr = self.private(length)?;
-        Some(self.region(Some(mr), length, true))
+        Some(self.region(mr, length, true))
     }
 
     /// One with these bytes in it, of which there are some, that peers may read. It never serves
@@ -169,8 +203,16 @@ impl Regions {
     pub(crate) fn offer(self: &Arc<Self>, bytes: &[u8]) -> Option<Region> {
         let length = u32::try_from(bytes.len()).ok()?;
         let mr = self.pd.register(bytes.len(), Access::REMOTE_READ).ok()?;
-        let region = self.region(Some(mr), length, false);
+        let region = self.region(mr, length, false);
         region.write(bytes);
+        Some(region)
+    }
+
+    /// The same for a response that its client has to release.
+    pub(crate) fn lend(self: &Arc<Self>, bytes: &[u8]) -> Option<Region> {
+        let charge = self.charge(u32::try_from(bytes.len()).ok()?)?;
+        let mut region = self.offer(bytes)?;
+        region.charge = Some(charge);
         Some(region)
     }
 
@@ -181,11 +223,11 @@ impl Regions {
         Some(region)
     }
 
-    fn region(self: &Arc<Self>, mr: Option<Mr>, length: u32, private: bool) -> Region {
+    fn region(self: &Arc<Self>, mr: Mr, length: u32, private: bool) -> Region {
         Region {
-            mr,
+            mr: Some(mr),
             length,
-            cost: 0,
+            charge: None,
             private,
             of: Arc::clone(self),
         }
@@ -232,7 +274,6 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let regions = &self.of;
-        regions.left.fetch_add(self.cost, Ordering::Relaxed);
         let Some(mr) = self.mr.take().filter(|_| self.private) else {
             return;
         };

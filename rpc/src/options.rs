@@ -11,7 +11,7 @@ use trunkline::{Allowed, VerbsError};
 /// message, as far as they fit; what is longer than a message goes by RDMA READ or WRITE.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Options {
-    /// Messages that a peer may send before this end has taken them: 2 to 1,024; 8 by default.
+    /// Messages that a peer may send before this end has taken them: 4 to 1,024; 8 by default.
     pub receives: u16,
     /// Bytes of a message: 512 to 1 MiB; 4,096 by default.
     pub message_bytes: u32,
@@ -23,9 +23,10 @@ pub struct Options {
     pub connections: u32,
     /// Bytes of a request or response, at most, up to 1 GiB; 64 MiB by default.
     pub max_body: u32,
-    /// Bytes of those longer than a message that the endpoint keeps at a time, for all its
-    /// connections; 256 MiB by default. A request beyond is refused as
-    /// [`Overloaded`](crate::RpcError::Overloaded).
+    /// Bytes of those longer than a message that a server keeps at a time, for all connections of
+    /// the endpoint: requests until they are answered, responses until they were read; 256 MiB by
+    /// default. A request beyond is refused as [`Overloaded`](crate::RpcError::Overloaded), a
+    /// response in words.
     pub large_bytes: u64,
     /// How long the way to a peer is looked for; 5 s by default.
     pub resolve: Duration,

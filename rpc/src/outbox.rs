@@ -10,6 +10,15 @@ pub(crate) struct Outbox {
     head: usize,
 }
 
+/// What a message takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) entries: u32,
+    /// Those that are responses to be read.
+    pub(crate) lent: u32,
+}
+
 /// Room that is kept though nothing waits.
 const KEPT: usize = 64 << 10;
 
@@ -22,20 +31,25 @@ impl Outbox {
         entry.emit(&mut self.bytes);
     }
 
-    /// Returns the longest run of entries of at most `most` bytes, and how many they are. Each
-    /// entry is that short.
-    pub(crate) fn next(&self, most: usize) -> (&[u8], u32) {
+    /// Returns the longest run of entries of at most `most` bytes. Each entry is that short.
+    pub(crate) fn next(&self, most: usize) -> Run<'_> {
         let rest = &self.bytes[self.head..];
-        let (mut end, mut entries) = (0, 0);
+        let (mut end, mut entries, mut lent) = (0, 0, 0);
         while end < rest.len() {
             let next = end + frame::size(&rest[end..]);
             if next > most {
                 break;
             }
+            lent += u32::from(frame::is_lent(&rest[end..]));
             (end, entries) = (next, entries + 1);
         }
         debug_assert!(end > 0 || rest.is_empty(), "an entry fits a message");
-        (&rest[..end], entries)
+        let bytes = &rest[..end];
+        Run {
+            bytes,
+            entries,
+            lent,
+        }
     }
 
     /// A message has taken so many bytes.
@@ -77,10 +91,11 @@ mod tests {
         }
         let (mut ids, mut runs) = (Vec::new(), Vec::new());
         while !outbox.is_empty() {
-            let (run, entries) = outbox.next(HEADER + 100);
-            assert!(run.len() <= HEADER + 100);
-            runs.push(entries);
-            let (mut message, taken) = (Bytes::copy_from_slice(run), run.len());
+            let run = outbox.next(HEADER + 100);
+            assert!(run.bytes.len() <= HEADER + 100);
+            runs.push(run.entries);
+            let taken = run.bytes.len();
+            let mut message = Bytes::copy_from_slice(run.bytes);
             while !message.is_empty() {
                 match Entry::parse(&mut message) {
                     Ok(Entry::Response { id, .. }) => ids.push(id),
@@ -92,7 +107,7 @@ mod tests {
         assert_eq!(ids, [0, 1, 2, 3, 4, 5, 6]);
         // 16 + 26; 116; 100; 17, as 17 + 116 is too much; 116; 19.
         assert_eq!(runs, [2, 1, 1, 1, 1, 1]);
-        assert_eq!(outbox.next(HEADER).1, 0);
+        assert_eq!(outbox.next(HEADER).entries, 0);
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub struct Request {
     from: Option<Part>,
 }
 
+/// Most bytes of one message of a QP.
+const MAX_MESSAGE: u32 = 1 << 31;
+
 /// A part of a region of the caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
@@ -29,7 +32,9 @@ impl Part {
     /// `None`: it is not within the region, or empty, or longer than anything may be.
     pub(crate) fn of(mr: &Arc<Mr>, offset: usize, length: usize) -> Option<Self> {
         let end = offset.checked_add(length)?;
-        let length = u32::try_from(length).ok()?;
+        let length = u32::try_from(length)
+            .ok()
+            .filter(|length| *length <= MAX_MESSAGE)?;
         (length > 0 && end <= mr.len()).then(|| Self {
             mr: Arc::clone(mr),
             offset,
@@ -67,7 +72,7 @@ impl Request {
     /// caller stops waiting for that, the server may read them still.
     ///
     /// # Panics
-    /// The range is empty, outside the region, or 4 GiB and more.
+    /// The range is empty, outside the region, or longer than 2 GiB.
     pub fn from_region(mr: &Arc<Mr>, offset: usize, length: usize) -> Self {
         let part = Part::of(mr, offset, length);
         Self {
@@ -76,8 +81,8 @@ impl Request {
         }
     }
 
-    /// Sets how long, from when it is sent, its caller waits. The server drops what it has begun
-    /// when that time is over. Up to 71 minutes are told to the server.
+    /// Sets how long, from when its call is polled first, its caller waits. The server drops what
+    /// it has begun when that time is over. Up to 71 minutes are told to the server.
     #[must_use]
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
@@ -107,7 +112,8 @@ impl Request {
         self.body
     }
 
-    /// Returns how long its caller waits: at a service, from when the request came.
+    /// Returns how long its caller waits: at a service, what was
+    /// left of it when the request was sent.
     pub const fn time_left(&self) -> Option<Duration> {
         self.deadline
     }

@@ -4,11 +4,11 @@ use crate::channel::Channel;
 use crate::error::Refusal;
 use crate::frame::{Body, Entry, Extent, HEADER, Reason};
 use crate::lane::{Lane, Work};
-use crate::memory::Region;
+use crate::memory::{Charge, Region};
 use crate::outbox::Outbox;
 use crate::transfers::{Memory, Then, Transfer, Transfers};
 use bytes::Bytes;
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::sync::Arc;
 use tokio::task::AbortHandle;
 
@@ -19,15 +19,26 @@ pub(crate) enum Failure {
     Deadline,
 }
 
-/// A request that takes its time.
+/// A request that has no answer yet.
 #[derive(Debug)]
-enum Running {
+struct Running {
+    /// Tells it apart from a later one under the same ID.
+    serial: u32,
+    stage: Stage,
+    /// What it takes of what may be kept for peers.
+    _charge: Option<Charge>,
+}
+
+#[derive(Debug)]
+enum Stage {
     /// Its bytes are on their way.
     Reading,
-    /// The same, and nobody waits for it any more.
-    Cancelled,
+    /// They are here, and its service has not begun.
+    Due,
     /// Its service has not answered at once; the task of it, as soon as there is one.
     Runs(Option<AbortHandle>),
+    /// Nobody waits for it any more, and it is about to begin, or has.
+    Cancelled,
 }
 
 /// Each request is answered exactly once.
@@ -37,8 +48,10 @@ pub(crate) struct Served {
     /// Requests whose response has not gone out.
     unanswered: u32,
     running: HashMap<u32, Running>,
-    /// Responses that the client reads.
+    next_serial: u32,
+    /// Responses that the client reads, and how many of them have not gone out.
     lent: HashMap<u32, Region>,
+    lent_due: u32,
 }
 
 impl Served {
@@ -47,13 +60,21 @@ impl Served {
             limit: limit.into(),
             unanswered: 0,
             running: HashMap::new(),
+            next_serial: 0,
             lent: HashMap::new(),
+            lent_due: 0,
         }
     }
 
     /// Whether anything is left to answer or to be read.
     pub(crate) fn is_busy(&self) -> bool {
         self.unanswered > 0 || !self.lent.is_empty()
+    }
+
+    /// Requests that the client may not take for answered and done with.
+    fn under_way(&self) -> u32 {
+        let lent = (self.lent.len() as u32).saturating_sub(self.lent_due);
+        self.unanswered + lent
     }
 
     /// Takes up an entry.
@@ -77,7 +98,7 @@ impl Served {
                 place,
                 body,
             } => {
-                if self.unanswered + self.lent.len() as u32 >= self.limit {
+                if self.under_way() >= self.limit {
                     return Err("more requests than it may have under way");
                 }
                 if self.running.contains_key(&id) || self.lent.contains_key(&id) {
@@ -91,7 +112,8 @@ impl Served {
                 let max_body = lane.options.max_body;
                 match body {
                     Body::Here(bytes) if bytes.len() <= max_body as usize => {
-                        work.request(channel, id, deadline, place, bytes);
+                        let serial = self.expect(id, Stage::Due, None);
+                        work.request(channel, (id, serial), deadline, place, bytes);
                     }
                     Body::At(extent) if extent.length <= max_body => {
                         let then = Then::Run {
@@ -117,6 +139,19 @@ impl Served {
         Ok(())
     }
 
+    /// A request has come: returns what tells it apart.
+    fn expect(&mut self, id: u32, stage: Stage, charge: Option<Charge>) -> u32 {
+        let serial = self.next_serial;
+        self.next_serial = serial.wrapping_add(1);
+        let running = Running {
+            serial,
+            stage,
+            _charge: charge,
+        };
+        self.running.insert(id, running);
+        serial
+    }
+
     /// Reads the bytes of a request.
     fn read(
         &mut self,
@@ -127,11 +162,11 @@ impl Served {
         transfers: &mut Transfers,
         outbox: &mut Outbox,
     ) {
-        let Some(region) = lane.regions.admit(extent.length) else {
+        let Some((region, charge)) = lane.regions.admit(extent.length) else {
             lane.counters.requests_overloaded.add(1);
             return refuse(outbox, id, Reason::Overloaded);
         };
-        self.running.insert(id, Running::Reading);
+        self.expect(id, Stage::Reading, Some(charge));
         transfers.push(Transfer {
             memory: Memory::Region(region),
             extent,
@@ -140,39 +175,82 @@ impl Served {
         });
     }
 
-    /// The bytes of a request are here: returns whether it is to run.
-    pub(crate) fn arrived(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) -> bool {
-        let cancelled = matches!(self.running.remove(&id), Some(Running::Cancelled));
-        if cancelled {
-            lane.counters.requests_cancelled.add(1);
-            refuse(outbox, id, Reason::Cancelled);
+    /// The bytes of a request are here: returns what tells it apart, if it is to run.
+    pub(crate) fn arrived(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) -> Option<u32> {
+        let running = self.running.get_mut(&id)?;
+        match running.stage {
+            Stage::Reading => {
+                running.stage = Stage::Due;
+                Some(running.serial)
+            }
+            _ => {
+                self.dismiss(lane, id, outbox);
+                None
+            }
         }
-        !cancelled
+    }
+
+    /// A request that nobody waits for ends.
+    fn dismiss(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) {
+        self.running.remove(&id);
+        lane.counters.requests_cancelled.add(1);
+        refuse(outbox, id, Reason::Cancelled);
     }
 
     /// Nobody waits for a request any more. One that has its answer already crossed that.
     fn cancel(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) {
-        match self.running.get_mut(&id) {
-            Some(running @ Running::Reading) => *running = Running::Cancelled,
-            Some(Running::Runs(Some(task))) => {
+        let Some(running) = self.running.get_mut(&id) else {
+            return;
+        };
+        match &running.stage {
+            Stage::Runs(Some(task)) => {
                 task.abort();
-                self.running.remove(&id);
-                lane.counters.requests_cancelled.add(1);
-                refuse(outbox, id, Reason::Cancelled);
+                self.dismiss(lane, id, outbox);
             }
-            Some(Running::Runs(None) | Running::Cancelled) | None => {}
+            Stage::Reading | Stage::Due | Stage::Runs(None) => running.stage = Stage::Cancelled,
+            Stage::Cancelled => {}
         }
     }
 
-    /// The service of a request does not answer at once: a task of its own will.
-    pub(crate) fn run(&mut self, id: u32) {
-        self.running.insert(id, Running::Runs(None));
+    /// The service of a request is about to begin: returns whether anybody waits for it.
+    pub(crate) fn begin(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) -> bool {
+        let Some(running) = self.running.get(&id) else {
+            return false;
+        };
+        let over = matches!(running.stage, Stage::Cancelled);
+        if over {
+            self.dismiss(lane, id, outbox);
+        }
+        !over
     }
 
-    /// The task of a request, which may have ended since it began.
-    pub(crate) fn runs_in(&mut self, id: u32, task: AbortHandle) {
-        if let Some(running) = self.running.get_mut(&id) {
-            *running = Running::Runs(Some(task));
+    /// It has not answered at once: a task of its own will.
+    pub(crate) fn runs(&mut self, id: u32) {
+        if let Some(running) = self.running.get_mut(&id)
+            && matches!(running.stage, Stage::Due)
+        {
+            running.stage = Stage::Runs(None);
+        }
+    }
+
+    /// The task of a request, which may have ended since it began, or be cancelled.
+    pub(crate) fn runs_in(
+        &mut self,
+        lane: &Lane,
+        (id, serial): (u32, u32),
+        task: AbortHandle,
+        outbox: &mut Outbox,
+    ) {
+        let running = self.running.get_mut(&id);
+        let Some(running) = running.filter(|running| running.serial == serial) else {
+            return;
+        };
+        match running.stage {
+            Stage::Cancelled => {
+                task.abort();
+                self.dismiss(lane, id, outbox);
+            }
+            _ => running.stage = Stage::Runs(Some(task)),
         }
     }
 
@@ -188,13 +266,16 @@ impl Served {
     ) {
         let Answer {
             id,
+            serial,
             place,
-            began,
             outcome,
         } = answer;
-        if self.running.remove(&id).is_none() && began {
+        let own = |running: &Running| running.serial == serial;
+        if !self.running.get(&id).is_some_and(own) {
+            // It was cancelled, and is answered.
             return;
         }
+        self.running.remove(&id);
         let (most, max_body) = takes;
         match outcome {
             Ok(bytes) if bytes.len() > max_body as usize => refuse(outbox, id, Reason::TooLong),
@@ -204,13 +285,14 @@ impl Served {
                     let body = Body::Here(bytes);
                     outbox.push(&Entry::Response { id, body });
                 }
-                None => match lane.regions.offer(&bytes) {
+                None => match lane.regions.lend(&bytes) {
                     Some(region) => {
                         let body = Body::At(region.extent());
                         outbox.push(&Entry::Response { id, body });
                         self.lent.insert(id, region);
+                        self.lent_due += 1;
                     }
-                    None => refuse_in_words(outbox, id, &no_memory(), most),
+                    None => refuse_in_words(outbox, id, &no_room(), most),
                 },
             },
             Err(Failure::Deadline) => {
@@ -224,16 +306,17 @@ impl Served {
         }
     }
 
-    /// So many responses have gone out.
-    pub(crate) fn answered(&mut self, responses: u32) {
+    /// So many responses have gone out, and so many of them are to be read.
+    pub(crate) fn answered(&mut self, responses: u32, lent: u32) {
         self.unanswered = self.unanswered.saturating_sub(responses);
+        self.lent_due = self.lent_due.saturating_sub(lent);
     }
 
     /// The connection has failed: nobody waits any more.
     pub(crate) fn fail(&mut self, lane: &Lane) {
         for (_, running) in self.running.drain() {
             lane.counters.requests_cancelled.add(1);
-            if let Running::Runs(Some(task)) = running {
+            if let Stage::Runs(Some(task)) = running.stage {
                 task.abort();
             }
         }
@@ -245,9 +328,9 @@ impl Served {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) id: u32,
+    /// Tells it apart from a later request under the same ID.
+    pub(crate) serial: u32,
     pub(crate) place: Option<Extent>,
-    /// Its service did not answer at once, so that it may have been cancelled.
-    pub(crate) began: bool,
     pub(crate) outcome: Result<Bytes, Failure>,
 }
 
@@ -272,12 +355,12 @@ fn write(
             written: Some(id),
         });
     } else {
-        refuse_in_words(outbox, id, &no_memory(), HEADER + 64);
+        refuse_in_words(outbox, id, &no_room(), HEADER + 64);
     }
 }
 
-fn no_memory() -> Refusal {
-    Refusal::new(0, "the server has no memory for the response")
+fn no_room() -> Refusal {
+    Refusal::new(0, "the server has no room for the response")
 }
 
 fn refuse(outbox: &mut Outbox, id: u32, reason: Reason) {

@@ -2,7 +2,7 @@
 
 use crate::channel::Channel;
 use crate::endpoint::{Endpoint, Inner, Opening, params};
-use crate::error::{Refusal, RpcError};
+use crate::error::{OpenError, Refusal, RpcError};
 use crate::hello::Hello;
 use crate::lock;
 use crate::request::Request;
@@ -152,7 +152,8 @@ fn accept(inner: &Inner, request: CmRequest, door: Door, known: &Channels) {
         return;
     };
     let peer = request.peer;
-    let opened = request.prepare(&lane.resources()).and_then(|accepting| {
+    let accepting = request.prepare(&lane.resources()).map_err(OpenError::from);
+    let opened = accepting.and_then(|accepting| {
         let channel = Channel::prepare(lane, accepting.qp(), peer, Some(door))?;
         let opening = Opening::new(channel);
         let own = lane.hello(lane.options.requests).emit();

@@ -23,7 +23,8 @@ use tracing::Instrument;
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) channel: Arc<Channel>,
-    pub(crate) id: u32,
+    /// Its ID, and what tells it apart from a later one under the same.
+    pub(crate) id: (u32, u32),
     pub(crate) deadline: Option<Duration>,
     pub(crate) place: Option<Extent>,
     pub(crate) body: Bytes,
@@ -91,9 +92,8 @@ impl fmt::Debug for Door {
 /// Whoever holds it owes a response: where it is dropped, that says so.
 struct Ticket {
     channel: Arc<Channel>,
-    id: u32,
+    id: (u32, u32),
     place: Option<Extent>,
-    began: bool,
     answered: bool,
 }
 
@@ -101,10 +101,11 @@ impl Ticket {
     /// What came of the request.
     fn answer(&mut self, outcome: Result<Bytes, Failure>) -> Answer {
         self.answered = true;
+        let (id, serial) = self.id;
         Answer {
-            id: self.id,
+            id,
+            serial,
             place: self.place,
-            began: self.began,
             outcome,
         }
     }
@@ -145,17 +146,17 @@ fn begin(incoming: Incoming) -> Option<Answer> {
     } = incoming;
     channel.lane.counters.requests_received.add(1);
     let request = Request::received(body, deadline, channel.peer);
-    let span = tracing::debug_span!("rpc", peer = %channel.peer, id, bytes = request.body().len());
+    let span =
+        tracing::debug_span!("rpc", peer = %channel.peer, id = id.0, bytes = request.body().len());
     let mut ticket = Ticket {
         channel,
         id,
         place,
-        began: false,
         answered: false,
     };
     let begun = catch_unwind(AssertUnwindSafe(|| {
         let _entered = span.enter();
-        let mut response = ticket.channel.serve(request)?;
+        let mut response = ticket.channel.serve(id.0, request)?;
         let polled = response
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));
@@ -169,8 +170,7 @@ fn begin(incoming: Incoming) -> Option<Answer> {
         // It panicked, or there is no service any more: the ticket says so.
         Ok(None) | Err(_) => return None,
     };
-    ticket.began = true;
-    if !ticket.channel.began(id) {
+    if !ticket.channel.began(id.0) {
         return None;
     }
     let channel = Arc::clone(&ticket.channel);
@@ -194,33 +194,35 @@ fn begin(incoming: Incoming) -> Option<Answer> {
 
 impl Channel {
     /// Begins a request; `None`: nobody waits for it any more.
-    fn serve(&self, request: Request) -> Option<Response> {
+    fn serve(&self, id: u32, request: Request) -> Option<Response> {
         let door = self.door.as_ref()?;
-        let failed = self.state().failed().is_some();
-        (!failed).then(|| lock(&door.0).call(request))
+        let mut state = self.state();
+        if !state.begin(&self.lane, id) {
+            return None;
+        }
+        drop(state);
+        Some(lock(&door.0).call(request))
     }
 
     /// The service of a request did not answer at once. `false`: nobody waits for it any more.
     fn began(&self, id: u32) -> bool {
         let mut state = self.state();
-        let failed = state.failed().is_some();
-        if let Role::Server(served) = &mut state.role
-            && !failed
-        {
-            served.run(id);
+        let stands = state.failed().is_none();
+        if let Role::Server(served) = &mut state.role {
+            served.runs(id);
         }
-        !failed
+        stands
     }
 
     /// The task of a request. Where the connection has failed since it began, it ends.
-    fn runs_in(&self, id: u32, task: AbortHandle) {
+    fn runs_in(self: &Arc<Self>, id: (u32, u32), task: AbortHandle) {
         let mut state = self.state();
         if state.failed().is_some() {
             return task.abort();
         }
-        if let Role::Server(served) = &mut state.role {
-            served.runs_in(id, task);
-        }
+        state.runs_in(&self.lane, id, task);
+        drop(state);
+        self.mark();
     }
 
     /// What services have answered goes out.

@@ -1,22 +1,20 @@
 //! What a connection keeps: what its peer takes, what is under way, and what waits.
 
+mod receive;
 mod send;
 
 use crate::calls::Calls;
-use crate::channel::Channel;
 use crate::error::RpcError;
-use crate::frame::{Entry, Word};
 use crate::hello::Hello;
-use crate::lane::{Lane, Work};
+use crate::lane::Lane;
 use crate::lock;
 use crate::memory::Buffer;
 use crate::outbox::Outbox;
 use crate::served::{Answer, Served};
-use crate::transfers::{TRANSFERS, Then, Transfer, Transfers};
-use bytes::Bytes;
-use std::sync::Arc;
+use crate::transfers::{TRANSFERS, Transfers};
 use std::task::Waker;
-use trunkline::{Completion, Error, Extra, Qp, RecvWr, SendWr, Status, WorkOpcode};
+use tokio::task::AbortHandle;
+use trunkline::{Completion, Error, Qp, RecvWr};
 use trunkline_tokio::Credits;
 use trunkline_tokio::rdma_cm::Connection;
 
@@ -96,8 +94,7 @@ impl State {
     /// There is no memory.
     pub(crate) fn opening(lane: &Lane, role: Role) -> Result<Self, Error> {
         let own = lane.options.receives;
-        let mut buffers = lock(&lane.buffers);
-        let receives: Result<_, _> = (0..own).map(|_| buffers.take()).collect();
+        let receives = lock(&lane.buffers).take_many(own.into())?;
         Ok(Self {
             link: Link::Opening(Vec::new()),
             takes: lane.hello(0),
@@ -105,7 +102,7 @@ impl State {
             outbox: Outbox::default(),
             sending: 0,
             sent: Vec::new(),
-            receives: receives?,
+            receives,
             granting: false,
             transfers: Transfers::default(),
             role,
@@ -156,7 +153,8 @@ impl State {
             Role::Client(_) => false,
             Role::Server(served) => served.is_busy(),
         };
-        let silent = self.outbox.is_empty() && self.sending == 0 && self.transfers.is_empty();
+        let sending = self.sending > 0 || self.granting;
+        let silent = self.outbox.is_empty() && !sending && self.transfers.is_empty();
         !matches!(self.link, Link::Open(_)) || !busy && silent && !self.drain_due
     }
 
@@ -176,172 +174,19 @@ impl State {
         }
     }
 
-    /// Takes up a completion.
-    ///
-    /// # Errors
-    /// Why the connection fails.
-    pub(crate) fn heed(
-        &mut self,
-        channel: &Arc<Channel>,
-        done: &Completion,
-        work: &mut Work,
-    ) -> Result<(), RpcError> {
-        match &mut self.link {
-            Link::Opening(early) => {
-                early.push(*done);
-                return Ok(());
-            }
-            Link::Failed(_) => return Ok(()),
-            Link::Open(_) => {}
-        }
-        let lane = &channel.lane;
-        if done.status != Status::Success {
-            let down = lane.node.verbs().health().down;
-            return Err(down.map_or_else(|| RpcError::of(done), RpcError::Node));
-        }
-        let number = done.wr_id as u32;
-        match done.wr_id >> 32 {
-            RECEIVE => return self.receive(channel, done, work),
-            BUFFERED => {
-                self.sending -= 1;
-                let buffer = Buffer::numbered(number);
-                self.sent.retain(|sent| *sent != buffer);
-                lock(&lane.buffers).give_back(buffer);
-            }
-            INLINED => self.sending -= 1,
-            GRANT => self.granting = false,
-            _ => {
-                if let Some(transfer) = self.transfers.end(number) {
-                    self.transferred(channel, transfer, work);
-                }
-                self.transfer(lane)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A message came.
-    fn receive(
-        &mut self,
-        channel: &Arc<Channel>,
-        done: &Completion,
-        work: &mut Work,
-    ) -> Result<(), RpcError> {
-        let Link::Open(connection) = &self.link else {
-            return Ok(());
-        };
-        let lane = &channel.lane;
-        let buffer = Buffer::numbered(done.wr_id as u32);
-        let message = lock(&lane.buffers).read(buffer, done.byte_len as usize);
-        post_receive(lane, connection.qp(), buffer).map_err(|error| of_call(&error))?;
-        self.credits.repost();
-        lane.counters.messages_received.add(1);
-        self.parse(channel, done, message.into(), work)
-            .map_err(RpcError::Violation)?;
-        self.transfer(lane)
-    }
-
-    fn parse(
-        &mut self,
-        channel: &Arc<Channel>,
-        done: &Completion,
-        mut message: Bytes,
-        work: &mut Work,
-    ) -> Result<(), &'static str> {
-        let Extra::Immediate(word) = done.extra else {
-            return Err("a message without its word");
-        };
-        if !matches!(done.opcode, WorkOpcode::Receive) {
-            return Err("a message that is no SEND");
-        }
-        let word = Word::parse(word)?;
-        let taken = self.credits.take(word.posted);
-        taken.map_err(|_| trunkline_tokio::Overgrant::WHY)?;
-        if word.drains && !self.peer_drains {
-            self.peer_drains = true;
-            if let Role::Client(calls) = &mut self.role {
-                work.wakers.extend(calls.dismiss());
-            }
-        }
-        while !message.is_empty() {
-            self.take_up(channel, Entry::parse(&mut message)?, work)?;
-        }
-        Ok(())
-    }
-
-    fn take_up(
-        &mut self,
-        channel: &Arc<Channel>,
-        entry: Entry,
-        work: &mut Work,
-    ) -> Result<(), &'static str> {
-        let Self {
-            role,
-            outbox,
-            transfers,
-            ..
-        } = self;
-        match role {
-            Role::Client(calls) => {
-                let counters = &channel.lane.counters;
-                crate::responses::take_up(calls, entry, &channel.lane, transfers, outbox, work)?;
-                counters.responses_received.add(1);
-                Ok(())
-            }
-            Role::Server(served) => {
-                served.take_up(channel, entry, self.drains, transfers, outbox, work)
-            }
+    /// The service of a request is about to begin: returns whether anybody waits for it.
+    pub(crate) fn begin(&mut self, lane: &Lane, id: u32) -> bool {
+        let stands = self.failed().is_none();
+        match &mut self.role {
+            Role::Server(served) => stands && served.begin(lane, id, &mut self.outbox),
+            Role::Client(_) => false,
         }
     }
 
-    /// Begins transfers that wait.
-    pub(crate) fn transfer(&mut self, lane: &Lane) -> Result<(), RpcError> {
-        let Link::Open(connection) = &self.link else {
-            return Ok(());
-        };
-        while let Some((number, transfer)) = self.transfers.begin() {
-            let (sges, remote) = ([transfer.memory.sge()], transfer.extent.remote);
-            let request = match transfer.written {
-                Some(_) => SendWr::write(remote),
-                None => SendWr::read(remote),
-            };
-            let request = request.sges(&sges).wr_id(cookie(TRANSFER, number));
-            let posted = connection.qp().post_send(&[request.signaled()]);
-            posted.map_err(|error| of_call(&error))?;
-            let length = transfer.extent.length;
-            lane.counters.bytes_transferred.add(length.into());
-            if let Some(id) = transfer.written {
-                // Requests of a QP arrive in order: when this comes, the bytes are there.
-                self.outbox.push(&Entry::Written { id, length });
-            }
-        }
-        Ok(())
-    }
-
-    /// A transfer is done.
-    fn transferred(&mut self, channel: &Arc<Channel>, transfer: Transfer, work: &mut Work) {
-        match transfer.then {
-            Then::Run {
-                id,
-                deadline,
-                place,
-            } => {
-                let Role::Server(served) = &mut self.role else {
-                    return;
-                };
-                if served.arrived(&channel.lane, id, &mut self.outbox) {
-                    let body = transfer.memory.read().into();
-                    work.request(channel, id, deadline, place, body);
-                }
-            }
-            Then::Respond { id } => {
-                self.outbox.push(&Entry::Release { id });
-                let body = transfer.memory.read().into();
-                work.wakers.extend(self.calls().finish_read(id, body));
-            }
-            Then::Nothing => {}
-            // Who has read it may not wait for it any more.
-            Then::Tell(reader) => drop(reader.send(())),
+    /// The service of a request goes on in a task.
+    pub(crate) fn runs_in(&mut self, lane: &Lane, id: (u32, u32), task: AbortHandle) {
+        if let Role::Server(served) = &mut self.role {
+            served.runs_in(lane, id, task, &mut self.outbox);
         }
     }
 

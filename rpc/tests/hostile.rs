@@ -57,7 +57,8 @@ struct Liar {
     mr: Arc<Mr>,
     connection: Option<Connection>,
     posted: u16,
-    /// Messages that were said.
+    /// Messages that were said, and those that have not gone.
+    said: Cell<usize>,
     under_way: Cell<usize>,
 }
 
@@ -71,6 +72,7 @@ impl Liar {
             mr: Arc::new(mr),
             connection: None,
             posted: RECEIVES as u16,
+            said: Cell::new(0),
             under_way: Cell::new(0),
             node,
         }
@@ -150,9 +152,16 @@ impl Liar {
         self.connection.as_ref().unwrap().qp()
     }
 
+    fn next_place(&self) -> usize {
+        let said = self.said.get();
+        self.said.set(said + 1);
+        said % 64
+    }
+
     /// Says a message with this word.
     fn say_with(&self, word: u32, message: &[u8]) {
-        let from = RECEIVES * 4096;
+        // Each has bytes of its own until it has gone.
+        let from = RECEIVES * 4096 + self.next_place() * 1024;
         self.mr.write(from, message).unwrap();
         let sges = [self.mr.sge(from, message.len())];
         let send = SendWr::send_imm(word).wr_id(1000).signaled();
@@ -352,6 +361,51 @@ fn more_requests_than_allowed_and_ids_that_repeat_are_violations() {
 }
 
 #[test]
+fn ids_that_repeat_in_one_message_are_a_violation_too() {
+    on_both(async || {
+        let world = World::new().await;
+        let twice = [request(3, b"x"), request(3, b"y")].concat();
+        world.violates("an ID twice", |liar| liar.say(&twice)).await;
+    });
+}
+
+#[test]
+fn a_cancel_in_the_message_of_its_request_keeps_the_service_from_beginning() {
+    on_both(async || {
+        let world = World::new().await;
+        let mut liar = world.liar().await;
+        let cancel = entry(7, CANCEL, 0, 0, 0, &[]);
+        liar.say(&[request(7, b"x"), cancel].concat());
+        let answer = liar.hear().await;
+        assert_eq!(answer[..5], [0, 0, 0, 7, REFUSED]);
+        assert_eq!(answer[12..16], [0, 0, 0, 3], "it was cancelled");
+        assert_eq!(world.far.counters().requests_cancelled, 1);
+        world.goes_on().await;
+    });
+}
+
+#[test]
+fn a_write_with_immediate_however_long_is_a_violation_and_no_more() {
+    on_both(async || {
+        let world = World::new().await;
+        // The client shows the server where it may write, which writes too much and says so.
+        let (mut liar, client) = world.accept(&HELLO).await;
+        let (client, mr) = (client.unwrap(), world.near.register(65_536).unwrap());
+        let call = tokio::spawn({
+            let (client, mr) = (client.clone(), Arc::clone(&mr));
+            async move { client.call_into("hello", &mr, 0, 65_536).await }
+        });
+        liar.asked().await;
+        let sges = [liar.mr.sge(0, 65_536)];
+        let write = SendWr::write_imm(mr.remote(0), liar.posted.into()).sges(&sges);
+        liar.qp().post_send(&[write]).unwrap();
+        let why = call.await.unwrap().unwrap_err();
+        assert!(matches!(why, RpcError::Violation(_)), "{why:?}");
+        world.goes_on().await;
+    });
+}
+
+#[test]
 fn a_client_that_names_memory_it_has_not_ends_alone() {
     on_both(async || {
         let world = World::new().await;
@@ -380,12 +434,11 @@ fn a_client_that_reads_no_responses_is_bounded_and_harms_nobody() {
         let liar = world.liar().await;
         // It posts no receive again, and asks on as fast as the server lets it: it gets what it has
         // room for, and more than it may have under way are a violation.
-        let message = request(1, &[0; 1000]);
         let mut asked = 0;
         while world.far.counters().violations == 0 {
             assert!(asked < 5000, "its requests are bounded");
             if liar.may_say() {
-                liar.say(&message);
+                liar.say(&request(asked, &[0; 1000]));
                 asked += 1;
             }
             tokio::task::yield_now().await;

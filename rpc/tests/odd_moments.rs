@@ -134,7 +134,7 @@ fn a_call_dropped_after_any_number_of_polls_harms_no_other() {
     on_both(async || {
         let options = Options {
             requests: 4,
-            receives: 2,
+            receives: 4,
             message_bytes: 512,
             ..Options::default()
         };
@@ -385,5 +385,118 @@ fn a_response_longer_than_the_client_takes_is_none() {
         let call = |length: usize| client.call(length.to_be_bytes().to_vec());
         assert_eq!(call(5_001).await, Err(RpcError::TooLong));
         assert_eq!(call(5_000).await.unwrap().len(), 5_000);
+    });
+}
+
+#[test]
+fn ends_with_nothing_to_say_say_nothing() {
+    on_both(async || {
+        let few = Options {
+            receives: 4,
+            ..Options::default()
+        };
+        let (far, _server, near, client) = pair(few).await;
+        for _ in 0..20 {
+            assert_eq!(client.call("hello").await.unwrap(), "hello");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let said = || {
+            let received = |endpoint: &Endpoint| endpoint.counters().messages_received;
+            (received(&far), received(&near))
+        };
+        let before = said();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(said(), before);
+    });
+}
+
+#[test]
+fn a_client_at_its_limit_whose_responses_are_read_breaks_no_rule() {
+    on_both(async || {
+        let options = Options {
+            requests: 2,
+            ..Options::default()
+        };
+        let far = endpoint(options);
+        let service = tower::service_fn(|request: Request| async move {
+            yield_now().await;
+            Ok::<_, Refusal>(Bytes::from(vec![request.body()[0]; 10_000]))
+        });
+        let _server = far.listen(at(&far), service).unwrap();
+        let near = endpoint(options);
+        let client = near.connect(at(&far)).await.unwrap();
+        let calls = (0..200).map(|of| {
+            let client = client.clone();
+            async move { client.call(vec![of]).await.unwrap().len() }
+        });
+        let calls: JoinSet<_> = calls.collect();
+        assert!(
+            calls
+                .join_all()
+                .await
+                .iter()
+                .all(|length| *length == 10_000)
+        );
+        assert_eq!(far.counters().violations, 0);
+    });
+}
+
+#[test]
+fn connects_at_a_time_are_no_more_than_allowed() {
+    on_both(async || {
+        let few = Options {
+            connections: 3,
+            ..Options::default()
+        };
+        let (far, near) = (endpoint(Options::default()), endpoint(few));
+        let _server = echo(&far);
+        let connects = (0..20).map(|_| {
+            let (near, to) = (near.clone(), at(&far));
+            async move { near.connect(to).await.ok() }
+        });
+        let connects: JoinSet<_> = connects.collect();
+        let clients: Vec<_> = connects.join_all().await.into_iter().flatten().collect();
+        assert_eq!(clients.len(), 3);
+        for client in clients {
+            assert_eq!(client.call("hello").await.unwrap(), "hello");
+        }
+    });
+}
+
+#[test]
+fn an_endpoint_whose_runtime_ends_fails_its_calls_and_takes_no_more() {
+    let build = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (stays, ends) = (build(), build());
+    let (far, node) = stays.block_on(async { (endpoint(Options::default()), common::node()) });
+    let never = tower::service_fn(|_| std::future::pending::<Result<Bytes, Refusal>>());
+    let _server = stays.block_on(async { far.listen(at(&far), never).unwrap() });
+    let near = ends.block_on(async { Endpoint::new(&node, Options::default()).unwrap() });
+    let client = stays.block_on(near.connect(at(&far))).unwrap();
+    let call = stays.spawn(async move { client.call("never").await });
+    ends.shutdown_timeout(Duration::from_secs(10));
+    let why = stays.block_on(in_time(call)).unwrap();
+    assert_eq!(why, Err(RpcError::Closed));
+    assert!(stays.block_on(near.connect(at(&far))).is_err());
+}
+
+#[test]
+fn what_a_service_works_on_counts_until_it_has_answered() {
+    on_both(async || {
+        let options = Options {
+            large_bytes: 15_000,
+            ..Options::default()
+        };
+        let gated = gated(options).await;
+        let mut first = pin!(gated.client.call(vec![1; 10_000]));
+        assert!(poll_once(first.as_mut()).is_pending());
+        until(|| gated.begun() == 1).await;
+        let second = gated.client.call(vec![2; 10_000]).await;
+        assert_eq!(second, Err(RpcError::Overloaded));
+        drop(gated.server);
     });
 }

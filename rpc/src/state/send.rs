@@ -24,15 +24,16 @@ impl State {
             let Link::Open(connection) = &self.link else {
                 return Ok(());
             };
-            let (run, entries) = self.outbox.next(self.most(lane));
-            let length = run.len();
-            self.sent.extend(self.post(connection.qp(), run, lane)?);
+            let run = self.outbox.next(self.most(lane));
+            let (length, entries, lent) = (run.bytes.len(), run.entries, run.lent);
+            self.sent
+                .extend(self.post(connection.qp(), run.bytes, lane)?);
             self.outbox.take(length);
             self.sending += 1;
             self.said();
             lane.counters.messages_sent.add(1);
             if let Role::Server(served) = &mut self.role {
-                served.answered(entries);
+                served.answered(entries, lent);
                 lane.counters.responses_sent.add(entries.into());
             }
         }

@@ -1,0 +1,195 @@
+//! What completes, and what comes.
+
+use super::{
+    BUFFERED, GRANT, INLINED, Link, RECEIVE, Role, State, TRANSFER, cookie, of_call, post_receive,
+};
+use crate::channel::Channel;
+use crate::error::RpcError;
+use crate::frame::{Entry, Word};
+use crate::lane::{Lane, Work};
+use crate::lock;
+use crate::memory::Buffer;
+use crate::transfers::{Then, Transfer};
+use bytes::Bytes;
+use std::sync::Arc;
+use trunkline::{Completion, Extra, SendWr, Status, WorkOpcode};
+
+/// The word of a message that came.
+///
+/// # Errors
+/// What is wrong with it.
+fn word_of(done: &Completion, lane: &Lane) -> Result<Word, &'static str> {
+    let Extra::Immediate(word) = done.extra else {
+        return Err("a message without its word");
+    };
+    if !matches!(done.opcode, WorkOpcode::Receive) || done.byte_len > lane.options.message_bytes {
+        return Err("a message that is no SEND");
+    }
+    Word::parse(word)
+}
+
+impl State {
+    /// Takes up a completion.
+    ///
+    /// # Errors
+    /// Why the connection fails.
+    pub(crate) fn heed(
+        &mut self,
+        channel: &Arc<Channel>,
+        done: &Completion,
+        work: &mut Work,
+    ) -> Result<(), RpcError> {
+        match &mut self.link {
+            Link::Opening(early) => {
+                early.push(*done);
+                return Ok(());
+            }
+            Link::Failed(_) => return Ok(()),
+            Link::Open(_) => {}
+        }
+        let lane = &channel.lane;
+        if done.status != Status::Success {
+            let down = lane.node.verbs().health().down;
+            return Err(down.map_or_else(|| RpcError::of(done), RpcError::Node));
+        }
+        let number = done.wr_id as u32;
+        match done.wr_id >> 32 {
+            RECEIVE => return self.receive(channel, done, work),
+            BUFFERED => {
+                self.sending -= 1;
+                let buffer = Buffer::numbered(number);
+                self.sent.retain(|sent| *sent != buffer);
+                lock(&lane.buffers).give_back(buffer);
+            }
+            INLINED => self.sending -= 1,
+            GRANT => self.granting = false,
+            _ => {
+                if let Some(transfer) = self.transfers.end(number) {
+                    self.transferred(channel, transfer, work);
+                }
+                self.transfer(lane)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A message came.
+    fn receive(
+        &mut self,
+        channel: &Arc<Channel>,
+        done: &Completion,
+        work: &mut Work,
+    ) -> Result<(), RpcError> {
+        let Link::Open(connection) = &self.link else {
+            return Ok(());
+        };
+        let lane = &channel.lane;
+        // What was written somewhere else has lengths of its own, and no bytes here.
+        let word = word_of(done, lane).map_err(RpcError::Violation)?;
+        let buffer = Buffer::numbered(done.wr_id as u32);
+        let message = lock(&lane.buffers).read(buffer, done.byte_len as usize);
+        post_receive(lane, connection.qp(), buffer).map_err(|error| of_call(&error))?;
+        self.credits.repost();
+        lane.counters.messages_received.add(1);
+        self.parse(channel, word, message.into(), work)
+            .map_err(RpcError::Violation)?;
+        self.transfer(lane)
+    }
+
+    fn parse(
+        &mut self,
+        channel: &Arc<Channel>,
+        word: Word,
+        mut message: Bytes,
+        work: &mut Work,
+    ) -> Result<(), &'static str> {
+        let taken = self.credits.take(word.posted);
+        taken.map_err(|_| trunkline_tokio::Overgrant::WHY)?;
+        if word.drains && !self.peer_drains {
+            self.peer_drains = true;
+            if let Role::Client(calls) = &mut self.role {
+                work.wakers.extend(calls.dismiss());
+            }
+        }
+        while !message.is_empty() {
+            self.take_up(channel, Entry::parse(&mut message)?, work)?;
+        }
+        Ok(())
+    }
+
+    fn take_up(
+        &mut self,
+        channel: &Arc<Channel>,
+        entry: Entry,
+        work: &mut Work,
+    ) -> Result<(), &'static str> {
+        let Self {
+            role,
+            outbox,
+            transfers,
+            ..
+        } = self;
+        match role {
+            Role::Client(calls) => {
+                let counters = &channel.lane.counters;
+                crate::responses::take_up(calls, entry, &channel.lane, transfers, outbox, work)?;
+                counters.responses_received.add(1);
+                Ok(())
+            }
+            Role::Server(served) => {
+                served.take_up(channel, entry, self.drains, transfers, outbox, work)
+            }
+        }
+    }
+
+    /// Begins transfers that wait.
+    pub(crate) fn transfer(&mut self, lane: &Lane) -> Result<(), RpcError> {
+        let Link::Open(connection) = &self.link else {
+            return Ok(());
+        };
+        while let Some((number, transfer)) = self.transfers.begin() {
+            let (sges, remote) = ([transfer.memory.sge()], transfer.extent.remote);
+            let request = match transfer.written {
+                Some(_) => SendWr::write(remote),
+                None => SendWr::read(remote),
+            };
+            let request = request.sges(&sges).wr_id(cookie(TRANSFER, number));
+            let posted = connection.qp().post_send(&[request.signaled()]);
+            posted.map_err(|error| of_call(&error))?;
+            let length = transfer.extent.length;
+            lane.counters.bytes_transferred.add(length.into());
+            if let Some(id) = transfer.written {
+                // Requests of a QP arrive in order: when this comes, the bytes are there.
+                self.outbox.push(&Entry::Written { id, length });
+            }
+        }
+        Ok(())
+    }
+
+    /// A transfer is done.
+    fn transferred(&mut self, channel: &Arc<Channel>, transfer: Transfer, work: &mut Work) {
+        match transfer.then {
+            Then::Run {
+                id,
+                deadline,
+                place,
+            } => {
+                let Role::Server(served) = &mut self.role else {
+                    return;
+                };
+                if let Some(serial) = served.arrived(&channel.lane, id, &mut self.outbox) {
+                    let body = transfer.memory.read().into();
+                    work.request(channel, (id, serial), deadline, place, body);
+                }
+            }
+            Then::Respond { id } => {
+                self.outbox.push(&Entry::Release { id });
+                let body = transfer.memory.read().into();
+                work.wakers.extend(self.calls().finish_read(id, body));
+            }
+            Then::Nothing => {}
+            // Who has read it may not wait for it any more.
+            Then::Tell(reader) => drop(reader.send(())),
+        }
+    }
+}
