@@ -12,7 +12,7 @@ use rustix::time::{
 };
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pause after an error of the operating system that passes.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(1);
@@ -164,8 +164,30 @@ fn poll_once(fds: &mut [PollFd<'_>], timeout: Duration, life: &Life) {
 pub(crate) struct WaitFd {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// Which descriptor of the port is waited for until it takes more.
-    full: Mutex<Option<usize>>,
+    watched: Mutex<Watched>,
+}
+
+/// What a [`WaitFd`] waits for.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Which descriptor of the port, until it takes more.
+    full: Option<usize>,
+    /// When the timer fires, or has fired.
+    alarm: Option<Instant>,
+}
+
+impl Watched {
+    /// Whether the timer has to be set for a wait of `left`, at `now`. One that fires too early
+    /// costs a look at the node, seldom; to set it costs a system call, each time. One that has
+    /// fired stays readable until it is set.
+    fn needs_alarm(&self, now: Instant, left: Option<Duration>) -> bool {
+        let pending = self.alarm.filter(|at| *at > now);
+        match (pending, left.and_then(|left| now.checked_add(left))) {
+            (Some(at), Some(wanted)) => wanted < at,
+            (Some(_), None) => false,
+            (None, wanted) => wanted.is_some() || self.alarm.is_some(),
+        }
+    }
 }
 
 impl WaitFd {
@@ -181,8 +203,12 @@ impl WaitFd {
         let woken = handle.wakeup.fd().into_iter();
         let of_port = handle.ports.first().into_iter().map(AsFd::as_fd);
         let epoll = readable(woken.chain(of_port).chain([timer.as_fd()]))?;
-        let full = Mutex::new(None);
-        Ok(Self { epoll, timer, full })
+        let watched = Mutex::default();
+        Ok(Self {
+            epoll,
+            timer,
+            watched,
+        })
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -201,25 +227,35 @@ impl WaitFd {
         let Some(outlook) = Outlook::of(handle)? else {
             return Ok(false);
         };
-        self.watch_room(handle, outlook.full)?;
-        self.arm(outlook.timer)?;
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        self.watch_room(handle, &mut watched.full, outlook.full)?;
+        self.arm(&mut watched, outlook.timer)?;
         Ok(true)
     }
 
-    /// Sets the timer; without a time it never fires.
-    fn arm(&self, left: Option<Duration>) -> Result<(), Error> {
+    /// Sets the timer, where it would not fire in time; without a time it need not fire.
+    fn arm(&self, watched: &mut Watched, left: Option<Duration>) -> Result<(), Error> {
+        let now = Instant::now();
+        if !watched.needs_alarm(now, left) {
+            return Ok(());
+        }
         let once = Itimerspec {
             it_interval: NEVER,
             it_value: left.map_or(NEVER, timespec),
         };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)
             .map_err(|e| Error::system("timerfd of a worker")(e.into()))?;
+        watched.alarm = left.and_then(|left| now.checked_add(left));
         Ok(())
     }
 
     /// Waits for room in the port's descriptor `full`, and in no other one any more.
-    fn watch_room(&self, handle: &WorkerHandle, full: Option<usize>) -> Result<(), Error> {
-        let mut watched = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+    fn watch_room(
+        &self,
+        handle: &WorkerHandle,
+        watched: &mut Option<usize>,
+        full: Option<usize>,
+    ) -> Result<(), Error> {
         if *watched == full {
             return Ok(());
         }

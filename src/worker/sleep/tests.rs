@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use super::Watched;
 use crate::{Drive, Node, QpOptions};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{ErrorKind, Read, Write};
@@ -164,5 +165,29 @@ fn who_sleeps_on_the_descriptor_misses_no_word_that_another_thread_meets_in_a_ca
         node.shared.handle(0).wake();
         other(&node);
         assert!(is_readable(&node), "the word is gone");
+    }
+}
+
+#[test]
+fn the_timer_is_set_only_where_it_would_fire_too_late_or_has_fired() {
+    let (now, ms) = (Instant::now(), Duration::from_millis);
+    let watched = |alarm: Option<u64>| Watched {
+        alarm: alarm.map(|alarm| now + ms(alarm)),
+        ..Watched::default()
+    };
+    let at = now + ms(10);
+    let needs = |alarm, left: Option<u64>| watched(alarm).needs_alarm(at, left.map(ms));
+    assert!(needs(None, Some(5)), "it never was");
+    assert!(!needs(None, None), "nobody wants it");
+    assert!(needs(Some(20), Some(5)), "it would fire too late");
+    assert!(!needs(Some(20), Some(10)), "it fires in time");
+    assert!(!needs(Some(20), Some(1000)), "it fires too early, once");
+    assert!(!needs(Some(20), None), "the same");
+    for fired in [9, 10] {
+        assert!(
+            needs(Some(fired), Some(1000)),
+            "it stays readable until it is set"
+        );
+        assert!(needs(Some(fired), None), "the same");
     }
 }
