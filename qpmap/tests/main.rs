@@ -25,7 +25,6 @@ mod packs_end;
 mod packs_hostile;
 mod packs_paths;
 mod refusals;
-mod replies;
 mod requests;
 mod room;
 mod routes;

@@ -406,29 +406,6 @@ impl<I: Copy> Delivery<I> {
         window.is_some_and(|window| window.receiver.is_due(now))
     }
 
-    /// Whether the peer is owed an acknowledgement that waits for a packet to ride on. If none
-    /// goes, [`poll_timeout`](Self::poll_timeout) says when it is due.
-    #[inline]
-    pub fn is_ack_waiting(&self, now: Instant) -> bool {
-        let window = self.window.as_ref();
-        window.is_some_and(|window| window.receiver.is_waiting(now))
-    }
-
-    /// An acknowledgement that is owed and not due waits until `at` from now on, and not as long as
-    /// it would have.
-    pub fn ack_may_wait(&mut self, at: Instant) {
-        if let Some(window) = &mut self.window {
-            window.receiver.wait_until(at);
-        }
-    }
-
-    /// When a packet with a number came last, or `ZERO`: none has since the connection was idle.
-    #[inline]
-    pub fn came_at(&self) -> Instant {
-        let window = self.window.as_ref();
-        window.map_or(Instant::ZERO, |window| window.receiver.came_at())
-    }
-
     /// The pure acknowledgement that is due, if one is; it counts as sent.
     pub fn poll_ack(&mut self, now: Instant) -> Option<AckOut<'_>> {
         let window = self.window.as_mut()?;

@@ -93,7 +93,6 @@ impl Receiver {
         self.reverse = Reverse::default();
         self.acknowledged();
         (self.timestamp, self.fresh, self.last_ce) = (0, false, false);
-        self.timestamp_at = Instant::ZERO;
     }
 
     fn acknowledged(&mut self) {
@@ -261,25 +260,6 @@ impl Receiver {
             self.ack_every
         };
         self.ack_now || self.pending >= every || now >= self.ack_at
-    }
-
-    /// Whether an acknowledgement is owed that is not due yet.
-    #[inline]
-    pub(super) fn is_waiting(&self, now: Instant) -> bool {
-        self.pending > 0 && !self.is_due(now)
-    }
-
-    /// What is owed, if anything is, is due then, unless it is at once.
-    pub(super) fn wait_until(&mut self, at: Instant) {
-        if self.ack_at != Instant::FAR {
-            self.ack_at = at;
-        }
-    }
-
-    /// When a packet with a number came last, or `ZERO`.
-    #[inline]
-    pub(super) const fn came_at(&self) -> Instant {
-        self.timestamp_at
     }
 
     pub(super) fn poll_ack(&mut self, now: Instant, counters: &mut Counters) -> Option<AckOut<'_>> {

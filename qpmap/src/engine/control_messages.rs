@@ -1,9 +1,8 @@
 //! Control messages: answers to requests and BINDs, batched into few packets.
 //!
 //! A control message waits one round of the poll loop for company (more answers, or data that goes
-//! the same way), and where replies follow what comes, an answer waits for the reply as long as the
-//! acknowledgement does; then everything a connection owes its peer goes out in as few packets as
-//! it takes.
+//! the same way); then everything a connection owes its peer goes out in as few packets as it
+//! takes.
 
 use super::ack_delay::AckDelay;
 use super::build::{self, Emitted, SentKind, SentPacket};
@@ -73,19 +72,12 @@ impl<P: Platform> Engine<P> {
         turn: Turn,
     ) -> Turn {
         let (now, conn) = (tx.now, tx.conn);
-        if data {
-            let record = &mut self.links[conn];
-            let since_ns = now.since(record.delivery.came_at());
-            record.flags.ack_delay.sent_data(since_ns);
-        }
         if turn == Turn::Full || !self.has_control(conn) {
             return turn;
         }
         let joins = self.room_to_join(conn) >= LEAST_BLOB;
-        if !data && turn == Turn::Idle && self.hold(now, conn) {
-            return turn;
-        }
-        if joins || self.links[conn].flags.ack_delay.is_over(data) {
+        let ack_delay = &mut self.links[conn].flags.ack_delay;
+        if joins || ack_delay.is_over(data) {
             return match self.send_control(tx) {
                 Turn::Idle => turn,
                 other => other,
@@ -96,30 +88,6 @@ impl<P: Platform> Engine<P> {
             return Turn::Yield;
         }
         turn
-    }
-
-    /// Whether control messages may wait for a reply.
-    pub(super) fn may_hold(&self, now: Instant, conn: u32) -> bool {
-        let record = &self.links[conn];
-        record.flags.ack_delay.may_hold() && record.delivery.is_ack_waiting(now)
-    }
-
-    /// The same; from now on they do. The timer of the acknowledgement ends that.
-    fn hold(&mut self, now: Instant, conn: u32) -> bool {
-        let holds = self.may_hold(now, conn);
-        let record = &mut self.links[conn];
-        if holds && !record.flags.ack_delay.is_held() {
-            record.flags.ack_delay.hold();
-            record.delivery.ack_may_wait(now + AckDelay::MOST_NS);
-        }
-        holds
-    }
-
-    /// Whether control messages wait for a reply with an acknowledgement that has left by now.
-    pub(super) fn is_held_in_vain(&self, now: Instant, conn: u32) -> bool {
-        let record = &self.links[conn];
-        let held = record.flags.ack_delay.is_held() && self.has_control(conn);
-        held && !record.delivery.is_ack_waiting(now)
     }
 
     /// Control messages have waited long enough.

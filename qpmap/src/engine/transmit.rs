@@ -176,7 +176,7 @@ impl<P: Platform> Engine<P> {
             Emitted::Voided => turn = Turn::Yield,
             Emitted::Sent | Emitted::Spent => {}
         }
-        turn = match self.links[conn].flags.ping {
+        let turn = match self.links[conn].flags.ping {
             true => self.serve_ping(&mut tx, turn),
             false => turn,
         };
@@ -185,9 +185,6 @@ impl<P: Platform> Engine<P> {
         }
         // In a tight round acknowledgements go before all data.
         let ack = turn == Turn::Full || self.tx.schedule().is_tight() || self.send_ack(&mut tx);
-        if turn == Turn::Idle && self.is_held_in_vain(now, conn) {
-            turn = Turn::Yield;
-        }
         self.rest(now, conn);
         let served = match turn {
             Turn::Full => Served::Full,
@@ -234,10 +231,10 @@ impl<P: Platform> Engine<P> {
             room -= 1;
         }
         // Data goes first, it is what somebody waits for; one packet is kept back for control
-        // messages, unless they wait for data to go with.
+        // messages.
         // Where that is all there is, or was not enough, they do: data may fill any window for as
         // long as there is some.
-        let mut held = u32::from(self.has_control(conn) && !self.may_hold(now, conn));
+        let mut held = u32::from(self.has_control(conn));
         let blocked = self.links[conn].flags.ack_delay.is_blocked();
         if held > 0 && !self.tx.schedule().is_tight() && (room <= held || blocked) {
             match self.send_control(tx) {
