@@ -87,14 +87,18 @@ impl Endpoint {
         options.check()?;
         let pd = node.alloc_pd();
         let regions = Regions::new(pd.clone(), options.large_bytes);
-        let lane = |worker| Lane::start(node, &pd, worker, options, Arc::clone(&regions));
-        let lanes: Result<_, _> = (0..node.workers().count()).map(lane).collect();
-        Ok(Self(Arc::new(Inner {
+        let mut inner = Inner {
             node: node.clone(),
-            lanes: lanes?,
+            lanes: Vec::new(),
             pd,
             next: AtomicUsize::new(0),
-        })))
+        };
+        for worker in 0..node.workers().count() {
+            // Where one cannot start, those before it end with `inner`.
+            let lane = Lane::start(node, &inner.pd, worker, options, Arc::clone(&regions))?;
+            inner.lanes.push(lane);
+        }
+        Ok(Self(Arc::new(inner)))
     }
 
     /// Connects to a server: one QP.

@@ -31,7 +31,7 @@ pub enum RpcError {
     #[error("the server is shutting down")]
     Draining,
     /// The request, or its response, is longer than one of the ends takes, or than the place that
-    /// was given for it.
+    /// was given for it; or there is no memory at this end for the response.
     #[error("the request or its response is too long")]
     TooLong,
     /// There is no memory at this end that could be registered for it. It was not sent.

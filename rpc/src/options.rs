@@ -19,7 +19,8 @@ pub struct Options {
     /// default. Its further ones wait at its own end.
     pub requests: u16,
     /// Connections of each worker of the node, at most: 1 to 65,536; 1,024 by default. Further ones
-    /// are refused.
+    /// are refused. They share a completion queue, which has 2^22 entries at most: with more than
+    /// 23 `receives` each there can be fewer.
     pub connections: u32,
     /// Bytes of a request or response, at most, up to 1 GiB; 64 MiB by default.
     pub max_body: u32,
