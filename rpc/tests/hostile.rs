@@ -212,6 +212,16 @@ impl Liar {
     }
 }
 
+/// The same, with the first bytes of a region as the place of the response.
+fn calling_into(
+    client: &Client,
+    mr: &Arc<Mr>,
+    place: usize,
+) -> JoinHandle<Result<usize, RpcError>> {
+    let (client, mr) = (client.clone(), Arc::clone(mr));
+    tokio::spawn(async move { client.call_into("hello", &mr, 0, place).await })
+}
+
 /// A server, an honest client of it, and where liars are at home.
 struct World {
     far: Endpoint,
@@ -390,13 +400,11 @@ fn a_write_with_immediate_however_long_is_a_violation_and_no_more() {
         let world = World::new().await;
         // The client shows the server where it may write, which writes too much and says so.
         let (mut liar, client) = world.accept(&HELLO).await;
-        let (client, mr) = (client.unwrap(), world.near.register(65_536).unwrap());
-        let call = tokio::spawn({
-            let (client, mr) = (client.clone(), Arc::clone(&mr));
-            async move { client.call_into("hello", &mr, 0, 65_536).await }
-        });
+        let mr = world.near.register(2 << 20).unwrap();
+        let call = calling_into(&client.unwrap(), &mr, 2 << 20);
         liar.asked().await;
-        let sges = [liar.mr.sge(0, 65_536)];
+        // More than all buffers that are registered at a time.
+        let sges = [(); 4].map(|()| liar.mr.sge(0, 300_000));
         let write = SendWr::write_imm(mr.remote(0), liar.posted.into()).sges(&sges);
         liar.qp().post_send(&[write]).unwrap();
         let why = call.await.unwrap().unwrap_err();
@@ -523,11 +531,8 @@ fn a_server_that_writes_more_than_the_place_holds_ends() {
     on_both(async || {
         let world = World::new().await;
         let (mut liar, client) = world.accept(&HELLO).await;
-        let (client, mr) = (client.unwrap(), world.near.register(100).unwrap());
-        let call = tokio::spawn({
-            let (client, mr) = (client.clone(), Arc::clone(&mr));
-            async move { client.call_into("hello", &mr, 10, 50).await }
-        });
+        let mr = world.near.register(100).unwrap();
+        let call = calling_into(&client.unwrap(), &mr, 50);
         let id = liar.asked().await;
         liar.say(&entry(id, WRITTEN, 0, 51, 0, &[]));
         let why = call.await.unwrap().unwrap_err();
