@@ -13,6 +13,8 @@ use trunkline::{Mr, Remote, Rkey};
 use trunkline_rpc::{Client, Endpoint, Options, Request};
 use trunkline_tokio::Node;
 
+const USAGE: &str = "serve|put|get|check ADDRESS [KEY [VALUE [OWN_ADDRESS]]]";
+
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 async fn put(store: &Client, key: &[u8], value: &[u8]) -> Outcome {
@@ -61,10 +63,10 @@ async fn check(store: &Client, table: Remote, mr: &Arc<Mr>) -> Outcome {
 async fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let argument = |at: usize| arguments.get(at).map(String::as_str);
-    let (what, server) = (
-        argument(0),
-        argument(1).ok_or("serve|put|get|check ADDRESS ...")?,
-    );
+    let (what, server) = (argument(0), argument(1).ok_or(USAGE)?);
+    if !matches!(what, Some("serve" | "put" | "get" | "check")) {
+        return Err(USAGE.into());
+    }
     let own = if what == Some("serve") {
         server
     } else {
@@ -104,6 +106,6 @@ async fn main() -> Outcome {
             Ok(())
         }
         (Some("check"), ..) => check(&store, table, &mr).await,
-        _ => Err("serve|put|get|check ADDRESS [KEY [VALUE [OWN_ADDRESS]]]".into()),
+        _ => Err(USAGE.into()),
     }
 }
