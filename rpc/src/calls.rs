@@ -7,6 +7,7 @@ use crate::error::RpcError;
 use crate::memory::Region;
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use trunkline::Mr;
@@ -29,6 +30,9 @@ pub(crate) struct Held {
     /// Where the response goes, and how long that is.
     pub(crate) place: Option<(Arc<Mr>, u32)>,
 }
+
+/// What a call waits for its turn under, where it does.
+pub(crate) type Ticket = Option<NonZeroU64>;
 
 #[derive(Debug)]
 enum State {
@@ -54,8 +58,8 @@ pub(crate) struct Calls {
     free: Vec<u16>,
     limit: u16,
     /// Calls that wait for a slot, in order.
-    queue: BTreeMap<u64, Waker>,
-    next_ticket: u64,
+    queue: BTreeMap<NonZeroU64, Waker>,
+    next_ticket: NonZeroU64,
 }
 
 impl Calls {
@@ -65,16 +69,18 @@ impl Calls {
             free: Vec::new(),
             limit,
             queue: BTreeMap::new(),
-            next_ticket: 0,
+            next_ticket: NonZeroU64::MIN,
         }
     }
 
     /// Begins a request: returns its ID, or waits for its turn. `ticket` is what it waits under.
-    pub(crate) fn begin(&mut self, ticket: &mut Option<u64>, waker: &Waker) -> Poll<u32> {
+    pub(crate) fn begin(&mut self, ticket: &mut Ticket, waker: &Waker) -> Poll<u32> {
         let may = ticket.is_some() || self.queue.is_empty();
         let Some(at) = may.then(|| self.free_slot()).flatten() else {
-            let key = *ticket.get_or_insert(self.next_ticket);
-            self.next_ticket += u64::from(key == self.next_ticket);
+            let key = *ticket.get_or_insert_with(|| {
+                let next = self.next_ticket.saturating_add(1);
+                std::mem::replace(&mut self.next_ticket, next)
+            });
             self.queue.insert(key, waker.clone());
             return Poll::Pending;
         };
@@ -109,7 +115,7 @@ impl Calls {
     }
 
     /// A call that waited for its turn does so no more: returns who is to be woken instead.
-    pub(crate) fn leave(&mut self, ticket: u64) -> Option<Waker> {
+    pub(crate) fn leave(&mut self, ticket: NonZeroU64) -> Option<Waker> {
         match self.queue.remove(&ticket) {
             Some(_) => None,
             // It was woken, and has not taken its turn.

@@ -88,7 +88,9 @@ impl Channel {
 
     /// It has something to say: the lane says it when the tasks that are ready have had their turn.
     pub(crate) fn mark(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
+        // Who has just changed the state sees here whether its flush is still to come: a flush takes
+        // the mark before it locks the state.
+        if !self.queued.load(Ordering::Acquire) && !self.queued.swap(true, Ordering::AcqRel) {
             self.lane.mark(Arc::clone(self));
         }
     }

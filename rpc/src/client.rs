@@ -1,10 +1,11 @@
 //! A handle to a server.
 
-use crate::calls::{Held, Outcome};
+use crate::calls::Outcome;
 use crate::channel::Channel;
 use crate::endpoint::Inner;
 use crate::error::RpcError;
-use crate::frame::{Body, Entry, Extent, HEADER, PLACE};
+use crate::exchange::Exchange;
+use crate::frame::Extent;
 use crate::hello::Hello;
 use crate::request::{Part, Request};
 use crate::transfers::{Memory, Then, Transfer};
@@ -14,12 +15,9 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::task::{Context, Poll};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep};
 use tower_service::Service;
-use tracing::Span;
 use trunkline::{Mr, Remote};
 
 /// A handle to a server: one QP. Clones share it, and any number of tasks may call through them.
@@ -28,11 +26,12 @@ use trunkline::{Mr, Remote};
 #[derive(Clone)]
 pub struct Client(Arc<Handle>);
 
-struct Handle {
-    channel: Arc<Channel>,
+/// What clones of a client share.
+pub(crate) struct Handle {
+    pub(crate) channel: Arc<Channel>,
     /// What the server takes, and the longest message to it.
-    takes: Hello,
-    most: usize,
+    pub(crate) takes: Hello,
+    pub(crate) most: usize,
     _endpoint: Arc<Inner>,
 }
 
@@ -132,9 +131,7 @@ impl Client {
 
     /// Returns why no more requests can be sent, if so it is: what a call would end with.
     pub fn failed(&self) -> Option<RpcError> {
-        let state = self.0.channel.state();
-        let drains = state.peer_drains.then_some(RpcError::Draining);
-        state.failed().cloned().or(drains)
+        self.0.channel.state().may_call().err()
     }
 }
 
@@ -150,212 +147,6 @@ impl Service<Request> for Client {
 
     fn call(&mut self, request: Request) -> Call {
         Self::call(self, request)
-    }
-}
-
-/// How far a call has come.
-#[derive(Debug)]
-enum Stage {
-    /// The request, until it has a turn; and what it waits under.
-    Waits(Box<Waiting>),
-    Sent(u32),
-    Over,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    request: Request,
-    place: Option<Part>,
-    ticket: Option<u64>,
-    /// What goes in the message, and what is held for it.
-    prepared: Option<(Body, Held)>,
-}
-
-/// A request and its response.
-struct Exchange {
-    client: Arc<Handle>,
-    stage: Stage,
-    limit: Option<Duration>,
-    timer: Option<Pin<Box<Sleep>>>,
-    span: Span,
-}
-
-impl Exchange {
-    fn new(client: &Arc<Handle>, request: Request, place: Option<Part>) -> Self {
-        let limit = request.time_left();
-        let span = tracing::debug_span!("call", peer = %client.channel.peer);
-        let waiting = Waiting {
-            request,
-            place,
-            ticket: None,
-            prepared: None,
-        };
-        Self {
-            client: Arc::clone(client),
-            stage: Stage::Waits(Box::new(waiting)),
-            limit,
-            timer: None,
-            span,
-        }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Outcome, RpcError>> {
-        let polled = self.poll_stage(cx);
-        if let Poll::Ready(Err(why)) = &polled {
-            self.span.in_scope(|| tracing::debug!("{why}"));
-        }
-        polled
-    }
-
-    fn poll_stage(&mut self, cx: &mut Context<'_>) -> Poll<Result<Outcome, RpcError>> {
-        if let Some(limit) = self.limit.take() {
-            // A deadline too far to be told apart from none is none.
-            let at = Instant::now().checked_add(limit);
-            self.timer = at.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        }
-        let polled = match &self.stage {
-            Stage::Waits(_) => self.send(cx.waker()),
-            Stage::Sent(id) => self.receive(*id, cx.waker()),
-            Stage::Over => panic!("a call was polled after its end"),
-        };
-        if polled.is_ready() {
-            return polled;
-        }
-        if let Some(timer) = &mut self.timer
-            && timer.as_mut().poll(cx).is_ready()
-        {
-            self.abandon();
-            return Poll::Ready(Err(RpcError::Deadline));
-        }
-        Poll::Pending
-    }
-
-    /// Sends the request, if it has a turn.
-    fn send(&mut self, waker: &Waker) -> Poll<Result<Outcome, RpcError>> {
-        let (client, stage) = (&self.client, &mut self.stage);
-        let Stage::Waits(waiting) = stage else {
-            return Poll::Pending;
-        };
-        if waiting.prepared.is_none() {
-            match client.prepare(&waiting.request, waiting.place.as_ref()) {
-                Ok(prepared) => waiting.prepared = Some(prepared),
-                Err(why) => {
-                    *stage = Stage::Over;
-                    return Poll::Ready(Err(why));
-                }
-            }
-        }
-        let mut state = client.channel.state();
-        let over = state.failed().cloned();
-        if let Some(why) = over.or(state.peer_drains.then_some(RpcError::Draining)) {
-            drop(state);
-            *stage = Stage::Over;
-            return Poll::Ready(Err(why));
-        }
-        let Waiting {
-            place,
-            ticket,
-            prepared,
-            ..
-        } = &mut **waiting;
-        let begun = state.calls().begin(ticket, waker);
-        let Poll::Ready(id) = begun else {
-            return Poll::Pending;
-        };
-        let Some((body, held)) = prepared.take() else {
-            return Poll::Pending;
-        };
-        state.calls().hold(id, held);
-        let timer = self.timer.as_ref();
-        let left = timer.map(|timer| timer.deadline().saturating_duration_since(Instant::now()));
-        state.outbox.push(&Entry::Request {
-            id,
-            deadline: left,
-            place: place.as_ref().map(Part::extent),
-            body,
-        });
-        drop(state);
-        client.channel.lane.counters.requests_sent.add(1);
-        client.channel.mark();
-        *stage = Stage::Sent(id);
-        Poll::Pending
-    }
-
-    fn receive(&mut self, id: u32, waker: &Waker) -> Poll<Result<Outcome, RpcError>> {
-        let mut state = self.client.channel.state();
-        let Poll::Ready((outcome, next)) = state.calls().poll(id, waker) else {
-            return Poll::Pending;
-        };
-        drop(state);
-        self.stage = Stage::Over;
-        if let Some(next) = next {
-            next.wake();
-        }
-        Poll::Ready(outcome)
-    }
-
-    /// Nobody waits for the response any more.
-    fn abandon(&mut self) {
-        let stage = std::mem::replace(&mut self.stage, Stage::Over);
-        let channel = &self.client.channel;
-        let next = match stage {
-            Stage::Waits(waiting) => {
-                let left = |ticket| channel.state().calls().leave(ticket);
-                waiting.ticket.and_then(left)
-            }
-            Stage::Sent(id) => {
-                let mut state = channel.state();
-                let (tells, next) = state.calls().abandon(id);
-                if tells {
-                    state.outbox.push(&Entry::Cancel { id });
-                }
-                drop(state);
-                if tells {
-                    channel.lane.counters.requests_abandoned.add(1);
-                    channel.mark();
-                }
-                next
-            }
-            Stage::Over => None,
-        };
-        if let Some(next) = next {
-            next.wake();
-        }
-    }
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        self.abandon();
-    }
-}
-
-impl Handle {
-    /// What a request carries, and what is held for it.
-    ///
-    /// # Errors
-    /// It is too long for the server, or for the memory of this end.
-    fn prepare(&self, request: &Request, place: Option<&Part>) -> Result<(Body, Held), RpcError> {
-        let place = place.map(|part| (Arc::clone(&part.mr), part.length));
-        let used = HEADER + place.as_ref().map_or(0, |_| PLACE);
-        let (from, mut held) = (request.from(), request.held());
-        held.place = place;
-        let body = request.body();
-        let length = from.map_or(body.len(), |part| part.length as usize);
-        if length > self.takes.max_body as usize {
-            return Err(RpcError::TooLong);
-        }
-        if let Some(part) = from {
-            return Ok((Body::At(part.extent()), held));
-        }
-        if used + length <= self.most {
-            return Ok((Body::Here(body.clone()), held));
-        }
-        let copy = self.channel.lane.regions.offer(body);
-        let copy = copy.ok_or(RpcError::NoMemory)?;
-        let extent = copy.extent();
-        held.copy = Some(copy);
-        Ok((Body::At(extent), held))
     }
 }
 
@@ -387,15 +178,6 @@ pub struct CallInto(Exchange);
 impl fmt::Debug for CallInto {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for Exchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call")
-            .field("peer", &self.client.channel.peer)
-            .field("stage", &self.stage)
-            .finish_non_exhaustive()
     }
 }
 

@@ -144,14 +144,18 @@ impl Header {
     }
 
     fn parse(message: &mut Bytes) -> Option<Self> {
-        (message.len() >= HEADER).then(|| Self {
-            id: message.get_u32(),
-            kind: message.get_u8(),
-            flags: message.get_u8(),
-            code: message.get_u16(),
-            length: message.get_u32(),
-            deadline: message.get_u32(),
-        })
+        let header: &[u8; HEADER] = message.first_chunk()?;
+        let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+        let parsed = Self {
+            id: word(0),
+            kind: header[4],
+            flags: header[5],
+            code: u16::from_be_bytes([header[6], header[7]]),
+            length: word(8),
+            deadline: word(12),
+        };
+        message.advance(HEADER);
+        Some(parsed)
     }
 }
 
@@ -348,6 +352,11 @@ fn parse_body(header: Header, others: u8, message: &mut Bytes) -> Result<Body, &
         return Err("an entry is cut short");
     }
     Ok(Body::Here(message.split_to(length)))
+}
+
+/// Whether the entry that `out`, which this end has written, begins with is a request.
+pub(crate) fn is_request(out: &[u8]) -> bool {
+    out[4] == REQUEST
 }
 
 /// Whether the entry that `out`, which this end has written, begins with is a response to be read.

@@ -4,22 +4,18 @@
 use crate::channel::Channel;
 use crate::counters::Counting;
 use crate::error::RpcError;
-use crate::frame::Extent;
 use crate::hello::Hello;
 use crate::lock;
 use crate::memory::{Buffers, Regions};
 use crate::options::Options;
-use crate::served::Answer;
-use crate::service::{self, Incoming};
+use crate::service::Requests;
 use crate::state::SEND_WRS;
-use bytes::Bytes;
 use hashbrown::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 use trunkline::rdma_cm::sync::Resources;
 use trunkline::{Completion, Error, Pd, QpOptions};
 use trunkline_tokio::{Completions, Cq, Node};
@@ -179,32 +175,13 @@ impl Lane {
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) wakers: Vec<Waker>,
-    requests: Vec<Incoming>,
-    answers: Vec<Answer>,
+    pub(crate) requests: Requests,
 }
 
 impl Work {
-    /// A request has come.
-    pub(crate) fn request(
-        &mut self,
-        channel: &Arc<Channel>,
-        id: (u32, u32),
-        deadline: Option<Duration>,
-        place: Option<Extent>,
-        body: Bytes,
-    ) {
-        self.requests.push(Incoming {
-            channel: Arc::clone(channel),
-            id,
-            deadline,
-            place,
-            body,
-        });
-    }
-
     pub(crate) fn run(&mut self) {
         self.wakers.drain(..).for_each(Waker::wake);
-        service::run(&mut self.requests, &mut self.answers);
+        self.requests.run();
     }
 }
 

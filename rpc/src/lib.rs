@@ -43,6 +43,7 @@ mod client;
 mod counters;
 mod endpoint;
 mod error;
+mod exchange;
 mod frame;
 mod hello;
 mod lane;

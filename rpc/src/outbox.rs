@@ -15,6 +15,8 @@ pub(crate) struct Outbox {
 pub(crate) struct Run<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) entries: u32,
+    /// Those that are requests.
+    pub(crate) requests: u32,
     /// Those that are responses to be read.
     pub(crate) lent: u32,
 }
@@ -34,12 +36,13 @@ impl Outbox {
     /// Returns the longest run of entries of at most `most` bytes. Each entry is that short.
     pub(crate) fn next(&self, most: usize) -> Run<'_> {
         let rest = &self.bytes[self.head..];
-        let (mut end, mut entries, mut lent) = (0, 0, 0);
+        let (mut end, mut entries, mut requests, mut lent) = (0, 0, 0, 0);
         while end < rest.len() {
             let next = end + frame::size(&rest[end..]);
             if next > most {
                 break;
             }
+            requests += u32::from(frame::is_request(&rest[end..]));
             lent += u32::from(frame::is_lent(&rest[end..]));
             (end, entries) = (next, entries + 1);
         }
@@ -48,6 +51,7 @@ impl Outbox {
         Run {
             bytes,
             entries,
+            requests,
             lent,
         }
     }

@@ -6,9 +6,9 @@ use crate::frame::{Body, Entry, Extent, HEADER, Reason};
 use crate::lane::{Lane, Work};
 use crate::memory::{Charge, Region};
 use crate::outbox::Outbox;
+use crate::service::Head;
 use crate::transfers::{Memory, Then, Transfer, Transfers};
 use bytes::Bytes;
-use hashbrown::HashMap;
 use std::sync::Arc;
 use tokio::task::AbortHandle;
 
@@ -19,18 +19,11 @@ pub(crate) enum Failure {
     Deadline,
 }
 
-/// A request that has no answer yet.
-#[derive(Debug)]
-struct Running {
-    /// Tells it apart from a later one under the same ID.
-    serial: u32,
-    stage: Stage,
-    /// What it takes of what may be kept for peers.
-    _charge: Option<Charge>,
-}
-
+/// What has become of the request of a slot.
 #[derive(Debug)]
 enum Stage {
+    /// There is none.
+    Free,
     /// Its bytes are on their way.
     Reading,
     /// They are here, and its service has not begun.
@@ -39,42 +32,91 @@ enum Stage {
     Runs(Option<AbortHandle>),
     /// Nobody waits for it any more, and it is about to begin, or has.
     Cancelled,
+    /// The client reads its response.
+    Lent { _bytes: Box<Region> },
 }
+
+/// Room for a request, under the low half of its ID.
+#[derive(Debug)]
+struct Slot {
+    id: u32,
+    /// Tells it apart from a later one under the same ID.
+    serial: u32,
+    stage: Stage,
+    /// What it takes of what may be kept for peers.
+    _charge: Option<Charge>,
+}
+
+impl Slot {
+    const FREE: Self = Self {
+        id: 0,
+        serial: 0,
+        stage: Stage::Free,
+        _charge: None,
+    };
+}
+
+const _: () = assert!(size_of::<Slot>() <= 40);
 
 /// Each request is answered exactly once.
 #[derive(Debug)]
 pub(crate) struct Served {
-    limit: u32,
+    limit: u16,
+    /// As far as they have been used.
+    slots: Vec<Slot>,
+    next_serial: u32,
     /// Requests whose response has not gone out.
     unanswered: u32,
-    running: HashMap<u32, Running>,
-    next_serial: u32,
     /// Responses that the client reads, and how many of them have not gone out.
-    lent: HashMap<u32, Region>,
+    lent: u32,
     lent_due: u32,
 }
 
 impl Served {
-    pub(crate) fn new(limit: u16) -> Self {
+    pub(crate) const fn new(limit: u16) -> Self {
         Self {
-            limit: limit.into(),
-            unanswered: 0,
-            running: HashMap::new(),
+            limit,
+            slots: Vec::new(),
             next_serial: 0,
-            lent: HashMap::new(),
+            unanswered: 0,
+            lent: 0,
             lent_due: 0,
         }
     }
 
     /// Whether anything is left to answer or to be read.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.unanswered > 0 || !self.lent.is_empty()
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.unanswered > 0 || self.lent > 0
     }
 
     /// Requests that the client may not take for answered and done with.
-    fn under_way(&self) -> u32 {
-        let lent = (self.lent.len() as u32).saturating_sub(self.lent_due);
-        self.unanswered + lent
+    const fn under_way(&self) -> u32 {
+        self.unanswered + self.lent.saturating_sub(self.lent_due)
+    }
+
+    /// The slot of a request that is under way.
+    fn slot(&mut self, id: u32) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(usize::from(id as u16));
+        slot.filter(|slot| slot.id == id && !matches!(slot.stage, Stage::Free))
+    }
+
+    /// Sees that a request may come under an ID.
+    ///
+    /// # Errors
+    /// No client has so many, or another one has it.
+    fn admit(&mut self, id: u32) -> Result<(), &'static str> {
+        let at = id as u16;
+        if self.under_way() >= self.limit.into() || at >= self.limit {
+            return Err("more requests than it may have under way");
+        }
+        let at = usize::from(at);
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || Slot::FREE);
+        }
+        match self.slots[at].stage {
+            Stage::Free => Ok(()),
+            _ => Err("a request under an ID that is another's"),
+        }
     }
 
     /// Takes up an entry.
@@ -98,12 +140,7 @@ impl Served {
                 place,
                 body,
             } => {
-                if self.under_way() >= self.limit {
-                    return Err("more requests than it may have under way");
-                }
-                if self.running.contains_key(&id) || self.lent.contains_key(&id) {
-                    return Err("a request under an ID that is another's");
-                }
+                self.admit(id)?;
                 self.unanswered += 1;
                 if drains {
                     refuse(outbox, id, Reason::Draining);
@@ -113,7 +150,13 @@ impl Served {
                 match body {
                     Body::Here(bytes) if bytes.len() <= max_body as usize => {
                         let serial = self.expect(id, Stage::Due, None);
-                        work.request(channel, (id, serial), deadline, place, bytes);
+                        let head = Head {
+                            id,
+                            serial,
+                            deadline,
+                            place,
+                        };
+                        work.requests.push(channel, head, bytes);
                     }
                     Body::At(extent) if extent.length <= max_body => {
                         let then = Then::Run {
@@ -127,11 +170,7 @@ impl Served {
                 }
             }
             Entry::Cancel { id } => self.cancel(lane, id, outbox),
-            Entry::Release { id } => {
-                self.lent
-                    .remove(&id)
-                    .ok_or("it has read what was not lent to it")?;
-            }
+            Entry::Release { id } => self.release(id)?,
             Entry::Response { .. } | Entry::Written { .. } | Entry::Refused { .. } => {
                 return Err("a client that answers");
             }
@@ -139,16 +178,28 @@ impl Served {
         Ok(())
     }
 
-    /// A request has come: returns what tells it apart.
+    /// The client has read a response.
+    ///
+    /// # Errors
+    /// None was lent to it under this ID.
+    fn release(&mut self, id: u32) -> Result<(), &'static str> {
+        let slot = self.slot(id);
+        let slot = slot.filter(|slot| matches!(slot.stage, Stage::Lent { .. }));
+        *slot.ok_or("it has read what was not lent to it")? = Slot::FREE;
+        self.lent -= 1;
+        Ok(())
+    }
+
+    /// A request that was admitted has come: returns what tells it apart.
     fn expect(&mut self, id: u32, stage: Stage, charge: Option<Charge>) -> u32 {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
-        let running = Running {
+        self.slots[usize::from(id as u16)] = Slot {
+            id,
             serial,
             stage,
             _charge: charge,
         };
-        self.running.insert(id, running);
         serial
     }
 
@@ -177,11 +228,11 @@ impl Served {
 
     /// The bytes of a request are here: returns what tells it apart, if it is to run.
     pub(crate) fn arrived(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) -> Option<u32> {
-        let running = self.running.get_mut(&id)?;
-        match running.stage {
+        let slot = self.slot(id)?;
+        match slot.stage {
             Stage::Reading => {
-                running.stage = Stage::Due;
-                Some(running.serial)
+                slot.stage = Stage::Due;
+                Some(slot.serial)
             }
             _ => {
                 self.dismiss(lane, id, outbox);
@@ -192,32 +243,34 @@ impl Served {
 
     /// A request that nobody waits for ends.
     fn dismiss(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) {
-        self.running.remove(&id);
+        if let Some(slot) = self.slot(id) {
+            *slot = Slot::FREE;
+        }
         lane.counters.requests_cancelled.add(1);
         refuse(outbox, id, Reason::Cancelled);
     }
 
     /// Nobody waits for a request any more. One that has its answer already crossed that.
     fn cancel(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) {
-        let Some(running) = self.running.get_mut(&id) else {
+        let Some(slot) = self.slot(id) else {
             return;
         };
-        match &running.stage {
+        match &slot.stage {
             Stage::Runs(Some(task)) => {
                 task.abort();
                 self.dismiss(lane, id, outbox);
             }
-            Stage::Reading | Stage::Due | Stage::Runs(None) => running.stage = Stage::Cancelled,
-            Stage::Cancelled => {}
+            Stage::Reading | Stage::Due | Stage::Runs(None) => slot.stage = Stage::Cancelled,
+            Stage::Free | Stage::Cancelled | Stage::Lent { .. } => {}
         }
     }
 
     /// The service of a request is about to begin: returns whether anybody waits for it.
     pub(crate) fn begin(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) -> bool {
-        let Some(running) = self.running.get(&id) else {
+        let Some(slot) = self.slot(id) else {
             return false;
         };
-        let over = matches!(running.stage, Stage::Cancelled);
+        let over = matches!(slot.stage, Stage::Cancelled);
         if over {
             self.dismiss(lane, id, outbox);
         }
@@ -226,10 +279,10 @@ impl Served {
 
     /// It has not answered at once: a task of its own will.
     pub(crate) fn runs(&mut self, id: u32) {
-        if let Some(running) = self.running.get_mut(&id)
-            && matches!(running.stage, Stage::Due)
+        if let Some(slot) = self.slot(id)
+            && matches!(slot.stage, Stage::Due)
         {
-            running.stage = Stage::Runs(None);
+            slot.stage = Stage::Runs(None);
         }
     }
 
@@ -241,16 +294,18 @@ impl Served {
         task: AbortHandle,
         outbox: &mut Outbox,
     ) {
-        let running = self.running.get_mut(&id);
-        let Some(running) = running.filter(|running| running.serial == serial) else {
+        let slot = self.slot(id).filter(|slot| slot.serial == serial);
+        let Some(slot) = slot else {
             return;
         };
-        match running.stage {
+        match slot.stage {
             Stage::Cancelled => {
                 task.abort();
                 self.dismiss(lane, id, outbox);
             }
-            _ => running.stage = Stage::Runs(Some(task)),
+            // Its task has ended already.
+            Stage::Free | Stage::Lent { .. } => {}
+            Stage::Reading | Stage::Due | Stage::Runs(_) => slot.stage = Stage::Runs(Some(task)),
         }
     }
 
@@ -264,22 +319,18 @@ impl Served {
         transfers: &mut Transfers,
         outbox: &mut Outbox,
     ) {
-        let Answer {
-            id,
-            serial,
-            place,
-            outcome,
-        } = answer;
-        let own = |running: &Running| running.serial == serial;
-        if !self.running.get(&id).is_some_and(own) {
+        let Answer { head, outcome } = answer;
+        let (id, serial) = (head.id, head.serial);
+        let slot = self.slot(id).filter(|slot| slot.serial == serial);
+        let Some(slot) = slot else {
             // It was cancelled, and is answered.
             return;
-        }
-        self.running.remove(&id);
+        };
+        *slot = Slot::FREE;
         let (most, max_body) = takes;
         match outcome {
             Ok(bytes) if bytes.len() > max_body as usize => refuse(outbox, id, Reason::TooLong),
-            Ok(bytes) => match place {
+            Ok(bytes) => match head.place {
                 Some(place) => write(lane, id, &bytes, place, transfers, outbox),
                 None if HEADER + bytes.len() <= most => {
                     let body = Body::Here(bytes);
@@ -289,7 +340,14 @@ impl Served {
                     Some(region) => {
                         let body = Body::At(region.extent());
                         outbox.push(&Entry::Response { id, body });
-                        self.lent.insert(id, region);
+                        self.expect(
+                            id,
+                            Stage::Lent {
+                                _bytes: Box::new(region),
+                            },
+                            None,
+                        );
+                        self.lent += 1;
                         self.lent_due += 1;
                     }
                     None => refuse_in_words(outbox, id, &no_room(), most),
@@ -314,23 +372,21 @@ impl Served {
 
     /// The connection has failed: nobody waits any more.
     pub(crate) fn fail(&mut self, lane: &Lane) {
-        for (_, running) in self.running.drain() {
-            lane.counters.requests_cancelled.add(1);
-            if let Stage::Runs(Some(task)) = running.stage {
+        for slot in self.slots.drain(..) {
+            if let Stage::Runs(Some(task)) = &slot.stage {
                 task.abort();
             }
+            let waits = !matches!(slot.stage, Stage::Free | Stage::Lent { .. });
+            lane.counters.requests_cancelled.add(waits.into());
         }
-        self.lent.clear();
+        self.lent = 0;
     }
 }
 
 /// What came of a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) id: u32,
-    /// Tells it apart from a later request under the same ID.
-    pub(crate) serial: u32,
-    pub(crate) place: Option<Extent>,
+    pub(crate) head: Head,
     pub(crate) outcome: Result<Bytes, Failure>,
 }
 

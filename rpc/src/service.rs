@@ -17,17 +17,63 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tower_service::Service;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
+
+/// What a request says beside its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) id: u32,
+    /// Tells it apart from a later one under the same ID.
+    pub(crate) serial: u32,
+    pub(crate) deadline: Option<Duration>,
+    /// Where its response is to be written.
+    pub(crate) place: Option<Extent>,
+}
 
 /// A request that has come in full.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    pub(crate) channel: Arc<Channel>,
-    /// Its ID, and what tells it apart from a later one under the same.
-    pub(crate) id: (u32, u32),
-    pub(crate) deadline: Option<Duration>,
-    pub(crate) place: Option<Extent>,
+    pub(crate) head: Head,
     pub(crate) body: Bytes,
+    /// Somebody waits for its response.
+    pub(crate) is_awaited: bool,
+}
+
+/// Requests that are about to run. Those of one connection mostly come together.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    all: Vec<Incoming>,
+    /// Whose they are, in the same order, and how many.
+    runs: Vec<(Arc<Channel>, usize)>,
+    answers: Vec<Answer>,
+}
+
+impl Requests {
+    pub(crate) fn push(&mut self, channel: &Arc<Channel>, head: Head, body: Bytes) {
+        self.all.push(Incoming {
+            head,
+            body,
+            is_awaited: true,
+        });
+        match self.runs.last_mut() {
+            Some((last, count)) if Arc::ptr_eq(last, channel) => *count += 1,
+            _ => self.runs.push((Arc::clone(channel), 1)),
+        }
+    }
+
+    /// Runs all. What those of one connection answer at once goes together.
+    pub(crate) fn run(&mut self) {
+        let mut rest = &mut self.all[..];
+        for (channel, count) in self.runs.drain(..) {
+            let (run, others) = rest.split_at_mut(count);
+            rest = others;
+            channel.serve(run, &mut self.answers);
+            if !self.answers.is_empty() {
+                channel.answer(self.answers.drain(..));
+            }
+        }
+        self.all.clear();
+    }
 }
 
 type Response = Pin<Box<dyn Future<Output = Result<Bytes, Refusal>> + Send>>;
@@ -89,123 +135,104 @@ impl fmt::Debug for Door {
     }
 }
 
-/// Whoever holds it owes a response: where it is dropped, that says so.
+/// The task of a request has it, and owes a response: where it is dropped, that says so.
 struct Ticket {
     channel: Arc<Channel>,
-    id: (u32, u32),
-    place: Option<Extent>,
-    answered: bool,
+    head: Option<Head>,
 }
 
 impl Ticket {
     /// What came of the request.
-    fn answer(&mut self, outcome: Result<Bytes, Failure>) -> Answer {
-        self.answered = true;
-        let (id, serial) = self.id;
-        Answer {
-            id,
-            serial,
-            place: self.place,
-            outcome,
+    fn answer(&mut self, outcome: Result<Bytes, Failure>) {
+        if let Some(head) = self.head.take() {
+            self.channel.answer([Answer { head, outcome }]);
         }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.answered {
-            let refusal = Refusal::new(0, "the service ended without a response");
-            let answer = self.answer(Err(Failure::Service(refusal)));
-            self.channel.answer([answer]);
-        }
+        self.answer(no_response());
     }
 }
 
-/// Runs requests. Those of one connection mostly come together, and so do their responses go.
-pub(crate) fn run(requests: &mut Vec<Incoming>, answers: &mut Vec<Answer>) {
-    let mut requests = requests.drain(..).peekable();
-    while let Some(incoming) = requests.next() {
-        let channel = Arc::clone(&incoming.channel);
-        answers.extend(begin(incoming));
-        let more = |next: &Incoming| Arc::ptr_eq(&next.channel, &channel);
-        if !answers.is_empty() && !requests.peek().is_some_and(more) {
-            channel.answer(answers.drain(..));
-        }
-    }
+fn no_response() -> Result<Bytes, Failure> {
+    let refusal = Refusal::new(0, "the service ended without a response");
+    Err(Failure::Service(refusal))
 }
 
-/// Begins a request: the lane's task itself polls the service first, so that one which answers at
-/// once costs no task. Returns that answer.
-fn begin(incoming: Incoming) -> Option<Answer> {
-    let Incoming {
-        channel,
-        id,
-        deadline,
-        place,
-        body,
-    } = incoming;
-    channel.lane.counters.requests_received.add(1);
-    let request = Request::received(body, deadline, channel.peer);
-    let span =
-        tracing::debug_span!("rpc", peer = %channel.peer, id = id.0, bytes = request.body().len());
-    let mut ticket = Ticket {
-        channel,
-        id,
-        place,
-        answered: false,
-    };
+/// What has come of a request that has just begun.
+enum Begun {
+    Answered(Result<Bytes, Failure>),
+    Runs(Response),
+}
+
+/// Begins a request, and polls its response once, so that one which is there costs no task.
+fn begin(service: &mut dyn Serve, request: Request, span: &Span) -> Begun {
     let begun = catch_unwind(AssertUnwindSafe(|| {
         let _entered = span.enter();
-        let mut response = ticket.channel.serve(id.0, request)?;
-        let polled = response
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()));
-        Some((response, polled))
-    }));
-    let response = match begun {
-        Ok(Some((_, Poll::Ready(outcome)))) => {
-            return Some(ticket.answer(outcome.map_err(Failure::Service)));
+        let mut response = service.call(request);
+        let mut cx = Context::from_waker(Waker::noop());
+        match response.as_mut().poll(&mut cx) {
+            Poll::Ready(outcome) => Begun::Answered(outcome.map_err(Failure::Service)),
+            Poll::Pending => Begun::Runs(response),
         }
-        Ok(Some((response, Poll::Pending))) => response,
-        // It panicked, or there is no service any more: the ticket says so.
-        Ok(None) | Err(_) => return None,
-    };
-    if !ticket.channel.began(id.0) {
-        return None;
+    }));
+    begun.unwrap_or_else(|_| Begun::Answered(no_response()))
+}
+
+impl Channel {
+    /// Begins requests, as far as anybody waits for them. What is answered at once is added to
+    /// `answers`.
+    fn serve(self: &Arc<Self>, requests: &mut [Incoming], answers: &mut Vec<Answer>) {
+        let Some(door) = &self.door else { return };
+        let mut state = self.state();
+        if state.failed().is_some() {
+            return;
+        }
+        state.begin(&self.lane, requests);
+        drop(state);
+        let (mut service, mut handed) = (lock(&door.0), 0);
+        for incoming in requests.iter_mut().filter(|request| request.is_awaited) {
+            handed += 1;
+            let head = incoming.head;
+            let body = std::mem::take(&mut incoming.body);
+            let span =
+                tracing::debug_span!("rpc", peer = %self.peer, id = head.id, bytes = body.len());
+            let request = Request::received(body, head.deadline, self.peer);
+            match begin(&mut **service, request, &span) {
+                Begun::Answered(outcome) => answers.push(Answer { head, outcome }),
+                Begun::Runs(response) => self.spawn(head, response, span),
+            }
+        }
+        self.lane.counters.requests_received.add(handed);
     }
-    let channel = Arc::clone(&ticket.channel);
-    let task = tokio::spawn(
-        async move {
-            let outcome = match deadline {
+
+    /// The service of a request did not answer at once: a task of its own goes on.
+    fn spawn(self: &Arc<Self>, head: Head, response: Response, span: Span) {
+        let mut ticket = Ticket {
+            channel: Arc::clone(self),
+            head: Some(head),
+        };
+        if !self.runs(head.id) {
+            return;
+        }
+        let answered = async move {
+            let outcome = match head.deadline {
                 None => response.await.map_err(Failure::Service),
                 Some(deadline) => match tokio::time::timeout(deadline, response).await {
                     Ok(outcome) => outcome.map_err(Failure::Service),
                     Err(_) => Err(Failure::Deadline),
                 },
             };
-            let answer = ticket.answer(outcome);
-            ticket.channel.answer([answer]);
-        }
-        .instrument(span),
-    );
-    channel.runs_in(id, task.abort_handle());
-    None
-}
-
-impl Channel {
-    /// Begins a request; `None`: nobody waits for it any more.
-    fn serve(&self, id: u32, request: Request) -> Option<Response> {
-        let door = self.door.as_ref()?;
-        let mut state = self.state();
-        if !state.begin(&self.lane, id) {
-            return None;
-        }
-        drop(state);
-        Some(lock(&door.0).call(request))
+            ticket.answer(outcome);
+        };
+        let task = tokio::spawn(answered.instrument(span));
+        self.runs_in((head.id, head.serial), task.abort_handle());
     }
 
     /// The service of a request did not answer at once. `false`: nobody waits for it any more.
-    fn began(&self, id: u32) -> bool {
+    fn runs(&self, id: u32) -> bool {
         let mut state = self.state();
         let stands = state.failed().is_none();
         if let Role::Server(served) = &mut state.role {

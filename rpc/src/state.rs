@@ -11,6 +11,7 @@ use crate::lock;
 use crate::memory::Buffer;
 use crate::outbox::Outbox;
 use crate::served::{Answer, Served};
+use crate::service::Incoming;
 use crate::transfers::{TRANSFERS, Transfers};
 use std::task::Waker;
 use tokio::task::AbortHandle;
@@ -166,6 +167,18 @@ impl State {
         }
     }
 
+    /// Whether requests can be sent.
+    ///
+    /// # Errors
+    /// Why no more can.
+    pub(crate) fn may_call(&self) -> Result<(), RpcError> {
+        match self.failed() {
+            Some(why) => Err(why.clone()),
+            None if self.peer_drains => Err(RpcError::Draining),
+            None => Ok(()),
+        }
+    }
+
     /// Requests of this end that are under way.
     pub(crate) const fn calls(&mut self) -> &mut Calls {
         match &mut self.role {
@@ -174,12 +187,12 @@ impl State {
         }
     }
 
-    /// The service of a request is about to begin: returns whether anybody waits for it.
-    pub(crate) fn begin(&mut self, lane: &Lane, id: u32) -> bool {
-        let stands = self.failed().is_none();
-        match &mut self.role {
-            Role::Server(served) => stands && served.begin(lane, id, &mut self.outbox),
-            Role::Client(_) => false,
+    /// The services of these requests are about to begin, as far as anybody waits for them.
+    pub(crate) fn begin(&mut self, lane: &Lane, requests: &mut [Incoming]) {
+        if let Role::Server(served) = &mut self.role {
+            for request in requests {
+                request.is_awaited = served.begin(lane, request.head.id, &mut self.outbox);
+            }
         }
     }
 

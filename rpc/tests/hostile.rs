@@ -354,7 +354,13 @@ fn more_requests_than_allowed_and_ids_that_repeat_are_violations() {
             }
         });
         let _server = far.listen(at(&far), never).unwrap();
-        for (at, ids) in [(1, [1, 2, 3, 4, 5]), (2, [1, 2, 3, 3, 4])] {
+        let ids = [
+            (1, [0, 1, 2, 3, 4]),
+            (2, [0, 1, 2, 2, 3]),
+            // Another request with the same low half.
+            (3, [0, 1, 2, 0x1_0002, 3]),
+        ];
+        for (at, ids) in ids {
             // In one message, and in one each.
             for each in [5, 1] {
                 let liar = Liar::connect(&home, &far).await;
@@ -446,7 +452,7 @@ fn a_client_that_reads_no_responses_is_bounded_and_harms_nobody() {
         while world.far.counters().violations == 0 {
             assert!(asked < 5000, "its requests are bounded");
             if liar.may_say() {
-                liar.say(&request(asked, &[0; 1000]));
+                liar.say(&request(asked % 1024, &[0; 1000]));
                 asked += 1;
             }
             tokio::task::yield_now().await;

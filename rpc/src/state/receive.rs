@@ -9,6 +9,7 @@ use crate::frame::{Entry, Word};
 use crate::lane::{Lane, Work};
 use crate::lock;
 use crate::memory::Buffer;
+use crate::service::Head;
 use crate::transfers::{Then, Transfer};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -111,8 +112,13 @@ impl State {
                 work.wakers.extend(calls.dismiss());
             }
         }
+        let mut entries = 0;
         while !message.is_empty() {
             self.take_up(channel, Entry::parse(&mut message)?, work)?;
+            entries += 1;
+        }
+        if let Role::Client(_) = self.role {
+            channel.lane.counters.responses_received.add(entries);
         }
         Ok(())
     }
@@ -131,10 +137,7 @@ impl State {
         } = self;
         match role {
             Role::Client(calls) => {
-                let counters = &channel.lane.counters;
-                crate::responses::take_up(calls, entry, &channel.lane, transfers, outbox, work)?;
-                counters.responses_received.add(1);
-                Ok(())
+                crate::responses::take_up(calls, entry, &channel.lane, transfers, outbox, work)
             }
             Role::Server(served) => {
                 served.take_up(channel, entry, self.drains, transfers, outbox, work)
@@ -179,7 +182,13 @@ impl State {
                 };
                 if let Some(serial) = served.arrived(&channel.lane, id, &mut self.outbox) {
                     let body = transfer.memory.read().into();
-                    work.request(channel, (id, serial), deadline, place, body);
+                    let head = Head {
+                        id,
+                        serial,
+                        deadline,
+                        place,
+                    };
+                    work.requests.push(channel, head, body);
                 }
             }
             Then::Respond { id } => {

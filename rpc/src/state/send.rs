@@ -5,6 +5,7 @@ use crate::frame::Word;
 use crate::lane::Lane;
 use crate::lock;
 use crate::memory::Buffer;
+use crate::outbox::Run;
 use trunkline::{Error, Qp, SendWr};
 use trunkline_tokio::Credits;
 
@@ -25,16 +26,24 @@ impl State {
                 return Ok(());
             };
             let run = self.outbox.next(self.most(lane));
-            let (length, entries, lent) = (run.bytes.len(), run.entries, run.lent);
             self.sent
                 .extend(self.post(connection.qp(), run.bytes, lane)?);
-            self.outbox.take(length);
+            let Run {
+                entries,
+                requests,
+                lent,
+                ..
+            } = run;
+            self.outbox.take(run.bytes.len());
             self.sending += 1;
             self.said();
             lane.counters.messages_sent.add(1);
-            if let Role::Server(served) = &mut self.role {
-                served.answered(entries, lent);
-                lane.counters.responses_sent.add(entries.into());
+            match &mut self.role {
+                Role::Client(_) => lane.counters.requests_sent.add(requests.into()),
+                Role::Server(served) => {
+                    served.answered(entries, lent);
+                    lane.counters.responses_sent.add(entries.into());
+                }
             }
         }
         self.grant()
