@@ -79,7 +79,7 @@ impl Channel {
             Ok(()) => self.mark(),
             Err(why) => self.close(why),
         }
-        work.run();
+        work.run(self);
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -88,8 +88,8 @@ impl Channel {
 
     /// It has something to say: the lane says it when the tasks that are ready have had their turn.
     pub(crate) fn mark(self: &Arc<Self>) {
-        // Who has just changed the state sees here whether its flush is still to come: a flush takes
-        // the mark before it locks the state.
+        // Who has just changed the state sees here whether its flush is still to come: a flush
+        // takes the mark before it locks the state.
         if !self.queued.load(Ordering::Acquire) && !self.queued.swap(true, Ordering::AcqRel) {
             self.lane.mark(Arc::clone(self));
         }

@@ -60,6 +60,7 @@ pub(crate) struct Exchange {
 const _: () = assert!(size_of::<Exchange>() <= 80);
 
 impl Exchange {
+    #[inline]
     pub(crate) fn new(client: &Arc<Handle>, request: Request, place: Option<Part>) -> Self {
         let limit = request.time_left().map_or(Limit::None, Limit::After);
         let span = tracing::debug_span!("call", peer = %client.channel.peer);

@@ -8,7 +8,8 @@ use crate::hello::Hello;
 use crate::lock;
 use crate::memory::{Buffers, Regions};
 use crate::options::Options;
-use crate::service::Requests;
+use crate::served::Answer;
+use crate::service::Incoming;
 use crate::state::SEND_WRS;
 use hashbrown::HashMap;
 use std::future::Future;
@@ -171,17 +172,20 @@ impl Lane {
     }
 }
 
-/// What follows from completions, to be done when nothing is locked.
+/// What follows from completions of a connection, to be done when nothing is locked.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) wakers: Vec<Waker>,
-    pub(crate) requests: Requests,
+    pub(crate) requests: Vec<Incoming>,
+    pub(crate) answers: Vec<Answer>,
 }
 
 impl Work {
-    pub(crate) fn run(&mut self) {
+    pub(crate) fn run(&mut self, channel: &Arc<Channel>) {
         self.wakers.drain(..).for_each(Waker::wake);
-        self.requests.run();
+        if !self.requests.is_empty() {
+            channel.serve(self);
+        }
     }
 }
 
@@ -209,9 +213,10 @@ impl Task {
             }
             if let Some((_, channel)) = &last {
                 channel.heed(done, work);
+                // At once: what it touches is in the cache still.
+                work.run(channel);
             }
         }
-        work.run();
     }
 }
 

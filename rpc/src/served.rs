@@ -6,7 +6,7 @@ use crate::frame::{Body, Entry, Extent, HEADER, Reason};
 use crate::lane::{Lane, Work};
 use crate::memory::{Charge, Region};
 use crate::outbox::Outbox;
-use crate::service::Head;
+use crate::service::{Head, Incoming};
 use crate::transfers::{Memory, Then, Transfer, Transfers};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -156,7 +156,7 @@ impl Served {
                             deadline,
                             place,
                         };
-                        work.requests.push(channel, head, bytes);
+                        work.requests.push(Incoming::new(head, bytes));
                     }
                     Body::At(extent) if extent.length <= max_body => {
                         let then = Then::Run {

@@ -6,7 +6,7 @@ use crate::error::{OpenError, Refusal, RpcError};
 use crate::hello::Hello;
 use crate::lock;
 use crate::request::Request;
-use crate::service::{Door, Served};
+use crate::service::Door;
 use bytes::Bytes;
 use std::fmt;
 use std::net::SocketAddr;
@@ -92,7 +92,7 @@ impl Server {
             while let Ok(request) = listener.next().await {
                 let Some(inner) = of.upgrade() else { return };
                 let next = service.clone();
-                let door = Door::new(Box::new(Served(std::mem::replace(&mut service, next))));
+                let door = Door::new(std::mem::replace(&mut service, next));
                 accept(&inner, request, door, &known);
             }
         });

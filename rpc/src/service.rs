@@ -3,6 +3,7 @@
 use crate::channel::Channel;
 use crate::error::Refusal;
 use crate::frame::Extent;
+use crate::lane::Work;
 use crate::lock;
 use crate::request::Request;
 use crate::served::{Answer, Failure};
@@ -39,53 +40,40 @@ pub(crate) struct Incoming {
     pub(crate) is_awaited: bool,
 }
 
-/// Requests that are about to run. Those of one connection mostly come together.
-#[derive(Debug, Default)]
-pub(crate) struct Requests {
-    all: Vec<Incoming>,
-    /// Whose they are, in the same order, and how many.
-    runs: Vec<(Arc<Channel>, usize)>,
-    answers: Vec<Answer>,
-}
-
-impl Requests {
-    pub(crate) fn push(&mut self, channel: &Arc<Channel>, head: Head, body: Bytes) {
-        self.all.push(Incoming {
+impl Incoming {
+    pub(crate) const fn new(head: Head, body: Bytes) -> Self {
+        Self {
             head,
             body,
             is_awaited: true,
-        });
-        match self.runs.last_mut() {
-            Some((last, count)) if Arc::ptr_eq(last, channel) => *count += 1,
-            _ => self.runs.push((Arc::clone(channel), 1)),
         }
-    }
-
-    /// Runs all. What those of one connection answer at once goes together.
-    pub(crate) fn run(&mut self) {
-        let mut rest = &mut self.all[..];
-        for (channel, count) in self.runs.drain(..) {
-            let (run, others) = rest.split_at_mut(count);
-            rest = others;
-            channel.serve(run, &mut self.answers);
-            if !self.answers.is_empty() {
-                channel.answer(self.answers.drain(..));
-            }
-        }
-        self.all.clear();
     }
 }
 
 type Response = Pin<Box<dyn Future<Output = Result<Bytes, Refusal>> + Send>>;
 
+/// What has come of a request that has just begun.
+enum Begun {
+    Answered(Result<Bytes, Refusal>),
+    Runs(Response),
+}
+
 /// A service of any type.
-pub(crate) trait Serve: Send {
-    /// Begins a request.
-    fn call(&mut self, request: Request) -> Response;
+trait Serve: Send {
+    /// Begins a request, and polls its response once, so that one which is there costs no task.
+    fn begin(&mut self, request: Request) -> Begun;
 }
 
 /// The service of one connection.
-pub(crate) struct Served<S>(pub(crate) S);
+struct Served<S: Service<Request>> {
+    service: S,
+    /// Where responses wait that are not there at once, for as long as all were.
+    waits: Option<Pin<Box<Option<S::Future>>>>,
+}
+
+fn of<T: Into<Bytes>, E: Into<Refusal>>(outcome: Result<T, E>) -> Result<Bytes, Refusal> {
+    outcome.map(Into::into).map_err(Into::into)
+}
 
 impl<S> Serve for Served<S>
 where
@@ -94,28 +82,38 @@ where
     S::Error: Into<Refusal>,
     S::Future: Send + 'static,
 {
-    fn call(&mut self, request: Request) -> Response {
+    fn begin(&mut self, request: Request) -> Begun {
         let mut cx = Context::from_waker(Waker::noop());
-        match self.0.poll_ready(&mut cx) {
-            Poll::Ready(Ok(())) => {
-                let response = self.0.call(request);
-                Box::pin(async { response.await.map(Into::into).map_err(Into::into) })
-            }
-            Poll::Ready(Err(error)) => {
-                let refusal = error.into();
-                Box::pin(async { Err(refusal) })
-            }
+        match self.service.poll_ready(&mut cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Begun::Answered(Err(error.into())),
             Poll::Pending => {
                 // That one goes on waiting with the request; the next has one of its own.
-                let next = self.0.clone();
-                let mut service = std::mem::replace(&mut self.0, next);
-                Box::pin(async move {
+                let next = self.service.clone();
+                let mut service = std::mem::replace(&mut self.service, next);
+                return Begun::Runs(Box::pin(async move {
                     let ready = poll_fn(|cx| service.poll_ready(cx)).await;
                     ready.map_err(Into::into)?;
-                    let response = service.call(request).await;
-                    response.map(Into::into).map_err(Into::into)
-                })
+                    of(service.call(request).await)
+                }));
             }
+        }
+        let response = self.service.call(request);
+        let mut waits = self.waits.take().unwrap_or_else(|| Box::pin(None));
+        waits.set(Some(response));
+        let poll = |waits: &mut Pin<Box<Option<S::Future>>>, cx: &mut Context<'_>| {
+            let response = waits.as_mut().as_pin_mut();
+            response.expect("it is there until it is over").poll(cx)
+        };
+        match poll(&mut waits, &mut cx) {
+            Poll::Ready(outcome) => {
+                waits.set(None);
+                self.waits = Some(waits);
+                Begun::Answered(of(outcome))
+            }
+            Poll::Pending => Begun::Runs(Box::pin(async move {
+                of(poll_fn(|cx| poll(&mut waits, cx)).await)
+            })),
         }
     }
 }
@@ -124,8 +122,15 @@ where
 pub(crate) struct Door(Mutex<Box<dyn Serve>>);
 
 impl Door {
-    pub(crate) fn new(service: Box<dyn Serve>) -> Self {
-        Self(Mutex::new(service))
+    pub(crate) fn new<S>(service: S) -> Self
+    where
+        S: Service<Request> + Clone + Send + 'static,
+        S::Response: Into<Bytes>,
+        S::Error: Into<Refusal>,
+        S::Future: Send + 'static,
+    {
+        let waits = None;
+        Self(Mutex::new(Box::new(Served { service, waits })))
     }
 }
 
@@ -152,60 +157,53 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.answer(no_response());
+        self.answer(Err(Failure::Service(no_response())));
     }
 }
 
-fn no_response() -> Result<Bytes, Failure> {
-    let refusal = Refusal::new(0, "the service ended without a response");
-    Err(Failure::Service(refusal))
+fn no_response() -> Refusal {
+    Refusal::new(0, "the service ended without a response")
 }
 
-/// What has come of a request that has just begun.
-enum Begun {
-    Answered(Result<Bytes, Failure>),
-    Runs(Response),
-}
-
-/// Begins a request, and polls its response once, so that one which is there costs no task.
+/// Begins a request; a service that panics gives no response.
 fn begin(service: &mut dyn Serve, request: Request, span: &Span) -> Begun {
     let begun = catch_unwind(AssertUnwindSafe(|| {
         let _entered = span.enter();
-        let mut response = service.call(request);
-        let mut cx = Context::from_waker(Waker::noop());
-        match response.as_mut().poll(&mut cx) {
-            Poll::Ready(outcome) => Begun::Answered(outcome.map_err(Failure::Service)),
-            Poll::Pending => Begun::Runs(response),
-        }
+        service.begin(request)
     }));
-    begun.unwrap_or_else(|_| Begun::Answered(no_response()))
+    begun.unwrap_or_else(|_| Begun::Answered(Err(no_response())))
 }
 
 impl Channel {
-    /// Begins requests, as far as anybody waits for them. What is answered at once is added to
-    /// `answers`.
-    fn serve(self: &Arc<Self>, requests: &mut [Incoming], answers: &mut Vec<Answer>) {
+    /// Begins requests, as far as anybody waits for them. What they answer at once goes together.
+    pub(crate) fn serve(self: &Arc<Self>, work: &mut Work) {
         let Some(door) = &self.door else { return };
         let mut state = self.state();
         if state.failed().is_some() {
+            work.requests.clear();
             return;
         }
-        state.begin(&self.lane, requests);
+        state.begin(&self.lane, &mut work.requests);
         drop(state);
         let (mut service, mut handed) = (lock(&door.0), 0);
-        for incoming in requests.iter_mut().filter(|request| request.is_awaited) {
+        for Incoming { head, body, .. } in work.requests.drain(..).filter(|one| one.is_awaited) {
             handed += 1;
-            let head = incoming.head;
-            let body = std::mem::take(&mut incoming.body);
             let span =
                 tracing::debug_span!("rpc", peer = %self.peer, id = head.id, bytes = body.len());
             let request = Request::received(body, head.deadline, self.peer);
             match begin(&mut **service, request, &span) {
-                Begun::Answered(outcome) => answers.push(Answer { head, outcome }),
+                Begun::Answered(outcome) => work.answers.push(Answer {
+                    head,
+                    outcome: outcome.map_err(Failure::Service),
+                }),
                 Begun::Runs(response) => self.spawn(head, response, span),
             }
         }
+        drop(service);
         self.lane.counters.requests_received.add(handed);
+        if !work.answers.is_empty() {
+            self.answer(work.answers.drain(..));
+        }
     }
 
     /// The service of a request did not answer at once: a task of its own goes on.

@@ -9,7 +9,7 @@ use crate::frame::{Entry, Word};
 use crate::lane::{Lane, Work};
 use crate::lock;
 use crate::memory::Buffer;
-use crate::service::Head;
+use crate::service::{Head, Incoming};
 use crate::transfers::{Then, Transfer};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -188,7 +188,7 @@ impl State {
                         deadline,
                         place,
                     };
-                    work.requests.push(channel, head, body);
+                    work.requests.push(Incoming::new(head, body));
                 }
             }
             Then::Respond { id } => {
