@@ -54,8 +54,8 @@ pub use trunkline_dataplane::{Errno, InterfaceName, Port, PortCounters, PortErro
 pub use trunkline_qpmap::cq::{CqOverflow, Notify};
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
-    Allowed, Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, LiveObjects, PostError,
-    QpModify, QpState, QpType, VerbsError,
+    Allowed, Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, LAST_WQE, LiveObjects,
+    PostError, QpModify, QpState, QpType, VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};
 pub use verbs::ah::Ah;

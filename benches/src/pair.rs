@@ -353,6 +353,7 @@ impl End {
             max_recv_sge: 1,
             max_inline: 0,
             signal_all: false,
+            complete_last_wqe: false,
         }
     }
 

@@ -204,9 +204,29 @@ impl<W: RingMemory> RecvQueue<W> {
     /// As [`SendQueue::fetch`].
     #[inline]
     pub fn fetch(&self) -> Result<Option<Receive>, RingError> {
+        Ok(self.read()?.map(|(receive, slots)| {
+            self.release(slots);
+            receive
+        }))
+    }
+
+    /// Worker: reads the next request; gives it with the slots to release when it is used.
+    ///
+    /// # Errors
+    /// As [`SendQueue::fetch`].
+    #[inline]
+    pub(crate) fn read(&self) -> Result<Option<(Receive, u16)>, RingError> {
         match self.queue.used.get() {
             Some(used) => wqe::take_recv(&used.ring, &used.cursor),
             None => Ok(None),
+        }
+    }
+
+    /// Worker: gives back the slots of a request that was read, in whatever order.
+    #[inline]
+    pub(crate) fn release(&self, slots: u16) {
+        if let Some(ring) = self.queue.ring() {
+            ring.release(slots.into());
         }
     }
 

@@ -408,6 +408,7 @@ fn a_qp_with_two_cqs_completes_into_that_of_each_queue_and_leaves_both() {
                 max_recv_sge: 1,
                 max_inline: 0,
                 signal_all: false,
+                complete_last_wqe: false,
             };
             let qp = node.engine.create_qp(&init).expect("a QP");
             let peer = pair.qp(0, QpType::Rc);
@@ -475,6 +476,7 @@ fn a_cq_that_overran_ends_who_sends_or_receives_into_it_and_is_used_by_no_new_li
                 max_recv_sge: 1,
                 max_inline: 0,
                 signal_all: false,
+                complete_last_wqe: false,
             };
             node.engine.create_qp(&init).expect("a QP")
         });

@@ -5,10 +5,12 @@ use crate::error::{OpenError, RpcError};
 use crate::hello::Hello;
 use crate::lane::{Lane, Work};
 use crate::lock;
+use crate::receives::Seat;
 use crate::served::Served;
 use crate::service::Door;
 use crate::state::{Role, State, of_call};
 use crate::transfers::Transfer;
+use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,28 +18,28 @@ use std::task::Waker;
 use trunkline::{Completion, Qp};
 use trunkline_tokio::rdma_cm::Connection;
 
-/// A connection of a lane.
+/// A connection of a lane. What each message touches comes first, on as few cache lines as may be.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Channel {
+    /// It is in the lane's list of those that have something to say.
+    queued: AtomicBool,
+    state: Mutex<State>,
     pub(crate) lane: Arc<Lane>,
     pub(crate) peer: SocketAddr,
     qpn: u32,
     /// What answers requests, at a server.
     pub(crate) door: Option<Door>,
-    /// It is in the lane's list of those that have something to say.
-    queued: AtomicBool,
-    state: Mutex<State>,
 }
 
 impl Channel {
-    /// A connection that does not stand yet. Its QP gets its receives, and the lane knows it from
-    /// now on.
+    /// A connection that does not stand yet. The lane knows it from now on.
     ///
     /// # Errors
-    /// There are as many as there may be, there is no memory, or the node has ended.
+    /// There are as many as there may be.
     pub(crate) fn prepare(
         lane: &Arc<Lane>,
-        qp: &Qp,
+        (qp, seat): (&Qp, Seat),
         peer: SocketAddr,
         door: Option<Door>,
     ) -> Result<Arc<Self>, OpenError> {
@@ -45,7 +47,7 @@ impl Channel {
             Some(_) => Role::Server(Served::new(lane.options.requests)),
             None => Role::Client(Calls::new(0)),
         };
-        let state = State::opening(lane, role)?;
+        let state = State::opening(lane, role, seat);
         let channel = Arc::new(Self {
             lane: Arc::clone(lane),
             peer,
@@ -58,9 +60,6 @@ impl Channel {
             channel.close(RpcError::Closed);
             return Err(OpenError::TooMany);
         }
-        let posted = channel.state().post_receives(lane, qp);
-        // Where it fails the lane forgets it again.
-        posted.inspect_err(|_| channel.close(RpcError::Reset))?;
         Ok(channel)
     }
 
@@ -72,8 +71,9 @@ impl Channel {
         let mut state = self.state();
         let early = state.open(&self.lane, connection, takes);
         // Nothing that completes from now on overtakes them.
-        let mut early = early.iter();
-        let heeded = early.try_for_each(|done| state.heed(self, done, &mut work));
+        let mut early = early.into_iter();
+        let heeded =
+            early.try_for_each(|(done, message)| state.heed(self, &done, message, &mut work));
         drop(state);
         match heeded {
             Ok(()) => self.mark(),
@@ -86,6 +86,12 @@ impl Channel {
         lock(&self.state)
     }
 
+    /// Brings its state into the cache.
+    #[inline]
+    pub(crate) fn look_at(&self) -> bool {
+        self.state.is_poisoned()
+    }
+
     /// It has something to say: the lane says it when the tasks that are ready have had their turn.
     pub(crate) fn mark(self: &Arc<Self>) {
         // Who has just changed the state sees here whether its flush is still to come: a flush
@@ -95,9 +101,15 @@ impl Channel {
         }
     }
 
-    /// Takes up a completion. What follows from it is added to `work`.
-    pub(crate) fn heed(self: &Arc<Self>, done: &Completion, work: &mut Work) {
-        let heeded = self.state().heed(self, done, work);
+    /// Takes up a completion, and the message that it brings if it is of a receive. What follows
+    /// from it is added to `work`.
+    pub(crate) fn heed(
+        self: &Arc<Self>,
+        done: &Completion,
+        message: Option<Bytes>,
+        work: &mut Work,
+    ) {
+        let heeded = self.state().heed(self, done, message, work);
         match heeded {
             Ok(()) => self.mark(),
             Err(why) => self.close(why),
@@ -120,11 +132,10 @@ impl Channel {
             tracing::warn!(peer = %self.peer, "{why}");
         }
         let remains = self.state().fail(&self.lane, why);
-        // What it has of the node goes when nothing is locked.
-        let Some((_connection, woken)) = remains else {
+        let Some((connection, woken)) = remains else {
             return;
         };
-        lock(&self.lane.channels).remove(&self.qpn);
+        self.lane.retire(self.qpn, connection);
         woken.into_iter().for_each(Waker::wake);
     }
 

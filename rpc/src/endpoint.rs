@@ -32,7 +32,7 @@ pub struct Endpoint(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) node: Node,
     pd: Pd,
-    lanes: Vec<Arc<Lane>>,
+    pub(crate) lanes: Vec<Arc<Lane>>,
     next: AtomicUsize,
 }
 
@@ -107,9 +107,10 @@ impl Endpoint {
     /// There is no way, the server does not want it, or there are too many connections.
     pub async fn connect(&self, peer: SocketAddr) -> Result<Client, OpenError> {
         let lane = self.0.lane().ok_or(OpenError::TooMany)?;
-        let (resources, limit) = (lane.resources(), lane.options.resolve);
+        let (seat, limit) = (lane.seat()?, lane.options.resolve);
+        let resources = lane.resources(&seat);
         let connecting = Connecting::to(&self.0.node, &resources, peer, limit).await?;
-        let channel = Channel::prepare(lane, connecting.qp(), peer, None)?;
+        let channel = Channel::prepare(lane, (connecting.qp(), seat), peer, None)?;
         let opening = Opening::new(channel);
         let hello = lane.hello(0).emit();
         let connection = connecting.connect(&params(&hello)).await?;

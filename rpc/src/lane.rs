@@ -3,14 +3,17 @@
 
 use crate::channel::Channel;
 use crate::counters::Counting;
+use crate::endings::Endings;
 use crate::error::RpcError;
 use crate::hello::Hello;
 use crate::lock;
 use crate::memory::{Buffers, Regions};
 use crate::options::Options;
+use crate::receives::{Pools, Receive, Seat};
 use crate::served::Answer;
 use crate::service::Incoming;
-use crate::state::SEND_WRS;
+use crate::state::{SEND_WRS, buffer_of, of_call};
+use bytes::Bytes;
 use hashbrown::HashMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use trunkline::rdma_cm::sync::Resources;
-use trunkline::{Completion, Error, Pd, QpOptions};
+use trunkline::{Completion, Error, LAST_WQE, Pd, QpOptions, Status, WorkOpcode};
+use trunkline_tokio::rdma_cm::Connection;
 use trunkline_tokio::{Completions, Cq, Node};
 
 /// Completions that are taken up before the tasks that they wake have their turn.
@@ -33,10 +37,11 @@ pub(crate) struct Lane {
     pub(crate) channels: Mutex<HashMap<u32, Arc<Channel>>>,
     pub(crate) buffers: Mutex<Buffers>,
     pub(crate) regions: Arc<Regions>,
+    pools: Pools,
     pd: Pd,
     cq: Cq,
-    qp_options: QpOptions,
     due: Mutex<Due>,
+    endings: Endings,
     closing: AtomicBool,
 }
 
@@ -59,13 +64,14 @@ impl Lane {
         options: Options,
         regions: Arc<Regions>,
     ) -> Result<Arc<Self>, Error> {
-        let per_connection = u32::from(options.receives) + SEND_WRS;
+        let per_connection = u32::from(options.receives) + SEND_WRS + 1;
         let cq = node.create_cq(options.connections.saturating_mul(per_connection))?;
         let qp_options = QpOptions {
             max_send_wr: SEND_WRS,
-            max_recv_wr: options.receives.into(),
+            max_recv_wr: 0,
+            max_inline: 0,
+            complete_last_wqe: true,
             max_send_sge: 1,
-            max_recv_sge: 1,
             worker: Some(worker),
             ..QpOptions::default()
         };
@@ -76,10 +82,11 @@ impl Lane {
             channels: Mutex::default(),
             buffers: Mutex::new(Buffers::new(pd.clone(), options.message_bytes as usize)),
             regions,
+            pools: Pools::new(pd.clone(), options.receives, qp_options),
             pd: pd.clone(),
             cq,
-            qp_options,
             due: Mutex::default(),
+            endings: Endings::default(),
             closing: AtomicBool::new(false),
         });
         tokio::spawn(Task {
@@ -91,14 +98,72 @@ impl Lane {
         Ok(lane)
     }
 
-    /// What a QP of it is made with.
-    pub(crate) const fn resources(&self) -> Resources<'_> {
+    /// Gives a connection its receives.
+    ///
+    /// # Errors
+    /// There is no memory, or the node has ended.
+    pub(crate) fn seat(&self) -> Result<Seat, Error> {
+        self.pools.seat(&self.buffers)
+    }
+
+    /// What the QP of a connection is made with.
+    pub(crate) fn resources<'a>(&'a self, seat: &'a Seat) -> Resources<'a> {
         Resources {
             pd: &self.pd,
             send_cq: self.cq.verbs(),
             recv_cq: self.cq.verbs(),
-            options: &self.qp_options,
+            options: seat.qp_options(),
         }
+    }
+
+    /// A connection has ended, if it ever stood.
+    pub(crate) fn retire(&self, qpn: u32, connection: Option<Box<Connection>>) {
+        match connection {
+            // Otherwise nobody takes up completions any more.
+            Some(connection) if !self.closing.load(Ordering::SeqCst) => {
+                self.endings.retire(qpn, connection);
+            }
+            _ => self.endings.forget(qpn),
+        }
+        lock(&self.channels).remove(&qpn);
+    }
+
+    /// Begins to bring into the cache what completions are about: it is little, and far apart where
+    /// thousands of connections say little each.
+    fn look_at(&self, batch: &[Completion]) {
+        let channels = lock(&self.channels);
+        let known = batch
+            .iter()
+            .filter_map(|done| channels.get(&done.qpn.get()));
+        // No load waits for the one before it.
+        std::hint::black_box(known.filter(|channel| channel.look_at()).count());
+    }
+
+    /// Takes back the buffer of a completion, whatever has become of its connection. Of a message
+    /// that came it returns the bytes.
+    ///
+    /// # Errors
+    /// The node has ended.
+    fn reclaim(&self, done: &Completion) -> Result<Option<Bytes>, Error> {
+        if done.wr_id == LAST_WQE {
+            return Ok(None);
+        }
+        let Some(receive) = Receive::of(done.wr_id) else {
+            if let Some(buffer) = buffer_of(done.wr_id) {
+                lock(&self.buffers).give_back(buffer);
+            }
+            return Ok(None);
+        };
+        let is_message = done.status == Status::Success
+            && matches!(done.opcode, WorkOpcode::Receive)
+            && done.byte_len <= self.options.message_bytes;
+        // What was written somewhere else has lengths of its own, and no bytes here.
+        let message = match is_message {
+            true => lock(&self.buffers).read(receive.buffer, done.byte_len as usize),
+            false => Vec::new(),
+        };
+        self.pools.recycle(&self.buffers, receive)?;
+        Ok(Some(message.into()))
     }
 
     /// What this end says of itself, with so many requests that it takes at a time.
@@ -204,17 +269,25 @@ impl Task {
         let Self {
             lane, batch, work, ..
         } = self;
+        lane.look_at(&batch[..count]);
         let mut last: Option<(u32, Arc<Channel>)> = None;
         for done in &batch[..count] {
             let qpn = done.qpn.get();
+            let message = lane.reclaim(done);
             if last.as_ref().is_none_or(|(known, _)| *known != qpn) {
                 let channel = lock(&lane.channels).get(&qpn).cloned();
                 last = channel.map(|channel| (qpn, channel));
             }
             if let Some((_, channel)) = &last {
-                channel.heed(done, work);
+                match message {
+                    Ok(message) => channel.heed(done, message, work),
+                    Err(error) => channel.close(of_call(&error)),
+                }
                 // At once: what it touches is in the cache still.
                 work.run(channel);
+            }
+            if done.wr_id == LAST_WQE {
+                lane.endings.last(qpn, last.is_some());
             }
         }
     }
@@ -226,6 +299,7 @@ impl Drop for Task {
         self.lane.closing.store(true, Ordering::SeqCst);
         self.lane.fail(&RpcError::Closed);
         lock(&self.lane.due).channels.clear();
+        self.lane.endings.clear();
     }
 }
 
@@ -264,3 +338,6 @@ impl Future for Task {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline::{Access, Error, Mr, Pd, Sge};
 
-/// Bytes that are registered at a time for buffers, at least.
-const CHUNK: usize = 1 << 20;
+/// Bytes that are registered at a time for buffers, at least: a huge page.
+const CHUNK: usize = 2 << 20;
+/// Bytes from the end of a buffer to the next one: were all of them a power of two apart, their
+/// first bytes, which are all that short messages use, would share a few places of the cache.
+const GAP: usize = 128;
 
 /// A buffer of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -30,6 +33,8 @@ impl Buffer {
 pub(crate) struct Buffers {
     pd: Pd,
     size: usize,
+    /// Bytes from one to the next.
+    stride: usize,
     per_chunk: usize,
     chunks: Vec<Mr>,
     free: Vec<u32>,
@@ -37,10 +42,12 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     pub(crate) fn new(pd: Pd, size: usize) -> Self {
+        let stride = size.next_multiple_of(GAP) + GAP;
         Self {
             pd,
             size,
-            per_chunk: (CHUNK / size).max(1),
+            stride,
+            per_chunk: (CHUNK / stride).max(1),
             chunks: Vec::new(),
             free: Vec::new(),
         }
@@ -54,8 +61,8 @@ impl Buffers {
         if let Some(number) = self.free.pop() {
             return Ok(Buffer(number));
         }
-        let size = self.size * self.per_chunk;
-        let chunk = self.pd.register(size, Access::LOCAL_WRITE)?;
+        let bytes = (self.stride * self.per_chunk).max(CHUNK);
+        let chunk = self.pd.register(bytes, Access::LOCAL_WRITE)?;
         let first = (self.chunks.len() * self.per_chunk) as u32;
         self.chunks.push(chunk);
         self.free
@@ -64,39 +71,32 @@ impl Buffers {
         Ok(Buffer(number))
     }
 
-    /// Takes so many, or none.
-    ///
-    /// # Errors
-    /// As [`take`](Self::take).
-    pub(crate) fn take_many(&mut self, count: usize) -> Result<Vec<Buffer>, Error> {
-        let mut taken = Vec::with_capacity(count);
-        for _ in 0..count {
-            match self.take() {
-                Ok(buffer) => taken.push(buffer),
-                Err(error) => {
-                    taken.into_iter().for_each(|buffer| self.give_back(buffer));
-                    return Err(error);
-                }
-            }
-        }
-        Ok(taken)
-    }
-
     pub(crate) fn give_back(&mut self, buffer: Buffer) {
         debug_assert!(!self.free.contains(&buffer.0), "it was taken");
         self.free.push(buffer.0);
     }
 
+    /// Those that were taken.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.chunks.len() * self.per_chunk - self.free.len()
+    }
+
     fn place(&self, buffer: Buffer) -> (&Mr, usize) {
         let number = buffer.0 as usize;
         let chunk = &self.chunks[number / self.per_chunk];
-        (chunk, number % self.per_chunk * self.size)
+        (chunk, number % self.per_chunk * self.stride)
     }
 
     /// The first `length` bytes of it as an element of a work request.
     pub(crate) fn sge(&self, buffer: Buffer, length: usize) -> Sge {
         let (chunk, offset) = self.place(buffer);
         chunk.sge(offset, length)
+    }
+
+    /// All of it as an element of a work request.
+    pub(crate) fn whole(&self, buffer: Buffer) -> Sge {
+        self.sge(buffer, self.size)
     }
 
     pub(crate) fn write(&self, buffer: Buffer, bytes: &[u8]) {

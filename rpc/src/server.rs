@@ -152,9 +152,9 @@ fn accept(inner: &Inner, request: CmRequest, door: Door, known: &Channels) {
         return;
     };
     let peer = request.peer;
-    let accepting = request.prepare(&lane.resources()).map_err(OpenError::from);
-    let opened = accepting.and_then(|accepting| {
-        let channel = Channel::prepare(lane, accepting.qp(), peer, Some(door))?;
+    let opened = lane.seat().map_err(OpenError::from).and_then(|seat| {
+        let accepting = request.prepare(&lane.resources(&seat))?;
+        let channel = Channel::prepare(lane, (accepting.qp(), seat), peer, Some(door))?;
         let opening = Opening::new(channel);
         let own = lane.hello(lane.options.requests).emit();
         let connection = accepting.accept(&params(&own))?;

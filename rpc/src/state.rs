@@ -7,15 +7,16 @@ use crate::calls::Calls;
 use crate::error::RpcError;
 use crate::hello::Hello;
 use crate::lane::Lane;
-use crate::lock;
 use crate::memory::Buffer;
 use crate::outbox::Outbox;
+use crate::receives::Seat;
 use crate::served::{Answer, Served};
 use crate::service::Incoming;
 use crate::transfers::{TRANSFERS, Transfers};
+use bytes::Bytes;
 use std::task::Waker;
 use tokio::task::AbortHandle;
-use trunkline::{Completion, Error, Qp, RecvWr};
+use trunkline::{Completion, Error, Qp};
 use trunkline_tokio::Credits;
 use trunkline_tokio::rdma_cm::Connection;
 
@@ -24,15 +25,22 @@ const SENDS: u32 = 32;
 /// Requests to send that a connection may have outstanding: messages, one that only grants
 /// receives, and transfers.
 pub(crate) const SEND_WRS: u32 = SENDS + 1 + TRANSFERS;
-/// What a work request was, in the high half of its cookie. The low half is a buffer or a transfer.
-const RECEIVE: u64 = 0;
-const BUFFERED: u64 = 1;
-const INLINED: u64 = 2;
-const GRANT: u64 = 3;
-const TRANSFER: u64 = 4;
+/// What a request to send was, in the high half of its cookie. The low half is a buffer or a
+/// transfer.
+const MESSAGE: u64 = 1;
+const GRANT: u64 = 2;
+const TRANSFER: u64 = 3;
 
 const fn cookie(what: u64, number: u32) -> u64 {
     what << 32 | number as u64
+}
+
+/// The buffer that the message of a cookie was sent from, if it is of a message.
+pub(crate) const fn buffer_of(cookie: u64) -> Option<Buffer> {
+    match cookie >> 32 {
+        MESSAGE => Some(Buffer::numbered(cookie as u32)),
+        _ => None,
+    }
 }
 
 /// What an end of a connection is.
@@ -42,11 +50,15 @@ pub(crate) enum Role {
     Server(Served),
 }
 
+/// What has completed before the connection stood, with the message of a receive.
+type Early = (Completion, Option<Bytes>);
+
 #[derive(Debug)]
 enum Link {
     /// The QP has its receives, and the connection does not stand yet. What completes waits.
-    Opening(Vec<Completion>),
-    Open(Box<Connection>),
+    Opening(Vec<Early>),
+    /// The QP beside what it is of: fewer lines to follow for each message.
+    Open(Qp, Box<Connection>),
     Failed(RpcError),
 }
 
@@ -58,10 +70,10 @@ pub(crate) struct State {
     pub(crate) takes: Hello,
     credits: Credits,
     pub(crate) outbox: Outbox,
-    /// Messages under way, and the buffers of those that have one.
+    /// Messages under way.
     sending: u32,
-    sent: Vec<Buffer>,
-    receives: Vec<Buffer>,
+    /// Its receives, for as long as it stands.
+    seat: Option<Seat>,
     /// A message that only grants receives is under way.
     granting: bool,
     pub(crate) transfers: Transfers,
@@ -71,13 +83,6 @@ pub(crate) struct State {
     drain_due: bool,
     /// The peer takes no more.
     pub(crate) peer_drains: bool,
-}
-
-fn post_receive(lane: &Lane, qp: &Qp, buffer: Buffer) -> Result<(), Error> {
-    let bytes = lane.options.message_bytes as usize;
-    let sges = [lock(&lane.buffers).sge(buffer, bytes)];
-    let wr_id = cookie(RECEIVE, buffer.number());
-    qp.post_recv(&[RecvWr::new().wr_id(wr_id).sges(&sges)])
 }
 
 /// What a call that was refused means for a connection.
@@ -90,43 +95,25 @@ pub(crate) fn of_call(error: &Error) -> RpcError {
 
 impl State {
     /// Of a connection that does not stand yet.
-    ///
-    /// # Errors
-    /// There is no memory.
-    pub(crate) fn opening(lane: &Lane, role: Role) -> Result<Self, Error> {
-        let own = lane.options.receives;
-        let receives = lock(&lane.buffers).take_many(own.into())?;
-        Ok(Self {
+    pub(crate) fn opening(lane: &Lane, role: Role, seat: Seat) -> Self {
+        Self {
             link: Link::Opening(Vec::new()),
             takes: lane.hello(0),
-            credits: Credits::new(own, 0),
+            credits: Credits::new(lane.options.receives, 0),
             outbox: Outbox::default(),
             sending: 0,
-            sent: Vec::new(),
-            receives,
+            seat: Some(seat),
             granting: false,
             transfers: Transfers::default(),
             role,
             drains: false,
             drain_due: false,
             peer_drains: false,
-        })
-    }
-
-    /// # Errors
-    /// The QP does not take them.
-    pub(crate) fn post_receives(&self, lane: &Lane, qp: &Qp) -> Result<(), Error> {
-        let mut buffers = self.receives.iter();
-        buffers.try_for_each(|buffer| post_receive(lane, qp, *buffer))
+        }
     }
 
     /// The connection stands. Returns what has completed until now, to be heeded next.
-    pub(crate) fn open(
-        &mut self,
-        lane: &Lane,
-        connection: Connection,
-        takes: Hello,
-    ) -> Vec<Completion> {
+    pub(crate) fn open(&mut self, lane: &Lane, connection: Connection, takes: Hello) -> Vec<Early> {
         self.takes = takes;
         self.credits = Credits::new(lane.options.receives, takes.receives);
         if let Role::Client(calls) = &mut self.role {
@@ -135,10 +122,10 @@ impl State {
         match &mut self.link {
             Link::Opening(early) => {
                 let early = std::mem::take(early);
-                self.link = Link::Open(Box::new(connection));
+                self.link = Link::Open(connection.qp().clone(), Box::new(connection));
                 early
             }
-            Link::Open(_) | Link::Failed(_) => Vec::new(),
+            Link::Open(..) | Link::Failed(_) => Vec::new(),
         }
     }
 
@@ -156,14 +143,14 @@ impl State {
         };
         let sending = self.sending > 0 || self.granting;
         let silent = self.outbox.is_empty() && !sending && self.transfers.is_empty();
-        !matches!(self.link, Link::Open(_)) || !busy && silent && !self.drain_due
+        !matches!(self.link, Link::Open(..)) || !busy && silent && !self.drain_due
     }
 
     /// Why the connection is none any more.
     pub(crate) const fn failed(&self) -> Option<&RpcError> {
         match &self.link {
             Link::Failed(why) => Some(why),
-            Link::Opening(_) | Link::Open(_) => None,
+            Link::Opening(_) | Link::Open(..) => None,
         }
     }
 
@@ -249,9 +236,7 @@ impl State {
         tracing::debug!("connection closed: {why}");
         let link = std::mem::replace(&mut self.link, Link::Failed(why));
         let connection = match link {
-            Link::Open(connection) => {
-                // From here on the QP uses no buffer any more.
-                connection.end();
+            Link::Open(_, connection) => {
                 lane.counters.connections_closed.add(1);
                 Some(connection)
             }
@@ -259,9 +244,7 @@ impl State {
         };
         self.outbox.clear();
         self.transfers = Transfers::default();
-        let mut buffers = lock(&lane.buffers);
-        let used = self.receives.drain(..).chain(self.sent.drain(..));
-        used.for_each(|buffer| buffers.give_back(buffer));
+        self.seat = None;
         Some((connection, woken))
     }
 }

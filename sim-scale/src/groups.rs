@@ -246,6 +246,7 @@ impl World {
             max_recv_sge: 2,
             max_inline: shape.max_inline as u32,
             signal_all: shape.signal_all,
+            complete_last_wqe: false,
             worker: None,
         };
         let made = process

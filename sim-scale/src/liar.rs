@@ -213,6 +213,7 @@ impl Side {
             max_recv_sge: 1,
             max_inline: 0,
             signal_all: false,
+            complete_last_wqe: false,
             worker: None,
         };
         self.pd.create_qp(&self.cq, &self.cq, &options)

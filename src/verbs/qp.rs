@@ -44,6 +44,12 @@ pub struct QpOptions {
     pub max_inline: u32,
     /// Every send request gets a completion, signalled or not.
     pub signal_all: bool,
+    /// With an SRQ: the last completion of the QP, on the CQ of its receives, has
+    /// [`LAST_WQE`](crate::LAST_WQE) as its cookie and the status FLUSHED. It comes when the QP has
+    /// entered ERROR, for whatever reason, as the event
+    /// [`LastWqeReached`](crate::QpEvent::LastWqeReached) does, and in order with all others: a QP
+    /// without receives of its own has none that would be flushed.
+    pub complete_last_wqe: bool,
     /// The worker of the node that it belongs to, from 0; if not set, that of its SRQ, or the one
     /// whose turn it is.
     pub worker: Option<u8>,
@@ -60,6 +66,7 @@ impl Default for QpOptions {
             max_recv_sge: 4,
             max_inline: 256,
             signal_all: false,
+            complete_last_wqe: false,
             worker: None,
         }
     }
@@ -128,6 +135,7 @@ impl Pd {
             max_recv_sge: options.max_recv_sge,
             max_inline: options.max_inline,
             signal_all: options.signal_all,
+            complete_last_wqe: options.complete_last_wqe,
         };
         let of_srq = options.srq.as_ref().map(|srq| srq.0.worker);
         let worker = node.chosen(options.worker.or(of_srq))?;

@@ -4,8 +4,8 @@ use super::common::{Pair, pattern};
 use super::{TARGET, ended, verbs_error};
 use std::time::Duration;
 use trunkline::{
-    Access, Attributes, Changes, Error, Event, PostError, QpEvent, QpModify, QpOptions, QpState,
-    QpType, RecvWr, SendFlags, SendOp, SendWr, Status, VerbsError, WorkOpcode,
+    Access, Attributes, Changes, Error, Event, LAST_WQE, PostError, QpEvent, QpModify, QpOptions,
+    QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Status, VerbsError, WorkOpcode,
 };
 
 #[test]
@@ -248,6 +248,7 @@ fn qps_take_turns_at_a_shared_receive_queue() {
     let srq = pair.b.pd.create_srq(64, 1).unwrap();
     let shared = QpOptions {
         srq: Some(srq.clone()),
+        complete_last_wqe: true,
         ..QpOptions::default()
     };
     let qps: Vec<_> = (0..4)
@@ -274,7 +275,7 @@ fn qps_take_turns_at_a_shared_receive_queue() {
                 .post(qa, round * 4 + at as u64, SendOp::Send, 64 * at, 64);
         }
     }
-    let mut counts = [0; 4];
+    let (mut counts, mut taken) = ([0; 4], Vec::new());
     for got in 0..8 {
         if got == 7 {
             let sges = [pair.b.mr.sge(TARGET + 64 * 7, 64)];
@@ -282,12 +283,15 @@ fn qps_take_turns_at_a_shared_receive_queue() {
                 .unwrap();
         }
         let received = pair.next(&pair.b.recv_cq);
-        assert_eq!((received.wr_id, received.status), (got, Status::Success));
-        let sender = pair.b.bytes(TARGET + 64 * got as usize, 1)[0];
+        assert_eq!(received.status, Status::Success);
+        taken.push(received.wr_id);
+        let sender = pair.b.bytes(TARGET + 64 * received.wr_id as usize, 1)[0];
         assert_eq!(received.qpn, qps[usize::from(sender)].1.qpn());
         counts[usize::from(sender)] += 1;
     }
     assert_eq!(counts, [2; 4]);
+    // Which one a message takes is open: here that which was posted last.
+    assert_eq!(taken, [6, 5, 4, 3, 2, 1, 0, 7]);
     qps[0].1.modify(&QpModify::Error).unwrap();
     let (qpn, event) = (qps[0].1.qpn(), QpEvent::LastWqeReached);
     let events = std::iter::from_fn(|| pair.b.node.poll_event());
@@ -296,6 +300,9 @@ fn qps_take_turns_at_a_shared_receive_queue() {
             .into_iter()
             .any(|found| found == Event::Qp { qpn, event })
     );
+    let last = pair.next(&pair.b.recv_cq);
+    assert_eq!((last.wr_id, last.qpn), (LAST_WQE, qpn));
+    assert_eq!(last.status, Status::Flushed);
 }
 
 #[test]

@@ -98,6 +98,7 @@ fn init(pd: PdId, kind: QpType, cq: u32, srq: Option<u32>) -> QpInit {
         max_recv_sge: 4,
         max_inline: 64,
         signal_all: true,
+        complete_last_wqe: false,
     }
 }
 

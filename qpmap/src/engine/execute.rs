@@ -404,7 +404,7 @@ impl<P: Platform> Engine<P> {
             None => {
                 let srq = self.cold(qp).srq;
                 let slot = self.srqs.get(srq)?;
-                (Source::Shared(srq), slot.queue.posted())
+                (Source::Shared(srq), slot.srq.queue.posted())
             }
         };
         let holder = (source, self.flows.peer(flow));
@@ -421,9 +421,7 @@ impl<P: Platform> Engine<P> {
             return own.fetch().ok().flatten();
         }
         let srq = self.cold(qp).srq;
-        self.srqs
-            .get(srq)
-            .and_then(|slot| slot.queue.fetch().ok().flatten())
+        self.srqs.get_mut(srq).and_then(|slot| slot.srq.take())
     }
 
     fn has_receive(&self, qp: u32) -> bool {
@@ -432,7 +430,7 @@ impl<P: Platform> Engine<P> {
         }
         self.srqs
             .get(self.cold(qp).srq)
-            .is_some_and(|slot| slot.queue.has_entry())
+            .is_some_and(|slot| slot.srq.has_receive())
     }
 
     #[inline(always)]

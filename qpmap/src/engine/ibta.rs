@@ -5,6 +5,7 @@
 
 use super::qp::{Attributes, Wire};
 use super::schedule::{Served, Share};
+use super::srq::Srq;
 use super::timer::Timer;
 use super::{Engine, Event, Platform, Ready};
 use crate::error::VerbsError;
@@ -70,12 +71,18 @@ impl IbtaConns {
     }
 }
 
+/// Where a QP gets its receives.
+enum Receives<'a, W> {
+    /// They are its own, so that its peer gets credits for them.
+    Own(&'a RecvQueue<W>),
+    Shared(&'a mut Srq<W>),
+    None,
+}
+
 /// The QP as its protocol engine sees it.
 struct IbtaHost<'a, B, W> {
     regions: &'a mut Regions<B>,
-    receive: Option<&'a RecvQueue<W>>,
-    /// Receives are the QP's own, so that its peer gets credits for them.
-    counts: bool,
+    receives: Receives<'a, W>,
     effects: &'a mut Effects,
 }
 
@@ -87,12 +94,18 @@ impl<B: RegionMemory, W: crate::ring::RingMemory> Host for IbtaHost<'_, B, W> {
     }
 
     fn take_receive(&mut self) -> Option<Receive> {
-        self.receive.and_then(|queue| queue.fetch().ok().flatten())
+        match &mut self.receives {
+            Receives::Own(queue) => queue.fetch().ok().flatten(),
+            Receives::Shared(srq) => srq.take(),
+            Receives::None => None,
+        }
     }
 
     fn receives(&self) -> Option<u32> {
-        let queue = self.receive.filter(|_| self.counts)?;
-        Some(queue.posted())
+        match &self.receives {
+            Receives::Own(queue) => Some(queue.posted()),
+            Receives::Shared(_) | Receives::None => None,
+        }
     }
 
     fn sent(&mut self, request: Request, status: Status, byte_len: u32) {
@@ -409,11 +422,14 @@ impl<P: Platform> Engine<P> {
         let qp = record.qp;
         let queues = Arc::clone(&self.qps[qp].queues);
         let srq = self.qps.get_cold(qp).map_or(NONE, |cold| cold.srq);
-        let shared = self.srqs.get(srq).map(|slot| &*slot.queue);
+        let receives = match (&queues.receive, self.srqs.get_mut(srq)) {
+            (Some(own), _) => Receives::Own(own),
+            (None, Some(slot)) => Receives::Shared(&mut slot.srq),
+            (None, None) => Receives::None,
+        };
         let mut host = IbtaHost {
             regions: &mut self.regions,
-            receive: queues.receive.as_ref().or(shared),
-            counts: queues.receive.is_some(),
+            receives,
             effects: &mut effects,
         };
         let result = work(&mut record.protocol, &mut host);

@@ -89,6 +89,7 @@ mod rx;
 mod schedule;
 mod seeded;
 mod send;
+mod srq;
 mod state_bytes;
 mod timer;
 mod trace;
@@ -105,7 +106,7 @@ pub use completions::{CqId, Indexed};
 pub use connections::{ConnectionParams, ConnectionStats};
 pub use counters::{Count, Counters, LiveCounters};
 pub use links::PeerIdentity;
-pub use qp::{Attributes, FIRST_MSN, Place, QpInit, QpQueues};
+pub use qp::{Attributes, FIRST_MSN, LAST_WQE, Place, QpInit, QpQueues};
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
 pub use verbs::QpModify;
@@ -115,7 +116,6 @@ use crate::doorbell::Doorbells;
 use crate::hash::Keyed;
 use crate::key::Secret24;
 use crate::mapping::Mapping;
-use crate::queue::RecvQueue;
 use crate::regions::{RegionTable, Regions};
 use crate::ring::RingMemory;
 use crate::slab::{NONE, Slab};
@@ -135,6 +135,7 @@ use qps::Qps;
 use requests::Requests;
 use responses::Responses;
 use rx::Rx;
+use srq::Srq;
 use std::net::IpAddr;
 use std::sync::Arc;
 use timer::Timer;
@@ -323,10 +324,10 @@ pub(crate) enum Ready {
     Ibta(u32),
 }
 
+/// A shared receive queue, and the domain that it is in.
 pub(crate) struct SrqSlot<W> {
-    pub(crate) queue: Arc<RecvQueue<W>>,
+    pub(crate) srq: Srq<W>,
     pub(crate) pd: PdId,
-    pub(crate) users: u32,
 }
 
 /// One worker's QPs and connections.

@@ -40,7 +40,13 @@ pub struct QpInit {
     pub max_inline: u32,
     /// Every send request gets a completion, signalled or not.
     pub signal_all: bool,
+    /// With an SRQ, the last of its completions is one with [`LAST_WQE`].
+    pub complete_last_wqe: bool,
 }
+
+/// Cookie of the completion that tells, in order with others, what
+/// [`QpEvent::LastWqeReached`](trunkline_conn::host::QpEvent::LastWqeReached) tells beside them.
+pub const LAST_WQE: u64 = u64::MAX;
 
 /// Where a QP will be: its index, and the number that follows from it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -383,6 +389,8 @@ pub(crate) struct Cold {
     pub(crate) draining: bool,
     /// Its program chose its connection, which still stands.
     pub(crate) pinned: bool,
+    /// Its last completion says so.
+    pub(crate) complete_last_wqe: bool,
     /// Routes of an app-managed QP, if it has any.
     pub(crate) routes: Option<Box<OwnRoutes>>,
 }

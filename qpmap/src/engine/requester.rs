@@ -1,6 +1,6 @@
 //! The requester: work requests become messages, answers become completions.
 
-use super::qp::{Flags, Wire};
+use super::qp::{Flags, LAST_WQE, Wire};
 use super::requests::{Pending, Reads};
 use super::timer::Timer;
 use super::{Engine, Platform};
@@ -542,6 +542,17 @@ impl<P: Platform> Engine<P> {
             self.report_sent(qp, &request, route, Status::Flushed, 0);
         }
         self.routes_taken(qp);
+    }
+
+    /// The last completion of a QP with an SRQ, where its program wants one that says so.
+    pub(crate) fn complete_last_wqe(&mut self, qp: u32) {
+        if self.cold(qp).complete_last_wqe {
+            let last = Receive {
+                wr_id: LAST_WQE,
+                ..Receive::default()
+            };
+            self.report_received(qp, &last, Status::Flushed);
+        }
     }
 
     fn own_receive(&mut self, qp: u32) -> Option<Receive> {

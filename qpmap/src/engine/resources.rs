@@ -1,6 +1,7 @@
 //! What programs ask for beside QPs: regions, CQs and SRQs.
 
 use super::completions::Indexed;
+use super::srq::Srq;
 use super::{CqId, Engine, Event, Platform, SrqSlot};
 use crate::allowed::Allowed;
 use crate::cq::{CompletionQueue, Notify};
@@ -86,9 +87,8 @@ impl<P: Platform> Engine<P> {
         let queue = Arc::new(RecvQueue::new(max_wr, max_sge)?);
         self.regions().pd_ref(pd)?;
         let slot = SrqSlot {
-            queue: Arc::clone(&queue),
+            srq: Srq::new(Arc::clone(&queue)),
             pd,
-            users: 0,
         };
         Ok((self.srqs.insert(slot), queue))
     }
@@ -99,11 +99,9 @@ impl<P: Platform> Engine<P> {
     /// [`VerbsError::Busy`] while QPs use it.
     pub fn destroy_srq(&mut self, srq: u32) -> Result<(), VerbsError> {
         let slot = self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
-        if slot.users > 0 {
-            return Err(VerbsError::Busy {
-                what: "SRQ",
-                users: slot.users,
-            });
+        let users = slot.srq.users;
+        if users > 0 {
+            return Err(VerbsError::Busy { what: "SRQ", users });
         }
         let slot = self.srqs.remove(srq);
         self.regions().pd_unref(slot.pd);

@@ -99,12 +99,13 @@ impl<P: Platform> Engine<P> {
             attributes: Attributes::default(),
             draining: false,
             pinned: false,
+            complete_last_wqe: init.complete_last_wqe,
             routes: None,
         };
         self.qps.insert(record, cold);
         self.completions.attach(cqs);
         if srq != NONE {
-            self.srqs[srq].users += 1;
+            self.srqs[srq].srq.users += 1;
         }
     }
 
@@ -130,7 +131,7 @@ impl<P: Platform> Engine<P> {
         self.regions().pd_unref(record.pd);
         self.completions.detach(record.queues.cqs);
         if cold.srq != NONE {
-            self.srqs[cold.srq].users -= 1;
+            self.srqs[cold.srq].srq.users -= 1;
         }
         Ok(())
     }
@@ -333,6 +334,7 @@ impl<P: Platform> Engine<P> {
         self.flush(qp);
         if self.cold(qp).srq != NONE {
             self.qp_event(qp, QpEvent::LastWqeReached);
+            self.complete_last_wqe(qp);
         }
     }
 

@@ -198,13 +198,13 @@ fn far_send<W: RingMemory>(
     Ok(Some((request, route, need as u16)))
 }
 
-/// Takes the next receive request off a ring and releases its slots; the consumer's cursor is kept
-/// in `state`. On an error the cursor stays.
+/// Takes the next receive request off a ring; gives it with the slots to release, which are the
+/// consumer's until then. The consumer's cursor is kept in `state`. On an error the cursor stays.
 #[inline]
 pub(crate) fn take_recv<W: RingMemory>(
     ring: &Ring<W>,
     state: &CursorCell,
-) -> Result<Option<Receive>, RingError> {
+) -> Result<Option<(Receive, u16)>, RingError> {
     let mut cursor = state.get();
     let have = cursor.available(ring)?;
     if have == 0 {
@@ -233,9 +233,8 @@ pub(crate) fn take_recv<W: RingMemory>(
     let wr_id = load(words, 0);
     cursor.advance(1);
     state.set(cursor);
-    ring.release(1);
     let sges = SmallVec::from_buf_and_len([first, second, Sge::default()], count);
-    Ok(Some(Receive { wr_id, sges }))
+    Ok(Some((Receive { wr_id, sges }, 1)))
 }
 
 /// Takes a request of any size; `count` is its word 1, which has been read.
@@ -246,7 +245,7 @@ fn far_recv<W: RingMemory>(
     mut cursor: Cursor,
     count: u64,
     have: u32,
-) -> Result<Option<Receive>, RingError> {
+) -> Result<Option<(Receive, u16)>, RingError> {
     let slot = cursor.slot();
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let need = check_slots(RECV_HEAD + sge_words(count)?, have)?;
@@ -254,8 +253,7 @@ fn far_recv<W: RingMemory>(
     let wr_id = ring.load(slot, 0);
     cursor.advance(need);
     state.set(cursor);
-    ring.release(need);
-    Ok(Some(Receive { wr_id, sges }))
+    Ok(Some((Receive { wr_id, sges }, need as u16)))
 }
 
 /// Opcode, flags, count and extra of a send request's word 1.

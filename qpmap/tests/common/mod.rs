@@ -310,6 +310,7 @@ impl Pair {
             max_recv_sge: 4,
             max_inline: 64,
             signal_all: false,
+            complete_last_wqe: false,
         };
         engine.create_qp(&init).expect("a QP")
     }

@@ -1,14 +1,10 @@
 //! What completes, and what comes.
 
-use super::{
-    BUFFERED, GRANT, INLINED, Link, RECEIVE, Role, State, TRANSFER, cookie, of_call, post_receive,
-};
+use super::{GRANT, Link, MESSAGE, Role, State, TRANSFER, cookie, of_call};
 use crate::channel::Channel;
 use crate::error::RpcError;
 use crate::frame::{Entry, Word};
 use crate::lane::{Lane, Work};
-use crate::lock;
-use crate::memory::Buffer;
 use crate::service::{Head, Incoming};
 use crate::transfers::{Then, Transfer};
 use bytes::Bytes;
@@ -30,7 +26,7 @@ fn word_of(done: &Completion, lane: &Lane) -> Result<Word, &'static str> {
 }
 
 impl State {
-    /// Takes up a completion.
+    /// Takes up a completion, and the message that it brings if it is of a receive.
     ///
     /// # Errors
     /// Why the connection fails.
@@ -38,31 +34,28 @@ impl State {
         &mut self,
         channel: &Arc<Channel>,
         done: &Completion,
+        message: Option<Bytes>,
         work: &mut Work,
     ) -> Result<(), RpcError> {
         match &mut self.link {
             Link::Opening(early) => {
-                early.push(*done);
+                early.push((*done, message));
                 return Ok(());
             }
             Link::Failed(_) => return Ok(()),
-            Link::Open(_) => {}
+            Link::Open(..) => {}
         }
         let lane = &channel.lane;
         if done.status != Status::Success {
             let down = lane.node.verbs().health().down;
             return Err(down.map_or_else(|| RpcError::of(done), RpcError::Node));
         }
+        if let Some(message) = message {
+            return self.receive(channel, done, message, work);
+        }
         let number = done.wr_id as u32;
         match done.wr_id >> 32 {
-            RECEIVE => return self.receive(channel, done, work),
-            BUFFERED => {
-                self.sending -= 1;
-                let buffer = Buffer::numbered(number);
-                self.sent.retain(|sent| *sent != buffer);
-                lock(&lane.buffers).give_back(buffer);
-            }
-            INLINED => self.sending -= 1,
+            MESSAGE => self.sending -= 1,
             GRANT => self.granting = false,
             _ => {
                 if let Some(transfer) = self.transfers.end(number) {
@@ -79,20 +72,14 @@ impl State {
         &mut self,
         channel: &Arc<Channel>,
         done: &Completion,
+        message: Bytes,
         work: &mut Work,
     ) -> Result<(), RpcError> {
-        let Link::Open(connection) = &self.link else {
-            return Ok(());
-        };
         let lane = &channel.lane;
-        // What was written somewhere else has lengths of its own, and no bytes here.
         let word = word_of(done, lane).map_err(RpcError::Violation)?;
-        let buffer = Buffer::numbered(done.wr_id as u32);
-        let message = lock(&lane.buffers).read(buffer, done.byte_len as usize);
-        post_receive(lane, connection.qp(), buffer).map_err(|error| of_call(&error))?;
         self.credits.repost();
         lane.counters.messages_received.add(1);
-        self.parse(channel, word, message.into(), work)
+        self.parse(channel, word, message, work)
             .map_err(RpcError::Violation)?;
         self.transfer(lane)
     }
@@ -147,7 +134,7 @@ impl State {
 
     /// Begins transfers that wait.
     pub(crate) fn transfer(&mut self, lane: &Lane) -> Result<(), RpcError> {
-        let Link::Open(connection) = &self.link else {
+        let Link::Open(qp, _) = &self.link else {
             return Ok(());
         };
         while let Some((number, transfer)) = self.transfers.begin() {
@@ -157,7 +144,7 @@ impl State {
                 None => SendWr::read(remote),
             };
             let request = request.sges(&sges).wr_id(cookie(TRANSFER, number));
-            let posted = connection.qp().post_send(&[request.signaled()]);
+            let posted = qp.post_send(&[request.signaled()]);
             posted.map_err(|error| of_call(&error))?;
             let length = transfer.extent.length;
             lane.counters.bytes_transferred.add(length.into());

@@ -1,16 +1,12 @@
 //! How messages go out.
 
-use super::{BUFFERED, GRANT, INLINED, Link, Role, SENDS, State, cookie};
+use super::{GRANT, Link, MESSAGE, Role, SENDS, State, cookie};
 use crate::frame::Word;
 use crate::lane::Lane;
 use crate::lock;
-use crate::memory::Buffer;
 use crate::outbox::Run;
 use trunkline::{Error, Qp, SendWr};
 use trunkline_tokio::Credits;
-
-/// Longest message that is copied when it is posted.
-const INLINE: usize = 256;
 
 impl State {
     /// Sends messages as far as the peer has receives.
@@ -22,12 +18,11 @@ impl State {
             && self.credits.room() > Credits::RESERVE
             && self.sending < SENDS
         {
-            let Link::Open(connection) = &self.link else {
+            let Link::Open(qp, _) = &self.link else {
                 return Ok(());
             };
             let run = self.outbox.next(self.most(lane));
-            self.sent
-                .extend(self.post(connection.qp(), run.bytes, lane)?);
+            self.post(qp, run.bytes, lane)?;
             let Run {
                 entries,
                 requests,
@@ -64,36 +59,31 @@ impl State {
         self.credits.send();
     }
 
-    /// Posts a message: returns the buffer that it lies in, if it is too long for the request.
-    fn post(&self, qp: &Qp, run: &[u8], lane: &Lane) -> Result<Option<Buffer>, Error> {
-        let request = SendWr::send_imm(self.word()).signaled();
-        if run.len() <= INLINE {
-            qp.post_send(&[request.inline(run).wr_id(cookie(INLINED, 0))])?;
-            return Ok(None);
-        }
+    /// Posts a message. It lies in a buffer of the lane: one that has just been used, and a request
+    /// that holds no bytes takes less of the QP's own memory, which is far away more often.
+    fn post(&self, qp: &Qp, run: &[u8], lane: &Lane) -> Result<(), Error> {
         let mut buffers = lock(&lane.buffers);
         let buffer = buffers.take()?;
         buffers.write(buffer, run);
         let sges = [buffers.sge(buffer, run.len())];
         drop(buffers);
-        let wr_id = cookie(BUFFERED, buffer.number());
-        let posted = qp.post_send(&[request.sges(&sges).wr_id(wr_id)]);
-        posted.inspect_err(|_| lock(&lane.buffers).give_back(buffer))?;
-        Ok(Some(buffer))
+        let request = SendWr::send_imm(self.word()).signaled().sges(&sges);
+        let posted = qp.post_send(&[request.wr_id(cookie(MESSAGE, buffer.number()))]);
+        posted.inspect_err(|_| lock(&lane.buffers).give_back(buffer))
     }
 
     /// Tells the peer of receives, or that no more requests are taken, where no message with
     /// anything else did.
     fn grant(&mut self) -> Result<(), Error> {
         let due = self.drain_due || self.credits.owes();
-        if let Link::Open(connection) = &self.link
+        if let Link::Open(qp, _) = &self.link
             && due
             && self.credits.room() > 0
             && !self.granting
         {
             let request = SendWr::send_imm(self.word()).signaled();
             let posted = request.wr_id(cookie(GRANT, 0));
-            connection.qp().post_send(&[posted])?;
+            qp.post_send(&[posted])?;
             self.granting = true;
             self.said();
         }

@@ -53,6 +53,7 @@ fn insert(owner: &mut Qps<Heap>, Place { index, qpn }: Place) {
         attributes: Attributes::default(),
         draining: false,
         pinned: false,
+        complete_last_wqe: false,
         routes: None,
     };
     owner.insert(qp, cold);
