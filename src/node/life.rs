@@ -2,8 +2,10 @@
 
 use crate::error::Error;
 use crate::observe::log;
+use crate::worker::event_queue::EventQueue;
 use crate::worker::wakeup::Wakeup;
 use rustix::event::{EventfdFlags, eventfd};
+use std::fmt;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,8 +60,8 @@ pub(crate) struct Life {
     passing_errors: AtomicU64,
     /// Wake all workers.
     wakeups: Vec<Arc<Wakeup>>,
-    /// Of event channels: readable from the end on.
-    channels: Mutex<Vec<Weak<OwnedFd>>>,
+    /// Who hears of the end.
+    listeners: Mutex<Vec<Weak<dyn HearsEnd>>>,
     /// Readable from the end on, for calls that wait for something else.
     end_fd: OnceLock<Arc<OwnedFd>>,
 }
@@ -76,7 +78,7 @@ impl Life {
             untold: AtomicBool::new(false),
             passing_errors: AtomicU64::new(0),
             wakeups,
-            channels: Mutex::default(),
+            listeners: Mutex::default(),
             end_fd: OnceLock::new(),
         })
     }
@@ -101,20 +103,21 @@ impl Life {
         self.down.get().cloned().unwrap_or(Down::ShutDown)
     }
 
-    fn channels(&self) -> MutexGuard<'_, Vec<Weak<OwnedFd>>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listeners(&self) -> MutexGuard<'_, Vec<Weak<dyn HearsEnd>>> {
+        let listeners = self.listeners.lock();
+        listeners.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes `channel`, an eventfd that is read as a semaphore, readable for good once the node
-    /// does nothing any more: a program may sleep on it alone.
-    pub(crate) fn tell_end_to(&self, channel: &Arc<OwnedFd>) {
-        let mut channels = self.channels();
-        if channels.len() == channels.capacity() {
-            channels.retain(|channel| channel.strong_count() > 0);
+    /// Tells `listener` once the node does nothing any more: a program may sleep on it alone.
+    pub(crate) fn tell_end_to(&self, listener: &Arc<impl HearsEnd + 'static>) {
+        let mut listeners = self.listeners();
+        if listeners.len() == listeners.capacity() {
+            listeners.retain(|listener| listener.strong_count() > 0);
         }
-        channels.push(Arc::downgrade(channel));
+        let known: Weak<dyn HearsEnd> = Arc::downgrade(listener) as _;
+        listeners.push(known);
         if !self.is_up() {
-            make_readable(channel);
+            listener.hear_end();
         }
     }
 
@@ -173,9 +176,9 @@ impl Life {
         }
         self.mark.set(DOWN);
         self.wakeups.iter().for_each(|wakeup| wakeup.end());
-        let channels = self.channels();
-        let channels = channels.iter().filter_map(Weak::upgrade);
-        channels.for_each(|channel| make_readable(&channel));
+        let listeners = self.listeners();
+        let listeners = listeners.iter().filter_map(Weak::upgrade);
+        listeners.for_each(|listener| listener.hear_end());
         true
     }
 
@@ -202,9 +205,25 @@ impl Life {
     }
 }
 
-fn make_readable(eventfd: &OwnedFd) {
-    // It counts up to 2^64 - 2, and this is written once or twice.
-    let _ = rustix::io::write(eventfd, &FOR_GOOD.to_ne_bytes());
+/// Who is told that a node does nothing any more.
+pub(crate) trait HearsEnd: fmt::Debug + Send + Sync {
+    /// It does nothing from now on.
+    fn hear_end(&self);
+}
+
+/// An eventfd that is read as a semaphore, if it is read: it becomes readable for good.
+impl HearsEnd for OwnedFd {
+    fn hear_end(&self) {
+        // It counts up to 2^64 - 2, and this is written once or twice.
+        let _ = rustix::io::write(self, &FOR_GOOD.to_ne_bytes());
+    }
+}
+
+impl<T: fmt::Debug + Send> HearsEnd for EventQueue<T> {
+    fn hear_end(&self) {
+        self.fd.hear_end();
+        self.rouse();
+    }
 }
 
 #[cfg(test)]

@@ -383,7 +383,7 @@ impl Builder {
         let life = Arc::new(Life::new(wakeups.clone())?);
         let regions = RegionTable::new(&secret.derive(Purpose::Regions));
         let events = Arc::new(EventQueue::new("eventfd of a node", MAX_EVENTS)?);
-        life.tell_end_to(&events.fd);
+        life.tell_end_to(&events);
         let of_all = (workers, &regions, &events);
         let cores = Core::all(&self.config, of_all, &self.clock, &ports, &wakeups);
         let recorders: Vec<_> = cores

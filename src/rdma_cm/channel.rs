@@ -2,13 +2,13 @@
 
 use super::event::{ChannelEvent, CmEvent, CmEventKind};
 use super::id::{CmId, IdInner, Response};
+use super::sync::ConnectError;
 use crate::error::Error;
 use crate::node::Node;
 use crate::node::shared::Shared;
 use crate::verbs::qp::Qp;
 use crate::worker::deadline::Deadline;
 use crate::worker::event_queue::EventQueue;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -53,9 +53,10 @@ impl Ids {
 pub(crate) struct Channel {
     pub(crate) node: Arc<Shared>,
     pub(crate) queue: Arc<EventQueue<ChannelEvent>>,
-    /// Held from where an event is taken out until its ID has heard of it: what comes behind it,
-    /// of an ID that it brings, say, is told by another thread only then.
-    fetching: Mutex<()>,
+    /// IDs whose events calls wait for: nobody else takes them. Held from where an event is taken
+    /// out until its ID has heard of it: what comes behind it, of an ID that it brings, say, is
+    /// told by another thread only then.
+    fetching: Mutex<Vec<Id>>,
     ended: Mutex<Ended>,
 }
 
@@ -80,6 +81,11 @@ impl Channel {
         ended.look_at = (!ended.qps.is_empty()).then(|| Instant::now() + LOOK_PAUSE);
         drop(ended);
         drop(freed);
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, Vec<Id>> {
+        let awaited = self.fetching.lock();
+        awaited.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ended(&self) -> MutexGuard<'_, Ended> {
@@ -163,11 +169,11 @@ impl Node {
     /// # Errors
     /// The operating system has no descriptor left.
     pub fn create_event_channel(&self) -> Result<EventChannel, Error> {
-        let queue = EventQueue::new("eventfd of an event channel", usize::MAX)?;
-        self.shared.life.tell_end_to(&queue.fd);
+        let queue = Arc::new(EventQueue::new("eventfd of an event channel", usize::MAX)?);
+        self.shared.life.tell_end_to(&queue);
         Ok(EventChannel(Arc::new(Channel {
             node: Arc::clone(&self.shared),
-            queue: Arc::new(queue),
+            queue,
             fetching: Mutex::default(),
             ended: Mutex::default(),
         })))
@@ -197,42 +203,53 @@ impl EventChannel {
         Ok(CmId::new(&self.0, id, kind))
     }
 
-    /// The next event, if there is one (`rdma_get_cm_event(3)`, without blocking).
+    /// The next event, if there is one (`rdma_get_cm_event(3)`, without blocking). What calls of
+    /// [`sync`](super::sync) wait for is told to them alone.
     pub fn poll_event(&self) -> Option<CmEvent> {
-        if self.0.node.life.is_forked() {
-            return None;
-        }
-        self.0.release_when_due();
-        let fetching = self.0.fetching.lock();
-        let _fetching = fetching.unwrap_or_else(PoisonError::into_inner);
-        loop {
-            // What belongs to an ID that was dropped meanwhile is not told.
-            if let Some(event) = self.tell(self.0.queue.pop()?) {
-                return Some(event);
-            }
-        }
+        self.take(None)
     }
 
     /// The next event, waited for until `timeout` (`rdma_get_cm_event(3)`), or until the node does
     /// nothing any more. The node has to be driven by its own thread or another one.
     pub fn get_event(&self, timeout: Duration) -> Option<CmEvent> {
-        let end = Deadline::after(timeout);
+        self.wait(None, Deadline::after(timeout))
+    }
+
+    /// The next event of an ID, or the next that no call waits for.
+    fn take(&self, of: Option<Id>) -> Option<CmEvent> {
+        if self.0.node.life.is_forked() {
+            return None;
+        }
+        self.0.release_when_due();
+        let awaited = self.0.awaited();
+        let wanted = |event: &ChannelEvent| match of {
+            Some(id) => event.concerns(id),
+            None => !awaited.iter().any(|&id| event.concerns(id)),
+        };
         loop {
-            if let Some(event) = self.poll_event() {
+            // What belongs to an ID that was dropped meanwhile is not told.
+            if let Some(event) = self.tell(self.0.queue.pop_where(wanted)?) {
+                // Other calls may wait for the same.
+                self.0.queue.rouse();
                 return Some(event);
             }
-            if !self.0.node.life.is_up() {
+        }
+    }
+
+    /// The same, waited for until `end`, until the node does nothing any more, or until the program
+    /// has heard that the ID is over.
+    fn wait(&self, of: Option<&CmId>, end: Deadline) -> Option<CmEvent> {
+        loop {
+            let seen = self.0.queue.reasons();
+            if let Some(event) = self.take(of.map(|id| id.0.id)) {
+                return Some(event);
+            }
+            if !self.0.node.life.is_up() || of.is_some_and(CmId::was_over) {
                 return None;
             }
             let left = end.wait()?;
             let left = left.min(self.0.until_look().unwrap_or(left));
-            let left = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: left.subsec_nanos().into(),
-            };
-            let fd = self.fd();
-            // Interrupted or not: it is looked at again.
-            let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left));
+            self.0.queue.wait(seen, left);
         }
     }
 
@@ -245,7 +262,8 @@ impl EventChannel {
     }
 
     /// A descriptor that is readable while there are events, and for good once the node does
-    /// nothing any more: [`poll_event`](Self::poll_event) gives what is left, and no more then.
+    /// nothing any more: [`poll_event`](Self::poll_event) gives what is left, and no more then. It
+    /// is readable too while something waits for a call of [`sync`](super::sync).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.queue.fd.as_fd()
     }
@@ -324,6 +342,54 @@ impl EventChannel {
             }
             Event::TimewaitExit { id } => told(id, CmEventKind::TimewaitExit),
         }
+    }
+}
+
+/// An ID of which calls wait for what happens: as long as this lives, no other way leads there.
+#[derive(Debug)]
+pub(in crate::rdma_cm) struct Awaited {
+    id: CmId,
+    channel: EventChannel,
+}
+
+impl Awaited {
+    /// Begins before anything can happen that a call waits for.
+    pub(in crate::rdma_cm) fn new(id: &CmId) -> Self {
+        let channel = EventChannel(id.channel());
+        channel.0.awaited().push(id.0.id);
+        let id = id.clone();
+        Self { id, channel }
+    }
+
+    pub(in crate::rdma_cm) const fn id(&self) -> &CmId {
+        &self.id
+    }
+
+    /// The next event, waited for until `end`.
+    ///
+    /// # Errors
+    /// The node does nothing any more, the ID is over, or time is up.
+    pub(in crate::rdma_cm) fn next(&self, end: Deadline) -> Result<CmEvent, ConnectError> {
+        if let Some(event) = self.channel.wait(Some(&self.id), end) {
+            return Ok(event);
+        }
+        self.channel.check()?;
+        match self.id.was_over() {
+            true => Err(ConnectError::Unreachable),
+            false => Err(ConnectError::Timeout),
+        }
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let mut awaited = self.channel.0.awaited();
+        if let Some(at) = awaited.iter().position(|id| *id == self.id.0.id) {
+            awaited.swap_remove(at);
+        }
+        drop(awaited);
+        // What is left is for whoever fetches events.
+        self.channel.0.queue.rouse();
     }
 }
 

@@ -64,7 +64,7 @@ impl CmId {
         new
     }
 
-    fn channel(&self) -> Arc<Channel> {
+    pub(in crate::rdma_cm) fn channel(&self) -> Arc<Channel> {
         Arc::clone(&lock(&self.0.channel))
     }
 

@@ -18,7 +18,47 @@
 //! ```
 //!
 //! A limit bounds the whole call, whatever happens in it: [`Endpoint::connect`] finds the way and
-//! connects within one. The passive side reads what a connection is for in the private data that
+//! connects within one. Calls that share one take a [`Deadline`] instead of a duration each: what
+//! the first leaves of it is what the next has.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use trunkline::{Node, rdma_cm::{Params, sync::{Deadline, Endpoint, Resources}}};
+//! # fn connect(node: &Node, resources: &Resources<'_>)
+//! # -> Result<Endpoint, Box<dyn std::error::Error>> {
+//! let end = Deadline::after(Duration::from_secs(5));
+//! let connecting = Endpoint::prepare(node, resources, "192.0.2.7:7471".parse()?, end)?;
+//! Ok(connecting.connect(&Params::default(), end)?)
+//! # }
+//! ```
+//!
+//! Each ID has an event channel of its own, with a descriptor, or shares one with others if it is
+//! given one instead of the node ([`Events`]). What happens to an ID before its connection stands,
+//! and requests to a [`Listener`], are told to calls alone: each takes its own. How connections end
+//! comes out of [`EventChannel::get_event`], unless a call waits for the end of that very one.
+//!
+//! ```no_run
+//! # use std::{net::SocketAddr, time::Duration};
+//! # use trunkline::{Node, rdma_cm::{CmEventKind, Params, sync::{Endpoint, Resources}}};
+//! # fn connect(node: &Node, resources: &Resources<'_>, peers: &[SocketAddr])
+//! # -> Result<(), Box<dyn std::error::Error>> {
+//! let (limit, params) = (Duration::from_secs(5), Params::default());
+//! let channel = node.create_event_channel()?;
+//! let connect = |peer: &SocketAddr| Endpoint::connect(&channel, resources, *peer, &params, limit);
+//! let mut connected = peers.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
+//! while !connected.is_empty() {
+//!     let Some(event) = channel.get_event(Duration::MAX) else {
+//!         break; // the node does nothing any more
+//!     };
+//!     if let CmEventKind::Disconnected { .. } = event.kind {
+//!         connected.retain(|connected| connected.id().number() != event.id.number());
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The passive side reads what a connection is for in the private data that
 //! the other side gave ([`Params`]), before it decides:
 //!
 //! ```no_run
@@ -40,19 +80,18 @@
 //! # }
 //! ```
 
-use super::{
-    CmEvent, CmEventKind, CmId, Data, EventChannel, Kind, Params, PeerParams, PortSpace,
-    ResolveError,
-};
+use super::channel::Awaited;
+use super::{CmEventKind, CmId, Data, EventChannel, Kind, Params, PortSpace, ResolveError};
 use crate::error::Error;
 use crate::node::Node;
 use crate::verbs::cq::Cq;
 use crate::verbs::mr::Pd;
 use crate::verbs::qp::{Qp, QpOptions};
-use crate::worker::deadline::Deadline;
 use std::net::SocketAddr;
-use std::time::Duration;
 use trunkline_wire::cm::RejReason;
+
+pub use crate::worker::deadline::Deadline;
+pub use passive::{Accepting, Listener, Request};
 
 /// Why a connection did not come about.
 #[derive(Debug, thiserror::Error)]
@@ -114,10 +153,40 @@ impl Resources<'_> {
     }
 }
 
+/// Where what happens to an ID comes out, but for what calls wait for. A node or a channel becomes
+/// one.
+#[derive(Clone, Copy, Debug)]
+pub enum Events<'a> {
+    /// Out of nothing: the ID has a channel of its own, with a descriptor.
+    Own(&'a Node),
+    /// Out of this channel, which other IDs may have, too.
+    Shared(&'a EventChannel),
+}
+
+impl<'a> From<&'a Node> for Events<'a> {
+    fn from(node: &'a Node) -> Self {
+        Self::Own(node)
+    }
+}
+
+impl<'a> From<&'a EventChannel> for Events<'a> {
+    fn from(channel: &'a EventChannel) -> Self {
+        Self::Shared(channel)
+    }
+}
+
+impl Events<'_> {
+    fn channel(self) -> Result<EventChannel, Error> {
+        match self {
+            Self::Own(node) => node.create_event_channel(),
+            Self::Shared(channel) => Ok(channel.clone()),
+        }
+    }
+}
+
 /// A connected ID with its QP.
 #[derive(Debug)]
 pub struct Endpoint {
-    channel: EventChannel,
     id: CmId,
     qp: Qp,
     /// The peer's private data.
@@ -128,8 +197,7 @@ pub struct Endpoint {
 /// peer yet.
 #[derive(Debug)]
 pub struct Connecting {
-    channel: EventChannel,
-    id: CmId,
+    awaited: Awaited,
     qp: Qp,
 }
 
@@ -139,43 +207,40 @@ impl Connecting {
         &self.qp
     }
 
-    /// Connects within `limit`.
+    /// Connects within `limit`, which may be what is left of that of [`Endpoint::prepare`].
     ///
     /// # Errors
     /// What became of it.
-    pub fn connect(self, params: &Params<'_>, limit: Duration) -> Result<Endpoint, ConnectError> {
-        self.connect_until(params, Deadline::after(limit))
-    }
-
-    fn connect_until(self, params: &Params<'_>, end: Deadline) -> Result<Endpoint, ConnectError> {
-        self.id.connect(params)?;
-        match wait(&self.channel, end)?.kind {
-            CmEventKind::Established { data, .. } => Ok(Endpoint {
-                channel: self.channel,
-                id: self.id,
-                qp: self.qp,
-                data,
-            }),
+    pub fn connect(
+        self,
+        params: &Params<'_>,
+        limit: impl Into<Deadline>,
+    ) -> Result<Endpoint, ConnectError> {
+        let Self { awaited, qp } = self;
+        let id = awaited.id().clone();
+        id.connect(params)?;
+        match next_good(&awaited, limit.into())? {
+            CmEventKind::Established { data, .. } => Ok(Endpoint { id, qp, data }),
             _ => Err(ConnectError::Unreachable),
         }
     }
 }
 
 impl Endpoint {
-    /// Connects to `peer` within `limit`.
+    /// Connects to `peer` within `limit`. The node or a channel is where its events come out.
     ///
     /// # Errors
     /// What became of it.
-    pub fn connect(
-        node: &Node,
+    pub fn connect<'a>(
+        events: impl Into<Events<'a>>,
         resources: &Resources<'_>,
         peer: SocketAddr,
         params: &Params<'_>,
-        limit: Duration,
+        limit: impl Into<Deadline>,
     ) -> Result<Self, ConnectError> {
-        let end = Deadline::after(limit);
-        let prepared = Self::prepare(node, resources, peer, limit)?;
-        prepared.connect_until(params, end)
+        let end = limit.into();
+        let prepared = Self::prepare(events, resources, peer, end)?;
+        prepared.connect(params, end)
     }
 
     /// Finds the way to `peer` within `limit`, and creates a QP to post receives on before it
@@ -183,21 +248,22 @@ impl Endpoint {
     ///
     /// # Errors
     /// There is no way, or a call was refused.
-    pub fn prepare(
-        node: &Node,
+    pub fn prepare<'a>(
+        events: impl Into<Events<'a>>,
         resources: &Resources<'_>,
         peer: SocketAddr,
-        limit: Duration,
+        limit: impl Into<Deadline>,
     ) -> Result<Connecting, ConnectError> {
-        let end = Deadline::after(limit);
-        let channel = node.create_event_channel()?;
+        let end = limit.into();
+        let channel = events.into().channel()?;
         let id = channel.create_id(PortSpace::Tcp, Kind::Rc)?;
-        id.resolve_addr(peer, limit)?;
-        wait(&channel, end)?;
+        let awaited = Awaited::new(&id);
+        id.resolve_addr(peer, end.rest())?;
+        next_good(&awaited, end)?;
         id.resolve_route()?;
-        wait(&channel, end)?;
+        next_good(&awaited, end)?;
         let qp = resources.create_qp(&id)?;
-        Ok(Connecting { channel, id, qp })
+        Ok(Connecting { awaited, qp })
     }
 
     /// Its ID.
@@ -215,176 +281,42 @@ impl Endpoint {
         &self.data
     }
 
-    /// Ends the connection, and waits for the peer to agree.
+    /// Ends the connection, and waits for the peer to agree. Where the ID shares a channel, its end
+    /// is told to this call and does not come out of there.
     ///
     /// # Errors
     /// There is no connection, or the peer is silent.
-    pub fn disconnect(&self, limit: Duration) -> Result<(), ConnectError> {
-        let end = Deadline::after(limit);
+    pub fn disconnect(&self, limit: impl Into<Deadline>) -> Result<(), ConnectError> {
+        let awaited = Awaited::new(&self.id);
         self.id.disconnect()?;
-        self.wait_until(end)
+        self.until_over(&awaited, limit.into())
     }
 
-    /// Waits until the connection has ended, at whichever end.
+    /// Waits until the connection has ended, at whichever end. Where the ID shares a channel, its
+    /// end is told to this call, or was told there before.
     ///
     /// # Errors
     /// It did not in time, or the node does nothing any more.
-    pub fn wait_for_end(&self, limit: Duration) -> Result<(), ConnectError> {
-        self.wait_until(Deadline::after(limit))
+    pub fn wait_for_end(&self, limit: impl Into<Deadline>) -> Result<(), ConnectError> {
+        self.until_over(&Awaited::new(&self.id), limit.into())
     }
 
-    fn wait_until(&self, end: Deadline) -> Result<(), ConnectError> {
+    fn until_over(&self, awaited: &Awaited, end: Deadline) -> Result<(), ConnectError> {
         while !self.id.was_over() {
-            next(&self.channel, end)?;
+            match awaited.next(end) {
+                Err(_) if self.id.was_over() => {}
+                other => drop(other?),
+            }
         }
         Ok(())
     }
 }
 
-/// An ID that takes connections.
-#[derive(Debug)]
-pub struct Listener {
-    channel: EventChannel,
-    id: CmId,
+/// What happens next, if it is nothing bad.
+fn next_good(awaited: &Awaited, end: Deadline) -> Result<CmEventKind, ConnectError> {
+    awaited.next(end)?.kind.into_result()
 }
 
-/// A request with a QP that takes receives. Nothing was answered yet; dropping it gives the peer no
-/// answer but the end.
-#[derive(Debug)]
-pub struct Accepting(Endpoint);
-
-impl Accepting {
-    /// Returns its QP.
-    pub const fn qp(&self) -> &Qp {
-        &self.0.qp
-    }
-
-    /// Accepts, and waits until the connection stands.
-    ///
-    /// # Errors
-    /// The peer has changed its mind, or does not confirm.
-    pub fn accept(self, params: &Params<'_>, limit: Duration) -> Result<Endpoint, ConnectError> {
-        let Self(prepared) = self;
-        prepared.id.accept(params)?;
-        match wait(&prepared.channel, Deadline::after(limit))?.kind {
-            CmEventKind::Established { .. } => Ok(prepared),
-            _ => Err(ConnectError::Unreachable),
-        }
-    }
-}
-
-/// A peer that wants to connect. Dropping it gives the peer no answer but the end.
-#[derive(Debug)]
-pub struct Request {
-    channel: EventChannel,
-    id: CmId,
-    /// Where it connects from.
-    pub peer: SocketAddr,
-    /// What it connects with.
-    pub params: PeerParams,
-    /// Its private data.
-    pub data: Data,
-}
-
-impl Listener {
-    /// Takes connections to `address`.
-    ///
-    /// # Errors
-    /// The address is in use.
-    pub fn bind(node: &Node, address: SocketAddr, backlog: u32) -> Result<Self, Error> {
-        let channel = node.create_event_channel()?;
-        let id = channel.create_id(PortSpace::Tcp, Kind::Rc)?;
-        id.bind(address)?;
-        id.listen(backlog)?;
-        Ok(Self { channel, id })
-    }
-
-    /// Its address and port.
-    pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.id.local_addr()
-    }
-
-    /// The next request, waited for until `limit` (`rdma_get_request(3)`).
-    ///
-    /// # Errors
-    /// None came, the node does nothing any more, or the operating system has no descriptor left.
-    pub fn get_request(&self, node: &Node, limit: Duration) -> Result<Request, ConnectError> {
-        let end = Deadline::after(limit);
-        loop {
-            let event = next(&self.channel, end)?;
-            if let CmEventKind::ConnectRequest {
-                peer, params, data, ..
-            } = event.kind
-            {
-                // Events of this connection are nothing to the listener.
-                let channel = node.create_event_channel()?;
-                event.id.migrate(&channel)?;
-                return Ok(Request {
-                    channel,
-                    id: event.id,
-                    peer,
-                    params,
-                    data,
-                });
-            }
-        }
-    }
-}
-
-impl Request {
-    /// Accepts, and waits until the connection stands.
-    ///
-    /// # Errors
-    /// The peer has changed its mind, or does not confirm.
-    pub fn accept(
-        self,
-        resources: &Resources<'_>,
-        params: &Params<'_>,
-        limit: Duration,
-    ) -> Result<Endpoint, ConnectError> {
-        self.prepare(resources)?.accept(params, limit)
-    }
-
-    /// Gives it a QP, to post receives on before it is accepted.
-    ///
-    /// # Errors
-    /// As [`Pd::create_qp`].
-    pub fn prepare(self, resources: &Resources<'_>) -> Result<Accepting, Error> {
-        let qp = resources.create_qp(&self.id)?;
-        Ok(Accepting(Endpoint {
-            channel: self.channel,
-            id: self.id,
-            qp,
-            data: self.data,
-        }))
-    }
-
-    /// Refuses it.
-    ///
-    /// # Errors
-    /// Too much private data, or the peer has changed its mind.
-    pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
-        self.id.reject(private_data)
-    }
-}
-
-/// The next event.
-fn next(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> {
-    match channel.get_event(end.rest()) {
-        Some(event) => Ok(event),
-        None => {
-            channel.check()?;
-            Err(ConnectError::Timeout)
-        }
-    }
-}
-
-/// The next event, if it is no bad one.
-fn wait(channel: &EventChannel, end: Deadline) -> Result<CmEvent, ConnectError> {
-    let CmEvent { id, kind } = next(channel, end)?;
-    let kind = kind.into_result()?;
-    Ok(CmEvent { id, kind })
-}
-
+mod passive;
 #[cfg(test)]
 mod tests;

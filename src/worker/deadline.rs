@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// The end of a call's time. Any limit is valid: one beyond what the clock can tell never ends.
+/// The end of the time for a call, or for several together. A [`Duration`] becomes one that much
+/// later, an [`Instant`] one at that time. Any is valid: one beyond what the clock can tell never
+/// ends, and one that is over gives a call no time to wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline(Option<Instant>);
+pub struct Deadline(Option<Instant>);
 
 impl Deadline {
     /// The longest that is waited for at once: the operating system takes no more than its types
@@ -12,7 +14,7 @@ impl Deadline {
     const LONGEST: Duration = Duration::from_secs(3600);
 
     /// `limit` from now.
-    pub(crate) fn after(limit: Duration) -> Self {
+    pub fn after(limit: Duration) -> Self {
         Self(Instant::now().checked_add(limit))
     }
 
@@ -26,14 +28,26 @@ impl Deadline {
         }
     }
 
-    /// What is left of it, none when it is over, to hand to another call.
-    pub(crate) fn rest(self) -> Duration {
+    /// What is left of it, zero when it is over, to hand to another call.
+    pub fn rest(self) -> Duration {
         self.left().unwrap_or_default()
     }
 
     /// How long to wait before the next look; `None` when it is over.
     pub(crate) fn wait(self) -> Option<Duration> {
         self.left().map(|left| left.min(Self::LONGEST))
+    }
+}
+
+impl From<Duration> for Deadline {
+    fn from(limit: Duration) -> Self {
+        Self::after(limit)
+    }
+}
+
+impl From<Instant> for Deadline {
+    fn from(end: Instant) -> Self {
+        Self(Some(end))
     }
 }
 

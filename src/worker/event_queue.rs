@@ -1,10 +1,12 @@
-//! Events that wait for the program, and the descriptor that says so.
+//! Events that wait for the program, the descriptor that says so, and calls that wait for them.
 
 use crate::error::Error;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Events that the program has not fetched.
 #[derive(Debug)]
@@ -12,7 +14,12 @@ pub(crate) struct EventQueue<T> {
     events: Mutex<VecDeque<T>>,
     most: usize,
     /// Counts whether events wait, and the end of the node.
-    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) fd: OwnedFd,
+    /// How often calls that wait had a reason to look again; it changes under the lock.
+    reasons: AtomicU64,
+    /// Calls that wait; the number changes under the lock.
+    waiting: AtomicUsize,
+    reason: Condvar,
 }
 
 impl<T> EventQueue<T> {
@@ -27,7 +34,10 @@ impl<T> EventQueue<T> {
         Ok(Self {
             events: Mutex::default(),
             most,
-            fd: Arc::new(fd),
+            fd,
+            reasons: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            reason: Condvar::new(),
         })
     }
 
@@ -45,13 +55,20 @@ impl<T> EventQueue<T> {
             // It fails only when the counter is full, and then it is readable already.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
+        self.tell_waiting(&events);
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
+        self.pop_where(|_| true)
+    }
+
+    /// The first event that is `wanted`.
+    pub(crate) fn pop_where(&self, wanted: impl FnMut(&T) -> bool) -> Option<T> {
         let mut events = self.lock();
-        let event = events.pop_front()?;
+        let at = events.iter().position(wanted)?;
+        let event = events.remove(at);
         self.settle(&events);
-        Some(event)
+        event
     }
 
     /// The descriptor is readable while events wait: a system call where they begin and where they
@@ -60,5 +77,33 @@ impl<T> EventQueue<T> {
         if events.is_empty() {
             let _ = rustix::io::read(&self.fd, &mut [0; 8]);
         }
+    }
+
+    /// Lets calls that wait look again.
+    pub(crate) fn rouse(&self) {
+        self.tell_waiting(&self.lock());
+    }
+
+    fn tell_waiting(&self, _locked: &VecDeque<T>) {
+        self.reasons.fetch_add(1, Ordering::Relaxed);
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.reason.notify_all();
+        }
+    }
+
+    /// What [`wait`](Self::wait) has to be told: asked for before the caller looks.
+    pub(crate) fn reasons(&self) -> u64 {
+        let _locked = self.lock();
+        self.reasons.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a reason to look again that came after `seen`, for `time` at most.
+    pub(crate) fn wait(&self, seen: u64, time: Duration) {
+        let events = self.lock();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let none = |_: &mut VecDeque<T>| self.reasons.load(Ordering::Relaxed) == seen;
+        let waited = self.reason.wait_timeout_while(events, time, none);
+        let _locked = waited.unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::rdma_cm::channel::tests::node;
+use crate::rdma_cm::channel::{Channel, tests::node};
 use crate::rdma_cm::event::ChannelEvent;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trunkline_cm::rdma::Id;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -21,14 +21,15 @@ fn a_rejection_says_in_words_what_its_reason_means() {
     }
 }
 
-/// How long a call takes while an event of `id` comes out of `channel` every 10 ms, for up to 3 s.
-fn among_events(channel: &EventChannel, id: Id, call: impl FnOnce()) -> Duration {
+/// How long a call takes while an event of `id` comes out of its channel every 10 ms, for up to
+/// 3 s.
+fn among_events(channel: &Channel, id: Id, call: impl FnOnce()) -> Duration {
     let done = AtomicBool::new(false);
     let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(3) {
-                channel.0.queue.push(ChannelEvent::Route(id, Ok(())));
+                channel.queue.push(ChannelEvent::Route(id, Ok(())));
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
@@ -62,12 +63,13 @@ fn a_limit_bounds_the_whole_call_whatever_comes_meanwhile() {
     });
     let limit = Duration::from_millis(200);
     let bounds = limit..Duration::from_secs(2);
-    let took = among_events(&near.channel, near.id.0.id, || {
+    let took = among_events(&near.id.channel(), near.id.0.id, || {
         let ended = near.wait_for_end(limit);
         assert!(matches!(ended, Err(ConnectError::Timeout)), "{ended:?}");
     });
     assert!(bounds.contains(&took), "wait_for_end: {took:?}");
-    let took = among_events(&listener.channel, listener.id.0.id, || {
+    let at = listener.awaited.id();
+    let took = among_events(&at.channel(), at.0.id, || {
         let request = listener.get_request(&server, limit);
         assert!(matches!(request, Err(ConnectError::Timeout)), "{request:?}");
     });
@@ -75,7 +77,7 @@ fn a_limit_bounds_the_whole_call_whatever_comes_meanwhile() {
     // Of an ID that is gone no event is told.
     let channel = client.create_event_channel().unwrap();
     let gone = channel.create_id(PortSpace::Tcp, Kind::Rc).unwrap().0.id;
-    let took = among_events(&channel, gone, || {
+    let took = among_events(&channel.0, gone, || {
         let event = channel.get_event(limit);
         assert!(event.is_none(), "{event:?}");
     });
