@@ -4,12 +4,11 @@
 mod common;
 
 use common::cause;
+use common::nodes::process::{Server, example, said};
 use common::nodes::{PATIENCE, address, in_time, node, on_both};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use tonic::Code;
 use tonic::transport::Endpoint;
@@ -17,66 +16,27 @@ use trunkline_grpc::{ConnectError, Connector};
 use trunkline_grpc_protos::greeter::HelloRequest;
 use trunkline_grpc_protos::greeter::greeter_client::GreeterClient;
 
-/// The example, which cargo builds beside the tests.
-fn greeter() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.ancestors().nth(2).unwrap();
-    let greeter = profile.join("examples").join("greeter");
-    let how = "cargo build -p trunkline-grpc --example greeter";
-    assert!(greeter.exists(), "not built: {how}");
-    greeter
+/// The example, and where it listens.
+fn server() -> (Server, SocketAddr) {
+    let address = SocketAddr::new(address(), 50051);
+    let mut greeter = example("greeter");
+    greeter.args(["listen", &address.to_string()]);
+    (Server::start(greeter), address)
 }
 
-/// A server in a process of its own, which is killed with this.
-struct Server {
-    process: Child,
-    says: BufReader<ChildStdout>,
-    address: SocketAddr,
-}
-
-impl Server {
-    fn start() -> Self {
-        let address = SocketAddr::new(address(), 50051);
-        let mut server = Command::new(greeter());
-        let server = server.args(["listen", &address.to_string()]);
-        let mut process = server.stdout(Stdio::piped()).spawn().unwrap();
-        let mut says = BufReader::new(process.stdout.take().unwrap());
-        let mut said = String::new();
-        says.read_line(&mut said).unwrap();
-        assert_eq!(said, "listening\n");
-        Self {
-            process,
-            says,
-            address,
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+fn signal(server: &Server, signal: Signal) {
+    kill_process(Pid::from_child(&server.process), signal).unwrap();
 }
 
 #[test]
 fn the_example_greets_another_process_and_ends_when_it_is_interrupted() {
-    let mut server = Server::start();
+    let (mut server, at) = server();
     let own = address().to_string();
-    let mut client = Command::new(greeter());
-    let client = client.args(["ask", &server.address.to_string(), "Ada", &own]);
-    let output = client.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let mut client = example("greeter");
+    client.args(["ask", &at.to_string(), "Ada", &own]);
     let greeting = format!("Hello Ada at {own}!\n");
-    assert_eq!(
-        String::from_utf8(output.stdout).unwrap(),
-        greeting.repeat(4)
-    );
-    server.signal(Signal::INT);
+    assert_eq!(said(client), greeting.repeat(4));
+    signal(&server, Signal::INT);
     let mut said = String::new();
     server.says.read_to_string(&mut said).unwrap();
     assert_eq!(said, "all calls are answered\n");
@@ -93,9 +53,8 @@ fn question() -> HelloRequest {
 #[test]
 fn who_calls_a_process_that_is_killed_hears_so() {
     on_both(async || {
-        let server = Server::start();
-        let node = node();
-        let channel = trunkline_grpc::connect(&node, server.address).await;
+        let ((server, at), node) = (server(), node());
+        let channel = trunkline_grpc::connect(&node, at).await;
         let mut client = GreeterClient::new(channel.unwrap());
         client.say_hello(question()).await.unwrap();
         drop(server);
@@ -114,24 +73,23 @@ fn who_calls_a_process_that_is_killed_hears_so() {
 #[test]
 fn a_server_that_is_silent_is_found_out_by_signs_of_life_that_it_owes() {
     on_both(async || {
-        let server = Server::start();
-        let node = node();
+        let ((server, at), node) = (server(), node());
         let endpoint = Endpoint::from_static("http://greeter")
             .connect_timeout(Duration::from_secs(1))
             .http2_keep_alive_interval(Duration::from_millis(500))
             .keep_alive_timeout(Duration::from_millis(500));
-        let connector = Connector::to(&node, server.address);
+        let connector = Connector::to(&node, at);
         let channel = endpoint.connect_with_connector(connector).await;
         let mut client = GreeterClient::new(channel.unwrap());
         client.say_hello(question()).await.unwrap();
         // It does not answer, and does not end either.
-        server.signal(Signal::STOP);
+        signal(&server, Signal::STOP);
         let silent = in_time(client.say_hello(question())).await.unwrap_err();
         assert_eq!(silent.code(), Code::Unavailable, "{silent:?}");
         let silent = in_time(client.say_hello(question())).await.unwrap_err();
         let why = cause::<io::Error>(&silent).map(io::Error::kind);
         assert_eq!(why, Some(io::ErrorKind::TimedOut), "{silent:?}");
-        server.signal(Signal::CONT);
+        signal(&server, Signal::CONT);
         let answered = async { while client.say_hello(question()).await.is_err() {} };
         in_time(answered).await;
     });

@@ -5,17 +5,16 @@
 mod common;
 
 use bytes::Bytes;
-use common::{at, endpoint, node, on_both, pair, until};
+use common::{End, at, endpoint, node, on_both, pair, until};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use trunkline::rdma_cm::Params;
-use trunkline::rdma_cm::sync::Resources;
-use trunkline::{Access, Completion, Mr, Pd, QpOptions, RecvWr, Remote, Rkey, SendWr};
+use trunkline::{Completion, Mr, QpOptions, RecvWr, Remote, Rkey, SendWr};
 use trunkline_rpc::{Client, Endpoint, OpenError, Options, Refusal, Request, RpcError, Server};
-use trunkline_tokio::rdma_cm::{Connecting, Connection, Listener};
-use trunkline_tokio::{Cq, Node};
+use trunkline_tokio::Node;
+use trunkline_tokio::rdma_cm::{Connection, Listener};
 
 /// A hello with 64 receives of 4,096 bytes, 16 requests at a time, and bodies of up to 1 MiB.
 const HELLO: [u8; 18] = *b"TLrp\x01\x00\x00\x40\x00\x10\x00\x00\x10\x00\x00\x10\x00\x00";
@@ -51,74 +50,56 @@ fn extent(remote: Remote) -> Vec<u8> {
 
 /// An end that says by hand what ends say.
 struct Liar {
-    node: Node,
-    pd: Pd,
-    cq: Cq,
-    mr: Arc<Mr>,
-    connection: Option<Connection>,
+    end: End,
+    connection: Connection,
     posted: u16,
     /// Messages that were said, and those that have not gone.
     said: Cell<usize>,
     under_way: Cell<usize>,
 }
 
+fn options() -> QpOptions {
+    QpOptions {
+        max_send_wr: 256,
+        max_recv_wr: 256,
+        ..QpOptions::default()
+    }
+}
+
+fn params(hello: &[u8]) -> Params<'_> {
+    Params {
+        private_data: hello,
+        responder_resources: 8,
+        initiator_depth: 8,
+        ..Params::default()
+    }
+}
+
+fn post_receives(end: &End, qp: &trunkline::Qp) {
+    for slot in 0..RECEIVES {
+        let sges = [end.mr.sge(slot * 4096, 4096)];
+        let receive = RecvWr::new().wr_id(slot as u64).sges(&sges);
+        qp.post_recv(&[receive]).unwrap();
+    }
+}
+
 impl Liar {
-    fn new(node: Node) -> Self {
-        let pd = node.alloc_pd();
-        let mr = pd.register(RECEIVES * 4096 + 65_536, Access::ALL).unwrap();
+    const fn new(end: End, connection: Connection) -> Self {
         Self {
-            pd,
-            cq: node.create_cq(1024).unwrap(),
-            mr: Arc::new(mr),
-            connection: None,
+            end,
+            connection,
             posted: RECEIVES as u16,
             said: Cell::new(0),
             under_way: Cell::new(0),
-            node,
-        }
-    }
-
-    fn options() -> QpOptions {
-        QpOptions {
-            max_send_wr: 256,
-            max_recv_wr: 256,
-            ..QpOptions::default()
-        }
-    }
-
-    fn post_receives(&self, qp: &trunkline::Qp) {
-        for slot in 0..RECEIVES {
-            let sges = [self.mr.sge(slot * 4096, 4096)];
-            let receive = RecvWr::new().wr_id(slot as u64).sges(&sges);
-            qp.post_recv(&[receive]).unwrap();
-        }
-    }
-
-    fn params(hello: &[u8]) -> Params<'_> {
-        Params {
-            private_data: hello,
-            responder_resources: 8,
-            initiator_depth: 8,
-            ..Params::default()
         }
     }
 
     async fn connect(node: &Node, server: &Endpoint) -> Self {
-        let mut liar = Self::new(node.clone());
-        let (cq, options) = (liar.cq.verbs(), Self::options());
-        let resources = Resources {
-            pd: &liar.pd,
-            send_cq: cq,
-            recv_cq: cq,
-            options: &options,
-        };
-        let limit = Duration::from_secs(5);
-        let way = Connecting::to(&liar.node, &resources, at(server), limit);
-        let connecting = way.await.unwrap();
-        liar.post_receives(connecting.qp());
-        let connection = connecting.connect(&Self::params(&HELLO)).await;
-        liar.connection = Some(connection.unwrap());
-        liar
+        let end = End::of(node.clone());
+        let connecting = end.connecting(at(server), &options()).await.unwrap();
+        post_receives(&end, connecting.qp());
+        let connection = connecting.connect(&params(&HELLO)).await.unwrap();
+        Self::new(end, connection)
     }
 
     /// A server that answers by hand, and a client of it.
@@ -127,29 +108,20 @@ impl Liar {
         near: &Endpoint,
         hello: &[u8],
     ) -> (Self, Result<Client, OpenError>) {
-        let mut liar = Self::new(node.clone());
-        let address = (node.gid().address(), 7471).into();
-        let listener = Listener::bind(node, address, 8).unwrap();
+        let end = End::of(node.clone());
+        let listener = Listener::bind(node, end.at(), 8).unwrap();
         let accepted = async {
             let request = listener.next().await.unwrap();
-            let (cq, options) = (liar.cq.verbs(), Self::options());
-            let resources = Resources {
-                pd: &liar.pd,
-                send_cq: cq,
-                recv_cq: cq,
-                options: &options,
-            };
-            let accepting = request.prepare(&resources).unwrap();
-            liar.post_receives(accepting.qp());
-            accepting.accept(&Self::params(hello)).unwrap()
+            let accepting = end.accepting(request, &options()).unwrap();
+            post_receives(&end, accepting.qp());
+            accepting.accept(&params(hello)).unwrap()
         };
-        let (connection, client) = tokio::join!(accepted, near.connect(address));
-        liar.connection = Some(connection);
-        (liar, client)
+        let (connection, client) = tokio::join!(accepted, near.connect(end.at()));
+        (Self::new(end, connection), client)
     }
 
     fn qp(&self) -> &trunkline::Qp {
-        self.connection.as_ref().unwrap().qp()
+        self.connection.qp()
     }
 
     fn next_place(&self) -> usize {
@@ -162,8 +134,8 @@ impl Liar {
     fn say_with(&self, word: u32, message: &[u8]) {
         // Each has bytes of its own until it has gone.
         let from = RECEIVES * 4096 + self.next_place() * 1024;
-        self.mr.write(from, message).unwrap();
-        let sges = [self.mr.sge(from, message.len())];
+        self.end.mr.write(from, message).unwrap();
+        let sges = [self.end.mr.sge(from, message.len())];
         let send = SendWr::send_imm(word).wr_id(1000).signaled();
         let send = if message.is_empty() {
             send
@@ -181,7 +153,7 @@ impl Liar {
     /// Whether it may post one more message: those that were answered have made room.
     fn may_say(&self) -> bool {
         let mut done = [Completion::BLANK; 16];
-        let count = self.cq.verbs().poll(&mut done).unwrap();
+        let count = self.end.cq.verbs().poll(&mut done).unwrap();
         let sent = done[..count].iter().filter(|done| done.wr_id == 1000);
         self.under_way.set(self.under_way.get() - sent.count());
         self.under_way.get() < 64
@@ -196,13 +168,14 @@ impl Liar {
     /// The next message that comes.
     async fn hear(&mut self) -> Vec<u8> {
         loop {
-            let done: Completion = self.cq.next().await.unwrap();
+            let done: Completion = self.end.cq.next().await.unwrap();
             if done.wr_id < 1000 {
                 let mut message = vec![0; done.byte_len as usize];
-                self.mr
+                self.end
+                    .mr
                     .read(done.wr_id as usize * 4096, &mut message)
                     .unwrap();
-                let sges = [self.mr.sge(done.wr_id as usize * 4096, 4096)];
+                let sges = [self.end.mr.sge(done.wr_id as usize * 4096, 4096)];
                 let receive = RecvWr::new().wr_id(done.wr_id).sges(&sges);
                 self.qp().post_recv(&[receive]).unwrap();
                 self.posted = self.posted.wrapping_add(1);
@@ -328,7 +301,7 @@ fn whatever_no_client_says_ends_its_connection_and_no_other() {
             .await;
         world
             .violates("no word", |liar| {
-                let sges = [liar.mr.sge(0, 16)];
+                let sges = [liar.end.mr.sge(0, 16)];
                 liar.qp().post_send(&[SendWr::send().sges(&sges)]).unwrap();
             })
             .await;
@@ -410,7 +383,7 @@ fn a_write_with_immediate_however_long_is_a_violation_and_no_more() {
         let call = calling_into(&client.unwrap(), &mr, 2 << 20);
         liar.asked().await;
         // More than all buffers that are registered at a time.
-        let sges = [(); 4].map(|()| liar.mr.sge(0, 300_000));
+        let sges = [(); 4].map(|()| liar.end.mr.sge(0, 300_000));
         let write = SendWr::write_imm(mr.remote(0), liar.posted.into()).sges(&sges);
         liar.qp().post_send(&[write]).unwrap();
         let why = call.await.unwrap().unwrap_err();
@@ -425,15 +398,15 @@ fn a_client_that_names_memory_it_has_not_ends_alone() {
         let world = World::new().await;
         let mut liar = world.liar().await;
         let wrong = Remote {
-            rkey: Rkey(liar.mr.rkey().0 ^ 0x5555_0000),
-            ..liar.mr.remote(0)
+            rkey: Rkey(liar.end.mr.rkey().0 ^ 0x5555_0000),
+            ..liar.end.mr.remote(0)
         };
         liar.say(&entry(1, REQUEST, AT, 9000, 0, &extent(wrong)));
         until(|| world.far.counters().connections_closed == 1).await;
         world.goes_on().await;
         // One that names its own is served.
         liar = world.liar().await;
-        let own = liar.mr.remote(0);
+        let own = liar.end.mr.remote(0);
         liar.say(&entry(7, REQUEST, AT, 9000, 0, &extent(own)));
         let answer = liar.hear().await;
         assert_eq!(answer[..5], [0, 0, 0, 7, RESPONSE]);
@@ -555,7 +528,7 @@ fn a_server_that_offers_memory_it_has_not_ends() {
         let id = liar.asked().await;
         let nowhere = Remote {
             addr: 8,
-            ..liar.mr.remote(0)
+            ..liar.end.mr.remote(0)
         };
         liar.say(&entry(id, RESPONSE, AT, 5000, 0, &extent(nowhere)));
         let why = call.await.unwrap().unwrap_err();

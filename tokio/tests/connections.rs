@@ -7,29 +7,12 @@ use common::{End, PATIENCE, in_time, node, on_both, polled};
 use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline::rdma_cm::Params;
-use trunkline::rdma_cm::sync::{ConnectError, Resources};
+use trunkline::rdma_cm::sync::ConnectError;
 use trunkline::{Error, QpOptions, Status};
-use trunkline_tokio::rdma_cm::{Connecting, Connection, Listener, Request};
-
-const LIMIT: Duration = Duration::from_secs(5);
-
-fn at(end: &End) -> SocketAddr {
-    (end.node.gid().address(), 7471).into()
-}
-
-fn resources<'a>(end: &'a End, options: &'a QpOptions) -> Resources<'a> {
-    Resources {
-        pd: &end.pd,
-        send_cq: end.cq.verbs(),
-        recv_cq: end.cq.verbs(),
-        options,
-    }
-}
+use trunkline_tokio::rdma_cm::{Connection, Listener, Request};
 
 async fn connect(end: &End, peer: SocketAddr, data: &[u8]) -> Result<Connection, ConnectError> {
-    let options = QpOptions::default();
-    let resources = resources(end, &options);
-    let connecting = Connecting::to(&end.node, &resources, peer, LIMIT).await?;
+    let connecting = end.connecting(peer, &QpOptions::default()).await?;
     let private_data = data;
     let params = Params {
         private_data,
@@ -39,8 +22,7 @@ async fn connect(end: &End, peer: SocketAddr, data: &[u8]) -> Result<Connection,
 }
 
 fn accept(end: &End, request: Request, data: &[u8]) -> Result<Connection, Error> {
-    let options = QpOptions::default();
-    let accepting = request.prepare(&resources(end, &options))?;
+    let accepting = end.accepting(request, &QpOptions::default())?;
     end.receive(accepting.qp(), 0);
     let private_data = data;
     accepting.accept(&Params {
@@ -52,7 +34,7 @@ fn accept(end: &End, request: Request, data: &[u8]) -> Result<Connection, Error>
 /// A client, a server, and a listener there.
 fn both() -> (End, End, Listener) {
     let (client, server) = (End::new(), End::new());
-    let listener = Listener::bind(&server.node, at(&server), 16).unwrap();
+    let listener = Listener::bind(&server.node, server.at(), 16).unwrap();
     (client, server, listener)
 }
 
@@ -60,7 +42,7 @@ fn both() -> (End, End, Listener) {
 fn both_ends_hear_the_others_private_data_and_the_end() {
     on_both(|| async {
         let (client, server, listener) = both();
-        let peer = at(&server);
+        let peer = server.at();
         let asks = tokio::spawn(async move {
             let connection = connect(&client, peer, b"question").await.unwrap();
             (client, connection)
@@ -88,7 +70,7 @@ fn both_ends_hear_the_others_private_data_and_the_end() {
 fn who_is_refused_hears_why() {
     on_both(|| async {
         let (client, server, listener) = both();
-        let peer = at(&server);
+        let peer = server.at();
         let asks = tokio::spawn(async move {
             let refused = connect(&client, peer, b"").await.unwrap_err();
             (client, refused)
@@ -100,7 +82,7 @@ fn who_is_refused_hears_why() {
         };
         assert_eq!(&data[..2], b"no");
         drop(listener);
-        let refused = connect(&client, at(&server), b"").await.unwrap_err();
+        let refused = connect(&client, server.at(), b"").await.unwrap_err();
         assert!(
             matches!(refused, ConnectError::Rejected { .. }),
             "{refused}"
@@ -118,7 +100,7 @@ fn an_attempt_that_is_dropped_at_any_await_ends_at_both_ends() {
         let mut established = false;
         let mut accepted = Vec::new();
         for polls in 1.. {
-            let attempt = connect(&client, at(&server), b"");
+            let attempt = connect(&client, server.at(), b"");
             let attempt = polled(attempt, polls);
             let answers = async {
                 loop {
@@ -155,7 +137,7 @@ fn an_attempt_that_is_dropped_at_any_await_ends_at_both_ends() {
 fn a_request_waits_for_a_listener_that_looks_later_and_is_refused_with_it() {
     on_both(|| async {
         let (client, server, listener) = both();
-        let peer = at(&server);
+        let peer = server.at();
         let asks = tokio::spawn(async move {
             let first = connect(&client, peer, b"1").await;
             (first, client)
@@ -182,7 +164,7 @@ fn a_request_waits_for_a_listener_that_looks_later_and_is_refused_with_it() {
 fn a_node_that_ends_wakes_who_connects_and_who_listens() {
     on_both(|| async {
         let (client, server, listener) = both();
-        let (peer, asking) = (at(&server), client.node.clone());
+        let (peer, asking) = (server.at(), client.node.clone());
         let asks = tokio::spawn(async move { connect(&client, peer, b"").await.map(drop) });
         let _unanswered = listener.next().await.unwrap();
         let _ = asking.shutdown(Duration::ZERO).await;
@@ -196,7 +178,7 @@ fn a_node_that_ends_wakes_who_connects_and_who_listens() {
         let ended = listens.await.unwrap();
         assert!(matches!(ended, Err(Error::Down(_))), "{ended:?}");
         assert!(
-            Listener::bind(&node(), at(&server), 1).is_err(),
+            Listener::bind(&node(), server.at(), 1).is_err(),
             "not its address"
         );
     });

@@ -6,13 +6,12 @@ mod common;
 
 use common::{End, in_time, node, on_both};
 use std::net::SocketAddr;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use trunkline::rdma_cm::Params;
-use trunkline::rdma_cm::sync::{ConnectError, Resources};
+use trunkline::rdma_cm::sync::ConnectError;
 use trunkline::{QpOptions, Remote, SendFlags, SendOp, SendWr};
 use trunkline_tokio::Node;
-use trunkline_tokio::rdma_cm::{Connecting, Connection, Listener as CmListener};
+use trunkline_tokio::rdma_cm::{Connection, Listener as CmListener};
 use trunkline_tokio::stream::{Listener, OpenError, Stream, StreamError};
 
 /// A hello with 8 receives of 4 KiB.
@@ -41,23 +40,10 @@ fn options() -> QpOptions {
     }
 }
 
-async fn connecting(end: &End, server: &Node) -> Connecting {
-    let (cq, options) = (end.cq.verbs(), options());
-    let resources = Resources {
-        pd: &end.pd,
-        send_cq: cq,
-        recv_cq: cq,
-        options: &options,
-    };
-    let limit = Duration::from_secs(5);
-    let connecting = Connecting::to(&end.node, &resources, at(server), limit).await;
-    connecting.unwrap()
-}
-
 impl Liar {
     async fn connect(hello: &[u8], server: &Node) -> Result<Self, ConnectError> {
         let end = End::new();
-        let connecting = connecting(&end, server).await;
+        let connecting = end.connecting(at(server), &options()).await?;
         let params = Params {
             private_data: hello,
             ..Params::default()
@@ -227,18 +213,11 @@ fn who_speaks_of_no_stream_is_refused_and_others_are_let_in() {
 fn a_server_that_speaks_of_no_stream_is_left() {
     on_both(async || {
         let (end, client) = (End::new(), node());
-        let listener = CmListener::bind(&end.node, at(&end.node), 4).unwrap();
-        let server = at(&end.node);
+        let listener = CmListener::bind(&end.node, end.at(), 4).unwrap();
+        let server = end.at();
         let asks = tokio::spawn(async move { Stream::connect(&client, server).await });
         let request = listener.next().await.unwrap();
-        let (cq, options) = (end.cq.verbs(), options());
-        let resources = Resources {
-            pd: &end.pd,
-            send_cq: cq,
-            recv_cq: cq,
-            options: &options,
-        };
-        let accepting = request.prepare(&resources).unwrap();
+        let accepting = end.accepting(request, &options()).unwrap();
         let accepted = accepting.accept(&Params::default()).unwrap();
         let refused = asks.await.unwrap().unwrap_err();
         assert!(matches!(refused, OpenError::NoStream), "{refused}");

@@ -3,60 +3,28 @@
 
 mod common;
 
-use common::{PATIENCE, address, on_both};
-use std::io::{BufRead, BufReader};
+use common::process::{Server, example, said};
+use common::{PATIENCE, address, on_both, wary};
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use trunkline_tokio::Node;
 use trunkline_tokio::stream::{Stream, StreamError};
 
-/// The example, which cargo builds beside the tests.
-fn echo() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.ancestors().nth(2).unwrap();
-    let echo = profile.join("examples").join("echo");
-    let how = "cargo build -p trunkline-tokio --example echo";
-    assert!(echo.exists(), "not built: {how}");
-    echo
-}
-
-/// A server in a process of its own, which is killed with this.
-struct Server(Child);
-
-impl Server {
-    fn start(at: IpAddr) -> Self {
-        let mut server = Command::new(echo());
-        let server = server.args(["listen", &at.to_string()]);
-        let mut server = server.stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        let out = server.stdout.take().unwrap();
-        BufReader::new(out).read_line(&mut said).unwrap();
-        assert_eq!(said, "listening\n");
-        Self(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn server(at: IpAddr) -> Server {
+    let mut echo = example("echo");
+    echo.args(["listen", &at.to_string()]);
+    Server::start(echo)
 }
 
 #[test]
 fn the_example_answers_requests_of_another_process() {
     let at = address();
-    let _server = Server::start(at);
+    let _server = server(at);
     for under_way in ["1", "20"] {
-        let mut client = Command::new(echo());
+        let mut client = example("echo");
         let (server, own) = (at.to_string(), address().to_string());
-        let client = client.args(["ask", &server, "500", under_way, &own]);
-        let output = client.output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        assert!(output.stdout.starts_with(b"500 answers, "), "{output:?}");
+        client.args(["ask", &server, "500", under_way, &own]);
+        let said = said(client);
+        assert!(said.starts_with("500 answers, "), "{said}");
     }
 }
 
@@ -64,11 +32,7 @@ fn the_example_answers_requests_of_another_process() {
 fn who_waits_for_a_process_that_is_killed_hears_so() {
     on_both(async || {
         let at = address();
-        let server = Server::start(at);
-        // A silent peer is found out within two seconds, as it is asked after one.
-        let builder = trunkline::Node::builder().address(address());
-        let builder = builder.keep_alive(Duration::from_secs(1));
-        let node = Node::new(builder.peer_timeout(Duration::from_secs(1))).unwrap();
+        let (server, node) = (server(at), wary());
         let mut stream = Stream::connect(&node, (at, 7471).into()).await.unwrap();
         stream.write_all(b"are you there?").await.unwrap();
         let mut got = [0; 14];

@@ -14,7 +14,7 @@
 #[path = "../../../tokio/tests/common/mod.rs"]
 mod nodes;
 
-pub use nodes::{PATIENCE, address, in_time, node, on_both};
+pub use nodes::{End, PATIENCE, address, in_time, node, on_both, process, wary};
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

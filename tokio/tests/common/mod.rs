@@ -6,14 +6,18 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+pub mod process;
+
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use trunkline::{Access, Mr, Pd, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr};
+use trunkline::rdma_cm::sync::{ConnectError, Resources};
+use trunkline::{Access, Error, Mr, Pd, Qp, QpOptions, RecvWr, SendFlags, SendOp, SendWr};
+use trunkline_tokio::rdma_cm::{Accepting, Connecting, Request};
 use trunkline_tokio::{Cq, Node};
 
 /// How long anything may take before the test gives up on it: far more than it should.
@@ -31,6 +35,13 @@ pub fn address() -> IpAddr {
 /// A node on an address of its own, driven by the current runtime.
 pub fn node() -> Node {
     Node::new(trunkline::Node::builder().address(address())).unwrap()
+}
+
+/// One that finds out within two seconds that a peer is gone: it asks a silent one after one.
+pub fn wary() -> Node {
+    let second = Duration::from_secs(1);
+    let builder = trunkline::Node::builder().address(address());
+    Node::new(builder.keep_alive(second).peer_timeout(second)).unwrap()
 }
 
 /// Both kinds of runtime.
@@ -106,6 +117,36 @@ impl End {
         let options = QpOptions::default();
         let cq = self.cq.verbs();
         self.pd.create_qp(cq, cq, &options).unwrap()
+    }
+
+    /// Where peers connect.
+    pub fn at(&self) -> SocketAddr {
+        (self.node.gid().address(), 7471).into()
+    }
+
+    fn resources<'a>(&'a self, options: &'a QpOptions) -> Resources<'a> {
+        let cq = self.cq.verbs();
+        Resources {
+            pd: &self.pd,
+            send_cq: cq,
+            recv_cq: cq,
+            options,
+        }
+    }
+
+    /// The way to a peer, with a QP.
+    pub async fn connecting(
+        &self,
+        to: SocketAddr,
+        options: &QpOptions,
+    ) -> Result<Connecting, ConnectError> {
+        let limit = Duration::from_secs(5);
+        Connecting::to(&self.node, &self.resources(options), to, limit).await
+    }
+
+    /// What a peer asks for, with a QP.
+    pub fn accepting(&self, request: Request, options: &QpOptions) -> Result<Accepting, Error> {
+        request.prepare(&self.resources(options))
     }
 
     /// Posts a SEND of 8 bytes.
