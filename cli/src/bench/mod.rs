@@ -136,7 +136,8 @@ struct ClientArgs {
     #[arg(help = TIMEOUT.help("Time to measure",
                               " [default: 5; lat: as long as the iterations take]. In bw and \
                                rate, where no request is completed in it, all that are under way \
-                               count"))]
+                               count; rate takes up to a tenth more to find the smallest round \
+                               trip first"))]
     #[arg(allow_negative_numbers = true)]
     duration: Option<Duration>,
     #[arg(long, value_name = "N", conflicts_with = "duration")]

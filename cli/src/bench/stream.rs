@@ -111,7 +111,7 @@ impl<'s, 'a> Client<'s, 'a> {
         found: &mut Throughput,
     ) -> Result<()> {
         if ping::is_wanted(&self.session.params) {
-            found.ping = Some(ping::measure(self.session)?);
+            found.ping = Some(ping::measure(self.session, goal.duration)?);
         }
         let first = Instant::now();
         for qp in 0..self.posted.len() {

@@ -5,6 +5,7 @@ use crate::{complaint, text};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 #[test]
 #[ignore = "needs root and network namespaces"]
@@ -206,6 +207,22 @@ fn the_smallest_round_trip_of_connections_is_within_a_factor_of_two_of_a_ping_po
         }
     }
     panic!("none of {factors:.2?} is within 2");
+}
+
+/// Where the ends wait for each other's turns on one processor, no number of round trips is had in
+/// a short time: that must not make the measurement long.
+#[test]
+fn rate_takes_little_longer_than_it_is_asked_to() {
+    let &[only, ..] = &processors()[..] else {
+        panic!("a program runs on a processor")
+    };
+    let server = on(only, || Server::start(&[]));
+    let began = Instant::now();
+    let words = ["rate", "--duration", "1", "--warmup", "0", "--qps", "1"];
+    on(only, || server.measure(&words));
+    let took = began.elapsed();
+    let most = Duration::from_secs(1) + Duration::from_millis(1500);
+    assert!(took < most, "{took:?}");
 }
 
 #[test]
