@@ -18,13 +18,14 @@ pub(crate) fn add(builder: Builder, file: Option<&Path>) -> Result<Builder> {
     builder.capture_management(made).with_context(name)
 }
 
-/// Whether all of them were written.
+/// Whether all of them were written to `file`, if there is one.
 ///
 /// # Errors
 /// The capture ended early.
-pub(crate) fn check(node: &Node) -> Result<()> {
-    match node.capture_state().and_then(|state| state.failure) {
-        Some(why) => bail!("the capture ended early: {why}"),
-        None => Ok(()),
+pub(crate) fn check(node: &Node, file: Option<&Path>) -> Result<()> {
+    let failure = node.capture_state().and_then(|state| state.failure);
+    match (file, failure) {
+        (Some(file), Some(why)) => bail!("{}: the capture ended early: {why}", file.display()),
+        _ => Ok(()),
     }
 }

@@ -156,7 +156,7 @@ pub(crate) fn run(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
                 interrupt,
                 alone: &|| thread.is_finished(),
             };
-            run_client(client, started, args.json)
+            run_client(client, started, args)
         };
         let asked = ask();
         tally.over.store(true, Ordering::Release);
@@ -185,7 +185,7 @@ fn exchanges() -> (Exchange, Exchange) {
 }
 
 /// All operations, what came of them, and the end.
-fn run_client(mut client: Client<'_>, started: Instant, json: bool) -> Result<()> {
+fn run_client(mut client: Client<'_>, started: Instant, args: &DemoArgs) -> Result<()> {
     for (round, size) in RPCS {
         client.rpcs(round, size)?;
         if round == 0 {
@@ -215,8 +215,8 @@ fn run_client(mut client: Client<'_>, started: Instant, json: bool) -> Result<()
     report.state_bytes_management = state.management;
     report.rc_state_bytes = report.qps * RC_STATE_BYTES;
     report.seconds = started.elapsed().as_secs_f64();
-    capture::check(&end.node)?;
-    if json {
+    capture::check(&end.node, args.capture_cm.as_deref())?;
+    if args.json {
         print_json(&report)?;
     } else {
         let mut out = output::out();

@@ -104,7 +104,7 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     around.complete = interrupted.is_none();
     around.counters = session.counters();
     around.verified += session.verified;
-    capture::check(&session.end.node)?;
+    capture::check(&session.end.node, plan.capture.as_deref())?;
 
     let report = Report::new(&params, &found, around);
     if plan.json {

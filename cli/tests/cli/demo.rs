@@ -113,6 +113,12 @@ fn the_management_of_its_connections_can_be_captured_and_decoded() {
     assert!(requests >= 1);
     let nowhere = demo("1").args(["--capture-cm", "/nowhere/at/all"]).output();
     assert!(complaint(&nowhere.unwrap(), 1).starts_with("/nowhere/at/all: "));
+    let full = demo("1").args(["--capture-cm", "/dev/full"]).output();
+    let full = complaint(&full.unwrap(), 1);
+    assert!(
+        full.starts_with("/dev/full: the capture ended early: "),
+        "{full}"
+    );
     std::fs::remove_file(file).unwrap();
 }
 
