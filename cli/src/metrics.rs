@@ -1,11 +1,18 @@
 //! `--metrics`: what the command's node counts, for Prometheus to scrape over HTTP.
 
-use crate::print_line;
+use crate::{print_line, taken};
 use anyhow::{Context, Result};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 use trunkline::Node;
 
 /// The path that is answered.
@@ -14,10 +21,13 @@ const PATH: &str = "/metrics";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// What is said where there is no node: nothing, whole.
 const NOTHING: &str = "# EOF\n";
-/// Longest request.
-const MOST: usize = 16 << 10;
-/// How long a client may take to ask, and for each part of the answer.
+/// How long a client may take to ask, and to ask and take its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+const WHOLE: Duration = Duration::from_secs(10);
+/// Clients that are served at a time; others wait.
+const CLIENTS: usize = 64;
+/// Pause after a client could not be taken, for want of descriptors, say.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The node that there is at the moment, if any, and a thread that tells of it.
 #[derive(Debug, Default)]
@@ -38,18 +48,24 @@ impl Metrics {
         let Some(address) = address else {
             return Ok((metrics, None));
         };
-        let listener = TcpListener::bind(address);
-        let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+        let listener = TcpListener::bind(address)
+            .map_err(|error| taken::refused(address, error, "--metrics"))?;
         let local = listener.local_addr().context("socket for metrics")?;
+        listener
+            .set_nonblocking(true)
+            .context("socket for metrics")?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("runtime for metrics")?;
         let node = Arc::clone(&metrics.0);
+        let listener = {
+            let _runtime = runtime.enter();
+            tokio::net::TcpListener::from_std(listener).context("socket for metrics")?
+        };
         std::thread::Builder::new()
             .name("metrics".to_owned())
-            .spawn(move || {
-                for stream in listener.incoming() {
-                    // A client that left again, or one that does not ask: the next one may.
-                    let _ = stream.and_then(|stream| answer(stream, &node));
-                }
-            })
+            .spawn(move || runtime.block_on(serve_all(listener, node)))
             .context("thread for metrics")?;
         Ok((metrics, Some(local)))
     }
@@ -76,49 +92,56 @@ fn lock(node: &Mutex<Option<Node>>) -> MutexGuard<'_, Option<Node>> {
     node.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One request, one answer.
-fn answer(mut stream: TcpStream, node: &Mutex<Option<Node>>) -> std::io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let request = read_head(&mut stream)?;
-    let mut words = request.split_ascii_whitespace();
-    let (status, kind, body) = match (words.next(), words.next()) {
-        (Some("GET"), Some(PATH)) => {
-            let node = lock(node);
-            let text = node
-                .as_ref()
-                .map_or_else(|| NOTHING.to_owned(), Node::metrics);
-            ("200 OK", OPEN_METRICS, text)
-        }
-        (Some("GET"), Some(_)) => ("404 Not Found", "text/plain", format!("see {PATH}\n")),
-        (Some(_), Some(_)) => (
-            "405 Method Not Allowed",
-            "text/plain",
-            "only GET\n".to_owned(),
-        ),
-        _ => ("400 Bad Request", "text/plain", "no request\n".to_owned()),
-    };
-    let length = body.len();
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n"
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())
+/// Takes clients for ever: each has a task of its own, so that none waits for another.
+async fn serve_all(listener: tokio::net::TcpListener, node: Arc<Mutex<Option<Node>>>) {
+    let places = Arc::new(Semaphore::new(CLIENTS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        let node = Arc::clone(&node);
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                let answer = answer(&request, &node);
+                async { Ok::<_, Infallible>(answer) }
+            });
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE)
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service);
+            // A client that left again, or one that does not ask, is its own concern.
+            let _ = timeout(WHOLE, served).await;
+            drop(place);
+        });
+    }
 }
 
-/// Reads up to the empty line that ends the head of a request.
-fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
-    let end = Instant::now() + PATIENCE;
-    let (mut head, mut chunk) = (Vec::new(), [0; 1024]);
-    while !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-        let left = end.saturating_duration_since(Instant::now());
-        // A socket refuses to wait for no time: that ends it, too.
-        stream.set_read_timeout(Some(left))?;
-        let count = stream.read(&mut chunk)?;
-        head.extend_from_slice(&chunk[..count]);
-        if count == 0 || head.len() > MOST {
-            break;
+fn answer<T>(request: &Request<T>, node: &Mutex<Option<Node>>) -> Response<String> {
+    let (status, kind, body) = match (request.method(), request.uri().path()) {
+        (_, path) if path != PATH => (StatusCode::NOT_FOUND, "text/plain", format!("see {PATH}\n")),
+        (&Method::GET | &Method::HEAD, _) => {
+            let node = lock(node);
+            let text = node.as_ref().map(Node::metrics);
+            let text = text.unwrap_or_else(|| NOTHING.to_owned());
+            (StatusCode::OK, OPEN_METRICS, text)
         }
+        _ => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "text/plain",
+            "only GET and HEAD\n".to_owned(),
+        ),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
-    Ok(String::from_utf8_lossy(&head).into_owned())
+    response
 }

@@ -8,13 +8,12 @@ use super::session::Session;
 use super::{latency, ping, stream};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::metrics::{self, Metrics};
-use crate::{chain, print_error, print_line};
-use anyhow::{Context, Result, anyhow, bail};
+use crate::{chain, print_error, print_line, taken};
+use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use trunkline_dataplane::udp::Owner;
 
 /// How long a wait for clients lasts before it looks for Ctrl-C.
 const WAIT: Timespec = Timespec {
@@ -49,7 +48,8 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
     // Nodes live as long as their clients; one that cannot start should be told about at once.
     drop(node::start((plan.address, LISTEN), None, None)?);
     let asked = SocketAddr::new(plan.address, plan.port);
-    let listener = TcpListener::bind(asked).map_err(|error| refused(asked, error))?;
+    let listener = TcpListener::bind(asked)
+        .map_err(|error| taken::refused(asked, error, "--port, at both ends"))?;
     listener.set_nonblocking(true).context("control socket")?;
     let port = listener.local_addr().context("control socket")?.port();
     let (metrics, told_at) = Metrics::serve(plan.metrics)?;
@@ -70,18 +70,6 @@ pub(crate) fn run(plan: &Plan, interrupt: &Interrupt) -> Result<()> {
             _ => {}
         }
     }
-}
-
-/// Why nobody can listen on `asked`, and what to do.
-fn refused(asked: SocketAddr, error: std::io::Error) -> anyhow::Error {
-    let error = match error.kind() {
-        ErrorKind::AddrInUse => {
-            let owner = Owner::of_tcp_listener(asked);
-            anyhow!("TCP port taken by {owner}; choose another one with --port, at both ends")
-        }
-        _ => error.into(),
-    };
-    error.context(format!("cannot listen on {asked}"))
 }
 
 fn accept(listener: &TcpListener, interrupt: &Interrupt) -> Result<(TcpStream, SocketAddr)> {
