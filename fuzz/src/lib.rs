@@ -7,6 +7,7 @@ mod forge;
 pub mod handshakes;
 pub mod input;
 pub mod memory;
+pub mod messages;
 pub mod neighbours;
 mod network;
 pub mod nodes;
@@ -38,6 +39,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("payloads", wire::payloads),
     ("reliable", rc::reliable),
     ("rings", rings::rings),
+    ("rpc", messages::rpc),
+    ("stream", messages::stream),
     ("transactions", transactions::transactions),
     ("uc", uc::uc),
     ("ud", ud::ud),

@@ -378,4 +378,5 @@ pub(crate) fn size(out: &[u8]) -> usize {
 }
 
 #[cfg(test)]
+#[path = "frame/tests.rs"] // the fuzz targets take this file in from elsewhere
 mod tests;
