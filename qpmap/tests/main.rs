@@ -24,6 +24,7 @@ mod packs;
 mod packs_end;
 mod packs_hostile;
 mod packs_paths;
+mod packs_sizes;
 mod refusals;
 mod requests;
 mod room;

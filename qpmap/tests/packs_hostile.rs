@@ -1,23 +1,32 @@
 //! Packets of records as a peer that lies makes them.
 
-use crate::common::liar::{LAST, generation_of};
+use crate::common::liar::{LAST, Liar, entry, generation_of};
 use crate::common::scene::{LIFE, PEER, Scene};
 use crate::packs::{BODY, SUM, opcode};
 use trunkline_qpmap::FIRST_MSN;
-use trunkline_wire::{Answer, NakCode, Opcode, Qpn, Record, Syndrome};
-/// A SEND of 8 bytes to the scene's QP.
+use trunkline_wire::{Answer, Control, ControlKind, NakCode, Opcode, Qpn, Record, Syndrome};
+
+/// A SEND of 8 bytes from the liar's QP to nobody.
+const SEND: Record = Record {
+    opcode: Opcode::SRC_SEND,
+    solicited: false,
+    abort: false,
+    generation: 0,
+    src_qp: PEER,
+    replay_epoch: 0,
+    dest_qp: Qpn::from_wire(0),
+    msn: 0,
+    offset: 0,
+    length: 8,
+};
+
+/// The same to the scene's QP.
 fn send(scene: &Scene, number: u32) -> Vec<u8> {
     let record = Record {
-        opcode: Opcode::SRC_SEND,
-        solicited: false,
-        abort: false,
         generation: generation_of(LIFE, scene.life),
-        src_qp: PEER,
-        replay_epoch: 0,
         dest_qp: scene.qp.qpn,
         msn: FIRST_MSN.wrapping_add(number),
-        offset: 0,
-        length: 8,
+        ..SEND
     };
     [&record.to_bytes()[..], &[number as u8; 8]].concat()
 }
@@ -176,4 +185,59 @@ fn a_packet_that_would_be_refused_too_often_waits_and_others_do_not() {
     assert_eq!(scene.counters().control_overflow, 3, "it is full");
     scene.say(Opcode::SRC_PACKED, LAST, &send(&scene, 0));
     assert_eq!(received(&scene), [0]);
+}
+
+/// What is bound when a packet is looked at need not be when its records are: an UNBIND before them
+/// makes requests of theirs that nobody may answer, where there is no room to say so.
+#[test]
+fn requests_behind_the_unbind_of_their_pair_are_not_done_and_find_no_more_room_than_others() {
+    for told in [0, 1000] {
+        let mut scene = scene();
+        let unknown = |number: u32| {
+            let mut record = send(&scene, number);
+            let [_, dest @ ..] = (number + 1).to_be_bytes();
+            record[4..7].copy_from_slice(&dest);
+            record
+        };
+        let many: Vec<Vec<u8>> = (0..told).map(unknown).collect();
+        for packet in many.chunks(100) {
+            scene.say(Opcode::SRC_PACKED, LAST, &packet.concat());
+        }
+        let unbind = entry(
+            ControlKind::Unbind,
+            PEER.get(),
+            scene.qp.qpn,
+            LIFE,
+            scene.life,
+        );
+        let header = Record {
+            opcode: Opcode::SRC_CONTROL,
+            length: Control::LEN as u16,
+            ..SEND
+        };
+        let mut said = [&header.to_bytes()[..], &unbind.to_bytes()].concat();
+        (0..100).for_each(|number| said.extend(send(&scene, number)));
+        scene.say(Opcode::SRC_PACKED, LAST, &said);
+        assert_eq!(received(&scene), [], "{told}");
+        let answers = |datagrams: &[Vec<u8>]| -> usize {
+            let answers = datagrams
+                .iter()
+                .filter(|datagram| opcode(datagram) == Opcode::SRC_ANSWERS);
+            answers
+                .map(|at| (at.len() - BODY - SUM) / Answer::LEN)
+                .sum()
+        };
+        let mut heard = 0;
+        for _ in 0..100 {
+            heard += answers(&scene.liar.hears(&mut scene.pair));
+            scene.say(Opcode::SRC_PING, LAST, &[]);
+        }
+        assert!(heard <= 1024 + 1, "{heard} of {told} and 100");
+        // Whoever else asks is told.
+        let mut other = Liar::new(&mut scene.pair, 8);
+        let asks = send(&scene, 0);
+        other.say(&mut scene.pair, Opcode::SRC_PACKED, LAST, &asks);
+        let heard = other.hears(&mut scene.pair);
+        assert_eq!(answers(&heard), 1, "{told}");
+    }
 }

@@ -106,6 +106,48 @@ fn data_that_is_gone_fails_its_request_and_none_that_shares_its_packet() {
     }
 }
 
+/// The same where one QP said all of it: its first message fails it, and the others end with that.
+#[test]
+fn data_that_is_gone_of_several_messages_of_a_qp_fails_the_first_of_them() {
+    let mut pair = pair();
+    let qps = connected(&mut pair, 2);
+    let (addr, key) = region(&mut pair, 0);
+    let gone = Sge {
+        addr,
+        length: 100,
+        lkey: Lkey(key.0),
+    };
+    for wr_id in 0..3 {
+        for [a, b] in &qps {
+            let of_first = a.qpn == qps[0][0].qpn;
+            let sge = if of_first { gone } else { pair.sge(0, 0, 100) };
+            pair.receive(b, wr_id, &[pair.sge(1, 8192, 100)]);
+            pair.post(
+                0,
+                a,
+                10 * u64::from(!of_first) + wr_id,
+                SendOp::Send,
+                &[sge],
+            );
+        }
+    }
+    // It is lost.
+    assert_eq!(records(&pair.sent_by(0)[0].1).len(), 6);
+    pair.nodes[0].deregister(key);
+    pair.run(SECOND);
+    let mut done = outcomes(&pair, 0);
+    done.sort_unstable_by_key(|(wr_id, _)| *wr_id);
+    let expected = [
+        (0, Status::LocalProtection),
+        (1, Status::Flushed),
+        (2, Status::Flushed),
+        (10, Status::Success),
+        (11, Status::Success),
+        (12, Status::Success),
+    ];
+    assert_eq!(done, expected);
+}
+
 /// The memory of a READ goes between its execution and its response, which shares a packet: that
 /// ends the QP, and with it what it was about to send itself.
 #[test]

@@ -25,7 +25,7 @@ fn towards_init(pair: &mut Pair, patience: (u8, u8)) -> [Qp; 2] {
     qps
 }
 
-fn write(pair: &Pair, qp: &Qp, wr_id: u64, length: u32) {
+pub(crate) fn write(pair: &Pair, qp: &Qp, wr_id: u64, length: u32) {
     let target = Remote {
         addr: pair.nodes[1].buffer.addr,
         rkey: pair.nodes[1].key,
@@ -109,7 +109,7 @@ fn ends_with_the_next_ask(pair: &mut Pair, case: &str) {
 }
 
 /// 2^8 times 4.096 us, twice.
-const SHORT: (u8, u8) = (8, 1);
+pub(crate) const SHORT: (u8, u8) = (8, 1);
 const SHORT_NS: u64 = 2 * (4096 << 8);
 /// The same, of about 8.6 s.
 const LONG: (u8, u8) = (18, 7);
@@ -378,7 +378,7 @@ fn a_request_whose_connection_dies_has_all_its_time_though_the_clock_began_with_
     assert!((LONG_NS..=2 * LONG_NS).contains(&took), "{took}");
 }
 
-const GRACE: u64 = 3 * SECOND;
+pub(crate) const GRACE: u64 = 3 * SECOND;
 
 #[test]
 fn a_qp_whose_connection_was_closed_outlives_asks_that_nobody_answers_until_the_grace_is_over() {
@@ -545,7 +545,7 @@ fn reconnect(pair: &mut Pair) -> bool {
 
 /// Runs on a path that carries no datagram of more than 300 bytes until node 0 has its first
 /// completion, or `most` connections are lost. Gives how many were, and how it ended.
-fn on_tiny_path(pair: &mut Pair, most: u32) -> (u32, Option<Status>) {
+pub(crate) fn on_tiny_path(pair: &mut Pair, most: u32) -> (u32, Option<Status>) {
     pair.fate = Box::new(|_, datagram| usize::from(datagram.len() <= 300));
     let mut lost = 0;
     while lost < most {

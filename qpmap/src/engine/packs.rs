@@ -144,6 +144,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_stood_for_a_packet_stands_for_none_that_has_its_place_now() {
+        let mut packs = Packs::default();
+        let sent = |packs: &mut Packs, serial: u32| {
+            let item = SentPacket {
+                serial,
+                ..SentPacket::PING
+            };
+            packs.join(item, 20);
+            let records = packs.take(false);
+            packs.insert(records)
+        };
+        let serials = |records: &[SentPacket]| -> Vec<u32> {
+            records.iter().map(|record| record.serial).collect()
+        };
+        let old = sent(&mut packs, 7);
+        assert_eq!(serials(packs.records(&old)), [7]);
+        assert_eq!(serials(&packs.free(&old)), [7]);
+        let new = sent(&mut packs, 8);
+        assert_eq!(new.slot, old.slot);
+        assert_eq!(serials(packs.records(&old)), []);
+        assert_eq!(serials(&packs.free(&old)), []);
+        assert_eq!(serials(packs.records(&new)), [8]);
+    }
+
+    #[test]
     fn lists_count_wherever_they_are() {
         let mut packs = Packs::default();
         (0..100).for_each(|_| packs.join(SentPacket::PING, 20));
