@@ -17,6 +17,8 @@ const DATAPLANE: &str = "trunkline-dataplane";
 const ROOT: &str = "trunkline";
 const TOKIO: &str = "trunkline-tokio";
 const RPC: &str = "trunkline-rpc";
+const GRPC: &str = "trunkline-grpc";
+const GRPC_PROTOS: &str = "trunkline-grpc-protos";
 const CLI: &str = "trunkline-cli";
 const SIM: &str = "trunkline-sim";
 const TESTKIT: &str = "trunkline-testkit";
@@ -32,14 +34,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (ROOT, &[WIRE, CONN, QPMAP, CM, DATAPLANE]),
     (TOKIO, &[ROOT]),
     (RPC, &[ROOT, TOKIO]),
-    ("trunkline-grpc", &[ROOT, TOKIO]),
-    ("trunkline-grpc-protos", &[]),
+    (GRPC, &[ROOT, TOKIO]),
+    (GRPC_PROTOS, &[]),
     (CLI, &[WIRE, DATAPLANE, ROOT]),
     (SIM, &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
     (
         "trunkline-benches",
         &[
-            WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT, TOKIO, RPC, SIM, TESTKIT,
+            WIRE,
+            CONN,
+            QPMAP,
+            CM,
+            DATAPLANE,
+            ROOT,
+            TOKIO,
+            RPC,
+            GRPC,
+            GRPC_PROTOS,
+            SIM,
+            TESTKIT,
         ],
     ),
     ("trunkline-fuzz", &[WIRE, CONN, QPMAP, CM, DATAPLANE, ROOT]),
