@@ -82,6 +82,16 @@ pub const ALL: &[Bench] = &[
         run: rpc::fan_10000,
     },
     Bench {
+        name: "grpc_echo",
+        what: "calls of 64 B by tonic between two processes, 100 under way, against TCP",
+        run: rpc::grpc_echo,
+    },
+    Bench {
+        name: "grpc_stream64k",
+        what: "messages of 64 KiB of one stream of tonic between two processes, against TCP",
+        run: rpc::grpc_stream64k,
+    },
+    Bench {
         name: "shaped_alone",
         what: "bandwidth of 1 MiB WRITEs through 100 Mb/s with 2 ms, against TCP",
         run: udp::alone,

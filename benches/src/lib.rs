@@ -15,7 +15,7 @@
 //! | [`storm`] | 64 nodes that connect to one at the same time |
 //! | [`udp`] | two processes over UDP, in two namespaces, with a bottleneck between them or none |
 //! | [`send64`] | SENDs of 64 bytes between two processes, against UCX over TCP |
-//! | [`rpc`] | calls of 64 bytes between two processes, against the same over TCP |
+//! | [`rpc`] | calls of 64 bytes between two processes, and gRPC, against the same over TCP |
 //!
 //! [`machine`] says on what. [`catalogue`] lists them all, `trunkline-benches` runs them.
 

@@ -35,7 +35,13 @@ fn sends_between_processes_are_measured() {
 
 #[test]
 fn calls_between_processes_are_measured_however_many_are_under_way() {
-    for name in ["rpc_echo_1", "rpc_echo_100", "rpc_echo_10000"] {
+    for name in [
+        "rpc_echo_1",
+        "rpc_echo_100",
+        "rpc_echo_10000",
+        "grpc_echo",
+        "grpc_stream64k",
+    ] {
         let (_, notes) = run(name);
         let lines = notes.lines().filter(|line| line.contains("of CPU each"));
         assert!(lines.count() >= 2, "{notes}");

@@ -1,6 +1,8 @@
 //! Calls of 64 bytes with as many to answer them, from one process to another, each a tokio
-//! runtime on one thread; beside the same over TCP, and TCP with no calls at all.
+//! runtime on one thread; beside the same over TCP, and TCP with no calls at all. The same with
+//! gRPC, and streams of its messages.
 
+mod grpc;
 mod load;
 mod ours;
 mod process;
@@ -37,6 +39,7 @@ struct Task {
     yardstick: &'static str,
     connections: usize,
     under_way: usize,
+    /// What it is about first, with its yardstick among the others.
     over: &'static [Over],
 }
 
@@ -104,13 +107,46 @@ pub fn fan_10000(setting: &Setting) -> Result<Measurement> {
     })
 }
 
+/// `grpc_echo`
+///
+/// # Errors
+/// A process that fails.
+pub fn grpc_echo(setting: &Setting) -> Result<Measurement> {
+    let task = Task {
+        name: "grpc_echo",
+        unit: "calls of 64 B per second by tonic, 100 under way on one connection, two processes \
+               on loopback",
+        yardstick: "the same over a TCP connection",
+        connections: 1,
+        under_way: 100,
+        over: &[Over::Grpc, Over::GrpcTcp],
+    };
+    task.measure(setting)
+}
+
+/// `grpc_stream64k`
+///
+/// # Errors
+/// A process that fails.
+pub fn grpc_stream64k(setting: &Setting) -> Result<Measurement> {
+    let task = Task {
+        name: "grpc_stream64k",
+        unit: "messages of 64 KiB per second of one stream of tonic, two processes on loopback",
+        yardstick: "the same over a TCP connection",
+        connections: 1,
+        under_way: 1,
+        over: &[Over::Stream, Over::StreamTcp],
+    };
+    task.measure(setting)
+}
+
 impl Task {
     fn measure(&self, setting: &Setting) -> Result<Measurement> {
         let mut table = Table::default();
         self.measure_at(&Place::Loopback, setting, &mut table)?;
         let veth = Place::veth(&setting.program);
         let veth = veth.and_then(|veth| self.measure_at(&veth, setting, &mut table));
-        let medians = table.rates(Over::Trunkline, Over::Tcp);
+        let medians = table.rates(self.over[0]);
         let measurement = Measurement::new(self.name, self.unit, self.yardstick, medians);
         let notes = table.notes().into_iter().chain(
             veth.err()

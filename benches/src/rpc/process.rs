@@ -1,8 +1,8 @@
 //! The two processes, each one thread that runs a tokio runtime.
 
 use super::load::{Found, cpu_ns, round};
-use super::ours;
 use super::tcp::{self, Raw};
+use super::{grpc, ours};
 use crate::cpus::stay_on;
 use crate::process::Parent;
 use anyhow::{Context, Result, ensure};
@@ -66,6 +66,14 @@ pub(super) enum Over {
     Tcp,
     /// Bytes over TCP, with no calls.
     Raw,
+    /// Calls of gRPC over Trunkline.
+    Grpc,
+    /// Calls of gRPC over TCP.
+    GrpcTcp,
+    /// A stream of gRPC over Trunkline.
+    Stream,
+    /// A stream of gRPC over TCP.
+    StreamTcp,
 }
 
 impl Over {
@@ -75,6 +83,20 @@ impl Over {
             Self::Trunkline => "trunkline",
             Self::Tcp => "tcp",
             Self::Raw => "raw",
+            Self::Grpc => "grpc",
+            Self::GrpcTcp => "grpc-tcp",
+            Self::Stream => "stream",
+            Self::StreamTcp => "stream-tcp",
+        }
+    }
+
+    /// What its figures are compared with.
+    pub(super) const fn yardstick(self) -> Option<Self> {
+        match self {
+            Self::Trunkline | Self::Raw => Some(Self::Tcp),
+            Self::Grpc => Some(Self::GrpcTcp),
+            Self::Stream => Some(Self::StreamTcp),
+            Self::Tcp | Self::GrpcTcp | Self::StreamTcp => None,
         }
     }
 }
@@ -127,6 +149,8 @@ async fn serve(parent: Parent, arguments: &RpcArgs, address: IpAddr) -> Result<(
         }
         Over::Tcp => (None, tcp::serve(address)?),
         Over::Raw => (None, tcp::reflect(address)?),
+        Over::Grpc | Over::Stream => (None, grpc::serve(address)?),
+        Over::GrpcTcp | Over::StreamTcp => (None, grpc::serve_tcp(address)?),
     };
     spawn_blocking(move || {
         parent.say(&at)?;
@@ -144,6 +168,8 @@ enum Clients {
     Trunkline(Arc<[trunkline_rpc::Client]>),
     Tcp(Arc<[tcp::Client]>),
     Raw(Arc<Raw>),
+    Grpc(Arc<[grpc::Client]>),
+    Stream(grpc::Client),
 }
 
 /// A client.
@@ -165,6 +191,10 @@ impl Client {
             Over::Trunkline => Clients::Trunkline(ours::connect(from, to, count).await?.into()),
             Over::Tcp => Clients::Tcp(tcp::connect(to, count).await?.into()),
             Over::Raw => Clients::Raw(Raw::connect(to, count, under_way).await?.into()),
+            Over::Grpc => Clients::Grpc([grpc::connect(from, to).await?].into()),
+            Over::GrpcTcp => Clients::Grpc([grpc::connect_tcp(to).await?].into()),
+            Over::Stream => Clients::Stream(grpc::connect(from, to).await?),
+            Over::StreamTcp => Clients::Stream(grpc::connect_tcp(to).await?),
         };
         Ok(Self { clients, under_way })
     }
@@ -174,6 +204,8 @@ impl Client {
             Clients::Trunkline(clients) => round(clients, self.under_way, duration).await,
             Clients::Tcp(clients) => round(clients, self.under_way, duration).await,
             Clients::Raw(raw) => raw.round(duration).await,
+            Clients::Grpc(clients) => round(clients, self.under_way, duration).await,
+            Clients::Stream(client) => grpc::stream(client, duration).await,
         }
     }
 

@@ -75,11 +75,12 @@ impl Table {
         }));
     }
 
-    /// The rates of two carriers in the first place, with a CPU each if there are two.
-    pub(super) fn rates(&self, ours: Over, theirs: Over) -> (f64, f64) {
+    /// The rates of a carrier and of its yardstick in the first place, with a CPU each if there are
+    /// two.
+    pub(super) fn rates(&self, ours: Over) -> (f64, f64) {
         let first = |over| self.0.iter().find(|(line, _)| line.over == over);
         let rate = |over| first(over).map_or(f64::NAN, |(_, medians)| medians.rate);
-        (rate(ours), rate(theirs))
+        (rate(ours), ours.yardstick().map_or(f64::NAN, rate))
     }
 
     /// A note for each line, with its rate and its time of CPUs as parts of those over TCP.
@@ -92,7 +93,7 @@ impl Table {
             });
             note += &format!(", p50 {median} us, p99 {most} us");
             note += &format!(", {:>6.2} us of CPU each", found.cpu_us);
-            if let Some(tcp) = self.tcp_beside(line) {
+            if let Some(tcp) = self.yardstick_of(line) {
                 let (rate, cpu) = (found.rate / tcp.rate, found.cpu_us / tcp.cpu_us);
                 note += &format!("; {rate:.2} and {cpu:.2} of TCP");
             }
@@ -102,13 +103,10 @@ impl Table {
     }
 
     /// What was found over TCP beside a line of another carrier.
-    fn tcp_beside(&self, line: &Line) -> Option<&Medians> {
-        let is_tcp = |other: &Line| {
-            line.over != Over::Tcp
-                && other.over == Over::Tcp
-                && (other.place, other.cpus) == (line.place, line.cpus)
-        };
-        let (_, medians) = self.0.iter().find(|(other, _)| is_tcp(other))?;
+    fn yardstick_of(&self, line: &Line) -> Option<&Medians> {
+        let of = (line.place, line.cpus, line.over.yardstick()?);
+        let is_it = |other: &Line| (other.place, other.cpus, other.over) == of;
+        let (_, medians) = self.0.iter().find(|(other, _)| is_it(other))?;
         Some(medians)
     }
 }
@@ -141,7 +139,7 @@ mod tests {
         raw.add(&both(4000.0, None));
         let mut table = Table::default();
         table.extend([tcp, raw]);
-        assert_eq!(table.rates(Over::Tcp, Over::Raw), (2000.0, 4000.0));
+        assert_eq!(table.rates(Over::Raw), (4000.0, 2000.0));
         let [tcp, raw] = &table.notes()[..] else {
             panic!("a note for each line");
         };
