@@ -80,6 +80,9 @@ impl Driver {
         if self.shared.is_closing() {
             return Poll::Ready(());
         }
+        if self.shared.has_unsent() {
+            return after_tasks(cx);
+        }
         match ready!(self.fd.poll_read_ready(cx)) {
             Ok(mut guard) => {
                 // What comes from here on makes it ready anew; what came before is looked at next.
@@ -118,6 +121,7 @@ impl Future for Driver {
             ready!(pause.as_mut().poll(cx));
             this.pause = None;
         }
+        this.shared.send_unsent();
         let polled = this.shared.node().poll_worker(this.worker);
         this.shared.events.look(this.shared.node());
         match polled {

@@ -4,6 +4,7 @@ use crate::cq::Cq;
 use crate::driver::Driver;
 use crate::events::{self, Events};
 use crate::mailbox::Sorter;
+use crate::stream::Both;
 use crate::waiters::{Waiter, Waiters, lock};
 use std::fmt;
 use std::future::poll_fn;
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     over: AtomicBool,
     /// Who hears of that.
     listeners: Mutex<Vec<Weak<Waiters>>>,
+    /// Streams with a message that goes at the next turn of a driver.
+    unsent: Mutex<Vec<Weak<Both>>>,
     pub(crate) events: events::Shared,
     /// Made when the first ID of RDMA-CM is.
     sorter: Mutex<Option<Arc<Sorter>>>,
@@ -98,6 +101,37 @@ impl Shared {
             listeners.retain(|listener| listener.strong_count() > 0);
         }
         listeners.push(Arc::downgrade(waiters));
+    }
+
+    /// A stream has begun a message: it goes when a driver has its next turn.
+    pub(crate) fn send_at_next_turn(&self, stream: &Arc<Both>) {
+        let mut unsent = lock(&self.unsent);
+        unsent.push(Arc::downgrade(stream));
+        let first = unsent.len() == 1;
+        drop(unsent);
+        if first && let Some(task) = self.driving.first() {
+            task.wake_all();
+        }
+    }
+
+    /// Whether a stream has a message that was begun and not sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !lock(&self.unsent).is_empty()
+    }
+
+    /// Sends all messages that streams have begun.
+    pub(crate) fn send_unsent(&self) {
+        let mut unsent = std::mem::take(&mut *lock(&self.unsent));
+        if unsent.is_empty() {
+            return;
+        }
+        let streams = unsent.drain(..).filter_map(|stream| stream.upgrade());
+        streams.for_each(|stream| stream.send_unsent());
+        let mut list = lock(&self.unsent);
+        if list.capacity() == 0 {
+            // The room is used again.
+            *list = unsent;
+        }
     }
 
     /// Who tells IDs of RDMA-CM what happens to them.
@@ -168,6 +202,7 @@ impl Node {
             closing: AtomicBool::new(false),
             over: AtomicBool::new(false),
             listeners: Mutex::default(),
+            unsent: Mutex::default(),
             events: events::Shared::default(),
             sorter: Mutex::default(),
         });
@@ -237,8 +272,10 @@ impl Node {
 
     /// Waits until all is done that was posted.
     async fn drain(&self) -> Result<(), Error> {
+        self.shared().send_unsent();
         while self.verbs().health().down.is_none() && !self.verbs().is_drained()? {
             tokio::time::sleep(DRAIN_PAUSE).await;
+            self.shared().send_unsent();
         }
         Ok(())
     }

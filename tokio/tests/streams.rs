@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{in_time, node, on_both, polled};
+use common::{in_time, node, on_both, polled, runtimes};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -224,6 +224,36 @@ fn a_receiver_never_runs_out_of_receives() {
         for node in &nodes {
             assert_eq!(node.counters().rnr_sent, 0);
         }
+    });
+}
+
+#[test]
+fn what_a_task_writes_before_others_have_their_turn_goes_in_one_message() {
+    let [single, _] = runtimes();
+    single.block_on(async {
+        let ([mut a, mut b], nodes) = ends().await;
+        for _ in 0..3 {
+            let before = nodes[1].counters().executed;
+            for _ in 0..1000 {
+                a.write_all(&[1; 10]).await.unwrap();
+                a.flush().await.unwrap();
+            }
+            in_time(b.read_exact(&mut [0; 10_000])).await.unwrap();
+            assert_eq!(nodes[1].counters().executed, before + 1);
+        }
+    });
+}
+
+#[test]
+fn a_node_that_ends_says_before_what_was_written() {
+    on_both(|| async {
+        let ([mut a, mut b], nodes) = ends().await;
+        let all = pattern(100_000);
+        a.write_all(&all).await.unwrap();
+        nodes[0].shutdown(Duration::from_secs(5)).await.unwrap();
+        let mut got = vec![0; all.len()];
+        b.read_exact(&mut got).await.unwrap();
+        assert!(got == all);
     });
 }
 

@@ -2,23 +2,22 @@
 
 use super::error::StreamError;
 use super::frame::{Frame, Hello, Kind};
+use super::writing::Open;
 use crate::credits::{Credits, Overgrant};
+use crate::node::Shared;
 use crate::rdma_cm::Connection;
 use std::collections::VecDeque;
-use std::io::IoSlice;
-use std::slice;
 use tokio::io::ReadBuf;
-use tokio::runtime::Handle;
 use trunkline::{Completion, Cq, Error, Mr, RecvWr, SendFlags, SendOp, SendWr, Status};
 
-/// Receives of an end, and what it says of them. Each holds 16 KiB, which other protocols like to
-/// cut what they carry into, and their head: as two messages they would take two.
+/// Receives of an end, and what it says of them. What fits into each fills a datagram, where that
+/// is as large as UDP has it.
 pub(super) const OWN: Hello = Hello {
-    receives: 32,
-    bytes: (16 << 10) + 64,
+    receives: 16,
+    bytes: 60 << 10,
 };
 /// Messages with bytes that may be under way.
-pub(super) const SENDS: u16 = 32;
+pub(super) const SENDS: u16 = 16;
 /// Messages without bytes that may be.
 pub(super) const CONTROLS: u16 = 3;
 /// What names a send of no buffer, among completions.
@@ -33,7 +32,7 @@ pub(super) const REGION: usize = (OWN.receives as usize + SENDS as usize) * OWN.
 
 /// How far the end of what is written has come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Ending {
+pub(super) enum Ending {
     Open,
     /// It is said when what was written before has been.
     Wanted,
@@ -65,19 +64,21 @@ struct Arrived {
 pub(super) struct Link {
     // In this order: the QP is gone before its memory is.
     connection: Connection,
-    mr: Mr,
+    pub(super) mr: Mr,
     cq: Cq,
     /// Most bytes that a message to the peer has.
-    most: usize,
+    pub(super) most: usize,
     credits: Credits,
     /// Send buffers that are free.
-    free: Vec<u16>,
+    pub(super) free: Vec<u16>,
+    /// The message that is being filled.
+    pub(super) open: Option<Open>,
     /// A message that grants receives is under way.
     granting: bool,
-    ending: Ending,
+    pub(super) ending: Ending,
     arrived: VecDeque<Arrived>,
     hearing: Hearing,
-    failed: Option<StreamError>,
+    pub(super) failed: Option<StreamError>,
 }
 
 /// Posts the receives of an end, before its peer can send.
@@ -105,6 +106,7 @@ impl Link {
             most: OWN.bytes.min(peer.bytes) as usize,
             credits: Credits::new(OWN.receives, peer.receives),
             free: (0..SENDS).rev().collect(),
+            open: None,
             granting: false,
             ending: Ending::Open,
             arrived: VecDeque::new(),
@@ -191,23 +193,28 @@ impl Link {
         }
     }
 
+    /// Messages that the peer has receives for, beside the one that is being filled.
+    pub(super) const fn room(&self) -> u16 {
+        self.credits.room() - self.open.is_some() as u16
+    }
+
     /// Says what waits to be said, as far as there is room for it at the peer.
     fn speak(&mut self) {
-        if self.ending == Ending::Wanted && self.credits.room() > Credits::RESERVE {
+        if self.ending == Ending::Wanted && self.room() > Credits::RESERVE {
             self.ending = Ending::Said;
             self.say(Kind::End, END, 0);
         }
-        if self.hearing == Hearing::Owed && self.credits.room() > 0 {
+        if self.hearing == Hearing::Owed && self.room() > 0 {
             self.hearing = Hearing::Said;
             self.say(Kind::Heard, HEARD, 0);
         }
-        if self.credits.owes() && self.credits.room() > 0 && !self.granting {
+        if self.credits.owes() && self.room() > 0 && !self.granting {
             self.granting = true;
             self.say(Kind::Credit, CONTROL, 0);
         }
     }
 
-    fn say(&mut self, kind: Kind, wr_id: u64, bytes: usize) {
+    pub(super) fn say(&mut self, kind: Kind, wr_id: u64, bytes: usize) {
         if self.failed.is_some() {
             return;
         }
@@ -277,45 +284,7 @@ impl Link {
         }
     }
 
-    /// Copies bytes into buffers that go to the peer, those of several slices behind one another;
-    /// `None`: no buffer is free, or the peer has no receive.
-    pub(super) fn write(&mut self, data: &[IoSlice<'_>]) -> Option<Result<usize, StreamError>> {
-        if self.ending != Ending::Open {
-            return Some(Err(StreamError::ShutDown));
-        }
-        let all: usize = data.iter().map(|slice| slice.len()).sum();
-        let mut pieces = Pieces::of(data);
-        let mut written = 0;
-        while written < all
-            && self.credits.room() > Credits::RESERVE
-            && self.failed.is_none()
-            && let Some(slot) = self.free.pop()
-        {
-            let bytes = self.fill(slot.into(), &mut pieces);
-            self.say(Kind::Data, slot.into(), bytes);
-            written += bytes;
-        }
-        match &self.failed {
-            Some(why) => Some(Err(why.clone())),
-            None if written == 0 && all > 0 => None,
-            None => Some(Ok(written)),
-        }
-    }
-
-    /// Fills a send buffer as far as there are bytes and the peer takes them, and returns how many
-    /// are in it.
-    fn fill(&self, slot: u64, pieces: &mut Pieces<'_>) -> usize {
-        let most = self.most;
-        let mut filled = 0;
-        while let Some(piece) = pieces.next(most - filled) {
-            let copied = self.mr.write(send_offset(slot) + filled, piece);
-            copied.expect("it fits into its buffer");
-            filled += piece.len();
-        }
-        filled
-    }
-
-    /// Why nothing more goes to the peer. All that was written is with the node at once.
+    /// Why nothing more goes to the peer. All that was written is with the node at its next turn.
     pub(super) fn flush(&self) -> Result<(), StreamError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
@@ -324,6 +293,7 @@ impl Link {
     pub(super) fn shut_down(&mut self) -> Option<Result<(), StreamError>> {
         if self.ending == Ending::Open {
             self.ending = Ending::Wanted;
+            self.send_open();
             self.speak();
         }
         let all_arrived = self.free.len() == usize::from(SENDS);
@@ -341,9 +311,9 @@ impl Link {
         &self.connection
     }
 
-    /// What ends it in the background.
-    pub(super) fn runtime(&self) -> Handle {
-        self.connection.node().shared().runtime.clone()
+    /// Returns what its node's tasks share.
+    pub(super) fn shared(&self) -> &Shared {
+        self.connection.node().shared()
     }
 
     /// Ends what is written, if so wished; `None`: the peer does not know all yet that it has to
@@ -371,30 +341,7 @@ impl Link {
     }
 }
 
-/// Bytes of several slices that were not taken yet.
-struct Pieces<'a> {
-    first: &'a [u8],
-    rest: slice::Iter<'a, IoSlice<'a>>,
-}
-
-impl<'a> Pieces<'a> {
-    fn of(slices: &'a [IoSlice<'a>]) -> Self {
-        let rest = slices.iter();
-        Self { first: &[], rest }
-    }
-
-    /// Takes bytes of one slice, so many at most; `None`: there are no more, or none were wished.
-    fn next(&mut self, most: usize) -> Option<&'a [u8]> {
-        while self.first.is_empty() {
-            self.first = self.rest.next()?;
-        }
-        let (piece, later) = self.first.split_at(most.min(self.first.len()));
-        self.first = later;
-        (!piece.is_empty()).then_some(piece)
-    }
-}
-
 /// Where a send buffer begins in its region.
-const fn send_offset(slot: u64) -> usize {
+pub(super) const fn send_offset(slot: u64) -> usize {
     (OWN.receives as usize + (slot % CONTROL) as usize) * OWN.bytes as usize
 }

@@ -39,6 +39,7 @@ mod error;
 mod frame;
 mod link;
 mod listener;
+mod writing;
 
 pub use error::{OpenError, StreamError};
 pub use listener::Listener;
@@ -123,12 +124,17 @@ impl Parts {
 
 /// What both directions share.
 #[derive(Debug)]
-struct Both {
+pub(crate) struct Both {
     link: Mutex<Link>,
     waiters: Arc<Waiters>,
 }
 
 impl Both {
+    /// Sends what was written and is not on its way yet.
+    pub(crate) fn send_unsent(&self) {
+        lock(&self.link).send_open();
+    }
+
     /// Tries something until it gives an answer, and waits for completions in between: a reader
     /// for those of messages. Whoever waits has armed the queue since its last look, so it is woken
     /// whichever direction takes the completion.
@@ -263,6 +269,23 @@ impl WriteHalf {
         let answer = self.both.poll(cx, &mut self.waiter, false, attempt);
         answer.map(|answer| Ok(answer?))
     }
+
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let Self { both, waiter } = self;
+        let written = both.poll(cx, waiter, false, |link| {
+            let had_unsent = link.has_unsent();
+            let written = link.write(data);
+            if link.has_unsent() && !had_unsent {
+                link.shared().send_at_next_turn(both);
+            }
+            written
+        });
+        written.map(|written| Ok(written?))
+    }
 }
 
 impl AsyncWrite for WriteHalf {
@@ -271,7 +294,7 @@ impl AsyncWrite for WriteHalf {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll(cx, |link| link.write(&[IoSlice::new(data)]))
+        (*self).poll_write(cx, &[IoSlice::new(data)])
     }
 
     fn poll_write_vectored(
@@ -279,15 +302,15 @@ impl AsyncWrite for WriteHalf {
         cx: &mut Context<'_>,
         data: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll(cx, |link| link.write(data))
+        (*self).poll_write(cx, data)
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll(cx, |link| Some(link.flush()))
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(lock(&self.both.link).flush()?))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -308,7 +331,7 @@ fn leave(both: &Arc<Both>, ends: bool) {
     if link.finish(ends).is_some() {
         return;
     }
-    let runtime = link.runtime();
+    let runtime = link.shared().runtime.clone();
     drop(link);
     let (both, mut waiter) = (Arc::clone(both), Waiter::new(&both.waiters));
     runtime.spawn(async move {
