@@ -5,11 +5,11 @@ mod common;
 
 use common::cause;
 use common::nodes::process::{Server, example, said};
-use common::nodes::{PATIENCE, address, in_time, node, on_both};
+use common::nodes::{PATIENCE, address, in_time, node, on_both, runtimes};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::Code;
 use tonic::transport::Endpoint;
 use trunkline_grpc::{ConnectError, Connector};
@@ -92,5 +92,25 @@ fn a_server_that_is_silent_is_found_out_by_signs_of_life_that_it_owes() {
         signal(&server, Signal::CONT);
         let answered = async { while client.say_hello(question()).await.is_err() {} };
         in_time(answered).await;
+    });
+}
+
+#[test]
+fn a_server_that_stands_still_is_found_out_by_its_qp_in_a_few_seconds() {
+    let [single, _] = runtimes();
+    single.block_on(async {
+        let (server, at) = server();
+        let node = node();
+        let channel = trunkline_grpc::connect(&node, at).await;
+        let mut client = GreeterClient::new(channel.unwrap());
+        client.say_hello(question()).await.unwrap();
+        signal(&server, Signal::STOP);
+        let begun = Instant::now();
+        let silent = in_time(client.say_hello(question())).await.unwrap_err();
+        let took = begun.elapsed();
+        assert!(cause::<io::Error>(&silent).is_some(), "{silent:?}");
+        // docs/shutdown.md, docs/grpc.md.
+        assert!(took > Duration::from_secs(3), "it may come back: {took:?}");
+        assert!(took < Duration::from_secs(12), "{took:?}");
     });
 }

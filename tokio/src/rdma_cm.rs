@@ -60,7 +60,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline::rdma_cm::sync::{ConnectError, Resources};
-use trunkline::rdma_cm::{CmEventKind, Data, Params};
+use trunkline::rdma_cm::{CmEventKind, Data, Params, Setting};
 use trunkline::{Error, Qp, QpModify};
 
 /// A way to a peer, with a QP that takes receives. Nothing was said to the peer yet.
@@ -94,6 +94,14 @@ impl Connecting {
     /// Returns its QP.
     pub const fn qp(&self) -> &Qp {
         &self.qp
+    }
+
+    /// Sets something of the connection, at both ends of it.
+    ///
+    /// # Errors
+    /// The value is out of range.
+    pub fn set(&self, setting: Setting) -> Result<(), Error> {
+        self.id.id.set(setting)
     }
 
     /// Connects. A silent peer is asked some times, for seconds all in all.
