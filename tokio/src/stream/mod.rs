@@ -65,7 +65,7 @@ use trunkline::{Access, Cq, Error, Mr, Pd, QpOptions};
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
 /// How long either end waits for a packet of the other, while some are under way to it: 4.096 us
 /// times 2 to this, eight times, makes 4.3 s. A peer that is silent is found out after at most
-/// twice as long.
+/// twice as long; one that stands still for less is waited for.
 const ACK_TIMEOUT: Setting = Setting::AckTimeout(17);
 /// How long a stream that was dropped goes on until its peer has all that was written.
 const LINGER: Duration = Duration::from_secs(10);
@@ -170,6 +170,9 @@ impl Both {
 /// `shutdown` ends what this end writes: the peer reads the end behind it, and when the call
 /// returns the peer's node has all of it. What is read goes on. A stream that is dropped without is
 /// ended in the background, within ten seconds, and what was not read is lost.
+///
+/// What is written goes when the task of the node has its next turn, with all that was written
+/// before that; `flush` waits for nothing.
 ///
 /// Futures of `AsyncReadExt` and `AsyncWriteExt` that are cancel safe over other streams are so
 /// here. An error says why in a [`StreamError`].
