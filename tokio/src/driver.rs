@@ -121,7 +121,9 @@ impl Future for Driver {
             ready!(pause.as_mut().poll(cx));
             this.pause = None;
         }
-        this.shared.send_unsent();
+        if this.shared.has_unsent() {
+            this.shared.send_unsent();
+        }
         let polled = this.shared.node().poll_worker(this.worker);
         this.shared.events.look(this.shared.node());
         match polled {

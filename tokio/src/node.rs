@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     listeners: Mutex<Vec<Weak<Waiters>>>,
     /// Streams with a message that goes at the next turn of a driver.
     unsent: Mutex<Vec<Weak<Both>>>,
+    /// Held by who sends those, until it has.
+    sending: Mutex<()>,
     pub(crate) events: events::Shared,
     /// Made when the first ID of RDMA-CM is.
     sorter: Mutex<Option<Arc<Sorter>>>,
@@ -119,8 +121,9 @@ impl Shared {
         !lock(&self.unsent).is_empty()
     }
 
-    /// Sends all messages that streams have begun.
+    /// Sends all messages that streams have begun. When it returns they are posted, whoever did it.
     pub(crate) fn send_unsent(&self) {
+        let _sending = lock(&self.sending);
         let mut unsent = std::mem::take(&mut *lock(&self.unsent));
         if unsent.is_empty() {
             return;
@@ -203,6 +206,7 @@ impl Node {
             over: AtomicBool::new(false),
             listeners: Mutex::default(),
             unsent: Mutex::default(),
+            sending: Mutex::default(),
             events: events::Shared::default(),
             sorter: Mutex::default(),
         });
