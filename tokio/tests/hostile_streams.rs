@@ -140,7 +140,7 @@ fn each_violation_ends_its_stream_and_no_other() {
         }),
         ("not said", 0, &|liar| liar.say(HEARD | RECEIVES, 0)),
         ("longer than its receive", 0, &|liar| {
-            liar.say(DATA | RECEIVES, (36 << 10) + 1);
+            liar.say(DATA | RECEIVES, (60 << 10) + 1);
         }),
     ];
     for (rule, bytes, lie) in lies {

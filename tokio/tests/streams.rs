@@ -261,7 +261,8 @@ fn a_node_that_ends_says_before_what_was_written() {
 fn futures_that_are_dropped_lose_and_double_no_byte() {
     on_both(|| async {
         let ([mut a, mut b], _nodes) = ends().await;
-        let all = pattern(1 << 20);
+        // More than there is room for at once.
+        let all = pattern(4 << 20);
         let expected = all.clone();
         let writes = tokio::spawn(async move {
             let (mut at, mut dropped) = (0, 0);
