@@ -303,6 +303,8 @@ impl<I: Copy> Sender<I> {
         self.flight.put(number, sent, first);
         if first {
             self.timers.progress(now);
+            // What went before was acknowledged, asked for or not.
+            self.bytes_since_ack_req = 0;
         }
         self.next += 1;
         let port = self.port();

@@ -130,3 +130,12 @@ fn an_acknowledgement_is_asked_for_half_of_the_longest_burst_where_that_is_neith
     }
     assert!(between > 100, "{between}");
 }
+
+#[test]
+fn no_acknowledgement_is_asked_for_where_all_is_acknowledged_unasked() {
+    let mut sender = Sender::new();
+    for _ in 0..1000 {
+        sender.round(false, 1);
+    }
+    assert_eq!(sender.since, 1000 * PACKET, "none was asked for");
+}
