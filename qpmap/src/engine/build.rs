@@ -7,6 +7,7 @@ pub(crate) use record::{packed_datagram, record_bytes};
 use super::qp::Flow;
 use super::requests::Pending;
 use crate::regions::Regions;
+use std::cell::OnceCell;
 use trunkline_conn::delivery::Stamp;
 use trunkline_conn::egress::Egress;
 use trunkline_conn::mem::{AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Sge};
@@ -119,8 +120,8 @@ pub(crate) enum Payload<'a> {
     Value([u8; 8]),
 }
 
-/// Bytes of the longest headers: of an atomic.
-const HEADERS: usize = BASE + AtomicEth::LEN;
+/// The longest headers: those of an atomic.
+pub(crate) type Headers = [u8; BASE + AtomicEth::LEN];
 
 /// Everything of a packet but its number. All packets of a message are cut from one template.
 #[derive(Clone, Copy, Debug)]
@@ -146,7 +147,7 @@ pub(crate) struct PacketTemplate<'a> {
     /// Of all its packets.
     payload: Payload<'a>,
     /// Their headers, but for what each has of its own: worth keeping when there are several.
-    kept_headers: Option<[u8; HEADERS]>,
+    kept_headers: Option<&'a Headers>,
 }
 
 /// Between which QPs a message goes, and which one of theirs it is. Nothing for packets without.
@@ -233,13 +234,14 @@ impl<'a> PacketTemplate<'a> {
         }
     }
 
-    /// More packets follow this one.
-    pub(super) fn keep_headers(&mut self, route: &Route) {
-        if self.kept_headers.is_none() {
-            let mut headers = [0; HEADERS];
+    /// More packets follow this one: their headers are kept in `place`.
+    pub(super) fn keep_headers(&mut self, route: &Route, place: &'a OnceCell<Headers>) {
+        let headers = place.get_or_init(|| {
+            let mut headers = [0; size_of::<Headers>()];
             self.write_common(route, &mut headers);
-            self.kept_headers = Some(headers);
-        }
+            headers
+        });
+        self.kept_headers = Some(headers);
     }
 
     /// The packet with `length` bytes of the payload, from `offset` on.
@@ -345,7 +347,7 @@ impl<'a> PacketTemplate<'a> {
     /// The headers of this one packet, but for the HCRC.
     #[inline(always)]
     fn write_headers(&self, route: &Route, stamp: &Stamp, out: &mut [u8]) {
-        match (&self.kept_headers, out.first_chunk_mut()) {
+        match (self.kept_headers, out.first_chunk_mut()) {
             // What is too much is written over later.
             (Some(headers), Some(all)) => *all = *headers,
             _ => self.write_common(route, out),

@@ -89,28 +89,31 @@ impl<P: Platform> Engine<P> {
         if !self.tx.packs.is_open() {
             return Emitted::Sent;
         }
-        let records = self.tx.packs.take(full);
+        let (records, bytes) = self.tx.packs.take(full);
         if let [item] = records[..] {
             self.tx.packs.give_back(records);
             return self.send_alone(tx, item);
         }
         let item = self.tx.packs.insert(records);
-        let Some(bytes) = self.bytes_of(&item) else {
-            // Nobody waits for any of it any more.
-            self.item_arrived(tx.now, &item);
-            return Emitted::Sent;
-        };
-        let padded = if full {
-            self.tx.packs.most(bytes)
-        } else {
-            bytes
-        };
-        let delivery = &mut self.links[tx.conn].delivery;
-        let port = delivery.next_port();
-        let stamp = delivery.record(tx.now, item, build::packed_datagram(padded) as u32);
+        let (now, port) = (tx.now, self.links[tx.conn].delivery.next_port());
+        let datagram = build::packed_datagram(bytes) as u32;
+        let emitted = self.emit_records(tx, &item, (bytes, port), |delivery| {
+            delivery.record(now, item, datagram)
+        });
+        match emitted {
+            Emitted::Spent => {
+                // Nobody waits for any of it any more.
+                self.item_arrived(now, &item);
+                return Emitted::Sent;
+            }
+            Emitted::NoRoom => {
+                self.links[tx.conn].delivery.record(now, item, datagram);
+            }
+            Emitted::Sent | Emitted::Voided => {}
+        }
         self.counters.packed_sent.add(1);
         self.counters.sent.add(1);
-        self.emit_records(tx, &item, (padded, port), |_| stamp)
+        emitted
     }
 
     /// Bytes of those records of a packet that somebody waits for; `None`: there are none.

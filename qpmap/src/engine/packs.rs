@@ -72,13 +72,14 @@ impl Packs {
 
     /// The records of the packet, which leaves; `full`: because another one did not fit, so that
     /// those behind it had better be as long. One record alone leaves in a packet of another kind.
-    pub(crate) fn take(&mut self, full: bool) -> Vec<SentPacket> {
+    /// Gives how many bytes such a packet has, too, with its padding.
+    pub(crate) fn take(&mut self, full: bool) -> (Vec<SentPacket>, u32) {
+        let mut bytes = std::mem::take(&mut self.bytes);
         if full && self.open.len() > 1 {
-            self.full.get_or_insert(self.bytes);
+            bytes = *self.full.get_or_insert(bytes);
         }
-        self.bytes = 0;
         let blank = self.spare.pop().unwrap_or_default();
-        std::mem::replace(&mut self.open, blank)
+        (std::mem::replace(&mut self.open, blank), bytes)
     }
 
     /// Keeps the records of a packet until it is [freed](Self::free). Returns what stands for them.
@@ -152,7 +153,7 @@ mod tests {
                 ..SentPacket::PING
             };
             packs.join(item, 20);
-            let records = packs.take(false);
+            let (records, _) = packs.take(false);
             packs.insert(records)
         };
         let serials = |records: &[SentPacket]| -> Vec<u32> {
@@ -174,7 +175,7 @@ mod tests {
         (0..100).for_each(|_| packs.join(SentPacket::PING, 20));
         let least = 100 * size_of::<SentPacket>();
         assert!(packs.state_bytes() >= least, "it is put together");
-        let records = packs.take(false);
+        let (records, _) = packs.take(false);
         let item = packs.insert(records);
         assert!(packs.state_bytes() >= least, "it is in flight");
         let records = packs.free(&item);

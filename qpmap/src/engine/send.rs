@@ -7,6 +7,7 @@ use super::links;
 use super::schedule::Share;
 use super::{Engine, Platform};
 use crate::regions::Regions;
+use std::cell::OnceCell;
 use trunkline_conn::delivery::{Delivery, Stamp};
 use trunkline_conn::egress::Egress;
 use trunkline_conn::host::QpEvent;
@@ -58,15 +59,17 @@ struct Progress<'a> {
 }
 
 impl Progress<'_> {
-    /// Sends packets of a message: to its end, or as many as flow and connection may send.
+    /// Sends packets of a message: to its end, or as many as flow and connection may send. Gives
+    /// whether the last one of them, if one was sent, is the last of the message.
     #[inline(always)]
     fn send<B: RegionMemory, E: Egress + ?Sized>(
         self,
         now: Instant,
-        (template, mut item, most): (&mut PacketTemplate<'_>, SentPacket, u32),
+        (mut template, mut item, most): (PacketTemplate<'_>, SentPacket, u32),
         delivery: &mut Delivery<SentPacket>,
         mut out: Out<'_, B, E>,
-    ) -> Emitted {
+    ) -> (Emitted, bool) {
+        let headers = OnceCell::new();
         loop {
             let offset = *self.sent_bytes;
             let length = (template.whole - offset).min(most);
@@ -74,18 +77,18 @@ impl Progress<'_> {
             (item.offset, item.length) = (offset, length);
             let bytes = template.datagram() as u32;
             let port = delivery.next_port();
-            let emitted = out.emit(template, port, || delivery.record(now, item, bytes));
+            let emitted = out.emit(&template, port, || delivery.record(now, item, bytes));
             if emitted == Emitted::NoRoom {
-                return emitted;
+                return (emitted, false);
             }
             *self.packets += 1;
             *self.deficit -= self.share.take(bytes);
             *self.sent_bytes = offset + length;
             let over = template.last || *self.deficit <= 0 || self.share.is_spent();
             if over || emitted == Emitted::Voided {
-                return emitted;
+                return (emitted, template.last);
             }
-            template.keep_headers(out.route);
+            template.keep_headers(out.route, &headers);
         }
     }
 }
@@ -158,7 +161,7 @@ impl<P: Platform> Engine<P> {
         let qp = &self.qps[record.qp];
         let conn = &mut self.links[tx.conn];
         let (payload, delivery) = (conn.payload(), &mut conn.delivery);
-        let mut template = PacketTemplate::request(record, qp.queues.qpn, qp.pd, pending);
+        let template = PacketTemplate::request(record, qp.queues.qpn, qp.pd, pending);
         let mut packets = 0;
         let progress = Progress {
             sent_bytes: &mut record.sent_bytes,
@@ -168,9 +171,8 @@ impl<P: Platform> Engine<P> {
         };
         let now = tx.now;
         let out = tx.out(&self.config.source_ports, &self.regions);
-        let message = (&mut template, item, payload);
-        let emitted = progress.send(now, message, delivery, out);
-        let is_last = template.last;
+        let message = (template, item, payload);
+        let (emitted, is_last) = progress.send(now, message, delivery, out);
         self.counters.sent.add(packets);
         if emitted == Emitted::NoRoom {
             return emitted;
@@ -262,7 +264,7 @@ impl<P: Platform> Engine<P> {
         if sent != Emitted::Sent {
             return sent;
         }
-        let mut template = contents!(self).template_of_response(flow, &self.responses[at]);
+        let template = contents!(self).template_of_response(flow, &self.responses[at]);
         let conn = &mut self.links[tx.conn];
         let (payload, delivery) = (conn.payload(), &mut conn.delivery);
         let mut packets = 0;
@@ -274,10 +276,9 @@ impl<P: Platform> Engine<P> {
         };
         let now = tx.now;
         let out = tx.out(&self.config.source_ports, &self.regions);
-        let message = (&mut template, item, payload);
-        let emitted = progress.send(now, message, delivery, out);
-        let sent_all = emitted != Emitted::NoRoom && template.last;
-        self.responses.sent(at, packets as u32, sent_all);
+        let message = (template, item, payload);
+        let (emitted, is_last) = progress.send(now, message, delivery, out);
+        self.responses.sent(at, packets as u32, is_last);
         self.counters.sent.add(packets);
         if emitted == Emitted::Voided {
             self.read_lost(flow, at);

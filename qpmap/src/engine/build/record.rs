@@ -68,7 +68,8 @@ impl PacketTemplate<'_> {
 
 impl<B: RegionMemory, E: Egress + ?Sized> Out<'_, B, E> {
     /// The same as [`emit`](Self::emit) for a packet of records, `bytes` bytes of them with the
-    /// padding. Those whose payload cannot be had any more are `lost`, and go as VOIDs.
+    /// padding. Those whose payload cannot be had any more are `lost`, and go as VOIDs. Where there
+    /// is no record, there is no packet: [`Emitted::Spent`].
     #[inline]
     pub(in crate::engine) fn emit_packed<'t, T>(
         &mut self,
@@ -87,8 +88,8 @@ impl<B: RegionMemory, E: Egress + ?Sized> Out<'_, B, E> {
             .datagram
             .split_last_chunk_mut()
             .expect("a datagram ends in its ICRC");
-        PacketTemplate::bare(Opcode::SRC_PACKED, &[]).write_headers(route, &stamp(), sealed);
         let mut rest = &mut sealed[BASE..];
+        let room = rest.len();
         for (item, template) in records {
             let (place, behind) = rest.split_at_mut(template.record_bytes() as usize);
             if template.write_record(regions, place).is_err() {
@@ -96,7 +97,11 @@ impl<B: RegionMemory, E: Egress + ?Sized> Out<'_, B, E> {
             }
             rest = behind;
         }
+        if rest.len() == room {
+            return Emitted::Spent;
+        }
         rest.fill(0);
+        PacketTemplate::bare(Opcode::SRC_PACKED, &[]).write_headers(route, &stamp(), sealed);
         crc = crc.masking(sealed);
         B::sum(sealed, &mut crc);
         *trailer = icrc::trailer(crc);
