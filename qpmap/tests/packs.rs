@@ -348,3 +348,24 @@ fn no_packet_is_lost_because_the_port_is_full() {
         }
     }
 }
+
+/// An answer waits a round for company; who asks for an acknowledgement has it in this one.
+#[test]
+fn an_acknowledgement_that_is_asked_for_does_not_wait_with_an_answer() {
+    let mut pair = pair();
+    let qps = connected(&mut pair, 1);
+    send_one_each(&pair, &qps);
+    assert_eq!(pair.sent_by(0).len(), 1, "it is lost");
+    // Who sends again asks.
+    pair.now = pair.now + 50 * MILLISECOND;
+    let again = pair.sent_by(0);
+    assert_eq!(again.len(), 1);
+    pair.deliver(1, &again);
+    for expected in [Opcode::SRC_ACK, Opcode::SRC_ANSWERS] {
+        let sent = pair.sent_by(1);
+        let opcodes: Vec<_> = sent.iter().map(|(_, at)| opcode(at)).collect();
+        assert_eq!(opcodes, [expected]);
+        pair.deliver(0, &sent);
+    }
+    each_arrived(&pair, &qps);
+}

@@ -281,6 +281,13 @@ impl<I: Copy> Delivery<I> {
         stamp(window, now, &sent)
     }
 
+    /// Whether a packet was lost and has not been sent again.
+    #[inline]
+    pub fn has_lost(&self) -> bool {
+        let window = self.window.as_ref();
+        window.is_some_and(|window| window.sender.has_lost())
+    }
+
     /// The lost packet that may be sent again next. It stays lost until
     /// [`retransmit`](Self::retransmit) says that it is on its way.
     pub fn peek_retransmit(&mut self, now: Instant) -> Option<Lost<I>> {

@@ -341,6 +341,11 @@ impl<I: Copy> Sender<I> {
         ((self.order >> PORT_RUN_SHIFT) % u32::from(self.limits.ports)) as u8
     }
 
+    #[inline]
+    pub(super) const fn has_lost(&self) -> bool {
+        self.lost_count > 0
+    }
+
     /// The lost packet that may be sent again next. Nothing moves before
     /// [`retransmit`](Self::retransmit).
     pub(super) fn peek_retransmit(&mut self, now: Instant) -> Option<Lost<I>> {

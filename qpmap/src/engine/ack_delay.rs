@@ -42,6 +42,12 @@ impl AckDelay {
         };
     }
 
+    /// Whether they are owed since the last round.
+    #[inline]
+    pub(super) const fn is_new(self) -> bool {
+        self.owed > 0 && !self.has(Self::WAITED | Self::DEFERRED | Self::BLOCKED)
+    }
+
     /// Whether they go in this round, in which `data` was sent or not.
     pub(super) const fn is_over(&mut self, data: bool) -> bool {
         let enough = if data { Self::WITH_DATA } else { Self::MANY };

@@ -7,6 +7,7 @@
 use super::ack_delay::AckDelay;
 use super::build::{self, Emitted, SentKind, SentPacket};
 use super::control::{MAX_BLOB, Reply};
+use super::links::Conn;
 use super::qp::{Answer, Flags, Flow};
 use super::schedule::Owed;
 use super::send::TxContext;
@@ -88,6 +89,24 @@ impl<P: Platform> Engine<P> {
             return Turn::Yield;
         }
         turn
+    }
+
+    /// Whether a connection has nothing to say but control messages, and these wait for company
+    /// until the next round; from now on they have.
+    #[inline]
+    pub(super) fn waits_for_company(&mut self, now: Instant, conn: u32) -> bool {
+        let Conn {
+            delivery,
+            runnable,
+            flags,
+            ..
+        } = &mut self.links[conn];
+        let quiet = runnable.is_empty() && !flags.ping && !self.tx.schedule().is_tight();
+        quiet
+            && flags.ack_delay.is_new()
+            && !delivery.is_ack_due(now)
+            && !delivery.has_lost()
+            && !flags.ack_delay.is_over(false)
     }
 
     /// Control messages have waited long enough.

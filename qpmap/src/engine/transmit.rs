@@ -165,8 +165,11 @@ impl<P: Platform> Engine<P> {
         rest: Option<Share>,
         egress: &mut (impl Egress + ?Sized),
     ) -> (Served, Share) {
-        let mut tx = self.tx(now, conn, egress);
         let mut share = rest.unwrap_or(Share::of(self.links[conn].weight));
+        if self.waits_for_company(now, conn) {
+            return (Served::Again, share);
+        }
+        let mut tx = self.tx(now, conn, egress);
         let before = self.counters.sent.get();
         self.tx.packs.begin();
         let mut turn = self.serve_turns(&mut tx, &mut share);
