@@ -128,7 +128,7 @@ pub enum Local {
     /// In registered memory. More than three elements spill to the heap.
     Sges(SmallVec<[Sge; 3]>),
     /// In the request itself, at most [`MAX_INLINE`].
-    Inline(SmallVec<[u8; 48]>),
+    Inline(SmallVec<[u8; 64]>),
 }
 
 /// A validated send work request, as the engine keeps it until it completes.

@@ -69,6 +69,11 @@ impl Sample {
         match (&request.local, &self.inline) {
             (Local::Inline(bytes), Some(inline)) => {
                 assert_eq!(&bytes[..], &inline[..]);
+                assert_eq!(
+                    bytes.spilled(),
+                    inline.len() > 64,
+                    "only long ones are allocated"
+                );
                 assert_eq!(request.flags, self.flags.with(SendFlags::INLINE));
                 assert_eq!(request.length as usize, inline.len());
             }

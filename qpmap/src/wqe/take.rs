@@ -17,7 +17,7 @@ use trunkline_wire::{Gid, Lkey, Qpn, Rkey};
 
 /// Capacities of the lists in [`Request`] before they spill to the heap.
 const NEAR_SGES: usize = 3;
-const NEAR_BYTES: usize = 48;
+const NEAR_BYTES: usize = 64;
 
 /// A send request, its route, and the slots it takes.
 type Taken = (Request, u32, u16);
