@@ -206,21 +206,24 @@ impl Batch {
     }
 }
 
-/// `sendmsg`, or what is quicker and does the same.
+/// `sendmsg`, or what is quicker and does the same: the bare call, without what the C library does
+/// around it for threads that are cancelled.
 ///
 /// # Safety
 /// The pointers of `header` lead to live memory of their lengths; it has one piece.
 unsafe fn send_one(socket: RawFd, header: &libc::msghdr) -> isize {
+    let flags = libc::MSG_DONTWAIT;
     if header.msg_controllen > 0 {
-        // SAFETY: the caller's promise.
-        return unsafe { libc::sendmsg(socket, header, libc::MSG_DONTWAIT) };
+        let header = std::ptr::from_ref(header);
+        // SAFETY: the caller's promise; these are the arguments of `sendmsg`.
+        return unsafe { libc::syscall(libc::SYS_sendmsg, socket, header, flags) } as isize;
     }
-    let (name, flags) = (header.msg_name.cast(), libc::MSG_DONTWAIT);
     // SAFETY: the caller's promise.
     let piece = unsafe { &*header.msg_iov };
     let (from, length) = (piece.iov_base, piece.iov_len);
-    // SAFETY: the caller's promise.
-    unsafe { libc::sendto(socket, from, length, flags, name, header.msg_namelen) }
+    let (name, bytes) = (header.msg_name, header.msg_namelen);
+    // SAFETY: the caller's promise; these are the arguments of `sendto`.
+    unsafe { libc::syscall(libc::SYS_sendto, socket, from, length, flags, name, bytes) as isize }
 }
 
 impl Addressing {

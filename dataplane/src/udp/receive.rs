@@ -35,6 +35,8 @@ pub(super) struct Receiver {
     controls: Vec<Control>,
     /// Messages to ask for: grows while calls bring so many, shrinks when they do not.
     want: usize,
+    /// The last call brought one message, all that it asked for.
+    single: bool,
     /// Messages of the last call.
     filled: usize,
     /// The message being given out, and how much of it was.
@@ -90,6 +92,7 @@ impl Receiver {
             names: vec![Name::new(); MOST],
             controls: vec![Control::new(); MOST],
             want: 1,
+            single: false,
             filled: 0,
             message: 0,
             offset: 0,
@@ -140,12 +143,14 @@ impl Receiver {
         self.began = Some(Instant::now());
         let headers = &mut self.headers[..self.want];
         let (socket, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
-        // One message comes quicker without an array around it.
+        // One message comes quicker without an array around it, and without what the C library does
+        // for threads that are cancelled.
         let got = match headers {
             [header] => {
+                let first = &raw mut header.msg_hdr;
                 // SAFETY: `prepare` made every pointer of the header lead to live memory of its
-                // length, which nothing else refers to.
-                let length = unsafe { libc::recvmsg(socket, &raw mut header.msg_hdr, flags) };
+                // length, which nothing else refers to; these are the arguments of `recvmsg`.
+                let length = unsafe { libc::syscall(libc::SYS_recvmsg, socket, first, flags) };
                 header.msg_len = length.max(0) as u32;
                 if length < 0 { -1 } else { 1 }
             }
@@ -160,6 +165,7 @@ impl Receiver {
         let Ok(got) = usize::try_from(got) else {
             let source = io::Error::last_os_error();
             self.want = (self.want / 2).max(1);
+            self.single = false;
             return match source.raw_os_error() {
                 Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL) => {
                     Err(PortError::System {
@@ -197,7 +203,7 @@ impl Receiver {
     }
 
     /// Asks for more next time when all that was asked for came, and for less when half did not, or
-    /// nothing.
+    /// nothing. One alone is no sign of others: a second one right behind it is.
     fn adapt(&mut self) {
         let bytes: usize = self.headers[..self.filled]
             .iter()
@@ -207,7 +213,9 @@ impl Receiver {
             0 => MOST,
             average => (CACHED / average).clamp(1, MOST),
         };
-        if self.filled == self.want {
+        let first = self.want == 1 && !self.single;
+        self.single = self.filled == 1 && self.want == 1;
+        if self.filled == self.want && !first {
             self.want = (self.want * 2).min(fitting);
         } else if self.filled <= self.want / 2 {
             self.want = (self.want / 2).max(1);
@@ -383,6 +391,33 @@ mod tests {
         std::thread::sleep(Duration::from_millis(1));
         receiver.arrived();
         assert_eq!(receiver.own_ns, 100, "what was done since is a wait");
+    }
+
+    #[test]
+    fn one_message_alone_is_no_reason_to_ask_for_more() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let to = socket.local_addr().expect("it is bound");
+        let mut receiver = Receiver::new(to.ip());
+        let counters = &mut PortCounters::default();
+        // Messages that come before each call, and how many the next one asks for.
+        let calls = [
+            (1, 1),
+            (0, 1),
+            (1, 1),
+            (0, 1),
+            (2, 1),
+            (0, 2),
+            (8, 4),
+            (0, 8),
+        ];
+        for (call, (messages, want)) in calls.into_iter().enumerate() {
+            for _ in 0..messages {
+                socket.send_to(&[7; 64], to).expect("room in the socket");
+            }
+            receiver.fetch(&socket, counters).expect("an open socket");
+            receiver.message = receiver.filled;
+            assert_eq!(receiver.want, want, "call {call}");
+        }
     }
 
     #[test]
