@@ -495,6 +495,14 @@ impl Core {
         busy || self.messages.as_mut().is_some_and(Messages::is_busy)
     }
 
+    /// Whether there is nothing to do until a packet comes, a timer is due or a program asks for
+    /// something, and nothing waits in the port.
+    pub(crate) fn is_idle(&mut self, port: &(dyn Port + Send)) -> bool {
+        let later = |at| at > self.clock.now();
+        let rests = port.full().is_none() && self.next_timeout().is_none_or(later);
+        rests && !self.is_busy(port)
+    }
+
     /// What was handed to other workers.
     pub(crate) fn hand_overs(&self) -> HandOvers {
         let messages = self.messages.as_ref();

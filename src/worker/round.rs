@@ -7,34 +7,55 @@ use crate::worker::handle::WorkerHandle;
 use std::sync::MutexGuard;
 use trunkline_dataplane::PortEvent;
 
+/// What a round did before it asked its port for packets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Before {
+    /// It sent something.
+    Sent,
+    /// It sent nothing.
+    Nothing,
+    /// There was nothing to do but to ask.
+    Idle,
+}
+
 impl WorkerHandle {
     /// Packets in, timers, new work, packets out, completions. Gives whether anything happened.
     ///
     /// What was posted since the last round goes out before the port is asked for more: asking
-    /// costs a system call where the port is the kernel's.
+    /// costs a system call where the port is the kernel's. Where there was nothing to do before it
+    /// and nothing came, the round is over: who polls for packets gets them the sooner the less a
+    /// round in vain takes.
     ///
     /// # Errors
     /// The port does not work, or not just now; the node is down.
     pub(crate) fn round(&self) -> Result<bool, Error> {
         let mut port = self.port_for_worker()?;
-        let posted = self.send_posted(&mut port)?;
+        let before = self.send_posted(&mut port)?;
         let fetched = port.fetch()?;
+        if before == Before::Idle && !fetched {
+            port.flush()?;
+            self.heed(&mut port)?;
+            return Ok(false);
+        }
         let mut core = self.core_for_worker()?;
         let worked = core.work(&mut **port, fetched, &self.new_qps)?;
         self.send(&mut port, core)?;
         if let Some(capture) = &self.capture {
             capture.flush();
         }
-        Ok(posted || worked)
+        Ok(before == Before::Sent || worked)
     }
 
-    fn send_posted(&self, port: &mut PortBox) -> Result<bool, Error> {
+    fn send_posted(&self, port: &mut PortBox) -> Result<Before, Error> {
         let mut core = self.core_for_worker()?;
         let Some(sent) = core.send_posted(&mut **port) else {
-            return Ok(false);
+            return Ok(match core.is_idle(&**port) {
+                true => Before::Idle,
+                false => Before::Nothing,
+            });
         };
         self.send(port, core)?;
-        Ok(sent)
+        Ok(if sent { Before::Sent } else { Before::Nothing })
     }
 
     /// What is in the port leaves, and what it has to say is heard. Completions can be polled
