@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
-use trunkline::{Completion, Qp};
+use trunkline::{Completion, Qp, Status};
 use trunkline_tokio::rdma_cm::Connection;
 
 /// A connection of a lane. What each message touches comes first, on as few cache lines as may be.
@@ -76,10 +76,12 @@ impl Channel {
             early.try_for_each(|(done, message)| state.heed(self, &done, message, &mut work));
         drop(state);
         match heeded {
-            Ok(()) => self.mark(),
+            Ok(()) => {}
             Err(why) => self.close(why),
         }
         work.run(self);
+        self.mark();
+        self.retire();
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -114,6 +116,24 @@ impl Channel {
             Ok(()) => self.mark(),
             Err(why) => self.close(why),
         }
+        if done.status != Status::Success {
+            self.retire();
+        }
+    }
+
+    /// Lets its QP go, if it has ended and all that it had has come back.
+    fn retire(&self) {
+        let retired = self.state().take_retired();
+        if let Some(retired) = retired {
+            self.lane.forget(self.qpn);
+            drop(retired);
+        }
+    }
+
+    /// Lets its QP go, if it has ended: nobody takes up completions any more.
+    pub(crate) fn give_up(&self) {
+        let retired = self.state().retired.take();
+        drop(retired);
     }
 
     /// Says what waits to be said, as far as the peer has room for it.
@@ -131,11 +151,15 @@ impl Channel {
             self.lane.counters.violations.add(1);
             tracing::warn!(peer = %self.peer, "{why}");
         }
-        let remains = self.state().fail(&self.lane, why);
-        let Some((connection, woken)) = remains else {
+        let mut state = self.state();
+        let Some(woken) = state.fail(&self.lane, why) else {
             return;
         };
-        self.lane.retire(self.qpn, connection);
+        let stood = state.retired.is_some();
+        drop(state);
+        if !stood {
+            self.lane.forget(self.qpn);
+        }
         woken.into_iter().for_each(Waker::wake);
     }
 

@@ -3,8 +3,7 @@
 
 use crate::channel::Channel;
 use crate::counters::Counting;
-use crate::endings::Endings;
-use crate::error::RpcError;
+use crate::error::{OpenError, RpcError};
 use crate::hello::Hello;
 use crate::lock;
 use crate::memory::{Buffers, Regions};
@@ -22,7 +21,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use trunkline::rdma_cm::sync::Resources;
 use trunkline::{Completion, Error, LAST_WQE, Pd, QpOptions, Status, WorkOpcode};
-use trunkline_tokio::rdma_cm::Connection;
 use trunkline_tokio::{Completions, Cq, Node};
 
 /// Completions that are taken up before the tasks that they wake have their turn.
@@ -41,7 +39,6 @@ pub(crate) struct Lane {
     pd: Pd,
     cq: Cq,
     due: Mutex<Due>,
-    endings: Endings,
     closing: AtomicBool,
 }
 
@@ -82,11 +79,10 @@ impl Lane {
             channels: Mutex::default(),
             buffers: Mutex::new(Buffers::new(pd.clone(), options.message_bytes as usize)),
             regions,
-            pools: Pools::new(pd.clone(), options.receives, qp_options),
+            pools: Pools::new(pd.clone(), &options, qp_options),
             pd: pd.clone(),
             cq,
             due: Mutex::default(),
-            endings: Endings::default(),
             closing: AtomicBool::new(false),
         });
         tokio::spawn(Task {
@@ -101,9 +97,10 @@ impl Lane {
     /// Gives a connection its receives.
     ///
     /// # Errors
-    /// There is no memory, or the node has ended.
-    pub(crate) fn seat(&self) -> Result<Seat, Error> {
-        self.pools.seat(&self.buffers)
+    /// There are as many connections as there may be, there is no memory, or the node has ended.
+    pub(crate) fn seat(&self) -> Result<Seat, OpenError> {
+        let seat = self.pools.seat(&self.buffers)?;
+        seat.ok_or(OpenError::TooMany)
     }
 
     /// What the QP of a connection is made with.
@@ -116,15 +113,8 @@ impl Lane {
         }
     }
 
-    /// A connection has ended, if it ever stood.
-    pub(crate) fn retire(&self, qpn: u32, connection: Option<Box<Connection>>) {
-        match connection {
-            // Otherwise nobody takes up completions any more.
-            Some(connection) if !self.closing.load(Ordering::SeqCst) => {
-                self.endings.retire(qpn, connection);
-            }
-            _ => self.endings.forget(qpn),
-        }
+    /// No completion of a connection comes any more.
+    pub(crate) fn forget(&self, qpn: u32) {
         lock(&self.channels).remove(&qpn);
     }
 
@@ -286,9 +276,6 @@ impl Task {
                 // At once: what it touches is in the cache still.
                 work.run(channel);
             }
-            if done.wr_id == LAST_WQE {
-                lane.endings.last(qpn, last.is_some());
-            }
         }
     }
 }
@@ -299,7 +286,8 @@ impl Drop for Task {
         self.lane.closing.store(true, Ordering::SeqCst);
         self.lane.fail(&RpcError::Closed);
         lock(&self.lane.due).channels.clear();
-        self.lane.endings.clear();
+        let channels = std::mem::take(&mut *lock(&self.lane.channels));
+        channels.values().for_each(|channel| channel.give_up());
     }
 }
 

@@ -41,7 +41,6 @@ mod calls;
 mod channel;
 mod client;
 mod counters;
-mod endings;
 mod endpoint;
 mod error;
 mod exchange;

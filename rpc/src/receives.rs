@@ -6,6 +6,7 @@
 
 use crate::lock;
 use crate::memory::{Buffer, Buffers};
+use crate::options::Options;
 use std::sync::{Arc, Mutex};
 use trunkline::{Error, Pd, QpOptions, RecvWr, Srq};
 
@@ -158,37 +159,43 @@ impl Receive {
 pub(crate) struct Pools {
     pd: Pd,
     each: u16,
+    /// Connections that may have receives at a time.
+    most: u32,
     qp_options: QpOptions,
     pools: Mutex<Vec<Arc<Pool>>>,
 }
 
 impl Pools {
-    /// For connections with `qp_options` and `each` receives.
-    pub(crate) fn new(pd: Pd, each: u16, qp_options: QpOptions) -> Self {
+    /// For connections with `qp_options`, as many as `options` say, with so many receives.
+    pub(crate) fn new(pd: Pd, options: &Options, qp_options: QpOptions) -> Self {
         Self {
             pd,
-            each,
+            each: options.receives,
+            most: options.connections,
             qp_options,
             pools: Mutex::default(),
         }
     }
 
-    /// Gives a connection its receives.
+    /// Gives a connection its receives; `None`: there are as many connections as there may be.
     ///
     /// # Errors
     /// There is no memory, or the node has ended.
-    pub(crate) fn seat(&self, buffers: &Mutex<Buffers>) -> Result<Seat, Error> {
+    pub(crate) fn seat(&self, buffers: &Mutex<Buffers>) -> Result<Option<Seat>, Error> {
         let mut pools = lock(&self.pools);
+        let wanted = pools.iter().map(|pool| lock(&pool.count).wanted);
+        if wanted.sum::<u32>() / u32::from(self.each) >= self.most {
+            return Ok(None);
+        }
         for pool in pools.iter() {
             if let Some(seat) = pool.seat(buffers)? {
-                return Ok(seat);
+                return Ok(Some(seat));
             }
         }
         let number = pools.len() as u32;
         let pool = Pool::new(&self.pd, number, self.each, &self.qp_options)?;
         pools.push(Arc::new(pool));
-        let seat = pools[number as usize].seat(buffers)?;
-        Ok(seat.expect("a new pool has room"))
+        pools[number as usize].seat(buffers)
     }
 
     /// The message of a receive was taken up.

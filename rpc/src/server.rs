@@ -2,7 +2,7 @@
 
 use crate::channel::Channel;
 use crate::endpoint::{Endpoint, Inner, Opening, params};
-use crate::error::{OpenError, Refusal, RpcError};
+use crate::error::{Refusal, RpcError};
 use crate::hello::Hello;
 use crate::lock;
 use crate::request::Request;
@@ -152,7 +152,7 @@ fn accept(inner: &Inner, request: CmRequest, door: Door, known: &Channels) {
         return;
     };
     let peer = request.peer;
-    let opened = lane.seat().map_err(OpenError::from).and_then(|seat| {
+    let opened = lane.seat().and_then(|seat| {
         let accepting = request.prepare(&lane.resources(&seat))?;
         let channel = Channel::prepare(lane, (accepting.qp(), seat), peer, Some(door))?;
         let opening = Opening::new(channel);

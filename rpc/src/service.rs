@@ -118,7 +118,7 @@ where
     }
 }
 
-/// The service of a connection, behind a lock that only its lane's task takes.
+/// The service of a connection, behind a lock that its lane's task takes, and who opens it.
 pub(crate) struct Door(Mutex<Box<dyn Serve>>);
 
 impl Door {

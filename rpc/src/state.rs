@@ -70,8 +70,13 @@ pub(crate) struct State {
     pub(crate) takes: Hello,
     credits: Credits,
     pub(crate) outbox: Outbox,
-    /// Messages under way.
+    /// Messages whose completion has not come.
     sending: u32,
+    /// What failed, until all that its QP had has come back: a receive that it had taken for half a
+    /// message, and buffers that it sends from, are among its completions.
+    pub(crate) retired: Option<Box<Connection>>,
+    /// The last of what was posted before it failed has completed.
+    last: bool,
     /// Its receives, for as long as it stands.
     seat: Option<Seat>,
     /// A message that only grants receives is under way.
@@ -102,6 +107,8 @@ impl State {
             credits: Credits::new(lane.options.receives, 0),
             outbox: Outbox::default(),
             sending: 0,
+            retired: None,
+            last: false,
             seat: Some(seat),
             granting: false,
             transfers: Transfers::default(),
@@ -216,13 +223,9 @@ impl State {
         self.takes.bytes.min(lane.options.message_bytes) as usize
     }
 
-    /// The connection has failed: returns what is to be dropped, and who is to be woken, when
-    /// nothing is locked; `None` where it had before.
-    pub(crate) fn fail(
-        &mut self,
-        lane: &Lane,
-        why: RpcError,
-    ) -> Option<(Option<Box<Connection>>, Vec<Waker>)> {
+    /// The connection has failed: returns who is to be woken when nothing is locked; `None` where
+    /// it had before.
+    pub(crate) fn fail(&mut self, lane: &Lane, why: RpcError) -> Option<Vec<Waker>> {
         if self.failed().is_some() {
             return None;
         }
@@ -235,16 +238,22 @@ impl State {
         };
         tracing::debug!("connection closed: {why}");
         let link = std::mem::replace(&mut self.link, Link::Failed(why));
-        let connection = match link {
-            Link::Open(_, connection) => {
-                lane.counters.connections_closed.add(1);
-                Some(connection)
-            }
-            Link::Opening(_) | Link::Failed(_) => None,
-        };
+        if let Link::Open(_, connection) = link {
+            // From here on the QP uses no memory of transfers any more.
+            connection.end();
+            lane.counters.connections_closed.add(1);
+            self.retired = Some(connection);
+        }
         self.outbox.clear();
         self.transfers = Transfers::default();
         self.seat = None;
-        Some((connection, woken))
+        Some(woken)
+    }
+
+    /// What is to be dropped of a connection that has failed, when nothing is locked: its last
+    /// completion has come.
+    pub(crate) fn take_retired(&mut self) -> Option<Box<Connection>> {
+        let over = self.last && self.sending == 0;
+        self.retired.take_if(|_| over)
     }
 }

@@ -44,11 +44,11 @@ pub struct QpOptions {
     pub max_inline: u32,
     /// Every send request gets a completion, signalled or not.
     pub signal_all: bool,
-    /// With an SRQ: the last completion of the QP, on the CQ of its receives, has
-    /// [`LAST_WQE`](crate::LAST_WQE) as its cookie and the status FLUSHED. It comes when the QP has
-    /// entered ERROR, for whatever reason, as the event
-    /// [`LastWqeReached`](crate::QpEvent::LastWqeReached) does, and in order with all others: a QP
-    /// without receives of its own has none that would be flushed.
+    /// With an SRQ: a completion on the CQ of its receives, with [`LAST_WQE`](crate::LAST_WQE) as
+    /// its cookie and the status FLUSHED, tells that the QP has entered ERROR, for whatever reason,
+    /// as the event [`LastWqeReached`](crate::QpEvent::LastWqeReached) does beside completions: a
+    /// QP without receives of its own has none that would be flushed. It takes no receive any more,
+    /// and all that was posted before has completed; what is posted behind is flushed behind.
     pub complete_last_wqe: bool,
     /// The worker of the node that it belongs to, from 0; if not set, that of its SRQ, or the one
     /// whose turn it is.

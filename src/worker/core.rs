@@ -492,7 +492,9 @@ impl Core {
                 || self.manager.has_outgoing()
                 || self.cm.manager.has_outgoing()
         };
-        busy || self.messages.as_mut().is_some_and(Messages::is_busy)
+        // What came up when packets were built is told in the next round.
+        let news = self.engine.has_events();
+        busy || news || self.messages.as_mut().is_some_and(Messages::is_busy)
     }
 
     /// Whether there is nothing to do until a packet comes, a timer is due or a program asks for

@@ -91,6 +91,12 @@ impl Credits {
         self.posted = self.posted.wrapping_add(1);
     }
 
+    /// Whether the peer has sent more messages than it was told of receives: where others receive
+    /// from the same SRQ, it took theirs.
+    pub const fn is_overrun(&self) -> bool {
+        self.posted.wrapping_sub(self.told) > self.own
+    }
+
     /// Whether the peer has not heard of receives that are worth a message: that takes one itself.
     pub const fn owes(&self) -> bool {
         self.posted.wrapping_sub(self.told) >= self.own / 2

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::yield_now;
 use tokio::time::Sleep;
 use trunkline::{Error, Spin};
@@ -28,6 +29,9 @@ pub(crate) struct Driver {
     waiter: Waiter,
     fd: AsyncFd<OwnedFd>,
     spin: Spin,
+    /// It is on a runtime of one thread. On others a task that waits for the runtime's own look at
+    /// descriptors stays with its thread, whatever the next task there does for how long.
+    alone: bool,
     /// Rounds since the runtime looked at other descriptors.
     rounds: u32,
     pause: Option<Pin<Box<Sleep>>>,
@@ -55,6 +59,7 @@ impl Driver {
             waiter: Waiter::new(waiters),
             fd,
             spin: Spin::new(),
+            alone: Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread,
             rounds: 0,
             pause: None,
         })
@@ -64,7 +69,7 @@ impl Driver {
     fn look_again(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.rounds = (self.rounds + 1) % ROUNDS;
         match self.rounds {
-            0 => after_all(cx),
+            0 if self.alone => after_all(cx),
             _ => after_tasks(cx),
         }
     }
@@ -95,7 +100,7 @@ impl Driver {
     }
 }
 
-/// All else has its turn first: the other tasks, the future that a runtime of one thread was
+/// On a runtime of one thread all else has its turn first: the other tasks, the future that it was
 /// entered with, and other descriptors, which the runtime looks at by a system call.
 fn after_all(cx: &mut Context<'_>) -> Poll<()> {
     // It was never polled, so it is not ready.
@@ -122,7 +127,7 @@ impl Future for Driver {
             this.pause = None;
         }
         if this.shared.has_unsent() {
-            this.shared.send_unsent();
+            this.shared.send_free();
         }
         let polled = this.shared.node().poll_worker(this.worker);
         this.shared.events.look(this.shared.node());

@@ -123,18 +123,27 @@ impl Shared {
 
     /// Sends all messages that streams have begun. When it returns they are posted, whoever did it.
     pub(crate) fn send_unsent(&self) {
+        self.send_each(|stream| {
+            stream.send_unsent();
+            true
+        });
+    }
+
+    /// The same without those of streams that another thread uses just now, which may take long:
+    /// they stay for the next turn.
+    pub(crate) fn send_free(&self) {
+        self.send_each(Both::try_send_unsent);
+    }
+
+    /// Sends what streams have begun, as far as `send` does.
+    fn send_each(&self, send: impl Fn(&Both) -> bool) {
         let _sending = lock(&self.sending);
         let mut unsent = std::mem::take(&mut *lock(&self.unsent));
-        if unsent.is_empty() {
-            return;
-        }
-        let streams = unsent.drain(..).filter_map(|stream| stream.upgrade());
-        streams.for_each(|stream| stream.send_unsent());
+        unsent.retain(|stream| stream.upgrade().is_some_and(|stream| !send(&stream)));
         let mut list = lock(&self.unsent);
-        if list.capacity() == 0 {
-            // The room is used again.
-            *list = unsent;
-        }
+        // Its room is used again.
+        unsent.append(&mut list);
+        *list = unsent;
     }
 
     /// Who tells IDs of RDMA-CM what happens to them.

@@ -23,6 +23,11 @@ impl Events {
         self.queue.push_back(event);
     }
 
+    /// Whether there is something that the node has not heard.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// What the node has not heard yet, oldest first.
     pub(crate) fn pop(&mut self) -> Option<Event> {
         self.queue.pop_front()

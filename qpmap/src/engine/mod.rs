@@ -444,6 +444,11 @@ impl<P: Platform> Engine<P> {
         self.events.pop()
     }
 
+    /// Whether [`poll_event`](Self::poll_event) would give something.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) is due next, or earlier where many timers are
     /// about as near. May change after any other call.
     pub fn poll_timeout(&self) -> Option<Instant> {

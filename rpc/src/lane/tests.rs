@@ -25,7 +25,7 @@ async fn until_nothing_is_lost(endpoint: &Endpoint, connections: u32) {
     let each = u32::from(Options::default().receives);
     let whole = || {
         let (buffers, posted, wanted) = in_use(endpoint);
-        let ended = lock(&endpoint.0.lanes[0].endings.0).is_empty();
+        let ended = lock(&endpoint.0.lanes[0].channels).len() == connections as usize;
         ended && wanted == connections * each && buffers == posted as usize && posted >= wanted
     };
     let waits = async {

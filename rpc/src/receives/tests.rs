@@ -8,7 +8,12 @@ fn pools(each: u16, address: u8) -> (Pools, Mutex<Buffers>) {
     let node = Node::builder().address([127, 9, 77, address].into());
     let pd = node.drive(Drive::Inline).build().unwrap().alloc_pd();
     let buffers = Mutex::new(Buffers::new(pd.clone(), 512));
-    (Pools::new(pd, each, QpOptions::default()), buffers)
+    let options = Options {
+        receives: each,
+        connections: 33,
+        ..Options::default()
+    };
+    (Pools::new(pd, &options, QpOptions::default()), buffers)
 }
 
 fn buffer_of(number: u32) -> Receive {
@@ -21,7 +26,7 @@ fn buffer_of(number: u32) -> Receive {
 #[test]
 fn as_many_receives_are_posted_as_connections_have_granted() {
     let (pools, buffers) = pools(4, 1);
-    let seats = [(); 3].map(|()| pools.seat(&buffers).unwrap());
+    let seats = [(); 3].map(|()| pools.seat(&buffers).unwrap().unwrap());
     assert_eq!(pools.counts(), [(12, 12)]);
     let [first, _second, _third] = seats;
     drop(first);
@@ -31,18 +36,21 @@ fn as_many_receives_are_posted_as_connections_have_granted() {
         pools.recycle(&buffers, buffer_of(number)).unwrap();
     }
     assert_eq!(pools.counts(), [(8, 8)]);
-    let _fourth = pools.seat(&buffers).unwrap();
+    let _fourth = pools.seat(&buffers).unwrap().unwrap();
     assert_eq!(pools.counts(), [(12, 12)]);
 }
 
 #[test]
 fn connections_beyond_the_room_of_an_srq_get_another_one() {
     let (pools, buffers) = pools(1000, 2);
-    let mut seats: Vec<_> = (0..33).map(|_| pools.seat(&buffers).unwrap()).collect();
+    let mut seats: Vec<_> = (0..33)
+        .map(|_| pools.seat(&buffers).unwrap().unwrap())
+        .collect();
     assert_eq!(pools.counts(), [(32_000, 32_000), (1000, 1000)]);
+    assert!(pools.seat(&buffers).unwrap().is_none(), "there are 33");
     // One that ends makes room for the next.
     seats.swap_remove(0);
-    seats.push(pools.seat(&buffers).unwrap());
+    seats.push(pools.seat(&buffers).unwrap().unwrap());
     assert_eq!(pools.counts(), [(32_000, 32_000), (1000, 1000)]);
 }
 

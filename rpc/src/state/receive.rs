@@ -1,6 +1,6 @@
 //! What completes, and what comes.
 
-use super::{GRANT, Link, MESSAGE, Role, State, TRANSFER, cookie, of_call};
+use super::{GRANT, Link, MESSAGE, Role, State, TRANSFER, buffer_of, cookie, of_call};
 use crate::channel::Channel;
 use crate::error::RpcError;
 use crate::frame::{Entry, Word};
@@ -9,7 +9,10 @@ use crate::service::{Head, Incoming};
 use crate::transfers::{Then, Transfer};
 use bytes::Bytes;
 use std::sync::Arc;
-use trunkline::{Completion, Extra, SendWr, Status, WorkOpcode};
+use trunkline::{Completion, Extra, LAST_WQE, SendWr, Status, WorkOpcode};
+
+/// What a peer does that has no receives for its messages.
+const TOO_MANY: &str = "more messages than it was granted receives for";
 
 /// The word of a message that came.
 ///
@@ -37,13 +40,22 @@ impl State {
         message: Option<Bytes>,
         work: &mut Work,
     ) -> Result<(), RpcError> {
+        let own = usize::from(channel.lane.options.receives);
         match &mut self.link {
             Link::Opening(early) => {
+                // It has granted no more, and what comes last.
+                if early.len() > own {
+                    return Err(RpcError::Violation(TOO_MANY));
+                }
                 early.push((*done, message));
                 return Ok(());
             }
-            Link::Failed(_) => return Ok(()),
-            Link::Open(..) => {}
+            Link::Open(..) | Link::Failed(_) => {}
+        }
+        self.last |= done.wr_id == LAST_WQE;
+        self.sending -= u32::from(buffer_of(done.wr_id).is_some());
+        if let Link::Failed(_) = self.link {
+            return Ok(());
         }
         let lane = &channel.lane;
         if done.status != Status::Success {
@@ -55,7 +67,7 @@ impl State {
         }
         let number = done.wr_id as u32;
         match done.wr_id >> 32 {
-            MESSAGE => self.sending -= 1,
+            MESSAGE => {}
             GRANT => self.granting = false,
             _ => {
                 if let Some(transfer) = self.transfers.end(number) {
@@ -78,6 +90,9 @@ impl State {
         let lane = &channel.lane;
         let word = word_of(done, lane).map_err(RpcError::Violation)?;
         self.credits.repost();
+        if self.credits.is_overrun() {
+            return Err(RpcError::Violation(TOO_MANY));
+        }
         lane.counters.messages_received.add(1);
         self.parse(channel, word, message, work)
             .map_err(RpcError::Violation)?;

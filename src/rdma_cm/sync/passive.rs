@@ -126,7 +126,7 @@ impl Request {
     /// Gives it a QP, to post receives on before it is accepted.
     ///
     /// # Errors
-    /// As [`Pd::create_qp`].
+    /// As [`Pd::create_qp`](crate::Pd::create_qp).
     pub fn prepare(self, resources: &Resources<'_>) -> Result<Accepting, Error> {
         let qp = resources.create_qp(self.awaited.id())?;
         let Self { awaited, data, .. } = self;

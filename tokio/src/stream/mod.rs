@@ -53,7 +53,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -137,6 +137,16 @@ impl Both {
     /// Sends what was written and is not on its way yet.
     pub(crate) fn send_unsent(&self) {
         lock(&self.link).send_open();
+    }
+
+    /// The same, unless another thread uses the stream just now. Returns whether it did.
+    pub(crate) fn try_send_unsent(&self) -> bool {
+        let link = match self.link.try_lock() {
+            Ok(link) => Some(link),
+            Err(TryLockError::Poisoned(link)) => Some(link.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        link.map(|mut link| link.send_open()).is_some()
     }
 
     /// Tries something until it gives an answer, and waits for completions in between: a reader
@@ -388,3 +398,6 @@ impl AsyncWrite for Stream {
         Pin::new(&mut self.write).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests;
