@@ -31,6 +31,14 @@ fn send(scene: &Scene, number: u32) -> Vec<u8> {
     [&record.to_bytes()[..], &[number as u8; 8]].concat()
 }
 
+/// The same to a QP that is not there, another one for each number.
+fn to_nobody(scene: &Scene, number: u32) -> Vec<u8> {
+    let mut record = send(scene, number);
+    let [_, dest @ ..] = (number + 1).to_be_bytes();
+    record[4..7].copy_from_slice(&dest);
+    record
+}
+
 fn scene() -> Scene {
     let scene = Scene::new();
     for wr_id in 0..8 {
@@ -167,13 +175,7 @@ fn an_empty_packet_is_accepted_and_says_nothing() {
 #[test]
 fn a_packet_that_would_be_refused_too_often_waits_and_others_do_not() {
     let mut scene = scene();
-    let unknown = |number: u32| {
-        let mut record = send(&scene, number);
-        let [_, dest @ ..] = (number + 1).to_be_bytes();
-        record[4..7].copy_from_slice(&dest);
-        record
-    };
-    let many: Vec<Vec<u8>> = (0..1200).map(unknown).collect();
+    let many: Vec<Vec<u8>> = (0..1200).map(|number| to_nobody(&scene, number)).collect();
     for packet in many.chunks(100) {
         scene.say(Opcode::SRC_PACKED, LAST, &packet.concat());
     }
@@ -193,13 +195,7 @@ fn a_packet_that_would_be_refused_too_often_waits_and_others_do_not() {
 fn requests_behind_the_unbind_of_their_pair_are_not_done_and_find_no_more_room_than_others() {
     for told in [0, 1000] {
         let mut scene = scene();
-        let unknown = |number: u32| {
-            let mut record = send(&scene, number);
-            let [_, dest @ ..] = (number + 1).to_be_bytes();
-            record[4..7].copy_from_slice(&dest);
-            record
-        };
-        let many: Vec<Vec<u8>> = (0..told).map(unknown).collect();
+        let many: Vec<Vec<u8>> = (0..told).map(|number| to_nobody(&scene, number)).collect();
         for packet in many.chunks(100) {
             scene.say(Opcode::SRC_PACKED, LAST, &packet.concat());
         }

@@ -75,9 +75,8 @@ impl Channel {
         let heeded =
             early.try_for_each(|(done, message)| state.heed(self, &done, message, &mut work));
         drop(state);
-        match heeded {
-            Ok(()) => {}
-            Err(why) => self.close(why),
+        if let Err(why) = heeded {
+            self.close(why);
         }
         work.run(self);
         self.mark();

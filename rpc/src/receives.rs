@@ -86,7 +86,7 @@ impl Pool {
     /// There is no memory, or the node has ended.
     fn seat(self: &Arc<Self>, buffers: &Mutex<Buffers>) -> Result<Option<Seat>, Error> {
         let mut count = lock(&self.count);
-        if count.wanted + self.each > MOST / self.each * self.each {
+        if count.wanted + self.each > MOST {
             return Ok(None);
         }
         count.wanted += self.each;

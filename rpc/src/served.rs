@@ -146,25 +146,20 @@ impl Served {
                     refuse(outbox, id, Reason::Draining);
                     return Ok(());
                 }
+                let head = Head {
+                    id,
+                    serial: self.next_serial(),
+                    deadline,
+                    place,
+                };
                 let max_body = lane.options.max_body;
                 match body {
                     Body::Here(bytes) if bytes.len() <= max_body as usize => {
-                        let serial = self.expect(id, Stage::Due, None);
-                        let head = Head {
-                            id,
-                            serial,
-                            deadline,
-                            place,
-                        };
+                        self.expect(head, Stage::Due, None);
                         work.requests.push(Incoming::new(head, bytes));
                     }
                     Body::At(extent) if extent.length <= max_body => {
-                        let then = Then::Run {
-                            id,
-                            deadline,
-                            place,
-                        };
-                        self.read(lane, id, extent, then, transfers, outbox);
+                        self.read(lane, head, extent, transfers, outbox);
                     }
                     _ => refuse(outbox, id, Reason::TooLong),
                 }
@@ -190,55 +185,58 @@ impl Served {
         Ok(())
     }
 
-    /// A request that was admitted has come: returns what tells it apart.
-    fn expect(&mut self, id: u32, stage: Stage, charge: Option<Charge>) -> u32 {
+    /// What tells a request apart from those before it.
+    const fn next_serial(&mut self) -> u32 {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
+        serial
+    }
+
+    /// A request that was admitted has come.
+    fn expect(&mut self, head: Head, stage: Stage, charge: Option<Charge>) {
+        let Head { id, serial, .. } = head;
         self.slots[usize::from(id as u16)] = Slot {
             id,
             serial,
             stage,
             _charge: charge,
         };
-        serial
     }
 
     /// Reads the bytes of a request.
     fn read(
         &mut self,
         lane: &Lane,
-        id: u32,
+        head: Head,
         extent: Extent,
-        then: Then,
         transfers: &mut Transfers,
         outbox: &mut Outbox,
     ) {
         let Some((region, charge)) = lane.regions.admit(extent.length) else {
             lane.counters.requests_overloaded.add(1);
-            return refuse(outbox, id, Reason::Overloaded);
+            return refuse(outbox, head.id, Reason::Overloaded);
         };
-        self.expect(id, Stage::Reading, Some(charge));
+        self.expect(head, Stage::Reading, Some(charge));
         transfers.push(Transfer {
             memory: Memory::Region(region),
             extent,
-            then,
+            then: Then::Run(head),
             written: None,
         });
     }
 
-    /// The bytes of a request are here: returns what tells it apart, if it is to run.
-    pub(crate) fn arrived(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) -> Option<u32> {
-        let slot = self.slot(id)?;
-        match slot.stage {
-            Stage::Reading => {
-                slot.stage = Stage::Due;
-                Some(slot.serial)
-            }
-            _ => {
-                self.dismiss(lane, id, outbox);
-                None
-            }
+    /// The bytes of a request are here: returns whether it is to run.
+    pub(crate) fn arrived(&mut self, lane: &Lane, id: u32, outbox: &mut Outbox) -> bool {
+        let Some(slot) = self.slot(id) else {
+            return false;
+        };
+        let runs = matches!(slot.stage, Stage::Reading);
+        if runs {
+            slot.stage = Stage::Due;
+        } else {
+            self.dismiss(lane, id, outbox);
         }
+        runs
     }
 
     /// A request that nobody waits for ends.
@@ -340,13 +338,11 @@ impl Served {
                     Some(region) => {
                         let body = Body::At(region.extent());
                         outbox.push(&Entry::Response { id, body });
-                        self.expect(
-                            id,
-                            Stage::Lent {
-                                _bytes: Box::new(region),
-                            },
-                            None,
-                        );
+                        let serial = self.next_serial();
+                        let lent = Stage::Lent {
+                            _bytes: Box::new(region),
+                        };
+                        self.expect(Head { serial, ..head }, lent, None);
                         self.lent += 1;
                         self.lent_due += 1;
                     }

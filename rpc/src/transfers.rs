@@ -3,8 +3,8 @@
 use crate::frame::Extent;
 use crate::memory::Region;
 use crate::request::Part;
+use crate::service::Head;
 use std::collections::VecDeque;
-use std::time::Duration;
 use tokio::sync::oneshot;
 use trunkline::Sge;
 
@@ -15,11 +15,7 @@ pub(crate) const TRANSFERS: u32 = 8;
 #[derive(Debug)]
 pub(crate) enum Then {
     /// The bytes of a request are here: it can run.
-    Run {
-        id: u32,
-        deadline: Option<Duration>,
-        place: Option<Extent>,
-    },
+    Run(Head),
     /// The bytes of a response are here.
     Respond { id: u32 },
     /// The bytes of a response were written to their place. The entry that says so was behind them.

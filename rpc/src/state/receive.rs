@@ -5,7 +5,7 @@ use crate::channel::Channel;
 use crate::error::RpcError;
 use crate::frame::{Entry, Word};
 use crate::lane::{Lane, Work};
-use crate::service::{Head, Incoming};
+use crate::service::Incoming;
 use crate::transfers::{Then, Transfer};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -174,22 +174,12 @@ impl State {
     /// A transfer is done.
     fn transferred(&mut self, channel: &Arc<Channel>, transfer: Transfer, work: &mut Work) {
         match transfer.then {
-            Then::Run {
-                id,
-                deadline,
-                place,
-            } => {
+            Then::Run(head) => {
                 let Role::Server(served) = &mut self.role else {
                     return;
                 };
-                if let Some(serial) = served.arrived(&channel.lane, id, &mut self.outbox) {
+                if served.arrived(&channel.lane, head.id, &mut self.outbox) {
                     let body = transfer.memory.read().into();
-                    let head = Head {
-                        id,
-                        serial,
-                        deadline,
-                        place,
-                    };
                     work.requests.push(Incoming::new(head, body));
                 }
             }
