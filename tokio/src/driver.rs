@@ -85,7 +85,7 @@ impl Driver {
         if self.shared.is_closing() {
             return Poll::Ready(());
         }
-        if self.shared.has_unsent() {
+        if self.shared.has_due() {
             return after_tasks(cx);
         }
         match ready!(self.fd.poll_read_ready(cx)) {
@@ -126,8 +126,8 @@ impl Future for Driver {
             ready!(pause.as_mut().poll(cx));
             this.pause = None;
         }
-        if this.shared.has_unsent() {
-            this.shared.send_free();
+        if this.shared.has_due() {
+            this.shared.turn_free();
         }
         let polled = this.shared.node().poll_worker(this.worker);
         this.shared.events.look(this.shared.node());

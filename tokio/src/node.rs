@@ -71,10 +71,10 @@ pub(crate) struct Shared {
     over: AtomicBool,
     /// Who hears of that.
     listeners: Mutex<Vec<Weak<Waiters>>>,
-    /// Streams with a message that goes at the next turn of a driver.
-    unsent: Mutex<Vec<Weak<Both>>>,
-    /// Held by who sends those, until it has.
-    sending: Mutex<()>,
+    /// Streams that the next turn of a driver concerns.
+    due: Mutex<Vec<Weak<Both>>>,
+    /// Held by who gives those their turn, until all have had it.
+    turning: Mutex<()>,
     pub(crate) events: events::Shared,
     /// Made when the first ID of RDMA-CM is.
     sorter: Mutex<Option<Arc<Sorter>>>,
@@ -105,45 +105,47 @@ impl Shared {
         listeners.push(Arc::downgrade(waiters));
     }
 
-    /// A stream has begun a message: it goes when a driver has its next turn.
-    pub(crate) fn send_at_next_turn(&self, stream: &Arc<Both>) {
-        let mut unsent = lock(&self.unsent);
-        unsent.push(Arc::downgrade(stream));
-        let first = unsent.len() == 1;
-        drop(unsent);
+    /// A driver's next turn is a stream's, too: it sends the message that it has begun, and its
+    /// reader may take more.
+    pub(crate) fn take_part_in_next_turn(&self, stream: &Arc<Both>) {
+        let mut due = lock(&self.due);
+        due.push(Arc::downgrade(stream));
+        let first = due.len() == 1;
+        drop(due);
         if first && let Some(task) = self.driving.first() {
             task.wake_all();
         }
     }
 
-    /// Whether a stream has a message that was begun and not sent.
-    pub(crate) fn has_unsent(&self) -> bool {
-        !lock(&self.unsent).is_empty()
+    /// Whether the next turn concerns a stream.
+    pub(crate) fn has_due(&self) -> bool {
+        !lock(&self.due).is_empty()
     }
 
-    /// Sends all messages that streams have begun. When it returns they are posted, whoever did it.
-    pub(crate) fn send_unsent(&self) {
-        self.send_each(|stream| {
-            stream.send_unsent();
+    /// Gives streams their turn. When it returns, all messages that they had begun are posted,
+    /// whoever did it.
+    pub(crate) fn turn(&self) {
+        self.turn_each(|stream| {
+            stream.turn();
             true
         });
     }
 
-    /// The same without those of streams that another thread uses just now, which may take long:
-    /// they stay for the next turn.
-    pub(crate) fn send_free(&self) {
-        self.send_each(Both::try_send_unsent);
+    /// The same without those that another thread uses just now, which may take long: their turn is
+    /// the next one.
+    pub(crate) fn turn_free(&self) {
+        self.turn_each(Both::try_turn);
     }
 
-    /// Sends what streams have begun, as far as `send` does.
-    fn send_each(&self, send: impl Fn(&Both) -> bool) {
-        let _sending = lock(&self.sending);
-        let mut unsent = std::mem::take(&mut *lock(&self.unsent));
-        unsent.retain(|stream| stream.upgrade().is_some_and(|stream| !send(&stream)));
-        let mut list = lock(&self.unsent);
+    /// Gives streams their turn, as far as `turn` does.
+    fn turn_each(&self, turn: impl Fn(&Both) -> bool) {
+        let _turning = lock(&self.turning);
+        let mut due = std::mem::take(&mut *lock(&self.due));
+        due.retain(|stream| stream.upgrade().is_some_and(|stream| !turn(&stream)));
+        let mut list = lock(&self.due);
         // Its room is used again.
-        unsent.append(&mut list);
-        *list = unsent;
+        due.append(&mut list);
+        *list = due;
     }
 
     /// Who tells IDs of RDMA-CM what happens to them.
@@ -214,8 +216,8 @@ impl Node {
             closing: AtomicBool::new(false),
             over: AtomicBool::new(false),
             listeners: Mutex::default(),
-            unsent: Mutex::default(),
-            sending: Mutex::default(),
+            due: Mutex::default(),
+            turning: Mutex::default(),
             events: events::Shared::default(),
             sorter: Mutex::default(),
         });
@@ -285,10 +287,10 @@ impl Node {
 
     /// Waits until all is done that was posted.
     async fn drain(&self) -> Result<(), Error> {
-        self.shared().send_unsent();
+        self.shared().turn();
         while self.verbs().health().down.is_none() && !self.verbs().is_drained()? {
             tokio::time::sleep(DRAIN_PAUSE).await;
-            self.shared().send_unsent();
+            self.shared().turn();
         }
         Ok(())
     }

@@ -7,6 +7,8 @@ use common::{in_time, node, on_both, polled, runtimes};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use trunkline_tokio::Node;
@@ -64,6 +66,29 @@ fn bytes_come_once_and_in_order_in_pieces_of_all_sizes() {
         assert!(got == expected, "{} bytes", got.len());
         writes.await.unwrap();
     });
+}
+
+#[test]
+fn who_is_handed_the_first_pieces_has_its_turn_before_the_last_are_read() {
+    let [one_thread, _] = runtimes();
+    one_thread.block_on(in_time(async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        let (first, rest) = (64, 4096 - 64);
+        a.write_all(&pattern(first + rest)).await.unwrap();
+        let mut piece = vec![0; first];
+        // All of it has come.
+        b.read_exact(&mut piece).await.unwrap();
+        let read = Arc::new(AtomicUsize::new(0));
+        let mut taker = None;
+        while read.load(Ordering::Relaxed) < rest {
+            b.read_exact(&mut piece).await.unwrap();
+            read.fetch_add(first, Ordering::Relaxed);
+            let seen = Arc::clone(&read);
+            taker.get_or_insert_with(|| tokio::spawn(async move { seen.load(Ordering::Relaxed) }));
+        }
+        let before = taker.unwrap().await.unwrap();
+        assert!((first..=1024).contains(&before), "{before} bytes");
+    }));
 }
 
 #[test]

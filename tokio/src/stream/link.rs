@@ -2,12 +2,11 @@
 
 use super::error::StreamError;
 use super::frame::{Frame, Hello, Kind};
+use super::reading::Unread;
 use super::writing::Open;
 use crate::credits::{Credits, Overgrant};
 use crate::node::Shared;
 use crate::rdma_cm::Connection;
-use std::collections::VecDeque;
-use tokio::io::ReadBuf;
 use trunkline::{Completion, Cq, Error, Mr, RecvWr, SendFlags, SendOp, SendWr, Status};
 
 /// Receives of an end, and what it says of them. What fits into each fills a datagram, where those
@@ -53,14 +52,6 @@ enum Hearing {
     Done,
 }
 
-/// Bytes that came, and were not read.
-#[derive(Debug)]
-struct Arrived {
-    slot: u16,
-    from: usize,
-    to: usize,
-}
-
 #[derive(Debug)]
 pub(super) struct Link {
     // In this order: the QP is gone before its memory is.
@@ -77,7 +68,7 @@ pub(super) struct Link {
     /// A message that grants receives is under way.
     granting: bool,
     pub(super) ending: Ending,
-    arrived: VecDeque<Arrived>,
+    pub(super) unread: Unread,
     hearing: Hearing,
     pub(super) failed: Option<StreamError>,
 }
@@ -110,7 +101,7 @@ impl Link {
             open: None,
             granting: false,
             ending: Ending::Open,
-            arrived: VecDeque::new(),
+            unread: Unread::default(),
             hearing: Hearing::Open,
             failed: None,
         }
@@ -162,8 +153,7 @@ impl Link {
             match frame.kind {
                 Kind::Data | Kind::End if self.has_peer_ended() => Err("more after the end"),
                 Kind::Data => {
-                    let (from, to) = (0, done.byte_len as usize);
-                    self.arrived.push_back(Arrived { slot, from, to });
+                    self.unread.push(slot, done.byte_len as usize);
                     return Ok(());
                 }
                 Kind::End => {
@@ -187,7 +177,7 @@ impl Link {
         }
     }
 
-    fn repost(&mut self, slot: u16) {
+    pub(super) fn repost(&mut self, slot: u16) {
         match post_receive(self.connection.qp(), &self.mr, slot) {
             Ok(()) => self.credits.repost(),
             Err(error) => self.fail_call(error),
@@ -200,7 +190,7 @@ impl Link {
     }
 
     /// Says what waits to be said, as far as there is room for it at the peer.
-    fn speak(&mut self) {
+    pub(super) fn speak(&mut self) {
         if self.ending == Ending::Wanted && self.room() > Credits::RESERVE {
             self.ending = Ending::Said;
             self.say(Kind::End, END, 0);
@@ -255,36 +245,6 @@ impl Link {
         }
     }
 
-    /// Copies bytes that came into `out`; `None`: there are none yet. Nothing and no error is the
-    /// end.
-    pub(super) fn read(&mut self, out: &mut ReadBuf<'_>) -> Option<Result<(), StreamError>> {
-        let room = out.remaining();
-        while out.remaining() > 0
-            && let Some(arrived) = self.arrived.front_mut()
-        {
-            let count = (arrived.to - arrived.from).min(out.remaining());
-            let at = usize::from(arrived.slot) * OWN.bytes as usize + arrived.from;
-            let copied = self.mr.read(at, out.initialize_unfilled_to(count));
-            copied.expect("a message is no longer than its receive");
-            out.advance(count);
-            arrived.from += count;
-            if arrived.from == arrived.to {
-                let slot = arrived.slot;
-                self.arrived.pop_front();
-                self.repost(slot);
-            }
-        }
-        if out.remaining() < room || room == 0 {
-            self.speak();
-            return Some(Ok(()));
-        }
-        match &self.failed {
-            _ if self.has_peer_ended() => Some(Ok(())),
-            Some(why) => Some(Err(why.clone())),
-            None => None,
-        }
-    }
-
     /// Why nothing more goes to the peer. All that was written is with the node at its next turn.
     pub(super) fn flush(&self) -> Result<(), StreamError> {
         self.failed.clone().map_or(Ok(()), Err)
@@ -329,7 +289,7 @@ impl Link {
     }
 
     /// Whether the peer has said that no more comes.
-    fn has_peer_ended(&self) -> bool {
+    pub(super) fn has_peer_ended(&self) -> bool {
         self.hearing != Hearing::Open
     }
 

@@ -39,6 +39,7 @@ mod error;
 mod frame;
 mod link;
 mod listener;
+mod reading;
 mod writing;
 
 pub use error::{OpenError, StreamError};
@@ -53,7 +54,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -134,19 +135,47 @@ pub(crate) struct Both {
 }
 
 impl Both {
-    /// Sends what was written and is not on its way yet.
-    pub(crate) fn send_unsent(&self) {
-        lock(&self.link).send_open();
+    /// Has its turn: what was written and is not on its way yet is sent, and a reader that has had
+    /// its share has another one.
+    pub(crate) fn turn(&self) {
+        self.turn_of(lock(&self.link));
     }
 
     /// The same, unless another thread uses the stream just now. Returns whether it did.
-    pub(crate) fn try_send_unsent(&self) -> bool {
+    pub(crate) fn try_turn(&self) -> bool {
         let link = match self.link.try_lock() {
             Ok(link) => Some(link),
             Err(TryLockError::Poisoned(link)) => Some(link.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        link.map(|mut link| link.send_open()).is_some()
+        link.map(|link| self.turn_of(link)).is_some()
+    }
+
+    fn turn_of(&self, mut link: MutexGuard<'_, Link>) {
+        link.send_open();
+        let waits = link.unread.renew();
+        drop(link);
+        if waits {
+            self.waiters.wake_all();
+        }
+    }
+
+    /// Whether its reader waits for the next turn, as it has had its share of this one.
+    fn gives_way(self: &Arc<Self>, cx: &Context<'_>, waiter: &mut Waiter) -> bool {
+        let mut link = lock(&self.link);
+        if !link.unread.is_share_over() {
+            return false;
+        }
+        waiter.register(cx.waker());
+        if link.shared().over() {
+            // Without a driver there are no turns.
+            link.unread.renew();
+            return false;
+        }
+        if link.unread.wait() {
+            link.shared().take_part_in_next_turn(self);
+        }
+        true
     }
 
     /// Tries something until it gives an answer, and waits for completions in between: a reader
@@ -255,6 +284,9 @@ impl AsyncRead for ReadHalf {
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let Self { both, waiter } = &mut *self;
+        if both.gives_way(cx, waiter) {
+            return Poll::Pending;
+        }
         let read = both.poll(cx, waiter, true, |link| link.read(out));
         read.map(|read| Ok(read?))
     }
@@ -298,7 +330,7 @@ impl WriteHalf {
             let had_unsent = link.has_unsent();
             let written = link.write(data);
             if link.has_unsent() && !had_unsent {
-                link.shared().send_at_next_turn(both);
+                link.shared().take_part_in_next_turn(both);
             }
             written
         });
