@@ -9,6 +9,10 @@ const FIRST_WAIT_NS: u64 = 10 * MILLISECOND;
 const MIN_WAIT_NS: u64 = 50 * MICROSECOND;
 /// Longest wait between probes.
 const MAX_WAIT_NS: u64 = SECOND;
+/// Half of what a peer held packets for is forgotten in so long. A peer that is busy from time to
+/// time answers at once in between, as often as it is asked: it is time that says whether it
+/// still is.
+const HALF_LIFE_NS: u64 = 100 * MILLISECOND;
 /// Doublings of the wait.
 const MAX_BACKOFF: u32 = 20;
 
@@ -24,6 +28,8 @@ pub(super) struct Timers {
     /// have arrived: round trips leave that out. It may be busy with something else, or have no
     /// processor.
     held: u64,
+    /// When it was held for so long, or half of that was forgotten.
+    held_at: Instant,
 }
 
 impl Timers {
@@ -61,8 +67,18 @@ impl Timers {
 
     /// A packet is known to have arrived so much later than the round trip explains.
     #[inline]
-    pub(super) fn held(&mut self, ns: u64) {
-        self.held = ns.max(self.held - self.held / 8);
+    pub(super) fn held(&mut self, now: Instant, ns: u64) {
+        if ns >= self.held {
+            (self.held, self.held_at) = (ns, now);
+            return;
+        }
+        let since = now.since(self.held_at);
+        if since >= HALF_LIFE_NS {
+            let halves = since / HALF_LIFE_NS;
+            let left = self.held >> halves.min(63);
+            self.held = ns.max(left);
+            self.held_at = self.held_at + halves * HALF_LIFE_NS;
+        }
     }
 
     /// A probe is sent. Whether it is the first, which is no sign of trouble yet.
@@ -98,13 +114,14 @@ impl Timers {
 mod tests {
     use super::*;
 
-    /// How long is waited for an answer over 10 us, from a peer that held packets so long of late.
-    fn waits(held_ns: impl IntoIterator<Item = u64>) -> u64 {
+    /// How long is waited for an answer over 10 us, from a peer that held packets so long at these
+    /// times, all in ns.
+    fn waits(held: impl IntoIterator<Item = (u64, u64)>) -> u64 {
         let mut rtt = Rtt::restore(Instant::ZERO, [10_000, 1_000, 8_000]);
         rtt.sample(Instant::ZERO, 10_000);
         let mut timers = Timers::default();
-        for ns in held_ns {
-            timers.held(ns);
+        for (at, ns) in held {
+            timers.held(Instant::from_nanos(at), ns);
         }
         let at = timers.probe_at(&rtt, 25_000, 2 * SECOND);
         at.since(Instant::ZERO)
@@ -113,13 +130,26 @@ mod tests {
     #[test]
     fn a_peer_that_answers_late_is_given_the_time_it_takes_and_not_for_long() {
         assert_eq!(waits([]), MIN_WAIT_NS);
-        assert_eq!(waits([10_000; 5]), MIN_WAIT_NS);
-        assert!(waits([1_500_000, 1_400_000, 1_500_000]) > 1_800_000);
-        // One late answer among prompt ones.
-        assert!(waits([1_500_000, 10_000]) > 1_500_000);
-        let after = [1_500_000].into_iter().chain([10_000; 40]);
-        assert_eq!(waits(after), MIN_WAIT_NS);
-        // However late: several probes before death.
-        assert_eq!(waits([SECOND]), SECOND / 4);
+        let prompt = (0..5).map(|at| (at, 10_000));
+        assert_eq!(waits(prompt), MIN_WAIT_NS);
+        assert!(waits([(0, 1_500_000), (1, 1_400_000), (2, 1_500_000)]) > 1_800_000);
+        // However long: several probes before death.
+        assert_eq!(waits([(0, SECOND)]), SECOND / 4);
+    }
+
+    #[test]
+    fn a_peer_that_was_busy_is_remembered_for_a_time_however_often_it_answers() {
+        let busy = (SECOND, 1_500_000);
+        let until = |end: u64| {
+            let prompt = (0..end / 10_000).map(|at| (SECOND + at * 10_000, 10_000));
+            waits([busy].into_iter().chain(prompt))
+        };
+        assert!(until(HALF_LIFE_NS) > 1_800_000);
+        let halved = until(HALF_LIFE_NS + 10_001);
+        assert!((900_000..1_000_000).contains(&halved), "{halved}");
+        assert_eq!(until(10 * HALF_LIFE_NS), MIN_WAIT_NS);
+        // One that answers seldom is forgotten as fast.
+        assert_eq!(waits([busy, (2 * SECOND, 10_000)]), MIN_WAIT_NS);
+        assert_eq!(waits([busy, (u64::MAX / 2, 10_000)]), MIN_WAIT_NS);
     }
 }

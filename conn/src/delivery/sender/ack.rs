@@ -216,7 +216,7 @@ impl<I: Copy> Sender<I> {
             self.rack.delivered(order, after);
             if let Some(rtt_ns) = rtt_ns {
                 let held = (u64::from(after) << TICK_SHIFT).saturating_sub(rtt_ns);
-                self.timers.held(held);
+                self.timers.held(now, held);
             }
             if !is_after(self.round_end, order) {
                 round = true;
