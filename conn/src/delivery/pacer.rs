@@ -11,6 +11,10 @@ const SHORT_BURST_NS: u64 = MICROSECOND;
 /// Where a burst holds one packet of full size only, small ones leave together: one more packet may
 /// begin while they have taken at most such a part of it.
 const SMALL_PART: u64 = 8;
+/// What waits for a rate that has grown so many times since waits no longer for that: a packet that
+/// left when the path was taken for slow, after its peer stood still, say, would hold back those
+/// behind it for as long as it was to take then.
+const RELIEF: u64 = 4;
 /// Costs of a byte are kept in ns / 2^20.
 const COST_SHIFT: u32 = 20;
 
@@ -22,8 +26,10 @@ pub(super) struct Pacer {
     cost: u64,
     burst_ns: u64,
     packet_ns: u64,
-    /// When everything sent so far has left at the rate.
+    /// When everything sent so far has left at the rate that was when it was sent.
     free_at: Instant,
+    /// What a byte cost then.
+    charged: u64,
     held_back: bool,
 }
 
@@ -63,6 +69,9 @@ impl Pacer {
         if self.cost == 0 {
             return u64::MAX;
         }
+        if self.charged > self.cost.saturating_mul(RELIEF) {
+            self.relieve(now);
+        }
         // What has drained before now is no credit.
         let backlog = self.free_at.as_nanos().saturating_sub(now.as_nanos());
         let packets = self.burst_ns.saturating_sub(backlog) / self.packet_ns;
@@ -74,8 +83,20 @@ impl Pacer {
     #[inline]
     pub(super) fn sent(&mut self, now: Instant, bytes: u64) {
         if self.cost != 0 {
-            self.free_at = self.free_at.max(now) + self.time(bytes);
+            let time = self.time(bytes);
+            if time >= self.free_at.since(now) {
+                self.charged = self.cost;
+            }
+            self.free_at = self.free_at.max(now) + time;
         }
+    }
+
+    /// What was sent at a rate far below that of now leaves at that of now.
+    #[cold]
+    fn relieve(&mut self, now: Instant) {
+        let backlog = u128::from(self.free_at.since(now)) * u128::from(self.cost);
+        self.free_at = now + (backlog / u128::from(self.charged)) as u64;
+        self.charged = self.cost;
     }
 
     /// Whether a sender was told to wait.
@@ -163,6 +184,25 @@ mod tests {
         assert_eq!(pacer.allowance(now), 0);
         let waits = pacer.timeout().since(now);
         assert!(waits <= 65_507 - (65_536 / SMALL_PART) + 2, "{waits}");
+    }
+
+    #[test]
+    fn what_left_when_the_path_was_taken_for_slow_holds_nothing_back_once_it_is_known_to_be_fast() {
+        let now = Instant::from_nanos(SECOND);
+        let mut pacer = pacer(100_000, 65_507, 64 << 10);
+        pacer.sent(now, 65_507);
+        assert_eq!(pacer.allowance(now), 0);
+        pacer.set_rate(Some(1_000_000_000), 65_507, 64 << 10);
+        let later = now + 10_000;
+        assert_eq!(pacer.allowance(later), 0, "it has not left");
+        assert!(pacer.timeout().since(later) < 65_507);
+        assert_eq!(pacer.allowance(pacer.timeout()), 1);
+        // A rate that grows a little changes nothing of what was sent.
+        pacer.sent(later, 65_507);
+        let free_at = pacer.free_at;
+        pacer.set_rate(Some(3_000_000_000), 65_507, 64 << 10);
+        pacer.allowance(later);
+        assert_eq!(pacer.free_at, free_at);
     }
 
     #[test]
