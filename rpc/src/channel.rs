@@ -47,7 +47,7 @@ impl Channel {
             Some(_) => Role::Server(Served::new(lane.options.requests)),
             None => Role::Client(Calls::new(0)),
         };
-        let state = State::opening(lane, role, seat);
+        let state = State::opening(lane, role, (qp, seat));
         let channel = Arc::new(Self {
             lane: Arc::clone(lane),
             peer,
@@ -69,15 +69,14 @@ impl Channel {
         self.lane.counters.connections_opened.add(1);
         tracing::debug!(peer = %self.peer, "connection opened");
         let mut state = self.state();
-        let early = state.open(&self.lane, connection, takes);
         // Nothing that completes from now on overtakes them.
-        let mut early = early.into_iter();
-        let heeded =
-            early.try_for_each(|(done, message)| state.heed(self, &done, message, &mut work));
-        drop(state);
-        if let Err(why) = heeded {
-            self.close(why);
+        for (done, message) in state.open(&self.lane, connection, takes) {
+            // Where one of them ends it, the others still count.
+            if let Err(why) = state.heed(self, &done, message, &mut work) {
+                work.wakers.extend(self.fail(&mut state, why));
+            }
         }
+        drop(state);
         work.run(self);
         self.mark();
         self.retire();
@@ -131,7 +130,7 @@ impl Channel {
 
     /// Lets its QP go, if it has ended: nobody takes up completions any more.
     pub(crate) fn give_up(&self) {
-        let retired = self.state().retired.take();
+        let retired = self.state().give_up();
         drop(retired);
     }
 
@@ -146,20 +145,18 @@ impl Channel {
 
     /// Ends it: nobody waits any more. The first reason counts.
     pub(crate) fn close(&self, why: RpcError) {
+        let woken = self.fail(&mut self.state(), why);
+        woken.into_iter().for_each(Waker::wake);
+        self.retire();
+    }
+
+    /// The same under its lock. Returns who is to be woken when nothing is locked.
+    fn fail(&self, state: &mut State, why: RpcError) -> Vec<Waker> {
         if matches!(why, RpcError::Violation(_)) {
             self.lane.counters.violations.add(1);
             tracing::warn!(peer = %self.peer, "{why}");
         }
-        let mut state = self.state();
-        let Some(woken) = state.fail(&self.lane, why) else {
-            return;
-        };
-        let stood = state.retired.is_some();
-        drop(state);
-        if !stood {
-            self.lane.forget(self.qpn);
-        }
-        woken.into_iter().for_each(Waker::wake);
+        state.fail(&self.lane, why).unwrap_or_default()
     }
 
     /// Begins a transfer that a program asks for, or lets it wait for others.

@@ -175,10 +175,11 @@ impl Lane {
         channels.len() < self.options.connections as usize
     }
 
-    /// Knows one more connection from now on, if there is room for it.
+    /// Knows one more connection from now on, if there is room for it, and somebody who takes up
+    /// what completes.
     pub(crate) fn add(&self, qpn: u32, channel: &Arc<Channel>) -> bool {
         let mut channels = lock(&self.channels);
-        let may = self.may_have(&channels);
+        let may = !self.closing.load(Ordering::SeqCst) && self.may_have(&channels);
         if may {
             channels.insert(qpn, Arc::clone(channel));
         }

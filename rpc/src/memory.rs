@@ -216,9 +216,13 @@ impl Regions {
         Some(region)
     }
 
-    /// One with these bytes in it that only this end reads and writes.
+    /// The same for a response that is written to where its client wants it: only this end reads
+    /// and writes the region.
     pub(crate) fn hold(self: &Arc<Self>, bytes: &[u8]) -> Option<Region> {
-        let region = self.take(u32::try_from(bytes.len()).ok()?)?;
+        let length = u32::try_from(bytes.len()).ok()?;
+        let charge = self.charge(length)?;
+        let mut region = self.take(length)?;
+        region.charge = Some(charge);
         region.write(bytes);
         Some(region)
     }

@@ -16,7 +16,7 @@ use crate::transfers::{TRANSFERS, Transfers};
 use bytes::Bytes;
 use std::task::Waker;
 use tokio::task::AbortHandle;
-use trunkline::{Completion, Error, Qp};
+use trunkline::{Completion, Error, LAST_WQE, Qp, QpModify};
 use trunkline_tokio::Credits;
 use trunkline_tokio::rdma_cm::Connection;
 
@@ -56,10 +56,19 @@ type Early = (Completion, Option<Bytes>);
 #[derive(Debug)]
 enum Link {
     /// The QP has its receives, and the connection does not stand yet. What completes waits.
-    Opening(Vec<Early>),
+    Opening(Qp, Vec<Early>),
     /// The QP beside what it is of: fewer lines to follow for each message.
     Open(Qp, Box<Connection>),
     Failed(RpcError),
+}
+
+/// What has failed, until all that its QP had has come back: a receive that it had taken for half a
+/// message, and buffers that it sends from, are among its completions.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    _qp: Qp,
+    /// What it is of, if that stood.
+    _connection: Option<Box<Connection>>,
 }
 
 /// What is behind a channel's lock.
@@ -72,9 +81,7 @@ pub(crate) struct State {
     pub(crate) outbox: Outbox,
     /// Messages whose completion has not come.
     sending: u32,
-    /// What failed, until all that its QP had has come back: a receive that it had taken for half a
-    /// message, and buffers that it sends from, are among its completions.
-    pub(crate) retired: Option<Box<Connection>>,
+    retired: Option<Retired>,
     /// The last of what was posted before it failed has completed.
     last: bool,
     /// Its receives, for as long as it stands.
@@ -100,9 +107,9 @@ pub(crate) fn of_call(error: &Error) -> RpcError {
 
 impl State {
     /// Of a connection that does not stand yet.
-    pub(crate) fn opening(lane: &Lane, role: Role, seat: Seat) -> Self {
+    pub(crate) fn opening(lane: &Lane, role: Role, (qp, seat): (&Qp, Seat)) -> Self {
         Self {
-            link: Link::Opening(Vec::new()),
+            link: Link::Opening(qp.clone(), Vec::new()),
             takes: lane.hello(0),
             credits: Credits::new(lane.options.receives, 0),
             outbox: Outbox::default(),
@@ -127,12 +134,19 @@ impl State {
             *calls = Calls::new(takes.requests);
         }
         match &mut self.link {
-            Link::Opening(early) => {
+            Link::Opening(_, early) => {
                 let early = std::mem::take(early);
                 self.link = Link::Open(connection.qp().clone(), Box::new(connection));
                 early
             }
-            Link::Open(..) | Link::Failed(_) => Vec::new(),
+            Link::Open(..) => Vec::new(),
+            Link::Failed(_) => {
+                connection.end();
+                if let Some(retired) = &mut self.retired {
+                    retired._connection = Some(Box::new(connection));
+                }
+                Vec::new()
+            }
         }
     }
 
@@ -157,7 +171,7 @@ impl State {
     pub(crate) const fn failed(&self) -> Option<&RpcError> {
         match &self.link {
             Link::Failed(why) => Some(why),
-            Link::Opening(_) | Link::Open(..) => None,
+            Link::Opening(..) | Link::Open(..) => None,
         }
     }
 
@@ -237,12 +251,20 @@ impl State {
             }
         };
         tracing::debug!("connection closed: {why}");
-        let link = std::mem::replace(&mut self.link, Link::Failed(why));
-        if let Link::Open(_, connection) = link {
-            // From here on the QP uses no memory of transfers any more.
-            connection.end();
-            lane.counters.connections_closed.add(1);
-            self.retired = Some(connection);
+        match std::mem::replace(&mut self.link, Link::Failed(why)) {
+            Link::Open(qp, connection) => {
+                // From here on the QP uses no memory of transfers any more.
+                connection.end();
+                lane.counters.connections_closed.add(1);
+                self.retire(qp, Some(connection));
+            }
+            Link::Opening(qp, early) => {
+                // A QP that cannot end takes no receives, and nothing completes.
+                let ends = qp.modify(&QpModify::Error).is_ok();
+                self.last = !ends || early.iter().any(|(done, _)| done.wr_id == LAST_WQE);
+                self.retire(qp, None);
+            }
+            Link::Failed(_) => unreachable!("it had not failed"),
         }
         self.outbox.clear();
         self.transfers = Transfers::default();
@@ -250,10 +272,22 @@ impl State {
         Some(woken)
     }
 
+    fn retire(&mut self, qp: Qp, connection: Option<Box<Connection>>) {
+        self.retired = Some(Retired {
+            _qp: qp,
+            _connection: connection,
+        });
+    }
+
     /// What is to be dropped of a connection that has failed, when nothing is locked: its last
     /// completion has come.
-    pub(crate) fn take_retired(&mut self) -> Option<Box<Connection>> {
+    pub(crate) fn take_retired(&mut self) -> Option<Retired> {
         let over = self.last && self.sending == 0;
         self.retired.take_if(|_| over)
+    }
+
+    /// The same where nobody takes up completions any more.
+    pub(crate) const fn give_up(&mut self) -> Option<Retired> {
+        self.retired.take()
     }
 }

@@ -368,6 +368,37 @@ fn what_is_too_long_or_too_much_is_refused_and_nothing_else() {
 }
 
 #[test]
+fn responses_that_are_written_to_their_place_count_until_they_are_there() {
+    on_both(async || {
+        let options = Options {
+            large_bytes: 15_000,
+            ..Options::default()
+        };
+        let far = endpoint(options);
+        let service = tower::service_fn(|_| async { Ok::<_, Refusal>(vec![9; 10_000]) });
+        let _server = far.listen(at(&far), service).unwrap();
+        let near = endpoint(Options::default());
+        let client = near.connect(at(&far)).await.unwrap();
+        let mr = near.register(20_000).unwrap();
+        let call = |from| client.call_into("hello", &mr, from, 10_000);
+        let (one, other) = in_time(async { tokio::join!(call(0), call(10_000)) }).await;
+        let (done, refused) = match one {
+            Ok(_) => (one, other),
+            Err(_) => (other, one),
+        };
+        assert_eq!(done, Ok(10_000));
+        assert!(matches!(refused, Err(RpcError::Refused(_))), "{refused:?}");
+        // The server hears a little later than the client that they are there.
+        in_time(async {
+            while call(0).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    });
+}
+
+#[test]
 fn a_response_longer_than_the_client_takes_is_none() {
     on_both(async || {
         let small = Options {

@@ -42,7 +42,7 @@ impl State {
     ) -> Result<(), RpcError> {
         let own = usize::from(channel.lane.options.receives);
         match &mut self.link {
-            Link::Opening(early) => {
+            Link::Opening(_, early) => {
                 // It has granted no more, and what comes last.
                 if early.len() > own {
                     return Err(RpcError::Violation(TOO_MANY));
