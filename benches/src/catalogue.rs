@@ -77,6 +77,11 @@ pub const ALL: &[Bench] = &[
         run: rpc::echo_10000,
     },
     Bench {
+        name: "rpc_open_p99",
+        what: "latency of calls of 64 B that begin by the clock, against TCP",
+        run: rpc::open_p99,
+    },
+    Bench {
         name: "rpc_fan_10000",
         what: "calls of 10,000 clients with a QP each, against TCP",
         run: rpc::fan_10000,

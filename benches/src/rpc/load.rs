@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a request and of an answer.
 pub(crate) const MESSAGE: usize = 64;
 /// Latencies are kept with so many digits.
-const DIGITS: u8 = 3;
+pub(super) const DIGITS: u8 = 3;
 
 /// One of the connections that calls go over, from a task's point of view.
 pub(crate) trait Caller: Clone + Send + Sync + 'static {

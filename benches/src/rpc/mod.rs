@@ -4,6 +4,7 @@
 
 mod grpc;
 mod load;
+mod open;
 mod ours;
 mod process;
 mod table;
@@ -31,6 +32,15 @@ const FAN: usize = 10_000;
 /// decides.
 const FAN_ROUND: Duration = Duration::from_secs(2);
 
+/// When calls are made.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    /// So many are under way.
+    UnderWay(usize),
+    /// So many begin per second.
+    Rate(f64),
+}
+
 /// A benchmark.
 #[derive(Clone, Copy, Debug)]
 struct Task {
@@ -38,7 +48,7 @@ struct Task {
     unit: &'static str,
     yardstick: &'static str,
     connections: usize,
-    under_way: usize,
+    load: Load,
     /// What it is about first, with its yardstick among the others.
     over: &'static [Over],
 }
@@ -81,10 +91,35 @@ fn echo(
         unit,
         yardstick: "the same over 100 TCP connections",
         connections: CONNECTIONS,
-        under_way,
+        load: Load::UnderWay(under_way),
         over: &[Over::Trunkline, Over::Tcp, Over::Raw],
     };
     task.measure(setting)
+}
+
+/// `rpc_open_p99`
+///
+/// # Errors
+/// A process that fails.
+pub fn open_p99(setting: &Setting) -> Result<Measurement> {
+    let closed = Task {
+        name: "rpc_open_p99",
+        unit: "ns, 99th percentile of calls of 64 B that begin by the clock over 100 QPs, at half \
+               of what TCP answers with 100 under way (lower is better)",
+        yardstick: "ns, the same over 100 TCP connections (lower is better)",
+        connections: CONNECTIONS,
+        load: Load::UnderWay(100),
+        over: &[Over::Tcp],
+    };
+    let mut table = Table::default();
+    closed.measure_at(&Place::Loopback, setting, &mut table)?;
+    let (most, _) = table.rates(Over::Tcp);
+    let open = Task {
+        load: Load::Rate(most / 2.0),
+        over: &[Over::Trunkline, Over::Tcp],
+        ..closed
+    };
+    open.measure_as(setting, Table::p99s)
 }
 
 /// `rpc_fan_10000`
@@ -98,7 +133,7 @@ pub fn fan_10000(setting: &Setting) -> Result<Measurement> {
                two processes on loopback",
         yardstick: "the same of 10,000 clients with a TCP connection each",
         connections: FAN,
-        under_way: FAN,
+        load: Load::UnderWay(FAN),
         over: &[Over::Trunkline, Over::Tcp],
     };
     task.measure(&Setting {
@@ -118,7 +153,7 @@ pub fn grpc_echo(setting: &Setting) -> Result<Measurement> {
                on loopback",
         yardstick: "the same over a TCP connection",
         connections: 1,
-        under_way: 100,
+        load: Load::UnderWay(100),
         over: &[Over::Grpc, Over::GrpcTcp],
     };
     task.measure(setting)
@@ -134,7 +169,7 @@ pub fn grpc_stream64k(setting: &Setting) -> Result<Measurement> {
         unit: "messages of 64 KiB per second of one stream of tonic, two processes on loopback",
         yardstick: "the same over a TCP connection",
         connections: 1,
-        under_way: 1,
+        load: Load::UnderWay(1),
         over: &[Over::Stream, Over::StreamTcp],
     };
     task.measure(setting)
@@ -142,11 +177,20 @@ pub fn grpc_stream64k(setting: &Setting) -> Result<Measurement> {
 
 impl Task {
     fn measure(&self, setting: &Setting) -> Result<Measurement> {
+        self.measure_as(setting, Table::rates)
+    }
+
+    /// The same, with other figures of the table as those of the benchmark.
+    fn measure_as(
+        &self,
+        setting: &Setting,
+        figures: impl Fn(&Table, Over) -> (f64, f64),
+    ) -> Result<Measurement> {
         let mut table = Table::default();
         self.measure_at(&Place::Loopback, setting, &mut table)?;
         let veth = Place::veth(&setting.program);
         let veth = veth.and_then(|veth| self.measure_at(&veth, setting, &mut table));
-        let medians = table.rates(self.over[0]);
+        let medians = figures(&table, self.over[0]);
         let measurement = Measurement::new(self.name, self.unit, self.yardstick, medians);
         let notes = table.notes().into_iter().chain(
             veth.err()
@@ -211,7 +255,10 @@ impl Pair {
         let mut client = command(Side::East, cpus.client);
         client.args(["client", &place.address(Side::East).to_string()]);
         client.arg(at.to_string());
-        client.args(["--under-way", &task.under_way.to_string()]);
+        match task.load {
+            Load::UnderWay(calls) => client.args(["--under-way", &calls.to_string()]),
+            Load::Rate(rate) => client.args(["--rate", &rate.to_string()]),
+        };
         client.args(["--seconds", &setting.duration.as_secs_f64().to_string()]);
         let mut client = Process::start(client)?;
         client.hear::<()>().context("the client")?;

@@ -1,8 +1,8 @@
 //! The two processes, each one thread that runs a tokio runtime.
 
-use super::load::{Found, cpu_ns, round};
+use super::load::{Caller, Found, cpu_ns, round};
 use super::tcp::{self, Raw};
-use super::{grpc, ours};
+use super::{grpc, open, ours};
 use crate::cpus::stay_on;
 use crate::process::Parent;
 use anyhow::{Context, Result, ensure};
@@ -48,9 +48,12 @@ enum End {
         address: IpAddr,
         /// Where the server is.
         server: SocketAddr,
-        /// Calls under way.
+        /// Calls under way, each made as soon as the last one of its caller is answered.
+        #[arg(long, conflicts_with = "rate", required_unless_present = "rate")]
+        under_way: Option<usize>,
+        /// Calls per second, made whether or not those before them are answered.
         #[arg(long)]
-        under_way: usize,
+        rate: Option<f64>,
         /// Length of a round.
         #[arg(long)]
         seconds: f64,
@@ -116,9 +119,11 @@ pub fn part(arguments: &RpcArgs) -> Result<()> {
             address,
             server,
             under_way,
+            rate,
             seconds,
         } => runtime.block_on(async {
-            let client = Client::connect(arguments, (address, server), under_way).await?;
+            let load = rate.map_or(Load::Closed(under_way.unwrap_or(1)), Load::Open);
+            let client = Client::connect(arguments, (address, server), load).await?;
             client
                 .warm_up_and_obey(parent, Duration::from_secs_f64(seconds))
                 .await
@@ -172,20 +177,42 @@ enum Clients {
     Stream(grpc::Client),
 }
 
+/// When calls are made.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    /// So many are under way.
+    Closed(usize),
+    /// So many begin per second.
+    Open(f64),
+}
+
+impl Load {
+    async fn round<C: Caller>(self, clients: Arc<[C]>, duration: Duration) -> Result<Found> {
+        match self {
+            Self::Closed(under_way) => round(clients, under_way, duration).await,
+            Self::Open(rate) => open::round(clients, rate, duration).await,
+        }
+    }
+}
+
 /// A client.
 #[derive(Clone)]
 struct Client {
     clients: Clients,
-    under_way: usize,
+    load: Load,
 }
 
 impl Client {
     async fn connect(
         arguments: &RpcArgs,
         (from, to): (IpAddr, SocketAddr),
-        under_way: usize,
+        load: Load,
     ) -> Result<Self> {
         let count = arguments.connections;
+        let under_way = match load {
+            Load::Closed(under_way) => under_way,
+            Load::Open(_) => 1,
+        };
         ensure!(count > 0 && under_way > 0, "nothing to do");
         let clients = match arguments.over {
             Over::Trunkline => Clients::Trunkline(ours::connect(from, to, count).await?.into()),
@@ -196,15 +223,15 @@ impl Client {
             Over::Stream => Clients::Stream(grpc::connect(from, to).await?),
             Over::StreamTcp => Clients::Stream(grpc::connect_tcp(to).await?),
         };
-        Ok(Self { clients, under_way })
+        Ok(Self { clients, load })
     }
 
     async fn round(self, duration: Duration) -> Result<Found> {
         match self.clients {
-            Clients::Trunkline(clients) => round(clients, self.under_way, duration).await,
-            Clients::Tcp(clients) => round(clients, self.under_way, duration).await,
+            Clients::Trunkline(clients) => self.load.round(clients, duration).await,
+            Clients::Tcp(clients) => self.load.round(clients, duration).await,
             Clients::Raw(raw) => raw.round(duration).await,
-            Clients::Grpc(clients) => round(clients, self.under_way, duration).await,
+            Clients::Grpc(clients) => self.load.round(clients, duration).await,
             Clients::Stream(client) => grpc::stream(client, duration).await,
         }
     }

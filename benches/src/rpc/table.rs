@@ -78,9 +78,19 @@ impl Table {
     /// The rates of a carrier and of its yardstick in the first place, with a CPU each if there are
     /// two.
     pub(super) fn rates(&self, ours: Over) -> (f64, f64) {
+        self.figures(ours, |medians| medians.rate)
+    }
+
+    /// The 99th percentiles of their latencies, in ns.
+    pub(super) fn p99s(&self, ours: Over) -> (f64, f64) {
+        let p99 = |medians: &Medians| medians.latency_us[1].map_or(f64::NAN, |us| us * 1e3);
+        self.figures(ours, p99)
+    }
+
+    fn figures(&self, ours: Over, figure: impl Fn(&Medians) -> f64) -> (f64, f64) {
         let first = |over| self.0.iter().find(|(line, _)| line.over == over);
-        let rate = |over| first(over).map_or(f64::NAN, |(_, medians)| medians.rate);
-        (rate(ours), ours.yardstick().map_or(f64::NAN, rate))
+        let figure = |over| first(over).map_or(f64::NAN, |(_, medians)| figure(medians));
+        (figure(ours), ours.yardstick().map_or(f64::NAN, figure))
     }
 
     /// A note for each line, with its rate and its time of CPUs as parts of those over TCP.
@@ -140,6 +150,7 @@ mod tests {
         let mut table = Table::default();
         table.extend([tcp, raw]);
         assert_eq!(table.rates(Over::Raw), (4000.0, 2000.0));
+        assert_eq!(table.p99s(Over::Tcp).0, 9000.0);
         let [tcp, raw] = &table.notes()[..] else {
             panic!("a note for each line");
         };
