@@ -86,6 +86,15 @@ impl Credits {
         self.sent = self.sent.wrapping_add(1);
     }
 
+    /// Returns how many more messages the peer may send: it was told of receives for them, and
+    /// `taken` are not posted again yet. `None`: it has sent more than it was told of.
+    pub const fn left_to_peer(&self, taken: u16) -> Option<u16> {
+        match self.own.checked_sub(self.posted.wrapping_sub(self.told)) {
+            Some(told) => told.checked_sub(taken),
+            None => None,
+        }
+    }
+
     /// A receive was posted again.
     pub const fn repost(&mut self) {
         self.posted = self.posted.wrapping_add(1);
@@ -128,6 +137,25 @@ mod tests {
         assert_eq!(credits.take(6), Err(Overgrant));
         assert_eq!(credits.take(5), Ok(()));
         assert_eq!(credits.room(), 4);
+    }
+
+    #[test]
+    fn what_is_left_to_a_peer_is_what_it_was_told_of_less_what_it_sent() {
+        let mut credits = Credits::new(8, 4);
+        // The counts wrap around.
+        for _ in 0..20_000 {
+            assert_eq!(credits.left_to_peer(0), Some(8));
+            assert_eq!(credits.left_to_peer(8), Some(0));
+            assert_eq!(credits.left_to_peer(9), None);
+            // It was not told yet of those that were posted again.
+            (0..5).for_each(|_| credits.repost());
+            assert_eq!(credits.left_to_peer(3), Some(0));
+            assert_eq!(credits.left_to_peer(4), None);
+            credits.send();
+            assert_eq!(credits.left_to_peer(3), Some(5));
+        }
+        (0..9).for_each(|_| credits.repost());
+        assert_eq!(credits.left_to_peer(0), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll};
 use tokio::io::unix::AsyncFd;
 use trunkline::Error;
@@ -47,6 +47,7 @@ impl Sorter {
             established: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             waiters: Arc::default(),
+            end_listener: OnceLock::new(),
         });
         let mut mailboxes = lock(&self.mailboxes);
         mailboxes.insert(mailbox.number, Arc::downgrade(&mailbox));
@@ -104,6 +105,8 @@ pub(crate) struct Mailbox {
     established: AtomicBool,
     ended: AtomicBool,
     waiters: Arc<Waiters>,
+    /// Who else hears of the end.
+    end_listener: OnceLock<Arc<Waiters>>,
 }
 
 #[derive(Debug)]
@@ -128,6 +131,15 @@ impl Mailbox {
         }
         lock(&self.letters).push_back(letter);
         self.waiters.wake_all();
+        self.wake_if_ended();
+    }
+
+    fn wake_if_ended(&self) {
+        if self.ended.load(Ordering::SeqCst)
+            && let Some(listener) = self.end_listener.get()
+        {
+            listener.wake_all();
+        }
     }
 }
 
@@ -224,6 +236,12 @@ impl Id {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.mailbox.ended.load(Ordering::SeqCst)
+    }
+
+    /// Wakes these, too, when the connection has ended: once it is said for whom.
+    pub(crate) fn tell_end_to(&self, waiters: &Arc<Waiters>) {
+        let _ = self.mailbox.end_listener.set(Arc::clone(waiters));
+        self.mailbox.wake_if_ended();
     }
 
     /// Waits until the connection, or the attempt at one, is over.

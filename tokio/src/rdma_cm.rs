@@ -52,11 +52,12 @@
 
 use crate::mailbox::{Id, Incoming};
 use crate::node::Node;
-use crate::waiters::Waiter;
+use crate::waiters::{Waiter, Waiters};
 use futures_core::Stream;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use trunkline::rdma_cm::sync::{ConnectError, Resources};
@@ -193,6 +194,11 @@ impl Connection {
     /// Whether it has ended, at whichever end.
     pub fn has_ended(&self) -> bool {
         self.id.has_ended()
+    }
+
+    /// Wakes these, too, when it has ended.
+    pub(crate) fn tell_end_to(&self, waiters: &Arc<Waiters>) {
+        self.id.tell_end_to(waiters);
     }
 
     /// Waits until it has ended, at whichever end: its QP is in error then.

@@ -6,10 +6,11 @@ mod common;
 
 use common::{End, in_time, node, on_both};
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::ConnectError;
-use trunkline::{QpOptions, Remote, SendFlags, SendOp, SendWr};
+use trunkline::{QpOptions, RecvWr, Remote, SendFlags, SendOp, SendWr};
 use trunkline_tokio::Node;
 use trunkline_tokio::rdma_cm::{Connection, Listener as CmListener};
 use trunkline_tokio::stream::{Listener, OpenError, Stream, StreamError};
@@ -17,6 +18,8 @@ use trunkline_tokio::stream::{Listener, OpenError, Stream, StreamError};
 /// A hello with 8 receives of 4 KiB.
 const HELLO: [u8; 12] = *b"TLst\x01\x00\x00\x08\x00\x00\x10\x00";
 const RECEIVES: u32 = 8;
+/// Receives of an end that is none of a liar.
+const OWN_RECEIVES: usize = 24;
 /// Kinds of messages, as their immediate words have them.
 const DATA: u32 = 0;
 const CREDIT: u32 = 1 << 30;
@@ -53,11 +56,15 @@ impl Liar {
     }
 
     fn post(&self, op: SendOp, bytes: usize) {
+        self.post_with(op, bytes, SendFlags::SIGNALED | SendFlags::SOLICITED);
+    }
+
+    fn post_with(&self, op: SendOp, bytes: usize, flags: SendFlags) {
         let sges = [self.end.mr.sge(0, bytes)];
         let request = SendWr {
             wr_id: 0,
             op,
-            flags: SendFlags::SIGNALED | SendFlags::SOLICITED,
+            flags,
             sges: if bytes > 0 { &sges } else { &[] },
             inline: None,
             route: 0,
@@ -171,18 +178,125 @@ fn a_peer_gets_at_no_memory_of_a_stream() {
     });
 }
 
+/// What becomes of the other end of a stream.
+#[derive(Clone, Copy, Debug)]
+enum After {
+    Nothing,
+    /// Its node ends.
+    Gone,
+    /// This end's node ends.
+    ShutDown,
+}
+
+/// A liar that takes `receives` messages with bytes, and the other end of its stream.
+async fn liar_and_stream(server: &Node, receives: u64) -> (Liar, Stream) {
+    let listener = Listener::bind(server, at(server)).unwrap();
+    let (liar, stream) = tokio::join!(Liar::connect(&HELLO, server), listener.accept());
+    let liar = liar.unwrap();
+    for wr_id in 0..receives {
+        let sges = [liar.end.mr.sge(0, 4096)];
+        let receive = RecvWr { wr_id, sges: &sges };
+        liar.connection.qp().post_recv(&[receive]).unwrap();
+    }
+    (liar, stream.unwrap())
+}
+
+/// The rule that was broken, of a stream that ended so.
+fn rule(error: &std::io::Error) -> &'static str {
+    let why = error.get_ref().unwrap().downcast_ref::<StreamError>();
+    match why {
+        Some(StreamError::Violation(rule)) => rule,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn a_peer_that_sends_more_than_it_was_granted_waits_and_loses_nothing() {
+fn a_peer_that_takes_the_last_receive_for_bytes_keeps_no_writer_waiting() {
+    for after in [After::Nothing, After::Gone, After::ShutDown] {
+        on_both(async || {
+            let server = node();
+            let (liar, mut stream) = liar_and_stream(&server, RECEIVES.into()).await;
+            let writer = tokio::spawn(async move {
+                let error = stream.write_all(&vec![0; 1 << 20]).await.unwrap_err();
+                (error, stream)
+            });
+            (0..OWN_RECEIVES).for_each(|_| liar.say(DATA | RECEIVES, 1));
+            // The writer has used up what it was granted, and the liar all that there is.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let liar = match after {
+                After::Nothing => Some(liar),
+                After::Gone => {
+                    drop(liar);
+                    None
+                }
+                After::ShutDown => {
+                    let _ = server.shutdown(Duration::ZERO).await;
+                    Some(liar)
+                }
+            };
+            let (error, mut stream) = in_time(writer).await.unwrap();
+            assert!(rule(&error).contains("granted no receive"), "{after:?}");
+            // What came before is read, and then why there is no more.
+            let mut got = Vec::new();
+            let error = in_time(stream.read_to_end(&mut got)).await.unwrap_err();
+            assert!(rule(&error).contains("granted no receive"), "{after:?}");
+            assert_eq!(got.len(), OWN_RECEIVES - 1, "{after:?}");
+            drop(liar);
+        });
+    }
+}
+
+#[test]
+fn a_peer_that_wakes_nobody_and_dies_keeps_no_reader_waiting() {
+    for after in [After::Gone, After::ShutDown] {
+        on_both(async || {
+            let server = node();
+            let (liar, mut stream) = liar_and_stream(&server, 0).await;
+            let reader = tokio::spawn(async move {
+                let mut got = Vec::new();
+                let error = stream.read_to_end(&mut got).await.unwrap_err();
+                (rule(&error), got.len())
+            });
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            // Without the flag that asks for an event.
+            let silent =
+                |_| liar.post_with(SendOp::SendImm(DATA | RECEIVES), 1, SendFlags::SIGNALED);
+            (0..OWN_RECEIVES).for_each(silent);
+            for _ in 0..OWN_RECEIVES {
+                in_time(liar.end.cq.next()).await.unwrap();
+            }
+            let liar = match after {
+                After::ShutDown => {
+                    let _ = server.shutdown(Duration::ZERO).await;
+                    Some(liar)
+                }
+                _ => {
+                    drop(liar);
+                    None
+                }
+            };
+            let (rule, read) = in_time(reader).await.unwrap();
+            assert!(rule.contains("granted no receive"), "{after:?}: {rule}");
+            assert_eq!(read, OWN_RECEIVES - 1, "{after:?}");
+            drop(liar);
+        });
+    }
+}
+
+#[test]
+fn a_message_that_only_grants_may_take_the_last_receive() {
     on_both(async || {
-        const MESSAGES: usize = 100;
         let server = node();
-        let listener = Listener::bind(&server, at(&server)).unwrap();
-        let (liar, stream) = tokio::join!(Liar::connect(&HELLO, &server), listener.accept());
-        let (liar, mut stream) = (liar.unwrap(), stream.unwrap());
-        (0..4).for_each(|id| liar.end.receive(liar.connection.qp(), id));
-        (0..MESSAGES).for_each(|_| liar.say(DATA | RECEIVES, 1000));
-        let mut got = vec![0; MESSAGES * 1000];
-        stream.read_exact(&mut got).await.unwrap();
+        let (liar, mut stream) = liar_and_stream(&server, RECEIVES.into()).await;
+        (1..OWN_RECEIVES).for_each(|_| liar.say(DATA | RECEIVES, 1));
+        liar.say(CREDIT | RECEIVES, 0);
+        for _ in 0..OWN_RECEIVES {
+            in_time(liar.end.cq.next()).await.unwrap();
+        }
+        in_time(stream.read_exact(&mut [0; OWN_RECEIVES - 1]))
+            .await
+            .unwrap();
+        in_time(stream.write_all(b"still here")).await.unwrap();
     });
 }
 

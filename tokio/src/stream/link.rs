@@ -7,6 +7,8 @@ use super::writing::Open;
 use crate::credits::{Credits, Overgrant};
 use crate::node::Shared;
 use crate::rdma_cm::Connection;
+use crate::waiters::Waiters;
+use std::sync::Arc;
 use trunkline::{Completion, Cq, Error, Mr, RecvWr, SendFlags, SendOp, SendWr, Status};
 
 /// Receives of an end, and what it says of them. What fits into each fills a datagram, where those
@@ -70,6 +72,8 @@ pub(super) struct Link {
     pub(super) ending: Ending,
     pub(super) unread: Unread,
     hearing: Hearing,
+    /// Who waits for either direction.
+    waiters: Arc<Waiters>,
     pub(super) failed: Option<StreamError>,
 }
 
@@ -90,7 +94,12 @@ fn post_receive(qp: &trunkline::Qp, mr: &Mr, slot: u16) -> Result<(), Error> {
 
 impl Link {
     /// A stream over a connection whose QP has its receives already.
-    pub(super) fn new(connection: Connection, mr: Mr, cq: Cq, peer: Hello) -> Self {
+    pub(super) fn new(
+        connection: Connection,
+        mr: Mr,
+        (cq, waiters): (Cq, Arc<Waiters>),
+        peer: Hello,
+    ) -> Self {
         Self {
             connection,
             mr,
@@ -103,6 +112,7 @@ impl Link {
             ending: Ending::Open,
             unread: Unread::default(),
             hearing: Hearing::Open,
+            waiters,
             failed: None,
         }
     }
@@ -151,6 +161,9 @@ impl Link {
             let taken = self.credits.take(frame.posted);
             taken.map_err(|_| Overgrant::WHY)?;
             match frame.kind {
+                kind if !self.is_granted(kind) => {
+                    Err("a message for which it was granted no receive")
+                }
                 Kind::Data | Kind::End if self.has_peer_ended() => Err("more after the end"),
                 Kind::Data => {
                     self.unread.push(slot, done.byte_len as usize);
@@ -175,6 +188,15 @@ impl Link {
         if let Err(what) = taken {
             self.fail(StreamError::Violation(what));
         }
+    }
+
+    /// Whether the peer was granted a receive for a message of this kind that it has just sent.
+    fn is_granted(&self, kind: Kind) -> bool {
+        let least = match kind {
+            Kind::Data | Kind::End => Credits::RESERVE,
+            Kind::Credit | Kind::Heard => 0,
+        };
+        matches!(self.credits.left_to_peer(self.unread.count() + 1), Some(left) if left >= least)
     }
 
     pub(super) fn repost(&mut self, slot: u16) {
@@ -237,12 +259,19 @@ impl Link {
         });
     }
 
-    /// The stream is over. The first reason counts.
+    /// The stream is over. The first reason counts. Whoever waits hears it, though no completion
+    /// may follow.
     fn fail(&mut self, why: StreamError) {
         if self.failed.is_none() {
             self.connection.end();
             self.failed = Some(why);
+            self.waiters.wake_all();
         }
+    }
+
+    /// The node has ended, and all that it flushed was taken up.
+    pub(super) fn end_with_node(&mut self) {
+        self.fail(StreamError::Node(self.connection.node().down()));
     }
 
     /// Why nothing more goes to the peer. All that was written is with the node at its next turn.
@@ -294,11 +323,22 @@ impl Link {
     }
 
     /// Asks for an event at the next completion, for a reader of messages alone, if nothing waits
-    /// to be said.
+    /// to be said and its connection has not ended: what comes last may ask for no event.
     pub(super) fn arm(&self, reads: bool) {
         let unsaid =
             self.ending == Ending::Wanted || self.hearing == Hearing::Owed || self.credits.owes();
-        self.cq.arm(reads && !unsaid);
+        self.cq
+            .arm(reads && !unsaid && !self.connection.has_ended());
+    }
+
+    /// Takes away what has completed.
+    #[cfg(test)]
+    pub(super) fn lose_completions(&self) {
+        while self
+            .cq
+            .poll(&mut [Completion::BLANK; BATCH])
+            .is_ok_and(|count| count > 0)
+        {}
     }
 }
 

@@ -115,7 +115,10 @@ impl Parts {
     }
 
     fn finish(self, connection: Connection, peer: Hello) -> Stream {
-        let link = Link::new(connection, self.mr, self.cq, peer);
+        // Its end may flush nothing that they would be woken by.
+        connection.tell_end_to(&self.waiters);
+        let queue = (self.cq, Arc::clone(&self.waiters));
+        let link = Link::new(connection, self.mr, queue, peer);
         let both = Arc::new(Both {
             link: Mutex::new(link),
             waiters: self.waiters,
@@ -180,7 +183,8 @@ impl Both {
 
     /// Tries something until it gives an answer, and waits for completions in between: a reader
     /// for those of messages. Whoever waits has armed the queue since its last look, so it is woken
-    /// whichever direction takes the completion.
+    /// whichever direction takes the completion. Where the node has ended none of them comes any
+    /// more, and the stream is over.
     fn poll<T>(
         &self,
         cx: &mut Context<'_>,
@@ -189,17 +193,21 @@ impl Both {
         mut attempt: impl FnMut(&mut Link) -> Option<T>,
     ) -> Poll<T> {
         let mut link = lock(&self.link);
-        let mut armed = false;
+        let (mut armed, mut over) = (false, false);
         loop {
             link.pump();
             match attempt(&mut link) {
                 Some(answer) => return Poll::Ready(answer),
+                None if over => link.end_with_node(),
                 None if armed => return Poll::Pending,
-                None => {}
+                None => {
+                    waiter.register(cx.waker());
+                    link.arm(reads);
+                    armed = true;
+                    // What the node flushed as it ended is there by then.
+                    over = link.shared().over();
+                }
             }
-            waiter.register(cx.waker());
-            link.arm(reads);
-            armed = true;
         }
     }
 }

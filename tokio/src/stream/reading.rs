@@ -65,6 +65,12 @@ impl Unread {
         }
     }
 
+    /// Returns how many there are.
+    pub(super) fn count(&self) -> u16 {
+        // Each lies in a receive of its own.
+        self.messages.len() as u16
+    }
+
     /// Whether the reader has had its share while there is more.
     pub(super) fn is_share_over(&self) -> bool {
         self.share == 0 && self.messages.front().is_some_and(Message::is_shared)
