@@ -7,13 +7,15 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use tokio::task::coop::poll_proceed;
 use trunkline::{Completion, Error, Notify};
 
 /// A completion queue that tasks wait for. A completion wakes them without a system call.
 ///
 /// Several tasks may wait for one queue: all are woken, and each completion goes to one of them. A
-/// future that is dropped, at whatever point, takes no completion with it.
+/// future that is dropped, at whatever point, takes no completion with it. Taking some takes of the
+/// budget that tokio gives each task for its turn.
 ///
 /// It keeps its node driven. Where that has ended, tasks get what it flushed, and then
 /// [`Error::Down`].
@@ -80,6 +82,18 @@ impl Cq {
     fn poll_take(
         &self,
         cx: &mut Context<'_>,
+        waiter: &mut Waiter,
+        out: &mut [Completion],
+    ) -> Poll<Result<usize, Error>> {
+        let budget = ready!(poll_proceed(cx));
+        let taken = ready!(self.poll_within_budget(cx, waiter, out));
+        budget.made_progress();
+        Poll::Ready(taken)
+    }
+
+    fn poll_within_budget(
+        &self,
+        cx: &Context<'_>,
         waiter: &mut Waiter,
         out: &mut [Completion],
     ) -> Poll<Result<usize, Error>> {

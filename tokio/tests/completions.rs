@@ -8,7 +8,7 @@ use futures_core::Stream;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use trunkline::{Completion, Down, Error, Event, Qp, Status, WorkOpcode};
+use trunkline::{Completion, Down, Error, Event, Qp, QpModify, QpOptions, Status, WorkOpcode};
 
 /// SENDs that one end posts to the other, a few at a time, from a task of its own.
 fn sends(from: End, qp: Qp, to: &End, peer: &Qp, count: u64) -> tokio::task::JoinHandle<End> {
@@ -62,6 +62,35 @@ fn a_future_that_is_dropped_takes_no_completion_with_it() {
         }
         assert!(dropped > 0, "some were dropped before they were ready");
         sender.await.unwrap();
+    });
+}
+
+#[test]
+fn who_takes_one_completion_after_another_gives_way_to_others() {
+    on_both(async || {
+        const ALL: u64 = 1000;
+        let end = End::new();
+        let options = QpOptions {
+            max_recv_wr: ALL as u32,
+            ..QpOptions::default()
+        };
+        let cq = end.cq.verbs();
+        let qp = end.pd.create_qp(cq, cq, &options).unwrap();
+        qp.connect(qp.address()).unwrap();
+        (0..ALL).for_each(|number| end.receive(&qp, number));
+        qp.modify(&QpModify::Error).unwrap();
+        let mut got = 0;
+        let takes = async {
+            while got < ALL {
+                assert_eq!(end.cq.next().await.unwrap().wr_id, got);
+                got += 1;
+            }
+        };
+        assert!(polled(takes, 1).await.is_none(), "all of them at once");
+        while got < ALL {
+            assert_eq!(end.cq.next().await.unwrap().wr_id, got);
+            got += 1;
+        }
     });
 }
 

@@ -9,10 +9,13 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use trunkline_tokio::Node;
 use trunkline_tokio::stream::{Listener, OpenError, Stream, StreamError};
+
+/// How long a loop may keep others from their turn before its test gives up on it.
+const STARVED: Duration = Duration::from_secs(5);
 
 fn at(node: &Node) -> SocketAddr {
     (node.gid().address(), 7471).into()
@@ -89,6 +92,78 @@ fn who_is_handed_the_first_pieces_has_its_turn_before_the_last_are_read() {
         let before = taker.unwrap().await.unwrap();
         assert!((first..=1024).contains(&before), "{before} bytes");
     }));
+}
+
+/// Asserts that a loop that always finds something to do lets a timeout around it come.
+async fn is_timed_out(began: Instant, turns: impl Future<Output = ()>) {
+    let ended = tokio::time::timeout(Duration::from_millis(200), turns).await;
+    assert!(ended.is_err(), "it had {:?}", began.elapsed());
+}
+
+#[test]
+fn a_reader_of_what_never_ends_lets_others_have_their_turn() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        // In messages that are all as long as they may be.
+        let all = vec![1; 16 * (60 << 10)];
+        let writes = tokio::spawn(async move { while a.write_all(&all).await.is_ok() {} });
+        let reads = tokio::spawn(async move {
+            let began = Instant::now();
+            let turns = async {
+                while began.elapsed() < STARVED {
+                    // More is there by the time that this is read.
+                    b.read_exact(&mut [0]).await.unwrap();
+                }
+            };
+            is_timed_out(began, turns).await;
+        });
+        reads.await.unwrap();
+        writes.await.unwrap();
+    });
+}
+
+#[test]
+fn a_writer_to_whom_there_is_always_room_lets_others_have_their_turn() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        let reads = tokio::spawn(async move {
+            let mut room = vec![0; 1 << 20];
+            while b.read(&mut room).await.is_ok_and(|count| count > 0) {}
+        });
+        let writes = tokio::spawn(async move {
+            let began = Instant::now();
+            let turns = async {
+                while began.elapsed() < STARVED {
+                    a.write_all(&[1]).await.unwrap();
+                }
+            };
+            is_timed_out(began, turns).await;
+        });
+        writes.await.unwrap();
+        reads.await.unwrap();
+    });
+}
+
+#[test]
+fn who_reads_a_long_message_in_many_calls_gives_way_to_others() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        a.write_all(&pattern(60 << 10)).await.unwrap();
+        b.read_exact(&mut [0]).await.unwrap();
+        let reads = async {
+            for _ in 0..1000 {
+                b.read_exact(&mut [0; 16]).await.unwrap();
+            }
+        };
+        assert!(polled(reads, 1).await.is_none(), "all of it at once");
+        // What was not read then is read later.
+        let mut rest = Vec::new();
+        a.shutdown().await.unwrap();
+        in_time(b.read_to_end(&mut rest)).await.unwrap();
+        let all = pattern(60 << 10);
+        assert!(rest.len() >= all.len() - 1 - 16_000);
+        assert!(rest == all[all.len() - rest.len()..]);
+    });
 }
 
 #[test]

@@ -55,9 +55,10 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop::poll_proceed;
 use trunkline::rdma_cm::sync::Resources;
 use trunkline::rdma_cm::{Params, Setting};
 use trunkline::{Access, Cq, Error, Mr, Pd, QpOptions};
@@ -221,6 +222,9 @@ impl Both {
 /// What is written goes when the task of the node has its next turn, with all that was written
 /// before that; `flush` waits for nothing.
 ///
+/// Reads, and messages that are begun, take of the budget that tokio gives each task for its turn,
+/// so that whoever always finds something to do gives way to others all the same.
+///
 /// Futures of `AsyncReadExt` and `AsyncWriteExt` that are cancel safe over other streams are so
 /// here. An error says why in a [`StreamError`].
 #[derive(Debug)]
@@ -291,12 +295,14 @@ impl AsyncRead for ReadHalf {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let budget = ready!(poll_proceed(cx));
         let Self { both, waiter } = &mut *self;
         if both.gives_way(cx, waiter) {
             return Poll::Pending;
         }
-        let read = both.poll(cx, waiter, true, |link| link.read(out));
-        read.map(|read| Ok(read?))
+        let read = ready!(both.poll(cx, waiter, true, |link| link.read(out)));
+        budget.made_progress();
+        Poll::Ready(Ok(read?))
     }
 }
 
@@ -333,16 +339,23 @@ impl WriteHalf {
         cx: &mut Context<'_>,
         data: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let budget = ready!(poll_proceed(cx));
         let Self { both, waiter } = self;
-        let written = both.poll(cx, waiter, false, |link| {
-            let had_unsent = link.has_unsent();
+        let mut joined = false;
+        let written = ready!(both.poll(cx, waiter, false, |link| {
+            let (had_unsent, room) = (link.has_unsent(), link.room());
             let written = link.write(data);
             if link.has_unsent() && !had_unsent {
                 link.shared().take_part_in_next_turn(both);
             }
+            joined = link.room() == room;
             written
-        });
-        written.map(|written| Ok(written?))
+        }));
+        // What joins a message costs nothing: small pieces go together, however many they are.
+        if !joined || written.is_err() {
+            budget.made_progress();
+        }
+        Poll::Ready(Ok(written?))
     }
 }
 
