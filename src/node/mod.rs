@@ -560,11 +560,24 @@ impl Node {
     ///
     /// Programs stop posting before: what is posted meanwhile is waited for too. Receives are not
     /// waited for. Dropping the last handle of a node ends it in the same way, but waits for
-    /// nothing.
+    /// nothing. Where the node is down already, all is flushed when this returns, too.
     ///
     /// # Errors
     /// Time was up: [`Error::Unfinished`]. The node is down for another reason than this.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
+        let ended = self.end(timeout);
+        // Where another thread ended it, or it failed, that may not have flushed all yet.
+        if !self.shared.life.is_up() && !self.shared.life.is_forked() {
+            self.shared.bury();
+            while !self.shared.threads.iter().all(Thread::is_over) {
+                std::thread::sleep(DRAIN_PAUSE);
+            }
+        }
+        ended
+    }
+
+    /// Ends it when nothing is under way, or time is up. What is left is not flushed yet.
+    fn end(&self, timeout: Duration) -> Result<(), Error> {
         match self.health().down {
             None => {}
             Some(Down::ShutDown) => return Ok(()),
@@ -573,10 +586,6 @@ impl Node {
         let drained = self.drain(Deadline::after(timeout))?;
         if self.shared.life.end(Down::ShutDown) {
             log::ended(self.shared.gid.address());
-        }
-        self.shared.bury();
-        while !self.shared.threads.iter().all(Thread::is_over) {
-            std::thread::sleep(DRAIN_PAUSE);
         }
         if drained {
             Ok(())

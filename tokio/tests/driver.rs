@@ -12,8 +12,12 @@ mod faulty;
 
 use common::{End, PATIENCE, address, in_time, node, on_both, pair, polled};
 use faulty::Fault;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use trunkline::{Down, Drive, Error, Event, QpState, Status};
+use trunkline::{
+    Completion, Down, Drive, Error, Event, Notify, QpOptions, QpState, RecvWr, Status,
+};
 use trunkline_tokio::Node;
 
 #[test]
@@ -228,6 +232,49 @@ fn a_node_that_fails_tells_all_that_wait() {
         assert!(told.contains(&Event::DeviceFatal), "{told:?}");
         let ended = end.node.shutdown(PATIENCE).await;
         assert!(matches!(ended, Err(Error::Down(_))), "{ended:?}");
+    });
+}
+
+/// Keeps whoever ends a node from going on: it is down, and nothing was flushed yet.
+struct Halt {
+    met: Barrier,
+    halted: AtomicBool,
+}
+
+impl Notify for Halt {
+    fn notify(&self) {
+        if !self.halted.swap(true, Ordering::SeqCst) {
+            self.met.wait();
+            self.met.wait();
+        }
+    }
+}
+
+#[test]
+fn who_finds_a_node_down_goes_on_when_all_is_flushed_whoever_ended_it() {
+    let builder = trunkline::Node::builder().address(address());
+    let node = builder.drive(Drive::Inline).build().unwrap();
+    let (pd, cq) = (node.alloc_pd(), node.create_cq(4).unwrap());
+    let qp = pd.create_qp(&cq, &cq, &QpOptions::default()).unwrap();
+    qp.connect(qp.address()).unwrap();
+    let (wr_id, sges) = (7, &[][..]);
+    qp.post_recv(&[RecvWr { wr_id, sges }]).unwrap();
+    while node.poll().unwrap() || !node.is_drained().unwrap() {}
+    let (met, halted) = (Barrier::new(2), AtomicBool::new(false));
+    let halt = Arc::new(Halt { met, halted });
+    node.wake_by(0, Arc::clone(&halt) as _).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| node.shutdown(PATIENCE));
+        halt.met.wait();
+        let down = node.try_wait();
+        let ended = node.shutdown(PATIENCE);
+        let mut flushed = [Completion::BLANK];
+        let count = cq.poll(&mut flushed);
+        halt.met.wait();
+        assert!(matches!(down, Err(Error::Down(Down::ShutDown))), "{down:?}");
+        ended.unwrap();
+        assert_eq!(count.unwrap(), 1);
+        assert_eq!((flushed[0].wr_id, flushed[0].status), (7, Status::Flushed));
     });
 }
 
