@@ -288,3 +288,6 @@ impl Drop for Region {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

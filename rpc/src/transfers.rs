@@ -89,3 +89,54 @@ impl Transfers {
         self.queue.is_empty() && self.active.iter().all(Option::is_none)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+    use crate::memory::Regions;
+    use trunkline::{Drive, Node, Remote};
+
+    #[test]
+    fn transfers_begin_in_order_and_so_many_at_a_time() {
+        let node = Node::builder().address([127, 9, 81, 1].into());
+        let pd = node.drive(Drive::Inline).build().unwrap().alloc_pd();
+        let regions = Regions::new(pd, 0);
+        let mut transfers = Transfers::default();
+        for length in 1..=TRANSFERS + 2 {
+            transfers.push(Transfer {
+                memory: Memory::Region(regions.take(length).unwrap()),
+                extent: Extent {
+                    remote: Remote::default(),
+                    length,
+                },
+                then: Then::Nothing,
+                written: None,
+            });
+        }
+        let begin = |transfers: &mut Transfers| {
+            let begun = transfers.begin();
+            begun.map(|(number, transfer)| (number, transfer.extent.length))
+        };
+        for number in 0..TRANSFERS {
+            assert_eq!(begin(&mut transfers), Some((number, number + 1)));
+        }
+        assert_eq!(begin(&mut transfers), None, "eight are under way");
+        for (number, length) in [(3, TRANSFERS + 1), (0, TRANSFERS + 2)] {
+            let ended = transfers.end(number).unwrap();
+            assert_eq!(ended.extent.length, number + 1);
+            assert!(transfers.end(number).is_none(), "it has ended");
+            assert_eq!(begin(&mut transfers), Some((number, length)));
+        }
+        assert!(
+            transfers.end(TRANSFERS).is_none(),
+            "there is no such number"
+        );
+        (0..TRANSFERS).for_each(|number| {
+            assert!(!transfers.is_empty());
+            transfers.end(number).unwrap();
+        });
+        assert!(transfers.is_empty());
+    }
+}

@@ -55,6 +55,16 @@ fn connections_beyond_the_room_of_an_srq_get_another_one() {
 }
 
 #[test]
+fn an_srq_is_used_to_its_last_receive_before_there_is_another_one() {
+    let (pools, buffers) = pools(MOST as u16 / 4, 3);
+    let seat = || pools.seat(&buffers).unwrap().unwrap();
+    let _seats = [(); 4].map(|()| seat());
+    assert_eq!(pools.counts(), [(MOST, MOST)]);
+    let _fifth = seat();
+    assert_eq!(pools.counts(), [(MOST, MOST), (MOST / 4, MOST / 4)]);
+}
+
+#[test]
 fn cookies_of_receives_name_them_and_no_others_do() {
     for receive in [(0, 0), (0, 7), (3, u32::MAX), (u32::MAX >> 1, 1)] {
         let receive = Receive {
