@@ -5,10 +5,11 @@
 mod common;
 
 use bytes::Bytes;
-use common::{End, at, endpoint, node, on_both, pair, until};
+use common::{End, at, echo, endpoint, node, on_both, pair, until};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use trunkline::rdma_cm::Params;
 use trunkline::{Completion, Mr, QpOptions, RecvWr, Remote, Rkey, SendWr};
@@ -286,6 +287,7 @@ fn whatever_no_client_says_ends_its_connection_and_no_other() {
             ("a release of nothing", entry(1, RELEASE, 0, 0, 0, &[])),
             ("a cancel with a length", entry(1, CANCEL, 0, 1, 0, &[])),
             ("nonsense behind", [&good[..], b"x"].concat()),
+            ("an ID beyond the last one", request(1024, b"x")),
         ];
         for (what, message) in messages {
             world.violates(what, |liar| liar.say(message)).await;
@@ -556,5 +558,134 @@ fn a_peer_that_speaks_of_something_else_is_no_server() {
             let (_liar, client) = world.accept(hello).await;
             assert!(matches!(client, Err(OpenError::NoServer)), "{hello:?}");
         }
+    });
+}
+
+/// A server that takes four requests at a time, of up to 10,000 bytes, and a liar that calls it.
+async fn of_four() -> (Endpoint, Server, Liar) {
+    let options = Options {
+        requests: 4,
+        max_body: 10_000,
+        ..Options::default()
+    };
+    let far = endpoint(options);
+    let server = echo(&far);
+    let liar = Liar::connect(&node(), &far).await;
+    (far, server, liar)
+}
+
+/// Requests that are too long, and so refused at once, in one message.
+fn refused(count: usize) -> Vec<u8> {
+    entry(3, REQUEST, AT, 10_001, 0, &extent(Remote::default())).repeat(count)
+}
+
+impl Liar {
+    /// So many refusals come in one message.
+    async fn is_refused(&mut self, count: usize) {
+        let answer = self.hear().await;
+        let refused = entry(3, REFUSED, 0, 0, 4, &[]);
+        assert_eq!(answer, refused.repeat(count), "they are too long");
+    }
+
+    /// A response comes that is to be read.
+    async fn is_lent(&mut self, id: u32, length: u32) {
+        self.say(&entry(
+            id,
+            REQUEST,
+            AT,
+            length,
+            0,
+            &extent(self.end.mr.remote(0)),
+        ));
+        let answer = self.hear().await;
+        let lent = entry(id, RESPONSE, AT, length, 0, &[]);
+        assert_eq!(answer[..lent.len()], lent);
+    }
+}
+
+#[test]
+fn a_request_that_was_refused_counts_until_its_refusal_has_gone_out() {
+    on_both(async || {
+        let (far, _server, mut liar) = of_four().await;
+        for _ in 0..3 {
+            liar.say(&refused(4));
+            liar.is_refused(4).await;
+        }
+        assert_eq!(far.counters().violations, 0);
+        liar.say(&refused(5));
+        until(|| far.counters().violations == 1).await;
+    });
+}
+
+#[test]
+fn a_response_counts_as_a_request_under_way_until_it_was_read() {
+    on_both(async || {
+        let (far, _server, mut liar) = of_four().await;
+        liar.is_lent(0, 9000).await;
+        liar.is_lent(1, 9000).await;
+        liar.say(&refused(2));
+        liar.is_refused(2).await;
+        let release = |id| entry(id, RELEASE, 0, 0, 0, &[]);
+        liar.say(&[release(0), release(1), refused(4)].concat());
+        liar.is_refused(4).await;
+        liar.is_lent(2, 9000).await;
+        assert_eq!(far.counters().violations, 0);
+        liar.say(&refused(4));
+        until(|| far.counters().connections_closed == 1).await;
+        let counted = far.counters();
+        assert_eq!(counted.violations, 1);
+        assert_eq!(counted.requests_cancelled, 0, "all of them were answered");
+    });
+}
+
+#[test]
+fn what_is_longer_than_the_server_takes_is_refused_however_it_comes() {
+    on_both(async || {
+        let options = Options {
+            max_body: 100,
+            ..Options::default()
+        };
+        let far = endpoint(options);
+        let _server = echo(&far);
+        let mut liar = Liar::connect(&node(), &far).await;
+        let own = extent(liar.end.mr.remote(0));
+        let at = |id, length| entry(id, REQUEST, AT, length, 0, &own);
+        liar.say(&[request(1, &[7; 101]), at(2, 101)].concat());
+        let too_long = |id| entry(id, REFUSED, 0, 0, 4, &[]);
+        assert_eq!(liar.hear().await, [too_long(1), too_long(2)].concat());
+        liar.say(&request(1, &[7; 100]));
+        let echoed = entry(1, RESPONSE, 0, 100, 0, &[7; 100]);
+        assert_eq!(liar.hear().await, echoed);
+        liar.say(&at(2, 100));
+        assert_eq!(liar.hear().await[..6], [0, 0, 0, 2, RESPONSE, 0]);
+        assert_eq!(far.counters().requests_received, 2);
+    });
+}
+
+#[test]
+fn the_end_of_a_service_that_was_cancelled_answers_no_later_request_under_its_id() {
+    on_both(async || {
+        let (far, home) = (endpoint(Options::default()), node());
+        let gate = Arc::new(Semaphore::new(0));
+        let by = Arc::clone(&gate);
+        let service = tower::service_fn(move |request: Request| {
+            let gate = Arc::clone(&by);
+            async move {
+                gate.acquire().await.unwrap().forget();
+                Ok::<_, Refusal>(request.into_body())
+            }
+        });
+        let _server = far.listen(at(&far), service).unwrap();
+        let mut liar = Liar::connect(&home, &far).await;
+        liar.say(&request(7, b"first"));
+        until(|| far.counters().requests_received == 1).await;
+        let cancel = entry(7, CANCEL, 0, 0, 0, &[]);
+        liar.say(&[cancel, request(7, b"later")].concat());
+        let cancelled = entry(7, REFUSED, 0, 0, 3, &[]);
+        assert_eq!(liar.hear().await, cancelled);
+        until(|| far.counters().requests_received == 2).await;
+        gate.add_permits(1);
+        let echoed = entry(7, RESPONSE, 0, 5, 0, b"later");
+        assert_eq!(liar.hear().await, echoed);
     });
 }
