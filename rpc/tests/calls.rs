@@ -119,6 +119,42 @@ fn regions_of_the_caller_are_read_and_written_in_place() {
 }
 
 #[test]
+fn a_request_of_any_length_with_a_place_for_its_response_is_answered() {
+    on_both(async || {
+        let (_far, _server, near, client) = pair(Options::default()).await;
+        let to = near.register(5000).unwrap();
+        // It goes in a message with the name of its place, beside it, or by itself.
+        for length in 4040..4100 {
+            let body = bytes(length as u32, length);
+            let response = client.call_into(body.clone(), &to, 0, length).await;
+            assert_eq!(response, Ok(length));
+            let mut read = vec![0; length];
+            to.read(0, &mut read).unwrap();
+            assert!(read == body, "{length} bytes");
+        }
+    });
+}
+
+#[test]
+fn messages_wait_for_those_under_way_however_many_the_peer_has_room_for() {
+    on_both(async || {
+        let options = Options {
+            receives: 500,
+            ..Options::default()
+        };
+        let (_far, _server, _near, client) = pair(options).await;
+        // Each fills a message, and all have their turn at once.
+        let calls: JoinSet<_> = (0..400)
+            .map(|of| {
+                let (client, body) = (client.clone(), bytes(of, 4000));
+                async move { is_echo(&client.call(body.clone()).await, &body) }
+            })
+            .collect();
+        calls.join_all().await;
+    });
+}
+
+#[test]
 fn memory_that_a_server_tells_of_is_read_behind_its_back() {
     on_both(async || {
         let (far, _server, near, client) = pair(Options::default()).await;
@@ -176,7 +212,15 @@ fn refusals_say_what_the_service_said() {
             Err(RpcError::Refused(refusal)) => assert_eq!(refusal.message.len(), 4096 - 16),
             other => panic!("{other:?}"),
         }
-        assert_eq!(far.counters().requests_refused, 2);
+        // 4,080 bytes would end in the middle of the last character of a word.
+        match client.call("xäää").await {
+            Err(RpcError::Refused(refusal)) => {
+                let whole = "xäää".repeat(582) + "xää";
+                assert_eq!(refusal.message, whole);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(far.counters().requests_refused, 3);
     });
 }
 

@@ -216,6 +216,40 @@ fn one_that_waits_for_its_turn_and_leaves_takes_no_turn_with_it() {
 }
 
 #[test]
+fn who_leaves_with_a_turn_wakes_the_next_that_waits_for_one() {
+    on_both(async || {
+        let options = Options {
+            requests: 1,
+            ..Options::default()
+        };
+        // The turn is that of a call which has its response, or of one that was about to begin.
+        for leaves_before_it_begins in [false, true] {
+            let gated = gated(options).await;
+            let mut first = Box::pin(gated.client.call("first"));
+            assert!(poll_once(first.as_mut()).is_pending());
+            let mut second = Box::pin(gated.client.call("second"));
+            if leaves_before_it_begins {
+                assert!(poll_once(second.as_mut()).is_pending());
+            }
+            let client = gated.client.clone();
+            let last = tokio::spawn(async move { client.call("last").await });
+            gated.gate.add_permits(2);
+            // Nobody looks at what comes: the last one waits.
+            until(|| gated.near.counters().responses_received == 1).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(!last.is_finished());
+            drop(first);
+            if leaves_before_it_begins {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                assert!(!last.is_finished(), "it is the turn of the second");
+            }
+            drop(second);
+            assert_eq!(last.await.unwrap().unwrap(), "last");
+        }
+    });
+}
+
+#[test]
 fn a_server_that_is_shut_down_answers_what_it_has_begun() {
     on_both(async || {
         let gated = gated(Options::default()).await;
