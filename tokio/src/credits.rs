@@ -159,6 +159,20 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_may_use_all_receives_that_it_was_told_of_and_no_more() {
+        let mut credits = Credits::new(8, 4);
+        for _ in 0..3 {
+            (0..8).for_each(|_| credits.repost());
+            assert!(!credits.is_overrun());
+            credits.send();
+        }
+        (0..8).for_each(|_| credits.repost());
+        assert!(!credits.is_overrun());
+        credits.repost();
+        assert!(credits.is_overrun());
+    }
+
+    #[test]
     fn half_of_the_receives_are_worth_a_message() {
         let mut credits = Credits::new(8, 4);
         (0..3).for_each(|_| credits.repost());

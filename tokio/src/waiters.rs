@@ -120,6 +120,18 @@ mod tests {
     }
 
     #[test]
+    fn one_that_waits_is_woken_where_it_was_polled_last() {
+        let waiters = Arc::new(Waiters::default());
+        let counts: [Arc<Count>; 2] = Default::default();
+        let mut waiter = Waiter::new(&waiters);
+        for count in &counts {
+            waiter.register(&Arc::clone(count).into());
+        }
+        waiters.wake_all();
+        assert_eq!(counts.map(|count| count.0.load(Ordering::Relaxed)), [0, 1]);
+    }
+
+    #[test]
     fn many_that_came_and_went_leave_nothing() {
         let waiters = Arc::new(Waiters::default());
         for _ in 0..100 {

@@ -220,6 +220,18 @@ mod tests {
     }
 
     #[test]
+    fn a_share_does_not_grow_with_what_comes_meanwhile() {
+        let mut unread = Unread::default();
+        unread.push(0, 16 << 10);
+        let take = |_| {
+            unread.push(1, LEAST);
+            unread.take(700).map(|piece| piece.bytes)
+        };
+        assert_eq!((0..10).filter_map(take).sum::<usize>(), 2048);
+        assert!(unread.is_share_over());
+    }
+
+    #[test]
     fn who_has_read_all_that_there_was_gives_way_to_nobody() {
         let mut unread = Unread::default();
         for _ in 0..10 {

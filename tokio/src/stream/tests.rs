@@ -69,11 +69,48 @@ fn a_thread_that_stands_still_in_a_stream_holds_up_no_other_one() {
         let mut got = [0; 7];
         from_b.read_exact(&mut got).await.unwrap();
         assert_eq!(&got, b"at once");
+        // The node has nothing else to do by then, and does not sleep for that.
+        tokio::time::sleep(Duration::from_millis(100)).await;
         drop(stands_still);
         let mut got = [0; 4];
-        from_a.read_exact(&mut got).await.unwrap();
+        let soon = Duration::from_millis(700);
+        let read = tokio::time::timeout(soon, from_a.read_exact(&mut got));
+        read.await.expect("no timer has to wake it").unwrap();
         assert_eq!(&got, b"late");
     };
     let ended = runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await });
     ended.expect("it ends in time");
+}
+
+#[test]
+fn who_gives_streams_their_turn_waits_for_those_that_another_thread_gives_it() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (near, far) = (node(3), node(4));
+        let at = (far.gid().address(), 7471).into();
+        let listener = Listener::bind(&far, at).unwrap();
+        let (stream, _peer) = tokio::join!(Stream::connect(&near, at), listener.accept());
+        let mut stream = stream.unwrap();
+        stream.write_all(b"begun").await.unwrap();
+        let both = Arc::clone(&stream.write.both);
+        let stands_still = lock(&both.link);
+        let turns = || {
+            let node = near.clone();
+            std::thread::spawn(move || node.shared().turn())
+        };
+        let first = turns();
+        while near.shared().has_due() {
+            std::thread::yield_now();
+        }
+        let second = turns();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!second.is_finished(), "the message was not posted yet");
+        drop(stands_still);
+        second.join().unwrap();
+        assert!(!lock(&both.link).has_unsent());
+        first.join().unwrap();
+    });
 }
