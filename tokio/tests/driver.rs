@@ -301,6 +301,20 @@ fn events_come_to_whoever_waits_for_them() {
 }
 
 #[test]
+fn who_waits_for_events_hears_the_end_of_a_node_that_had_none() {
+    on_both(|| async {
+        let node = common::node();
+        let mut events = node.events();
+        let waits = tokio::spawn(async move { events.next().await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(!waits.is_finished());
+        node.shutdown(PATIENCE).await.unwrap();
+        let last = waits.await.unwrap();
+        assert!(last.is_none(), "{last:?}");
+    });
+}
+
+#[test]
 fn a_node_of_several_workers_has_a_task_for_each() {
     on_both(|| async {
         let builder = trunkline::Node::builder().address(address()).workers(3);

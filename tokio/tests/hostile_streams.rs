@@ -5,12 +5,13 @@
 mod common;
 
 use common::{End, in_time, node, on_both};
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::ConnectError;
-use trunkline::{QpOptions, RecvWr, Remote, SendFlags, SendOp, SendWr};
+use trunkline::{Extra, QpOptions, RecvWr, Remote, SendFlags, SendOp, SendWr, WorkOpcode};
 use trunkline_tokio::Node;
 use trunkline_tokio::rdma_cm::{Connection, Listener as CmListener};
 use trunkline_tokio::stream::{Listener, OpenError, Stream, StreamError};
@@ -75,6 +76,24 @@ impl Liar {
     /// Says a message with this immediate word.
     fn say(&self, word: u32, bytes: usize) {
         self.post(SendOp::SendImm(word), bytes);
+    }
+
+    /// A server's stream whose peer lies.
+    async fn of_stream() -> (Self, Stream) {
+        let server = node();
+        let listener = Listener::bind(&server, at(&server)).unwrap();
+        let (liar, stream) = tokio::join!(Self::connect(&HELLO, &server), listener.accept());
+        (liar.unwrap(), stream.unwrap())
+    }
+
+    /// The kind of the next message that comes.
+    async fn hear(&self) -> u32 {
+        loop {
+            let done = in_time(self.end.cq.next()).await.unwrap();
+            if let (WorkOpcode::Receive, Extra::Immediate(word)) = (done.opcode, done.extra) {
+                return word & HEARD;
+            }
+        }
     }
 }
 
@@ -336,5 +355,105 @@ fn a_server_that_speaks_of_no_stream_is_left() {
         let refused = asks.await.unwrap().unwrap_err();
         assert!(matches!(refused, OpenError::NoStream), "{refused}");
         in_time(accepted.ended()).await;
+    });
+}
+
+fn why(error: &io::Error) -> StreamError {
+    let inner = error.get_ref().unwrap().downcast_ref::<StreamError>();
+    inner.unwrap().clone()
+}
+
+/// Long enough for what waits for nothing.
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Liar {
+    /// Bytes come into all of its receives but one.
+    async fn hears_all_but_one(&self, stream: &mut Stream) {
+        (0..16).for_each(|id| self.end.receive(self.connection.qp(), id));
+        for _ in 1..RECEIVES {
+            stream.write_all(b"bytes").await.unwrap();
+            assert_eq!(self.hear().await, DATA);
+        }
+    }
+
+    /// The stream reads as much as is worth a message that says so.
+    async fn is_read(&self, stream: &mut Stream) {
+        (0..12).for_each(|_| self.say(DATA | RECEIVES, 8));
+        stream.read_exact(&mut [0; 12 * 8]).await.unwrap();
+    }
+}
+
+#[test]
+fn the_last_receive_of_a_peer_is_left_to_what_grants_some() {
+    on_both(async || {
+        let (liar, mut stream) = Liar::of_stream().await;
+        liar.hears_all_but_one(&mut stream).await;
+        let more = tokio::time::timeout(PAUSE, stream.write_all(b"more")).await;
+        assert!(more.is_err());
+        let end = tokio::time::timeout(PAUSE, stream.shutdown()).await;
+        assert!(end.is_err());
+        liar.is_read(&mut stream).await;
+        assert_eq!(liar.hear().await, CREDIT);
+    });
+}
+
+#[test]
+fn a_reader_that_could_not_grant_receives_does_so_as_soon_as_the_peer_grants_some() {
+    on_both(async || {
+        let (liar, mut stream) = Liar::of_stream().await;
+        liar.hears_all_but_one(&mut stream).await;
+        liar.is_read(&mut stream).await;
+        assert_eq!(liar.hear().await, CREDIT);
+        liar.is_read(&mut stream).await;
+        let reader = tokio::spawn(async move { stream.read(&mut [0]).await });
+        tokio::time::sleep(PAUSE).await;
+        // A grant, which is not solicited, is all that comes.
+        let grant = SendOp::SendImm(CREDIT | (RECEIVES + 1));
+        liar.post_with(grant, 0, SendFlags::SIGNALED);
+        assert_eq!(liar.hear().await, CREDIT);
+        reader.abort();
+    });
+}
+
+#[test]
+fn a_peer_is_told_that_its_end_was_heard_before_the_connection_ends() {
+    on_both(async || {
+        let (liar, mut stream) = Liar::of_stream().await;
+        (0..4).for_each(|id| liar.end.receive(liar.connection.qp(), id));
+        stream.shutdown().await.unwrap();
+        assert_eq!(liar.hear().await, END);
+        liar.say(END | RECEIVES, 0);
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        drop(stream);
+        assert_eq!(liar.hear().await, HEARD);
+        in_time(liar.connection.ended()).await;
+    });
+}
+
+#[test]
+fn bytes_that_did_not_arrive_are_no_success_though_the_peer_has_ended_before_it_left() {
+    on_both(async || {
+        // It has no receive.
+        let (liar, mut stream) = Liar::of_stream().await;
+        stream.write_all(b"lost").await.unwrap();
+        liar.say(END | RECEIVES, 0);
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        drop(liar);
+        let lost = in_time(stream.shutdown()).await.unwrap_err();
+        assert_eq!(why(&lost), StreamError::Reset);
+    });
+}
+
+#[test]
+fn an_end_that_has_arrived_stays_a_success_when_the_peer_has_left() {
+    on_both(async || {
+        let (liar, mut stream) = Liar::of_stream().await;
+        (0..2).for_each(|id| liar.end.receive(liar.connection.qp(), id));
+        stream.write_all(b"bytes").await.unwrap();
+        stream.shutdown().await.unwrap();
+        drop(liar);
+        let left = in_time(stream.read(&mut [0])).await.unwrap_err();
+        assert_eq!(why(&left), StreamError::Reset);
+        stream.shutdown().await.unwrap();
     });
 }

@@ -358,6 +358,40 @@ fn a_node_that_ends_says_before_what_was_written() {
 }
 
 #[test]
+fn what_had_come_is_read_though_the_node_has_ended() {
+    on_both(|| async {
+        let ([mut a, mut b], nodes) = ends().await;
+        let all = pattern(4096);
+        a.write_all(&all).await.unwrap();
+        let mut got = vec![0; all.len()];
+        b.read_exact(&mut got[..64]).await.unwrap();
+        let _ = nodes[1].shutdown(Duration::ZERO).await;
+        // More than a reader takes before others have their turn, and nobody has one any more.
+        b.read_exact(&mut got[64..]).await.unwrap();
+        assert!(got == all);
+        let ended = b.read(&mut [0]).await.unwrap_err();
+        assert!(matches!(why(&ended), StreamError::Node(_)), "{ended}");
+    });
+}
+
+#[test]
+fn a_node_that_sleeps_is_woken_by_what_is_written() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        let mut took = Duration::ZERO;
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let before = Instant::now();
+            a.write_all(&[1]).await.unwrap();
+            b.read_exact(&mut [0]).await.unwrap();
+            took += before.elapsed();
+        }
+        // Its timers wake it after a second.
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    });
+}
+
+#[test]
 fn futures_that_are_dropped_lose_and_double_no_byte() {
     on_both(|| async {
         let ([mut a, mut b], _nodes) = ends().await;
