@@ -157,6 +157,14 @@ fn who_connects_to_nobody_hears_why() {
         let refused = refused.unwrap_err();
         let why = cause::<ConnectError>(&refused);
         assert!(matches!(why, Some(ConnectError::NoPort)), "{refused:?}");
+
+        // The node has an address of IPv4.
+        let of_ipv6 = Endpoint::from_static("http://[::1]:50051");
+        let connector = Connector::new(&node);
+        let refused = of_ipv6.connect_with_connector(connector).await;
+        let refused = refused.unwrap_err();
+        let why = cause::<ConnectError>(&refused);
+        assert!(matches!(why, Some(ConnectError::NoAddress)), "{refused:?}");
     });
 }
 

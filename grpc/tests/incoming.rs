@@ -6,7 +6,7 @@ mod common;
 use common::nodes::{in_time, node, on_both, polled};
 use common::{Server, end, message};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_stream::StreamExt as _;
 use tonic::transport::server::Connected;
 use trunkline::Error;
@@ -49,6 +49,30 @@ fn connections_wait_until_they_are_taken_and_end_with_the_node() {
         let last = in_time(incoming.next()).await;
         assert!(matches!(last, Some(Err(Error::Down(_)))), "{last:?}");
         assert!(in_time(incoming.next()).await.is_none());
+    });
+}
+
+#[test]
+fn a_connection_that_is_shut_down_has_said_all_and_can_still_hear() {
+    on_both(async || {
+        let (server, client) = (node(), node());
+        let at = (server.gid().address(), 50051).into();
+        let mut incoming = trunkline_grpc::incoming(Listener::bind(&server, at).unwrap());
+        let (stream, accepted) = tokio::join!(Stream::connect(&client, at), incoming.next());
+        let (mut stream, mut accepted) = (stream.unwrap(), accepted.unwrap().unwrap());
+        assert!(
+            accepted.is_write_vectored(),
+            "what is in pieces goes together"
+        );
+        accepted.write_all(b"goodbye").await.unwrap();
+        accepted.shutdown().await.unwrap();
+        let mut got = String::new();
+        in_time(stream.read_to_string(&mut got)).await.unwrap();
+        assert_eq!(got, "goodbye");
+        stream.write_all(b"hello").await.unwrap();
+        let mut got = [0; 5];
+        in_time(accepted.read_exact(&mut got)).await.unwrap();
+        assert_eq!(&got, b"hello");
     });
 }
 
