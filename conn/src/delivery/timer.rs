@@ -152,4 +152,28 @@ mod tests {
         assert_eq!(waits([busy, (2 * SECOND, 10_000)]), MIN_WAIT_NS);
         assert_eq!(waits([busy, (u64::MAX / 2, 10_000)]), MIN_WAIT_NS);
     }
+    #[test]
+    fn a_peer_that_is_busy_again_is_remembered_from_then_on() {
+        let busy = (SECOND, 1_500_000);
+        let again = (SECOND + 150 * MILLISECOND, 1_500_000);
+        let prompt = (SECOND + 240 * MILLISECOND, 10_000);
+        assert!(waits([busy, again, prompt]) > 1_800_000);
+        let less = (SECOND + HALF_LIFE_NS, 1_400_000);
+        assert!(waits([busy, less]) > 1_700_000);
+    }
+
+    #[test]
+    fn it_is_time_that_halves_what_a_peer_held_and_not_its_answers() {
+        let waits_after = |ms: &[u64]| {
+            let prompt = ms.iter().map(|ms| (SECOND + ms * MILLISECOND, 10_000));
+            waits([(SECOND, 1_500_000)].into_iter().chain(prompt))
+        };
+        assert!(waits_after(&[99]) > 1_800_000);
+        assert!((900_000..1_000_000).contains(&waits_after(&[100])));
+        let eighth = 200_000..300_000;
+        for answers in [&[300][..], &[100, 200, 300], &[150, 300], &[150, 250, 310]] {
+            let waits = waits_after(answers);
+            assert!(eighth.contains(&waits), "{answers:?}: {waits}");
+        }
+    }
 }
