@@ -30,6 +30,7 @@ mod requests;
 mod room;
 mod routes;
 mod secrets;
+mod srq;
 mod trace;
 mod waiting;
 mod watch;
