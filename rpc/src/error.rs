@@ -12,10 +12,11 @@ pub enum RpcError {
     /// Its deadline has passed, at this end or at the server.
     #[error("the deadline has passed")]
     Deadline,
-    /// The server ended the connection: it was shut down, or its process has ended.
-    #[error("the server has ended the connection")]
+    /// The connection has ended: the server was shut down, its process has ended, or it was not
+    /// heard of for long while nothing was on its way to it.
+    #[error("the connection has ended")]
     Closed,
-    /// The peer does not answer any more: its host or the network is down.
+    /// The peer does not answer any more: its host or the network is down, or it stands still.
     #[error("the peer does not answer any more")]
     Silent,
     /// The connection failed in another way.

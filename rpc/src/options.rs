@@ -29,7 +29,8 @@ pub struct Options {
     /// default. A request beyond is refused as [`Overloaded`](crate::RpcError::Overloaded), a
     /// response in words.
     pub large_bytes: u64,
-    /// How long the way to a peer is looked for; 5 s by default.
+    /// How long the way to a peer is looked for, before it is asked for a connection; 5 s by
+    /// default.
     pub resolve: Duration,
 }
 

@@ -229,3 +229,19 @@ fn a_connect_that_outlives_the_runtime_of_its_endpoint_comes_to_nothing() {
     let connected = stays.block_on(in_time(connecting));
     assert!(connected.is_err(), "{connected:?}");
 }
+
+#[test]
+fn who_connects_from_a_node_that_has_ended_hears_so() {
+    on_both(async || {
+        let (far, near) = (endpoint(Options::default()), endpoint(Options::default()));
+        let _server = echo(&far);
+        let _ = near.node().shutdown(Duration::ZERO).await;
+        for _ in 0..3 {
+            let connected = in_time(near.connect(at(&far))).await;
+            let Err(OpenError::Connect(why)) = connected else {
+                panic!("{connected:?}");
+            };
+            assert_eq!(why.to_string(), "the node was shut down");
+        }
+    });
+}

@@ -54,6 +54,9 @@ async fn main() -> Outcome {
     };
     let number = |at: usize, usual| rest.get(at).map_or(Ok(usual), |number| number.parse());
     let (requests, under_way) = (number(0, 10_000)?, number(1, 1)?);
+    if requests == 0 || under_way == 0 {
+        return Err("REQUESTS and UNDER_WAY are 1 at least".into());
+    }
     let server = SocketAddr::new(address.parse::<IpAddr>()?, 7471);
     match what.as_str() {
         "listen" => {

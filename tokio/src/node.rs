@@ -208,6 +208,8 @@ impl Node {
     /// # Panics
     /// As [`new`](Self::new).
     pub fn drive(node: trunkline::Node) -> Result<Self, Error> {
+        // It panics here rather than at the first deadline.
+        drop(tokio::time::sleep(Duration::ZERO));
         let workers = 0..node.workers().count();
         let shared = Arc::new(Shared {
             node,

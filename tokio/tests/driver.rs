@@ -344,3 +344,13 @@ fn a_node_that_is_driven_otherwise_is_refused() {
         assert!(node.health().down.is_none(), "it goes on");
     });
 }
+
+#[test]
+#[should_panic(expected = "timer")]
+fn a_runtime_without_time_is_told_of_at_once() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
+    runtime.block_on(async { drop(node()) });
+}
