@@ -23,6 +23,10 @@ use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
 /// Part of the path's own jitter that is no queue.
 const SLACK_NS: u64 = 25 * MICROSECOND;
+/// Bytes of two of the pieces in which hosts hand packets over: what they take behind one another
+/// at the flow's rate is no queue, as far as it is short.
+const PIECES: u64 = 128 << 10;
+const MAX_PIECES_NS: u64 = 2 * SLACK_NS;
 /// The smallest round trip is looked for this often at least, with half of the window.
 const DRAIN_INTERVAL_NS: u64 = SECOND;
 /// The same in round trips, where that is longer.
@@ -263,14 +267,18 @@ impl Delay {
     }
 
     /// Queueing aimed at: between the time of a packet at our rate and a part of the round trip. A
-    /// flow with less aims at more, so that equal flows become equal.
+    /// flow with less aims at more, so that equal flows become equal. No less than the time of two
+    /// pieces, where that is short: else a host that is the bottleneck itself gets too few packets
+    /// at a time to work well.
     fn set_aim(&mut self, srtt_ns: u64) {
         let packet_ns = (self.packet.saturating_mul(srtt_ns) / self.window.max(1)).min(SECOND);
         self.least_overflow = packet_ns.min(srtt_ns / 16).max(4 * self.noise);
         self.least_heavy = (srtt_ns / 64).max(2 * self.noise);
         let part = SLACK_NS + self.floor.min(SECOND) / 4;
         let aim = 3 * (packet_ns * part).isqrt();
-        self.aim = aim.max(2 * self.noise).min(self.cap).max(1);
+        let pieces_ns = (PIECES.saturating_mul(srtt_ns) / self.window.max(1)).min(MAX_PIECES_NS);
+        let least = pieces_ns.max(2 * self.noise);
+        self.aim = aim.max(least).min(self.cap).max(1);
     }
 
     fn set_window(&mut self, window: u64) {

@@ -2,6 +2,7 @@
 
 use super::{Acked, CongestionControl, Control, Controller, Dcqcn, Delay, Start};
 use crate::time::{Instant, MICROSECOND, SECOND};
+use alloc::vec::Vec;
 
 const PACKET: u64 = 4096;
 const RTT_NS: u64 = 10 * MICROSECOND;
@@ -48,6 +49,36 @@ fn delay_grows_without_a_queue_and_is_cut_by_half_at_most_where_one_stands() {
         delay.on_ack(&round(&delay, now, 100_000 * MICROSECOND));
         assert!(delay.window() >= before / 2);
     }
+}
+
+#[test]
+fn delay_takes_what_a_host_sends_in_one_piece_for_no_queue() {
+    // Two hosts that take 5 GB/s, 5 us apart, and small packets: a window leaves in one piece, and
+    // its last packet waits for all others.
+    let (packet, rtt_ns) = (1472, 5 * MICROSECOND);
+    let start = Start {
+        packet,
+        max_window: 1 << 30,
+        window: 16 * packet,
+        srtt_ns: rtt_ns,
+        min_rtt_ns: rtt_ns,
+        ..START
+    };
+    let mut delay = Delay::new(&start);
+    let (mut now, mut windows) = (0, Vec::new());
+    for _ in 0..4000 {
+        let rtt_ns = rtt_ns + delay.window() / 5;
+        now += rtt_ns;
+        let mut acked = round(&delay, now, rtt_ns);
+        acked.min_rtt_ns = start.min_rtt_ns;
+        delay.on_ack(&acked);
+        windows.push(delay.window());
+    }
+    windows.drain(..2000);
+    windows.sort_unstable();
+    let half = windows[1000];
+    // A piece and more keep both busy, and no more than two stand.
+    assert!((64 << 10..256 << 10).contains(&half), "{half}");
 }
 
 #[test]
