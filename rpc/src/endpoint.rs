@@ -17,15 +17,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tower_service::Service;
-use trunkline::rdma_cm::{Params, Setting};
+use trunkline::rdma_cm::Params;
 use trunkline::{Access, Error, Mr, Pd};
 use trunkline_tokio::Node;
-use trunkline_tokio::rdma_cm::{Connecting, Connection};
-
-/// How long either end waits for a packet of the other, while some are under way to it: 4.096 us
-/// times 2 to this, eight times, makes 4.3 s. A peer that is silent is found out after at most
-/// twice as long; one that stands still for less is waited for.
-const ACK_TIMEOUT: Setting = Setting::AckTimeout(17);
+use trunkline_tokio::rdma_cm::{ACK_TIMEOUT, Connecting, Connection};
 
 /// Where the connections of a node to servers and from clients come from, with a completion queue,
 /// memory and a task for each worker of the node.

@@ -103,7 +103,7 @@ impl Credits {
     /// Whether the peer has sent more messages than it was told of receives: where others receive
     /// from the same SRQ, it took theirs.
     pub const fn is_overrun(&self) -> bool {
-        self.posted.wrapping_sub(self.told) > self.own
+        self.left_to_peer(0).is_none()
     }
 
     /// Whether the peer has not heard of receives that are worth a message: that takes one itself.

@@ -46,7 +46,7 @@ pub use error::{OpenError, StreamError};
 pub use listener::Listener;
 
 use crate::node::Node;
-use crate::rdma_cm::{Connecting, Connection};
+use crate::rdma_cm::{ACK_TIMEOUT, Connecting, Connection};
 use crate::waiters::{Waiter, Waiters, lock};
 use frame::Hello;
 use link::{CONTROLS, Link, OWN, REGION, SENDS};
@@ -59,16 +59,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::poll_proceed;
+use trunkline::rdma_cm::Params;
 use trunkline::rdma_cm::sync::Resources;
-use trunkline::rdma_cm::{Params, Setting};
 use trunkline::{Access, Cq, Error, Mr, Pd, QpOptions};
 
 /// How long the way to a peer is looked for.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
-/// How long either end waits for a packet of the other, while some are under way to it: 4.096 us
-/// times 2 to this, eight times, makes 4.3 s. A peer that is silent is found out after at most
-/// twice as long; one that stands still for less is waited for.
-const ACK_TIMEOUT: Setting = Setting::AckTimeout(17);
 /// How long a stream that was dropped goes on until its peer has all that was written.
 const LINGER: Duration = Duration::from_secs(10);
 
