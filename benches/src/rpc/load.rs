@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a request and of an answer.
 pub(crate) const MESSAGE: usize = 64;
 /// Latencies are kept with so many digits.
-pub(super) const DIGITS: u8 = 3;
+const DIGITS: u8 = 3;
 
 /// One of the connections that calls go over, from a task's point of view.
 pub(crate) trait Caller: Clone + Send + Sync + 'static {
@@ -84,6 +84,33 @@ impl Round {
     }
 }
 
+/// Latencies of calls, from all tasks that make some.
+#[derive(Clone, Debug)]
+pub(super) struct Latencies(Arc<Mutex<Histogram<u32>>>);
+
+impl Latencies {
+    /// None yet. What takes longer than `most` counts as that.
+    ///
+    /// # Errors
+    /// `most` is less than 2 ns.
+    pub(super) fn up_to(most: Duration) -> Result<Self> {
+        let most = u64::try_from(most.as_nanos())?;
+        let none = Histogram::new_with_max(most, DIGITS)?;
+        Ok(Self(Arc::new(Mutex::new(none))))
+    }
+
+    pub(super) fn record(&self, latency: Duration) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.saturating_record(latency.as_nanos() as u64);
+    }
+
+    /// Median and 99th percentile in ns.
+    pub(super) fn found(&self) -> [f64; 2] {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        [0.5, 0.99].map(|part| all.value_at_quantile(part) as f64)
+    }
+}
+
 /// Calls over `clients` for so long, `under_way` at a time, in tasks of this runtime. Clients are
 /// shared out among callers, and each caller goes round those that it has.
 ///
@@ -95,16 +122,14 @@ pub(crate) async fn round<C: Caller>(
     duration: Duration,
 ) -> Result<Found> {
     // More than a second is a second: what takes longer is told by the rate.
-    let latencies = Histogram::<u32>::new_with_max(1_000_000_000, DIGITS)?;
-    let latencies = Arc::new(Mutex::new(latencies));
+    let latencies = Latencies::up_to(Duration::from_secs(1))?;
     let round = Round::begin()?;
     let until = round.begun + duration;
     let callers: Vec<_> = (0..under_way)
         .map(|at| {
             let mine = clients.iter().skip(at % clients.len()).step_by(under_way);
             let mine: Vec<_> = mine.cloned().collect();
-            let latencies = Arc::clone(&latencies);
-            tokio::spawn(call_again(at, mine, until, latencies))
+            tokio::spawn(call_again(at, mine, until, latencies.clone()))
         })
         .collect();
     let (mut answers, mut in_time) = (0, 0);
@@ -113,9 +138,7 @@ pub(crate) async fn round<C: Caller>(
         answers += found.0;
         in_time += found.1;
     }
-    let latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
-    let latency_ns = [0.5, 0.99].map(|part| latencies.value_at_quantile(part) as f64);
-    round.end(duration, (answers, in_time), Some(latency_ns))
+    round.end(duration, (answers, in_time), Some(latencies.found()))
 }
 
 /// One caller. Gives how many calls were answered, and how many of them in time.
@@ -123,7 +146,7 @@ async fn call_again<C: Caller>(
     number: usize,
     clients: Vec<C>,
     until: Instant,
-    latencies: Arc<Mutex<Histogram<u32>>>,
+    latencies: Latencies,
 ) -> Result<(u64, u64)> {
     let mut body = [7; MESSAGE];
     body[..8].copy_from_slice(&(number as u64).to_le_bytes());
@@ -133,8 +156,7 @@ async fn call_again<C: Caller>(
         let answer = client.call(body.clone()).await?;
         ensure!(answer == body, "an answer is not that of its request");
         let now = Instant::now();
-        let mut latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
-        latencies.saturating_record((now - asked).as_nanos() as u64);
+        latencies.record(now - asked);
         answers += 1;
         if now >= until {
             return Ok((answers, answers - 1));

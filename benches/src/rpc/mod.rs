@@ -17,7 +17,7 @@ use crate::process::Process;
 use crate::{Measurement, Setting};
 use anyhow::{Context, Result};
 use load::Found;
-use process::Over;
+use process::{Load, Over};
 use std::net::SocketAddr;
 use std::time::Duration;
 use table::{Line, Table};
@@ -31,15 +31,6 @@ const FAN: usize = 10_000;
 /// In a shorter round each of so many clients gets an answer or two, and which of them are in time
 /// decides.
 const FAN_ROUND: Duration = Duration::from_secs(2);
-
-/// When calls are made.
-#[derive(Clone, Copy, Debug)]
-enum Load {
-    /// So many are under way.
-    UnderWay(usize),
-    /// So many begin per second.
-    Rate(f64),
-}
 
 /// A benchmark.
 #[derive(Clone, Copy, Debug)]

@@ -1,15 +1,14 @@
 //! Calls that begin by the clock, whether or not those before them were answered: an open loop.
 
-use super::load::{Caller, DIGITS, Found, MESSAGE, Round};
+use super::load::{Caller, Found, Latencies, MESSAGE, Round};
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use hdrhistogram::Histogram;
 use rustix::io::{Errno, read};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinSet;
@@ -28,8 +27,7 @@ pub(super) async fn round<C: Caller>(
     rate: f64,
     duration: Duration,
 ) -> Result<Found> {
-    let latencies = Histogram::<u32>::new_with_max(10_000_000_000, DIGITS)?;
-    let latencies = Arc::new(Mutex::new(latencies));
+    let latencies = Latencies::up_to(Duration::from_secs(10))?;
     let ticks = Ticks::new()?;
     let body = Bytes::from_static(&[7; MESSAGE]);
     let (mut calls, mut begun, mut answers) = (JoinSet::new(), 0_u64, 0);
@@ -40,7 +38,7 @@ pub(super) async fn round<C: Caller>(
         for number in begun..due {
             let at = round.begun + Duration::from_secs_f64(number as f64 / rate);
             let client = clients[number as usize % clients.len()].clone();
-            calls.spawn(call(client, body.clone(), at, Arc::clone(&latencies)));
+            calls.spawn(call(client, body.clone(), at, latencies.clone()));
         }
         begun = due;
         while let Some(ended) = calls.try_join_next() {
@@ -52,21 +50,13 @@ pub(super) async fn round<C: Caller>(
         ended??;
         answers += 1;
     }
-    let latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
-    let latency_ns = [0.5, 0.99].map(|part| latencies.value_at_quantile(part) as f64);
-    round.end(duration, (answers, answers), Some(latency_ns))
+    round.end(duration, (answers, answers), Some(latencies.found()))
 }
 
-async fn call<C: Caller>(
-    client: C,
-    body: Bytes,
-    due: Instant,
-    latencies: Arc<Mutex<Histogram<u32>>>,
-) -> Result<()> {
+async fn call<C: Caller>(client: C, body: Bytes, due: Instant, latencies: Latencies) -> Result<()> {
     let answer = client.call(body.clone()).await?;
     ensure!(answer == body, "an answer is not that of its request");
-    let mut latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
-    latencies.saturating_record(due.elapsed().as_nanos() as u64);
+    latencies.record(due.elapsed());
     Ok(())
 }
 

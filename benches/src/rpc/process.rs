@@ -122,7 +122,7 @@ pub fn part(arguments: &RpcArgs) -> Result<()> {
             rate,
             seconds,
         } => runtime.block_on(async {
-            let load = rate.map_or(Load::Closed(under_way.unwrap_or(1)), Load::Open);
+            let load = rate.map_or(Load::UnderWay(under_way.unwrap_or(1)), Load::Rate);
             let client = Client::connect(arguments, (address, server), load).await?;
             client
                 .warm_up_and_obey(parent, Duration::from_secs_f64(seconds))
@@ -179,18 +179,18 @@ enum Clients {
 
 /// When calls are made.
 #[derive(Clone, Copy, Debug)]
-enum Load {
+pub(super) enum Load {
     /// So many are under way.
-    Closed(usize),
+    UnderWay(usize),
     /// So many begin per second.
-    Open(f64),
+    Rate(f64),
 }
 
 impl Load {
     async fn round<C: Caller>(self, clients: Arc<[C]>, duration: Duration) -> Result<Found> {
         match self {
-            Self::Closed(under_way) => round(clients, under_way, duration).await,
-            Self::Open(rate) => open::round(clients, rate, duration).await,
+            Self::UnderWay(calls) => round(clients, calls, duration).await,
+            Self::Rate(rate) => open::round(clients, rate, duration).await,
         }
     }
 }
@@ -210,8 +210,8 @@ impl Client {
     ) -> Result<Self> {
         let count = arguments.connections;
         let under_way = match load {
-            Load::Closed(under_way) => under_way,
-            Load::Open(_) => 1,
+            Load::UnderWay(calls) => calls,
+            Load::Rate(_) => 1,
         };
         ensure!(count > 0 && under_way > 0, "nothing to do");
         let clients = match arguments.over {
