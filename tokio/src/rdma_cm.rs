@@ -65,8 +65,8 @@ use trunkline::rdma_cm::{CmEventKind, Data, Params, Setting};
 use trunkline::{Error, Qp, QpModify};
 
 /// What streams and RPC set of their connections: how long either end waits for a packet of the
-/// other, while some are under way to it. 4.096 us times 2 to this, eight times, makes 4.3 s. A peer
-/// that is silent is found out after at most twice as long; one that stands still for less is
+/// other, while some are under way to it. 4.096 us times 2 to this, eight times, makes 4.3 s. A
+/// peer that is silent is found out after at most twice as long; one that stands still for less is
 /// waited for.
 pub const ACK_TIMEOUT: Setting = Setting::AckTimeout(17);
 
