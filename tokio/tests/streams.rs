@@ -72,6 +72,30 @@ fn bytes_come_once_and_in_order_in_pieces_of_all_sizes() {
 }
 
 #[test]
+fn what_is_being_written_leaves_the_last_receive_to_what_grants_some() {
+    on_both(|| async {
+        let ([mut a, mut b], _nodes) = ends().await;
+        let a_turn = || tokio::time::sleep(Duration::from_millis(5));
+        // Nobody reads them, until two receives are left.
+        for _ in 0..22 {
+            a.write_all(&[1]).await.unwrap();
+            a_turn().await;
+        }
+        // As many as are worth a message that grants receives.
+        for _ in 0..12 {
+            b.write_all(&[2; 8]).await.unwrap();
+            a_turn().await;
+        }
+        a.write_all(&[1]).await.unwrap();
+        a.read_exact(&mut [0; 96]).await.unwrap();
+        a_turn().await;
+        let mut read = [0; 23];
+        b.read_exact(&mut read).await.unwrap();
+        assert_eq!(read, [1; 23]);
+    });
+}
+
+#[test]
 fn who_is_handed_the_first_pieces_has_its_turn_before_the_last_are_read() {
     let [one_thread, _] = runtimes();
     one_thread.block_on(in_time(async {

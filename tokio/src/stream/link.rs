@@ -206,13 +206,18 @@ impl Link {
         }
     }
 
-    /// Messages that the peer has receives for, beside the one that is being filled.
+    /// Messages that the peer has receives for.
     pub(super) const fn room(&self) -> u16 {
-        self.credits.room() - self.open.is_some() as u16
+        self.credits.room()
     }
 
-    /// Says what waits to be said, as far as there is room for it at the peer.
+    /// Says what waits to be said, as far as there is room for it at the peer. The message that is
+    /// being filled goes first: it may not take the last receive, and grants what there is to
+    /// grant.
     pub(super) fn speak(&mut self) {
+        if self.hearing == Hearing::Owed || self.credits.owes() {
+            self.send_open();
+        }
         if self.ending == Ending::Wanted && self.room() > Credits::RESERVE {
             self.ending = Ending::Said;
             self.say(Kind::End, END, 0);

@@ -344,7 +344,7 @@ impl WriteHalf {
             if link.has_unsent() && !had_unsent {
                 link.shared().take_part_in_next_turn(both);
             }
-            joined = link.room() == room;
+            joined = had_unsent && link.room() == room;
             written
         }));
         // What joins a message costs nothing: small pieces go together, however many they are.
