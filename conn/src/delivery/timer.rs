@@ -76,8 +76,10 @@ impl Timers {
         if since >= HALF_LIFE_NS {
             let halves = since / HALF_LIFE_NS;
             let left = self.held >> halves.min(63);
-            self.held = ns.max(left);
-            self.held_at = self.held_at + halves * HALF_LIFE_NS;
+            (self.held, self.held_at) = match ns > left {
+                true => (ns, now),
+                false => (left, self.held_at + halves * HALF_LIFE_NS),
+            };
         }
     }
 
@@ -148,6 +150,10 @@ mod tests {
         let halved = until(HALF_LIFE_NS + 10_001);
         assert!((900_000..1_000_000).contains(&halved), "{halved}");
         assert_eq!(until(10 * HALF_LIFE_NS), MIN_WAIT_NS);
+        // From when it was busy last, though less than before.
+        let again = (2 * HALF_LIFE_NS - 1, 1_400_000);
+        let prompt = (2 * HALF_LIFE_NS + 1, 10_000);
+        assert!(waits([(0, 1_500_000), again, prompt]) > 1_700_000);
         // One that answers seldom is forgotten as fast.
         assert_eq!(waits([busy, (2 * SECOND, 10_000)]), MIN_WAIT_NS);
         assert_eq!(waits([busy, (u64::MAX / 2, 10_000)]), MIN_WAIT_NS);
