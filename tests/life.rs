@@ -171,6 +171,32 @@ fn a_passing_error_of_one_worker_is_told_and_keeps_no_other_one_from_its_round()
     assert_eq!((done.wr_id, done.status), (2, Status::Success));
 }
 
+#[test]
+fn a_node_that_ends_outlasts_an_error_that_passes() {
+    let (node, fault) = faulty::node(address(), Node::builder().drive(Drive::Inline));
+    let (end, peer) = (End::of(node), End::new(Node::builder().address(address())));
+    let (qp, theirs) = (
+        end.qp(&QpOptions::default()),
+        peer.qp(&QpOptions::default()),
+    );
+    qp.connect(theirs.address()).unwrap();
+    theirs.connect(qp.address()).unwrap();
+    let write = SendOp::Write(peer.mr.remote(0));
+    end.post(&qp, 1, write, 0, 64);
+    assert_eq!(next(&[&end.node], &end.send_cq).status, Status::Success);
+    fault.set(Fault::LacksBuffers);
+    end.post(&qp, 2, write, 0, 64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            fault.set(Fault::None);
+        });
+        end.node.shutdown(Duration::from_secs(30)).unwrap();
+    });
+    assert_eq!(wait_for(&end.send_cq).status, Status::Success);
+    assert_eq!(end.node.health().down, Some(Down::ShutDown));
+}
+
 /// Runs `child` in a child process; gives what it says, 0 if all is well.
 fn in_child(child: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child runs `child` and ends; the C library's locks are whole in it, as fork(3)

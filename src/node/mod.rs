@@ -616,12 +616,14 @@ impl Node {
             let Some(left) = end.wait() else {
                 return Ok(false);
             };
-            if self.is_inline() {
-                self.poll()?;
-                self.wait(left.min(DRAIN_PAUSE))?;
+            let pause = left.min(DRAIN_PAUSE);
+            // An error that passes is one of the next round, if it has not passed.
+            let worked = self.is_inline() && self.poll().is_ok();
+            self.shared.life.check()?;
+            if worked {
+                self.wait(pause)?;
             } else {
-                self.shared.life.check()?;
-                std::thread::sleep(left.min(DRAIN_PAUSE));
+                std::thread::sleep(pause);
             }
         }
     }
