@@ -63,7 +63,7 @@ pub use verbs::connection::{Connection, ConnectionOptions};
 pub use verbs::cq::Cq;
 pub use verbs::event::Event;
 pub use verbs::mr::{Mr, Pd};
-pub use verbs::qp::{Qp, QpAddress, QpOptions, Srq};
+pub use verbs::qp::{LookAhead, Qp, QpAddress, QpOptions, Srq};
 pub use worker::clock::Clock;
 pub use worker::messages::HandOvers;
 pub use worker::spin::Spin;

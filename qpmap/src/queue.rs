@@ -153,6 +153,14 @@ impl<W: RingMemory> SendQueue<W> {
         }
     }
 
+    /// Reads what [`post`](Self::post) and [`release`](Self::release) read and write first, to have
+    /// it in the cache. The number says nothing.
+    #[inline]
+    pub fn look_ahead(&self) -> u64 {
+        let read = |ring: &Ring<W>| ring.load(ring.tail().slots, 0) ^ u64::from(ring.head().slots);
+        self.queue.ring().map_or(0, read)
+    }
+
     /// Worker: drops everything posted so far, fetched or not, and mends the cursor of a broken
     /// ring. Nothing fetched before may be released after.
     pub fn discard(&self, cursor: &mut SendCursor) {

@@ -371,6 +371,7 @@ impl<P: Platform> Engine<P> {
 
     /// Answers of the peer to requests of ours.
     pub(crate) fn handle_answers(&mut self, now: Instant, conn: u32, payload: &[u8]) {
+        self.look_at_answered(payload);
         self.each_entry(AnswerEntry::entries(payload), |engine, entry| {
             let found = engine
                 .qp_index(entry.requester)

@@ -402,7 +402,7 @@ impl<P: Platform> Engine<P> {
         let (source, left) = match &self.qps[qp].queues.receive {
             Some(own) => (Source::Own(qp), own.posted()),
             None => {
-                let srq = self.cold(qp).srq;
+                let srq = self.qps[qp].queues.srq;
                 let slot = self.srqs.get(srq)?;
                 (Source::Shared(srq), slot.srq.queue.posted())
             }
@@ -420,7 +420,7 @@ impl<P: Platform> Engine<P> {
         if let Some(own) = &self.qps[qp].queues.receive {
             return own.fetch().ok().flatten();
         }
-        let srq = self.cold(qp).srq;
+        let srq = self.qps[qp].queues.srq;
         self.srqs.get_mut(srq).and_then(|slot| slot.srq.take())
     }
 
@@ -429,7 +429,7 @@ impl<P: Platform> Engine<P> {
             return own.has_entry();
         }
         self.srqs
-            .get(self.cold(qp).srq)
+            .get(self.qps[qp].queues.srq)
             .is_some_and(|slot| slot.srq.has_receive())
     }
 

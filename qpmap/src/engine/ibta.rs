@@ -11,7 +11,7 @@ use super::{Engine, Event, Platform, Ready};
 use crate::error::VerbsError;
 use crate::queue::RecvQueue;
 use crate::regions::Regions;
-use crate::slab::{NONE, Slab};
+use crate::slab::Slab;
 use crate::state::{QpState, QpType};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -421,8 +421,7 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.plains.slots[ibta];
         let qp = record.qp;
         let queues = Arc::clone(&self.qps[qp].queues);
-        let srq = self.qps.get_cold(qp).map_or(NONE, |cold| cold.srq);
-        let receives = match (&queues.receive, self.srqs.get_mut(srq)) {
+        let receives = match (&queues.receive, self.srqs.get_mut(queues.srq)) {
             (Some(own), _) => Receives::Own(own),
             (None, Some(slot)) => Receives::Shared(&mut slot.srq),
             (None, None) => Receives::None,

@@ -28,6 +28,7 @@
 //! | `packet` | one packet taken apart |
 //! | `burst` | datagrams one right after another, and what one says about the next |
 //! | `receive` | from a datagram to the flow it is for |
+//! | `look_ahead` | what the entries of a packet are about, read before they are taken up |
 //! | `responder` | a peer's requests: order, staging, execution, answers |
 //! | `requests` | the owner of work requests: in posting order, in flows, READs among them |
 //! | `coverage` | which bytes of a message have come |
@@ -68,6 +69,7 @@ mod ibta;
 mod in_vain;
 mod inbound;
 mod links;
+mod look_ahead;
 mod pack;
 mod packet;
 mod packs;

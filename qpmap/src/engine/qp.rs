@@ -65,6 +65,9 @@ pub struct QpQueues<W> {
     /// Indices of the CQs that its requests and its receives complete into: beside what is read for
     /// each completion anyway.
     pub(crate) cqs: [u32; 2],
+    /// Index of the SRQ that its receives come from, here for the same reason; [`NONE`]: they are
+    /// its own.
+    pub(crate) srq: u32,
     /// Work to send.
     pub send: SendQueue<W>,
     /// Room to receive; `None` with an SRQ.
@@ -97,6 +100,7 @@ impl<W: RingMemory> QpQueues<W> {
             qpn,
             index,
             cqs: [init.send_cq, init.recv_cq],
+            srq: init.srq.unwrap_or(NONE),
             send,
             receive,
             state: AtomicU8::new(QpState::Reset as u8),
@@ -382,7 +386,6 @@ const _: () =
 #[derive(Debug)]
 pub(crate) struct Cold {
     pub(crate) kind: QpType,
-    pub(crate) srq: u32,
     pub(crate) access: Access,
     pub(crate) attributes: Attributes,
     /// In SQD, and the program has not been told that all is done.

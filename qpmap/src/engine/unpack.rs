@@ -27,6 +27,7 @@ impl<P: Platform> Engine<P> {
             return Verdict::Drop;
         }
         self.counters.packed_received.add(1);
+        self.look_at_requests(packet);
         for record in records.flatten() {
             self.dispatch(now, conn, &packet.record(&record));
             if self.links.get(conn).is_none() {

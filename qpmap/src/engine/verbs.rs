@@ -82,6 +82,7 @@ impl<P: Platform> Engine<P> {
     /// [`RegionTable::pd_ref`]: crate::regions::RegionTable::pd_ref
     pub fn insert_qp(&mut self, init: &QpInit, queues: Arc<QpQueues<P::RingMemory>>) {
         let cqs = queues.cqs;
+        let srq = queues.srq;
         let record = Qp {
             queues,
             cursor: SendCursor::default(),
@@ -91,10 +92,8 @@ impl<P: Platform> Engine<P> {
             signal_all: init.signal_all,
             wire: Wire::None,
         };
-        let srq = init.srq.unwrap_or(NONE);
         let cold = Cold {
             kind: init.kind,
-            srq,
             access: Access::LOCAL_READ,
             attributes: Attributes::default(),
             draining: false,
@@ -121,7 +120,7 @@ impl<P: Platform> Engine<P> {
         self.disconnect(qp);
         self.drop_requests(qp);
         self.drop_completions(qp);
-        let (record, cold) = self.qps.remove(qp);
+        let (record, _) = self.qps.remove(qp);
         // Whoever waits for the QP to get ready hears that it is gone.
         self.admit_waiting(qp);
         record
@@ -130,8 +129,8 @@ impl<P: Platform> Engine<P> {
             .store(QpState::Error as u8, Ordering::Release);
         self.regions().pd_unref(record.pd);
         self.completions.detach(record.queues.cqs);
-        if cold.srq != NONE {
-            self.srqs[cold.srq].srq.users -= 1;
+        if record.queues.srq != NONE {
+            self.srqs[record.queues.srq].srq.users -= 1;
         }
         Ok(())
     }
@@ -332,7 +331,7 @@ impl<P: Platform> Engine<P> {
         // Whoever waits for the QP to get ready waits in vain.
         self.admit_waiting(qp);
         self.flush(qp);
-        if self.cold(qp).srq != NONE {
+        if self.qps[qp].queues.srq != NONE {
             self.qp_event(qp, QpEvent::LastWqeReached);
             self.complete_last_wqe(qp);
         }

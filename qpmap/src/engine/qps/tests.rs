@@ -33,6 +33,7 @@ fn insert(owner: &mut Qps<Heap>, Place { index, qpn }: Place) {
         qpn,
         index,
         cqs: [0; 2],
+        srq: NONE,
         send: SendQueue::new(1, 1, 0).unwrap(),
         receive: None,
         state: AtomicU8::new(QpState::Reset as u8),
@@ -48,7 +49,6 @@ fn insert(owner: &mut Qps<Heap>, Place { index, qpn }: Place) {
     };
     let cold = Cold {
         kind: QpType::Rc,
-        srq: NONE,
         access: Access::LOCAL_READ,
         attributes: Attributes::default(),
         draining: false,
