@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
-use trunkline::{Completion, Qp, Status};
+use trunkline::{Completion, LookAhead, Qp, Status};
 use trunkline_tokio::rdma_cm::Connection;
 
 /// A connection of a lane. What each message touches comes first, on as few cache lines as may be.
@@ -28,6 +28,8 @@ pub(crate) struct Channel {
     pub(crate) lane: Arc<Lane>,
     pub(crate) peer: SocketAddr,
     qpn: u32,
+    /// Of its QP, which is behind the lock.
+    look_ahead: LookAhead,
     /// What answers requests, at a server.
     pub(crate) door: Option<Door>,
 }
@@ -44,7 +46,7 @@ impl Channel {
         door: Option<Door>,
     ) -> Result<Arc<Self>, OpenError> {
         let role = match door {
-            Some(_) => Role::Server(Served::new(lane.options.requests)),
+            Some(_) => Role::Server(Served::new(lane.options.requests, lane.regions.share())),
             None => Role::Client(Calls::new(0)),
         };
         let state = State::opening(lane, role, (qp, seat));
@@ -52,6 +54,7 @@ impl Channel {
             lane: Arc::clone(lane),
             peer,
             qpn: qp.qpn().get(),
+            look_ahead: qp.look_ahead(),
             door,
             queued: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -66,8 +69,6 @@ impl Channel {
     /// The connection stands, and the peer takes so much.
     pub(crate) fn open(self: &Arc<Self>, connection: Connection, takes: Hello) {
         let mut work = Work::default();
-        self.lane.counters.connections_opened.add(1);
-        tracing::debug!(peer = %self.peer, "connection opened");
         let mut state = self.state();
         // Nothing that completes from now on overtakes them.
         for (done, message) in state.open(&self.lane, connection, takes) {
@@ -90,6 +91,13 @@ impl Channel {
     #[inline]
     pub(crate) fn look_at(&self) -> bool {
         self.state.is_poisoned()
+    }
+
+    /// Brings into the cache what it sends with.
+    #[inline]
+    pub(crate) fn look_at_queue(&self) {
+        std::hint::black_box(self.look_at());
+        self.look_ahead.post_send();
     }
 
     /// It has something to say: the lane says it when the tasks that are ready have had their turn.

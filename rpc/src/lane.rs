@@ -25,6 +25,11 @@ use trunkline_tokio::{Completions, Cq, Node};
 
 /// Completions that are taken up before the tasks that they wake have their turn.
 const BATCH: usize = 64;
+/// Connections whose state stays in the cache by itself.
+const NEAR: usize = 256;
+/// Connections whose queues are read before the first of them is posted to: about as many loads
+/// as a processor has under way.
+const GROUP: usize = 16;
 
 /// The connections of one worker.
 #[derive(Debug)]
@@ -219,7 +224,15 @@ impl Lane {
 
     fn flush(&self) {
         let mut channels = std::mem::take(&mut lock(&self.due).channels);
-        channels.drain(..).for_each(|channel| channel.flush());
+        let is_near = lock(&self.channels).len() <= NEAR;
+        for group in channels.chunks(GROUP) {
+            if !is_near {
+                group.iter().for_each(|channel| channel.look_at_queue());
+                lock(&self.buffers).look_at(group.len());
+            }
+            group.iter().for_each(|channel| channel.flush());
+        }
+        channels.clear();
         let mut due = lock(&self.due);
         if due.channels.capacity() == 0 {
             // The room is used again.

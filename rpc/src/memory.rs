@@ -71,6 +71,17 @@ impl Buffers {
         Ok(Buffer(number))
     }
 
+    /// Brings into the cache the first bytes of those that are [taken](Self::take) next.
+    pub(crate) fn look_at(&self, count: usize) {
+        for number in self.free.iter().rev().take(count) {
+            let (chunk, offset) = self.place(Buffer(*number));
+            let mut first = [0];
+            let read = chunk.read(offset, &mut first);
+            read.expect("a buffer has a byte");
+            std::hint::black_box(first);
+        }
+    }
+
     pub(crate) fn give_back(&mut self, buffer: Buffer) {
         debug_assert!(!self.free.contains(&buffer.0), "it was taken");
         self.free.push(buffer.0);
@@ -140,6 +151,13 @@ struct Unused {
     regions: BTreeMap<usize, Vec<Mr>>,
 }
 
+/// What a connection has of what may be kept for peers.
+#[derive(Debug)]
+pub(crate) struct Share {
+    held: AtomicU64,
+    of: Arc<Regions>,
+}
+
 /// A region that somebody uses.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -156,13 +174,64 @@ pub(crate) struct Region {
 #[derive(Debug)]
 pub(crate) struct Charge {
     cost: u64,
-    of: Arc<Regions>,
+    by: Arc<Share>,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.of.left.fetch_add(self.cost, Ordering::Relaxed);
+        self.by.held.fetch_sub(self.cost, Ordering::Relaxed);
+        self.by.of.left.fetch_add(self.cost, Ordering::Relaxed);
     }
+}
+
+impl Share {
+    /// Takes what a region of so many bytes costs; `None`: that would be more than may be kept, or
+    /// the connection would have more than it leaves to all others together. So who keeps all that
+    /// it can leaves the next one half as much, and so on.
+    fn charge(self: &Arc<Self>, length: u32) -> Option<Charge> {
+        let cost = size_for(length) as u64;
+        let order = Ordering::Relaxed;
+        // What it has grows under its connection's lock alone.
+        let held = self.held.load(order) + cost;
+        let spend = |left: u64| left.checked_sub(cost).filter(|left| held <= *left);
+        self.of.left.fetch_update(order, order, spend).ok()?;
+        self.held.fetch_add(cost, order);
+        let by = Arc::clone(self);
+        Some(Charge { cost, by })
+    }
+
+    /// A region of `length` bytes that only this end reads and writes, for a request of a peer, and
+    /// what that takes until it is answered; `None`: that would be more than may be kept at a time,
+    /// or there is no memory.
+    pub(crate) fn admit(self: &Arc<Self>, length: u32) -> Option<(Region, Charge)> {
+        let charge = self.charge(length)?;
+        Some((self.of.take(length)?, charge))
+    }
+
+    /// A region with these bytes in it, of which there are some, for a response that its client
+    /// reads and has to release; `None` as for [`admit`](Self::admit).
+    pub(crate) fn lend(self: &Arc<Self>, bytes: &[u8]) -> Option<Region> {
+        let charge = self.charge(u32::try_from(bytes.len()).ok()?)?;
+        let mut region = self.of.offer(bytes)?;
+        region.charge = Some(charge);
+        Some(region)
+    }
+
+    /// The same for a response that is written to where its client wants it: only this end reads
+    /// and writes the region.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: &[u8]) -> Option<Region> {
+        let length = u32::try_from(bytes.len()).ok()?;
+        let charge = self.charge(length)?;
+        let mut region = self.of.take(length)?;
+        region.charge = Some(charge);
+        region.write(bytes);
+        Some(region)
+    }
+}
+
+/// Bytes of a region for so many: what it costs, and what is kept of it.
+fn size_for(length: u32) -> usize {
+    (length as usize).next_power_of_two().max(SMALLEST)
 }
 
 impl Regions {
@@ -174,22 +243,13 @@ impl Regions {
         })
     }
 
-    /// Takes so many bytes of what may be kept for peers; `None`: that would be too much.
-    fn charge(self: &Arc<Self>, length: u32) -> Option<Charge> {
-        let cost = u64::from(length);
-        let spend = |left: u64| left.checked_sub(cost);
-        let order = Ordering::Relaxed;
-        self.left.fetch_update(order, order, spend).ok()?;
+    /// What a connection may have of it.
+    pub(crate) fn share(self: &Arc<Self>) -> Arc<Share> {
         let of = Arc::clone(self);
-        Some(Charge { cost, of })
-    }
-
-    /// A region of `length` bytes that only this end reads and writes, for a request of a peer, and
-    /// what that takes until it is answered; `None`: that would be more than may be kept at a time,
-    /// or there is no memory.
-    pub(crate) fn admit(self: &Arc<Self>, length: u32) -> Option<(Region, Charge)> {
-        let charge = self.charge(length)?;
-        Some((self.take(length)?, charge))
+        Arc::new(Share {
+            held: AtomicU64::new(0),
+            of,
+        })
     }
 
     /// A region for what this end has asked for; `None`: there is no memory.
@@ -208,25 +268,6 @@ impl Regions {
         Some(region)
     }
 
-    /// The same for a response that its client has to release.
-    pub(crate) fn lend(self: &Arc<Self>, bytes: &[u8]) -> Option<Region> {
-        let charge = self.charge(u32::try_from(bytes.len()).ok()?)?;
-        let mut region = self.offer(bytes)?;
-        region.charge = Some(charge);
-        Some(region)
-    }
-
-    /// The same for a response that is written to where its client wants it: only this end reads
-    /// and writes the region.
-    pub(crate) fn hold(self: &Arc<Self>, bytes: &[u8]) -> Option<Region> {
-        let length = u32::try_from(bytes.len()).ok()?;
-        let charge = self.charge(length)?;
-        let mut region = self.take(length)?;
-        region.charge = Some(charge);
-        region.write(bytes);
-        Some(region)
-    }
-
     fn region(self: &Arc<Self>, mr: Mr, length: u32, private: bool) -> Region {
         Region {
             mr: Some(mr),
@@ -238,7 +279,7 @@ impl Regions {
     }
 
     fn private(&self, length: u32) -> Option<Mr> {
-        let size = (length as usize).next_power_of_two().max(SMALLEST);
+        let size = size_for(length);
         let mut unused = lock(&self.unused);
         let known = unused.regions.get_mut(&size).and_then(Vec::pop);
         if known.is_some() {

@@ -25,9 +25,10 @@ pub struct Options {
     /// Bytes of a request or response, at most, up to 1 GiB; 64 MiB by default.
     pub max_body: u32,
     /// Bytes of those longer than a message that a server keeps at a time, for all connections of
-    /// the endpoint: requests until they are answered, responses until they were read; 256 MiB by
-    /// default. A request beyond is refused as [`Overloaded`](crate::RpcError::Overloaded), a
-    /// response in words.
+    /// the endpoint: requests until they are answered, responses until they were read; 512 MiB by
+    /// default. Each counts as the next power of two, at least 16 KiB, and a connection never has
+    /// more than it leaves to all others: of one alone half is kept. A request beyond is refused as
+    /// [`Overloaded`](crate::RpcError::Overloaded), a response in words.
     pub large_bytes: u64,
     /// How long the way to a peer is looked for, before it is asked for a connection; 5 s by
     /// default.
@@ -42,7 +43,7 @@ impl Default for Options {
             requests: 1024,
             connections: 1024,
             max_body: 64 << 20,
-            large_bytes: 256 << 20,
+            large_bytes: 512 << 20,
             resolve: Duration::from_secs(5),
         }
     }

@@ -4,7 +4,7 @@ use crate::channel::Channel;
 use crate::error::Refusal;
 use crate::frame::{Body, Entry, Extent, HEADER, Reason};
 use crate::lane::{Lane, Work};
-use crate::memory::{Charge, Region};
+use crate::memory::{Charge, Region, Share};
 use crate::outbox::Outbox;
 use crate::service::{Head, Incoming};
 use crate::transfers::{Memory, Then, Transfer, Transfers};
@@ -62,6 +62,7 @@ const _: () = assert!(size_of::<Slot>() <= 40);
 #[derive(Debug)]
 pub(crate) struct Served {
     limit: u16,
+    share: Arc<Share>,
     /// As far as they have been used.
     slots: Vec<Slot>,
     next_serial: u32,
@@ -73,9 +74,10 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) const fn new(limit: u16) -> Self {
+    pub(crate) const fn new(limit: u16, share: Arc<Share>) -> Self {
         Self {
             limit,
+            share,
             slots: Vec::new(),
             next_serial: 0,
             unanswered: 0,
@@ -212,7 +214,7 @@ impl Served {
         transfers: &mut Transfers,
         outbox: &mut Outbox,
     ) {
-        let Some((region, charge)) = lane.regions.admit(extent.length) else {
+        let Some((region, charge)) = self.share.admit(extent.length) else {
             lane.counters.requests_overloaded.add(1);
             return refuse(outbox, head.id, Reason::Overloaded);
         };
@@ -329,12 +331,12 @@ impl Served {
         match outcome {
             Ok(bytes) if bytes.len() > max_body as usize => refuse(outbox, id, Reason::TooLong),
             Ok(bytes) => match head.place {
-                Some(place) => write(lane, id, &bytes, place, transfers, outbox),
+                Some(place) => write(&self.share, id, &bytes, place, transfers, outbox),
                 None if HEADER + bytes.len() <= most => {
                     let body = Body::Here(bytes);
                     outbox.push(&Entry::Response { id, body });
                 }
-                None => match lane.regions.lend(&bytes) {
+                None => match self.share.lend(&bytes) {
                     Some(region) => {
                         let body = Body::At(region.extent());
                         outbox.push(&Entry::Response { id, body });
@@ -387,7 +389,7 @@ pub(crate) struct Answer {
 }
 
 fn write(
-    lane: &Lane,
+    share: &Arc<Share>,
     id: u32,
     bytes: &Bytes,
     place: Extent,
@@ -398,7 +400,7 @@ fn write(
         refuse(outbox, id, Reason::TooLong);
     } else if bytes.is_empty() {
         outbox.push(&Entry::Written { id, length: 0 });
-    } else if let Some(region) = lane.regions.hold(bytes) {
+    } else if let Some(region) = share.hold(bytes) {
         let length = bytes.len() as u32;
         transfers.push(Transfer {
             memory: Memory::Region(region),

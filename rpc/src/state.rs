@@ -16,7 +16,7 @@ use crate::transfers::{TRANSFERS, Transfers};
 use bytes::Bytes;
 use std::task::Waker;
 use tokio::task::AbortHandle;
-use trunkline::{Completion, Error, LAST_WQE, Qp, QpModify};
+use trunkline::{Completion, Error, Qp, QpModify};
 use trunkline_tokio::Credits;
 use trunkline_tokio::rdma_cm::Connection;
 
@@ -136,6 +136,8 @@ impl State {
         match &mut self.link {
             Link::Opening(_, early) => {
                 let early = std::mem::take(early);
+                lane.counters.connections_opened.add(1);
+                tracing::debug!("connection opened");
                 self.link = Link::Open(connection.qp().clone(), Box::new(connection));
                 early
             }
@@ -258,10 +260,9 @@ impl State {
                 lane.counters.connections_closed.add(1);
                 self.retire(qp, Some(connection));
             }
-            Link::Opening(qp, early) => {
+            Link::Opening(qp, _) => {
                 // A QP that cannot end takes no receives, and nothing completes.
-                let ends = qp.modify(&QpModify::Error).is_ok();
-                self.last = !ends || early.iter().any(|(done, _)| done.wr_id == LAST_WQE);
+                self.last |= qp.modify(&QpModify::Error).is_err();
                 self.retire(qp, None);
             }
             Link::Failed(_) => unreachable!("it had not failed"),

@@ -381,7 +381,7 @@ fn what_is_too_long_or_too_much_is_refused_and_nothing_else() {
     on_both(async || {
         let small = Options {
             max_body: 10_000,
-            large_bytes: 15_000,
+            large_bytes: 32 << 10,
             ..Options::default()
         };
         let (far, near) = (endpoint(small), endpoint(Options::default()));
@@ -411,7 +411,7 @@ fn what_is_too_long_or_too_much_is_refused_and_nothing_else() {
 fn responses_that_are_written_to_their_place_count_until_they_are_there() {
     on_both(async || {
         let options = Options {
-            large_bytes: 15_000,
+            large_bytes: 32 << 10,
             ..Options::default()
         };
         let far = endpoint(options);
@@ -562,7 +562,7 @@ fn an_endpoint_whose_runtime_ends_fails_its_calls_and_takes_no_more() {
 fn what_a_service_works_on_counts_until_it_has_answered() {
     on_both(async || {
         let options = Options {
-            large_bytes: 15_000,
+            large_bytes: 32 << 10,
             ..Options::default()
         };
         let gated = gated(options).await;

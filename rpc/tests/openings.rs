@@ -87,6 +87,19 @@ async fn honest(near: &Endpoint) -> (Client, trunkline_rpc::Server, Endpoint) {
     (client, server, far)
 }
 
+/// The same as soon as there is a place for it.
+async fn patiently(near: &Endpoint) -> (Client, trunkline_rpc::Server, Endpoint) {
+    let far = endpoint(Options::default());
+    let server = echo(&far);
+    loop {
+        match near.connect(at(&far)).await {
+            Ok(client) => return (client, server, far),
+            Err(OpenError::TooMany) => tokio::time::sleep(Duration::from_millis(1)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 async fn goes_on(client: &Client) {
     let answer = in_time(client.call("hello")).await;
     assert_eq!(answer.unwrap(), "hello");
@@ -203,6 +216,24 @@ fn a_connection_that_breaks_the_rules_at_once_leaves_its_place_to_others() {
             in_time(ended).await;
         }
         let (client, _server, _far) = in_time(honest(&near)).await;
+        goes_on(&client).await;
+    });
+}
+
+#[test]
+fn a_connection_that_breaks_the_rules_after_all_that_it_was_granted_leaves_its_place_to_others() {
+    on_both(async || {
+        let near = endpoint(Options {
+            connections: 4,
+            ..Options::default()
+        });
+        let stranger = Stranger::new();
+        for _ in 0..4 {
+            let messages = [16, 16, 16, 16, 16, 16, 16, 16, 5000];
+            let client = in_time(stranger.meets(&near, HELLO, &messages)).await;
+            drop(client);
+        }
+        let (client, _server, _far) = in_time(patiently(&near)).await;
         goes_on(&client).await;
     });
 }

@@ -36,7 +36,7 @@ fn regions_are_kept_as_far_as_they_are_few_and_serve_again() {
 fn memory_whose_key_a_peer_was_told_never_serves_again() {
     let regions = regions(u64::MAX, 2);
     let bytes = vec![1; SMALLEST];
-    let told = [regions.offer(&bytes), regions.lend(&bytes)].map(Option::unwrap);
+    let told = [regions.offer(&bytes), regions.share().lend(&bytes)].map(Option::unwrap);
     let keys = told.each_ref().map(|region| region.extent().remote.rkey);
     drop(told);
     assert_eq!(kept(&regions), (0, 0));
@@ -46,16 +46,33 @@ fn memory_whose_key_a_peer_was_told_never_serves_again() {
 
 #[test]
 fn what_is_kept_for_peers_is_bounded_until_it_is_given_back() {
-    let regions = regions(100, 3);
-    let lent = regions.lend(&[0; 60]).unwrap();
-    assert!(regions.lend(&[0; 41]).is_none());
-    assert!(regions.admit(41).is_none());
-    let (region, charge) = regions.admit(40).unwrap();
+    let each = SMALLEST as u64;
+    let regions = regions(4 * each, 3);
+    let share = regions.share();
+    let lent = share.lend(&[0; SMALLEST - 1]).unwrap();
+    assert!(share.lend(&[0; SMALLEST + 1]).is_none());
+    assert!(share.admit(SMALLEST as u32 + 1).is_none());
+    // A byte takes as much as it costs.
+    let (region, charge) = share.admit(1).unwrap();
     // What it takes is given back when the request is answered, not when its bytes are gone.
     drop(region);
-    assert!(regions.admit(1).is_none());
+    assert!(share.admit(1).is_none() && share.hold(&[0]).is_none());
     drop(lent);
-    assert!(regions.lend(&[0; 61]).is_none());
+    assert!(share.lend(&[0; SMALLEST + 1]).is_none());
     drop(charge);
-    assert!(regions.lend(&[0; 100]).is_some());
+    assert!(share.lend(&[0; 2 * SMALLEST]).is_some());
+    assert_eq!(regions.left.load(Ordering::Relaxed), 4 * each);
+}
+
+#[test]
+fn no_connection_has_more_than_it_leaves_to_the_others() {
+    let regions = regions(16 * SMALLEST as u64, 4);
+    let takes_all = |share: &Arc<Share>| -> Vec<_> {
+        std::iter::from_fn(|| share.hold(&[0])).take(100).collect()
+    };
+    let shares = [(); 4].map(|()| regions.share());
+    let held = shares.each_ref().map(takes_all);
+    assert_eq!(held.each_ref().map(Vec::len), [8, 4, 2, 1]);
+    drop(held);
+    assert_eq!(takes_all(&shares[3]).len(), 8);
 }

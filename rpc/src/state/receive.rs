@@ -40,6 +40,7 @@ impl State {
         message: Option<Bytes>,
         work: &mut Work,
     ) -> Result<(), RpcError> {
+        self.last |= done.wr_id == LAST_WQE;
         let own = usize::from(channel.lane.options.receives);
         match &mut self.link {
             Link::Opening(_, early) => {
@@ -52,7 +53,6 @@ impl State {
             }
             Link::Open(..) | Link::Failed(_) => {}
         }
-        self.last |= done.wr_id == LAST_WQE;
         self.sending -= u32::from(buffer_of(done.wr_id).is_some());
         if let Link::Failed(_) = self.link {
             return Ok(());
