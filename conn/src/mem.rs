@@ -132,6 +132,15 @@ pub enum MemoryFault {
         /// The bits needed.
         wanted: u32,
     },
+    /// The bytes are not there: the program whose memory it is has unmapped them, or has ended.
+    /// What comes before them may have been copied.
+    #[error("the memory of key {key:#010x} cannot be reached at {addr:#x}")]
+    Unreachable {
+        /// The key.
+        key: u32,
+        /// First byte wanted.
+        addr: u64,
+    },
     /// An atomic on an address that is not a multiple of 8.
     #[error("atomic at {addr:#x}, which is not a multiple of 8")]
     Misaligned {
@@ -202,7 +211,7 @@ pub trait Memory {
     /// Reads for a peer; checks [`Access::REMOTE_READ`].
     ///
     /// # Errors
-    /// The fault; nothing is read then.
+    /// The fault. Of [`MemoryFault::Unreachable`] alone some bytes may have been read.
     fn read(
         &self,
         pd: PdId,
@@ -215,7 +224,7 @@ pub trait Memory {
     /// Writes for a peer; checks [`Access::REMOTE_WRITE`].
     ///
     /// # Errors
-    /// The fault; nothing is written then.
+    /// The fault. Of [`MemoryFault::Unreachable`] alone some bytes may have been written.
     fn write(
         &self,
         pd: PdId,
@@ -239,8 +248,14 @@ pub trait Memory {
     fn invalidate(&mut self, pd: PdId, key: Rkey) -> Result<(), MemoryFault>;
 }
 
+/// Bytes of a region are not there: [`MemoryFault::Unreachable`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("the memory cannot be reached")]
+pub struct Unreachable;
+
 /// The bytes of one region: what a [`Memory`] keeps behind a key. Offsets are from its first byte;
-/// peers and programs may change the bytes at any time, so they are only ever copied.
+/// peers and programs may change the bytes at any time, so they are only ever copied. They may be
+/// another program's, which can unmap them while they are registered.
 pub trait RegionMemory {
     /// Virtual address of the first byte, as verbs programs name it.
     fn addr(&self) -> u64;
@@ -255,21 +270,36 @@ pub trait RegionMemory {
 
     /// Copies bytes out; where `crc` is given they are fed into it in the same pass.
     ///
+    /// # Errors
+    /// Some of them are not there. What is in `out` and `crc` then says nothing.
+    ///
     /// # Panics
     /// When the range is not inside: the caller has checked it.
-    fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>);
+    fn copy_out(
+        &self,
+        offset: usize,
+        out: &mut [u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable>;
 
     /// Copies bytes in, in ascending order of addresses, the last one last.
     ///
+    /// # Errors
+    /// Some places are not there. Those before them may have been written.
+    ///
     /// # Panics
     /// As [`copy_out`](Self::copy_out).
-    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>);
+    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>)
+    -> Result<(), Unreachable>;
 
     /// Runs an atomic on 8 aligned bytes; gives the value before.
     ///
+    /// # Errors
+    /// They are not there.
+    ///
     /// # Panics
     /// When the range is not inside or not aligned.
-    fn atomic(&self, offset: usize, op: AtomicOp) -> u64;
+    fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Unreachable>;
 
     /// Feeds bytes that nobody else has, such as the headers of a packet, into `crc`, by the means
     /// that copies have to sum.

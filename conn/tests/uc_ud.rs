@@ -6,6 +6,7 @@ use common::bench::{ADDR, KEY, MTU, PRIVATE, SIZE, remote, with_imm, with_invali
 use common::capture::{self, Seen};
 use common::{Port, Qp, Region, path, pattern, receive, request, sge};
 use std::net::{IpAddr, Ipv6Addr};
+use trunkline_conn::host::QpEvent;
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::mem::{Access, AtomicOp, PdId};
 use trunkline_conn::rc::{Dropped, Mtu, State};
@@ -321,6 +322,52 @@ fn uc_packets_that_break_rules_are_dropped_with_their_message() {
         ..uc_config()
     });
     assert_eq!(uc.feed(write(0, 4)), Err(Dropped::Refused));
+}
+
+/// What becomes of two receives, of which the first names memory that is gone.
+fn after_lost_memory(qp: &Qp) {
+    let ends = qp.received.iter().map(|done| (done.wr_id, done.status));
+    assert_eq!(ends.collect::<Vec<_>>(), [(0, Status::LocalProtection)]);
+    assert_eq!(qp.events, [QpEvent::Fatal]);
+    let sent = qp.sent.iter().map(|one| (one.wr_id, one.status));
+    assert_eq!(sent.collect::<Vec<_>>(), [(5, Status::Flushed)]);
+}
+
+#[test]
+fn a_uc_receive_into_memory_that_is_gone_ends_its_qp() {
+    let mut uc = Uc::new(uc_config());
+    post_receives(&mut uc.qp, 2, 8);
+    let send = request(5, SendOp::Send, sge(PRIVATE, ADDR, 8));
+    assert!(uc.engine.post_send(send).is_ok());
+    uc.qp.ram.regions.pop();
+    let word = packet(Opcode::UC_SEND_ONLY, 0, b"word");
+    assert_eq!(uc.feed(word), Err(Dropped::LocalMemory));
+    after_lost_memory(&uc.qp);
+    assert_eq!(uc.engine.state(), State::Error);
+    let next = packet(Opcode::UC_SEND_ONLY, 1, b"word");
+    assert_eq!(uc.feed(next), Err(Dropped::QpInError));
+}
+
+#[test]
+fn a_datagram_into_memory_that_is_gone_ends_its_qp() {
+    let mut endpoint = ud::Endpoint::new(ud_config(0x32));
+    let mut qp = qp();
+    post_receives(&mut qp, 2, 44);
+    let to = ud::Address {
+        path: path(1, 2),
+        qpn: Qpn::from_wire(2),
+        qkey: QKEY,
+    };
+    let send = request(5, SendOp::Send, sge(PRIVATE, ADDR, 8));
+    assert!(endpoint.post_send(send, Some(to)).is_ok());
+    qp.ram.regions.pop();
+    let (good, came) = (datagram(QKEY, b"word"), arrival(path(1, 2)));
+    let fed = endpoint.handle_packet(&good, &came, &mut qp);
+    assert_eq!(fed, Err(Dropped::LocalMemory));
+    after_lost_memory(&qp);
+    assert_eq!(endpoint.state(), State::Error);
+    let next = endpoint.handle_packet(&good, &came, &mut qp);
+    assert_eq!(next, Err(Dropped::QpInError));
 }
 
 fn ud_config(qpn: u32) -> ud::Config {

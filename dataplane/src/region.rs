@@ -11,7 +11,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use trunkline_conn::mem::{AtomicOp, RegionMemory};
+use trunkline_conn::mem::{AtomicOp, RegionMemory, Unreachable};
 use trunkline_wire::Crc;
 
 /// A range of memory. Clones share it; owned memory is given back with the last one.
@@ -72,6 +72,70 @@ impl Region {
         unsafe { copy::load_byte(at, self.bounds()) }
     }
 
+    /// Copies bytes out; where `crc` is given they are fed into it in the same pass. This memory is
+    /// always there.
+    ///
+    /// # Panics
+    /// When the range is not inside.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>) {
+        let src = self.at(offset, out.len());
+        announce(src, out.len());
+        match crc {
+            Some(crc) => {
+                // SAFETY: `at` has checked the range; `out` is private, so it does not overlap.
+                let sum = unsafe {
+                    self.copier
+                        .copy_out_crc(out, src, crc.value(), self.bounds())
+                };
+                *crc = Crc::resume(sum);
+            }
+            // SAFETY: as above.
+            None => unsafe { self.copier.copy_out(out, src, self.bounds()) },
+        }
+    }
+
+    /// Copies bytes in, in ascending order of addresses, the last one last.
+    ///
+    /// # Panics
+    /// When the range is not inside.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>) {
+        let dst = self.at(offset, data.len());
+        announce(dst, data.len());
+        match crc {
+            Some(crc) => {
+                // SAFETY: `at` has checked the range; `data` is private, so it does not overlap.
+                let sum = unsafe {
+                    self.copier
+                        .copy_in_crc(dst, data, crc.value(), self.bounds())
+                };
+                *crc = Crc::resume(sum);
+            }
+            // SAFETY: as above.
+            None => unsafe { self.copier.copy_in(dst, data, self.bounds()) },
+        }
+    }
+
+    /// Runs an atomic on 8 aligned bytes; gives the value before.
+    ///
+    /// # Panics
+    /// When the range is not inside or not aligned.
+    pub fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
+        let at = self.at(offset, 8);
+        assert!(at.addr().is_multiple_of(8), "atomic at {:#x}", at.addr());
+        // SAFETY: 8 aligned bytes inside the region, which is only accessed atomically, as words
+        // where they are whole, or by raw copies.
+        let cell = unsafe { AtomicU64::from_ptr(at.cast()) };
+        match op {
+            AtomicOp::CompareSwap { compare, swap } => {
+                let old = cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+                old.unwrap_or_else(|old| old)
+            }
+            AtomicOp::FetchAdd { add } => cell.fetch_add(add, Ordering::SeqCst),
+        }
+    }
+
     /// Copies in with a kernel of the caller's choice.
     #[cfg(test)]
     pub(crate) fn copy_in_with(&self, copier: Copier, offset: usize, data: &[u8]) {
@@ -115,54 +179,29 @@ impl RegionMemory for Region {
     }
 
     #[inline]
-    fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>) {
-        let src = self.at(offset, out.len());
-        announce(src, out.len());
-        match crc {
-            Some(crc) => {
-                // SAFETY: `at` has checked the range; `out` is private, so it does not overlap.
-                let sum = unsafe {
-                    self.copier
-                        .copy_out_crc(out, src, crc.value(), self.bounds())
-                };
-                *crc = Crc::resume(sum);
-            }
-            // SAFETY: as above.
-            None => unsafe { self.copier.copy_out(out, src, self.bounds()) },
-        }
+    fn copy_out(
+        &self,
+        offset: usize,
+        out: &mut [u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
+        self.copy_out(offset, out, crc);
+        Ok(())
     }
 
     #[inline]
-    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>) {
-        let dst = self.at(offset, data.len());
-        announce(dst, data.len());
-        match crc {
-            Some(crc) => {
-                // SAFETY: `at` has checked the range; `data` is private, so it does not overlap.
-                let sum = unsafe {
-                    self.copier
-                        .copy_in_crc(dst, data, crc.value(), self.bounds())
-                };
-                *crc = Crc::resume(sum);
-            }
-            // SAFETY: as above.
-            None => unsafe { self.copier.copy_in(dst, data, self.bounds()) },
-        }
+    fn copy_in(
+        &self,
+        offset: usize,
+        data: &[u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
+        self.copy_in(offset, data, crc);
+        Ok(())
     }
 
-    fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
-        let at = self.at(offset, 8);
-        assert!(at.addr().is_multiple_of(8), "atomic at {:#x}", at.addr());
-        // SAFETY: 8 aligned bytes inside the region, which is only accessed atomically, as words
-        // where they are whole, or by raw copies.
-        let cell = unsafe { AtomicU64::from_ptr(at.cast()) };
-        match op {
-            AtomicOp::CompareSwap { compare, swap } => {
-                let old = cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
-                old.unwrap_or_else(|old| old)
-            }
-            AtomicOp::FetchAdd { add } => cell.fetch_add(add, Ordering::SeqCst),
-        }
+    fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Unreachable> {
+        Ok(self.atomic(offset, op))
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use trunkline_conn::egress::{Egress, Slot};
-use trunkline_conn::mem::{AtomicOp, RegionMemory};
+use trunkline_conn::mem::{AtomicOp, RegionMemory, Unreachable};
 use trunkline_wire::{Crc, IcrcSeed, Path, icrc, parse_datagram};
 
 /// Eight bytes that fill memory nobody may see. No target writes them anywhere else.
@@ -67,7 +67,12 @@ impl RegionMemory for Region {
         self.bytes.len()
     }
 
-    fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>) {
+    fn copy_out(
+        &self,
+        offset: usize,
+        out: &mut [u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
         let range = self.range(offset, out.len());
         for (byte, place) in out.iter_mut().zip(range) {
             *byte = place.get();
@@ -75,29 +80,36 @@ impl RegionMemory for Region {
         if let Some(crc) = crc {
             crc.update(out);
         }
+        Ok(())
     }
 
-    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>) {
+    fn copy_in(
+        &self,
+        offset: usize,
+        data: &[u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
         for (byte, place) in data.iter().zip(self.range(offset, data.len())) {
             place.set(*byte);
         }
         if let Some(crc) = crc {
             crc.update(data);
         }
+        Ok(())
     }
 
-    fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
+    fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Unreachable> {
         assert!(offset.is_multiple_of(8), "an atomic at {offset}");
         let mut bytes = [0; 8];
-        self.copy_out(offset, &mut bytes, None);
+        self.copy_out(offset, &mut bytes, None)?;
         let before = u64::from_ne_bytes(bytes);
         let after = match op {
             AtomicOp::CompareSwap { compare, swap } if before == compare => swap,
             AtomicOp::CompareSwap { .. } => before,
             AtomicOp::FetchAdd { add } => before.wrapping_add(add),
         };
-        self.copy_in(offset, &after.to_ne_bytes(), None);
-        before
+        self.copy_in(offset, &after.to_ne_bytes(), None)?;
+        Ok(before)
     }
 }
 

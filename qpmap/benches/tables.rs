@@ -10,7 +10,7 @@
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use trunkline_conn::mem::{Access, AtomicOp, Memory, RegionMemory};
+use trunkline_conn::mem::{Access, AtomicOp, Memory, RegionMemory, Unreachable};
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::key::{Secret24, Secret32};
@@ -32,12 +32,16 @@ impl RegionMemory for Range {
         4096
     }
 
-    fn copy_out(&self, _: usize, _: &mut [u8], _: Option<&mut Crc>) {}
+    fn copy_out(&self, _: usize, _: &mut [u8], _: Option<&mut Crc>) -> Result<(), Unreachable> {
+        Ok(())
+    }
 
-    fn copy_in(&self, _: usize, _: &[u8], _: Option<&mut Crc>) {}
+    fn copy_in(&self, _: usize, _: &[u8], _: Option<&mut Crc>) -> Result<(), Unreachable> {
+        Ok(())
+    }
 
-    fn atomic(&self, _: usize, _: AtomicOp) -> u64 {
-        0
+    fn atomic(&self, _: usize, _: AtomicOp) -> Result<u64, Unreachable> {
+        Ok(0)
     }
 }
 

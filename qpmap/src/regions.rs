@@ -15,7 +15,9 @@ use crate::key::Secret32;
 use crate::rcu::Reader;
 use std::sync::atomic::{AtomicBool, Ordering};
 pub use table::{RegionTable, Registered, Unregistered};
-use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Sge};
+use trunkline_conn::mem::{
+    Access, AtomicOp, Memory, MemoryFault, PdId, RegionMemory, Sge, Unreachable,
+};
 use trunkline_wire::{Crc, Rkey};
 
 /// Most regions.
@@ -42,6 +44,14 @@ struct Region<B> {
     /// A peer took the key away, at whichever worker.
     invalidated: AtomicBool,
     bytes: B,
+}
+
+impl<B> Region<B> {
+    /// What it says of an access at `addr` to bytes that are not there.
+    const fn unreachable(&self, addr: u64) -> impl FnOnce(Unreachable) -> MemoryFault + use<B> {
+        let key = self.key;
+        move |Unreachable| MemoryFault::Unreachable { key, addr }
+    }
 }
 
 impl<B: RegionMemory> Regions<B> {
@@ -112,7 +122,7 @@ impl<B: RegionMemory> Regions<B> {
         sges: &[Sge],
         (offset, length): (u32, usize),
         access: Access,
-        mut copy: impl FnMut(&B, usize, std::ops::Range<usize>),
+        mut copy: impl FnMut(&B, usize, std::ops::Range<usize>) -> Result<(), Unreachable>,
     ) -> Result<(), MemoryFault> {
         if length == 0 {
             return Ok(());
@@ -125,8 +135,7 @@ impl<B: RegionMemory> Regions<B> {
             && let Some(addr) = first.addr.checked_add(skip)
         {
             let (region, at) = self.range(pd, first.lkey.0, addr, length as u64, access)?;
-            copy(&region.bytes, at, 0..length);
-            return Ok(());
+            return copy(&region.bytes, at, 0..length).map_err(region.unreachable(addr));
         }
         // Nothing is touched if the others are not enough.
         let have = sges.iter().map(|sge| u64::from(sge.length)).sum();
@@ -147,7 +156,8 @@ impl<B: RegionMemory> Regions<B> {
             };
             let addr = sge.addr.checked_add(skip).ok_or(outside)?;
             let (region, at) = self.range(pd, sge.lkey.0, addr, take, access)?;
-            copy(&region.bytes, at, done..done + take as usize);
+            copy(&region.bytes, at, done..done + take as usize)
+                .map_err(region.unreachable(addr))?;
             done += take as usize;
             if done == length {
                 break;
@@ -179,9 +189,7 @@ impl<B: RegionMemory> Memory for Regions<B> {
             sges,
             (offset, out.len()),
             Access::LOCAL_READ,
-            |bytes, at, range| {
-                bytes.copy_out(at, &mut out[range], crc.as_deref_mut());
-            },
+            |bytes, at, range| bytes.copy_out(at, &mut out[range], crc.as_deref_mut()),
         )
     }
 
@@ -198,9 +206,7 @@ impl<B: RegionMemory> Memory for Regions<B> {
             sges,
             (offset, data.len()),
             Access::LOCAL_WRITE,
-            |bytes, at, range| {
-                bytes.copy_in(at, &data[range], crc.as_deref_mut());
-            },
+            |bytes, at, range| bytes.copy_in(at, &data[range], crc.as_deref_mut()),
         )
     }
 
@@ -231,8 +237,8 @@ impl<B: RegionMemory> Memory for Regions<B> {
             return Ok(());
         }
         let (region, at) = self.range(pd, key.0, addr, out.len() as u64, Access::REMOTE_READ)?;
-        region.bytes.copy_out(at, out, crc);
-        Ok(())
+        let copied = region.bytes.copy_out(at, out, crc);
+        copied.map_err(region.unreachable(addr))
     }
 
     #[inline]
@@ -248,8 +254,8 @@ impl<B: RegionMemory> Memory for Regions<B> {
             return Ok(());
         }
         let (region, at) = self.range(pd, key.0, addr, data.len() as u64, Access::REMOTE_WRITE)?;
-        region.bytes.copy_in(at, data, crc);
-        Ok(())
+        let copied = region.bytes.copy_in(at, data, crc);
+        copied.map_err(region.unreachable(addr))
     }
 
     fn atomic(&self, pd: PdId, key: Rkey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
@@ -257,7 +263,8 @@ impl<B: RegionMemory> Memory for Regions<B> {
         if !addr.is_multiple_of(8) {
             return Err(MemoryFault::Misaligned { addr });
         }
-        Ok(region.bytes.atomic(at, op))
+        let before = region.bytes.atomic(at, op);
+        before.map_err(region.unreachable(addr))
     }
 
     /// The key refuses all use, local too, until its owner deregisters it. Only of a region that

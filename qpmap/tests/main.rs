@@ -32,5 +32,6 @@ mod routes;
 mod secrets;
 mod srq;
 mod trace;
+mod unreachable;
 mod waiting;
 mod watch;

@@ -8,7 +8,7 @@
 mod receiver;
 
 use crate::egress::{Egress, Transmitted};
-use crate::host::Host;
+use crate::host::{Host, QpEvent};
 use crate::mem::{Access, PdId};
 use crate::rc::build::{self, Emitted, Headers, Route};
 use crate::rc::segment::{self, Family};
@@ -139,6 +139,11 @@ impl UnreliableConnection {
         } else {
             self.receiver.handle(&self.config, packet, host)
         };
+        if verdict == Err(Dropped::LocalMemory) {
+            // Nothing that comes later could be received, and nobody would hear why.
+            self.end(host, Status::Flushed, Status::LocalProtection);
+            host.event(QpEvent::Fatal);
+        }
         self.stats.judged(verdict)
     }
 
@@ -203,9 +208,14 @@ impl UnreliableConnection {
     /// Takes the connection to error: the oldest request ends with `status`, all others are
     /// flushed, and so is a receive in hand.
     pub fn abort(&mut self, host: &mut impl Host, status: Status) {
+        self.end(host, status, Status::Flushed);
+    }
+
+    /// The same, with what becomes of a receive in hand.
+    fn end(&mut self, host: &mut impl Host, status: Status, of_receive: Status) {
         self.end_requests(host, status);
         self.state = State::Error;
-        self.receiver.abort(&self.config, host);
+        self.receiver.end(&self.config, host, of_receive);
     }
 
     /// The oldest request failed here: it ends with `status`, all others are flushed, and receiving

@@ -200,13 +200,13 @@ impl Receiver {
         });
     }
 
-    /// The receive in hand is flushed.
-    pub(super) fn abort(&mut self, config: &Config, host: &mut impl Host) {
+    /// The receive in hand ends so.
+    pub(super) fn end(&mut self, config: &Config, host: &mut impl Host, status: Status) {
         self.message = Message::None;
         if let Some(receive) = self.in_hand.take() {
             host.received(Completion {
                 wr_id: receive.wr_id,
-                status: Status::Flushed,
+                status,
                 opcode: WorkOpcode::Receive,
                 qpn: config.qpn,
                 byte_len: 0,

@@ -6,7 +6,7 @@
 //! there as 64 and 0.
 
 use crate::egress::{Egress, Transmitted};
-use crate::host::Host;
+use crate::host::{Host, QpEvent};
 use crate::ingress::Arrival;
 use crate::mem::{Memory, PdId};
 use crate::rc::build::{self, Emitted, Headers, Route};
@@ -140,6 +140,11 @@ impl Endpoint {
         host: &mut impl Host,
     ) -> Result<(), Dropped> {
         let verdict = self.receive(packet, arrival, host);
+        if verdict == Err(Dropped::LocalMemory) {
+            // Nothing that comes later could be received, and nobody would hear why.
+            self.end(host, Status::Flushed, Status::LocalProtection);
+            host.event(QpEvent::Fatal);
+        }
         self.stats.judged(verdict)
     }
 
@@ -267,12 +272,17 @@ impl Endpoint {
     /// Takes the QP to error: the oldest request ends with `status`, all others are flushed, and
     /// so is a receive in hand.
     pub fn abort(&mut self, host: &mut impl Host, status: Status) {
+        self.end(host, status, Status::Flushed);
+    }
+
+    /// The same, with what becomes of a receive in hand.
+    fn end(&mut self, host: &mut impl Host, status: Status, of_receive: Status) {
         self.end_requests(host, status);
         self.state = State::Error;
         if let Some(receive) = self.in_hand.take() {
             host.received(Completion {
                 wr_id: receive.wr_id,
-                status: Status::Flushed,
+                status: of_receive,
                 opcode: WorkOpcode::Receive,
                 qpn: self.config.qpn,
                 byte_len: 0,

@@ -17,6 +17,8 @@ struct Block {
     addr: u64,
     data: RefCell<Vec<u8>>,
     touched: Cell<u32>,
+    /// Bytes from here on are not there.
+    end: Cell<usize>,
 }
 
 impl Block {
@@ -26,7 +28,12 @@ impl Block {
             addr,
             data,
             touched: Cell::new(0),
+            end: Cell::new(length),
         }
+    }
+
+    fn reach(&self, end: usize) -> Result<(), Unreachable> {
+        (end <= self.end.get()).then_some(()).ok_or(Unreachable)
     }
 }
 
@@ -39,23 +46,35 @@ impl RegionMemory for Block {
         self.data.borrow().len()
     }
 
-    fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>) {
+    fn copy_out(
+        &self,
+        offset: usize,
+        out: &mut [u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
         self.touched.set(self.touched.get() + 1);
         out.copy_from_slice(&self.data.borrow()[offset..offset + out.len()]);
         if let Some(crc) = crc {
             crc.update(out);
         }
+        self.reach(offset + out.len())
     }
 
-    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>) {
+    fn copy_in(
+        &self,
+        offset: usize,
+        data: &[u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
         self.touched.set(self.touched.get() + 1);
         self.data.borrow_mut()[offset..offset + data.len()].copy_from_slice(data);
         if let Some(crc) = crc {
             crc.update(data);
         }
+        self.reach(offset + data.len())
     }
 
-    fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
+    fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Unreachable> {
         self.touched.set(self.touched.get() + 1);
         let mut data = self.data.borrow_mut();
         let cell: &mut [u8; 8] = (&mut data[offset..offset + 8]).try_into().unwrap();
@@ -67,7 +86,8 @@ impl RegionMemory for Block {
             AtomicOp::CompareSwap { .. } => {}
             AtomicOp::FetchAdd { add } => *cell = before.wrapping_add(add).to_ne_bytes(),
         }
-        before
+        self.reach(offset + 8)?;
+        Ok(before)
     }
 }
 
@@ -588,4 +608,42 @@ proptest! {
             prop_assert_eq!(regions.table.len(), live);
         }
     }
+}
+
+#[test]
+fn bytes_that_are_not_there_are_an_error_of_whoever_wants_them() {
+    let (regions, pd) = regions();
+    let block = Block::new(0x1000, 64);
+    block.end.set(32);
+    let keys = regions.table.register(pd, block, Access::ALL).unwrap();
+    let sge = |addr, length| Sge {
+        addr,
+        length,
+        lkey: keys.lkey,
+    };
+    let gone = |addr| {
+        let key = keys.rkey.0;
+        Err(MemoryFault::Unreachable { key, addr })
+    };
+    let (mut out, data) = ([0; 16], [9; 16]);
+    let both = [sge(0x1000, 8), sge(0x101c, 16)];
+    assert_eq!(regions.gather(pd, &both, 0, &mut out, None), gone(0x101c));
+    assert_eq!(regions.scatter(pd, &both, 0, &data, None), gone(0x101c));
+    assert_eq!(regions.scatter(pd, &both[..1], 0, &data[..8], None), Ok(()));
+    let one = [sge(0x1018, 16)];
+    assert_eq!(regions.gather(pd, &one, 0, &mut out, None), gone(0x1018));
+    assert_eq!(
+        regions.read(pd, keys.rkey, 0x1018, &mut out, None),
+        gone(0x1018)
+    );
+    assert_eq!(
+        regions.write(pd, keys.rkey, 0x1018, &data, None),
+        gone(0x1018)
+    );
+    let add = AtomicOp::FetchAdd { add: 1 };
+    assert_eq!(
+        regions.atomic(pd, keys.rkey, 0x1020, add).err(),
+        gone(0x1020).err()
+    );
+    assert!(regions.atomic(pd, keys.rkey, 0x1018, add).is_ok());
 }

@@ -5,12 +5,12 @@ pub(crate) mod managed;
 pub(crate) mod scene;
 pub(crate) mod watched;
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_conn::control::CongestionControl;
 use trunkline_conn::egress::{Egress, Slot};
 use trunkline_conn::ingress::{Arrival, Identification};
-use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge};
+use trunkline_conn::mem::{Access, AtomicOp, PdId, RegionMemory, Sge, Unreachable};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{Completion, SendFlags, SendOp};
@@ -30,6 +30,8 @@ pub(crate) struct Buffer {
     pub(crate) addr: u64,
     pub(crate) bytes: Arc<Vec<AtomicU8>>,
     lock: Arc<Mutex<()>>,
+    /// Bytes from here on are not there.
+    end: Arc<AtomicUsize>,
 }
 
 impl Buffer {
@@ -39,7 +41,19 @@ impl Buffer {
             addr,
             bytes,
             lock: Arc::default(),
+            end: Arc::new(AtomicUsize::new(len)),
         }
+    }
+
+    /// Takes away the bytes from `offset` on.
+    pub(crate) fn unmap(&self, offset: usize) {
+        self.end.store(offset, Ordering::Relaxed);
+    }
+
+    /// Bytes of a range that are there.
+    fn reach(&self, offset: usize, len: usize) -> Result<(), Unreachable> {
+        let end = self.end.load(Ordering::Relaxed);
+        (offset + len <= end).then_some(()).ok_or(Unreachable)
     }
 
     pub(crate) fn get(&self, offset: usize, len: usize) -> Vec<u8> {
@@ -63,19 +77,36 @@ impl RegionMemory for Buffer {
     fn len(&self) -> usize {
         self.bytes.len()
     }
-    fn copy_out(&self, offset: usize, out: &mut [u8], crc: Option<&mut Crc>) {
+    fn copy_out(
+        &self,
+        offset: usize,
+        out: &mut [u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
+        self.reach(offset, out.len())?;
         out.copy_from_slice(&self.get(offset, out.len()));
         if let Some(crc) = crc {
             crc.update(out);
         }
+        Ok(())
     }
-    fn copy_in(&self, offset: usize, data: &[u8], crc: Option<&mut Crc>) {
-        self.set(offset, data);
+    fn copy_in(
+        &self,
+        offset: usize,
+        data: &[u8],
+        crc: Option<&mut Crc>,
+    ) -> Result<(), Unreachable> {
+        // As a system call has it: what can be written is.
+        let there = self.end.load(Ordering::Relaxed).saturating_sub(offset);
+        self.set(offset, &data[..there.min(data.len())]);
+        self.reach(offset, data.len())?;
         if let Some(crc) = crc {
             crc.update(data);
         }
+        Ok(())
     }
-    fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
+    fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Unreachable> {
+        self.reach(offset, 8)?;
         let _guard = self.lock.lock().expect("no test panics while it holds it");
         let before = u64::from_ne_bytes(self.get(offset, 8).try_into().expect("8 bytes"));
         let after = match op {
@@ -84,7 +115,7 @@ impl RegionMemory for Buffer {
             AtomicOp::FetchAdd { add } => before.wrapping_add(add),
         };
         self.set(offset, &after.to_ne_bytes());
-        before
+        Ok(before)
     }
 }
 
