@@ -8,9 +8,13 @@
 )]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use std::fs::OpenOptions;
 use std::hint::black_box;
 use std::time::Duration;
+use trunkline_conn::mem::RegionMemory;
 use trunkline_dataplane::copy::{Bounds, Copier};
+use trunkline_dataplane::{ProcessMemory, Region};
+use trunkline_wire::Crc;
 
 /// Copies `data` to `out` block by block with `copy`, which carries the sum along.
 fn blocks(
@@ -96,5 +100,40 @@ fn copies(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, copies);
+/// The same bytes in memory of this process, as a node inside the program reaches them, and by
+/// `/proc/self/mem`, as a service reaches a program's.
+fn processes(c: &mut Criterion) {
+    const BYTES: usize = 1 << 20;
+    let direct = Region::allocate(BYTES).expect("memory");
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).open("/proc/self/mem");
+    let file = file.expect("proc");
+    let memory = ProcessMemory::new(file.into()).expect("a file of proc");
+    let by_proc = memory.region(direct.addr(), BYTES).expect("a range");
+    for length in [64, 1024, 4096, 64 << 10] {
+        let mut group = c.benchmark_group(format!("process-{length}B"));
+        group.throughput(Throughput::Bytes(length as u64));
+        group.warm_up_time(Duration::from_millis(100));
+        group.measurement_time(Duration::from_millis(400));
+        group.sample_size(20);
+        let mut out = vec![0x5a_u8; length];
+        group.bench_function("out", |b| b.iter(|| direct.copy_out(0, &mut out, None)));
+        group.bench_function("out-by-proc", |b| {
+            b.iter(|| RegionMemory::copy_out(&by_proc, 0, &mut out, None));
+        });
+        group.bench_function("in", |b| b.iter(|| direct.copy_in(0, &out, None)));
+        group.bench_function("in-by-proc", |b| {
+            b.iter(|| RegionMemory::copy_in(&by_proc, 0, &out, None));
+        });
+        let mut sum = Crc::resume(0);
+        group.bench_function("out-sum", |b| {
+            b.iter(|| direct.copy_out(0, &mut out, Some(&mut sum)));
+        });
+        group.bench_function("out-sum-by-proc", |b| {
+            b.iter(|| RegionMemory::copy_out(&by_proc, 0, &mut out, Some(&mut sum)));
+        });
+    }
+}
+
+criterion_group!(benches, copies, processes);
 criterion_main!(benches);

@@ -16,6 +16,7 @@ pub mod neighbours;
 pub mod port;
 pub mod prng;
 pub mod process;
+pub mod process_memory;
 pub mod region;
 pub mod routes;
 pub mod udp;
@@ -36,6 +37,7 @@ pub use neighbours::{Interface, Neighbours};
 pub use port::{
     Arrival, Capabilities, Identification, Port, PortCounters, PortError, PortEvent, Quoted,
 };
+pub use process_memory::{ProcessMemory, ProcessRegion};
 pub use region::Region;
 pub use routes::{KernelRoutes, Neighbour, NextHop, RouteError, Routes};
 pub use udp::{InterfaceName, UdpConfig, UdpOpenError, UdpPort};
