@@ -60,6 +60,9 @@ pub fn rings(data: &[u8]) {
         received: VecDeque::new(),
         scribbled: false,
         next: 0,
+        max_wr: max_wr as usize,
+        max_sge: max_sge as usize,
+        max_inline: max_inline.into(),
     };
     input.drive(MAX_OPERATIONS, |input| {
         program.step(input);
@@ -83,6 +86,10 @@ struct Program {
     received: VecDeque<(u64, u64)>,
     scribbled: bool,
     next: u64,
+    /// What the queues were made for.
+    max_wr: usize,
+    max_sge: usize,
+    max_inline: usize,
 }
 
 impl Program {
@@ -184,13 +191,15 @@ impl Program {
         if let Ok(Some((request, _, slots))) = &fetched {
             assert!(request.length <= MAX_MESSAGE, "{} bytes", request.length);
             match &request.local {
-                Local::Sges(sges) => assert!(sges.len() <= MAX_SGE),
+                Local::Sges(sges) => assert!(sges.len() <= self.max_sge),
                 Local::Inline(bytes) => {
-                    assert!(bytes.len() <= MAX_INLINE && bytes.len() == request.length as usize);
+                    let length = bytes.len();
+                    assert!(length <= self.max_inline && length == request.length as usize);
                 }
             }
             assert!(*slots > 0);
             self.held.push_back(*slots);
+            assert!(self.held.len() <= self.max_wr, "more than it was made for");
         }
         if !self.scribbled {
             let fetched = fetched.expect("nobody scribbled");
@@ -202,7 +211,7 @@ impl Program {
     fn fetch_receive(&mut self) {
         let fetched = self.receive.fetch();
         if let Ok(Some(receive)) = &fetched {
-            assert!(receive.sges.len() <= MAX_SGE);
+            assert!(receive.sges.len() <= self.max_sge);
         }
         if !self.scribbled {
             let fetched = fetched.expect("nobody scribbled");

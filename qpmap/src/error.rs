@@ -331,6 +331,12 @@ pub enum RingError {
         /// Slots of the ring.
         capacity: u32,
     },
+    /// There are more requests than the queue was made for.
+    #[error("more requests outstanding than {max}")]
+    TooManyRequests {
+        /// Most requests.
+        max: u32,
+    },
     /// A request runs past the tail.
     #[error("a request of {need} slots where {have} are filled")]
     Truncated {
@@ -351,7 +357,7 @@ pub enum RingError {
         /// The flags.
         flags: u8,
     },
-    /// More scatter-gather elements than any request may have.
+    /// More scatter-gather elements than a request of the queue may have.
     #[error("{count} scatter-gather elements, at most {max}")]
     TooManySge {
         /// Elements it claims.
@@ -359,7 +365,7 @@ pub enum RingError {
         /// Most elements.
         max: u32,
     },
-    /// More inline data than any request may have.
+    /// More inline data than a request of the queue may have.
     #[error("{length} bytes inline, at most {max}")]
     InlineTooLong {
         /// Bytes it claims.

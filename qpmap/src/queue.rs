@@ -6,7 +6,7 @@
 
 use crate::allowed::Allowed;
 use crate::error::{PostError, RingError, VerbsError};
-use crate::ring::{CursorCell, MAX_SLOTS, Position, Ring, RingMemory};
+use crate::ring::{Count, CursorCell, MAX_SLOTS, Position, Ring, RingMemory};
 use crate::sync::Mutex;
 use crate::wqe::{self, Limits, Post, RecvWr, SendWr};
 use std::sync::{OnceLock, PoisonError};
@@ -34,6 +34,9 @@ struct Used<W> {
     ring: Ring<W>,
     /// The worker's, where it keeps none elsewhere.
     cursor: CursorCell,
+    /// Requests that the worker has taken and not released. It counts them itself: a program may
+    /// say anything.
+    taken: Count,
     /// What the consumer had released when the producer last looked.
     released: Mutex<Position>,
 }
@@ -121,9 +124,29 @@ impl<W: RingMemory> SendQueue<W> {
     /// [`discard`](Self::discard).
     #[inline]
     pub fn fetch(&self, cursor: &mut SendCursor) -> Result<Option<(Request, u32, u16)>, RingError> {
-        match self.queue.ring() {
-            Some(ring) => wqe::take_send(ring, cursor),
-            None => Ok(None),
+        let Some(used) = self.queue.used.get() else {
+            return Ok(None);
+        };
+        let taken = used.taken.get();
+        if taken >= self.max_wr() {
+            return match cursor.available(&used.ring)? {
+                0 => Ok(None),
+                _ => Err(RingError::TooManyRequests { max: self.max_wr() }),
+            };
+        }
+        let found = wqe::take_send(&used.ring, cursor, self.queue.limits)?;
+        if found.is_some() {
+            used.taken.set(taken + 1);
+        }
+        Ok(found)
+    }
+
+    /// Worker: puts back the `requests` fetched last, of `slots` slots together: they are fetched
+    /// again.
+    pub(crate) fn put_back(&self, cursor: &mut SendCursor, requests: u32, slots: u32) {
+        if let Some(used) = self.queue.used.get() {
+            used.taken.lower(requests);
+            cursor.rewind(slots);
         }
     }
 
@@ -148,8 +171,9 @@ impl<W: RingMemory> SendQueue<W> {
     /// Worker: gives back the slots of one request, in the order in which they were fetched.
     #[inline]
     pub fn release(&self, slots: u16) {
-        if let Some(ring) = self.queue.ring() {
-            ring.release(slots.into());
+        if let Some(used) = self.queue.used.get() {
+            used.taken.lower(1);
+            used.ring.release(slots.into());
         }
     }
 
@@ -164,7 +188,10 @@ impl<W: RingMemory> SendQueue<W> {
     /// Worker: drops everything posted so far, fetched or not, and mends the cursor of a broken
     /// ring. Nothing fetched before may be released after.
     pub fn discard(&self, cursor: &mut SendCursor) {
-        self.queue.discard(cursor);
+        if let Some(used) = self.queue.used.get() {
+            used.taken.set(0);
+            self.queue.discard(cursor);
+        }
     }
 
     /// Most requests outstanding.
@@ -225,7 +252,7 @@ impl<W: RingMemory> RecvQueue<W> {
     #[inline]
     pub(crate) fn read(&self) -> Result<Option<(Receive, u16)>, RingError> {
         match self.queue.used.get() {
-            Some(used) => wqe::take_recv(&used.ring, &used.cursor),
+            Some(used) => wqe::take_recv(&used.ring, &used.cursor, self.queue.limits),
             None => Ok(None),
         }
     }
@@ -335,6 +362,7 @@ impl<W: RingMemory> Queue<W> {
         Box::new(Used {
             ring: Ring::new(W::zeroed(self.ring_words())),
             cursor: CursorCell::default(),
+            taken: Count::default(),
             released: Mutex::new(Position::default()),
         })
     }

@@ -179,6 +179,31 @@ impl CursorCell {
     }
 }
 
+/// A number behind a shared reference. Only the consumer touches it.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+// Relaxed: as for a `CursorCell`.
+impl Count {
+    #[inline]
+    pub(crate) fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) as u32
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, count: u32) {
+        self.0.store(count.into(), Ordering::Relaxed);
+    }
+
+    /// # Panics
+    /// It is less than that.
+    #[inline]
+    pub(crate) fn lower(&self, by: u32) {
+        let left = self.get().checked_sub(by);
+        self.set(left.expect("what is given back was taken"));
+    }
+}
+
 /// A ring. One side alone calls the producer's methods, the other alone the consumer's.
 #[derive(Debug)]
 pub struct Ring<W> {

@@ -269,8 +269,11 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let held = record.slots.iter().map(|slots| u32::from(*slots)).sum();
+        let requests = record.slots.len() as u32;
         self.close_ibta(ibta);
-        self.qps[qp].cursor.rewind(held);
+        let record = &mut self.qps[qp];
+        let (queue, cursor) = (&record.queues.send, &mut record.cursor);
+        queue.put_back(cursor, requests, held);
         self.share(qp, self.links.pick(peer, remote).unwrap_or(conn));
     }
 

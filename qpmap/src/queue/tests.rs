@@ -361,6 +361,75 @@ fn what_a_program_may_not_write_is_named() {
     }
 }
 
+/// Writes requests of one slot, each with this word 1 (send) or elements (receive), whatever the
+/// queue was made for.
+fn forge(ring: &Ring<Heap>, requests: u32, what: u64) {
+    for slot in 0..requests {
+        ring.store(slot, 0, slot.into());
+        ring.store(slot, 1, what);
+    }
+    let tail = Position {
+        slots: requests,
+        entries: requests,
+    };
+    ring.publish(tail);
+}
+
+#[test]
+fn who_posts_past_the_library_gets_no_more_requests_than_the_queue_was_made_for() {
+    // Most requests of it take several slots, so that there is room for more short ones.
+    let queue = send_queue(3);
+    queue.post(&[send(SendOp::Send, &[])]).unwrap();
+    let ring = queue.queue.ring().unwrap();
+    assert!(ring.capacity() > 4);
+    forge(ring, ring.capacity(), 2);
+    let mut cursor = SendCursor::default();
+    let mut fetch = || queue.fetch(&mut cursor);
+    let too_many = RingError::TooManyRequests { max: 3 };
+    for _ in 0..3 {
+        assert!(fetch().unwrap().is_some());
+    }
+    assert_eq!(fetch().unwrap_err(), too_many);
+    assert_eq!(fetch().unwrap_err(), too_many, "it stays");
+    // One that is done makes room for one.
+    queue.release(1);
+    assert!(fetch().unwrap().is_some());
+    assert_eq!(fetch().unwrap_err(), too_many);
+    queue.put_back(&mut cursor, 2, 2);
+    let again = [(); 2].map(|()| queue.fetch(&mut cursor).unwrap().unwrap().0.wr_id);
+    assert_eq!(again, [2, 3]);
+    assert_eq!(queue.fetch(&mut cursor).unwrap_err(), too_many);
+    queue.discard(&mut cursor);
+    assert!(matches!(queue.fetch(&mut cursor), Ok(None)));
+}
+
+#[test]
+fn who_posts_past_the_library_gets_no_longer_requests_than_the_queue_was_made_for() {
+    let many = |count| RingError::TooManySge { count, max: 1 };
+    let inline = RingError::InlineTooLong { length: 9, max: 8 };
+    for (what, error) in [
+        (2 | 2 << 16, many(2)),
+        (2 | 3 << 16, many(3)),
+        (2 | 8 << 8 | 9 << 16, inline),
+    ] {
+        let queue = SendQueue::<Heap>::new(8, 1, 8).unwrap();
+        queue.post(&[send(SendOp::Send, &[])]).unwrap();
+        forge(queue.queue.ring().unwrap(), 8, what);
+        let mut cursor = SendCursor::default();
+        assert_eq!(queue.fetch(&mut cursor).unwrap_err(), error);
+    }
+    for count in [2, 3] {
+        let queue = RecvQueue::<Heap>::new(8, 1).unwrap();
+        let receive = RecvWr {
+            wr_id: 0,
+            sges: &[],
+        };
+        queue.post(&[receive]).unwrap();
+        forge(queue.queue.ring().unwrap(), 8, count.into());
+        assert_eq!(queue.fetch().unwrap_err(), many(count));
+    }
+}
+
 #[test]
 fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
     let queue = SendQueue::<Heap>::new(4, 2, 32).unwrap();

@@ -1,8 +1,8 @@
 //! Work requests read back from a ring that the program may have written anything into.
 
 use super::{
-    ATOMIC_BYTES, ATOMIC_WORDS, FLAGS, GID_WORDS, OWN_BINDING, RECV_HEAD, SEND_HEAD, SGE_WORDS,
-    WORD_BYTES, opcode, slots,
+    ATOMIC_BYTES, ATOMIC_WORDS, FLAGS, GID_WORDS, Limits, OWN_BINDING, RECV_HEAD, SEND_HEAD,
+    SGE_WORDS, WORD_BYTES, opcode, slots,
 };
 use crate::error::RingError;
 use crate::ring::{Cursor, CursorCell, Ring, RingMemory, SLOT_WORDS};
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use trunkline_conn::mem::{AtomicOp, PdId, Sge};
 use trunkline_conn::work::{
-    Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Receive, Remote, Request, SendFlags, SendOp,
+    Datagram, Local, MAX_MESSAGE, Receive, Remote, Request, SendFlags, SendOp,
 };
 use trunkline_wire::{Gid, Lkey, Qpn, Rkey};
 
@@ -26,6 +26,7 @@ type Taken = (Request, u32, u16);
 pub(crate) fn take_send<W: RingMemory>(
     ring: &Ring<W>,
     cursor: &mut Cursor,
+    limits: Limits,
 ) -> Result<Option<Taken>, RingError> {
     let have = cursor.available(ring)?;
     if have == 0 {
@@ -35,9 +36,11 @@ pub(crate) fn take_send<W: RingMemory>(
     let words = ring.slot(slot);
     let what = words[1].load(Ordering::Relaxed);
     let (code, flags, count, extra) = fields(what);
-    let near = count <= 2 && code <= opcode::READ && flags.0 & !(FLAGS & !SendFlags::INLINE.0) == 0;
+    let most = usize::from(limits.max_sge).min(2);
+    let near =
+        count <= most && code <= opcode::READ && flags.0 & !(FLAGS & !SendFlags::INLINE.0) == 0;
     if !near {
-        return far_send(ring, cursor, what, have);
+        return far_send(ring, cursor, what, have, limits);
     }
     let ([rkey, route], addr) = (halves(load(words, 3)), load(words, 2));
     let [first, second] = near_sges(
@@ -99,6 +102,7 @@ fn far_send<W: RingMemory>(
     cursor: &mut Cursor,
     what: u64,
     have: u32,
+    limits: Limits,
 ) -> Result<Option<Taken>, RingError> {
     let slot = cursor.slot();
     let (code, flags, count, extra) = fields(what);
@@ -123,9 +127,9 @@ fn far_send<W: RingMemory>(
         };
     let need = check_slots(
         data + if inline {
-            inline_words(count)?
+            inline_words(count, limits)?
         } else {
-            sge_words(count)?
+            sge_words(count, limits)?
         },
         have,
     )?;
@@ -204,6 +208,7 @@ fn far_send<W: RingMemory>(
 pub(crate) fn take_recv<W: RingMemory>(
     ring: &Ring<W>,
     state: &CursorCell,
+    limits: Limits,
 ) -> Result<Option<(Receive, u16)>, RingError> {
     let mut cursor = state.get();
     let have = cursor.available(ring)?;
@@ -212,8 +217,8 @@ pub(crate) fn take_recv<W: RingMemory>(
     }
     let words = ring.slot(cursor.slot());
     let count = load(words, 1);
-    if count > 2 {
-        return far_recv(ring, state, cursor, count, have);
+    if count > u64::from(limits.max_sge.min(2)) {
+        return far_recv(ring, state, cursor, (count, have), limits);
     }
     let count = count as usize;
     let data = [
@@ -243,12 +248,12 @@ fn far_recv<W: RingMemory>(
     ring: &Ring<W>,
     state: &CursorCell,
     mut cursor: Cursor,
-    count: u64,
-    have: u32,
+    (count, have): (u64, u32),
+    limits: Limits,
 ) -> Result<Option<(Receive, u16)>, RingError> {
     let slot = cursor.slot();
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let need = check_slots(RECV_HEAD + sge_words(count)?, have)?;
+    let need = check_slots(RECV_HEAD + sge_words(count, limits)?, have)?;
     let (sges, _) = load_sges(ring, slot, RECV_HEAD, count)?;
     let wr_id = ring.load(slot, 0);
     cursor.advance(need);
@@ -269,22 +274,22 @@ const fn fields(what: u64) -> (u8, SendFlags, usize, u32) {
 }
 
 #[inline]
-const fn inline_words(count: usize) -> Result<usize, RingError> {
-    if count > MAX_INLINE {
+const fn inline_words(count: usize, limits: Limits) -> Result<usize, RingError> {
+    if count > limits.max_inline as usize {
         return Err(RingError::InlineTooLong {
             length: count as u32,
-            max: MAX_INLINE as u32,
+            max: limits.max_inline as u32,
         });
     }
     Ok(count.div_ceil(WORD_BYTES))
 }
 
 #[inline]
-const fn sge_words(count: usize) -> Result<usize, RingError> {
-    if count > MAX_SGE {
+const fn sge_words(count: usize, limits: Limits) -> Result<usize, RingError> {
+    if count > limits.max_sge as usize {
         return Err(RingError::TooManySge {
             count: count as u32,
-            max: MAX_SGE as u32,
+            max: limits.max_sge as u32,
         });
     }
     Ok(count * SGE_WORDS)
