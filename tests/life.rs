@@ -343,3 +343,151 @@ fn named_threads() -> usize {
     }
     threads
 }
+
+#[test]
+fn a_node_that_fails_while_it_ends_says_so_at_once() {
+    let (node, fault) = faulty::node(address(), Node::builder().drive(Drive::Inline));
+    let (end, peer) = (End::of(node), End::new(Node::builder().address(address())));
+    let (qp, theirs) = (
+        end.qp(&QpOptions::default()),
+        peer.qp(&QpOptions::default()),
+    );
+    qp.connect(theirs.address()).unwrap();
+    theirs.connect(qp.address()).unwrap();
+    let write = SendOp::Write(peer.mr.remote(0));
+    end.post(&qp, 1, write, 0, 64);
+    assert_eq!(next(&[&end.node], &end.send_cq).status, Status::Success);
+    fault.set(Fault::LacksBuffers);
+    end.post(&qp, 2, write, 0, 64);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            fault.set(Fault::IsGone);
+        });
+        let ended = end.node.shutdown(Duration::from_secs(30));
+        assert!(
+            matches!(ended, Err(Error::Down(Down::Failed { .. }))),
+            "{ended:?}"
+        );
+    });
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(wait_for(&end.send_cq).status, Status::Flushed);
+}
+
+#[test]
+fn a_node_that_ends_gives_up_an_error_that_stays_when_time_is_up() {
+    for workers in [1, 2] {
+        let builder = Node::builder().drive(Drive::Inline);
+        let (node, faults) = match workers {
+            1 => {
+                let (node, fault) = faulty::node(address(), builder);
+                (node, vec![fault])
+            }
+            _ => {
+                let (node, faults) = faulty::node_of_workers::<2>(address(), builder);
+                (node, faults.to_vec())
+            }
+        };
+        let end = End::of(node);
+        let qp = end.qp(&QpOptions::default());
+        qp.connect(qp.address()).unwrap();
+        faults
+            .iter()
+            .for_each(|fault| fault.set(Fault::LacksBuffers));
+        let write = SendOp::Write(end.mr.remote(0));
+        end.post(&qp, 2, write, 0, 64);
+        let began = Instant::now();
+        let ended = end.node.shutdown(Duration::from_millis(200));
+        assert!(matches!(ended, Err(Error::Unfinished)), "{ended:?}");
+        let took = began.elapsed();
+        assert!((200..5000).contains(&(took.as_millis() as u64)), "{took:?}");
+        assert_eq!(end.node.health().down, Some(Down::ShutDown));
+        assert_eq!(wait_for(&end.send_cq).status, Status::Flushed);
+    }
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_node_that_another_thread_ends_has_no_error() {
+    for drive in [Drive::Inline, Drive::Threaded] {
+        let (node, _fault) = faulty::node(
+            address(),
+            Node::builder()
+                .drive(drive)
+                .peer_timeout(Duration::from_secs(600)),
+        );
+        let (end, peer) = (End::of(node), End::new(Node::builder().address(address())));
+        let (qp, theirs) = (
+            end.qp(&QpOptions::default()),
+            peer.qp(&QpOptions::default()),
+        );
+        qp.connect(theirs.address()).unwrap();
+        theirs.connect(qp.address()).unwrap();
+        // There is no receive.
+        end.post(&qp, 2, SendOp::Send, 0, 64);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| end.node.shutdown(Duration::from_secs(30)));
+            std::thread::sleep(Duration::from_millis(50));
+            let ended = end.node.shutdown(Duration::ZERO);
+            assert!(matches!(ended, Err(Error::Unfinished)), "{ended:?}");
+            let ended = waits.join().unwrap();
+            assert!(!matches!(ended, Err(Error::Down(_))), "{ended:?}");
+        });
+    }
+}
+
+#[test]
+fn a_childs_shutdown_says_whose_the_node_is_at_once() {
+    for drive in [Drive::Inline, Drive::Threaded] {
+        let end = End::new(Node::builder().address(address()).drive(drive));
+        let qp = end.qp(&QpOptions::default());
+        qp.connect(qp.address()).unwrap();
+        let began = Instant::now();
+        let code = in_child(|| {
+            let ended = end.node.shutdown(Duration::from_secs(20));
+            u8::from(!matches!(ended, Err(Error::Down(Down::Forked))))
+        });
+        assert_eq!(code, 0);
+        assert!(began.elapsed() < Duration::from_secs(5));
+        assert_eq!(end.node.health().down, None);
+    }
+}
+
+#[test]
+fn who_reads_ahead_may_outlive_the_qp_and_the_node() {
+    let end = End::new(Node::builder().address(address()));
+    let qp = end.qp(&QpOptions::default());
+    let ahead = qp.look_ahead();
+    ahead.post_send();
+    qp.connect(qp.address()).unwrap();
+    let write = SendOp::Write(end.mr.remote(0));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                ahead.clone().post_send();
+            }
+        });
+        for wr_id in 0..500 {
+            end.post(&qp, wr_id, write, 0, 64);
+            assert_eq!(wait_for(&end.send_cq).status, Status::Success);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let number = qp.qpn();
+    assert!(format!("{ahead:?}").contains(&number.to_string()));
+    let with_qp = end.node.state_bytes().total();
+    drop(qp);
+    ahead.post_send();
+    until(&[], "the QP goes", || {
+        end.node.state_bytes().total() < with_qp
+    });
+    // Its CQ is not held by it, nor its place.
+    let again = end.qp(&QpOptions::default());
+    again.connect(again.address()).unwrap();
+    end.post(&again, 1, write, 0, 64);
+    assert_eq!(wait_for(&end.send_cq).status, Status::Success);
+    drop(again);
+    drop(end);
+    ahead.post_send();
+}

@@ -18,6 +18,7 @@ mod ibta;
 mod idle;
 mod lies;
 mod lives;
+mod look_ahead;
 mod mtu;
 mod pace;
 mod packs;

@@ -139,7 +139,8 @@ const SMALLEST: usize = 16 << 10;
 #[derive(Debug)]
 pub(crate) struct Regions {
     pd: Pd,
-    /// Bytes that may still be taken.
+    /// Bytes that may be kept for peers, and those that may still be taken.
+    budget: u64,
     left: AtomicU64,
     unused: Mutex<Unused>,
 }
@@ -187,13 +188,17 @@ impl Drop for Charge {
 impl Share {
     /// Takes what a region of so many bytes costs; `None`: that would be more than may be kept, or
     /// the connection would have more than it leaves to all others together. So who keeps all that
-    /// it can leaves the next one half as much, and so on.
+    /// it can leaves the next one half as much, and so on. Where nothing is kept there is room for
+    /// one body, however long.
     fn charge(self: &Arc<Self>, length: u32) -> Option<Charge> {
         let cost = size_for(length) as u64;
         let order = Ordering::Relaxed;
         // What it has grows under its connection's lock alone.
         let held = self.held.load(order) + cost;
-        let spend = |left: u64| left.checked_sub(cost).filter(|left| held <= *left);
+        let spend = |left: u64| {
+            let rest = left.checked_sub(cost);
+            rest.filter(|rest| held <= *rest || left == self.of.budget)
+        };
         self.of.left.fetch_update(order, order, spend).ok()?;
         self.held.fetch_add(cost, order);
         let by = Arc::clone(self);
@@ -238,6 +243,7 @@ impl Regions {
     pub(crate) fn new(pd: Pd, budget: u64) -> Arc<Self> {
         Arc::new(Self {
             pd,
+            budget,
             left: AtomicU64::new(budget),
             unused: Mutex::default(),
         })

@@ -27,8 +27,8 @@ pub struct Options {
     /// Bytes of those longer than a message that a server keeps at a time, for all connections of
     /// the endpoint: requests until they are answered, responses until they were read; 512 MiB by
     /// default. Each counts as the next power of two, at least 16 KiB, and a connection never has
-    /// more than it leaves to all others: of one alone half is kept. A request beyond is refused as
-    /// [`Overloaded`](crate::RpcError::Overloaded), a response in words.
+    /// more than it leaves to all others: of one alone half is kept, or one body. A request beyond
+    /// is refused as [`Overloaded`](crate::RpcError::Overloaded), a response in words.
     pub large_bytes: u64,
     /// How long the way to a peer is looked for, before it is asked for a connection; 5 s by
     /// default.

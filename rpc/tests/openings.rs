@@ -276,3 +276,29 @@ fn who_connects_from_a_node_that_has_ended_hears_so() {
         }
     });
 }
+
+#[test]
+fn what_comes_to_nothing_while_it_opens_was_neither_opened_nor_closed() {
+    on_both(async || {
+        let near = endpoint(Options::default());
+        let stranger = Stranger::new();
+        for _ in 0..4 {
+            let messages = [16, 16, 16, 16, 16, 16, 16, 16, 5000];
+            let client = in_time(stranger.meets(&near, HELLO, &messages)).await;
+            drop(client);
+        }
+        let (client, _server, _far) = in_time(patiently(&near)).await;
+        goes_on(&client).await;
+        drop(client);
+        let same = async {
+            loop {
+                let counters = near.counters();
+                if counters.connections_opened == counters.connections_closed {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        in_time(same).await;
+    });
+}

@@ -583,7 +583,11 @@ impl Node {
             Some(Down::ShutDown) => return Ok(()),
             Some(down) => return Err(down.into()),
         }
-        let drained = self.drain(Deadline::after(timeout))?;
+        let drained = match self.drain(Deadline::after(timeout)) {
+            // Another thread did not wait for so long.
+            Err(Error::Down(Down::ShutDown)) => return Ok(()),
+            drained => drained?,
+        };
         if self.shared.life.end(Down::ShutDown) {
             log::ended(self.shared.gid.address());
         }

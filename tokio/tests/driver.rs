@@ -354,3 +354,94 @@ fn a_runtime_without_time_is_told_of_at_once() {
         .unwrap();
     runtime.block_on(async { drop(node()) });
 }
+
+#[test]
+fn a_node_that_fails_while_it_ends_says_so_when_all_is_flushed() {
+    on_both(|| async {
+        let builder = trunkline::Node::builder().drive(Drive::Inline);
+        let (inner, fault) = faulty::node(address(), builder);
+        let end = End::of(Node::drive(inner).unwrap());
+        let qp = end.qp();
+        qp.connect(qp.address()).unwrap();
+        end.send(&qp, 1); // there is no receive
+        let node = end.node.clone();
+        let ending = tokio::spawn(async move { node.shutdown(PATIENCE).await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        fault.set(Fault::IsGone);
+        let before = std::time::Instant::now();
+        let ended = ending.await.unwrap();
+        assert!(before.elapsed() < PATIENCE / 2);
+        assert!(
+            matches!(ended, Err(Error::Down(Down::Failed { .. }))),
+            "{ended:?}"
+        );
+        let mut flushed = [Completion::BLANK];
+        assert_eq!(end.cq.verbs().poll(&mut flushed).unwrap(), 1);
+        assert_eq!((flushed[0].wr_id, flushed[0].status), (1, Status::Flushed));
+    });
+}
+
+#[test]
+fn a_node_that_ends_outlasts_an_error_that_passes() {
+    on_both(|| async {
+        let builder = trunkline::Node::builder().drive(Drive::Inline);
+        let (inner, fault) = faulty::node(address(), builder);
+        let end = End::of(Node::drive(inner).unwrap());
+        let qp = end.qp();
+        qp.connect(qp.address()).unwrap();
+        fault.set(Fault::LacksBuffers);
+        end.receive(&qp, 9);
+        end.send(&qp, 1);
+        let node = end.node.clone();
+        let ending = tokio::spawn(async move { node.shutdown(PATIENCE).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        fault.set(Fault::None);
+        ending.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_childs_shutdown_of_a_node_says_whose_it_is() {
+    let [one_thread, _] = common::runtimes();
+    one_thread.block_on(async {
+        let end = End::new();
+        // SAFETY: the child does nothing but that and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                let ended =
+                    tokio::time::timeout(Duration::from_secs(5), end.node.shutdown(PATIENCE));
+                let waker = std::task::Waker::noop();
+                let mut cx = std::task::Context::from_waker(waker);
+                let mut ended = std::pin::pin!(ended);
+                let mut code = 7;
+                for _ in 0..200 {
+                    if let std::task::Poll::Ready(ended) = ended.as_mut().poll(&mut cx) {
+                        code = i32::from(!matches!(ended, Ok(Err(Error::Down(Down::Forked)))));
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                // SAFETY: it ends the child.
+                unsafe { libc::_exit(code) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: a child of ours, and room for its status.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert!(libc::WIFEXITED(status));
+                assert_eq!(libc::WEXITSTATUS(status), 0);
+            }
+        }
+        end.node.shutdown(PATIENCE).await.unwrap();
+    });
+}
+
+#[test]
+fn a_node_whose_runtime_is_gone_is_shut_down_at_once() {
+    let [one, other] = common::runtimes();
+    let end = one.block_on(async { End::new() });
+    drop(one);
+    other.block_on(in_time(async {
+        let _ = end.node.shutdown(PATIENCE).await;
+    }));
+}

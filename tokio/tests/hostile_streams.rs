@@ -457,3 +457,80 @@ fn an_end_that_has_arrived_stays_a_success_when_the_peer_has_left() {
         stream.shutdown().await.unwrap();
     });
 }
+
+impl Liar {
+    /// Nothing comes for a while.
+    async fn hears_nothing(&self) {
+        let heard = tokio::time::timeout(PAUSE, self.hear()).await;
+        assert!(heard.is_err(), "{heard:?}");
+    }
+
+    /// It has receives again, so many since the beginning, and says so without waking anybody.
+    fn grants(&self, posted: u32) {
+        let grant = SendOp::SendImm(CREDIT | posted);
+        self.post_with(grant, 0, SendFlags::SIGNALED);
+    }
+}
+
+#[test]
+fn that_an_end_was_heard_may_take_the_last_receive() {
+    on_both(async || {
+        let (liar, mut stream) = Liar::of_stream().await;
+        liar.hears_all_but_one(&mut stream).await;
+        liar.say(END | RECEIVES, 0);
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        assert_eq!(liar.hear().await, HEARD);
+    });
+}
+
+#[test]
+fn nothing_at_all_is_said_to_a_peer_without_receives() {
+    on_both(async || {
+        let (liar, mut stream) = Liar::of_stream().await;
+        liar.hears_all_but_one(&mut stream).await;
+        liar.is_read(&mut stream).await;
+        assert_eq!(liar.hear().await, CREDIT);
+        liar.is_read(&mut stream).await;
+        liar.hears_nothing().await;
+        let reader = tokio::spawn(async move {
+            let ended = stream.read(&mut [0]).await.unwrap();
+            (ended, stream)
+        });
+        liar.grants(RECEIVES + 1);
+        assert_eq!(liar.hear().await, CREDIT);
+        liar.say(END | (RECEIVES + 1), 0);
+        let (ended, mut stream) = reader.await.unwrap();
+        assert_eq!(ended, 0);
+        liar.hears_nothing().await;
+        let writer = tokio::spawn(async move { stream.shutdown().await });
+        liar.grants(RECEIVES + 2);
+        assert_eq!(liar.hear().await, HEARD);
+        writer.abort();
+    });
+}
+
+#[test]
+fn one_message_that_only_grants_is_under_way_at_a_time() {
+    on_both(async || {
+        let (liar, mut stream) = Liar::of_stream().await;
+        // It has no receive yet, so none of them arrives.
+        liar.is_read(&mut stream).await;
+        liar.is_read(&mut stream).await;
+        (0..11).for_each(|_| liar.say(DATA | RECEIVES, 8));
+        stream.read_exact(&mut [0; 11 * 8]).await.unwrap();
+        let reader = tokio::spawn(async move { stream.read(&mut [0]).await });
+        (0..8).for_each(|id| liar.end.receive(liar.connection.qp(), id));
+        let mut told = Vec::new();
+        while told.len() < 2 {
+            let done = in_time(liar.end.cq.next()).await.unwrap();
+            if let (WorkOpcode::Receive, Extra::Immediate(word)) = (done.opcode, done.extra) {
+                told.push(word);
+            }
+        }
+        let own = OWN_RECEIVES as u32;
+        let first = CREDIT | (own + 12);
+        assert_eq!(told[0], first);
+        assert!(told[1] >= CREDIT | (own + 35), "{told:?}");
+        reader.abort();
+    });
+}

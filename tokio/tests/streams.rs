@@ -562,3 +562,39 @@ fn an_accept_that_is_dropped_loses_no_stream_and_a_connect_is_heard_of() {
         }
     });
 }
+
+#[test]
+fn each_message_that_is_begun_and_each_that_is_filled_takes_of_the_budget() {
+    on_both(|| async {
+        let ([mut a, _b], _nodes) = ends().await;
+        tokio::task::yield_now().await;
+        // Of 128: less is left than they take, and as much as half of them.
+        let writes = async {
+            for _ in 0..102 {
+                tokio::task::coop::consume_budget().await;
+            }
+            for _ in 0..15 {
+                a.write_all(&[1; (60 << 10) - 1]).await.unwrap();
+                a.write_all(&[1]).await.unwrap();
+            }
+        };
+        assert!(polled(writes, 1).await.is_none(), "all of it at once");
+    });
+}
+
+#[test]
+fn what_is_read_meanwhile_sends_no_message_early() {
+    let [single, _] = runtimes();
+    single.block_on(async {
+        let ([mut a, mut b], nodes) = ends().await;
+        b.write_all(&[2; 8]).await.unwrap();
+        in_time(a.read_exact(&mut [0; 4])).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let before = nodes[1].counters().executed;
+        a.write_all(&[1]).await.unwrap();
+        a.read_exact(&mut [0; 4]).await.unwrap();
+        a.write_all(&[1]).await.unwrap();
+        in_time(b.read_exact(&mut [0; 2])).await.unwrap();
+        assert_eq!(nodes[1].counters().executed, before + 1);
+    });
+}

@@ -60,6 +60,13 @@ fn what_is_kept_for_peers_is_bounded_until_it_is_given_back() {
     drop(lent);
     assert!(share.lend(&[0; SMALLEST + 1]).is_none());
     drop(charge);
+    // It is the region that costs.
+    let two = share.admit(SMALLEST as u32 + 1).unwrap();
+    assert_eq!(regions.left.load(Ordering::Relaxed), 2 * each);
+    drop(two);
+    // Where nothing is kept a body is taken, as long as there may be.
+    assert!(share.lend(&[0; 3 * SMALLEST]).is_some());
+    assert!(share.lend(&[0; 4 * SMALLEST + 1]).is_none());
     assert!(share.lend(&[0; 2 * SMALLEST]).is_some());
     assert_eq!(regions.left.load(Ordering::Relaxed), 4 * each);
 }

@@ -2,7 +2,9 @@
 //! which, and no other.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod shares;
 
 use bytes::Bytes;
 use common::{End, at, echo, endpoint, node, on_both, pair, until};
