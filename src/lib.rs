@@ -55,7 +55,7 @@ pub use trunkline_qpmap::cq::{CqOverflow, Notify};
 pub use trunkline_qpmap::wqe::{RecvWr, SendWr};
 pub use trunkline_qpmap::{
     Allowed, Attributes, Changes, ConnId, ConnectionStats, Counters, CqId, LAST_WQE, LiveObjects,
-    PostError, QpModify, QpState, QpType, VerbsError,
+    PostError, QpModify, QpState, QpType, SrqAttributes, SrqId, VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};
 pub use verbs::ah::Ah;
@@ -63,7 +63,8 @@ pub use verbs::connection::{Connection, ConnectionOptions};
 pub use verbs::cq::Cq;
 pub use verbs::event::Event;
 pub use verbs::mr::{Mr, Pd};
-pub use verbs::qp::{LookAhead, Qp, QpAddress, QpOptions, Srq};
+pub use verbs::qp::{LookAhead, Qp, QpAddress, QpOptions};
+pub use verbs::srq::Srq;
 pub use worker::clock::Clock;
 pub use worker::messages::HandOvers;
 pub use worker::spin::Spin;

@@ -201,7 +201,8 @@ fn a_key_that_a_peer_takes_away_at_one_worker_is_gone_at_all() {
 fn an_srq_has_its_qps_at_its_own_worker() {
     let Pair { a, b } = pair(2, 2);
     let nodes = [&a.node, &b.node];
-    let srq = b.pd.create_srq_at(1, 64, 1).unwrap();
+    let [other, srq] = [0, 1].map(|worker| b.pd.create_srq_at(worker, 64, 1).unwrap());
+    assert!(other.id() != srq.id(), "events tell them apart");
     let with_srq = QpOptions {
         srq: Some(srq.clone()),
         ..QpOptions::default()

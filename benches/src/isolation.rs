@@ -14,7 +14,7 @@ use trunkline_conn::time::{Instant, MICROSECOND, MILLISECOND};
 use trunkline_conn::work::{Completion, Remote, SendFlags, SendOp, Status, WorkOpcode};
 use trunkline_qpmap::QpInit;
 use trunkline_qpmap::cq::CompletionQueue;
-use trunkline_qpmap::queue::RecvQueue;
+use trunkline_qpmap::queue::SharedRecvQueue;
 use trunkline_qpmap::wqe::{OWN_BINDING, RecvWr, SendWr};
 use trunkline_testkit::Rng;
 use trunkline_wire::Rkey;
@@ -91,7 +91,7 @@ struct Run {
     outstanding: [u64; 3],
     /// Times the QP with bad rkeys failed, and was connected anew.
     errors: u64,
-    unread: Arc<RecvQueue<RingMemory>>,
+    unread: Arc<SharedRecvQueue<RingMemory>>,
     unread_cq: Arc<CompletionQueue<RingMemory>>,
     latencies: Vec<f64>,
 }
@@ -125,7 +125,12 @@ fn latencies(troubled: bool, length: u64) -> (Vec<f64>, Trouble) {
 }
 
 /// The last QP: its receives come from an SRQ and end in a CQ of their own.
-fn add_reader(ends: &mut Ends) -> (Arc<RecvQueue<RingMemory>>, Arc<CompletionQueue<RingMemory>>) {
+fn add_reader(
+    ends: &mut Ends,
+) -> (
+    Arc<SharedRecvQueue<RingMemory>>,
+    Arc<CompletionQueue<RingMemory>>,
+) {
     let mut inits = [0, 1].map(|i: usize| ends.nodes[i].qp_init());
     let end = &mut ends.nodes[1];
     let (srq, queue) = end.engine.create_srq(end.pd, READER, 1).expect("an SRQ");

@@ -76,6 +76,12 @@ pub enum VerbsError {
         /// Its index.
         srq: u32,
     },
+    /// The ring of the SRQ was found broken.
+    #[error("SRQ {srq} is in error")]
+    SrqInError {
+        /// Its index.
+        srq: u32,
+    },
     /// There is no such protection domain (any more).
     #[error("no protection domain {pd}")]
     UnknownPd {
@@ -297,6 +303,7 @@ impl VerbsError {
             | Self::BadFlags { .. }
             | Self::FixedAttribute { .. }
             | Self::CqInError { .. }
+            | Self::SrqInError { .. }
             | Self::InvalidArgument { .. }
             | Self::HasSrq { .. }
             | Self::TooShort { .. }

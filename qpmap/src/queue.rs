@@ -4,6 +4,8 @@
 //! comes with the first post. Posting takes a lock that only threads of the same program contend
 //! for; the worker takes none.
 
+mod shared;
+
 use crate::allowed::Allowed;
 use crate::error::{PostError, RingError, VerbsError};
 use crate::ring::{Count, CursorCell, MAX_SLOTS, Position, Ring, RingMemory};
@@ -13,6 +15,7 @@ use std::sync::{OnceLock, PoisonError};
 use trunkline_conn::work::{MAX_INLINE, MAX_SGE, Receive, Request};
 
 pub use crate::ring::Cursor as SendCursor;
+pub use shared::SharedRecvQueue;
 
 /// Most requests of one queue.
 pub const MAX_WR: u32 = 1 << 15;
@@ -295,9 +298,21 @@ impl<W: RingMemory> RecvQueue<W> {
         self.queue.max_wr as u32
     }
 
+    /// Most elements of a request.
+    pub(crate) const fn max_sge(&self) -> u32 {
+        self.queue.limits.max_sge as u32
+    }
+
     /// Bytes of the ring: 0 until something is posted.
     pub fn ring_bytes(&self) -> usize {
         self.queue.ring_bytes()
+    }
+
+    /// Claims more than there can be, as a program can that writes what it likes.
+    #[cfg(test)]
+    pub(crate) fn break_tail(&self) {
+        let ring = self.queue.ring().expect("something was posted");
+        ring.publish(ring.tail().advance(ring.capacity() + 1, 0));
     }
 }
 

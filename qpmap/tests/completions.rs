@@ -9,7 +9,7 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::Access;
 use trunkline_conn::time::{MILLISECOND, SECOND};
 use trunkline_conn::work::{Remote, SendOp, Status, VendorError};
-use trunkline_qpmap::queue::RecvQueue;
+use trunkline_qpmap::queue::SharedRecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{Config, Event, QpInit, QpModify, QpQueues, QpState, QpType};
 use trunkline_wire::ControlKind;
@@ -160,7 +160,7 @@ fn completions_that_nobody_will_poll_take_no_room_from_others() {
 
 /// Two QPs, the second on an SRQ with one receive, which a message whose last packet never comes
 /// has taken.
-fn half_received(pair: &mut Pair) -> ([Qp; 2], Arc<RecvQueue<RingMemory>>) {
+fn half_received(pair: &mut Pair) -> ([Qp; 2], Arc<SharedRecvQueue<RingMemory>>) {
     let node = &mut pair.nodes[1];
     let made = node.engine.create_srq(node.pd, 4, 1);
     let (srq, queue) = made.expect("an SRQ");

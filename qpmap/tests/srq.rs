@@ -4,7 +4,7 @@ use crate::common::{Node, Pair, RingMemory};
 use std::sync::Arc;
 use trunkline_conn::time::MILLISECOND;
 use trunkline_conn::work::{Remote, SendOp, Status};
-use trunkline_qpmap::queue::RecvQueue;
+use trunkline_qpmap::queue::SharedRecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
 use trunkline_qpmap::{LAST_WQE, QpInit, QpModify, QpQueues, QpType};
 
@@ -17,7 +17,10 @@ fn shared_and_ibta() -> [Pair; 2] {
 }
 
 /// A QP of the first node, and one of the second on an SRQ, which may want a last completion.
-fn on_an_srq(pair: &mut Pair, complete_last_wqe: bool) -> ([Qp; 2], Arc<RecvQueue<RingMemory>>) {
+fn on_an_srq(
+    pair: &mut Pair,
+    complete_last_wqe: bool,
+) -> ([Qp; 2], Arc<SharedRecvQueue<RingMemory>>) {
     let Node {
         engine,
         pd,
@@ -47,7 +50,7 @@ fn on_an_srq(pair: &mut Pair, complete_last_wqe: bool) -> ([Qp; 2], Arc<RecvQueu
     ([a, b], queue)
 }
 
-fn post(pair: &Pair, queue: &RecvQueue<RingMemory>, wr_id: u64) {
+fn post(pair: &Pair, queue: &SharedRecvQueue<RingMemory>, wr_id: u64) {
     let sges = &[pair.sge(1, 0, 16384)];
     queue.post(&[RecvWr { wr_id, sges }]).expect("room");
 }

@@ -2,7 +2,7 @@
 
 use crate::error::NoConnection;
 use trunkline_conn::host::QpEvent;
-use trunkline_qpmap::{ConnId, CqId, Event as EngineEvent};
+use trunkline_qpmap::{ConnId, CqId, Event as EngineEvent, SrqId};
 use trunkline_wire::{Gid, Qpn};
 
 /// Something that happened to a node's objects, as `ibv_get_async_event(3)` gives.
@@ -22,6 +22,19 @@ pub enum Event {
     CqError {
         /// The CQ.
         cq: CqId,
+    },
+    /// The receives that were posted to an SRQ and not taken were fewer than its limit
+    /// (`IBV_EVENT_SRQ_LIMIT_REACHED`). The limit is disarmed: the event comes once for each
+    /// [`Srq::set_limit`](crate::Srq::set_limit).
+    SrqLimitReached {
+        /// The SRQ.
+        srq: SrqId,
+    },
+    /// The ring of an SRQ holds what no program posts (`IBV_EVENT_SRQ_ERR`): no more receives are
+    /// taken from it. Once for each SRQ.
+    SrqError {
+        /// The SRQ.
+        srq: SrqId,
     },
     /// The node failed: all its QPs are in error (`IBV_EVENT_DEVICE_FATAL`).
     DeviceFatal,
@@ -63,6 +76,8 @@ impl Event {
         match *event {
             EngineEvent::Qp { qpn, event } => Some(Self::Qp { qpn, event }),
             EngineEvent::CqError { cq } => Some(Self::CqError { cq }),
+            EngineEvent::SrqLimitReached { srq } => Some(Self::SrqLimitReached { srq }),
+            EngineEvent::SrqError { srq } => Some(Self::SrqError { srq }),
             EngineEvent::ConnectionDown { conn, peer, .. } => {
                 Some(Self::ConnectionDown { conn, peer })
             }

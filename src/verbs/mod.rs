@@ -6,3 +6,4 @@ pub(crate) mod cq;
 pub(crate) mod event;
 pub(crate) mod mr;
 pub(crate) mod qp;
+pub(crate) mod srq;

@@ -1,4 +1,4 @@
-//! Queue pairs and shared receive queues.
+//! Queue pairs.
 
 use crate::error::Error;
 use crate::node::shared::Shared;
@@ -6,13 +6,13 @@ use crate::platform::Heap;
 use crate::verbs::connection::Connection;
 use crate::verbs::cq::Cq;
 use crate::verbs::mr::Pd;
+use crate::verbs::srq::Srq;
 use crate::worker::core::Core;
 use crate::worker::handle::WorkerHandle;
 use std::fmt;
 use std::sync::Arc;
 use trunkline_conn::mem::Access;
 use trunkline_conn::work::SendOp;
-use trunkline_qpmap::queue::RecvQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Allowed, Attributes, PostError, QpInit, QpModify, QpQueues, QpState, QpType, VerbsError,
@@ -128,14 +128,14 @@ impl Pd {
         send_cq.0.node.check_same(node, "CQ")?;
         recv_cq.0.node.check_same(node, "CQ")?;
         if let Some(srq) = &options.srq {
-            srq.0.pd.0.node.check_same(node, "SRQ")?;
+            srq.node().check_same(node, "SRQ")?;
         }
         let init = QpInit {
             pd: self.0.id()?,
             kind: options.kind,
             send_cq: send_cq.0.id.index(),
             recv_cq: recv_cq.0.id.index(),
-            srq: options.srq.as_ref().map(|srq| srq.0.index),
+            srq: options.srq.as_ref().map(|srq| srq.id().index()),
             max_send_wr: options.max_send_wr,
             max_recv_wr: options.max_recv_wr,
             max_send_sge: options.max_send_sge,
@@ -144,7 +144,7 @@ impl Pd {
             signal_all: options.signal_all,
             complete_last_wqe: options.complete_last_wqe,
         };
-        let of_srq = options.srq.as_ref().map(|srq| srq.0.worker);
+        let of_srq = options.srq.as_ref().map(Srq::worker);
         let worker = node.chosen(options.worker.or(of_srq))?;
         if of_srq.is_some_and(|of_srq| of_srq != worker) {
             let theirs = of_srq.unwrap_or_default().into();
@@ -167,33 +167,6 @@ impl Pd {
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
             srq: options.srq.clone(),
-        })))
-    }
-
-    /// Creates a shared receive queue (`ibv_create_srq(3)`). It belongs to one worker of the node,
-    /// whose turn it is, and so do all QPs that take from it.
-    ///
-    /// # Errors
-    /// Sizes out of range: `max_wr` is at least 1, and `max_sge` may be 0 for messages of no bytes.
-    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
-        self.create_srq_at(self.0.node.deal(), max_wr, max_sge)
-    }
-
-    /// The same for QPs of the worker that the program chooses.
-    ///
-    /// # Errors
-    /// Sizes out of range, or no such worker.
-    pub fn create_srq_at(&self, worker: u8, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
-        let node = &self.0.node;
-        let worker = node.chosen(Some(worker))?;
-        let mut core = node.handle(worker).core()?;
-        let (index, queue) = core.engine.create_srq(self.0.id()?, max_wr, max_sge)?;
-        drop(core);
-        Ok(Srq(Arc::new(SrqInner {
-            worker,
-            pd: self.clone(),
-            index,
-            queue,
         })))
     }
 }
@@ -507,46 +480,5 @@ impl Drop for QpInner {
         debug_assert!(destroyed.is_ok(), "a QP exists as long as its handle");
         drop(core);
         handle.wake();
-    }
-}
-
-/// A shared receive queue.
-#[derive(Clone)]
-pub struct Srq(Arc<SrqInner>);
-
-struct SrqInner {
-    worker: u8,
-    pd: Pd,
-    index: u32,
-    queue: Arc<RecvQueue<Heap>>,
-}
-
-impl fmt::Debug for Srq {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Srq")
-            .field("index", &self.0.index)
-            .field("worker", &self.0.worker)
-            .finish()
-    }
-}
-
-impl Srq {
-    /// Posts receive requests (`ibv_post_srq_recv(3)`) in order, up to the first that is refused.
-    ///
-    /// # Errors
-    /// [`Error::Post`] for a request out of range or without room in the queue: it says how many
-    /// were posted before it.
-    pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), Error> {
-        self.0.pd.0.node.life.check()?;
-        Ok(self.0.queue.post(requests)?)
-    }
-}
-
-impl Drop for SrqInner {
-    fn drop(&mut self) {
-        let handle = self.pd.0.node.handle(self.worker);
-        let Ok(mut core) = handle.core() else { return };
-        let freed = core.engine.destroy_srq(self.index);
-        debug_assert!(freed.is_ok(), "QPs keep their SRQ alive");
     }
 }

@@ -13,7 +13,7 @@ use trunkline_conn::secret::Secret;
 use trunkline_conn::time::{Instant, SECOND};
 use trunkline_conn::work::{Completion, SendFlags};
 use trunkline_qpmap::cq::CompletionQueue;
-use trunkline_qpmap::queue::RecvQueue;
+use trunkline_qpmap::queue::SharedRecvQueue;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_qpmap::{
     Attributes, Config, ConnId, ConnectionParams, Engine, PeerIdentity, Platform, QpInit, QpModify,
@@ -71,7 +71,7 @@ pub(super) struct Node {
     /// Datagrams that come one right after another.
     arriving: Vec<(Path, bool, Vec<u8>)>,
     pds: [PdId; 3],
-    srq: Arc<RecvQueue<RingMemory>>,
+    srq: Arc<SharedRecvQueue<RingMemory>>,
     srq_index: u32,
     open_region: Region,
     /// Read by the program, never by peers; beyond `USED` not even by the program.
@@ -323,8 +323,9 @@ impl Node {
         let sges = self.local_sges(input);
         let wr_id = self.cookie(RECEIVE);
         let own = self.qps[index].receive.as_ref();
-        let queue = own.unwrap_or(&self.srq);
-        if queue.post(&[RecvWr { wr_id, sges: &sges }]).is_ok() {
+        let request = [RecvWr { wr_id, sges: &sges }];
+        let posted = own.map_or_else(|| self.srq.post(&request), |own| own.post(&request));
+        if posted.is_ok() {
             self.engine.doorbells().ring(self.qps[index].index);
             self.posted[index][1].push_back(wr_id);
         }

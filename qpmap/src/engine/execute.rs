@@ -4,6 +4,7 @@ use super::inbound::Source;
 use super::packet::Packet;
 use super::qp::{Answer, Flags};
 use super::responses::Outcome;
+use super::srq::Srq;
 use super::{Engine, Platform};
 use crate::slab::NONE;
 use crate::state::QpState;
@@ -403,8 +404,7 @@ impl<P: Platform> Engine<P> {
             Some(own) => (Source::Own(qp), own.posted()),
             None => {
                 let srq = self.qps[qp].queues.srq;
-                let slot = self.srqs.get(srq)?;
-                (Source::Shared(srq), slot.srq.queue.posted())
+                (Source::Shared(srq), self.srqs.get(srq)?.posted())
             }
         };
         let holder = (source, self.flows.peer(flow));
@@ -421,7 +421,7 @@ impl<P: Platform> Engine<P> {
             return own.fetch().ok().flatten();
         }
         let srq = self.qps[qp].queues.srq;
-        self.srqs.get_mut(srq).and_then(|slot| slot.srq.take())
+        self.srqs.get_mut(srq)?.take(&mut self.events)
     }
 
     fn has_receive(&self, qp: u32) -> bool {
@@ -430,7 +430,7 @@ impl<P: Platform> Engine<P> {
         }
         self.srqs
             .get(self.qps[qp].queues.srq)
-            .is_some_and(|slot| slot.srq.has_receive())
+            .is_some_and(Srq::has_receive)
     }
 
     #[inline(always)]

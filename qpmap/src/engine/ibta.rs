@@ -3,6 +3,7 @@
 //! The protocol is in [`trunkline_conn::rc`], `uc` and `ud`; here they meet the QP: its rings, its
 //! completion queues, its memory.
 
+use super::events::Events;
 use super::qp::{Attributes, Wire};
 use super::schedule::{Served, Share};
 use super::srq::Srq;
@@ -84,6 +85,8 @@ struct IbtaHost<'a, B, W> {
     regions: &'a mut Regions<B>,
     receives: Receives<'a, W>,
     effects: &'a mut Effects,
+    /// For news of the SRQ.
+    events: &'a mut Events,
 }
 
 impl<B: RegionMemory, W: crate::ring::RingMemory> Host for IbtaHost<'_, B, W> {
@@ -96,7 +99,7 @@ impl<B: RegionMemory, W: crate::ring::RingMemory> Host for IbtaHost<'_, B, W> {
     fn take_receive(&mut self) -> Option<Receive> {
         match &mut self.receives {
             Receives::Own(queue) => queue.fetch().ok().flatten(),
-            Receives::Shared(srq) => srq.take(),
+            Receives::Shared(srq) => srq.take(self.events),
             Receives::None => None,
         }
     }
@@ -426,13 +429,14 @@ impl<P: Platform> Engine<P> {
         let queues = Arc::clone(&self.qps[qp].queues);
         let receives = match (&queues.receive, self.srqs.get_mut(queues.srq)) {
             (Some(own), _) => Receives::Own(own),
-            (None, Some(slot)) => Receives::Shared(&mut slot.srq),
+            (None, Some(srq)) => Receives::Shared(srq),
             (None, None) => Receives::None,
         };
         let mut host = IbtaHost {
             regions: &mut self.regions,
             receives,
             effects: &mut effects,
+            events: &mut self.events,
         };
         let result = work(&mut record.protocol, &mut host);
         let state = record.protocol.state();

@@ -9,6 +9,7 @@
 //! | `verbs`, `changes`, `resources` | what programs ask for: QPs; domains, regions, CQs, SRQs |
 //! | `qps` | the owner of QPs: their records, their numbers, which numbers rest |
 //! | `completions` | the owner of CQs: who uses them, what is not published, which are in error |
+//! | `srq` | the owner of SRQs, on the worker's side: what is posted, who uses them, their limits |
 //! | `links` | the owner of connections: their records, their numbers, their peers, their pools |
 //! | `connections`, `peers` | how they are opened and end, and what ends with them |
 //! | `path_mtu` | how large packets may be on the way to a peer |
@@ -109,6 +110,7 @@ pub use connections::{ConnectionParams, ConnectionStats};
 pub use counters::{Count, Counters, LiveCounters};
 pub use links::PeerIdentity;
 pub use qp::{Attributes, FIRST_MSN, LAST_WQE, Place, QpInit, QpQueues};
+pub use srq::{SrqAttributes, SrqId};
 pub use state_bytes::{LiveObjects, StateBytes};
 pub use trace::{Cause, Trace};
 pub use verbs::QpModify;
@@ -120,7 +122,7 @@ use crate::key::Secret24;
 use crate::mapping::Mapping;
 use crate::regions::{RegionTable, Regions};
 use crate::ring::RingMemory;
-use crate::slab::{NONE, Slab};
+use crate::slab::NONE;
 use crate::state::QpState;
 use backlog::{Backlog, PER_ROUND};
 use completions::Completions;
@@ -137,14 +139,14 @@ use qps::Qps;
 use requests::Requests;
 use responses::Responses;
 use rx::Rx;
-use srq::Srq;
+use srq::Srqs;
 use std::net::IpAddr;
 use std::sync::Arc;
 use timer::Timer;
 use trunkline_conn::control::CongestionControl;
 use trunkline_conn::delivery::{self, Policy};
 use trunkline_conn::host::QpEvent;
-use trunkline_conn::mem::{PdId, RegionMemory};
+use trunkline_conn::mem::RegionMemory;
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_conn::time::Instant;
 use trunkline_conn::wheel::{Step, Wheel};
@@ -298,6 +300,18 @@ pub enum Event {
         /// The CQ.
         cq: CqId,
     },
+    /// The receives that were posted to an SRQ and not taken were fewer than its limit
+    /// (`IBV_EVENT_SRQ_LIMIT_REACHED`), which is not armed any more.
+    SrqLimitReached {
+        /// The SRQ.
+        srq: SrqId,
+    },
+    /// The ring of an SRQ holds what cannot be (`IBV_EVENT_SRQ_ERR`): nothing more is taken from
+    /// it. Once for each SRQ.
+    SrqError {
+        /// The SRQ.
+        srq: SrqId,
+    },
     /// A shared connection is gone. QPs that the engine manages move by themselves.
     ConnectionDown {
         /// The connection.
@@ -326,17 +340,11 @@ pub(crate) enum Ready {
     Ibta(u32),
 }
 
-/// A shared receive queue, and the domain that it is in.
-pub(crate) struct SrqSlot<W> {
-    pub(crate) srq: Srq<W>,
-    pub(crate) pd: PdId,
-}
-
 /// One worker's QPs and connections.
 pub struct Engine<P: Platform> {
     pub(crate) config: Config,
     pub(crate) regions: Regions<P::RegionMemory>,
-    srqs: Slab<SrqSlot<P::RingMemory>>,
+    srqs: Srqs<P::RingMemory>,
     completions: Completions<P::RingMemory>,
     qps: Qps<P::RingMemory>,
     plains: IbtaConns,
@@ -394,7 +402,7 @@ impl<P: Platform> Engine<P> {
         };
         Self {
             regions: regions.view(),
-            srqs: Slab::new(),
+            srqs: Srqs::new(worker),
             completions: Completions::new(),
             qps: Qps::new(qpns, config.max_qps),
             plains: IbtaConns::default(),

@@ -1,12 +1,10 @@
 //! What programs ask for beside QPs: regions, CQs and SRQs.
 
 use super::completions::Indexed;
-use super::srq::Srq;
-use super::{CqId, Engine, Event, Platform, SrqSlot};
-use crate::allowed::Allowed;
+use super::{CqId, Engine, Event, Platform, SrqAttributes, SrqId, srq};
 use crate::cq::{CompletionQueue, Notify};
 use crate::error::VerbsError;
-use crate::queue::{MAX_WR, RecvQueue};
+use crate::queue::SharedRecvQueue;
 use crate::regions::{RegionTable, Unregistered};
 use std::sync::Arc;
 use trunkline_conn::mem::PdId;
@@ -81,16 +79,48 @@ impl<P: Platform> Engine<P> {
         pd: PdId,
         max_wr: u32,
         max_sge: u32,
-    ) -> Result<Indexed<RecvQueue<P::RingMemory>>, VerbsError> {
-        // A QP without receives is of use, and an SRQ is not: `ibv_create_srq(3)` refuses it.
-        Allowed::Range(1, MAX_WR).check("max_wr", max_wr)?;
-        let queue = Arc::new(RecvQueue::new(max_wr, max_sge)?);
+    ) -> Result<Indexed<SharedRecvQueue<P::RingMemory>>, VerbsError> {
+        let queue = srq::receive_queue(1, max_wr, max_sge)?;
         self.regions().pd_ref(pd)?;
-        let slot = SrqSlot {
-            srq: Srq::new(Arc::clone(&queue)),
-            pd,
-        };
-        Ok((self.srqs.insert(slot), queue))
+        Ok(self.srqs.insert(pd, queue))
+    }
+
+    /// Returns what tells an SRQ apart from others that have its index later.
+    ///
+    /// # Panics
+    /// There is none of this index.
+    pub fn srq_id(&self, srq: u32) -> SrqId {
+        self.srqs[srq].id()
+    }
+
+    /// Attributes of an SRQ (`ibv_query_srq(3)`).
+    ///
+    /// # Errors
+    /// No such SRQ.
+    pub fn query_srq(&self, srq: u32) -> Result<SrqAttributes, VerbsError> {
+        Ok(self.srqs.known(srq)?.attributes())
+    }
+
+    /// Arms the limit of an SRQ (`ibv_modify_srq(3)` with `IBV_SRQ_LIMIT`), or disarms it with 0:
+    /// [`Event::SrqLimitReached`] comes once, when fewer receives than `limit` are posted and not
+    /// taken, which may be now.
+    ///
+    /// # Errors
+    /// No such SRQ, or a limit beyond its size.
+    pub fn set_srq_limit(&mut self, srq: u32, limit: u32) -> Result<(), VerbsError> {
+        let record = self.srqs.known_mut(srq)?;
+        record.set_limit(limit, &mut self.events)
+    }
+
+    /// Makes room in an SRQ for `max_wr` receives (`ibv_modify_srq(3)` with `IBV_SRQ_MAX_WR`).
+    /// What is posted stays posted, in its order.
+    ///
+    /// # Errors
+    /// No such SRQ, one in error, or a size out of range: there is room for what is posted, and the
+    /// limit is not beyond it.
+    pub fn resize_srq(&mut self, srq: u32, max_wr: u32) -> Result<(), VerbsError> {
+        let record = self.srqs.known_mut(srq)?;
+        record.resize(max_wr, &mut self.events)
     }
 
     /// Destroys a shared receive queue.
@@ -98,13 +128,8 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     /// [`VerbsError::Busy`] while QPs use it.
     pub fn destroy_srq(&mut self, srq: u32) -> Result<(), VerbsError> {
-        let slot = self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
-        let users = slot.srq.users;
-        if users > 0 {
-            return Err(VerbsError::Busy { what: "SRQ", users });
-        }
-        let slot = self.srqs.remove(srq);
-        self.regions().pd_unref(slot.pd);
+        let pd = self.srqs.remove(srq)?;
+        self.regions().pd_unref(pd);
         Ok(())
     }
 }

@@ -1,9 +1,150 @@
 //! Owns shared receive queues, on the worker's side.
 
-use crate::queue::RecvQueue;
+use super::Event;
+use super::completions::Indexed;
+use super::events::Events;
+use crate::allowed::Allowed;
+use crate::error::VerbsError;
+use crate::queue::{MAX_WR, RecvQueue, SharedRecvQueue};
 use crate::ring::RingMemory;
+use crate::slab::Slab;
+use crate::wqe::RecvWr;
+use std::ops::Index;
 use std::sync::Arc;
+use trunkline_conn::mem::PdId;
 use trunkline_conn::work::Receive;
+use trunkline_wire::Worker;
+
+/// A shared receive queue, told apart from all others that its node has or had.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct SrqId {
+    /// The worker that it belongs to.
+    worker: u8,
+    index: u32,
+    serial: u32,
+}
+
+impl SrqId {
+    /// Its index at its worker, which [`QpInit`](super::QpInit) takes; another SRQ may have it
+    /// later.
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+}
+
+/// Attributes of a shared receive queue (`ibv_query_srq(3)`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SrqAttributes {
+    /// Most receives posted and not taken.
+    pub max_wr: u32,
+    /// Most scatter-gather elements of a receive.
+    pub max_sge: u32,
+    /// The event [`SrqLimitReached`](Event::SrqLimitReached) comes when fewer receives than this
+    /// are posted and not taken; 0: it is not armed.
+    pub limit: u32,
+}
+
+/// The shared receive queues of an engine.
+pub(crate) struct Srqs<W> {
+    queues: Slab<Srq<W>>,
+    worker: u8,
+    /// Serial of the next queue.
+    serial: u32,
+}
+
+impl<W: RingMemory> Srqs<W> {
+    /// Owns no queue.
+    pub(crate) const fn new(worker: Worker) -> Self {
+        Self {
+            queues: Slab::new(),
+            worker: worker.index(),
+            serial: 0,
+        }
+    }
+
+    /// Adds an SRQ of the domain `pd` whose receives lie in `queue`.
+    pub(crate) fn insert(&mut self, pd: PdId, queue: RecvQueue<W>) -> Indexed<SharedRecvQueue<W>> {
+        let id = SrqId {
+            worker: self.worker,
+            index: self.queues.next_index(),
+            serial: self.serial,
+        };
+        self.serial = self.serial.wrapping_add(1);
+        let srq = Srq::new(id, pd, queue);
+        let posted_to = Arc::clone(&srq.posted_to);
+        (self.queues.insert(srq), posted_to)
+    }
+
+    /// Takes one out; returns its domain.
+    ///
+    /// # Errors
+    /// There is none of this index; [`VerbsError::Busy`] while QPs receive from it.
+    pub(crate) fn remove(&mut self, srq: u32) -> Result<PdId, VerbsError> {
+        let users = self.known(srq)?.users;
+        if users > 0 {
+            return Err(VerbsError::Busy { what: "SRQ", users });
+        }
+        Ok(self.queues.remove(srq).pd)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, srq: u32) -> Option<&Srq<W>> {
+        self.queues.get(srq)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, srq: u32) -> Option<&mut Srq<W>> {
+        self.queues.get_mut(srq)
+    }
+
+    /// The SRQ that a program names.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownSrq`]
+    pub(crate) fn known(&self, srq: u32) -> Result<&Srq<W>, VerbsError> {
+        self.get(srq).ok_or(VerbsError::UnknownSrq { srq })
+    }
+
+    /// The same, to change it.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownSrq`]
+    pub(crate) fn known_mut(&mut self, srq: u32) -> Result<&mut Srq<W>, VerbsError> {
+        self.get_mut(srq).ok_or(VerbsError::UnknownSrq { srq })
+    }
+
+    /// A QP receives from it from now on.
+    pub(crate) fn attach(&mut self, srq: u32) {
+        self.queues[srq].users += 1;
+    }
+
+    /// A QP receives from it no more.
+    pub(crate) fn detach(&mut self, srq: u32) {
+        self.queues[srq].users -= 1;
+    }
+}
+
+impl<W> Index<u32> for Srqs<W> {
+    type Output = Srq<W>;
+
+    fn index(&self, srq: u32) -> &Srq<W> {
+        &self.queues[srq]
+    }
+}
+
+/// A queue for `max_wr` receives, `least` at least, of `max_sge` elements.
+///
+/// # Errors
+/// Sizes out of range.
+pub(crate) fn receive_queue<W: RingMemory>(
+    least: u32,
+    max_wr: u32,
+    max_sge: u32,
+) -> Result<RecvQueue<W>, VerbsError> {
+    // A QP without receives is of use, and an SRQ is not: `ibv_create_srq(3)` refuses it.
+    Allowed::Range(least.max(1), MAX_WR).check("max_wr", max_wr)?;
+    RecvQueue::new(max_wr, max_sge)
+}
 
 /// A shared receive queue.
 ///
@@ -12,77 +153,147 @@ use trunkline_conn::work::Receive;
 /// open.
 #[derive(Debug)]
 pub(crate) struct Srq<W> {
-    pub(crate) queue: Arc<RecvQueue<W>>,
-    /// Receives that were read off the ring, and the slots that each has there until it is used.
+    /// What [`SharedRecvQueue::lock`] gives.
+    queue: Arc<RecvQueue<W>>,
+    /// Receives that were read off the ring, in the order in which they were posted, and the slots
+    /// that each has there until it is used.
     read: Vec<(Receive, u16)>,
+    /// Fewer posted receives than this are told, once; 0: none are.
+    limit: u32,
+    /// The ring was found broken.
+    in_error: bool,
     /// QPs that receive from it.
-    pub(crate) users: u32,
+    users: u32,
+    pd: PdId,
+    id: SrqId,
+    posted_to: Arc<SharedRecvQueue<W>>,
 }
 
 impl<W: RingMemory> Srq<W> {
-    pub(crate) const fn new(queue: Arc<RecvQueue<W>>) -> Self {
+    fn new(id: SrqId, pd: PdId, queue: RecvQueue<W>) -> Self {
+        let queue = Arc::new(queue);
         Self {
+            posted_to: Arc::new(SharedRecvQueue::new(Arc::clone(&queue))),
             queue,
             read: Vec::new(),
+            limit: 0,
+            in_error: false,
             users: 0,
+            pd,
+            id,
+        }
+    }
+
+    /// What tells it apart from others that have its index later.
+    pub(crate) const fn id(&self) -> SrqId {
+        self.id
+    }
+
+    /// Its attributes.
+    pub(crate) fn attributes(&self) -> SrqAttributes {
+        SrqAttributes {
+            max_wr: self.queue.max_wr(),
+            max_sge: self.queue.max_sge(),
+            limit: self.limit,
         }
     }
 
     /// Takes the receive that was posted last.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<Receive> {
-        while let Ok(Some(posted)) = self.queue.read() {
-            self.read.push(posted);
-        }
-        let (receive, slots) = self.read.pop()?;
+    pub(crate) fn take(&mut self, events: &mut Events) -> Option<Receive> {
+        self.read_all();
+        let Some((receive, slots)) = self.read.pop() else {
+            self.check_ring(events);
+            return None;
+        };
         self.queue.release(slots);
+        if self.limit != 0 {
+            self.check_limit(events);
+        }
         Some(receive)
     }
 
     pub(crate) fn has_receive(&self) -> bool {
         !self.read.is_empty() || self.queue.has_entry()
     }
-}
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-    use super::*;
-    use crate::sync::AtomicU64;
-    use crate::wqe::RecvWr;
-
-    fn queue(max_wr: u32) -> Srq<Box<[AtomicU64]>> {
-        Srq::new(Arc::new(RecvQueue::new(max_wr, 4).unwrap()))
+    /// Returns how many receives were posted and not taken.
+    pub(crate) fn posted(&self) -> u32 {
+        self.queue.posted()
     }
 
-    fn post(srq: &Srq<Box<[AtomicU64]>>, wr_id: u64) -> bool {
-        srq.queue.post(&[RecvWr::new().wr_id(wr_id)]).is_ok()
+    /// Arms the limit, or disarms it with 0.
+    ///
+    /// # Errors
+    /// A limit beyond its size.
+    pub(crate) fn set_limit(&mut self, limit: u32, events: &mut Events) -> Result<(), VerbsError> {
+        Allowed::Range(0, self.queue.max_wr()).check("srq_limit", limit)?;
+        self.limit = limit;
+        self.check_limit(events);
+        Ok(())
     }
 
-    #[test]
-    fn the_receive_that_was_posted_last_is_taken_first() {
-        let mut srq = queue(8);
-        assert!(!srq.has_receive());
-        (0..4).for_each(|id| assert!(post(&srq, id)));
-        let mut taken = vec![srq.take().unwrap().wr_id];
-        assert!(post(&srq, 4));
-        assert!(srq.has_receive());
-        taken.extend(std::iter::from_fn(|| srq.take()).map(|receive| receive.wr_id));
-        assert_eq!(taken, [3, 4, 2, 1, 0]);
-        assert!(!srq.has_receive());
+    /// Makes room for `max_wr` receives. What is posted stays posted, in its order.
+    ///
+    /// # Errors
+    /// It is in error, or `max_wr` is out of range: there is room for what is posted, and the limit
+    /// is not beyond it. Nothing has changed then.
+    pub(crate) fn resize(&mut self, max_wr: u32, events: &mut Events) -> Result<(), VerbsError> {
+        let posted_to = Arc::clone(&self.posted_to);
+        let mut current = posted_to.lock();
+        self.read_all();
+        self.check_ring(events);
+        if self.in_error {
+            let srq = self.id.index;
+            return Err(VerbsError::SrqInError { srq });
+        }
+        let least = self.limit.max(self.read.len() as u32);
+        let queue = receive_queue(least, max_wr, self.queue.max_sge())?;
+        for (receive, _) in &self.read {
+            let request = RecvWr {
+                wr_id: receive.wr_id,
+                sges: &receive.sges,
+            };
+            // It kept to these limits when it was read, and there is room for it.
+            queue.post(&[request]).map_err(|refused| refused.error)?;
+        }
+        self.read.clear();
+        self.queue = Arc::new(queue);
+        *current = Arc::clone(&self.queue);
+        Ok(())
     }
 
-    #[test]
-    fn there_is_room_for_as_many_as_were_asked_for_and_no_more() {
-        let mut srq = queue(8);
-        for round in 0..100 {
-            while post(&srq, round) {}
-            assert_eq!(srq.queue.posted(), 8);
-            let some = round % 9;
-            let taken = (0..some).filter_map(|_| srq.take()).count() as u64;
-            assert_eq!(taken, some);
-            assert_eq!(u64::from(srq.queue.posted()), 8 - some);
+    /// Reads what was posted off the ring. The slots are not free before the receives are used.
+    #[inline]
+    fn read_all(&mut self) {
+        while let Ok(Some(posted)) = self.queue.read() {
+            self.read.push(posted);
+        }
+    }
+
+    /// Tells once that the ring is broken, where that is why no more could be read.
+    #[cold]
+    fn check_ring(&mut self, events: &mut Events) {
+        match self.queue.read() {
+            // Posted since then, if at all: the next message takes it.
+            Ok(posted) => self.read.extend(posted),
+            Err(_) if self.in_error => {}
+            Err(_) => {
+                self.in_error = true;
+                events.push(Event::SrqError { srq: self.id });
+            }
+        }
+    }
+
+    /// Tells once that fewer are posted than the limit.
+    #[cold]
+    fn check_limit(&mut self, events: &mut Events) {
+        if self.posted() < self.limit {
+            self.limit = 0;
+            events.push(Event::SrqLimitReached { srq: self.id });
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,7 +48,7 @@ impl<P: Platform> Engine<P> {
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::RingMemory>>, VerbsError> {
         self.completions.check([init.send_cq, init.recv_cq])?;
         if let Some(srq) = init.srq {
-            self.srqs.get(srq).ok_or(VerbsError::UnknownSrq { srq })?;
+            self.srqs.known(srq)?;
         }
         self.regions().pd_ref(init.pd)?;
         let made = QpQueues::new(init, || self.qps.reserve());
@@ -104,7 +104,7 @@ impl<P: Platform> Engine<P> {
         self.qps.insert(record, cold);
         self.completions.attach(cqs);
         if srq != NONE {
-            self.srqs[srq].srq.users += 1;
+            self.srqs.attach(srq);
         }
     }
 
@@ -130,7 +130,7 @@ impl<P: Platform> Engine<P> {
         self.regions().pd_unref(record.pd);
         self.completions.detach(record.queues.cqs);
         if record.queues.srq != NONE {
-            self.srqs[record.queues.srq].srq.users -= 1;
+            self.srqs.detach(record.queues.srq);
         }
         Ok(())
     }

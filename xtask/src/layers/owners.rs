@@ -19,6 +19,8 @@ const OWNERS: &[&str] = &[
     "inbound",
     "schedule",
     "completions",
+    "events",
+    "srq",
     "requests",
     "responses",
     "qp",
@@ -34,7 +36,6 @@ const OWNERS: &[&str] = &[
     "pairing",
     "rx",
     "tx",
-    "events",
 ];
 /// Fields that the engine itself may have: its owners, and little beside them.
 const MOST_FIELDS: usize = 20;

@@ -1,0 +1,276 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::sync::AtomicU64;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::thread;
+use trunkline_conn::mem::Sge;
+use trunkline_wire::Lkey;
+
+type Heap = Box<[AtomicU64]>;
+
+/// An SRQ, and what it tells.
+struct Watched {
+    srq: Srq<Heap>,
+    events: Events,
+}
+
+impl Watched {
+    fn new(max_wr: u32) -> Self {
+        let id = SrqId {
+            worker: 1,
+            index: 2,
+            serial: 3,
+        };
+        Self {
+            srq: Srq::new(id, PdId(0), receive_queue(1, max_wr, 4).unwrap()),
+            events: Events::new(),
+        }
+    }
+
+    fn post(&self, wr_id: u64) -> bool {
+        let request = RecvWr::new().wr_id(wr_id);
+        self.srq.posted_to.post(&[request]).is_ok()
+    }
+
+    fn take(&mut self) -> Option<u64> {
+        let taken = self.srq.take(&mut self.events);
+        taken.map(|receive| receive.wr_id)
+    }
+
+    fn take_all(&mut self) -> Vec<u64> {
+        std::iter::from_fn(|| self.take()).collect()
+    }
+
+    fn set_limit(&mut self, limit: u32) -> Result<(), VerbsError> {
+        self.srq.set_limit(limit, &mut self.events)
+    }
+
+    fn resize(&mut self, max_wr: u32) -> Result<(), VerbsError> {
+        self.srq.resize(max_wr, &mut self.events)
+    }
+
+    fn limit(&self) -> u32 {
+        self.srq.attributes().limit
+    }
+
+    fn told(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.events.pop()).collect()
+    }
+
+    fn reached(&self) -> Event {
+        Event::SrqLimitReached { srq: self.srq.id }
+    }
+}
+
+#[test]
+fn the_receive_that_was_posted_last_is_taken_first() {
+    let mut it = Watched::new(8);
+    assert!(!it.srq.has_receive());
+    (0..4).for_each(|id| assert!(it.post(id)));
+    let mut taken = vec![it.take().unwrap()];
+    assert!(it.post(4));
+    assert!(it.srq.has_receive());
+    taken.extend(it.take_all());
+    assert_eq!(taken, [3, 4, 2, 1, 0]);
+    assert!(!it.srq.has_receive());
+}
+
+#[test]
+fn there_is_room_for_as_many_as_were_asked_for_and_no_more() {
+    let mut it = Watched::new(8);
+    for round in 0..100 {
+        while it.post(round) {}
+        assert_eq!(it.srq.posted(), 8);
+        let some = round % 9;
+        let taken = (0..some).filter_map(|_| it.take()).count() as u64;
+        assert_eq!(taken, some);
+        assert_eq!(u64::from(it.srq.posted()), 8 - some);
+    }
+}
+
+#[test]
+fn a_limit_is_told_once_when_fewer_are_left_and_then_it_is_disarmed() {
+    let mut it = Watched::new(8);
+    (0..8).for_each(|id| assert!(it.post(id)));
+    it.set_limit(6).unwrap();
+    for left in [7, 6] {
+        it.take().unwrap();
+        assert_eq!((it.srq.posted(), it.told()), (left, vec![]));
+        assert_eq!(it.limit(), 6);
+    }
+    it.take().unwrap();
+    assert_eq!(it.told(), [it.reached()]);
+    assert_eq!(it.limit(), 0);
+    it.take_all();
+    assert_eq!(it.told(), []);
+}
+
+#[test]
+fn a_limit_that_is_reached_when_it_is_armed_is_told_at_once() {
+    let mut it = Watched::new(8);
+    (0..3).for_each(|id| assert!(it.post(id)));
+    it.set_limit(3).unwrap();
+    assert_eq!((it.told(), it.limit()), (vec![], 3));
+    it.set_limit(4).unwrap();
+    assert_eq!((it.told(), it.limit()), (vec![it.reached()], 0));
+    // The program arms it anew, or takes it back.
+    it.set_limit(2).unwrap();
+    it.set_limit(0).unwrap();
+    it.take_all();
+    assert_eq!(it.told(), []);
+}
+
+#[test]
+fn a_limit_beyond_the_size_is_refused_and_leaves_what_is_armed() {
+    let mut it = Watched::new(8);
+    (0..8).for_each(|id| assert!(it.post(id)));
+    it.set_limit(8).unwrap();
+    let refused = Allowed::Range(0, 8).refuse("srq_limit", 9);
+    assert_eq!(it.set_limit(9), Err(refused));
+    assert_eq!((it.told(), it.limit()), (vec![], 8));
+}
+
+#[test]
+fn a_broken_ring_is_told_once_and_what_was_read_before_is_taken() {
+    let mut it = Watched::new(8);
+    (0..3).for_each(|id| assert!(it.post(id)));
+    assert_eq!(it.take(), Some(2));
+    it.srq.queue.break_tail();
+    assert_eq!(it.take_all(), [1, 0]);
+    assert_eq!(it.take(), None);
+    assert_eq!(it.told(), [Event::SrqError { srq: it.srq.id }]);
+    assert_eq!(it.resize(16), Err(VerbsError::SrqInError { srq: 2 }));
+    assert_eq!(it.told(), []);
+}
+
+#[test]
+fn a_new_size_has_room_for_what_is_posted_and_for_the_limit() {
+    let mut it = Watched::new(8);
+    (0..5).for_each(|id| assert!(it.post(id)));
+    assert_eq!(it.take(), Some(4));
+    let range = |least| Allowed::Range(least, MAX_WR);
+    assert_eq!(it.resize(3), Err(range(4).refuse("max_wr", 3)));
+    it.set_limit(2).unwrap();
+    it.resize(4).unwrap();
+    assert!(!it.post(5), "it is full");
+    assert_eq!(it.take(), Some(3));
+    assert_eq!(it.take(), Some(2));
+    assert_eq!(it.resize(1), Err(range(2).refuse("max_wr", 1)));
+    assert_eq!(it.take(), Some(1));
+    assert_eq!(it.told(), [it.reached()]);
+    it.resize(1).unwrap();
+    assert_eq!(it.take(), Some(0));
+    assert_eq!(it.resize(0), Err(range(1).refuse("max_wr", 0)));
+    let beyond = range(1).refuse("max_wr", u64::from(MAX_WR) + 1);
+    assert_eq!(it.resize(MAX_WR + 1), Err(beyond));
+    let now = SrqAttributes {
+        max_wr: 1,
+        max_sge: 4,
+        limit: 0,
+    };
+    assert_eq!(it.srq.attributes(), now);
+}
+
+#[test]
+fn receives_keep_their_elements_in_a_new_size() {
+    let mut it = Watched::new(8);
+    let sges: Vec<_> = (1..=4)
+        .map(|at| Sge {
+            addr: u64::from(at) << 32,
+            length: at,
+            lkey: Lkey(at),
+        })
+        .collect();
+    let request = RecvWr::new().wr_id(7).sges(&sges);
+    it.srq.posted_to.post(&[request]).unwrap();
+    it.resize(64).unwrap();
+    let receive = it.srq.take(&mut it.events).unwrap();
+    assert_eq!((receive.wr_id, &receive.sges[..]), (7, &sges[..]));
+}
+
+/// What may happen to an SRQ.
+#[derive(Clone, Debug)]
+enum Step {
+    Post,
+    Take,
+    Limit(u32),
+    Resize(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => Just(Step::Post),
+        3 => Just(Step::Take),
+        1 => (0..12u32).prop_map(Step::Limit),
+        1 => (0..12u32).prop_map(Step::Resize),
+    ];
+    vec(step, 0..200)
+}
+
+proptest! {
+    #[test]
+    fn an_srq_agrees_with_a_stack_of_receives_and_a_limit(steps in steps()) {
+        let mut it = Watched::new(6);
+        let (mut posted, mut max_wr, mut limit) = (Vec::new(), 6, 0);
+        for (wr_id, step) in (0..).zip(steps) {
+            match step {
+                Step::Post => {
+                    let room = posted.len() < max_wr as usize;
+                    prop_assert_eq!(it.post(wr_id), room);
+                    posted.extend(room.then_some(wr_id));
+                }
+                Step::Take => prop_assert_eq!(it.take(), posted.pop()),
+                Step::Limit(to) => {
+                    prop_assert_eq!(it.set_limit(to).is_ok(), to <= max_wr);
+                    limit = if to <= max_wr { to } else { limit };
+                }
+                Step::Resize(to) => {
+                    let least = limit.max(posted.len() as u32).max(1);
+                    prop_assert_eq!(it.resize(to).is_ok(), to >= least);
+                    max_wr = if to >= least { to } else { max_wr };
+                }
+            }
+            let reached = (posted.len() as u32) < limit;
+            limit = if reached { 0 } else { limit };
+            let told = reached.then(|| it.reached());
+            prop_assert_eq!(it.told(), Vec::from_iter(told));
+            let attributes = SrqAttributes { max_wr, max_sge: 4, limit };
+            prop_assert_eq!(it.srq.attributes(), attributes);
+            prop_assert_eq!(it.srq.posted() as usize, posted.len());
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_when_sizes_change_while_threads_post() {
+    const EACH: u64 = 4_000;
+    const THREADS: u64 = 2;
+    let mut it = Watched::new(64);
+    let mut taken = Vec::new();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let queue = Arc::clone(&it.srq.posted_to);
+            scope.spawn(move || {
+                for wr_id in thread * EACH..(thread + 1) * EACH {
+                    while queue.post(&[RecvWr::new().wr_id(wr_id)]).is_err() {
+                        thread::yield_now();
+                    }
+                }
+            });
+        }
+        let (mut round, mut resized) = (0, 0);
+        while (taken.len() as u64) < THREADS * EACH {
+            round += 1;
+            taken.extend(it.take());
+            if round % 16 == 0 {
+                resized += u32::from(it.resize(1 << (round / 16 % 8)).is_ok());
+            }
+        }
+        assert!(resized > 0, "some sizes were taken");
+    });
+    taken.sort_unstable();
+    assert!(taken.into_iter().eq(0..THREADS * EACH));
+    assert_eq!(it.told(), []);
+}

@@ -1,0 +1,43 @@
+//! The queue of an SRQ, as programs post to it.
+
+use super::RecvQueue;
+use crate::error::PostError;
+use crate::ring::RingMemory;
+use crate::sync::{Mutex, MutexGuard};
+use crate::wqe::RecvWr;
+use std::sync::{Arc, PoisonError};
+
+/// Room that a program offers to the messages of many QPs (`ibv_post_srq_recv(3)`). Another queue
+/// takes its place when the SRQ gets another size.
+#[derive(Debug)]
+pub struct SharedRecvQueue<W> {
+    /// Who posts has the lock, so that nobody posts to a queue that another one has replaced.
+    current: Mutex<Arc<RecvQueue<W>>>,
+}
+
+impl<W: RingMemory> SharedRecvQueue<W> {
+    pub(crate) const fn new(queue: Arc<RecvQueue<W>>) -> Self {
+        Self {
+            current: Mutex::new(queue),
+        }
+    }
+
+    /// Posts `requests` in order, up to the first that is refused.
+    ///
+    /// # Errors
+    /// As [`RecvQueue::post`].
+    pub fn post(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.lock().post(requests)
+    }
+
+    /// Returns how many receives were posted and not taken.
+    pub fn posted(&self) -> u32 {
+        self.lock().posted()
+    }
+
+    /// The queue that receives are posted to. While the guard lives nobody posts.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Arc<RecvQueue<W>>> {
+        // A panic cannot leave it half written: the queue is replaced by one assignment.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,141 @@
+//! Shared receive queues.
+
+use crate::error::Error;
+use crate::node::shared::Shared;
+use crate::platform::Heap;
+use crate::verbs::mr::Pd;
+use crate::worker::handle::WorkerHandle;
+use std::fmt;
+use std::sync::Arc;
+use trunkline_qpmap::queue::SharedRecvQueue;
+use trunkline_qpmap::wqe::RecvWr;
+use trunkline_qpmap::{SrqAttributes, SrqId};
+
+impl Pd {
+    /// Creates a shared receive queue (`ibv_create_srq(3)`). It belongs to one worker of the node,
+    /// whose turn it is, and so do all QPs that take from it.
+    ///
+    /// # Errors
+    /// Sizes out of range: `max_wr` is at least 1, and `max_sge` may be 0 for messages of no bytes.
+    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
+        self.create_srq_at(self.0.node.deal(), max_wr, max_sge)
+    }
+
+    /// The same for QPs of the worker that the program chooses.
+    ///
+    /// # Errors
+    /// Sizes out of range, or no such worker.
+    pub fn create_srq_at(&self, worker: u8, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
+        let node = &self.0.node;
+        let worker = node.chosen(Some(worker))?;
+        let mut core = node.handle(worker).core()?;
+        let (index, queue) = core.engine.create_srq(self.0.id()?, max_wr, max_sge)?;
+        let id = core.engine.srq_id(index);
+        drop(core);
+        Ok(Srq(Arc::new(SrqInner {
+            worker,
+            pd: self.clone(),
+            id,
+            queue,
+        })))
+    }
+}
+
+/// A shared receive queue. Dropping its last handle destroys it (`ibv_destroy_srq(3)`); QPs that
+/// receive from it have one.
+#[derive(Clone)]
+pub struct Srq(Arc<SrqInner>);
+
+struct SrqInner {
+    worker: u8,
+    pd: Pd,
+    id: SrqId,
+    queue: Arc<SharedRecvQueue<Heap>>,
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq")
+            .field("index", &self.0.id.index())
+            .field("worker", &self.0.worker)
+            .finish()
+    }
+}
+
+impl Srq {
+    pub(crate) fn node(&self) -> &Arc<Shared> {
+        &self.0.pd.0.node
+    }
+
+    fn handle(&self) -> &WorkerHandle {
+        self.node().handle(self.0.worker)
+    }
+
+    /// Index of the worker of its node that it belongs to, from 0.
+    pub(crate) fn worker(&self) -> u8 {
+        self.0.worker
+    }
+
+    /// What events call it.
+    pub fn id(&self) -> SrqId {
+        self.0.id
+    }
+
+    /// Posts receive requests (`ibv_post_srq_recv(3)`) in order, up to the first that is refused.
+    ///
+    /// # Errors
+    /// [`Error::Post`] for a request out of range or without room in the queue: it says how many
+    /// were posted before it.
+    pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), Error> {
+        self.node().life.check()?;
+        Ok(self.0.queue.post(requests)?)
+    }
+
+    /// Attributes (`ibv_query_srq(3)`).
+    ///
+    /// # Errors
+    /// Only where the node has ended.
+    pub fn query(&self) -> Result<SrqAttributes, Error> {
+        let index = self.0.id.index();
+        Ok(self.handle().core()?.engine.query_srq(index)?)
+    }
+
+    /// Arms the limit (`ibv_modify_srq(3)` with `IBV_SRQ_LIMIT`): once fewer than `limit` receives
+    /// are posted and not taken, [`Event::SrqLimitReached`](crate::Event::SrqLimitReached) comes,
+    /// and the limit is disarmed. If that is so already, the event comes at once. 0 disarms it.
+    ///
+    /// # Errors
+    /// A limit beyond what the SRQ has room for: the one before stays.
+    pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
+        let index = self.0.id.index();
+        let set = self
+            .handle()
+            .act(|core, _| core.engine.set_srq_limit(index, limit))?;
+        Ok(set?)
+    }
+
+    /// Makes room for `max_wr` receives (`ibv_modify_srq(3)` with `IBV_SRQ_MAX_WR`). What is posted
+    /// stays posted, in its order; other threads may post and messages may take receives
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// A size out of range: it is at least 1, the number of receives that are posted and not taken,
+    /// and the limit that is armed. An SRQ in error
+    /// ([`Event::SrqError`](crate::Event::SrqError)).
+    pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
+        let index = self.0.id.index();
+        let resized = self
+            .handle()
+            .act(|core, _| core.engine.resize_srq(index, max_wr))?;
+        Ok(resized?)
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        let handle = self.pd.0.node.handle(self.worker);
+        let Ok(mut core) = handle.core() else { return };
+        let freed = core.engine.destroy_srq(self.id.index());
+        debug_assert!(freed.is_ok(), "QPs keep their SRQ alive");
+    }
+}
