@@ -28,6 +28,7 @@ mod packs_paths;
 mod packs_sizes;
 mod refusals;
 mod requests;
+mod rights;
 mod room;
 mod routes;
 mod secrets;

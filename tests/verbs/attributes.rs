@@ -2,6 +2,7 @@
 
 use super::common::{End, Pair, pattern};
 use super::{TARGET, ended, verbs_error};
+use std::time::Duration;
 use trunkline::{
     Access, Allowed, Attributes, Changes, Event, Qp, QpEvent, QpModify, QpOptions, QpState, QpType,
     SendFlags, SendOp, Status, VerbsError, WorkOpcode,
@@ -93,6 +94,7 @@ fn in_rts_the_rnr_timer_and_rights_change_and_nothing_else_does() {
     qb.modify(&QpModify::Change(change)).unwrap();
     assert_eq!(qb.state(), QpState::Rts);
     let after = Attributes {
+        access: change.access,
         min_rnr_timer: 3,
         ..before
     };
@@ -105,6 +107,52 @@ fn in_rts_the_rnr_timer_and_rights_change_and_nothing_else_does() {
         status != Status::Success,
         "the QP allows no writes any more"
     );
+}
+
+#[test]
+fn each_step_to_rts_may_change_the_rights_of_the_peer_and_so_may_rts() {
+    for kind in [QpType::Rc, QpType::Uc] {
+        let pair = Pair::new();
+        let (qa, qb) = (pair.a.qp(&of_kind(kind)), pair.b.qp(&of_kind(kind)));
+        let none = Access::LOCAL_READ;
+        let attributes = |access| Attributes {
+            remote: qa.address().gid,
+            dest_qpn: qa.qpn(),
+            rq_psn: qa.address().psn,
+            sq_psn: qb.address().psn,
+            access,
+            ..Attributes::default()
+        };
+        let change = |access| {
+            QpModify::Change(Changes {
+                access: Some(access),
+                ..Changes::default()
+            })
+        };
+        let rights = || qb.query().unwrap().1.access;
+        qb.modify(&QpModify::Init { access: none }).unwrap();
+        qb.modify(&change(Access::REMOTE_READ)).unwrap();
+        assert_eq!(rights(), Some(Access::REMOTE_READ));
+        qb.modify(&QpModify::Rtr(attributes(Some(none)))).unwrap();
+        assert_eq!(rights(), Some(none));
+        let step = QpModify::Rts(attributes(Some(Access::REMOTE_WRITE)));
+        qb.modify(&step).unwrap();
+        assert_eq!(rights(), Some(Access::REMOTE_WRITE));
+        qa.connect(qb.address()).unwrap();
+        let write = |wr_id| {
+            pair.a.mr.write(0, &pattern(wr_id, 64)).unwrap();
+            let remote = SendOp::Write(pair.b.mr.remote(TARGET));
+            pair.a.post(&qa, wr_id, remote, 0, 64);
+            pair.next(&pair.a.send_cq).status
+        };
+        assert_eq!(write(1), Status::Success);
+        pair.until("the bytes", || pair.b.bytes(TARGET, 64) == pattern(1, 64));
+        qb.modify(&change(none)).unwrap();
+        let refused = write(2) != Status::Success;
+        assert_eq!(refused, kind == QpType::Rc, "nobody answers in UC");
+        pair.run_for(Duration::from_millis(5));
+        assert!(pair.b.bytes(TARGET, 64) == pattern(1, 64), "as they were");
+    }
 }
 
 #[test]

@@ -67,6 +67,7 @@ impl Changes {
 
     fn merged(&self, old: &Attributes) -> Attributes {
         Attributes {
+            access: self.access.or(old.access),
             qkey: self.qkey.unwrap_or(old.qkey),
             min_rnr_timer: self.min_rnr_timer.unwrap_or(old.min_rnr_timer),
             timeout: self.timeout.unwrap_or(old.timeout),
@@ -105,9 +106,7 @@ impl<P: Platform> Engine<P> {
         if from != QpState::Init {
             check_attributes(&attributes)?;
         }
-        let cold = self.cold_mut(qp);
-        cold.attributes = attributes;
-        cold.access = changes.access.unwrap_or(cold.access);
+        self.cold_mut(qp).attributes = attributes;
         if let Wire::Ibta(ibta) = self.qps[qp].wire {
             self.change_ibta(qp, ibta);
         }

@@ -258,7 +258,7 @@ impl<P: Platform> Engine<P> {
 
     /// Whether the QP, and the region, let a peer write all of a message.
     fn check_write(&self, qp: u32, pd: PdId, reth: &Reth) -> Result<(), Refusal> {
-        if !self.cold(qp).access.contains(Access::REMOTE_WRITE) {
+        if !self.cold(qp).access().contains(Access::REMOTE_WRITE) {
             // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
             return Err(Refusal::INVALID);
         }
@@ -280,7 +280,7 @@ impl<P: Platform> Engine<P> {
         let Some(reth) = packet.reth().filter(|reth| reth.length <= MAX_MESSAGE) else {
             return Err(Refusal::INVALID);
         };
-        if !self.cold(qp).access.contains(Access::REMOTE_READ) {
+        if !self.cold(qp).access().contains(Access::REMOTE_READ) {
             // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
             return Err(Refusal::INVALID);
         }
@@ -329,7 +329,7 @@ impl<P: Platform> Engine<P> {
         let Some(atomic) = packet.atomic() else {
             return Err(Refusal::INVALID);
         };
-        if !self.cold(qp).access.contains(Access::REMOTE_ATOMIC) {
+        if !self.cold(qp).access().contains(Access::REMOTE_ATOMIC) {
             // Not what this QP is for (IBTA Vol 1, 9.7.4.1.5), whatever the region allows.
             return Err(Refusal::INVALID);
         }

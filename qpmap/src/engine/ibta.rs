@@ -151,7 +151,7 @@ impl<P: Platform> Engine<P> {
                 rq_psn: attributes.rq_psn,
                 pkey: rc::Config::DEFAULT_PKEY,
                 pd,
-                access: cold.access,
+                access: cold.access(),
                 send_capacity,
             }))),
             QpType::Ud => Protocol::Ud(Box::new(ud::Endpoint::new(ud::Config {
@@ -226,7 +226,7 @@ impl<P: Platform> Engine<P> {
             sq_psn: attributes.sq_psn,
             rq_psn: attributes.rq_psn,
             pd: self.qps[qp].pd,
-            access: cold.access,
+            access: cold.access(),
             timeout: attributes.timeout,
             retry_cnt: attributes.retry_count,
             rnr_retry: attributes.rnr_retry,

@@ -386,7 +386,6 @@ const _: () =
 #[derive(Debug)]
 pub(crate) struct Cold {
     pub(crate) kind: QpType,
-    pub(crate) access: Access,
     pub(crate) attributes: Attributes,
     /// In SQD, and the program has not been told that all is done.
     pub(crate) draining: bool,
@@ -398,6 +397,14 @@ pub(crate) struct Cold {
     pub(crate) routes: Option<Box<OwnRoutes>>,
 }
 
+impl Cold {
+    /// Rights of the peer: none before the program has given some.
+    #[inline]
+    pub(crate) fn access(&self) -> Access {
+        self.attributes.access.unwrap_or(Access::LOCAL_READ)
+    }
+}
+
 /// Attributes of a connected QP (`ibv_modify_qp(3)`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Attributes {
@@ -405,6 +412,9 @@ pub struct Attributes {
     pub remote: Gid,
     /// QP of the peer.
     pub dest_qpn: Qpn,
+    /// Rights of the peer (RC, UC), where a step to RTR or RTS changes them; `None`, the default,
+    /// leaves those that the QP has. A query gives those.
+    pub access: Option<Access>,
     /// PSN expected first.
     pub rq_psn: Psn,
     /// PSN sent first.
@@ -439,6 +449,7 @@ impl Default for Attributes {
         Self {
             remote: Gid::default(),
             dest_qpn: Qpn::default(),
+            access: None,
             rq_psn: Psn::default(),
             sq_psn: Psn::default(),
             path_mtu: 1024,

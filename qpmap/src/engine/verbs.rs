@@ -21,14 +21,15 @@ use trunkline_wire::Qpn;
 pub enum QpModify {
     /// Back to the beginning: everything is forgotten, as when a QP is destroyed.
     Reset,
-    /// Receives may be posted; what peers may do is fixed.
+    /// Receives may be posted.
     Init {
-        /// Rights of the peer.
+        /// Rights of the peer, until a later step [changes them](Attributes::access).
         access: Access,
     },
-    /// The peer is known; its packets are taken.
+    /// The peer is known; its packets are taken. Rights of the peer may change.
     Rtr(Attributes),
-    /// Requests are sent: from RTR. Only the requester's attributes count.
+    /// Requests are sent: from RTR. Only the requester's attributes count, and rights of the peer,
+    /// which may change.
     Rts(Attributes),
     /// What was begun finishes, nothing more is sent: from RTS.
     Drain,
@@ -94,7 +95,6 @@ impl<P: Platform> Engine<P> {
         };
         let cold = Cold {
             kind: init.kind,
-            access: Access::LOCAL_READ,
             attributes: Attributes::default(),
             draining: false,
             pinned: false,
@@ -170,14 +170,19 @@ impl<P: Platform> Engine<P> {
             QpModify::Reset => self.reset_qp(qp),
             QpModify::Init { access } => {
                 self.completions.check(self.qps[qp].queues.cqs)?;
-                self.cold_mut(qp).access = *access;
+                self.cold_mut(qp).attributes.access = Some(*access);
             }
             QpModify::Rtr(attributes) => {
                 check_attributes(attributes)?;
                 if matches!(self.cold(qp).kind, QpType::Rc | QpType::Uc) {
                     self.check_peer(attributes.remote)?;
                 }
-                self.cold_mut(qp).attributes = *attributes;
+                let own = &mut self.cold_mut(qp).attributes;
+                let access = attributes.access.or(own.access);
+                *own = Attributes {
+                    access,
+                    ..*attributes
+                };
                 self.set_state(qp, QpState::Rtr);
                 self.connect(qp);
             }
@@ -238,6 +243,7 @@ impl<P: Platform> Engine<P> {
 
     fn start_sending(&mut self, qp: u32, attributes: &Attributes) {
         let own = &mut self.cold_mut(qp).attributes;
+        own.access = attributes.access.or(own.access);
         own.sq_psn = attributes.sq_psn;
         own.timeout = attributes.timeout;
         own.retry_count = attributes.retry_count;
@@ -245,6 +251,7 @@ impl<P: Platform> Engine<P> {
         own.max_rd_atomic = attributes.max_rd_atomic;
         if let Wire::Ibta(ibta) = self.qps[qp].wire {
             self.start_ibta(qp, ibta);
+            self.change_ibta(qp, ibta);
         }
     }
 

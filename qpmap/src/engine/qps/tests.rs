@@ -9,7 +9,7 @@ use crate::state::{QpState, QpType};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64};
-use trunkline_conn::mem::{Access, PdId};
+use trunkline_conn::mem::PdId;
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_wire::Worker;
 
@@ -49,7 +49,6 @@ fn insert(owner: &mut Qps<Heap>, Place { index, qpn }: Place) {
     };
     let cold = Cold {
         kind: QpType::Rc,
-        access: Access::LOCAL_READ,
         attributes: Attributes::default(),
         draining: false,
         pinned: false,
