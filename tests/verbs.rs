@@ -14,6 +14,8 @@ mod faults;
 mod objects;
 #[path = "verbs/queues.rs"]
 mod queues;
+#[path = "verbs/resize.rs"]
+mod resize;
 #[path = "verbs/srqs.rs"]
 mod srqs;
 #[path = "verbs/threads.rs"]

@@ -11,7 +11,7 @@ use trunkline_conn::work::{
     VendorError, WorkOpcode,
 };
 use trunkline_qpmap::VerbsError;
-use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::cq::Writer;
 use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue};
 use trunkline_qpmap::ring::RingMemory;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
@@ -53,7 +53,7 @@ pub fn rings(data: &[u8]) {
     let mut program = Program {
         send: made(SendQueue::new(max_wr, max_sge, max_inline.into())),
         receive: made(RecvQueue::new(max_wr, max_sge)),
-        completions: made(CompletionQueue::new(max_wr)),
+        completions: made(Writer::new(max_wr)),
         cursor: SendCursor::default(),
         held: VecDeque::new(),
         sent: VecDeque::new(),
@@ -77,7 +77,7 @@ fn made<T>(queue: Result<T, VerbsError>) -> T {
 struct Program {
     send: SendQueue<Shared>,
     receive: RecvQueue<Shared>,
-    completions: CompletionQueue<Shared>,
+    completions: Writer<Shared>,
     cursor: SendCursor,
     /// Slots fetched and not released.
     held: VecDeque<u16>,
@@ -238,13 +238,13 @@ impl Program {
             vendor_err: VendorError::None,
         };
         if input.flag() {
-            self.completions.arm(input.flag());
+            self.completions.queue().arm(input.flag());
         }
         let pushed = self.completions.push(&completion).is_ok();
         self.completions.publish();
         self.completions.take_notification();
         let mut out = [completion; 4];
-        let polled = self.completions.poll(&mut out);
+        let polled = self.completions.queue().poll(&mut out);
         assert!(polled.is_err() || polled.is_ok_and(|polled| polled <= out.len()));
         if !self.scribbled {
             assert!(pushed && polled == Ok(1), "one pushed, {polled:?} polled");

@@ -4,12 +4,13 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use trunkline_conn::mem::Sge;
 use trunkline_conn::work::{
     Completion, Extra, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
-use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::cq::Writer;
 use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue};
 use trunkline_qpmap::wqe::{OWN_BINDING, RecvWr, SendWr};
 use trunkline_wire::{Lkey, Qpn, Rkey};
@@ -103,7 +104,8 @@ fn completion_queue(c: &mut Criterion) {
         solicited: false,
         vendor_err: VendorError::None,
     };
-    let queue = CompletionQueue::<Box<[AtomicU64]>>::new(256).expect("a depth within limits");
+    let mut writer = Writer::<Box<[AtomicU64]>>::new(256).expect("a depth within limits");
+    let queue = Arc::clone(writer.queue());
     let mut polled = [completion; BATCH];
     assert_eq!(queue.poll(&mut polled), Ok(0), "nothing was pushed");
     group.bench_function("poll, empty", |b| {
@@ -113,10 +115,10 @@ fn completion_queue(c: &mut Criterion) {
     group.bench_function(format!("push, publish, poll by {BATCH}"), |b| {
         b.iter(|| {
             for _ in 0..BATCH {
-                queue.push(black_box(&completion)).expect("it was empty");
+                writer.push(black_box(&completion)).expect("it was empty");
             }
-            queue.publish();
-            black_box(queue.take_notification());
+            writer.publish();
+            black_box(writer.take_notification());
             assert_eq!(queue.poll(black_box(&mut polled)), Ok(BATCH));
         });
     });

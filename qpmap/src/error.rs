@@ -70,6 +70,15 @@ pub enum VerbsError {
         /// Its index.
         cq: u32,
     },
+    /// More completions are in the CQ than it is to hold from now on.
+    #[error("{count} completions are in the CQ, and with that depth it holds {capacity}")]
+    TooManyCompletions {
+        /// Completions that were not polled; of a node with several workers, those of the worker
+        /// that has most.
+        count: u32,
+        /// What the depth asked for holds.
+        capacity: u32,
+    },
     /// There is no such SRQ (any more).
     #[error("no SRQ {srq}")]
     UnknownSrq {
@@ -304,6 +313,7 @@ impl VerbsError {
             | Self::FixedAttribute { .. }
             | Self::CqInError { .. }
             | Self::SrqInError { .. }
+            | Self::TooManyCompletions { .. }
             | Self::InvalidArgument { .. }
             | Self::HasSrq { .. }
             | Self::TooShort { .. }

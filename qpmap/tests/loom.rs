@@ -7,7 +7,7 @@ use loom::sync::atomic::AtomicU64;
 use loom::sync::atomic::Ordering::Relaxed;
 use loom::thread;
 use trunkline_conn::work::{Completion, Status};
-use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::cq::{CompletionQueue, Entries, Writer};
 use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::mapping::{Binding, Mapping};
 use trunkline_qpmap::rcu::Table;
@@ -40,13 +40,14 @@ fn bells_with(of: &[u32]) -> Doorbells {
 }
 
 /// A completion queue whose ring is there, for the same reason.
-fn completion_queue(depth: u32) -> CompletionQueue<Heap> {
-    let queue = CompletionQueue::<Heap>::new(depth).unwrap();
-    queue.push(&done(0)).unwrap();
-    queue.publish();
-    assert!(!queue.take_notification());
+fn completion_queue(depth: u32) -> (Writer<Heap>, std::sync::Arc<CompletionQueue<Heap>>) {
+    let mut writer = Writer::<Heap>::new(depth).unwrap();
+    writer.push(&done(0)).unwrap();
+    writer.publish();
+    assert!(!writer.take_notification());
+    let queue = std::sync::Arc::clone(writer.queue());
     assert_eq!(queue.poll(&mut [done(9)]).unwrap(), 1);
-    queue
+    (writer, queue)
 }
 
 /// What a sweep finds; of each bell found, what was posted before it rang has to be there.
@@ -163,15 +164,12 @@ fn a_reader_of_the_mapping_sees_one_binding_and_what_came_before_it() {
 #[test]
 fn a_program_that_armed_and_found_nothing_is_notified() {
     model(|| {
-        let queue = Arc::new(completion_queue(2));
-        let worker = {
-            let queue = Arc::clone(&queue);
-            thread::spawn(move || {
-                queue.push(&done(1)).unwrap();
-                queue.publish();
-                queue.take_notification()
-            })
-        };
+        let (mut writer, queue) = completion_queue(2);
+        let worker = thread::spawn(move || {
+            writer.push(&done(1)).unwrap();
+            writer.publish();
+            writer.take_notification()
+        });
         queue.arm(false);
         let polled = queue.poll(&mut [done(0)]).unwrap();
         let notified = worker.join().unwrap();
@@ -182,16 +180,13 @@ fn a_program_that_armed_and_found_nothing_is_notified() {
 #[test]
 fn completions_are_polled_whole_and_in_order_however_the_worker_goes_on() {
     model(|| {
-        let queue = Arc::new(completion_queue(2));
-        let worker = {
-            let queue = Arc::clone(&queue);
-            thread::spawn(move || {
-                for wr_id in 1..=2 {
-                    queue.push(&done(wr_id)).unwrap();
-                    queue.publish();
-                }
-            })
-        };
+        let (mut writer, queue) = completion_queue(2);
+        let worker = thread::spawn(move || {
+            for wr_id in 1..=2 {
+                writer.push(&done(wr_id)).unwrap();
+                writer.publish();
+            }
+        });
         let mut polled = Vec::new();
         let mut poll = || {
             let mut out = [done(0), done(0)];
@@ -202,6 +197,45 @@ fn completions_are_polled_whole_and_in_order_however_the_worker_goes_on() {
         worker.join().unwrap();
         poll();
         assert_eq!(polled, [done(1), done(2)]);
+    });
+}
+
+#[test]
+fn a_queue_that_is_resized_loses_doubles_and_swaps_nothing_and_keeps_its_arming() {
+    model(|| {
+        let (mut writer, queue) = completion_queue(2);
+        let worker = thread::spawn(move || {
+            writer.push(&done(1)).unwrap();
+            writer.publish();
+            let notified = writer.take_notification();
+            let entries = Entries::new(4).unwrap();
+            writer.check_resize(0, entries.capacity()).unwrap();
+            writer.resize(entries);
+            for wr_id in 2..=3 {
+                writer.push(&done(wr_id)).unwrap();
+            }
+            writer.publish();
+            writer.take_notification() | notified
+        });
+        let mut polled = Vec::new();
+        let mut poll = || {
+            let mut out = [done(0); 4];
+            let count = queue.poll(&mut out).unwrap();
+            polled.extend_from_slice(&out[..count]);
+            count
+        };
+        poll();
+        queue.arm(false);
+        let count = poll();
+        let notified = worker.join().unwrap();
+        assert!(
+            count > 0 || notified || polled.len() == 3,
+            "it would sleep for ever"
+        );
+        let mut out = [done(0); 4];
+        let count = queue.poll(&mut out).unwrap();
+        polled.extend_from_slice(&out[..count]);
+        assert_eq!(polled, [done(1), done(2), done(3)]);
     });
 }
 

@@ -642,7 +642,8 @@ impl Node {
         }))
     }
 
-    /// Creates a completion queue for `depth` completions.
+    /// Creates a completion queue for `depth` completions or, rounded up, a few more
+    /// ([`Cq::depth`]); [`Cq::resize`] changes it later.
     ///
     /// As many as its QPs have requests (`max_send_wr` and `max_recv_wr` together) do for a program
     /// that counts: it posts a request only once the completion of an earlier one was polled. A

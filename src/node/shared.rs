@@ -253,6 +253,14 @@ impl Shared {
         Ok(done)
     }
 
+    /// Takes the cores of all workers, in their order: none of them does anything meanwhile.
+    ///
+    /// # Errors
+    /// The node failed, or is another process's.
+    pub(crate) fn all_cores(&self) -> Result<Vec<MutexGuard<'_, Core>>, Error> {
+        self.handles.iter().map(|handle| handle.core()).collect()
+    }
+
     /// What all workers together have; nothing of one whose state is lost.
     pub(crate) fn sum<T: Default>(&self, of: impl Fn(&Core) -> T, add: impl Fn(&mut T, &T)) -> T {
         let mut sum = T::default();

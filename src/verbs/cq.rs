@@ -115,6 +115,49 @@ impl Cq {
         self.0.id
     }
 
+    /// Returns how many completions the CQ holds before it overruns: at least the depth that
+    /// [`create_cq`](crate::Node::create_cq) or [`resize`](Self::resize) was asked for, rounded up
+    /// to a power of two (`cqe` of `ibv_create_cq(3)`). Where the node has several workers, each of
+    /// them finds that much room.
+    pub fn depth(&self) -> u32 {
+        self.0.queue.capacity()
+    }
+
+    /// Changes how many completions the CQ holds (`ibv_resize_cq(3)`) to `depth` or, rounded up, a
+    /// few more: see [`depth`](Self::depth). The CQ may be in use: QPs go on completing, and other
+    /// threads may poll, arm and wait. Each completion in it is polled once, in its order, and an
+    /// arming holds.
+    ///
+    /// # Errors
+    /// [`VerbsError::BadAttribute`]: the depth is 0 or beyond the maximum.
+    /// [`VerbsError::TooManyCompletions`]: more completions are in the CQ than the new depth holds,
+    /// counted for each worker of the node by itself. [`VerbsError::CqInError`]: the CQ overran,
+    /// and stays in error. [`Error::Down`]: the node is down. The CQ is then as it was.
+    pub fn resize(&self, depth: u32) -> Result<(), Error> {
+        let node = &self.0.node;
+        node.life.check()?;
+        let cq = self.0.id.index();
+        // Memory is allocated before the workers are held up.
+        let entries = self.0.queue.entries(depth)?;
+        let mut cores = node.all_cores()?;
+        let checks = cores.iter().zip(&entries);
+        let checks = checks.map(|(core, room)| core.engine.check_resize_cq(cq, room.capacity()));
+        let refused = checks
+            .filter_map(Result::err)
+            .max_by_key(|error| match error {
+                VerbsError::TooManyCompletions { count, .. } => *count,
+                // One that is in error matters more than how full another one is.
+                _ => u32::MAX,
+            });
+        if let Some(refused) = refused {
+            return Err(refused.into());
+        }
+        for (core, room) in cores.iter_mut().zip(entries) {
+            core.engine.resize_cq(cq, room);
+        }
+        Ok(())
+    }
+
     /// Takes completions, oldest first; gives how many (`ibv_poll_cq(3)`). Does not drive the node:
     /// an inline node makes progress in [`Node::poll`](crate::Node::poll).
     ///

@@ -9,14 +9,14 @@ use trunkline::{
     SendOp, Status, VerbsError,
 };
 
-fn pair_of_workers(workers: u8) -> Pair {
+pub(super) fn pair_of_workers(workers: u8) -> Pair {
     Pair {
         a: End::new(inline().workers(workers)),
         b: End::new(inline().workers(workers)),
     }
 }
 
-fn at(worker: u8) -> QpOptions {
+pub(super) fn at(worker: u8) -> QpOptions {
     QpOptions {
         worker: Some(worker),
         ..QpOptions::default()
@@ -24,7 +24,7 @@ fn at(worker: u8) -> QpOptions {
 }
 
 /// A QP of `a` that completes into `cq`, connected to one of `b`.
-fn connected(pair: &Pair, cq: &Cq, worker: u8) -> (Qp, Qp) {
+pub(super) fn connected(pair: &Pair, cq: &Cq, worker: u8) -> (Qp, Qp) {
     let qa = pair.a.pd.create_qp(cq, cq, &at(worker)).unwrap();
     let qb = pair.b.qp(&at(worker));
     qa.connect(qb.address()).unwrap();
@@ -32,20 +32,20 @@ fn connected(pair: &Pair, cq: &Cq, worker: u8) -> (Qp, Qp) {
     (qa, qb)
 }
 
-fn write(pair: &Pair, qp: &Qp, wr_id: u64) {
+pub(super) fn write(pair: &Pair, qp: &Qp, wr_id: u64) {
     let op = SendOp::Write(pair.b.mr.remote(TARGET));
     pair.a.post(qp, wr_id, op, 0, 64);
 }
 
 /// Drives both nodes until so many requests of `a` have completed.
-fn complete(pair: &Pair, count: u64) {
+pub(super) fn complete(pair: &Pair, count: u64) {
     let before = pair.a.node.counters().completed;
     pair.until("completions", || {
         pair.a.node.counters().completed >= before + count
     });
 }
 
-fn drain(cq: &Cq) -> Vec<Completion> {
+pub(super) fn drain(cq: &Cq) -> Vec<Completion> {
     std::iter::from_fn(|| cq.poll_one().unwrap()).collect()
 }
 

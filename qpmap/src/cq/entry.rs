@@ -1,6 +1,6 @@
 //! A completion as the four words of an entry.
 
-use super::CQE_WORDS;
+use super::entries::CQE_WORDS;
 use trunkline_conn::work::{Completion, Extra, Status, VendorError, WorkOpcode};
 use trunkline_wire::{Qpn, Rkey};
 

@@ -6,7 +6,7 @@
 //! noted than completions wait, those that wait are gone through once for all.
 
 use super::entry::{decode, qpn};
-use super::{CompletionQueue, CqOverflow, HEAD, Reader, TAIL};
+use super::{CompletionQueue, CqOverflow, HEAD, Reader, TAIL, Writer};
 use crate::hash::IndexMap;
 use crate::order::before;
 use crate::ring::RingMemory;
@@ -60,41 +60,24 @@ impl Gone {
 }
 
 impl<W: RingMemory> CompletionQueue<W> {
-    /// Worker: what was pushed so far for the QP is not polled any more.
-    pub fn forget(&self, qpn: Qpn) {
-        let Some(ring) = self.ring.get() else {
-            return;
-        };
-        let written = self.worker.written.load(Ordering::Relaxed);
-        let mut reader = self.reader();
-        let head = ring.as_slice()[HEAD].load(Ordering::Relaxed) as u32;
-        let waiting = written.wrapping_sub(head);
-        if waiting == 0 {
-            return;
-        }
-        reader.gone.note(qpn, written);
-        if reader.gone.len() > waiting as usize {
-            self.take_back(ring, written, &mut reader);
-        }
-    }
-
-    /// Program: polls past the completions of QPs that are gone.
+    /// Polls past the completions of QPs that are gone.
     #[cold]
     pub(super) fn poll_sifting(
         &self,
-        ring: &W,
-        reader: &mut Reader,
+        reader: &mut Reader<W>,
         out: &mut [Completion],
     ) -> Result<usize, CqOverflow> {
-        // Acquire pairs with the Release of `publish`.
-        reader.seen = ring.as_slice()[TAIL].load(Ordering::Acquire) as u32;
-        let mut head = ring.as_slice()[HEAD].load(Ordering::Relaxed) as u32;
-        if reader.seen.wrapping_sub(head) > self.capacity {
+        reader.seen = self.position(TAIL);
+        let mut head = self.position(HEAD);
+        if reader.seen.wrapping_sub(head) > reader.entries.capacity() {
             return Ok(0);
         }
+        let Some(slots) = reader.entries.allocated() else {
+            return self.polled(reader, 0, out);
+        };
         let mut count = 0;
         while count < out.len() && head != reader.seen {
-            let words = self.load(ring, head);
+            let words = slots.load(head);
             if !reader.gone.has(qpn(words), head) {
                 out[count] = decode(words);
                 count += 1;
@@ -102,42 +85,60 @@ impl<W: RingMemory> CompletionQueue<W> {
             head = head.wrapping_add(1);
         }
         reader.gone.passed(head);
-        // Release pairs with the Acquire in `make_room`: the entries have been read.
-        ring.as_slice()[HEAD].store(head.into(), Ordering::Release);
-        self.polled(ring, count, out)
+        // Release pairs with the Acquire in `position`: the entries have been read.
+        self.header()[HEAD].store(head.into(), Ordering::Release);
+        self.polled(reader, count, out)
     }
+}
 
-    /// Worker: makes room of the completions of QPs that are gone; gives whether there is some.
-    pub(super) fn sweep(&self, ring: &W, written: u32) -> bool {
-        let mut reader = self.reader();
-        if !reader.gone.is_empty() {
-            self.take_back(ring, written, &mut reader);
+impl<W: RingMemory> Writer<W> {
+    /// What was pushed so far for the QP is not polled any more.
+    pub fn forget(&self, qpn: Qpn) {
+        if self.entries.allocated().is_none() {
+            return;
         }
-        let polled = ring.as_slice()[HEAD].load(Ordering::Relaxed) as u32;
-        self.worker.polled.store(polled, Ordering::Relaxed);
-        written.wrapping_sub(polled) < self.capacity
+        let mut reader = self.queue.reader();
+        let waiting = self.written.wrapping_sub(self.queue.position(HEAD));
+        if waiting == 0 {
+            return;
+        }
+        reader.gone.note(qpn, self.written);
+        if reader.gone.len() > waiting as usize {
+            self.take_back(&mut reader);
+        }
     }
 
-    /// Moves what is left of the completions that wait together, up to `written`.
-    fn take_back(&self, ring: &W, written: u32, reader: &mut Reader) {
-        let head = ring.as_slice()[HEAD].load(Ordering::Relaxed) as u32;
-        if written.wrapping_sub(head) > self.capacity {
+    /// Makes room of the completions of QPs that are gone; gives whether there is some.
+    pub(super) fn sweep(&mut self) -> bool {
+        let mut reader = self.queue.reader();
+        if !reader.gone.is_empty() {
+            self.take_back(&mut reader);
+        }
+        self.polled = self.queue.position(HEAD);
+        self.written.wrapping_sub(self.polled) < self.entries.capacity()
+    }
+
+    /// Moves what is left of the completions that wait together, up to the last that was written.
+    pub(super) fn take_back(&self, reader: &mut Reader<W>) {
+        let head = self.queue.position(HEAD);
+        if self.written.wrapping_sub(head) > self.entries.capacity() {
             // The program scribbled on its head.
             return;
         }
-        let (mut from, mut to) = (written, written);
+        let slots = self.entries.slots();
+        let (mut from, mut to) = (self.written, self.written);
         while from != head {
             from = from.wrapping_sub(1);
-            let words = self.load(ring, from);
+            let words = slots.load(from);
             if !reader.gone.has(qpn(words), from) {
                 to = to.wrapping_sub(1);
-                self.store(ring, to, words);
+                slots.store(to, words);
             }
         }
         // What was not published has moved, too.
         self.publish();
-        reader.seen = written;
+        reader.seen = self.written;
         reader.gone = Gone::default();
-        ring.as_slice()[HEAD].store(to.into(), Ordering::Release);
+        self.queue.header()[HEAD].store(to.into(), Ordering::Release);
     }
 }

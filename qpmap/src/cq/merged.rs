@@ -4,7 +4,8 @@
 //! of one QP come from one worker, so they stay in order. A queue of one ring is that ring, and
 //! costs nothing more.
 
-use super::{CompletionQueue, CqOverflow, Notify};
+use super::{CompletionQueue, CqOverflow, Entries, Notify};
+use crate::error::VerbsError;
 use crate::ring::RingMemory;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -83,6 +84,22 @@ impl<W: RingMemory> MergedQueue<W> {
         self.rings[0].capacity()
     }
 
+    /// Makes room for `depth` completions of each worker, to which their rings are moved then: with
+    /// its memory where a ring is in use, so that nobody waits for that later.
+    ///
+    /// # Errors
+    /// As [`Entries::new`].
+    pub fn entries(&self, depth: u32) -> Result<Vec<Entries<W>>, VerbsError> {
+        let entries = |ring: &Arc<CompletionQueue<W>>| {
+            let entries = Entries::new(depth)?;
+            if ring.ring_bytes() > 0 {
+                entries.allocate();
+            }
+            Ok(entries)
+        };
+        self.rings.iter().map(entries).collect()
+    }
+
     /// Whether a worker found no room for a completion.
     pub fn is_in_error(&self) -> bool {
         self.rings.iter().any(|ring| ring.is_in_error())
@@ -151,6 +168,7 @@ impl<W: RingMemory> MergedQueue<W> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 mod tests {
+    use super::super::Writer;
     use super::*;
     use std::sync::atomic::AtomicU64;
     use std::thread;
@@ -170,6 +188,7 @@ mod tests {
 
     struct Merged {
         queue: MergedQueue<Heap>,
+        writers: Vec<Mutex<Writer<Heap>>>,
         notify: Arc<dyn Notify>,
         bell: Arc<Bell>,
     }
@@ -177,13 +196,15 @@ mod tests {
     fn merged(workers: usize, depth: u32) -> Merged {
         let bell = Arc::new(Bell::default());
         let mut given = None;
+        let writers: Vec<_> = (0..workers).map(|_| Writer::new(depth).unwrap()).collect();
         let queue = MergedQueue::new(workers, Arc::clone(&bell) as Arc<dyn Notify>, |notify| {
             given = Some(notify);
-            let ring = |_| CompletionQueue::new(depth).map(Arc::new);
-            (0..workers).map(ring).collect()
+            let rings = writers.iter().map(|writer| Arc::clone(writer.queue()));
+            Ok::<_, VerbsError>(rings.collect())
         });
         Merged {
             queue: queue.unwrap(),
+            writers: writers.into_iter().map(Mutex::new).collect(),
             notify: given.unwrap(),
             bell,
         }
@@ -192,10 +213,10 @@ mod tests {
     impl Merged {
         /// What the engine of one worker does in one round.
         fn complete(&self, worker: usize, wr_id: u64, solicited: bool) {
-            let ring = &self.queue.rings[worker];
-            ring.push(&completion(worker, wr_id, solicited)).unwrap();
-            ring.publish();
-            if ring.take_notification() {
+            let mut writer = self.writers[worker].lock().unwrap();
+            writer.push(&completion(worker, wr_id, solicited)).unwrap();
+            writer.publish();
+            if writer.take_notification() {
                 self.notify.notify();
             }
         }
@@ -297,8 +318,9 @@ mod tests {
     fn a_queue_with_a_ring_in_error_gives_what_all_rings_have_first() {
         let merged = merged(3, 4);
         merged.complete(0, 1, false);
-        merged.queue.rings[1].fail();
-        merged.queue.rings[1].publish();
+        let mut writer = merged.writers[1].lock().unwrap();
+        writer.fail();
+        writer.publish();
         merged.complete(2, 2, false);
         assert_eq!(merged.poll(8), [(0, 1), (2, 2)]);
         let mut out = [Completion::BLANK];

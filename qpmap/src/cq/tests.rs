@@ -1,11 +1,16 @@
+mod resize;
+
 use super::*;
+use crate::allowed::Allowed;
+use crate::error::VerbsError;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use std::sync::{Condvar, PoisonError};
+use std::sync::Condvar;
+use std::sync::atomic::AtomicU32;
 use std::thread;
 use std::time::Duration;
-use trunkline_conn::work::{Extra, VendorError, WorkOpcode};
+use trunkline_conn::work::{Extra, Status, VendorError, WorkOpcode};
 use trunkline_wire::{Qpn, Rkey};
 
 type Heap = Box<[AtomicU64]>;
@@ -23,26 +28,35 @@ const DONE: Completion = Completion {
     vendor_err: VendorError::None,
 };
 
-fn queue(depth: u32) -> CompletionQueue<Heap> {
-    CompletionQueue::new(depth).unwrap()
+/// Both sides of a queue.
+fn queue(depth: u32) -> (Writer<Heap>, Arc<CompletionQueue<Heap>>) {
+    let writer = Writer::new(depth).unwrap();
+    let queue = Arc::clone(writer.queue());
+    (writer, queue)
 }
 
 /// A queue that has seen very many completions.
-fn started_at(depth: u32, position: u32) -> CompletionQueue<Heap> {
-    let queue = queue(depth);
-    let ring = queue.ring.get_or_init(|| queue.make_ring());
+fn started_at(depth: u32, position: u32) -> (Writer<Heap>, Arc<CompletionQueue<Heap>>) {
+    let (mut writer, queue) = queue(depth);
     for word in [HEAD, TAIL] {
-        ring.as_slice()[word].store(position.into(), Ordering::Relaxed);
+        queue.header()[word].store(position.into(), Ordering::Relaxed);
     }
-    queue.worker.written.store(position, Ordering::Relaxed);
-    queue.worker.polled.store(position, Ordering::Relaxed);
+    (writer.written, writer.polled) = (position, position);
     queue.reader().seen = position;
-    queue
+    (writer, queue)
 }
 
-fn push(queue: &CompletionQueue<Heap>, completion: Completion) {
-    queue.push(&completion).unwrap();
-    queue.publish();
+fn push(writer: &mut Writer<Heap>, completion: Completion) {
+    writer.push(&completion).unwrap();
+    writer.publish();
+}
+
+/// Resizes a queue as its engine does.
+fn resize(writer: &mut Writer<Heap>, depth: u32) -> Result<(), VerbsError> {
+    let entries = Entries::new(depth)?;
+    writer.check_resize(0, entries.capacity())?;
+    writer.resize(entries);
+    Ok(())
 }
 
 fn poll_one(queue: &CompletionQueue<Heap>) -> Option<Completion> {
@@ -129,6 +143,7 @@ enum Step {
     Publish,
     Poll(usize),
     Forget(Qpn),
+    Resize(u32),
 }
 
 /// Few QPs, so that each has several completions.
@@ -147,29 +162,31 @@ proptest! {
                 1 => Just(Step::Publish),
                 1 => (1..6usize).prop_map(Step::Poll),
                 1 => qpn().prop_map(Step::Forget),
+                1 => (1..20u32).prop_map(Step::Resize),
             ],
             0..120,
         ),
         // Positions are about to wrap around.
         start in prop::sample::select(vec![0_u32, u32::MAX - 20, i32::MAX as u32 - 20]),
     ) {
-        let queue = started_at(5, start);
-        let overflow = CqOverflow { capacity: 8 };
-        prop_assert_eq!(queue.capacity(), 8);
+        let (mut writer, queue) = started_at(5, start);
+        let mut capacity = 8;
         let (mut hidden, mut visible) = (VecDeque::new(), VecDeque::new());
         let (mut failed, mut told) = (false, false);
         for step in steps {
+            prop_assert_eq!(queue.capacity(), capacity);
             match step {
                 Step::Push(completion) => {
-                    failed |= hidden.len() + visible.len() == 8;
+                    failed |= hidden.len() + visible.len() == capacity as usize;
+                    let overflow = CqOverflow { capacity };
                     let expected = if failed { Err(overflow) } else { Ok(()) };
-                    prop_assert_eq!(queue.push(&completion), expected);
+                    prop_assert_eq!(writer.push(&completion), expected);
                     if !failed {
                         hidden.push_back(completion);
                     }
                 }
                 Step::Publish => {
-                    queue.publish();
+                    writer.publish();
                     visible.append(&mut hidden);
                     told = failed;
                 }
@@ -191,9 +208,22 @@ proptest! {
                     prop_assert_eq!(&out[..got], &expected[..]);
                 }
                 Step::Forget(qpn) => {
-                    queue.forget(qpn);
+                    writer.forget(qpn);
                     hidden.retain(|completion: &Completion| completion.qpn != qpn);
                     visible.retain(|completion: &Completion| completion.qpn != qpn);
+                }
+                Step::Resize(depth) => {
+                    let count = (hidden.len() + visible.len()) as u32;
+                    let wanted = depth.next_power_of_two();
+                    let expected = if failed {
+                        Err(VerbsError::CqInError { cq: 0 })
+                    } else if count > wanted {
+                        Err(VerbsError::TooManyCompletions { count, capacity: wanted })
+                    } else {
+                        capacity = wanted;
+                        Ok(())
+                    };
+                    prop_assert_eq!(resize(&mut writer, depth), expected);
                 }
             }
         }
@@ -203,29 +233,35 @@ proptest! {
     /// completions, itself.
     #[test]
     fn hostile_words_harm_nobody(scribbles in vec((0..56usize, any::<u64>()), 0..40)) {
-        let queue = queue(8);
-        push(&queue, DONE);
-        let ring = queue.ring.get().unwrap();
-        prop_assert_eq!(ring.as_slice().len(), 56);
+        let (mut writer, queue) = queue(8);
+        push(&mut writer, DONE);
+        let entries = Arc::clone(&writer.entries);
+        let (header, slots) = (queue.header(), entries.slots());
+        prop_assert_eq!(header.len(), 24);
         let mut out = [DONE; 16];
         for (at, value) in scribbles {
-            ring.as_slice()[at].store(value, Ordering::Relaxed);
+            match header.get(at) {
+                Some(word) => word.store(value, Ordering::Relaxed),
+                None => slots.store((at - 24) as u32 / 4, [value; 4]),
+            }
             // Full or not: the worker goes on.
-            let _ = queue.push(&DONE);
+            let _ = writer.push(&DONE);
             prop_assert!(queue.poll(&mut out).unwrap_or(0) <= 8);
-            queue.publish();
-            queue.take_notification();
+            writer.publish();
+            writer.take_notification();
             prop_assert!(queue.poll(&mut out).unwrap_or(0) <= 8);
             queue.arm(true);
-            queue.forget(DONE.qpn);
+            writer.forget(DONE.qpn);
         }
+        let _ = resize(&mut writer, 4);
+        prop_assert!(queue.poll(&mut out).unwrap_or(0) <= 8);
     }
 }
 
 #[test]
 fn depths_out_of_range_are_refused() {
     for depth in [0, MAX_CQE + 1] {
-        let error = CompletionQueue::<Heap>::new(depth).unwrap_err();
+        let error = Writer::<Heap>::new(depth).unwrap_err();
         assert_eq!(
             error,
             Allowed::Range(1, MAX_CQE).refuse("cqe", depth.into())
@@ -235,27 +271,29 @@ fn depths_out_of_range_are_refused() {
 
 #[test]
 fn a_ring_comes_when_it_is_needed() {
-    let queue = queue(4);
+    let (mut writer, queue) = queue(4);
     assert_eq!(poll_one(&queue), None);
-    queue.publish();
-    assert!(!queue.take_notification());
+    writer.publish();
+    assert!(!writer.take_notification());
     assert_eq!(queue.ring_bytes(), 0);
     queue.arm(false);
+    assert_eq!(queue.ring_bytes(), 192);
+    push(&mut writer, DONE);
     assert_eq!(queue.ring_bytes(), 192 + 4 * 32);
 }
 
 #[test]
 fn an_arming_fires_once_and_only_for_what_comes_later() {
-    let queue = queue(8);
-    push(&queue, DONE);
-    assert!(!queue.take_notification(), "nobody armed");
+    let (mut writer, queue) = queue(8);
+    push(&mut writer, DONE);
+    assert!(!writer.take_notification(), "nobody armed");
     queue.arm(false);
-    queue.publish();
-    assert!(!queue.take_notification(), "nothing came since");
-    push(&queue, DONE);
-    assert!(queue.take_notification());
-    push(&queue, DONE);
-    assert!(!queue.take_notification(), "once");
+    writer.publish();
+    assert!(!writer.take_notification(), "nothing came since");
+    push(&mut writer, DONE);
+    assert!(writer.take_notification());
+    push(&mut writer, DONE);
+    assert!(!writer.take_notification(), "once");
 }
 
 #[test]
@@ -268,86 +306,86 @@ fn an_arming_for_solicited_completions_waits_for_one_or_for_a_failure() {
         status: Status::Flushed,
         ..DONE
     };
-    let queue = queue(16);
+    let (mut writer, queue) = queue(16);
     for event in [solicited, failed] {
-        push(&queue, event);
-        queue.take_notification();
+        push(&mut writer, event);
+        writer.take_notification();
         queue.arm(true);
-        push(&queue, DONE);
+        push(&mut writer, DONE);
         assert!(
-            !queue.take_notification(),
+            !writer.take_notification(),
             "that was before the arming, and this is not one"
         );
-        queue.push(&event).unwrap();
-        queue.push(&DONE).unwrap();
-        queue.publish();
-        assert!(queue.take_notification());
+        writer.push(&event).unwrap();
+        writer.push(&DONE).unwrap();
+        writer.publish();
+        assert!(writer.take_notification());
     }
 }
 
 #[test]
 fn an_arming_for_any_is_not_narrowed() {
-    let queue = queue(8);
+    let (mut writer, queue) = queue(8);
     queue.arm(true);
     queue.arm(false);
     queue.arm(true);
-    push(&queue, DONE);
-    assert!(queue.take_notification());
+    push(&mut writer, DONE);
+    assert!(writer.take_notification());
 }
 
 #[test]
 fn an_overflow_wakes_the_program_up() {
-    let queue = queue(1);
-    push(&queue, DONE);
-    queue.take_notification();
+    let (mut writer, queue) = queue(1);
+    push(&mut writer, DONE);
+    writer.take_notification();
     queue.arm(false);
-    assert_eq!(queue.push(&DONE), Err(CqOverflow { capacity: 1 }));
-    queue.publish();
-    assert!(queue.take_notification());
+    assert_eq!(writer.push(&DONE), Err(CqOverflow { capacity: 1 }));
+    writer.publish();
+    assert!(writer.take_notification());
 }
 
 #[test]
 fn a_queue_in_error_gives_what_it_had_taken_and_then_says_so_for_good() {
-    let queue = queue(2);
+    let (mut writer, queue) = queue(2);
     let overflow = CqOverflow { capacity: 2 };
-    push(&queue, DONE);
-    push(&queue, DONE);
-    assert_eq!(queue.push(&DONE), Err(overflow));
-    queue.publish();
+    push(&mut writer, DONE);
+    push(&mut writer, DONE);
+    assert_eq!(writer.push(&DONE), Err(overflow));
+    writer.publish();
     let mut out = [DONE; 8];
     assert_eq!(queue.poll(&mut out), Ok(2));
     for _ in 0..3 {
         assert_eq!(queue.poll(&mut out), Err(overflow));
         assert_eq!(queue.poll(&mut []), Ok(0), "nothing was asked for");
-        assert_eq!(queue.push(&DONE), Err(overflow));
-        queue.publish();
+        assert_eq!(writer.push(&DONE), Err(overflow));
+        writer.publish();
     }
 }
 
 #[test]
 fn a_queue_that_another_one_put_in_error_wakes_the_program_up() {
-    let queue = queue(4);
+    let (mut writer, queue) = queue(4);
     queue.arm(true);
-    queue.fail();
-    queue.publish();
-    assert!(queue.take_notification());
+    writer.fail();
+    writer.publish();
+    assert!(writer.take_notification());
     assert_eq!(queue.poll(&mut [DONE]), Err(CqOverflow { capacity: 4 }));
-    assert_eq!(queue.push(&DONE), Err(CqOverflow { capacity: 4 }));
+    assert_eq!(writer.push(&DONE), Err(CqOverflow { capacity: 4 }));
 }
 
 /// A QP that goes costs the same however many completions wait, and those noted do not pile up.
 #[test]
 fn qps_that_go_leave_no_more_behind_than_completions_wait() {
-    let queue = queue(64);
-    push(&queue, DONE);
+    let (mut writer, queue) = queue(64);
+    push(&mut writer, DONE);
     for qpn in 2..100_000 {
-        queue.forget(Qpn::from_wire(qpn));
+        writer.forget(Qpn::from_wire(qpn));
         assert!(queue.reader().gone.len() <= 1);
     }
     // One that waits behind each of them: they are forgotten once it was polled.
     for qpn in 2..100_000 {
-        push(&queue, DONE);
-        queue.forget(Qpn::from_wire(qpn));
+        push(&mut writer, DONE);
+        writer.forget(Qpn::from_wire(qpn));
         assert!(queue.reader().gone.len() <= 2);
         assert_eq!(poll_one(&queue), Some(DONE));
     }
@@ -384,7 +422,7 @@ impl Bell {
 #[test]
 fn no_wake_up_is_lost() {
     const COUNT: u32 = 30_000;
-    let queue = queue(8);
+    let (mut writer, queue) = queue(8);
     let bell = Bell::default();
     let polled = AtomicU32::new(0);
     thread::scope(|scope| {
@@ -392,7 +430,7 @@ fn no_wake_up_is_lost() {
             let (mut pushed, mut burst) = (0, 1);
             while pushed < COUNT {
                 for _ in 0..burst.min(COUNT - pushed) {
-                    queue
+                    writer
                         .push(&Completion {
                             wr_id: pushed.into(),
                             ..DONE
@@ -401,8 +439,8 @@ fn no_wake_up_is_lost() {
                     pushed += 1;
                 }
                 burst = burst % 5 + 1;
-                queue.publish();
-                if queue.take_notification() {
+                writer.publish();
+                if writer.take_notification() {
                     bell.notify();
                 }
                 while polled.load(Ordering::Acquire) < pushed {

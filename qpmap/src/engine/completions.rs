@@ -1,7 +1,7 @@
 //! Owns the completion queues of an engine: which there are, who uses them, which have completions
 //! that programs do not see yet, and which are in error.
 
-use crate::cq::{CompletionQueue, Notifications, Notify};
+use crate::cq::{CompletionQueue, Entries, Notifications, Notify, Writer};
 use crate::error::VerbsError;
 use crate::ring::RingMemory;
 use crate::slab::Slab;
@@ -39,7 +39,7 @@ pub(crate) struct Completions<W> {
 }
 
 struct Slot<W> {
-    queue: Arc<CompletionQueue<W>>,
+    writer: Writer<W>,
     notify: Option<Arc<dyn Notify>>,
     serial: u32,
     /// The queue is in the list `unpublished`.
@@ -80,9 +80,10 @@ impl<W: RingMemory> Completions<W> {
         depth: u32,
         notify: Option<Arc<dyn Notify>>,
     ) -> Result<Indexed<CompletionQueue<W>>, VerbsError> {
-        let queue = Arc::new(CompletionQueue::new(depth)?);
+        let writer = Writer::new(depth)?;
+        let queue = Arc::clone(writer.queue());
         let slot = Slot {
-            queue: Arc::clone(&queue),
+            writer,
             notify,
             serial: self.serial,
             is_listed: false,
@@ -91,6 +92,25 @@ impl<W: RingMemory> Completions<W> {
         };
         self.serial = self.serial.wrapping_add(1);
         Ok((self.queues.insert(slot), queue))
+    }
+
+    /// Checks that a queue may be [resized](Self::resize) to what has room for `capacity`
+    /// completions.
+    ///
+    /// # Errors
+    /// There is none of this index, it is in error, or programs have not polled more completions
+    /// than that.
+    pub(crate) fn check_resize(&self, cq: u32, capacity: u32) -> Result<(), VerbsError> {
+        self.check([cq; 2])?;
+        self.queues[cq].writer.check_resize(cq, capacity)
+    }
+
+    /// Moves a queue to other entries.
+    ///
+    /// # Panics
+    /// There is none of this index.
+    pub(crate) fn resize(&mut self, cq: u32, entries: Entries<W>) {
+        self.queues[cq].writer.resize(entries);
     }
 
     /// Destroys a queue.
@@ -164,7 +184,7 @@ impl<W: RingMemory> Completions<W> {
     #[must_use = "QPs of a queue that overran are in error"]
     pub(crate) fn push(&mut self, cq: u32, completion: &Completion) -> Option<CqId> {
         let slot = self.queues.get_mut(cq)?;
-        let overran = slot.queue.push(completion).is_err();
+        let overran = slot.writer.push(completion).is_err();
         if !slot.is_listed {
             slot.is_listed = true;
             self.unpublished.push(cq);
@@ -186,7 +206,7 @@ impl<W: RingMemory> Completions<W> {
             return false;
         };
         slot.in_error = true;
-        slot.queue.fail();
+        slot.writer.fail();
         if !std::mem::replace(&mut slot.is_listed, true) {
             self.unpublished.push(cq.index);
         }
@@ -195,9 +215,9 @@ impl<W: RingMemory> Completions<W> {
 
     /// Completions of a QP that lie in these queues are not polled any more.
     pub(crate) fn forget(&self, cqs: [u32; 2], qpn: Qpn) {
-        self.queues[cqs[0]].queue.forget(qpn);
+        self.queues[cqs[0]].writer.forget(qpn);
         if cqs[1] != cqs[0] {
-            self.queues[cqs[1]].queue.forget(qpn);
+            self.queues[cqs[1]].writer.forget(qpn);
         }
     }
 
@@ -210,8 +230,8 @@ impl<W: RingMemory> Completions<W> {
                 continue;
             };
             slot.is_listed = false;
-            slot.queue.publish();
-            if slot.queue.take_notification()
+            slot.writer.publish();
+            if slot.writer.take_notification()
                 && let Some(notify) = &slot.notify
             {
                 armed.push(notify);

@@ -2,7 +2,8 @@
 
 use super::completions::Indexed;
 use super::{CqId, Engine, Event, Platform, SrqAttributes, SrqId, srq};
-use crate::cq::{CompletionQueue, Notify};
+use crate::allowed::Allowed;
+use crate::cq::{CompletionQueue, Entries, Notify};
 use crate::error::VerbsError;
 use crate::queue::SharedRecvQueue;
 use crate::regions::{RegionTable, Unregistered};
@@ -32,6 +33,25 @@ impl<P: Platform> Engine<P> {
         notify: Option<Arc<dyn Notify>>,
     ) -> Result<Indexed<CompletionQueue<P::RingMemory>>, VerbsError> {
         self.completions.create(depth, notify)
+    }
+
+    /// Checks that a CQ may be [resized](Self::resize_cq) to what has room for `capacity`
+    /// completions. The answer holds until the engine works again: programs only make room.
+    ///
+    /// # Errors
+    /// [`VerbsError::TooManyCompletions`] where more are in it, those of QPs that are gone aside;
+    /// [`VerbsError::CqInError`]; no such CQ.
+    pub fn check_resize_cq(&self, cq: u32, capacity: u32) -> Result<(), VerbsError> {
+        self.completions.check_resize(cq, capacity)
+    }
+
+    /// Resizes a CQ (`ibv_resize_cq(3)`) after a [check](Self::check_resize_cq): every completion
+    /// in it moves to `entries`, and later ones go there.
+    ///
+    /// # Panics
+    /// There is none of this index.
+    pub fn resize_cq(&mut self, cq: u32, entries: Entries<P::RingMemory>) {
+        self.completions.resize(cq, entries);
     }
 
     /// What tells a CQ apart from others that have its index later.

@@ -17,7 +17,7 @@ use trunkline_conn::time::{Instant, MICROSECOND, SECOND};
 use trunkline_conn::work::{Completion, SendFlags, SendOp, Status};
 use trunkline_dataplane::Region;
 use trunkline_qpmap::QpQueues;
-use trunkline_qpmap::cq::CompletionQueue;
+use trunkline_qpmap::cq::Writer;
 use trunkline_qpmap::regions::RegionTable;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 
@@ -70,7 +70,7 @@ pub(crate) fn regions(entries: u32) {
 
 /// Completions that stand in a CQ before its program looks.
 pub(crate) fn completions(entries: u32) {
-    let cq = CompletionQueue::<Box<[AtomicU64]>>::new(entries).expect("a depth that there may be");
+    let mut cq = Writer::<Box<[AtomicU64]>>::new(entries).expect("a depth that there may be");
     for wr_id in 0..entries {
         let completion = Completion {
             wr_id: wr_id.into(),
@@ -82,7 +82,7 @@ pub(crate) fn completions(entries: u32) {
     let mut out = [Completion::BLANK; 64];
     let mut left = entries as usize;
     while left > 0 {
-        left -= black_box(cq.poll(&mut out)).expect("it did not overrun");
+        left -= black_box(cq.queue().poll(&mut out)).expect("it did not overrun");
     }
 }
 
