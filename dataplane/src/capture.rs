@@ -8,7 +8,9 @@
 
 mod writer;
 
-use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, PortEvent, Slot};
+use crate::port::{
+    Arrival, Capabilities, Egress, LinkState, Port, PortCounters, PortError, PortEvent, Slot,
+};
 use crate::routes::Routes;
 use std::fmt;
 use std::io::{self, Write};
@@ -175,6 +177,10 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
 
     fn source_ports(&self) -> &[u16] {
         self.port.source_ports()
+    }
+
+    fn link_state(&self, local: IpAddr) -> Option<LinkState> {
+        self.port.link_state(local)
     }
 
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {

@@ -8,7 +8,8 @@
 //! its ICRC is then changed along, so that delay alone damages nothing.
 
 use crate::port::{
-    Arrival, Capabilities, Egress, Identification, Port, PortCounters, PortError, PortEvent, Slot,
+    Arrival, Capabilities, Egress, Identification, LinkState, Port, PortCounters, PortError,
+    PortEvent, Slot,
 };
 use crate::prng::Prng;
 use crate::reidentify::reidentify;
@@ -280,6 +281,10 @@ impl<P: Port> Port for Fault<P> {
 
     fn source_ports(&self) -> &[u16] {
         self.port.source_ports()
+    }
+
+    fn link_state(&self, local: IpAddr) -> Option<LinkState> {
+        self.port.link_state(local)
     }
 
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {

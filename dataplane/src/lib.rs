@@ -35,7 +35,8 @@ pub use fault::Fault;
 pub use memory::{MemoryConfig, MemoryPort};
 pub use neighbours::{Interface, Neighbours};
 pub use port::{
-    Arrival, Capabilities, Identification, Port, PortCounters, PortError, PortEvent, Quoted,
+    Arrival, Capabilities, Identification, LinkState, Port, PortCounters, PortError, PortEvent,
+    Quoted,
 };
 pub use process_memory::{ProcessMemory, ProcessRegion};
 pub use region::Region;

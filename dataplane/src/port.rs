@@ -98,6 +98,13 @@ pub trait Port: Egress {
         &[]
     }
 
+    /// Returns what the system says of the interface that has the address `local`. `None`: the port
+    /// has no interface, or the system does not say which one it is.
+    fn link_state(&self, local: IpAddr) -> Option<LinkState> {
+        let _ = local;
+        None
+    }
+
     /// Who knows the ways of packets from `local`: the kernel, where the interface is its own
     /// ([`KernelRoutes`](crate::KernelRoutes)), else the port
     /// ([`Neighbours`](crate::Neighbours)). `None`: every address counts as reachable, and who is
@@ -106,6 +113,15 @@ pub trait Port: Egress {
         let _ = local;
         None
     }
+}
+
+/// What the system says of an interface.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LinkState {
+    /// The interface is up, and something is at the other end of its cable.
+    pub works: bool,
+    /// Its rate in Mb/s; `None` where it has none, as a loop has, or does not tell it.
+    pub rate_mbps: Option<u32>,
 }
 
 /// What a port can do.

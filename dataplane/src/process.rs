@@ -8,6 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Bytes of the page of a [`Birthmark`]; the kernel rounds up.
 const PAGE: usize = 4096;
 
+/// Returns the bytes of a page of memory.
+pub fn page_size() -> usize {
+    // SAFETY: the call reads a number that stays the same.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(PAGE)
+}
+
 /// A number that a child made by `fork(2)` reads as 0, whatever its parent stored: one load tells
 /// the two processes apart.
 ///

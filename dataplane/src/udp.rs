@@ -42,7 +42,9 @@ pub use interface::InterfaceName;
 pub use owner::Owner;
 
 use crate::errno::Errno;
-use crate::port::{Arrival, Capabilities, Egress, Port, PortCounters, PortError, PortEvent, Slot};
+use crate::port::{
+    Arrival, Capabilities, Egress, LinkState, Port, PortCounters, PortError, PortEvent, Slot,
+};
 use crate::routes::{self, KernelRoutes, Routes};
 use batch::{Addressing, Batch};
 use errors::Errors;
@@ -494,6 +496,10 @@ impl Port for UdpPort {
 
     fn source_ports(&self) -> &[u16] {
         self.sockets.source_ports()
+    }
+
+    fn link_state(&self, local: IpAddr) -> Option<LinkState> {
+        interface::link_state(local)
     }
 
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {

@@ -1,10 +1,13 @@
 //! The interface an address belongs to: its MTU and index, and which one is down.
 
-use std::ffi::CStr;
+use crate::port::LinkState;
+use std::ffi::{CStr, OsStr};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// What a port has to know of its interface.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -63,13 +66,7 @@ pub(crate) fn of(address: IpAddr, socket: BorrowedFd<'_>) -> io::Result<Interfac
         let mtu = leaving.map(mtu).min().unwrap_or(ETHERNET);
         return Ok(Interface { mtu, scope: 0 });
     }
-    let exact = all.iter().find(|entry| entry.address == Some(address));
-    // Of the loopback network every address is local, though only the first is listed.
-    let loopback = || {
-        all.iter()
-            .find(|entry| entry.loopback && address.is_loopback())
-    };
-    Ok(match exact.or_else(loopback) {
+    Ok(match find(&all, address) {
         Some(entry) => Interface {
             mtu: mtu(entry),
             scope: entry.index,
@@ -79,6 +76,31 @@ pub(crate) fn of(address: IpAddr, socket: BorrowedFd<'_>) -> io::Result<Interfac
             scope: 0,
         },
     })
+}
+
+/// What the system says of the interface that has `address`.
+pub(crate) fn link_state(address: IpAddr) -> Option<LinkState> {
+    let all = list().ok()?;
+    let entry = find(&all, address)?;
+    Some(LinkState {
+        works: entry.up && entry.running,
+        rate_mbps: rate(&entry.name),
+    })
+}
+
+/// The interface that has `address`.
+fn find(all: &[Entry], address: IpAddr) -> Option<&Entry> {
+    let exact = all.iter().find(|entry| entry.address == Some(address));
+    // Of the loopback network every address is local, though only the first is listed.
+    let is_loop = |entry: &&Entry| entry.loopback && address.is_loopback();
+    exact.or_else(|| all.iter().find(is_loop))
+}
+
+/// The rate of an interface in Mb/s, where it says one: the kernel gives -1 or an error otherwise.
+fn rate(name: &CStr) -> Option<u32> {
+    let folder = Path::new("/sys/class/net").join(OsStr::from_bytes(name.to_bytes()));
+    let text = std::fs::read_to_string(folder.join("speed")).ok()?;
+    text.trim().parse().ok().filter(|rate| *rate > 0)
 }
 
 /// The interface that is down, or not plugged in, where `peer` is on its network or, if that is so
@@ -187,4 +209,20 @@ fn mtu(name: &CStr, socket: BorrowedFd<'_>) -> Option<usize> {
     }
     // SAFETY: the request filled in the MTU.
     usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn the_loop_works_and_has_no_rate_whichever_of_its_addresses_is_meant() {
+        for last in [1, 77] {
+            let link = link_state(Ipv4Addr::new(127, 0, 0, last).into());
+            let (works, rate_mbps) = (true, None);
+            assert_eq!(link, Some(LinkState { works, rate_mbps }));
+        }
+        assert_eq!(link_state(Ipv4Addr::new(192, 0, 2, 1).into()), None);
+    }
 }
