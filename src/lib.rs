@@ -33,6 +33,7 @@ mod verbs;
 mod worker;
 
 pub use error::{Error, NoConnection};
+pub use node::attributes::{AtomicCap, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use node::life::{Down, Health};
 pub use node::state_bytes::StateBytes;
 pub use node::{Builder, Drive, Node};

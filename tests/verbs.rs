@@ -12,6 +12,8 @@ mod datagrams;
 mod faults;
 #[path = "verbs/objects.rs"]
 mod objects;
+#[path = "verbs/queries.rs"]
+mod queries;
 #[path = "verbs/queues.rs"]
 mod queues;
 #[path = "verbs/resize.rs"]

@@ -202,6 +202,16 @@ impl<W: RingMemory> SendQueue<W> {
         self.queue.max_wr as u32
     }
 
+    /// Most scatter-gather elements of a request.
+    pub const fn max_sge(&self) -> u32 {
+        self.queue.limits.max_sge as u32
+    }
+
+    /// Most inline bytes of a request.
+    pub const fn max_inline(&self) -> u32 {
+        self.queue.limits.max_inline as u32
+    }
+
     /// Bytes of the ring: 0 until something is posted.
     pub fn ring_bytes(&self) -> usize {
         self.queue.ring_bytes()
@@ -298,8 +308,8 @@ impl<W: RingMemory> RecvQueue<W> {
         self.queue.max_wr as u32
     }
 
-    /// Most elements of a request.
-    pub(crate) const fn max_sge(&self) -> u32 {
+    /// Most scatter-gather elements of a request.
+    pub const fn max_sge(&self) -> u32 {
         self.queue.limits.max_sge as u32
     }
 

@@ -1,5 +1,6 @@
 //! A node: one software RNIC inside the program.
 
+pub(crate) mod attributes;
 mod driving;
 mod events;
 pub(crate) mod life;

@@ -14,10 +14,9 @@ use trunkline_cm::rdma::{Config, Event, Id, RdmaCm};
 use trunkline_conn::secret::Stream;
 use trunkline_conn::time::Instant;
 use trunkline_dataplane::{NextHop, Routes};
+use trunkline_qpmap::Attributes;
 use trunkline_wire::{Qpn, Worker};
 
-/// Payloads that the path MTUs of connections stand for, from code 1 on.
-const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 /// The longest headers beside a payload, BTH and ICRC included.
 const HEADERS: u32 = 12 + 28 + 4 + 4;
 /// What IP and UDP add to that.
@@ -26,9 +25,8 @@ const IPV6_UDP: u32 = 40 + 8;
 
 /// Code of the largest path MTU whose packets fit into so many bytes, BTH to ICRC; 0 if none does.
 fn mtu_code(datagram: u32) -> u8 {
-    MTUS.iter()
-        .filter(|mtu| **mtu + HEADERS <= datagram)
-        .count() as u8
+    let fits = |mtu: &&u16| u32::from(**mtu) + HEADERS <= datagram;
+    Attributes::PATH_MTUS.iter().filter(fits).count() as u8
 }
 
 impl EventQueue<ChannelEvent> {
@@ -159,6 +157,12 @@ impl CmDriver {
         });
         self.unresolved += u64::from(outcome.is_err());
         self.tell(id, ChannelEvent::Route(id, outcome));
+    }
+
+    /// Bytes of the largest path MTU whose packets the port carries.
+    pub(crate) fn path_mtu(&self) -> u16 {
+        let code = self.manager.config().path.mtu;
+        Attributes::PATH_MTUS[usize::from(code) - 1]
     }
 
     fn take_way(&mut self, id: Id, hop: &NextHop) -> Result<(), ResolveError> {

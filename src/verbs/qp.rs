@@ -253,12 +253,28 @@ impl Qp {
         self.0.queues.state()
     }
 
-    /// State and attributes (`ibv_query_qp(3)`).
+    /// Returns its state, its attributes and what it was made with (`ibv_query_qp(3)`). The sizes
+    /// are those that its queues have; those of receives are 0 where they come from an SRQ.
     ///
     /// # Errors
-    /// Never for a QP that exists.
-    pub fn query(&self) -> Result<(QpState, Attributes), Error> {
-        Ok(self.handle().core()?.engine.query_qp(self.qpn())?)
+    /// Its node failed, or belongs to another process.
+    pub fn query(&self) -> Result<(QpState, Attributes, QpOptions), Error> {
+        let core = self.handle().core()?;
+        let (state, attributes) = core.engine.query_qp(self.qpn())?;
+        let init = core.engine.query_qp_init(self.qpn())?;
+        let options = QpOptions {
+            kind: init.kind,
+            srq: self.0.srq.clone(),
+            max_send_wr: init.max_send_wr,
+            max_recv_wr: init.max_recv_wr,
+            max_send_sge: init.max_send_sge,
+            max_recv_sge: init.max_recv_sge,
+            max_inline: init.max_inline,
+            signal_all: init.signal_all,
+            complete_last_wqe: init.complete_last_wqe,
+            worker: Some(self.worker()),
+        };
+        Ok((state, attributes, options))
     }
 
     /// Changes its state (`ibv_modify_qp(3)`).

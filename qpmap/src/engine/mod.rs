@@ -6,7 +6,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `verbs`, `changes`, `resources` | what programs ask for: QPs; domains, regions, CQs, SRQs |
+//! | `verbs`, `changes`, `query`, `resources` | what programs ask for: QPs; regions, CQs, SRQs |
 //! | `qps` | the owner of QPs: their records, their numbers, which numbers rest |
 //! | `completions` | the owner of CQs: who uses them, what is not published, which are in error |
 //! | `srq` | the owner of SRQs, on the worker's side: what is posted, who uses them, their limits |
@@ -80,6 +80,7 @@ mod peers;
 mod posted;
 mod qp;
 mod qps;
+mod query;
 mod receive;
 mod requester;
 mod requests;

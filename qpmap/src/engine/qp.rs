@@ -444,6 +444,14 @@ pub struct Attributes {
     pub qkey: u32,
 }
 
+impl Attributes {
+    /// What `path_mtu` may be, in bytes: the values of `enum ibv_mtu` in their order.
+    pub const PATH_MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
+
+    /// The most that `max_rd_atomic` and `max_dest_rd_atomic` may be.
+    pub const MAX_RD_ATOMIC: u8 = u8::MAX;
+}
+
 impl Default for Attributes {
     fn default() -> Self {
         Self {

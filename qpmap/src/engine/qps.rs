@@ -79,6 +79,11 @@ impl<W> Qps<W> {
         self.hot.len()
     }
 
+    /// QPs that there may be.
+    pub(crate) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
     /// Bytes of tables that no QPs are in.
     pub(crate) fn room_bytes(&self) -> usize {
         let free = |capacity: usize, each: usize| (capacity - self.hot.len()) * each;

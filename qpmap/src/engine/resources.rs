@@ -2,7 +2,6 @@
 
 use super::completions::Indexed;
 use super::{CqId, Engine, Event, Platform, SrqAttributes, SrqId, srq};
-use crate::allowed::Allowed;
 use crate::cq::{CompletionQueue, Entries, Notify};
 use crate::error::VerbsError;
 use crate::queue::SharedRecvQueue;

@@ -214,17 +214,6 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Returns how many QPs there are.
-    pub const fn qp_count(&self) -> usize {
-        self.qps.len()
-    }
-
-    /// Numbers of all QPs.
-    pub fn qp_numbers(&self) -> Vec<Qpn> {
-        let queues = self.qps.iter().map(|(_, qp)| &qp.queues);
-        queues.map(|queues| queues.qpn).collect()
-    }
-
     /// Puts a QP in ERROR, from whatever state: its node ends. No event tells of it.
     pub fn end_qp(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qp_index(qpn) {
@@ -264,15 +253,6 @@ impl<P: Platform> Engine<P> {
         let record = &mut self.qps[qp];
         record.state = state;
         record.queues.state.store(state as u8, Ordering::SeqCst);
-    }
-
-    /// State and attributes of a QP (`ibv_query_qp(3)`).
-    ///
-    /// # Errors
-    /// No such QP.
-    pub fn query_qp(&self, qpn: Qpn) -> Result<(QpState, Attributes), VerbsError> {
-        let qp = self.known(qpn)?;
-        Ok((self.qps[qp].state, self.cold(qp).attributes))
     }
 
     /// Finds what carries a QP's packets, now that its peer is known.
@@ -388,8 +368,7 @@ impl<P: Platform> Engine<P> {
 }
 
 pub(super) fn check_attributes(attributes: &Attributes) -> Result<(), VerbsError> {
-    const PATH_MTU: Allowed = Allowed::OneOf(&[256, 512, 1024, 2048, 4096]);
-    PATH_MTU.check("path_mtu", attributes.path_mtu)?;
+    Allowed::OneOf(&Attributes::PATH_MTUS).check("path_mtu", attributes.path_mtu)?;
     Allowed::Range(0, 31).check("timeout", attributes.timeout)?;
     Allowed::Range(0, 7).check("retry_cnt", attributes.retry_count)?;
     Allowed::Range(0, 7).check("rnr_retry", attributes.rnr_retry)?;
