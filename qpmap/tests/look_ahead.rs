@@ -17,7 +17,7 @@ fn crowd(scene: &mut Scene) -> Vec<Qpn> {
         match at % 5 {
             // In RESET.
             0 => {}
-            1 => engine.destroy_qp(qp.qpn).unwrap(),
+            1 => engine.destroy_qp(qp.qpn).expect("it was made"),
             2 => {
                 let _ = engine.modify_qp(qp.qpn, &QpModify::Error);
             }
@@ -55,7 +55,7 @@ fn a_node_with_many_qps_reads_ahead_whatever_a_packet_is_about() {
         .iter()
         .copied()
         .chain(edges.map(Qpn::from_wire))
-        .chain((0..3000).map(|n| Qpn::from_wire(n * 5591 & 0xff_ffff)))
+        .chain((0..3000).map(|n| Qpn::from_wire((n * 5591) & 0xff_ffff)))
         .collect();
     for opcode in 0..=255u8 {
         let mut said = Vec::new();
