@@ -125,23 +125,31 @@ impl<W: RingMemory> SendQueue<W> {
     /// # Errors
     /// The program wrote something that cannot be. The cursor stays, so the error stays, until
     /// [`discard`](Self::discard).
-    #[inline]
+    #[inline(always)]
     pub fn fetch(&self, cursor: &mut SendCursor) -> Result<Option<(Request, u32, u16)>, RingError> {
         let Some(used) = self.queue.used.get() else {
             return Ok(None);
         };
         let taken = used.taken.get();
         if taken >= self.max_wr() {
-            return match cursor.available(&used.ring)? {
-                0 => Ok(None),
-                _ => Err(RingError::TooManyRequests { max: self.max_wr() }),
-            };
+            return self.find_no_more(&used.ring, cursor).map(|()| None);
         }
-        let found = wqe::take_send(&used.ring, cursor, self.queue.limits)?;
-        if found.is_some() {
+        // It goes where the caller wants it: to look into it by `?` would copy it.
+        let found = wqe::take_send(&used.ring, cursor, self.queue.limits);
+        if matches!(found, Ok(Some(_))) {
             used.taken.set(taken + 1);
         }
-        Ok(found)
+        found
+    }
+
+    /// # Errors
+    /// There are more requests, though as many were taken as the queue was made for.
+    #[cold]
+    fn find_no_more(&self, ring: &Ring<W>, cursor: &mut SendCursor) -> Result<(), RingError> {
+        match cursor.available(ring)? {
+            0 => Ok(()),
+            _ => Err(RingError::TooManyRequests { max: self.max_wr() }),
+        }
     }
 
     /// Worker: puts back the `requests` fetched last, of `slots` slots together: they are fetched

@@ -22,7 +22,7 @@ const NEAR_BYTES: usize = 64;
 /// A send request, its route, and the slots it takes.
 type Taken = (Request, u32, u16);
 
-#[inline]
+#[inline(always)]
 pub(crate) fn take_send<W: RingMemory>(
     ring: &Ring<W>,
     cursor: &mut Cursor,
