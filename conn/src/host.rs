@@ -3,6 +3,10 @@
 use crate::mem::Memory;
 use crate::work::{Completion, Receive, Request, Status};
 
+/// The receive queue of the QP, or its SRQ, is in error and gives no receives any more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ReceivesInError;
+
 /// The QP an engine works for: its memory, its receive queue, its completion queues.
 pub trait Host {
     /// Registered memory.
@@ -12,7 +16,11 @@ pub trait Host {
     fn memory(&mut self) -> &mut Self::Memory;
 
     /// The next receive request of the QP or its SRQ; `None` means receiver not ready.
-    fn take_receive(&mut self) -> Option<Receive>;
+    ///
+    /// # Errors
+    /// There will be none: the engine puts the QP in error, and tells the peer where its protocol
+    /// has words for that.
+    fn take_receive(&mut self) -> Result<Option<Receive>, ReceivesInError>;
 
     /// Receive requests that are posted and not taken, which the peer is granted credits for;
     /// `None` where there are no credits, as with an SRQ.

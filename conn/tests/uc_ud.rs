@@ -370,6 +370,39 @@ fn a_datagram_into_memory_that_is_gone_ends_its_qp() {
     assert_eq!(next, Err(Dropped::QpInError));
 }
 
+#[test]
+fn what_needs_a_receive_where_there_will_be_none_ends_its_qp() {
+    let ended = |qp: &Qp| {
+        assert_eq!(qp.events, [QpEvent::Fatal]);
+        assert_eq!(qp.received, []);
+        let sent = qp.sent.iter().map(|one| (one.wr_id, one.status));
+        assert_eq!(sent.collect::<Vec<_>>(), [(5, Status::Flushed)]);
+    };
+    let send = || request(5, SendOp::Send, sge(PRIVATE, ADDR, 8));
+    let mut uc = Uc::new(uc_config());
+    uc.qp.receives_in_error = true;
+    assert!(uc.engine.post_send(send()).is_ok());
+    let word = packet(Opcode::UC_SEND_ONLY, 0, b"word");
+    assert_eq!(uc.feed(word), Err(Dropped::ReceivesInError));
+    ended(&uc.qp);
+    assert_eq!(uc.engine.state(), State::Error);
+
+    let mut endpoint = ud::Endpoint::new(ud_config(0x32));
+    let mut qp = qp();
+    qp.receives_in_error = true;
+    let to = ud::Address {
+        path: path(1, 2),
+        qpn: Qpn::from_wire(2),
+        qkey: QKEY,
+    };
+    assert!(endpoint.post_send(send(), Some(to)).is_ok());
+    let (good, came) = (datagram(QKEY, b"word"), arrival(path(1, 2)));
+    let fed = endpoint.handle_packet(&good, &came, &mut qp);
+    assert_eq!(fed, Err(Dropped::ReceivesInError));
+    ended(&qp);
+    assert_eq!(endpoint.state(), State::Error);
+}
+
 fn ud_config(qpn: u32) -> ud::Config {
     ud::Config {
         qpn: Qpn::from_wire(qpn),

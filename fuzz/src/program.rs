@@ -4,7 +4,7 @@ use crate::input::Input;
 use crate::memory::Region;
 use crate::requests;
 use std::collections::VecDeque;
-use trunkline_conn::host::{Host, QpEvent};
+use trunkline_conn::host::{Host, QpEvent, ReceivesInError};
 use trunkline_conn::mem::{Access, PdId, Sge};
 use trunkline_conn::secret::Secret;
 use trunkline_conn::work::{Completion, Local, Receive, Request, SendFlags, SendOp, Status};
@@ -167,10 +167,11 @@ impl Host for Program {
         &mut self.regions
     }
 
-    fn take_receive(&mut self) -> Option<Receive> {
-        let receive = self.receives.pop_front()?;
-        self.taken.push_back(receive.wr_id);
-        Some(receive)
+    fn take_receive(&mut self) -> Result<Option<Receive>, ReceivesInError> {
+        let next = self.receives.pop_front();
+        self.taken
+            .extend(next.as_ref().map(|receive| receive.wr_id));
+        Ok(next)
     }
 
     fn sent(&mut self, request: Request, _: Status, _: u32) {

@@ -326,11 +326,21 @@ impl<W: RingMemory> RecvQueue<W> {
         self.queue.ring_bytes()
     }
 
-    /// Claims more than there can be, as a program can that writes what it likes.
+    /// Claims more than there can be, as a program can that writes what it likes. Returns what
+    /// mends it.
     #[cfg(test)]
-    pub(crate) fn break_tail(&self) {
+    pub(crate) fn break_tail(&self) -> crate::ring::Position {
         let ring = self.queue.ring().expect("something was posted");
-        ring.publish(ring.tail().advance(ring.capacity() + 1, 0));
+        let tail = ring.tail();
+        ring.publish(tail.advance(ring.capacity() + 1, 0));
+        tail
+    }
+
+    /// Takes back a false claim.
+    #[cfg(test)]
+    pub(crate) fn mend_tail(&self, tail: crate::ring::Position) {
+        let ring = self.queue.ring().expect("something was posted");
+        ring.publish(tail);
     }
 }
 

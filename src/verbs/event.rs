@@ -31,7 +31,7 @@ pub enum Event {
         srq: SrqId,
     },
     /// The ring of an SRQ holds what no program posts (`IBV_EVENT_SRQ_ERR`): no more receives are
-    /// taken from it. Once for each SRQ.
+    /// taken from it, and a QP that needs one goes to ERROR. Once for each SRQ.
     SrqError {
         /// The SRQ.
         srq: SrqId,

@@ -122,7 +122,7 @@ impl Pd {
     ///
     /// # Errors
     /// Sizes out of range, too many QPs, no such worker, or another one than the SRQ's; a CQ or SRQ
-    /// of another node.
+    /// of another node, or in error.
     pub fn create_qp(&self, send_cq: &Cq, recv_cq: &Cq, options: &QpOptions) -> Result<Qp, Error> {
         let node = &self.0.node;
         send_cq.0.node.check_same(node, "CQ")?;
@@ -154,6 +154,9 @@ impl Pd {
         }
         for cq in [send_cq, recv_cq] {
             cq.check()?;
+        }
+        if let Some(srq) = &options.srq {
+            srq.check()?;
         }
         let regions = node.regions()?;
         regions.pd_ref(init.pd)?;

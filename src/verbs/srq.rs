@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use trunkline_qpmap::queue::SharedRecvQueue;
 use trunkline_qpmap::wqe::RecvWr;
-use trunkline_qpmap::{SrqAttributes, SrqId};
+use trunkline_qpmap::{SrqAttributes, SrqId, VerbsError};
 
 impl Pd {
     /// Creates a shared receive queue (`ibv_create_srq(3)`). It belongs to one worker of the node,
@@ -74,6 +74,18 @@ impl Srq {
     /// Index of the worker of its node that it belongs to, from 0.
     pub(crate) fn worker(&self) -> u8 {
         self.0.worker
+    }
+
+    /// Checks that QPs may receive from it.
+    ///
+    /// # Errors
+    /// It is in error: they would get no receives.
+    pub(crate) fn check(&self) -> Result<(), VerbsError> {
+        let srq = self.0.id.index();
+        match self.0.queue.is_in_error() {
+            true => Err(VerbsError::SrqInError { srq }),
+            false => Ok(()),
+        }
     }
 
     /// What events call it.

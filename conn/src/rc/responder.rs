@@ -12,7 +12,7 @@ use super::config::Config;
 use super::segment;
 use super::stats::{Dropped, Stats};
 use crate::egress::Egress;
-use crate::host::{Host, QpEvent};
+use crate::host::{Host, QpEvent, ReceivesInError};
 use crate::mem::Memory;
 use crate::work::{Completion, Extra, Receive, Status, VendorError, WorkOpcode};
 use alloc::collections::VecDeque;
@@ -119,6 +119,8 @@ pub(super) struct Responder {
 enum Refusal {
     /// No receive.
     NotReady,
+    /// No receive, now or later: the QP goes to error.
+    ReceivesInError,
     /// The QP goes to error; the receive in hand, if any, ends with the status.
     Nak(NakCode, Status),
 }
@@ -126,6 +128,12 @@ enum Refusal {
 impl Refusal {
     const INVALID: Self = Self::Nak(NakCode::InvalidRequest, Status::Flushed);
     const ACCESS: Self = Self::Nak(NakCode::RemoteAccess, Status::Flushed);
+}
+
+impl From<ReceivesInError> for Refusal {
+    fn from(_: ReceivesInError) -> Self {
+        Self::ReceivesInError
+    }
 }
 
 /// What became of a request packet.
@@ -210,6 +218,13 @@ impl Responder {
                 let timer = config.min_rnr_timer & 0x1f;
                 self.nak = Some((psn, Syndrome::RnrNak { timer }));
                 Judged::of(Err(Dropped::ReceiverNotReady))
+            }
+            Err(Refusal::ReceivesInError) => {
+                host.event(QpEvent::Fatal);
+                let nak = (NakCode::RemoteOperational, Status::LocalQpOperation);
+                let verdict = Err(ReceivesInError.into());
+                let refused = self.refuse(config, psn, nak, host);
+                Judged { verdict, ..refused }
             }
             Err(Refusal::Nak(code, status)) => self.refuse(config, psn, (code, status), host),
         }

@@ -1,5 +1,7 @@
 //! Why packets were dropped, and counts of everything else worth seeing.
 
+use crate::host::ReceivesInError;
+
 /// Why a packet was not acted on. Each has its counter in [`Stats`].
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 #[repr(u8)]
@@ -55,11 +57,20 @@ pub enum Dropped {
     /// UC and UD: local memory cannot be used.
     #[error("the receive names memory that cannot be used")]
     LocalMemory,
+    /// The QP needed a receive, and its receive queue or SRQ is in error.
+    #[error("the receive queue is in error")]
+    ReceivesInError,
+}
+
+impl From<ReceivesInError> for Dropped {
+    fn from(_: ReceivesInError) -> Self {
+        Self::ReceivesInError
+    }
 }
 
 impl Dropped {
     /// How many reasons there are.
-    pub const COUNT: usize = Self::LocalMemory as usize + 1;
+    pub const COUNT: usize = Self::ReceivesInError as usize + 1;
 }
 
 /// Counters of a connection. They wrap after 2^64.

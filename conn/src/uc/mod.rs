@@ -139,7 +139,10 @@ impl UnreliableConnection {
         } else {
             self.receiver.handle(&self.config, packet, host)
         };
-        if verdict == Err(Dropped::LocalMemory) {
+        if matches!(
+            verdict,
+            Err(Dropped::LocalMemory | Dropped::ReceivesInError)
+        ) {
             // Nothing that comes later could be received, and nobody would hear why.
             self.end(host, Status::Flushed, Status::LocalProtection);
             host.event(QpEvent::Fatal);

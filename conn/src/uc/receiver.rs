@@ -170,7 +170,7 @@ impl Receiver {
     /// The receive in hand, or the next one.
     fn take(&mut self, host: &mut impl Host) -> Result<&Receive, Dropped> {
         if self.in_hand.is_none() {
-            self.in_hand = host.take_receive();
+            self.in_hand = host.take_receive()?;
         }
         self.in_hand.as_ref().ok_or(Dropped::ReceiverNotReady)
     }

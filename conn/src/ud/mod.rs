@@ -140,7 +140,10 @@ impl Endpoint {
         host: &mut impl Host,
     ) -> Result<(), Dropped> {
         let verdict = self.receive(packet, arrival, host);
-        if verdict == Err(Dropped::LocalMemory) {
+        if matches!(
+            verdict,
+            Err(Dropped::LocalMemory | Dropped::ReceivesInError)
+        ) {
             // Nothing that comes later could be received, and nobody would hear why.
             self.end(host, Status::Flushed, Status::LocalProtection);
             host.event(QpEvent::Fatal);
@@ -171,7 +174,7 @@ impl Endpoint {
             return Err(Dropped::WrongQkey);
         }
         if self.in_hand.is_none() {
-            self.in_hand = host.take_receive();
+            self.in_hand = host.take_receive()?;
         }
         let receive = self.in_hand.as_ref().ok_or(Dropped::ReceiverNotReady)?;
         let length = GRH_LEN + packet.payload.len();

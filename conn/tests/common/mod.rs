@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use trunkline_conn::egress::{Egress, Slot};
-use trunkline_conn::host::{Host, QpEvent};
+use trunkline_conn::host::{Host, QpEvent, ReceivesInError};
 use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId, Sge};
 use trunkline_conn::work::{
     Completion, Local, Receive, Request, SendFlags, SendOp, Status, WorkOpcode,
@@ -279,6 +279,8 @@ pub(crate) struct Qp {
     pub(crate) events: Vec<QpEvent>,
     /// The peer gets credits.
     pub(crate) counts_receives: bool,
+    /// No receives come behind those that are there.
+    pub(crate) receives_in_error: bool,
 }
 
 impl Host for Qp {
@@ -288,8 +290,11 @@ impl Host for Qp {
         &mut self.ram
     }
 
-    fn take_receive(&mut self) -> Option<Receive> {
-        self.receives.pop_front()
+    fn take_receive(&mut self) -> Result<Option<Receive>, ReceivesInError> {
+        match self.receives.pop_front() {
+            None if self.receives_in_error => Err(ReceivesInError),
+            next => Ok(next),
+        }
     }
 
     fn receives(&self) -> Option<u32> {

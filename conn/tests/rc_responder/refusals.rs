@@ -204,3 +204,24 @@ fn what_was_accepted_is_answered_before_the_refusal() {
     assert_eq!(numbers(&sent), [0, 1, 2, 3]);
     assert_eq!(only_answer(&sent[3..]), (3, nak(NakCode::RemoteAccess), 2));
 }
+
+#[test]
+fn a_request_that_needs_a_receive_where_there_will_be_none_ends_the_qp() {
+    let write = with_reth(packet(Opcode::RC_WRITE_ONLY_IMM, 1, b"word"), 0, 4);
+    for request in [send(1), with_imm(write, 7)] {
+        let mut bench = bench();
+        bench.receives(1, 64);
+        bench.qp.receives_in_error = true;
+        assert_eq!(bench.feed(without_ack_req(send(0))), Ok(()));
+        let before = bench.qp.ram.bytes(KEY, ADDR, SIZE);
+        assert_eq!(bench.feed(request), Err(Dropped::ReceivesInError));
+        let told = nak(NakCode::RemoteOperational);
+        assert_eq!(only_answer(&bench.sent()), (1, told, 1));
+        let events = [QpEvent::CommunicationEstablished, QpEvent::Fatal];
+        assert_eq!(bench.qp.events, events);
+        assert_eq!(bench.engine.state(), State::Error);
+        assert_eq!(bench.qp.received.len(), 1, "the one before it");
+        assert!(bench.qp.ram.bytes(KEY, ADDR, SIZE) == before);
+        assert_eq!(bench.feed(request), Err(Dropped::QpInError));
+    }
+}

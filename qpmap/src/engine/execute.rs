@@ -8,7 +8,7 @@ use super::srq::Srq;
 use super::{Engine, Platform};
 use crate::slab::NONE;
 use crate::state::QpState;
-use trunkline_conn::host::QpEvent;
+use trunkline_conn::host::{QpEvent, ReceivesInError};
 use trunkline_conn::mem::{Access, AtomicOp, Memory, MemoryFault, PdId};
 use trunkline_conn::work::{
     Completion, Extra, MAX_MESSAGE, Receive, Status, VendorError, WorkOpcode,
@@ -19,6 +19,8 @@ use trunkline_wire::{NakCode, Opcode, Reth};
 enum Refusal {
     /// No receive request: again later.
     NotReady,
+    /// No receive request, now or later: the QP goes to ERROR.
+    ReceivesInError,
     /// The peer is at fault.
     Peer(NakCode, QpEvent),
     /// We are: the receive request ends with this status.
@@ -35,6 +37,12 @@ impl Refusal {
 impl From<MemoryFault> for Refusal {
     fn from(_: MemoryFault) -> Self {
         Self::Peer(NakCode::RemoteAccess, QpEvent::AccessError)
+    }
+}
+
+impl From<ReceivesInError> for Refusal {
+    fn from(_: ReceivesInError) -> Self {
+        Self::ReceivesInError
     }
 }
 
@@ -102,6 +110,10 @@ impl<P: Platform> Engine<P> {
                 self.refuse(flow, Answer::Rnr(timer));
                 Step::Refused
             }
+            Err(Refusal::ReceivesInError) => {
+                self.fail_receiving(flow);
+                Step::Refused
+            }
             Err(Refusal::Peer(code, event)) => {
                 self.refuse_for_good(flow, code, event, Status::RemoteInvalidRequest);
                 Step::Refused
@@ -119,7 +131,7 @@ impl<P: Platform> Engine<P> {
         let pd = self.qps[qp].pd;
         if message.last() && message.offset() == 0 && self.flows[flow].assembly == NONE {
             // All of it in one packet: nothing to put together.
-            let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
+            let receive = self.take_receive(qp)?;
             if let Err(refusal) = self.place(pd, &receive, packet) {
                 self.keep_receive(flow, packet, receive);
                 return Err(refusal);
@@ -132,7 +144,7 @@ impl<P: Platform> Engine<P> {
         }
         let receive = match self.inbound[at].receive.take() {
             Some(held) => held,
-            None => self.hold_receive(flow, at).ok_or(Refusal::NotReady)?,
+            None => self.hold_receive(flow, at)?,
         };
         let placed = self.place(pd, &receive, packet);
         if placed.is_err() || !message.last() {
@@ -242,7 +254,7 @@ impl<P: Platform> Engine<P> {
             return Ok(Step::Placed);
         }
         if let Some(imm) = packet.imm() {
-            let receive = self.take_receive(qp).ok_or(Refusal::NotReady)?;
+            let receive = self.take_receive(qp)?;
             let extra = Extra::Immediate(imm);
             self.deliver(
                 flow,
@@ -395,33 +407,51 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a receive for a message of several packets, which keeps it for as long as its sender
     /// likes.
-    fn hold_receive(&mut self, flow: u32, at: u32) -> Option<Receive> {
+    fn hold_receive(&mut self, flow: u32, at: u32) -> Result<Receive, Refusal> {
         let qp = self.flows[flow].qp;
         if !self.is_route(flow) {
             return self.take_receive(qp);
         }
+        let found = self.has_receive(qp);
         let (source, left) = match &self.qps[qp].queues.receive {
             Some(own) => (Source::Own(qp), own.posted()),
             None => {
                 let srq = self.qps[qp].queues.srq;
-                (Source::Shared(srq), self.srqs.get(srq)?.posted())
+                let queue = self.srqs.get(srq).ok_or(Refusal::NotReady)?;
+                (Source::Shared(srq), queue.posted())
             }
         };
         let holder = (source, self.flows.peer(flow));
-        if !self.inbound.may_hold(holder, left) {
-            return None;
+        // A ring that has an entry, and none by its own count, is broken.
+        let broken = found && left == 0;
+        if !broken && !self.inbound.may_hold(holder, left) {
+            return Err(Refusal::NotReady);
         }
         let receive = self.take_receive(qp)?;
         self.inbound.hold(at, holder);
-        Some(receive)
+        Ok(receive)
     }
 
-    fn take_receive(&mut self, qp: u32) -> Option<Receive> {
-        if let Some(own) = &self.qps[qp].queues.receive {
-            return own.fetch().ok().flatten();
-        }
-        let srq = self.qps[qp].queues.srq;
-        self.srqs.get_mut(srq)?.take(&mut self.events)
+    fn take_receive(&mut self, qp: u32) -> Result<Receive, Refusal> {
+        let taken = if let Some(own) = &self.qps[qp].queues.receive {
+            own.fetch().map_err(|_| ReceivesInError)?
+        } else {
+            let srq = self.srqs.get_mut(self.qps[qp].queues.srq);
+            srq.ok_or(Refusal::NotReady)?.take(&mut self.events)?
+        };
+        taken.ok_or(Refusal::NotReady)
+    }
+
+    /// The receives of a QP are in error: the peer that needed one hears of it, and the QP goes to
+    /// ERROR, whichever of its peers that was.
+    #[cold]
+    fn fail_receiving(&mut self, flow: u32) {
+        let qp = self.flows[flow].qp;
+        let (code, event) = (NakCode::RemoteOperational, QpEvent::Fatal);
+        self.refuse_for_good(flow, code, event, Status::Flushed);
+        // A refusal ends no QP with routes.
+        self.qp_event(qp, event);
+        self.enter_error(qp);
     }
 
     fn has_receive(&self, qp: u32) -> bool {

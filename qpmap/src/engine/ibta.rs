@@ -17,7 +17,7 @@ use crate::state::{QpState, QpType};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use trunkline_conn::egress::{Egress, Transmitted};
-use trunkline_conn::host::{Host, QpEvent};
+use trunkline_conn::host::{Host, QpEvent, ReceivesInError};
 use trunkline_conn::ingress::{Arrival, Identification};
 use trunkline_conn::mem::RegionMemory;
 use trunkline_conn::time::Instant;
@@ -96,11 +96,11 @@ impl<B: RegionMemory, W: crate::ring::RingMemory> Host for IbtaHost<'_, B, W> {
         self.regions
     }
 
-    fn take_receive(&mut self) -> Option<Receive> {
+    fn take_receive(&mut self) -> Result<Option<Receive>, ReceivesInError> {
         match &mut self.receives {
-            Receives::Own(queue) => queue.fetch().ok().flatten(),
+            Receives::Own(queue) => queue.fetch().map_err(|_| ReceivesInError),
             Receives::Shared(srq) => srq.take(self.events),
-            Receives::None => None,
+            Receives::None => Ok(None),
         }
     }
 

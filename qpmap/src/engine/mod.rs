@@ -308,7 +308,7 @@ pub enum Event {
         srq: SrqId,
     },
     /// The ring of an SRQ holds what cannot be (`IBV_EVENT_SRQ_ERR`): nothing more is taken from
-    /// it. Once for each SRQ.
+    /// it, and a QP that needs a receive goes to ERROR. Once for each SRQ.
     SrqError {
         /// The SRQ.
         srq: SrqId,

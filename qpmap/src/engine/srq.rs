@@ -11,6 +11,7 @@ use crate::slab::Slab;
 use crate::wqe::RecvWr;
 use std::ops::Index;
 use std::sync::Arc;
+use trunkline_conn::host::ReceivesInError;
 use trunkline_conn::mem::PdId;
 use trunkline_conn::work::Receive;
 use trunkline_wire::Worker;
@@ -105,6 +106,17 @@ impl<W: RingMemory> Srqs<W> {
         self.get(srq).ok_or(VerbsError::UnknownSrq { srq })
     }
 
+    /// Checks that QPs may be used which receive from it.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownSrq`]; [`VerbsError::SrqInError`]: they would get no receives.
+    pub(crate) fn check(&self, srq: u32) -> Result<(), VerbsError> {
+        if self.known(srq)?.in_error {
+            return Err(VerbsError::SrqInError { srq });
+        }
+        Ok(())
+    }
+
     /// The same, to change it.
     ///
     /// # Errors
@@ -160,7 +172,7 @@ pub(crate) struct Srq<W> {
     read: Vec<(Receive, u16)>,
     /// Fewer posted receives than this are told, once; 0: none are.
     limit: u32,
-    /// The ring was found broken.
+    /// The ring was found broken, and is not read any more.
     in_error: bool,
     /// QPs that receive from it.
     users: u32,
@@ -199,22 +211,29 @@ impl<W: RingMemory> Srq<W> {
     }
 
     /// Takes the receive that was posted last.
+    ///
+    /// # Errors
+    /// The SRQ is in error, and what was read before has been taken.
     #[inline]
-    pub(crate) fn take(&mut self, events: &mut Events) -> Option<Receive> {
+    pub(crate) fn take(&mut self, events: &mut Events) -> Result<Option<Receive>, ReceivesInError> {
         self.read_all();
         let Some((receive, slots)) = self.read.pop() else {
             self.check_ring(events);
-            return None;
+            return match self.in_error {
+                true => Err(ReceivesInError),
+                false => Ok(None),
+            };
         };
         self.queue.release(slots);
         if self.limit != 0 {
             self.check_limit(events);
         }
-        Some(receive)
+        Ok(Some(receive))
     }
 
+    /// Whether [`take`](Self::take) would find something, be it an error.
     pub(crate) fn has_receive(&self) -> bool {
-        !self.read.is_empty() || self.queue.has_entry()
+        !self.read.is_empty() || self.in_error || self.queue.has_entry()
     }
 
     /// Returns how many receives were posted and not taken.
@@ -266,6 +285,9 @@ impl<W: RingMemory> Srq<W> {
     /// Reads what was posted off the ring. The slots are not free before the receives are used.
     #[inline]
     fn read_all(&mut self) {
+        if self.in_error {
+            return;
+        }
         while let Ok(Some(posted)) = self.queue.read() {
             self.read.push(posted);
         }
@@ -274,12 +296,15 @@ impl<W: RingMemory> Srq<W> {
     /// Tells once that the ring is broken, where that is why no more could be read.
     #[cold]
     fn check_ring(&mut self, events: &mut Events) {
+        if self.in_error {
+            return;
+        }
         match self.queue.read() {
             // Posted since then, if at all: the next message takes it.
             Ok(posted) => self.read.extend(posted),
-            Err(_) if self.in_error => {}
             Err(_) => {
                 self.in_error = true;
+                self.posted_to.set_in_error();
                 events.push(Event::SrqError { srq: self.id });
             }
         }

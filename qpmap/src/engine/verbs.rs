@@ -45,11 +45,11 @@ impl<P: Platform> Engine<P> {
     /// Creates a QP in the RESET state (`ibv_create_qp(3)`).
     ///
     /// # Errors
-    /// Unknown CQ, SRQ or PD, a CQ in error, sizes out of range, or too many QPs.
+    /// Unknown CQ, SRQ or PD, a CQ or SRQ in error, sizes out of range, or too many QPs.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Arc<QpQueues<P::RingMemory>>, VerbsError> {
         self.completions.check([init.send_cq, init.recv_cq])?;
         if let Some(srq) = init.srq {
-            self.srqs.known(srq)?;
+            self.srqs.check(srq)?;
         }
         self.regions().pd_ref(init.pd)?;
         let made = QpQueues::new(init, || self.qps.reserve());
@@ -139,7 +139,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     /// [`VerbsError::BadTransition`] where the state diagram has no such step;
-    /// [`VerbsError::CqInError`] on the way from RESET to INIT.
+    /// [`VerbsError::CqInError`] and [`VerbsError::SrqInError`] on the way from RESET to INIT.
     pub fn modify_qp(&mut self, qpn: Qpn, change: &QpModify) -> Result<(), VerbsError> {
         let qp = self.known(qpn)?;
         let from = self.qps[qp].state;
@@ -169,7 +169,11 @@ impl<P: Platform> Engine<P> {
         match change {
             QpModify::Reset => self.reset_qp(qp),
             QpModify::Init { access } => {
-                self.completions.check(self.qps[qp].queues.cqs)?;
+                let queues = &self.qps[qp].queues;
+                self.completions.check(queues.cqs)?;
+                if queues.srq != NONE {
+                    self.srqs.check(queues.srq)?;
+                }
                 self.cold_mut(qp).attributes.access = Some(*access);
             }
             QpModify::Rtr(attributes) => {

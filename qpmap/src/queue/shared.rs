@@ -3,8 +3,9 @@
 use super::RecvQueue;
 use crate::error::PostError;
 use crate::ring::RingMemory;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::wqe::RecvWr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// Room that a program offers to the messages of many QPs (`ibv_post_srq_recv(3)`). Another queue
@@ -13,12 +14,15 @@ use std::sync::{Arc, PoisonError};
 pub struct SharedRecvQueue<W> {
     /// Who posts has the lock, so that nobody posts to a queue that another one has replaced.
     current: Mutex<Arc<RecvQueue<W>>>,
+    /// Its ring was found broken.
+    in_error: AtomicBool,
 }
 
 impl<W: RingMemory> SharedRecvQueue<W> {
-    pub(crate) const fn new(queue: Arc<RecvQueue<W>>) -> Self {
+    pub(crate) fn new(queue: Arc<RecvQueue<W>>) -> Self {
         Self {
             current: Mutex::new(queue),
+            in_error: AtomicBool::new(false),
         }
     }
 
@@ -33,6 +37,16 @@ impl<W: RingMemory> SharedRecvQueue<W> {
     /// Returns how many receives were posted and not taken.
     pub fn posted(&self) -> u32 {
         self.lock().posted()
+    }
+
+    /// Whether its ring was found broken: the SRQ is in error, for good.
+    pub fn is_in_error(&self) -> bool {
+        self.in_error.load(Ordering::Relaxed)
+    }
+
+    /// Worker: the ring was found broken.
+    pub(crate) fn set_in_error(&self) {
+        self.in_error.store(true, Ordering::Relaxed);
     }
 
     /// The queue that receives are posted to. While the guard lives nobody posts.

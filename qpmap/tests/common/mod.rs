@@ -2,10 +2,12 @@
 
 pub(crate) mod liar;
 pub(crate) mod managed;
+pub(crate) mod rings;
 pub(crate) mod scene;
 pub(crate) mod watched;
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use rings::RingMemory;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_conn::control::CongestionControl;
 use trunkline_conn::egress::{Egress, Slot};
@@ -21,8 +23,6 @@ use trunkline_qpmap::{
     QpQueues, QpType,
 };
 use trunkline_wire::{Crc, Path, Qpn, Rkey, Workers};
-
-pub(crate) type RingMemory = Box<[AtomicU64]>;
 
 /// Memory at a made-up address.
 #[derive(Clone, Debug)]

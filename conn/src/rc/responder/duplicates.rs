@@ -72,7 +72,9 @@ impl Responder {
         match self.push_read(config, psn, reth, Some(self.msn), host) {
             Ok(()) => Judged::of(Ok(())),
             Err(Refusal::Nak(code, status)) => self.refuse(config, psn, (code, status), host),
-            Err(Refusal::NotReady) => Judged::of(Err(Dropped::Duplicate)),
+            Err(Refusal::NotReady | Refusal::ReceivesInError) => {
+                Judged::of(Err(Dropped::Duplicate))
+            }
         }
     }
 

@@ -65,7 +65,7 @@ impl Responder {
             return Err(Refusal::INVALID);
         }
         if place.starts() {
-            let receive = host.take_receive().ok_or(Refusal::NotReady)?;
+            let receive = host.take_receive()?.ok_or(Refusal::NotReady)?;
             let capacity = receive.capacity();
             self.message = Message::Send {
                 receive,
@@ -150,7 +150,7 @@ impl Responder {
             return Err(Refusal::INVALID);
         }
         let receive = match packet.imm {
-            Some(_) => Some(host.take_receive().ok_or(Refusal::NotReady)?),
+            Some(_) => Some(host.take_receive()?.ok_or(Refusal::NotReady)?),
             None => None,
         };
         // The whole range was checked: the sum does not wrap.

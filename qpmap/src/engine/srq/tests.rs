@@ -35,7 +35,7 @@ impl Watched {
     }
 
     fn take(&mut self) -> Option<u64> {
-        let taken = self.srq.take(&mut self.events);
+        let taken = self.srq.take(&mut self.events).ok().flatten();
         taken.map(|receive| receive.wr_id)
     }
 
@@ -146,6 +146,24 @@ fn a_broken_ring_is_told_once_and_what_was_read_before_is_taken() {
 }
 
 #[test]
+fn an_srq_in_error_stays_so_whatever_becomes_of_its_ring() {
+    let mut it = Watched::new(8);
+    assert!(it.post(0));
+    assert!(matches!(it.srq.take(&mut it.events), Ok(Some(_))));
+    assert!(matches!(it.srq.take(&mut it.events), Ok(None)));
+    assert!(!it.srq.has_receive() && !it.srq.posted_to.is_in_error());
+    let tail = it.srq.queue.break_tail();
+    assert!(it.srq.has_receive(), "an error is something to find");
+    assert!(it.srq.take(&mut it.events).is_err());
+    assert_eq!(it.told(), [Event::SrqError { srq: it.srq.id }]);
+    it.srq.queue.mend_tail(tail);
+    assert!(it.post(1), "the ring is whole again");
+    assert!(it.srq.has_receive() && it.srq.posted_to.is_in_error());
+    assert!(it.srq.take(&mut it.events).is_err());
+    assert_eq!(it.told(), []);
+}
+
+#[test]
 fn a_new_size_has_room_for_what_is_posted_and_for_the_limit() {
     let mut it = Watched::new(8);
     (0..5).for_each(|id| assert!(it.post(id)));
@@ -186,7 +204,7 @@ fn receives_keep_their_elements_in_a_new_size() {
     let request = RecvWr::new().wr_id(7).sges(&sges);
     it.srq.posted_to.post(&[request]).unwrap();
     it.resize(64).unwrap();
-    let receive = it.srq.take(&mut it.events).unwrap();
+    let receive = it.srq.take(&mut it.events).unwrap().unwrap();
     assert_eq!((receive.wr_id, &receive.sges[..]), (7, &sges[..]));
 }
 
