@@ -59,7 +59,7 @@ pub use trunkline_qpmap::{
     PostError, QpModify, QpState, QpType, SrqAttributes, SrqId, VerbsError,
 };
 pub use trunkline_wire::{Gid, Lkey, Psn, Qpn, Rkey, Workers};
-pub use verbs::ah::Ah;
+pub use verbs::ah::{Ah, AhAttributes};
 pub use verbs::connection::{Connection, ConnectionOptions};
 pub use verbs::cq::Cq;
 pub use verbs::event::Event;

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::address;
 use common::faulty::{self, Fault};
 use common::host::{Host, PORT};
+use common::{address, ah_to};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -385,7 +385,7 @@ fn a_handle_says_what_it_is_in_a_line() {
         &client.mr,
         &qp,
         &client.pd.create_srq(4, 1).unwrap(),
-        &client.pd.create_ah(peer.into(), 0).unwrap(),
+        &client.pd.create_ah(&ah_to(peer.into())).unwrap(),
         &connection.unwrap(),
         &channel,
         &id,

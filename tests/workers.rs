@@ -4,7 +4,7 @@
 mod common;
 
 use common::faulty::{self, Fault};
-use common::{End, Pair, address, inline, next, pattern, src_qp, until};
+use common::{End, Pair, address, ah_to, inline, next, pattern, src_qp, until};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use trunkline::rdma_cm::Params;
@@ -234,7 +234,7 @@ fn datagrams_and_unreliable_connections_reach_the_worker_that_they_name() {
     const QKEY: u32 = 0x1111_2222;
     let Pair { a, b } = pair(2, 3);
     let nodes = [&a.node, &b.node];
-    let to_b = a.pd.create_ah(b.node.gid(), 0).unwrap();
+    let to_b = a.pd.create_ah(&ah_to(b.node.gid())).unwrap();
     for (i, j) in [(0, 0), (0, 2), (1, 1), (1, 2)] {
         let of = |kind, worker| QpOptions { kind, ..at(worker) };
         let (qa, qb) = (a.qp(&of(QpType::Ud, i)), b.qp(&of(QpType::Ud, j)));

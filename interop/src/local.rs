@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Ah, AtomicOp, Attributes, Completion, Cq, Extra, Mr, Node, Pd, Qp, QpAddress, QpModify,
-    QpOptions, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr,
+    Access, Ah, AhAttributes, AtomicOp, Attributes, Completion, Cq, Extra, Mr, Node, Pd, Qp,
+    QpAddress, QpModify, QpOptions, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr,
 };
 use trunkline_dataplane::fault::Faults;
 use trunkline_dataplane::{UdpConfig, UdpPort};
@@ -73,7 +73,11 @@ impl Local {
         self.qp.modify(&QpModify::Init { access })?;
         self.qp.modify(&QpModify::Rtr(attributes))?;
         self.qp.modify(&QpModify::Rts(attributes))?;
-        let ah = self.pd.create_ah(peer.gid, attributes.traffic_class)?;
+        let ah = self.pd.create_ah(&AhAttributes {
+            remote: peer.gid,
+            traffic_class: attributes.traffic_class,
+            ..AhAttributes::default()
+        })?;
         self.to = Some((ah, peer.qpn, attributes.qkey));
         Ok(())
     }

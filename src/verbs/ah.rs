@@ -3,54 +3,97 @@
 use crate::error::Error;
 use crate::verbs::mr::Pd;
 use std::fmt;
+use trunkline_conn::mem::PdId;
 use trunkline_conn::work::{Datagram, SendOp};
+use trunkline_qpmap::{Allowed, VerbsError};
 use trunkline_wire::{Gid, Qpn};
+
+/// Highest service level: as many as there are priorities of Ethernet frames.
+const MAX_SERVICE_LEVEL: u32 = 7;
+/// Highest flow label: it has 20 bits.
+const MAX_FLOW_LABEL: u32 = (1 << 20) - 1;
+
+/// Attributes of an address handle (`struct ibv_ah_attr`).
+///
+/// Datagrams go to `remote` with `traffic_class`. The other attributes are checked, and
+/// [`Ah::attributes`] gives them back, but packets do not carry them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct AhAttributes {
+    /// The node that the handle leads to (`grh.dgid`).
+    pub remote: Gid,
+    /// DSCP of the packets, in the upper six bits (`grh.traffic_class`). The two lowest bits, ECN,
+    /// belong to the node, whatever they are here.
+    pub traffic_class: u8,
+    /// Flow label, of 20 bits at most (`grh.flow_label`). It has no effect: packets of IPv4 have no
+    /// flow label, and the port chooses the one of IPv6.
+    pub flow_label: u32,
+    /// Hop limit (`grh.hop_limit`); 0 stands for the port's default. It has no effect: packets
+    /// always have the port's default.
+    pub hop_limit: u8,
+    /// Service level, 0 to 7 (`sl`). It has no effect: RoCEv2 tells classes of packets apart by
+    /// their traffic class.
+    pub service_level: u8,
+}
+
+impl AhAttributes {
+    fn check(&self) -> Result<(), VerbsError> {
+        Allowed::Range(0, MAX_FLOW_LABEL).check("flow_label", self.flow_label)?;
+        Allowed::Range(0, MAX_SERVICE_LEVEL).check("sl", self.service_level)
+    }
+}
 
 /// An address handle (`ibv_create_ah(3)`). Requests take with them what it says, so it may be
 /// dropped as soon as they are posted.
 #[derive(Clone)]
 pub struct Ah {
     pd: Pd,
-    to: Datagram,
+    attributes: AhAttributes,
+    /// Its protection domain, as engines know it.
+    domain: PdId,
+    /// Tells the domains of several nodes in one program apart.
+    node: u32,
 }
 
 impl Pd {
-    /// Creates an address handle for the node at `remote`, whose packets carry `traffic_class`
-    /// (its two lowest bits, ECN, belong to the node).
+    /// Creates an address handle (`ibv_create_ah(3)`) for the node that `attributes` name.
     ///
     /// # Errors
-    /// An address of another family than the node's own, or not that of one host.
-    pub fn create_ah(&self, remote: Gid, traffic_class: u8) -> Result<Ah, Error> {
+    /// An address of another family than the node's own, or not that of one host; a flow label or
+    /// a service level out of range.
+    pub fn create_ah(&self, attributes: &AhAttributes) -> Result<Ah, Error> {
+        attributes.check()?;
         let node = &self.0.node;
         let mut core = node.handle(0).core()?;
         let now = core.clock.now();
-        core.check_peer(now, remote)?;
+        core.check_peer(now, attributes.remote)?;
         drop(core);
-        let to = Datagram {
-            remote,
-            traffic_class,
-            pd: self.0.id()?,
+        Ok(Ah {
+            pd: self.clone(),
+            attributes: *attributes,
+            domain: self.0.id()?,
             node: node.tag,
-            ..Datagram::default()
-        };
-        let pd = self.clone();
-        Ok(Ah { pd, to })
+        })
     }
 }
 
 impl fmt::Debug for Ah {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ah")
-            .field("remote", &self.to.remote.address())
-            .field("traffic_class", &self.to.traffic_class)
+            .field("remote", &self.attributes.remote.address())
+            .field("traffic_class", &self.attributes.traffic_class)
             .finish_non_exhaustive()
     }
 }
 
 impl Ah {
+    /// Returns the attributes that it was created with.
+    pub const fn attributes(&self) -> &AhAttributes {
+        &self.attributes
+    }
+
     /// The node it leads to.
     pub const fn remote(&self) -> Gid {
-        self.to.remote
+        self.attributes.remote
     }
 
     /// Its protection domain.
@@ -61,20 +104,23 @@ impl Ah {
     /// A datagram to QP `qpn` there, which has to know `qkey`; with the highest bit set, the Q_Key
     /// of the sending QP goes instead. For [`SendWr::op`](crate::SendWr).
     pub const fn send(&self, qpn: Qpn, qkey: u32) -> SendOp {
-        SendOp::SendTo(Datagram {
-            qpn,
-            qkey,
-            ..self.to
-        })
+        SendOp::SendTo(self.datagram(qpn, qkey, None))
     }
 
     /// The same with immediate data.
     pub const fn send_imm(&self, qpn: Qpn, qkey: u32, imm: u32) -> SendOp {
-        SendOp::SendTo(Datagram {
+        SendOp::SendTo(self.datagram(qpn, qkey, Some(imm)))
+    }
+
+    const fn datagram(&self, qpn: Qpn, qkey: u32, imm: Option<u32>) -> Datagram {
+        Datagram {
+            remote: self.attributes.remote,
+            traffic_class: self.attributes.traffic_class,
+            pd: self.domain,
+            node: self.node,
             qpn,
             qkey,
-            imm: Some(imm),
-            ..self.to
-        })
+            imm,
+        }
     }
 }

@@ -14,8 +14,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Attributes, Builder, Completion, Connection, ConnectionOptions, ConnectionState, Cq,
-    Drive, Mr, Node, Pd, Qp, QpModify, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr,
+    Access, AhAttributes, Attributes, Builder, Completion, Connection, ConnectionOptions,
+    ConnectionState, Cq, Drive, Gid, Mr, Node, Pd, Qp, QpModify, QpOptions, QpType, RecvWr,
+    SendFlags, SendOp, SendWr,
 };
 
 /// How long anything may take before the test gives up on it: far more than it should.
@@ -227,6 +228,14 @@ pub fn src_qp(end: &End, worker: Option<u8>) -> Qp {
     qp.modify(&QpModify::Rtr(Attributes::default())).unwrap();
     qp.modify(&QpModify::Rts(Attributes::default())).unwrap();
     qp
+}
+
+/// Attributes of an address handle for a node.
+pub fn ah_to(remote: Gid) -> AhAttributes {
+    AhAttributes {
+        remote,
+        ..AhAttributes::default()
+    }
 }
 
 /// Bytes that differ from place to place and from seed to seed.

@@ -1,6 +1,6 @@
 //! Attributes that change while a QP is in use, and local faults of QPs that are not reliable.
 
-use super::common::{End, Pair, pattern};
+use super::common::{End, Pair, ah_to, pattern};
 use super::{TARGET, ended, verbs_error};
 use std::time::Duration;
 use trunkline::{
@@ -323,9 +323,9 @@ fn a_local_fault_of_an_unreliable_connection_ends_sending_until_the_program_resu
 fn a_local_fault_of_datagrams_ends_sending_until_the_program_resumes() {
     let pair = Pair::new();
     let other = pair.a.node.alloc_pd();
-    let strange = other.create_ah(pair.b.node.gid(), 0).unwrap();
-    let to_b = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
-    let to_a = pair.b.pd.create_ah(pair.a.node.gid(), 0).unwrap();
+    let strange = other.create_ah(&ah_to(pair.b.node.gid())).unwrap();
+    let to_b = pair.a.pd.create_ah(&ah_to(pair.b.node.gid())).unwrap();
+    let to_a = pair.b.pd.create_ah(&ah_to(pair.a.node.gid())).unwrap();
     for (fault, length, status) in [
         (None, 64, Status::LocalProtection),
         (None, 1025, Status::LocalLength),
@@ -354,7 +354,7 @@ fn a_q_key_changes_in_rts() {
     };
     qb.modify(&QpModify::Change(change)).unwrap();
     pair.b.receive(&qb, 1, TARGET, 1024);
-    let to_b = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
+    let to_b = pair.a.pd.create_ah(&ah_to(pair.b.node.gid())).unwrap();
     pair.a.post(&qa, 1, to_b.send(qb.qpn(), QKEY), 0, 8);
     pair.a.post(&qa, 2, to_b.send_imm(qb.qpn(), 8, 2), 0, 8);
     let received = pair.next(&pair.b.recv_cq);

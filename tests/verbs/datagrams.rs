@@ -1,10 +1,10 @@
 //! Unreliable datagrams and address handles.
 
-use crate::common::{End, Pair, inline, next, pattern};
+use crate::common::{End, Pair, ah_to, inline, next, pattern};
 use crate::{TARGET, ended, verbs_error};
 use trunkline::{
-    Access, Attributes, Error, Extra, GRH_LEN, Gid, PostError, Qp, QpModify, QpOptions, QpType,
-    SendOp, SendWr, Status, VerbsError, WorkOpcode,
+    Access, AhAttributes, Allowed, Attributes, Error, Extra, GRH_LEN, Gid, PostError, Qp, QpModify,
+    QpOptions, QpType, SendOp, SendWr, Status, VerbsError, WorkOpcode,
 };
 
 const QKEY: u32 = 0x1111_2222;
@@ -30,8 +30,8 @@ fn ready(end: &End) -> Qp {
 fn a_datagram_says_who_sent_it_and_is_answered() {
     let pair = Pair::new();
     let (qa, qb) = (ready(&pair.a), ready(&pair.b));
-    let to_b = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
-    let to_a = pair.b.pd.create_ah(pair.a.node.gid(), 0).unwrap();
+    let to_b = pair.a.pd.create_ah(&ah_to(pair.b.node.gid())).unwrap();
+    let to_a = pair.b.pd.create_ah(&ah_to(pair.a.node.gid())).unwrap();
     let data = pattern(1, 1000);
     pair.a.mr.write(0, &data).unwrap();
     pair.b.receive(&qb, 7, TARGET, 1100);
@@ -59,7 +59,7 @@ fn a_datagram_says_who_sent_it_and_is_answered() {
 fn a_datagram_without_a_handle_of_its_domain_is_an_error_of_its_qp() {
     let pair = Pair::new();
     let other = pair.a.node.alloc_pd();
-    let strange = other.create_ah(pair.b.node.gid(), 0).unwrap();
+    let strange = other.create_ah(&ah_to(pair.b.node.gid())).unwrap();
     let qpn = ready(&pair.b).qpn();
     for op in [SendOp::Send, strange.send(qpn, QKEY)] {
         let qa = ready(&pair.a);
@@ -77,11 +77,11 @@ fn queued_datagrams_go_where_their_handles_led() {
     let nodes = [&pair.a.node, &pair.b.node, &c.node];
     pair.b.receive(&qb, 1, TARGET, 1000);
     c.receive(&qc, 1, TARGET, 1000);
-    let to_b = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
+    let to_b = pair.a.pd.create_ah(&ah_to(pair.b.node.gid())).unwrap();
     // The same QP number and key at either.
     pair.a.post(&qa, 1, to_b.send_imm(qb.qpn(), QKEY, 1), 0, 8);
     drop(to_b);
-    let to_c = pair.a.pd.create_ah(c.node.gid(), 0).unwrap();
+    let to_c = pair.a.pd.create_ah(&ah_to(c.node.gid())).unwrap();
     pair.a.post(&qa, 2, to_c.send_imm(qc.qpn(), QKEY, 2), 0, 8);
     drop(to_c);
     let received = next(&nodes, &pair.b.recv_cq);
@@ -97,8 +97,8 @@ fn queued_datagrams_go_where_their_handles_led() {
 fn handles_of_another_node_are_refused() {
     let pair = Pair::new();
     let (qa, qb) = (ready(&pair.a), ready(&pair.b));
-    let theirs = pair.b.pd.create_ah(pair.b.node.gid(), 0).unwrap();
-    let ours = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
+    let theirs = pair.b.pd.create_ah(&ah_to(pair.b.node.gid())).unwrap();
+    let ours = pair.a.pd.create_ah(&ah_to(pair.b.node.gid())).unwrap();
     let sges = [pair.a.mr.sge(0, 8)];
     let request = |wr_id, ah: &trunkline::Ah| {
         SendWr::new(ah.send(qb.qpn(), QKEY))
@@ -121,7 +121,7 @@ fn handles_of_another_node_are_refused() {
 #[test]
 fn connected_qps_take_no_datagrams() {
     let pair = Pair::new();
-    let ah = pair.a.pd.create_ah(pair.b.node.gid(), 0).unwrap();
+    let ah = pair.a.pd.create_ah(&ah_to(pair.b.node.gid())).unwrap();
     for kind in [QpType::Rc, QpType::Uc] {
         let options = QpOptions {
             kind,
@@ -139,7 +139,7 @@ fn peers_of_another_family_are_refused() {
     let pair = Pair::new();
     let v6 = Gid::from(std::net::IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]));
     let refused = |error| matches!(verbs_error(error), VerbsError::OtherFamily { .. });
-    assert!(refused(pair.a.pd.create_ah(v6, 0).unwrap_err()));
+    assert!(refused(pair.a.pd.create_ah(&ah_to(v6)).unwrap_err()));
     for kind in [QpType::Rc, QpType::Uc] {
         let qp = pair.a.qp(&QpOptions {
             kind,
@@ -149,4 +149,75 @@ fn peers_of_another_family_are_refused() {
         peer.gid = v6;
         assert!(refused(qp.connect(peer).unwrap_err()), "{kind}");
     }
+}
+
+#[test]
+fn a_handle_gives_back_the_attributes_that_it_was_made_with() {
+    let pair = Pair::new();
+    let remote = pair.b.node.gid();
+    let usual = AhAttributes::default();
+    let least = (usual.flow_label, usual.hop_limit, usual.service_level);
+    assert_eq!((usual.traffic_class, least), (0, (0, 0, 0)));
+    let most = AhAttributes {
+        remote,
+        traffic_class: u8::MAX,
+        flow_label: (1 << 20) - 1,
+        hop_limit: u8::MAX,
+        service_level: 7,
+    };
+    let qpn = ready(&pair.b).qpn();
+    for attributes in [ah_to(remote), most] {
+        let ah = pair.a.pd.create_ah(&attributes).unwrap();
+        assert_eq!(*ah.attributes(), attributes);
+        assert_eq!(ah.remote(), remote);
+        let SendOp::SendTo(to) = ah.send_imm(qpn, QKEY, 7) else {
+            panic!("a datagram");
+        };
+        let class = attributes.traffic_class;
+        assert_eq!((to.remote, to.traffic_class), (remote, class));
+        assert_eq!((to.qkey, to.imm), (QKEY, Some(7)));
+    }
+}
+
+#[test]
+fn attributes_out_of_range_are_refused_by_name_and_make_no_handle() {
+    let pair = Pair::new();
+    let usual = ah_to(pair.b.node.gid());
+    let label = AhAttributes {
+        flow_label: 1 << 20,
+        ..usual
+    };
+    let level = AhAttributes {
+        service_level: 8,
+        ..usual
+    };
+    let (labels, levels) = (Allowed::Range(0, (1 << 20) - 1), Allowed::Range(0, 7));
+    for (attributes, error) in [
+        (label, labels.refuse("flow_label", 1 << 20)),
+        (level, levels.refuse("sl", 8)),
+    ] {
+        let refused = pair.a.pd.create_ah(&attributes).unwrap_err();
+        assert_eq!(verbs_error(refused), error);
+    }
+}
+
+#[test]
+fn a_datagram_arrives_whatever_its_handle_says_of_classes_and_hops() {
+    let pair = Pair::new();
+    let (qa, qb) = (ready(&pair.a), ready(&pair.b));
+    let attributes = AhAttributes {
+        traffic_class: 0x28,
+        flow_label: 0x1_2345,
+        hop_limit: 1,
+        service_level: 3,
+        ..ah_to(pair.b.node.gid())
+    };
+    let ah = pair.a.pd.create_ah(&attributes).unwrap();
+    pair.b.receive(&qb, 7, TARGET, 1100);
+    pair.a.post(&qa, 1, ah.send_imm(qb.qpn(), QKEY, 9), 0, 64);
+    assert_eq!(pair.next(&pair.b.recv_cq).extra, Extra::Immediate(9));
+    // What is received begins with the header that it came with.
+    let header = pair.b.bytes(TARGET, GRH_LEN);
+    let class = header[GRH_LEN - 19];
+    assert_eq!(class & !0b11, 0x28, "the second of 20 bytes of IPv4");
 }

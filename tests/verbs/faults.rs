@@ -1,6 +1,6 @@
 //! What goes wrong ends in the right status, on the right QP and on no other.
 
-use super::common::{Pair, address, pattern};
+use super::common::{Pair, address, ah_to, pattern};
 use super::{TARGET, ended, verbs_error};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -391,7 +391,7 @@ fn a_peer_is_one_host() {
         qp.modify(&QpModify::Reset).unwrap();
         let options = ConnectionOptions::default();
         refused(pair.a.node.open_connection(address, &options).unwrap_err());
-        refused(pair.a.pd.create_ah(gid, 0).unwrap_err());
+        refused(pair.a.pd.create_ah(&ah_to(gid)).unwrap_err());
     }
     // A refusal leaves the QP as it was.
     let other = pair.b.qp(&QpOptions::default());

@@ -5,7 +5,7 @@ use crate::pair::Place;
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 use trunkline::rdma_cm::{CmEventKind, Kind, PortSpace};
-use trunkline::{Completion, Extra, GRH_LEN, Qp, Remote, Rkey, SendOp};
+use trunkline::{AhAttributes, Completion, Extra, GRH_LEN, Qp, Remote, Rkey, SendOp};
 
 /// How long a program of the guest may run.
 pub(super) const LIMIT: Duration = Duration::from_secs(100);
@@ -36,6 +36,13 @@ const CONNECTIONS: usize = 100;
 
 fn address(place: Place) -> std::net::IpAddr {
     place.guest.address
+}
+
+fn to(place: Place) -> AhAttributes {
+    AhAttributes {
+        remote: address(place).into(),
+        ..AhAttributes::default()
+    }
 }
 
 /// Describes a part of our buffer to rping: where it may read or write.
@@ -174,7 +181,7 @@ pub(super) fn datagrams_to_guest(place: Place) -> Result<()> {
         anyhow::bail!("{established:?}");
     };
     let qp = id.qp().context("a QP of its own")?;
-    let ah = end.pd.create_ah(address(place).into(), 0)?;
+    let ah = end.pd.create_ah(&to(place))?;
     sends(&end, &qp, ah.send_imm(peer.qpn, peer.qkey, qp.qpn().get()))?;
     let back = |done: &&Completion| done.byte_len as usize == MESSAGE + GRH_LEN;
     let done = end.all_done(2 * MESSAGES)?;
@@ -196,7 +203,7 @@ pub(super) fn datagrams_of_guest(place: Place) -> Result<()> {
         first.extra == Extra::Immediate(first.src_qp.get()),
         "{first:?}"
     );
-    let ah = end.pd.create_ah(address(place).into(), 0)?;
+    let ah = end.pd.create_ah(&to(place))?;
     let qkey = trunkline::rdma_cm::Params::UDP_QKEY;
     sends(&end, &qp, ah.send_imm(first.src_qp, qkey, qp.qpn().get()))?;
     end.all_done(MESSAGES)?;
