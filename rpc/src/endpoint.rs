@@ -105,8 +105,8 @@ impl Endpoint {
     /// less drops the future.
     ///
     /// # Errors
-    /// There is no way, the server does not want it, there are too many connections, or the node
-    /// has ended.
+    /// There is no way, the server does not want it or breaks the rules at once, there are too many
+    /// connections, or the node has ended.
     pub async fn connect(&self, peer: SocketAddr) -> Result<Client, OpenError> {
         if let Some(down) = self.0.node.health().down {
             return Err(Error::Down(down).into());
@@ -122,7 +122,7 @@ impl Endpoint {
         let connection = connecting.connect(&params(&hello)).await?;
         let takes = Hello::parse(connection.data()).filter(|hello| hello.requests > 0);
         let takes = takes.ok_or(OpenError::NoServer)?;
-        let channel = opening.open(connection, takes);
+        let channel = opening.open(connection, takes)?;
         Ok(Client::new(channel, takes, Arc::clone(&self.0)))
     }
 
@@ -190,10 +190,18 @@ impl Opening {
     }
 
     /// The connection stands, and the peer takes so much.
-    pub(crate) fn open(mut self, connection: Connection, takes: Hello) -> Arc<Channel> {
+    ///
+    /// # Errors
+    /// It has ended: what came first broke the rules, or nobody drives its lane any more.
+    pub(crate) fn open(
+        mut self,
+        connection: Connection,
+        takes: Hello,
+    ) -> Result<Arc<Channel>, OpenError> {
         let channel = self.0.take().expect("it opens once");
         channel.open(connection, takes);
-        channel
+        let ended = channel.state().failed().cloned();
+        ended.map_or(Ok(channel), |why| Err(OpenError::Ended(why)))
     }
 }
 

@@ -112,6 +112,9 @@ pub enum OpenError {
     /// The peer has accepted, and takes no requests.
     #[error("the peer takes no requests")]
     NoServer,
+    /// The connection stood, and ended at once.
+    #[error("the connection has ended: {0}")]
+    Ended(RpcError),
     /// This endpoint has as many connections as its options allow.
     #[error("the endpoint has as many connections as it may")]
     TooMany,

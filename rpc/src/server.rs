@@ -158,7 +158,7 @@ fn accept(inner: &Inner, request: CmRequest, door: Door, known: &Channels) {
         let opening = Opening::new(channel);
         let own = lane.hello(lane.options.requests).emit();
         let connection = accepting.accept(&params(&own))?;
-        Ok(opening.open(connection, hello))
+        opening.open(connection, hello)
     });
     match opened {
         Ok(channel) if known.add(&channel) => {}
