@@ -171,21 +171,24 @@ fn a_passing_error_of_one_worker_is_told_and_keeps_no_other_one_from_its_round()
     assert_eq!((done.wr_id, done.status), (2, Status::Success));
 }
 
-#[test]
-fn a_node_that_ends_outlasts_an_error_that_passes() {
+/// An inline node that lacks buffers, with a WRITE to a peer under way that went well before.
+fn lacking_buffers() -> (End, End, [Qp; 2], Switch) {
     let (node, fault) = faulty::node(address(), Node::builder().drive(Drive::Inline));
     let (end, peer) = (End::of(node), End::new(Node::builder().address(address())));
-    let (qp, theirs) = (
-        end.qp(&QpOptions::default()),
-        peer.qp(&QpOptions::default()),
-    );
-    qp.connect(theirs.address()).unwrap();
-    theirs.connect(qp.address()).unwrap();
+    let qps = [&end, &peer].map(|end| end.qp(&QpOptions::default()));
+    qps[0].connect(qps[1].address()).unwrap();
+    qps[1].connect(qps[0].address()).unwrap();
     let write = SendOp::Write(peer.mr.remote(0));
-    end.post(&qp, 1, write, 0, 64);
+    end.post(&qps[0], 1, write, 0, 64);
     assert_eq!(next(&[&end.node], &end.send_cq).status, Status::Success);
     fault.set(Fault::LacksBuffers);
-    end.post(&qp, 2, write, 0, 64);
+    end.post(&qps[0], 2, write, 0, 64);
+    (end, peer, qps, fault)
+}
+
+#[test]
+fn a_node_that_ends_outlasts_an_error_that_passes() {
+    let (end, _peer, _qps, fault) = lacking_buffers();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
@@ -346,19 +349,7 @@ fn named_threads() -> usize {
 
 #[test]
 fn a_node_that_fails_while_it_ends_says_so_at_once() {
-    let (node, fault) = faulty::node(address(), Node::builder().drive(Drive::Inline));
-    let (end, peer) = (End::of(node), End::new(Node::builder().address(address())));
-    let (qp, theirs) = (
-        end.qp(&QpOptions::default()),
-        peer.qp(&QpOptions::default()),
-    );
-    qp.connect(theirs.address()).unwrap();
-    theirs.connect(qp.address()).unwrap();
-    let write = SendOp::Write(peer.mr.remote(0));
-    end.post(&qp, 1, write, 0, 64);
-    assert_eq!(next(&[&end.node], &end.send_cq).status, Status::Success);
-    fault.set(Fault::LacksBuffers);
-    end.post(&qp, 2, write, 0, 64);
+    let (end, _peer, _qps, fault) = lacking_buffers();
     let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {

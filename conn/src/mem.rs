@@ -96,6 +96,17 @@ pub enum AtomicOp {
     },
 }
 
+impl AtomicOp {
+    /// Returns the value after it, where `before` was there.
+    pub const fn after(self, before: u64) -> u64 {
+        match self {
+            Self::CompareSwap { compare, swap } if before == compare => swap,
+            Self::CompareSwap { .. } => before,
+            Self::FetchAdd { add } => before.wrapping_add(add),
+        }
+    }
+}
+
 /// Why memory was not touched.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]

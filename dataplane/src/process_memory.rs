@@ -149,11 +149,8 @@ impl RegionMemory for ProcessRegion {
         let mut bytes = [0; 8];
         self.of.read(addr, &mut bytes)?;
         let before = u64::from_ne_bytes(bytes);
-        let after = match op {
-            AtomicOp::CompareSwap { compare, swap } => (before == compare).then_some(swap),
-            AtomicOp::FetchAdd { add } => Some(before.wrapping_add(add)),
-        };
-        if let Some(after) = after {
+        let after = op.after(before);
+        if after != before {
             self.of.write(addr, &after.to_ne_bytes())?;
         }
         Ok(before)

@@ -103,12 +103,7 @@ impl RegionMemory for Region {
         let mut bytes = [0; 8];
         self.copy_out(offset, &mut bytes, None)?;
         let before = u64::from_ne_bytes(bytes);
-        let after = match op {
-            AtomicOp::CompareSwap { compare, swap } if before == compare => swap,
-            AtomicOp::CompareSwap { .. } => before,
-            AtomicOp::FetchAdd { add } => before.wrapping_add(add),
-        };
-        self.copy_in(offset, &after.to_ne_bytes(), None)?;
+        self.copy_in(offset, &op.after(before).to_ne_bytes(), None)?;
         Ok(before)
     }
 }

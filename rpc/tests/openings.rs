@@ -259,8 +259,9 @@ fn a_connect_that_outlives_the_runtime_of_its_endpoint_comes_to_nothing() {
         stays.block_on(async {
             let mut cx = Context::from_waker(Waker::noop());
             for _ in 0..polls {
-                is_done |= connecting.as_mut().poll(&mut cx).is_ready();
-                if is_done {
+                if let Poll::Ready(connected) = connecting.as_mut().poll(&mut cx) {
+                    assert!(connected.is_ok(), "{connected:?}");
+                    is_done = true;
                     return;
                 }
                 tokio::time::sleep(Duration::from_micros(100)).await;

@@ -69,6 +69,12 @@ impl From<ReceivesInError> for Dropped {
 }
 
 impl Dropped {
+    /// UC and UD: whether the QP is over with it. Nothing that comes later could be received, and
+    /// nobody would hear why.
+    pub(crate) const fn ends_qp(self) -> bool {
+        matches!(self, Self::LocalMemory | Self::ReceivesInError)
+    }
+
     /// How many reasons there are.
     pub const COUNT: usize = Self::ReceivesInError as usize + 1;
 }

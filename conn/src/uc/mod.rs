@@ -139,11 +139,7 @@ impl UnreliableConnection {
         } else {
             self.receiver.handle(&self.config, packet, host)
         };
-        if matches!(
-            verdict,
-            Err(Dropped::LocalMemory | Dropped::ReceivesInError)
-        ) {
-            // Nothing that comes later could be received, and nobody would hear why.
+        if verdict.is_err_and(Dropped::ends_qp) {
             self.end(host, Status::Flushed, Status::LocalProtection);
             host.event(QpEvent::Fatal);
         }

@@ -140,11 +140,7 @@ impl Endpoint {
         host: &mut impl Host,
     ) -> Result<(), Dropped> {
         let verdict = self.receive(packet, arrival, host);
-        if matches!(
-            verdict,
-            Err(Dropped::LocalMemory | Dropped::ReceivesInError)
-        ) {
-            // Nothing that comes later could be received, and nobody would hear why.
+        if verdict.is_err_and(Dropped::ends_qp) {
             self.end(host, Status::Flushed, Status::LocalProtection);
             host.event(QpEvent::Fatal);
         }

@@ -233,12 +233,7 @@ impl Memory for Ram {
             .first_chunk_mut::<8>()
             .expect("the range was checked");
         let before = u64::from_ne_bytes(*place);
-        let after = match op {
-            AtomicOp::FetchAdd { add } => before.wrapping_add(add),
-            AtomicOp::CompareSwap { compare, swap } if compare == before => swap,
-            AtomicOp::CompareSwap { .. } => before,
-        };
-        *place = after.to_ne_bytes();
+        *place = op.after(before).to_ne_bytes();
         Ok(before)
     }
 

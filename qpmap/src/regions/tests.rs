@@ -79,13 +79,7 @@ impl RegionMemory for Block {
         let mut data = self.data.borrow_mut();
         let cell: &mut [u8; 8] = (&mut data[offset..offset + 8]).try_into().unwrap();
         let before = u64::from_ne_bytes(*cell);
-        match op {
-            AtomicOp::CompareSwap { compare, swap } if before == compare => {
-                *cell = swap.to_ne_bytes();
-            }
-            AtomicOp::CompareSwap { .. } => {}
-            AtomicOp::FetchAdd { add } => *cell = before.wrapping_add(add).to_ne_bytes(),
-        }
+        *cell = op.after(before).to_ne_bytes();
         self.reach(offset + 8)?;
         Ok(before)
     }

@@ -109,12 +109,7 @@ impl RegionMemory for Buffer {
         self.reach(offset, 8)?;
         let _guard = self.lock.lock().expect("no test panics while it holds it");
         let before = u64::from_ne_bytes(self.get(offset, 8).try_into().expect("8 bytes"));
-        let after = match op {
-            AtomicOp::CompareSwap { compare, swap } if before == compare => swap,
-            AtomicOp::CompareSwap { .. } => before,
-            AtomicOp::FetchAdd { add } => before.wrapping_add(add),
-        };
-        self.set(offset, &after.to_ne_bytes());
+        self.set(offset, &op.after(before).to_ne_bytes());
         Ok(before)
     }
 }
