@@ -258,19 +258,26 @@ impl<W: RingMemory> RecvQueue<W> {
     ///
     /// # Errors
     /// As [`SendQueue::fetch`].
-    #[inline]
+    #[inline(always)]
     pub fn fetch(&self) -> Result<Option<Receive>, RingError> {
-        Ok(self.read()?.map(|(receive, slots)| {
-            self.release(slots);
-            receive
-        }))
+        let Some(used) = self.queue.used.get() else {
+            return Ok(None);
+        };
+        match wqe::take_recv(&used.ring, &used.cursor, self.queue.limits) {
+            Ok(Some((receive, slots))) => {
+                used.ring.release(slots.into());
+                Ok(Some(receive))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Worker: reads the next request; gives it with the slots to release when it is used.
     ///
     /// # Errors
     /// As [`SendQueue::fetch`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&self) -> Result<Option<(Receive, u16)>, RingError> {
         match self.queue.used.get() {
             Some(used) => wqe::take_recv(&used.ring, &used.cursor, self.queue.limits),

@@ -143,7 +143,7 @@ pub struct Reader<T> {
 
 impl<T> Reader<T> {
     /// The value at `index`, if there is one.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, index: u32) -> Option<&T> {
         let value = self.table.slots.get(index)?.load(Acquire);
         // SAFETY: the pointer is null, or came from `Box::into_raw` in `insert`, whose store

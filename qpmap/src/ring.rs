@@ -241,7 +241,7 @@ impl<W: RingMemory> Ring<W> {
     }
 
     /// The words of the free-running `slot`.
-    #[inline]
+    #[inline(always)]
     pub fn slot(&self, slot: u32) -> &[AtomicU64; SLOT_WORDS] {
         let words = &self.words.as_slice()[HEADER..];
         // The length is a power of two, so the product may wrap.

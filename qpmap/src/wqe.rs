@@ -288,7 +288,10 @@ fn check_sges(sges: &[Sge], limits: Limits) -> Result<u32, VerbsError> {
             max: limits.max_sge.into(),
         });
     }
-    let length = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    let length = match sges {
+        [sge] => u64::from(sge.length),
+        sges => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+    };
     if length > u64::from(MAX_MESSAGE) {
         return Err(VerbsError::MessageTooLong {
             length,
@@ -301,6 +304,14 @@ fn check_sges(sges: &[Sge], limits: Limits) -> Result<u32, VerbsError> {
 /// Gives the words of the whole entry.
 #[inline]
 fn store_sges<W: RingMemory>(ring: &Ring<W>, slot: u32, at: usize, sges: &[Sge]) -> usize {
+    if let [sge] = sges
+        && let [address, rest, ..] = &ring.slot(slot)[at..]
+    {
+        // Nearly always there is one, in the slot that the entry begins in.
+        address.store(sge.addr, Ordering::Relaxed);
+        rest.store(pair(sge.length, sge.lkey.0), Ordering::Relaxed);
+        return at + SGE_WORDS;
+    }
     for (n, sge) in sges.iter().enumerate() {
         ring.store(slot, at + n * SGE_WORDS, sge.addr);
         ring.store(slot, at + n * SGE_WORDS + 1, pair(sge.length, sge.lkey.0));

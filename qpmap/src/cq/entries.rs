@@ -101,14 +101,14 @@ impl<'a> Slots<'a> {
         entry.each_ref().map(|word| word.load(Ordering::Relaxed))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn store(self, position: u32, words: [u64; CQE_WORDS]) {
         for (place, word) in self.entry(position).iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn entry(self, position: u32) -> &'a [AtomicU64; CQE_WORDS] {
         let place = (position & self.mask) as usize * CQE_WORDS;
         self.words[place..]

@@ -8,7 +8,7 @@ const FLAG_IMMEDIATE: u8 = 1;
 const FLAG_INVALIDATED: u8 = 1 << 1;
 const FLAG_SOLICITED: u8 = 1 << 2;
 
-#[inline]
+#[inline(always)]
 pub(super) fn encode(completion: &Completion) -> [u64; CQE_WORDS] {
     let (extra, flag) = match completion.extra {
         Extra::None => (0, 0),

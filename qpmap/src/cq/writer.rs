@@ -53,7 +53,7 @@ impl<W: RingMemory> Writer<W> {
     /// # Errors
     /// The queue is full, or was before: the completion is lost, and the queue is in error. Whoever
     /// armed it is woken up all the same.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, completion: &Completion) -> Result<(), CqOverflow> {
         self.mark_fresh(completion);
         if self.written.wrapping_sub(self.polled) >= self.entries.capacity() {

@@ -61,7 +61,7 @@ impl<P: Platform> Engine<P> {
     /// The flow of a local QP to `remote` at the peer of `conn`, which carried a packet for it.
     /// What waits for its turn in the backlog has it first: a flow on a connection that is gone,
     /// or without one, and a QP that waits to hear what its peer is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flow_from(&mut self, qp: u32, remote: Qpn, conn: u32) -> Option<u32> {
         if let Wire::Shared(own) = self.qps[qp].wire {
             let record = &self.flows[own];
@@ -275,11 +275,11 @@ impl<P: Platform> Engine<P> {
     /// ring but not begun go with it.
     pub(crate) fn try_move(&mut self, flow: u32) {
         let record = &self.flows[flow];
-        let begun = self
-            .requests
-            .get(record.head)
-            .is_some_and(|pending| pending.begun);
-        if !record.flags.has(Flags::QUIESCING) || begun {
+        if !record.flags.has(Flags::QUIESCING) {
+            return;
+        }
+        let oldest = self.requests.get(record.head);
+        if oldest.is_some_and(|pending| pending.begun) {
             return;
         }
         let qp = record.qp;

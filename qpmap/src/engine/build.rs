@@ -186,6 +186,7 @@ impl<'a> PacketTemplate<'a> {
     }
 
     /// A request, to be [`cut`](Self::cut) into packets.
+    #[inline(always)]
     pub(crate) fn request(flow: &Flow, source: Qpn, pd: PdId, pending: &'a Pending) -> Self {
         let request = &pending.request;
         let payload = match (&request.op, &request.local) {

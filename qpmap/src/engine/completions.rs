@@ -6,7 +6,7 @@ use crate::error::VerbsError;
 use crate::ring::RingMemory;
 use crate::slab::Slab;
 use std::sync::Arc;
-use trunkline_conn::work::{Completion, VendorError};
+use trunkline_conn::work::{Completion, Extra, Request, Status, VendorError, WorkOpcode};
 use trunkline_wire::Qpn;
 
 /// A completion queue, told apart from all others that this engine has or had. Of a node with
@@ -64,11 +64,6 @@ impl<W: RingMemory> Completions<W> {
     /// Requests that fail from now on say this.
     pub(crate) const fn say_why(&mut self, why: VendorError) {
         self.why = why;
-    }
-
-    /// Why requests fail at the moment.
-    pub(crate) const fn why(&self) -> VendorError {
-        self.why
     }
 
     /// Creates a queue for `depth` completions.
@@ -177,10 +172,36 @@ impl<W: RingMemory> Completions<W> {
         slot.filter(|slot| slot.serial == cq.serial)
     }
 
+    /// The completion of a send request of the QP `qpn` that ends so, with so many bytes.
+    #[inline(always)]
+    pub(crate) fn of_request(
+        &self,
+        qpn: Qpn,
+        request: &Request,
+        route: u32,
+        (status, byte_len): (Status, u32),
+    ) -> Completion {
+        Completion {
+            wr_id: request.wr_id,
+            status,
+            opcode: WorkOpcode::from(&request.op),
+            qpn,
+            byte_len,
+            extra: Extra::None,
+            src_qp: Qpn::default(),
+            route,
+            solicited: false,
+            vendor_err: match status {
+                Status::RetryExceeded => self.why,
+                _ => VendorError::None,
+            },
+        }
+    }
+
     /// Puts a completion into a queue; programs see it at the next [`publish`](Self::publish). It
     /// is lost where the queue is gone, or full: then the queue is in error, and returned the first
     /// time.
-    #[inline]
+    #[inline(always)]
     #[must_use = "QPs of a queue that overran are in error"]
     pub(crate) fn push(&mut self, cq: u32, completion: &Completion) -> Option<CqId> {
         let slot = self.queues.get_mut(cq)?;

@@ -46,7 +46,7 @@ impl<W> Copy for Contents<'_, W> {}
 
 impl<'a, W> Contents<'a, W> {
     /// The packet or record that carries `item`; `None`: nobody waits for that any more.
-    #[inline]
+    #[inline(always)]
     pub(super) fn template(self, item: &SentPacket) -> Option<PacketTemplate<'a>> {
         let mut template = match item.kind {
             SentKind::Request => self.request(item)?,
@@ -65,15 +65,7 @@ impl<'a, W> Contents<'a, W> {
         Some(template)
     }
 
-    /// The records of `items` that somebody waits for.
-    pub(super) fn records(
-        self,
-        items: &'a [SentPacket],
-    ) -> impl Iterator<Item = (SentPacket, PacketTemplate<'a>)> + Clone {
-        let template = move |item: &SentPacket| Some((*item, self.template(item)?));
-        items.iter().filter_map(template)
-    }
-
+    #[inline(always)]
     fn request(self, item: &SentPacket) -> Option<PacketTemplate<'a>> {
         let same = |at: &&Pending| at.serial == item.serial && at.replay_epoch == item.replay_epoch;
         let pending = self.requests.get(item.slot).filter(same)?;

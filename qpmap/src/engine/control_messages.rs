@@ -31,29 +31,26 @@ const MOST_OTHERS: usize = 64;
 impl<P: Platform> Engine<P> {
     /// Puts a flow that owes its peer something into its connection's list.
     pub(crate) fn queue_control(&mut self, flow: u32) {
-        let record = &mut self.flows[flow];
+        let record = &self.flows[flow];
         let conn = record.conn;
-        let binds = [Flags::BIND_DUE, Flags::BOUND_DUE];
-        let mut binding = binds.iter().any(|flag| record.flags.has(*flag));
+        let mut binding = record.flags.has(Flags::BIND_DUE.with(Flags::BOUND_DUE));
         let answers = record.flags.has(Flags::ANSWER_DUE);
-        if conn == NONE {
-            return;
-        }
-        if record.ending.is_due() {
+        if record.ending.is_due() && conn != NONE {
             binding |= self.may_tell_end(flow);
         }
-        if !(binding || answers) {
+        if conn == NONE || !(binding || answers) {
             return;
         }
-        let record = &mut self.flows[flow];
+        let record = &self.flows[flow];
         let urgent = binding || record.flags.has(Flags::LOST) || record.answer != Answer::Ack;
+        let listed = record.control_link != NONE;
         let Some(home) = self.links.get_mut(conn) else {
             // It is said when the flow has moved on.
             return;
         };
         home.flags.ack_delay.owe(urgent);
         // One that is in the list was touched then, but may have waited since.
-        if record.control_link == NONE {
+        if !listed {
             let list = &mut home.control_due;
             self.flows.push(list, flow);
         }

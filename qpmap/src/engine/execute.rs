@@ -125,19 +125,28 @@ impl<P: Platform> Engine<P> {
         }
     }
 
+    #[inline(always)]
     fn execute_send(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
+        let message = packet.message;
+        let record = &self.flows[flow];
+        if !(message.last() && message.offset() == 0 && record.assembly == NONE) {
+            return self.execute_part_of_send(flow, packet);
+        }
+        // All of it in one packet: nothing to put together.
+        let qp = record.qp;
+        let receive = self.take_receive(qp)?;
+        if let Err(refusal) = self.place(self.qps[qp].pd, &receive, packet) {
+            self.keep_receive(flow, packet, receive);
+            return Err(refusal);
+        }
+        self.end_send(flow, packet, &receive)
+    }
+
+    #[inline(never)]
+    fn execute_part_of_send(&mut self, flow: u32, packet: &Packet<'_>) -> Result<Step, Refusal> {
         let message = packet.message;
         let qp = self.flows[flow].qp;
         let pd = self.qps[qp].pd;
-        if message.last() && message.offset() == 0 && self.flows[flow].assembly == NONE {
-            // All of it in one packet: nothing to put together.
-            let receive = self.take_receive(qp)?;
-            if let Err(refusal) = self.place(pd, &receive, packet) {
-                self.keep_receive(flow, packet, receive);
-                return Err(refusal);
-            }
-            return self.end_send(flow, packet, &receive);
-        }
         let at = self.assembly(flow, packet.opcode);
         if message.last() && !self.has_rest(at, message.offset())? {
             return Ok(Step::Early);
@@ -174,7 +183,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Puts a packet of a SEND where it belongs in its receive request.
-    fn place(&mut self, pd: PdId, receive: &Receive, packet: &Packet<'_>) -> Result<(), Refusal> {
+    #[inline(always)]
+    fn place(&self, pd: PdId, receive: &Receive, packet: &Packet<'_>) -> Result<(), Refusal> {
         let end = u64::from(packet.message.offset()) + packet.payload.len() as u64;
         if end > receive.capacity() {
             return Err(Refusal::Own(Status::LocalLength, NakCode::InvalidRequest));
@@ -193,6 +203,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// All of a SEND is there.
+    #[inline(always)]
     fn end_send(
         &mut self,
         flow: u32,
@@ -372,6 +383,7 @@ impl<P: Platform> Engine<P> {
         Ok(Step::Done)
     }
 
+    #[inline(always)]
     fn deliver(
         &mut self,
         flow: u32,
@@ -432,14 +444,23 @@ impl<P: Platform> Engine<P> {
         Ok(receive)
     }
 
+    #[inline(always)]
     fn take_receive(&mut self, qp: u32) -> Result<Receive, Refusal> {
-        let taken = if let Some(own) = &self.qps[qp].queues.receive {
-            own.fetch().map_err(|_| ReceivesInError)?
-        } else {
-            let srq = self.srqs.get_mut(self.qps[qp].queues.srq);
-            srq.ok_or(Refusal::NotReady)?.take(&mut self.events)?
+        let queues = &self.qps[qp].queues;
+        let Some(own) = &queues.receive else {
+            let srq = queues.srq;
+            return self.take_shared_receive(srq);
         };
-        taken.ok_or(Refusal::NotReady)
+        match own.fetch() {
+            Ok(Some(receive)) => Ok(receive),
+            Ok(None) => Err(Refusal::NotReady),
+            Err(_) => Err(Refusal::ReceivesInError),
+        }
+    }
+
+    fn take_shared_receive(&mut self, srq: u32) -> Result<Receive, Refusal> {
+        let srq = self.srqs.get_mut(srq).ok_or(Refusal::NotReady)?;
+        srq.take(&mut self.events)?.ok_or(Refusal::NotReady)
     }
 
     /// The receives of a QP are in error: the peer that needed one hears of it, and the QP goes to

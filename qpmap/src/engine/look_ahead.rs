@@ -2,7 +2,7 @@
 //! processor's cache. What all its entries are about is read before the first of them is taken up:
 //! loads that do not wait for one another take together little longer than one alone.
 
-use super::packet::Packet;
+use super::packet::{Packet, is_request};
 use super::qp::Wire;
 use super::{Engine, Platform};
 use crate::slab::NONE;
@@ -18,12 +18,10 @@ impl<P: Platform> Engine<P> {
         if self.qps.len() <= NEAR {
             return;
         }
-        let records = Records::of(packet.payload).flatten();
-        let requests = records
-            .map(|record| packet.record(&record))
-            .filter(Packet::is_request);
-        for request in requests {
-            black_box(self.look_at(request.message.dest_qp()));
+        for record in Records::of(packet.payload).flatten() {
+            if is_request(record.header.opcode()) {
+                black_box(self.look_at(record.header.message().dest_qp()));
+            }
         }
     }
 

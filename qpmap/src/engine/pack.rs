@@ -30,8 +30,7 @@ impl<P: Platform> Engine<P> {
         bytes: u32,
         share: &mut Share,
     ) -> Emitted {
-        let conn = &self.links[tx.conn];
-        let (payload, port) = (conn.payload(), conn.delivery.next_port());
+        let payload = self.links[tx.conn].payload();
         if self.tx.packs.is_open() && self.tx.packs.bytes() + bytes > self.tx.packs.most(payload) {
             let sent = self.end_pack(tx, true, share);
             if sent != Emitted::Sent {
@@ -41,6 +40,7 @@ impl<P: Platform> Engine<P> {
         if !self.tx.packs.is_open() {
             // Those before it may have been shorter than it is.
             let most = build::packed_datagram(self.tx.packs.most(payload).max(bytes));
+            let port = self.links[tx.conn].delivery.next_port();
             if !tx.has_room(&self.config.source_ports, port, most) {
                 return Emitted::NoRoom;
             }
@@ -118,8 +118,12 @@ impl<P: Platform> Engine<P> {
 
     /// Bytes of those records of a packet that somebody waits for; `None`: there are none.
     fn bytes_of(&self, item: &SentPacket) -> Option<u32> {
-        let records = contents!(self).records(self.tx.packs.records(item));
-        let bytes = records.map(|(_, record)| record.record_bytes()).sum();
+        let contents = contents!(self);
+        let records = self.tx.packs.records(item).iter();
+        let bytes = records
+            .filter_map(|record| contents.template(record))
+            .map(|record| record.record_bytes())
+            .sum();
         (bytes > 0).then_some(bytes)
     }
 
@@ -133,10 +137,12 @@ impl<P: Platform> Engine<P> {
     ) -> Emitted {
         let delivery = &mut self.links[tx.conn].delivery;
         let mut lost = Vec::new();
-        let records = contents!(self).records(self.tx.packs.records(item));
+        let contents = contents!(self);
+        let records = self.tx.packs.records(item);
+        let template = |record: &SentPacket| contents.template(record);
         let mut out = tx.out(&self.config.source_ports, &self.regions);
-        let (stamp, gone) = (|| stamp(delivery), |at| lost.push(at));
-        let emitted = out.emit_packed(records, bytes, port, (stamp, gone));
+        let (stamp, gone) = (|| stamp(delivery), |at: &SentPacket| lost.push(*at));
+        let emitted = out.emit_packed((records, template), bytes, port, (stamp, gone));
         if lost.is_empty() {
             return emitted;
         }

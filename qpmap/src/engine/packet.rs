@@ -70,19 +70,23 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// A record of this packet, as the packet that could stand for it.
-    #[inline(always)]
-    pub(crate) const fn record(&self, record: &PackedRecord<'a>) -> Self {
+    /// What all records of this packet have of it, to be [turned to](Self::turn_to) each of them.
+    pub(crate) const fn blank(&self) -> Self {
         Self {
-            opcode: record.header.opcode(),
-            solicited: record.header.solicited(),
-            message: record.header.message(),
-            further: record.further,
-            payload: record.payload,
             datagram: &[],
             sum: None,
             ..*self
         }
+    }
+
+    /// Makes of a [blank](Self::blank) the packet that could stand for a record.
+    #[inline(always)]
+    pub(crate) const fn turn_to(&mut self, record: &PackedRecord<'a>) {
+        self.opcode = record.header.opcode();
+        self.solicited = record.header.solicited();
+        self.message = record.header.message();
+        self.further = record.further;
+        self.payload = record.payload;
     }
 
     /// Whether it is a record of another packet.
@@ -92,7 +96,7 @@ impl<'a> Packet<'a> {
 
     /// Whether a QP asks for something.
     pub(crate) const fn is_request(&self) -> bool {
-        self.opcode.0 <= Opcode::SRC_FETCH_ADD.0 && self.opcode.0 != Opcode::SRC_READ_RESP.0
+        is_request(self.opcode)
     }
 
     /// The packet that could stand for a record, without its sum, which is checked.
@@ -172,6 +176,11 @@ impl<'a> Packet<'a> {
         }
         self.ends_in(sum)
     }
+}
+
+/// Whether a QP asks for something with this opcode.
+pub(crate) const fn is_request(opcode: Opcode) -> bool {
+    opcode.0 <= Opcode::SRC_FETCH_ADD.0 && opcode.0 != Opcode::SRC_READ_RESP.0
 }
 
 /// Whose message a packet belongs to.

@@ -13,6 +13,7 @@ use crate::state::{QpState, QpType};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use trunkline_conn::mem::{Access, PdId};
+use trunkline_conn::work::{Request, SendFlags, Status};
 use trunkline_wire::{Gid, Psn, Qpn};
 
 /// What a QP is made with (`ibv_create_qp(3)`).
@@ -172,6 +173,12 @@ impl<W: RingMemory> Qp<W> {
     pub(crate) fn has_posted(&self) -> bool {
         self.queues.send.has_entry(&self.cursor)
     }
+
+    /// Whether its program wants to hear that a request ended so.
+    #[inline]
+    pub(crate) fn asked_for(&self, request: &Request, status: Status) -> bool {
+        status != Status::Success || self.signal_all || request.flags.contains(SendFlags::SIGNALED)
+    }
 }
 
 /// What carries a QP's packets: 8 bytes, so that [`Qp`] stays small.
@@ -303,8 +310,14 @@ impl Flags {
     /// Responses went down with a connection: the peer has to ask again.
     pub(crate) const LOST: Self = Self(1 << 15);
 
+    /// Whether it is set; of several, whether one of them is.
     pub(crate) const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
+    }
+
+    /// These, and those.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// Whether none is set but some of these.

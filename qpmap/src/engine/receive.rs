@@ -254,7 +254,8 @@ impl<P: Platform> Engine<P> {
             }
             SentKind::Packed => {
                 let records = self.tx.packs.free(item);
-                records.iter().for_each(|item| self.item_arrived(now, item));
+                let others = records.iter().filter(|at| at.kind != SentKind::Request);
+                others.for_each(|item| self.item_arrived(now, item));
                 self.tx.packs.give_back(records);
             }
         }

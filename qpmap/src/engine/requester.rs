@@ -11,7 +11,7 @@ use trunkline_conn::host::QpEvent;
 use trunkline_conn::mem::{Access, Memory, MemoryFault};
 use trunkline_conn::time::Instant;
 use trunkline_conn::work::{
-    Completion, Extra, Local, Receive, Request, SendFlags, SendOp, Status, VendorError, WorkOpcode,
+    Completion, Extra, Local, Receive, Request, SendOp, Status, VendorError, WorkOpcode,
 };
 use trunkline_wire::{NakCode, Qpn, Syndrome, rnr_timer_ns};
 
@@ -81,29 +81,47 @@ impl<P: Platform> Engine<P> {
                 return None;
             }
         };
-        let fault = if route != 0 || self.is_impossible(qp, &request) {
-            Some(Status::LocalQpOperation)
-        } else if self.is_dead(own) {
-            Some(Status::RetryExceeded)
-        } else {
-            let fault = self.local_fault(qp, &request);
-            fault.map(|_| Status::LocalProtection)
-        };
-        if let Some(status) = fault {
-            // It completes in its turn; nothing after it is sent.
-            let mut pending = Pending::new(qp, request, route, slots);
-            pending.outcome = Some(status);
-            self.requests.post(&mut self.qps[qp].order, pending);
-            self.flows[own].flags.set(Flags::HALTED);
-            self.complete_in_order(qp);
+        // It is looked at where it is kept: to do so before would copy it.
+        let pending = Pending::new(qp, request, route, slots);
+        let index = self.requests.post(&mut record.order, pending);
+        if let Some(status) = self.fault_of(own, index) {
+            self.halt(own, index, status);
             return None;
         }
-        let index = self.hang(own, Pending::new(qp, request, route, slots));
-        if self.flows[own].sending == NONE {
-            self.flows[own].sending = index;
-            self.flows[own].sent_bytes = 0;
+        let record = &mut self.flows[own];
+        self.requests
+            .join((&mut record.head, &mut record.tail), index);
+        if record.sending == NONE {
+            record.sending = index;
+            record.sent_bytes = 0;
         }
         Some(own)
+    }
+
+    /// Why a request that was taken up from the ring of a QP cannot go over the QP's own flow.
+    #[inline(always)]
+    fn fault_of(&self, own: u32, index: u32) -> Option<Status> {
+        let Pending {
+            qp, request, route, ..
+        } = &self.requests[index];
+        if *route != 0 || self.is_impossible(*qp, request) {
+            return Some(Status::LocalQpOperation);
+        }
+        if self.is_dead(own) {
+            return Some(Status::RetryExceeded);
+        }
+        let fault = self.local_fault(*qp, request);
+        fault.map(|_| Status::LocalProtection)
+    }
+
+    /// A request that was taken up completes in its turn with `status`; nothing after it is sent.
+    #[cold]
+    fn halt(&mut self, own: u32, index: u32, status: Status) {
+        let pending = &mut self.requests[index];
+        pending.outcome = Some(status);
+        let qp = pending.qp;
+        self.flows[own].flags.set(Flags::HALTED);
+        self.complete_in_order(qp);
     }
 
     /// Hangs a request into a flow, and into the order of its QP.
@@ -235,16 +253,24 @@ impl<P: Platform> Engine<P> {
     /// Takes a request off the list of its QP and reports it.
     pub(crate) fn report(&mut self, index: u32, status: Status) {
         let pending = &self.requests[index];
-        let (qp, slots) = (pending.qp, pending.slots);
-        let (request, route) = (&pending.request, pending.route);
-        let completion = self.completion(qp, request, route, status, request.length);
-        let record = &mut self.qps[qp];
+        let (slots, request) = (pending.slots, &pending.request);
+        let record = &mut self.qps[pending.qp];
+        let [cq, _] = record.queues.cqs;
+        let asked = record.asked_for(request, status);
+        let qpn = record.queues.qpn;
+        let completion =
+            self.completions
+                .of_request(qpn, request, pending.route, (status, request.length));
         self.requests.end(&mut record.order, index);
         record.queues.send.release(slots);
-        self.complete_sent(qp, completion);
+        self.counters.completed.add(1);
+        if asked {
+            self.complete(cq, &completion);
+        }
     }
 
-    /// A completion for a send request, unless it succeeded and nobody asked for one.
+    /// A completion for a send request that is in no list any more, unless it succeeded and nobody
+    /// asked for one.
     pub(crate) fn report_sent(
         &mut self,
         qp: u32,
@@ -253,48 +279,12 @@ impl<P: Platform> Engine<P> {
         status: Status,
         bytes: u32,
     ) {
-        let completion = self.completion(qp, request, route, status, bytes);
-        self.complete_sent(qp, completion);
-    }
-
-    /// The completion of a send request; `None` where it succeeded and nobody asked for one.
-    #[inline]
-    fn completion(
-        &self,
-        qp: u32,
-        request: &Request,
-        route: u32,
-        status: Status,
-        bytes: u32,
-    ) -> Option<Completion> {
-        let record = &self.qps[qp];
-        let wanted = record.signal_all || request.flags.contains(SendFlags::SIGNALED);
-        if status == Status::Success && !wanted {
-            return None;
-        }
-        Some(Completion {
-            wr_id: request.wr_id,
-            status,
-            opcode: WorkOpcode::from(&request.op),
-            qpn: record.queues.qpn,
-            byte_len: bytes,
-            extra: Extra::None,
-            src_qp: Qpn::default(),
-            route,
-            solicited: false,
-            vendor_err: match status {
-                Status::RetryExceeded => self.completions.why(),
-                _ => VendorError::None,
-            },
-        })
-    }
-
-    /// A send request has ended.
-    #[inline]
-    fn complete_sent(&mut self, qp: u32, completion: Option<Completion>) {
         self.counters.completed.add(1);
-        if let Some(completion) = completion {
-            let [cq, _] = self.qps[qp].queues.cqs;
+        let record = &self.qps[qp];
+        if record.asked_for(request, status) {
+            let (qpn, [cq, _]) = (record.queues.qpn, record.queues.cqs);
+            let ended = (status, bytes);
+            let completion = self.completions.of_request(qpn, request, route, ended);
             self.complete(cq, &completion);
         }
     }

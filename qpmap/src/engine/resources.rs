@@ -73,12 +73,17 @@ impl<P: Platform> Engine<P> {
 
     /// Puts a completion into a CQ; programs see it at the next [`publish`](Self::publish). The QPs
     /// of one that overruns go to error.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(&mut self, cq: u32, completion: &Completion) {
         if let Some(cq) = self.completions.push(cq, completion) {
-            self.events.push(Event::CqError { cq });
-            self.begin_to_fail_users(cq);
+            self.overran(cq);
         }
+    }
+
+    #[cold]
+    fn overran(&mut self, cq: CqId) {
+        self.events.push(Event::CqError { cq });
+        self.begin_to_fail_users(cq);
     }
 
     /// Destroys a completion queue.

@@ -72,7 +72,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// The flow that a request is for, if the peer's QP is bound to it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bound_flow(&mut self, conn: u32, packet: &Packet<'_>) -> Option<u32> {
         let message = packet.message;
         let qp = self.qp_index(message.dest_qp())?;

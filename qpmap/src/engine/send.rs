@@ -137,15 +137,9 @@ impl<P: Platform> Engine<P> {
         at: u32,
         share: &mut Share,
     ) -> Emitted {
-        let item = self.begin_request(flow, at);
-        let request = &self.requests[at].request;
-        let length = match request.op.has_response_data() {
-            true => 0,
-            false => request.length,
-        };
-        if self.flows[flow].sent_bytes == 0 && self.may_share(tx.conn, length) {
-            let bytes = build::record_bytes(&request.op, length);
-            let joined = self.join(tx, SentPacket { length, ..item }, bytes, share);
+        let (item, whole) = self.begin_request(flow, at);
+        if let Some(bytes) = whole.filter(|_| self.may_share(tx.conn, item.length)) {
+            let joined = self.join(tx, item, bytes, share);
             if joined == Emitted::Sent {
                 self.flows[flow].deficit -= bytes as i32;
                 self.end_request(flow, at);
@@ -186,33 +180,41 @@ impl<P: Platform> Engine<P> {
         emitted
     }
 
-    /// Some of a request goes out, for the first time or again. Returns what stands for its first
-    /// packet.
-    fn begin_request(&mut self, flow: u32, at: u32) -> SentPacket {
+    /// Some of a request goes out, for the first time or again. Returns what stands for all of it,
+    /// and, where none of it has gone yet, how many bytes it has as a record.
+    #[inline(always)]
+    fn begin_request(&mut self, flow: u32, at: u32) -> (SentPacket, Option<u32>) {
         let record = &mut self.flows[flow];
         let mut pending = &mut self.requests[at];
         let repeats = pending.begun;
         if !repeats {
-            self.requests.begin(record.head, at, record.next_msn);
+            pending = self.requests.begin(record.head, at, record.next_msn);
             record.next_msn = record.next_msn.wrapping_add(1);
-            pending = &mut self.requests[at];
         }
         if pending.replay_epoch != record.replay_epoch {
             // Responses to the last replay epoch counted until now, and do not from now on.
             (pending.replay_epoch, pending.returned) = (record.replay_epoch, Coverage::NOTHING);
             pending.repeated = repeats;
         }
-        if record.sent_bytes == 0 {
+        let is_first = record.sent_bytes == 0;
+        if is_first {
             pending.ahead = record.reads_out;
         }
-        SentPacket {
+        let op = &pending.request.op;
+        let length = match op.has_response_data() {
+            true => 0,
+            false => pending.request.length,
+        };
+        let item = SentPacket {
             kind: SentKind::Request,
             replay_epoch: record.replay_epoch,
             flow,
             slot: at,
             serial: pending.serial,
-            ..SentPacket::PING
-        }
+            offset: 0,
+            length,
+        };
+        (item, is_first.then(|| build::record_bytes(op, length)))
     }
 
     /// All of a request has gone out: the one behind it is next.

@@ -370,8 +370,8 @@ impl<P: Platform> Engine<P> {
     /// The request a flow sends from next, if it may send now.
     fn next_chunk(&mut self, flow: u32) -> Option<u32> {
         let record = &self.flows[flow];
-        let stopped = [Flags::RNR_WAIT, Flags::STRANDED];
-        if !record.flags.has(Flags::BOUND) || stopped.iter().any(|flag| record.flags.has(*flag)) {
+        let stopped = Flags::RNR_WAIT.with(Flags::STRANDED);
+        if !record.flags.has(Flags::BOUND) || record.flags.has(stopped) {
             return None;
         }
         self.skip_responded(flow);

@@ -28,8 +28,10 @@ impl<P: Platform> Engine<P> {
         }
         self.counters.packed_received.add(1);
         self.look_at_requests(packet);
+        let mut each = packet.blank();
         for record in records.flatten() {
-            self.dispatch(now, conn, &packet.record(&record));
+            each.turn_to(&record);
+            self.dispatch(now, conn, &each);
             if self.links.get(conn).is_none() {
                 break;
             }
@@ -44,9 +46,10 @@ impl<P: Platform> Engine<P> {
             return true;
         }
         let mut unbound = 0;
+        let mut each = packet.blank();
         for record in Records::of(packet.payload).flatten() {
-            let record = packet.record(&record);
-            unbound += usize::from(record.is_request() && self.bound_flow(conn, &record).is_none());
+            each.turn_to(&record);
+            unbound += usize::from(each.is_request() && self.bound_flow(conn, &each).is_none());
         }
         self.control.replies.has_room(address, unbound)
     }

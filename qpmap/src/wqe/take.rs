@@ -204,7 +204,7 @@ fn far_send<W: RingMemory>(
 
 /// Takes the next receive request off a ring; gives it with the slots to release, which are the
 /// consumer's until then. The consumer's cursor is kept in `state`. On an error the cursor stays.
-#[inline]
+#[inline(always)]
 pub(crate) fn take_recv<W: RingMemory>(
     ring: &Ring<W>,
     state: &CursorCell,

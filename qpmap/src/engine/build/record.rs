@@ -1,6 +1,6 @@
 //! Building one packet that several messages share.
 
-use super::{BASE, Emitted, ICRC, Out, PacketTemplate, further_length};
+use super::{BASE, Emitted, ICRC, Out, PacketTemplate, SentPacket, further_length};
 use crate::regions::Regions;
 use trunkline_conn::delivery::Stamp;
 use trunkline_conn::egress::Egress;
@@ -46,6 +46,7 @@ impl PacketTemplate<'_> {
     ///
     /// # Errors
     /// The payload cannot be had: then `out` holds a VOID of the same length.
+    #[inline(always)]
     fn write_record<B: RegionMemory>(
         &self,
         regions: &Regions<B>,
@@ -68,15 +69,19 @@ impl PacketTemplate<'_> {
 
 impl<B: RegionMemory, E: Egress + ?Sized> Out<'_, B, E> {
     /// The same as [`emit`](Self::emit) for a packet of records, `bytes` bytes of them with the
-    /// padding. Those whose payload cannot be had any more are `lost`, and go as VOIDs. Where there
-    /// is no record, there is no packet: [`Emitted::Spent`].
-    #[inline]
-    pub(in crate::engine) fn emit_packed<'t, T>(
+    /// padding: of those `items` that have a template. Those whose payload cannot be had any more
+    /// are `lost`, and go as VOIDs. Where there is no record, there is no packet:
+    /// [`Emitted::Spent`].
+    #[inline(always)]
+    pub(in crate::engine) fn emit_packed<'t>(
         &mut self,
-        records: impl Iterator<Item = (T, PacketTemplate<'t>)>,
+        (items, template): (
+            &[SentPacket],
+            impl Fn(&SentPacket) -> Option<PacketTemplate<'t>>,
+        ),
         bytes: u32,
         port: u8,
-        (stamp, mut lost): (impl FnOnce() -> Stamp, impl FnMut(T)),
+        (stamp, mut lost): (impl FnOnce() -> Stamp, impl FnMut(&SentPacket)),
     ) -> Emitted {
         let (other, regions) = (self.route.over(self.ports, port), self.regions);
         let route = other.as_ref().unwrap_or(self.route);
@@ -90,7 +95,10 @@ impl<B: RegionMemory, E: Egress + ?Sized> Out<'_, B, E> {
             .expect("a datagram ends in its ICRC");
         let mut rest = &mut sealed[BASE..];
         let room = rest.len();
-        for (item, template) in records {
+        for item in items {
+            let Some(template) = template(item) else {
+                continue;
+            };
             let (place, behind) = rest.split_at_mut(template.record_bytes() as usize);
             if template.write_record(regions, place).is_err() {
                 lost(item);

@@ -45,9 +45,9 @@ impl Requests {
     }
 
     /// Request `at` of the flow with this oldest request is sent for the first time, as message
-    /// `msn`: after all older ones.
+    /// `msn`: after all older ones. Returns it.
     #[inline]
-    pub(crate) fn begin(&mut self, oldest: u32, at: u32, msn: u32) {
+    pub(crate) fn begin(&mut self, oldest: u32, at: u32, msn: u32) -> &mut Pending {
         if self[at].request.op.has_response_data() {
             let before = self.reads(oldest).last().unwrap_or(oldest);
             if before != at {
@@ -56,6 +56,7 @@ impl Requests {
         }
         let pending = &mut self[at];
         (pending.begun, pending.msn) = (true, msn);
+        pending
     }
 
     /// The oldest request of a flow is done, and `next` is the oldest now, if there is one.
