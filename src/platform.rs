@@ -1,11 +1,12 @@
 //! What the engine is built on in this process: regions of its own memory, rings on its heap.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use trunkline_dataplane::Region;
 use trunkline_qpmap::Platform;
 
 /// Memory of rings in the program itself.
-pub type Heap = Box<[AtomicU64]>;
+pub type Heap = Arc<[AtomicU64]>;
 
 /// A node inside the program.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use trunkline_qpmap::{
 use trunkline_wire::{Lkey, Qpn, Rkey, Workers};
 
 /// The memory of rings.
-pub type RingMemory = Box<[AtomicU64]>;
+pub type RingMemory = Arc<[AtomicU64]>;
 
 /// ACK timeout of QPs with connections of their own: 4.096 us * 2^8, about 1 ms.
 const TIMEOUT: u8 = 8;

@@ -12,7 +12,7 @@ use trunkline_conn::work::{
 };
 use trunkline_qpmap::VerbsError;
 use trunkline_qpmap::cq::Writer;
-use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue};
+use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue, Size};
 use trunkline_qpmap::ring::RingMemory;
 use trunkline_qpmap::wqe::{RecvWr, SendWr};
 use trunkline_wire::{Lkey, Qpn, Rkey};
@@ -51,8 +51,8 @@ pub fn rings(data: &[u8]) {
     let max_wr = 1 + u32::from(input.byte() & 63);
     let (max_sge, max_inline) = (u32::from(input.byte()) & 15, input.byte());
     let mut program = Program {
-        send: made(SendQueue::new(max_wr, max_sge, max_inline.into())),
-        receive: made(RecvQueue::new(max_wr, max_sge)),
+        send: SendQueue::new(made(Size::send(max_wr, max_sge, max_inline.into(), false))),
+        receive: RecvQueue::new(made(Size::receive(max_wr, max_sge))),
         completions: made(Writer::new(max_wr)),
         cursor: SendCursor::default(),
         held: VecDeque::new(),

@@ -11,7 +11,7 @@ use trunkline_conn::work::{
     Completion, Extra, Remote, SendFlags, SendOp, Status, VendorError, WorkOpcode,
 };
 use trunkline_qpmap::cq::Writer;
-use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue};
+use trunkline_qpmap::queue::{RecvQueue, SendCursor, SendQueue, Size};
 use trunkline_qpmap::wqe::{OWN_BINDING, RecvWr, SendWr};
 use trunkline_wire::{Lkey, Qpn, Rkey};
 
@@ -51,7 +51,8 @@ fn send_queue(c: &mut Criterion) {
         ("inline 32 B", inline),
     ] {
         for batch in [1, BATCH] {
-            let queue = SendQueue::<Box<[AtomicU64]>>::new(64, 2, 32).expect("sizes within limits");
+            let size = Size::send(64, 2, 32, false).expect("sizes within limits");
+            let queue = SendQueue::<Arc<[AtomicU64]>>::new(size);
             let mut cursor = SendCursor::default();
             let requests = vec![request; batch];
             group.throughput(Throughput::Elements(batch as u64));
@@ -73,7 +74,8 @@ fn send_queue(c: &mut Criterion) {
 
 fn receive_queue(c: &mut Criterion) {
     let mut group = c.benchmark_group("receive queue");
-    let queue = RecvQueue::<Box<[AtomicU64]>>::new(64, 2).expect("sizes within limits");
+    let size = Size::receive(64, 2).expect("sizes within limits");
+    let queue = RecvQueue::<Arc<[AtomicU64]>>::new(size);
     let requests = [RecvWr {
         wr_id: 1,
         sges: &SGES,
@@ -104,7 +106,7 @@ fn completion_queue(c: &mut Criterion) {
         solicited: false,
         vendor_err: VendorError::None,
     };
-    let mut writer = Writer::<Box<[AtomicU64]>>::new(256).expect("a depth within limits");
+    let mut writer = Writer::<Arc<[AtomicU64]>>::new(256).expect("a depth within limits");
     let queue = Arc::clone(writer.queue());
     let mut polled = [completion; BATCH];
     assert_eq!(queue.poll(&mut polled), Ok(0), "nothing was pushed");

@@ -20,6 +20,7 @@
 use crate::error::RingError;
 use crate::sync::AtomicU64;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Words of a slot.
@@ -31,16 +32,17 @@ const TAIL: usize = 0;
 const HEAD: usize = SLOT_WORDS;
 const HEADER: usize = 2 * SLOT_WORDS;
 
-/// Memory of a ring. Whoever else can write to it may do so at any time.
-pub trait RingMemory: Send + Sync + Debug {
-    /// `count` words that are zero, for a new ring.
+/// Memory of a ring. Whoever else can write to it may do so at any time. A clone is the same
+/// memory: each half of a queue has one.
+pub trait RingMemory: Clone + Send + Sync + Debug {
+    /// `count` words of this process that are zero, for a new ring both halves of which are in it.
     fn zeroed(count: usize) -> Self;
 
     /// The words; always the same ones.
     fn as_slice(&self) -> &[AtomicU64];
 }
 
-impl RingMemory for Box<[AtomicU64]> {
+impl RingMemory for Arc<[AtomicU64]> {
     fn zeroed(count: usize) -> Self {
         (0..count).map(|_| AtomicU64::new(0)).collect()
     }
@@ -204,6 +206,11 @@ impl Count {
     }
 }
 
+/// Words that a ring of `slots` slots takes.
+pub const fn words_for(slots: u32) -> usize {
+    HEADER + slots as usize * SLOT_WORDS
+}
+
 /// A ring. One side alone calls the producer's methods, the other alone the consumer's.
 #[derive(Debug)]
 pub struct Ring<W> {
@@ -211,12 +218,7 @@ pub struct Ring<W> {
 }
 
 impl<W: RingMemory> Ring<W> {
-    /// Words that a ring of `slots` slots takes.
-    pub const fn words_for(slots: u32) -> usize {
-        HEADER + slots as usize * SLOT_WORDS
-    }
-
-    /// A ring over `words`, as many as [`words_for`](Self::words_for) said; empty if they are zero.
+    /// A ring over `words`, as many as [`words_for`] said; empty if they are zero.
     ///
     /// # Panics
     /// When the slots are not a power of two of them, at most [`MAX_SLOTS`].

@@ -12,7 +12,7 @@ use trunkline_qpmap::doorbell::{Doorbells, Sweep};
 use trunkline_qpmap::mapping::{Binding, Mapping};
 use trunkline_qpmap::rcu::Table;
 
-type Heap = Box<[AtomicU64]>;
+type Heap = Arc<[AtomicU64]>;
 
 /// Goes through all runs in which a thread is interrupted twice at most, where it could go on: more
 /// take minutes.

@@ -21,7 +21,7 @@ use trunkline_qpmap::{
 };
 use trunkline_wire::{Path, Qpn, Rkey, Workers};
 
-type RingMemory = Box<[AtomicU64]>;
+type RingMemory = Arc<[AtomicU64]>;
 
 /// Longest datagram: small, so that messages take several packets.
 pub(super) const DATAGRAM: u32 = 512;

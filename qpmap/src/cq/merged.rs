@@ -175,7 +175,7 @@ mod tests {
     use trunkline_conn::work::{Extra, Status, VendorError, WorkOpcode};
     use trunkline_wire::Qpn;
 
-    type Heap = Box<[AtomicU64]>;
+    type Heap = Arc<[AtomicU64]>;
 
     #[derive(Default)]
     struct Bell(AtomicU64);

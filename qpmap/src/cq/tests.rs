@@ -13,7 +13,7 @@ use std::time::Duration;
 use trunkline_conn::work::{Extra, Status, VendorError, WorkOpcode};
 use trunkline_wire::{Qpn, Rkey};
 
-type Heap = Box<[AtomicU64]>;
+type Heap = Arc<[AtomicU64]>;
 
 const DONE: Completion = Completion {
     wr_id: 0,

@@ -140,7 +140,7 @@ impl<P: Platform> Engine<P> {
         let (qpn, pd) = (self.qp_number(qp), self.qps[qp].pd);
         let mtu = path_mtu(attributes);
         let path = self.ibta_path(attributes.remote, qpn, attributes.traffic_class);
-        let send_capacity = self.qps[qp].queues.send.max_wr() as usize;
+        let send_capacity = self.qps[qp].queues.send.size().max_wr() as usize;
         match cold.kind {
             QpType::Uc => Protocol::Uc(Box::new(uc::UnreliableConnection::new(uc::Config {
                 qpn,
@@ -233,7 +233,7 @@ impl<P: Platform> Engine<P> {
             min_rnr_timer: attributes.min_rnr_timer,
             max_rd_atomic: attributes.max_rd_atomic,
             max_dest_rd_atomic: attributes.max_dest_rd_atomic,
-            send_capacity: self.qps[qp].queues.send.max_wr() as usize,
+            send_capacity: self.qps[qp].queues.send.size().max_wr() as usize,
             link_rate: self.config.link_rate_bps.map(|bits| bits / 8),
             ..rc::Config::new(qpn, attributes.dest_qpn, path)
         }
@@ -352,7 +352,7 @@ impl<P: Platform> Engine<P> {
             let record = &mut self.plains.slots[ibta];
             let busy = record.protocol.pending();
             let queues = &mut self.qps[qp];
-            if busy >= queues.queues.send.max_wr() as usize {
+            if busy >= queues.queues.send.size().max_wr() as usize {
                 break;
             }
             let (mut request, _, slots) = match queues.queues.send.fetch(&mut queues.cursor) {

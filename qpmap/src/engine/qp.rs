@@ -6,7 +6,7 @@ use super::requests::PostingOrder;
 use super::responses::ResponseList;
 use super::routes::OwnRoutes;
 use crate::error::VerbsError;
-use crate::queue::{RecvQueue, SendCursor, SendQueue};
+use crate::queue::{RecvQueue, SendCursor, SendQueue, Size};
 use crate::ring::RingMemory;
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
@@ -87,14 +87,15 @@ impl<W: RingMemory> QpQueues<W> {
         init: &QpInit,
         place: impl FnOnce() -> Result<Place, E>,
     ) -> Result<Self, E> {
-        let (wr, sge, inline) = (init.max_send_wr, init.max_send_sge, init.max_inline);
-        let send = match init.kind {
-            QpType::Ud => SendQueue::for_datagrams(wr, sge, inline)?,
-            _ => SendQueue::new(wr, sge, inline)?,
-        };
+        let datagrams = init.kind == QpType::Ud;
+        let (wr, sge) = (init.max_send_wr, init.max_send_sge);
+        let send = SendQueue::new(Size::send(wr, sge, init.max_inline, datagrams)?);
         let receive = match init.srq {
             Some(_) => None,
-            None => Some(RecvQueue::new(init.max_recv_wr, init.max_recv_sge)?),
+            None => {
+                let size = Size::receive(init.max_recv_wr, init.max_recv_sge)?;
+                Some(RecvQueue::new(size))
+            }
         };
         let Place { index, qpn } = place()?;
         Ok(Self {
@@ -393,7 +394,7 @@ const fn binding(source: u32, dest: u32) -> u16 {
 
 // DESIGN 4.2, invariant 6: the hot state of a QP takes at most two cache lines.
 const _: () =
-    assert!(size_of::<Qp<Box<[std::sync::atomic::AtomicU64]>>>() + size_of::<Flow>() <= 128);
+    assert!(size_of::<Qp<Arc<[std::sync::atomic::AtomicU64]>>>() + size_of::<Flow>() <= 128);
 
 /// Attributes of a QP that its packets seldom need.
 #[derive(Debug)]

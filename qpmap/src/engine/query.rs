@@ -3,7 +3,7 @@
 use super::qp::{Attributes, QpInit};
 use super::{Engine, Platform};
 use crate::error::VerbsError;
-use crate::queue::RecvQueue;
+use crate::queue::{RecvQueue, Size};
 use crate::slab::NONE;
 use crate::state::QpState;
 use trunkline_wire::Qpn;
@@ -41,7 +41,8 @@ impl<P: Platform> Engine<P> {
     pub fn query_qp_init(&self, qpn: Qpn) -> Result<QpInit, VerbsError> {
         let qp = self.known(qpn)?;
         let (record, cold) = (&self.qps[qp], self.cold(qp));
-        let (send, receive) = (&record.queues.send, record.queues.receive.as_ref());
+        let send = record.queues.send.size();
+        let receive = record.queues.receive.as_ref().map(RecvQueue::size);
         let [send_cq, recv_cq] = record.queues.cqs;
         let srq = record.queues.srq;
         Ok(QpInit {
@@ -51,9 +52,9 @@ impl<P: Platform> Engine<P> {
             recv_cq,
             srq: (srq != NONE).then_some(srq),
             max_send_wr: send.max_wr(),
-            max_recv_wr: receive.map_or(0, RecvQueue::max_wr),
+            max_recv_wr: receive.map_or(0, Size::max_wr),
             max_send_sge: send.max_sge(),
-            max_recv_sge: receive.map_or(0, RecvQueue::max_sge),
+            max_recv_sge: receive.map_or(0, Size::max_sge),
             max_inline: send.max_inline(),
             signal_all: record.signal_all,
             complete_last_wqe: cold.complete_last_wqe,

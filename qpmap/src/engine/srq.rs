@@ -5,7 +5,7 @@ use super::completions::Indexed;
 use super::events::Events;
 use crate::allowed::Allowed;
 use crate::error::VerbsError;
-use crate::queue::{MAX_WR, RecvQueue, SharedRecvQueue};
+use crate::queue::{MAX_WR, RecvQueue, SharedRecvQueue, Size};
 use crate::ring::RingMemory;
 use crate::slab::Slab;
 use crate::wqe::RecvWr;
@@ -155,7 +155,7 @@ pub(crate) fn receive_queue<W: RingMemory>(
 ) -> Result<RecvQueue<W>, VerbsError> {
     // A QP without receives is of use, and an SRQ is not: `ibv_create_srq(3)` refuses it.
     Allowed::Range(least.max(1), MAX_WR).check("max_wr", max_wr)?;
-    RecvQueue::new(max_wr, max_sge)
+    Ok(RecvQueue::new(Size::receive(max_wr, max_sge)?))
 }
 
 /// A shared receive queue.
@@ -204,8 +204,8 @@ impl<W: RingMemory> Srq<W> {
     /// Its attributes.
     pub(crate) fn attributes(&self) -> SrqAttributes {
         SrqAttributes {
-            max_wr: self.queue.max_wr(),
-            max_sge: self.queue.max_sge(),
+            max_wr: self.queue.size().max_wr(),
+            max_sge: self.queue.size().max_sge(),
             limit: self.limit,
         }
     }
@@ -246,7 +246,7 @@ impl<W: RingMemory> Srq<W> {
     /// # Errors
     /// A limit beyond its size.
     pub(crate) fn set_limit(&mut self, limit: u32, events: &mut Events) -> Result<(), VerbsError> {
-        Allowed::Range(0, self.queue.max_wr()).check("srq_limit", limit)?;
+        Allowed::Range(0, self.queue.size().max_wr()).check("srq_limit", limit)?;
         self.limit = limit;
         self.check_limit(events);
         Ok(())
@@ -267,7 +267,7 @@ impl<W: RingMemory> Srq<W> {
             return Err(VerbsError::SrqInError { srq });
         }
         let least = self.limit.max(self.read.len() as u32);
-        let queue = receive_queue(least, max_wr, self.queue.max_sge())?;
+        let queue = receive_queue(least, max_wr, self.queue.size().max_sge())?;
         for (receive, _) in &self.read {
             let request = RecvWr {
                 wr_id: receive.wr_id,

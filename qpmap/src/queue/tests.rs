@@ -1,14 +1,20 @@
 use super::*;
+use crate::allowed::Allowed;
+use crate::error::VerbsError;
+use crate::ring::Position;
 use crate::wqe::OWN_BINDING;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::thread;
 use trunkline_conn::mem::{AtomicOp, PdId, Sge};
-use trunkline_conn::work::{Datagram, Local, MAX_MESSAGE, Remote, SendFlags, SendOp};
+use trunkline_conn::work::{
+    Datagram, Local, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Remote, SendFlags, SendOp,
+};
 use trunkline_wire::{Gid, Lkey, Qpn, Rkey};
 
-type Heap = Box<[std::sync::atomic::AtomicU64]>;
+type Heap = Arc<[std::sync::atomic::AtomicU64]>;
 
 const REMOTE: Remote = Remote {
     addr: 0x1234_5678_9abc_def0,
@@ -16,7 +22,7 @@ const REMOTE: Remote = Remote {
 };
 
 fn send_queue(max_wr: u32) -> SendQueue<Heap> {
-    SendQueue::for_datagrams(max_wr, MAX_SGE as u32, MAX_INLINE as u32).unwrap()
+    SendQueue::new(Size::send(max_wr, MAX_SGE as u32, MAX_INLINE as u32, true).unwrap())
 }
 
 fn sge(length: u32) -> Sge {
@@ -214,7 +220,7 @@ proptest! {
 
     #[test]
     fn a_receive_queue_gives_what_was_posted_and_frees_it_at_once(steps in steps(sges())) {
-        let queue = RecvQueue::<Heap>::new(5, MAX_SGE as u32).unwrap();
+        let queue = RecvQueue::<Heap>::new(Size::receive(5, MAX_SGE as u32).unwrap());
         let mut posted = VecDeque::new();
         for step in steps {
             match step {
@@ -279,7 +285,7 @@ proptest! {
         words in vec(prop_oneof![any::<u64>(), 0..20u64], 64),
         tails in vec(prop_oneof![0..10u32, any::<u32>()], 1..6),
     ) {
-        let queue = RecvQueue::<Heap>::new(1, MAX_SGE as u32).unwrap();
+        let queue = RecvQueue::<Heap>::new(Size::receive(1, MAX_SGE as u32).unwrap());
         queue.post(&[RecvWr { wr_id: 0, sges: &[] }]).unwrap();
         let ring = queue.queue.ring().unwrap();
         prop_assert_eq!(ring.capacity(), 8);
@@ -412,14 +418,14 @@ fn who_posts_past_the_library_gets_no_longer_requests_than_the_queue_was_made_fo
         (2 | 3 << 16, many(3)),
         (2 | 8 << 8 | 9 << 16, inline),
     ] {
-        let queue = SendQueue::<Heap>::new(8, 1, 8).unwrap();
+        let queue = SendQueue::<Heap>::new(Size::send(8, 1, 8, false).unwrap());
         queue.post(&[send(SendOp::Send, &[])]).unwrap();
         forge(queue.queue.ring().unwrap(), 8, what);
         let mut cursor = SendCursor::default();
         assert_eq!(queue.fetch(&mut cursor).unwrap_err(), error);
     }
     for count in [2, 3] {
-        let queue = RecvQueue::<Heap>::new(8, 1).unwrap();
+        let queue = RecvQueue::<Heap>::new(Size::receive(8, 1).unwrap());
         let receive = RecvWr {
             wr_id: 0,
             sges: &[],
@@ -432,7 +438,7 @@ fn who_posts_past_the_library_gets_no_longer_requests_than_the_queue_was_made_fo
 
 #[test]
 fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
-    let queue = SendQueue::<Heap>::new(4, 2, 32).unwrap();
+    let queue = SendQueue::<Heap>::new(Size::send(4, 2, 32, false).unwrap());
     let (three, short, long) = ([sge(1); 3], [sge(7)], [sge(MAX_MESSAGE), sge(1)]);
     let bytes = [0; 33];
     let fine = [sge(64)];
@@ -529,11 +535,11 @@ fn what_verbs_refuse_is_refused_and_only_what_precedes_it_is_posted() {
 #[test]
 fn sizes_beyond_the_limits_are_refused() {
     let error = |what, value, most| Allowed::Range(0, most).refuse(what, value);
-    let send = |wr, sge, inline| SendQueue::<Heap>::new(wr, sge, inline).unwrap_err();
+    let send = |wr, sge, inline| Size::send(wr, sge, inline, false).unwrap_err();
     assert_eq!(send(MAX_WR + 1, 1, 0), error("max_send_wr", 32769, 32768));
     assert_eq!(send(1, 17, 0), error("max_send_sge", 17, 16));
     assert_eq!(send(1, 1, 257), error("max_inline_data", 257, 256));
-    let recv = |wr, sge| RecvQueue::<Heap>::new(wr, sge).unwrap_err();
+    let recv = |wr, sge| Size::receive(wr, sge).unwrap_err();
     assert_eq!(recv(MAX_WR + 1, 1), error("max_recv_wr", 32769, 32768));
     assert_eq!(recv(1, 17), error("max_recv_sge", 17, 16));
 }
@@ -548,7 +554,7 @@ fn a_queue_for_nothing_is_always_full() {
 
 #[test]
 fn a_ring_comes_with_the_first_post() {
-    let queue = SendQueue::<Heap>::new(4, 2, 0).unwrap();
+    let queue = SendQueue::<Heap>::new(Size::send(4, 2, 0, false).unwrap());
     assert_eq!(queue.ring_bytes(), 0);
     assert!(matches!(queue.fetch(&mut SendCursor::default()), Ok(None)));
     queue.post(&[]).unwrap();
@@ -631,7 +637,7 @@ fn threads_that_post_at_once_lose_nothing() {
 #[test]
 fn threads_that_receive_keep_the_order() {
     const COUNT: u64 = 100_000;
-    let queue = RecvQueue::<Heap>::new(8, 4).unwrap();
+    let queue = RecvQueue::<Heap>::new(Size::receive(8, 4).unwrap());
     thread::scope(|scope| {
         scope.spawn(|| {
             for wr_id in 0..COUNT {
@@ -656,4 +662,46 @@ fn threads_that_receive_keep_the_order() {
             assert_eq!(receive.capacity(), (wr_id & 0xff) * (wr_id % 5));
         }
     });
+}
+
+#[test]
+fn halves_that_share_only_memory_are_one_queue() {
+    let size = Size::send(2, 1, 0, false).unwrap();
+    let memory = Heap::zeroed(size.ring_words());
+    let (queue, producer) = (SendQueue::new(size), Producer::new(size, memory.clone()));
+    let sges = [sge(8)];
+    producer.post(&[send(SendOp::Send, &sges); 2]).unwrap();
+    let mut cursor = SendCursor::default();
+    assert!(
+        queue.fetch(&mut cursor).unwrap().is_none(),
+        "it has no ring"
+    );
+    assert!(queue.begin(memory.clone()) && !queue.begin(memory));
+    for _ in 0..2 {
+        let (request, _, slots) = queue.fetch(&mut cursor).unwrap().expect("it was posted");
+        assert_eq!((request.op, request.length), (SendOp::Send, 8));
+        let full = producer.post(&[send(SendOp::Send, &sges)]).unwrap_err();
+        assert_eq!(full.error, VerbsError::QueueFull { capacity: 2 });
+        queue.release(slots);
+        producer.post(&[send(SendOp::Send, &sges)]).unwrap();
+    }
+    let size = Size::receive(4, 1).unwrap();
+    let memory = Heap::zeroed(size.ring_words());
+    let (queue, producer) = (RecvQueue::new(size), Producer::new(size, memory.clone()));
+    assert!(queue.begin(memory));
+    producer
+        .post(&[RecvWr {
+            wr_id: 7,
+            sges: &sges,
+        }])
+        .unwrap();
+    assert_eq!(queue.posted(), 1);
+    assert_eq!(queue.fetch().unwrap().map(|receive| receive.wr_id), Some(7));
+}
+
+#[test]
+#[should_panic(expected = "ring")]
+fn a_ring_of_another_length_is_none() {
+    let size = Size::send(2, 1, 0, false).unwrap();
+    Producer::new(size, Heap::zeroed(size.ring_words() + 8 * 8));
 }

@@ -1,8 +1,8 @@
 use super::*;
 use std::thread;
 
-fn ring(slots: u32) -> Ring<Box<[AtomicU64]>> {
-    Ring::new(Box::zeroed(Ring::<Box<[AtomicU64]>>::words_for(slots)))
+fn ring(slots: u32) -> Ring<Arc<[AtomicU64]>> {
+    Ring::new(Arc::zeroed(words_for(slots)))
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_ring_of_three_slots_cannot_be() {
 #[test]
 #[should_panic(expected = "not a power of two")]
 fn a_ring_without_slots_cannot_be() {
-    Ring::new(Box::zeroed(HEADER - 1));
+    Ring::new(Arc::zeroed(HEADER - 1));
 }
 
 #[test]

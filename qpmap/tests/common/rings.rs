@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use trunkline_qpmap::ring;
 
 /// Memory of a ring.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RingMemory(Arc<[AtomicU64]>);
 
 thread_local! {

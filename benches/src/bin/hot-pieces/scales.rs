@@ -70,7 +70,7 @@ pub(crate) fn regions(entries: u32) {
 
 /// Completions that stand in a CQ before its program looks.
 pub(crate) fn completions(entries: u32) {
-    let mut cq = Writer::<Box<[AtomicU64]>>::new(entries).expect("a depth that there may be");
+    let mut cq = Writer::<Arc<[AtomicU64]>>::new(entries).expect("a depth that there may be");
     for wr_id in 0..entries {
         let completion = Completion {
             wr_id: wr_id.into(),

@@ -1,10 +1,11 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use trunkline_conn::work::Status;
 
-type Heap = Box<[AtomicU64]>;
+type Heap = Arc<[AtomicU64]>;
 
 const DONE: Completion = Completion {
     status: Status::Success,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::qp::{Attributes, QpQueues, Wire};
 use crate::engine::requests::PostingOrder;
-use crate::queue::{SendCursor, SendQueue};
+use crate::queue::{SendCursor, SendQueue, Size};
 use crate::slab::NONE;
 use crate::state::{QpState, QpType};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use trunkline_conn::mem::PdId;
 use trunkline_conn::secret::{Purpose, Secret};
 use trunkline_wire::Worker;
 
-type Heap = Box<[AtomicU64]>;
+type Heap = Arc<[AtomicU64]>;
 
 fn owner(most: u32) -> Qps<Heap> {
     let stream = Secret::from_seed(1).stream(Purpose::Qpns);
@@ -34,7 +34,7 @@ fn insert(owner: &mut Qps<Heap>, Place { index, qpn }: Place) {
         index,
         cqs: [0; 2],
         srq: NONE,
-        send: SendQueue::new(1, 1, 0).unwrap(),
+        send: SendQueue::new(Size::send(1, 1, 0, false).unwrap()),
         receive: None,
         state: AtomicU8::new(QpState::Reset as u8),
     });

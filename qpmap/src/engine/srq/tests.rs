@@ -8,7 +8,7 @@ use std::thread;
 use trunkline_conn::mem::Sge;
 use trunkline_wire::Lkey;
 
-type Heap = Box<[AtomicU64]>;
+type Heap = Arc<[AtomicU64]>;
 
 /// An SRQ, and what it tells.
 struct Watched {
