@@ -23,6 +23,10 @@
 //!
 //! Completions of a QP that is destroyed or reset are not polled any more (`gone`).
 //!
+//! The two halves, [`Writer`] and [`CompletionQueue`], may be of different processes, over the same
+//! memory: then each checks what the other writes there, and the program's half notes QPs that are
+//! gone by itself.
+//!
 //! # Resizing
 //! The worker copies what was not polled to other entries, each completion to the position that it
 //! had, and gives the new entries to the program under the lock that polling takes. It adds nothing
@@ -42,10 +46,12 @@ mod gone;
 mod merged;
 mod writer;
 
-pub use entries::Entries;
+pub use entries::{CQE_WORDS, Entries};
 pub use merged::MergedQueue;
 pub use writer::Writer;
 
+use crate::allowed::Allowed;
+use crate::error::VerbsError;
 use crate::ring::RingMemory;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, fence};
 use entry::decode;
@@ -54,6 +60,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError};
 use trunkline_conn::work::Completion;
+use trunkline_wire::Qpn;
 
 /// Most completions of one queue.
 pub const MAX_CQE: u32 = 1 << 22;
@@ -62,7 +69,8 @@ const LINE_WORDS: usize = 8;
 const TAIL: usize = 0;
 const HEAD: usize = LINE_WORDS;
 const ARMED: usize = 2 * LINE_WORDS;
-const HEADER: usize = 3 * LINE_WORDS;
+/// Words of the header.
+pub const HEADER: usize = 3 * LINE_WORDS;
 
 /// In the word of the tail: the queue is in error.
 const IN_ERROR: u64 = 1 << 32;
@@ -159,6 +167,44 @@ impl<W: RingMemory> CompletionQueue<W> {
                     gone: Gone::default(),
                 }),
             },
+        }
+    }
+
+    /// The program's half of a queue whose worker is in another process, over the memory that the
+    /// [other half](Writer::over) has.
+    ///
+    /// # Errors
+    /// Memory that is not of such a length.
+    pub fn over(header: W, entries: W) -> Result<Self, VerbsError> {
+        check_header(&header)?;
+        let queue = Self::new(Arc::new(Entries::over(entries)?));
+        Ok(Self {
+            header: OnceLock::from(header),
+            ..queue
+        })
+    }
+
+    /// Polls from other entries from now on: those that the worker's half has moved to while the
+    /// program held it up, as [`Writer::resize`] says.
+    ///
+    /// # Errors
+    /// Memory that is not of such a length; what `resized` says. It polls from the old ones then.
+    pub fn move_to<E: From<VerbsError>>(
+        &self,
+        resized: impl FnOnce() -> Result<W, E>,
+    ) -> Result<(), E> {
+        let mut reader = self.reader();
+        reader.entries = Arc::new(Entries::over(resized()?)?);
+        Ok(())
+    }
+
+    /// What was published so far for a QP, which is destroyed or reset, is not polled any more. For
+    /// the program's half of a queue whose worker is in another process.
+    pub fn forget(&self, qpn: Qpn) {
+        let mut reader = self.reader();
+        let (tail, head) = (self.position(TAIL), self.position(HEAD));
+        if tail != head {
+            reader.gone.note(qpn, tail);
         }
     }
 
@@ -289,6 +335,15 @@ impl<W: RingMemory> CompletionQueue<W> {
     fn reader(&self) -> MutexGuard<'_, Reader<W>> {
         let reader = self.program.reader.lock();
         reader.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check_header<W: RingMemory>(header: &W) -> Result<(), VerbsError> {
+    let words = header.as_slice().len() as u64;
+    let exactly = Allowed::Range(HEADER as u32, HEADER as u32);
+    match words == HEADER as u64 {
+        true => Ok(()),
+        false => Err(exactly.refuse("words of the header of a CQ", words)),
     }
 }
 

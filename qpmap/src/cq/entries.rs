@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 /// Words of an entry.
-pub(super) const CQE_WORDS: usize = 4;
+pub const CQE_WORDS: usize = 4;
 
 /// Room for the completions of a queue. The memory is allocated when the first completion is
 /// written.
@@ -29,6 +29,22 @@ impl<W: RingMemory> Entries<W> {
         Ok(Self {
             words: OnceLock::new(),
             capacity: depth.next_power_of_two(),
+        })
+    }
+
+    /// Makes room in memory of four words for each completion, a power of two of them.
+    ///
+    /// # Errors
+    /// [`VerbsError::BadAttribute`]: it is of another length.
+    pub fn over(memory: W) -> Result<Self, VerbsError> {
+        let words = memory.as_slice().len();
+        let capacity = (words / CQE_WORDS) as u64;
+        if words % CQE_WORDS != 0 || !capacity.is_power_of_two() || capacity > MAX_CQE.into() {
+            return Err(Allowed::Range(1, MAX_CQE).refuse("cqe", capacity));
+        }
+        Ok(Self {
+            words: OnceLock::from(memory),
+            capacity: capacity as u32,
         })
     }
 

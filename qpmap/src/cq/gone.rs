@@ -36,7 +36,7 @@ impl Gone {
         self.ends.len()
     }
 
-    fn note(&mut self, qpn: Qpn, end: u32) {
+    pub(super) fn note(&mut self, qpn: Qpn, end: u32) {
         if self.ends.is_empty() {
             self.check = end;
         }
@@ -92,9 +92,10 @@ impl<W: RingMemory> CompletionQueue<W> {
 }
 
 impl<W: RingMemory> Writer<W> {
-    /// What was pushed so far for the QP is not polled any more.
+    /// What was pushed so far for the QP is not polled any more. A program in another process sees
+    /// to that [by itself](CompletionQueue::forget).
     pub fn forget(&self, qpn: Qpn) {
-        if self.entries.allocated().is_none() {
+        if self.is_apart || self.entries.allocated().is_none() {
             return;
         }
         let mut reader = self.queue.reader();

@@ -1,3 +1,4 @@
+mod apart;
 mod resize;
 
 use super::*;

@@ -25,6 +25,8 @@ pub struct Writer<W> {
     /// Completions polled when the worker last looked.
     pub(super) polled: u32,
     fresh: u8,
+    /// Programs poll through another half, in a process of theirs, which alone moves the head.
+    pub(super) is_apart: bool,
 }
 
 impl<W: RingMemory> Writer<W> {
@@ -40,6 +42,25 @@ impl<W: RingMemory> Writer<W> {
             written: 0,
             polled: 0,
             fresh: 0,
+            is_apart: false,
+        })
+    }
+
+    /// The worker's half of a queue that a program in another process polls, over the memory that
+    /// [its half](CompletionQueue::over) has, all of it zero.
+    ///
+    /// # Errors
+    /// Memory that is not of such a length.
+    pub fn over(header: W, entries: W) -> Result<Self, VerbsError> {
+        let queue = CompletionQueue::over(header, entries)?;
+        let entries = Arc::clone(&queue.reader().entries);
+        Ok(Self {
+            queue: Arc::new(queue),
+            entries,
+            written: 0,
+            polled: 0,
+            fresh: 0,
+            is_apart: true,
         })
     }
 
@@ -131,7 +152,9 @@ impl<W: RingMemory> Writer<W> {
 
     /// Moves the queue to `entries` (`ibv_resize_cq(3)`): every completion that was not polled
     /// keeps its position, published or not, and so does the arming. The worker calls it after
-    /// [`check_resize`](Self::check_resize); in between it adds nothing, and programs may poll.
+    /// [`check_resize`](Self::check_resize); in between it adds nothing, and programs may poll. A
+    /// program in another process holds its half up meanwhile, by
+    /// [`move_to`](CompletionQueue::move_to).
     pub fn resize(&mut self, entries: Entries<W>) {
         let entries = Arc::new(entries);
         let mut reader = self.queue.reader();
