@@ -48,14 +48,50 @@
 //! program sees that the worker sleeps.
 //!
 //! No step waits for another program: one that stops between two levels delays only itself.
+//!
+//! # Programs of other processes
+//! They have bells of their own ([`Apart`]), in memory that they share with a worker: what one of
+//! them writes there is its own loss. The worker does not look at the bells of those that have not
+//! rung of late. It tells them so, and the next ring says that the worker is to be woken.
+
+mod apart;
+
+pub use apart::{Apart, Rung};
 
 use crate::chunks::{Chunks, chunks};
 use crate::sync::AtomicU64;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, SeqCst};
 
-/// One bit per QP of a worker, up to 2^24.
+/// Levels of words: the top, and three below it.
+const LEVELS: usize = 4;
+
+/// Where the words of bells lie.
+pub trait Words {
+    /// Bells that there may be.
+    fn size(&self) -> u32;
+
+    /// Word `number` of a level, 0 for the top; `None`: no bit of it was ever set.
+    fn get(&self, level: usize, number: u32) -> Option<&AtomicU64>;
+
+    /// The same word, made if need be.
+    ///
+    /// # Panics
+    /// The level has no such word.
+    fn get_or_grow(&self, level: usize, number: u32) -> &AtomicU64;
+}
+
+/// One bit per QP.
 #[derive(Debug)]
-pub struct Doorbells {
+pub struct Bells<L> {
+    words: L,
+}
+
+/// Bells of the programs of a worker's process, up to 2^24.
+pub type Doorbells = Bells<Grown>;
+
+/// Words in memory of the process, which grows with the highest bell that rang.
+#[derive(Debug)]
+pub struct Grown {
     top: Top,
     upper: Chunks<AtomicU64, { chunks(6) }>,
     middle: Chunks<AtomicU64, { chunks(12) }>,
@@ -67,46 +103,85 @@ pub struct Doorbells {
 #[repr(align(64))]
 struct Top(AtomicU64);
 
+impl Words for Grown {
+    #[inline]
+    fn size(&self) -> u32 {
+        Doorbells::SIZE
+    }
+
+    #[inline]
+    fn get(&self, level: usize, number: u32) -> Option<&AtomicU64> {
+        match level {
+            0 => Some(&self.top.0),
+            1 => self.upper.get(number),
+            2 => self.middle.get(number),
+            _ => self.leaves.get(number),
+        }
+    }
+
+    #[inline]
+    fn get_or_grow(&self, level: usize, number: u32) -> &AtomicU64 {
+        match level {
+            0 => &self.top.0,
+            1 => self.upper.get_or_grow(number),
+            2 => self.middle.get_or_grow(number),
+            _ => self.leaves.get_or_grow(number),
+        }
+    }
+}
+
 impl Doorbells {
     /// Most QPs.
     pub const SIZE: u32 = 1 << 24;
 
     /// Bells of which none rings.
     pub fn new() -> Self {
-        Self {
+        let words = Grown {
             top: Top(AtomicU64::new(0)),
             upper: Chunks::new(),
             middle: Chunks::new(),
             leaves: Chunks::new(),
-        }
+        };
+        Self { words }
     }
 
+    /// Bytes it takes now.
+    pub fn state_bytes(&self) -> usize {
+        size_of::<Top>()
+            + self.words.upper.state_bytes()
+            + self.words.middle.state_bytes()
+            + self.words.leaves.state_bytes()
+    }
+}
+
+impl Default for Doorbells {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<L: Words> Bells<L> {
     /// Rings the bell of the QP of this index. Anything written before is visible to whoever drains
     /// the bell.
     ///
     /// # Panics
-    /// When `index` is not below [`SIZE`](Self::SIZE).
+    /// There is no such bell.
+    #[inline]
     pub fn ring(&self, index: u32) {
-        assert!(index < Self::SIZE, "QP index {index} has a doorbell");
-        self.leaves
-            .get_or_grow(index >> 6)
+        let words = &self.words;
+        assert!(index < words.size(), "QP index {index} has a doorbell");
+        words
+            .get_or_grow(3, index >> 6)
             .fetch_or(bit(index), AcqRel);
-        set(
-            self.middle.get_or_grow(index >> 12),
-            bit(index >> 6),
-            AcqRel,
-        );
-        set(
-            self.upper.get_or_grow(index >> 18),
-            bit(index >> 12),
-            AcqRel,
-        );
-        set(&self.top.0, bit(index >> 18), SeqCst);
+        set(words.get_or_grow(2, index >> 12), bit(index >> 6), AcqRel);
+        set(words.get_or_grow(1, index >> 18), bit(index >> 12), AcqRel);
+        set(words.get_or_grow(0, 0), bit(index >> 18), SeqCst);
     }
 
     /// The next bell that rings, which is silent then: a sweep gives them in ascending order, and
     /// begins anew once it has given all. Bells that ring meanwhile may come now or in the next
     /// one. For one thread at a time, and one sweep.
+    #[inline]
     pub fn next(&self, sweep: &mut Sweep) -> Option<u32> {
         let Sweep([top, upper, middle, leaf]) = sweep;
         loop {
@@ -114,15 +189,15 @@ impl Doorbells {
                 return Some(index);
             }
             if let Some(index) = middle.next() {
-                *leaf = Word::of(index, self.leaves.get(index));
+                *leaf = Word::of(index, self.words.get(3, index));
             } else if let Some(index) = upper.next() {
-                *middle = Word::of(index, self.middle.get(index));
+                *middle = Word::of(index, self.words.get(2, index));
             } else if let Some(index) = top.next() {
-                *upper = Word::of(index, self.upper.get(index));
+                *upper = Word::of(index, self.words.get(1, index));
             } else if self.is_empty() {
                 return None;
             } else {
-                *top = Word::of(0, Some(&self.top.0));
+                *top = Word::of(0, self.words.get(0, 0));
             }
         }
     }
@@ -133,28 +208,15 @@ impl Doorbells {
     /// that, whoever rings sees what the worker said.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.top.0.load(SeqCst) == 0
-    }
-
-    /// Bytes it takes now.
-    pub fn state_bytes(&self) -> usize {
-        size_of::<Top>()
-            + self.upper.state_bytes()
-            + self.middle.state_bytes()
-            + self.leaves.state_bytes()
-    }
-}
-
-impl Default for Doorbells {
-    fn default() -> Self {
-        Self::new()
+        let top = self.words.get(0, 0);
+        top.is_none_or(|top| top.load(SeqCst) == 0)
     }
 }
 
 /// How far a worker has come with the bells that ring: the words, of each level one, that it has
 /// taken and has not gone through.
 #[derive(Debug, Default)]
-pub struct Sweep([Word; 4]);
+pub struct Sweep([Word; LEVELS]);
 
 impl Sweep {
     /// Whether it has nothing left to go through.
@@ -202,183 +264,4 @@ fn set(word: &AtomicU64, bit: u64, order: Ordering) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-    use std::sync::atomic::AtomicU32;
-    use std::sync::atomic::Ordering::Relaxed;
-
-    fn drained(bells: &Doorbells) -> Vec<u32> {
-        let mut sweep = Sweep::default();
-        let found = std::iter::from_fn(|| bells.next(&mut sweep)).collect();
-        assert!(sweep.is_over());
-        found
-    }
-
-    proptest! {
-        #[test]
-        fn a_sweep_gives_each_ringing_bell_once_in_order(
-            rounds in prop::collection::vec(prop::collection::vec(0_u32..1 << 24, 0..40), 1..6),
-            scale in 0_u32..18,
-        ) {
-            let bells = Doorbells::new();
-            for round in rounds {
-                let mut model = BTreeSet::new();
-                for index in round {
-                    let index = index >> scale;
-                    bells.ring(index);
-                    model.insert(index);
-                }
-                prop_assert_eq!(bells.is_empty(), model.is_empty());
-                prop_assert_eq!(drained(&bells), model.into_iter().collect::<Vec<_>>());
-                prop_assert!(bells.is_empty());
-            }
-        }
-    }
-
-    #[test]
-    fn the_first_and_the_last_bell_ring() {
-        let bells = Doorbells::new();
-        let ends = [
-            0,
-            63,
-            64,
-            4095,
-            4096,
-            (1 << 18) - 1,
-            1 << 18,
-            Doorbells::SIZE - 1,
-        ];
-        ends.into_iter().for_each(|index| bells.ring(index));
-        assert_eq!(drained(&bells), ends);
-        assert_eq!(drained(&bells), []);
-    }
-
-    #[test]
-    fn a_bell_that_rings_all_the_time_leaves_others_their_turn() {
-        let bells = Doorbells::new();
-        [2, 70_000].into_iter().for_each(|index| bells.ring(index));
-        let mut sweep = Sweep::default();
-        let first: Vec<_> = (0..4)
-            .map_while(|_| {
-                let index = bells.next(&mut sweep)?;
-                bells.ring(2);
-                Some(index)
-            })
-            .collect();
-        assert_eq!(first, [2, 70_000, 2, 2]);
-    }
-
-    #[test]
-    fn a_bell_that_rings_during_a_sweep_is_not_lost() {
-        let bells = Doorbells::new();
-        bells.ring(3);
-        let mut sweep = Sweep::default();
-        let mut found = vec![bells.next(&mut sweep).expect("it rings")];
-        // Itself, one before it and one behind it.
-        [3, 1, 9000].into_iter().for_each(|index| bells.ring(index));
-        found.extend(std::iter::from_fn(|| bells.next(&mut sweep)));
-        assert!(sweep.is_over() && bells.is_empty());
-        found.sort_unstable();
-        assert_eq!(found, [1, 3, 3, 9000]);
-    }
-
-    #[test]
-    #[should_panic(expected = "has a doorbell")]
-    fn there_is_no_bell_past_the_last() {
-        Doorbells::new().ring(Doorbells::SIZE);
-    }
-
-    #[test]
-    fn bells_that_nobody_has_take_no_room() {
-        let bells = Doorbells::new();
-        assert!(bells.state_bytes() < 2048, "{}", bells.state_bytes());
-        bells.ring(0);
-        assert!(bells.state_bytes() < 4096, "{}", bells.state_bytes());
-    }
-
-    /// Programs, each with QPs of its own, wait for the worker's answer to each ring, so that one
-    /// lost bell stops everything; what they post is written without any ordering of its own, so
-    /// that a bell which does not carry it along shows, too.
-    fn lockstep(programs: &[&[u32]], posts: u32) {
-        let size = programs
-            .iter()
-            .copied()
-            .flatten()
-            .max()
-            .map_or(0, |last| last + 1);
-        let counters = || (0..size).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
-        let (posted, seen) = (counters(), counters());
-        let (bells, finished) = (Doorbells::new(), AtomicU32::new(0));
-        let answered = |at: u32, post: u32| {
-            (0..4_000_000).any(|spins| {
-                if spins < 500 {
-                    std::hint::spin_loop();
-                } else {
-                    std::thread::yield_now();
-                }
-                seen[at as usize].load(Relaxed) == post
-            })
-        };
-        // Gives the first bell that was lost. Nothing here panics, so that the worker always ends.
-        let program = |qps: &[u32]| {
-            let lost = (1..=posts).find_map(|post| {
-                for at in qps {
-                    posted[*at as usize].store(post, Relaxed);
-                    bells.ring(*at);
-                }
-                qps.iter()
-                    .find(|at| !answered(**at, post))
-                    .map(|at| (*at, post))
-            });
-            finished.fetch_add(1, Relaxed);
-            lost
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = programs
-                .iter()
-                .map(|qps| scope.spawn(|| program(qps)))
-                .collect();
-            let mut sweep = Sweep::default();
-            while (finished.load(Relaxed) as usize) < programs.len() {
-                while let Some(at) = bells.next(&mut sweep) {
-                    let post = posted[at as usize].load(Relaxed);
-                    seen[at as usize].store(post, Relaxed);
-                }
-            }
-            for thread in threads {
-                assert_eq!(
-                    thread.join().expect("programs do not panic"),
-                    None,
-                    "a lost bell"
-                );
-            }
-        });
-    }
-
-    #[test]
-    fn a_program_alone_with_the_worker_loses_no_bell() {
-        // Nobody else rings: no other bell saves this one.
-        lockstep(&[&[5]], 100_000);
-    }
-
-    #[test]
-    fn programs_that_share_words_at_every_level_lose_no_bell() {
-        const FAR: u32 = 1 << 18;
-        lockstep(
-            &[
-                &[0, 8, 64, 4096, 4160, FAR],
-                &[1, 9, 65, 4097, 4161, FAR + 1],
-                &[2, 10, 4098, FAR + 64],
-                &[66, 8192, FAR + 4096],
-            ],
-            2000,
-        );
-    }
-
-    #[test]
-    fn two_programs_of_one_word_lose_no_bell() {
-        lockstep(&[&[1], &[2]], 20_000);
-    }
-}
+mod tests;

@@ -8,11 +8,12 @@ use loom::sync::atomic::Ordering::Relaxed;
 use loom::thread;
 use trunkline_conn::work::{Completion, Status};
 use trunkline_qpmap::cq::{CompletionQueue, Entries, Writer};
-use trunkline_qpmap::doorbell::{Doorbells, Sweep};
+use trunkline_qpmap::doorbell::{Apart, Bells, Doorbells, Rung, Sweep};
 use trunkline_qpmap::mapping::{Binding, Mapping};
 use trunkline_qpmap::rcu::Table;
+use trunkline_qpmap::ring::RingMemory;
 
-type Heap = Arc<[AtomicU64]>;
+type Heap = std::sync::Arc<[AtomicU64]>;
 
 /// Goes through all runs in which a thread is interrupted twice at most, where it could go on: more
 /// take minutes.
@@ -131,6 +132,21 @@ fn a_bell_that_rings_again_brings_what_was_posted_before_it() {
             taken = posted.load(Relaxed);
         }
         assert_eq!(taken, 2, "nothing posted is left behind");
+    });
+}
+
+#[test]
+fn a_worker_that_looks_away_from_bells_is_woken_or_sees_them() {
+    model(|| {
+        let memory = Heap::zeroed(Bells::<Apart<Heap>>::words_for(1));
+        let side = || Bells::over(memory.clone(), 1).unwrap();
+        let (program, worker) = (side(), side());
+        let program = thread::spawn(move || program.ring_and_look(0));
+        let mut sweep = Sweep::default();
+        let away = worker.look_away(&sweep);
+        let rung = program.join().unwrap();
+        assert!(!away || rung == Rung::Unheard, "it sleeps over the bell");
+        assert_eq!(worker.next(&mut sweep), Some(0));
     });
 }
 

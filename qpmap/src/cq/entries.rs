@@ -39,7 +39,10 @@ impl<W: RingMemory> Entries<W> {
     pub fn over(memory: W) -> Result<Self, VerbsError> {
         let words = memory.as_slice().len();
         let capacity = (words / CQE_WORDS) as u64;
-        if words % CQE_WORDS != 0 || !capacity.is_power_of_two() || capacity > MAX_CQE.into() {
+        if !words.is_multiple_of(CQE_WORDS)
+            || !capacity.is_power_of_two()
+            || capacity > MAX_CQE.into()
+        {
             return Err(Allowed::Range(1, MAX_CQE).refuse("cqe", capacity));
         }
         Ok(Self {
