@@ -161,6 +161,11 @@ impl Default for Doorbells {
 }
 
 impl<L: Words> Bells<L> {
+    /// Bells that there are: QPs have indices below it.
+    pub fn size(&self) -> u32 {
+        self.words.size()
+    }
+
     /// Rings the bell of the QP of this index. Anything written before is visible to whoever drains
     /// the bell.
     ///

@@ -5,6 +5,7 @@
 mod common;
 
 mod adoption;
+mod apart;
 mod backlog;
 mod binding;
 mod burst;

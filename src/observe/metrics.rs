@@ -90,6 +90,7 @@ fn engine(registry: &mut Registry, counters: Counters) {
         nak_sent: "Refused a peer's request for good",
         nak_received: "Had a request refused for good",
         bad_answer: "Answers, BINDs or responses that make no sense for their flow",
+        bad_doorbell: "Doorbells of programs in other processes that stand for no QP",
         void_sent: "Packets that stand for data that is gone",
         void_received: "Messages aborted because their data was gone at the sender",
         ibta_dropped: "Dropped by an IBTA connection, UC or UD",

@@ -77,6 +77,11 @@ impl<W: RingMemory> Completions<W> {
     ) -> Result<Indexed<CompletionQueue<W>>, VerbsError> {
         let writer = Writer::new(depth)?;
         let queue = Arc::clone(writer.queue());
+        Ok((self.adopt(writer, notify), queue))
+    }
+
+    /// Takes a queue in whose writer was made elsewhere. Returns its index.
+    pub(crate) fn adopt(&mut self, writer: Writer<W>, notify: Option<Arc<dyn Notify>>) -> u32 {
         let slot = Slot {
             writer,
             notify,
@@ -86,7 +91,7 @@ impl<W: RingMemory> Completions<W> {
             users: 0,
         };
         self.serial = self.serial.wrapping_add(1);
-        Ok((self.queues.insert(slot), queue))
+        self.queues.insert(slot)
     }
 
     /// Checks that a queue may be [resized](Self::resize) to what has room for `capacity`

@@ -109,6 +109,8 @@ counters! {
     nak_received,
     /// Answers, BINDs or responses that make no sense for their flow.
     bad_answer,
+    /// Doorbells of programs in other processes that stand for no QP.
+    bad_doorbell,
     /// Packets that stand for data that is gone.
     void_sent,
     /// Messages aborted because their data was gone at the sender.

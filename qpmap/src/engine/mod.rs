@@ -117,7 +117,8 @@ pub use trace::{Cause, Trace};
 pub use verbs::QpModify;
 
 use crate::cq::Notifications;
-use crate::doorbell::Doorbells;
+use crate::doorbell::{Apart, Bells, Doorbells};
+use crate::error::VerbsError;
 use crate::hash::Keyed;
 use crate::key::Secret24;
 use crate::mapping::Mapping;
@@ -134,7 +135,7 @@ use ibta::IbtaConns;
 use inbound::Inbound;
 use links::Links;
 use pairing::Pairing;
-use posted::Posted;
+use posted::{Bell, Posted};
 use qp::Cold;
 use qps::Qps;
 use requests::Requests;
@@ -352,7 +353,7 @@ pub struct Engine<P: Platform> {
     flows: Flows,
     links: Links,
     pairing: Pairing,
-    posted: Posted,
+    posted: Posted<P::RingMemory>,
     requests: Requests,
     responses: Responses,
     inbound: Inbound,
@@ -526,6 +527,29 @@ impl<P: Platform> Engine<P> {
             let taken = self.on_doorbell(qp, left.min(PER_ROUND));
             left = left.saturating_sub(taken.max(1));
         }
+        self.hear_programs(MOST_BELLS);
+    }
+
+    /// Takes in what programs of other processes posted, at most so much: each has its turn.
+    fn hear_programs(&mut self, mut left: u32) {
+        for _ in 0..self.posted.programs().heard() {
+            let Some(mut turn) = self.posted.programs().begin() else {
+                return;
+            };
+            while left > 0
+                && let Some(bell) = self.posted.programs().next(&mut turn)
+            {
+                let taken = match bell {
+                    Bell::Qp(qp) => self.on_doorbell(qp, left.min(PER_ROUND)),
+                    Bell::Nothing => {
+                        self.counters.bad_doorbell.add(1);
+                        1
+                    }
+                };
+                left = left.saturating_sub(taken.max(1));
+            }
+            self.posted.programs().end(turn);
+        }
     }
 
     /// The same for all that they posted before, however long that takes: for a node that ends.
@@ -538,6 +562,42 @@ impl<P: Platform> Engine<P> {
             };
             self.on_doorbell(qp, u32::MAX);
         }
+    }
+
+    /// A program of another process rings these bells from now on, each for the QP that it is
+    /// [given](Self::assign_bell). Returns what the program is called.
+    pub fn add_program(&mut self, bells: Bells<Apart<P::RingMemory>>) -> u32 {
+        self.posted.programs().add(bells)
+    }
+
+    /// Lets a bell of a program stand for a QP; `None`: for none any more.
+    ///
+    /// # Errors
+    /// No such program, bell or QP.
+    pub fn assign_bell(
+        &mut self,
+        program: u32,
+        bell: u32,
+        qpn: Option<Qpn>,
+    ) -> Result<(), VerbsError> {
+        let qp = qpn.map(|qpn| self.known(qpn)).transpose()?;
+        self.posted.programs().assign(program, bell, qp)
+    }
+
+    /// A program found that nobody looked when it [rang](Bells::ring_and_look): looks from now on.
+    ///
+    /// # Errors
+    /// No such program.
+    pub fn hear_program(&mut self, program: u32) -> Result<(), VerbsError> {
+        self.posted.programs().hear(program)
+    }
+
+    /// A program is gone: looks at its bells no more.
+    ///
+    /// # Errors
+    /// No such program.
+    pub fn remove_program(&mut self, program: u32) -> Result<(), VerbsError> {
+        self.posted.programs().remove(program)
     }
 
     pub(crate) fn qp_index(&self, qpn: Qpn) -> Option<u32> {

@@ -2,7 +2,7 @@
 
 use super::completions::Indexed;
 use super::{CqId, Engine, Event, Platform, SrqAttributes, SrqId, srq};
-use crate::cq::{CompletionQueue, Entries, Notify};
+use crate::cq::{CompletionQueue, Entries, Notify, Writer};
 use crate::error::VerbsError;
 use crate::queue::SharedRecvQueue;
 use crate::regions::{RegionTable, Unregistered};
@@ -32,6 +32,16 @@ impl<P: Platform> Engine<P> {
         notify: Option<Arc<dyn Notify>>,
     ) -> Result<Indexed<CompletionQueue<P::RingMemory>>, VerbsError> {
         self.completions.create(depth, notify)
+    }
+
+    /// Creates a completion queue whose [other half](Writer::over) a program of another process
+    /// has. Returns its index.
+    pub fn adopt_cq(
+        &mut self,
+        writer: Writer<P::RingMemory>,
+        notify: Option<Arc<dyn Notify>>,
+    ) -> u32 {
+        self.completions.adopt(writer, notify)
     }
 
     /// Checks that a CQ may be [resized](Self::resize_cq) to what has room for `capacity`
