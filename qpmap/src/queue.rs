@@ -126,7 +126,7 @@ impl<W: RingMemory> SendQueue<W> {
     #[inline]
     pub fn release(&self, slots: u16) {
         if let Some(consumer) = self.queue.consumer() {
-            consumer.release_send(slots);
+            consumer.release(slots);
         }
     }
 
@@ -208,8 +208,8 @@ impl<W: RingMemory> RecvQueue<W> {
     /// Worker: gives back the slots of a request that was read, in whatever order.
     #[inline]
     pub(crate) fn release(&self, slots: u16) {
-        if let Some(ring) = self.queue.ring() {
-            ring.release(slots.into());
+        if let Some(consumer) = self.queue.consumer() {
+            consumer.release(slots);
         }
     }
 

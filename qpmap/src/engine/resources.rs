@@ -4,7 +4,7 @@ use super::completions::Indexed;
 use super::{CqId, Engine, Event, Platform, SrqAttributes, SrqId, srq};
 use crate::cq::{CompletionQueue, Entries, Notify, Writer};
 use crate::error::VerbsError;
-use crate::queue::SharedRecvQueue;
+use crate::queue::{SharedRecvQueue, Size};
 use crate::regions::{RegionTable, Unregistered};
 use std::sync::Arc;
 use trunkline_conn::mem::PdId;
@@ -154,7 +154,26 @@ impl<P: Platform> Engine<P> {
     /// limit is not beyond it.
     pub fn resize_srq(&mut self, srq: u32, max_wr: u32) -> Result<(), VerbsError> {
         let record = self.srqs.known_mut(srq)?;
-        record.resize(max_wr, &mut self.events)
+        record.resize(max_wr, &mut self.events, |_| Ok(None))
+    }
+
+    /// The same for an SRQ whose producer is in another process, which posts nothing meanwhile:
+    /// `memory` gives the ring of the size that it is told, which the producer has from then on.
+    ///
+    /// # Errors
+    /// As [`resize_srq`](Self::resize_srq), and what `memory` says.
+    ///
+    /// # Panics
+    /// The memory has another number of words.
+    pub fn resize_srq_into(
+        &mut self,
+        srq: u32,
+        max_wr: u32,
+        memory: impl FnOnce(Size) -> Result<P::RingMemory, VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let record = self.srqs.known_mut(srq)?;
+        let memory = |size| memory(size).map(Some);
+        record.resize(max_wr, &mut self.events, memory)
     }
 
     /// Destroys a shared receive queue.

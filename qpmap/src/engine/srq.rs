@@ -252,12 +252,18 @@ impl<W: RingMemory> Srq<W> {
         Ok(())
     }
 
-    /// Makes room for `max_wr` receives. What is posted stays posted, in its order.
+    /// Makes room for `max_wr` receives. What is posted stays posted, in its order. `memory` gives
+    /// the ring of that size, where its other half is elsewhere.
     ///
     /// # Errors
     /// It is in error, or `max_wr` is out of range: there is room for what is posted, and the limit
     /// is not beyond it. Nothing has changed then.
-    pub(crate) fn resize(&mut self, max_wr: u32, events: &mut Events) -> Result<(), VerbsError> {
+    pub(crate) fn resize(
+        &mut self,
+        max_wr: u32,
+        events: &mut Events,
+        memory: impl FnOnce(Size) -> Result<Option<W>, VerbsError>,
+    ) -> Result<(), VerbsError> {
         let posted_to = Arc::clone(&self.posted_to);
         let mut current = posted_to.lock();
         self.read_all();
@@ -268,6 +274,9 @@ impl<W: RingMemory> Srq<W> {
         }
         let least = self.limit.max(self.read.len() as u32);
         let queue = receive_queue(least, max_wr, self.queue.size().max_sge())?;
+        if let Some(memory) = memory(queue.size())? {
+            queue.begin(memory);
+        }
         for (receive, _) in &self.read {
             let request = RecvWr {
                 wr_id: receive.wr_id,

@@ -45,7 +45,7 @@ impl<W: RingMemory> Consumer<W> {
     ) -> Result<Option<(Request, u32, u16)>, RingError> {
         let taken = self.taken.get();
         if taken >= self.size.max_wr() {
-            return self.find_no_more(cursor).map(|()| None);
+            return self.find_no_more(*cursor).map(|()| None);
         }
         // It goes where the caller wants it: to look into it by `?` would copy it.
         let found = wqe::take_send(&self.ring, cursor, self.size.limits);
@@ -58,7 +58,7 @@ impl<W: RingMemory> Consumer<W> {
     /// # Errors
     /// There are more requests, though as many were taken as the queue was made for.
     #[cold]
-    fn find_no_more(&self, cursor: &mut SendCursor) -> Result<(), RingError> {
+    fn find_no_more(&self, mut cursor: Cursor) -> Result<(), RingError> {
         match cursor.available(&self.ring)? {
             0 => Ok(()),
             _ => Err(RingError::TooManyRequests {
@@ -73,9 +73,10 @@ impl<W: RingMemory> Consumer<W> {
         cursor.rewind(slots);
     }
 
-    /// Gives back the slots of one send request, in the order in which they were fetched.
+    /// Gives back the slots of a request: of a send request in the order in which they were
+    /// fetched, of a receive that was read in any.
     #[inline]
-    pub(super) fn release_send(&self, slots: u16) {
+    pub(super) fn release(&self, slots: u16) {
         self.taken.lower(1);
         self.ring.release(slots.into());
     }
@@ -83,13 +84,21 @@ impl<W: RingMemory> Consumer<W> {
     /// Reads the next receive; gives it with the slots to release when it is used.
     #[inline(always)]
     pub(super) fn read_receive(&self) -> Result<Option<(Receive, u16)>, RingError> {
-        wqe::take_recv(&self.ring, &self.cursor, self.size.limits)
+        let taken = self.taken.get();
+        if taken >= self.size.max_wr() {
+            return self.find_no_more(self.cursor.get()).map(|()| None);
+        }
+        let found = wqe::take_recv(&self.ring, &self.cursor, self.size.limits);
+        if matches!(found, Ok(Some(_))) {
+            self.taken.set(taken + 1);
+        }
+        found
     }
 
     /// Takes the next receive; its slots are free again at once.
     #[inline(always)]
     pub(super) fn fetch_receive(&self) -> Result<Option<Receive>, RingError> {
-        match self.read_receive() {
+        match wqe::take_recv(&self.ring, &self.cursor, self.size.limits) {
             Ok(Some((receive, slots))) => {
                 self.ring.release(slots.into());
                 Ok(Some(receive))
@@ -126,6 +135,7 @@ impl<W: RingMemory> Consumer<W> {
 
     /// Drops all receives that were posted so far.
     pub(super) fn discard_receives(&self) {
+        self.taken.set(0);
         let mut cursor = self.cursor.get();
         self.ring.release_to(cursor.skip_all(&self.ring));
         self.cursor.set(cursor);

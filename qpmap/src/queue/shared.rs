@@ -1,6 +1,6 @@
 //! The queue of an SRQ, as programs post to it.
 
-use super::RecvQueue;
+use super::{RecvQueue, Size};
 use crate::error::PostError;
 use crate::ring::RingMemory;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
@@ -24,6 +24,19 @@ impl<W: RingMemory> SharedRecvQueue<W> {
             current: Mutex::new(queue),
             in_error: AtomicBool::new(false),
         }
+    }
+
+    /// Gives the queue the memory of its ring, as [`SendQueue::begin`](super::SendQueue::begin).
+    ///
+    /// # Panics
+    /// It has another number of words than its size says.
+    pub fn begin(&self, memory: W) -> bool {
+        self.lock().begin(memory)
+    }
+
+    /// What its queue was made for.
+    pub fn size(&self) -> Size {
+        self.lock().size()
     }
 
     /// Posts `requests` in order, up to the first that is refused.

@@ -705,3 +705,24 @@ fn a_ring_of_another_length_is_none() {
     let size = Size::send(2, 1, 0, false).unwrap();
     Producer::new(size, Heap::zeroed(size.ring_words() + 8 * 8));
 }
+
+#[test]
+fn who_posts_past_the_library_gets_no_more_receives_read_than_the_queue_was_made_for() {
+    let size = Size::receive(4, 1).unwrap();
+    let memory = Heap::zeroed(size.ring_words());
+    let (queue, ring) = (RecvQueue::new(size), Ring::new(memory.clone()));
+    assert!(queue.begin(memory));
+    let mut posted = Position::default();
+    let mut read = 0;
+    for _ in 0..8 {
+        posted = posted.advance(1, 1);
+        ring.publish(posted);
+        match queue.read() {
+            Ok(found) => read += u32::from(found.is_some()),
+            Err(error) => assert_eq!(error, RingError::TooManyRequests { max: 4 }),
+        }
+    }
+    assert_eq!(read, 4);
+    queue.release(1);
+    assert!(queue.read().unwrap().is_some() && queue.read().is_err());
+}

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
+use crate::queue::Producer;
 use crate::sync::AtomicU64;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -48,7 +49,7 @@ impl Watched {
     }
 
     fn resize(&mut self, max_wr: u32) -> Result<(), VerbsError> {
-        self.srq.resize(max_wr, &mut self.events)
+        self.srq.resize(max_wr, &mut self.events, |_| Ok(None))
     }
 
     fn limit(&self) -> u32 {
@@ -291,4 +292,34 @@ fn nothing_is_lost_or_doubled_when_sizes_change_while_threads_post() {
     taken.sort_unstable();
     assert!(taken.into_iter().eq(0..THREADS * EACH));
     assert_eq!(it.told(), []);
+}
+
+#[test]
+fn an_srq_whose_producer_is_elsewhere_keeps_what_is_posted_when_it_is_resized() {
+    let mut it = Watched::new(2);
+    let memory = Heap::zeroed(it.srq.posted_to.size().ring_words());
+    let size = it.srq.posted_to.size();
+    assert!(it.srq.posted_to.begin(memory.clone()));
+    let producer = Producer::new(size, memory);
+    let post = |producer: &Producer<Heap>, wr_id| {
+        let request = RecvWr::new().wr_id(wr_id);
+        producer.post(&[request]).is_ok()
+    };
+    assert!(post(&producer, 1) && post(&producer, 2) && !post(&producer, 3));
+    let mut given = None;
+    let resized = it.srq.resize(4, &mut it.events, |size| {
+        let memory = Heap::zeroed(size.ring_words());
+        given = Some(Producer::new(size, memory.clone()));
+        Ok(Some(memory))
+    });
+    resized.unwrap();
+    let producer = given.unwrap();
+    assert!(post(&producer, 3) && post(&producer, 4) && !post(&producer, 5));
+    assert_eq!(it.take_all(), [4, 3, 2, 1]);
+    assert!(post(&producer, 6), "there is room again");
+    let refused = it.srq.resize(8, &mut it.events, |_| {
+        Err(VerbsError::InvalidArgument { what: "memory" })
+    });
+    assert!(refused.is_err());
+    assert_eq!((it.take_all(), it.srq.attributes().max_wr), (vec![6], 4));
 }
