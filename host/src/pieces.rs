@@ -1,0 +1,240 @@
+//! The service's allocator of pieces: one for each client, over segments of that client alone.
+//!
+//! # Sizes
+//!
+//! A ring of a queue takes 16 words and 8 for each of 2^k slots; a CQ takes 24 words, and apart
+//! from them 4 for each of 2^k entries. No series of powers of two fits both: what is 192 * 2^k
+//! bytes long leaves up to a third of a ring's piece unused. So a piece takes as many cache lines
+//! of 64 bytes as its words need, and there is no waste, but for CQs of a single entry.
+//!
+//! # Where a piece comes from
+//!
+//! The smallest free range that is long enough, the first of several that are equally long; what
+//! is given back joins the free ranges beside it. Where none is long enough there is a new segment:
+//! the first of 64 KiB, each next one twice as long up to 4 MiB, longer where the piece is, shorter
+//! where the quota leaves less.
+//!
+//! # Bounds
+//!
+//! A client has its segments mapped and may fill them all, so the quota bounds the sum of their
+//! lengths and not of the pieces. When no piece of a segment is left its pages go back to the
+//! system; its file and its number stay for pieces to come.
+
+mod free;
+
+use crate::piece::{Home, LINE, LINE_WORDS, Piece, PieceName};
+use crate::segment::{self, Segment, SegmentError};
+use free::{FreeRanges, Range};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most words of a piece: those of 2^22 completions.
+pub const MAX_WORDS: u32 = 1 << 24;
+
+/// Bytes of the first segment of a client, and of those that come late.
+const FIRST_SEGMENT: u64 = 64 << 10;
+const LATE_SEGMENT: u64 = 4 << 20;
+
+/// Why a client did not get a piece. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PieceError {
+    /// The segments of the client would be longer together than its quota allows.
+    #[error("{wanted} bytes more: {taken} of the client's quota of {quota} bytes are taken")]
+    Quota {
+        /// Bytes of the piece.
+        wanted: u64,
+        /// Bytes of the client's segments.
+        taken: u64,
+        /// Most bytes of its segments.
+        quota: u64,
+    },
+    /// No piece has so many words.
+    #[error("a piece cannot have {words} words")]
+    BadLength {
+        /// Words that were asked for.
+        words: u32,
+    },
+    /// The segment for it could not be made.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+}
+
+/// Gives pieces to one client.
+///
+/// When it is dropped the segments stay mapped for as long as there are pieces of them.
+#[derive(Debug)]
+pub struct Pieces(Arc<Mutex<State>>);
+
+/// What pieces that are dropped change.
+#[derive(Debug)]
+pub(crate) struct State {
+    owned: Vec<Owned>,
+    free: FreeRanges,
+    /// Segments that the client knows.
+    passed: usize,
+    /// Bytes of all segments.
+    taken: u64,
+    quota: u64,
+}
+
+#[derive(Debug)]
+struct Owned {
+    home: Arc<Home>,
+    /// Until it is passed to the client.
+    file: Option<OwnedFd>,
+    /// Lines in pieces.
+    used: u32,
+    /// Lines from the start that may hold something: all behind them are zero.
+    touched: u32,
+}
+
+/// A segment that the client is to be told of.
+#[derive(Debug)]
+pub struct NewSegment {
+    /// Its number, by which pieces name it.
+    pub number: u32,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its descriptor, to be passed to the client and closed.
+    pub file: OwnedFd,
+}
+
+impl Pieces {
+    /// For a client whose segments may have `quota` bytes together. No segment is made yet.
+    pub fn new(quota: u64) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            owned: Vec::new(),
+            free: FreeRanges::default(),
+            passed: 0,
+            taken: 0,
+            quota,
+        })))
+    }
+
+    /// A piece of `words` words, 1 to [`MAX_WORDS`], that are zero unless the client writes where
+    /// it has no piece.
+    ///
+    /// # Errors
+    /// The quota is used up, the length is out of range, or the system has no memory file for it.
+    pub fn allocate(&self, words: u32) -> Result<Piece, PieceError> {
+        if words == 0 || words > MAX_WORDS {
+            return Err(PieceError::BadLength { words });
+        }
+        let lines = words.div_ceil(LINE_WORDS as u32);
+        let mut state = self.state();
+        let range = match state.free.take(lines) {
+            Some(range) => range,
+            None => {
+                self.add_segment(&mut state, lines)?;
+                let range = state.free.take(lines);
+                range.expect("a new segment has room for what it was made for")
+            }
+        };
+        Ok(state.piece(range, words as usize))
+    }
+
+    /// The next segment that was made and not passed to the client. It comes once, with the only
+    /// descriptor of it: the service keeps the mapping.
+    pub fn next_new_segment(&self) -> Option<NewSegment> {
+        let mut state = self.state();
+        let passed = state.passed;
+        let owned = state.owned.get_mut(passed)?;
+        let segment = NewSegment {
+            number: owned.home.number,
+            bytes: owned.home.mapping.bytes(),
+            file: owned.file.take().expect("a segment is passed once"),
+        };
+        state.passed += 1;
+        Some(segment)
+    }
+
+    /// Bytes of all segments of the client: what counts against its quota.
+    pub fn taken(&self) -> u64 {
+        self.state().taken
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a segment with room for `lines` lines.
+    fn add_segment(&self, state: &mut State, lines: u32) -> Result<(), PieceError> {
+        let bytes = state.next_length(u64::from(lines) * LINE)?;
+        let (file, mapping) = Segment::create(bytes)?.into_parts();
+        let number = state.owned.len() as u32;
+        let home = Home {
+            mapping,
+            number,
+            owner: Arc::downgrade(&self.0),
+        };
+        state.owned.push(Owned {
+            home: Arc::new(home),
+            file: Some(file),
+            used: 0,
+            touched: 0,
+        });
+        state.taken += bytes;
+        state.free.give(Range {
+            segment: number,
+            start: 0,
+            lines: (bytes / LINE) as u32,
+        });
+        Ok(())
+    }
+}
+
+impl State {
+    /// Bytes of the next segment, which is made for a piece of `wanted` bytes.
+    fn next_length(&self, wanted: u64) -> Result<u64, PieceError> {
+        let page = segment::page();
+        let left = (self.quota - self.taken) / page * page;
+        let least = wanted.next_multiple_of(page);
+        if least > left {
+            let (taken, quota) = (self.taken, self.quota);
+            return Err(PieceError::Quota {
+                wanted,
+                taken,
+                quota,
+            });
+        }
+        let doublings = self.owned.len().min(16);
+        let usual = (FIRST_SEGMENT << doublings).min(LATE_SEGMENT);
+        Ok(usual.next_multiple_of(page).max(least).min(left))
+    }
+
+    /// Makes a piece out of a range that was free.
+    fn piece(&mut self, range: Range, words: usize) -> Piece {
+        let owned = &mut self.owned[range.segment as usize];
+        owned.used += range.lines;
+        let start = range.start as usize * LINE_WORDS;
+        let dirty = owned.touched.clamp(range.start, range.end()) as usize * LINE_WORDS;
+        for word in &owned.home.mapping.words()[start..dirty] {
+            word.store(0, Ordering::Relaxed);
+        }
+        owned.touched = owned.touched.max(range.end());
+        let piece = Piece::new(&owned.home, start, words);
+        piece.expect("ranges are inside their segments")
+    }
+
+    /// Takes back what a piece had.
+    pub(crate) fn give_back(&mut self, name: PieceName) {
+        let range = Range {
+            segment: name.segment,
+            start: (name.offset / LINE) as u32,
+            lines: name.words.div_ceil(LINE_WORDS as u32),
+        };
+        self.free.give(range);
+        let owned = &mut self.owned[name.segment as usize];
+        owned.used -= range.lines;
+        // Where the system does not take the pages they stay, and are zeroed when they are used.
+        if owned.used == 0 && owned.home.mapping.discard().is_ok() {
+            owned.touched = 0;
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests;

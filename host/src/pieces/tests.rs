@@ -1,0 +1,223 @@
+use super::*;
+use crate::piece::SegmentTable;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rustix::fs::fstat;
+use std::os::fd::AsFd;
+
+const QUOTA: u64 = 64 << 20;
+
+fn fill(piece: &Piece, value: u64) {
+    for word in piece.as_slice() {
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+fn holds(piece: &Piece, value: u64) -> bool {
+    let mut words = piece.as_slice().iter();
+    words.all(|word| word.load(Ordering::Relaxed) == value)
+}
+
+/// Bytes of the lines that a piece takes.
+fn span(name: PieceName) -> std::ops::Range<u64> {
+    name.offset..name.offset + (u64::from(name.words) * 8).next_multiple_of(LINE)
+}
+
+#[test]
+fn rings_and_cqs_take_no_more_than_they_need() {
+    let pieces = Pieces::new(QUOTA);
+    for log in 0..10 {
+        for words in [16 + (8 << log), 24, 4 << (log + 1)] {
+            let piece = pieces.allocate(words).unwrap();
+            assert_eq!(piece.as_slice().len(), words as usize);
+            let bytes = span(piece.name());
+            assert_eq!(bytes.end - bytes.start, u64::from(words) * 8);
+        }
+    }
+}
+
+#[test]
+fn segments_double_up_to_4_mib() {
+    let pieces = Pieces::new(QUOTA);
+    assert_eq!(
+        pieces.taken(),
+        0,
+        "a client that posts nothing has no segment"
+    );
+    let mut held = Vec::new();
+    while pieces.taken() < 20 << 20 {
+        held.push(pieces.allocate(16 + 8 * 64).unwrap());
+    }
+    let mut lengths = Vec::new();
+    while let Some(new) = pieces.next_new_segment() {
+        assert_eq!(new.number as usize, lengths.len());
+        assert_eq!(fstat(&new.file).unwrap().st_size as u64, new.bytes);
+        lengths.push(new.bytes >> 10);
+    }
+    assert_eq!(lengths[..8], [64, 128, 256, 512, 1024, 2048, 4096, 4096]);
+    assert!(pieces.next_new_segment().is_none());
+}
+
+#[test]
+fn a_piece_longer_than_a_segment_gets_one_of_its_own_length() {
+    let pieces = Pieces::new(QUOTA);
+    let long = pieces.allocate(1 << 20).unwrap();
+    assert_eq!((long.name().offset, pieces.taken()), (0, 8 << 20));
+    let short = pieces.allocate(24).unwrap();
+    assert_eq!((short.name().segment, short.name().offset), (1, 0));
+}
+
+#[test]
+fn the_quota_bounds_the_segments_and_says_so() {
+    let page = segment::page();
+    let quota = (64 << 10) + 3 * page + 17;
+    let pieces = Pieces::new(quota);
+    let first = pieces.allocate(64 << 7).unwrap();
+    let rest = pieces.allocate(8).unwrap();
+    assert_eq!(pieces.taken(), quota - 17, "whole pages of what is left");
+    let wanted = 3 * page;
+    let refused = pieces.allocate((wanted / 8) as u32).unwrap_err();
+    match refused {
+        PieceError::Quota {
+            wanted: w,
+            taken,
+            quota: q,
+        } => assert_eq!((w, taken, q), (wanted, quota - 17, quota)),
+        other => panic!("{other}"),
+    }
+    drop(first);
+    let again = pieces.allocate((wanted / 8) as u32).unwrap();
+    assert_eq!(again.name().segment, 0, "what was given back is used");
+    assert_eq!(rest.name().segment, 1);
+    assert!(matches!(
+        Pieces::new(0).allocate(1),
+        Err(PieceError::Quota { .. })
+    ));
+}
+
+#[test]
+fn lengths_that_no_piece_has_are_refused() {
+    let pieces = Pieces::new(QUOTA);
+    for words in [0, MAX_WORDS + 1, u32::MAX] {
+        let refused = pieces.allocate(words).unwrap_err();
+        assert!(matches!(refused, PieceError::BadLength { words: w } if w == words));
+    }
+    assert_eq!(pieces.taken(), 0);
+}
+
+#[test]
+fn what_is_given_out_again_is_zero() {
+    let pieces = Pieces::new(QUOTA);
+    // Keeps the segment in use, so that its pages stay.
+    let other = pieces.allocate(8).unwrap();
+    let first = pieces.allocate(100).unwrap();
+    let place = first.name();
+    fill(&first, u64::MAX);
+    drop(first);
+    // Reaches past what was used.
+    let second = pieces.allocate(200).unwrap();
+    assert_eq!(second.name().offset, place.offset);
+    assert!(holds(&second, 0));
+    assert!(holds(&other, 0));
+}
+
+#[test]
+fn a_segment_without_pieces_takes_no_memory() {
+    let pieces = Pieces::new(QUOTA);
+    let held = [64, 640, 4096].map(|words| pieces.allocate(words).unwrap());
+    let segment = pieces.next_new_segment().unwrap();
+    let blocks = || fstat(&segment.file).unwrap().st_blocks;
+    held.iter().for_each(|piece| fill(piece, 1));
+    assert!(blocks() > 0);
+    drop(held);
+    assert_eq!(blocks(), 0);
+    let again = pieces.allocate(4096).unwrap();
+    assert!(holds(&again, 0));
+    assert_eq!(pieces.taken(), segment.bytes, "and no new segment was made");
+}
+
+#[test]
+fn a_piece_may_outlive_its_allocator() {
+    let pieces = Pieces::new(QUOTA);
+    let piece = pieces.allocate(8).unwrap();
+    drop(pieces);
+    fill(&piece, 3);
+    assert!(holds(&piece, 3));
+}
+
+#[test]
+fn the_client_finds_each_piece_by_its_name() {
+    let pieces = Pieces::new(QUOTA);
+    let mut client = SegmentTable::new();
+    for value in 1..200 {
+        let piece = pieces.allocate(16 + 8 * value).unwrap();
+        while let Some(new) = pieces.next_new_segment() {
+            client.add(new.number, new.file.as_fd(), new.bytes).unwrap();
+        }
+        let theirs = client.resolve(piece.name()).unwrap();
+        fill(&piece, value.into());
+        assert!(holds(&theirs, value.into()));
+        assert_eq!(theirs.name(), piece.name());
+    }
+}
+
+#[test]
+fn pieces_may_be_dropped_by_other_threads() {
+    let pieces = Pieces::new(QUOTA);
+    std::thread::scope(|scope| {
+        for value in 1..4 {
+            let pieces = &pieces;
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    let piece = pieces.allocate(24).unwrap();
+                    assert!(holds(&piece, 0));
+                    fill(&piece, value);
+                    assert!(holds(&piece, value));
+                }
+            });
+        }
+    });
+    assert_eq!(pieces.taken(), FIRST_SEGMENT, "all of it was used again");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn pieces_are_zero_and_apart(steps in vec((any::<bool>(), 1..2000_u32, any::<u8>()), 0..120)) {
+        let pieces = Pieces::new(1 << 20);
+        let mut held: Vec<Piece> = Vec::new();
+        for (allocate, words, which) in steps {
+            if allocate {
+                let Ok(piece) = pieces.allocate(words) else {
+                    prop_assert!(!held.is_empty());
+                    continue;
+                };
+                prop_assert!(holds(&piece, 0));
+                let new = piece.name();
+                for other in held.iter().map(Piece::name) {
+                    let (a, b) = (span(new), span(other));
+                    let apart = a.end <= b.start || b.end <= a.start;
+                    prop_assert!(new.segment != other.segment || apart, "{:?} {:?}", new, other);
+                }
+                fill(&piece, u64::from(words));
+                held.push(piece);
+            } else if !held.is_empty() {
+                held.swap_remove(usize::from(which) % held.len());
+            }
+            for piece in &held {
+                prop_assert!(holds(piece, piece.as_slice().len() as u64));
+            }
+            prop_assert!(pieces.taken() <= 1 << 20);
+        }
+        // Free ranges have joined: each segment is one piece.
+        drop(held);
+        let taken = pieces.taken();
+        let bytes = |owned: &Owned| owned.home.mapping.bytes();
+        let mut lengths: Vec<_> = pieces.state().owned.iter().map(bytes).collect();
+        lengths.sort_unstable();
+        let whole = lengths.iter().map(|bytes| pieces.allocate((bytes / 8) as u32).unwrap());
+        prop_assert_eq!(whole.collect::<Vec<_>>().len(), lengths.len());
+        prop_assert_eq!(pieces.taken(), taken);
+    }
+}
