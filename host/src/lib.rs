@@ -1,19 +1,25 @@
 //! What a service that carries the QPs of a host's programs shares with these programs.
 //!
 //! The service makes each [`Segment`], a sealed memory file, and gives out [`Piece`]s of it, in
-//! which rings lie.
+//! which rings lie. Programs ask for objects by [control messages](control) over a
+//! socket, and name them by [handles].
 //!
-//! Both sides may be hostile to each other: names of pieces are judged, and the words of a piece
-//! are atomics, which the other side may change at any time.
+//! Both sides may be hostile to each other: whatever comes over the socket is parsed once and
+//! refused with a typed error, and the words of a piece are atomics, which the other side may
+//! change at any time.
 //!
-//! The unsafe code of this crate is in [`segment`] and [`piece`]; every block says why it is sound.
+//! The unsafe code of this crate is in [`segment`] and [`piece`]; every block says why
+//! it is sound.
 
 #![deny(unsafe_code)]
 
+pub mod control;
+pub mod handles;
 pub mod piece;
 pub mod pieces;
 pub mod segment;
 
+pub use handles::{Handle, Table};
 pub use piece::{Piece, PieceName, SegmentTable};
 pub use pieces::Pieces;
 pub use segment::Segment;

@@ -1,0 +1,211 @@
+//! Attributes of a QP, of which a message has some.
+
+use super::field::{BadValue, Field, bad_value, next, numbered};
+use crate::Handle;
+use trunkline_conn::mem::Access;
+use trunkline_qpmap::QpState;
+use trunkline_wire::{Gid, Psn, Qpn};
+
+/// A group of attributes: 32 bits that say which are there, the first in the lowest bit, then room
+/// for each of them, zero where it is not there.
+macro_rules! optional {
+    (
+        $(#[$outer:meta])*
+        pub struct $name:ident {
+            $($(#[$inner:meta])* pub $field:ident: $type:ty,)*
+        }
+    ) => {
+        $(#[$outer])*
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct $name {
+            $($(#[$inner])* pub $field: Option<$type>,)*
+        }
+
+        impl Field for $name {
+            const LEN: usize = 4 $(+ <$type as Field>::LEN)*;
+
+            fn read(bytes: &[u8]) -> Result<Self, BadValue> {
+                let mut rest = bytes;
+                let mut there: u32 = next(&mut rest)?;
+                let read = Self {
+                    $($field: {
+                        let is_there = there & 1 == 1;
+                        there >>= 1;
+                        attribute::<$type>(is_there, stringify!($field), &mut rest)?
+                    },)*
+                };
+                match there {
+                    0 => Ok(read),
+                    _ => Err(BadValue { inner: Some("mask"), ..bad_value(bytes) }),
+                }
+            }
+
+            fn write(&self, out: &mut Vec<u8>) {
+                let there = [$(self.$field.is_some()),*];
+                let bits = there.iter().rev().fold(0_u32, |bits, bit| bits << 1 | u32::from(*bit));
+                bits.write(out);
+                $(match &self.$field {
+                    Some(value) => value.write(out),
+                    None => out.resize(out.len() + <$type>::LEN, 0),
+                })*
+            }
+        }
+
+        #[cfg(test)]
+        impl super::tests::Any for $name {
+            fn any(draw: &mut super::tests::Draw<'_>) -> Self {
+                Self { $($field: Option::any(draw),)* }
+            }
+        }
+    };
+}
+
+optional! {
+    /// Attributes of `ibv_modify_qp(3)` and `ibv_query_qp(3)`; which of them a step takes is for
+    /// the service to say.
+    pub struct QpAttributes {
+        /// The state to go to, or the QP's.
+        pub state: QpState,
+        /// Rights of the peer.
+        pub access: Access,
+        /// Q_Key of a UD QP.
+        pub qkey: u32,
+        /// GID of the peer's port.
+        pub remote: Gid,
+        /// Traffic class of packets to it, 0 to 255.
+        pub traffic_class: u8,
+        /// Bytes of the path MTU.
+        pub path_mtu: u16,
+        /// Time that is waited for an acknowledgement, as the exponent of `ibv_modify_qp(3)`.
+        pub timeout: u8,
+        /// How often a request is sent again when nothing comes.
+        pub retry_count: u8,
+        /// How often a request is sent again to a QP that has no receive.
+        pub rnr_retry: u8,
+        /// First PSN of the peer.
+        pub rq_psn: Psn,
+        /// First PSN of the QP.
+        pub sq_psn: Psn,
+        /// Most RDMA READs and atomics outstanding.
+        pub max_rd_atomic: u8,
+        /// Most RDMA READs and atomics outstanding of the peer.
+        pub max_dest_rd_atomic: u8,
+        /// Time that the peer waits where there is no receive, as the code of
+        /// `ibv_modify_qp(3)`.
+        pub min_rnr_timer: u8,
+        /// The peer's QP.
+        pub dest_qpn: Qpn,
+    }
+}
+
+numbered! {
+    /// A ring, or a part of one, that a client asks memory for.
+    pub enum RingKind: u8 {
+        /// Send queue of a QP.
+        Send = 1,
+        /// Receive queue of a QP.
+        Receive = 2,
+        /// Queue of an SRQ.
+        Shared = 3,
+        /// Positions and arming of a CQ.
+        CompletionHeader = 4,
+        /// Completions of a CQ.
+        Completions = 5,
+        /// Doorbells of the client.
+        Doorbells = 6,
+    }
+}
+
+numbered! {
+    /// Why the service does not take a client, or parts with it.
+    pub enum Reason: u16 {
+        /// The service does not speak this version.
+        Version = 1,
+        /// The service is not for this user.
+        NotAllowed = 2,
+        /// There are as many clients as the service takes.
+        TooManyClients = 3,
+        /// The client sent what is no message, or what it must not send now.
+        BadMessage = 4,
+        /// The client sent more requests than it may have unanswered.
+        TooManyRequests = 5,
+        /// The service ends.
+        Ending = 6,
+        /// The client asked for it.
+        Asked = 7,
+        /// The service failed.
+        Failed = 8,
+    }
+}
+
+numbered! {
+    /// State of a port, with the values of `enum ibv_port_state`.
+    pub enum PortState: u8 {
+        /// The node is down, or its interface is.
+        Down = 1,
+        /// The port works.
+        Active = 4,
+    }
+}
+
+/// Where the memory of a region is. In a message: 0 and zeros, or 1, the handle and the offset.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RegionPlace {
+    /// In the client's memory, outside all segments: it is reached by the descriptor of
+    /// `/proc/self/mem` that came with [`Hello`](super::requests::Hello).
+    Foreign,
+    /// In a piece of a segment that the client [asked for](super::requests::AllocMemory).
+    Shared {
+        /// The piece.
+        memory: Handle,
+        /// Bytes from the start of the piece to the region.
+        offset: u64,
+    },
+}
+
+impl Field for RegionPlace {
+    const LEN: usize = 1 + Handle::LEN + u64::LEN;
+
+    fn read(bytes: &[u8]) -> Result<Self, BadValue> {
+        let mut rest = bytes;
+        if next(&mut rest)? {
+            return Ok(Self::Shared {
+                memory: next(&mut rest)?,
+                offset: next(&mut rest)?,
+            });
+        }
+        let zero = rest.iter().all(|byte| *byte == 0);
+        zero.then_some(Self::Foreign)
+            .ok_or_else(|| bad_value(bytes))
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Foreign => out.resize(out.len() + Self::LEN, 0),
+            Self::Shared { memory, offset } => {
+                true.write(out);
+                memory.write(out);
+                offset.write(out);
+            }
+        }
+    }
+}
+
+/// Reads an attribute, or makes sure that nothing is in its room.
+fn attribute<T: Field>(
+    is_there: bool,
+    name: &'static str,
+    rest: &mut &[u8],
+) -> Result<Option<T>, BadValue> {
+    let bytes = rest.split_off(..T::LEN).ok_or_else(|| bad_value(&[]))?;
+    let inner = Some(name);
+    if is_there {
+        let value = T::read(bytes).map_err(|bad| BadValue { inner, ..bad })?;
+        return Ok(Some(value));
+    }
+    let zero = bytes.iter().all(|byte| *byte == 0);
+    zero.then_some(None).ok_or_else(|| BadValue {
+        inner,
+        ..bad_value(bytes)
+    })
+}
