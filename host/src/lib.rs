@@ -2,13 +2,13 @@
 //!
 //! The service makes each [`Segment`], a sealed memory file, and gives out [`Piece`]s of it, in
 //! which rings lie. Programs ask for objects by [control messages](control) over a
-//! socket, and name them by [handles].
+//! [socket], and name them by [handles].
 //!
 //! Both sides may be hostile to each other: whatever comes over the socket is parsed once and
 //! refused with a typed error, and the words of a piece are atomics, which the other side may
 //! change at any time.
 //!
-//! The unsafe code of this crate is in [`segment`] and [`piece`]; every block says why
+//! The unsafe code of this crate is in [`segment`], [`piece`] and [`socket`]; every block says why
 //! it is sound.
 
 #![deny(unsafe_code)]
@@ -18,6 +18,7 @@ pub mod handles;
 pub mod piece;
 pub mod pieces;
 pub mod segment;
+pub mod socket;
 
 pub use handles::{Handle, Table};
 pub use piece::{Piece, PieceName, SegmentTable};
