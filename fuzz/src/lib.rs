@@ -5,6 +5,7 @@ pub mod connections;
 pub mod delivery;
 mod forge;
 pub mod handshakes;
+pub mod host;
 pub mod input;
 pub mod memory;
 pub mod messages;
@@ -28,6 +29,7 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: &[(&str, Target)] = &[
     ("checksum", wire::checksum),
     ("connections", connections::connections),
+    ("control", host::control),
     ("datagram", packet::datagram),
     ("delivery", delivery::delivery),
     ("frame", packet::frame),
@@ -37,6 +39,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("neighbours", neighbours::neighbours),
     ("nodes", nodes::nodes),
     ("payloads", wire::payloads),
+    ("pieces", host::pieces),
     ("reliable", rc::reliable),
     ("rings", rings::rings),
     ("rpc", messages::rpc),
