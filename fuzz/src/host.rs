@@ -71,7 +71,12 @@ impl Host {
     fn allocate(&mut self, input: &mut Input<'_>) {
         let words = u32::from(input.u16()) << (input.byte() & 3);
         let Ok(piece) = self.pieces.allocate(words) else {
-            assert!(words == 0 || self.pieces.taken() + u64::from(words) * 8 > QUOTA / 2);
+            // Of the quota whole pages are used, which are at most so long.
+            let bytes = (u64::from(words) * 8).next_multiple_of(1 << 16);
+            assert!(
+                words == 0 || self.pieces.taken() + bytes > QUOTA,
+                "{words} words"
+            );
             return;
         };
         while let Some(new) = self.pieces.next_new_segment() {
