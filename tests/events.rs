@@ -5,10 +5,11 @@ mod common;
 
 use common::{End, PATIENCE, address, inline};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use trunkline::{
-    Access, Attributes, Builder, ConnectionOptions, Error, Event, NoConnection, Node, QpEvent,
-    QpModify, QpOptions, SendOp,
+    Access, Attributes, Builder, ConnectionOptions, Error, Event, NoConnection, Node, PortState,
+    QpEvent, QpModify, QpOptions, SendOp,
 };
 
 fn threaded() -> Builder {
@@ -113,16 +114,19 @@ fn the_descriptor_is_readable_while_events_wait_and_for_good_at_the_end() {
     assert!(!is_readable(&a) && a.poll_event().is_none());
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
+            let mut ends = 0;
             loop {
                 match a.wait_event(Duration::MAX) {
+                    Ok(Some(Event::DeviceFatal)) => ends += 1,
                     Ok(event) => assert!(matches!(event, Some(Event::ConnectionDown { .. }))),
-                    Err(error) => return error,
+                    Err(error) => return (error, ends),
                 }
             }
         });
         a.shutdown(PATIENCE).unwrap();
-        let error = waiter.join().unwrap();
+        let (error, ends) = waiter.join().unwrap();
         assert!(matches!(error, Error::Down(_)), "{error}");
+        assert_eq!(ends, 1, "who is shut down hears it once");
     });
     assert!(is_readable(&a) && is_readable(&a));
 }
@@ -138,4 +142,44 @@ fn a_wait_ends_with_its_time() {
             assert!(waited >= limit && waited < PATIENCE / 2, "{waited:?}");
         }
     }
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn who_waits_hears_that_the_link_of_the_nodes_interface_goes_down_and_comes_up() {
+    let inside = || {
+        // SAFETY: concerns this thread only, which began for that.
+        let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!(entered, 0, "a network namespace takes privileges: {error}");
+        let ip = |words: &str| {
+            let status = Command::new("ip").args(words.split(' ')).status();
+            assert!(status.unwrap().success(), "ip {words}");
+        };
+        ip("link add near type veth peer name far");
+        ip("address add 10.9.0.1/24 dev near");
+        ip("link set near up");
+        ip("link set far up");
+        let address = [10, 9, 0, 1].into();
+        for builder in [Node::builder(), inline()] {
+            let builder = builder.address(address).workers(2).status(false);
+            let node = builder.build().unwrap();
+            let port = node.port_attributes().unwrap();
+            assert_eq!(port.state, PortState::Active);
+            assert_eq!(node.poll_event(), None);
+            // The far end first, then the node's own interface.
+            for (end, port) in [("far", 1), ("near", 1)] {
+                for (word, event, state) in [
+                    ("down", Event::PortError { port }, PortState::Down),
+                    ("up", Event::PortActive { port }, PortState::Active),
+                ] {
+                    ip(&format!("link set {end} {word}"));
+                    assert_eq!(next(&node), event, "{end}");
+                    assert_eq!(node.port_attributes().unwrap().state, state);
+                }
+            }
+            assert_eq!(node.poll_event(), None);
+        }
+    };
+    std::thread::spawn(inside).join().unwrap();
 }

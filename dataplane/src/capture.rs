@@ -8,6 +8,7 @@
 
 mod writer;
 
+use crate::links::LinkChanges;
 use crate::port::{
     Arrival, Capabilities, Egress, LinkState, Port, PortCounters, PortError, PortEvent, Slot,
 };
@@ -181,6 +182,10 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
 
     fn link_state(&self, local: IpAddr) -> Option<LinkState> {
         self.port.link_state(local)
+    }
+
+    fn link_changes(&self, local: IpAddr) -> Option<Box<dyn LinkChanges + Send>> {
+        self.port.link_changes(local)
     }
 
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {

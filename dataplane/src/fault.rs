@@ -7,6 +7,7 @@
 //! A datagram that leaves late may get another IPv4 identification than the one it was built for;
 //! its ICRC is then changed along, so that delay alone damages nothing.
 
+use crate::links::LinkChanges;
 use crate::port::{
     Arrival, Capabilities, Egress, Identification, LinkState, Port, PortCounters, PortError,
     PortEvent, Slot,
@@ -285,6 +286,10 @@ impl<P: Port> Port for Fault<P> {
 
     fn link_state(&self, local: IpAddr) -> Option<LinkState> {
         self.port.link_state(local)
+    }
+
+    fn link_changes(&self, local: IpAddr) -> Option<Box<dyn LinkChanges + Send>> {
+        self.port.link_changes(local)
     }
 
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {

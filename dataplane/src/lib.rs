@@ -11,6 +11,7 @@
 pub mod capture;
 pub mod copy;
 pub mod fault;
+pub mod links;
 pub mod memory;
 pub mod neighbours;
 pub mod port;
@@ -23,6 +24,7 @@ pub mod udp;
 
 mod errno;
 mod mapping;
+mod netlink;
 #[cfg(test)]
 mod netns;
 mod prefetch;
@@ -32,6 +34,7 @@ mod ring;
 pub use capture::{Capture, PacketWriter};
 pub use errno::Errno;
 pub use fault::Fault;
+pub use links::{KernelLink, LinkChanges};
 pub use memory::{MemoryConfig, MemoryPort};
 pub use neighbours::{Interface, Neighbours};
 pub use port::{

@@ -19,6 +19,7 @@
 //!   QPs of one node may talk to each other.
 
 use crate::errno::Errno;
+use crate::links::LinkChanges;
 use crate::routes::Routes;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -101,6 +102,14 @@ pub trait Port: Egress {
     /// Returns what the system says of the interface that has the address `local`. `None`: the port
     /// has no interface, or the system does not say which one it is.
     fn link_state(&self, local: IpAddr) -> Option<LinkState> {
+        let _ = local;
+        None
+    }
+
+    /// Returns who tells of changes of the link of the interface that has the address `local`: the
+    /// kernel, where the interface is its own ([`KernelLink`](crate::KernelLink)), else the port.
+    /// `None`: the link never changes, as that of a loop, or nobody tells.
+    fn link_changes(&self, local: IpAddr) -> Option<Box<dyn LinkChanges + Send>> {
         let _ = local;
         None
     }

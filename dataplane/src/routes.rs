@@ -4,24 +4,21 @@
 //! link for a neighbour, is the kernel's work: [`KernelRoutes::solicit`] makes it begin,
 //! [`KernelRoutes::neighbour`] says how far it is.
 
+use crate::netlink;
 use crate::udp::interface::{self, InterfaceName};
-use netlink_packet_core::{
-    NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NetlinkDeserializable, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsFd;
 use trunkline_wire::may_be_one_host;
 
-/// Bytes of the longest answer: that about an interface, with all its counters.
-const ANSWER: usize = 32 << 10;
 /// Where nothing listens (RFC 863): a datagram there makes the kernel look for the neighbour.
 const DISCARD: u16 = 9;
 
@@ -188,10 +185,7 @@ impl KernelRoutes {
     /// # Errors
     /// The address is not ours, or the system has no descriptor left.
     pub fn open(local: IpAddr) -> Result<Self, RouteError> {
-        let (domain, protocol) = (Domain::from(libc::AF_NETLINK), libc::NETLINK_ROUTE);
-        let netlink = Socket::new(domain, Type::RAW.cloexec(), Some(Protocol::from(protocol)))
-            .and_then(|socket| socket.set_nonblocking(true).map(|()| socket))
-            .map_err(system("socket(AF_NETLINK)"))?;
+        let netlink = netlink::open(0).map_err(system("socket(AF_NETLINK)"))?;
         let own = interface::of(local, netlink.as_fd()).map_err(system("getifaddrs"))?;
         let from = match local {
             IpAddr::V4(_) => SocketAddr::new(local, 0),
@@ -204,7 +198,7 @@ impl KernelRoutes {
             netlink,
             probe,
             sequence: 0,
-            answer: vec![0; ANSWER].into_boxed_slice(),
+            answer: vec![0; netlink::LONGEST].into_boxed_slice(),
         })
     }
 
@@ -275,14 +269,7 @@ impl KernelRoutes {
     /// One question and its answer.
     fn ask(&mut self, question: Message) -> Result<Message, Answer> {
         self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.netlink.send(&bytes).map_err(Answer::System)?;
+        netlink::ask(&self.netlink, self.sequence, question).map_err(Answer::System)?;
         loop {
             let length = (&self.netlink).read(&mut self.answer);
             let length = length.map_err(Answer::System)?;

@@ -42,6 +42,7 @@ pub use interface::InterfaceName;
 pub use owner::Owner;
 
 use crate::errno::Errno;
+use crate::links::{KernelLink, LinkChanges};
 use crate::port::{
     Arrival, Capabilities, Egress, LinkState, Port, PortCounters, PortError, PortEvent, Slot,
 };
@@ -500,6 +501,14 @@ impl Port for UdpPort {
 
     fn link_state(&self, local: IpAddr) -> Option<LinkState> {
         interface::link_state(local)
+    }
+
+    fn link_changes(&self, local: IpAddr) -> Option<Box<dyn LinkChanges + Send>> {
+        if local.is_loopback() {
+            return None;
+        }
+        let link = KernelLink::open(local).ok()?;
+        Some(Box::new(link))
     }
 
     fn routes(&self, local: IpAddr) -> Option<Box<dyn Routes + Send>> {

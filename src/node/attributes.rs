@@ -2,6 +2,7 @@
 
 use super::Node;
 use crate::error::Error;
+use crate::node::link::PORT;
 use trunkline_conn::work::{MAX_INLINE, MAX_MESSAGE, MAX_SGE};
 use trunkline_dataplane::{LinkState, process};
 use trunkline_qpmap::Attributes;
@@ -155,7 +156,7 @@ impl Node {
         Ok(DeviceAttributes {
             fw_ver: env!("CARGO_PKG_VERSION"),
             node_guid,
-            phys_port_cnt: 1,
+            phys_port_cnt: PORT,
             max_mr_size: usize::MAX as u64,
             page_size_cap: (process::page_size() as u64).wrapping_neg(),
             max_qp,
@@ -178,7 +179,8 @@ impl Node {
     }
 
     /// Returns the state of the node's port (`ibv_query_port(3)`). A node that is down has one that
-    /// is down.
+    /// is down. When the link changes, [`Event::PortError`](crate::Event::PortError) and
+    /// [`Event::PortActive`](crate::Event::PortActive) tell.
     ///
     /// # Errors
     /// The node failed, or belongs to another process.
@@ -187,7 +189,11 @@ impl Node {
         let handle = shared.handle(0);
         let link = handle.port()?.link_state(shared.gid.address());
         let active_mtu = handle.core()?.cm.path_mtu();
-        let works = link.is_none_or(|link| link.works) && shared.life.is_up();
+        let works = match &shared.link {
+            Some(link) => link.look(),
+            None => link.is_none_or(|link| link.works),
+        };
+        let works = works && shared.life.is_up();
         let rate_mbps = link.and_then(|LinkState { rate_mbps, .. }| rate_mbps);
         let (active_speed, active_width) = encoded(rate_mbps);
         let [.., max_mtu] = Attributes::PATH_MTUS;

@@ -42,7 +42,7 @@ impl Node {
         let handle = self.shared.handle(worker);
         // The descriptors of a child are its parent's.
         if self.is_inline() && !self.shared.life.is_forked() {
-            handle.wakeup.awake();
+            handle.awake();
         }
         handle.round().inspect_err(|error| match error {
             Error::Port(error) if error.is_passing() => self.shared.life.note_passing(),

@@ -10,14 +10,18 @@ use std::time::Duration;
 
 impl Node {
     /// Returns the next asynchronous event, if there is one (`ibv_get_async_event(3)`, without
-    /// blocking).
+    /// blocking). Where the node's port is on an interface other than a loop, each call asks the
+    /// system whether the link has changed.
     pub fn poll_event(&self) -> Option<Event> {
         let life = &self.shared.life;
         if life.is_forked() {
             return None;
         }
-        if life.tell_failure() {
+        if life.tell_end() {
             return Some(Event::DeviceFatal);
+        }
+        if let Some(link) = &self.shared.link {
+            link.look();
         }
         self.shared.events.pop()
     }
@@ -57,14 +61,17 @@ impl Node {
             let Some(left) = end.wait() else {
                 return Ok(None);
             };
-            sleep::wait_for(&self.shared, self.shared.events.fd.as_fd(), left)?;
+            sleep::wait_for(&self.shared, self.event_fd(), left)?;
         }
     }
 
     /// A descriptor that is readable while there are asynchronous events, and for good once the
     /// node does nothing any more: [`poll_event`](Self::poll_event) gives what is left, and no more
-    /// then. Nothing is read from it.
+    /// then. Now and then it is readable for no reason. Nothing is read from it.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.shared.events.fd.as_fd()
+        match &self.shared.link {
+            Some(link) => link.any(),
+            None => self.shared.events.fd.as_fd(),
+        }
     }
 }

@@ -55,7 +55,7 @@ pub struct Health {
 pub(crate) struct Life {
     mark: Birthmark,
     down: OnceLock<Down>,
-    /// The program has not heard yet that the node failed.
+    /// The program has not heard yet that the node does nothing any more.
     untold: AtomicBool,
     passing_errors: AtomicU64,
     /// Wake all workers.
@@ -174,6 +174,8 @@ impl Life {
         if self.is_forked() || self.down.set(down).is_err() {
             return false;
         }
+        // Who finds the node down finds this, too.
+        self.untold.store(true, Ordering::SeqCst);
         self.mark.set(DOWN);
         self.wakeups.iter().for_each(|wakeup| wakeup.end());
         let listeners = self.listeners();
@@ -189,19 +191,17 @@ impl Life {
             worker,
             why: why.into(),
         };
-        if self.end(down.clone()) {
-            self.untold.store(true, Ordering::Release);
-            if !log::failed(&down) {
-                // Nobody may read it: its QPs go to error all the same.
-                let said = format!("trunkline: {down}; its QPs are in error\n");
-                let _ = std::io::stderr().write_all(said.as_bytes());
-            }
+        if self.end(down.clone()) && !log::failed(&down) {
+            // Nobody may read it: its QPs go to error all the same.
+            let said = format!("trunkline: {down}; its QPs are in error\n");
+            let _ = std::io::stderr().write_all(said.as_bytes());
         }
     }
 
-    /// Whether the node has failed and the program has not been told yet: it is now.
-    pub(crate) fn tell_failure(&self) -> bool {
-        self.untold.swap(false, Ordering::AcqRel)
+    /// Whether the node does nothing any more and the program has not been told yet: it is now.
+    pub(crate) fn tell_end(&self) -> bool {
+        // Programs ask often: what is written is shared with all that ask.
+        self.untold.load(Ordering::Relaxed) && self.untold.swap(false, Ordering::SeqCst)
     }
 }
 
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_reason_counts_and_a_failure_is_told_once() {
+    fn the_first_reason_counts_and_the_end_is_told_once() {
         let life = Life::new(Vec::new()).unwrap();
         assert!(life.check().is_ok() && life.health().down.is_none());
         life.fail(3, "no more");
@@ -240,14 +240,15 @@ mod tests {
         let down = life.health().down.unwrap();
         assert_eq!(down.to_string(), "worker 3 of the node failed: no more");
         assert!(life.check().is_err() && !life.is_forked());
-        assert!(life.tell_failure() && !life.tell_failure());
+        assert!(life.tell_end() && !life.tell_end());
     }
 
     #[test]
-    fn a_node_that_was_shut_down_has_not_failed() {
+    fn the_end_of_a_node_that_was_shut_down_is_told_once_too() {
         let life = Life::new(Vec::new()).unwrap();
-        assert!(life.end(Down::ShutDown));
-        assert!(!life.tell_failure());
+        assert!(!life.tell_end());
+        assert!(life.end(Down::ShutDown) && !life.end(Down::ShutDown));
+        assert!(life.tell_end() && !life.tell_end());
         assert_eq!(life.health().down, Some(Down::ShutDown));
     }
 }

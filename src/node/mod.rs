@@ -4,11 +4,13 @@ pub(crate) mod attributes;
 mod driving;
 mod events;
 pub(crate) mod life;
+pub(crate) mod link;
 pub(crate) mod shared;
 pub(crate) mod state_bytes;
 
 use crate::error::Error;
 use crate::node::life::{Down, Health, Life};
+use crate::node::link::Link;
 use crate::node::shared::Shared;
 use crate::node::state_bytes::StateBytes;
 use crate::observe::capture::{Capture, CaptureState};
@@ -380,11 +382,16 @@ impl Builder {
         self.config.engine.address = self.address;
         self.config.engine.secret = secret;
         let capabilities = ports[0].capabilities();
+        let changes = ports[0].link_changes(self.address);
         let wakeups: Vec<_> = ports.iter().map(|_| Arc::new(Wakeup::default())).collect();
         let life = Arc::new(Life::new(wakeups.clone())?);
         let regions = RegionTable::new(&secret.derive(Purpose::Regions));
         let events = Arc::new(EventQueue::new("eventfd of a node", MAX_EVENTS)?);
         life.tell_end_to(&events);
+        let link = match changes {
+            Some(changes) => Some(Arc::new(Link::new(changes, &events)?)),
+            None => None,
+        };
         let of_all = (workers, &regions, &events);
         let cores = Core::all(&self.config, of_all, &self.clock, &ports, &wakeups);
         let recorders: Vec<_> = cores
@@ -401,7 +408,8 @@ impl Builder {
         let mut handles = Vec::with_capacity(cores.len());
         let places = cores.into_iter().zip(ports).zip(wakeups);
         for (index, (own, wakeup)) in (0..).zip(places) {
-            let handle = WorkerHandle::new(Arc::clone(&life), index, own, wakeup)?;
+            let mut handle = WorkerHandle::new(Arc::clone(&life), index, own, wakeup)?;
+            handle.link = link.clone().filter(|_| index == 0);
             handles.push(Arc::new(handle));
         }
         let mut shared = Shared::new(
@@ -410,6 +418,7 @@ impl Builder {
             self.address.into(),
             handles,
         );
+        shared.link = link;
         shared.status = status;
         if self.drive == Drive::Threaded {
             for handle in &shared.handles {

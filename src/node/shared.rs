@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::node::life::Life;
+use crate::node::link::Link;
 use crate::observe::log;
 use crate::observe::status::server::Server;
 use crate::rdma_cm::Ids;
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) wait_fd: OnceLock<OwnedFd>,
     /// Tells other processes how it is; `None` if it does not.
     pub(crate) status: Option<Server>,
+    /// The link of its port; `None`: nobody tells whether it changes.
+    pub(crate) link: Option<Arc<Link>>,
     pub(crate) gid: Gid,
     /// The handles of its IDs of RDMA-CM.
     pub(crate) ids: Ids,
@@ -63,6 +66,7 @@ impl Shared {
             threads: Vec::new(),
             wait_fd: OnceLock::new(),
             status: None,
+            link: None,
             gid,
             ids: Ids::default(),
             tag: NODES.fetch_add(1, Ordering::Relaxed),

@@ -36,7 +36,22 @@ pub enum Event {
         /// The SRQ.
         srq: SrqId,
     },
-    /// The node failed: all its QPs are in error (`IBV_EVENT_DEVICE_FATAL`).
+    /// The link of the node's port works no more (`IBV_EVENT_PORT_ERR`): its interface is down, is
+    /// gone, or nothing is at the other end of its cable. QPs stay as they are, and go on when the
+    /// link comes back in time. However often the link changes before the program reads the events,
+    /// two events of the port wait at most, and the last one is what the link does.
+    PortError {
+        /// Number of the port: always 1.
+        port: u8,
+    },
+    /// The link of the node's port works again (`IBV_EVENT_PORT_ACTIVE`).
+    PortActive {
+        /// Number of the port: always 1.
+        port: u8,
+    },
+    /// The device, which is the node that gives this event, does nothing any more: it failed, or
+    /// was shut down. All its QPs are in error (`IBV_EVENT_DEVICE_FATAL`). Once, and before other
+    /// events that still wait; [`Node::health`](crate::Node::health) says why.
     DeviceFatal,
     /// A connection that the program opened
     /// ([`Node::open_connection`](crate::Node::open_connection)) is open.

@@ -46,10 +46,24 @@ impl<T> EventQueue<T> {
     }
 
     pub(crate) fn push(&self, event: T) {
-        let mut events = self.lock();
-        if events.len() >= self.most {
-            return;
+        let events = self.lock();
+        if events.len() < self.most {
+            self.append(events, event);
         }
+    }
+
+    /// Adds an event, whether the queue is full or not. Where `most` of its `kind` wait already, it
+    /// takes their place.
+    pub(crate) fn push_last_of(&self, event: T, most: usize, kind: impl Fn(&T) -> bool) {
+        let mut events = self.lock();
+        if events.iter().filter(|event| kind(event)).count() >= most {
+            events.retain(|event| !kind(event));
+            self.settle(&events);
+        }
+        self.append(events, event);
+    }
+
+    fn append(&self, mut events: MutexGuard<'_, VecDeque<T>>, event: T) {
         events.push_back(event);
         if events.len() == 1 {
             // It fails only when the counter is full, and then it is readable already.

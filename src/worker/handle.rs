@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::node::life::{Down, Life};
+use crate::node::link::Link;
 use crate::observe::capture::Capture;
 use crate::observe::status::recorder::Recorder;
 use crate::worker::core::{Core, PortBox};
@@ -34,6 +35,8 @@ pub(crate) struct WorkerHandle {
     /// What the port is slept on by, if it can be: opened once, as a sleep must not need a
     /// descriptor that may not be there.
     pub(crate) ports: Vec<OwnedFd>,
+    /// The link of the node's port, where the worker is the one that looks at it.
+    pub(crate) link: Option<Arc<Link>>,
     pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) mapping: Arc<Mapping>,
     /// What its engine counts.
@@ -62,6 +65,7 @@ impl WorkerHandle {
             life,
             index,
             ports: ports.map_err(Error::system("dup"))?,
+            link: None,
             doorbells: Arc::clone(core.engine.doorbells()),
             mapping: Arc::clone(core.engine.mapping()),
             counters: Arc::clone(core.engine.live_counters()),
@@ -259,6 +263,17 @@ impl WorkerHandle {
     pub(crate) fn ring(&self, qp: u32) {
         self.doorbells.ring(qp);
         self.wake();
+    }
+
+    /// The program that drives the worker looks for work. If the worker slept before, the link may
+    /// be what woke it.
+    #[inline]
+    pub(crate) fn awake(&self) {
+        if self.wakeup.awake()
+            && let Some(link) = &self.link
+        {
+            link.look();
+        }
     }
 
     /// Wakes a sleeping worker.

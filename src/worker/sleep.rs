@@ -69,14 +69,14 @@ const fn timespec(time: Duration) -> Timespec {
 }
 
 /// Waits until a packet comes for one of these workers, a port that was full takes more, a program
-/// rings a worker, a timer of one is due, the descriptor `beside` them is readable, or `longest` is
+/// rings a worker, a timer of one is due, a descriptor `beside` them is readable, or `longest` is
 /// over.
 ///
 /// # Errors
 /// The node is down.
-pub(crate) fn wait(
+pub(crate) fn wait<'a>(
     handles: &[&WorkerHandle],
-    beside: Option<BorrowedFd<'_>>,
+    beside: impl IntoIterator<Item = BorrowedFd<'a>>,
     longest: Duration,
 ) -> Result<(), Error> {
     let mut timeout = longest.min(LONGEST_WAIT);
@@ -128,7 +128,9 @@ pub(crate) fn wait_inline(
         }
         handle.wakeup.fall_asleep();
     }
-    wait(handles, beside, longest)
+    let link = handles.iter().find_map(|handle| handle.link.as_ref());
+    let link = link.map(|link| link.changed());
+    wait(handles, link.into_iter().chain(beside), longest)
 }
 
 /// Waits in a call of a program until the descriptor `fd` is readable, the node does nothing any
@@ -201,8 +203,9 @@ impl WaitFd {
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(|e| Error::system("timerfd of a worker")(e.into()))?;
         let woken = handle.wakeup.fd().into_iter();
+        let link = handle.link.iter().map(|link| link.changed());
         let of_port = handle.ports.first().into_iter().map(AsFd::as_fd);
-        let epoll = readable(woken.chain(of_port).chain([timer.as_fd()]))?;
+        let epoll = readable(woken.chain(of_port).chain(link).chain([timer.as_fd()]))?;
         let watched = Mutex::default();
         Ok(Self {
             epoll,

@@ -107,13 +107,15 @@ impl Wakeup {
     }
 
     /// The worker looks for work: nobody has to wake it, if somebody had. Only who does look may
-    /// say so, as it takes the word of all that sleep.
+    /// say so, as it takes the word of all that sleep. Gives whether it slept.
     #[inline]
-    pub(crate) fn awake(&self) {
-        if self.asleep.load(Ordering::Relaxed) {
+    pub(crate) fn awake(&self) -> bool {
+        let slept = self.asleep.load(Ordering::Relaxed);
+        if slept {
             self.asleep.store(false, Ordering::SeqCst);
             self.clear();
         }
+        slept
     }
 
     /// The descriptor that is readable once the worker was woken.

@@ -305,12 +305,11 @@ fn who_waits_for_events_hears_the_end_of_a_node_that_had_none() {
     on_both(|| async {
         let node = common::node();
         let mut events = node.events();
-        let waits = tokio::spawn(async move { events.next().await });
+        let waits = tokio::spawn(async move { [events.next().await, events.next().await] });
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(!waits.is_finished());
         node.shutdown(PATIENCE).await.unwrap();
-        let last = waits.await.unwrap();
-        assert!(last.is_none(), "{last:?}");
+        assert_eq!(waits.await.unwrap(), [Some(Event::DeviceFatal), None]);
     });
 }
 

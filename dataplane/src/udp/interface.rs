@@ -88,6 +88,14 @@ pub(crate) fn link_state(address: IpAddr) -> Option<LinkState> {
     })
 }
 
+/// Index of the interface that has `address`; `None`: no interface has it.
+///
+/// # Errors
+/// When the system does not list its interfaces.
+pub(crate) fn index(address: IpAddr) -> io::Result<Option<u32>> {
+    Ok(find(&list()?, address).map(|entry| entry.index))
+}
+
 /// The interface that has `address`.
 fn find(all: &[Entry], address: IpAddr) -> Option<&Entry> {
     let exact = all.iter().find(|entry| entry.address == Some(address));
